@@ -31,6 +31,7 @@ from journeyman.core.api.objects import (
     TopologySpreadConstraint,
 )
 from journeyman.core.api.resources import CPU, MEMORY, absurd_request, pod_requests
+from journeyman.core.scheduling.capacity_buffers import is_virtual_pod
 from journeyman.core.scheduling.pod_validation import (
     invalid_rules,
     invalid_selection,
@@ -201,7 +202,8 @@ class PodSpecReader:
     def _selection(self, pod: Pod) -> NodeTerms | PodError | None:
         """Return the nodes that a pod requires and prefers."""
         affinity = pod.spec.affinity
-        key = encode((pod.spec.node_selector, affinity.node_affinity if affinity is not None else None))
+        node_affinity = affinity.node_affinity if affinity is not None else None
+        key = encode((pod.spec.node_selector, node_affinity, is_virtual_pod(pod)))
         if key not in self._selections:
             self._selections[key] = _selection(pod)
         return self._selections[key]
@@ -254,7 +256,7 @@ def _selection(pod: Pod) -> NodeTerms | PodError | None:
     spec = pod.spec
     if opted_out(pod):
         return None
-    invalid = invalid_selection(spec.node_selector, spec.affinity)
+    invalid = invalid_selection(spec.node_selector, spec.affinity, may_be_restricted=is_virtual_pod(pod))
     if invalid:
         return PodError(kind="invalid", message=invalid)
     terms = alternatives(spec.node_selector, required_terms(spec.affinity))
@@ -474,14 +476,14 @@ def group_pods(
 
 
 def _read_all(pods: Iterable[Pod], reader: PodSpecReader) -> list[SpecParts | PodError | None]:
-    """Return the result of `PodSpecReader.read` for each pod; reads specs with equal bytes once."""
-    cache: dict[bytes, SpecParts | PodError | None] = {}
+    """Return the result of `PodSpecReader.read` for each pod; reads specs with equal bytes once, virtual pods apart."""
+    cache: dict[tuple[bytes, bool], SpecParts | PodError | None] = {}
     results: list[SpecParts | PodError | None] = []
     for pod in pods:
-        constraints = _constraint_bytes(pod)
-        if constraints not in cache:
-            cache[constraints] = _or_error(evaluate(pod, reader.read, pod))
-        results.append(cache[constraints])
+        key = _constraint_bytes(pod), is_virtual_pod(pod)
+        if key not in cache:
+            cache[key] = _or_error(evaluate(pod, reader.read, pod))
+        results.append(cache[key])
     return results
 
 

@@ -51,8 +51,17 @@ def required_terms(affinity: Affinity | None) -> tuple[NodeSelectorTerm, ...]:
     return tuple(term for term in terms if term.match_expressions or term.match_fields)
 
 
-def invalid_selection(node_selector: Mapping[str, str], affinity: Affinity | None) -> str:
-    """Return what is wrong with a pod's node selector or required node affinity; empty if it is valid."""
+def invalid_selection(
+    node_selector: Mapping[str, str], affinity: Affinity | None, *, may_be_restricted: bool = False
+) -> str:
+    """Return what is wrong with a pod's node selector or required node affinity; empty if it is valid.
+
+    Args:
+        node_selector: The pod's node selector.
+        affinity: The pod's affinity.
+        may_be_restricted: Whether restricted labels are valid: Karpenter adds the virtual pods of CapacityBuffers after
+            it validated pods (provisioner.go `Schedule`), so one that selects a host name may run on an existing node.
+    """
     terms = required_terms(affinity)
     if any(term.match_fields for term in terms):
         return "node affinity matchFields is not supported"
@@ -60,14 +69,14 @@ def invalid_selection(node_selector: Mapping[str, str], affinity: Affinity | Non
         return "required node affinity has only empty terms, so it matches no node"
     selectors = [NodeSelectorRequirement(key=k, operator="In", values=(v,)) for k, v in node_selector.items()]
     expressions = (*selectors, *(e for term in terms for e in term.match_expressions))
-    return next((reason for e in expressions if (reason := _invalid_expression(e))), "")
+    return next((reason for e in expressions if (reason := _invalid_expression(e, may_be_restricted))), "")
 
 
-def _invalid_expression(expression: NodeSelectorRequirement) -> str:
+def _invalid_expression(expression: NodeSelectorRequirement, may_be_restricted: bool) -> str:
     key = labels.ALIASES.get(expression.key, expression.key)
     if not _QUALIFIED_NAME.fullmatch(key):
         return f"{key!r} is not a valid label key"
-    if labels.is_restricted(key):
+    if not may_be_restricted and labels.is_restricted(key):
         return f"label {key} is restricted: pods cannot select nodes by it"
     try:
         requirement(key, expression.operator, expression.values)

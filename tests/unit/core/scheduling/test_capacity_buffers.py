@@ -8,6 +8,7 @@ from journeyman.core.api.capacity_buffer import CapacityBuffer
 from journeyman.core.api.model import parse
 from journeyman.core.api.objects import CAPACITY_BUFFER
 from journeyman.core.api.workloads import PodTemplate, Workload
+from journeyman.core.catalogue import Catalogue
 from journeyman.core.lifecycle.capacity_buffer_status import reconcile_capacity_buffers
 from journeyman.core.lifecycle.provisioning import create_nodeclaims
 from journeyman.core.scheduling.capacity_buffers import (
@@ -21,10 +22,23 @@ from journeyman.core.scheduling.capacity_buffers import (
 )
 from journeyman.core.scheduling.nodeclaim_templates import planned_pods
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
+from journeyman.core.scheduling.scheduler import solve
+from journeyman.core.scheduling.verify import verify
 from journeyman.core.state import Workloads
 from journeyman.core.state.pod_predicates import is_provisionable
 from journeyman.errors import InvalidObjectError
-from tests.helpers.builders import NOW, a_pod, a_snapshot, buffer_body, merge, pod_body
+from tests.helpers.builders import (
+    NOW,
+    TYPES,
+    a_node,
+    a_pod,
+    a_pool,
+    a_running_claim,
+    a_snapshot,
+    buffer_body,
+    merge,
+    pod_body,
+)
 
 
 def template(*, cpu="1", memory="1Gi", **changes):
@@ -252,3 +266,36 @@ def test_a_buffer_that_makes_no_sense_does_not_validate(spec, why):
     """The rules of its definition, should the server not hold them."""
     with pytest.raises(InvalidObjectError, match=why):
         parse(CapacityBuffer, buffer_body("b", **spec))
+
+
+def selecting(operator, value):
+    """The spec of a pod that requires this of the host name."""
+    expression = {"key": labels.HOSTNAME, "operator": operator, "values": [value]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}}
+
+
+@pytest.mark.parametrize(
+    ("where", "on"),
+    [
+        ({"nodeSelector": {labels.HOSTNAME: "node-default-1"}}, "node"),
+        ({"nodeSelector": {labels.HOSTNAME: "elsewhere"}}, None),
+        (selecting("NotIn", "node-default-1"), "claim"),
+        (selecting("In", "node-default-1"), "node"),
+    ],
+)
+def test_a_virtual_pod_may_select_a_host_name(where, on):
+    """Karpenter validates pods before it adds the virtual ones; a NodeClaim never requires a host name."""
+    virtual = virtual_pods(resolve_buffers([a_buffer(**OF_SHAPE, replicas=1)], workloads(**where)), NOW)
+    alike = a_pod("real", spec=where)
+    snapshot = a_snapshot(
+        pods=(*virtual, alike), node_pools=(a_pool(),), nodes=(a_node(),), claims=(a_running_claim(),)
+    )
+    catalogue = Catalogue({pool.metadata.name: TYPES for pool in snapshot.node_pools})
+    results = solve(snapshot, catalogue)
+    assert verify(snapshot, catalogue, results, pods=snapshot.pods) == ()
+    assert results.pod_errors.pop(alike.key).kind == "invalid"
+    assert list(results.existing) == (["node-default-1"] if on == "node" else [])
+    assert len(results.new_claims) == (on == "claim")
+    assert not any(r.key == labels.HOSTNAME for claim in results.new_claims for r in claim.requirements)
+    assert bool(results.pod_errors) == (on is None)
