@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, Final
 
 from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, POD, Condition, Node, NodeClaim, Pod
@@ -103,10 +104,17 @@ def node_named(view: ScenarioView, name: str) -> Node | None:
 
 
 def claim_of(view: ScenarioView, node: Node) -> NodeClaim | None:
-    """Return a node's NodeClaim by provider id or, if an edit removed the provider id, by owner reference."""
+    """Return a node's NodeClaim by provider id; after edits by its instance's tag, else by owner reference or node name."""
+    existing = claims(view)
+    tagged = {i.tags.get(UID_TAG) for i in view.instances() if i.provider_id == node.spec.provider_id}
     owners = {owner.uid for owner in node.metadata.owner_references}
-    by_id = (c for c in claims(view) if c.status.provider_id == node.spec.provider_id)
-    return next(by_id, next((c for c in claims(view) if c.metadata.uid in owners), None))
+    links = (
+        (c for c in existing if c.status.provider_id == node.spec.provider_id),
+        (c for c in existing if c.metadata.uid in tagged),
+        (c for c in existing if c.metadata.uid in owners),
+        (c for c in existing if c.status.node_name == node.metadata.name),
+    )
+    return next(chain.from_iterable(links), None)
 
 
 def pods(view: ScenarioView) -> tuple[Pod, ...]:
