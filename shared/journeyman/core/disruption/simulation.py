@@ -17,13 +17,13 @@ from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.candidates import Candidate
 from journeyman.core.disruption.commands import Command, SimulationResult
-from journeyman.core.scheduling.capacity_buffers import is_virtual_pod, nodes_hosting_buffers
+from journeyman.core.scheduling.capacity_buffers import nodes_hosting_buffers
 from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES
 from journeyman.core.scheduling.results import CachedResults, Options, ProblemKey, Results
 from journeyman.core.scheduling.scheduler import Scheduler
 from journeyman.core.scheduling.verify import Defect, verify
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_provisionable
+from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_provisionable, is_virtual_pod
 
 
 class Simulation:

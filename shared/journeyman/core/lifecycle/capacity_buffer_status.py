@@ -15,11 +15,12 @@ from journeyman.core.api.capacity_buffer import PROVISIONING, READY_FOR_PROVISIO
 from journeyman.core.api.conditions import set_condition, to_wire
 from journeyman.core.api.objects import CAPACITY_BUFFER, Condition, Pod
 from journeyman.core.plan import ObjectRef, PatchObject, Plan, chain_of
-from journeyman.core.scheduling.capacity_buffers import ResolvedBuffer, buffer_of, is_virtual_pod, resolve_buffers
+from journeyman.core.scheduling.capacity_buffers import ResolvedBuffer, buffer_of, resolve_buffers
 from journeyman.core.scheduling.results import Results
 from journeyman.core.state import Snapshot
 from journeyman.core.state.condition_transitions import with_transitions
 from journeyman.core.state.guard import plan_for_each
+from journeyman.core.state.pod_predicates import is_virtual_pod
 
 FITS: Final = "FitsExistingCapacity"
 REQUIRES_NEW: Final = "RequiresNewCapacity"

@@ -55,10 +55,9 @@ from journeyman.core.plan import (
     claim_ref,
     pod_ref,
 )
-from journeyman.core.scheduling.capacity_buffers import is_virtual_pod
 from journeyman.core.scheduling.nodeclaim_templates import format_planned_pods, parse_planned_pods
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.pod_predicates import is_active
+from journeyman.core.state.pod_predicates import is_active, is_virtual_pod
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 MIN_KUBERNETES_VERSION: Final = (1, 35)

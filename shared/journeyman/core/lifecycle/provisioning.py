@@ -29,11 +29,11 @@ from journeyman.core.plan import (
     chain_of,
     pod_ref,
 )
-from journeyman.core.scheduling.capacity_buffers import is_virtual_pod
 from journeyman.core.scheduling.nodeclaim_templates import NO_TYPES, claim_name, to_node_claim
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_created
+from journeyman.core.state.pod_predicates import is_virtual_pod
 
 _MESSAGE_LENGTH: Final = 1000  # of the 1,024 characters that an Event may have
 

@@ -16,14 +16,13 @@ from typing import Final
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
 from journeyman.core.plan import Observation
-from journeyman.core.scheduling.capacity_buffers import is_virtual_pod
 from journeyman.core.scheduling.pod_classes import alternatives
 from journeyman.core.scheduling.pod_validation import opted_out, required_terms
 from journeyman.core.scheduling.requirements import InvalidRequirementError, Requirements
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.volumes import StorageObjects, resolve_volumes
 from journeyman.core.state import Snapshot
-from journeyman.core.state.pod_predicates import is_provisionable
+from journeyman.core.state.pod_predicates import is_provisionable, is_virtual_pod
 
 FLEXIBLE: Final = "flexible"
 NONE: Final = "none"

@@ -13,9 +13,8 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Node, Pod, is_true
 from journeyman.core.observability.amounts import gauge
 from journeyman.core.plan import Observation
-from journeyman.core.scheduling.capacity_buffers import is_virtual_pod
 from journeyman.core.state import Snapshot
-from journeyman.core.state.pod_predicates import is_terminal
+from journeyman.core.state.pod_predicates import is_terminal, is_virtual_pod
 
 _NODE_LABELS = {
     "nodepool": labels.NODEPOOL,

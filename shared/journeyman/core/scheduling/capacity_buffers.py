@@ -23,6 +23,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Condition, Object, ObjectMeta, Pod, PodSpec, PodStatus, PodTemplateSpec
 from journeyman.core.api.resources import pod_requests
 from journeyman.core.scheduling.results import Results
+from journeyman.core.state.pod_predicates import is_virtual_pod
 from journeyman.core.state.snapshot import Workloads
 from journeyman.errors import InvalidQuantityError
 
@@ -180,11 +181,6 @@ def _stripped(spec: PodSpec) -> PodSpec:
     """Return the spec without its node name and without volumes whose PersistentVolumeClaims will never exist."""
     volumes = tuple(v for v in spec.volumes if v.persistent_volume_claim is None and v.ephemeral is None)
     return msgspec.structs.replace(spec, node_name="", volumes=volumes, priority=_PRIORITY)
-
-
-def is_virtual_pod(pod: Pod) -> bool:
-    """Return whether the pod is a virtual pod of a CapacityBuffer."""
-    return pod.metadata.annotations.get(labels.BUFFER_POD) == "true"
 
 
 def buffer_of(pod: Pod) -> str:

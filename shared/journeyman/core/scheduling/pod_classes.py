@@ -31,7 +31,6 @@ from journeyman.core.api.objects import (
     TopologySpreadConstraint,
 )
 from journeyman.core.api.resources import CPU, MEMORY, absurd_request, pod_requests
-from journeyman.core.scheduling.capacity_buffers import is_virtual_pod
 from journeyman.core.scheduling.pod_validation import (
     invalid_rules,
     invalid_selection,
@@ -58,6 +57,7 @@ from journeyman.core.scheduling.topology import (
 )
 from journeyman.core.scheduling.volumes import NO_VOLUMES, PodVolumes, SharedVolume
 from journeyman.core.state.guard import SkippedObject, evaluate
+from journeyman.core.state.pod_predicates import is_virtual_pod
 from journeyman.errors import InvalidQuantityError
 
 if TYPE_CHECKING:  # imported at run time only where pods have ResourceClaims

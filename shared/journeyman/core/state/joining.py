@@ -2,7 +2,8 @@
 
 A Node belongs to the NodeClaim with its provider id. Without one, it belongs to the NodeClaim
 
-1. whose UID its ownerReference names, which registration writes, or else
+1. whose UID its ownerReference names, which registration writes, unless that NodeClaim owns the Node of its own provider
+   id: then a user has edited the reference, and the instance of this Node is an orphan; or else
 2. that registered under the Node's name and has no provider id.
 
 If several NodeClaims have one provider id, the instance belongs to the one that its Node names as owner, or to the oldest while
@@ -15,8 +16,9 @@ removes a Node without a drain if its NodeClaim has lost the provider id.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from functools import cached_property
 from typing import Final
 
 from journeyman.core.api import labels
@@ -62,13 +64,14 @@ def join(
 class _ClaimIndex:
     """NodeClaims by provider id, by UID and by node name."""
 
-    def __init__(self, nodes: Iterable[Node], claims: Sequence[NodeClaim]) -> None:
+    def __init__(self, nodes: Sequence[Node], claims: Sequence[NodeClaim]) -> None:
+        self._nodes = nodes
         sharing: dict[str, list[NodeClaim]] = {}
         for claim in claims:
             if claim.status.provider_id:
                 sharing.setdefault(claim.status.provider_id, []).append(claim)
         has_duplicates = any(len(rivals) > 1 for rivals in sharing.values())
-        instances = _instances_by_owner(nodes) if has_duplicates else {}
+        instances = self._instances_by_owner if has_duplicates else {}
         self._by_provider_id = {
             provider_id: min(rivals, key=lambda c: _precedence(c, instances)) if len(rivals) > 1 else rivals[0]
             for provider_id, rivals in sharing.items()
@@ -85,21 +88,26 @@ class _ClaimIndex:
         if node.spec.provider_id and (claim := self._by_provider_id.get(node.spec.provider_id)):
             return claim
         owners = (self._by_uid.get(uid) for uid in _owners(node))
-        return next((claim for claim in owners if claim), None) or self._by_node.get(node.metadata.name)
+        own = (claim for claim in owners if claim and not self._has_node_of_its_own(claim))
+        return next(own, None) or self._by_node.get(node.metadata.name)
+
+    def _has_node_of_its_own(self, claim: NodeClaim) -> bool:
+        """Return whether the Node with the claim's provider id names the claim as owner: other Nodes are not the claim's."""
+        return claim.status.provider_id in self._instances_by_owner.get(claim.metadata.uid, ())
+
+    @cached_property
+    def _instances_by_owner(self) -> Mapping[str, Collection[str]]:
+        """The provider ids of the Nodes that name a claim as owner, by the claim's UID."""
+        instances: dict[str, set[str]] = {}
+        for node in self._nodes:
+            for uid in _owners(node):
+                instances.setdefault(uid, set()).add(node.spec.provider_id)
+        return instances
 
     def owner_of_instance(self, claim: NodeClaim) -> str:
         """Return the name of another claim that owns the claim's instance; empty if there is none."""
         owner = self._by_provider_id.get(claim.status.provider_id, claim)
         return owner.metadata.name if owner.metadata.uid != claim.metadata.uid else ""
-
-
-def _instances_by_owner(nodes: Iterable[Node]) -> Mapping[str, Collection[str]]:
-    """Return the provider ids of the Nodes that name a claim as owner, by the claim's UID."""
-    instances: dict[str, set[str]] = {}
-    for node in nodes:
-        for uid in _owners(node):
-            instances.setdefault(uid, set()).add(node.spec.provider_id)
-    return instances
 
 
 def _precedence(claim: NodeClaim, instances: Mapping[str, Collection[str]]) -> tuple[bool, bool, datetime, str]:

@@ -148,3 +148,8 @@ def _expression_holds(expression: LabelSelectorRequirement, values: Mapping[str,
             return value is None
         case _:
             return False
+
+
+def is_virtual_pod(pod: Pod) -> bool:
+    """Return whether the pod is a virtual pod of a CapacityBuffer, which keeps capacity free and never runs."""
+    return pod.metadata.annotations.get(labels.BUFFER_POD) == "true"

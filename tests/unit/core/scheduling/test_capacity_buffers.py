@@ -14,7 +14,6 @@ from journeyman.core.lifecycle.provisioning import create_nodeclaims
 from journeyman.core.scheduling.capacity_buffers import (
     MAX_PODS_PER_BUFFER,
     buffer_of,
-    is_virtual_pod,
     nodes_hosting_buffers,
     resolve_buffers,
     virtual_pods,
@@ -25,7 +24,7 @@ from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
 from journeyman.core.scheduling.scheduler import solve
 from journeyman.core.scheduling.verify import verify
 from journeyman.core.state import Workloads
-from journeyman.core.state.pod_predicates import is_provisionable
+from journeyman.core.state.pod_predicates import is_provisionable, is_virtual_pod
 from journeyman.errors import InvalidObjectError
 from tests.helpers.builders import (
     NOW,

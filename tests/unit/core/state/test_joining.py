@@ -173,8 +173,8 @@ def test_nodeclaim_has_no_missing_node_when_its_registration_is_unknown():
     assert not a_snapshot(claims=(undecided,)).state_nodes[0].is_node_missing
 
 
-def test_nodeclaim_that_owns_two_nodes_is_matched_to_both():
-    """The node with the NodeClaim's provider ID is its main node, even if another node is listed last."""
+def test_nodeclaim_that_two_nodes_name_as_owner_has_the_one_with_its_provider_id():
+    """A user edited the owner of the other node, whose instance must not outlive its own NodeClaim."""
     old = owned_by("a", metadata={"name": "node-z", "uid": "uid-z"}, spec={"providerID": provider_id_of("z")})
     thief = a_launched_claim("b", provider_id=provider_id_of("a"), age=timedelta(days=1))
 
@@ -183,6 +183,6 @@ def test_nodeclaim_that_owns_two_nodes_is_matched_to_both():
     assert joined(nodes=snapshot.nodes, claims=snapshot.claims) == [
         ("", "b", "a"),
         ("node-a", "a", ""),
-        ("node-z", "a", ""),
+        ("node-z", "", ""),
     ]
     assert snapshot.state_nodes_by_claim["a"].node == owned_by("a")
