@@ -56,7 +56,7 @@ from journeyman.core.scheduling.results import CachedResults, PlannedClaim, Prob
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import report_skipped
-from journeyman.core.state.pod_predicates import is_currently_reschedulable
+from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_virtual_pod
 from journeyman.errors import KubeAPIError
 from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext
@@ -68,6 +68,11 @@ from journeyman.steps.verification import RETRY_REJECTED_AFTER, PlanVerifier, Ve
 
 CLEANUP_PERIOD: Final = timedelta(hours=1)
 """How often a process deletes unused launch templates and instance profiles (Karpenter: every 30 minutes)."""
+
+RECHECK_EXISTING_AFTER: Final = timedelta(seconds=10)
+"""When the step runs again for new pods that it planned for existing nodes; most are bound within a second."""
+RECHECK_FOR: Final = timedelta(minutes=1)
+"""How long after its creation; then the sweep plans for pods that kube-scheduler does not bind."""
 
 
 def provision(run: RunContext, trigger: Trigger) -> Outcome:
@@ -251,7 +256,7 @@ def _verified_results(
 
 
 def _report_defects(snapshot: Snapshot, verified: VerifiedResults) -> Plan:
-    """Report rejected placements; requeue for their pods, and for pods that wait for an unavailable offering."""
+    """Report rejected placements; requeue for their pods, for pods planned for nodes, and for unavailable offerings."""
     requeues = []
     plan = Plan()
     if verified.defects:
@@ -259,9 +264,30 @@ def _report_defects(snapshot: Snapshot, verified: VerifiedResults) -> Plan:
         plan = defects_plan("pods", message, verified.defects)
         reason = "verification rejected the placements of some pods"
         requeues.append(Requeue(step=Step.PROVISION, at=snapshot.now + RETRY_REJECTED_AFTER, reason=reason))
+    if _may_lose_their_node(snapshot, verified.results):
+        at, reason = (
+            snapshot.now + RECHECK_EXISTING_AFTER,
+            "pods planned for existing nodes may have lost their place there",
+        )
+        requeues.append(Requeue(step=Step.PROVISION, at=at, reason=reason))
     if at := next_offering_retry(snapshot, verified.results):
         requeues.append(Requeue(step=Step.PROVISION, at=at, reason="unavailable offerings may be available again"))
     return plan + Plan(chains=(chain_of("requeues", *requeues),))
+
+
+def _may_lose_their_node(snapshot: Snapshot, results: Results) -> bool:
+    """Whether new pods were planned for existing nodes: kube-scheduler may bind other pods there, which sends no event."""
+    nodes = {node.metadata.name for node in snapshot.nodes}
+    planned = {key for name, keys in results.existing.items() if name in nodes for key in keys}
+    return any(
+        pod.key in planned and not pod.spec.node_name and not is_virtual_pod(pod) and _is_new(pod, snapshot.now)
+        for pod in snapshot.pods
+    )
+
+
+def _is_new(pod: Pod, now: datetime) -> bool:
+    created = pod.metadata.creation_timestamp
+    return created is not None and now - created < RECHECK_FOR
 
 
 def _create_nodeclaims(inputs: StepInputs, planned: tuple[PlannedClaim, ...]) -> Plan:

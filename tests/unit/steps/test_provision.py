@@ -11,7 +11,7 @@ from journeyman.errors import CloudProviderError, CreateError, NodeClassNotReady
 from journeyman.ports import ClusterChanged
 from journeyman.steps.provision import provision
 from journeyman_simulator.kubelet import BOOT, Kubelets
-from tests.helpers.builders import NOW, claim_body, condition, merge, node_class_body, pod_body, pool_body
+from tests.helpers.builders import NOW, claim_body, condition, merge, node_class_body, pod_body, pool_body, stamp
 from tests.helpers.fakes import Cluster, InterceptingStore
 
 TRIGGER = ClusterChanged(id="1", cluster="demo", step=Step.PROVISION, reason="pods", time=NOW)
@@ -171,6 +171,19 @@ def test_pods_are_scheduled_again_when_an_offering_expires(cluster):
     assert "FailedScheduling" in cluster.record.reasons
 
 
+@pytest.mark.parametrize(("age", "again"), [(5, 10), (90, None)])
+def test_new_pods_planned_for_an_existing_node_are_checked_again(cluster, age, again):
+    """kube-scheduler may bind other pods there first, and sends no event of it; later the sweep checks."""
+    size = {"cpu": "4", "memory": "16Gi", "pods": "110"}
+    node = {"metadata": {"name": "n"}, "spec": {}, "status": {"capacity": size, "allocatable": size}}
+    cluster.add({"apiVersion": "v1", "kind": "Node", **node})
+    cluster.add(pod_body("p", metadata={"creationTimestamp": stamp(NOW - timedelta(seconds=age))}))
+    run(cluster)
+    requeue = requeue_of(cluster, Step.PROVISION)
+    assert not claims(cluster)
+    assert (requeue.at if requeue else None) == (NOW + timedelta(seconds=again) if again else None)
+
+
 def test_claims_are_kept_while_instance_types_are_throttled(cluster):
     """At a throttled cold start the NodeClaim stays with the reason in its condition, and the step is requeued."""
     add_pods(cluster, 1)
@@ -248,7 +261,7 @@ def test_a_node_class_that_is_not_ready_launches_no_nodes(cluster):
     run(cluster)
     conditions = {c["type"]: c for c in cluster.server.get(NODEPOOL, "default")["status"]["conditions"]}
     assert conditions["NodeClassReady"]["reason"] == "SubnetsNotFound"
-    assert claims(cluster) == ()
+    assert not claims(cluster)
 
 
 def test_a_throttled_node_class_keeps_its_status(cluster):
@@ -289,7 +302,7 @@ def test_deleted_nodepool_gets_no_new_nodeclaims(cluster):
     add_pods(cluster, 1)
     gone = InterceptingStore(cluster.server, "get", 1, lambda: cluster.server.delete(NODEPOOL, "default"))
     run(cluster, store=gone)
-    assert claims(cluster) == ()
+    assert not claims(cluster)
     assert requeue_of(cluster, Step.PROVISION) is not None
 
 
