@@ -265,11 +265,8 @@ def _report_defects(snapshot: Snapshot, verified: VerifiedResults) -> Plan:
         reason = "verification rejected the placements of some pods"
         requeues.append(Requeue(step=Step.PROVISION, at=snapshot.now + RETRY_REJECTED_AFTER, reason=reason))
     if _may_lose_their_node(snapshot, verified.results):
-        at, reason = (
-            snapshot.now + RECHECK_EXISTING_AFTER,
-            "pods planned for existing nodes may have lost their place there",
-        )
-        requeues.append(Requeue(step=Step.PROVISION, at=at, reason=reason))
+        reason = "kube-scheduler may have bound others to the nodes that pods were planned for"
+        requeues.append(Requeue(step=Step.PROVISION, at=snapshot.now + RECHECK_EXISTING_AFTER, reason=reason))
     if at := next_offering_retry(snapshot, verified.results):
         requeues.append(Requeue(step=Step.PROVISION, at=at, reason="unavailable offerings may be available again"))
     return plan + Plan(chains=(chain_of("requeues", *requeues),))
