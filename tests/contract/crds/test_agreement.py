@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given, note, settings
@@ -117,3 +118,12 @@ def test_models_accept_what_the_api_server_admits(kind, ours):
 
     both_agree()
     assert min(tally[True], tally[False]) >= EXAMPLES // 6, tally
+
+
+def test_documentation_lists_every_difference():
+    """docs/differences.md has the same reasons."""
+    text = (Path(__file__).parents[3] / "docs" / "differences.md").read_text()
+    missing = [
+        difference for kind in (Reported, Refused, Admitted) for difference in kind if difference.because not in text
+    ]
+    assert not missing
