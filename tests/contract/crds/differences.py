@@ -1,8 +1,7 @@
 """What Karpenter's CRDs and Journeyman's treat differently, each with its reason; docs/differences.md lists the same.
 
 Everything else they admit or refuse alike, with the same defaults. Of what both admit Journeyman's models reject what cannot
-work (`Reported`): the steps skip the object, set a condition and record an Event. For NodeClaims that is the Event alone,
-once a value is needed that cannot be read.
+work (`Reported`): the steps skip the object, set a condition and record an Event.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from journeyman.core.api.objects import CAPACITY_BUFFER, NODE_OVERLAY, NODECLAIM, NODEPOOL
+from journeyman.core.api.objects import CAPACITY_BUFFER, NODE_OVERLAY, NODECLAIM, NODEPOOL, condition_of
 from tests.contract.crds.all_rules import RULES
 from tests.contract.crds.conftest import MODELS
 from tests.contract.crds.differences import Reported
@@ -73,14 +73,23 @@ def test_conditions_and_events_report_what_cannot_work(kind):
         assert conditions[type_]["message"] in events["ObjectSkipped"]
 
 
-def test_nodeclaims_with_such_values_harm_no_other_object():
-    """Journeyman creates none; a user may."""
-    healthy = healthy_cluster(*reported_objects("NodeClaim"))
+def test_nodeclaims_with_such_values_are_not_launched():
+    """Journeyman creates none; a user may. A condition and an Event report it; every healthy object is served."""
+    objects = reported_objects("NodeClaim")
+    healthy = healthy_cluster(*objects)
 
     findings = healthy.run()
 
     assert (findings.stopped, findings.rejected) == ({}, [])
     assert all(findings.served.values()), findings.served
+    stored = {claim.metadata.name: claim for claim in healthy.cluster.server.list(NODECLAIM).items}
+    for obj in objects:
+        name = obj["metadata"]["name"]
+        launched = condition_of(stored[name].status.conditions, "Launched")
+        assert (launched.status, launched.reason) == ("False", "InvalidSpec"), obj
+        assert f"NodeClaim {name} does not validate: spec" in launched.message
+        assert launched.message in dict(events_on(healthy.cluster, "NodeClaim", name))["Launched"]
+        assert not stored[name].status.provider_id
 
 
 def events_on(cluster: Cluster, kind, name):
