@@ -129,9 +129,10 @@ call-sites: setup ## Record again which API calls each step makes, for the fault
 faults: setup ## Run 10,000 fault scenarios (SEEDS=…), with a crash at each API call at least once
 	@$(BIN)/journeyman faults --seeds 1..$(SEEDS) --require-crash-coverage
 
-nightly: setup oracle ## Compare 2,000 new clusters (CASES=…) with Karpenter, search for counter-examples, mutate the core (MUTANTS=…)
+nightly: setup oracle controlplane ## Compare 2,000 new clusters (CASES=…) with Karpenter, search for counter-examples, mutate the core (MUTANTS=…)
 	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=$(CASES) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/differential tests/property
 	JOURNEYMAN_HOSTILE_CLUSTERS=10000 $(BIN)/python -m pytest -n $(JOBS) tests/fuzz
+	JOURNEYMAN_ADMISSIONS=2000 $(BIN)/python -m pytest tests/contract/crds
 	@for package in scheduling lifecycle disruption; do $(BIN)/python -m tests.mutation $$package --sample $(MUTANTS) || exit 1; done
 
 clean: ## Remove everything that these commands created

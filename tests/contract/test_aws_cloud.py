@@ -261,6 +261,8 @@ def test_deleted_node_class_removes_its_own_resources_only(
         ({"tags": {"kubernetes.io/cluster/x": "owned"}}, "ValidationSucceeded", "TagValidationFailed"),
         ({"role": None}, "ValidationSucceeded", "InvalidSpec"),
         ({"subnetSelectorTerms": "mine"}, "ValidationSucceeded", "InvalidSpec"),
+        ({"blockDeviceMappings": [{"ebs": {"volumeSize": "Ti"}}]}, "ValidationSucceeded", "InvalidSpec"),
+        ({"tags": {f"k{i}": "v" for i in range(51)}}, "ValidationSucceeded", "InvalidSpec"),
     ],
 )
 def test_invalid_node_class_gets_a_false_condition(provider, account, clock, spec, type_, reason):
@@ -268,6 +270,15 @@ def test_invalid_node_class_gets_a_false_condition(provider, account, clock, spe
     status = provider.resolve(node_class(account, **spec), clock.now())
 
     assert condition(status, type_) == ("False", reason)
+    assert condition(status, "Ready")[0] == "False"
+
+
+def test_node_class_without_spec_gets_a_false_condition(provider, account, clock):
+    """Karpenter's CRD admits it."""
+    body = {name: value for name, value in node_class(account).items() if name != "spec"}
+    status = provider.resolve(body, clock.now())
+
+    assert condition(status, "ValidationSucceeded") == ("False", "InvalidSpec")
     assert condition(status, "Ready")[0] == "False"
 
 

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import Method, NodeDisruption
 from journeyman.core.api.nodepool import NodePool
+from journeyman.core.api.objects import NodeClaim, condition_of
 from journeyman.core.disruption.budgets import next_window_change, schedule_error
 from journeyman.core.disruption.commands import (
     EXECUTING,
@@ -176,9 +177,14 @@ def _proposed(snapshot: Snapshot) -> list[NodeDisruption]:
 
 
 def _unlaunched(snapshot: Snapshot) -> list[str]:
-    """Return the NodeClaims without an instance, for which Karpenter's `Synced` waits as well."""
+    """Return the NodeClaims that wait for an instance, as Karpenter's `Synced` does; not those that will never have one."""
     claims = (c for c in snapshot.claims if not c.status.provider_id and c.metadata.deletion_timestamp is None)
-    return [claim.metadata.name for claim in claims]
+    return [claim.metadata.name for claim in claims if not _is_refused(claim)]
+
+
+def _is_refused(claim: NodeClaim) -> bool:
+    launched = condition_of(claim.status.conditions, "Launched")
+    return launched is not None and launched.status == "False"
 
 
 def _consolidatability(snapshot: Snapshot) -> Consolidatability:

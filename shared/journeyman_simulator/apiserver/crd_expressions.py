@@ -3,7 +3,7 @@
 The parser turns a rule into a function of its variables (`self`, `oldSelf`, and those of enclosing macros):
 
     ==  !=  <  <=  >  >=  in  &&  ||  !  + - on numbers and texts  c ? a : b  literals, lists, x.y, x[y], has(x.y)
-    all  exists  exists_one  filter  map  size  matches  find  startsWith  endsWith  contains  indexOf  split  duration
+    all  exists  exists_one  filter  map  size  matches  find  startsWith  endsWith  contains  indexOf  split  duration  int
 
 The parser rejects all other CEL. Restates: the CEL specification; k8s.io/apiserver pkg/cel/library/regex.go.
 Differs: regular expressions are Python's, which equal RE2's for the patterns of the generated definitions; rules have no
@@ -290,6 +290,13 @@ def _duration(text: str) -> timedelta:
         raise RuleEvaluationError("type conversion error from 'string' to 'google.protobuf.Duration'") from error
 
 
+def _int(text: str) -> int:
+    """Return the integer of a text, as Go's `strconv.ParseInt` reads it."""
+    if not re.fullmatch(r"[+-]?[0-9]{1,4000}", text, re.ASCII) or not -(2**63) <= (number := int(text)) < 2**63:
+        raise RuleEvaluationError("type conversion error from 'string' to 'int'")
+    return number
+
+
 def _find(text: str, pattern: str) -> str:
     match = re.search(pattern, text)
     return match[0] if match else ""
@@ -333,4 +340,4 @@ _METHODS: Final[Mapping[str, Callable[..., Any]]] = {
     "indexOf": lambda text, part: text.find(part),
     "split": lambda text, separator: text.split(separator),
 }
-_FUNCTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {"size": len, "duration": _duration}
+_FUNCTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {"size": len, "duration": _duration, "int": _int}

@@ -16,6 +16,7 @@ RULES: Final = tuple(
         rules_core.node_pool_rules(),
         rules_core.node_claim_rules(),
         rules_core.node_overlay_rules(),
+        rules_core.capacity_buffer_rules(),
         rules_aws.term_rules(),
         rules_aws.ami_rules(),
         rules_aws.volume_rules(),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from journeyman.core.api import crds
+from journeyman.core.api.capacity_buffer import CapacityBuffer
 from tests.contract.crds import upstream_crds
 from tests.contract.crds.validators import Definition, Models
 from tests.helpers.go_programs import GoProgramMissingError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tests.controlplane.plane import ControlPlane
 
 MODELS = {definition.resource.kind: Models(definition.model) for definition in crds.DEFINITIONS}
+MODELS["CapacityBuffer"] = Models(CapacityBuffer)  # its CRD is the Kubernetes autoscalers'
 
 
 @pytest.fixture(scope="session")

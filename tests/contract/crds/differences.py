@@ -1,8 +1,7 @@
-"""Values that Karpenter's CRDs accept and Journeyman's reject, each with its reason: none of them works with Karpenter.
+"""What Karpenter's CRDs and Journeyman's treat differently, each with its reason; docs/differences.md lists the same.
 
-Journeyman's CRDs accept every other value that Karpenter's accept, with the same defaults. Karpenter rejects most of these
-values later, when it marks the object as not ready; Journeyman rejects them when they are applied. Stored objects stay valid:
-the API server validates only the changed fields of an update.
+Everything else they admit or refuse alike, with the same defaults. Of what both admit Journeyman's models reject what cannot
+work (`Reported`): the steps skip the object, set a condition and record an Event.
 """
 
 from __future__ import annotations
@@ -12,62 +11,76 @@ from enum import Enum
 
 
 class Difference(Enum):
-    """A difference: a regular expression for Journeyman's error ("field: message"), and the reason for it."""
+    """A difference: a regular expression for the error ("field: message"), and the reason for it."""
 
-    NOT_A_KEY = (
-        r"[.](key|value): .*(should match|Too long|at most 253)|labels: .*qualified names",
-        "Kubernetes has no such label or taint; Karpenter marks the NodePool as not ready",
-    )
-    NOT_A_VALUE = (
-        r"[.]values\[\d+\]: .*(should match|Too long)|must have a single positive integer",
-        "no label has such a value; Karpenter's pattern is at the list, where it says nothing, and its scheduler reads digits alone",
-    )
-    NO_CAPACITY_TYPE = (
-        r"capacity-type' with operator 'In'",
-        "nothing can be launched; Karpenter marks the NodePool as not ready",
-    )
-    TAINT_TWICE = (
-        r"same key and effect twice",
-        "a node has one taint of a key and effect; Karpenter marks the NodePool as not ready",
-    )
-    KNOWN_RESOURCE = (
-        r"capacity: .*resource restricted",
-        "the provider knows how much there is; Karpenter marks the NodeOverlay as not ready",
-    )
-    UNREADABLE_DURATION = (
-        r"2562047h47m16s",
-        "Go cannot read it: with one such object in the cluster Karpenter can list none of its kind",
-    )
-    UNREADABLE_QUANTITY = (
-        r"(limits|requests|capacity)[.].*(should match '\^\\\+\?|Too long)",
-        "no quantity, though Kubernetes' published pattern has it: with one such object Karpenter can list none of its kind",
-    )
-    NEGATIVE = (
-        r"(limits|requests|capacity)[.].*(should match '\^\\\+\?|greater than or equal to 0)",
-        "there is no negative amount of a resource",
-    )
-    NO_SIZE = (
-        r"volumeSize: .*should match",
-        "`Ti` alone, an empty alternative in Karpenter's pattern; EC2 refuses the launch",
-    )
-    NO_SPEC = (
-        r"spec: Required",
-        "there is nothing to launch from an EC2NodeClass without spec",
-    )
-    NO_SUCH_NAME = (
-        r"nodeClassRef[.](group|kind|name): Too long",
-        "no object or kind has so long a name",
-    )
-    TOO_MUCH = (
-        r"(values|[tT]aints|capacity|tags): Too many|(expireAfter|Period|After|duration|schedule|nodes|price|priceAdjustment): Too long",
-        "what a rule costs is estimated from bounds: 1,000 values, 100 taints, 100 tags (EC2 takes 50), 64 letters of a duration",
-    )
-
-    def __init__(self, refusal: str, because: str) -> None:
-        self.refusal = re.compile(refusal, re.DOTALL)
+    def __init__(self, error: str, because: str) -> None:
+        self.error = re.compile(error, re.DOTALL)
         self.because = because
 
 
-def explained(causes: tuple[str, ...]) -> bool:
-    """Return whether all errors are listed differences."""
-    return all(any(difference.refusal.search(cause) for difference in Difference) for cause in causes)
+class Reported(Difference):
+    """Values that both CRDs admit and the models reject; the expression is for the model's error."""
+
+    NOT_A_KEY = (r"is not a label key", "Kubernetes has no such label or taint")
+    NOT_A_VALUE = (r"is not a label value|single whole number", "no label has such a value")
+    NO_CAPACITY_TYPE = (
+        r"capacity-type with operator In must (name one of|have at least minValues)",
+        "there is no such capacity type, so nothing can be launched",
+    )
+    TAINT_TWICE = (r"taint .* appears \d+ times", "a node has one taint of a key and effect")
+    KNOWN_RESOURCE = (r"set by the cloud provider; only extended", "the provider knows how much there is")
+    NO_PRICE = (r"is too large for a price", "it is infinite")
+    NEGATIVE = (r"is negative", "there is no negative amount of a resource")
+    NO_QUANTITY = (
+        r"is not a quantity",
+        "`1e1.5` is none; the CRD of CapacityBuffers, which is the Kubernetes autoscalers', admits it",
+    )
+    NO_SIZE = (r"is not a volume size", "`Ti` and `T` alone have no number")
+    NO_SPEC = (r"spec.*Field required|spec.*required, but missing", "there is nothing to launch from")
+    TOO_MANY_TAGS = (r"tags are too many", "a resource in EC2 has at most 50")
+
+
+class Refused(Difference):
+    """Values that only Journeyman's CRDs refuse; the expression is for the API server's error."""
+
+    UNREADABLE_DURATION = (
+        r"2562047h47m16s",
+        "Go cannot read a duration of over 292 years: with one such object Karpenter can list none of its kind",
+    )
+    UNREADABLE_QUANTITY = (
+        r"should match '\^\[\+-\]\?\(\[0-9\]\+",
+        (
+            "an exponent with a point (`1e1.5`) is no quantity: with one such object Karpenter can list none of its kind; "
+            "and with one of more than three digits it computes that many"
+        ),
+    )
+
+
+class Admitted(Difference):
+    """Values that only Karpenter's CRDs refuse; the expression is for the API server's error."""
+
+    LATER_DEFAULT = (
+        r"disruption[.]consolidateAfter: Required",
+        "Karpenter 1.15 gives `consolidateAfter` a default inside `disruption`, too",
+    )
+    LATER_LABEL = (
+        r"label domain \"karpenter.k8s.aws\" is restricted",
+        (
+            "Karpenter 1.15 has the label `karpenter.k8s.aws/nitro-sandbox`; NodeOverlays may also select by tenancy, placement "
+            "group and capacity reservation, which Karpenter's CRD has for NodePools only"
+        ),
+    )
+    LATER_KUBELET = (
+        r"spec[.]kubelet",
+        "Karpenter 1.15 admits every kubelet setting; a mistake there is the condition ValidationSucceeded",
+    )
+    EVERY_SIZE = (r"volumeSize: .*should match", "Karpenter's pattern omits 18Ti, 19Ti, 28Ti and so on")
+    EMPTY = (
+        r"aints\[\d+\][.]value: .*should match|'id' is mutually exclusive, cannot be set along with",
+        "a taint's empty value and an empty list of capacity reservations are the same as none",
+    )
+
+
+def explained(causes: tuple[str, ...], kind: type[Difference]) -> bool:
+    """Return whether all errors are listed differences of this kind."""
+    return all(any(difference.error.search(cause) for difference in kind) for cause in causes)

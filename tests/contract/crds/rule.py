@@ -22,7 +22,7 @@ class Rule(Struct, frozen=True, kw_only=True):
         path: The field, from the object's root; a number is an index of a list.
         good: Valid values.
         bad: Invalid values.
-        accepted_by_karpenter: Invalid values that Karpenter's CRDs accept; `because` says why Journeyman's reject them.
+        listed: Values that are a listed difference; `because` says which.
         with_few_values: Whether to test few values, because another rule tests the same model at another path.
     """
 
@@ -30,16 +30,16 @@ class Rule(Struct, frozen=True, kw_only=True):
     path: str
     good: tuple[Any, ...] = ()
     bad: tuple[Any, ...] = ()
-    accepted_by_karpenter: tuple[Any, ...] = ()
+    listed: tuple[Any, ...] = ()
     because: Difference | None = None
     with_few_values: bool = False
 
     def values(self) -> Iterator[tuple[str, Any]]:
-        """Yield ("good", "bad" or "accepted_by_karpenter", value) for each value to test."""
+        """Yield ("good", "bad" or "listed", value) for each value to test."""
         for said, values in (
             ("good", self.good),
             ("bad", self.bad),
-            ("accepted_by_karpenter", self.accepted_by_karpenter),
+            ("listed", self.listed),
         ):
             for value in values[:1] + values[1:][-1:] if self.with_few_values else values:
                 yield said, value
@@ -103,6 +103,12 @@ BASES: Final[Mapping[str, JSONDict]] = {
             "securityGroupSelectorTerms": [{"tags": {"discovery": "*"}}],
             "blockDeviceMappings": [{"deviceName": "/dev/xvda", "rootVolume": True, "ebs": {"volumeSize": "20Gi"}}],
         },
+    },
+    "CapacityBuffer": {
+        "apiVersion": "autoscaling.x-k8s.io/v1beta1",
+        "kind": "CapacityBuffer",
+        "metadata": {"name": "specimen", "namespace": "default"},
+        "spec": {"podTemplateRef": {"name": "web"}, "replicas": 2, "limits": {"cpu": "8"}},
     },
     "NodeDisruption": {
         "apiVersion": "journeyman.dev/v1alpha1",

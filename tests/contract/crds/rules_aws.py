@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.contract.crds.differences import Difference
+from tests.contract.crds.differences import Admitted, Reported
 from tests.contract.crds.edge_values import BOOLEANS_BAD, TAGS_BAD, TAGS_GOOD
 from tests.contract.crds.rule import BASES, JSONDict, Rule
 
@@ -22,8 +22,10 @@ def term_rules() -> Iterator[Rule]:
     for field, prefix in ids.items():
         at, required = f"spec.{field}", field != "capacityReservationSelectorTerms"
         own, tags = {"id": f"{prefix}0123456789abcdef0"}, {"tags": {"a": "b"}}
-        empty = {"bad" if required else "good": ([], None)}
-        yield Rule(kind=kind, path=at, **empty)
+        if required:
+            yield Rule(kind=kind, path=at, bad=([], None))
+        else:
+            yield Rule(kind=kind, path=at, good=(None,), listed=([],), because=Admitted.EMPTY)
         yield Rule(
             kind=kind,
             path=at,
@@ -154,10 +156,13 @@ def volume_rules() -> Iterator[Rule]:
     yield Rule(
         kind=kind,
         path=f"{ebs}.volumeSize",
-        good=(*sizes, "18Ti", "20Ti", "48Ti"),
+        good=(*sizes, "20Ti"),
         bad=("0Gi", "59001Gi", "64001G", "59Ti", "65T", "1.5Gi", "20", "20gi", "", 20, "1024Mi", "٣Gi"),
     )
-    yield Rule(kind=kind, path=f"{ebs}.volumeSize", accepted_by_karpenter=("Ti", "T"), because=Difference.NO_SIZE)
+    yield Rule(kind=kind, path=f"{ebs}.volumeSize", listed=("Ti", "T"), because=Reported.NO_SIZE)
+    yield Rule(
+        kind=kind, path=f"{ebs}.volumeSize", listed=("18Ti", "28Ti", "48Ti", "49Ti"), because=Admitted.EVERY_SIZE
+    )
     yield Rule(
         kind=kind,
         path=ebs,
@@ -207,7 +212,7 @@ def instance_rules() -> Iterator[Rule]:
             {},
         ),
     )
-    yield Rule(kind=kind, path="spec", accepted_by_karpenter=(None,), because=Difference.NO_SPEC)
+    yield Rule(kind=kind, path="spec", listed=(None,), because=Reported.NO_SPEC)
     forbidden = (
         "",
         "eks:eks-cluster-name",
@@ -226,8 +231,9 @@ def instance_rules() -> Iterator[Rule]:
     yield Rule(
         kind=kind,
         path="spec.tags",
-        accepted_by_karpenter=({f"k{i}": "v" for i in range(101)},),
-        because=Difference.TOO_MUCH,
+        good=({f"k{i}": "v" for i in range(50)},),
+        listed=({f"k{i}": "v" for i in range(51)},),
+        because=Reported.TOO_MANY_TAGS,
     )
     for field in ("associatePublicIPAddress", "detailedMonitoring"):
         yield Rule(kind=kind, path=f"spec.{field}", good=(True, False, None), bad=BOOLEANS_BAD)
@@ -276,3 +282,15 @@ def _interface_rules() -> Iterator[Rule]:
             [first, card(-1, 0)], [first, card(1, -1)], [first, card(1, 0, "efa")], [first, {}], [first, *(card(n, 1) for n in range(150))], [first, card("1", 0)], [first, card(2**31, 0)],
         ),
     )  # fmt: skip
+    yield Rule(
+        kind=kind,
+        path="spec.kubelet",
+        good=(None, {}, {"maxPods": 110, "kubeReserved": {"cpu": "100m"}}),
+        bad=([], "on"),
+    )
+    yield Rule(
+        kind=kind,
+        path="spec.kubelet",
+        listed=({"maxPods": -1}, {"kubeReserved": {"gpu": "1"}}, {"evictionSoft": {"memory.available": "5%"}}),
+        because=Admitted.LATER_KUBELET,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.contract.crds.differences import Difference
+from tests.contract.crds.differences import Admitted, Reported
 from tests.contract.crds.edge_values import (
     DURATIONS_BAD,
     DURATIONS_GOOD,
@@ -12,6 +12,7 @@ from tests.contract.crds.edge_values import (
     KEYS_GOOD,
     KEYS_TOO_LONG,
     OURS_BY_NAME,
+    QUANTITIES_GOOD,
     RESERVED,
     VALUES_BAD,
     VALUES_GOOD,
@@ -27,20 +28,24 @@ def node_pool_rules() -> Iterator[Rule]:
     yield from quantity_rules(kind, "spec.limits")
     labels = f"{template}.metadata.labels"
     yield Rule(kind=kind, path=labels, good=({}, None, {"a": None}, {f"k{i}": "v" for i in range(100)}))
-    yield Rule(kind=kind, path=labels, good=tuple({k: "v"} for k in (*KEYS_GOOD, *OURS_BY_NAME, "karpenter.sh")))
+    yield Rule(kind=kind, path=labels, good=tuple({k: "v"} for k in (*KEYS_GOOD, *OURS_BY_NAME)))
     yield Rule(
         kind=kind,
         path=labels,
         good=tuple({"k": v} for v in VALUES_GOOD),
         bad=tuple({"k": v} for v in (*VALUES_BAD, 1)),
     )
-    yield Rule(kind=kind, path=labels, bad=tuple({k: "v"} for k in (*RESERVED, "karpenter.sh/nodepool")))
+    yield Rule(
+        kind=kind,
+        path=labels,
+        bad=tuple({k: "v"} for k in (*RESERVED, "karpenter.sh/nodepool", "karpenter.sh", "mykarpenter.sh/x")),
+    )
     yield Rule(kind=kind, path=labels, bad=({f"k{i}": "v" for i in range(101)}, [], "a"))
     yield Rule(
         kind=kind,
         path=labels,
-        accepted_by_karpenter=tuple({k: "v"} for k in (*KEYS_BAD, *KEYS_TOO_LONG)),
-        because=Difference.NOT_A_KEY,
+        listed=tuple({k: "v"} for k in (*KEYS_BAD, *KEYS_TOO_LONG)),
+        because=Reported.NOT_A_KEY,
     )
     yield Rule(
         kind=kind, path=f"{template}.metadata.annotations", good=({}, {"a": "x" * 5000}, None), bad=({"a": 1}, [], "a")
@@ -51,7 +56,7 @@ def node_pool_rules() -> Iterator[Rule]:
     yield Rule(
         kind=kind,
         path="spec",
-        good=(static, {**static, "limits": {"nodes": "5"}}, {**static, "limits": {}}, {**static, "disruption": {}}),
+        good=(static, {**static, "limits": {"nodes": "5"}}, {**static, "limits": {}}),
         bad=(
             {**static, "limits": {"cpu": "5"}},
             {**static, "limits": {"nodes": 5, "cpu": "5"}},
@@ -62,7 +67,8 @@ def node_pool_rules() -> Iterator[Rule]:
     )
     yield Rule(kind=kind, path=template, bad=({}, None, {"spec": {}}, {"metadata": {}}))
     disruption = "spec.disruption"
-    yield Rule(kind=kind, path=disruption, good=(None, {}, {"consolidateAfter": "1m"}), bad=([], "on"))
+    yield Rule(kind=kind, path=disruption, good=(None, {"consolidateAfter": "1m"}), bad=([], "on"))
+    yield Rule(kind=kind, path=disruption, listed=({}, {"budgets": []}), because=Admitted.LATER_DEFAULT)
     yield Rule(
         kind=kind,
         path=f"{disruption}.consolidateAfter",
@@ -82,18 +88,27 @@ def _budget_rules(kind: str, path: str) -> Iterator[Rule]:
         bad=([{"nodes": "1"}] * 51, {}, [None], "10%"),
     )
     nodes_good, nodes_bad = (
-        ("0", "7", "0%", "100%", "007", "99%"),
+        ("0", "7", "0%", "100%", "007", "99%", "1" * 11, "1" * 5000),
         ("101%", "-1", "1.5", "10 %", "", "ten", "%", "٣", 1.5, True),
     )
     yield Rule(kind=kind, path=f"{path}.0.nodes", good=(*nodes_good, None), bad=(*nodes_bad, 5))
-    yield Rule(kind=kind, path=f"{path}.0.nodes", accepted_by_karpenter=("1" * 11,), because=Difference.TOO_MUCH)
-    schedules = ("@daily", "@hourly", "0 9 * * 1-5", "*/5 0-23 1,15 jan mon", "@dailyx", "a b c d e", "0 9 * * 1 6")
+    long = f"0 {','.join(map(str, range(24)))} * * {'mon,' * 500}mon"
+    schedules = (
+        long,
+        "@daily",
+        "@hourly",
+        "0 9 * * 1-5",
+        "*/5 0-23 1,15 jan mon",
+        "@dailyx",
+        "a b c d e",
+        "0 9 * * 1 6",
+    )
     yield Rule(
         kind=kind, path=f"{path}.0", good=tuple({"nodes": "0", "schedule": s, "duration": "8h"} for s in schedules)
     )
     wrong = ("", "@never", "0 9 * *", "daily", " @daily", 5)
     yield Rule(kind=kind, path=f"{path}.0", bad=tuple({"nodes": "0", "schedule": s, "duration": "8h"} for s in wrong))
-    durations = ("8h", "90m", "1h30m", "8h0s", "1h30m0s", "0m")
+    durations = (f"{'0' * 5000}8h", "8h", "90m", "1h30m", "8h0s", "1h30m0s", "0m")
     yield Rule(
         kind=kind, path=f"{path}.0", good=tuple({"nodes": "0", "schedule": "@daily", "duration": d} for d in durations)
     )
@@ -143,12 +158,9 @@ def node_overlay_rules() -> Iterator[Rule]:
         bad=("", "1", "10%", "-101%", "-100.5%", "+", "+%", "+1e3", "+٣", 1),
     )
     for field in ("price", "priceAdjustment"):
-        yield Rule(
-            kind=kind,
-            path=f"spec.{field}",
-            accepted_by_karpenter=(f"{'+' * (field != 'price')}{'9' * 400}",),
-            because=Difference.TOO_MUCH,
-        )
+        sign = "+" if field == "priceAdjustment" else ""
+        infinite, tiny = f"{sign}{'9' * 400}", f"{sign}0.{'0' * 400}1"
+        yield Rule(kind=kind, path=f"spec.{field}", good=(tiny,), listed=(infinite,), because=Reported.NO_PRICE)
     requirements = BASES[kind]["spec"]["requirements"]
     yield Rule(
         kind=kind, path="spec", bad=({}, None, {"requirements": requirements, "price": "1", "priceAdjustment": "+1"})
@@ -161,8 +173,35 @@ def node_overlay_rules() -> Iterator[Rule]:
     yield Rule(
         kind=kind,
         path="spec.capacity",
-        accepted_by_karpenter=tuple({r: 1} for r in ("nvidia.com/gpu", "vpc.amazonaws.com/efa")),
-        because=Difference.KNOWN_RESOURCE,
+        listed=tuple({r: 1} for r in ("nvidia.com/gpu", "vpc.amazonaws.com/efa")),
+        because=Reported.KNOWN_RESOURCE,
     )
     many = {f"example.com/r{i}": 1 for i in range(101)}
-    yield Rule(kind=kind, path="spec.capacity", accepted_by_karpenter=(many,), because=Difference.TOO_MUCH)
+    yield Rule(kind=kind, path="spec.capacity", good=(many,))
+    for label in ("instance-tenancy", "placement-group-id", "capacity-reservation-id", "nitro-sandbox"):
+        key = f"karpenter.k8s.aws/{label}"
+        yield Rule(kind=kind, path="spec.requirements.0.key", listed=(key,), because=Admitted.LATER_LABEL)
+
+
+def capacity_buffer_rules() -> Iterator[Rule]:
+    """Rules of CapacityBuffers, whose CRD is the Kubernetes autoscalers'."""
+    kind = "CapacityBuffer"
+    limits = ({}, None, *({"example.com/thing": q} for q in QUANTITIES_GOOD))
+    yield Rule(kind=kind, path="spec.limits", good=limits, bad=([], {"cpu": "one"}, {"cpu": []}))
+    yield Rule(kind=kind, path="spec.limits", listed=({"cpu": "-1"}, {"cpu": -1}), because=Reported.NEGATIVE)
+    yield Rule(kind=kind, path="spec.limits", listed=({"cpu": "1e1.5"},), because=Reported.NO_QUANTITY)
+    for field in ("replicas", "percentage"):
+        yield Rule(kind=kind, path=f"spec.{field}", good=(0, 5, None), bad=(-1, "5", 1.5))
+    template, workload = {"name": "web"}, {"apiGroup": "apps", "kind": "Deployment", "name": "web"}
+    yield Rule(
+        kind=kind,
+        path="spec",
+        good=({}, {"scalableRef": workload}, {"podTemplateRef": template, "limits": {"cpu": "1"}}),
+        bad=(
+            {"podTemplateRef": template},
+            {"podTemplateRef": template, "replicas": 1, "scalableRef": workload},
+            {"podTemplateRef": {}, "replicas": 1},
+            {"scalableRef": {"kind": "Deployment"}},
+        ),
+    )
+    yield Rule(kind=kind, path="spec.provisioningStrategy", good=("", "other", None), bad=(1, []))

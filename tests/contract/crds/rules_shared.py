@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.contract.crds.differences import Difference
+from tests.contract.crds.differences import Admitted, Refused, Reported
 from tests.contract.crds.edge_values import (
     DURATIONS_BAD,
     DURATIONS_GOOD,
@@ -43,24 +43,27 @@ def requirement_rules(kind: str, path: str, *, pool_allowed: bool, min_values: b
         path=f"{at}.key",
         good=(*KEYS_GOOD, *OURS_BY_NAME[:2], *(("karpenter.sh/nodepool",) if pool_allowed else ())),
         bad=(*KEYS_BAD, *RESERVED, *(() if pool_allowed else ("karpenter.sh/nodepool",)), 1),
-        accepted_by_karpenter=KEYS_TOO_LONG,
-        because=Difference.NOT_A_KEY,
+        listed=KEYS_TOO_LONG,
+        because=Reported.NOT_A_KEY,
     )
-    yield Rule(kind=kind, path=f"{at}.key", good=("mykarpenter.sh/x", "karpenter.sh", "karpenter.k8s.aws"))
+    yield Rule(kind=kind, path=f"{at}.key", bad=("mykarpenter.sh/x", "karpenter.sh", "karpenter.k8s.aws"))
+    later = ("karpenter.k8s.aws/nitro-sandbox",)
+    yield Rule(kind=kind, path=f"{at}.key", listed=later, because=Admitted.LATER_LABEL)
     yield Rule(
         kind=kind,
         path=f"{at}.values",
-        good=(*([v] for v in VALUES_GOOD), ["a"] * 1000),
+        good=(*([v] for v in VALUES_GOOD), ["a"] * 1001),
         bad=([], None, "a", [1], [None], {}),
-        accepted_by_karpenter=tuple([v] for v in VALUES_BAD),
-        because=Difference.NOT_A_VALUE,
+        listed=tuple([v] for v in VALUES_BAD),
+        because=Reported.NOT_A_VALUE,
     )
-    yield Rule(kind=kind, path=f"{at}.values", accepted_by_karpenter=(["a"] * 1001,), because=Difference.TOO_MUCH)
     yield Rule(kind=kind, path=f"{at}.operator", good=("In", "NotIn"), bad=("in", "", "Equals", "Gt", "Lte", 1, None))
     numbers = [
-        requirement(operator=op, values=[n]) for op in ("Gt", "Lt", "Gte", "Lte") for n in ("0", "7", "000", "9" * 18)
+        requirement(operator=op, values=[n])
+        for op in ("Gt", "Lt", "Gte", "Lte")
+        for n in ("0", "7", "000", "9" * 18, str(2**63 - 1))
     ]
-    wrong = [("-1",), ("1", "2"), (), ("a",), ("",), None, ("1.5",), ("9" * 20,), ("0x1",), ("1_000",)]
+    wrong = [("-1",), ("1", "2"), (), ("a",), ("",), None, ("1.5",), (str(2**63),), ("0x1",), ("1_000",)]
     yield Rule(
         kind=kind,
         path=at,
@@ -81,14 +84,14 @@ def requirement_rules(kind: str, path: str, *, pool_allowed: bool, min_values: b
             "a",
             {"key": "team"},
         ),
-        accepted_by_karpenter=(requirement(key="karpenter.sh/capacity-type", values=("imaginary",)),),
-        because=Difference.NO_CAPACITY_TYPE,
+        listed=(requirement(key="karpenter.sh/capacity-type", values=("imaginary",)),),
+        because=Reported.NO_CAPACITY_TYPE,
     )
     yield Rule(
         kind=kind,
         path=at,
-        accepted_by_karpenter=(requirement(operator="Lte", values=("+1",)),),
-        because=Difference.NOT_A_VALUE,
+        listed=tuple(requirement(operator="Lte", values=(v,)) for v in ("+1", "-0")),
+        because=Reported.NOT_A_VALUE,
     )
     if min_values:
         two = ("a", "b")
@@ -106,10 +109,8 @@ def requirement_rules(kind: str, path: str, *, pool_allowed: bool, min_values: b
                 requirement(values=[f"v{i}" for i in range(60)], minValues=51),
                 *(requirement(values=two, minValues=n) for n in (0, -1, "1", 1.5, True)),
             ),
-            accepted_by_karpenter=(
-                requirement(key="karpenter.sh/capacity-type", values=("spot", "imaginary"), minValues=2),
-            ),
-            because=Difference.NO_CAPACITY_TYPE,
+            listed=(requirement(key="karpenter.sh/capacity-type", values=("spot", "imaginary"), minValues=2),),
+            because=Reported.NO_CAPACITY_TYPE,
         )
 
 
@@ -122,15 +123,14 @@ def taint_rules(kind: str, at: str) -> Iterator[Rule]:
         [],
         [taint(effect="NoExecute"), taint(key="b")],
         [taint(key="b", value=...)],
-        [taint(key="b", value="")],
     )
     yield Rule(kind=kind, path=at, good=(*plain, *([taint(key=k)] for k in KEYS_GOOD)), bad=({}, "a", [None], [{}]))
     yield Rule(kind=kind, path=at, bad=tuple([taint(key=k)] for k in (*KEYS_BAD, ..., None, 1)))
     yield Rule(
         kind=kind,
         path=at,
-        accepted_by_karpenter=tuple([taint(key=k)] for k in KEYS_TOO_LONG),
-        because=Difference.NOT_A_KEY,
+        listed=tuple([taint(key=k)] for k in KEYS_TOO_LONG),
+        because=Reported.NOT_A_KEY,
     )
     yield Rule(
         kind=kind,
@@ -138,38 +138,33 @@ def taint_rules(kind: str, at: str) -> Iterator[Rule]:
         good=([taint(key="b", value=N63)],),
         bad=([taint(key="b", value="-")], [taint(key="b", value=1)]),
     )
-    yield Rule(
-        kind=kind, path=at, accepted_by_karpenter=([taint(key="b", value=f"{N63}n")],), because=Difference.NOT_A_KEY
-    )
+    yield Rule(kind=kind, path=at, listed=([taint(key="b", value=f"{N63}n")],), because=Reported.NOT_A_KEY)
     effects = ("NoSchedule", "PreferNoSchedule", "NoExecute")
     yield Rule(kind=kind, path=at, good=tuple([taint(key="b", effect=e)] for e in effects))
     yield Rule(kind=kind, path=at, bad=tuple([taint(effect=e)] for e in ("", "noschedule", ..., None, "All")))
     yield Rule(kind=kind, path=at, good=tuple([taint(effect="NoExecute", timeAdded=t)] for t in TIMES_GOOD))
     yield Rule(kind=kind, path=at, bad=tuple([taint(key="b", timeAdded=t)] for t in TIMES_BAD))
+    yield Rule(kind=kind, path=at, listed=([taint(key="b", value="")],), because=Admitted.EMPTY)
     twice = ([taint(key="b"), taint(key="b", value="other")],)
-    yield Rule(kind=kind, path=at, accepted_by_karpenter=twice, because=Difference.TAINT_TWICE)
+    yield Rule(kind=kind, path=at, listed=twice, because=Reported.TAINT_TWICE)
     many = [taint(key=f"k{i}", effect="NoExecute") for i in range(101)]
-    yield Rule(kind=kind, path=at, good=(many[:100],), accepted_by_karpenter=(many,), because=Difference.TOO_MUCH)
+    yield Rule(kind=kind, path=at, good=(many,))
 
 
 def template_rules(kind: str, spec: str) -> Iterator[Rule]:
     """Rules that NodePools' templates and NodeClaims share."""
     yield from taint_rules(kind, f"{spec}.taints")
     yield from with_few_values(taint_rules(kind, f"{spec}.startupTaints"))
-    yield Rule(
-        kind=kind, path=f"{spec}.startupTaints", accepted_by_karpenter=([taint()],), because=Difference.TAINT_TWICE
-    )
+    yield Rule(kind=kind, path=f"{spec}.startupTaints", listed=([taint()],), because=Reported.TAINT_TWICE)
     yield Rule(
         kind=kind,
         path=f"{spec}.nodeClassRef",
-        good=(NODE_CLASS_REF, {**NODE_CLASS_REF, "group": "example.com"}, {**NODE_CLASS_REF, "name": "n" * 253}),
+        good=(NODE_CLASS_REF, {**NODE_CLASS_REF, "group": "example.com"}, {**NODE_CLASS_REF, "group": "g" * 254, "kind": "K" * 64, "name": "n" * 254}),
         bad=(
             *({**NODE_CLASS_REF, "group": v} for v in ("", "a/b", None, 1)),
             *({**NODE_CLASS_REF, field: v} for field in ("kind", "name") for v in ("", None, 1)),
             {}, None, "default",
         ),
-        accepted_by_karpenter=({**NODE_CLASS_REF, "group": "g" * 254}, {**NODE_CLASS_REF, "kind": "K" * 64}, {**NODE_CLASS_REF, "name": "n" * 254}),
-        because=Difference.NO_SUCH_NAME,
     )  # fmt: skip
     yield Rule(
         kind=kind, path=f"{spec}.expireAfter", good=(*DURATIONS_GOOD, "Never", None), bad=(*DURATIONS_BAD, "never")
@@ -179,10 +174,8 @@ def template_rules(kind: str, spec: str) -> Iterator[Rule]:
     )
     for field in ("expireAfter", "terminationGracePeriod"):
         too_long = ("2562048h", "9" * 40 + "s")
-        yield Rule(
-            kind=kind, path=f"{spec}.{field}", accepted_by_karpenter=too_long, because=Difference.UNREADABLE_DURATION
-        )
-        yield Rule(kind=kind, path=f"{spec}.{field}", accepted_by_karpenter=("1s" * 33,), because=Difference.TOO_MUCH)
+        yield Rule(kind=kind, path=f"{spec}.{field}", listed=too_long, because=Refused.UNREADABLE_DURATION)
+        yield Rule(kind=kind, path=f"{spec}.{field}", good=("1s" * 33, f"{'0' * 5000}1h"))
 
 
 def quantity_rules(kind: str, path: str) -> Iterator[Rule]:
@@ -192,12 +185,14 @@ def quantity_rules(kind: str, path: str) -> Iterator[Rule]:
         good=({}, None, *({"example.com/thing": q} for q in QUANTITIES_GOOD), {"example.com/thing": None}),
         bad=(*({"example.com/thing": q} for q in QUANTITIES_BAD), [], "all"),
     )
-    unreadable = ("1e1.5", "1e.5", "1e100", "1" * 65, "1E+1000")
+    large = ("1e100", "1E-999", "1" * 65, "9" * 5000, f"0.{'0' * 5000}1")
+    yield Rule(kind=kind, path=path, good=tuple({"example.com/thing": q} for q in large))
+    unreadable = ("1e1.5", "1e.5", "1E+1000")
     yield Rule(
         kind=kind,
         path=path,
-        accepted_by_karpenter=tuple({"example.com/thing": q} for q in unreadable),
-        because=Difference.UNREADABLE_QUANTITY,
+        listed=tuple({"example.com/thing": q} for q in unreadable),
+        because=Refused.UNREADABLE_QUANTITY,
     )
     negative = ({"example.com/thing": "-1"}, {"example.com/thing": -1}, {"example.com/thing": "-1Gi"})
-    yield Rule(kind=kind, path=path, accepted_by_karpenter=negative, because=Difference.NEGATIVE)
+    yield Rule(kind=kind, path=path, listed=negative, because=Reported.NEGATIVE)

@@ -25,7 +25,7 @@ def _node_rules() -> Iterator[Rule]:
     yield Rule(kind="NodePool", path=generation, good=(*counts, 3.0, 2**40), bad=("5", 1.5, True, 2**63))
     for kind, field in (("NodePool", "resources"), ("NodeClaim", "capacity"), ("NodeClaim", "allocatable")):
         good = ({}, None, *({"cpu": amount} for amount in QUANTITIES_GOOD))
-        bad = ([], *({"cpu": amount} for amount in (*QUANTITIES_BAD, "-1", -1)))
+        bad = ([], *({"cpu": amount} for amount in QUANTITIES_BAD))
         yield Rule(kind=kind, path=f"status.{field}", good=good, bad=bad, with_few_values=field == "allocatable")
     for field in ("nodeName", "providerID", "imageID"):
         yield Rule(kind="NodeClaim", path=f"status.{field}", good=("", "a", None), bad=(1, []))

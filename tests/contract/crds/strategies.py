@@ -61,7 +61,7 @@ def objects(kind: str) -> st.SearchStrategy[JSONDict]:
     """Return a strategy for objects of a kind, about half of them valid."""
     rules = [rule for rule in RULES if rule.kind == kind]
     good = st.sampled_from([(rule.path, value) for rule in rules for value in rule.good])
-    edge = st.sampled_from([(rule.path, value) for rule in rules for value in (*rule.bad, *rule.accepted_by_karpenter)])
+    edge = st.sampled_from([(rule.path, value) for rule in rules for value in (*rule.bad, *rule.listed)])
     changes = st.tuples(
         st.lists(good, max_size=3),
         st.one_of(st.just([]), st.lists(edge, max_size=1)),

@@ -38,7 +38,11 @@ STATIC = with_value(with_value(BASES["NodePool"], "spec.replicas", 2), "metadata
 @pytest.fixture(scope="module")
 def stored(ours):
     """Store the base object of every kind under Journeyman's CRDs; return the stored objects."""
-    return {kind: ours[kind].create(with_value(obj, "metadata.name", "stored")) for kind, obj in BASES.items()}
+    return {
+        kind: ours[kind].create(with_value(obj, "metadata.name", "stored"))
+        for kind, obj in BASES.items()
+        if kind in ours
+    }
 
 
 @pytest.mark.parametrize(("kind", "path", "value", "may"), CHANGES)
@@ -80,7 +84,7 @@ def test_api_server_and_models_agree_on_statuses(kind, stored, ours):
             )
 
 
-@pytest.mark.parametrize("kind", BASES)
+@pytest.mark.parametrize("kind", [kind for kind in BASES if kind != "CapacityBuffer"])
 def test_unknown_field_is_rejected_by_strict_validation_only(kind, ours):
     """Without it, a manifest of a newer version is valid."""
     newer = with_value(BASES[kind], "spec.fromAnotherVersion", {"a": [1]})

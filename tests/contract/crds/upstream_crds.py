@@ -32,8 +32,24 @@ def documents() -> dict[str, JSONDict]:
         GoProgramMissingError: Go is missing, or the module cannot be downloaded.
     """
     folder = _module() / "pkg" / "apis" / "crds"
-    found = [yaml.load(path.read_text(), yaml.CSafeLoader) for path in sorted(folder.glob("karpenter.*.yaml"))]
+    found = [yaml.load(path.read_text(), yaml.CSafeLoader) for path in sorted(folder.glob("*.yaml"))]
     return {document["spec"]["names"]["kind"]: document for document in found}
+
+
+def schema(kind: str) -> JSONDict:
+    """Return the schema of a kind's objects. Raises GoProgramMissingError."""
+    (version,) = documents()[kind]["spec"]["versions"]
+    found: JSONDict = version["schema"]["openAPIV3Schema"]
+    return found
+
+
+def examples() -> dict[str, list[JSONDict]]:
+    """Return the objects of Karpenter's published examples by file name. Raises GoProgramMissingError."""
+    files = sorted((_module() / "examples").glob("*/*.yaml"))
+    return {
+        f"{path.parent.name}/{path.name}": [*filter(None, yaml.load_all(path.read_text(), yaml.CSafeLoader))]
+        for path in files
+    }
 
 
 def _module() -> Path:

@@ -65,7 +65,8 @@ class Definition:
         self._document = _beside(document, prefix)
         spec = self._document["spec"]
         self._version = f"{spec['group']}/{spec['versions'][0]['name']}"
-        self._path = f"/apis/{self._version}/{spec['names']['plural']}"
+        namespace = "/namespaces/default" if spec["scope"] == "Namespaced" else ""
+        self._path = f"/apis/{self._version}{namespace}/{spec['names']['plural']}"
 
     def install(self) -> None:
         """Install the CRD; call `wait` afterwards."""

@@ -139,7 +139,11 @@ def test_invalid_value_is_refused_with_field_and_reason(cluster, spec, causes):
             ],
         ),
         (NODEPOOL, budgets(*[{"nodes": "1"}] * 51), [f"{BUDGETS}: Too many: 51: must have at most 50 items"]),
-        (NODEPOOL, budgets({"nodes": "1" * 11}), [f"{BUDGETS}[0].nodes: Too long: may not be more than 10 bytes"]),
+        (
+            NODEPOOL,
+            a_pool(requirements=[{"key": "a" * 317, "operator": "Exists"}]),
+            [f"{TEMPLATE}.requirements[0].key: Too long: may not be more than 316 bytes"],
+        ),
         (
             NODEPOOL,
             budgets({"nodes": 5}),

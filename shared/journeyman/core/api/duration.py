@@ -23,7 +23,6 @@ from typing import Final
 from journeyman.errors import ConfigurationError
 
 NEVER: Final = "Never"
-MAX_LENGTH: Final = 64
 
 PATTERN: Final = r"^([0-9]+(s|m|h))+$"
 NILLABLE_PATTERN: Final = r"^(([0-9]+(s|m|h))+|Never)$"
@@ -44,6 +43,7 @@ _GO_PARTS: Final = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)"
 _NANOSECONDS: Final = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6} | {
     unit: number * 10**9 for unit, number in _SECONDS.items()
 }
+_MAX_SHOWN: Final = 64  # characters of a text in messages
 _MAX_DIGITS: Final = 20  # of a number; more mean over 292 years, whatever the unit
 
 
@@ -54,14 +54,15 @@ def parse_duration(text: str) -> timedelta:
     Raises:
         ConfigurationError: The text is not a duration, or longer than Go's 292 years. The message says what is allowed.
     """
-    if not (len(text) <= MAX_LENGTH and _WHOLE.fullmatch(text)):
+    shown = text[:_MAX_SHOWN]
+    if not _WHOLE.fullmatch(text):
         raise ConfigurationError(
-            f"{text[:MAX_LENGTH]!r} is not a duration: write hours, minutes and seconds as in 1h30m",
-            duration=text[:MAX_LENGTH],
+            f"{shown!r} is not a duration: write hours, minutes and seconds as in 1h30m", duration=shown
         )
-    seconds = sum(int(amount) * _SECONDS[unit] for amount, unit in _PARTS.findall(text))
-    if seconds > LONGEST.total_seconds():
-        raise ConfigurationError(f"{text!r} is too long a duration: the maximum is 2562047h47m16s", duration=text)
+    parts = [(amount.lstrip("0") or "0", unit) for amount, unit in _PARTS.findall(text)]
+    seconds = sum(int(amount) * _SECONDS[unit] for amount, unit in parts if len(amount) <= _MAX_DIGITS)
+    if seconds > LONGEST.total_seconds() or any(len(amount) > _MAX_DIGITS for amount, _ in parts):
+        raise ConfigurationError(f"{shown!r} is too long a duration: the maximum is 2562047h47m16s", duration=shown)
     return timedelta(seconds=seconds)
 
 

@@ -1,7 +1,8 @@
 """EC2NodeClass (`karpenter.k8s.aws/v1`): the AWS settings of nodes.
 
 Restates: karpenter-provider-aws pkg/apis/v1/ec2nodeclass.go, and its CRD.
-Differs: a `volumeSize` of 18Ti to 58Ti is accepted throughout; Karpenter's pattern omits 18, 19, 28 and so on.
+Differs: a `volumeSize` of 18Ti to 58Ti is accepted throughout; Karpenter's pattern omits 18, 19, 28 and so on. The CRD admits
+what Karpenter's admits; what cannot work of that the model rejects, and the condition ValidationSucceeded reports.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ FORBIDDEN_TAGS: Final = (
     "karpenter.k8s.aws/ec2nodeclass",
 )
 FORBIDDEN_TAG_PREFIX: Final = "kubernetes.io/cluster"
+MAX_TAGS: Final = 50
 
 _Text = Annotated[str, Field(min_length=1)]
 
@@ -51,6 +53,8 @@ def _check_volume_size(text: str) -> str:
 
 
 def _check_tags(tags: dict[str, str]) -> dict[str, str]:
+    if len(tags) > MAX_TAGS:
+        raise problem(f"{len(tags)} tags are too many; a resource in EC2 has at most {MAX_TAGS}")
     for key in tags:
         if not key:
             raise problem("a tag key is empty; remove it")
@@ -94,7 +98,7 @@ class BlockDevice(Model):
     volume_size: Annotated[str, AfterValidator(_check_volume_size)] | None = Field(
         default=None,
         description="Size of the volume in Gi, G, Ti or T.",
-        json_schema_extra=crd(pattern=VOLUME_SIZE, maxLength=16),
+        json_schema_extra=crd(pattern=f"^Ti?$|{VOLUME_SIZE}"),  # Karpenter's admits a bare Ti and T
     )
     volume_type: VolumeType | None = Field(default=None, description="Type of the volume.")
 
@@ -256,7 +260,7 @@ class EC2NodeClassSpec(Model):
         default=None, description="IAM role of the nodes; an instance profile is created for it."
     )
     instance_profile: _Text | None = Field(default=None, description="An existing instance profile, instead of a role.")
-    tags: Annotated[dict[str, str], Field(max_length=100), AfterValidator(_check_tags)] = Field(
+    tags: Annotated[dict[str, str], AfterValidator(_check_tags)] = Field(
         default={},
         description="Tags of all resources that are created.",
         json_schema_extra=rules(
@@ -374,6 +378,8 @@ class EC2NodeClassSpec(Model):
 
 class EC2NodeClass(Model):
     """The AWS settings of nodes: network, machine image, identity and storage."""
+
+    model_config = ConfigDict(json_schema_extra=crd(required=None))  # Karpenter's CRD admits one without `spec`
 
     api_version: Literal["karpenter.k8s.aws/v1"] = "karpenter.k8s.aws/v1"
     kind: Literal["EC2NodeClass"] = "EC2NodeClass"

@@ -198,7 +198,7 @@ _TOO_LONG: Final = "the maximum is 2562047h47m16s"
 Duration = Annotated[
     str,
     AfterValidator(_check_duration),
-    Field(json_schema_extra=rules((_TOO_LONG, _READABLE), pattern=duration.PATTERN, maxLength=duration.MAX_LENGTH)),
+    Field(json_schema_extra=rules((_TOO_LONG, _READABLE), pattern=duration.PATTERN)),
 ]
 """Text such as `1h30m`; `duration.parse_duration` returns the timedelta."""
 
@@ -209,7 +209,6 @@ NillableDuration = Annotated[
         json_schema_extra=rules(
             (_TOO_LONG, f"self == '{duration.NEVER}' || {_READABLE}"),
             pattern=duration.NILLABLE_PATTERN,
-            maxLength=duration.MAX_LENGTH,
         )
     ),
 ]
@@ -222,15 +221,13 @@ ResourceTexts = Annotated[
             "type": "object",
             "additionalProperties": {
                 "anyOf": [{"type": "integer"}, {"type": "string"}],
-                "pattern": quantity.PATTERN,  # these two are for texts,
-                "maxLength": quantity.MAX_LENGTH,
-                "minimum": 0,  # this is for numbers
+                "pattern": quantity.PATTERN,
                 "x-kubernetes-int-or-string": True,
             },
         }
     ),
 ]
-"""Quantities by resource name, as text or number; `resources.to_resources` returns exact amounts."""
+"""Quantities by resource name, as text or number; `resources.to_resources` returns exact amounts. CRDs admit negative ones."""
 
 Metadata = Annotated[ObjectMeta, Converted({"type": "object"})]
 """`metadata`, as the Struct of all objects."""

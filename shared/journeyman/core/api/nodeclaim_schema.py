@@ -24,7 +24,7 @@ from journeyman.core.api.model import (
     ValidatedBy,
     rules,
 )
-from journeyman.core.api.requirement_rules import TAINTS_RULE, NodeClassRef, Requirements, Taints, check_taints
+from journeyman.core.api.requirement_rules import NodeClassRef, Requirements, Taints, check_taints
 
 
 class ResourcesModel(Model):
@@ -38,7 +38,7 @@ class ResourcesModel(Model):
 class NodeClaimSpecSchema(Model):
     """`spec` of a NodeClaim. Immutable."""
 
-    model_config = ConfigDict(json_schema_extra=rules(("spec is immutable", "self == oldSelf"), TAINTS_RULE))
+    model_config = ConfigDict(json_schema_extra=rules(("spec is immutable", "self == oldSelf")))
 
     taints: Taints = Field(default=(), description="Taints of the node.")
     startup_taints: Taints = Field(

@@ -7,6 +7,8 @@ Restates: karpenter pkg/apis/v1alpha1/nodeoverlay.go, nodeoverlay_validation.go.
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
@@ -14,14 +16,12 @@ from typing_extensions import Self
 
 from journeyman.core.api import resources
 from journeyman.core.api.conditions import Conditions
-from journeyman.core.api.model import Int, Metadata, Model, ResourceTexts, ValidatedBy, problem, rules
+from journeyman.core.api.model import Int, Metadata, Model, ResourceTexts, ValidatedBy, crd, problem, rules
 from journeyman.core.api.objects import NodeSelectorRequirement, ObjectMeta
-from journeyman.core.api.requirement_rules import MAX_REQUIREMENTS, SelectorModel, capacity_type_rule
+from journeyman.core.api.requirement_rules import MAX_REQUIREMENTS, SelectorModel
 
 _PRICE: Final = r"^[0-9]+(\.[0-9]+)?$"
 _ADJUSTMENT: Final = r"^([+-][0-9]*\.?[0-9]+|\+[0-9]*\.?[0-9]+%|-[0-9]{1,2}(\.[0-9]+)?%|-100%)$"
-_MAX_CAPACITY: Final = 100
-_MAX_PRICE: Final = 64  # characters, far from the limits of floating point
 _BASIC: Final = (resources.CPU, resources.MEMORY, resources.EPHEMERAL_STORAGE, resources.PODS)
 
 KNOWN_RESOURCES: Final = frozenset(
@@ -37,7 +37,7 @@ KNOWN_RESOURCES: Final = frozenset(
         "vpc.amazonaws.com/PrivateIPv4Address",
     }
 )
-"""Resources whose amounts the cloud provider knows; an overlay may not set them."""
+"""Resources whose amounts the cloud provider knows; an overlay may not set them. The CRD admits all but the basic ones."""
 
 
 class OverlayRequirementModel(SelectorModel):
@@ -50,9 +50,25 @@ class OverlayRequirementModel(SelectorModel):
         return self
 
 
+def _check_price(text: str) -> str:
+    if not re.fullmatch(_PRICE, text, re.ASCII):
+        raise problem(f"{text[:64]!r} is not a price: write a number such as 0.05")
+    return _check_finite(text)
+
+
+def _check_adjustment(text: str) -> str:
+    if not re.fullmatch(_ADJUSTMENT, text, re.ASCII):
+        raise problem(f"{text[:64]!r} is not a change of a price: write +0.5, -0.5, +10% or -15%")
+    return _check_finite(text)
+
+
+def _check_finite(text: str) -> str:
+    if not math.isfinite(float(text.rstrip("%"))):
+        raise problem(f"{text[:64]!r} is too large for a price")
+    return text
+
+
 def _check_extended(texts: dict[str, Any]) -> dict[str, Any]:
-    if len(texts) > _MAX_CAPACITY:
-        raise problem(f"{len(texts)} resources are too many; the maximum is {_MAX_CAPACITY}")
     reserved = sorted(KNOWN_RESOURCES & texts.keys())
     if reserved:
         raise problem(f"{', '.join(reserved)}: set by the cloud provider; only extended resources can be added")
@@ -80,28 +96,25 @@ class NodeOverlaySpec(Model):
                 "requirements operator 'Gt', 'Lt', 'Gte' or 'Lte' must have a single positive integer value",
                 (
                     "self.all(x, x.operator in ['Gt', 'Lt', 'Gte', 'Lte'] ? "
-                    "has(x.values) && x.values.size() == 1 && x.values[0].matches('^[0-9]{1,18}$') : true)"
+                    "has(x.values) && x.values.size() == 1 && int(x.values[0]) >= 0 : true)"
                 ),
             ),
-            capacity_type_rule("1"),
             x_kubernetes_list_type="atomic",
         ),
     )
-    price: str | None = Field(
-        default=None, pattern=_PRICE, max_length=_MAX_PRICE, description="Price of a matching offering per hour."
+    price: Annotated[str, AfterValidator(_check_price)] | None = Field(
+        default=None, description="Price of a matching offering per hour.", json_schema_extra=crd(pattern=_PRICE)
     )
-    price_adjustment: str | None = Field(
+    price_adjustment: Annotated[str, AfterValidator(_check_adjustment)] | None = Field(
         default=None,
-        pattern=_ADJUSTMENT,
-        max_length=_MAX_PRICE,
         description="Change of a matching offering's price: +0.5, -0.5, +10%, -15%.",
+        json_schema_extra=crd(pattern=_ADJUSTMENT),
     )
     capacity: Annotated[ResourceTexts, AfterValidator(_check_extended)] = Field(
         default={},
         description="Extended resources of matching instance types, in addition to the cloud provider's.",
         json_schema_extra=rules(
-            ("invalid resource restricted", f"self.all(x, !(x in {sorted(KNOWN_RESOURCES)}))"),
-            maxProperties=_MAX_CAPACITY,
+            ("invalid resource restricted", f"self.all(x, !(x in {list(_BASIC)}))"),
         ),
     )
     weight: Int = Field(

@@ -36,7 +36,6 @@ from journeyman.core.api.model import (
 )
 from journeyman.core.api.objects import ObjectMeta
 from journeyman.core.api.requirement_rules import (
-    TAINTS_RULE,
     Taints,
     TemplateLabels,
     TemplateNodeClassRef,
@@ -53,7 +52,7 @@ _SCHEDULE: Final = r"^(@(annually|yearly|monthly|weekly|daily|midnight|hourly))|
 
 
 def _check_nodes(text: str) -> str:
-    if len(text) > 10 or not re.fullmatch(_NODES, text, re.ASCII):
+    if not re.fullmatch(_NODES, text, re.ASCII):
         raise problem(f"{text!r} is neither a number of nodes nor a percentage from 0% to 100%")
     return text
 
@@ -70,12 +69,11 @@ class Budget(Model):
     nodes: Annotated[str, AfterValidator(_check_nodes)] = Field(
         default="10%",
         description="Maximum number of this NodePool's nodes that may be disrupted at once: an integer or a percentage.",
-        json_schema_extra=crd(pattern=_NODES, maxLength=10),
+        json_schema_extra=crd(pattern=_NODES),
     )
     schedule: str | None = Field(
         default=None,
         pattern=_SCHEDULE,
-        max_length=256,
         description="Cron schedule at which the budget becomes active: five fields or a macro such as @daily, in UTC.",
     )
     duration: Annotated[Duration, AfterValidator(_check_budget_duration)] | None = Field(
@@ -142,8 +140,6 @@ class TemplateMetadata(Model):
 class NodePoolTemplateSpec(Model):
     """`spec` of the NodePool's NodeClaims."""
 
-    model_config = ConfigDict(json_schema_extra=rules(TAINTS_RULE))
-
     taints: Taints = Field(default=(), description="Taints of the nodes.")
     startup_taints: Taints = Field(
         default=(),
@@ -204,7 +200,11 @@ class NodePoolSpec(Model):
     )
     weight: Int = Field(default=0, ge=1, le=100, description="NodePools of greater weight are preferred; 0 if unset.")
     replicas: Int | None = Field(
-        default=None, ge=0, le=MAX_INT32, description="A fixed number of nodes, independent of pods (static NodePool)."
+        default=None,
+        ge=0,
+        le=MAX_INT32,  # as the scale subresource has it
+        description="A fixed number of nodes, independent of pods (static NodePool).",
+        json_schema_extra=crd(format="int64", maximum=None),
     )
 
     @property

@@ -4,8 +4,8 @@ A `Quantity` is a whole number of nano units (10⁻⁹), which is the finest ste
 was written in, which decides how it is written back.
 
 Restates: k8s.io/apimachinery pkg/api/resource/quantity.go `ParseQuantity`, `CanonicalizeBytes`, suffix.go.
-Differs: a number needs at least one digit (upstream reads a bare `m` as zero); texts over 64 characters and exponents
-beyond ±99 are rejected; a decimal amount of 10²¹ and more is written with an exponent, where
+Differs: a number needs at least one digit (upstream reads a bare `m` as zero); exponents beyond ±999 are rejected, of
+numbers with over 2,000 digits the first count; a decimal amount of 10²¹ and more is written with an exponent, where
 upstream drops the suffix it has no letter for.
 """
 
@@ -23,8 +23,8 @@ from journeyman.errors import InvalidQuantityError
 NANO: Final = 10**9
 """Nano units in one whole unit."""
 
-PATTERN: Final = r"^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?0*[0-9]{1,2})?$"
-"""The pattern of non-negative quantities, for CRDs. Kubernetes' own also matches invalid ones such as `1e1.5`."""
+PATTERN: Final = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?0*[0-9]{1,3})?$"
+"""The pattern of quantities, for CRDs. Kubernetes' own also matches ones that it cannot read, such as `1e1.5`."""
 
 _GRAMMAR: Final = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?(?P<suffix>[KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?",
@@ -34,8 +34,10 @@ _DECIMAL_EXPONENTS: Final = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "
 _BINARY_EXPONENTS: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL_SUFFIXES: Final = {exponent: suffix for suffix, exponent in _DECIMAL_EXPONENTS.items()}
 _BINARY_SUFFIXES: Final = {exponent: suffix for suffix, exponent in _BINARY_EXPONENTS.items()}
-MAX_LENGTH: Final = 64
-_MAX_EXPONENT: Final = 99
+_MAX_SHOWN: Final = 64  # characters of a text in messages
+_MAX_CACHED: Final = 64  # characters of a text that is kept
+_MAX_EXPONENT: Final = 999
+_MAX_DIGITS: Final = 2000  # before and after the point; Python converts up to 4,300
 _MAX_BINARY: Final = (2**63 - 1) * NANO  # quantity.go `maxAllowed`: caps binary notation only
 ALLOWED: Final = "write a number such as 2, 0.5 or 1e3, or one with a suffix: n u m k M G T P E (decimal), Ki Mi Gi Ti Pi Ei (binary)"
 
@@ -80,10 +82,10 @@ def parse(value: str | int | float) -> Quantity:
         InvalidQuantityError: The value is not a quantity. The message says what is allowed.
     """
     if isinstance(value, str):
-        return _parse_text(value)
+        return _parse_cached(value) if len(value) <= _MAX_CACHED else _parse_text(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidQuantityError(f"{value!r} is not a quantity: {ALLOWED}", quantity=repr(value))
-    return _parse_text(repr(value))
+    return _parse_cached(repr(value))
 
 
 def from_milli(amount: int, format: Format = Format.DECIMAL_SI) -> Quantity:  # noqa: A002 - the field's name
@@ -97,15 +99,26 @@ def from_units(amount: int, format: Format = Format.DECIMAL_SI) -> Quantity:  # 
 
 
 @lru_cache(maxsize=16384)
+def _parse_cached(text: str) -> Quantity:
+    return _parse_text(text)
+
+
 def _parse_text(text: str) -> Quantity:
-    match = _GRAMMAR.fullmatch(text) if len(text) <= MAX_LENGTH else None
+    match = _GRAMMAR.fullmatch(text)
     if match is None or not (match["whole"] or match["fraction"]):
-        shown = text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]}…"
+        shown = _shown(text)
         raise InvalidQuantityError(f"{shown!r} is not a quantity: {ALLOWED}", quantity=shown)
-    fraction = match["fraction"] or ""
-    digits = int(match["whole"] + fraction)
-    nano, notation = _scale(digits, len(fraction), match["suffix"] or "", text)
+    whole, fraction = match["whole"].lstrip("0"), (match["fraction"] or "").rstrip("0")
+    if len(whole) > _MAX_DIGITS:
+        whole, fraction = "9" * _MAX_DIGITS, ""
+    if len(fraction) > _MAX_DIGITS:
+        fraction = f"{fraction[:_MAX_DIGITS]}1"  # amounts are rounded up
+    nano, notation = _scale(int(whole + fraction or "0"), len(fraction), match["suffix"] or "", text)
     return Quantity(nano=-nano if match["sign"] == "-" else nano, format=notation)
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 def _scale(digits: int, decimals: int, suffix: str, text: str) -> tuple[int, Format]:
@@ -117,11 +130,13 @@ def _scale(digits: int, decimals: int, suffix: str, text: str) -> tuple[int, For
     if suffix in _DECIMAL_EXPONENTS:
         exponent, notation = _DECIMAL_EXPONENTS[suffix], Format.DECIMAL_SI
     else:
-        exponent, notation = int(suffix[1:]), Format.DECIMAL_EXPONENT
-        if abs(exponent) > _MAX_EXPONENT:
+        power_text = suffix[1:].lstrip("+-0")
+        if len(power_text) > len(str(_MAX_EXPONENT)):
+            shown = _shown(text)
             raise InvalidQuantityError(
-                f"{text!r} is not a quantity: its exponent is beyond ±{_MAX_EXPONENT}", quantity=text
+                f"{shown!r} is not a quantity: its exponent is beyond ±{_MAX_EXPONENT}", quantity=shown
             )
+        exponent, notation = int(power_text or "0") * (-1 if suffix[1] == "-" else 1), Format.DECIMAL_EXPONENT
     power = exponent - decimals + 9
     if power >= 0:
         return digits * 10**power, notation

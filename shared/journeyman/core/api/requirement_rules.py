@@ -2,6 +2,9 @@
 
 Restates: karpenter pkg/apis/v1/nodeclaim_validation.go `ValidateRequirement`, `validateTaints`; nodepool_validation.go
 `validateLabels`; the v1 CRDs' patterns and CEL rules.
+
+The CRDs admit what Karpenter's admit. Of that the models reject what Karpenter's controllers reject; the object is then
+skipped, and reported by a condition and an Event.
 """
 
 from __future__ import annotations
@@ -24,6 +27,10 @@ TaintEffect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 NUMERIC_OPERATORS: Final = frozenset({"Gt", "Lt", "Gte", "Lte"})
 QUALIFIED_NAME: Final = r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$"
 LABEL_VALUE: Final = r"^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$"
+PUBLISHED_NAME: Final = (
+    r"^([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]$"
+)
+"""The pattern of Karpenter's CRDs, which bounds no lengths."""
 MAX_KEY: Final = 316
 MAX_VALUE: Final = 63
 MAX_PREFIX: Final = 253
@@ -55,7 +62,8 @@ def check_value(value: str) -> str:
 
 
 def _check_unrestricted(key: str) -> str:
-    if labels.is_restricted(key) and key != NODE_CLASS_LABEL:
+    published = key not in labels.WELL_KNOWN and key.split("/", 1)[0].endswith(labels.RESTRICTED_DOMAINS)
+    if (labels.is_restricted(key) or published) and key not in (NODE_CLASS_LABEL, labels.NODEPOOL):
         raise problem(f"label {key!r} is reserved; use a well-known label or one of your own domain")
     return key
 
@@ -64,13 +72,6 @@ def _check_not_node_pool(key: str) -> str:
     if key == labels.NODEPOOL:
         raise problem(f"label {key!r} is set by the NodePool itself; remove it")
     return key
-
-
-def _short_prefix(subject: str) -> str:
-    return f"{subject}.indexOf('/') <= {MAX_PREFIX}"
-
-
-_PREFIX_RULE: Final = (f"the part before the slash has at most {MAX_PREFIX} characters", _short_prefix("self"))
 
 
 def domain_rules(subject: str, *, node_pool_allowed: bool) -> list[tuple[str, str]]:
@@ -88,10 +89,9 @@ def domain_rules(subject: str, *, node_pool_allowed: bool) -> list[tuple[str, st
 
 def _domain_rule(subject: str, domain: str, allowed: Iterable[str]) -> tuple[str, str]:
     listed = ", ".join(f'"{key}"' for key in allowed)
-    escaped = domain.replace(".", "[.]")
     return (
         f'label domain "{domain}" is restricted',
-        f"{subject} in [{listed}] || !{subject}.matches('^([^/]+[.])?{escaped}/')",
+        f"{subject} in [{listed}] || !{subject}.find('^([^/]+)').endsWith('{domain}')",
     )
 
 
@@ -110,7 +110,6 @@ TemplateLabels = Annotated[
         max_length=100,
         json_schema_extra=rules(
             *((message, f"self.all(x, {rule})") for message, rule in domain_rules("x", node_pool_allowed=False)),
-            ("labels must have qualified names", f"self.all(x, x.matches('{QUALIFIED_NAME}') && {_short_prefix('x')})"),
             x_kubernetes_map_type="atomic",
         ),
     ),
@@ -121,7 +120,7 @@ TemplateLabels = Annotated[
 
 def _key_facts(*, node_pool_allowed: bool) -> dict[str, Any]:
     restricted = domain_rules("self", node_pool_allowed=node_pool_allowed)
-    return rules(*restricted, _PREFIX_RULE, maxLength=MAX_KEY, pattern=QUALIFIED_NAME)
+    return rules(*restricted, maxLength=MAX_KEY, pattern=PUBLISHED_NAME)
 
 
 RequirementKey = Annotated[
@@ -137,9 +136,7 @@ TemplateRequirementKey = Annotated[
     AfterValidator(_check_not_node_pool),
     AfterValidator(_check_unrestricted),
 ]
-LabelValue = Annotated[
-    str, AfterValidator(check_value), Field(json_schema_extra=crd(maxLength=MAX_VALUE, pattern=LABEL_VALUE))
-]
+LabelValue = Annotated[str, AfterValidator(check_value)]
 
 
 class SelectorModel(Model):
@@ -149,7 +146,6 @@ class SelectorModel(Model):
     operator: Operator = Field(description="Relation of the label to the values.")
     values: tuple[LabelValue, ...] = Field(
         default=(),
-        max_length=1000,
         description="Values for In and NotIn, one integer for Gt, Lt, Gte and Lte; empty for Exists and DoesNotExist.",
         json_schema_extra=crd(x_kubernetes_list_type="atomic"),
     )
@@ -207,12 +203,12 @@ class TaintModel(Model):
 
     key: Annotated[str, AfterValidator(check_key)] = Field(
         description="Key of the taint.",
-        json_schema_extra=rules(_PREFIX_RULE, minLength=1, maxLength=MAX_KEY, pattern=QUALIFIED_NAME),
+        json_schema_extra=crd(minLength=1, pattern=PUBLISHED_NAME),
     )
     value: Annotated[str, AfterValidator(_check_taint_value)] = Field(
         default="",
         description="Value of the taint.",
-        json_schema_extra=rules(_PREFIX_RULE, maxLength=MAX_KEY, pattern=f"^$|{QUALIFIED_NAME}"),
+        json_schema_extra=crd(pattern=f"^$|{PUBLISHED_NAME}"),
     )
     effect: TaintEffect = Field(description="Effect on pods that do not tolerate the taint.")
     time_added: Time | None = Field(default=None, description="Time at which the taint was added, for NoExecute.")
@@ -221,9 +217,9 @@ class TaintModel(Model):
 class NodeClassRefModel(Model):
     """A reference to the NodeClass, which has the cloud provider's settings."""
 
-    group: str = Field(min_length=1, max_length=253, pattern=r"^[^/]*$", description="API group of the NodeClass.")
-    kind: str = Field(min_length=1, max_length=63, description="Kind of the NodeClass.")
-    name: str = Field(min_length=1, max_length=253, description="Name of the NodeClass.")
+    group: str = Field(min_length=1, pattern=r"^[^/]*$", description="API group of the NodeClass.")
+    kind: str = Field(min_length=1, description="Kind of the NodeClass.")
+    name: str = Field(min_length=1, description="Name of the NodeClass.")
 
 
 class TemplateNodeClassRefModel(NodeClassRefModel):
@@ -238,7 +234,7 @@ class TemplateNodeClassRefModel(NodeClassRefModel):
 
 
 def _is_whole_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= 18
+    return text.isascii() and text.isdigit() and len(text) <= MAX_VALUE and int(text) < 2**63
 
 
 def check_taints(taints: Iterable[Taint], startup_taints: Iterable[Taint]) -> None:
@@ -248,46 +244,24 @@ def check_taints(taints: Iterable[Taint], startup_taints: Iterable[Taint]) -> No
             raise problem(f"taint {key}:{effect} appears {count} times in taints and startupTaints; keep one")
 
 
-def capacity_type_rule(at_least: str) -> tuple[str, str]:
-    """Return a CEL rule for requirements: at least `at_least` values of the capacity type must exist."""
-    rule = (
-        f"self.all(x, x.key == '{labels.CAPACITY_TYPE}' && x.operator == 'In' ? "
-        f"x.values.filter(v, v in {sorted(CAPACITY_TYPES)}).size() >= {at_least} : true)"
-    )
-    return f"'{labels.CAPACITY_TYPE}' with operator 'In' must have an existing value, and 'minValues' of them", rule
-
-
 REQUIREMENT_RULES: Final[Mapping[str, str]] = {
     "requirements with operator 'In' must have a value defined": (
         "self.all(x, x.operator == 'In' ? has(x.values) && x.values.size() != 0 : true)"
     ),
     "requirements operator 'Gt', 'Lt', 'Gte', or 'Lte' must have a single positive integer value": (
         "self.all(x, x.operator in ['Gt', 'Lt', 'Gte', 'Lte'] ? "
-        "has(x.values) && x.values.size() == 1 && x.values[0].matches('^[0-9]{1,18}$') : true)"
+        "has(x.values) && x.values.size() == 1 && int(x.values[0]) >= 0 : true)"
     ),
     "requirements with 'minValues' must have at least that many values specified in the 'values' field": (
         "self.all(x, x.operator == 'In' && has(x.minValues) ? x.values.size() >= x.minValues : true)"
     ),
 }
 
-_SAME_TAINT: Final = "y.key == x.key && y.effect == x.effect"
-TAINTS_RULE: Final = (
-    "taints and startupTaints must not have the same key and effect twice",
-    (
-        f"(!has(self.taints) || self.taints.all(x, self.taints.exists_one(y, {_SAME_TAINT}))) && "
-        f"(!has(self.startupTaints) || self.startupTaints.all(x, self.startupTaints.exists_one(y, {_SAME_TAINT}) && "
-        f"(!has(self.taints) || !self.taints.exists(y, {_SAME_TAINT}))))"
-    ),
-)
-"""A CEL rule for objects with both lists of taints."""
-
 _LIST_FACTS = {"x_kubernetes_list_type": "atomic"}
 _REQUIREMENTS = Field(
     max_length=MAX_REQUIREMENTS,
     description="Requirements on the labels of nodes, as defined by Kubernetes and the cloud provider.",
-    json_schema_extra=rules(
-        *REQUIREMENT_RULES.items(), capacity_type_rule("(has(x.minValues) ? x.minValues : 1)"), **_LIST_FACTS
-    ),
+    json_schema_extra=rules(*REQUIREMENT_RULES.items(), **_LIST_FACTS),
 )
 
 Requirements = Annotated[
@@ -300,7 +274,7 @@ TemplateRequirements = Annotated[
 ]
 Taints = Annotated[
     tuple[Annotated[Taint, ValidatedBy(TaintModel)], ...],
-    Field(max_length=100, json_schema_extra=crd(**_LIST_FACTS)),
+    Field(json_schema_extra=crd(**_LIST_FACTS)),
 ]
 NodeClassRef = Annotated[NodeClassReference, ValidatedBy(NodeClassRefModel)]
 TemplateNodeClassRef = Annotated[NodeClassReference, ValidatedBy(TemplateNodeClassRefModel)]

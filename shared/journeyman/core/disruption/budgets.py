@@ -42,6 +42,8 @@ MACROS: Final[Mapping[str, str]] = {
 
 WINDOW_HORIZON: Final = timedelta(days=1)
 _MINUTE: Final = timedelta(minutes=1)
+_MAX_DIGITS: Final = 10  # of a number of nodes; more are more than UNLIMITED
+_MAX_SCHEDULE: Final = 10_000  # characters
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -196,7 +198,8 @@ def _share(nodes: str, total: int) -> int:
     """Return a number of nodes: an integer as it is, a percentage of `total` rounded up, so that 1 % allows one node."""
     if nodes.endswith("%"):
         return -(-total * int(nodes[:-1]) // 100)
-    return int(nodes)
+    digits = nodes.lstrip("0") or "0"
+    return UNLIMITED if len(digits) > _MAX_DIGITS else min(int(digits), UNLIMITED)
 
 
 def _duration(budget: Budget) -> timedelta:
@@ -215,7 +218,7 @@ def _cron(budget: Budget, after: datetime, *, reverse: bool = False) -> Iterator
     if budget.schedule is None:
         return iter(())
     expression = MACROS.get(budget.schedule.strip().lower(), budget.schedule).replace("?", "*")
-    if len(expression.split()) != 5:
+    if len(expression) > _MAX_SCHEDULE or len(expression.split()) != 5:
         raise ConfigurationError("a budget's schedule is five cron fields or a macro", schedule=budget.schedule)
     try:
         return CronSim(expression, after.astimezone(timezone.utc), reverse=reverse)

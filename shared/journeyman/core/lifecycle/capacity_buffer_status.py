@@ -17,7 +17,7 @@ from journeyman.core.api.objects import CAPACITY_BUFFER, Condition, Pod
 from journeyman.core.plan import ObjectRef, PatchObject, Plan, chain_of
 from journeyman.core.scheduling.capacity_buffers import ResolvedBuffer, buffer_of, resolve_buffers
 from journeyman.core.scheduling.results import Results
-from journeyman.core.state import Snapshot
+from journeyman.core.state import InvalidObject, Snapshot
 from journeyman.core.state.condition_transitions import with_transitions
 from journeyman.core.state.guard import plan_for_each
 from journeyman.core.state.pod_predicates import is_virtual_pod
@@ -26,13 +26,14 @@ FITS: Final = "FitsExistingCapacity"
 REQUIRES_NEW: Final = "RequiresNewCapacity"
 NOT_READY: Final = "NotReadyForProvisioning"
 EMPTY: Final = "BufferEmpty"
+INVALID: Final = "InvalidSpec"
 
 
 def reconcile_capacity_buffers(snapshot: Snapshot, results: Results) -> Plan:
     """Write the status of every CapacityBuffer where it changed.
 
     Args:
-        snapshot: Buffers, workloads, and pods with the buffers' virtual pods.
+        snapshot: Buffers (invalid ones included), workloads, and pods with the buffers' virtual pods.
         results: The scheduler's placements of the virtual pods.
     """
     on_existing = _count(snapshot.pods, (key for keys in results.existing.values() for key in keys))
@@ -45,7 +46,30 @@ def reconcile_capacity_buffers(snapshot: Snapshot, results: Results) -> Plan:
         return _reconcile_buffer(resolved, provisioning, snapshot.now)
 
     resolved_buffers = resolve_buffers(snapshot.capacity_buffers, snapshot.workloads)
-    return plan_for_each(resolved_buffers, decide, about=lambda resolved: resolved.buffer)
+    invalid = (item for item in snapshot.invalid_objects if item.kind == CAPACITY_BUFFER.kind)
+    return plan_for_each(resolved_buffers, decide, about=lambda resolved: resolved.buffer) + plan_for_each(
+        invalid, lambda item: _reconcile_invalid(item, snapshot.now)
+    )
+
+
+def _reconcile_invalid(item: InvalidObject, now: datetime) -> Plan:
+    """Set ReadyForProvisioning and Provisioning False on a buffer that does not validate."""
+    conditions = _set(
+        item.conditions, READY_FOR_PROVISIONING, _ConditionValue(False, INVALID, item.why), item.generation, now
+    )
+    not_ready = _ConditionValue(False, NOT_READY, "Buffer is not ReadyForProvisioning")
+    conditions = _set(conditions, PROVISIONING, not_ready, item.generation, now)
+    if conditions == item.conditions:
+        return Plan()
+    patch = PatchObject(
+        ref=ObjectRef(resource=CAPACITY_BUFFER, name=item.name, namespace=item.namespace, uid=item.uid),
+        patch={"status": {"conditions": to_wire(conditions)}},
+        why="CapacityBuffer status",
+        resource_version=item.resource_version,
+        subresource="status",
+    )
+    chain = chain_of(f"CapacityBuffer {item.namespace}/{item.name}", patch)
+    return Plan(chains=(with_transitions(chain, patch.ref, {}, item.conditions, conditions),))
 
 
 def _count(pods: Iterable[Pod], keys: Iterable[str]) -> Mapping[str, int]:

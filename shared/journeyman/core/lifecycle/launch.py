@@ -5,7 +5,8 @@ is the idempotency token of the launch, so a repeated launch returns the same in
 
 Restates: karpenter pkg/controllers/nodeclaim/lifecycle/launch.go `Reconcile`, `launchNodeClaim`.
 Differs: a launch is an action that the executor carries out; the NodeClaim's annotation `launch-retry` counts failed
-launches and has the time of the next one, since no work queue outlives the run.
+launches and has the time of the next one, since no work queue outlives the run. A NodeClaim of a user that does not validate is
+not launched: a node with such labels or taints could not register.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import parse_time
+from journeyman.core.api.model import parse
+from journeyman.core.api.nodeclaim_schema import NodeClaimSchema
 from journeyman.core.api.objects import NodeClaim, OfferingKey, condition_of
 from journeyman.core.lifecycle.hydration import with_finalizer_and_labels
 from journeyman.core.lifecycle.progress import NodeClaimProgress, delete_nodeclaim, with_metadata
@@ -36,6 +39,7 @@ from journeyman.core.plan import (
     chain_of,
     claim_ref,
 )
+from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
 from journeyman.errors import (
     CreateError,
@@ -109,10 +113,23 @@ def launch_nodeclaims(claims: Iterable[NodeClaim], now: datetime) -> Plan:
         if due is not None and due > now:
             plan += Plan(chains=(chain_of(f"NodeClaim {claim.metadata.name}", _requeue_launch(claim, due)),))
             continue
+        if problem := _validation_error(claim):
+            refused = NodeClaimProgress.of(claim, now).with_condition("Launched", "False", "InvalidSpec", problem)
+            plan += Plan(chains=(refused.chain(why="it does not validate"),))
+            continue
         launch = LaunchInstance(claim=claim.metadata.name, why="the NodeClaim has no instance yet")
         progress = replace(NodeClaimProgress.of(claim, now), claim=with_finalizer_and_labels(claim))
         plan += Plan(chains=(progress.chain(launch, why="add the finalizer before the launch"),))
     return plan
+
+
+def _validation_error(claim: NodeClaim) -> str:
+    """Return the error of a NodeClaim without a NodePool, which a user created; empty if it validates, or has a NodePool."""
+    if labels.NODEPOOL in claim.metadata.labels:
+        return ""
+    wire = {"metadata": {"name": claim.metadata.name}, "spec": msgspec.to_builtins(claim.spec)}
+    validated = evaluate(claim, parse, NodeClaimSchema, wire)
+    return validated.why if isinstance(validated, SkippedObject) else ""
 
 
 def withdraw_nodeclaim(claim: NodeClaim, reason: str, why: str, now: datetime) -> Chain:

@@ -76,13 +76,11 @@ def test_only_kubelet_preserves_unknown_fields(kind):
 
 
 @pytest.mark.parametrize("kind", SCHEMAS)
-def test_lists_and_strings_under_a_cel_rule_are_bounded(kind):
-    """The API server estimates the cost of a CEL rule from the bounds."""
+def test_lists_under_a_cel_rule_are_bounded(kind):
+    """The API server estimates the cost of a CEL rule from the bounds; it accepts rules for a map's keys without any."""
     for path, part in nodes(SCHEMAS[kind]):
         if part.get("type") == "array" and part.get("x-kubernetes-validations"):
             assert part["maxItems"] <= 1000, path
-        if part.get("type") == "object" and "additionalProperties" in part and part.get("x-kubernetes-validations"):
-            assert part["maxProperties"] <= 100, path
 
 
 @pytest.mark.parametrize("kind", RECORDED)

@@ -34,13 +34,31 @@ def test_json_numbers_are_read_as_printed(value, nano):
 
 
 @pytest.mark.parametrize(
-    "value", ["m", "Ki", ".", "1e100", "1e-100", "9" * 65, "\uff11", "1\n", "inf", float("nan"), True, None, [1]]
+    "value", ["m", "Ki", ".", "1e1000", "1e-1000", "1e1.5", "\uff11", "1\n", "inf", float("nan"), True, None, [1]]
 )
 def test_invalid_quantity_is_rejected_with_the_text(value):
     """Absurd lengths and exponents and other alphabets are invalid, too."""
     with pytest.raises(InvalidQuantityError, match=r"is not a quantity: ") as caught:
         quantity.parse(value)
     assert str(value)[:60] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "units"),
+    [
+        ("1e100", 10**100),
+        ("1e-999", 1),
+        ("9" * 65, 10**65 - 1),
+        (f"{'0' * 5000}7", 7),
+        (f"0.{'0' * 5000}1", 1),
+        ("9" * 5000, 10**2000 - 1),
+        ("1e0000000000000100", 10**100),
+    ],
+    ids=("exponent", "small", "digits", "zeros", "fraction", "too many digits", "zeros in the exponent"),
+)
+def test_quantities_of_any_length_are_read(text, units):
+    """Kubernetes reads them, too; of over 2,000 digits the number is as good as infinite."""
+    assert quantity.parse(text).units(round_up=True) == units
 
 
 @pytest.mark.parametrize(

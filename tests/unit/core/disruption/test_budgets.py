@@ -27,7 +27,7 @@ OFFICE = Budget(nodes="0", schedule="0 9 * * mon-fri", duration="8h")
 
 @pytest.mark.parametrize(
     ("nodes", "total", "allowed"),
-    [("10%", 1, 1), ("10%", 11, 2), ("0%", 9, 0), ("100%", 9, 9), ("3", 9, 3), ("3", 1, 3)],
+    [("10%", 1, 1), ("10%", 11, 2), ("0%", 9, 0), ("100%", 9, 9), ("3", 9, 3), ("3", 1, 3), ("9" * 5000, 9, UNLIMITED)],
 )
 @pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return the int value when a budget is active")
 @pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return the string value when a budget is active")
@@ -52,7 +52,9 @@ def test_most_restrictive_active_budget_applies():
 
 
 @pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return zero values if a schedule is invalid")
-@pytest.mark.parametrize("schedule", ["61 * * * *", "* * * *  nonsense", "0 0 9 * * mon", "@yearly is not enough"])
+@pytest.mark.parametrize(
+    "schedule", ["61 * * * *", "* * * *  nonsense", "0 0 9 * * mon", "@yearly is not enough", "1," * 5000 + "1 * * * *"]
+)
 @pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return an error indicating why the cron fails to parse")
 def test_budget_with_an_invalid_schedule_allows_no_disruption(schedule):
     """The error names the schedule."""

@@ -211,6 +211,29 @@ def test_hydration_labels_a_claim_with_its_node_class():
     assert chain.actions[0].patch["metadata"]["labels"] == {CLASS_LABEL: CLASS}
 
 
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"taints": [{"key": "a", "effect": "NoSchedule"}] * 2}, "taint a:NoSchedule"),
+        ({"requirements": [{"key": "team", "operator": "In", "values": ["no label"]}]}, "'no label'"),
+        ({"resources": {"requests": {"cpu": "-1"}}}, "'-1' is negative"),
+    ],
+)
+def test_users_nodeclaim_that_does_not_validate_is_not_launched(spec, says):
+    """`Launched` is False with the field; Journeyman's own NodeClaims are not validated again."""
+    users, ours = (a_claim(spec=spec, metadata={"labels": {labels.NODEPOOL: pool}}) for pool in ("x", "default"))
+    users.metadata.labels.pop(labels.NODEPOOL)
+
+    plan = launch_nodeclaims([users], NOW)
+
+    assert of_type(plan, LaunchInstance) == []
+    assert conditions_of(plan)["Launched"] == ("False", "InvalidSpec")
+    (message,) = (c["message"] for c in patched(plan)["status"]["conditions"] if c["type"] == "Launched")
+    assert message.startswith("NodeClaim default-1 does not validate: spec")
+    assert says in message
+    assert len(of_type(launch_nodeclaims([ours], NOW), LaunchInstance)) == 1
+
+
 def test_claim_is_launched_again_exactly_when_its_retry_is_due():
     """The requeue is sent for this time."""
     claim = a_claim(metadata={"annotations": {labels.LAUNCH_RETRY: f"5 {NOW.isoformat()}"}})
