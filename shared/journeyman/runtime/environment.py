@@ -20,8 +20,9 @@ from journeyman.core.plan import Step
 from journeyman.core.scheduling.results import MinValuesPolicy, PreferencePolicy
 from journeyman.core.scheduling.topology import read_default_spread
 from journeyman.errors import ConfigurationError
-from journeyman.kube.clusters import RegisteredCluster, read_clusters, registered
+from journeyman.kube.clusters import RegisteredCluster, read_clusters, registered, with_role_of
 from journeyman.observe.kube_events import COMPONENT
+from journeyman.runtime.access_providers import function_name
 from journeyman.steps.context import FeatureGates, Settings
 
 T = TypeVar("T")
@@ -181,9 +182,10 @@ def _clusters(variables: Variables) -> dict[str, RegisteredCluster]:
             to_do="register one, or remove the stack",
         )
     try:
-        return registered(found)
+        return registered(with_role_of(cluster, function_name(variables)) for cluster in found)
     except ConfigurationError as error:
-        error.context |= {"variable": " and ".join(_REGISTERS), "to_do": "give each cluster a name of its own"}
+        error.context.setdefault("variable", " and ".join(_REGISTERS))
+        error.context.setdefault("to_do", "give each cluster a name of its own")
         raise
 
 
