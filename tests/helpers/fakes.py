@@ -21,6 +21,7 @@ from journeyman.ports import (
     Clock,
     DeadLetter,
     Instance,
+    Interruption,
     Launched,
     LaunchFailed,
     LaunchOutcome,
@@ -270,6 +271,7 @@ class FakeQueue:
     sent: list[Message] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     retried: dict[str, int] = field(default_factory=dict)
+    interruptions: list[Interruption] = field(default_factory=list)
     fails: Exception | None = None
 
     def send(self, messages: Iterable[Message]) -> None:
@@ -281,6 +283,11 @@ class FakeQueue:
         if self.fails is not None:
             raise self.fails
         self.retried |= seconds_by_receipt
+
+    def send_interruptions(self, queue: str, interruptions: Sequence[Interruption], delay_seconds: int) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.interruptions.extend(interruptions)
 
     def send_to_dead_letters(self, queue: str, messages: Sequence[DeadLetter]) -> bool:
         if self.fails is not None:

@@ -166,6 +166,11 @@ class Runtime:
         return tuple(sorted(self._clusters))
 
     @property
+    def max_hops(self) -> int:
+        """How many requeues may follow one another; clusters have the same limit."""
+        return max((settings.max_hops for settings in self._clusters.values()), default=0)
+
+    @property
     def clock(self) -> Clock:
         """The adapters' clock."""
         return self._adapters.clock
@@ -204,7 +209,9 @@ class Runtime:
         interruptions = [
             trigger
             for trigger in triggers
-            if isinstance(trigger, Interruption) and trigger.kind is not InterruptionKind.NO_OP
+            if isinstance(trigger, Interruption)
+            and trigger.kind is not InterruptionKind.NO_OP
+            and trigger.cluster == EVERY_CLUSTER
         ]
         by_id = {interruption.id: interruption for interruption in interruptions}
         clusters = self._adapters.clusters_of(interruptions) if interruptions else {}
