@@ -226,7 +226,7 @@ def local_runtime(
         stores=lambda _settings: store,
         clients=client,
     )
-    return Runtime(environment.settings, adapters)
+    return Runtime(adapters.clusters.settings, adapters)
 
 
 @contextmanager

@@ -121,7 +121,7 @@ def runtime_of(deployment, outage):
         stores=lambda _: outage.store_or_error(deployment.server.acting_as(ACTOR)),
         clients=lambda service, _region: deployment.aws.client(service),
     )
-    return Runtime(environment.settings, adapters)
+    return Runtime(adapters.clusters.settings, adapters)
 
 
 def run_scenario(application, processes, outage):

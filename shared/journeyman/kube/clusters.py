@@ -140,14 +140,14 @@ class ClusterRegistry:
     """Connects to registered clusters.
 
     Args:
-        clusters: By name.
+        clusters: By name; they may change.
         providers: By kind of access; a process on one cloud may not have them all.
     """
 
     def __init__(
         self, clusters: Mapping[str, RegisteredCluster], providers: Mapping[type[Struct], AccessProvider]
     ) -> None:
-        self._clusters = dict(clusters)
+        self._clusters = clusters
         self._providers = dict(providers)
 
     def __getitem__(self, name: str) -> RegisteredCluster:

@@ -330,6 +330,7 @@ def _environment(variables: dict[str, str], setup: ScenarioSetup, endpoint: str)
         {
             **variables,
             "JOURNEYMAN_CLUSTERS": json.dumps([registered]),
+            "JOURNEYMAN_CLUSTERS_PATH": "",
             "FEATURE_GATES": ",".join(f"{name}={str(on).lower()}" for name, on in gates.items()),
         }
     )
@@ -341,7 +342,7 @@ def _environment(variables: dict[str, str], setup: ScenarioSetup, endpoint: str)
         instance_poll=timedelta(seconds=setup.instance_poll_seconds),
         registration_timeout=timedelta(seconds=setup.registration_timeout_seconds),
     )
-    return replace(read, settings={CLUSTER: settings})
+    return replace(read, defaults=settings)
 
 
 MINUTE: Final = timedelta(minutes=1)
