@@ -55,6 +55,7 @@ class FakeCloud:
         frozen: Provider ids of the instances that run without their kubelet.
         released: The names of the released NodeClasses.
         cleanups: The names of the NodeClasses and NodeClaims at each deletion of unused resources.
+        cleanup_error: The error of such deletions, if any.
     """
 
     name = "fake"
@@ -77,6 +78,7 @@ class FakeCloud:
         self.resolved = 0
         self.released: list[str] = []
         self.cleanups: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+        self.cleanup_error: Exception | None = None
         self._by_token: dict[str, Instance] = {}
         self._labels: dict[str, dict[str, str]] = {}
         self._ends: dict[str, datetime] = {}
@@ -104,6 +106,8 @@ class FakeCloud:
         self.cleanups.append(
             (tuple(n["metadata"]["name"] for n in node_classes), tuple(c.metadata.name for c in claims))
         )
+        if self.cleanup_error is not None:
+            raise self.cleanup_error
         return {"template": ["old"]}
 
     def annotations(self, node_class: dict[str, Any]) -> dict[str, str]:
