@@ -6,6 +6,7 @@ own clock, stores and boto3 clients, and runs the handlers unchanged.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import sys
 import threading
@@ -263,6 +264,7 @@ class AwsAdapters:
         environment = self.environment
         described = self._describe(cluster) if isinstance(cluster.access, EksAccess) and not cluster.endpoint else {}
         network: Mapping[str, str] = described.get("kubernetesNetworkConfig") or {}
+        service_cidr = cluster.service_cidr or network.get("serviceIpv4Cidr") or network.get("serviceIpv6Cidr", "")
         return AwsSettings(
             cluster_name=cluster.name,
             region=cluster.region,
@@ -272,13 +274,22 @@ class AwsAdapters:
             kubernetes_version=cluster.kubernetes_version
             or str(described.get("version", ""))
             or DEFAULT_KUBERNETES_VERSION,
-            service_cidr=cluster.service_cidr or network.get("serviceIpv4Cidr") or network.get("serviceIpv6Cidr", ""),
+            service_cidr=service_cidr,
+            cluster_dns=_kube_dns_address(service_cidr) if network else "",
             ipv6=network.get("ipFamily") == "ipv6",
             vm_memory_overhead_percent=environment.vm_memory_overhead_percent,
             reserved_enis=environment.reserved_enis,
             isolated_vpc=environment.isolated_vpc,
             reserved_capacity=environment.defaults.feature_gates.reserved_capacity,
         )
+
+
+def _kube_dns_address(service_cidr: str) -> str:
+    """Return the address of EKS's Service kube-dns: the tenth of the service CIDR, as EKS reserves it; empty for another text."""
+    try:
+        return str(ipaddress.ip_network(service_cidr)[10])
+    except (ValueError, IndexError):
+        return ""
 
 
 _ClientGroup = tuple[str, str, str]
