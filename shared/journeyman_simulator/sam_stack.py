@@ -97,6 +97,12 @@ class SamStack:
         return {name: str(self._value(v)) for name, v in self._globals["Environment"]["Variables"].items()}
 
     @property
+    def layers(self) -> list[str]:
+        """Return the logical ids of the functions' layers that the stack creates."""
+        created = set(self._of_type("AWS::Serverless::LayerVersion"))
+        return [name for name in self._value(self._globals["Layers"]) if name in created]
+
+    @property
     def queue_urls(self) -> Mapping[str, str]:
         """Return the URLs of all queues by logical id."""
         return dict(self._queue_urls)

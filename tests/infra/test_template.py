@@ -80,6 +80,16 @@ def test_scheduler_parameters_have_the_defaults_of_the_code():
     assert parameters["MinValuesPolicy"]["AllowedValues"] == [policy.value for policy in MinValuesPolicy]
 
 
+@pytest.mark.parametrize(("architecture", "layer"), [("x86_64", "JourneymanLayer"), ("arm64", "JourneymanArmLayer")])
+def test_functions_have_the_layer_of_their_architecture(architecture, layer):
+    """Lambda refuses another one; the build makes both."""
+    stack = SamStack(Account(), TEMPLATE, {"ClusterName": "dev", "Architecture": architecture})
+
+    assert stack.layers == [layer]
+    assert RESOURCES[layer]["Properties"]["CompatibleArchitectures"] == [architecture]
+    assert TEMPLATE["Globals"]["Function"]["Architectures"] == [{"Ref": "Architecture"}]
+
+
 def test_every_log_group_has_a_retention():
     """Log lines without a retention are never deleted."""
     groups = of_type("AWS::Logs::LogGroup")
