@@ -99,11 +99,12 @@ def test_every_log_group_has_a_retention():
 
 
 def test_step_queues_are_fifo_and_their_visibility_outlasts_the_function():
-    """A message that became visible during its run would start a second one."""
+    """A message that became visible during its run would start a second one; a longer one blocks the group after a crash."""
     for step in FIFO_QUEUE_STEPS:
-        queue = QUEUES[f"{step.name.title()}Queue"]
-        assert queue["FifoQueue"] is True
-        assert queue["VisibilityTimeout"] > FUNCTIONS[f"{step.name.title()}Function"]["Timeout"]
+        assert QUEUES[f"{step.name.title()}Queue"]["FifoQueue"] is True
+    for mapping in MAPPINGS.values():
+        timeout = FUNCTIONS[mapping["FunctionName"]["Ref"]]["Timeout"]
+        assert timeout < QUEUES[get_att(mapping["EventSourceArn"])]["VisibilityTimeout"] <= timeout + 5
     for name in ("Interrupt", "Requeue"):
         assert "FifoQueue" not in QUEUES[f"{name}Queue"]
 
