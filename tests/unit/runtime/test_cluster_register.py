@@ -122,7 +122,7 @@ def test_changed_registration_connects_the_cluster_again(register):
     ],
 )
 def test_broken_entry_is_skipped_and_reported(register, value):
-    """The other clusters are served; messages for this one are retried until somebody corrects it."""
+    """The other clusters are served; messages for this one are retried until a user corrects it."""
     register.ssm.put("good")
     register.ssm.values[f"{PATH}/broken"] = value
 
