@@ -423,6 +423,13 @@ class Queue(Protocol):
         """
         ...
 
+    def send_interruptions(self, queue: str, interruptions: Sequence[Interruption], delay_seconds: int) -> None:
+        """Send interruptions of one cluster each to the queue of their record; they are delivered after so many seconds.
+
+        Raises CloudProviderError if one was not sent.
+        """
+        ...
+
     def send_to_dead_letters(self, queue: str, messages: Sequence[DeadLetter]) -> bool:
         """Send copies of messages that can never succeed to a queue's dead-letter queue; return False if it has none.
 

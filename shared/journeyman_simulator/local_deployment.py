@@ -102,6 +102,8 @@ class LocalDeployment:
                 },
             )
             self.stack.create_resources(load_handler, self.clock, self.aws.queues.due)
+            for function in self.stack.functions:
+                self.aws.permissions.give_role(function, self.stack.role_of(function))
             runtime = local_runtime(
                 self.aws,
                 self.stack.variables,
@@ -224,7 +226,7 @@ def local_runtime(
         stores=lambda _settings: store,
         clients=client,
     )
-    return Runtime(environment.settings, adapters)
+    return Runtime(adapters.clusters.settings, adapters)
 
 
 @contextmanager

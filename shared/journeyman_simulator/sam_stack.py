@@ -1,8 +1,9 @@
 """Creates a SAM template's queues, rules, schedules, functions and event source mappings in a simulated account.
 
-The demo, replay and end-to-end tests run on the deployed template, and so test it. The stack skips resource types that
-have no effect in a simulation (policies, roles, alarms, log groups, the API). It supports only the intrinsic functions
-that the template uses; for any other it raises an error that names the function.
+The demo, replay and end-to-end tests run on the deployed template, and so test it. Each function has the role that SAM would
+create for it, so that the account denies what its policies do not allow. The stack skips resource types that have no effect
+in a simulation (alarms, log groups, the API). It supports only the intrinsic functions that the template uses; for any other
+it raises an error that names the function.
 """
 
 from __future__ import annotations
@@ -18,11 +19,20 @@ import yaml
 
 from journeyman.errors import ConfigurationError
 from journeyman.ports import Clock
+from journeyman_simulator.cloud_rules.iam_policies import PolicyStatement, read_statements
 from journeyman_simulator.lambda_functions import EventSourceMapping, LambdaFunction, LambdaHandler
 
 _ROLE = "arn:aws:iam::123456789012:role/simulated"
 _NO_VALUE: Final = object()  # AWS::NoValue
 _SUBSTITUTION = re.compile(r"\$\{([A-Za-z0-9:.]+)\}")
+_POLLER_ACTIONS: Final = (  # of SAM's policy template
+    "sqs:ChangeMessageVisibility",
+    "sqs:ChangeMessageVisibilityBatch",
+    "sqs:DeleteMessage",
+    "sqs:DeleteMessageBatch",
+    "sqs:GetQueueAttributes",
+    "sqs:ReceiveMessage",
+)
 _QUEUE_ATTRIBUTES = (
     "FifoQueue",
     "ContentBasedDeduplication",
@@ -75,6 +85,7 @@ class SamStack:
         self._conditions: Mapping[str, Any] = template.get("Conditions", {})
         self._globals: Mapping[str, Any] = template["Globals"]["Function"]
         defaults = {name: str(p["Default"]) for name, p in template["Parameters"].items() if "Default" in p}
+        self._lists = {name for name, p in template["Parameters"].items() if p["Type"] == "CommaDelimitedList"}
         self._parameters = {**defaults, **parameters}
         self._queue_urls: dict[str, str] = {}
         self.functions: dict[str, LambdaFunction] = {}
@@ -84,6 +95,12 @@ class SamStack:
     def variables(self) -> dict[str, str]:
         """Return the environment variables of every function, after creating the queues that they name."""
         return {name: str(self._value(v)) for name, v in self._globals["Environment"]["Variables"].items()}
+
+    @property
+    def layers(self) -> list[str]:
+        """Return the logical ids of the functions' layers that the stack creates."""
+        created = set(self._of_type("AWS::Serverless::LayerVersion"))
+        return [name for name in self._value(self._globals["Layers"]) if name in created]
 
     @property
     def queue_urls(self) -> Mapping[str, str]:
@@ -119,6 +136,31 @@ class SamStack:
             self._put_rule(name)
         for name in self._of_type("AWS::Scheduler::Schedule"):
             self._create_schedule(name)
+
+    def role_of(self, function: str) -> tuple[PolicyStatement, ...]:
+        """Return the statements of a function's role, without AWS's policies for logs, traces and network interfaces."""
+        found: list[PolicyStatement] = []
+        for policy in self._properties(function).get("Policies", ()):
+            if "Ref" in policy:
+                found += self._managed_policy(policy["Ref"])
+            elif "SQSPollerPolicy" in policy:
+                queue = str(policy["SQSPollerPolicy"]["QueueName"]["Fn::GetAtt"]).partition(".")[0]
+                statement = {"Effect": "Allow", "Action": _POLLER_ACTIONS, "Resource": self._queue_arn(queue)}
+                found += read_statements("SQSPollerPolicy", {"Statement": statement})
+            else:
+                found += read_statements("inline", self._value({"Statement": policy["Statement"]}))
+        for name in self._of_type("AWS::IAM::ManagedPolicy"):
+            if {"Ref": f"{function}Role"} in self._properties(name).get("Roles", ()):
+                found += self._managed_policy(name)
+        return tuple(found)
+
+    def policy_document(self, name: str) -> dict[str, Any]:
+        """Return the document of a managed policy, with its intrinsic functions evaluated."""
+        document: dict[str, Any] = self._value(self._properties(name)["PolicyDocument"])
+        return document
+
+    def _managed_policy(self, name: str) -> tuple[PolicyStatement, ...]:
+        return read_statements(name, self.policy_document(name))
 
     def _of_type(self, kind: str) -> Iterator[str]:
         for name, resource in self._resources.items():
@@ -210,6 +252,9 @@ class SamStack:
             return first == second
         if key == "Fn::Not":
             return not self._value(argument[0])
+        if key == "Fn::Join":
+            separator, items = argument
+            return separator.join(map(str, self._value(items)))
         if key == "Fn::If":
             condition, if_so, otherwise = argument
             return self._value(if_so if self._value(self._conditions[condition]) else otherwise)
@@ -231,7 +276,8 @@ class SamStack:
         if name in pseudo:
             return pseudo[name]
         if name in self._parameters:
-            return self._parameters[name]
+            given = self._parameters[name]
+            return given.split(",") if name in self._lists else given
         kind = self._resources[name]["Type"]
         return self._queue_url(name) if kind == "AWS::SQS::Queue" else name
 

@@ -3,6 +3,7 @@
 import pytest
 from botocore.exceptions import ClientError
 
+from journeyman.runtime.cluster_register import read_parameters
 from tests.contract.conftest import on_both_accounts
 
 pytestmark = on_both_accounts
@@ -207,6 +208,19 @@ def test_ssm_refuses_unknown_parameters(aws):
 
     assert code(ssm.get_parameter, Name="/aws/service/gone") == "ParameterNotFound"
     assert ssm.get_parameters(Names=["/aws/service/gone"])["InvalidParameters"] == ["/aws/service/gone"]
+
+
+def test_register_of_clusters_is_read_from_parameters(aws):
+    """Pages have ten parameters; those of other stacks and below deeper paths are not read."""
+    ssm = aws.client("ssm")
+    path = "/journeyman/stack/clusters"
+    for number in range(23):
+        ssm.put_parameter(Name=f"{path}/cluster-{number}", Value='{"region": "eu-west-1"}', Type="String")
+    ssm.put_parameter(Name=f"{path}/deeper/cluster", Value="-", Type="String")
+    ssm.put_parameter(Name="/journeyman/other/clusters/cluster", Value="-", Type="String")
+
+    assert set(read_parameters(ssm, path)) == {f"{path}/cluster-{number}" for number in range(23)}
+    assert read_parameters(ssm, "/journeyman/none/clusters") == {}
 
 
 def test_pricing_refuses_other_services(aws):

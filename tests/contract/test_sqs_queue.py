@@ -6,10 +6,11 @@ from datetime import timedelta
 import pytest
 
 from journeyman.cloud.aws.sqs_queue import SQSQueue
+from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Step
 from journeyman.errors import CloudProviderError, CloudUnavailableError, ConfigurationError, RateLimitedError
 from journeyman.events import parse_trigger
-from journeyman.ports import DeadLetter, Message, RequeueDue
+from journeyman.ports import DeadLetter, Interruption, Message, RequeueDue
 from tests.contract.conftest import on_both_accounts
 
 pytestmark = on_both_accounts
@@ -58,6 +59,26 @@ def queues(aws, clock):
 
 def a_message(cluster="dev", step=Step.PROVISION, reason="pods are pending", at=None):
     return Message(cluster=cluster, step=step, reason=reason, at=at)
+
+
+def test_repeated_interruption_arrives_as_it_was_but_for_one_cluster(queues, clock):
+    """A record of several clusters is repeated for one that failed; it is delivered after the delay."""
+    url = queues.sqs.create_queue(QueueName="interrupt")["QueueUrl"]
+    interruption = Interruption(
+        id="e1",
+        cluster="emea",
+        reason="EC2 Spot Instance Interruption Warning",
+        time=clock.now(),
+        kind=InterruptionKind.SPOT_INTERRUPTED,
+        instance_ids=("i-1", "i-2"),
+        account="123456789012",
+        region="eu-west-1",
+    )
+    queues.queue.send_interruptions("arn:aws:sqs:us-east-1:123456789012:interrupt", [interruption], 2)
+
+    assert queues.triggers(url) == []
+    clock.advance(2)
+    assert queues.triggers(url) == [interruption]
 
 
 def test_message_arrives_in_its_steps_queue_as_a_trigger(queues):

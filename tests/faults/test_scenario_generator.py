@@ -38,6 +38,17 @@ def test_every_tenth_scenario_combines_edits_of_related_objects():
     assert kinds >= {frozenset(pair) for pair in combinations(EDITS, 2)}
 
 
+def test_lambda_stops_chains_or_throttles_functions_in_every_tenth_scenario():
+    """Without a sweep no chain is stopped, since nothing would continue it."""
+    loops = [scenario.setup.recursive_loops for scenario in SCENARIOS]
+    throttles = [throttle for scenario in SCENARIOS for throttle in scenario.setup.throttles]
+
+    assert min(loops.count("Terminate"), loops.count("Stopped")) > len(SCENARIOS) / 50
+    assert {throttle.step for throttle in throttles} == {"provision", "terminate", "consolidate", "interrupt", "sweep"}
+    assert sum(bool(scenario.setup.throttles) for scenario in SCENARIOS) > len(SCENARIOS) / 20
+    assert all(s.setup.recursive_loops == "Allow" for s in SCENARIOS if not s.setup.sweep)
+
+
 def test_scenarios_without_a_sweep_have_no_edits():
     """No event reports a missing field, so only the sweep finds it."""
     without_sweep = [scenario for scenario in SCENARIOS if not scenario.setup.sweep]

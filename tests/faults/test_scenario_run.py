@@ -15,6 +15,7 @@ from journeyman_simulator.faults.fault_scenario import (
     Deploy,
     FaultKind,
     FaultScenario,
+    FunctionThrottle,
     MessageFault,
     MessageFaultKind,
     NeverJoins,
@@ -280,3 +281,24 @@ def test_a_scenario_with_too_many_runs_is_ended_with_their_reasons():
     assert violation.what.startswith("more than 12 runs: provision ")
     assert "times, last for NodeClaim" in violation.what
     assert result.runs == 13
+
+
+@pytest.mark.parametrize(("loops", "stops"), [("Allow", False), ("Terminate", False), ("Stopped", True)])
+def test_chains_that_lambda_stops_are_continued_by_the_sweep(loops, stops):
+    """A drain that a PodDisruptionBudget blocks is polled for longer than Lambda allows a chain to be."""
+    blocked = Deploy(at_seconds=0, app="a", replicas=2, cpu_millicores=900, min_available=2)
+    end = Scale(at_seconds=900, app="a", replicas=3)
+    setup = ScenarioSetup(recursive_loops=loops, drain_poll_seconds=5)
+    counts, result = end_of(blocked, DeleteClaim(at_seconds=200, claim=0), end, setup=setup)
+
+    assert counts.startswith("3 pods")
+    assert any("Lambda stopped" in str(entry) for entry in result.history) is stops
+
+
+@pytest.mark.parametrize("step", ["provision", "terminate", "sweep"])
+def test_throttled_functions_do_their_work_later(step):
+    """Their messages wait in the queues; their receives count."""
+    throttle = FunctionThrottle(step=step, at_seconds=0, seconds=150)
+    counts, _ = end_of(SIX, DeleteClaim(at_seconds=60, claim=0), setup=ScenarioSetup(throttles=(throttle,)))
+
+    assert counts.startswith("6 pods")

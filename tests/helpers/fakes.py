@@ -21,6 +21,7 @@ from journeyman.ports import (
     Clock,
     DeadLetter,
     Instance,
+    Interruption,
     Launched,
     LaunchFailed,
     LaunchOutcome,
@@ -54,6 +55,7 @@ class FakeCloud:
         frozen: Provider ids of the instances that run without their kubelet.
         released: The names of the released NodeClasses.
         cleanups: The names of the NodeClasses and NodeClaims at each deletion of unused resources.
+        cleanup_error: The error of such deletions, if any.
     """
 
     name = "fake"
@@ -76,6 +78,7 @@ class FakeCloud:
         self.resolved = 0
         self.released: list[str] = []
         self.cleanups: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
+        self.cleanup_error: Exception | None = None
         self._by_token: dict[str, Instance] = {}
         self._labels: dict[str, dict[str, str]] = {}
         self._ends: dict[str, datetime] = {}
@@ -103,6 +106,8 @@ class FakeCloud:
         self.cleanups.append(
             (tuple(n["metadata"]["name"] for n in node_classes), tuple(c.metadata.name for c in claims))
         )
+        if self.cleanup_error is not None:
+            raise self.cleanup_error
         return {"template": ["old"]}
 
     def annotations(self, node_class: dict[str, Any]) -> dict[str, str]:
@@ -270,6 +275,7 @@ class FakeQueue:
     sent: list[Message] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     retried: dict[str, int] = field(default_factory=dict)
+    interruptions: list[Interruption] = field(default_factory=list)
     fails: Exception | None = None
 
     def send(self, messages: Iterable[Message]) -> None:
@@ -281,6 +287,11 @@ class FakeQueue:
         if self.fails is not None:
             raise self.fails
         self.retried |= seconds_by_receipt
+
+    def send_interruptions(self, queue: str, interruptions: Sequence[Interruption], delay_seconds: int) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.interruptions.extend(interruptions)
 
     def send_to_dead_letters(self, queue: str, messages: Sequence[DeadLetter]) -> bool:
         if self.fails is not None:

@@ -1,5 +1,6 @@
-"""infra/aws/cluster.yaml: the role for a further cluster has exactly the functions' permissions."""
+"""infra/aws/cluster.yaml: each function has a role for a further cluster, with exactly the permissions it has for its own."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -8,13 +9,16 @@ from pathlib import Path
 import pytest
 
 from journeyman.runtime.access_providers import GROUPS
+from journeyman.runtime.environment import FIFO_QUEUE_STEPS, read_environment
 from journeyman_simulator.sam_stack import read_template
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "infra" / "aws" / "cluster.yaml"
 HOME, CLUSTER = read_template(ROOT / "template.yaml"), read_template(FILE)
 RESOURCES = CLUSTER["Resources"]
-POLICIES = ("KubernetesPolicy", "CatalogueReadPolicy", "LaunchPolicy", "ReleasePolicy", "TerminatePolicy")
+SHARED = [n for n, r in HOME["Resources"].items() if r["Type"] == "AWS::IAM::ManagedPolicy" and n in RESOURCES]
+FUNCTIONS = [n for n, r in HOME["Resources"].items() if r["Type"] == "AWS::Serverless::Function"]
+STEPS = [name.removesuffix("Function") for name in FUNCTIONS]
 RULES = [name for name, resource in HOME["Resources"].items() if resource["Type"] == "AWS::Events::Rule"]
 
 
@@ -28,47 +32,75 @@ def test_cfn_lint_accepts_the_template():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_role_has_the_policies_of_the_functions(name):
-    """The policies of both templates are equal."""
+@pytest.mark.parametrize("name", SHARED)
+def test_roles_have_the_policies_of_their_functions(name):
+    """The policies of both templates are equal, and so are the functions that have them."""
     there, here = RESOURCES[name]["Properties"], HOME["Resources"][name]["Properties"]
+    functions = {f for f in FUNCTIONS if {"Ref": name} in HOME["Resources"][f]["Properties"]["Policies"]}
 
     assert there["PolicyDocument"] == here["PolicyDocument"]
-    assert there["Roles"] == [{"Ref": "Role"}]
+    assert {role["Ref"].removesuffix("Role") + "Function" for role in there["Roles"]} == functions
 
 
-def test_role_has_no_other_policies():
-    """It has no AWS managed policy either."""
-    attached = [name for name, resource in RESOURCES.items() if resource["Type"] == "AWS::IAM::ManagedPolicy"]
+def test_roles_have_no_other_policies_but_the_right_to_describe_the_cluster():
+    """They have no AWS managed policy either; queues are the main stack's."""
+    attached = {name for name, resource in RESOURCES.items() if resource["Type"] == "AWS::IAM::ManagedPolicy"}
+    (describing,) = RESOURCES["KubernetesPolicy"]["Properties"]["PolicyDocument"]["Statement"]
 
-    assert sorted(attached) == sorted(POLICIES)
-    assert not {"Policies", "ManagedPolicyArns"} & set(RESOURCES["Role"]["Properties"])
+    assert attached == {*SHARED, "KubernetesPolicy"}
+    assert describing in HOME["Resources"]["FunctionPolicy"]["Properties"]["PolicyDocument"]["Statement"]
+    for step in STEPS:
+        assert not {"Policies", "ManagedPolicyArns"} & set(RESOURCES[f"{step}Role"]["Properties"])
 
 
-def test_only_the_functions_may_assume_the_role():
-    """They need the external id, if the parameter is set."""
-    (statement,) = RESOURCES["Role"]["Properties"]["AssumeRolePolicyDocument"]["Statement"]
+@pytest.mark.parametrize("step", STEPS)
+def test_only_the_function_itself_may_assume_its_role(step):
+    """It needs the external id, if the parameter is set."""
+    (statement,) = RESOURCES[f"{step}Role"]["Properties"]["AssumeRolePolicyDocument"]["Statement"]
     condition, with_id, without = statement["Condition"]["Fn::If"]
+    arns = HOME["Outputs"]["FunctionRoleArns"]["Value"]["Fn::Join"][1]
+    index, given = statement["Principal"]["AWS"]["Fn::Select"]
 
-    assert statement["Principal"] == {"AWS": {"Ref": "FunctionRoleArns"}}
+    assert (arns[index], given) == ({"Fn::GetAtt": f"{step}FunctionRole.Arn"}, {"Ref": "FunctionRoleArns"})
     assert CLUSTER["Conditions"][condition] == {"Fn::Not": [{"Fn::Equals": [{"Ref": "ExternalId"}, ""]}]}
     assert (with_id, without) == (
         {"StringEquals": {"sts:ExternalId": {"Ref": "ExternalId"}}},
         {"Ref": "AWS::NoValue"},
     )
-    named = {
-        part["Fn::GetAtt"].removesuffix("Role.Arn")
-        for part in HOME["Outputs"]["FunctionRoleArns"]["Value"]["Fn::Join"][1]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_each_role_is_in_the_group_of_its_step_only(step):
+    """The chart binds the group to what the step needs (`test_rights`)."""
+    entry = RESOURCES[f"{step}Access"]["Properties"]
+
+    assert entry["PrincipalArn"] == {"Fn::GetAtt": f"{step}Role.Arn"}
+    assert entry["KubernetesGroups"] == [f"journeyman-{step.lower()}"]
+    assert set(entry["KubernetesGroups"]) <= set(GROUPS)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_functions_derive_the_names_of_their_roles(step):
+    """The output has an asterisk in place of the function's name, which its process replaces."""
+    arn = CLUSTER["Outputs"]["RoleArn"]["Value"]["Fn::Sub"]
+    arn = arn.replace("${AWS::Partition}", "aws").replace("${AWS::AccountId}", "111122223333")
+    variables = {
+        "JOURNEYMAN_CLUSTERS": json.dumps(
+            [
+                {
+                    "name": "emea",
+                    "region": "eu-west-1",
+                    "access": {"kind": "eks", "roleArn": arn.replace("${RolePrefix}", "emea")},
+                }
+            ]
+        ),
+        "_HANDLER": HOME["Resources"][f"{step}Function"]["Properties"]["Handler"],
+        "JOURNEYMAN_REQUEUE_QUEUE_URL": "https://sqs/requeue",
+        **{f"JOURNEYMAN_{queue.name}_QUEUE_URL": "https://sqs/queue" for queue in FIFO_QUEUE_STEPS},
     }
-    assert named == {name for name, r in HOME["Resources"].items() if r["Type"] == "AWS::Serverless::Function"}
+    name = RESOURCES[f"{step}Role"]["Properties"]["RoleName"]["Fn::Sub"].replace("${RolePrefix}", "emea")
 
-
-def test_role_is_in_the_groups_of_all_steps():
-    """All functions assume this role."""
-    entry = RESOURCES["Access"]["Properties"]
-
-    assert entry["PrincipalArn"] == {"Fn::GetAtt": "Role.Arn"}
-    assert sorted(entry["KubernetesGroups"]) == sorted(GROUPS)
+    assert read_environment(variables).clusters["emea"].access.role_arn == f"arn:aws:iam::111122223333:role/{name}"
 
 
 @pytest.mark.parametrize("name", RULES)

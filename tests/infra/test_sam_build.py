@@ -98,11 +98,22 @@ def test_layer_fits_lambda_and_its_interpreter(built):
     }
 
 
-@pytest.mark.parametrize(("architecture", "machine"), [("x86_64", "x86_64"), ("arm64", "aarch64")])
-def test_layer_has_the_locked_versions_for_lambdas_python(tmp_path, architecture, machine):
+@pytest.mark.parametrize(("layer", "machine"), [("JourneymanLayer", "x86_64"), ("JourneymanArmLayer", "aarch64")])
+def test_build_has_a_layer_for_each_architecture(built, layer, machine):
+    """The stack's parameter Architecture, which is chosen after the build, selects one of them."""
+    site = built.folder / layer / "python"
+    libraries = [f.name for f in site.rglob("*.so") if ".cpython-" in f.name]
+
+    assert libraries
+    assert all(f"-{machine}-" in name for name in libraries)
+    assert (site / "journeyman" / "runtime" / "aws.py").is_file()
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_layer_has_the_locked_versions_for_lambdas_python(tmp_path, machine):
     """The markers are read for the target, not for the Python that builds: numpy is locked in three versions."""
-    command = ["make", "-C", str(ROOT / "shared"), "install"]
-    variables = {"ARTIFACTS_DIR": str(tmp_path), "PYTHON": sys.executable, "ARCHITECTURE": architecture}
+    command = ["make", "-C", str(ROOT / "shared"), "install", f"PLATFORM={machine}"]
+    variables = {"ARTIFACTS_DIR": str(tmp_path), "PYTHON": sys.executable}
     done = subprocess.run(command, env={**os.environ, **variables}, text=True, capture_output=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

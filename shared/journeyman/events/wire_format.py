@@ -6,6 +6,8 @@
      "step": "provision", "counts": {"unschedulable": 10}, "oldestPendingTime": "…"}     the step is provision if missing
     {…, "source": "requeue", "step": "terminate", "at": "…"}          a step runs again; `at`, if given, is when it is due;
                                                                       `hops` counts the requeues of its chain
+    {…, "source": "interruption", "kind": "spot_interrupted", "instanceIds": […]}
+                                                                      an interruption again, for the one cluster that failed
     {…, "source": "schedule", "step": "consolidate"}                  a budget window opens
     {…, "source": "sweep", "cluster": "*"}                            the sweep of every cluster, each minute
 
@@ -20,9 +22,10 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
+from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Step
 from journeyman.errors import MalformedEventError
-from journeyman.ports import EVERY_CLUSTER, ClusterChanged, RequeueDue, ScheduledRun, Trigger
+from journeyman.ports import EVERY_CLUSTER, ClusterChanged, Interruption, RequeueDue, ScheduledRun, Trigger
 
 T = TypeVar("T")
 
@@ -112,6 +115,16 @@ class _Requeue(_Message, frozen=True):
     hops: Count = 0
 
 
+class _Interruption(_Message, frozen=True):
+    """An interruption whose instances' cluster is known."""
+
+    cluster: Name
+    kind: InterruptionKind
+    instance_ids: tuple[Name, ...]
+    account: str = ""
+    region: str = ""
+
+
 class _Scheduled(_Message, frozen=True):
     """A message of a schedule; without a cluster it is for every cluster."""
 
@@ -145,6 +158,20 @@ def _requeue(payload: Mapping[str, Any]) -> Trigger:
     )
 
 
+def _interruption(payload: Mapping[str, Any]) -> Trigger:
+    message = decode(_Interruption, payload, what="interruption message")
+    return Interruption(
+        id=message.id,
+        cluster=message.cluster,
+        reason=message.reason,
+        time=message.time,
+        kind=message.kind,
+        instance_ids=message.instance_ids,
+        account=message.account,
+        region=message.region,
+    )
+
+
 def _scheduled(payload: Mapping[str, Any]) -> Trigger:
     message = decode(_Scheduled, payload, what="schedule's message")
     return ScheduledRun(
@@ -159,6 +186,7 @@ def _scheduled(payload: Mapping[str, Any]) -> Trigger:
 PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Trigger]] = {
     "forwarder": _forwarded,
     "requeue": _requeue,
+    "interruption": _interruption,
     "schedule": _scheduled,
     "sweep": _scheduled,
 }

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from journeyman.errors import ConfigurationError, JourneymanError, UnknownClusterError
 from journeyman.kube.access.eks import Endpoint
@@ -27,7 +28,10 @@ Days = Annotated[int, msgspec.Meta(ge=1, le=1827)]  # the range that CreateKuber
 class EksAccess(
     Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, tag_field="kind", tag="eks"
 ):
-    """EKS: with the functions' own role, or with one that they assume (in another account, or for other permissions)."""
+    """EKS: with the functions' own role, or with one that they assume (in another account, or for other permissions).
+
+    A `*` at the end of the role's ARN stands for the function's name, so that each function assumes a role of its own.
+    """
 
     role_arn: RoleArn = ""
     external_id: str = ""
@@ -104,6 +108,24 @@ def read_clusters(text: str) -> tuple[RegisteredCluster, ...]:
         raise ConfigurationError(str(error)) from error
 
 
+def with_role_of(cluster: RegisteredCluster, function: str) -> RegisteredCluster:
+    """Return the cluster with the role that a function assumes; unchanged if all functions assume the same one.
+
+    Raises:
+        ConfigurationError: Each function has a role of its own, and the process is none of the functions.
+    """
+    access = cluster.access
+    if not isinstance(access, EksAccess) or not access.role_arn.endswith("*"):
+        return cluster
+    if not function:
+        raise ConfigurationError(
+            f"the roleArn of cluster {cluster.name!r} ends in *, which stands for a function's name, but no function runs here",
+            cluster=cluster.name,
+            to_do="name the role of one function",
+        )
+    return replace(cluster, access=replace(access, role_arn=f"{access.role_arn[:-1]}{function}"))
+
+
 def registered(clusters: Iterable[RegisteredCluster]) -> dict[str, RegisteredCluster]:
     """Return the clusters by name. Raises ConfigurationError if two have the same name."""
     by_name: dict[str, RegisteredCluster] = {}
@@ -118,14 +140,14 @@ class ClusterRegistry:
     """Connects to registered clusters.
 
     Args:
-        clusters: By name.
+        clusters: By name; they may change.
         providers: By kind of access; a process on one cloud may not have them all.
     """
 
     def __init__(
         self, clusters: Mapping[str, RegisteredCluster], providers: Mapping[type[Struct], AccessProvider]
     ) -> None:
-        self._clusters = dict(clusters)
+        self._clusters = clusters
         self._providers = dict(providers)
 
     def __getitem__(self, name: str) -> RegisteredCluster:

@@ -63,7 +63,7 @@ def access_providers(
             described=describe(cluster),
             endpoint=access.endpoint,
             role_arn=access.role_arn,
-            groups=_groups(variables.get("_HANDLER", ""), access),
+            groups=_groups(function_name(variables), access),
         )
 
     def connect_ack(cluster: RegisteredCluster, access: AckAccess) -> Connection:
@@ -114,15 +114,16 @@ def access_providers(
     }
 
 
-def _groups(handler: str, access: EksAccess) -> tuple[str, ...]:
-    """Return the groups of the access entry, as the chart names them: all for an assumed role, or else the function's own.
+def function_name(variables: Variables) -> str:
+    """Return the name of the function that runs here, after which its handler's module is named; empty outside of Lambda."""
+    name = variables.get("_HANDLER", "").partition(".")[0]
+    return name if f"{_GROUP_PREFIX}{name}" in GROUPS else ""
 
-    Args:
-        handler: Lambda's `_HANDLER`; its module is named after the step.
-        access: The access settings, with the role to assume, if any.
-    """
-    own = f"{_GROUP_PREFIX}{handler.partition('.')[0]}"
-    return (own,) if own in GROUPS and not access.role_arn else GROUPS
+
+def _groups(function: str, access: EksAccess) -> tuple[str, ...]:
+    """Return the groups of the access entry, as the chart names them: those of all functions if they share a role."""
+    is_own_role = function and (not access.role_arn or access.role_arn.endswith(f"-{function}"))
+    return (f"{_GROUP_PREFIX}{function}",) if is_own_role else GROUPS
 
 
 def _credentials(variables: Variables, names: tuple[str, str, str]) -> Callable[[], Credentials]:

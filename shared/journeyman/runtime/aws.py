@@ -6,6 +6,7 @@ own clock, stores and boto3 clients, and runs the handlers unchanged.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import sys
 import threading
@@ -33,6 +34,7 @@ from journeyman.observe import RunTelemetry, embedded_metrics, logs
 from journeyman.ports import Clock, CloudProvider, Interruption, KubeStore, Lease, Queue
 from journeyman.runtime.access_providers import Sessions, access_providers, new_session
 from journeyman.runtime.call_deadline import CONNECT_SECONDS, READ_SECONDS, CallDeadline
+from journeyman.runtime.cluster_register import RegisteredClusters, read_parameters
 from journeyman.runtime.collector import collect_rarely
 from journeyman.runtime.composition import Runtime, current
 from journeyman.runtime.environment import Environment, read_environment
@@ -100,18 +102,21 @@ class AwsAdapters:
         self._clients_by_group: dict[_ClientGroup, Clients] = {}
         self._described: dict[str, _Description] = {}
         self._sessions = Sessions()
+        self._connected: dict[str, RegisteredCluster] = {}
+        self.clusters = RegisteredClusters(environment, self.clock, self._read_register, self._report_register)
         self._registry = ClusterRegistry(
-            environment.clusters, access_providers(self.clock, os.environ, self._sessions.of, self._describe)
+            self.clusters, access_providers(self.clock, os.environ, self._sessions.of, self._describe)
         )
         self._list_cache = ListCache()
 
     def store(self, cluster: Settings) -> KubeStore:
         """Return the cluster's API server. Raises ConfigurationError if the settings in `access` are wrong."""
+        self._connected[cluster.cluster_name] = self.clusters[cluster.cluster_name]
         return self._stores(cluster)
 
     def cloud(self, cluster: Settings, store: KubeStore) -> CloudProvider:
         """Return EC2 in the cluster's account and region. Raises ConfigurationError for clusters of other clouds."""
-        registered = self.environment.clusters[cluster.cluster_name]
+        registered = self.clusters[cluster.cluster_name]
         if not isinstance(registered.access, (EksAccess, KubeconfigAccess, InClusterAccess)):
             raise ConfigurationError(
                 f"nodes of cluster {registered.name!r} cannot be launched from AWS",
@@ -122,14 +127,17 @@ class AwsAdapters:
         return AwsCloudProvider(clients, self.aws_settings(registered), self.clock)
 
     def is_outdated(self, cluster: Settings) -> bool:
-        """Whether EKS describes the cluster otherwise than when it was connected; looks every five minutes.
+        """Whether the cluster is registered or described otherwise than when it was connected; looks every five minutes.
 
         An upgrade changes the images that aliases select. If EKS does not answer, what it said last counts.
         """
+        if self._is_registered_anew(cluster.cluster_name):
+            self._described.pop(cluster.cluster_name, None)
+            return True
         earlier, now = self._described.get(cluster.cluster_name), self.clock.now()
         if earlier is None or now - earlier.read_at < DESCRIBE_PERIOD:
             return False
-        registered = self.environment.clusters[cluster.cluster_name]
+        registered = self.clusters[cluster.cluster_name]
         try:
             facts = self._read_description(registered)
         except JourneymanError as error:
@@ -137,6 +145,21 @@ class AwsAdapters:
             facts = earlier.facts
         self._described[registered.name] = _Description(facts, now)
         return any(facts.get(field) != earlier.facts.get(field) for field in _USED_FACTS)
+
+    def _is_registered_anew(self, name: str) -> bool:
+        try:
+            current = self.clusters.get(name)
+        except JourneymanError:
+            return False  # its parameter does not parse now
+        return current is not None and self._connected.get(name, current) != current
+
+    def _read_register(self) -> Mapping[str, str]:
+        environment = self.environment
+        return read_parameters(self._clients("ssm", environment.region), environment.clusters_path)
+
+    def _report_register(self, error: JourneymanError) -> None:
+        self.log("error", error.message, error=type(error).__name__, **error.context)
+        self.observe((Observation(name="journeyman_cluster_register_errors_total"),))
 
     def queue(self) -> Queue:
         """Return the queues of this deployment."""
@@ -165,7 +188,7 @@ class AwsAdapters:
             self.clock,
             fields=fields,
             component=self.environment.event_component,
-            conditions=self.environment.settings[fields["cluster"]].cluster_state_observability,
+            conditions=self.environment.defaults.cluster_state_observability,
         )
 
     def log(self, level: str, message: str, **fields: Any) -> None:
@@ -184,7 +207,7 @@ class AwsAdapters:
         """
         known: dict[str, str] = {}
         candidates = {i.id: self._clusters_where(i.account, i.region) for i in interruptions}
-        for group, instance_ids in _grouped(self.environment.clusters, candidates, interruptions).items():
+        for group, instance_ids in _grouped(self.clusters, candidates, interruptions).items():
             known |= self._look_up(group, instance_ids)
         return {i.id: _instances_by_cluster(i, candidates[i.id], known) for i in interruptions}
 
@@ -201,13 +224,13 @@ class AwsAdapters:
         """Return the registered clusters whose instances may be in the account and region, sorted."""
         return tuple(
             name
-            for name, cluster in sorted(self.environment.clusters.items())
+            for name, cluster in sorted(self.clusters.items())
             if region in ("", cluster.region) and account in ("", _account_of(cluster) or account)
         )
 
     def _routing_clients(self, group: _ClientGroup) -> Clients:
         if group not in self._clients_by_group:
-            cluster = next(c for c in self.environment.clusters.values() if _client_group(c) == group)
+            cluster = next(c for c in self.clusters.values() if _client_group(c) == group)
             self._clients_by_group[group] = Clients(self.clients_for(cluster), cluster.region)
         return self._clients_by_group[group]
 
@@ -241,6 +264,7 @@ class AwsAdapters:
         environment = self.environment
         described = self._describe(cluster) if isinstance(cluster.access, EksAccess) and not cluster.endpoint else {}
         network: Mapping[str, str] = described.get("kubernetesNetworkConfig") or {}
+        service_cidr = cluster.service_cidr or network.get("serviceIpv4Cidr") or network.get("serviceIpv6Cidr", "")
         return AwsSettings(
             cluster_name=cluster.name,
             region=cluster.region,
@@ -250,13 +274,22 @@ class AwsAdapters:
             kubernetes_version=cluster.kubernetes_version
             or str(described.get("version", ""))
             or DEFAULT_KUBERNETES_VERSION,
-            service_cidr=cluster.service_cidr or network.get("serviceIpv4Cidr") or network.get("serviceIpv6Cidr", ""),
+            service_cidr=service_cidr,
+            cluster_dns=_kube_dns_address(service_cidr) if network else "",
             ipv6=network.get("ipFamily") == "ipv6",
             vm_memory_overhead_percent=environment.vm_memory_overhead_percent,
             reserved_enis=environment.reserved_enis,
             isolated_vpc=environment.isolated_vpc,
-            reserved_capacity=environment.settings[cluster.name].feature_gates.reserved_capacity,
+            reserved_capacity=environment.defaults.feature_gates.reserved_capacity,
         )
+
+
+def _kube_dns_address(service_cidr: str) -> str:
+    """Return the address of EKS's Service kube-dns: the tenth of the service CIDR, as EKS reserves it; empty for another text."""
+    try:
+        return str(ipaddress.ip_network(service_cidr)[10])
+    except (ValueError, IndexError):
+        return ""
 
 
 _ClientGroup = tuple[str, str, str]
@@ -329,5 +362,5 @@ def runtime() -> Runtime:
 
 def _from_environment() -> Runtime:
     collect_rarely()
-    environment = read_environment(os.environ)
-    return Runtime(environment.settings, AwsAdapters(environment))
+    adapters = AwsAdapters(read_environment(os.environ))
+    return Runtime(adapters.clusters.settings, adapters)

@@ -33,7 +33,7 @@ from journeyman.errors import (
     UnknownClusterError,
 )
 from journeyman.events import parse_trigger
-from journeyman.ports import DeadLetter, Interruption, Trigger
+from journeyman.ports import EVERY_CLUSTER, DeadLetter, Interruption, Message, Trigger
 from journeyman.runtime.composition import Context, Runtime
 from journeyman.steps.context import BUSY, Outcome, RunContext
 from journeyman.steps.recorder import emit_error, error_metric
@@ -90,7 +90,7 @@ class StepRunner:
                 trigger=type(trigger).__name__,
                 to_do="send it to its own step's queue",
             )
-        if trigger.id in self._routes:
+        if trigger.cluster == EVERY_CLUSTER and trigger.id in self._routes:
             return self._routes[trigger.id]
         triggers = self._runtime.triggers_by_cluster(trigger)
         is_no_op = isinstance(trigger, Interruption) and trigger.kind is InterruptionKind.NO_OP
@@ -99,12 +99,14 @@ class StepRunner:
     def run(self, triggers: Sequence[Trigger]) -> list[Result]:
         """Run the step once for each cluster; return the results in the order of the triggers.
 
-        Each interruption has its own run, because their instances differ. A cluster that fails does not stop the others. A
+        A cluster's run continues the shortest chain of its messages. Each interruption has its own run, because their instances differ. A cluster that fails does not stop the others. A
         run that is still going when the function responds can write only as long as it holds its Lease.
         """
         by_cluster: dict[str, dict[str, Trigger]] = {}
         for trigger in triggers:
-            by_cluster.setdefault(trigger.cluster, {}).setdefault(self._key(trigger), trigger)
+            runs, key = by_cluster.setdefault(trigger.cluster, {}), self._key(trigger)
+            if key not in runs or trigger.hops < runs[key].hops:
+                runs[key] = trigger
         results: dict[tuple[str, str], Result] = {}
         if len(by_cluster) == 1:
             for runs in by_cluster.values():
@@ -201,7 +203,7 @@ class SqsBatch(Struct):
     def read(cls, runtime: Runtime, event: LambdaEvent) -> SqsBatch:
         """Return the batch with every record parsed; a record that does not parse is logged and becomes a failure.
 
-        What the invocation sends continues all chains of the batch, so that every trigger has the hops of the longest one.
+        The triggers of one batch may share their hops (`_with_shared_hops`).
         """
         batch = cls(records=event["Records"], triggers={}, failures={})
         for record in batch.records:
@@ -210,9 +212,24 @@ class SqsBatch(Struct):
                 batch.failures[record["messageId"]] = trigger
             else:
                 batch.triggers[record["messageId"]] = trigger
-        hops = max((trigger.hops for trigger in batch.triggers.values()), default=0)
-        batch.triggers.update({key: replace(trigger, hops=hops) for key, trigger in batch.triggers.items()})
+        batch.triggers = _with_shared_hops(batch.triggers, runtime.max_hops)
         return batch
+
+    def repeat_alone(self, runtime: Runtime, message_id: str, failed: Sequence[Trigger]) -> bool:
+        """Send a message for each cluster whose run of a record failed, since the others succeeded; return whether that worked."""
+        queue = next((r.get("eventSourceARN", "") for r in self.records if r["messageId"] == message_id), "")
+        interruptions = [trigger for trigger in failed if isinstance(trigger, Interruption)]
+        if interruptions and not queue:
+            return False
+        try:
+            if interruptions:
+                runtime.queue.send_interruptions(queue, interruptions, retry_seconds(1, message_id))
+            others = [trigger for trigger in failed if not isinstance(trigger, Interruption)]
+            runtime.queue.send([Message(cluster=t.cluster, step=t.step, reason=t.reason, hops=t.hops) for t in others])
+        except JourneymanError as error:
+            runtime.log_error(error)
+            return False
+        return True
 
     def answer(self, runtime: Runtime) -> dict[str, Any]:
         """Return the failed records as `batchItemFailures`, after setting when each is delivered again.
@@ -236,6 +253,20 @@ class SqsBatch(Struct):
         return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in message_ids]}
 
 
+def _with_shared_hops(triggers: Mapping[str, Trigger], limit: int) -> dict[str, Trigger]:
+    """Return the triggers with the hops that count for their chains.
+
+    While Lambda may stop chains, every trigger has the hops of the longest chain, because Lambda takes what the invocation sends for
+    a part of all chains of its batch. Otherwise each keeps its own. No message of ours has more hops than the limit: one
+    that does is forged or faulty, and ends its own chain only.
+    """
+    if limit >= _LAMBDA_STOPS_AFTER:
+        return dict(triggers)
+    longest = max((t.hops for t in triggers.values() if t.hops <= limit), default=0)
+    return {key: t if t.hops > limit else replace(t, hops=longest) for key, t in triggers.items()}
+
+
+_LAMBDA_STOPS_AFTER: Final = 16  # runs of a function in a chain, unless its property RecursiveLoop is Allow
 _PERMANENT: Final = (MalformedEventError, UnknownClusterError)
 LONGEST_RETRY_SECONDS: Final = 30
 

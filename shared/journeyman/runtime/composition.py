@@ -148,12 +148,12 @@ class Runtime:
     """The registered clusters of one process, and the runs for them.
 
     Args:
-        clusters: The clusters' settings by name.
+        clusters: The clusters' settings by name; they may change.
         adapters: Creates the clusters' adapters.
     """
 
     def __init__(self, clusters: Mapping[str, Settings], adapters: Adapters) -> None:
-        self._clusters = dict(clusters)
+        self._clusters = clusters
         self._adapters = adapters
         self._stores: _PerCluster[KubeStore] = _PerCluster(adapters.store)
         self._clouds: _PerCluster[CloudProvider] = _PerCluster(lambda c: adapters.cloud(c, self._stores.get(c)))
@@ -164,6 +164,11 @@ class Runtime:
     def clusters(self) -> tuple[str, ...]:
         """The names of the registered clusters, sorted."""
         return tuple(sorted(self._clusters))
+
+    @property
+    def max_hops(self) -> int:
+        """How many requeues may follow one another; clusters have the same limit."""
+        return max((settings.max_hops for settings in self._clusters.values()), default=0)
 
     @property
     def clock(self) -> Clock:
@@ -204,7 +209,9 @@ class Runtime:
         interruptions = [
             trigger
             for trigger in triggers
-            if isinstance(trigger, Interruption) and trigger.kind is not InterruptionKind.NO_OP
+            if isinstance(trigger, Interruption)
+            and trigger.kind is not InterruptionKind.NO_OP
+            and trigger.cluster == EVERY_CLUSTER
         ]
         by_id = {interruption.id: interruption for interruption in interruptions}
         clusters = self._adapters.clusters_of(interruptions) if interruptions else {}
@@ -305,7 +312,7 @@ class Runtime:
                 f"cluster {cluster!r} is not registered here",
                 cluster=cluster,
                 registered=", ".join(self.clusters),
-                to_do="register it in JOURNEYMAN_CLUSTERS, or correct the sender",
+                to_do="register it in JOURNEYMAN_CLUSTERS or a parameter below JOURNEYMAN_CLUSTERS_PATH, or correct the sender",
             )
         return self._clusters[cluster]
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Final, TypeVar
 
 from msgspec import Struct
-from msgspec.structs import fields
+from msgspec.structs import fields, replace
 
 from journeyman.core.api.duration import parse_duration
 from journeyman.core.api.objects import TopologySpreadConstraint
@@ -20,8 +20,9 @@ from journeyman.core.plan import Step
 from journeyman.core.scheduling.results import MinValuesPolicy, PreferencePolicy
 from journeyman.core.scheduling.topology import read_default_spread
 from journeyman.errors import ConfigurationError
-from journeyman.kube.clusters import RegisteredCluster, read_clusters, registered
+from journeyman.kube.clusters import RegisteredCluster, read_clusters, registered, with_role_of
 from journeyman.observe.kube_events import COMPONENT
+from journeyman.runtime.access_providers import function_name
 from journeyman.steps.context import FeatureGates, Settings
 
 T = TypeVar("T")
@@ -51,6 +52,12 @@ VARIABLES: Final = (
         _CLUSTERS,
     ),
     Variable("JOURNEYMAN_MORE_CLUSTERS", "[]", "Further clusters, in the same form.", _CLUSTERS),
+    Variable(
+        "JOURNEYMAN_CLUSTERS_PATH",
+        "",
+        "Path of SSM parameters with further clusters, one each: the last part of the parameter's name is the cluster's name, its "
+        "value the same JSON object. They are read every five minutes.",
+    ),
     Variable("JOURNEYMAN_PROVISION_QUEUE_URL", "", "FIFO queue of the provision step; required."),
     Variable("JOURNEYMAN_TERMINATE_QUEUE_URL", "", "FIFO queue of the terminate step; required."),
     Variable("JOURNEYMAN_CONSOLIDATE_QUEUE_URL", "", "FIFO queue of the consolidate step; required."),
@@ -139,8 +146,10 @@ class Environment(Struct, frozen=True, kw_only=True):
     """The settings of one process."""
 
     region: str  # of this deployment's queues
-    clusters: Mapping[str, RegisteredCluster]
-    settings: Mapping[str, Settings]  # by cluster name
+    clusters: Mapping[str, RegisteredCluster]  # those in the variables themselves
+    clusters_path: str  # of SSM parameters with further clusters; empty without
+    function: str  # the function that runs here; empty outside of Lambda
+    defaults: Settings  # of every cluster, but for its name
     queues: Mapping[Step, str]  # FIFO queue URLs
     requeue_url: str
     system_namespace: str
@@ -148,6 +157,11 @@ class Environment(Struct, frozen=True, kw_only=True):
     reserved_enis: int
     isolated_vpc: bool
     event_component: str = COMPONENT
+
+    @property
+    def settings(self) -> Mapping[str, Settings]:
+        """The settings of the clusters in the variables, by name."""
+        return {name: replace(self.defaults, cluster_name=name) for name in self.clusters}
 
 
 def read_environment(variables: Variables) -> Environment:
@@ -160,7 +174,9 @@ def read_environment(variables: Variables) -> Environment:
     return Environment(
         region=variables.get("AWS_REGION") or next(iter(clusters.values())).region,
         clusters=clusters,
-        settings={name: _settings(variables, name) for name in clusters},
+        clusters_path=_read(variables, "JOURNEYMAN_CLUSTERS_PATH", str),
+        function=function_name(variables),
+        defaults=_settings(variables),
         queues={step: _required(variables, f"JOURNEYMAN_{step.name}_QUEUE_URL") for step in FIFO_QUEUE_STEPS},
         requeue_url=_required(variables, "JOURNEYMAN_REQUEUE_QUEUE_URL"),
         system_namespace=_read(variables, "SYSTEM_NAMESPACE", str),
@@ -174,25 +190,26 @@ def read_environment(variables: Variables) -> Environment:
 def _clusters(variables: Variables) -> dict[str, RegisteredCluster]:
     _required(variables, "JOURNEYMAN_CLUSTERS")
     found = [cluster for name in _REGISTERS for cluster in _read(variables, name, read_clusters)]
-    if not found:
+    if not found and not variables.get("JOURNEYMAN_CLUSTERS_PATH"):
         raise ConfigurationError(
             "JOURNEYMAN_CLUSTERS names no cluster",
             variable="JOURNEYMAN_CLUSTERS",
             to_do="register one, or remove the stack",
         )
     try:
-        return registered(found)
+        return registered(with_role_of(cluster, function_name(variables)) for cluster in found)
     except ConfigurationError as error:
-        error.context |= {"variable": " and ".join(_REGISTERS), "to_do": "give each cluster a name of its own"}
+        error.context.setdefault("variable", " and ".join(_REGISTERS))
+        error.context.setdefault("to_do", "give each cluster a name of its own")
         raise
 
 
 _REGISTERS: Final = ("JOURNEYMAN_CLUSTERS", "JOURNEYMAN_MORE_CLUSTERS")
 
 
-def _settings(variables: Variables, name: str) -> Settings:
+def _settings(variables: Variables) -> Settings:
     return Settings(
-        cluster_name=name,
+        cluster_name="",
         batch_idle_duration=_read(variables, "BATCH_IDLE_DURATION", parse_duration),
         batch_max_duration=_read(variables, "BATCH_MAX_DURATION", parse_duration),
         preference_policy=_read(variables, "PREFERENCE_POLICY", PreferencePolicy),

@@ -18,7 +18,7 @@ from journeyman.core.plan import Observation, Step
 from journeyman.errors import JourneymanError
 from journeyman.events import parse_trigger
 from journeyman.observe.logs import SERVICE
-from journeyman.ports import Interruption, Message, RequeueDue, Trigger
+from journeyman.ports import EVERY_CLUSTER, Interruption, Message, RequeueDue, Trigger
 from journeyman.runtime import aws
 from journeyman.runtime.batch import LambdaEvent, SqsBatch, StepFunction, StepRunner, log_errors
 from journeyman.runtime.composition import Context, Runtime
@@ -63,7 +63,7 @@ def _traced(handler: Handler) -> Handler:
 def run_batch(step: str, function: StepFunction, event: LambdaEvent, context: Context) -> Answer:
     """Run the step for a batch of SQS records; return which of them failed.
 
-    Interruptions name no cluster, so they are counted here, once for all clusters.
+    A record of several clusters is repeated for those that failed only. Interruptions name no cluster, so they are counted here, once for all clusters.
     """
     runtime = aws.runtime()
     batch = SqsBatch.read(runtime, event)
@@ -79,7 +79,9 @@ def run_batch(step: str, function: StepFunction, event: LambdaEvent, context: Co
     for message_id, triggers in accepted.items():
         own_results = [next(results) for _ in triggers]
         failure = next((result for result in own_results if isinstance(result, Exception)), None)
-        if failure is not None:
+        failed = [t for t, result in zip(triggers, own_results, strict=True) if isinstance(result, Exception)]
+        is_repeated = bool(failed) and len(failed) < len(triggers) and batch.repeat_alone(runtime, message_id, failed)
+        if failure is not None and not is_repeated:
             batch.failures[message_id] = failure
         _count_interruption(runtime, batch.triggers[message_id], is_handled=failure is None)
     return batch.answer(runtime)
@@ -95,7 +97,8 @@ def _accepted(runtime: Runtime, runner: StepRunner, trigger: Trigger) -> tuple[T
 
 def _count_interruption(runtime: Runtime, trigger: Trigger, *, is_handled: bool) -> None:
     if isinstance(trigger, Interruption):
-        runtime.observe(*received_message_metrics(trigger.kind.value))
+        if trigger.cluster == EVERY_CLUSTER:  # otherwise it was received before, for several clusters
+            runtime.observe(*received_message_metrics(trigger.kind.value))
         if is_handled:
             runtime.observe(*deleted_message_metrics(trigger.time, runtime.clock.now()))
 

@@ -92,7 +92,6 @@ class Memory(Struct):
     parsed: dict[str, Mapping[Hashable, Any]] = field(default_factory=dict)  # `load`'s objects, by kind and version
     cached_results: CachedResults = CachedResults()
     checks_due: datetime | None = None  # when to read the instances' status checks again
-    cleaned_up_at: datetime | None = None  # when unused cloud resources were last deleted
     checks_refused: bool = False  # the permission to read status checks is missing
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from operator import attrgetter
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -20,6 +21,7 @@ from journeyman.core.lifecycle.nodeclass_finalizer import add_finalizer, finaliz
 from journeyman.core.plan import (
     Action,
     Chain,
+    DeleteUnusedResources,
     ObjectRef,
     Observation,
     PatchObject,
@@ -38,6 +40,8 @@ from journeyman.ports import CloudProvider
 from journeyman.steps.load import conditions_in, node_class_state
 from journeyman.steps.scheduling_inputs import StepInputs
 
+CLEANUP_PERIOD: Final = timedelta(days=1)
+"""How often unused launch templates and instance profiles of a cluster are deleted (Karpenter: every 30 minutes)."""
 AwareTime = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
@@ -106,6 +110,25 @@ def _price_record(node_class: NodeClassState) -> Chain:
     return chain_of(f"prices of {kind} {name}", RecordPriceAge(node_class=name, kind=kind, uid=node_class.uid))
 
 
+def delete_unused_resources(inputs: StepInputs) -> Plan:
+    """Return the plan that deletes the cluster's unused cloud resources, once a day.
+
+    It comes last of all: launches create them, and no pod waits for their deletion. The time is recorded first, on a NodeClass, so
+    that a deletion that fails does not slow every run down. A cluster without NodeClasses has no such resources, because
+    the finalizer of a NodeClass releases them.
+    """
+    snapshot = inputs.snapshot
+    recorded = [at for c in snapshot.node_classes if (at := _annotated_time(c, labels.CLEANED_UP_AT)) is not None]
+    keeper = min((c for c in snapshot.node_classes if not c.deleting), key=attrgetter("name"), default=None)
+    if keeper is None or any(abs(snapshot.now - at) < CLEANUP_PERIOD for at in recorded):
+        return Plan()
+    ref = ObjectRef(resource=inputs.node_class_kind, name=keeper.name, uid=keeper.uid)
+    patch = {"metadata": {"annotations": {labels.CLEANED_UP_AT: format_time(snapshot.now)}}}
+    record = PatchObject(ref=ref, patch=patch, why="when unused cloud resources were deleted")
+    delete = DeleteUnusedResources(why="no launch, NodeClass or NodeClaim uses them")
+    return Plan(chains=(chain_of("unused cloud resources", record, delete),))
+
+
 def is_due(node_class: NodeClassState, now: datetime, period: timedelta) -> bool:
     """Whether its status must be resolved again; not while it is being deleted.
 
@@ -118,9 +141,13 @@ def is_due(node_class: NodeClassState, now: datetime, period: timedelta) -> bool
 
 
 def _resolved_at(node_class: NodeClassState) -> datetime | None:
+    return _annotated_time(node_class, labels.RESOLVED_AT)
+
+
+def _annotated_time(node_class: NodeClassState, annotation: str) -> datetime | None:
     annotations = (node_class.raw.get("metadata") or {}).get("annotations") or {}
     try:
-        return msgspec.convert(annotations.get(labels.RESOLVED_AT), AwareTime)
+        return msgspec.convert(annotations.get(annotation), AwareTime)
     except msgspec.ValidationError:
         return None
 

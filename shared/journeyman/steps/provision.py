@@ -4,7 +4,7 @@
 
     load ─► NodeClasses ─► NodeOverlays ─► NodeClaims in flight: launch, register, initialize, time out ─► static NodePools
          ─► the remaining pods: solve, verify, create NodeClaims, launch ─► NodePool statuses
-         ─► launch templates and instance profiles that nothing uses, every hour
+         ─► launch templates and instance profiles that nothing uses, every day
 
 NodeClaims in flight come first: those without an instance are launched and count as capacity, so that only the remaining
 pods need new nodes. While nodes are joining the step requeues itself; it never waits.
@@ -42,7 +42,6 @@ from journeyman.core.observability.pending_pods import pending_gauges
 from journeyman.core.plan import (
     Chain,
     CreateObject,
-    DeleteUnusedResources,
     LogLine,
     Observation,
     Plan,
@@ -61,13 +60,10 @@ from journeyman.errors import KubeAPIError
 from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext
 from journeyman.steps.load import EVERYTHING, load
-from journeyman.steps.node_classes import record_price_ages, refresh_node_classes
+from journeyman.steps.node_classes import delete_unused_resources, record_price_ages, refresh_node_classes
 from journeyman.steps.scheduling_inputs import StepInputs
 from journeyman.steps.step import Reconciler, ScheduledPlan, StepDefinition, run_step
 from journeyman.steps.verification import RETRY_REJECTED_AFTER, PlanVerifier, VerifiedResults, defects_plan
-
-CLEANUP_PERIOD: Final = timedelta(hours=1)
-"""How often a process deletes unused launch templates and instance profiles (Karpenter: every 30 minutes)."""
 
 RECHECK_EXISTING_AFTER: Final = timedelta(seconds=10)
 """When the step runs again for new pods that it planned for existing nodes; most are bound within a second."""
@@ -92,17 +88,7 @@ def _load(run: RunContext, trigger: Trigger) -> StepInputs:
         trigger,
         snapshot,
         supports_nomination=supports_nomination,
-        cleanup_due=_is_cleanup_due(run, snapshot.now),
     )
-
-
-def _is_cleanup_due(run: RunContext, now: datetime) -> bool:
-    """Whether this process deletes unused cloud resources in this run: the first one, and then one per hour."""
-    memory = run.memory
-    if memory.cleaned_up_at is not None and now - memory.cleaned_up_at < CLEANUP_PERIOD:
-        return False
-    memory.cleaned_up_at = now
-    return True
 
 
 def _supports_nomination(run: RunContext) -> bool:
@@ -190,17 +176,6 @@ def _update_nodepool_statuses(inputs: StepInputs) -> Plan:
     return reconcile_nodepools(inputs.snapshot, registrations)
 
 
-def _delete_unused(inputs: StepInputs) -> Plan:
-    """Delete unused cloud resources, last of all: launches create them, and no pod waits for their deletion.
-
-    A cluster without NodeClasses has none, because the finalizer of a NodeClass releases them.
-    """
-    if not inputs.cleanup_due or not inputs.snapshot.node_classes:
-        return Plan()
-    action = DeleteUnusedResources(why="no launch, NodeClass or NodeClaim uses them")
-    return Plan(chains=(chain_of("unused cloud resources", action),))
-
-
 PROVISION: Final = StepDefinition(
     name=Step.PROVISION,
     load=_load,
@@ -213,7 +188,7 @@ PROVISION: Final = StepDefinition(
         Reconciler(_provision_static),
         Reconciler(_schedule),
         Reconciler(_update_nodepool_statuses),
-        Reconciler(_delete_unused),
+        Reconciler(delete_unused_resources),
     ),
     requeues=Step.PROVISION,
 )

@@ -61,7 +61,6 @@ class StepInputs(Struct, frozen=True, kw_only=True):
     instances: tuple[Instance, ...] = ()  # as the cloud lists them
     missing_instances: frozenset[str] = frozenset()  # provider ids of instances that do not exist any more
     statuses: tuple[InstanceStatus, ...] = ()  # failing status checks
-    cleanup_due: bool = False  # unused cloud resources are to be deleted
     repair_policies: tuple[RepairPolicy, ...] = ()
     failures: tuple[Failure, ...] = ()  # of reads that the step can do without
 

@@ -27,7 +27,7 @@ from journeyman.core.lifecycle.health import (
     repair_nodes,
     terminate_impaired_instances,
 )
-from journeyman.core.lifecycle.hydration import hydrate_nodes, restore_provider_ids
+from journeyman.core.lifecycle.hydration import hydrate_nodes, relabel_unreserved, restore_provider_ids
 from journeyman.core.lifecycle.liveness import LivenessTimeouts, delete_claims_of_ended_instances
 from journeyman.core.lifecycle.nodepool_status import registration_outcomes, update_nodepool_counts
 from journeyman.core.lifecycle.termination import finalize_terminating, is_awaiting_volumes, is_being_finalized
@@ -202,6 +202,10 @@ def _hydrate(inputs: StepInputs) -> Plan:
     return hydrate_nodes(inputs.loaded)
 
 
+def _relabel_unreserved(inputs: StepInputs) -> Plan:
+    return relabel_unreserved(inputs.loaded, _cloud(inputs))
+
+
 def _check_consistency(inputs: StepInputs) -> Plan:
     return check_nodes(inputs.loaded, inputs.settings.consistency_period)
 
@@ -241,6 +245,7 @@ TERMINATE: Final = StepDefinition(
             _requeue_after_deletions(_delete_claims_of_ended_instances),
             _requeue_after_deletions(_repair),
             _hydrate,
+            _relabel_unreserved,
             _check_consistency,
             _count_nodes,
         )

@@ -71,6 +71,14 @@ class ScenarioPool(Struct, frozen=True, kw_only=True):
     rebalance: bool = False  # replaces nodes on rebalance recommendations
 
 
+class FunctionThrottle(Struct, frozen=True, kw_only=True):
+    """A time in which Lambda throttles a step's function, as in an account whose concurrency limit is reached."""
+
+    step: Literal["provision", "terminate", "consolidate", "interrupt", "sweep"]
+    at_seconds: float
+    seconds: float
+
+
 class ScenarioSetup(Struct, frozen=True, kw_only=True):
     """The cluster and account before the first operation, the product's settings, and how the scenario ends."""
 
@@ -90,6 +98,9 @@ class ScenarioSetup(Struct, frozen=True, kw_only=True):
     thaw: bool = (
         False  # True resumes a run that is paused beyond its function's timeout, as after Lambda's freeze and thaw
     )
+    # the stack's parameter RecursiveLoop; Stopped: Allow in a region whose Lambda stops chains nevertheless
+    recursive_loops: Literal["Allow", "Terminate", "Stopped"] = "Allow"
+    throttles: tuple[FunctionThrottle, ...] = ()
     ends_empty: bool = False  # True deletes all workloads and NodePools at the end, and then expects an empty cluster
 
 

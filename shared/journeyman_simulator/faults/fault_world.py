@@ -7,7 +7,7 @@ numbers: the same scenario has the same history, including every byte of every w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import cache, partial
 from itertools import count
@@ -34,7 +34,13 @@ from journeyman_simulator.faults.fault_injection import (
     ProcessCrashed,
     current_name,
 )
-from journeyman_simulator.faults.fault_scenario import CallFault, FaultScenario, MessageFault, ScenarioSetup
+from journeyman_simulator.faults.fault_scenario import (
+    CallFault,
+    FaultScenario,
+    FunctionThrottle,
+    MessageFault,
+    ScenarioSetup,
+)
 from journeyman_simulator.faults.history import History, HistoryEntry
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker, InvariantCheckers
 from journeyman_simulator.faults.manifests import CLUSTER, initial_manifests
@@ -114,6 +120,7 @@ class FaultWorld:
         """End all faults, undo their lasting effects, and resume paused runs."""
         self._faults.enabled = self._messages.enabled = False
         self._operations.restore()
+        self._throttles.end()
         self._scheduler.release()
 
     def end(self) -> None:
@@ -202,6 +209,7 @@ class FaultWorld:
         parameters = {
             "ClusterName": CLUSTER,
             "NodeRoleArn": f"arn:aws:iam::{ACCOUNT_ID}:role/KarpenterNodeRole-{CLUSTER}",
+            "RecursiveLoop": "Terminate" if self.scenario.setup.recursive_loops == "Terminate" else "Allow",
         }
         self._stack = SamStack(self.account, _template(), parameters)
         self._sandboxes: list[Sandboxes] = []
@@ -214,7 +222,9 @@ class FaultWorld:
             return sandboxes.get(text.partition(".")[0], _unknown_function)
 
         self._stack.create_resources(handler, self.clock, self.account.queues.due)
+        self._throttles = FunctionThrottles(self.scenario.setup.throttles, self._stack.functions, self.clock)
         for function in self._stack.functions.values():
+            function.allows_loops &= self.scenario.setup.recursive_loops == "Allow"
             function.fatal, function.new_id, function.context = (
                 (ProcessCrashed,),
                 connections.new_id,
@@ -252,6 +262,7 @@ class FaultWorld:
         return [
             self._run_limit,
             self._operations,
+            self._throttles,
             WorkloadControllers(self.server.acting_as("kube-controller-manager")),
             KubeScheduler(self.server.acting_as("kube-scheduler"), self.clock),
             Kubelets(self.server.acting_as("kubelet"), self.clock, self._node_faults),
@@ -261,7 +272,7 @@ class FaultWorld:
             *([ticker] if self.scenario.setup.sweep else []),
             ScheduledInvocations(self.account, self._stack, self._start),
             self._scheduler,
-            *(QueuePoller(mapping, self.clock, self._start) for mapping in self._stack.mappings),
+            *(QueuePoller(mapping, self.clock, self._start, self.history.record) for mapping in self._stack.mappings),
         ]
 
     def _start(self, function: LambdaFunction, work: Callable[[], object]) -> None:
@@ -330,6 +341,7 @@ def _environment(variables: dict[str, str], setup: ScenarioSetup, endpoint: str)
         {
             **variables,
             "JOURNEYMAN_CLUSTERS": json.dumps([registered]),
+            "JOURNEYMAN_CLUSTERS_PATH": "",
             "FEATURE_GATES": ",".join(f"{name}={str(on).lower()}" for name, on in gates.items()),
         }
     )
@@ -341,7 +353,7 @@ def _environment(variables: dict[str, str], setup: ScenarioSetup, endpoint: str)
         instance_poll=timedelta(seconds=setup.instance_poll_seconds),
         registration_timeout=timedelta(seconds=setup.registration_timeout_seconds),
     )
-    return replace(read, settings={CLUSTER: settings})
+    return replace(read, defaults=settings)
 
 
 MINUTE: Final = timedelta(minutes=1)
@@ -354,10 +366,13 @@ Start = Callable[[LambdaFunction, Callable[[], object]], None]
 class QueuePoller:
     """Polls for an event source mapping whose function may pause during a batch."""
 
-    def __init__(self, mapping: EventSourceMapping, clock: Clock, start: Start) -> None:
+    def __init__(
+        self, mapping: EventSourceMapping, clock: Clock, start: Start, record: Callable[[str, str], None]
+    ) -> None:
         self._mapping = mapping
         self._clock = clock
         self._start = start
+        self._record = record
         self.due = mapping.due
 
     def act(self) -> bool:
@@ -365,8 +380,15 @@ class QueuePoller:
         due = self.due()
         if due is None or due > self._clock.now():
             return False
-        self._start(self._mapping.function, self._mapping.act)
+        self._start(self._mapping.function, self._poll)
         return True
+
+    def _poll(self) -> None:
+        function = self._mapping.function
+        stopped = function.stopped
+        self._mapping.act()
+        if function.stopped > stopped:
+            self._record(f"Lambda stopped {function.stopped - stopped} chain(s) of {function.name}", "cloud")
 
 
 class ScheduledInvocations:
@@ -386,8 +408,44 @@ class ScheduledInvocations:
         deliveries = self.account.take_deliveries()
         for delivery in deliveries:
             function = self._functions[delivery.function_arn]
+            if function.is_throttled:
+                continue  # the schedule allows no retry; the next minute sweeps again
             self._start(function, partial(function.invoke, delivery.event))
         return bool(deliveries)
+
+
+class FunctionThrottles:
+    """Throttles functions at the scenario's times. An `Actor`."""
+
+    def __init__(
+        self, throttles: Sequence[FunctionThrottle], functions: Mapping[str, LambdaFunction], clock: Clock
+    ) -> None:
+        self._clock = clock
+        start = clock.now()
+        self._spans = [
+            (functions[f"{t.step.title()}Function"], begins, begins + timedelta(seconds=t.seconds))
+            for t in throttles
+            for begins in [start + timedelta(seconds=t.at_seconds)]
+        ]
+
+    def due(self) -> datetime | None:
+        """Return when the next throttling begins or ends."""
+        now = self._clock.now()
+        return min((at for _, *span in self._spans for at in span if at > now), default=None)
+
+    def act(self) -> bool:
+        """Throttle the functions whose time it is; return False, since messages wait as they did."""
+        now = self._clock.now()
+        throttled = {id(function) for function, begins, ends in self._spans if begins <= now < ends}
+        for function, *_ in self._spans:
+            function.is_throttled = id(function) in throttled
+        return False
+
+    def end(self) -> None:
+        """Throttle no function any more."""
+        for function, *_ in self._spans:
+            function.is_throttled = False
+        self._spans = []
 
 
 class TooManyRunsError(JourneymanError):

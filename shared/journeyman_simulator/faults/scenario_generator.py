@@ -29,6 +29,7 @@ from journeyman_simulator.faults.fault_scenario import (
     Fault,
     FaultKind,
     FaultScenario,
+    FunctionThrottle,
     MessageFault,
     MessageFaultKind,
     NodeChange,
@@ -62,7 +63,7 @@ _LOST_LAUNCHES: Final = 0.1  # of scenarios: the response to a launch is lost
 _STALE_READS: Final = 10  # stale reads of instances, after the first one
 _REPEATED: Final = 0.3  # of faults: the next call of the site also fails
 
-# a pause between two calls; beyond a Lease's expiry; until a message is visible again (90, 150 and 210 s)
+# a pause between two calls; beyond a Lease's expiry; until a message is visible again (65, 125 and 185 s)
 _PAUSES: Final = (0.0, 2.0, 5.0, 20.0, 61.0, 95.0, 155.0, 215.0)
 _TIMEOUTS: Final = (5.0, 20.0, 60.0)
 _STALE_CLUSTER: Final = (1.0, 5.0, 15.0, 30.0)
@@ -283,6 +284,10 @@ def _budget(rng: Random) -> ScenarioBudget:
 
 
 _MORE_EMPTY_THAN_BUDGET: Final = 0.08  # of scenarios: more nodes are empty than a budget allows
+_STOPPED_LOOPS: Final = 0.1  # of scenarios with a sweep: Lambda stops chains of messages
+_THROTTLED: Final = 0.1  # of scenarios
+_MAX_THROTTLES: Final = 3
+_THROTTLE_SECONDS: Final = (15.0, 60.0, 150.0)
 _EDITED_BY_HAND: Final = 0.1  # of scenarios with a sweep: some edits send no event
 _MAX_EDITS: Final = 2
 _SPREAD: Final = 0.2  # of Deployments: over zones
@@ -296,6 +301,7 @@ def with_rare_features(scenario: FaultScenario) -> FaultScenario:
         _with_more_empty_nodes_than_budget,
         _with_manual_edits,
         _with_combined_edits,
+        _with_lambda_limits,
     ):
         scenario = change(scenario)
     return scenario
@@ -351,6 +357,29 @@ def _with_combined_edits(scenario: FaultScenario) -> FaultScenario:
         setup=setup,
         operations=by_time([*scenario.operations, *operations]),
         faults=(*slow, *scenario.faults),
+    )
+
+
+def _with_lambda_limits(scenario: FaultScenario) -> FaultScenario:
+    """Return the scenario with chains of messages that Lambda stops, or with functions that it throttles.
+
+    Without a sweep nothing continues a stopped chain.
+    """
+    rng = Random(f"{scenario.seed}: limits of Lambda")
+    setup = scenario.setup
+    if rng.random() < _STOPPED_LOOPS and setup.sweep:
+        setup = replace(setup, recursive_loops=rng.choice(("Terminate", "Stopped")))
+    if rng.random() < _THROTTLED:
+        setup = replace(setup, throttles=tuple(_throttle(rng) for _ in range(rng.randint(1, _MAX_THROTTLES))))
+    return replace(scenario, setup=setup)
+
+
+def _throttle(rng: Random) -> FunctionThrottle:
+    at = float(rng.randrange(0, LAST_OPERATION_SECONDS, 5))
+    return FunctionThrottle(
+        step=rng.choice(("provision", "terminate", "consolidate", "interrupt", "sweep")),
+        at_seconds=at,
+        seconds=rng.choice(_THROTTLE_SECONDS),
     )
 
 

@@ -111,7 +111,12 @@ class InProcessAccount:
     def _services(self) -> Mapping[str, ServiceOperations]:
         prices = PriceOperations(self.prices, self.time, REGION)
         service = Ec2InstanceOperations(
-            self.instances, self.time, lag_seconds=self._lag_seconds, region=REGION, account=ACCOUNT_ID
+            self.instances,
+            self.time,
+            lag_seconds=self._lag_seconds,
+            region=REGION,
+            account=ACCOUNT_ID,
+            is_reserved=self.reserved_capacity.is_active,
         )
         fleets = SimulatedFleets(
             self.time,

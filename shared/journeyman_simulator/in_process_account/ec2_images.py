@@ -23,7 +23,8 @@ from journeyman_simulator.in_process_account.service_client import (
     to_pairs,
 )
 
-_PARAMETERS_PER_CALL: Final = 10  # ssm:GetParameters
+_PARAMETERS_PER_CALL: Final = 10  # ssm:GetParameters, and a page of ssm:GetParametersByPath
+_PARAMETER_CHARACTERS: Final = 4096
 
 
 class SimulatedImage(Struct, kw_only=True, eq=False):
@@ -76,6 +77,8 @@ class SimulatedImages:
         return {
             "GetParameters": ServiceOperation(self._get_parameters, requires=("Names",)),
             "GetParameter": ServiceOperation(self._get_parameter, requires=("Name",)),
+            "GetParametersByPath": ServiceOperation(self._get_parameters_by_path, requires=("Path",), accepts=PAGING),
+            "PutParameter": ServiceOperation(self._put_parameter, requires=("Name", "Value", "Type")),
         }
 
     def _describe(self, request: ServiceRequest) -> dict[str, Any]:
@@ -113,6 +116,21 @@ class SimulatedImages:
         if request["Name"] not in self.parameters:
             raise ServiceError("ParameterNotFound", f"Parameter {request['Name']} not found.")
         return {"Parameter": _parameter(request["Name"], self.parameters)}
+
+    def _get_parameters_by_path(self, request: ServiceRequest) -> dict[str, Any]:
+        """Return the parameters directly below the path, ten per page."""
+        parent = request["Path"].rstrip("/")
+        names = sorted(name for name in self.parameters if name.rpartition("/")[0] == parent)
+        found = [_parameter(name, self.parameters) for name in names]
+        return paged("Parameters", found, request, _PARAMETERS_PER_CALL)
+
+    def _put_parameter(self, request: ServiceRequest) -> dict[str, Any]:
+        if len(request["Value"]) > _PARAMETER_CHARACTERS:
+            raise ServiceError(
+                "ValidationException", "Standard tier parameters support a maximum parameter value of 4096"
+            )
+        self.parameters[request["Name"]] = request["Value"]
+        return {"Version": 1, "Tier": "Standard"}
 
 
 def _parameter(name: str, parameters: Mapping[str, str]) -> dict[str, Any]:

@@ -82,6 +82,10 @@ class ReservedCapacity:
         """Return how many more instances the reservation has capacity for."""
         return reservation.total - sum(1 for id_ in self._targets() if id_ == reservation.id)
 
+    def is_active(self, id_: str) -> bool:
+        """Whether there is such a reservation, and it has not ended."""
+        return id_ in self.reservations and self.reservations[id_].state == "active"
+
     def check_launch(self, data: JSON, instance_type: str, zone: str, number: int) -> None:
         """Raise ServiceError if the launch template's reservation or placement group does not admit the launch."""
         placement = data.get("Placement") or {}

@@ -206,11 +206,22 @@ class SimulatedInstances(InstanceLifecycle[SimulatedInstance]):
 
 
 class Ec2InstanceOperations:
-    """Implements EC2's operations on instances. DescribeInstances can return an earlier state."""
+    """Implements EC2's operations on instances. DescribeInstances can return an earlier state.
+
+    An instance whose capacity reservation has ended goes on running, on demand.
+    """
 
     def __init__(
-        self, instances: SimulatedInstances, time: ServiceTime, *, lag_seconds: float, region: str, account: str
+        self,
+        instances: SimulatedInstances,
+        time: ServiceTime,
+        *,
+        lag_seconds: float,
+        region: str,
+        account: str,
+        is_reserved: Callable[[str], bool] = bool,
     ) -> None:
+        self._is_reserved = is_reserved
         self._instances = instances
         self._time = time
         self._lag = timedelta(seconds=lag_seconds)
@@ -296,7 +307,7 @@ class Ec2InstanceOperations:
         }
         placement = data.get("Placement") or {}
         response["Placement"] |= {key: placement[key] for key in ("GroupId", "GroupName") if key in placement}
-        if reservation := reservation_of(data):
+        if self._is_reserved(reservation := reservation_of(data)):
             response["CapacityReservationId"] = reservation
         if instance.spot:
             response["InstanceLifecycle"] = "spot"

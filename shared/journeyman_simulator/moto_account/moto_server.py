@@ -43,6 +43,7 @@ from journeyman_simulator.moto_account.moto_events import MotoEventBus, schedule
 from journeyman_simulator.moto_account.moto_extensions import MotoExtension, applied
 from journeyman_simulator.moto_account.moto_fleets import fleet_extensions
 from journeyman_simulator.moto_account.moto_instances import MotoInstances
+from journeyman_simulator.moto_account.moto_permissions import FunctionPermissions
 from journeyman_simulator.moto_account.moto_queues import MotoQueues
 from journeyman_simulator.moto_account.moto_requests import gate_extensions, time_extensions, wire_extensions
 
@@ -95,6 +96,7 @@ class MotoAccount:
         self.bus = MotoEventBus(self.time, region, self.queues.deliver, on_event)
         self.instances = MotoInstances(self.time, self.bus, timing, region=region, account=self.account)
         self.gate = RequestGate(before=self.instances.settle)
+        self.permissions = FunctionPermissions(region, self.account)
         self._port = port
         self._clients: dict[tuple[str, int], Any] = {}
         self._stack = ExitStack()
@@ -127,7 +129,9 @@ class MotoAccount:
         """
         key = (service, max_attempts)
         if key not in self._clients:
-            self._clients[key] = client_for(self.endpoint_url, service, region=self.region, max_attempts=max_attempts)
+            client = client_for(self.endpoint_url, service, region=self.region, max_attempts=max_attempts)
+            self.permissions.watch(client)
+            self._clients[key] = client
         return self._clients[key]
 
     def act(self) -> bool:

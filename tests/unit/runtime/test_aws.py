@@ -113,6 +113,25 @@ def test_node_settings_come_from_describe_cluster(adapters, clients):
     assert (settings.kubernetes_version, settings.service_cidr, settings.ipv6) == ("1.33", "172.20.0.0/16", False)
 
 
+@pytest.mark.parametrize(
+    ("network", "address"),
+    [
+        ({"serviceIpv4Cidr": "10.100.0.0/16", "ipFamily": "ipv4"}, "10.100.0.10"),
+        ({"serviceIpv4Cidr": "192.168.7.0/24", "ipFamily": "ipv4"}, "192.168.7.10"),
+        ({"serviceIpv6Cidr": "fd30:1c53:5f8a::/108", "ipFamily": "ipv6"}, "fd30:1c53:5f8a::a"),
+        ({"serviceIpv4Cidr": "not a CIDR"}, ""),
+        ({}, ""),
+    ],
+)
+def test_cluster_dns_is_the_tenth_address_of_the_service_cidr(network, address):
+    """EKS gives it to the Service kube-dns, whose address Karpenter writes into the kubelet's settings."""
+    facts = {"cluster": {**DESCRIBED, "kubernetesNetworkConfig": network}}
+    eks = SimpleNamespace(describe_cluster=lambda name: facts, meta=SimpleNamespace(region_name="eu-west-1"))
+    adapters = AwsAdapters(read_environment(MINIMAL), clock=VirtualClock(START), clients=lambda _service, _region: eks)
+
+    assert adapters.aws_settings(adapters.environment.clusters["dev"]).cluster_dns == address
+
+
 def test_cluster_role_is_assumed_in_the_clusters_region(clients):
     """Instances are in the cluster's account, queues in the functions' account."""
     role = "arn:aws:iam::111122223333:role/journeyman-ohio"

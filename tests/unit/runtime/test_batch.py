@@ -250,10 +250,57 @@ def test_wrong_setting_acknowledges_the_message(runtime, adapters):
 
 def test_unhandled_interruption_is_never_acknowledged(runtime):
     """EC2 does not repeat it."""
-    step = StepOf(Step.INTERRUPT, fails={"green": ConfigurationError("the role is missing")})
+    error = ConfigurationError("the role is missing")
+    step = StepOf(Step.INTERRUPT, fails={"blue": error, "green": error})
 
     assert run_queue(runtime, step, an_interruption(1)) == ["record-1"]
     assert sorted(cluster for cluster, _ in step.runs) == ["blue", "green"]
+
+
+def test_record_of_several_clusters_is_repeated_for_the_failed_one_only(runtime, adapters):
+    """The other cluster's instances are handled; a redelivery of the record would handle them again, each time."""
+    adapters.owners = {"e1": {"blue": ("i-1",), "green": ("i-2", "i-3")}}
+    step = StepOf(Step.INTERRUPT, fails={"green": KubeUnavailableError("down", status=0, reason="")})
+
+    assert run_queue(runtime, step, an_interruption(1)) == []
+
+    (again,) = adapters.fake_queue.interruptions
+    assert (again.cluster, again.instance_ids, again.kind.value) == ("green", ("i-2", "i-3"), "instance_stopped")
+
+
+def test_record_of_several_clusters_is_redelivered_if_it_cannot_be_repeated(runtime, adapters):
+    """SQS may be down for a moment."""
+    adapters.fake_queue.fails = RateLimitedError("SQS is busy")
+    step = StepOf(Step.INTERRUPT, fails={"green": KubeUnavailableError("down", status=0, reason="")})
+
+    assert run_queue(runtime, step, an_interruption(1)) == ["record-1"]
+
+
+def test_repeated_interruption_is_not_routed_again(runtime, adapters):
+    """It names its cluster, as SQSQueue writes it."""
+    body = {"version": "1", "source": "interruption", "id": "e1", "time": NOW.isoformat(), "cluster": "green"}
+    body |= {"kind": "spot_interrupted", "instanceIds": ["i-2"], "reason": "-"}
+    step = StepOf(Step.INTERRUPT)
+
+    assert run_queue(runtime, step, a_record(1, body=json.dumps(body))) == []
+    assert (step.runs, adapters.looked_up) == ([("green", "e1")], [])
+
+
+@pytest.mark.parametrize("allowed", [12, 240])
+def test_forged_hops_do_not_end_the_chains_of_the_batch(adapters, allowed):
+    """Only the run for the message itself ends its chain; no message of ours has more hops than the limit."""
+    settings = {name: Settings(cluster_name=name, max_hops=allowed) for name in ("blue", "green")}
+    hops = {}
+
+    def step(run, trigger):
+        hops[run.cluster] = trigger.hops
+        return Outcome(step=Step.PROVISION, cluster=run.cluster, status="done")
+
+    step.step = Step.PROVISION
+    records = [a_record(1, hops=10**6), a_record(2, hops=2), a_record(3, "green", hops=1)]
+    assert run_queue(Runtime(settings, adapters), step, *records) == []
+
+    assert hops == {"blue": 2, "green": 2 if allowed == 12 else 1}
 
 
 def test_bug_fails_the_record_and_logs_a_stack_trace(runtime, adapters):
@@ -397,7 +444,11 @@ def test_unreachable_cluster_is_tried_once_per_batch(runtime, adapters):
 
     failed = run_queue(runtime, step, an_interruption(1), an_interruption(2, "i-2"))
 
-    assert failed == ["record-1", "record-2"]
+    assert failed == []
+    assert [(again.cluster, again.id) for again in adapters.fake_queue.interruptions] == [
+        ("blue", "e1"),
+        ("blue", "e2"),
+    ]
     assert sorted(step.runs) == [("blue", "e1"), ("green", "e1"), ("green", "e2")]
     assert [line[1] for line in adapters.lines] == ["no answer"]
 

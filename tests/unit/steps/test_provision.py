@@ -9,6 +9,7 @@ from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STAT
 from journeyman.core.plan import Step
 from journeyman.errors import CloudProviderError, CreateError, NodeClassNotReadyError, RateLimitedError
 from journeyman.ports import ClusterChanged
+from journeyman.steps.context import Memory
 from journeyman.steps.provision import provision
 from journeyman_simulator.kubelet import BOOT, Kubelets
 from tests.helpers.builders import NOW, claim_body, condition, merge, node_class_body, pod_body, pool_body, stamp
@@ -384,14 +385,28 @@ def test_a_quiet_cluster_costs_no_writes(cluster):
     assert outcome.requeues == ()
 
 
-def test_unused_cloud_resources_are_deleted_once_an_hour(cluster):
-    """The first run of a process deletes them, with NodeClasses and NodeClaims as this run has stored them."""
+def test_unused_cloud_resources_are_deleted_once_a_day(cluster):
+    """Also if every run is in a new process; with NodeClasses and NodeClaims as this run has stored them."""
     add_pods(cluster, 1)
     run(cluster)
     assert cluster.cloud.cleanups == [(("default",), (claims(cluster)[0].metadata.name,))]
 
-    for minutes in (1, 58, 1, 30):
-        cluster.clock.advance(minutes * 60)
+    for hours in (1, 22, 1, 12):
+        cluster.clock.advance(hours * 3600)
+        cluster.memory = Memory()
         run(cluster)
     assert len(cluster.cloud.cleanups) == 2
     assert cluster.record.count_of("journeyman_cloud_resources_deleted_total") == 2
+
+
+def test_failed_deletion_of_unused_resources_is_tried_again_a_day_later(cluster):
+    """A missing right must not slow every run down; the log line says which."""
+    cluster.cloud.cleanup_error = CloudProviderError("not allowed: grant iam:ListInstanceProfiles")
+    for _ in range(3):
+        run(cluster)
+    assert len(cluster.cloud.cleanups) == 1
+
+    cluster.cloud.cleanup_error = None
+    cluster.clock.advance(24 * 3600)
+    run(cluster)
+    assert len(cluster.cloud.cleanups) == 2

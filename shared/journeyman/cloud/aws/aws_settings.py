@@ -29,7 +29,7 @@ class AwsSettings(Struct, frozen=True, kw_only=True):
     cluster_ca: str = ""  # base64 PEM, as DescribeCluster gives it
     kubernetes_version: str = "1.34"  # major.minor, selects the AMI aliases
     service_cidr: str = ""  # nodeadm (AL2023) needs it
-    cluster_dns: str = ""  # IP of the kube-dns Service; empty leaves it to the AMI
+    cluster_dns: str = ""  # address of the Service kube-dns; empty leaves it to the AMI
     ipv6: bool = False
     vm_memory_overhead_percent: Fraction = Fraction(75, 1000)  # options.go VM_MEMORY_OVERHEAD_PERCENT
     reserved_enis: int = 0

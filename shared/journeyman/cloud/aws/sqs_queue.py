@@ -19,7 +19,7 @@ from typing import Any, Final
 from journeyman.cloud.aws.aws_errors import translated
 from journeyman.core.plan import Step
 from journeyman.errors import CloudProviderError, ConfigurationError
-from journeyman.ports import Clock, DeadLetter, Message
+from journeyman.ports import Clock, DeadLetter, Interruption, Message
 
 LONGEST_DELAY_SECONDS: Final = 900  # SQS: DelaySeconds
 ENTRIES_PER_CALL: Final = 10  # SQS: SendMessageBatch
@@ -94,6 +94,21 @@ class SQSQueue:
         for batch in _batches(entries):
             with translated("sqs:ChangeMessageVisibility", queue=url):
                 self._sqs.change_message_visibility_batch(QueueUrl=url, Entries=batch)
+
+    def send_interruptions(self, queue: str, interruptions: Sequence[Interruption], delay_seconds: int) -> None:
+        """Send interruptions, each of one cluster, to a standard queue, given by its ARN; deliver them after so many seconds.
+
+        Raises:
+            RateLimitedError, CloudUnavailableError: SQS throttles the calls, or cannot be reached.
+            CloudProviderError: SQS rejected some messages.
+        """
+        entries = [
+            {"Id": str(number), "MessageBody": _interruption_body(interruption), "DelaySeconds": delay_seconds}
+            for number, interruption in enumerate(interruptions)
+        ]
+        refused = [failure for batch in _batches(entries) for failure in self._send_batch(self._url(queue), batch)]
+        if refused:
+            raise _not_sent(refused)
 
     def send_to_dead_letters(self, queue: str, messages: Sequence[DeadLetter]) -> bool:
         """Send messages to the dead-letter queue of a queue, given by its ARN; return False if it has none.
@@ -187,6 +202,23 @@ class SQSQueue:
         with translated("sqs:SendMessage", queue=url):
             reply: Mapping[str, Any] = self._sqs.send_message_batch(QueueUrl=url, Entries=entries)
         return reply
+
+
+def _interruption_body(interruption: Interruption) -> str:
+    """Return the body of a message about instances of one cluster (`journeyman.events.wire_format`)."""
+    body = {
+        "version": "1",
+        "source": "interruption",
+        "id": interruption.id,
+        "time": interruption.time.isoformat(),
+        "cluster": interruption.cluster,
+        "reason": interruption.reason,
+        "kind": interruption.kind.value,
+        "instanceIds": interruption.instance_ids,
+        "account": interruption.account,
+        "region": interruption.region,
+    }
+    return json.dumps(body, separators=(",", ":"))
 
 
 def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:

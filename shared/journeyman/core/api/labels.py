@@ -70,6 +70,9 @@ LAUNCH_RETRY: Final = f"{OWN_GROUP}/launch-retry"  # NodeClaim: "<failures> <RFC
 REBALANCE_RECOMMENDED_AT: Final = f"{OWN_GROUP}/rebalance-recommended-at"  # NodeClaim: when the cloud recommended it
 NODE_MISSING_SINCE: Final = f"{OWN_GROUP}/node-missing-since"  # registered NodeClaim: since when its Node is missing
 RESOLVED_AT: Final = f"{OWN_GROUP}/resolved-at"  # NodeClass: when its status was last compared with the cloud
+CLEANED_UP_AT: Final = (
+    f"{OWN_GROUP}/cleaned-up-at"  # NodeClass: when unused cloud resources of the cluster were deleted
+)
 REGISTRATION_HISTORY: Final = f"{OWN_GROUP}/registration-history"  # NodePool: outcomes of its last four NodeClaims
 
 # Finalizers and taints

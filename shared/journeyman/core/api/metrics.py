@@ -507,6 +507,11 @@ OWN: Final = (
         "Number of sweeps that swept at least one cluster; without one a minute, lost work is not found.",
     ),
     Metric(
+        "journeyman_cluster_register_errors_total",
+        "counter",
+        "Number of parameters of the register of clusters that were skipped, and of failed reads of the register.",
+    ),
+    Metric(
         "journeyman_requeue_chains_ended_total",
         "counter",
         "Number of chains of requeues that reached their limit; the next sweep continued their work.",

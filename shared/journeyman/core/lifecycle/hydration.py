@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -30,9 +31,10 @@ from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODEPOOL, Node, NodeClaim, condition_of, is_true
 from journeyman.core.lifecycle.progress import NodeClaimProgress, with_metadata, with_node
 from journeyman.core.lifecycle.registration import has_unregistered_taint, sync_node, with_owner
-from journeyman.core.plan import Chain, Event, Plan, Requeue, Step, chain_of, claim_ref, node_ref
+from journeyman.core.plan import Chain, Event, PatchObject, Plan, Requeue, Step, chain_of, claim_ref, node_ref
 from journeyman.core.state import NodeClassState, Snapshot, StateNode
 from journeyman.core.state.guard import plan_for_each
+from journeyman.core.state.instances import CloudInstances
 
 
 def is_initialized(claim: NodeClaim) -> bool:
@@ -147,6 +149,47 @@ def restore_provider_ids(stored: Iterable[NodeClaim], snapshot: Snapshot) -> Pla
                 _restored_progress(claim, owner, snapshot.now).chain(requeue, why="its tags name the instance")
             )
     return Plan(chains=tuple(chains))
+
+
+def relabel_unreserved(snapshot: Snapshot, cloud: CloudInstances) -> Plan:
+    """Label the NodeClaims and Nodes of reserved instances as on-demand once their capacity reservation has ended.
+
+    Such an instance goes on running, at the on-demand price, and consolidation must know it.
+
+    Restates: karpenter-provider-aws pkg/controllers/nodeclaim/capacityreservation/controller.go `syncCapacityType`.
+    Differs: only registered NodeClaims, since EC2 may not list the reservation of an instance that it just launched.
+    """
+
+    def decide(state: StateNode) -> Plan:
+        claim, instance = state.claim, cloud.find(state.provider_id)
+        if claim is None or instance is None or not is_true(claim.status.conditions, REGISTERED):
+            return Plan()
+        was_reserved = claim.metadata.labels.get(labels.CAPACITY_TYPE) == labels.RESERVED
+        if (
+            not was_reserved
+            or instance.capacity_type != labels.ON_DEMAND
+            or claim.metadata.deletion_timestamp is not None
+        ):
+            return Plan()
+        why = "its capacity reservation has ended"
+        patches = [PatchObject(ref=claim_ref(claim), patch=_unreserved(claim.metadata.labels), why=why)]
+        if state.node is not None:
+            patch = _unreserved(state.node.metadata.labels)
+            patches.append(PatchObject(ref=node_ref(state.node), patch=patch, why=why))
+        return Plan(chains=(chain_of(f"NodeClaim {claim.metadata.name}", *patches),))
+
+    return plan_for_each(snapshot.state_nodes, decide)
+
+
+_RESERVATION_PREFIX: Final = labels.RESERVATION_ID.removesuffix("id")
+
+
+def _unreserved(present: Mapping[str, str]) -> dict[str, Any]:
+    """Return the merge patch that makes an object's labels those of an on-demand instance."""
+    removed: dict[str, str | None] = dict.fromkeys(
+        key for key in sorted(present) if key.startswith(_RESERVATION_PREFIX)
+    )
+    return {"metadata": {"labels": {labels.CAPACITY_TYPE: labels.ON_DEMAND, **removed}}}
 
 
 def hydrate_nodes(snapshot: Snapshot) -> Plan:

@@ -58,6 +58,10 @@ class RunningInstance(Protocol):
         """The state in EC2's terms: pending, running, stopping, stopped, shutting-down or terminated."""
 
     @property
+    def capacity_type(self) -> str:
+        """The capacity type: on-demand, spot, or reserved while the instance uses a capacity reservation."""
+
+    @property
     def launched_at(self) -> datetime:
         """The launch time."""
 

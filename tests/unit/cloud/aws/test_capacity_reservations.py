@@ -100,6 +100,17 @@ def test_launch_uses_the_reservation_until_it_is_used_up(aws, provider, resolved
     assert refused.unavailable == (("m5.large", ZONE, "reserved"),)
 
 
+def test_instance_is_on_demand_once_its_reservation_has_ended(aws, provider, resolved, launch, clock):
+    """EC2 does not end it; the terminate step labels its NodeClaim and Node anew (`relabel_unreserved`)."""
+    one = aws.reserved_capacity.reserve("m5.large", ZONE, 1)
+    node_class = resolved(capacityReservationSelectorTerms=[{"id": one.id}])
+    launch(launching_claim("a", clock.now(), capacity_type="reserved", reservation=one.id), node_class)
+    assert [instance.capacity_type for instance in provider.list()] == ["reserved"]
+
+    one.state = "expired"
+    assert [instance.capacity_type for instance in provider.list()] == ["on-demand"]
+
+
 def test_adopted_instance_keeps_the_labels_of_its_reservation(aws, resolved, launch, clock):
     """The first launch succeeded, but its result was lost."""
     one = aws.reserved_capacity.reserve("m5.large", ZONE, 1)

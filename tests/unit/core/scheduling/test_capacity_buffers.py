@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.api.capacity_buffer import CapacityBuffer
+from journeyman.core.api.capacity_buffer import CapacityBuffer, CapacityBufferSpec
 from journeyman.core.api.model import parse
 from journeyman.core.api.objects import CAPACITY_BUFFER
 from journeyman.core.api.workloads import PodTemplate, Workload
@@ -38,6 +38,7 @@ from tests.helpers.builders import (
     merge,
     pod_body,
 )
+from tests.unit.cloud.aws.test_every_field_has_an_effect import field_paths
 
 
 def template(*, cpu="1", memory="1Gi", **changes):
@@ -298,3 +299,34 @@ def test_a_virtual_pod_may_select_a_host_name(where, on):
     assert len(results.new_claims) == (on == "claim")
     assert not any(r.key == labels.HOSTNAME for claim in results.new_claims for r in claim.requirements)
     assert bool(results.pod_errors) == (on is None)
+
+
+# the change of each field of a CapacityBuffer, whose spec has the fields before
+FIELDS = {
+    "provisioningStrategy": ({**OF_SHAPE, "replicas": 2}, {"provisioningStrategy": "example.com/other"}),
+    "podTemplateRef.name": ({**OF_SHAPE, "replicas": 2}, {"podTemplateRef": {"name": "missing"}}),
+    "scalableRef.apiGroup": (
+        {**OF_WEB, "replicas": 2},
+        {"scalableRef": {**OF_WEB["scalableRef"], "apiGroup": "other"}},
+    ),
+    "scalableRef.kind": ({**OF_WEB, "replicas": 2}, {"scalableRef": {**OF_WEB["scalableRef"], "kind": "StatefulSet"}}),
+    "scalableRef.name": ({**OF_WEB, "replicas": 2}, {"scalableRef": {**OF_WEB["scalableRef"], "name": "missing"}}),
+    "replicas": ({**OF_SHAPE, "replicas": 2}, {"replicas": 3}),
+    "percentage": ({**OF_WEB, "percentage": 20}, {"percentage": 50}),
+    "limits": ({**OF_SHAPE, "replicas": 2}, {"limits": {"cpu": "1"}}),
+}
+
+
+def test_every_field_of_a_capacity_buffer_is_listed():
+    """A new field needs an effect, and a line in FIELDS."""
+    assert set(FIELDS) == set(field_paths(CapacityBufferSpec))
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_every_field_of_a_capacity_buffer_changes_its_virtual_pods(field):
+    """No field is accepted and ignored."""
+    before, change = FIELDS[field]
+    plain, changed = (resolve_buffers([a_buffer(**spec)], workloads()) for spec in (before, {**before, **change}))
+
+    assert plain
+    assert [(b.replicas, b.reason) for b in plain] != [(b.replicas, b.reason) for b in changed]

@@ -1,0 +1,364 @@
+"""Decides by IAM policies whether a role may make a call, and says which rights a call needs.
+
+AWS denies a call unless a statement of the role's policies allows each right that it needs, and none denies it. Which rights
+those are is in the service authorization reference: CreateFleet needs `ec2:RunInstances` on everything that it launches,
+`ec2:CreateTags` on everything that it tags, and `iam:PassRole` on the role in the launch template's instance profile.
+
+Restates: IAM user guide, "Policy evaluation logic"; service authorization reference of EC2, IAM, SSM, SQS, EKS, Pricing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, Protocol
+
+from msgspec import Struct
+
+from journeyman_simulator.cloud_rules.fleet_allocation import tags_by_resource
+from journeyman_simulator.cloud_rules.service_errors import NotSimulatedError
+
+JSON = Mapping[str, Any]
+Tags = Mapping[str, str]
+ConditionValues = Mapping[str, tuple[str, ...]]
+"""The values of condition keys."""
+PASSED_TO: Final = "ec2.amazonaws.com"
+
+
+class NeededRight(Struct, frozen=True, kw_only=True):
+    """An action on a resource, with the values of condition keys that its request has."""
+
+    action: str
+    resource: str
+    context: ConditionValues
+
+    def __str__(self) -> str:
+        return f"{self.action} on {self.resource}"
+
+
+class PolicyStatement(Struct, frozen=True, kw_only=True):
+    """One statement of a policy."""
+
+    policy: str
+    name: str
+    allows: bool
+    actions: tuple[str, ...]
+    resources: tuple[str, ...]
+    conditions: Mapping[str, Mapping[str, tuple[str, ...]]]
+
+    def matches(self, right: NeededRight) -> bool:
+        """Whether the statement applies to the right. Raises NotSimulatedError for an unknown condition operator."""
+        if not any(_like(pattern.lower(), right.action.lower()) for pattern in self.actions):
+            return False
+        if not any(_like(pattern, right.resource) for pattern in self.resources):
+            return False
+        return all(
+            _holds(operator, right.context.get(key, ()), values)
+            for operator, by_key in self.conditions.items()
+            for key, values in by_key.items()
+        )
+
+
+class GrantedRight(Struct, frozen=True, order=True):
+    """An action that a statement of a policy allows."""
+
+    policy: str
+    statement: str
+    action: str
+
+    def __str__(self) -> str:
+        return f"{self.policy} {self.statement} {self.action}"
+
+
+def read_statements(policy: str, document: JSON) -> tuple[PolicyStatement, ...]:
+    """Return the statements of a policy document, whose intrinsic functions are evaluated."""
+    return tuple(
+        PolicyStatement(
+            policy=policy,
+            name=str(statement.get("Sid") or number),
+            allows=statement["Effect"] == "Allow",
+            actions=_texts(statement["Action"]),
+            resources=_texts(statement["Resource"]),
+            conditions={
+                operator: {key: _texts(values) for key, values in by_key.items()}
+                for operator, by_key in (statement.get("Condition") or {}).items()
+            },
+        )
+        for number, statement in enumerate(_listed(document["Statement"]))
+    )
+
+
+def allowing_statement(statements: Iterable[PolicyStatement], right: NeededRight) -> PolicyStatement | None:
+    """Return the first statement that allows the right; None if none does, or if one denies it."""
+    matching = [statement for statement in statements if statement.matches(right)]
+    if any(not statement.allows for statement in matching):
+        return None
+    return next(iter(matching), None)
+
+
+def granted_rights(statements: Iterable[PolicyStatement]) -> frozenset[GrantedRight]:
+    """Return every action that the statements allow."""
+    return frozenset(GrantedRight(s.policy, s.name, action) for s in statements if s.allows for action in s.actions)
+
+
+def right_of(statement: PolicyStatement, right: NeededRight) -> GrantedRight:
+    """Return the action of a statement that allows a right."""
+    action = next(a for a in statement.actions if _like(a.lower(), right.action.lower()))
+    return GrantedRight(statement.policy, statement.name, action)
+
+
+def _holds(operator: str, present: Sequence[str], wanted: Sequence[str]) -> bool:
+    if operator in {"StringEquals", "ForAnyValue:StringEquals"}:
+        return any(value in wanted for value in present)
+    if operator == "ForAllValues:StringEquals":
+        return all(value in wanted for value in present)
+    if operator in {"StringLike", "ArnLike", "ArnEquals"}:
+        return any(_like(pattern, value) for pattern in wanted for value in present)
+    raise NotSimulatedError(f"the simulation does not support the condition operator {operator}")
+
+
+def _like(pattern: str, text: str) -> bool:
+    return _pattern(pattern).fullmatch(text) is not None
+
+
+@cache
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(re.escape(text).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
+
+
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(str(one) for one in _listed(value))
+
+
+# --- the rights that a call needs
+
+
+class TaggedResource(Struct, frozen=True, kw_only=True):
+    """What IAM sees of an existing resource: its ARN and its tags."""
+
+    arn: str
+    tags: Tags
+
+
+class TaggedTemplate(Struct, frozen=True, kw_only=True):
+    """What IAM sees of a launch template: itself, its data, and the role in its instance profile."""
+
+    resource: TaggedResource
+    data: JSON
+    passed_role: str
+
+
+class ResourceLookup(Protocol):
+    """Finds existing resources of an account; None for one that does not exist, whose call fails for that reason."""
+
+    region: str
+    account: str
+
+    def instance(self, instance_id: str) -> TaggedResource | None:
+        """Return an instance."""
+        ...
+
+    def launch_template(self, name: str) -> TaggedTemplate | None:
+        """Return a launch template."""
+        ...
+
+    def instance_profile(self, name: str) -> TaggedResource | None:
+        """Return an instance profile."""
+        ...
+
+    def role_arn(self, name: str) -> str:
+        """Return the ARN of a role."""
+        ...
+
+
+def needed_rights(service: str, operation: str, parameters: JSON, account: ResourceLookup) -> tuple[NeededRight, ...]:
+    """Return the rights that a call needs.
+
+    Args:
+        service: boto3's name of the service.
+        operation: AWS's name of the operation.
+        parameters: The parameters of the call.
+        account: The account in which the call is made.
+
+    Raises:
+        NotSimulatedError: The rights of the operation are not known here.
+    """
+    call = _Call(service, operation, parameters, account)
+    if service == "ec2" and operation.startswith("Describe"):
+        return (call.right("*"),)
+    if (service, operation) not in _RIGHTS:
+        raise NotSimulatedError(f"the simulation does not know which rights {service}:{operation} needs")
+    return tuple(_RIGHTS[service, operation](call))
+
+
+class _Call(Struct, frozen=True):
+    service: str
+    operation: str
+    parameters: JSON
+    account: ResourceLookup
+
+    def right(self, resource: str, action: str = "", context: ConditionValues | None = None) -> NeededRight:
+        """Return a right on a resource; `context` has the values of condition keys."""
+        given = {"aws:RequestedRegion": (self.account.region,), **(context or {})}
+        return NeededRight(action=action or f"{self.service}:{self.operation}", resource=resource, context=given)
+
+    def on(self, found: TaggedResource | None, action: str = "") -> Iterator[NeededRight]:
+        """Yield the right on an existing resource."""
+        if found is not None:
+            yield self.right(found.arn, action, _tag_keys("ResourceTag", found.tags))
+
+    def arn(self, service: str, resource: str, *, region: bool = True, account: bool = True) -> str:
+        place = self.account.region if region else ""
+        return f"arn:aws:{service}:{place}:{self.account.account if account else ''}:{resource}"
+
+    def passing(self, role_arn: str) -> NeededRight:
+        return self.right(role_arn, "iam:PassRole", {"iam:PassedToService": (PASSED_TO,)})
+
+
+def _tag_keys(key: str, tags: Tags) -> ConditionValues:
+    by_key: dict[str, tuple[str, ...]] = {f"aws:{key}/{name}": (value,) for name, value in tags.items()}
+    return {**by_key, "aws:TagKeys": tuple(tags)} if key == "RequestTag" else by_key
+
+
+def _create_fleet(call: _Call) -> Iterator[NeededRight]:
+    """Yield the rights on the fleet, on what its launch templates name, and on what they create."""
+    tags = tags_by_resource(call.parameters.get("TagSpecifications") or ())
+    fleet, fleet_tags = call.arn("ec2", "fleet/*"), tags.get("fleet", {})
+    yield call.right(fleet, context=_tag_keys("RequestTag", fleet_tags))
+    yield from _tagging(call, fleet, fleet_tags)
+    for config in call.parameters["LaunchTemplateConfigs"]:
+        template = call.account.launch_template(config["LaunchTemplateSpecification"]["LaunchTemplateName"])
+        if template is None:
+            continue
+        created = {**tags_by_resource(template.data.get("TagSpecifications") or ()), **tags}
+        created = {call.arn("ec2", f"{kind}/*"): own for kind, own in created.items() if kind != "fleet"}
+        for action in ("ec2:CreateFleet", "ec2:RunInstances"):
+            yield from call.on(template.resource, action)
+            yield from (call.right(arn, action) for arn in _used(call, template.data, config["Overrides"]))
+            yield from (call.right(arn, action, _tag_keys("RequestTag", own)) for arn, own in created.items())
+        for arn, own in created.items():
+            yield from _tagging(call, arn, own, "RunInstances")
+        if template.passed_role:
+            yield call.passing(template.passed_role)
+
+
+def _used(call: _Call, data: JSON, overrides: Iterable[JSON]) -> Iterator[str]:
+    """Yield the ARNs of what a launch uses: images, subnets, security groups, snapshots, reservation, placement group."""
+    for override in overrides:
+        yield call.arn("ec2", f"image/{override.get('ImageId') or data.get('ImageId')}", account=False)
+        yield call.arn("ec2", f"subnet/{override['SubnetId']}")
+    for interface in data.get("NetworkInterfaces") or ():
+        yield from (call.arn("ec2", f"security-group/{group}") for group in interface.get("Groups") or ())
+    for mapping in data.get("BlockDeviceMappings") or ():
+        if snapshot := (mapping.get("Ebs") or {}).get("SnapshotId"):
+            yield call.arn("ec2", f"snapshot/{snapshot}", account=False)
+    reservation = (data.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
+    if "CapacityReservationId" in reservation:
+        yield call.arn("ec2", f"capacity-reservation/{reservation['CapacityReservationId']}")
+    placement = data.get("Placement") or {}
+    if group := placement.get("GroupId") or placement.get("GroupName"):
+        yield call.arn("ec2", f"placement-group/{group}")
+
+
+def _tagging(call: _Call, arn: str, tags: Tags, created_by: str = "") -> Iterator[NeededRight]:
+    """Yield the right to tag a resource while a call creates it."""
+    if tags:
+        context = {**_tag_keys("RequestTag", tags), "ec2:CreateAction": (created_by or call.operation,)}
+        yield call.right(arn, "ec2:CreateTags", context)
+
+
+def _create_launch_template(call: _Call) -> Iterator[NeededRight]:
+    arn = call.arn("ec2", "launch-template/*")
+    tags = tags_by_resource(call.parameters.get("TagSpecifications") or ()).get("launch-template", {})
+    yield call.right(arn, context=_tag_keys("RequestTag", tags))
+    yield from _tagging(call, arn, tags)
+
+
+def _delete_launch_template(call: _Call) -> Iterator[NeededRight]:
+    template = call.account.launch_template(call.parameters["LaunchTemplateName"])
+    return call.on(template.resource if template else None)
+
+
+def _terminate_instances(call: _Call) -> Iterator[NeededRight]:
+    for instance_id in call.parameters["InstanceIds"]:
+        yield from call.on(call.account.instance(instance_id))
+
+
+def _create_instance_profile(call: _Call) -> Iterator[NeededRight]:
+    arn = _profile_arn(call, call.parameters.get("Path", "/"))
+    tags = {tag["Key"]: tag["Value"] for tag in call.parameters.get("Tags") or ()}
+    yield call.right(arn, context=_tag_keys("RequestTag", tags))
+    if tags:
+        yield call.right(arn, "iam:TagInstanceProfile", _tag_keys("RequestTag", tags))
+
+
+def _on_profile(call: _Call) -> Iterator[NeededRight]:
+    return call.on(call.account.instance_profile(call.parameters["InstanceProfileName"]))
+
+
+def _add_role(call: _Call) -> Iterator[NeededRight]:
+    yield from _on_profile(call)
+    yield call.passing(call.account.role_arn(call.parameters["RoleName"]))
+
+
+def _get_profile(call: _Call) -> Iterator[NeededRight]:
+    """Yield the right to read a profile, which is needed also if there is none."""
+    found = call.account.instance_profile(call.parameters["InstanceProfileName"])
+    yield call.right(found.arn if found else _profile_arn(call, "/"))
+
+
+def _profile_arn(call: _Call, path: str) -> str:
+    return call.arn("iam", f"instance-profile{path}{call.parameters['InstanceProfileName']}", region=False)
+
+
+def _on_everything(call: _Call) -> Iterator[NeededRight]:
+    yield call.right("*")
+
+
+def _get_parameters(call: _Call) -> Iterator[NeededRight]:
+    for name in call.parameters["Names"]:
+        # AWS's public parameters belong to no account
+        yield call.right(call.arn("ssm", f"parameter/{name.lstrip('/')}", account=not name.startswith("/aws/")))
+
+
+def _get_parameters_by_path(call: _Call) -> Iterator[NeededRight]:
+    yield call.right(call.arn("ssm", f"parameter/{call.parameters['Path'].strip('/')}"))
+
+
+def _describe_cluster(call: _Call) -> Iterator[NeededRight]:
+    yield call.right(call.arn("eks", f"cluster/{call.parameters['name']}"))
+
+
+def _on_queue(action: str) -> Callable[[_Call], Iterator[NeededRight]]:
+    def rights(call: _Call) -> Iterator[NeededRight]:
+        yield call.right(call.arn("sqs", call.parameters["QueueUrl"].rpartition("/")[2]), f"sqs:{action}")
+
+    return rights
+
+
+_RIGHTS: Final[Mapping[tuple[str, str], Callable[[_Call], Iterator[NeededRight]]]] = {
+    ("ec2", "CreateFleet"): _create_fleet,
+    ("ec2", "CreateLaunchTemplate"): _create_launch_template,
+    ("ec2", "DeleteLaunchTemplate"): _delete_launch_template,
+    ("ec2", "TerminateInstances"): _terminate_instances,
+    ("iam", "CreateInstanceProfile"): _create_instance_profile,
+    ("iam", "AddRoleToInstanceProfile"): _add_role,
+    ("iam", "RemoveRoleFromInstanceProfile"): _on_profile,
+    ("iam", "DeleteInstanceProfile"): _on_profile,
+    ("iam", "GetInstanceProfile"): _get_profile,
+    ("iam", "ListInstanceProfiles"): _on_everything,
+    ("ssm", "GetParameters"): _get_parameters,
+    ("ssm", "GetParametersByPath"): _get_parameters_by_path,
+    ("pricing", "GetProducts"): _on_everything,
+    ("eks", "DescribeCluster"): _describe_cluster,
+    # one action covers a single message and a batch
+    ("sqs", "SendMessage"): _on_queue("SendMessage"),
+    ("sqs", "SendMessageBatch"): _on_queue("SendMessage"),
+    ("sqs", "ChangeMessageVisibilityBatch"): _on_queue("ChangeMessageVisibility"),
+    ("sqs", "GetQueueAttributes"): _on_queue("GetQueueAttributes"),
+}
