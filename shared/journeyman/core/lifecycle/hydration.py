@@ -156,7 +156,7 @@ def relabel_unreserved(snapshot: Snapshot, cloud: CloudInstances) -> Plan:
 
     Such an instance goes on running, at the on-demand price, and consolidation must know it.
 
-    Restates: karpenter-provider-aws pkg/controllers/nodeclaim/capacityreservation/controller.go `syncCapacityType`.
+    Restates: karpenter-provider-aws pkg/controllers/capacityreservation/capacitytype/controller.go `syncCapacityType`.
     Differs: only registered NodeClaims, since EC2 may not list the reservation of an instance that it just launched.
     """
 
