@@ -1,7 +1,7 @@
 """Hostile objects of every kind that a step reads, as JSON, drawn by seed: an API server admits them, but no user would mean them.
 
-The fields are those of the product's Structs; each is set or missing, and its values are extremes: amounts up to 10^99 and down to
-10^-99, durations of 400 digits, times from the year 1 to 9999, long and non-ASCII texts, wide lists, contradictory selectors. Kinds
+The fields are those of the product's Structs; each is set or missing, and its values are extremes: amounts up to 10^3000 and down to
+10^-999, durations of 400 digits, times from the year 1 to 9999, long and non-ASCII texts, wide lists, contradictory selectors. Kinds
 that are validated by models are drawn from bodies with the same extremes.
 
 They do no harm that Kubernetes allows: selectors reach only their own namespace, DaemonSets are small or beyond any node, and
@@ -33,9 +33,40 @@ HUGE_AMOUNTS = (
     "9223372036854775808",
     "1e19",
     "7E",
+    "1e999",
+    "9" * 3000,
 )
-TINY_AMOUNTS = ("0", "1n", "1e-99", "0.0000000001", "1u", "1m", ".5", "100m", "1", "1Ki", "1.5Gi", "1e3", "0.1")
-DURATIONS = ("0s", "1s", "1h", "2562047h", "2562048h", "99999999h", "9" * 60 + "h", "1m1m1m", "720h", "Never", "3h10s")
+TINY_AMOUNTS = (
+    "0",
+    "1n",
+    "1e-99",
+    "1e-999",
+    "0.0000000001",
+    "1u",
+    "1m",
+    ".5",
+    "100m",
+    "1",
+    "1Ki",
+    "1.5Gi",
+    "1e3",
+    "0.1",
+)
+DURATIONS = (
+    "0s",
+    "1s",
+    "1h",
+    "2562047h",
+    "2562048h",
+    "99999999h",
+    "9" * 60 + "h",
+    "9" * 5000 + "h",
+    "0" * 5000 + "1h",
+    "1m1m1m",
+    "720h",
+    "Never",
+    "3h10s",
+)
 GO_DURATIONS = (
     "true",
     "false",
