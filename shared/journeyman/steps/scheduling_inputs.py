@@ -13,7 +13,7 @@ from journeyman.core.api.objects import NodeClaim, Resource
 from journeyman.core.catalogue import Catalogue, InstanceType, without_unavailable
 from journeyman.core.plan import Failure
 from journeyman.core.scheduling.node_overlays import apply_overlays
-from journeyman.core.scheduling.results import CachedResults
+from journeyman.core.scheduling.results import UNLIMITED, CachedResults
 from journeyman.core.state import InstanceStatus, NodeClassState, RepairPolicy, Snapshot
 from journeyman.errors import CloudProviderError, InvariantError
 from journeyman.ports import Instance, Prices, Trigger
@@ -64,6 +64,7 @@ class StepInputs(Struct, frozen=True, kw_only=True):
     cleanup_due: bool = False  # unused cloud resources are to be deleted
     repair_policies: tuple[RepairPolicy, ...] = ()
     failures: tuple[Failure, ...] = ()  # of reads that the step can do without
+    effort: int = UNLIMITED  # of one pass of the scheduler (`RunContext.effort`)
 
     @property
     def catalogued(self) -> SchedulingInputs:

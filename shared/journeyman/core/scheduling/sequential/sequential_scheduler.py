@@ -129,6 +129,11 @@ class SequentialScheduler:
         for node in solution.new_nodes:
             self._resume(node)
 
+    @property
+    def size(self) -> int:
+        """The number of candidate nodes, existing and planned."""
+        return self._candidates.size
+
     def _constraints_of(self, row: int) -> tuple[PodConstraints, ...]:
         """Return the constraints of a row's pods, one entry per term, in the order in which they are tried."""
         found = self._constraints.get(row)
@@ -460,4 +465,8 @@ def _by_row(pods: Mapping[int, int]) -> tuple[RowPods, ...]:
 
 
 def _conflict(ports: Collection[HostPort], others: Collection[HostPort]) -> bool:
-    return any(port.conflicts(other) for port in ports for other in others)
+    if not ports or not others:
+        return False
+    numbers = {(port.port, port.protocol) for port in ports}
+    rivals = [other for other in others if (other.port, other.protocol) in numbers]
+    return any(port.conflicts(other) for port in ports for other in rivals)
