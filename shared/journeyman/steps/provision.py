@@ -270,7 +270,7 @@ def _report_defects(snapshot: Snapshot, verified: VerifiedResults) -> Plan:
     if _may_lose_their_node(snapshot, verified.results):
         reason = "kube-scheduler may have bound others to the nodes that pods were planned for"
         requeues.append(Requeue(step=Step.PROVISION, at=snapshot.now + RECHECK_EXISTING_AFTER, reason=reason))
-    if verified.results.pod_errors and not verified.results.is_complete:
+    if verified.results.pod_errors and verified.results.is_truncated:
         reason = "the scheduler's time did not suffice for all pods"
         requeues.append(Requeue(step=Step.PROVISION, at=snapshot.now + RETRY_UNREACHED_AFTER, reason=reason))
     if at := next_offering_retry(snapshot, verified.results):

@@ -423,17 +423,19 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
         """The pods' `namespace/name`, in queue order."""
         return tuple(pod.key for pod in self.pods)
 
-    def work(self, node_pools: int) -> int:
-        """Return the effort that one plan takes for its constraints: its terms in each NodePool, and its topology rules."""
+    def work(self, node_pools: int, nodes: int = 0) -> int:
+        """Return the effort of one plan for its constraints: terms in each NodePool and on existing nodes, topology rules."""
         terms = len(self.terms) * len(self.volume_terms)
         values = sum(1 + len(r.values) // 8 for term in self.terms for r in term.values()) * len(self.volume_terms)
         rules = len(self.spreads) + len(self.affinities) + len(self.anti_affinities)
-        return _PER_ROW + (_PER_TERM * terms + values) * max(node_pools, 1) + rules * (_PER_RULE + 3 * terms)
+        places = node_pools + nodes // _NODES_PER_POOL + 1
+        return _PER_ROW + (_PER_TERM * terms + values) * places + rules * (_PER_RULE + 3 * terms)
 
 
 # Effort of a plan, measured in microseconds and rounded.
 _PER_ROW: Final = 20
-_PER_TERM: Final = 60
+_PER_TERM: Final = 50
+_NODES_PER_POOL: Final = 500  # the existing nodes that a term is compared with in the time of one NodePool
 _PER_RULE: Final = 20
 
 

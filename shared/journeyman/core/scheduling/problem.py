@@ -283,10 +283,12 @@ def prepare_task(
         claims_of=claims.read if claims is not None else None,
         effort=effort,
     )
-    work = [cls.work(len(inputs.templates)) for cls in classes]
+    nodes = len(selection.nodes)
+    work = [cls.work(len(inputs.templates), nodes) for cls in classes]
     effort.spend(sum(n * min(cls.preferences.count + 1, MAX_LEVELS) for n, cls in zip(work, classes, strict=True)))
     relaxation = _RelaxationRows.of(classes, inputs)
-    effort.spend(_table_size(relaxation.rows) // _CELLS_PER_UNIT)
+    work_of_rows = _work(relaxation.rows, len(inputs.templates), nodes)
+    effort.spend(sum(work_of_rows) + _table_size(relaxation.rows) // _CELLS_PER_UNIT)
     axes = tuple(sorted({PODS}.union(*(c.requests for c in classes), *(d.requests for d in inputs.daemons))))
     used_ports = inventory.used_ports(selection) if any(cls.ports for cls in classes) else frozenset()
     caps = host_constraints_of(relaxation.rows, repelled, used_ports)
@@ -307,7 +309,7 @@ def prepare_task(
         host_constraints=caps,
         shapes=tuple(shapes),
         shape_of_row=shape_of_row,
-        work=_work(relaxation.rows, len(inputs.templates)),
+        work=work_of_rows,
         effort=effort,
         devices=_devices(inputs, claims, classes, existing, rescheduled),
     )
@@ -333,7 +335,7 @@ def _table_size(rows: Sequence[PodClass]) -> int:
     return len(rows) * (len(rules) + len({port for row in rows for port in row.ports}))
 
 
-def _work(rows: Sequence[PodClass], node_pools: int) -> tuple[int, ...]:
+def _work(rows: Sequence[PodClass], node_pools: int, nodes: int) -> tuple[int, ...]:
     """Return the effort of a plan by row.
 
     A group whose selector names no single value is compared with all distinct labels; this counts for its first row.
@@ -345,7 +347,7 @@ def _work(rows: Sequence[PodClass], node_pools: int) -> tuple[int, ...]:
         groups = {g.id: g for g in (*(s.group for s in row.spreads), *row.affinities, *row.anti_affinities)}
         new = [group for group_id, group in groups.items() if group_id not in known and not group.has_exact_label]
         known.update(groups)
-        work.append(row.work(node_pools) + _PER_COMPARISON * len(new) * distinct_labels)
+        work.append(row.work(node_pools, nodes) + _PER_COMPARISON * len(new) * distinct_labels)
     return tuple(work)
 
 

@@ -114,7 +114,7 @@ class Results(Struct, frozen=True, kw_only=True):
     no new node, or the bound is not wanted). `devices` are by node name the devices on existing nodes for the planned pods'
     ResourceClaims, including claims that they share with bound pods. `warnings` has by NodePool its invalid annotations,
     which are ignored; `pod_warnings` what is simplified of pods with very many preferences, by one key for equal pods.
-    Results that are not `is_complete` have used up their effort: another pass may schedule more pods, or for less.
+    Results that are `is_truncated` have used up their effort: another pass may schedule more pods, or for less.
     """
 
     new_claims: tuple[PlannedClaim, ...] = ()
@@ -127,7 +127,7 @@ class Results(Struct, frozen=True, kw_only=True):
     pod_warnings: Mapping[str, str] = field(default_factory=dict)
     skipped: tuple[SkippedObject, ...] = ()  # DaemonSets and nodes that cannot be evaluated
     devices: Mapping[str, tuple[PlannedDevice, ...]] = field(default_factory=dict)
-    is_complete: bool = True
+    is_truncated: bool = False
 
     @property
     def gap(self) -> float:
@@ -241,8 +241,8 @@ class CachedResults(Struct, frozen=True, eq=False):
         return self if version.is_same(self.version) else CachedResults(version)
 
     def with_results(self, results: Mapping[ProblemKey, Results]) -> CachedResults:
-        """Return a copy with further results, without those that are not complete."""
-        complete = {problem: found for problem, found in results.items() if found.is_complete}
+        """Return a copy with further results, without those that are truncated."""
+        complete = {problem: found for problem, found in results.items() if not found.is_truncated}
         return CachedResults(self.version, {**self.by_problem, **complete}) if complete else self
 
 

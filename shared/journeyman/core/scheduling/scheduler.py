@@ -146,7 +146,7 @@ class Scheduler:
             if not unreached:
                 return results
             errors = dict(sorted({**results.pod_errors, **unreached}.items()))
-            return replace(results, pod_errors=errors, is_complete=False)
+            return replace(results, pod_errors=errors, is_truncated=True)
 
     def _cheapest(self, pods: Sequence[Pod], most: int) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
         """Return the pods that take least effort, oldest first if equal, as far as `most` suffices; and the others."""
@@ -195,7 +195,7 @@ class Scheduler:
             ),
             skipped=self._inputs.skipped,
             devices=plan.devices,
-            is_complete=effort.left > 0,
+            is_truncated=not effort.left,
         )
 
     @property
