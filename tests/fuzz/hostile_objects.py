@@ -157,6 +157,20 @@ ANNOTATIONS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+ODD_METADATA = (
+    ("creationTimestamp", "10000-01-01T00:00:00Z"),
+    ("creationTimestamp", "0000-01-01T00:00:00Z"),
+    ("creationTimestamp", None),
+    ("generation", None),
+    ("generation", "x"),
+    ("annotations", None),
+    ("annotations", {"a": None}),
+    ("finalizers", None),
+    ("labels", None),
+)
+"""Of custom resources, which are read as JSON: what no Go type checks anew, or what a later version may hold."""
+
+
 class HostileObjects:
     """Draws hostile objects; the same seed draws the same ones."""
 
@@ -330,6 +344,9 @@ class HostileObjects:
         )  # fmt: skip
         api_version, kind, body = self._dice.choice(kinds)
         metadata = {**self._metadata(), **({"namespace": NAMESPACE} if kind == "CapacityBuffer" else {})}
+        if self._rarely():
+            name, value = self._dice.choice(ODD_METADATA)
+            metadata[name] = value
         yield {"apiVersion": api_version, "kind": kind, "metadata": metadata, **self._damaged(body)}
 
     def _other(self) -> Iterator[dict[str, Any]]:
@@ -345,6 +362,7 @@ class HostileObjects:
             dra.RESOURCE_CLAIM,
             dra.RESOURCE_SLICE,
             workloads.POD_TEMPLATE,
+            workloads.DEPLOYMENT,
             workloads.REPLICA_SET,
             workloads.SERVICE,
         )

@@ -53,7 +53,7 @@ from journeyman.core.plan import (
 )
 from journeyman.core.scheduling.capacity_buffers import without_virtual_pods
 from journeyman.core.scheduling.results import CachedResults, PlannedClaim, ProblemKey, Results
-from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
+from journeyman.core.scheduling.scheduler import pods_to_schedule, select_pods, solve
 from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import report_skipped
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_virtual_pod
@@ -178,6 +178,7 @@ def _schedule(inputs: StepInputs) -> ScheduledPlan:
     nominatable = NominatablePods.of(snapshot, enabled=_lifecycle_options(inputs).max_nominations > 0)
     plan = merge_plans(
         (
+            report_skipped(select_pods(snapshot)[1]),
             _explain(snapshot, without_virtual_pods(results, pods)),
             reconcile_capacity_buffers(snapshot, results),
             _report_defects(snapshot, verified),

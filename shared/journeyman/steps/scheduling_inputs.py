@@ -15,10 +15,12 @@ from journeyman.core.plan import Failure
 from journeyman.core.scheduling.node_overlays import apply_overlays
 from journeyman.core.scheduling.results import UNLIMITED, CachedResults
 from journeyman.core.state import InstanceStatus, NodeClassState, RepairPolicy, Snapshot
+from journeyman.core.state.guard import report_skipped
 from journeyman.errors import CloudProviderError, InvariantError
 from journeyman.ports import Instance, Prices, Trigger
 from journeyman.steps.actions import WrittenObjects
 from journeyman.steps.context import RunContext, Settings
+from journeyman.steps.recorder import emit_reports
 
 
 class SchedulingInputs(Struct, frozen=True, kw_only=True):
@@ -108,6 +110,7 @@ def scheduling_inputs_of(run: RunContext, snapshot: Snapshot) -> SchedulingInput
         overlaid = apply_overlays(snapshot.node_pools, without_overlays, snapshot.node_overlays)
         memory.catalogue, memory.overlay_conflicts = overlaid.catalogue, overlaid.conflicts
         memory.catalogue_key = key
+        emit_reports(run, report_skipped(overlaid.skipped))
     return SchedulingInputs(
         snapshot=snapshot,
         catalogue=memory.catalogue,

@@ -70,10 +70,11 @@ from journeyman.core.scheduling.results import (
 )
 from journeyman.core.scheduling.sequential import TieBreakPolicy, schedule_sequentially
 from journeyman.core.scheduling.topology import LabelIndex, SpreadChoice
+from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_provisionable
 from journeyman.core.state.snapshot import Snapshot
 
-__all__ = ["Options", "Scheduler", "pods_to_schedule", "solve"]
+__all__ = ["Options", "Scheduler", "pods_to_schedule", "select_pods", "solve"]
 
 
 def solve(
@@ -107,15 +108,29 @@ def pods_to_schedule(snapshot: Snapshot) -> tuple[Pod, ...]:
 
     Restates: karpenter pkg/controllers/provisioning/provisioner.go `Schedule`.
     """
-    pending = [pod for pod in snapshot.pods if is_provisionable(pod)]
-    rescheduled = [
-        pod
-        for node in snapshot.state_nodes
-        if node.is_being_disrupted
-        for pod in node.pods
-        if is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now)
-    ]
-    return (*pending, *rescheduled)
+    return select_pods(snapshot)[0]
+
+
+def select_pods(snapshot: Snapshot) -> tuple[tuple[Pod, ...], tuple[SkippedObject, ...]]:
+    """Return `pods_to_schedule`, and the pods that cannot be evaluated."""
+    chosen: list[Pod] = []
+    skipped: list[SkippedObject] = []
+
+    def choose(pod: Pod, is_wanted: Callable[..., bool], *args: object) -> None:
+        verdict = evaluate(pod, is_wanted, pod, *args)
+        if isinstance(verdict, SkippedObject):
+            skipped.append(verdict)
+        elif verdict:
+            chosen.append(pod)
+
+    for pod in snapshot.pods:
+        if not pod.spec.node_name:  # most pods are bound
+            choose(pod, is_provisionable)
+    for node in snapshot.state_nodes:
+        if node.is_being_disrupted:
+            for pod in node.pods:
+                choose(pod, is_currently_reschedulable, snapshot.pdbs, snapshot.now)
+    return tuple(chosen), tuple(skipped)
 
 
 class Scheduler:

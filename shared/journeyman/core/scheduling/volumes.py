@@ -256,7 +256,8 @@ class VolumeUsage(Struct, frozen=True, kw_only=True):
         return None if limit is None else limit - len(self.attached.get(driver, ()))
 
 
-_ANY_NUMBER: Final = VolumeUsage(limits={}, attached={})
+_MOST_VOLUMES: Final = 2**31 - 1
+ANY_NUMBER: Final = VolumeUsage(limits={}, attached={})
 
 
 def volume_usage(node: StateNode, storage: StorageObjects, rescheduled: Collection[str]) -> VolumeUsage:
@@ -271,9 +272,9 @@ def volume_usage(node: StateNode, storage: StorageObjects, rescheduled: Collecti
     """
     csi_node = storage.nodes.get(node.node.metadata.name) if node.node is not None else None
     if csi_node is None:
-        return _ANY_NUMBER
+        return ANY_NUMBER
     limits = {
-        driver.name: max(driver.allocatable.count, 0)
+        driver.name: min(max(driver.allocatable.count, 0), _MOST_VOLUMES)
         for driver in csi_node.spec.drivers
         if driver.allocatable is not None and driver.allocatable.count is not None
     }

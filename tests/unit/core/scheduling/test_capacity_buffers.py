@@ -298,3 +298,11 @@ def test_a_virtual_pod_may_select_a_host_name(where, on):
     assert len(results.new_claims) == (on == "claim")
     assert not any(r.key == labels.HOSTNAME for claim in results.new_claims for r in claim.requirements)
     assert bool(results.pod_errors) == (on is None)
+
+
+def test_all_buffers_together_get_a_bounded_number_of_pods():
+    """Of five buffers of 5,000 pods each the last one gets none, and says why."""
+    buffers = [a_buffer(f"b{number}", **OF_WEB, replicas=5000) for number in range(5)]
+    found = resolve_buffers(buffers, workloads())
+    assert [each.replicas for each in found] == [5000, 5000, 5000, 5000, 0]
+    assert "all buffers together" in found[-1].message
