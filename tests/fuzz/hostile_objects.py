@@ -129,6 +129,8 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "maxSkew": (1, 2, 2**31 - 1),
     "minDomains": (1, 2, 2**31 - 1, None),
     "replicas": (0, 1, 3),
+    "minAvailable": (0, 1, 2**31 - 1, "0%", "50%", "100%"),
+    "maxUnavailable": (0, 1, 2**31 - 1, "0%", "50%", "100%"),
     "expireAfter": DURATIONS,
     "terminationGracePeriod": DURATIONS,
     "terminationGracePeriodSeconds": (0, 1, 30, 100_000_000_000, 2**63 - 1, -1),

@@ -26,7 +26,7 @@ from journeyman.kube.lists import (
     supports_protobuf,
 )
 from journeyman.kube.request_budget import EVICTIONS, NO_RETRIES, RequestBudget
-from journeyman.kube.transport import Transport
+from journeyman.kube.transport import Transport, check_count
 from journeyman.ports import JSON, Listing, Patch, WatchEvent
 
 T = TypeVar("T")
@@ -244,6 +244,7 @@ class HttpKubeStore:
                     query["continue"] = page.continue_
                     next_page = background.submit(self._read, resource, path, query)
                 items += page.items()
+                check_count(len(items), resource.kind)
                 if not page.continue_:
                     return Listing(items=tuple(items), resource_version=page.resource_version)
 

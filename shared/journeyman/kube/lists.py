@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
-from journeyman.core.api.labels import POD_ANNOTATIONS
-from journeyman.core.api.objects import Pod, Resource, times_in_range
+from journeyman.core.api.labels import READ_ANNOTATIONS
+from journeyman.core.api.objects import Resource, times_in_range
 from journeyman.errors import InvalidObjectError
 from journeyman.kube import error_translation, protobuf
 from journeyman.kube.json_decoding import JSON, ListMetadata, Versioned, decode, decoder
@@ -125,13 +125,15 @@ def open_page(body: bytes, resource: Resource[T]) -> JsonPage[T]:
 
 
 def drop_unread_annotations(found: Iterable[Any]) -> None:
-    """Remove the annotations of pods that are not in `labels.POD_ANNOTATIONS`, so that they are not kept with the pods."""
-    for pod in found:
-        if not isinstance(pod, Pod):
+    """Remove the annotations that nobody reads (`labels.READ_ANNOTATIONS`), so that they are not kept with the objects."""
+    for item in found:
+        read = READ_ANNOTATIONS.get(type(item).__name__)
+        if read is None:
             return  # all are of one kind
-        annotations = pod.metadata.annotations
-        for key in annotations.keys() - POD_ANNOTATIONS:
-            del annotations[key]
+        template = getattr(getattr(item, "spec", None), "template", None)
+        for meta in (item.metadata, template.metadata) if template is not None else (item.metadata,):
+            for key in meta.annotations.keys() - read:
+                del meta.annotations[key]
 
 
 def _peek(pieces: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:

@@ -29,7 +29,6 @@ from journeyman.core.state.state_node import StateNode
 MAX_ALTERNATIVES: Final = 256
 """A pod whose volumes have more combinations of alternatives gets an error; real pods have about one per zone."""
 
-_BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
 _EBS: Final = "ebs.csi.aws.com"
 # CSI drivers that replaced in-tree volume plugins (k8s.io/csi-translation-lib)
 _CSI_DRIVERS: Final = {
@@ -162,7 +161,7 @@ def _reach_bound(claim: PersistentVolumeClaim, key: str, storage: StorageObjects
         return f"PersistentVolume {name} of PersistentVolumeClaim {key} does not exist"
     if volume.metadata.deletion_timestamp is not None:
         return f"PersistentVolume {name} of PersistentVolumeClaim {key} is being deleted"
-    if _BIND_COMPLETED not in claim.metadata.annotations:
+    if labels.BIND_COMPLETED not in claim.metadata.annotations:
         return f"PersistentVolumeClaim {key} is not bound to PersistentVolume {name} yet"
     affinity = volume.spec.node_affinity
     if affinity is None or affinity.required is None:
