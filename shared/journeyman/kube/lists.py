@@ -125,7 +125,7 @@ def open_page(body: bytes, resource: Resource[T]) -> JsonPage[T]:
 
 
 def drop_unread_annotations(found: Iterable[Any]) -> None:
-    """Remove the annotations that nobody reads (`labels.READ_ANNOTATIONS`), so that they are not kept with the objects."""
+    """Remove the annotations that no step reads (`labels.READ_ANNOTATIONS`), so that they are not kept with the objects."""
     for item in found:
         read = READ_ANNOTATIONS.get(type(item).__name__)
         if read is None:
