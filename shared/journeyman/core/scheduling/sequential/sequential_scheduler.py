@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -33,6 +33,8 @@ from journeyman.core.scheduling.sequential.offering_masks import (
 )
 from journeyman.core.scheduling.sequential.pod_constraints import DeviceFit, LaunchOption, NodeDevices, PodConstraints
 from journeyman.core.scheduling.sequential.topology_rules import DomainChoice, JoinRule, TopologyRuleSet
+
+_PER_SEARCH: Final = 500  # effort of searching the devices of one ResourceClaim on one candidate
 
 
 class _BoundNode(NamedTuple):
@@ -231,6 +233,7 @@ class SequentialScheduler:
             constraints.rule_out(candidate)
             return False
         if constraints.cls.claims and self._node_devices is not None:
+            self._problem.effort.spend(_PER_SEARCH * len(constraints.cls.claims))
             scheduled = self._added.get(candidate, {}).get(constraints.row, 0)
             if not self._node_devices.fit_existing(candidate, constraints, scheduled):
                 return False
@@ -351,6 +354,7 @@ class SequentialScheduler:
                 if candidate < self._candidates.size
                 else 0
             )
+            self._problem.effort.spend(_PER_SEARCH * len(constraints.cls.claims))
             device_fit = self._node_devices.fit_new(candidate, masks, option, constraints, scheduled)
             if device_fit is None:
                 return None
