@@ -51,11 +51,11 @@ _USER_AGENT: Final = f"journeyman/{__version__} (python {sys.version_info.major}
 T = TypeVar("T")
 
 
-def check_count(items: int, kind: str) -> None:
+def check_count(items: int, kind: str, most: int = MAX_ITEMS) -> None:
     """Raise ResponseTooLargeError if a list has more objects than are held; the rest of it is not read."""
-    if items > MAX_ITEMS:
+    if items > most:
         raise ResponseTooLargeError(
-            f"the API server lists over {MAX_ITEMS} objects of kind {kind}; they were not read to their end",
+            f"the API server lists over {most} objects of kind {kind}; they were not read to their end",
             reason="ResponseTooLarge",
             kind=kind,
             to_do="find what creates so many objects, and delete them; if there are none, check what answers in place of the "

@@ -25,7 +25,7 @@ from journeyman.core.api.labels import READ_ANNOTATIONS
 from journeyman.kube.protobuf import framing, message_classes
 from journeyman.kube.protobuf.field_numbers import AS_JSON, EMPTY_IS_MISSING, NUMBERS, UNSHARED_FIELDS, UNSHARED_TYPES
 from journeyman.kube.protobuf.message_classes import MISSING_BYTES, MISSING_NUMBER, MISSING_TEXT
-from journeyman.kube.transport import check_count
+from journeyman.kube.transport import MAX_ITEMS, check_count
 
 Convert = Callable[[Any], Any]
 Column = Sequence[Any]
@@ -129,9 +129,11 @@ class Reader(Generic[T]):
 
     Args:
         type_: The objects' Struct.
+        max_items: The most objects of a list.
     """
 
-    def __init__(self, type_: type[T]) -> None:
+    def __init__(self, type_: type[T], *, max_items: int = MAX_ITEMS) -> None:
+        self._max_items = max_items
         self._type = type_
         self._converters: dict[Any, ConvertColumn] = {
             datetime: _cached(message_classes.TIME, each(_time)),
@@ -146,7 +148,7 @@ class Reader(Generic[T]):
 
         Raises:
             ValueError: The response is not such a list, or ends too early.
-            ResponseTooLargeError: It has over `MAX_ITEMS` objects.
+            ResponseTooLargeError: It has more objects than `max_items`.
         """
         parse = message_classes.message_class(message_classes.list_name(self._type)).FromString
         metadata, items = message_classes.message_class(message_classes.LIST_META)(), list[T]()
@@ -155,7 +157,7 @@ class Reader(Generic[T]):
                 metadata.MergeFrom(part.metadata)
                 if found := part.items[:]:
                     items += self._read(found)
-                check_count(len(items), self._type.__name__)
+                check_count(len(items), self._type.__name__, self._max_items)
         except (DecodeError, OverflowError) as error:  # OverflowError: a time beyond datetime's range
             raise ValueError(str(error)) from error
         return ProtobufList(resource_version=metadata.resource_version, continue_=metadata.continue_, items=items)
