@@ -17,14 +17,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE_DISRUPTION, NODECLAIM, NODEPOOL, POD
 from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Step
 from journeyman.errors import InvariantError
 from journeyman.ports import Interruption, RequeueDue, Trigger
+from journeyman.runtime.scrape import GROUPS, scrape
 from journeyman.steps.consolidate import consolidate
-from journeyman.steps.context import Outcome, RunContext
+from journeyman.steps.context import FeatureGates, Outcome, RunContext
 from journeyman.steps.interrupt import interrupt
 from journeyman.steps.provision import provision
 from journeyman.steps.sweep import sweep
@@ -73,6 +76,8 @@ class HealthyCluster:
 
     def __init__(self, hostile: Iterable[Mapping[str, Any]] = ()) -> None:
         self.cluster = Cluster()
+        gates = FeatureGates(node_overlay=True, capacity_buffer=True, static_capacity=True)
+        self.cluster.settings = replace(self.cluster.settings, feature_gates=gates, ignore_dra_requests=False)
         self.cluster.cloud.types = fleets.TYPES
         protected = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}
         members = (
@@ -109,7 +114,7 @@ class HealthyCluster:
         return tuple(p for p in self.cluster.server.list(POD).items if p.metadata.deletion_timestamp is None)
 
     def run(self, *steps: Step) -> Findings:
-        """Run the steps, all five by default, in several rounds; return what they did."""
+        """Run the steps, by default all five and a scrape of the gauges, in several rounds; return what they did."""
         findings = Findings()
         for number in range(ROUNDS):
             for step in steps or STEPS:
@@ -117,15 +122,20 @@ class HealthyCluster:
                     continue
                 self._run(step, f"{step.value} {number}", findings)
             self.cluster.clock.advance(SECONDS_BETWEEN_ROUNDS)
+        if not steps:
+            self._measure("scrape", findings, lambda: scrape(self.cluster.run(), tuple(GROUPS)))
         findings.served = self.served()
         lines = self.cluster.record.lines
         findings.rejected = [fields for _, _, fields in lines if fields.get("error") == InvariantError.__name__]
         return findings
 
     def _run(self, step: Step, name: str, findings: Findings) -> None:
+        self._measure(name, findings, lambda: STEPS[step](self.cluster.run(), _trigger(step)))
+
+    def _measure(self, name: str, findings: Findings, work: Callable[[], object]) -> None:
         started = time.process_time()
         try:
-            STEPS[step](self.cluster.run(), _trigger(step))
+            work()
         except Exception as error:  # noqa: BLE001 - whatever it is, the test names it
             findings.stopped[name] = error
         findings.seconds[name] = time.process_time() - started

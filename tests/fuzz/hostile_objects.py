@@ -160,6 +160,8 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "maxSkew": (1, 2, 2**31 - 1),
     "minDomains": (1, 2, 2**31 - 1, None),
     "replicas": (0, 1, 3),
+    "minAvailable": (0, 1, 2**31 - 1, "0%", "50%", "100%"),
+    "maxUnavailable": (0, 1, 2**31 - 1, "0%", "50%", "100%"),
     "expireAfter": DURATIONS,
     "terminationGracePeriod": DURATIONS,
     "terminationGracePeriodSeconds": (0, 1, 30, 100_000_000_000, 2**63 - 1, -1),
@@ -186,6 +188,20 @@ ANNOTATIONS: Mapping[str, tuple[str, ...]] = {
     labels.NODEPOOL_HASH: ("x", ""),
     "controller.kubernetes.io/pod-deletion-cost": ("2147483647", "-2147483648", "9" * 400, "x"),
 }
+
+
+ODD_METADATA = (
+    ("creationTimestamp", "10000-01-01T00:00:00Z"),
+    ("creationTimestamp", "0000-01-01T00:00:00Z"),
+    ("creationTimestamp", None),
+    ("generation", None),
+    ("generation", "x"),
+    ("annotations", None),
+    ("annotations", {"a": None}),
+    ("finalizers", None),
+    ("labels", None),
+)
+"""Of custom resources, which are read as JSON: what no Go type checks anew, or what a later version may hold."""
 
 
 class HostileObjects:
@@ -361,6 +377,9 @@ class HostileObjects:
         )  # fmt: skip
         api_version, kind, body = self._dice.choice(kinds)
         metadata = {**self._metadata(), **({"namespace": NAMESPACE} if kind == "CapacityBuffer" else {})}
+        if self._rarely():
+            name, value = self._dice.choice(ODD_METADATA)
+            metadata[name] = value
         yield {"apiVersion": api_version, "kind": kind, "metadata": metadata, **self._damaged(body)}
 
     def _other(self) -> Iterator[dict[str, Any]]:
@@ -376,6 +395,7 @@ class HostileObjects:
             dra.RESOURCE_CLAIM,
             dra.RESOURCE_SLICE,
             workloads.POD_TEMPLATE,
+            workloads.DEPLOYMENT,
             workloads.REPLICA_SET,
             workloads.SERVICE,
         )

@@ -13,6 +13,7 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM
 from journeyman.core.plan import Step
+from tests.fuzz.expensive_pods import SHAPES
 from tests.fuzz.healthy_cluster import HealthyCluster
 from tests.helpers import fleets
 from tests.helpers.builders import merge, pod_body, pool_body
@@ -163,3 +164,36 @@ def test_long_budget_window_is_not_walked(duration):
     assert findings.stopped == {}
     assert findings.served["the empty node is disrupted"]
     assert findings.slowest < 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shape", "pods", "size"),
+    [
+        ("node_terms", 20, 300),
+        ("node_terms_and_spread", 20, 100),
+        ("values", 20, 10_000),
+        ("spreads", 20, 300),
+        ("shared_spreads", 300, 20),
+        ("anti_affinities", 100, 100),
+        ("zone_anti_affinities", 20, 100),
+        ("affinity_chain", 60, 5),
+        ("preferences", 20, 300),
+        ("preferred_node_terms", 20, 300),
+        ("impossible_terms", 20, 300),
+        ("many_labels", 10, 9),
+        ("host_ports", 20, 300),
+        ("tolerations", 20, 1000),
+    ],
+)
+def test_expensive_pods_keep_no_other_pod_waiting(shape, pods, size):
+    """The healthy pod gets its node in the first run, and the expensive ones a node or an error."""
+    assert len(SHAPES) == 14
+    cluster = HealthyCluster(SHAPES[shape](pods, size))
+
+    findings = cluster.run(Step.PROVISION, Step.CONSOLIDATE)
+
+    assert findings.stopped == {}
+    assert findings.rejected == []
+    assert findings.served["the pending pod has a NodeClaim with an instance"]
+    assert findings.slowest < MAX_SECONDS

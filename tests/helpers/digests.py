@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 DECIMALS = 6
-_LATER_FIELDS = ("skipped", "pod_warnings")
+_LATER_FIELDS = ("skipped", "pod_warnings", "is_truncated")
 
 
 def digest(plan: object) -> str:

@@ -17,9 +17,16 @@ from journeyman.core.api.objects import POD, Resource
 from journeyman.errors import NOT_SERVED, GoneError, KubeAPIError, NotFoundError, ResponseTooLargeError
 from journeyman.kube import error_translation
 from journeyman.kube.json_decoding import Versioned, decode, decode_watch_line
-from journeyman.kube.lists import UnreadableListError, WholeList, drop_unread_annotations, open_page, supports_protobuf
+from journeyman.kube.lists import (
+    UnreadableListError,
+    WholeList,
+    decode_object,
+    drop_unread_annotations,
+    open_page,
+    supports_protobuf,
+)
 from journeyman.kube.request_budget import EVICTIONS, NO_RETRIES, RequestBudget
-from journeyman.kube.transport import Transport
+from journeyman.kube.transport import Transport, check_count
 from journeyman.ports import JSON, Listing, Patch, WatchEvent
 
 T = TypeVar("T")
@@ -100,8 +107,7 @@ class HttpKubeStore:
     def get(self, resource: Resource[T], name: str, *, namespace: str = "") -> T:
         """Return one object."""
         body = self._read(resource, resource.path(namespace, name))
-        decoded: T = decode(body, resource.type, kind=resource.kind, name=name)
-        return decoded
+        return decode_object(body, resource, name=name)
 
     def create(self, resource: Resource[Any], body: JSON, *, namespace: str = "") -> dict[str, Any]:
         """Create an object in `namespace`, by default the body's, and return it."""
@@ -238,6 +244,7 @@ class HttpKubeStore:
                     query["continue"] = page.continue_
                     next_page = background.submit(self._read, resource, path, query)
                 items += page.items()
+                check_count(len(items), resource.kind)
                 if not page.continue_:
                     return Listing(items=tuple(items), resource_version=page.resource_version)
 
@@ -270,7 +277,7 @@ class HttpKubeStore:
         version = decode(change.object, Versioned, kind=resource.kind).metadata.resource_version
         if change.type == "BOOKMARK":
             return WatchEvent(type="BOOKMARK", object=None, resource_version=version)
-        decoded: T = decode(change.object, resource.type, kind=resource.kind)
+        decoded = decode_object(change.object, resource)
         drop_unread_annotations([decoded])
         return WatchEvent(type=change.type, object=decoded, resource_version=version)
 

@@ -1,8 +1,7 @@
-"""Read lists: pages in JSON, or the whole list in Kubernetes' protobuf encoding where clusters have many objects of a kind."""
+"""Read objects, and lists of them: pages in JSON, or the whole list in protobuf where clusters have many objects of a kind."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import msgspec
 
-from journeyman.core.api.labels import POD_ANNOTATIONS
-from journeyman.core.api.objects import Pod, Resource
+from journeyman.core.api.labels import READ_ANNOTATIONS
+from journeyman.core.api.objects import Resource, times_in_range
 from journeyman.errors import InvalidObjectError
 from journeyman.kube import error_translation, protobuf
 from journeyman.kube.json_decoding import JSON, ListMetadata, Versioned, decode, decoder
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _HEAD_BYTES: Final = 4096
-_TIME: Final = re.compile(r"(\d{4,9})-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 
 
 class _ListBody(msgspec.Struct, Generic[T], frozen=True):
@@ -127,13 +125,15 @@ def open_page(body: bytes, resource: Resource[T]) -> JsonPage[T]:
 
 
 def drop_unread_annotations(found: Iterable[Any]) -> None:
-    """Remove the annotations of pods that are not in `labels.POD_ANNOTATIONS`, so that they are not kept with the pods."""
-    for pod in found:
-        if not isinstance(pod, Pod):
+    """Remove the annotations that no step reads (`labels.READ_ANNOTATIONS`), so that they are not kept with the objects."""
+    for item in found:
+        read = READ_ANNOTATIONS.get(type(item).__name__)
+        if read is None:
             return  # all are of one kind
-        annotations = pod.metadata.annotations
-        for key in annotations.keys() - POD_ANNOTATIONS:
-            del annotations[key]
+        template = getattr(getattr(item, "spec", None), "template", None)
+        for meta in (item.metadata, template.metadata) if template is not None else (item.metadata,):
+            for key in meta.annotations.keys() - read:
+                del meta.annotations[key]
 
 
 def _peek(pieces: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
@@ -174,32 +174,26 @@ def _decode_items(body: bytes, resource: Resource[T]) -> tuple[T, ...]:
         items = tuple(page.items)
     except InvalidObjectError:
         raw_page: _ListBody[dict[str, Any]] = decode(body, _list_type(dict), kind=resource.kind)
-        items = tuple(_decode_item(raw, resource) for raw in raw_page.items)
+        items = tuple(decode_raw_object(raw, resource) for raw in raw_page.items)
     drop_unread_annotations(items)
     return items
 
 
-def _decode_item(raw: Mapping[str, Any], resource: Resource[T]) -> T:
-    """Return one object; times before year 1 or after 9999, which API servers admit, become the earliest or latest one."""
-    body = msgspec.json.encode(_within_range(raw))
-    decoded: T = decode(body, resource.type, kind=resource.kind, name=_name_of(raw))
-    return decoded
+def decode_object(body: Any, resource: Resource[T], *, name: str = "") -> T:
+    """Return one object, with times that are out of range as the earliest or the latest one. Raises as `decode`."""
+    try:
+        found: T = decode(body, resource.type, kind=resource.kind, name=name)
+    except InvalidObjectError:
+        return decode_raw_object(decode(body, dict, kind=resource.kind, name=name), resource)
+    return found
 
 
-def _within_range(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _within_range(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_within_range(item) for item in value]
-    if isinstance(value, str) and (found := _TIME.fullmatch(value)):
-        year = found[1]
-        return "0001-01-01T00:00:00Z" if year == "0000" else "9999-12-31T23:59:59Z" if len(year) > 4 else value
-    return value
-
-
-def _name_of(raw: Mapping[str, Any]) -> str:
+def decode_raw_object(raw: Mapping[str, Any], resource: Resource[T]) -> T:
+    """Return an object from its JSON values, with times in range. Raises as `decode`; the error names the object."""
     metadata = raw.get("metadata") or {}
-    return "/".join(str(metadata[part]) for part in ("namespace", "name") if metadata.get(part))
+    name = "/".join(str(metadata[part]) for part in ("namespace", "name") if metadata.get(part))
+    found: T = decode(msgspec.json.encode(times_in_range(raw)), resource.type, kind=resource.kind, name=name)
+    return found
 
 
 @lru_cache(maxsize=64)

@@ -40,6 +40,8 @@ MAX_LINE_BYTES: Final = 16 << 20
 MAX_BODY_BYTES: Final = 64 << 20
 """The longest body that is held, decompressed: 500 NodeClaims have 3 MiB, and a page of larger objects is requested again with
 fewer of them (`HttpKubeStore.list`)."""
+MAX_ITEMS: Final = 500_000
+"""Objects of a list that are held; Kubernetes is made for 150,000 pods."""
 MAX_STREAM_BYTES: Final = 2 << 30
 """The longest body that is read in pieces, decompressed: 100,000 pods have half a GiB."""
 _PIECE_BYTES: Final = 128 * 1024
@@ -47,6 +49,18 @@ _LINE_BUFFER_BYTES: Final = 64 * 1024
 _USER_AGENT: Final = f"journeyman/{__version__} (python {sys.version_info.major}.{sys.version_info.minor})"
 
 T = TypeVar("T")
+
+
+def check_count(items: int, kind: str, most: int = MAX_ITEMS) -> None:
+    """Raise ResponseTooLargeError if a list has more objects than are held; the rest of it is not read."""
+    if items > most:
+        raise ResponseTooLargeError(
+            f"the API server lists over {most} objects of kind {kind}; they were not read to their end",
+            reason="ResponseTooLarge",
+            kind=kind,
+            to_do="find what creates so many objects, and delete them; if there are none, check what answers in place of the "
+            "API server",
+        )
 
 
 class Transport:

@@ -62,7 +62,7 @@ def plan(runtime: Runtime, cluster: str, context: Context) -> Body:
     with runtime.invocation(_request(runtime, cluster, context, "GET plan"), context) as run:
         inputs = scheduling_inputs_of(run, load(run, EVERYTHING))
         options = replace(run.settings.scheduling, bound=True)
-        results = solve(inputs.snapshot, inputs.catalogue, options=options)
+        results = solve(inputs.snapshot, inputs.catalogue, options=options, effort=run.effort)
         defects = verify(inputs.snapshot, inputs.catalogue, results)
         header = {"cluster": cluster, "time": run.clock.now().isoformat()}
         return {**header, **_results(results), "defects": list(map(str, defects))}

@@ -199,6 +199,7 @@ def _controller(inputs: StepInputs) -> DisruptionController:
         _consolidatability(snapshot),
         spot_to_spot=settings.feature_gates.spot_to_spot_consolidation,
         options=settings.scheduling,
+        effort=inputs.effort,
         results=inputs.cached_results.valid_for(snapshot, catalogue, settings.scheduling),
     )
 

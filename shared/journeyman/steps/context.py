@@ -95,6 +95,12 @@ class Memory(Struct):
     checks_refused: bool = False  # the permission to read status checks is missing
 
 
+EFFORT_PER_SECOND: Final = 400_000
+"""The scheduler's units of work (`core.scheduling.results.Effort`) that a second of one vCPU suffices for, at the least."""
+MAX_EFFORT: Final = 6_000_000
+"""The most effort of one pass, however much time is left: ten seconds. 10,000 diverse pods take an eighth of it."""
+_SHARE_OF_TIME: Final = 4  # of the time left; verifying, launching and other passes take the rest
+
 DONE: Final = "done"
 BUSY: Final = "busy"
 PARTIAL: Final = "partial"
@@ -119,6 +125,12 @@ class RunContext(Struct, frozen=True, kw_only=True):
     def is_out_of_time(self) -> bool:
         """Whether the run must stop now and requeue the remaining work."""
         return self.clock.now() >= self.deadline - self.settings.deadline_margin
+
+    @property
+    def effort(self) -> int:
+        """The effort that one pass of the scheduler may take in the time that is left."""
+        seconds = (self.deadline - self.settings.deadline_margin - self.clock.now()).total_seconds()
+        return min(max(int(seconds * EFFORT_PER_SECOND) // _SHARE_OF_TIME, 0), MAX_EFFORT)
 
 
 class Outcome(Struct, frozen=True, kw_only=True):

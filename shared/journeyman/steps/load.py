@@ -46,6 +46,7 @@ from journeyman.core.api.objects import (
     Resource,
     TopologySpreadConstraint,
     condition_of,
+    times_in_range,
 )
 from journeyman.core.api.offering_state import OfferingState
 from journeyman.core.api.storage import (
@@ -142,9 +143,17 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
     buffers, invalid_buffers = (
         list_parsed(run, CAPACITY_BUFFER, CapacityBuffer, optional=True) if uses_buffers else ((), ())
     )
+    node_classes, invalid_classes = _node_classes(run) if scope.node_classes else ((), ())
     spread = run.settings.default_spread if scope.scheduling else ()
     workloads = _workloads(run, buffers) if scope.scheduling else Workloads()
-    invalid_objects = (*invalid_pools, *invalid_disruptions, *invalid_states, *invalid_overlays, *invalid_buffers)
+    invalid_objects = (
+        *invalid_pools,
+        *invalid_classes,
+        *invalid_disruptions,
+        *invalid_states,
+        *invalid_overlays,
+        *invalid_buffers,
+    )
     emit_reports(run, report_skipped(SkippedObject(refs=refs_of(item), why=item.why) for item in invalid_objects))
     return Snapshot(
         cluster=run.cluster,
@@ -153,7 +162,7 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
         nodes=nodes,
         claims=claims,
         node_pools=pools,
-        node_classes=_node_classes(run) if scope.node_classes else (),
+        node_classes=node_classes,
         daemon_sets=list_for_scheduling(DAEMONSET, cached=True),
         pdbs=list_for_scheduling(PDB),
         namespaces=list_for_scheduling(NAMESPACE, cached=True),
@@ -213,7 +222,7 @@ def with_volumes_of(run: RunContext, snapshot: Snapshot, nodes: Iterable[str]) -
 
 def node_class_state(raw: Mapping[str, Any], resource: Resource[dict[str, Any]]) -> NodeClassState:
     """Return the state of a NodeClass of the kind `resource`, which every cloud's NodeClass has."""
-    meta = msgspec.convert(raw.get("metadata") or {}, ObjectMeta)
+    meta = msgspec.convert(_without_nulls(raw.get("metadata") or {}), ObjectMeta)
     conditions = conditions_in(raw)
     ready = condition_of(conditions, "Ready")
     prefix = f"{resource.group}/{resource.kind.lower()}-hash"
@@ -244,9 +253,19 @@ def _why_not_ready(conditions: tuple[Condition, ...]) -> str:
     return "; ".join(messages) or (ready.message if ready is not None else "")
 
 
-def _node_classes(run: RunContext) -> tuple[NodeClassState, ...]:
+def _node_classes(run: RunContext) -> tuple[tuple[NodeClassState, ...], tuple[InvalidObject, ...]]:
+    """Return the NodeClasses that can be read, and the others, both by name."""
     kind = run.cloud.node_class
-    return tuple(sorted((node_class_state(raw, kind) for raw in list_items(run, kind)), key=lambda c: c.name))
+    states: list[NodeClassState] = []
+    invalid: list[InvalidObject] = []
+    for raw in sorted(list_items(run, kind), key=lambda raw: str(raw["metadata"]["name"])):
+        ref = ref_of(kind.kind, str(raw["metadata"]["name"]), uid=str(raw["metadata"].get("uid", "")))
+        found = evaluate(ref, node_class_state, raw, kind)
+        if isinstance(found, SkippedObject):
+            invalid.append(_invalid_object(kind.kind, raw, found.why))
+        else:
+            states.append(found)
+    return tuple(states), tuple(invalid)
 
 
 def _workloads(run: RunContext, buffers: Iterable[CapacityBuffer]) -> Workloads:
@@ -388,7 +407,7 @@ def _invalid_object(kind: str, raw: Mapping[str, Any], why: str) -> InvalidObjec
 
 def _metadata(raw: Mapping[str, Any]) -> ObjectMeta:
     """Return the metadata of an invalid object; only what identifies it if the rest does not decode."""
-    meta = raw["metadata"]
+    meta = _without_nulls(raw["metadata"])
     try:
         return msgspec.convert(meta, ObjectMeta)
     except msgspec.ValidationError:
@@ -400,9 +419,15 @@ def _metadata(raw: Mapping[str, Any]) -> ObjectMeta:
         )
 
 
+def _without_nulls(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata as a server completes it: fields that are null are missing, and times are in range."""
+    return {key: times_in_range(value) for key, value in meta.items() if value is not None}
+
+
 def conditions_in(raw: Mapping[str, Any]) -> tuple[Condition, ...]:
     """Return `status.conditions` of a raw object; none if they do not decode."""
     try:
-        return msgspec.convert((raw.get("status") or {}).get("conditions") or (), tuple[Condition, ...])
+        conditions = (raw.get("status") or {}).get("conditions") or ()
+        return msgspec.convert(times_in_range(conditions), tuple[Condition, ...])
     except msgspec.ValidationError:
         return ()

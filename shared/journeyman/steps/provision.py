@@ -52,7 +52,7 @@ from journeyman.core.plan import (
 )
 from journeyman.core.scheduling.capacity_buffers import without_virtual_pods
 from journeyman.core.scheduling.results import CachedResults, PlannedClaim, ProblemKey, Results
-from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
+from journeyman.core.scheduling.scheduler import pods_to_schedule, select_pods, solve
 from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import report_skipped
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_virtual_pod
@@ -65,6 +65,8 @@ from journeyman.steps.scheduling_inputs import StepInputs
 from journeyman.steps.step import Reconciler, ScheduledPlan, StepDefinition, run_step
 from journeyman.steps.verification import RETRY_REJECTED_AFTER, PlanVerifier, VerifiedResults, defects_plan
 
+RETRY_UNREACHED_AFTER: Final = timedelta(minutes=1)
+"""By then most of the pods that were scheduled are bound, and the others have the effort for themselves."""
 RECHECK_EXISTING_AFTER: Final = timedelta(seconds=10)
 """When the step runs again for new pods that it planned for existing nodes; most are bound within a second."""
 RECHECK_FOR: Final = timedelta(minutes=1)
@@ -161,6 +163,7 @@ def _schedule(inputs: StepInputs) -> ScheduledPlan:
     nominatable = NominatablePods.of(snapshot, enabled=_lifecycle_options(inputs).max_nominations > 0)
     plan = merge_plans(
         (
+            report_skipped(select_pods(snapshot)[1]),
             _explain(snapshot, without_virtual_pods(results, pods)),
             reconcile_capacity_buffers(snapshot, results),
             _report_defects(snapshot, verified),
@@ -224,14 +227,14 @@ def _verified_results(
     problem = ProblemKey(tuple(pod.key for pod in pods), removed)
     if (cached_results := cache.by_problem.get(problem)) is not None:
         return VerifiedResults(results=cached_results, defects=()), cache
-    results = solve(snapshot, catalogue, pods=pods, without_nodes=removed, options=options)
+    results = solve(snapshot, catalogue, pods=pods, without_nodes=removed, options=options, effort=inputs.effort)
     verifier = PlanVerifier(snapshot=snapshot, catalogue=catalogue, pods=pods, removed_nodes=removed)
     verified = verifier.verify_results(results)
     return verified, cache if verified.defects else cache.with_results({problem: verified.results})
 
 
 def _report_defects(snapshot: Snapshot, verified: VerifiedResults) -> Plan:
-    """Report rejected placements; requeue for their pods, for pods planned for nodes, and for unavailable offerings."""
+    """Report rejected placements; requeue for their pods, unreached ones, pods planned for nodes, and unavailable offerings."""
     requeues = []
     plan = Plan()
     if verified.defects:
@@ -242,6 +245,9 @@ def _report_defects(snapshot: Snapshot, verified: VerifiedResults) -> Plan:
     if _may_lose_their_node(snapshot, verified.results):
         reason = "kube-scheduler may have bound others to the nodes that pods were planned for"
         requeues.append(Requeue(step=Step.PROVISION, at=snapshot.now + RECHECK_EXISTING_AFTER, reason=reason))
+    if verified.results.pod_errors and verified.results.is_truncated:
+        reason = "the scheduler's time did not suffice for all pods"
+        requeues.append(Requeue(step=Step.PROVISION, at=snapshot.now + RETRY_UNREACHED_AFTER, reason=reason))
     if at := next_offering_retry(snapshot, verified.results):
         requeues.append(Requeue(step=Step.PROVISION, at=at, reason="unavailable offerings may be available again"))
     return plan + Plan(chains=(chain_of("requeues", *requeues),))
@@ -306,12 +312,17 @@ def _explain(snapshot: Snapshot, results: Results) -> Plan:
         labels=controller,
         kind="gauge",
     )
+    unreached = Observation(
+        name="journeyman_scheduler_unreached_pods",
+        value=float(sum(error.kind == "unreached" for error in results.pod_errors.values())),
+        kind="gauge",
+    )
     duration = Observation(name="karpenter_scheduler_scheduling_duration_seconds", labels=controller, kind="histogram")
     recorded = Plan(
         logs=logs,
         notes=notes,
         counts=(("unschedulable pods", len(results.pod_errors)),),
-        observations=(unschedulable, *pending_gauges(snapshot, results)),
+        observations=(unschedulable, unreached, *pending_gauges(snapshot, results)),
         durations=(duration,),
     )
     return scheduling_events(snapshot, results) + report_skipped(results.skipped) + recorded

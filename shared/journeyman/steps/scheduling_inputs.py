@@ -13,12 +13,14 @@ from journeyman.core.api.objects import NodeClaim, Resource
 from journeyman.core.catalogue import Catalogue, InstanceType, without_unavailable
 from journeyman.core.plan import Failure
 from journeyman.core.scheduling.node_overlays import apply_overlays
-from journeyman.core.scheduling.results import CachedResults
+from journeyman.core.scheduling.results import UNLIMITED, CachedResults
 from journeyman.core.state import InstanceStatus, NodeClassState, RepairPolicy, Snapshot
+from journeyman.core.state.guard import report_skipped
 from journeyman.errors import CloudProviderError, InvariantError
 from journeyman.ports import Instance, Prices, Trigger
 from journeyman.steps.actions import WrittenObjects
 from journeyman.steps.context import RunContext, Settings
+from journeyman.steps.recorder import emit_reports
 
 
 class SchedulingInputs(Struct, frozen=True, kw_only=True):
@@ -63,6 +65,7 @@ class StepInputs(Struct, frozen=True, kw_only=True):
     statuses: tuple[InstanceStatus, ...] = ()  # failing status checks
     repair_policies: tuple[RepairPolicy, ...] = ()
     failures: tuple[Failure, ...] = ()  # of reads that the step can do without
+    effort: int = UNLIMITED  # of one pass of the scheduler (`RunContext.effort`)
 
     @property
     def catalogued(self) -> SchedulingInputs:
@@ -106,6 +109,7 @@ def scheduling_inputs_of(run: RunContext, snapshot: Snapshot) -> SchedulingInput
         overlaid = apply_overlays(snapshot.node_pools, without_overlays, snapshot.node_overlays)
         memory.catalogue, memory.overlay_conflicts = overlaid.catalogue, overlaid.conflicts
         memory.catalogue_key = key
+        emit_reports(run, report_skipped(overlaid.skipped))
     return SchedulingInputs(
         snapshot=snapshot,
         catalogue=memory.catalogue,

@@ -104,6 +104,7 @@ def _reconcile(
         if reconciler.needs_catalogue and inputs.scheduling is None:
             inputs = replace(inputs, scheduling=scheduling_inputs_of(run, inputs.snapshot))
             recorder.record_plan(_unlisted_types(inputs.catalogued, run.cloud.node_class.kind))
+        inputs = replace(inputs, effort=run.effort)
         started = run.clock.now()
         with closing(_plans(run, reconciler.decide(inputs), recorder, started)) as plans:
             for decision in plans:

@@ -179,7 +179,7 @@ def is_terminal(pod: JSON) -> bool:
 def is_ready(pod: JSON) -> bool:
     """Whether the pod's Ready condition is True."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    return any(c["type"] == "Ready" and c.get("status") == "True" for c in conditions)
 
 
 def grace_period(pod: JSON, requested: int | None) -> int:

@@ -202,6 +202,13 @@ def test_time_beyond_any_range_fails_no_list(script, store_for, time, year):
     assert found[0].metadata.creation_timestamp.year == year
 
 
+@pytest.mark.parametrize(("time", "year"), [("0000-01-01T00:00:00Z", 1), ("10000-01-01T00:00:00+14:00", 9999)])
+def test_time_beyond_any_range_fails_no_get(script, store_for, time, year):
+    """A single object has the earliest or latest time instead."""
+    script.add_response(200, {"metadata": {"name": "odd", "creationTimestamp": time}})
+    assert store_for(script.url).get(NODECLAIM, "odd").metadata.creation_timestamp.year == year
+
+
 def test_response_without_json_is_an_error(script, store_for):
     """For example, a proxy returns a login page."""
     script.add_response(200, b"<html>please log in</html>")
@@ -222,6 +229,16 @@ def test_watch_reads_lines_across_chunks(script, store_for):
     assert [(e.type, e.resource_version) for e in events] == [("ADDED", "8"), ("BOOKMARK", "9")]
     assert events[0].object.metadata.name == "a"
     assert "timeoutSeconds=1" in script.requests[0][1]
+
+
+@pytest.mark.parametrize(("time", "year"), [("0000-01-01T00:00:00Z", 1), ("10000-01-01T00:00:00+14:00", 9999)])
+def test_time_beyond_any_range_fails_no_watch(script, store_for, time, year):
+    """The object in the line has the earliest or latest time instead."""
+    odd = {"metadata": {"name": "odd", "resourceVersion": "8", "creationTimestamp": time}}
+    line = json.dumps({"type": "ADDED", "object": odd}).encode() + b"\n"
+    script.add_response(200, chunked(line) + b"0\r\n\r\n", Transfer_Encoding="chunked")
+    (event,) = store_for(script.url).watch(NODECLAIM, resource_version="7", timeout_seconds=0.2)
+    assert event.object.metadata.creation_timestamp.year == year
 
 
 def test_watch_that_breaks_off_raises_after_its_events(script, store_for):

@@ -14,8 +14,15 @@ from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journeyman.core.api.objects import POD, Pod
-from journeyman.errors import InvalidObjectError, KubeAPIError, KubeUnavailableError, NotFoundError
+from journeyman.core.api.objects import NODECLAIM, PDB, POD, Pod
+from journeyman.core.api.storage import PERSISTENT_VOLUME_CLAIM
+from journeyman.errors import (
+    InvalidObjectError,
+    KubeAPIError,
+    KubeUnavailableError,
+    NotFoundError,
+    ResponseTooLargeError,
+)
 from journeyman.kube import protobuf
 from journeyman.kube.connection_pool import Connection, ConnectionPool
 from journeyman.kube.protobuf import message_classes as messages
@@ -286,3 +293,25 @@ def test_protobuf_messages_are_parsed_in_c():
 
     assert api_implementation.Type() == "upb"
     assert messages.message_class("Pod").DESCRIPTOR.fields_by_name["spec"].type == FieldDescriptor.TYPE_MESSAGE
+
+
+def test_annotations_that_nobody_reads_are_dropped_of_every_kind(script, store_for):
+    """Those of a PersistentVolumeClaim's binding are kept, and all of a NodeClaim, which are copied to its Node."""
+    annotations = {"pv.kubernetes.io/bind-completed": "yes", "example.com/notes": "x"}
+    body = {"metadata": {"name": "a", "annotations": annotations}}
+    kept = {}
+    for resource in (PDB, PERSISTENT_VOLUME_CLAIM, NODECLAIM):
+        script.add_response(200, {"metadata": {"resourceVersion": "7"}, "items": [body]})
+        (one,) = store_for(script.url).list(resource).items
+        kept[resource.kind] = set(one.metadata.annotations)
+    assert kept["PodDisruptionBudget"] == set()
+    assert kept["PersistentVolumeClaim"] == {"pv.kubernetes.io/bind-completed"}
+    assert kept["NodeClaim"] == set(annotations)
+
+
+def test_list_of_too_many_objects_is_not_held():
+    """Each may be a few bytes long, so the bound of bytes does not help."""
+    items = [field(1, field(1, b"a"))] * 3
+    assert len(Reader(Pod, max_items=3).read([page(*items)]).items) == 3
+    with pytest.raises(ResponseTooLargeError, match="over 2 objects of kind Pod"):
+        Reader(Pod, max_items=2).read([page(*items)])

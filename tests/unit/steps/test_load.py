@@ -2,15 +2,24 @@
 
 from datetime import timedelta
 
+import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NODE_OVERLAY, NODEPOOL, TopologySpreadConstraint
+from journeyman.core.api.objects import EC2NODECLASS, NODE_OVERLAY, NODEPOOL, TopologySpreadConstraint
 from journeyman.core.plan import Step
 from journeyman.core.state.pod_predicates import selects
 from journeyman.errors import CloudProviderError, NotFoundError
 from journeyman.steps.context import FeatureGates
-from journeyman.steps.load import EVERYTHING, NODES_AND_CLAIMS, SWEEP_SCOPE, load, with_pods_of, with_volumes_of
+from journeyman.steps.load import (
+    EVERYTHING,
+    NODES_AND_CLAIMS,
+    SWEEP_SCOPE,
+    load,
+    node_class_state,
+    with_pods_of,
+    with_volumes_of,
+)
 from journeyman.steps.scheduling_inputs import scheduling_inputs_of
 from journeyman.steps.sweep import due_steps
 from tests.helpers.builders import (
@@ -380,3 +389,28 @@ def test_a_node_class_is_ready_only_at_its_current_generation():
     cluster.add(merge(node_class_body(), {"metadata": {"generation": 2}, "status": stale}))
     (state,) = load(cluster.run(), EVERYTHING).node_classes
     assert not state.ready
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"annotations": None}, {"finalizers": None}, {"creationTimestamp": "10000-01-01T00:00:00Z"}, {"labels": None}],
+)
+def test_node_class_with_odd_metadata_is_read(odd):
+    """Fields that are null are missing, and times are in range."""
+    cluster = Cluster()
+    cluster.add(node_class_body("odd"), node_class_body("good"))
+    raws = cluster.server.list(EC2NODECLASS).items
+    states = [node_class_state({**raw, "metadata": {**raw["metadata"], **odd}}, EC2NODECLASS) for raw in raws]
+    assert [state.name for state in states] == ["good", "odd"]
+
+
+def test_unreadable_node_class_is_skipped_and_named():
+    """The others are used."""
+    cluster = Cluster()
+    cluster.add(node_class_body("good"))
+    cluster.add(node_class_body("odd", metadata={"generation": "x"}))
+    snapshot = load(cluster.run(), EVERYTHING)
+    assert [c.name for c in snapshot.node_classes] == ["good"]
+    assert [(item.kind, item.name) for item in snapshot.invalid_objects] == [("EC2NodeClass", "odd")]
+    skipped = [event for event in cluster.record.events if event.reason == "ObjectSkipped"]
+    assert [event.ref.name for event in skipped] == ["odd"]

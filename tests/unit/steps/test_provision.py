@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, condition_of
@@ -12,6 +13,7 @@ from journeyman.ports import ClusterChanged
 from journeyman.steps.context import Memory
 from journeyman.steps.provision import provision
 from journeyman_simulator.kubelet import BOOT, Kubelets
+from tests.fuzz.expensive_pods import SHAPES
 from tests.helpers.builders import NOW, claim_body, condition, merge, node_class_body, pod_body, pool_body, stamp
 from tests.helpers.fakes import Cluster, InterceptingStore
 
@@ -410,3 +412,22 @@ def test_failed_deletion_of_unused_resources_is_tried_again_a_day_later(cluster)
     cluster.clock.advance(24 * 3600)
     run(cluster)
     assert len(cluster.cloud.cleanups) == 2
+
+
+def test_pods_that_the_time_does_not_suffice_for_are_scheduled_again(cluster):
+    """The cheap pod gets a node; the others are reported, and another pass follows within a minute."""
+    cluster.settings = replace(cluster.settings, launch_call_timeout=timedelta(seconds=1))
+    cluster.add(pod_body("cheap"), *SHAPES["node_terms"](20, 300))
+    run(cluster, deadline=NOW + timedelta(seconds=8))
+    planned = [claim.metadata.annotations[labels.PLANNED_PODS] for claim in claims(cluster)]
+    assert any("default/cheap" in pods for pods in planned)
+    messages = [event.message for event in cluster.record.events if event.reason == "FailedScheduling"]
+    assert messages
+    assert all("the scheduler's time did not suffice for this pod" in message for message in messages)
+    unreached = float(len(messages))
+    assert ("journeyman_scheduler_unreached_pods", unreached) in [
+        (o.name, o.value) for o in cluster.record.observations
+    ]
+    requeues = [message.at for message in cluster.queue.sent if message.step is Step.PROVISION]
+    assert requeues
+    assert all(at is None or at <= NOW + timedelta(minutes=1) for at in requeues)

@@ -46,8 +46,10 @@ _SCHEDULING: Final = (
         kinds=("Pod",),
         type="Warning",
         dedupe_window=timedelta(minutes=5),
-        meaning="No existing node and no NodePool can run the pod.",
-        what_to_do="Read the reason for each NodePool in the message; change the pod's requirements, or the NodePool's.",
+        meaning="No existing node and no NodePool can run the pod; or the scheduler's time did not suffice for it, as the "
+        "message then says.",
+        what_to_do="Read the reason for each NodePool in the message; change the pod's requirements, or the NodePool's. If the "
+        "time did not suffice, use fewer node affinity terms, topology spread constraints and pod (anti-)affinity terms.",
     ),
     EventReason(
         reason="NoCompatibleInstanceTypes",
@@ -371,7 +373,10 @@ _DISRUPTION: Final = (
 _OPERATION: Final = (
     EventReason(
         reason="ObjectSkipped",
-        kinds=("Pod", "DaemonSet", "Node", "NodeClaim", "NodePool", "NodeOverlay", "CapacityBuffer", "NodeDisruption"),
+        kinds=(
+            *("Pod", "DaemonSet", "Node", "NodeClaim", "NodePool", "EC2NodeClass"),
+            *("NodeOverlay", "CapacityBuffer", "NodeDisruption"),
+        ),
         type="Warning",
         is_karpenters=False,
         dedupe_window=timedelta(minutes=15),

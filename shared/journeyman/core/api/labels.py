@@ -5,6 +5,7 @@ Source: karpenter `pkg/apis/v1/labels.go`, karpenter-provider-aws `pkg/apis/v1/l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 GROUP: Final = "karpenter.sh"
@@ -45,8 +46,30 @@ BUFFER_NAME: Final = f"{GROUP}/capacity-buffer-name"
 BUFFER_NAMESPACE: Final = f"{GROUP}/capacity-buffer-namespace"
 
 POD_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
-POD_ANNOTATIONS: Final = frozenset({DO_NOT_DISRUPT, BUFFER_POD, BUFFER_NAME, BUFFER_NAMESPACE, POD_DELETION_COST})
-"""The annotations of pods that are read. The others, up to 256 KiB for each pod, are not kept with the pods of a cluster."""
+BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
+_POD_ANNOTATIONS: Final = frozenset({DO_NOT_DISRUPT, BUFFER_POD, BUFFER_NAME, BUFFER_NAMESPACE, POD_DELETION_COST})
+_UNANNOTATED: Final = (
+    *("DaemonSet", "PodDisruptionBudget", "Service", "Workload", "PodTemplate", "ReplicationController", "Object"),
+    *(
+        "PersistentVolume",
+        "StorageClass",
+        "CSINode",
+        "VolumeAttachment",
+        "DeviceClass",
+        "ResourceSlice",
+        "ResourceClaim",
+    ),
+)
+READ_ANNOTATIONS: Final[Mapping[str, frozenset[str]]] = {
+    "Pod": _POD_ANNOTATIONS,
+    "PersistentVolumeClaim": frozenset({BIND_COMPLETED}),
+    **dict.fromkeys(_UNANNOTATED, frozenset[str]()),
+}
+"""The annotations that are read, by the name of the Struct (`Object` is a Namespace's).
+
+The others, up to 256 KiB for each object, are not kept. All annotations of Nodes and NodeClaims are kept, because those of a NodeClaim
+are copied to its Node, and of custom resources, which are few.
+"""
 
 # Journeyman's annotations on NodePools, set by users
 PACKING: Final = f"{OWN_GROUP}/packing"  # "price" (the default) or "fewest-nodes", as Karpenter packs

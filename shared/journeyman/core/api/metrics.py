@@ -165,6 +165,11 @@ SCHEDULING: Final = (
         ("controller",),
     ),
     Metric(
+        "journeyman_scheduler_unreached_pods",
+        "gauge",
+        "Number of pods that the last scheduling simulation did not reach in its time; they are scheduled again.",
+    ),
+    Metric(
         "karpenter_scheduler_queue_depth",
         "gauge",
         "Number of pods that a scheduling simulation has not decided yet.",

@@ -8,8 +8,9 @@ None.
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -491,3 +492,18 @@ def is_true(conditions: tuple[Condition, ...], type_: str) -> bool:
     """Whether the condition of this type exists and is True."""
     found = condition_of(conditions, type_)
     return found is not None and found.status == "True"
+
+
+_YEAR: Final = re.compile(r"(\d{4,9})-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def times_in_range(value: Any) -> Any:
+    """Return JSON values with times before year 1 and after 9999, which API servers admit, as the earliest and latest one."""
+    if isinstance(value, dict):
+        return {key: times_in_range(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [times_in_range(item) for item in value]
+    if isinstance(value, str) and (found := _YEAR.fullmatch(value)):
+        year = found[1]
+        return "0001-01-01T00:00:00Z" if year == "0000" else "9999-12-31T23:59:59Z" if len(year) > 4 else value
+    return value

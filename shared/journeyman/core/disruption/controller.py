@@ -40,7 +40,7 @@ from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import single_node_commands, unconsolidatable_reason
 from journeyman.core.disruption.validation import validate
 from journeyman.core.plan import Event, Plan
-from journeyman.core.scheduling.results import CachedResults, Options
+from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Options
 from journeyman.core.state import Snapshot
 
 
@@ -63,6 +63,7 @@ class DisruptionController:
         *,
         spot_to_spot: bool = False,
         options: Options | None = None,
+        effort: int = UNLIMITED,
         results: CachedResults | None = None,
     ) -> None:
         """Prepare the methods.
@@ -73,6 +74,7 @@ class DisruptionController:
             consolidatability: Which NodeClaims are consolidatable.
             spot_to_spot: The feature gate SpotToSpotConsolidation.
             options: Options of the scheduler.
+            effort: The most effort of one simulation.
             results: Cached scheduler results for this cluster; `simulation.results` has these and new ones.
         """
         self.snapshot = snapshot
@@ -85,6 +87,7 @@ class DisruptionController:
             marked_for_deletion=marked_for_deletion(snapshot),
             within_consolidate_after=consolidatability.within_window,
             options=options,
+            effort=effort,
             results=results,
         )
 

@@ -19,7 +19,7 @@ from journeyman.core.disruption.candidates import Candidate
 from journeyman.core.disruption.commands import Command, SimulationResult
 from journeyman.core.scheduling.capacity_buffers import nodes_hosting_buffers
 from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES
-from journeyman.core.scheduling.results import CachedResults, Options, ProblemKey, Results
+from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Options, ProblemKey, Results
 from journeyman.core.scheduling.scheduler import Scheduler
 from journeyman.core.scheduling.verify import Defect, verify
 from journeyman.core.state import Snapshot, StateNode
@@ -37,6 +37,7 @@ class Simulation:
         marked_for_deletion: frozenset[str] = frozenset(),
         within_consolidate_after: frozenset[str] = frozenset(),
         options: Options | None = None,
+        effort: int = UNLIMITED,
         results: CachedResults | None = None,
     ) -> None:
         """Prepare simulations.
@@ -47,6 +48,7 @@ class Simulation:
             marked_for_deletion: Names of NodeClaims that executing commands will delete.
             within_consolidate_after: Names of NodeClaims whose consolidateAfter has not passed.
             options: Options of the scheduler.
+            effort: The most effort of one simulation; pods that it does not reach count as unschedulable.
             results: Cached scheduler results for this cluster; the property `results` has these and new ones.
         """
         self.snapshot = snapshot
@@ -54,6 +56,7 @@ class Simulation:
         self.marked_for_deletion = marked_for_deletion
         self._within_consolidate_after = within_consolidate_after
         self._options = options if options is not None else Options()
+        self._effort = effort
         self._cached = results if results is not None else CachedResults()
         self._solved: dict[ProblemKey, Results] = {}
 
@@ -118,7 +121,7 @@ class Simulation:
         results = self._solved.get(problem) or self._cached.by_problem.get(problem)
         if results is None:
             scheduler = self._fewest_nodes_scheduler if fewest_nodes else self._scheduler
-            results = self._solved[problem] = scheduler.solve(pods, excluded)
+            results = self._solved[problem] = scheduler.solve(pods, excluded, self._effort)
         return results
 
     def _errors(self, results: Results, moving: Iterable[Pod], unsettled: frozenset[str]) -> Mapping[str, str]:

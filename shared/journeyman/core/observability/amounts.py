@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from journeyman.core.api.objects import Container, Pod
 from journeyman.core.api.resources import CPU, PODS, Resources, add, maximum, to_resources
 from journeyman.core.plan import Observation
+from journeyman.core.state.guard import SkippedObject, evaluate
+
+T = TypeVar("T")
 
 
 def gauge(name: str, value: float, labels: Mapping[str, str]) -> Observation:
@@ -58,3 +62,11 @@ def _limits_of(pod: Pod) -> dict[str, int]:
 
 def _limits(container: Container) -> dict[str, int]:
     return to_resources(container.resources.limits, round_up=True)
+
+
+def gauges_of_each(items: Iterable[T], gauges: Callable[[T], Iterable[Observation]]) -> Iterator[Observation]:
+    """Yield the gauges of all objects that can be evaluated; none of the others, which the steps report."""
+    for item in items:
+        found = evaluate(item, lambda item: tuple(gauges(item)), item)
+        if not isinstance(found, SkippedObject):
+            yield from found

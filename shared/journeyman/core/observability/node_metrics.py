@@ -12,7 +12,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.metrics import label_name
 from journeyman.core.api.objects import Node
 from journeyman.core.api.resources import Resources, add, subtract, to_resources, total_requests
-from journeyman.core.observability.amounts import by_resource, gauge, resource_type, total_limits
+from journeyman.core.observability.amounts import by_resource, gauge, gauges_of_each, resource_type, total_limits
 from journeyman.core.plan import Observation
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.pod_predicates import is_owned_by_daemon_set
@@ -22,12 +22,17 @@ def node_gauges(snapshot: Snapshot) -> Iterator[Observation]:
     """Yield gauges of each Node, managed or not, and of the utilization of all."""
     allocatable: list[Resources] = []
     requested: list[Resources] = []
-    for state in snapshot.state_nodes:
-        if state.node is not None:
-            requests = total_requests(state.pods)
-            allocatable.append(to_resources(state.node.status.allocatable, round_up=False))
-            requested.append(requests)
-            yield from _gauges_of_node(state, state.node, requests, allocatable[-1], snapshot)
+
+    def gauges(state: StateNode) -> Iterator[Observation]:
+        if state.node is None:
+            return
+        requests = total_requests(state.pods)
+        capacity = to_resources(state.node.status.allocatable, round_up=False)
+        yield from _gauges_of_node(state, state.node, requests, capacity, snapshot)
+        allocatable.append(capacity)
+        requested.append(requests)
+
+    yield from gauges_of_each(snapshot.state_nodes, gauges)
     yield from _utilization(add(*allocatable), add(*requested))
 
 

@@ -16,12 +16,13 @@ from typing import Final
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
 from journeyman.core.plan import Observation
-from journeyman.core.scheduling.pod_classes import alternatives
+from journeyman.core.scheduling.pod_classes import alternatives, encode
 from journeyman.core.scheduling.pod_validation import opted_out, required_terms
 from journeyman.core.scheduling.requirements import InvalidRequirementError, Requirements
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.volumes import StorageObjects, resolve_volumes
 from journeyman.core.state import Snapshot
+from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.pod_predicates import is_provisionable, is_virtual_pod
 
 FLEXIBLE: Final = "flexible"
@@ -37,7 +38,8 @@ def pending_gauges(snapshot: Snapshot, results: Results) -> Iterator[Observation
     ignored |= {key for key, error in results.pod_errors.items() if error.kind in _IGNORED}
     number = float(sum(pod.key in ignored for pod in waiting))
     yield Observation(name="karpenter_scheduler_ignored_pods_count", value=number, kind="gauge")
-    zones = effective_zones((pod for pod in waiting if pod.key not in ignored), snapshot)
+    unreached = {key for key, error in results.pod_errors.items() if error.kind == "unreached"}
+    zones = effective_zones((pod for pod in waiting if pod.key not in ignored | unreached), snapshot)
     for zone, count in sorted(zones.items()):
         yield Observation(
             name="karpenter_scheduler_pending_pods_by_effective_zone_count",
@@ -50,18 +52,29 @@ def pending_gauges(snapshot: Snapshot, results: Results) -> Iterator[Observation
 def effective_zones(pods: Iterable[Pod], snapshot: Snapshot) -> Counter[str]:
     """Return the number of pods by the only zone that they allow; `flexible` for several zones, `none` for none."""
     storage = StorageObjects.of(snapshot)
-    return Counter(_zone(pod, storage) for pod in pods)
+    cache: dict[bytes, str] = {}
+
+    def zone_of(pod: Pod) -> str:
+        affinity = pod.spec.affinity
+        if not pod.spec.node_selector and not pod.spec.volumes and affinity is None:
+            return FLEXIBLE  # most pods
+        if pod.spec.volumes:
+            return _zone(pod, storage)
+        key = encode((pod.spec.node_selector, affinity.node_affinity if affinity is not None else None))
+        if key not in cache:
+            cache[key] = _zone(pod, storage)
+        return cache[key]
+
+    found = (evaluate(pod, zone_of, pod) for pod in pods)
+    return Counter(NONE if isinstance(zone, SkippedObject) else zone for zone in found)
 
 
 def _zone(pod: Pod, storage: StorageObjects) -> str:
-    affinity = pod.spec.affinity
-    if not pod.spec.node_selector and not pod.spec.volumes and affinity is None:
-        return FLEXIBLE  # most pods
     volumes = resolve_volumes(pod, storage)
     if isinstance(volumes, str):
         return NONE
     try:
-        requirements = alternatives(pod.spec.node_selector, required_terms(affinity))
+        requirements = alternatives(pod.spec.node_selector, required_terms(pod.spec.affinity))
     except InvalidRequirementError:
         return NONE
     return _zone_label([requirement & volume for requirement, volume in product(requirements, volumes.terms)])

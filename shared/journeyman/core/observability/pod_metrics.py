@@ -11,7 +11,7 @@ from datetime import datetime
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Node, Pod, is_true
-from journeyman.core.observability.amounts import gauge
+from journeyman.core.observability.amounts import gauge, gauges_of_each
 from journeyman.core.plan import Observation
 from journeyman.core.state import Snapshot
 from journeyman.core.state.pod_predicates import is_terminal, is_virtual_pod
@@ -29,10 +29,12 @@ _NODE_LABELS = {
 def pod_gauges(snapshot: Snapshot) -> Iterator[Observation]:
     """Yield gauges of each pod, without virtual pods of CapacityBuffers."""
     nodes = {node.metadata.name: node for node in snapshot.nodes}
-    for pod in snapshot.pods:
-        if not is_virtual_pod(pod):
-            yield gauge("karpenter_pods_state", 1, _state(pod, nodes.get(pod.spec.node_name)))
-            yield from _waiting_times(pod, snapshot.now)
+
+    def gauges(pod: Pod) -> Iterator[Observation]:
+        yield gauge("karpenter_pods_state", 1, _state(pod, nodes.get(pod.spec.node_name)))
+        yield from _waiting_times(pod, snapshot.now)
+
+    yield from gauges_of_each((pod for pod in snapshot.pods if not is_virtual_pod(pod)), gauges)
 
 
 def _state(pod: Pod, node: Node | None) -> Mapping[str, str]:

@@ -40,6 +40,7 @@ def schedule_in_bulk(task: SchedulingTask, spread_choice: SpreadChoice = SpreadC
     ceilings: Ceilings = {}
     attempt = 1
     while True:
+        problem.spend_on(range(len(problem.counts)))
         solution = replace(task.initial_solution(), ceilings=ceilings, spread_choice=spread_choice)
         if first:
             solution = schedule_sequentially(problem, solution, first)

@@ -23,6 +23,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Condition, Object, ObjectMeta, Pod, PodSpec, PodStatus, PodTemplateSpec
 from journeyman.core.api.resources import pod_requests
 from journeyman.core.scheduling.results import Results
+from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.pod_predicates import is_virtual_pod
 from journeyman.core.state.snapshot import Workloads
 from journeyman.errors import InvalidQuantityError
@@ -39,6 +40,9 @@ RESOLVED: Final = "Resolved"
 SCALABLE_REF_NOT_FOUND: Final = "ScalableRefNotFound"
 POD_TEMPLATE_NOT_FOUND: Final = "PodTemplateNotFound"
 RESOLUTION_FAILED: Final = "ResolutionFailed"
+
+MAX_PODS: Final = 20_000
+"""Of all buffers together, in the order of their names."""
 
 _PRIORITY: Final = -(2**31)  # autoscaling/v1beta1/constants.go `VirtualPodPriority`
 _UNSCHEDULABLE: Final = PodStatus(
@@ -63,7 +67,20 @@ class ResolvedBuffer(Struct, frozen=True, kw_only=True):
 def resolve_buffers(buffers: Iterable[CapacityBuffer], workloads: Workloads) -> tuple[ResolvedBuffer, ...]:
     """Return each active buffer with its template and number of pods, in the order given."""
     index = _TemplateIndex(workloads)
-    return tuple(_resolve(buffer, index) for buffer in buffers if buffer.active)
+    left = MAX_PODS
+    resolved: list[ResolvedBuffer] = []
+    for buffer in buffers:
+        if not buffer.active:
+            continue
+        found = evaluate(buffer, _resolve, buffer, index)
+        if isinstance(found, SkippedObject):
+            found = _failed(buffer, RESOLUTION_FAILED, found.why)
+        if found.replicas > left:
+            message = f"{found.message}; only {left} pods are planned for, because all buffers together get {MAX_PODS}"
+            found = replace(found, replicas=left, message=message)
+        left -= found.replicas
+        resolved.append(found)
+    return tuple(resolved)
 
 
 class _TemplateIndex:

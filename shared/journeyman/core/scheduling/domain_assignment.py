@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
@@ -31,6 +31,8 @@ from journeyman.core.scheduling.domain_supply import DomainKeys, DomainSupply
 from journeyman.core.scheduling.node_filling import NodeFilling, NodePods
 from journeyman.core.scheduling.problem import PartialSolution, PodBatch, SchedulingProblem
 from journeyman.core.scheduling.topology import ABSENT, Pin, Pins, TopologyGroup
+
+_PODS_BEFORE_A_CYCLE: Final = 50  # `distribute` then repeats its choices
 
 
 class AssignedDomains(Struct, frozen=True, kw_only=True, eq=False):
@@ -263,6 +265,7 @@ class DomainAssignment:
             return
         cells = self.charge_followers(row, cells)
         rules = self._domain_counts.rules(row)
+        self._problem.effort.spend(len(cells) * (1 + len(rules)) * min(progress.left, _PODS_BEFORE_A_CYCLE))
         counts = distribute(
             progress.left,
             cells,

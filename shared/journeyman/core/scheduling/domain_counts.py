@@ -17,7 +17,6 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-import numpy as np
 from msgspec import Struct, field
 
 from journeyman.core.api import labels
@@ -113,6 +112,7 @@ class SpreadCounter:
         self._remaining = problem.existing.remaining
         self._counts_by_identity: dict[_SpreadIdentity, SpreadCounts] = {}
         self._matches: dict[object, NodeMatch] = {}
+        self._nodes_by_case: dict[object, Bools] = {}
 
     @cached_property
     def _positions(self) -> Mapping[str, int]:
@@ -135,11 +135,10 @@ class SpreadCounter:
         return counts
 
     def _count(self, group: TopologyGroup, identity: _SpreadIdentity) -> SpreadCounts:
-        counting: Bools = np.ones(len(self._all_nodes), dtype=bool)
-        if identity.honors_node_affinity:
-            counting &= self._nodes.meeting(identity.terms)
-        if identity.honors_node_taints:
-            counting &= self._nodes.accepted(identity.tolerations, avoids_prefer_no_schedule=False)
+        counting = self._counted_nodes(
+            identity.terms if identity.honors_node_affinity else (EMPTY,),
+            identity.tolerations if identity.honors_node_taints else None,
+        )
         remaining = self.running(group, counting & self._remaining)
         with_nodes = self._existing_domains(group.key, counting & self._remaining)
         domains = self._domains(group.key, identity, with_nodes)
@@ -150,6 +149,17 @@ class SpreadCounter:
             running=self.running(group, counting),
             progress=with_nodes,
         )
+
+    def _counted_nodes(self, terms: tuple[Requirements, ...], tolerations: tuple[Toleration, ...] | None) -> Bools:
+        """Return for each node whether it meets one of the terms, and the tolerations cover its taints if they are given."""
+        case = (terms, tolerations)
+        counting = self._nodes_by_case.get(case)
+        if counting is None:
+            counting = self._nodes.meeting(terms)
+            if tolerations is not None:
+                counting &= self._nodes.accepted(tolerations, avoids_prefer_no_schedule=False)
+            self._nodes_by_case[case] = counting
+        return counting
 
     def running(self, group: TopologyGroup, nodes: Bools | None = None) -> Counts:
         """Return the running pods that a group counts, by domain, on these nodes (by default on all)."""

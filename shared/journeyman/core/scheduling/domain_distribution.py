@@ -218,24 +218,26 @@ class Distribution:
         If not `strict`, pods that may be bound later do not count against a cell.
         """
         floors = [rule_count.floor() for rule_count in self._rule_counts]
+        bounds = [floor for rule, floor in zip(self._rule_counts, floors, strict=True) if rule.skew is not None]
         best: int | None = None
         best_rank: tuple[object, ...] = ()
         for i in self._ranked:
-            if (self._free_pods[i] > 0 or self._more[i] > 0) and self._admits(i, strict=strict):
+            if (self._free_pods[i] > 0 or self._more[i] > 0) and self._admits(i, bounds, strict=strict):
                 rank = self._rank(i, floors)
                 if best is None or rank < best_rank:
                     best, best_rank = i, rank
         return best
 
-    def _admits(self, i: int, *, strict: bool) -> bool:
-        for rule_count in self._binding_rules:
+    def _admits(self, i: int, floors: Sequence[int], *, strict: bool) -> bool:
+        """Whether the binding rules, whose minimums are `floors`, admit one more pod in a cell."""
+        for rule_count, floor in zip(self._binding_rules, floors, strict=True):
             domain = rule_count.domain_of_cell[i]
             if domain is None or rule_count.skew is None:
                 continue
             counted = rule_count.rivals[domain]
             if strict and rule_count.counts[domain] > counted:
                 counted = rule_count.counts[domain]
-            if counted + rule_count.step - rule_count.floor() > rule_count.skew:
+            if counted + rule_count.step - floor > rule_count.skew:
                 return False
         return True
 

@@ -46,6 +46,7 @@ class DomainKeys(NamedTuple):
 
 
 _NO_KEYS: Final = DomainKeys((), frozenset(), frozenset(), frozenset())
+_PER_COMBINATION: Final = 60  # effort of finding the offerings in one combination of domains
 _DECIMALS: Final = 12  # of a price; smaller differences are rounding errors
 
 
@@ -262,6 +263,7 @@ class DomainSupply:
                 suitable = matching[pool.rows(NodeDemand(shape, pins=pins))[matching]] if has_choice else matching
                 if len(suitable):
                     yield _RowsInDomains(pins, suitable)
+                self._problem.effort.spend(_PER_COMBINATION * (len(shape.terms) if has_choice else 1))
 
     def _values(
         self,

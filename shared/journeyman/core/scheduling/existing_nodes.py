@@ -42,7 +42,7 @@ from journeyman.core.scheduling.topology import (
     inverse_anti_affinities,
     running_anti_affinities,
 )
-from journeyman.core.scheduling.volumes import StorageObjects, VolumeUsage, volume_usage
+from journeyman.core.scheduling.volumes import ANY_NUMBER, StorageObjects, VolumeUsage, volume_usage
 from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.pod_predicates import is_active
 from journeyman.core.state.snapshot import Snapshot
@@ -394,6 +394,8 @@ class NodeInventory:
         )
         for a, axis in enumerate(caps.axes):
             free[:, len(axes) + a] -= _count_by_node(pod_counts, axis.group, nodes)
+        volume_usages = self._volume_usages(selection, order, nodes) if self._storage.nodes else ()
+        free[[node.name in self.skipped for node in nodes]] = 0
         hostnames = [domain_of(node, labels.HOSTNAME) for node in nodes] if caps.conflicts else []
         return ExistingNodes(
             nodes=nodes,
@@ -411,7 +413,7 @@ class NodeInventory:
                 [_count_by_node(pod_counts, group, nodes) for group in caps.followed], len(nodes)
             ),
             used_ports=used_ports,
-            volume_usages=self._volume_usages(selection, order, nodes) if self._storage.nodes else (),
+            volume_usages=volume_usages,
         )
 
     def _resources(
@@ -458,7 +460,7 @@ class NodeInventory:
     ) -> tuple[VolumeUsage, ...]:
         """Return the volumes that each of these nodes can attach."""
         return tuple(
-            volume_usage(node, self._storage, selection.rescheduled)
+            self._evaluate(ANY_NUMBER, node, volume_usage, node, self._storage, selection.rescheduled)
             if position in selection.losing_pods
             else self._volume_usage_of(position)
             for position, node in zip(order.tolist(), nodes, strict=True)
@@ -466,7 +468,8 @@ class NodeInventory:
 
     def _volume_usage_of(self, position: int) -> VolumeUsage:
         if position not in self._attachable:
-            self._attachable[position] = volume_usage(self.nodes[position], self._storage, ())
+            node = self.nodes[position]
+            self._attachable[position] = self._evaluate(ANY_NUMBER, node, volume_usage, node, self._storage, ())
         return self._attachable[position]
 
     def _used_ports_of(self, position: int) -> frozenset[HostPort]:

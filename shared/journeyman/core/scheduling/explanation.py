@@ -33,7 +33,7 @@ from journeyman.core.scheduling.nodeclaim_templates import achievable, distinct_
 from journeyman.core.scheduling.nodepool_options import NodePoolOptions
 from journeyman.core.scheduling.pod_classes import PodClass
 from journeyman.core.scheduling.requirements import EMPTY, Requirements, likely_meant, of, requirement
-from journeyman.core.scheduling.results import PodError, PoolReason
+from journeyman.core.scheduling.results import Effort, EffortSpentError, PodError, PoolReason
 from journeyman.core.scheduling.topology import TopologyGroup
 from journeyman.core.state.taints import format_taint, untolerated
 
@@ -51,6 +51,11 @@ MAX_SEARCHES: Final = 256
 """The number of pod classes for which the smallest change is searched; further classes usually share a cause."""
 
 
+MAX_SEARCH: Final = 1_000_000
+"""The effort for one pod class: for dozens of labels in dozens of terms no single change would help anyway."""
+_PER_TERM: Final = 150
+
+
 class Explainer:
     """Explains the unschedulable pods of one pass; pods with equal constraints share one explanation."""
 
@@ -64,6 +69,7 @@ class Explainer:
         others: Iterable[TopologyGroup] = (),
         strict_min_values: bool = True,
         searches: int = MAX_SEARCHES,
+        effort: Effort | None = None,
     ) -> None:
         """Explain the state at the end of the pass.
 
@@ -75,7 +81,9 @@ class Explainer:
             others: The groups of required anti-affinity of other pods, running or scheduled in this pass.
             strict_min_values: Whether a NodePool whose minValues cannot be met launches no node.
             searches: The most pod classes for which the smallest change is searched.
+            effort: Limits the work; by default nothing does. Pods that it does not suffice for get a short error.
         """
+        self._effort = effort if effort is not None else Effort()
         self._axes = axes
         self._pools, self._headroom = pools, headroom
         self._strict_min_values = strict_min_values
@@ -105,6 +113,13 @@ class Explainer:
         return self._errors_by_case[key]
 
     def _explain(self, cls: PodClass, pod_requirements: PodRequirements, stuck: str) -> PodError:
+        try:
+            self._effort.spend(_PER_TERM * len(pod_requirements.terms) * len(self._pools))
+        except EffortSpentError:
+            message = (
+                "no node fits it; it has so many constraints that the reasons were not searched for. Simplify them"
+            )
+            return PodError(kind="unschedulable", message=message)
         unusable = [PoolReason(node_pool=n, kind="not-usable", detail=why) for n, why in self._invalid_objects.items()]
         case = UnschedulableCase(
             cls=cls, pod_requirements=pod_requirements, axes=self._axes, pools=self._views, others=self._others
@@ -127,7 +142,13 @@ class Explainer:
         )
 
     def _change(self, case: UnschedulableCase) -> str:
-        if self._searches <= 0 or case.cls.claims:  # changes to ResourceClaims are not searched
+        keys = {key for term in case.cls.terms for key in term}
+        work = _PER_TERM * len(case.pod_requirements.terms) * len(self._pools) * (len(keys) + 4)
+        if self._searches <= 0 or case.cls.claims or work > MAX_SEARCH:  # changes to ResourceClaims are not searched
+            return ""
+        try:
+            self._effort.spend(work)
+        except EffortSpentError:
             return ""
         self._searches -= 1
         return smallest_change(case)

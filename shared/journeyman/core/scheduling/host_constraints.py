@@ -242,9 +242,12 @@ class _HostConstraintBuilder:
         for port in used if numbers else ():
             if (port.port, port.protocol) in numbers:
                 rows_by_port.setdefault(port, [])
+        by_number: dict[tuple[int, str], list[HostPort]] = {}
+        for port in rows_by_port:
+            by_number.setdefault((port.port, port.protocol), []).append(port)
         done: set[frozenset[HostPort]] = set()
         for port in sorted(rows_by_port):
-            rivals = frozenset(other for other in rows_by_port if other.conflicts(port))
+            rivals = frozenset(other for other in by_number[port.port, port.protocol] if other.conflicts(port))
             narrow = all(a.conflicts(b) for a in rivals for b in rivals)
             if narrow and rivals not in done:
                 done.add(rivals)

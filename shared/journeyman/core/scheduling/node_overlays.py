@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue, InstanceType, Offering
 from journeyman.core.scheduling.requirements import Requirements, from_labels, from_selectors
+from journeyman.core.state.guard import SkippedObject, evaluate_each
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.nodeoverlay import NodeOverlay
@@ -31,6 +32,7 @@ class Overlaid(Struct, frozen=True, kw_only=True, eq=False):
 
     catalogue: Catalogue
     conflicts: Mapping[str, str]
+    skipped: tuple[SkippedObject, ...] = ()  # overlays that cannot be evaluated
 
 
 class _Changes(Struct):
@@ -89,17 +91,25 @@ def apply_overlays(pools: Iterable[NodePool], catalogue: Catalogue, overlays: It
         overlays: Those that validate.
     """
     heaviest_first = sorted(overlays, key=lambda o: (o.spec.weight, o.metadata.name), reverse=True)
-    required = [from_selectors(overlay.spec.requirements) for overlay in heaviest_first]
-    stocks = _stocks(pools, catalogue, frozenset(key for selected in required for key in selected))
+    selections, skipped = evaluate_each(heaviest_first, _selection_of)
+    stocks = _stocks(pools, catalogue, frozenset(key for _, selected in selections for key in selected))
     conflicts: dict[str, str] = {}
-    for overlay, selected in zip(heaviest_first, required, strict=True):
+    for overlay, selected in selections:
         matching = _matching(stocks, selected)
         if other := next((name for change, at in matching if (name := change.conflict(overlay, at))), ""):
             conflicts[overlay.metadata.name] = other
             continue
         for change, offerings in matching:
             change.add(overlay, offerings)
-    return Overlaid(catalogue=_changed(catalogue, stocks), conflicts=dict(sorted(conflicts.items())))
+    return Overlaid(catalogue=_changed(catalogue, stocks), conflicts=dict(sorted(conflicts.items())), skipped=skipped)
+
+
+def _selection_of(overlay: NodeOverlay) -> tuple[NodeOverlay, Requirements]:
+    """Return an overlay with its requirements, after its amounts and its price have been read once."""
+    if overlay.spec.changes_price:
+        overlay.spec.adjusted(1.0)
+    overlay.spec.capacity_amounts  # noqa: B018 - raises for an amount that cannot be read
+    return overlay, from_selectors(overlay.spec.requirements)
 
 
 class _Stock(Struct, frozen=True, kw_only=True):

@@ -113,12 +113,16 @@ class OfferingTable(Struct, eq=False, dict=True):
 
     def by_labels(self, keys: Sequence[str], rows: Ints) -> Iterator[tuple[tuple[Requirement | None, ...], Ints]]:
         """Group rows by their type's and offering's requirements on the labels; yield (requirements, rows)."""
+        if not len(rows):
+            return
         columns = [self.row_requirements(key) for key in keys]
-        codes = np.zeros(len(rows), dtype=np.int64)
-        for column, entries in columns:
-            codes = codes * len(entries) + column[rows]
-        for code in distinct(codes):
-            where = rows[codes == code]
+        order, starts = np.arange(len(rows)), np.zeros(1, dtype=np.int64)
+        if columns:
+            order = np.lexsort([column[rows] for column, _ in reversed(columns)])
+            sorted_codes = np.stack([column[rows[order]] for column, _ in columns])
+            changes = np.logical_or.reduce(sorted_codes[:, 1:] != sorted_codes[:, :-1], axis=0)
+            starts = np.concatenate((starts, np.flatnonzero(changes) + 1))
+        for where in np.split(rows[order], starts[1:]):
             yield tuple(entries[int(column[where[0]])] for column, entries in columns), where
 
     def row_values(self, key: str) -> tuple[Ints, tuple[str | None, ...]]:

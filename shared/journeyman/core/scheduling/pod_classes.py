@@ -46,7 +46,7 @@ from journeyman.core.scheduling.requirements import (
     from_labels,
     from_selectors,
 )
-from journeyman.core.scheduling.results import PodError
+from journeyman.core.scheduling.results import Effort, PodError
 from journeyman.core.scheduling.topology import (
     InverseAntiAffinity,
     TopologyGroup,
@@ -423,6 +423,21 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
         """The pods' `namespace/name`, in queue order."""
         return tuple(pod.key for pod in self.pods)
 
+    def work(self, node_pools: int, nodes: int = 0) -> int:
+        """Return the effort of one plan for its constraints: terms in each NodePool and on existing nodes, topology rules."""
+        terms = len(self.terms) * len(self.volume_terms)
+        values = sum(1 + len(r.values) // 8 for term in self.terms for r in term.values()) * len(self.volume_terms)
+        rules = len(self.spreads) + len(self.affinities) + len(self.anti_affinities)
+        places = node_pools + nodes // _NODES_PER_POOL + 1
+        return _PER_ROW + (_PER_TERM * terms + values) * places + rules * (_PER_RULE + 3 * terms)
+
+
+# Effort of a plan, measured in microseconds and rounded.
+_PER_ROW: Final = 20
+_PER_TERM: Final = 50
+_NODES_PER_POOL: Final = 500  # the existing nodes that a term is compared with in the time of one NodePool
+_PER_RULE: Final = 20
+
 
 class RowPods(NamedTuple):
     """A number of pods of one row."""
@@ -447,6 +462,7 @@ def group_pods(
     repelled: Iterable[InverseAntiAffinity] = (),
     volumes_of: VolumesOf | None = None,
     claims_of: ClaimsOf | None = None,
+    effort: Effort | None = None,
 ) -> tuple[tuple[PodClass, ...], dict[str, PodError]]:
     """Return classes in queue order (CPU descending, memory descending, oldest first), and errors by pod key.
 
@@ -459,12 +475,13 @@ def group_pods(
         repelled: Required anti-affinity of running pods; its selectors also separate pods into classes.
         volumes_of: The node requirements of a pod's volumes; by default none.
         claims_of: The device requests of a pod's ResourceClaims; by default pods that have any get an error.
+        effort: Limits the work; by default nothing does. Raises EffortSpentError.
 
     Restates: karpenter pkg/controllers/provisioning/scheduling/queue.go `byCPUAndMemoryDescending`, per class.
     """
     reader = PodSpecReader(namespaces, with_claims=claims_of is not None)
     ordered = sorted(pods, key=_age)
-    parts = _read_all(ordered, reader)
+    parts = _read_all(ordered, reader, effort if effort is not None else Effort())
     watched = tuple(sorted(reader.label_keys.union(*(r.group.label_keys for r in repelled))))
     members, errors = _group_by_key(zip(ordered, parts, strict=True), volumes_of, claims_of, watched)
     classes = _PodClassBuilder(reader, watched)
@@ -475,13 +492,14 @@ def group_pods(
     return tuple(result), errors
 
 
-def _read_all(pods: Iterable[Pod], reader: PodSpecReader) -> list[SpecParts | PodError | None]:
+def _read_all(pods: Iterable[Pod], reader: PodSpecReader, effort: Effort) -> list[SpecParts | PodError | None]:
     """Return the result of `PodSpecReader.read` for each pod; reads specs with equal bytes once, virtual pods apart."""
     cache: dict[tuple[bytes, bool], SpecParts | PodError | None] = {}
     results: list[SpecParts | PodError | None] = []
     for pod in pods:
-        key = _constraint_bytes(pod), is_virtual_pod(pod)
+        key = constraint_bytes(pod), is_virtual_pod(pod)
         if key not in cache:
+            effort.spend(len(key[0]))
             cache[key] = _or_error(evaluate(pod, reader.read, pod))
         results.append(cache[key])
     return results
@@ -531,7 +549,7 @@ def _age(pod: Pod) -> tuple[datetime, str, str, str]:
     return (metadata.creation_timestamp or _LONG_AGO, metadata.uid, metadata.namespace, metadata.name)
 
 
-def _constraint_bytes(pod: Pod) -> bytes:
+def constraint_bytes(pod: Pod) -> bytes:
     """Return everything in the spec that constrains scheduling, except volumes, as bytes."""
     spec = pod.spec
     return _encode_fast(

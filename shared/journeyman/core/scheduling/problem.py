@@ -10,15 +10,17 @@ of a class are scheduled in queue order, regardless of level.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from math import prod
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from journeyman.core.api.objects import Pod
+from journeyman.core.api import labels
+from journeyman.core.api.objects import Affinity, Pod, PodSpec
 from journeyman.core.api.resources import PODS
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.arrays import Ints
@@ -30,9 +32,10 @@ from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate, ma
 from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodePoolOptions
 from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.pod_classes import PodClass, RowPods, group_pods
-from journeyman.core.scheduling.preferences import relaxation_levels
+from journeyman.core.scheduling.pod_validation import required_terms
+from journeyman.core.scheduling.preferences import MAX_LEVELS, relaxation_levels
 from journeyman.core.scheduling.requirements import Requirements
-from journeyman.core.scheduling.results import Options, PodError
+from journeyman.core.scheduling.results import Effort, Options, PodError
 from journeyman.core.scheduling.topology import InverseAntiAffinity, Pins, SpreadChoice, present
 from journeyman.core.scheduling.volumes import StorageObjects, resolve_volumes
 from journeyman.core.state.guard import SkippedObject
@@ -100,8 +103,9 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
 
     `rows[r]` is a class at one relaxation level, `class_of_row[r]` the index of that class, `levels[c]` the rows of class c
     from the first relaxation level to the last, `counts[c]` the number of its pods to schedule. `requests` is indexed by
-    row and axis. `repelled` are the domains that the anti-affinity of running pods excludes. `host_constraints` are the
-    rows' constraints on a single node. `devices` is None if no row has ResourceClaims.
+    row and axis. `work` is by row the effort that each plan takes for it. `repelled` are the domains that the anti-affinity of running pods excludes. `host_constraints` are the
+    rows' constraints on a single node. `devices` is None if no row has ResourceClaims. `effort` is what is left of the
+    pass's effort, which every plan for the problem counts down.
     """
 
     rows: tuple[PodClass, ...]
@@ -117,7 +121,13 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     host_constraints: HostConstraints
     shapes: tuple[NodeConstraints, ...]
     shape_of_row: tuple[int, ...]
+    work: tuple[int, ...] = ()
     devices: DeviceInventory | None = None
+    effort: Effort = field(default_factory=Effort)
+
+    def spend_on(self, classes: Iterable[int]) -> None:
+        """Spend the effort of one plan for these classes. Raises EffortSpentError."""
+        self.effort.spend(sum(self.work[row] for c in classes for row in self.levels[c]))
 
 
 class PartialSolution(Struct, frozen=True, kw_only=True, eq=False):
@@ -166,6 +176,11 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
     def headroom(self, selection: NodeSelection) -> tuple[Headroom, ...]:
         """Return what is left of each NodePool's limits if only these nodes exist."""
         return tuple(headroom.without(selection.removed_nodes) for headroom in self._headroom)
+
+    def domains(self, key: str) -> int:
+        """Return how many domains of a label the offerings may have, at least 1; 1 for hostnames, which no offering has."""
+        columns = (template.table.row_values(key)[1] for template in self.templates)
+        return max((len(column) for column in columns), default=1)
 
     @property
     def skipped(self) -> tuple[SkippedObject, ...]:
@@ -239,14 +254,21 @@ class SchedulingTask(Struct, frozen=True, kw_only=True, eq=False):
         )
 
 
-def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: frozenset[str]) -> SchedulingTask:
+def prepare_task(
+    inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: frozenset[str], effort: Effort | None = None
+) -> SchedulingTask:
     """Return the problem of scheduling these pods.
 
     Args:
         inputs: The cluster.
         pods: Pods to schedule, bound or not.
         without_nodes: Names of StateNodes to treat as deleted, with the pods on them.
+        effort: What the pass may do; by default all that it needs.
+
+    Raises:
+        EffortSpentError: Reading the pods takes more.
     """
+    effort = effort if effort is not None else Effort()
     snapshot, inventory = inputs.snapshot, inputs.inventory
     selection = inventory.select(pods, without_nodes)
     rescheduled = selection.rescheduled
@@ -259,8 +281,14 @@ def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: froz
         repelled=repelled,
         volumes_of=lambda pod: resolve_volumes(pod, inputs.storage),
         claims_of=claims.read if claims is not None else None,
+        effort=effort,
     )
+    nodes = len(selection.nodes)
+    work = [cls.work(len(inputs.templates), nodes) for cls in classes]
+    effort.spend(sum(n * min(cls.preferences.count + 1, MAX_LEVELS) for n, cls in zip(work, classes, strict=True)))
     relaxation = _RelaxationRows.of(classes, inputs)
+    work_of_rows = _work(relaxation.rows, len(inputs.templates), nodes)
+    effort.spend(sum(work_of_rows) + _table_size(relaxation.rows) // _CELLS_PER_UNIT)
     axes = tuple(sorted({PODS}.union(*(c.requests for c in classes), *(d.requests for d in inputs.daemons))))
     used_ports = inventory.used_ports(selection) if any(cls.ports for cls in classes) else frozenset()
     caps = host_constraints_of(relaxation.rows, repelled, used_ports)
@@ -281,6 +309,8 @@ def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: froz
         host_constraints=caps,
         shapes=tuple(shapes),
         shape_of_row=shape_of_row,
+        work=work_of_rows,
+        effort=effort,
         devices=_devices(inputs, claims, classes, existing, rescheduled),
     )
     return SchedulingTask(
@@ -289,6 +319,59 @@ def prepare_task(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: froz
         reservations=Reservations.of((t.table for t in inputs.templates), snapshot.claims),
         errors=errors,
     )
+
+
+_CELLS_PER_UNIT: Final = 4
+
+
+def _table_size(rows: Sequence[PodClass]) -> int:
+    """Return how many entries the tables of rules about a single node have: one by row, and rule or host port."""
+    rules = {
+        group.id
+        for row in rows
+        for group in (*(s.group for s in row.spreads), *row.anti_affinities, *row.affinities)
+        if group.key == labels.HOSTNAME
+    }
+    return len(rows) * (len(rules) + len({port for row in rows for port in row.ports}))
+
+
+def _work(rows: Sequence[PodClass], node_pools: int, nodes: int) -> tuple[int, ...]:
+    """Return the effort of a plan by row.
+
+    A group whose selector names no single value is compared with all distinct labels; this counts for its first row.
+    """
+    distinct_labels = len({(row.namespace, frozenset(row.labels.items())) for row in rows})
+    known: set[bytes] = set()
+    work: list[int] = []
+    for row in rows:
+        groups = {g.id: g for g in (*(s.group for s in row.spreads), *row.affinities, *row.anti_affinities)}
+        new = [group for group_id, group in groups.items() if group_id not in known and not group.has_exact_label]
+        known.update(groups)
+        work.append(row.work(node_pools, nodes) + _PER_COMPARISON * len(new) * distinct_labels)
+    return tuple(work)
+
+
+_PER_COMPARISON: Final = 3
+_PER_COMBINATION: Final = 120
+
+
+def estimated_work(spec: PodSpec, inputs: ClusterInputs) -> int:
+    """Return roughly how much effort a plan takes for pods of this spec, before its constraints are read."""
+    affinity = spec.affinity or Affinity()
+    node = affinity.node_affinity
+    terms = max(len(required_terms(spec.affinity)), 1)
+    rules = [constraint.topology_key for constraint in spec.topology_spread_constraints]
+    preferences = len(node.preferred) if node is not None else 0
+    preferences += sum(c.when_unsatisfiable == "ScheduleAnyway" for c in spec.topology_spread_constraints)
+    for about_pods in (affinity.pod_affinity, affinity.pod_anti_affinity):
+        if about_pods is not None:
+            rules += [term.topology_key for term in about_pods.required]
+            rules += [weighted.pod_affinity_term.topology_key for weighted in about_pods.preferred]
+            preferences += len(about_pods.preferred)
+    offerings = sum(len(template.table.row_type) for template in inputs.templates)
+    combinations = min(prod(inputs.domains(labels.ALIASES.get(key, key)) for key in set(rules)), offerings)
+    per_level = terms * _PER_COMBINATION * len(inputs.templates) + len(rules) * (_PER_COMBINATION + terms)
+    return per_level * min(1 + preferences, MAX_LEVELS) + _PER_COMBINATION * combinations * terms
 
 
 def _claims(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: frozenset[str]) -> ClaimReader | None:

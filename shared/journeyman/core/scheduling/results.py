@@ -84,8 +84,10 @@ class PoolReason(Struct, frozen=True, kw_only=True):
 
 
 class PodError(Struct, frozen=True, kw_only=True):
-    """Why one pod is not scheduled. `kind` is for programs: unsupported, invalid, unschedulable, limits, no-nodepool, refused.
+    """Why one pod is not scheduled.
 
+    `kind` is for programs: unsupported, invalid, unschedulable, limits, no-nodepool, refused, unreached (the effort did not
+    suffice; it is scheduled again).
     `by_node_pool` has each NodePool's own reason, most helpful first; `reasons` are the same as data. `smallest_change` is
     the smallest change that would let it schedule, as text; empty if none was searched for.
     """
@@ -112,6 +114,7 @@ class Results(Struct, frozen=True, kw_only=True):
     no new node, or the bound is not wanted). `devices` are by node name the devices on existing nodes for the planned pods'
     ResourceClaims, including claims that they share with bound pods. `warnings` has by NodePool its invalid annotations,
     which are ignored; `pod_warnings` what is simplified of pods with very many preferences, by one key for equal pods.
+    Results that are `is_truncated` have used up their effort: another pass may schedule more pods, or for less.
     """
 
     new_claims: tuple[PlannedClaim, ...] = ()
@@ -124,6 +127,7 @@ class Results(Struct, frozen=True, kw_only=True):
     pod_warnings: Mapping[str, str] = field(default_factory=dict)
     skipped: tuple[SkippedObject, ...] = ()  # DaemonSets and nodes that cannot be evaluated
     devices: Mapping[str, tuple[PlannedDevice, ...]] = field(default_factory=dict)
+    is_truncated: bool = False
 
     @property
     def gap(self) -> float:
@@ -170,6 +174,35 @@ class Options(Struct, frozen=True, kw_only=True):
     bound: bool = True
 
 
+UNLIMITED: Final = 1 << 62
+
+
+class EffortSpentError(Exception):
+    """A pass has used up its effort; `Scheduler.solve` answers with the best plan so far, or schedules fewer pods."""
+
+
+class Effort:
+    """The work that a pass may still do, in units of about a microsecond.
+
+    It is counted, not measured: the same pods with the same effort give the same results on every machine. Each place whose
+    work grows with the size of a pod's constraints spends it before it works.
+    """
+
+    def __init__(self, units: int = UNLIMITED) -> None:
+        self.left = units
+
+    def spend(self, units: int) -> None:
+        """Count down.
+
+        Raises:
+            EffortSpentError: The units are more than what is left, of which then nothing is left.
+        """
+        self.left -= units
+        if self.left < 0:
+            self.left = 0
+            raise EffortSpentError
+
+
 class ProblemKey(NamedTuple):
     """The keys of the pods to schedule, the names of the nodes treated as deleted, and the kind of solve."""
 
@@ -208,8 +241,9 @@ class CachedResults(Struct, frozen=True, eq=False):
         return self if version.is_same(self.version) else CachedResults(version)
 
     def with_results(self, results: Mapping[ProblemKey, Results]) -> CachedResults:
-        """Return a copy with further results."""
-        return CachedResults(self.version, {**self.by_problem, **results}) if results else self
+        """Return a copy with further results, without those that are truncated."""
+        complete = {problem: found for problem, found in results.items() if not found.is_truncated}
+        return CachedResults(self.version, {**self.by_problem, **complete}) if complete else self
 
 
 def _state(snapshot: Snapshot) -> Iterator[object]:

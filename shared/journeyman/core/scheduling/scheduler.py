@@ -12,7 +12,11 @@
 5. `instance_type_choice` lists for every new node the suitable instance types with nearly the same price.
 6. `explanation` explains unschedulable pods, and `price_lower_bound` computes a lower bound of the price.
 
-The same snapshot and catalogue always give the same results, byte for byte.
+A pass has an effort budget: a count of its work, which the caller derives from the time it has. If the effort does not
+suffice to improve a plan, the best plan so far is returned. If it does not suffice for any plan, the pods whose constraints
+are most expensive to evaluate get the error `unreached`, and the others are scheduled with a part of the effort.
+
+The same snapshot, catalogue and effort always give the same results, byte for byte.
 
 Restates: karpenter pkg/controllers/provisioning/provisioner.go `Schedule`, scheduling/scheduler.go `Solve`.
 Differs: NodePools of equal weight compete on price, and several plans compete with each other.
@@ -21,6 +25,7 @@ Differs: NodePools of equal weight compete on price, and several plans compete w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 import numpy as np
@@ -37,6 +42,7 @@ from journeyman.core.scheduling.new_nodes import PackingItems
 from journeyman.core.scheduling.nodepool_options import compatible_offerings, worth_considering
 from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.packing import lower_bound
+from journeyman.core.scheduling.pod_classes import constraint_bytes
 from journeyman.core.scheduling.preferences import preference_warnings
 from journeyman.core.scheduling.problem import (
     ClusterInputs,
@@ -46,10 +52,14 @@ from journeyman.core.scheduling.problem import (
     ReservedPlacement,
     SchedulingProblem,
     SchedulingTask,
+    estimated_work,
     prepare_task,
 )
 from journeyman.core.scheduling.reserved_placements import may_block_others, with_reserved_placements
 from journeyman.core.scheduling.results import (
+    UNLIMITED,
+    Effort,
+    EffortSpentError,
     MinValuesPolicy,
     Options,
     PlannedClaim,
@@ -60,10 +70,11 @@ from journeyman.core.scheduling.results import (
 )
 from journeyman.core.scheduling.sequential import TieBreakPolicy, schedule_sequentially
 from journeyman.core.scheduling.topology import LabelIndex, SpreadChoice
+from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_provisionable
 from journeyman.core.state.snapshot import Snapshot
 
-__all__ = ["Options", "Scheduler", "pods_to_schedule", "solve"]
+__all__ = ["Options", "Scheduler", "pods_to_schedule", "select_pods", "solve"]
 
 
 def solve(
@@ -73,6 +84,7 @@ def solve(
     pods: Sequence[Pod] | None = None,
     without_nodes: frozenset[str] = frozenset(),
     options: Options = Options(),  # noqa: B008 - a frozen value
+    effort: int = UNLIMITED,
 ) -> Results:
     """Schedule pods on existing and new nodes.
 
@@ -83,11 +95,12 @@ def solve(
         without_nodes: Names of StateNodes to treat as deleted, with the pods on them (consolidation simulates their
             removal).
         options: Policies, and how many instance types a NodeClaim lists.
+        effort: The most work of the pass, in units of `results.Effort`.
 
     Returns:
         New NodeClaims sorted by NodePool and pods, pods for existing nodes, and an error for every unschedulable pod.
     """
-    return Scheduler(snapshot, catalogue, options).solve(pods, without_nodes)
+    return Scheduler(snapshot, catalogue, options).solve(pods, without_nodes, effort)
 
 
 def pods_to_schedule(snapshot: Snapshot) -> tuple[Pod, ...]:
@@ -95,15 +108,29 @@ def pods_to_schedule(snapshot: Snapshot) -> tuple[Pod, ...]:
 
     Restates: karpenter pkg/controllers/provisioning/provisioner.go `Schedule`.
     """
-    pending = [pod for pod in snapshot.pods if is_provisionable(pod)]
-    rescheduled = [
-        pod
-        for node in snapshot.state_nodes
-        if node.is_being_disrupted
-        for pod in node.pods
-        if is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now)
-    ]
-    return (*pending, *rescheduled)
+    return select_pods(snapshot)[0]
+
+
+def select_pods(snapshot: Snapshot) -> tuple[tuple[Pod, ...], tuple[SkippedObject, ...]]:
+    """Return `pods_to_schedule`, and the pods that cannot be evaluated."""
+    chosen: list[Pod] = []
+    skipped: list[SkippedObject] = []
+
+    def choose(pod: Pod, is_wanted: Callable[..., bool], *args: object) -> None:
+        verdict = evaluate(pod, is_wanted, pod, *args)
+        if isinstance(verdict, SkippedObject):
+            skipped.append(verdict)
+        elif verdict:
+            chosen.append(pod)
+
+    for pod in snapshot.pods:
+        if not pod.spec.node_name:  # most pods are bound
+            choose(pod, is_provisionable)
+    for node in snapshot.state_nodes:
+        if node.is_being_disrupted:
+            for pod in node.pods:
+                choose(pod, is_currently_reschedulable, snapshot.pdbs, snapshot.now)
+    return tuple(chosen), tuple(skipped)
 
 
 class Scheduler:
@@ -113,16 +140,62 @@ class Scheduler:
         self.snapshot = snapshot
         self._inputs = ClusterInputs.of(snapshot, catalogue, options)
 
-    def solve(self, pods: Sequence[Pod] | None = None, without_nodes: frozenset[str] = frozenset()) -> Results:
-        """See `solve`."""
+    def solve(
+        self,
+        pods: Sequence[Pod] | None = None,
+        without_nodes: frozenset[str] = frozenset(),
+        effort: int = UNLIMITED,
+    ) -> Results:
+        """See `solve`. Each attempt with fewer pods has half the effort of the one before, so that all stay within it."""
         considered = pods_to_schedule(self.snapshot) if pods is None else tuple(pods)
+        unreached: dict[str, PodError] = {}
+        units, most_work = effort // 2, effort // 4
+        while True:
+            try:
+                results = self._solve(considered, without_nodes, Effort(units))
+            except EffortSpentError:
+                considered, others = self._cheapest(considered, most_work)
+                unreached.update((pod.key, _UNREACHED) for pod in others)
+                units, most_work = units // 2, most_work // _LESS_WORK
+                continue
+            if not unreached:
+                return results
+            errors = dict(sorted({**results.pod_errors, **unreached}.items()))
+            return replace(results, pod_errors=errors, is_truncated=True)
+
+    def _cheapest(self, pods: Sequence[Pod], most: int) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
+        """Return the pods that take least effort, oldest first if equal, as far as `most` suffices; and the others."""
+        estimates: dict[bytes, int] = {}
+        entries: list[tuple[int, bytes, float, str, int]] = []
+        for position, pod in enumerate(pods):
+            constraints = constraint_bytes(pod)
+            if constraints not in estimates:
+                estimates[constraints] = len(constraints) + estimated_work(pod.spec, self._inputs)
+            created = pod.metadata.creation_timestamp
+            age = created.timestamp() if created is not None else 0.0
+            entries.append((estimates[constraints], constraints, age, pod.key, position))
+        kept: set[int] = set()
+        previous = None
+        for work, constraints, _, _, position in sorted(entries):
+            most -= _PER_POD if constraints == previous else work
+            previous = constraints
+            if most < 0:
+                break
+            kept.add(position)
+        return (
+            tuple(pod for position, pod in enumerate(pods) if position in kept),
+            tuple(pod for position, pod in enumerate(pods) if position not in kept),
+        )
+
+    def _solve(self, considered: Sequence[Pod], without_nodes: frozenset[str], effort: Effort) -> Results:
+        """Return the results for these pods. Raises EffortSpentError if there is no plan for all of them."""
         if not considered:  # the usual case: nothing is pending, or pods wait for their nodes
             return Results(
                 unusable_node_pools=self._inputs.invalid_objects,
                 warnings=self._inputs.warnings,
                 skipped=self._inputs.skipped,
             )
-        task = with_reserved_placements(prepare_task(self._inputs, considered, without_nodes))
+        task = with_reserved_placements(prepare_task(self._inputs, considered, without_nodes, effort))
         plan = best_plan_with_reservations(task)
         return Results(
             new_claims=tuple(sorted(plan.claims, key=lambda c: (c.node_pool, c.pods))),
@@ -137,6 +210,7 @@ class Scheduler:
             ),
             skipped=self._inputs.skipped,
             devices=plan.devices,
+            is_truncated=not effort.left,
         )
 
     @property
@@ -168,6 +242,7 @@ class Scheduler:
                 ),
             ),
             strict_min_values=problem.options.min_values is MinValuesPolicy.STRICT,
+            effort=problem.effort,
         )
         errors: dict[str, PodError] = {}
         for pod_class, keys in plan.unschedulable.items():
@@ -177,6 +252,15 @@ class Scheduler:
             errors.update(dict.fromkeys(keys, error))
         return errors
 
+
+_LESS_WORK: Final = 8  # the factor by which the pods of an attempt take less effort than those of the one before
+_PER_POD: Final = 30  # effort of one more pod with the same constraints
+_UNREACHED: Final = PodError(
+    kind="unreached",
+    message="the scheduler's time did not suffice for this pod: its constraints take longer to evaluate than those of the "
+    "other pods, which are scheduled first. It is tried again within a minute. Use fewer node affinity terms, topology "
+    "spread constraints and pod (anti-)affinity terms",
+)
 
 CLASSES_TRIED: Final = 24  # relaxation levels of single classes that are tried, one plan each
 _FEW_PODS: Final = 150  # with more pods, one superfluous node in a domain matters little
@@ -243,21 +327,30 @@ def best_plan(task: SchedulingTask) -> CandidatePlan:
 
 def _best(task: SchedulingTask) -> CandidatePlan:
     """Return the bulk plan, or with few pods the best of several plans (step 4 in the module docstring)."""
-    problem = task.problem
-    plan = _finish(task, schedule_in_bulk(task))
-    if plan.rank == _NO_NODE_NEEDED or not _is_small(problem):
-        return plan
-    best = plan
+    best = _finish(task, schedule_in_bulk(task))
+    if best.rank == _NO_NODE_NEEDED or not _is_small(task.problem):
+        return best
+    with suppress(EffortSpentError):
+        for better in _improvements(task, best):
+            best = better
+    return best
+
+
+def _improvements(task: SchedulingTask, plan: CandidatePlan) -> Iterator[CandidatePlan]:
+    """Compare the bulk plan with others; yield the best plan after each comparison. Raises EffortSpentError."""
+    problem, best = task.problem, plan
     for choice in spread_choices(problem):  # CHEAPEST_IF_FIRST must not make more pods depend on the order of binding
         uneven = _finish(task, schedule_in_bulk(task, choice))
         if uneven.unschedulable_keys != plan.unschedulable_keys or uneven.rank >= best.rank:
             continue
         if choice is SpreadChoice.CHEAPEST or pods_to_bind_first(problem, uneven) <= pods_to_bind_first(problem, plan):
             best = uneven
+            yield best
     reduced_task = without_lost_preferences(task, plan)
     if co_located_classes(reduced_task.problem) != co_located_classes(problem):
         rival = _finish(task, schedule_in_bulk(reduced_task))
         best = min(best, rival, key=lambda p: p.rank) if rival.unschedulable_keys == best.unschedulable_keys else best
+        yield best
     for policy in tie_break_policies(task):
         rival = _sequential_plan(task, policy)
         if (
@@ -270,7 +363,7 @@ def _best(task: SchedulingTask) -> CandidatePlan:
             rival.unschedulable_count < best.unschedulable_count or rival.unschedulable_keys == best.unschedulable_keys
         ):
             best = min(best, rival, key=lambda p: p.rank)
-    return best
+        yield best
 
 
 def spread_choices(problem: SchedulingProblem) -> Iterator[SpreadChoice]:
@@ -420,7 +513,10 @@ def _plan_with_free_preferences(task: SchedulingTask) -> CandidatePlan:
     best = _best(task.with_levels(last))
     for level in range(max((len(level_rows) for level_rows in levels), default=1) - 1):
         tried = [level_rows[min(level, len(level_rows) - 1) :] for level_rows in levels]
-        plan = _best(task.with_levels(tried))
+        try:
+            plan = _best(task.with_levels(tried))
+        except EffortSpentError:
+            return best
         if plan.rank <= best.rank:
             return plan
     return _keep_preferences_by_class(task, last, best, lambda tried: _best(task.with_levels(tried)))
@@ -443,7 +539,10 @@ def _keep_preferences_by_class(
             tries += 1
             tried = [*starts]
             tried[c] = levels[c][level:]
-            plan = plan_with(tried)
+            try:
+                plan = plan_with(tried)
+            except EffortSpentError:
+                return best
             if plan.rank <= best.rank:
                 starts, best = tried, plan
                 break

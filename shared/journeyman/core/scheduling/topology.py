@@ -95,6 +95,14 @@ class TopologyGroup(Struct, frozen=True, kw_only=True):
         return selector_keys(self.selector)
 
     @property
+    def has_exact_label(self) -> bool:
+        """Whether the selector requires a single value of some label, by which `LabelIndex` finds the pods."""
+        selector = self.selector
+        if selector is None or selector.match_labels:
+            return True
+        return any(e.operator == "In" and len(e.values) == 1 for e in selector.match_expressions)
+
+    @property
     def in_words(self) -> str:
         """The counted pods, as text."""
         where = "" if self.namespaces is None else f" in namespace {' or '.join(sorted(self.namespaces)) or 'none'}"

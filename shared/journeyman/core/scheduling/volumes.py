@@ -29,7 +29,6 @@ from journeyman.core.state.state_node import StateNode
 MAX_ALTERNATIVES: Final = 256
 """A pod whose volumes have more combinations of alternatives gets an error; real pods have about one per zone."""
 
-_BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
 _EBS: Final = "ebs.csi.aws.com"
 # CSI drivers that replaced in-tree volume plugins (k8s.io/csi-translation-lib)
 _CSI_DRIVERS: Final = {
@@ -162,7 +161,7 @@ def _reach_bound(claim: PersistentVolumeClaim, key: str, storage: StorageObjects
         return f"PersistentVolume {name} of PersistentVolumeClaim {key} does not exist"
     if volume.metadata.deletion_timestamp is not None:
         return f"PersistentVolume {name} of PersistentVolumeClaim {key} is being deleted"
-    if _BIND_COMPLETED not in claim.metadata.annotations:
+    if labels.BIND_COMPLETED not in claim.metadata.annotations:
         return f"PersistentVolumeClaim {key} is not bound to PersistentVolume {name} yet"
     affinity = volume.spec.node_affinity
     if affinity is None or affinity.required is None:
@@ -256,7 +255,8 @@ class VolumeUsage(Struct, frozen=True, kw_only=True):
         return None if limit is None else limit - len(self.attached.get(driver, ()))
 
 
-_ANY_NUMBER: Final = VolumeUsage(limits={}, attached={})
+_MOST_VOLUMES: Final = 2**31 - 1
+ANY_NUMBER: Final = VolumeUsage(limits={}, attached={})
 
 
 def volume_usage(node: StateNode, storage: StorageObjects, rescheduled: Collection[str]) -> VolumeUsage:
@@ -271,9 +271,9 @@ def volume_usage(node: StateNode, storage: StorageObjects, rescheduled: Collecti
     """
     csi_node = storage.nodes.get(node.node.metadata.name) if node.node is not None else None
     if csi_node is None:
-        return _ANY_NUMBER
+        return ANY_NUMBER
     limits = {
-        driver.name: max(driver.allocatable.count, 0)
+        driver.name: min(max(driver.allocatable.count, 0), _MOST_VOLUMES)
         for driver in csi_node.spec.drivers
         if driver.allocatable is not None and driver.allocatable.count is not None
     }

@@ -21,11 +21,11 @@ from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin
 import msgspec
 from google.protobuf.message import DecodeError
 
-from journeyman.core.api.labels import POD_ANNOTATIONS
-from journeyman.core.api.objects import Pod
+from journeyman.core.api.labels import READ_ANNOTATIONS
 from journeyman.kube.protobuf import framing, message_classes
 from journeyman.kube.protobuf.field_numbers import AS_JSON, EMPTY_IS_MISSING, NUMBERS, UNSHARED_FIELDS, UNSHARED_TYPES
 from journeyman.kube.protobuf.message_classes import MISSING_BYTES, MISSING_NUMBER, MISSING_TEXT
+from journeyman.kube.transport import MAX_ITEMS, check_count
 
 Convert = Callable[[Any], Any]
 Column = Sequence[Any]
@@ -129,9 +129,11 @@ class Reader(Generic[T]):
 
     Args:
         type_: The objects' Struct.
+        max_items: The most objects of a list.
     """
 
-    def __init__(self, type_: type[T]) -> None:
+    def __init__(self, type_: type[T], *, max_items: int = MAX_ITEMS) -> None:
+        self._max_items = max_items
         self._type = type_
         self._converters: dict[Any, ConvertColumn] = {
             datetime: _cached(message_classes.TIME, each(_time)),
@@ -146,6 +148,7 @@ class Reader(Generic[T]):
 
         Raises:
             ValueError: The response is not such a list, or ends too early.
+            ResponseTooLargeError: It has more objects than `max_items`.
         """
         parse = message_classes.message_class(message_classes.list_name(self._type)).FromString
         metadata, items = message_classes.message_class(message_classes.LIST_META)(), list[T]()
@@ -154,6 +157,7 @@ class Reader(Generic[T]):
                 metadata.MergeFrom(part.metadata)
                 if found := part.items[:]:
                     items += self._read(found)
+                check_count(len(items), self._type.__name__, self._max_items)
         except (DecodeError, OverflowError) as error:  # OverflowError: a time beyond datetime's range
             raise ValueError(str(error)) from error
         return ProtobufList(resource_version=metadata.resource_version, continue_=metadata.continue_, items=items)
@@ -166,6 +170,10 @@ class Reader(Generic[T]):
         except DecodeError as error:
             raise ValueError(str(error)) from error
         return found
+
+    def _read_annotations(self, entries: Any) -> dict[str, str]:
+        read = READ_ANNOTATIONS.get(self._type.__name__)
+        return {entry.key: entry.value for entry in entries[:] if read is None or entry.key in read}
 
     def _struct(self, type_: type) -> ConvertColumn:
         """Return a converter from messages to Structs."""
@@ -208,7 +216,7 @@ class Reader(Generic[T]):
         if get_origin(hint) is tuple:
             return self._list(raw or get_args(hint)[0], as_json=raw is not None)
         if message_classes.is_unshared_map(type_, name):
-            return each(_pod_annotations if self._type is Pod and name == "annotations" else _texts)
+            return each(self._read_annotations if name == "annotations" else _texts)
         if get_origin(hint) is dict and raw is None:
             entries = within(self._text_entries if get_args(hint)[1] is str else self._amount_entries)
             return listed(CachedConverter(lambda lists: [*map(dict, entries(lists))]))
@@ -297,10 +305,6 @@ def _plain(value: Any) -> Any:
 
 def _texts(entries: Any) -> dict[str, str]:
     return {entry.key: entry.value for entry in entries[:]}
-
-
-def _pod_annotations(entries: Any) -> dict[str, str]:
-    return {entry.key: entry.value for entry in entries[:] if entry.key in POD_ANNOTATIONS}
 
 
 def _time(message: Any) -> datetime | None:

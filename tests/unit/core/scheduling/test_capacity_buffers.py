@@ -330,3 +330,11 @@ def test_every_field_of_a_capacity_buffer_changes_its_virtual_pods(field):
 
     assert plain
     assert [(b.replicas, b.reason) for b in plain] != [(b.replicas, b.reason) for b in changed]
+
+
+def test_all_buffers_together_get_a_bounded_number_of_pods():
+    """Of five buffers of 5,000 pods each the last one gets none, and says why."""
+    buffers = [a_buffer(f"b{number}", **OF_WEB, replicas=5000) for number in range(5)]
+    found = resolve_buffers(buffers, workloads())
+    assert [each.replicas for each in found] == [5000, 5000, 5000, 5000, 0]
+    assert "all buffers together" in found[-1].message

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from msgspec import Struct
@@ -32,7 +33,7 @@ from journeyman.core.api.resources import CPU, MEMORY
 from journeyman.core.scheduling.arrays import every
 from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDemand
 from journeyman.core.scheduling.problem import PartialSolution, SchedulingProblem
-from journeyman.core.scheduling.results import MinValuesPolicy
+from journeyman.core.scheduling.results import EffortSpentError, MinValuesPolicy
 from journeyman.core.scheduling.sequential.sequential_scheduler import SequentialScheduler, TieBreakPolicy
 from journeyman.core.scheduling.topology import LabelIndex, TopologyGroup
 
@@ -81,6 +82,7 @@ class _SequentialAttempt(Struct, frozen=True):
         cls, problem: SchedulingProblem, solution: PartialSolution, queue: Sequence[int], policy: TieBreakPolicy
     ) -> _SequentialAttempt:
         """Schedule a queue of pods, given by their classes."""
+        problem.spend_on(set(queue))
         active = [row for c in sorted(set(queue)) for row in problem.levels[c]]
         scheduler = SequentialScheduler(problem, solution, active, policy)
         return cls(scheduler, _place_queue(problem, scheduler, queue))
@@ -91,22 +93,37 @@ def _best_attempt(
 ) -> _SequentialAttempt:
     """Return an attempt with the policy; if it leaves pods, try other policies and return the one that leaves fewest."""
     best = _SequentialAttempt.at(problem, solution, queue, policy)
+    with suppress(EffortSpentError):
+        for better in _better_attempts(problem, solution, queue, policy, best):
+            best = better
+    return best
+
+
+def _better_attempts(
+    problem: SchedulingProblem,
+    solution: PartialSolution,
+    queue: Sequence[int],
+    policy: TieBreakPolicy,
+    best: _SequentialAttempt,
+) -> Iterator[_SequentialAttempt]:
+    """Yield attempts that leave fewer pods than `best` and those yielded before. Raises EffortSpentError."""
     for change, may_help in FALLBACK_POLICIES.items():
         if best.left and not getattr(policy, change) and may_help(problem, best):
             other = replace(policy, **{change: True})
             attempt = _SequentialAttempt.at(problem, solution, queue, other)
             if len(attempt.left) < len(best.left):
                 best, policy = attempt, other
+                yield best
     for reordered in QUEUE_ORDERS:
         order = reordered(problem, queue, best.left)
         attempt = _SequentialAttempt.at(problem, solution, order, policy) if order else best
         if len(attempt.left) < len(best.left):
             best = attempt
+            yield best
     if best.left and used_reservations(problem, best):  # last, as plans without them cost more
         attempt = _SequentialAttempt.at(problem, solution, queue, replace(policy, avoid_reservations=True))
         if len(attempt.left) < len(best.left):
-            best = attempt
-    return best
+            yield attempt
 
 
 def _left_first(_: SchedulingProblem, queue: Sequence[int], left: Sequence[int]) -> list[int]:
@@ -177,7 +194,7 @@ def _place_queue(problem: SchedulingProblem, scheduler: SequentialScheduler, que
     failed_after: dict[int, int] = {}
     while failures < len(waiting):
         c = waiting.popleft()
-        if failed_after.get(c) != placed and any(scheduler.schedule(row) for row in problem.levels[c]):
+        if failed_after.get(c) != placed and any(_schedule(problem, scheduler, row) for row in problem.levels[c]):
             placed += 1
             failures = 0
         else:
@@ -185,6 +202,20 @@ def _place_queue(problem: SchedulingProblem, scheduler: SequentialScheduler, que
             failures += 1
             waiting.append(c)
     return waiting
+
+
+def _schedule(problem: SchedulingProblem, scheduler: SequentialScheduler, row: int) -> bool:
+    """Schedule one pod of a row, and spend the effort of comparing its terms with the candidates."""
+    cls = problem.rows[row]
+    domains = _PER_RULE * (len(cls.spreads) + len(cls.affinities) + len(cls.anti_affinities))
+    problem.effort.spend(len(cls.terms) * (_PER_POD + scheduler.size // _CANDIDATES_PER_UNIT + domains))
+    return scheduler.schedule(row)
+
+
+# Effort in microseconds, measured and rounded.
+_PER_POD: Final = 30
+_PER_RULE: Final = 3
+_CANDIDATES_PER_UNIT: Final = 100
 
 
 def behind_leaders(problem: SchedulingProblem, queue: Sequence[int], left: Sequence[int]) -> list[int]:

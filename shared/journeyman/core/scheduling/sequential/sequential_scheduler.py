@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -33,6 +33,8 @@ from journeyman.core.scheduling.sequential.offering_masks import (
 )
 from journeyman.core.scheduling.sequential.pod_constraints import DeviceFit, LaunchOption, NodeDevices, PodConstraints
 from journeyman.core.scheduling.sequential.topology_rules import DomainChoice, JoinRule, TopologyRuleSet
+
+_PER_SEARCH: Final = 500  # effort of searching the devices of one ResourceClaim on one candidate
 
 
 class _BoundNode(NamedTuple):
@@ -128,6 +130,11 @@ class SequentialScheduler:
                 self._add_to_existing(candidate, row, count)
         for node in solution.new_nodes:
             self._resume(node)
+
+    @property
+    def size(self) -> int:
+        """The number of candidate nodes, existing and planned."""
+        return self._candidates.size
 
     def _constraints_of(self, row: int) -> tuple[PodConstraints, ...]:
         """Return the constraints of a row's pods, one entry per term, in the order in which they are tried."""
@@ -226,6 +233,7 @@ class SequentialScheduler:
             constraints.rule_out(candidate)
             return False
         if constraints.cls.claims and self._node_devices is not None:
+            self._problem.effort.spend(_PER_SEARCH * len(constraints.cls.claims))
             scheduled = self._added.get(candidate, {}).get(constraints.row, 0)
             if not self._node_devices.fit_existing(candidate, constraints, scheduled):
                 return False
@@ -346,6 +354,7 @@ class SequentialScheduler:
                 if candidate < self._candidates.size
                 else 0
             )
+            self._problem.effort.spend(_PER_SEARCH * len(constraints.cls.claims))
             device_fit = self._node_devices.fit_new(candidate, masks, option, constraints, scheduled)
             if device_fit is None:
                 return None
@@ -460,4 +469,8 @@ def _by_row(pods: Mapping[int, int]) -> tuple[RowPods, ...]:
 
 
 def _conflict(ports: Collection[HostPort], others: Collection[HostPort]) -> bool:
-    return any(port.conflicts(other) for port in ports for other in others)
+    if not ports or not others:
+        return False
+    numbers = {(port.port, port.protocol) for port in ports}
+    rivals = [other for other in others if (other.port, other.protocol) in numbers]
+    return any(port.conflicts(other) for port in ports for other in rivals)

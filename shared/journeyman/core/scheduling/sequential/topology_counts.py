@@ -11,7 +11,7 @@ undecided domain count once it is decided; in Karpenter they count once the node
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -20,16 +20,16 @@ from msgspec import Struct, field
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Toleration
 from journeyman.core.scheduling.arrays import Ints
+from journeyman.core.scheduling.existing_nodes import ExistingNodes
 from journeyman.core.scheduling.instance_type_choice import reservation_of
-from journeyman.core.scheduling.requirements import from_labels
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode
 from journeyman.core.scheduling.sequential.offering_masks import CONFLICT, OfferingMasks, RequirementsInterner
-from journeyman.core.scheduling.topology import LabelIndex, NodeMatch, RunningPodCounts, TopologyGroup, domain_of
+from journeyman.core.scheduling.topology import LabelIndex, NodeMatch, TopologyGroup, domain_of
 from journeyman.core.state.state_node import StateNode
 from journeyman.core.state.taints import untolerated
 
 
-class NodeFilter(Struct, frozen=True):
+class NodeFilter(Struct, frozen=True, cache_hash=True):
     """The nodes that a spread counts: those that meet one of `terms` (IDs; None: all) without untolerated taints."""
 
     terms: tuple[int, ...] | None = None
@@ -114,7 +114,7 @@ class TopologyCounts:
 
     def __init__(
         self,
-        pod_counts: RunningPodCounts,
+        existing: ExistingNodes,
         rows: LabelIndex,
         count: int,
         interner: RequirementsInterner,
@@ -122,13 +122,15 @@ class TopologyCounts:
     ) -> None:
         """Start without counters; `rows` finds the rows of the pass (`count` in total) that a group counts."""
         self._counted: list[list[PodCounter]] = [[] for _ in range(count)]
-        self._running_pods = pod_counts
+        self._existing = existing
+        self._running_pods = existing.pod_counts
         self._rows = rows
         self._interner = interner
         self._candidates = candidates
         self._candidate_of = {node.name: candidate for candidate, node in enumerate(candidates.existing_nodes)}
         self._counters: dict[tuple[str, bytes, NodeFilter], PodCounter] = {}
         self._awaited: dict[str, list[DomainCounter]] = {}
+        self._included: dict[NodeFilter, frozenset[str]] = {}
         self._matching: dict[tuple[NodeFilter, int, int, int], NodeMatch] = {}
 
     def counter(self, kind: str, group: TopologyGroup, nodes: NodeFilter) -> PodCounter:
@@ -172,10 +174,20 @@ class TopologyCounts:
 
     def counts_node(self, nodes: NodeFilter, node: StateNode) -> bool:
         """Whether the filter includes an existing node."""
-        if nodes.tolerations is not None and untolerated(node.taints, nodes.tolerations) is not None:
-            return False
-        offered = from_labels(node.labels)
-        return nodes.terms is None or any(offered.compatible(self._interner[term]) is None for term in nodes.terms)
+        if nodes.terms is None and nodes.tolerations is None:
+            return True
+        found = self._included.get(nodes)
+        if found is None:
+            found = self._included[nodes] = frozenset(self._names_of_included(nodes))
+        return node.name in found
+
+    def _names_of_included(self, nodes: NodeFilter) -> Iterator[str]:
+        meeting = [True] * len(self._existing.all_nodes)
+        if nodes.terms is not None:
+            meeting = self._existing.all_columns.meeting([self._interner[term] for term in nodes.terms]).tolist()
+        for node, meets in zip(self._existing.all_nodes, meeting, strict=True):
+            if meets and (nodes.tolerations is None or untolerated(node.taints, nodes.tolerations) is None):
+                yield node.name
 
     def _match_new(self, nodes: NodeFilter, node: NewNode) -> NodeMatch:
         """Return whether the filter includes a new node: surely if its requirements or all its offerings meet it."""

@@ -233,7 +233,7 @@ class TopologyRuleSet:
         self._eligible: dict[object, frozenset[str]] = {}
         self._inverse: dict[int, list[tuple[TopologyGroup, PodCounter]]] = {}
         self._repelled: dict[int, list[tuple[str, frozenset[str]]]] = {}
-        self.topology = TopologyCounts(problem.existing.pod_counts, self._rows, len(problem.rows), interner, candidates)
+        self.topology = TopologyCounts(problem.existing, self._rows, len(problem.rows), interner, candidates)
         self._prepare_repulsion()
         for row in active:
             self.of(row)
