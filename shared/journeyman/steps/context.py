@@ -95,10 +95,10 @@ class Memory(Struct):
     checks_refused: bool = False  # the permission to read status checks is missing
 
 
-EFFORT_PER_SECOND: Final = 400_000
+EFFORT_PER_SECOND: Final = 800_000
 """The scheduler's units of work (`core.scheduling.results.Effort`) that a second of one vCPU suffices for, at the least."""
-MAX_EFFORT: Final = 6_000_000
-"""The most effort of one pass, however much time is left: ten seconds. 10,000 diverse pods take an eighth of it."""
+MAX_EFFORT: Final = 12_000_000
+"""The most effort of one pass, however much time is left: about ten seconds. 4,000 distinct pods with anti-affinity take a third of it."""
 _SHARE_OF_TIME: Final = 4  # of the time left; verifying, launching and other passes take the rest
 
 DONE: Final = "done"

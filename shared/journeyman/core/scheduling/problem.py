@@ -321,7 +321,7 @@ def prepare_task(
     )
 
 
-_CELLS_PER_UNIT: Final = 4
+_CELLS_PER_UNIT: Final = 16
 
 
 def _table_size(rows: Sequence[PodClass]) -> int:
@@ -353,6 +353,7 @@ def _work(rows: Sequence[PodClass], node_pools: int, nodes: int) -> tuple[int, .
 
 _PER_COMPARISON: Final = 3
 _PER_COMBINATION: Final = 120
+_CHARGES: Final = 2  # the levels are built, then rows are made of them and at least one plan
 
 
 def estimated_work(spec: PodSpec, inputs: ClusterInputs) -> int:
@@ -369,9 +370,12 @@ def estimated_work(spec: PodSpec, inputs: ClusterInputs) -> int:
             rules += [weighted.pod_affinity_term.topology_key for weighted in about_pods.preferred]
             preferences += len(about_pods.preferred)
     offerings = sum(len(template.table.row_type) for template in inputs.templates)
-    combinations = min(prod(inputs.domains(labels.ALIASES.get(key, key)) for key in set(rules)), offerings)
+    keys = {labels.ALIASES.get(key, key) for key in rules} - {
+        labels.HOSTNAME
+    }  # rules about one node combine no domains
+    combinations = min(prod(map(inputs.domains, keys)), offerings)
     per_level = terms * _PER_COMBINATION * len(inputs.templates) + len(rules) * (_PER_COMBINATION + terms)
-    return per_level * min(1 + preferences, MAX_LEVELS) + _PER_COMBINATION * combinations * terms
+    return _CHARGES * per_level * min(1 + preferences, MAX_LEVELS) + _PER_COMBINATION * combinations * terms
 
 
 def _claims(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: frozenset[str]) -> ClaimReader | None:
