@@ -242,8 +242,27 @@ def node_class_state(raw: Mapping[str, Any], resource: Resource[dict[str, Any]])
         conditions=conditions,
         hash=meta.annotations.get(prefix, ""),
         hash_version=meta.annotations.get(f"{prefix}-version", ""),
+        block_ends=_block_ends(raw),
         raw=raw,
     )
+
+
+class _Reservation(msgspec.Struct, frozen=True, rename="camel"):
+    """An entry of a NodeClass' `status.capacityReservations`."""
+
+    id: str = ""
+    reservation_type: str = ""
+    end_time: datetime | None = None
+
+
+def _block_ends(raw: Mapping[str, Any]) -> Mapping[str, datetime]:
+    """Return when the capacity blocks in a NodeClass' status end, by id; none if they do not decode."""
+    try:
+        listed = (raw.get("status") or {}).get("capacityReservations") or ()
+        found = msgspec.convert([_without_nulls(each) for each in listed], tuple[_Reservation, ...])
+    except (msgspec.ValidationError, AttributeError, TypeError):
+        return {}
+    return {r.id: r.end_time for r in found if r.reservation_type == "capacity-block" and r.end_time is not None}
 
 
 def _why_not_ready(conditions: tuple[Condition, ...]) -> str:

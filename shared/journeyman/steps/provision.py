@@ -25,6 +25,7 @@ from journeyman.core.disruption.commands import kept_after_rollback, marked_for_
 from journeyman.core.disruption.static_capacity import deprovision_static, provision_static
 from journeyman.core.disruption.static_nodepools import static_nodepools
 from journeyman.core.lifecycle.capacity_buffer_status import reconcile_capacity_buffers
+from journeyman.core.lifecycle.expiration import delete_claims_of_ending_blocks
 from journeyman.core.lifecycle.liveness import LivenessTimeouts
 from journeyman.core.lifecycle.nodeclaim import LifecycleOptions, RequeueIntervals, reconcile_nodeclaims
 from journeyman.core.lifecycle.nodeoverlay_status import reconcile_nodeoverlays
@@ -117,6 +118,10 @@ def _report_overlays(inputs: StepInputs) -> Plan:
     return reconcile_nodeoverlays(inputs.snapshot, inputs.catalogued.overlay_conflicts)
 
 
+def _delete_claims_of_ending_blocks(inputs: StepInputs) -> Plan:
+    return delete_claims_of_ending_blocks(inputs.snapshot)
+
+
 def _advance_nodeclaims(inputs: StepInputs) -> Plan:
     return reconcile_nodeclaims(inputs.snapshot, _lifecycle_options(inputs))
 
@@ -186,6 +191,7 @@ PROVISION: Final = StepDefinition(
         Reconciler(refresh_node_classes, needs_catalogue=False),
         Reconciler(record_price_ages),
         Reconciler(_report_overlays),
+        Reconciler(_delete_claims_of_ending_blocks, needs_catalogue=False),
         Reconciler(_advance_nodeclaims),
         Reconciler(_deprovision_static),
         Reconciler(_provision_static),

@@ -42,7 +42,7 @@ from journeyman.core.api.objects import NODEPOOL, NodeClaim, Pod, condition_of, 
 from journeyman.core.disruption.budgets import has_opened
 from journeyman.core.disruption.consolidatable import consolidate_after
 from journeyman.core.disruption.static_nodepools import static_nodepools
-from journeyman.core.lifecycle.expiration import is_expired
+from journeyman.core.lifecycle.expiration import ending_block, is_expired
 from journeyman.core.lifecycle.hydration import has_stale_ready_condition, is_initialized, with_finalizer_and_labels
 from journeyman.core.lifecycle.nodeclass_finalizer import REMINDER_INTERVAL, has_finalizer
 from journeyman.core.lifecycle.nomination import pod_with_stale_nomination
@@ -141,6 +141,8 @@ def _unfinished_claim(claim: NodeClaim, snapshot: Snapshot) -> str:
         return ""
     if not is_initialized(claim):
         return f"NodeClaim {claim.metadata.name} is not initialized"
+    if block := ending_block(claim, snapshot):
+        return f"capacity block {block} of NodeClaim {claim.metadata.name} ends soon"
     if not _is_complete(claim):
         return f"NodeClaim {claim.metadata.name} lacks its finalizer, a label, its provider id or Ready"
     if _has_other_hash_version(claim, snapshot):

@@ -414,3 +414,18 @@ def test_unreadable_node_class_is_skipped_and_named():
     assert [(item.kind, item.name) for item in snapshot.invalid_objects] == [("EC2NodeClass", "odd")]
     skipped = [event for event in cluster.record.events if event.reason == "ObjectSkipped"]
     assert [event.ref.name for event in skipped] == ["odd"]
+
+
+@pytest.mark.parametrize(
+    ("listed", "ends"),
+    [
+        ([{"id": "cr-1", "reservationType": "capacity-block", "endTime": "2026-01-05T12:00:00Z"}], ["cr-1"]),
+        ([{"id": "cr-1", "reservationType": "default", "endTime": "2026-01-05T12:00:00Z"}], []),
+        ([{"id": "cr-1", "reservationType": "capacity-block"}, None], []),
+        ("odd", []),
+    ],
+)
+def test_node_class_names_the_ends_of_its_capacity_blocks(listed, ends):
+    """A status that does not decode has none, and the NodeClass is used all the same."""
+    raw = merge(node_class_body(), {"status": {"capacityReservations": listed}})
+    assert list(node_class_state(raw, EC2NODECLASS).block_ends) == ends

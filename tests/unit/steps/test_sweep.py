@@ -15,6 +15,7 @@ from tests.helpers.builders import (
     NOW,
     a_claim,
     a_launched_claim,
+    a_node_class,
     a_pod,
     a_pool,
     a_running_claim,
@@ -81,6 +82,13 @@ def disowned(claim):
         ({"claims": (consolidatable(more=("InstanceTerminating",)),)}, {Step.TERMINATE}),
         ({"claims": (a_launched_claim(true=("Launched", "Initialized", "Consolidatable")),)}, {Step.PROVISION}),
         ({"claims": (disowned(consolidatable()),)}, {Step.PROVISION}),
+        (
+            {
+                "claims": (consolidatable(metadata={"labels": {labels.RESERVATION_ID: "cr-1"}}),),
+                "node_classes": (a_node_class(block_ends={"cr-1": NOW + timedelta(minutes=39)}),),
+            },
+            {Step.PROVISION},
+        ),
     ],
     ids=[
         "nothing, in a cluster without nodes",
@@ -100,6 +108,7 @@ def disowned(claim):
         "a claim that is said to be ending",
         "a claim that is said to be initialized",
         "a claim without its NodePool's label",
+        "a claim on a capacity block that ends soon",
     ],
 )
 def test_each_reason_requeues_its_step(cluster, steps):

@@ -55,6 +55,7 @@ class NodeClassState(Struct, frozen=True, kw_only=True):
     conditions: tuple[Condition, ...] = ()
     hash: str = ""
     hash_version: str = ""
+    block_ends: Mapping[str, datetime] = field(default_factory=dict)  # of its capacity blocks, by reservation id
     raw: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.expiration import expire_nodeclaims
+from journeyman.core.lifecycle.expiration import delete_claims_of_ending_blocks, ending_block, expire_nodeclaims
 from journeyman.core.lifecycle.garbage_collection import collect_garbage
 from journeyman.core.plan import DeleteObject, PatchObject, TerminateInstance
 from journeyman.core.state.instances import CloudInstances
@@ -14,6 +14,7 @@ from tests.helpers.builders import (
     a_claim,
     a_launched_claim,
     a_node,
+    a_node_class,
     a_pod,
     a_running_claim,
     a_snapshot,
@@ -228,3 +229,26 @@ def test_running_second_node_of_orphaned_instance_is_deleted():
     working = a_node(metadata={"name": "renamed", "uid": "uid-renamed"})
     plan = run(nodes=[a_node(deleting=NOW), working], instances=[an_instance()])
     assert [a.ref.name for a in plan.actions if isinstance(a, DeleteObject)] == ["renamed"]
+
+
+@pytest.mark.parametrize(
+    ("reservation", "left", "goes"),
+    [
+        ("cr-block", 39, True),
+        ("cr-block", 41, False),
+        ("cr-block", -5, True),
+        ("cr-other", 39, False),
+        (None, 39, False),
+    ],
+)
+def test_claim_on_a_capacity_block_goes_forty_minutes_before_its_end(reservation, left, goes):
+    """Ten minutes before EC2 terminates the instances; the pods of others stay."""
+    claim = a_running_claim(metadata={"labels": {labels.RESERVATION_ID: reservation} if reservation else {}})
+    blocks = {"cr-block": NOW + timedelta(minutes=left)}
+    snapshot = a_snapshot(claims=(claim,), nodes=(a_node(),), node_classes=(a_node_class(block_ends=blocks),))
+    plan = delete_claims_of_ending_blocks(snapshot)
+    assert [action.ref.name for action in plan.actions] == (["default-1"] if goes else [])
+    assert bool(ending_block(claim, snapshot)) == goes
+    if goes:
+        assert {event.ref.name for event in plan.chains[0].events} == {"default-1", "node-default-1"}
+        assert "capacity block cr-block ends soon" in plan.chains[0].events[0].message
