@@ -44,7 +44,7 @@ from journeyman.core.scheduling import (
     scheduler,
     sequential,
 )
-from journeyman.core.scheduling.packing import bulk_packing, column_generation, shadow_prices, strategies
+from journeyman.core.scheduling.packing import bulk_packing, greedy, offer_filling, shadow_prices, strategies
 from journeyman.core.scheduling.results import Options, PreferencePolicy
 from journeyman.core.scheduling.sequential import TieBreakPolicy
 from journeyman.core.scheduling.topology import SpreadChoice
@@ -94,26 +94,14 @@ def mechanisms() -> Iterator[Mechanism]:
 
 
 def _of_packing() -> Iterator[Mechanism]:
-    yield Mechanism(name="column generation", changes=((column_generation, "REFINED_ITEMS", 0),))
-    yield Mechanism(name="repacking the worst nodes (few items)", changes=((column_generation, "REPACK_ROUNDS", 0),))
-    yield Mechanism(name="repacking the worst nodes (many items)", changes=((strategies, "REPACKED_PLAN", -1),))
+    yield Mechanism(name="column generation", changes=((strategies, "GENERATED_ITEMS", 0),))
+    yield Mechanism(name="greedy plan", changes=((strategies, "GREEDY_EFFORT", -1),))
+    yield Mechanism(name="repacking the worst nodes", changes=((strategies, "REPACKED_PLAN", -1),))
     yield Mechanism(
         name="one node for all that is left",
-        changes=((column_generation.ColumnGenerationSolver, "cheapest_node_for_all", lambda _self, _left: None),),
+        changes=((greedy.GreedyPacker, "cheapest_node_for_all", lambda _self, _left: None),),
     )
-    yield Mechanism(
-        name="even shares of all items in a node",
-        changes=(
-            (
-                column_generation.ColumnGenerationSolver,
-                "even_shares",
-                lambda _self, _left, suits, _room: np.zeros(suits.shape, dtype=np.int64),
-            ),
-        ),
-    )
-    yield Mechanism(
-        name="looking at promising offers only", changes=((column_generation, "PROMISING_OFFERS", 1 << 30),)
-    )
+    yield Mechanism(name="varied orders of filling", changes=((offer_filling, "VARIATION", (0.0,)),))
     yield Mechanism(name="exact packing of few items", changes=((strategies, "EXACT_STATES", 1),))
     plain = (bulk_packing.FillOrder(),)
     yield Mechanism(name="several orders of filling", changes=((strategies, "fill_orders", lambda _p, _s: plain),))

@@ -1,339 +1,197 @@
-"""Packs few kinds of items by repeatedly opening the offer and content with the lowest price per shadow price.
+"""Packs items by column generation: whole nodes, bought in fractions, are rounded to a plan.
 
-Every item gets a shadow price, first from the linear program over resources, then refined over whole nodes (column
-generation). The solver opens the best filled offer at those prices as often as the counts allow, until no item is left.
-It compares several filling orders, may end a plan with one node for all remaining items, solves a single kind of item
-exactly, and finally repacks the worst nodes of the plan while that lowers the price.
+A *column* is a node of some offer with its content. The *master* is the linear program that buys columns in fractions so
+that all items are covered at the lowest price. Its dual prices say what a copy of each item is worth; `OfferFilling`
+searches for contents that are worth more than their node's price; they become further columns, until none is found or
+the effort is spent. The price of the master is lower than that of any plan that uses only its columns.
+
+Rounding dives: it opens the whole nodes of the master's solution, or the node with the largest fraction if there are none,
+and solves the master again for the items that are left, with the same columns cut down to these items and new ones. Every
+time it also completes the plan greedily; the cheapest of all these plans is the result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
-from journeyman.core.scheduling.arrays import Bools, Floats, Ints
+from journeyman.core.scheduling.arrays import Floats, Ints
+from journeyman.core.scheduling.packing.greedy import GreedyPacker
 from journeyman.core.scheduling.packing.linear_program import CoveringProgram
-from journeyman.core.scheduling.packing.packing_problem import (
-    Bin,
-    Content,
-    PackingProblem,
-    content_of,
-    held_by,
-    merged,
-    price_of,
-)
-from journeyman.core.scheduling.packing.shadow_prices import compute_shadow_prices
+from journeyman.core.scheduling.packing.offer_filling import FilledNodes, OfferFilling, Search
+from journeyman.core.scheduling.packing.packing_problem import Bin, PackingProblem, content_of, held_by, price_of
 
-REFINED_ITEMS: Final = 64  # column generation needs a row per item
-_REFINING_ROUNDS: Final = 24
-PROMISING_OFFERS: Final = 64  # examined in detail for each node
-_EXACT_COUNT: Final = 1500  # items; the size of the exact method's table
-REPACK_ROUNDS: Final = 24
-_REPACK_EFFORT: Final = 3000  # kinds of items times nodes, over all attempts
-_REPACK_SIZES: Final = (2, 3, 4, 6, 9, 14)
-_LEAST_WORTH: Final = 1e-3  # of an item's price alone
-_EPSILON: Final = 1e-9
-_DECIMALS: Final = 9  # of a price; smaller differences are rounding errors
+_EPSILON: Final = 1e-6
+_LEAST_GAIN: Final = 1e-6  # of a column's worth over its price
+_COLUMNS_PER_ROUND: Final = 40
+_COLUMNS_PER_OFFER: Final = 3
+_LARGE_FRACTION: Final = 0.6  # of a node; such nodes are opened together
+_REUSED_COLUMNS: Final = 600
+_CELLS_PER_STEP: Final = 150  # of the master's tables take as long as one item tried on one node
+_LEAST_WORTH: Final = 1e-6  # of an item, relative to the most valuable
 
 
-class _FilledOffer(NamedTuple):
-    """An offer, and the count of each item on one of its nodes."""
+class Generation(Struct, frozen=True):
+    """When to stop generating columns.
 
-    offer: int
-    filling: Ints
+    Attributes:
+        rounds: The most rounds.
+        patience: Stop after so many rounds that together gain less than `gain`.
+        gain: A share of the price.
+    """
+
+    rounds: int
+    patience: int
+    gain: float
 
 
-class _RepackableNode(NamedTuple):
-    """One node; `waste` is its price per worth of its content."""
-
-    bin: Bin
-    waste: float
+FIRST: Final = Generation(rounds=150, patience=6, gain=1e-4)
+AGAIN: Final = Generation(rounds=8, patience=3, gain=1e-3)
 
 
-class ColumnGenerationSolver:
-    """Solves one problem with shadow prices."""
+class _Columns(Struct, eq=False):
+    """Nodes that can be bought: offers and contents."""
 
-    def __init__(self, problem: PackingProblem) -> None:
+    offers: Ints
+    fillings: Floats
+
+    def joined(self, other: _Columns) -> _Columns:
+        """Return these columns and others."""
+        return _Columns(np.concatenate((self.offers, other.offers)), np.concatenate((self.fillings, other.fillings)))
+
+    def only(self, which: Ints) -> _Columns:
+        """Return some of the columns."""
+        return _Columns(self.offers[which], self.fillings[which])
+
+
+def _columns_of(bins: list[Bin]) -> _Columns:
+    """Return the nodes of a plan as columns."""
+    return _Columns(np.array([b.offer for b in bins], dtype=np.int64), np.array([b.filling for b in bins], dtype=float))
+
+
+class _Solution(Struct, eq=False):
+    """The master's columns, how many of each it buys, and the worth of each item."""
+
+    columns: _Columns
+    amounts: Floats
+    worth: Floats
+
+
+class ColumnGeneration:
+    """Solves one problem."""
+
+    def __init__(self, problem: PackingProblem, filling: OfferFilling, greedy: GreedyPacker) -> None:
         self._problem = problem
-        self._width = len(problem.counts)
-        self._axes = [np.flatnonzero(request) for request in problem.requests]
-        self._amounts = [request[axes] for request, axes in zip(problem.requests, self._axes, strict=True)]
-        self._suits = problem.allowed[problem.signatures]  # by offer and item
-        self._in_conflict = np.logical_or.reduce(problem.loose | problem.bound, axis=1)
-        shadow = compute_shadow_prices(problem, with_mix=False)
-        # an item that only uses axes without a price must still be worth placing
-        self._worth: Floats = np.maximum(shadow.items, _LEAST_WORTH * self._prices_alone())
-        self._offer_worth = (problem.sizes * shadow.unit).sum(axis=1)
-        self._refined: Floats | None = None
-        self._effort = _REPACK_EFFORT
-        self._by_size = self._order(self._relative_size())
+        self._filling = filling
+        self._greedy = greedy
 
-    def price(self, bins: Iterable[Bin]) -> float:
-        """Return the total price of the bins."""
-        return price_of(bins, self._problem.prices)
+    def plan(self, start: list[Bin], effort: int) -> list[Bin]:
+        """Return the cheapest plan found; `start` are plans whose nodes are the first columns."""
+        problem = self._problem
+        limit = self._filling.effort + effort
+        left = problem.counts.astype(float)
+        solution = self._generate(left, _columns_of(start), FIRST, limit)
+        opened: list[Bin] = []
+        best: list[Bin] = []
+        best_price = np.inf
+        while True:
+            opened += self._open(solution, left)
+            left = (problem.counts - held_by(opened, len(problem.counts))).astype(float)
+            if not left.any():
+                break
+            worth = np.maximum(solution.worth, _LEAST_WORTH * float(solution.worth.max(initial=0.0)))
+            rest = self._greedy.plan(left, worth)
+            price = price_of(opened, problem.prices) + price_of(rest, problem.prices)
+            if price < best_price:
+                best, best_price = [*opened, *rest], price
+            if price_of(opened, problem.prices) >= best_price or self._filling.effort > limit:
+                break
+            columns = self._cut(solution.columns, left, worth).joined(_columns_of(rest))
+            solution = self._generate(left, columns, AGAIN, limit)
+        return best if left.any() or price_of(opened, problem.prices) > best_price else opened
 
-    # --- whole plans
+    def _generate(self, counts: Floats, columns: _Columns, generation: Generation, limit: int) -> _Solution:
+        """Return the solution of the master for these counts, with as many further columns as are worth it."""
+        filling = self._filling
+        items = np.flatnonzero(counts)
+        need = counts[items]
+        program = CoveringProgram.of(filling.prices[columns.offers], (columns.fillings[:, items] / need).T)
+        known = {(int(o), f.tobytes()) for o, f in zip(columns.offers, columns.fillings, strict=True)}
+        worth = np.zeros(len(counts))
+        prices: list[float] = []
+        depth = 0
+        for round_ in range(generation.rounds):
+            spent = program.effort
+            worth[items] = program.solve() / need
+            filling.effort += (program.effort - spent) // _CELLS_PER_STEP
+            worth = np.round(worth / max(float(worth.max()), 1e-300), 12) * float(worth.max())
+            prices.append(float(worth @ counts))
+            before = prices[-1 - generation.patience] if len(prices) > generation.patience else np.inf
+            if before - prices[-1] < generation.gain * prices[-1] or filling.effort > limit:
+                break
+            found = filling.search(worth, counts, Search(depth=depth, round=round_), least=1.0)
+            if not len(found.ratios) or found.ratios.max() < 1.01:
+                depth = min(depth + 1, Search().depth)
+            better = self._better(found, known)
+            if len(better):
+                new = _Columns(found.offers[better], found.fillings[better])
+                program.add_all(filling.prices[new.offers], (new.fillings[:, items] / need).T)
+                columns = columns.joined(new)
+        amounts = np.zeros(len(columns.offers))
+        for column, amount in program.levels():
+            amounts[column] = amount
+        return _Solution(columns, amounts, worth.copy())
 
-    def cheapest(self, counts: Ints) -> list[Bin]:
-        """Return the cheapest plan of all strategies; refines the shadow prices once, for the counts of the first call."""
-        kinds = np.flatnonzero(counts)
-        if len(kinds) == 1:
-            return self.exact_cover(int(kinds[0]), int(counts[kinds[0]]))
-        plans = [self.straight(counts)]
-        if self._refined is None and self._width <= REFINED_ITEMS:
-            self._refined, whole = self._refine(counts, plans[0])
-            plans.append([*whole, *self._rest_of(counts, whole)])
-        if self._refined is not None:
-            density = self._order(self._refined / np.maximum(self._worth, _EPSILON))
-            plans.append(self._greedy(counts, self._refined, [self._by_size, density]))
-        return min(plans, key=self._preference)
+    @staticmethod
+    def _better(nodes: FilledNodes, known: set[tuple[int, bytes]]) -> Ints:
+        """Return the new nodes with the most worth over their price, a few of each offer."""
+        ranked = np.argsort(-nodes.ratios, kind="stable")
+        chosen: list[int] = []
+        by_offer: dict[int, int] = {}
+        for row in ranked[: np.count_nonzero(nodes.ratios > 1 + _LEAST_GAIN)].tolist():
+            offer = int(nodes.offers[row])
+            key = (offer, nodes.fillings[row].tobytes())
+            if by_offer.get(offer, 0) < _COLUMNS_PER_OFFER and key not in known:
+                known.add(key)
+                by_offer[offer] = by_offer.get(offer, 0) + 1
+                chosen.append(row)
+                if len(chosen) == _COLUMNS_PER_ROUND:
+                    break
+        return np.array(chosen, dtype=np.int64)
 
-    def straight(self, counts: Ints) -> list[Bin]:
-        """Return the plan by the linear program's shadow prices, without refinement."""
-        return self._greedy(counts, self._worth, [self._by_size])
-
-    def _preference(self, bins: Iterable[Bin]) -> tuple[float, int]:
-        """Sort key of a plan: price, then number of nodes."""
-        bins = list(bins)
-        return round(self.price(bins), _DECIMALS), sum(b.copies for b in bins)
-
-    def _rest_of(self, counts: Ints, bins: list[Bin]) -> list[Bin]:
-        """Return bins for the items that these bins leave."""
-        left = np.maximum(counts - held_by(bins, self._width), 0)
-        return self.cheapest(left) if left.any() else []
-
-    def fewest(self, counts: Ints) -> list[Bin]:
-        """Return a plan with few nodes: repeatedly opens the offer that takes the most items, the cheapest if equal."""
-        left = counts.copy()
+    def _open(self, solution: _Solution, left: Floats) -> list[Bin]:
+        """Return whole nodes of the solution that these items can fill; if it has none, the largest fractions."""
+        whole = np.floor(solution.amounts + _EPSILON)
+        fraction_only = not whole.any()
+        if fraction_only:
+            order = np.argsort(-np.round(solution.amounts, 9), kind="stable")
+            large = int(np.count_nonzero(solution.amounts >= _LARGE_FRACTION))
+            chosen, whole = order[: max(large, 1)], np.ones(len(whole))
+        else:
+            chosen = np.flatnonzero(whole)
+        left = left.copy()
         bins: list[Bin] = []
-        while left.any():
-            fillings = self._fill(left, self._by_size, np.arange(len(self._problem.prices)))
-            taken = fillings @ self._worth
-            best = int(np.lexsort((self._problem.prices, -np.round(taken, 12)))[0])
-            bins.append(self._repeated(left, best, fillings[best]))
-            left -= fillings[best] * bins[-1].copies
+        for column in chosen.tolist():
+            full = solution.columns.fillings[column]
+            content = np.minimum(full, left)
+            used = content > 0
+            if not used.any() or (fraction_only and bins and (content < full).any()):
+                continue
+            copies = int(min(whole[column], (left[used] // content[used]).min()))
+            left -= content * copies
+            offer = int(solution.columns.offers[column])
+            bins.append(Bin(offer, content_of(content.astype(np.int64)), copies, len(left)))
         return bins
 
-    def improve(self, bins: list[Bin]) -> list[Bin]:
-        """Repack the content of the worst nodes while that lowers the price; return the bins."""
-        most = max(_REPACK_SIZES)
-        nodes = [node for b in bins for node in self._repackable(b, min(b.copies, most))]
-        kept = [Bin(b.offer, b.content, b.copies - most, b.width) for b in bins if b.copies > most]
-        for _ in range(REPACK_ROUNDS):
-            if self._effort <= 0:
-                break
-            better = self._repack(nodes)
-            if better is None:
-                break
-            nodes = better
-        return merged([*kept, *(node.bin for node in nodes)])
-
-    def _repack(self, nodes: list[_RepackableNode]) -> list[_RepackableNode] | None:
-        """Return the nodes with some of the worst replaced by cheaper ones; None if no cheaper ones are found."""
-        ranked = sorted(range(len(nodes)), key=lambda n: (-nodes[n].waste, n))
-        for size in _REPACK_SIZES:
-            worst, rest = ranked[:size], ranked[size:]
-            if size > len(nodes) and size != _REPACK_SIZES[0]:
-                break
-            old = [nodes[n].bin for n in worst]
-            counts = held_by(old, self._width)
-            self._effort -= int(np.count_nonzero(counts)) * size
-            new = self.cheapest(counts)
-            if self.price(new) < self.price(old) - _EPSILON:
-                return [nodes[n] for n in sorted(rest)] + [node for b in new for node in self._repackable(b, b.copies)]
-        return None
-
-    def _repackable(self, b: Bin, copies: int) -> list[_RepackableNode]:
-        """Return `copies` nodes of a bin as single nodes."""
-        worth = sum(float(self._worth[item]) * count for item, count in b.content.pairs())
-        node = _RepackableNode(
-            Bin(b.offer, b.content, 1, b.width), self._problem.prices[b.offer] / max(worth, _EPSILON)
-        )
-        return [node] * copies
-
-    # --- strategies
-
-    def _greedy(self, counts: Ints, worth: Floats, orders: Sequence[Ints]) -> list[Bin]:
-        """Repeatedly take the filling with the lowest price per worth; end with one node for the rest where cheapest."""
-        left = counts.copy()
-        bins: list[Bin] = []
-        spent = 0.0
-        end: Bin | None = None  # of the cheapest plan that ends with one node for all the rest
-        end_price, before_end = np.inf, 0
-        while left.any():
-            last = self.cheapest_node_for_all(left)
-            if last is not None and spent + self._problem.prices[last.offer] < end_price - _EPSILON:
-                end, end_price, before_end = last, spent + float(self._problem.prices[last.offer]), len(bins)
-            offer, filling = self._best_filling(left, worth, orders)
-            bins.append(self._repeated(left, offer, filling))
-            left -= filling * bins[-1].copies
-            spent = self.price(bins)
-            if spent >= end_price:
-                break
-        return [*bins[:before_end], end] if end is not None and (left.any() or end_price <= spent) else bins
-
-    def _best_filling(self, left: Ints, worth: Floats, orders: Sequence[Ints]) -> _FilledOffer:
-        offers = self._promising(left, worth)
-        best: _FilledOffer | None = None
-        best_ratio = np.inf
-        for order, mixed in [*((order, False) for order in orders), (orders[0], True)]:
-            fillings = self._fill(left, order, offers, mixed=mixed)
-            values = fillings @ worth
-            ratios = np.where(values > 0, self._problem.prices[offers] / np.maximum(values, 1e-300), np.inf)
-            row = int(np.argmin(ratios))
-            if best is None or ratios[row] < best_ratio - _EPSILON:
-                best, best_ratio = _FilledOffer(int(offers[row]), fillings[row]), float(ratios[row])
-        assert best is not None  # noqa: S101 - there is always an order
-        return best
-
-    def _promising(self, left: Ints, worth: Floats) -> Ints:
-        """Return promising offers: half with the lowest price per attainable worth, half spread evenly over the others."""
-        useful = np.flatnonzero(self._suits @ (left * worth) > 0)
-        if len(useful) <= PROMISING_OFFERS:
-            return useful
-        at_most = np.minimum(self._suits[useful] @ (left * worth), self._offer_worth[useful])
-        ranked = np.argsort(self._problem.prices[useful] / np.maximum(at_most, 1e-300), kind="stable")
-        half = PROMISING_OFFERS // 2
-        spread = np.linspace(half, len(ranked) - 1, half).astype(np.int64)
-        return np.sort(useful[np.concatenate((ranked[:half], ranked[spread]))])
-
-    def cheapest_node_for_all(self, left: Ints) -> Bin | None:
-        """Return one node of the cheapest offer that holds all remaining items; None if no offer does."""
-        total = left @ self._problem.requests
-        kinds = np.flatnonzero(left)
-        if (self._problem.loose[kinds].any(axis=0) & self._problem.bound[kinds].any(axis=0)).any():
-            return None
-        holds = (self._problem.sizes >= total).all(axis=1) & self._suits[:, kinds].all(axis=1)
-        if not holds.any():
-            return None
-        offer = int(np.argmin(np.where(holds, self._problem.prices, np.inf)))
-        return Bin(offer, content_of(left), 1, self._width)
-
-    def exact_cover(self, item: int, count: int) -> list[Bin]:
-        """Return the cheapest bins for one kind of item, by dynamic programming; the fewest nodes if equal."""
-        axes, amounts = self._axes[item], self._amounts[item]
-        holds = (self._problem.sizes[:, axes] // amounts).min(axis=1) * self._suits[:, item]
-        offers = np.flatnonzero(holds)
-        holds, prices = holds[offers], self._problem.prices[offers] + _EPSILON  # prefers fewer nodes at equal price
-        best = int(np.argmin(prices / holds))
-        peeled = max(count - _EXACT_COUNT, 0) // int(holds[best])
-        rest = count - peeled * int(holds[best])
-        cost, choice = np.zeros(rest + 1), np.zeros(rest + 1, dtype=np.int64)
-        for n in range(1, rest + 1):
-            totals = cost[np.maximum(n - holds, 0)] + prices
-            choice[n] = np.argmin(totals)
-            cost[n] = totals[choice[n]]
-        bins = [self._single(item, int(offers[best]), int(holds[best]), peeled)] if peeled else []
-        while rest > 0:
-            picked = int(choice[rest])
-            bins.append(self._single(item, int(offers[picked]), min(int(holds[picked]), rest), 1))
-            rest -= int(holds[picked])
-        return merged(bins)
-
-    def _single(self, item: int, offer: int, count: int, copies: int) -> Bin:
-        return Bin(offer, Content((item,), (count,)), copies, self._width)
-
-    # --- shadow values
-
-    def _prices_alone(self) -> Floats:
-        """Return by item its price on the offer that is cheapest for this item alone."""
-        found = np.zeros(self._width)
-        for item, (axes, amounts) in enumerate(zip(self._axes, self._amounts, strict=True)):
-            holds = (self._problem.sizes[:, axes] // amounts).min(axis=1) * self._suits[:, item]
-            able = holds > 0
-            found[item] = (self._problem.prices[able] / holds[able]).min() if able.any() else 0.0
-        return found
-
-    def _refine(self, counts: Ints, plan: list[Bin]) -> tuple[Floats, list[Bin]]:
-        """Return each item's shadow price over whole fillings, and the whole nodes of the fractional optimum.
-
-        Column generation, starting with a plan's fillings: the program over the known fillings prices each item, and
-        the best filling at those prices becomes a new column, until no filling has a negative reduced cost.
-        """
-        kinds = np.flatnonzero(counts)
-        need = counts[kinds].astype(float)
-        columns = list(plan)
-        cover = np.array([b.filling[kinds] for b in plan], dtype=float).T / need[:, None]
-        program = CoveringProgram.of(self._problem.prices[[b.offer for b in plan]], cover)
-        worth = np.zeros(len(counts))
-        for _ in range(_REFINING_ROUNDS):
-            worth[kinds] = program.solve() / need
-            density = self._order(worth / np.maximum(self._worth, _EPSILON))
-            offer, filling = self._best_filling(counts, worth, [density, self._by_size])
-            if self._problem.prices[offer] >= filling @ worth * (1 - 1e-7):
-                break
-            program.add(float(self._problem.prices[offer]), filling[kinds] / need)
-            columns.append(Bin(offer, content_of(filling), 1, self._width))
-        whole = [
-            Bin(columns[j].offer, columns[j].content, int(level + _EPSILON), self._width)
-            for j, level in program.levels()
-            if level + _EPSILON >= 1
-        ]
-        return np.maximum(worth, self._worth * 1e-3), self._within(counts, whole)
-
-    @staticmethod
-    def _within(counts: Ints, bins: list[Bin]) -> list[Bin]:
-        """Return the bins, each with only as many copies as the counts can fill."""
-        left = counts.copy()
-        kept: list[Bin] = []
-        for b in bins:
-            copies = min(b.copies, *(int(left[item]) // count for item, count in b.content.pairs()))
-            if copies:
-                left -= b.filling * copies
-                kept.append(Bin(b.offer, b.content, copies, b.width))
-        return kept
-
-    # --- filling
-
-    def _fill(self, left: Ints, order: Ints, offers: Ints, *, mixed: bool = False) -> Ints:
-        """Return counts by offer and item: each of these offers filled greedily in this order.
-
-        `mixed` first gives every offer the largest possible equal share of all items it may hold, so that no resource
-        runs out long before the others.
-        """
-        problem = self._problem
-        capacity = problem.sizes[offers]
-        suits = self._suits[offers]
-        fillings = self.even_shares(left, suits, capacity) if mixed else np.zeros(suits.shape, dtype=np.int64)
-        free = np.ascontiguousarray((capacity - fillings @ problem.requests).T)
-        remaining = np.where(suits, left - fillings, 0)
-        has_loose, has_bound = (np.zeros((len(offers), problem.loose.shape[1]), dtype=bool) for _ in range(2))
-        for i in order[left[order] != 0].tolist():
-            axes, amounts = self._axes[i], self._amounts[i][:, None]
-            taken = np.minimum(np.minimum.reduce(free[axes] // amounts), remaining[:, i])
-            if self._in_conflict[i]:
-                taken *= ~(has_loose & problem.bound[i] | has_bound & problem.loose[i]).any(axis=1)
-                some = (taken > 0)[:, None]
-                has_loose |= some & problem.loose[i]
-                has_bound |= some & problem.bound[i]
-            fillings[:, i] += taken
-            free[axes] -= taken * amounts
-        return fillings
-
-    def even_shares(self, left: Ints, suits: Bools, capacity: Ints) -> Ints:
-        """Return by offer and item the largest equal share of all remaining items that the offer can take."""
-        wanted = suits * np.where(self._in_conflict, 0, left)
-        needs = (wanted @ self._problem.requests).astype(float)
-        shares = np.where(needs > 0, capacity / np.maximum(needs, 1.0), 1.0).min(axis=1)
-        just_below = np.minimum(shares, 1.0) * (1 - 1e-12)  # so that rounding never overfills
-        fillings: Ints = np.floor(wanted * just_below[:, None]).astype(np.int64)
-        return fillings
-
-    def _repeated(self, left: Ints, offer: int, filling: Ints) -> Bin:
-        """Return as many nodes of the offer with this filling as the remaining items allow."""
-        used = filling > 0
-        copies = int((left[used] // filling[used]).min())
-        return Bin(offer, content_of(filling), copies, self._width)
-
-    def _relative_size(self) -> Floats:
-        """Return each item's largest share of an axis of the largest offer."""
-        largest = np.maximum(self._problem.sizes.max(axis=0), 1)
-        shares: Floats = (self._problem.requests / largest).max(axis=1)
-        return shares
-
-    @staticmethod
-    def _order(weight: Floats) -> Ints:
-        """Return the items by weight descending, then index."""
-        return np.argsort(-weight, kind="stable")
+    def _cut(self, columns: _Columns, left: Floats, worth: Floats) -> _Columns:
+        """Return the most valuable columns, cut down to the items that are left."""
+        fillings = np.minimum(columns.fillings, left)
+        ratios = np.round(fillings @ worth / self._filling.prices[columns.offers], 9)
+        ranked = np.argsort(-ratios, kind="stable")[:_REUSED_COLUMNS]
+        distinct: dict[tuple[int, bytes], int] = {}
+        for row in ranked[ratios[ranked] > 0].tolist():
+            distinct.setdefault((int(columns.offers[row]), fillings[row].tobytes()), row)
+        kept = np.sort(np.array(list(distinct.values()), dtype=np.int64))
+        return _Columns(columns.offers[kept], fillings[kept])

@@ -15,7 +15,9 @@ from msgspec.structs import replace
 
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every
 from journeyman.core.scheduling.packing.bulk_packing import BulkPacker, FillOrder, whole_mixes
-from journeyman.core.scheduling.packing.column_generation import ColumnGenerationSolver
+from journeyman.core.scheduling.packing.column_generation import ColumnGeneration
+from journeyman.core.scheduling.packing.greedy import GreedyPacker
+from journeyman.core.scheduling.packing.offer_filling import OfferFilling
 from journeyman.core.scheduling.packing.packing_problem import (
     Bin,
     PackingProblem,
@@ -28,7 +30,14 @@ from journeyman.core.scheduling.packing.packing_problem import (
 )
 from journeyman.core.scheduling.packing.shadow_prices import ShadowPrices, compute_shadow_prices
 
-_FEW_ITEMS: Final = 64  # up to this many kinds of items column generation is affordable
+_FEW_ITEMS: Final = 64  # up to this many kinds of items, nodes are also filled for the fewest nodes
+GENERATED_ITEMS: Final = 400  # up to this many kinds of items column generation is affordable
+GENERATION_EFFORT: Final = 5_000_000  # items tried on nodes
+GREEDY_EFFORT: Final = 15_000_000  # likewise, at most
+REPACKING_GENERATION: Final = 100_000  # likewise, for a few nodes
+_DIFFERENT_NODES: Final = 4  # by kind of item, in a greedy plan
+_CLOSE_TO_BOUND: Final = 0.01  # of the price; plans that close to the lower bound are not improved further
+_LEAST_WORTH: Final = 1e-3  # of an item's price alone
 _FEW_LEFTOVERS: Final = 150  # likewise, for items that do not fit the mix
 MIX_ROUNDS: Final = 4  # mixes for items that did not fit the previous mixes
 _KINDS_PER_ROUND: Final = 500  # problems with fewer kinds of items try more mixes instead
@@ -54,18 +63,44 @@ def _rank(problem: PackingProblem, bins: list[Bin]) -> tuple[float, int]:
 def _cheapest(problem: PackingProblem) -> list[Bin]:
     """Return the cheapest plan; runs fast methods first, and column generation only where it may improve the plan."""
     kinds = len(problem.counts)
-    if kinds == 1:
-        return ColumnGenerationSolver(problem).cheapest(problem.counts)
-    if is_small(problem):
+    if kinds > 1 and is_small(problem):
         return solve_exactly(problem)
+    filling = OfferFilling(problem)
+    greedy = GreedyPacker(problem, filling)
+    if kinds == 1:
+        return greedy.exact_cover(0, int(problem.counts[0]))
     shadow = compute_shadow_prices(problem)
     best = _best_of_mixes(problem, shadow, _EFFORT)
-    if kinds > _FEW_ITEMS:
-        few = sum(b.copies for b in best) <= REPACKED_PLAN
-        return repacked(problem, shadow, best) if few else best
-    solver = ColumnGenerationSolver(problem)
-    found = solver.improve(solver.cheapest(problem.counts))
-    return min(best, found, key=lambda bins: _rank(problem, bins))
+    nodes = sum(b.copies for b in best)
+    if kinds * min(nodes, _DIFFERENT_NODES * kinds) * len(problem.prices) <= GREEDY_EFFORT:
+        plain = greedy.plan(problem.counts, worth_of_items(filling, shadow), plain=True)
+        if kinds <= GENERATED_ITEMS and price_of(best, problem.prices) > shadow.bound * (1 + _CLOSE_TO_BOUND):
+            start = [*plain, *best]
+            found = ColumnGeneration(problem, filling, greedy).plan(start, GENERATION_EFFORT)
+            best = min(best, found, key=lambda bins: _rank(problem, bins))
+        best = min(best, plain, key=lambda bins: _rank(problem, bins))
+    if nodes <= REPACKED_PLAN:
+        best = repacked(problem, shadow, best)
+    return _settled(problem, best)
+
+
+def worth_of_items(filling: OfferFilling, shadow: ShadowPrices) -> Floats:
+    """Return the worth of each item; an item that only uses axes without a price must still be worth placing."""
+    able = filling.most[:, : filling.width] > 0
+    alone = np.where(able, filling.prices[:, None] / np.maximum(filling.most[:, : filling.width], 1.0), np.inf).min(
+        axis=0
+    )
+    worth: Floats = np.maximum(shadow.items, _LEAST_WORTH * alone)
+    return worth
+
+
+def _settled(problem: PackingProblem, bins: list[Bin]) -> list[Bin]:
+    """Return the bins, each on the cheapest offer that holds its content."""
+    if not bins:
+        return bins
+    contents = np.array([b.filling for b in bins])
+    offers = cheapest_offers(problem, contents @ problem.requests, _possible(problem, contents))
+    return merged(replace(b, offer=int(offer)) for b, offer in zip(bins, offers, strict=True))
 
 
 def _best_of_mixes(problem: PackingProblem, shadow: ShadowPrices, effort: float) -> list[Bin]:
@@ -95,11 +130,29 @@ def repacked(problem: PackingProblem, shadow: ShadowPrices, bins: list[Bin]) -> 
             if effort < 0:
                 break
             part, items, offers = _subproblem(problem, counts)
-            found = translated(_best_of_mixes(part, compute_shadow_prices(part), 0), items, offers, len(problem.counts))
+            again = min(
+                _best_of_mixes(part, compute_shadow_prices(part), 0),
+                _generated(part, REPACKING_GENERATION),
+                key=lambda plan: _rank(part, plan),
+            )
+            found = translated(again, items, offers, len(problem.counts))
             if price_of(found, problem.prices) < price_of(worst, problem.prices) - 1e-9:
                 better = merged([*rest, *found])
                 break
     return bins
+
+
+def _generated(problem: PackingProblem, effort: int) -> list[Bin]:
+    """Return the plan of column generation, starting with the greedy plan."""
+    filling = OfferFilling(problem)
+    greedy = GreedyPacker(problem, filling)
+    worth = worth_of_items(filling, compute_shadow_prices(problem, with_mix=False))
+    plan = greedy.plan(problem.counts, worth, plain=True)
+    if len(problem.counts) > _FEW_ITEMS:
+        return plan
+    return min(
+        plan, ColumnGeneration(problem, filling, greedy).plan(plan, effort), key=lambda bins: _rank(problem, bins)
+    )
 
 
 def _split_worst(
@@ -135,7 +188,9 @@ def fill_orders(problem: PackingProblem, shadow: ShadowPrices) -> tuple[FillOrde
 def _with_fewest(problem: PackingProblem) -> Iterator[list[Bin]]:
     """Yield plans computed as if all nodes had nearly equal prices; expensive nodes get a slightly lower one."""
     if len(problem.counts) <= _FEW_ITEMS:
-        yield ColumnGenerationSolver(problem).fewest(problem.counts)
+        filling = OfferFilling(problem)
+        shadow = compute_shadow_prices(problem, with_mix=False)
+        yield GreedyPacker(problem, filling).fewest(worth_of_items(filling, shadow))
     flat = replace(problem, prices=1.0 - 1e-3 * problem.prices / max(float(problem.prices.max()), 1e-300))
     shadow = compute_shadow_prices(flat, coarse=True)
     for fill_order in (FillOrder(), FillOrder(blend=1.0)):
@@ -173,9 +228,13 @@ def _mix_for(problem: PackingProblem, counts: Ints) -> Ints:
 
 
 def _pack_leftovers(problem: PackingProblem, counts: Ints) -> list[Bin]:
-    """Return bins for these counts by column generation without refinement."""
+    """Return bins for these counts greedily."""
     part, items, offers = _subproblem(problem, counts)
-    return translated(ColumnGenerationSolver(part).straight(part.counts), items, offers, len(problem.counts))
+    filling = OfferFilling(part)
+    worth = worth_of_items(filling, compute_shadow_prices(part, with_mix=False))
+    return translated(
+        GreedyPacker(part, filling).plan(part.counts, worth, plain=True), items, offers, len(problem.counts)
+    )
 
 
 def _subproblem(problem: PackingProblem, counts: Ints) -> tuple[PackingProblem, Ints, Ints]:
