@@ -8,20 +8,25 @@ the effort is spent. The price of the master is lower than that of any plan that
 Rounding dives: it opens the whole nodes of the master's solution, or the node with the largest fraction if there are none,
 and solves the master again for the items that are left, with the same columns cut down to these items and new ones. Every
 time it also completes the plan greedily; the cheapest of all these plans is the result.
+
+A greedy filling takes the items in an order and of each as many copies as fit. The order is the worth of an item per
+share of what it uses; a *direction* says how much each resource counts in that share. No single order is best for all
+offers, so each offer is filled in the order of the directions that bound its worth most tightly. Two things find better
+contents than any of these orders: some orders are varied a little, by a fixed sequence of numbers, and the contents with
+the lowest price per worth are filled again with one copy less of one of their items.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
 from journeyman.core.scheduling.arrays import Floats, Ints
-from journeyman.core.scheduling.packing.greedy import GreedyPacker
-from journeyman.core.scheduling.packing.linear_program import CoveringProgram
-from journeyman.core.scheduling.packing.offer_filling import FilledNodes, OfferFilling, Search
+from journeyman.core.scheduling.packing.greedy_packing import GreedyPacker
 from journeyman.core.scheduling.packing.packing_problem import Bin, PackingProblem, content_of, held_by, price_of
+from journeyman.core.scheduling.packing.shadow_prices import CoveringProgram
 
 _EPSILON: Final = 1e-6
 _LEAST_GAIN: Final = 1e-6  # of a column's worth over its price
@@ -31,6 +36,190 @@ _LARGE_FRACTION: Final = 0.6  # of a node; such nodes are opened together
 _REUSED_COLUMNS: Final = 600
 _CELLS_PER_STEP: Final = 150  # of the master's tables take as long as one item tried on one node
 _LEAST_WORTH: Final = 1e-6  # of an item, relative to the most valuable
+MOST_CAPACITY: Final = 2**51  # amounts up to this are exact as floats, also with a half added
+_NO_REQUEST: Final = 1e-9  # divides instead of 0
+_UNBOUNDED: Final = 1e30  # a worth per share
+_RESOURCES: Final = 3  # axes that determine an order; the scarcest
+_LESSER_WEIGHTS: Final = (0.2, 0.5)  # of a second axis beside a first
+VARIATION: Final = (0.0, 0.1, 0.3, 0.8)  # of the worth of an item, by order
+_GOLDEN_RATIO, _SECOND_RATIO = 0.6180339887, 0.7548776662  # their multiples are spread evenly modulo 1
+
+
+class Search(Struct, frozen=True):
+    """How far to search for contents.
+
+    Attributes:
+        orders: Orders in which each offer is filled.
+        kept: Contents that are filled again with one copy less.
+        depth: How often that is repeated.
+        round: Selects the variation of the orders.
+    """
+
+    orders: int = 4
+    kept: int = 60
+    depth: int = 2
+    round: int = 0
+
+
+class FilledNodes(NamedTuple):
+    """Nodes with their contents: the offer, the copies by item, and worth over price (rounded) of each node."""
+
+    offers: Ints
+    fillings: Floats
+    ratios: Floats
+
+
+class OfferFilling:
+    """The offers of a problem, and what each holds."""
+
+    def __init__(self, problem: PackingProblem) -> None:
+        self._problem = problem
+        self.width = len(problem.counts)
+        self.prices = np.maximum(problem.prices, 1e-12)
+        shared = np.flatnonzero(np.count_nonzero(problem.requests, axis=0) > 1)
+        requests, sizes = problem.requests[:, shared].astype(float).T, problem.sizes[:, shared].astype(float).T
+        self._free = np.minimum(sizes, MOST_CAPACITY) + 0.5  # a half more, so that rounding never loses a copy
+        # a last item that is never taken fills up the orders of offers that hold fewer kinds of items
+        self._requests: Floats = np.column_stack((requests, np.zeros(len(shared))))
+        self._divisors: Floats = np.where(self._requests > 0, self._requests, _NO_REQUEST)
+        self.most = self._most_copies()
+        self._loose, self._bound = (
+            np.vstack((side, np.zeros_like(side[:1]))) for side in (problem.loose, problem.bound)
+        )
+        self._in_conflict = bool(problem.loose.any() and problem.bound.any())
+        self._weights = self._directions()
+        self._sizes_by_direction = np.minimum(problem.sizes, MOST_CAPACITY) @ self._weights.T
+        self._shares: Floats = np.maximum(problem.requests @ self._weights.T, 1e-300)
+        signatures, self._signature = np.unique(problem.signatures, return_inverse=True)
+        self._allowed = problem.allowed[signatures]
+        self.effort = 0
+
+    def _most_copies(self) -> Floats:
+        """Return by offer and item how many copies one node holds at most; one more column for no item."""
+        problem = self._problem
+        most = np.zeros((len(problem.prices), self.width + 1))
+        for item, request in enumerate(problem.requests):
+            axes = np.flatnonzero(request)
+            fitting = (problem.sizes[:, axes] // request[axes]).min(axis=1, initial=MOST_CAPACITY)
+            most[:, item] = fitting * problem.allowed[problem.signatures, item]
+        return most
+
+    def _directions(self) -> Floats:
+        """Return the weight of a unit of each axis, by direction."""
+        problem = self._problem
+        demand = (problem.counts @ problem.requests.astype(float)) + 0.0
+        usable = np.minimum(problem.sizes, np.maximum(demand, 1.0)).astype(float)
+        per_price = (usable / self.prices[:, None]).max(axis=0)
+        cost = np.where(per_price > 0, demand / np.maximum(per_price, 1e-300), 0.0)  # if bought for this axis alone
+        axes = np.sort(
+            np.argsort(-np.round(cost / max(float(cost.max(initial=0.0)), 1e-300), 9), kind="stable")[:_RESOURCES]
+        )
+        axes = axes[demand[axes] > 0]
+        weights = [np.eye(len(axes))[k] for k in range(len(axes))]
+        weights += [np.ones(len(axes))]
+        for first in range(len(axes)):
+            for second in range(len(axes)):
+                for lesser in (*_LESSER_WEIGHTS, *((1.0,) if second < first and len(axes) > 2 else ())):
+                    if first != second:
+                        weight = np.zeros(len(axes))
+                        weight[first], weight[second] = 1.0, lesser
+                        weights.append(weight)
+        found = np.zeros((len(weights), len(demand)))
+        found[:, axes] = np.array(weights) * (cost[axes] / demand[axes])
+        return found
+
+    def fill(self, offers: Ints, orders: Ints, most: Floats) -> Floats:
+        """Return the copies by item: a node of each offer filled in its order, with at most `most` copies of each item."""
+        free = self._free[:, offers]
+        fillings = np.zeros(most.shape)
+        rows = np.arange(len(offers))
+        cells, limits = fillings.ravel(), most.ravel()
+        start = rows * most.shape[1]
+        loose, bound = (np.zeros((len(offers), self._loose.shape[1]), dtype=bool) for _ in range(2))
+        for items in np.ascontiguousarray(orders.T):
+            at = start + items
+            copies = limits[at]
+            if len(free):
+                copies = np.minimum(copies, np.floor((free / self._divisors[:, items]).min(axis=0)))
+            if self._in_conflict:
+                its_loose, its_bound = self._loose[items], self._bound[items]
+                copies[((loose & its_bound) | (bound & its_loose)).any(axis=1)] = 0.0
+                some = (copies > 0)[:, None]
+                loose |= its_loose & some
+                bound |= its_bound & some
+            cells[at] = copies
+            free -= copies * self._requests[:, items]
+        self.effort += orders.size
+        return fillings[:, :-1]
+
+    def search(self, worth: Floats, counts: Floats, search: Search, *, least: float) -> FilledNodes:
+        """Return filled nodes of the offers that may have more than `least` worth per price.
+
+        Args:
+            worth: Worth of one copy of each item.
+            counts: The most copies of each item.
+            search: How far to search.
+            least: Offers that cannot have more worth per price are left out.
+        """
+        density = self._density(worth, counts)
+        offers, directions = self._promising(density, search.orders, least)
+        orders = self._orders(density, search.round)
+        rows = np.repeat(np.arange(len(offers)), directions.shape[1])
+        offers, order = offers[rows], orders[self._signature[offers[rows]], directions.ravel()]
+        most = np.minimum(self.most[offers], np.append(counts, 0.0))
+        found = [self._filled(offers, order, most, worth)]
+        for _ in range(search.depth):
+            kept = self._distinct_best(found[-1], search.kept)
+            if not len(kept):
+                break
+            parent, item = np.nonzero(found[-1].fillings[kept])
+            offers, order, most = offers[kept][parent], order[kept][parent], most[kept][parent]
+            most[np.arange(len(parent)), item] = found[-1].fillings[kept[parent], item] - 1
+            found.append(self._filled(offers, order, most, worth))
+        return FilledNodes(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+    def _filled(self, offers: Ints, orders: Ints, most: Floats, worth: Floats) -> FilledNodes:
+        fillings = self.fill(offers, orders, most)
+        return FilledNodes(offers, fillings, np.round(fillings @ worth / self.prices[offers], 9))
+
+    def _density(self, worth: Floats, counts: Floats) -> Floats:
+        """Return by item and direction the worth per weighted request; 0 for items that are not wanted."""
+        found = np.minimum(np.where(counts > 0, worth, 0.0)[:, None] / self._shares, _UNBOUNDED)
+        rounded: Floats = found.astype(np.float32).astype(float)  # so that rounding errors decide nothing
+        return rounded
+
+    def _promising(self, density: Floats, orders: int, least: float) -> tuple[Ints, Ints]:
+        """Return offers, and for each the directions that bound its worth most tightly."""
+        highest = np.array([density[allowed].max(axis=0, initial=0.0) for allowed in self._allowed])
+        bounds = self._sizes_by_direction * highest[self._signature] / self.prices[:, None]
+        bounds[highest[self._signature] >= _UNBOUNDED / 2] = np.inf  # of items that need nothing of these axes
+        offers = np.flatnonzero(bounds.min(axis=1) > least)
+        directions = np.argsort(np.round(bounds[offers], 9), axis=1, kind="stable")[:, :orders]
+        return offers, directions
+
+    def _orders(self, density: Floats, round_: int) -> Ints:
+        """Return by signature and direction the items by density, filled up with the item that is never taken."""
+        ranks = np.arange(density.shape[1])
+        strength = np.array(VARIATION)[ranks % len(VARIATION)] * bool(round_)
+        spread = (np.arange(1, self.width + 1)[:, None] * _GOLDEN_RATIO * (round_ + 1) + ranks * _SECOND_RATIO) % 1.0
+        varied = density * (1.0 + strength * (spread - 0.5))
+        length = int((self._allowed & (density > 0).any(axis=1)).sum(axis=1).max(initial=0))
+        orders = np.full((len(self._allowed), density.shape[1], length), self.width, dtype=np.int64)
+        for signature, allowed in enumerate(self._allowed):
+            items = np.flatnonzero(allowed & (density > 0).any(axis=1))
+            orders[signature, :, : len(items)] = items[np.argsort(-varied[items], axis=0, kind="stable").T]
+        return orders
+
+    @staticmethod
+    def _distinct_best(nodes: FilledNodes, count: int) -> Ints:
+        """Return up to so many nodes with the lowest price per worth, without equal ones."""
+        ranked = np.argsort(-nodes.ratios, kind="stable")[: 3 * count]
+        first: dict[tuple[int, bytes], int] = {}
+        for row in ranked.tolist():
+            first.setdefault((int(nodes.offers[row]), nodes.fillings[row].tobytes()), row)
+            if len(first) == count:
+                break
+        return np.array(list(first.values()), dtype=np.int64)
 
 
 class Generation(Struct, frozen=True):
@@ -82,9 +271,9 @@ class _Solution(Struct, eq=False):
 class ColumnGeneration:
     """Solves one problem."""
 
-    def __init__(self, problem: PackingProblem, filling: OfferFilling, greedy: GreedyPacker) -> None:
+    def __init__(self, problem: PackingProblem, greedy: GreedyPacker) -> None:
         self._problem = problem
-        self._filling = filling
+        self._filling = OfferFilling(problem)
         self._greedy = greedy
 
     def plan(self, start: list[Bin], effort: int) -> list[Bin]:
@@ -102,7 +291,7 @@ class ColumnGeneration:
             if not left.any():
                 break
             worth = np.maximum(solution.worth, _LEAST_WORTH * float(solution.worth.max(initial=0.0)))
-            rest = self._greedy.plan(left, worth)
+            rest = self._greedy.by_worth(left.astype(np.int64), worth)
             price = price_of(opened, problem.prices) + price_of(rest, problem.prices)
             if price < best_price:
                 best, best_price = [*opened, *rest], price

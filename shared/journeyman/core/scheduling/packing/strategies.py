@@ -1,7 +1,7 @@
 """Selects the packing methods for a problem, and returns the best plan.
 
-The selection depends only on the numbers of items and nodes, so that the running time stays proportionate and equal
-problems have equal results.
+The selection depends only on the numbers of items and nodes and on the prices of plans, so that the running time stays
+proportionate and equal problems have equal results. Every plan is compared with the others, so no method makes one dearer.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every
 from journeyman.core.scheduling.packing.bulk_packing import BulkPacker, FillOrder, whole_mixes
 from journeyman.core.scheduling.packing.column_generation import ColumnGeneration
-from journeyman.core.scheduling.packing.greedy import GreedyPacker
-from journeyman.core.scheduling.packing.offer_filling import OfferFilling
+from journeyman.core.scheduling.packing.greedy_packing import GreedyPacker
 from journeyman.core.scheduling.packing.packing_problem import (
     Bin,
     PackingProblem,
@@ -30,14 +29,16 @@ from journeyman.core.scheduling.packing.packing_problem import (
 )
 from journeyman.core.scheduling.packing.shadow_prices import ShadowPrices, compute_shadow_prices
 
-_FEW_ITEMS: Final = 64  # up to this many kinds of items, nodes are also filled for the fewest nodes
+_FEW_ITEMS: Final = 64  # up to this many kinds of items column generation is affordable
+_CLOSE_TO_BOUND: Final = 0.025  # of the price; a plan this close to the lower bound is not improved further
+PLAIN_EFFORT: Final = 200_000  # kinds of items times nodes with different contents, in a plain greedy plan
+_CELLS_PER_ITEM: Final = 1000  # of offers and axes, that take as long as one item of one node
 GENERATED_ITEMS: Final = 400  # up to this many kinds of items column generation is affordable
-GENERATION_EFFORT: Final = 5_000_000  # items tried on nodes
-GREEDY_EFFORT: Final = 15_000_000  # likewise, at most
-REPACKING_GENERATION: Final = 100_000  # likewise, for a few nodes
-_DIFFERENT_NODES: Final = 4  # by kind of item, in a greedy plan
-_CLOSE_TO_BOUND: Final = 0.01  # of the price; plans that close to the lower bound are not improved further
-_LEAST_WORTH: Final = 1e-3  # of an item's price alone
+_GENERATED_NODES: Final = 40  # fewer are repacked instead
+GENERATION_EFFORT: Final = (
+    50_000_000  # items tried on nodes, times the share of the price that is above the lower bound
+)
+_LEAST_ROUNDS: Final = 40  # of column generation, each with a row per item
 _FEW_LEFTOVERS: Final = 150  # likewise, for items that do not fit the mix
 MIX_ROUNDS: Final = 4  # mixes for items that did not fit the previous mixes
 _KINDS_PER_ROUND: Final = 500  # problems with fewer kinds of items try more mixes instead
@@ -63,41 +64,46 @@ def _rank(problem: PackingProblem, bins: list[Bin]) -> tuple[float, int]:
 def _cheapest(problem: PackingProblem) -> list[Bin]:
     """Return the cheapest plan; runs fast methods first, and column generation only where it may improve the plan."""
     kinds = len(problem.counts)
-    if kinds > 1 and is_small(problem):
-        return solve_exactly(problem)
-    filling = OfferFilling(problem)
-    greedy = GreedyPacker(problem, filling)
     if kinds == 1:
-        return greedy.exact_cover(0, int(problem.counts[0]))
+        return GreedyPacker(problem).cheapest(problem.counts)
+    if is_small(problem):
+        return solve_exactly(problem)
     shadow = compute_shadow_prices(problem)
     best = _best_of_mixes(problem, shadow, _EFFORT)
-    nodes = sum(b.copies for b in best)
-    if kinds * min(nodes, _DIFFERENT_NODES * kinds) * len(problem.prices) <= GREEDY_EFFORT:
-        plain = greedy.plan(problem.counts, worth_of_items(filling, shadow), plain=True)
-        if kinds <= GENERATED_ITEMS and price_of(best, problem.prices) > shadow.bound * (1 + _CLOSE_TO_BOUND):
-            start = [*plain, *best]
-            found = ColumnGeneration(problem, filling, greedy).plan(start, GENERATION_EFFORT)
-            best = min(best, found, key=lambda bins: _rank(problem, bins))
-        best = min(best, plain, key=lambda bins: _rank(problem, bins))
-    if nodes <= REPACKED_PLAN:
+    if kinds <= _FEW_ITEMS:
+        solver = GreedyPacker(problem)
+        found = solver.improve(solver.cheapest(problem.counts))
+        best = min(best, found, key=lambda bins: _rank(problem, bins))
+    elif sum(b.copies for b in best) <= REPACKED_PLAN:
         best = repacked(problem, shadow, best)
-    return _settled(problem, best)
+    gap = price_of(best, problem.prices) / max(shadow.bound, 1e-300) - 1
+    if gap <= _CLOSE_TO_BOUND and kinds > _FEW_ITEMS:
+        return best
+    return min([best, *_further(problem, best, gap)], key=lambda bins: _rank(problem, bins))
 
 
-def worth_of_items(filling: OfferFilling, shadow: ShadowPrices) -> Floats:
-    """Return the worth of each item; an item that only uses axes without a price must still be worth placing."""
-    able = filling.most[:, : filling.width] > 0
-    alone = np.where(able, filling.prices[:, None] / np.maximum(filling.most[:, : filling.width], 1.0), np.inf).min(
-        axis=0
-    )
-    worth: Floats = np.maximum(shadow.items, _LEAST_WORTH * alone)
-    return worth
+def _further(problem: PackingProblem, best: list[Bin], gap: float) -> Iterator[list[Bin]]:
+    """Yield the plain greedy plan if it is cheaper, and that of column generation, where they are affordable.
+
+    Column generation may take effort in proportion to the gap between the best plan and the lower bound.
+    """
+    kinds = len(problem.counts)
+    greedy = GreedyPacker(problem)
+    start = best
+    cells = len(problem.prices) * (problem.requests.shape[1] + problem.loose.shape[1])
+    if kinds * len(best) * (1 + cells / _CELLS_PER_ITEM) <= PLAIN_EFFORT:
+        plain = greedy.plain(problem.counts, price_of(best, problem.prices))
+        if plain is not None:
+            yield plain
+            start = [*plain, *best]
+    effort = int(GENERATION_EFFORT * min(gap, 1.0))
+    many = kinds <= GENERATED_ITEMS and sum(b.copies for b in best) >= _GENERATED_NODES
+    if gap > _CLOSE_TO_BOUND and many and kinds * kinds * _LEAST_ROUNDS <= effort:
+        yield _settled(problem, ColumnGeneration(problem, greedy).plan(start, effort))
 
 
 def _settled(problem: PackingProblem, bins: list[Bin]) -> list[Bin]:
     """Return the bins, each on the cheapest offer that holds its content."""
-    if not bins:
-        return bins
     contents = np.array([b.filling for b in bins])
     offers = cheapest_offers(problem, contents @ problem.requests, _possible(problem, contents))
     return merged(replace(b, offer=int(offer)) for b, offer in zip(bins, offers, strict=True))
@@ -130,29 +136,11 @@ def repacked(problem: PackingProblem, shadow: ShadowPrices, bins: list[Bin]) -> 
             if effort < 0:
                 break
             part, items, offers = _subproblem(problem, counts)
-            again = min(
-                _best_of_mixes(part, compute_shadow_prices(part), 0),
-                _generated(part, REPACKING_GENERATION),
-                key=lambda plan: _rank(part, plan),
-            )
-            found = translated(again, items, offers, len(problem.counts))
+            found = translated(_best_of_mixes(part, compute_shadow_prices(part), 0), items, offers, len(problem.counts))
             if price_of(found, problem.prices) < price_of(worst, problem.prices) - 1e-9:
                 better = merged([*rest, *found])
                 break
     return bins
-
-
-def _generated(problem: PackingProblem, effort: int) -> list[Bin]:
-    """Return the plan of column generation, starting with the greedy plan."""
-    filling = OfferFilling(problem)
-    greedy = GreedyPacker(problem, filling)
-    worth = worth_of_items(filling, compute_shadow_prices(problem, with_mix=False))
-    plan = greedy.plan(problem.counts, worth, plain=True)
-    if len(problem.counts) > _FEW_ITEMS:
-        return plan
-    return min(
-        plan, ColumnGeneration(problem, filling, greedy).plan(plan, effort), key=lambda bins: _rank(problem, bins)
-    )
 
 
 def _split_worst(
@@ -188,9 +176,7 @@ def fill_orders(problem: PackingProblem, shadow: ShadowPrices) -> tuple[FillOrde
 def _with_fewest(problem: PackingProblem) -> Iterator[list[Bin]]:
     """Yield plans computed as if all nodes had nearly equal prices; expensive nodes get a slightly lower one."""
     if len(problem.counts) <= _FEW_ITEMS:
-        filling = OfferFilling(problem)
-        shadow = compute_shadow_prices(problem, with_mix=False)
-        yield GreedyPacker(problem, filling).fewest(worth_of_items(filling, shadow))
+        yield GreedyPacker(problem).fewest(problem.counts)
     flat = replace(problem, prices=1.0 - 1e-3 * problem.prices / max(float(problem.prices.max()), 1e-300))
     shadow = compute_shadow_prices(flat, coarse=True)
     for fill_order in (FillOrder(), FillOrder(blend=1.0)):
@@ -228,13 +214,9 @@ def _mix_for(problem: PackingProblem, counts: Ints) -> Ints:
 
 
 def _pack_leftovers(problem: PackingProblem, counts: Ints) -> list[Bin]:
-    """Return bins for these counts greedily."""
+    """Return bins for these counts by column generation without refinement."""
     part, items, offers = _subproblem(problem, counts)
-    filling = OfferFilling(part)
-    worth = worth_of_items(filling, compute_shadow_prices(part, with_mix=False))
-    return translated(
-        GreedyPacker(part, filling).plan(part.counts, worth, plain=True), items, offers, len(problem.counts)
-    )
+    return translated(GreedyPacker(part).straight(part.counts), items, offers, len(problem.counts))
 
 
 def _subproblem(problem: PackingProblem, counts: Ints) -> tuple[PackingProblem, Ints, Ints]:
