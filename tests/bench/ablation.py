@@ -100,7 +100,7 @@ def mechanisms() -> Iterator[Mechanism]:
 
 
 def _of_packing() -> Iterator[Mechanism]:
-    yield Mechanism(name="column generation", changes=((strategies, "GENERATED_ITEMS", 0),))
+    yield Mechanism(name="column generation", changes=((strategies, "GENERATION_EFFORT", 0),))
     yield Mechanism(name="plain greedy plan", changes=((strategies, "PLAIN_EFFORT", -1),))
     yield Mechanism(name="varied orders of filling", changes=((column_generation, "VARIATION", (0.0,)),))
     yield Mechanism(name="prices refined over whole nodes", changes=((greedy_packing, "REFINED_ITEMS", 0),))

@@ -18,6 +18,7 @@ the lowest price per worth are filled again with one copy less of one of their i
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -26,17 +27,30 @@ from msgspec import Struct
 from journeyman.core.scheduling.arrays import Floats, Ints
 from journeyman.core.scheduling.packing.greedy_packing import GreedyPacker
 from journeyman.core.scheduling.packing.packing_problem import Bin, PackingProblem, content_of, held_by, price_of
-from journeyman.core.scheduling.packing.shadow_prices import CoveringProgram
 
 _EPSILON: Final = 1e-6
+_HARDLY_BETTER: Final = 1.01  # worth over price; if no content is better, the search goes deeper
 _LEAST_GAIN: Final = 1e-6  # of a column's worth over its price
 _COLUMNS_PER_ROUND: Final = 40
 _COLUMNS_PER_OFFER: Final = 3
 _LARGE_FRACTION: Final = 0.6  # of a node; such nodes are opened together
 _REUSED_COLUMNS: Final = 600
-_CELLS_PER_STEP: Final = 150  # of the master's tables take as long as one item tried on one node
+_SMOOTHING: Final = 0.5  # of the worth of the rounds before, in the worth at which contents are searched for
+_SOLVE_EFFORT: Final = 100  # of the master by row, and
+_PIVOT_EFFORT: Final = 3  # by row and pivot; an item tried on one node is 1
+_HIGHS_OPTIONS: Final[Mapping[str, bool | int | str]] = {
+    "output_flag": False,
+    "threads": 1,
+    "parallel": "off",
+    "presolve": "off",  # keeps the last basis
+    "solver": "simplex",
+    "simplex_iteration_limit": 20_000,
+}
+_FIRST_SHARE: Final = 0.75  # of the effort; the rest is for rounding
+_COMPLETED_ITEMS: Final = 64  # dives are completed once so few kinds of items are left
 _LEAST_WORTH: Final = 1e-6  # of an item, relative to the most valuable
 MOST_CAPACITY: Final = 2**51  # amounts up to this are exact as floats, also with a half added
+_CONFLICTS_PER_STEP: Final = 8  # take as long as all else about one item on one node
 _NO_REQUEST: Final = 1e-9  # divides instead of 0
 _UNBOUNDED: Final = 1e30  # a worth per share
 _RESOURCES: Final = 3  # axes that determine an order; the scarcest
@@ -149,7 +163,7 @@ class OfferFilling:
                 bound |= its_bound & some
             cells[at] = copies
             free -= copies * self._requests[:, items]
-        self.effort += orders.size
+        self.effort += orders.size * (1 + self._loose.shape[1] // _CONFLICTS_PER_STEP * self._in_conflict)
         return fillings[:, :-1]
 
     def search(self, worth: Floats, counts: Floats, search: Search, *, least: float) -> FilledNodes:
@@ -178,8 +192,21 @@ class OfferFilling:
             found.append(self._filled(offers, order, most, worth))
         return FilledNodes(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
+    def alone(self, counts: Floats) -> _Columns:
+        """Return for each of these items the node with the lowest price per copy of it."""
+        items = np.flatnonzero(counts)
+        copies = np.minimum(self.most[:, items], counts[items])
+        each = np.where(copies > 0, self.prices[:, None] / np.maximum(copies, 1.0), np.inf)
+        offers = np.argmin(each, axis=0)
+        fillings = np.zeros((len(items), self.width))
+        fillings[np.arange(len(items)), items] = copies[offers, np.arange(len(items))]
+        return _Columns(offers, fillings)
+
     def _filled(self, offers: Ints, orders: Ints, most: Floats, worth: Floats) -> FilledNodes:
-        fillings = self.fill(offers, orders, most)
+        return self.valued(offers, self.fill(offers, orders, most), worth)
+
+    def valued(self, offers: Ints, fillings: Floats, worth: Floats) -> FilledNodes:
+        """Return nodes with these contents."""
         return FilledNodes(offers, fillings, np.round(fillings @ worth / self.prices[offers], 9))
 
     def _density(self, worth: Floats, counts: Floats) -> Floats:
@@ -246,13 +273,18 @@ class _Columns(Struct, eq=False):
     offers: Ints
     fillings: Floats
 
-    def joined(self, other: _Columns) -> _Columns:
-        """Return these columns and others."""
-        return _Columns(np.concatenate((self.offers, other.offers)), np.concatenate((self.fillings, other.fillings)))
+    @classmethod
+    def all_of(cls, parts: Sequence[_Columns]) -> _Columns:
+        """Return the columns of all parts."""
+        return cls(np.concatenate([part.offers for part in parts]), np.concatenate([part.fillings for part in parts]))
 
     def only(self, which: Ints) -> _Columns:
         """Return some of the columns."""
         return _Columns(self.offers[which], self.fillings[which])
+
+    def keys(self) -> set[tuple[int, bytes]]:
+        """Return what distinguishes the columns."""
+        return {(int(o), f.tobytes()) for o, f in zip(self.offers, self.fillings, strict=True)}
 
 
 def _columns_of(bins: list[Bin]) -> _Columns:
@@ -268,6 +300,54 @@ class _Solution(Struct, eq=False):
     worth: Floats
 
 
+class _Master:
+    """The linear program that buys columns in fractions; solved by HiGHS, each time from the last basis.
+
+    Own simplex code takes ten times as long with 300 rows. Only this class needs HiGHS, so it is imported here.
+    """
+
+    def __init__(self, need: Floats) -> None:
+        from highspy import Highs, kHighsInf  # noqa: PLC0415 - most passes need none
+
+        self._need = need
+        self._infinity = kHighsInf
+        self._highs = Highs()  # type: ignore[no-untyped-call]
+        for option, value in _HIGHS_OPTIONS.items():
+            self._highs.setOptionValue(option, value)
+        rows = len(need)
+        starts, no_columns, no_values = np.zeros(rows, np.int32), np.zeros(0, np.int32), np.zeros(0)
+        self._highs.addRows(rows, np.ones(rows), np.full(rows, kHighsInf), 0, starts, no_columns, no_values)
+        self.last_effort = 0
+
+    def add(self, prices: Floats, contents: Floats) -> None:
+        """Add columns with these copies of each item."""
+        column, row = np.nonzero(contents)
+        count = len(prices)
+        self._highs.addCols(
+            count,
+            prices,
+            np.zeros(count),
+            np.full(count, self._infinity),
+            len(column),
+            np.searchsorted(column, np.arange(count)).astype(np.int32),
+            row.astype(np.int32),
+            contents[column, row] / self._need[row],
+        )
+
+    def solve(self) -> Floats:
+        """Solve the program; return the worth of one copy of each item."""
+        self._highs.run()
+        pivots = max(int(self._highs.getInfo().simplex_iteration_count), 0)
+        self.last_effort = len(self._need) * (_SOLVE_EFFORT + _PIVOT_EFFORT * pivots)
+        worth: Floats = np.maximum(np.array(self._highs.getSolution().row_dual), 0.0) / self._need
+        return worth
+
+    def amounts(self) -> Floats:
+        """Return how many of each column the last solution buys."""
+        found: Floats = np.maximum(np.array(self._highs.getSolution().col_value), 0.0)
+        return found
+
+
 class ColumnGeneration:
     """Solves one problem."""
 
@@ -281,7 +361,7 @@ class ColumnGeneration:
         problem = self._problem
         limit = self._filling.effort + effort
         left = problem.counts.astype(float)
-        solution = self._generate(left, _columns_of(start), FIRST, limit)
+        solution = self._generate(left, _columns_of(start), FIRST, int(limit * _FIRST_SHARE))
         opened: list[Bin] = []
         best: list[Bin] = []
         best_price = np.inf
@@ -289,52 +369,57 @@ class ColumnGeneration:
             opened += self._open(solution, left)
             left = (problem.counts - held_by(opened, len(problem.counts))).astype(float)
             if not left.any():
-                break
+                return opened if price_of(opened, problem.prices) <= best_price else best
             worth = np.maximum(solution.worth, _LEAST_WORTH * float(solution.worth.max(initial=0.0)))
-            rest = self._greedy.by_worth(left.astype(np.int64), worth)
-            price = price_of(opened, problem.prices) + price_of(rest, problem.prices)
-            if price < best_price:
-                best, best_price = [*opened, *rest], price
-            if price_of(opened, problem.prices) >= best_price or self._filling.effort > limit:
-                break
-            columns = self._cut(solution.columns, left, worth).joined(_columns_of(rest))
+            is_spent = self._filling.effort > limit
+            if is_spent or np.count_nonzero(left) <= _COMPLETED_ITEMS:
+                plan = [*opened, *self._greedy.by_worth(left.astype(np.int64), worth)]
+                price = price_of(plan, problem.prices)
+                if price < best_price:
+                    best, best_price = plan, price
+            if is_spent or price_of(opened, problem.prices) >= best_price:
+                return best
+            columns = _Columns.all_of((self._cut(solution.columns, left, worth), self._filling.alone(left)))
             solution = self._generate(left, columns, AGAIN, limit)
-        return best if left.any() or price_of(opened, problem.prices) > best_price else opened
 
     def _generate(self, counts: Floats, columns: _Columns, generation: Generation, limit: int) -> _Solution:
-        """Return the solution of the master for these counts, with as many further columns as are worth it."""
+        """Return the solution of the master for these counts, with as many further columns as are worth it.
+
+        Contents are searched for at smoothed worths: those of a single solution jump from round to round.
+        """
         filling = self._filling
         items = np.flatnonzero(counts)
-        need = counts[items]
-        program = CoveringProgram.of(filling.prices[columns.offers], (columns.fillings[:, items] / need).T)
-        known = {(int(o), f.tobytes()) for o, f in zip(columns.offers, columns.fillings, strict=True)}
-        worth = np.zeros(len(counts))
+        master = _Master(counts[items])
+        known: set[tuple[int, bytes]] = set()
+        parts: list[_Columns] = []
+        new = columns
+        worth = smoothed = np.zeros(len(counts))
         prices: list[float] = []
         depth = 0
         for round_ in range(generation.rounds):
-            spent = program.effort
-            worth[items] = program.solve() / need
-            filling.effort += (program.effort - spent) // _CELLS_PER_STEP
+            if len(new.offers):
+                parts.append(new)
+                known |= new.keys()
+                master.add(filling.prices[new.offers], new.fillings[:, items])
+            worth = np.zeros(len(counts))
+            worth[items] = master.solve()
+            filling.effort += master.last_effort
             worth = np.round(worth / max(float(worth.max()), 1e-300), 12) * float(worth.max())
             prices.append(float(worth @ counts))
             before = prices[-1 - generation.patience] if len(prices) > generation.patience else np.inf
-            if before - prices[-1] < generation.gain * prices[-1] or filling.effort > limit:
+            is_last = round_ == generation.rounds - 1
+            if is_last or before - prices[-1] < generation.gain * prices[-1] or filling.effort > limit:
                 break
-            found = filling.search(worth, counts, Search(depth=depth, round=round_), least=1.0)
-            if not len(found.ratios) or found.ratios.max() < 1.01:
+            smoothed = _SMOOTHING * smoothed + (1 - _SMOOTHING) * worth if round_ else worth
+            found = filling.search(smoothed, counts, Search(depth=depth, round=round_), least=1.0)
+            found = filling.valued(found.offers, found.fillings, worth)
+            if not len(found.ratios) or found.ratios.max() < _HARDLY_BETTER:
                 depth = min(depth + 1, Search().depth)
-            better = self._better(found, known)
-            if len(better):
-                new = _Columns(found.offers[better], found.fillings[better])
-                program.add_all(filling.prices[new.offers], (new.fillings[:, items] / need).T)
-                columns = columns.joined(new)
-        amounts = np.zeros(len(columns.offers))
-        for column, amount in program.levels():
-            amounts[column] = amount
-        return _Solution(columns, amounts, worth.copy())
+            new = self._better(found, known)
+        return _Solution(_Columns.all_of(parts), master.amounts(), worth)
 
     @staticmethod
-    def _better(nodes: FilledNodes, known: set[tuple[int, bytes]]) -> Ints:
+    def _better(nodes: FilledNodes, known: set[tuple[int, bytes]]) -> _Columns:
         """Return the new nodes with the most worth over their price, a few of each offer."""
         ranked = np.argsort(-nodes.ratios, kind="stable")
         chosen: list[int] = []
@@ -348,7 +433,7 @@ class ColumnGeneration:
                 chosen.append(row)
                 if len(chosen) == _COLUMNS_PER_ROUND:
                     break
-        return np.array(chosen, dtype=np.int64)
+        return _Columns(nodes.offers[chosen], nodes.fillings[chosen])
 
     def _open(self, solution: _Solution, left: Floats) -> list[Bin]:
         """Return whole nodes of the solution that these items can fill; if it has none, the largest fractions."""

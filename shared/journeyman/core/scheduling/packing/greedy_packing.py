@@ -28,6 +28,7 @@ from journeyman.core.scheduling.packing.shadow_prices import CoveringProgram, co
 REFINED_ITEMS: Final = 64  # column generation needs a row per item
 _REFINING_ROUNDS: Final = 24
 PROMISING_OFFERS: Final = 64  # examined in detail for each node
+_FILLED_AT_ONCE: Final = 24  # offers, in the order of what their contents may be worth
 _EXACT_COUNT: Final = 1500  # items; the size of the exact method's table
 REPACK_ROUNDS: Final = 24
 _REPACK_EFFORT: Final = 3000  # kinds of items times nodes, over all attempts
@@ -100,14 +101,13 @@ class GreedyPacker:
         Returns None if that costs at least `most`; stops as soon as the shadow prices of the items left prove it.
         """
         left = counts.copy()
-        order = [self._order(self._worth)]
+        order = self._order(self._worth)
         bins: list[Bin] = []
         spent = 0.0
         while left.any():
             if spent + float(self._lower_bounds @ left) >= most:
                 return None
-            offers = np.flatnonzero(self._fits[:, left > 0].any(axis=1))
-            offer, filling = self._best_filling(left, self._worth, order, offers)
+            offer, filling = self._best_of_all(left, order)
             bins.append(self._repeated(left, offer, filling))
             left -= filling * bins[-1].copies
             spent += float(self._problem.prices[offer]) * bins[-1].copies
@@ -213,6 +213,28 @@ class GreedyPacker:
             if best is None or ratios[row] < best_ratio - _EPSILON:
                 best, best_ratio = _FilledOffer(int(offers[row]), fillings[row]), float(ratios[row])
         assert best is not None  # noqa: S101 - there is always an order
+        return best
+
+    def _best_of_all(self, left: Ints, order: Ints) -> _FilledOffer:
+        """Return the filling in this order with the lowest price per worth of all offers, by the linear program's prices.
+
+        Offers of which no content can be worth that much are not filled.
+        """
+        useful = np.flatnonzero(self._fits[:, left > 0].any(axis=1))
+        at_most = np.minimum(self._suits[useful] @ (left * self._worth), self._offer_worth[useful])
+        least = self._problem.prices[useful] / np.maximum(at_most, 1e-300)
+        ranked = np.argsort(least, kind="stable")
+        best: _FilledOffer | None = None
+        best_ratio = np.inf
+        for start in range(0, len(ranked), _FILLED_AT_ONCE):
+            some = ranked[start : start + _FILLED_AT_ONCE]
+            if best is not None and best_ratio <= least[some[0]]:
+                break
+            found = self._best_filling(left, self._worth, [order], useful[some])
+            ratio = float(self._problem.prices[found.offer] / np.maximum(found.filling @ self._worth, 1e-300))
+            if ratio < best_ratio:
+                best, best_ratio = found, ratio
+        assert best is not None  # noqa: S101 - every item fits some offer
         return best
 
     def _promising(self, left: Ints, worth: Floats) -> Ints:

@@ -279,7 +279,6 @@ class CoveringProgram(Struct, kw_only=True, eq=False):
 
     `basis` names one column per row: a column j ≥ 0, the artificial column of row r as -1-r (it covers only that row, at
     price `penalties[r]`, which must exceed the price of covering it with columns), or the surplus of row r as -1-rows-r.
-    `effort` counts the cells of the tables that all solves have gone through.
     Columns may be added and prices changed between solves; each solve starts from the last basis, which is fast.
     """
 
@@ -288,7 +287,6 @@ class CoveringProgram(Struct, kw_only=True, eq=False):
     need: Floats
     penalties: Floats
     basis: list[int] = field(default_factory=list)
-    effort: int = 0
     _inverse: Floats = field(default_factory=lambda: np.zeros((0, 0)))
 
     def __post_init__(self) -> None:
@@ -308,11 +306,6 @@ class CoveringProgram(Struct, kw_only=True, eq=False):
         """Add a column."""
         self.prices = np.append(self.prices, price)
         self.cover = np.column_stack((self.cover, column))
-
-    def add_all(self, prices: Floats, columns: Floats) -> None:
-        """Add columns; `columns` has a row per row of the program."""
-        self.prices = np.append(self.prices, prices)
-        self.cover = np.column_stack((self.cover, columns))
 
     def solve(self) -> Floats:
         """Solve the program; return the nonnegative dual price of each row.
@@ -335,7 +328,6 @@ class CoveringProgram(Struct, kw_only=True, eq=False):
                 self._inverse = np.linalg.inv(np.column_stack([self._column(j) for j in self.basis]))
                 level = self._inverse @ (self.need + trifle)
             duals = self._basis_prices() @ self._inverse
-            self.effort += rows * (rows + len(self.prices))
         return np.maximum(duals, 0.0)
 
     def levels(self) -> list[BoughtColumn]:

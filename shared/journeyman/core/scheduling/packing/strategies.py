@@ -33,12 +33,10 @@ _FEW_ITEMS: Final = 64  # up to this many kinds of items column generation is af
 _CLOSE_TO_BOUND: Final = 0.025  # of the price; a plan this close to the lower bound is not improved further
 PLAIN_EFFORT: Final = 200_000  # kinds of items times nodes with different contents, in a plain greedy plan
 _CELLS_PER_ITEM: Final = 1000  # of offers and axes, that take as long as one item of one node
-GENERATED_ITEMS: Final = 400  # up to this many kinds of items column generation is affordable
 _GENERATED_NODES: Final = 40  # fewer are repacked instead
-GENERATION_EFFORT: Final = (
-    50_000_000  # items tried on nodes, times the share of the price that is above the lower bound
-)
-_LEAST_ROUNDS: Final = 40  # of column generation, each with a row per item
+GENERATION_EFFORT: Final = 120_000_000  # items tried on nodes, times the gap between price and lower bound
+_LARGEST_GAP: Final = 0.2  # at which that effort no longer grows
+_LEAST_EFFORT: Final = 80  # times items times offers; with less, column generation hardly begins
 _FEW_LEFTOVERS: Final = 150  # likewise, for items that do not fit the mix
 MIX_ROUNDS: Final = 4  # mixes for items that did not fit the previous mixes
 _KINDS_PER_ROUND: Final = 500  # problems with fewer kinds of items try more mixes instead
@@ -96,9 +94,9 @@ def _further(problem: PackingProblem, best: list[Bin], gap: float) -> Iterator[l
         if plain is not None:
             yield plain
             start = [*plain, *best]
-    effort = int(GENERATION_EFFORT * min(gap, 1.0))
-    many = kinds <= GENERATED_ITEMS and sum(b.copies for b in best) >= _GENERATED_NODES
-    if gap > _CLOSE_TO_BOUND and many and kinds * kinds * _LEAST_ROUNDS <= effort:
+    effort = int(GENERATION_EFFORT * min(gap, _LARGEST_GAP))
+    is_affordable = kinds * len(problem.prices) * _LEAST_EFFORT <= effort
+    if gap > _CLOSE_TO_BOUND and is_affordable and sum(b.copies for b in best) >= _GENERATED_NODES:
         yield _settled(problem, ColumnGeneration(problem, greedy).plan(start, effort))
 
 

@@ -426,3 +426,20 @@ def test_column_generation_packs_each_item_exactly_as_often_as_it_is_counted(par
         bins = GreedyPacker(problem).cheapest(problem.counts)
 
         assert held_by(bins, items).tolist() == problem.counts.tolist()
+
+
+def test_packing_repeats_when_column_generation_improves_it():
+    """Two or three of these items fill a node; the plan is cheaper than without column generation, and always the same."""
+    rng = np.random.default_rng(11)
+    requests = np.column_stack((rng.integers(20, 60, 70), rng.integers(10, 90, 70)))
+    sizes = [[cores, cores * ratio] for cores in (64, 96, 128, 192) for ratio in (1, 2)]
+    prices = [
+        cores * (1 + 0.3 * ratio) * rng.uniform(0.8, 1.2) / 100 for cores in (64, 96, 128, 192) for ratio in (1, 2)
+    ]
+    problem = a_problem(rng.integers(1, 20, 70), requests, sizes, prices)
+
+    packing = pack(problem)
+
+    check(problem, packing)
+    assert packing == pack(problem)
+    assert packing.price <= 1.06 * lower_bound(problem)
