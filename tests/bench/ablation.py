@@ -251,6 +251,9 @@ def further() -> Groups:
                 production_trace.scenario(2000),
                 production_trace.scenario(4000),
                 production_trace.scenario(4000, rules=True),
+                production_trace.openb_scenario(1000),
+                production_trace.openb_scenario(1000, gpus=True),
+                production_trace.openb_scenario(1000, zone_spread=True),
             ],
             "drawn": drawn(DRAWN)[DRAWN_FOR_SAMPLE:],
         }

@@ -85,18 +85,23 @@ def _further(problem: PackingProblem, best: list[Bin], gap: float) -> Iterator[l
 
     Column generation may take effort in proportion to the gap between the best plan and the lower bound.
     """
-    kinds = len(problem.counts)
-    greedy = GreedyPacker(problem)
-    start = best
+    kinds, nodes = len(problem.counts), sum(b.copies for b in best)
+    if nodes == problem.counts.sum():  # items exclude each other, which the bound ignores
+        return
     cells = len(problem.prices) * (problem.requests.shape[1] + problem.loose.shape[1])
-    if kinds * len(best) * (1 + cells / _CELLS_PER_ITEM) <= PLAIN_EFFORT:
-        plain = greedy.plain(problem.counts, price_of(best, problem.prices))
-        if plain is not None:
-            yield plain
-            start = [*plain, *best]
+    is_plain_affordable = kinds * len(best) * (1 + cells / _CELLS_PER_ITEM) <= PLAIN_EFFORT
     effort = int(GENERATION_EFFORT * min(gap, _LARGEST_GAP))
     is_affordable = kinds * len(problem.prices) * _LEAST_EFFORT <= effort
-    if gap > _CLOSE_TO_BOUND and is_affordable and sum(b.copies for b in best) >= _GENERATED_NODES:
+    is_generated = gap > _CLOSE_TO_BOUND and is_affordable and nodes >= _GENERATED_NODES
+    if not is_plain_affordable and not is_generated:
+        return
+    greedy = GreedyPacker(problem)
+    start = best
+    plain = greedy.plain(problem.counts, price_of(best, problem.prices)) if is_plain_affordable else None
+    if plain is not None:
+        yield plain
+        start = [*plain, *best]
+    if is_generated:
         yield _settled(problem, ColumnGeneration(problem, greedy).plan(start, effort))
 
 
