@@ -44,7 +44,13 @@ from journeyman.core.scheduling import (
     scheduler,
     sequential,
 )
-from journeyman.core.scheduling.packing import bulk_packing, column_generation, shadow_prices, strategies
+from journeyman.core.scheduling.packing import (
+    bulk_packing,
+    column_generation,
+    greedy_packing,
+    shadow_prices,
+    strategies,
+)
 from journeyman.core.scheduling.results import Options, PreferencePolicy
 from journeyman.core.scheduling.sequential import TieBreakPolicy
 from journeyman.core.scheduling.topology import SpreadChoice
@@ -94,26 +100,27 @@ def mechanisms() -> Iterator[Mechanism]:
 
 
 def _of_packing() -> Iterator[Mechanism]:
-    yield Mechanism(name="column generation", changes=((column_generation, "REFINED_ITEMS", 0),))
-    yield Mechanism(name="repacking the worst nodes (few items)", changes=((column_generation, "REPACK_ROUNDS", 0),))
+    yield Mechanism(name="column generation", changes=((strategies, "GENERATION_EFFORT", 0),))
+    yield Mechanism(name="plain greedy plan", changes=((strategies, "PLAIN_EFFORT", -1),))
+    yield Mechanism(name="varied orders of filling", changes=((column_generation, "VARIATION", (0.0,)),))
+    yield Mechanism(name="prices refined over whole nodes", changes=((greedy_packing, "REFINED_ITEMS", 0),))
+    yield Mechanism(name="repacking the worst nodes (few items)", changes=((greedy_packing, "REPACK_ROUNDS", 0),))
     yield Mechanism(name="repacking the worst nodes (many items)", changes=((strategies, "REPACKED_PLAN", -1),))
     yield Mechanism(
         name="one node for all that is left",
-        changes=((column_generation.ColumnGenerationSolver, "cheapest_node_for_all", lambda _self, _left: None),),
+        changes=((greedy_packing.GreedyPacker, "cheapest_node_for_all", lambda _self, _left: None),),
     )
     yield Mechanism(
         name="even shares of all items in a node",
         changes=(
             (
-                column_generation.ColumnGenerationSolver,
+                greedy_packing.GreedyPacker,
                 "even_shares",
                 lambda _self, _left, suits, _room: np.zeros(suits.shape, dtype=np.int64),
             ),
         ),
     )
-    yield Mechanism(
-        name="looking at promising offers only", changes=((column_generation, "PROMISING_OFFERS", 1 << 30),)
-    )
+    yield Mechanism(name="looking at promising offers only", changes=((greedy_packing, "PROMISING_OFFERS", 1 << 30),))
     yield Mechanism(name="exact packing of few items", changes=((strategies, "EXACT_STATES", 1),))
     plain = (bulk_packing.FillOrder(),)
     yield Mechanism(name="several orders of filling", changes=((strategies, "fill_orders", lambda _p, _s: plain),))
@@ -244,6 +251,9 @@ def further() -> Groups:
                 production_trace.scenario(2000),
                 production_trace.scenario(4000),
                 production_trace.scenario(4000, rules=True),
+                production_trace.openb_scenario(1000),
+                production_trace.openb_scenario(1000, gpus=True),
+                production_trace.openb_scenario(1000, zone_spread=True),
             ],
             "drawn": drawn(DRAWN)[DRAWN_FOR_SAMPLE:],
         }

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, milp
 
 from journeyman.core.scheduling.packing import Packing, PackingProblem, lower_bound, pack
+from journeyman.core.scheduling.packing.shadow_prices import compute_shadow_prices
 
 FEW = settings(max_examples=60, deadline=None)
 
@@ -79,6 +80,39 @@ def test_packing_breaks_no_rule_and_leaves_only_unschedulable_items(problem):
         assert is_valid(problem, packing)
         unlimited = problem.only(~problem.limited)
         assert not (np.array(packing.left)[unlimited.fits().any(axis=1)]).any()
+
+
+def greedy_price(problem: PackingProblem) -> float:
+    """The price if node after node the offer with the least price per shadow value is opened, as often as it is filled.
+
+    Each offer is filled with as many copies as fit, the most valuable items first.
+    """
+    worth = np.maximum(compute_shadow_prices(problem, with_mix=False).items, 1e-6)
+    left, price = problem.counts.copy(), 0.0
+    while left.any():
+        best_ratio, best, best_filling = np.inf, 0, left
+        for offer, size in enumerate(problem.sizes):
+            free, filling = size.copy(), np.zeros_like(left)
+            for item in np.argsort(-worth, kind="stable"):
+                requested = problem.requests[item] > 0
+                filling[item] = min(left[item], (free[requested] // problem.requests[item][requested]).min())
+                free = free - filling[item] * problem.requests[item]
+            if filling.any() and problem.prices[offer] / (filling @ worth) < best_ratio:
+                best_ratio, best, best_filling = problem.prices[offer] / (filling @ worth), offer, filling
+        used = best_filling > 0
+        copies = (left[used] // best_filling[used]).min()
+        left = left - copies * best_filling
+        price += copies * problem.prices[best]
+    return float(price)
+
+
+@settings(max_examples=20, deadline=None)
+@given(problem=problems(most_items=30, most_each=40, plain=True))
+def test_packing_is_never_dearer_than_the_simple_greedy_packing(problem):
+    """Whatever the size."""
+    fitting = problem.of_items(np.flatnonzero(problem.fits().any(axis=1) & (problem.counts > 0)))
+    if len(fitting.counts):
+        assert pack(fitting).price <= greedy_price(fitting) * (1 + 1e-9)
 
 
 @FEW

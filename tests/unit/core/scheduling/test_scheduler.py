@@ -1,10 +1,14 @@
-"""The whole scheduler on small clusters, one rule at a time; `verify` accepts every plan."""
+"""The whole scheduler on small clusters, one rule at a time, and on a public trace; `verify` accepts every plan."""
 
 from __future__ import annotations
+
+import json
 
 import pytest
 from msgspec.structs import replace
 
+from journeyman.cli.scenario import parse_scenario
+from journeyman.cli.solve import options_of
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.preferences import MAX_LEVELS
@@ -13,6 +17,7 @@ from journeyman.core.scheduling.results import Options, PreferencePolicy
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import verify
 from journeyman.core.state.snapshot import InvalidObject
+from tests.helpers import production_trace
 from tests.helpers.builders import (
     LARGE,
     MEDIUM,
@@ -937,3 +942,24 @@ def test_deleting_nodeclaim_without_a_node_takes_no_pods():
     going = a_claim("default-9", provider_id=provider_id_of("default-9"), deleting=NOW)
 
     assert len(schedule(*pods(1), claims=(going,)).new_claims) == 1
+
+
+@pytest.mark.parametrize(
+    ("pods", "gpus", "zone_spread", "most"),
+    [
+        (1000, False, False, 1.05),
+        pytest.param(8000, False, False, 1.05, marks=pytest.mark.slow),
+        pytest.param(1000, True, False, 1.06, marks=pytest.mark.slow),
+        pytest.param(4000, False, True, 1.07, marks=pytest.mark.slow),
+    ],
+)
+def test_plan_for_a_production_trace_costs_little_more_than_the_bound(pods, gpus, zone_spread, most):
+    """About two pods of the trace fill a node; the bound is that of a linear program that buys nodes in fractions."""
+    scenario = production_trace.openb_scenario(pods, gpus=gpus, zone_spread=zone_spread)
+    case = parse_scenario(json.dumps(scenario).encode())
+
+    results = solve(case.snapshot, case.catalogue, options=options_of(case))
+
+    assert verify(case.snapshot, case.catalogue, results, pods=pods_to_schedule(case.snapshot)) == ()
+    assert not results.pod_errors
+    assert results.price <= most * results.lower_bound

@@ -11,11 +11,13 @@ and a signature that says which items it may hold. The method:
 4. A few items are packed exactly, by dynamic programming (`strategies.solve_exactly`).
 5. `bulk_packing` opens the mix in whole nodes and places each item on the node whose free capacity has the most similar
    proportions.
-6. With few kinds of items, `column_generation` also computes a packing: it repeatedly opens the offer and content with
-   the lowest price per shadow price, refines the shadow prices over whole nodes, and repacks the worst nodes.
-7. With many kinds of items, the items of the worst nodes are placed again while that lowers the price.
+6. With few kinds of items, `greedy_packing` also computes a packing: it repeatedly opens the offer and content with the
+   lowest price per shadow price, refines the shadow prices over whole nodes, and repacks the worst nodes.
+7. With many kinds of items on few nodes, the items of the worst nodes are placed again while that lowers the price.
+8. If the cheapest packing so far is not close to the lower bound, `column_generation` searches for better contents of
+   nodes and rounds the linear program over them. Its effort is proportionate to what it may save.
 
-`strategies` selects the methods by the numbers of items and nodes only, so equal problems have equal results.
+`strategies` selects the methods by the numbers of items and nodes and by prices only, so equal problems have equal results.
 """
 
 from __future__ import annotations

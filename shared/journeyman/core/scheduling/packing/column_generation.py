@@ -1,339 +1,471 @@
-"""Packs few kinds of items by repeatedly opening the offer and content with the lowest price per shadow price.
+"""Packs items by column generation: whole nodes, bought in fractions, are rounded to a plan.
 
-Every item gets a shadow price, first from the linear program over resources, then refined over whole nodes (column
-generation). The solver opens the best filled offer at those prices as often as the counts allow, until no item is left.
-It compares several filling orders, may end a plan with one node for all remaining items, solves a single kind of item
-exactly, and finally repacks the worst nodes of the plan while that lowers the price.
+A *column* is a node of some offer with its content. The *master* is the linear program that buys columns in fractions so
+that all items are covered at the lowest price. Its dual prices say what a copy of each item is worth; `OfferFilling`
+searches for contents that are worth more than their node's price; they become further columns, until none is found or
+the effort is spent. The price of the master is lower than that of any plan that uses only its columns.
+
+Rounding dives: it opens the whole nodes of the master's solution, or the node with the largest fraction if there are none,
+and solves the master again for the items that are left, with the same columns cut down to these items and new ones. Every
+time it also completes the plan greedily; the cheapest of all these plans is the result.
+
+A greedy filling takes the items in an order and of each as many copies as fit. The order is the worth of an item per
+share of what it uses; a *direction* says how much each resource counts in that share. No single order is best for all
+offers, so each offer is filled in the order of the directions that bound its worth most tightly. Two things find better
+contents than any of these orders: some orders are varied a little, by a fixed sequence of numbers, and the contents with
+the lowest price per worth are filled again with one copy less of one of their items.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
-from journeyman.core.scheduling.arrays import Bools, Floats, Ints
-from journeyman.core.scheduling.packing.linear_program import CoveringProgram
-from journeyman.core.scheduling.packing.packing_problem import (
-    Bin,
-    Content,
-    PackingProblem,
-    content_of,
-    held_by,
-    merged,
-    price_of,
-)
-from journeyman.core.scheduling.packing.shadow_prices import compute_shadow_prices
+from journeyman.core.scheduling.arrays import Floats, Ints
+from journeyman.core.scheduling.packing.greedy_packing import GreedyPacker
+from journeyman.core.scheduling.packing.packing_problem import Bin, PackingProblem, content_of, held_by, price_of
 
-REFINED_ITEMS: Final = 64  # column generation needs a row per item
-_REFINING_ROUNDS: Final = 24
-PROMISING_OFFERS: Final = 64  # examined in detail for each node
-_EXACT_COUNT: Final = 1500  # items; the size of the exact method's table
-REPACK_ROUNDS: Final = 24
-_REPACK_EFFORT: Final = 3000  # kinds of items times nodes, over all attempts
-_REPACK_SIZES: Final = (2, 3, 4, 6, 9, 14)
-_LEAST_WORTH: Final = 1e-3  # of an item's price alone
-_EPSILON: Final = 1e-9
-_DECIMALS: Final = 9  # of a price; smaller differences are rounding errors
-
-
-class _FilledOffer(NamedTuple):
-    """An offer, and the count of each item on one of its nodes."""
-
-    offer: int
-    filling: Ints
-
-
-class _RepackableNode(NamedTuple):
-    """One node; `waste` is its price per worth of its content."""
-
-    bin: Bin
-    waste: float
+_EPSILON: Final = 1e-6
+_HARDLY_BETTER: Final = 1.01  # worth over price; if no content is better, the search goes deeper
+_LEAST_GAIN: Final = 1e-6  # of a column's worth over its price
+_COLUMNS_PER_ROUND: Final = 40
+_COLUMNS_PER_OFFER: Final = 3
+_LARGE_FRACTION: Final = 0.6  # of a node; such nodes are opened together
+_REUSED_COLUMNS: Final = 600
+_SMOOTHING: Final = 0.5  # of the worth of the rounds before, in the worth at which contents are searched for
+_SOLVE_EFFORT: Final = 100  # of the master by row, and
+_PIVOT_EFFORT: Final = 3  # by row and pivot; an item tried on one node is 1
+_HIGHS_OPTIONS: Final[Mapping[str, bool | int | str]] = {
+    "output_flag": False,
+    "threads": 1,
+    "parallel": "off",
+    "presolve": "off",  # keeps the last basis
+    "solver": "simplex",
+    "simplex_iteration_limit": 20_000,
+}
+_FIRST_SHARE: Final = 0.75  # of the effort; the rest is for rounding
+_COMPLETED_ITEMS: Final = 64  # dives are completed once so few kinds of items are left
+_LEAST_WORTH: Final = 1e-6  # of an item, relative to the most valuable
+MOST_CAPACITY: Final = 2**51  # amounts up to this are exact as floats, also with a half added
+_CONFLICTS_PER_STEP: Final = 8  # take as long as all else about one item on one node
+_NO_REQUEST: Final = 1e-9  # divides instead of 0
+_UNBOUNDED: Final = 1e30  # a worth per share
+_RESOURCES: Final = 3  # axes that determine an order; the scarcest
+_LESSER_WEIGHTS: Final = (0.2, 0.5)  # of a second axis beside a first
+VARIATION: Final = (0.0, 0.1, 0.3, 0.8)  # of the worth of an item, by order
+_GOLDEN_RATIO, _SECOND_RATIO = 0.6180339887, 0.7548776662  # their multiples are spread evenly modulo 1
 
 
-class ColumnGenerationSolver:
-    """Solves one problem with shadow prices."""
+class Search(Struct, frozen=True):
+    """How far to search for contents.
+
+    Attributes:
+        orders: Orders in which each offer is filled.
+        kept: Contents that are filled again with one copy less.
+        depth: How often that is repeated.
+        round: Selects the variation of the orders.
+    """
+
+    orders: int = 4
+    kept: int = 60
+    depth: int = 2
+    round: int = 0
+
+
+class FilledNodes(NamedTuple):
+    """Nodes with their contents: the offer, the copies by item, and worth over price (rounded) of each node."""
+
+    offers: Ints
+    fillings: Floats
+    ratios: Floats
+
+
+class OfferFilling:
+    """The offers of a problem, and what each holds."""
 
     def __init__(self, problem: PackingProblem) -> None:
         self._problem = problem
-        self._width = len(problem.counts)
-        self._axes = [np.flatnonzero(request) for request in problem.requests]
-        self._amounts = [request[axes] for request, axes in zip(problem.requests, self._axes, strict=True)]
-        self._suits = problem.allowed[problem.signatures]  # by offer and item
-        self._in_conflict = np.logical_or.reduce(problem.loose | problem.bound, axis=1)
-        shadow = compute_shadow_prices(problem, with_mix=False)
-        # an item that only uses axes without a price must still be worth placing
-        self._worth: Floats = np.maximum(shadow.items, _LEAST_WORTH * self._prices_alone())
-        self._offer_worth = (problem.sizes * shadow.unit).sum(axis=1)
-        self._refined: Floats | None = None
-        self._effort = _REPACK_EFFORT
-        self._by_size = self._order(self._relative_size())
-
-    def price(self, bins: Iterable[Bin]) -> float:
-        """Return the total price of the bins."""
-        return price_of(bins, self._problem.prices)
-
-    # --- whole plans
-
-    def cheapest(self, counts: Ints) -> list[Bin]:
-        """Return the cheapest plan of all strategies; refines the shadow prices once, for the counts of the first call."""
-        kinds = np.flatnonzero(counts)
-        if len(kinds) == 1:
-            return self.exact_cover(int(kinds[0]), int(counts[kinds[0]]))
-        plans = [self.straight(counts)]
-        if self._refined is None and self._width <= REFINED_ITEMS:
-            self._refined, whole = self._refine(counts, plans[0])
-            plans.append([*whole, *self._rest_of(counts, whole)])
-        if self._refined is not None:
-            density = self._order(self._refined / np.maximum(self._worth, _EPSILON))
-            plans.append(self._greedy(counts, self._refined, [self._by_size, density]))
-        return min(plans, key=self._preference)
-
-    def straight(self, counts: Ints) -> list[Bin]:
-        """Return the plan by the linear program's shadow prices, without refinement."""
-        return self._greedy(counts, self._worth, [self._by_size])
-
-    def _preference(self, bins: Iterable[Bin]) -> tuple[float, int]:
-        """Sort key of a plan: price, then number of nodes."""
-        bins = list(bins)
-        return round(self.price(bins), _DECIMALS), sum(b.copies for b in bins)
-
-    def _rest_of(self, counts: Ints, bins: list[Bin]) -> list[Bin]:
-        """Return bins for the items that these bins leave."""
-        left = np.maximum(counts - held_by(bins, self._width), 0)
-        return self.cheapest(left) if left.any() else []
-
-    def fewest(self, counts: Ints) -> list[Bin]:
-        """Return a plan with few nodes: repeatedly opens the offer that takes the most items, the cheapest if equal."""
-        left = counts.copy()
-        bins: list[Bin] = []
-        while left.any():
-            fillings = self._fill(left, self._by_size, np.arange(len(self._problem.prices)))
-            taken = fillings @ self._worth
-            best = int(np.lexsort((self._problem.prices, -np.round(taken, 12)))[0])
-            bins.append(self._repeated(left, best, fillings[best]))
-            left -= fillings[best] * bins[-1].copies
-        return bins
-
-    def improve(self, bins: list[Bin]) -> list[Bin]:
-        """Repack the content of the worst nodes while that lowers the price; return the bins."""
-        most = max(_REPACK_SIZES)
-        nodes = [node for b in bins for node in self._repackable(b, min(b.copies, most))]
-        kept = [Bin(b.offer, b.content, b.copies - most, b.width) for b in bins if b.copies > most]
-        for _ in range(REPACK_ROUNDS):
-            if self._effort <= 0:
-                break
-            better = self._repack(nodes)
-            if better is None:
-                break
-            nodes = better
-        return merged([*kept, *(node.bin for node in nodes)])
-
-    def _repack(self, nodes: list[_RepackableNode]) -> list[_RepackableNode] | None:
-        """Return the nodes with some of the worst replaced by cheaper ones; None if no cheaper ones are found."""
-        ranked = sorted(range(len(nodes)), key=lambda n: (-nodes[n].waste, n))
-        for size in _REPACK_SIZES:
-            worst, rest = ranked[:size], ranked[size:]
-            if size > len(nodes) and size != _REPACK_SIZES[0]:
-                break
-            old = [nodes[n].bin for n in worst]
-            counts = held_by(old, self._width)
-            self._effort -= int(np.count_nonzero(counts)) * size
-            new = self.cheapest(counts)
-            if self.price(new) < self.price(old) - _EPSILON:
-                return [nodes[n] for n in sorted(rest)] + [node for b in new for node in self._repackable(b, b.copies)]
-        return None
-
-    def _repackable(self, b: Bin, copies: int) -> list[_RepackableNode]:
-        """Return `copies` nodes of a bin as single nodes."""
-        worth = sum(float(self._worth[item]) * count for item, count in b.content.pairs())
-        node = _RepackableNode(
-            Bin(b.offer, b.content, 1, b.width), self._problem.prices[b.offer] / max(worth, _EPSILON)
+        self.width = len(problem.counts)
+        self.prices = np.maximum(problem.prices, 1e-12)
+        shared = np.flatnonzero(np.count_nonzero(problem.requests, axis=0) > 1)
+        requests, sizes = problem.requests[:, shared].astype(float).T, problem.sizes[:, shared].astype(float).T
+        self._free = np.minimum(sizes, MOST_CAPACITY) + 0.5  # a half more, so that rounding never loses a copy
+        # a last item that is never taken fills up the orders of offers that hold fewer kinds of items
+        self._requests: Floats = np.column_stack((requests, np.zeros(len(shared))))
+        self._divisors: Floats = np.where(self._requests > 0, self._requests, _NO_REQUEST)
+        self.most = self._most_copies()
+        self._loose, self._bound = (
+            np.vstack((side, np.zeros_like(side[:1]))) for side in (problem.loose, problem.bound)
         )
-        return [node] * copies
+        self._in_conflict = bool(problem.loose.any() and problem.bound.any())
+        self._weights = self._directions()
+        self._sizes_by_direction = np.minimum(problem.sizes, MOST_CAPACITY) @ self._weights.T
+        self._shares: Floats = np.maximum(problem.requests @ self._weights.T, 1e-300)
+        signatures, self._signature = np.unique(problem.signatures, return_inverse=True)
+        self._allowed = problem.allowed[signatures]
+        self.effort = 0
 
-    # --- strategies
+    def _most_copies(self) -> Floats:
+        """Return by offer and item how many copies one node holds at most; one more column for no item."""
+        problem = self._problem
+        most = np.zeros((len(problem.prices), self.width + 1))
+        for item, request in enumerate(problem.requests):
+            axes = np.flatnonzero(request)
+            fitting = (problem.sizes[:, axes] // request[axes]).min(axis=1, initial=MOST_CAPACITY)
+            most[:, item] = fitting * problem.allowed[problem.signatures, item]
+        return most
 
-    def _greedy(self, counts: Ints, worth: Floats, orders: Sequence[Ints]) -> list[Bin]:
-        """Repeatedly take the filling with the lowest price per worth; end with one node for the rest where cheapest."""
-        left = counts.copy()
-        bins: list[Bin] = []
-        spent = 0.0
-        end: Bin | None = None  # of the cheapest plan that ends with one node for all the rest
-        end_price, before_end = np.inf, 0
-        while left.any():
-            last = self.cheapest_node_for_all(left)
-            if last is not None and spent + self._problem.prices[last.offer] < end_price - _EPSILON:
-                end, end_price, before_end = last, spent + float(self._problem.prices[last.offer]), len(bins)
-            offer, filling = self._best_filling(left, worth, orders)
-            bins.append(self._repeated(left, offer, filling))
-            left -= filling * bins[-1].copies
-            spent = self.price(bins)
-            if spent >= end_price:
-                break
-        return [*bins[:before_end], end] if end is not None and (left.any() or end_price <= spent) else bins
-
-    def _best_filling(self, left: Ints, worth: Floats, orders: Sequence[Ints]) -> _FilledOffer:
-        offers = self._promising(left, worth)
-        best: _FilledOffer | None = None
-        best_ratio = np.inf
-        for order, mixed in [*((order, False) for order in orders), (orders[0], True)]:
-            fillings = self._fill(left, order, offers, mixed=mixed)
-            values = fillings @ worth
-            ratios = np.where(values > 0, self._problem.prices[offers] / np.maximum(values, 1e-300), np.inf)
-            row = int(np.argmin(ratios))
-            if best is None or ratios[row] < best_ratio - _EPSILON:
-                best, best_ratio = _FilledOffer(int(offers[row]), fillings[row]), float(ratios[row])
-        assert best is not None  # noqa: S101 - there is always an order
-        return best
-
-    def _promising(self, left: Ints, worth: Floats) -> Ints:
-        """Return promising offers: half with the lowest price per attainable worth, half spread evenly over the others."""
-        useful = np.flatnonzero(self._suits @ (left * worth) > 0)
-        if len(useful) <= PROMISING_OFFERS:
-            return useful
-        at_most = np.minimum(self._suits[useful] @ (left * worth), self._offer_worth[useful])
-        ranked = np.argsort(self._problem.prices[useful] / np.maximum(at_most, 1e-300), kind="stable")
-        half = PROMISING_OFFERS // 2
-        spread = np.linspace(half, len(ranked) - 1, half).astype(np.int64)
-        return np.sort(useful[np.concatenate((ranked[:half], ranked[spread]))])
-
-    def cheapest_node_for_all(self, left: Ints) -> Bin | None:
-        """Return one node of the cheapest offer that holds all remaining items; None if no offer does."""
-        total = left @ self._problem.requests
-        kinds = np.flatnonzero(left)
-        if (self._problem.loose[kinds].any(axis=0) & self._problem.bound[kinds].any(axis=0)).any():
-            return None
-        holds = (self._problem.sizes >= total).all(axis=1) & self._suits[:, kinds].all(axis=1)
-        if not holds.any():
-            return None
-        offer = int(np.argmin(np.where(holds, self._problem.prices, np.inf)))
-        return Bin(offer, content_of(left), 1, self._width)
-
-    def exact_cover(self, item: int, count: int) -> list[Bin]:
-        """Return the cheapest bins for one kind of item, by dynamic programming; the fewest nodes if equal."""
-        axes, amounts = self._axes[item], self._amounts[item]
-        holds = (self._problem.sizes[:, axes] // amounts).min(axis=1) * self._suits[:, item]
-        offers = np.flatnonzero(holds)
-        holds, prices = holds[offers], self._problem.prices[offers] + _EPSILON  # prefers fewer nodes at equal price
-        best = int(np.argmin(prices / holds))
-        peeled = max(count - _EXACT_COUNT, 0) // int(holds[best])
-        rest = count - peeled * int(holds[best])
-        cost, choice = np.zeros(rest + 1), np.zeros(rest + 1, dtype=np.int64)
-        for n in range(1, rest + 1):
-            totals = cost[np.maximum(n - holds, 0)] + prices
-            choice[n] = np.argmin(totals)
-            cost[n] = totals[choice[n]]
-        bins = [self._single(item, int(offers[best]), int(holds[best]), peeled)] if peeled else []
-        while rest > 0:
-            picked = int(choice[rest])
-            bins.append(self._single(item, int(offers[picked]), min(int(holds[picked]), rest), 1))
-            rest -= int(holds[picked])
-        return merged(bins)
-
-    def _single(self, item: int, offer: int, count: int, copies: int) -> Bin:
-        return Bin(offer, Content((item,), (count,)), copies, self._width)
-
-    # --- shadow values
-
-    def _prices_alone(self) -> Floats:
-        """Return by item its price on the offer that is cheapest for this item alone."""
-        found = np.zeros(self._width)
-        for item, (axes, amounts) in enumerate(zip(self._axes, self._amounts, strict=True)):
-            holds = (self._problem.sizes[:, axes] // amounts).min(axis=1) * self._suits[:, item]
-            able = holds > 0
-            found[item] = (self._problem.prices[able] / holds[able]).min() if able.any() else 0.0
+    def _directions(self) -> Floats:
+        """Return the weight of a unit of each axis, by direction."""
+        problem = self._problem
+        demand = (problem.counts @ problem.requests.astype(float)) + 0.0
+        usable = np.minimum(problem.sizes, np.maximum(demand, 1.0)).astype(float)
+        per_price = (usable / self.prices[:, None]).max(axis=0)
+        cost = np.where(per_price > 0, demand / np.maximum(per_price, 1e-300), 0.0)  # if bought for this axis alone
+        axes = np.sort(
+            np.argsort(-np.round(cost / max(float(cost.max(initial=0.0)), 1e-300), 9), kind="stable")[:_RESOURCES]
+        )
+        axes = axes[demand[axes] > 0]
+        weights = [np.eye(len(axes))[k] for k in range(len(axes))]
+        weights += [np.ones(len(axes))]
+        for first in range(len(axes)):
+            for second in range(len(axes)):
+                for lesser in (*_LESSER_WEIGHTS, *((1.0,) if second < first and len(axes) > 2 else ())):
+                    if first != second:
+                        weight = np.zeros(len(axes))
+                        weight[first], weight[second] = 1.0, lesser
+                        weights.append(weight)
+        found = np.zeros((len(weights), len(demand)))
+        found[:, axes] = np.array(weights) * (cost[axes] / demand[axes])
         return found
 
-    def _refine(self, counts: Ints, plan: list[Bin]) -> tuple[Floats, list[Bin]]:
-        """Return each item's shadow price over whole fillings, and the whole nodes of the fractional optimum.
+    def fill(self, offers: Ints, orders: Ints, most: Floats) -> Floats:
+        """Return the copies by item: a node of each offer filled in its order, with at most `most` copies of each item."""
+        free = self._free[:, offers]
+        fillings = np.zeros(most.shape)
+        rows = np.arange(len(offers))
+        cells, limits = fillings.ravel(), most.ravel()
+        start = rows * most.shape[1]
+        loose, bound = (np.zeros((len(offers), self._loose.shape[1]), dtype=bool) for _ in range(2))
+        for items in np.ascontiguousarray(orders.T):
+            at = start + items
+            copies = limits[at]
+            if len(free):
+                copies = np.minimum(copies, np.floor((free / self._divisors[:, items]).min(axis=0)))
+            if self._in_conflict:
+                its_loose, its_bound = self._loose[items], self._bound[items]
+                copies[((loose & its_bound) | (bound & its_loose)).any(axis=1)] = 0.0
+                some = (copies > 0)[:, None]
+                loose |= its_loose & some
+                bound |= its_bound & some
+            cells[at] = copies
+            free -= copies * self._requests[:, items]
+        self.effort += orders.size * (1 + self._loose.shape[1] // _CONFLICTS_PER_STEP * self._in_conflict)
+        return fillings[:, :-1]
 
-        Column generation, starting with a plan's fillings: the program over the known fillings prices each item, and
-        the best filling at those prices becomes a new column, until no filling has a negative reduced cost.
+    def search(self, worth: Floats, counts: Floats, search: Search, *, least: float) -> FilledNodes:
+        """Return filled nodes of the offers that may have more than `least` worth per price.
+
+        Args:
+            worth: Worth of one copy of each item.
+            counts: The most copies of each item.
+            search: How far to search.
+            least: Offers that cannot have more worth per price are left out.
         """
-        kinds = np.flatnonzero(counts)
-        need = counts[kinds].astype(float)
-        columns = list(plan)
-        cover = np.array([b.filling[kinds] for b in plan], dtype=float).T / need[:, None]
-        program = CoveringProgram.of(self._problem.prices[[b.offer for b in plan]], cover)
-        worth = np.zeros(len(counts))
-        for _ in range(_REFINING_ROUNDS):
-            worth[kinds] = program.solve() / need
-            density = self._order(worth / np.maximum(self._worth, _EPSILON))
-            offer, filling = self._best_filling(counts, worth, [density, self._by_size])
-            if self._problem.prices[offer] >= filling @ worth * (1 - 1e-7):
+        density = self._density(worth, counts)
+        offers, directions = self._promising(density, search.orders, least)
+        orders = self._orders(density, search.round)
+        rows = np.repeat(np.arange(len(offers)), directions.shape[1])
+        offers, order = offers[rows], orders[self._signature[offers[rows]], directions.ravel()]
+        most = np.minimum(self.most[offers], np.append(counts, 0.0))
+        found = [self._filled(offers, order, most, worth)]
+        for _ in range(search.depth):
+            kept = self._distinct_best(found[-1], search.kept)
+            if not len(kept):
                 break
-            program.add(float(self._problem.prices[offer]), filling[kinds] / need)
-            columns.append(Bin(offer, content_of(filling), 1, self._width))
-        whole = [
-            Bin(columns[j].offer, columns[j].content, int(level + _EPSILON), self._width)
-            for j, level in program.levels()
-            if level + _EPSILON >= 1
-        ]
-        return np.maximum(worth, self._worth * 1e-3), self._within(counts, whole)
+            parent, item = np.nonzero(found[-1].fillings[kept])
+            offers, order, most = offers[kept][parent], order[kept][parent], most[kept][parent]
+            most[np.arange(len(parent)), item] = found[-1].fillings[kept[parent], item] - 1
+            found.append(self._filled(offers, order, most, worth))
+        return FilledNodes(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+    def alone(self, counts: Floats) -> _Columns:
+        """Return for each of these items the node with the lowest price per copy of it."""
+        items = np.flatnonzero(counts)
+        copies = np.minimum(self.most[:, items], counts[items])
+        each = np.where(copies > 0, self.prices[:, None] / np.maximum(copies, 1.0), np.inf)
+        offers = np.argmin(each, axis=0)
+        fillings = np.zeros((len(items), self.width))
+        fillings[np.arange(len(items)), items] = copies[offers, np.arange(len(items))]
+        return _Columns(offers, fillings)
+
+    def _filled(self, offers: Ints, orders: Ints, most: Floats, worth: Floats) -> FilledNodes:
+        return self.valued(offers, self.fill(offers, orders, most), worth)
+
+    def valued(self, offers: Ints, fillings: Floats, worth: Floats) -> FilledNodes:
+        """Return nodes with these contents."""
+        return FilledNodes(offers, fillings, np.round(fillings @ worth / self.prices[offers], 9))
+
+    def _density(self, worth: Floats, counts: Floats) -> Floats:
+        """Return by item and direction the worth per weighted request; 0 for items that are not wanted."""
+        found = np.minimum(np.where(counts > 0, worth, 0.0)[:, None] / self._shares, _UNBOUNDED)
+        rounded: Floats = found.astype(np.float32).astype(float)  # so that rounding errors decide nothing
+        return rounded
+
+    def _promising(self, density: Floats, orders: int, least: float) -> tuple[Ints, Ints]:
+        """Return offers, and for each the directions that bound its worth most tightly."""
+        highest = np.array([density[allowed].max(axis=0, initial=0.0) for allowed in self._allowed])
+        bounds = self._sizes_by_direction * highest[self._signature] / self.prices[:, None]
+        bounds[highest[self._signature] >= _UNBOUNDED / 2] = np.inf  # of items that need nothing of these axes
+        offers = np.flatnonzero(bounds.min(axis=1) > least)
+        directions = np.argsort(np.round(bounds[offers], 9), axis=1, kind="stable")[:, :orders]
+        return offers, directions
+
+    def _orders(self, density: Floats, round_: int) -> Ints:
+        """Return by signature and direction the items by density, filled up with the item that is never taken."""
+        ranks = np.arange(density.shape[1])
+        strength = np.array(VARIATION)[ranks % len(VARIATION)] * bool(round_)
+        spread = (np.arange(1, self.width + 1)[:, None] * _GOLDEN_RATIO * (round_ + 1) + ranks * _SECOND_RATIO) % 1.0
+        varied = density * (1.0 + strength * (spread - 0.5))
+        length = int((self._allowed & (density > 0).any(axis=1)).sum(axis=1).max(initial=0))
+        orders = np.full((len(self._allowed), density.shape[1], length), self.width, dtype=np.int64)
+        for signature, allowed in enumerate(self._allowed):
+            items = np.flatnonzero(allowed & (density > 0).any(axis=1))
+            orders[signature, :, : len(items)] = items[np.argsort(-varied[items], axis=0, kind="stable").T]
+        return orders
 
     @staticmethod
-    def _within(counts: Ints, bins: list[Bin]) -> list[Bin]:
-        """Return the bins, each with only as many copies as the counts can fill."""
-        left = counts.copy()
-        kept: list[Bin] = []
-        for b in bins:
-            copies = min(b.copies, *(int(left[item]) // count for item, count in b.content.pairs()))
-            if copies:
-                left -= b.filling * copies
-                kept.append(Bin(b.offer, b.content, copies, b.width))
-        return kept
+    def _distinct_best(nodes: FilledNodes, count: int) -> Ints:
+        """Return up to so many nodes with the lowest price per worth, without equal ones."""
+        ranked = np.argsort(-nodes.ratios, kind="stable")[: 3 * count]
+        first: dict[tuple[int, bytes], int] = {}
+        for row in ranked.tolist():
+            first.setdefault((int(nodes.offers[row]), nodes.fillings[row].tobytes()), row)
+            if len(first) == count:
+                break
+        return np.array(list(first.values()), dtype=np.int64)
 
-    # --- filling
 
-    def _fill(self, left: Ints, order: Ints, offers: Ints, *, mixed: bool = False) -> Ints:
-        """Return counts by offer and item: each of these offers filled greedily in this order.
+class Generation(Struct, frozen=True):
+    """When to stop generating columns.
 
-        `mixed` first gives every offer the largest possible equal share of all items it may hold, so that no resource
-        runs out long before the others.
-        """
+    Attributes:
+        rounds: The most rounds.
+        patience: Stop after so many rounds that together gain less than `gain`.
+        gain: A share of the price.
+    """
+
+    rounds: int
+    patience: int
+    gain: float
+
+
+FIRST: Final = Generation(rounds=150, patience=6, gain=1e-4)
+AGAIN: Final = Generation(rounds=8, patience=3, gain=1e-3)
+
+
+class _Columns(Struct, eq=False):
+    """Nodes that can be bought: offers and contents."""
+
+    offers: Ints
+    fillings: Floats
+
+    @classmethod
+    def all_of(cls, parts: Sequence[_Columns]) -> _Columns:
+        """Return the columns of all parts."""
+        return cls(np.concatenate([part.offers for part in parts]), np.concatenate([part.fillings for part in parts]))
+
+    def only(self, which: Ints) -> _Columns:
+        """Return some of the columns."""
+        return _Columns(self.offers[which], self.fillings[which])
+
+    def keys(self) -> set[tuple[int, bytes]]:
+        """Return what distinguishes the columns."""
+        return {(int(o), f.tobytes()) for o, f in zip(self.offers, self.fillings, strict=True)}
+
+
+def _columns_of(bins: list[Bin]) -> _Columns:
+    """Return the nodes of a plan as columns."""
+    return _Columns(np.array([b.offer for b in bins], dtype=np.int64), np.array([b.filling for b in bins], dtype=float))
+
+
+class _Solution(Struct, eq=False):
+    """The master's columns, how many of each it buys, and the worth of each item."""
+
+    columns: _Columns
+    amounts: Floats
+    worth: Floats
+
+
+class _Master:
+    """The linear program that buys columns in fractions; solved by HiGHS, each time from the last basis.
+
+    Own simplex code takes ten times as long with 300 rows. Only this class needs HiGHS, so it is imported here.
+    """
+
+    def __init__(self, need: Floats) -> None:
+        from highspy import Highs, kHighsInf  # noqa: PLC0415 - most passes need none
+
+        self._need = need
+        self._infinity = kHighsInf
+        self._highs = Highs()  # type: ignore[no-untyped-call]
+        for option, value in _HIGHS_OPTIONS.items():
+            self._highs.setOptionValue(option, value)
+        rows = len(need)
+        starts, no_columns, no_values = np.zeros(rows, np.int32), np.zeros(0, np.int32), np.zeros(0)
+        self._highs.addRows(rows, np.ones(rows), np.full(rows, kHighsInf), 0, starts, no_columns, no_values)
+        self.last_effort = 0
+
+    def add(self, prices: Floats, contents: Floats) -> None:
+        """Add columns with these copies of each item."""
+        column, row = np.nonzero(contents)
+        count = len(prices)
+        self._highs.addCols(
+            count,
+            prices,
+            np.zeros(count),
+            np.full(count, self._infinity),
+            len(column),
+            np.searchsorted(column, np.arange(count)).astype(np.int32),
+            row.astype(np.int32),
+            contents[column, row] / self._need[row],
+        )
+
+    def solve(self) -> Floats:
+        """Solve the program; return the worth of one copy of each item."""
+        self._highs.run()
+        pivots = max(int(self._highs.getInfo().simplex_iteration_count), 0)
+        self.last_effort = len(self._need) * (_SOLVE_EFFORT + _PIVOT_EFFORT * pivots)
+        worth: Floats = np.maximum(np.array(self._highs.getSolution().row_dual), 0.0) / self._need
+        return worth
+
+    def amounts(self) -> Floats:
+        """Return how many of each column the last solution buys."""
+        found: Floats = np.maximum(np.array(self._highs.getSolution().col_value), 0.0)
+        return found
+
+
+class ColumnGeneration:
+    """Solves one problem."""
+
+    def __init__(self, problem: PackingProblem, greedy: GreedyPacker) -> None:
+        self._problem = problem
+        self._filling = OfferFilling(problem)
+        self._greedy = greedy
+
+    def plan(self, start: list[Bin], effort: int) -> list[Bin]:
+        """Return the cheapest plan found; `start` are plans whose nodes are the first columns."""
         problem = self._problem
-        capacity = problem.sizes[offers]
-        suits = self._suits[offers]
-        fillings = self.even_shares(left, suits, capacity) if mixed else np.zeros(suits.shape, dtype=np.int64)
-        free = np.ascontiguousarray((capacity - fillings @ problem.requests).T)
-        remaining = np.where(suits, left - fillings, 0)
-        has_loose, has_bound = (np.zeros((len(offers), problem.loose.shape[1]), dtype=bool) for _ in range(2))
-        for i in order[left[order] != 0].tolist():
-            axes, amounts = self._axes[i], self._amounts[i][:, None]
-            taken = np.minimum(np.minimum.reduce(free[axes] // amounts), remaining[:, i])
-            if self._in_conflict[i]:
-                taken *= ~(has_loose & problem.bound[i] | has_bound & problem.loose[i]).any(axis=1)
-                some = (taken > 0)[:, None]
-                has_loose |= some & problem.loose[i]
-                has_bound |= some & problem.bound[i]
-            fillings[:, i] += taken
-            free[axes] -= taken * amounts
-        return fillings
+        limit = self._filling.effort + effort
+        left = problem.counts.astype(float)
+        solution = self._generate(left, _columns_of(start), FIRST, int(limit * _FIRST_SHARE))
+        opened: list[Bin] = []
+        best: list[Bin] = []
+        best_price = np.inf
+        while True:
+            opened += self._open(solution, left)
+            left = (problem.counts - held_by(opened, len(problem.counts))).astype(float)
+            if not left.any():
+                return opened if price_of(opened, problem.prices) <= best_price else best
+            worth = np.maximum(solution.worth, _LEAST_WORTH * float(solution.worth.max(initial=0.0)))
+            is_spent = self._filling.effort > limit
+            if is_spent or np.count_nonzero(left) <= _COMPLETED_ITEMS:
+                plan = [*opened, *self._greedy.by_worth(left.astype(np.int64), worth)]
+                price = price_of(plan, problem.prices)
+                if price < best_price:
+                    best, best_price = plan, price
+            if is_spent or price_of(opened, problem.prices) >= best_price:
+                return best
+            columns = _Columns.all_of((self._cut(solution.columns, left, worth), self._filling.alone(left)))
+            solution = self._generate(left, columns, AGAIN, limit)
 
-    def even_shares(self, left: Ints, suits: Bools, capacity: Ints) -> Ints:
-        """Return by offer and item the largest equal share of all remaining items that the offer can take."""
-        wanted = suits * np.where(self._in_conflict, 0, left)
-        needs = (wanted @ self._problem.requests).astype(float)
-        shares = np.where(needs > 0, capacity / np.maximum(needs, 1.0), 1.0).min(axis=1)
-        just_below = np.minimum(shares, 1.0) * (1 - 1e-12)  # so that rounding never overfills
-        fillings: Ints = np.floor(wanted * just_below[:, None]).astype(np.int64)
-        return fillings
+    def _generate(self, counts: Floats, columns: _Columns, generation: Generation, limit: int) -> _Solution:
+        """Return the solution of the master for these counts, with as many further columns as are worth it.
 
-    def _repeated(self, left: Ints, offer: int, filling: Ints) -> Bin:
-        """Return as many nodes of the offer with this filling as the remaining items allow."""
-        used = filling > 0
-        copies = int((left[used] // filling[used]).min())
-        return Bin(offer, content_of(filling), copies, self._width)
-
-    def _relative_size(self) -> Floats:
-        """Return each item's largest share of an axis of the largest offer."""
-        largest = np.maximum(self._problem.sizes.max(axis=0), 1)
-        shares: Floats = (self._problem.requests / largest).max(axis=1)
-        return shares
+        Contents are searched for at smoothed worths: those of a single solution jump from round to round.
+        """
+        filling = self._filling
+        items = np.flatnonzero(counts)
+        master = _Master(counts[items])
+        known: set[tuple[int, bytes]] = set()
+        parts: list[_Columns] = []
+        new = columns
+        worth = smoothed = np.zeros(len(counts))
+        prices: list[float] = []
+        depth = 0
+        for round_ in range(generation.rounds):
+            if len(new.offers):
+                parts.append(new)
+                known |= new.keys()
+                master.add(filling.prices[new.offers], new.fillings[:, items])
+            worth = np.zeros(len(counts))
+            worth[items] = master.solve()
+            filling.effort += master.last_effort
+            worth = np.round(worth / max(float(worth.max()), 1e-300), 12) * float(worth.max())
+            prices.append(float(worth @ counts))
+            before = prices[-1 - generation.patience] if len(prices) > generation.patience else np.inf
+            is_last = round_ == generation.rounds - 1
+            if is_last or before - prices[-1] < generation.gain * prices[-1] or filling.effort > limit:
+                break
+            smoothed = _SMOOTHING * smoothed + (1 - _SMOOTHING) * worth if round_ else worth
+            found = filling.search(smoothed, counts, Search(depth=depth, round=round_), least=1.0)
+            found = filling.valued(found.offers, found.fillings, worth)
+            if not len(found.ratios) or found.ratios.max() < _HARDLY_BETTER:
+                depth = min(depth + 1, Search().depth)
+            new = self._better(found, known)
+        return _Solution(_Columns.all_of(parts), master.amounts(), worth)
 
     @staticmethod
-    def _order(weight: Floats) -> Ints:
-        """Return the items by weight descending, then index."""
-        return np.argsort(-weight, kind="stable")
+    def _better(nodes: FilledNodes, known: set[tuple[int, bytes]]) -> _Columns:
+        """Return the new nodes with the most worth over their price, a few of each offer."""
+        ranked = np.argsort(-nodes.ratios, kind="stable")
+        chosen: list[int] = []
+        by_offer: dict[int, int] = {}
+        for row in ranked[: np.count_nonzero(nodes.ratios > 1 + _LEAST_GAIN)].tolist():
+            offer = int(nodes.offers[row])
+            key = (offer, nodes.fillings[row].tobytes())
+            if by_offer.get(offer, 0) < _COLUMNS_PER_OFFER and key not in known:
+                known.add(key)
+                by_offer[offer] = by_offer.get(offer, 0) + 1
+                chosen.append(row)
+                if len(chosen) == _COLUMNS_PER_ROUND:
+                    break
+        return _Columns(nodes.offers[chosen], nodes.fillings[chosen])
+
+    def _open(self, solution: _Solution, left: Floats) -> list[Bin]:
+        """Return whole nodes of the solution that these items can fill; if it has none, the largest fractions."""
+        whole = np.floor(solution.amounts + _EPSILON)
+        fraction_only = not whole.any()
+        if fraction_only:
+            order = np.argsort(-np.round(solution.amounts, 9), kind="stable")
+            large = int(np.count_nonzero(solution.amounts >= _LARGE_FRACTION))
+            chosen, whole = order[: max(large, 1)], np.ones(len(whole))
+        else:
+            chosen = np.flatnonzero(whole)
+        left = left.copy()
+        bins: list[Bin] = []
+        for column in chosen.tolist():
+            full = solution.columns.fillings[column]
+            content = np.minimum(full, left)
+            used = content > 0
+            if not used.any() or (fraction_only and bins and (content < full).any()):
+                continue
+            copies = int(min(whole[column], (left[used] // content[used]).min()))
+            left -= content * copies
+            offer = int(solution.columns.offers[column])
+            bins.append(Bin(offer, content_of(content.astype(np.int64)), copies, len(left)))
+        return bins
+
+    def _cut(self, columns: _Columns, left: Floats, worth: Floats) -> _Columns:
+        """Return the most valuable columns, cut down to the items that are left."""
+        fillings = np.minimum(columns.fillings, left)
+        ratios = np.round(fillings @ worth / self._filling.prices[columns.offers], 9)
+        ranked = np.argsort(-ratios, kind="stable")[:_REUSED_COLUMNS]
+        distinct: dict[tuple[int, bytes], int] = {}
+        for row in ranked[ratios[ranked] > 0].tolist():
+            distinct.setdefault((int(columns.offers[row]), fillings[row].tobytes()), row)
+        kept = np.sort(np.array(list(distinct.values()), dtype=np.int64))
+        return _Columns(columns.offers[kept], fillings[kept])

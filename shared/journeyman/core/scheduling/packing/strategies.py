@@ -1,7 +1,7 @@
 """Selects the packing methods for a problem, and returns the best plan.
 
-The selection depends only on the numbers of items and nodes, so that the running time stays proportionate and equal
-problems have equal results.
+The selection depends only on the numbers of items and nodes and on the prices of plans, so that the running time stays
+proportionate and equal problems have equal results. Every plan is compared with the others, so no method makes one dearer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every
 from journeyman.core.scheduling.packing.bulk_packing import BulkPacker, FillOrder, whole_mixes
-from journeyman.core.scheduling.packing.column_generation import ColumnGenerationSolver
+from journeyman.core.scheduling.packing.column_generation import ColumnGeneration
+from journeyman.core.scheduling.packing.greedy_packing import GreedyPacker
 from journeyman.core.scheduling.packing.packing_problem import (
     Bin,
     PackingProblem,
@@ -29,6 +30,13 @@ from journeyman.core.scheduling.packing.packing_problem import (
 from journeyman.core.scheduling.packing.shadow_prices import ShadowPrices, compute_shadow_prices
 
 _FEW_ITEMS: Final = 64  # up to this many kinds of items column generation is affordable
+_CLOSE_TO_BOUND: Final = 0.025  # of the price; a plan this close to the lower bound is not improved further
+PLAIN_EFFORT: Final = 200_000  # kinds of items times nodes with different contents, in a plain greedy plan
+_CELLS_PER_ITEM: Final = 1000  # of offers and axes, that take as long as one item of one node
+_GENERATED_NODES: Final = 40  # fewer are repacked instead
+GENERATION_EFFORT: Final = 120_000_000  # items tried on nodes, times the gap between price and lower bound
+_LARGEST_GAP: Final = 0.2  # at which that effort no longer grows
+_LEAST_EFFORT: Final = 80  # times items times offers; with less, column generation hardly begins
 _FEW_LEFTOVERS: Final = 150  # likewise, for items that do not fit the mix
 MIX_ROUNDS: Final = 4  # mixes for items that did not fit the previous mixes
 _KINDS_PER_ROUND: Final = 500  # problems with fewer kinds of items try more mixes instead
@@ -55,17 +63,53 @@ def _cheapest(problem: PackingProblem) -> list[Bin]:
     """Return the cheapest plan; runs fast methods first, and column generation only where it may improve the plan."""
     kinds = len(problem.counts)
     if kinds == 1:
-        return ColumnGenerationSolver(problem).cheapest(problem.counts)
+        return GreedyPacker(problem).cheapest(problem.counts)
     if is_small(problem):
         return solve_exactly(problem)
     shadow = compute_shadow_prices(problem)
     best = _best_of_mixes(problem, shadow, _EFFORT)
-    if kinds > _FEW_ITEMS:
-        few = sum(b.copies for b in best) <= REPACKED_PLAN
-        return repacked(problem, shadow, best) if few else best
-    solver = ColumnGenerationSolver(problem)
-    found = solver.improve(solver.cheapest(problem.counts))
-    return min(best, found, key=lambda bins: _rank(problem, bins))
+    if kinds <= _FEW_ITEMS:
+        solver = GreedyPacker(problem)
+        found = solver.improve(solver.cheapest(problem.counts))
+        best = min(best, found, key=lambda bins: _rank(problem, bins))
+    elif sum(b.copies for b in best) <= REPACKED_PLAN:
+        best = repacked(problem, shadow, best)
+    gap = price_of(best, problem.prices) / max(shadow.bound, 1e-300) - 1
+    if gap <= _CLOSE_TO_BOUND and kinds > _FEW_ITEMS:
+        return best
+    return min([best, *_further(problem, best, gap)], key=lambda bins: _rank(problem, bins))
+
+
+def _further(problem: PackingProblem, best: list[Bin], gap: float) -> Iterator[list[Bin]]:
+    """Yield the plain greedy plan if it is cheaper, and that of column generation, where they are affordable.
+
+    Column generation may take effort in proportion to the gap between the best plan and the lower bound.
+    """
+    kinds, nodes = len(problem.counts), sum(b.copies for b in best)
+    if nodes == problem.counts.sum():  # items exclude each other, which the bound ignores
+        return
+    cells = len(problem.prices) * (problem.requests.shape[1] + problem.loose.shape[1])
+    is_plain_affordable = kinds * len(best) * (1 + cells / _CELLS_PER_ITEM) <= PLAIN_EFFORT
+    effort = int(GENERATION_EFFORT * min(gap, _LARGEST_GAP))
+    is_affordable = kinds * len(problem.prices) * _LEAST_EFFORT <= effort
+    is_generated = gap > _CLOSE_TO_BOUND and is_affordable and nodes >= _GENERATED_NODES
+    if not is_plain_affordable and not is_generated:
+        return
+    greedy = GreedyPacker(problem)
+    start = best
+    plain = greedy.plain(problem.counts, price_of(best, problem.prices)) if is_plain_affordable else None
+    if plain is not None:
+        yield plain
+        start = [*plain, *best]
+    if is_generated:
+        yield _settled(problem, ColumnGeneration(problem, greedy).plan(start, effort))
+
+
+def _settled(problem: PackingProblem, bins: list[Bin]) -> list[Bin]:
+    """Return the bins, each on the cheapest offer that holds its content."""
+    contents = np.array([b.filling for b in bins])
+    offers = cheapest_offers(problem, contents @ problem.requests, _possible(problem, contents))
+    return merged(replace(b, offer=int(offer)) for b, offer in zip(bins, offers, strict=True))
 
 
 def _best_of_mixes(problem: PackingProblem, shadow: ShadowPrices, effort: float) -> list[Bin]:
@@ -135,7 +179,7 @@ def fill_orders(problem: PackingProblem, shadow: ShadowPrices) -> tuple[FillOrde
 def _with_fewest(problem: PackingProblem) -> Iterator[list[Bin]]:
     """Yield plans computed as if all nodes had nearly equal prices; expensive nodes get a slightly lower one."""
     if len(problem.counts) <= _FEW_ITEMS:
-        yield ColumnGenerationSolver(problem).fewest(problem.counts)
+        yield GreedyPacker(problem).fewest(problem.counts)
     flat = replace(problem, prices=1.0 - 1e-3 * problem.prices / max(float(problem.prices.max()), 1e-300))
     shadow = compute_shadow_prices(flat, coarse=True)
     for fill_order in (FillOrder(), FillOrder(blend=1.0)):
@@ -175,7 +219,7 @@ def _mix_for(problem: PackingProblem, counts: Ints) -> Ints:
 def _pack_leftovers(problem: PackingProblem, counts: Ints) -> list[Bin]:
     """Return bins for these counts by column generation without refinement."""
     part, items, offers = _subproblem(problem, counts)
-    return translated(ColumnGenerationSolver(part).straight(part.counts), items, offers, len(problem.counts))
+    return translated(GreedyPacker(part).straight(part.counts), items, offers, len(problem.counts))
 
 
 def _subproblem(problem: PackingProblem, counts: Ints) -> tuple[PackingProblem, Ints, Ints]:

@@ -10,7 +10,7 @@ import pytest
 
 from journeyman.core.scheduling.packing import PackingProblem, lower_bound, pack
 from journeyman.core.scheduling.packing.bulk_packing import BulkPacker, FillOrder
-from journeyman.core.scheduling.packing.column_generation import ColumnGenerationSolver
+from journeyman.core.scheduling.packing.greedy_packing import GreedyPacker
 from journeyman.core.scheduling.packing.packing_problem import held_by
 from journeyman.core.scheduling.packing.shadow_prices import OfferGroups, compute_shadow_prices
 
@@ -132,6 +132,18 @@ def test_item_that_fits_no_offer_stays_unpacked():
 
     check(problem, packing)
     assert packing.left == (1, 0)
+
+
+def test_items_that_fit_few_of_many_offers_are_packed():
+    """Only one of 201 offers has devices; many offers without devices have a lower price, and many a higher one."""
+    sizes = [[10, 0]] * 200 + [[10, 2]]
+    prices = [1 + 0.01 * n for n in range(200)] + [1.355]
+    problem = a_problem([20] * 8, [[n, 0] for n in range(1, 8)] + [[2, 1]], sizes, prices)
+
+    packing = pack(problem)
+
+    check(problem, packing)
+    assert packing.left == (0,) * 8
 
 
 def test_items_use_only_offers_whose_signature_allows_them():
@@ -411,6 +423,23 @@ def test_column_generation_packs_each_item_exactly_as_often_as_it_is_counted(par
             rng.integers(2, 30, items), requests, rng.integers(16, 40, (3, 2)), np.round(rng.uniform(1, 3, 3), 2)
         )
 
-        bins = ColumnGenerationSolver(problem).cheapest(problem.counts)
+        bins = GreedyPacker(problem).cheapest(problem.counts)
 
         assert held_by(bins, items).tolist() == problem.counts.tolist()
+
+
+def test_packing_repeats_when_column_generation_improves_it():
+    """Two or three of these items fill a node; the plan is cheaper than without column generation, and always the same."""
+    rng = np.random.default_rng(11)
+    requests = np.column_stack((rng.integers(20, 60, 70), rng.integers(10, 90, 70)))
+    sizes = [[cores, cores * ratio] for cores in (64, 96, 128, 192) for ratio in (1, 2)]
+    prices = [
+        cores * (1 + 0.3 * ratio) * rng.uniform(0.8, 1.2) / 100 for cores in (64, 96, 128, 192) for ratio in (1, 2)
+    ]
+    problem = a_problem(rng.integers(1, 20, 70), requests, sizes, prices)
+
+    packing = pack(problem)
+
+    check(problem, packing)
+    assert packing == pack(problem)
+    assert packing.price <= 1.06 * lower_bound(problem)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from journeyman.core.scheduling.packing.linear_program import CoveringProgram, affordable
+from journeyman.core.scheduling.packing.shadow_prices import CoveringProgram, affordable
 
 
 def a_program(seed, rows, columns):
