@@ -29,8 +29,36 @@ ARGUMENTS: Final = "an interface between Go packages, without an effect that a u
 EVENT_FILTER: Final = (
     "a filter of watch events; here the forwarder and the sweep start the step, which then reads the NodePool"
 )
+SHARED_MEMORY: Final = "which parts of an instance type Go values share in memory, or how much of it they take"
+NIL: Final = "a nil pointer, or a virtual pod made by hand; here every virtual pod is made with all its annotations"
+BATCHER: Final = "a timer in Karpenter's process; here the forwarder collects changes of pods for a moment before it sends one message"
+GO_VARIABLE: Final = "needs a variable of a Go package, which only another program built with it can set"
+OVERSIZED: Final = (
+    "differs on purpose: a DaemonSet that fits on no instance type stays pending whatever is launched, so that it counts "
+    "for nothing, and a Warning on it says so; with Karpenter one such DaemonSet keeps all pods of the cluster pending"
+)
+ONE_SNAPSHOT: Final = "here a NodeClaim is made from the snapshot that it was planned with"
+RESERVED_AT_ONCE: Final = (
+    "differs on purpose: a plan assigns each reserved instance to one NodeClaim, so that the pods beyond the reservation "
+    "get other capacity in the same pass; Karpenter lets them wait for the next one"
+)
+ZONE_OF_OTHERS: Final = (
+    "differs: the gauge counts the zones that selectors and volumes allow (metrics.md); topology spread and pod affinity "
+    "decide while pods are placed"
+)
+ONE_CAPACITY: Final = "needs offerings of one type with different capacity, which no cloud provider here has"
+NIL_TAINT: Final = "a nil pointer"
+RESERVED_TABLE: Final = (
+    "a table in memory while one plan is made; what it decides is tried through plans, in Karpenter's scheduling suite"
+)
 
 UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "capacitybuffer": {
+        "here the sweep starts provisioning each minute while a buffer exists, so that a mended reference is soon noticed": (
+            "should NOT trigger the provisioner when resolution fails",
+        ),
+    },
+    "capacitybuffer/helpers": {},
     "metrics/node": {},
     "metrics/nodepool": {},
     "metrics/pod": {
@@ -81,11 +109,155 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     },
     "nodeclaim/lifecycle/termination": {TABLE: ("Termination",)},
     "nodeclaim/podevents": {},
+    "nodeoverlay": {
+        "here overlays are applied in each run, without an interval": (
+            "should use normal requeue interval when all NodePools succeed",
+        ),
+    },
+    "nodeoverlay/store": {
+        TABLE: ("should handle different overlay scenarios",),
+        SHARED_MEMORY: (
+            "price overlay only - offerings copied, others shared",
+            "capacity overlay only - capacity copied, others shared",
+            "both overlays - only modified fields copied",
+        ),
+        ARGUMENTS: ("should integrate overlays through the public interface",),
+        "here the run that plans applies the overlays, to every NodePool": (
+            "should return error for unevaluated node pool",
+        ),
+    },
+    "nodeoverlay/store_memory": {
+        SHARED_MEMORY: (
+            "should have minimal allocations when no overlays are applied",
+            "should have controlled allocations with price-only overlays",
+            "should have controlled allocations with capacity-only overlays",
+            "should have controlled allocations with both price and capacity overlays",
+            "should scale linearly with node pool count",
+            "1 nodepool",
+            "5 nodepools",
+            "10 nodepools",
+            "20 nodepools",
+            "50 nodepools",
+            "should scale linearly with instance type count",
+            "50 instance types",
+            "100 instance types",
+            "200 instance types",
+            "500 instance types",
+        ),
+    },
     "nodepool/counter": {},
     "nodepool/hash": {},
     "nodepool/readiness": {},
     "nodepool/registrationhealth": {},
     "nodepool/validation": {},
+    "provisioning": {
+        GO_VARIABLE: (
+            "should expect nodeclaim terminationGracePeriod to be the global value when the nodepool terminationGracePeriod is not set",
+            "should respect terminationGracePeriod value set on the nodePool over global terminationGracePeriod",
+        ),
+        POD_HISTORY: (
+            "should mark podHealthyNodePoolScheduledTime if it is scheduled against a nodePool with NodeRegistrationHealthy=true",
+            "should not mark podHealthyNodePoolScheduledTime if it is scheduled against a nodePool with NodeRegistrationHealthy=False",
+        ),
+        ONE_SNAPSHOT: (
+            "should not use a different NodePool hash on the NodeClaim if the NodePool changes during scheduling",
+        ),
+        OVERSIZED: (
+            "should not schedule if daemonset overhead is too large",
+            "should not schedule if resource requests are not defined and limits (requests) are too large",
+            "should not schedule if combined max resources are too large for any node",
+            "should not schedule if initContainer resources are too large",
+        ),
+    },
+    "provisioning/buffers": {
+        NIL: (
+            "should return empty string for nil pod",
+            "should return empty string when namespace annotation is missing",
+            "should return empty string when name annotation is missing",
+            "should return false for nil pod",
+        ),
+    },
+    "provisioning/scheduling": {
+        "its test taints the Node in the API only; Karpenter's own state keeps it, as here, from pods once it is initialized": (
+            "should consider a tainted NotReady node as in-flight even if initialized",
+        ),
+        GO_VARIABLE: (
+            "should not launch nodes for pod with storageClass that uses an unsupported provisioner",
+            "should not launch nodes for pod with bound persistentVolume that uses an unsupported provisioner",
+            "should not launch nodes for pod with storageClass that uses an unsupported topology key",
+        ),
+        "a gauge that changes while a plan is made; here a plan is made within one invocation (metrics.md)": (
+            "should surface the queueDepth metric while executing the scheduling loop",
+        ),
+        POD_HISTORY: ("should set the PodSchedulerDecisionSeconds metric after a scheduling loop",),
+        ZONE_OF_OTHERS: (
+            "when pods have required pod affinity",
+            "when pods have required pod anti-affinity",
+            "when pods have restricting TSCs",
+            "when TSC is unsatisfiable",
+            "when pod affinity is unsatisfiable",
+            "when pod anti-affinity is unsatisfiable",
+        ),
+        RESERVED_AT_ONCE: (
+            "shouldn't fallback to on-demand or spot when compatible reserved offerings are available",
+            "shouldn't fallback to a lower weight NodePool if a reserved offering is available",
+            "shouldn't relax preferences when a pod fails to schedule due to a reserved offering error",
+        ),
+        ONE_CAPACITY: (
+            "should only select instance types whose offerings have CapacityOverride when pod requests an override resource",
+            "should reject instance type when override allocatable fits but override offerings are unavailable",
+        ),
+    },
+    "provisioning/scheduling/defaultconstraints": {},
+    "provisioning/scheduling/instance_selection": {
+        GO_VARIABLE: (
+            "schedule should fail if minimum number of InstanceTypes is not met as per the minValues in the requirement after truncation",
+        ),
+    },
+    "provisioning/scheduling/topology": {
+        "kube-apiserver refuses such a selector since Kubernetes 1.27, and Karpenter skips the test": (
+            "should not spread an invalid label selector",
+        ),
+        "differs on purpose: a value counts once a node has it, as for kube-scheduler; Karpenter leaves the second pod pending": (
+            "should balance pods across a label when discovered from the nodepool (NodeTaintsPolicy=ignore)",
+        ),
+    },
+    "provisioning/scheduling/reservationmanager": {
+        RESERVED_TABLE: (
+            "should return true when capacity is available",
+            "should return true when hostname already has the reservation",
+            "should return false when capacity is exhausted",
+            "should return true for existing hostname even when capacity is exhausted",
+            "should panic with non-existent reservation ID",
+            "should successfully reserve capacity",
+            "should not double-reserve for the same hostname and reservation",
+            "should decrement available capacity",
+            "should handle multiple offerings in a single call",
+            "should handle mixed new and existing reservations",
+            "should panic when trying to over-reserve",
+            "should release a single reservation",
+            "should handle releasing non-existent reservations gracefully",
+            "should handle releasing from non-existent hostname gracefully",
+            "should handle partial releases",
+            "should restore capacity when releasing reservations",
+            "should correctly track capacity after multiple reserve/release cycles",
+            "should handle complex reservation patterns",
+            "should maintain consistency during mixed operations",
+        ),
+    },
+    "scheduling/requirement": {
+        ARGUMENTS: (
+            "should have the right values",
+            "should have the correct length",
+            "should return any",
+            "should print the right string",
+        ),
+    },
+    "scheduling/requirements": {ARGUMENTS: ("should print Requirements in the same order",)},
+    "scheduling/taints": {NIL_TAINT: ("returns false for a nil taint",)},
+    "scheduling/hostportusage": {
+        ARGUMENTS: ("String() output",),
+    },
     "state": {
         POD_HISTORY: (
             "should not store pod schedulable time if the nodePool that pod is scheduled to does not have NodeRegistrationHealthy=true",
