@@ -29,8 +29,16 @@ ARGUMENTS: Final = "an interface between Go packages, without an effect that a u
 EVENT_FILTER: Final = (
     "a filter of watch events; here the forwarder and the sweep start the step, which then reads the NodePool"
 )
+SHARED_MEMORY: Final = "which parts of an instance type Go values share in memory, or how much of it they take"
+NIL: Final = "a nil pointer, or a virtual pod made by hand; here every virtual pod is made with all its annotations"
 
 UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "capacitybuffer": {
+        "here the sweep starts provisioning each minute while a buffer exists, so that a mended reference is soon noticed": (
+            "should NOT trigger the provisioner when resolution fails",
+        ),
+    },
+    "capacitybuffer/helpers": {},
     "metrics/node": {},
     "metrics/nodepool": {},
     "metrics/pod": {
@@ -81,11 +89,55 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     },
     "nodeclaim/lifecycle/termination": {TABLE: ("Termination",)},
     "nodeclaim/podevents": {},
+    "nodeoverlay": {
+        "here overlays are applied in each run, without an interval": (
+            "should use normal requeue interval when all NodePools succeed",
+        ),
+    },
+    "nodeoverlay/store": {
+        TABLE: ("should handle different overlay scenarios",),
+        SHARED_MEMORY: (
+            "price overlay only - offerings copied, others shared",
+            "capacity overlay only - capacity copied, others shared",
+            "both overlays - only modified fields copied",
+        ),
+        ARGUMENTS: ("should integrate overlays through the public interface",),
+        "here the run that plans applies the overlays, to every NodePool": (
+            "should return error for unevaluated node pool",
+        ),
+    },
+    "nodeoverlay/store_memory": {
+        SHARED_MEMORY: (
+            "should have minimal allocations when no overlays are applied",
+            "should have controlled allocations with price-only overlays",
+            "should have controlled allocations with capacity-only overlays",
+            "should have controlled allocations with both price and capacity overlays",
+            "should scale linearly with node pool count",
+            "1 nodepool",
+            "5 nodepools",
+            "10 nodepools",
+            "20 nodepools",
+            "50 nodepools",
+            "should scale linearly with instance type count",
+            "50 instance types",
+            "100 instance types",
+            "200 instance types",
+            "500 instance types",
+        ),
+    },
     "nodepool/counter": {},
     "nodepool/hash": {},
     "nodepool/readiness": {},
     "nodepool/registrationhealth": {},
     "nodepool/validation": {},
+    "provisioning/buffers": {
+        NIL: (
+            "should return empty string for nil pod",
+            "should return empty string when namespace annotation is missing",
+            "should return empty string when name annotation is missing",
+            "should return false for nil pod",
+        ),
+    },
     "state": {
         POD_HISTORY: (
             "should not store pod schedulable time if the nodePool that pod is scheduled to does not have NodeRegistrationHealthy=true",

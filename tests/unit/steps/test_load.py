@@ -60,6 +60,46 @@ def test_nodes_and_claims_are_read_first_and_pods_last_each_kind_once():
     assert len(kinds) == len(set(kinds))
 
 
+@pytest.mark.karpenter("nodeoverlay", it="should fail validation for invalid requirements values")
+@pytest.mark.karpenter("nodeoverlay", it="should fail validation for invalid capacity values")
+@pytest.mark.karpenter("nodeoverlay", it="should not apply pricing updates for invalid overlays")
+@pytest.mark.karpenter("nodeoverlay", it="should not apply capacity adjustments for invalid overlay")
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"requirements": [{"key": f"test.com.test/test-{'x' * 250}", "operator": "Exists"}]}, "requirements"),
+        ({"capacity": {"cpu": "5"}}, "cpu"),
+    ],
+)
+def test_invalid_overlay_changes_neither_prices_nor_capacity(change, why):
+    """It is kept with the reason, which its condition states; a valid overlay beside it is applied."""
+    cluster = Cluster()
+    bad = {"price": "13234.223", "capacity": {"smarter-devices/fuse": 1}, **change}
+    good = overlay_body("good", capacity={"example.com/good": 1})
+    settings = replace(cluster.run().settings, feature_gates=FeatureGates(node_overlay=True))
+
+    class Stored(Counting):
+        """A store that has an overlay from before the definition had its rules."""
+
+        def list(self, resource, **kwargs):
+            found = super().list(resource, **kwargs)
+            if resource is not NODE_OVERLAY:
+                return found
+            return replace(found, items=(*found.items, merge(overlay_body("bad", **bad), {"metadata": {"uid": "u"}})))
+
+    cluster.add(pool_body(), node_class_body(), good)
+    run = cluster.run(settings=settings, store=Stored(cluster.server))
+    snapshot = load(run, EVERYTHING)
+
+    types = scheduling_inputs_of(run, snapshot).catalogue.instance_types("default")
+
+    assert {t.name: t.offerings for t in types} == {t.name: t.offerings for t in cluster.cloud.types}
+    assert {("smarter-devices/fuse" in t.capacity, t.capacity["example.com/good"]) for t in types} == {(False, 1)}
+    (invalid,) = snapshot.invalid_objects
+    assert (invalid.kind, invalid.name) == ("NodeOverlay", "bad")
+    assert why in invalid.why
+
+
 def test_the_sweep_reads_only_the_kinds_it_needs():
     """The sweep runs every minute."""
     cluster = Cluster()
@@ -183,6 +223,7 @@ def test_overlays_are_applied_only_with_their_feature_gate():
     assert scheduling_inputs_of(run, load(run, EVERYTHING)).overlay_conflicts == {}
 
 
+@pytest.mark.karpenter("capacitybuffer", it="should trigger the provisioner after a successful reconcile")
 def test_buffers_add_virtual_pods_and_only_their_refs_are_read():
     """That needs the feature gate; the sweep reads only the buffers, and requeues provisioning for them."""
     cluster = Cluster()
@@ -330,6 +371,10 @@ def test_the_catalogue_is_the_same_object_until_something_changes():
     assert all(o.available for t in again.instance_types("default") for o in t.offerings)
 
 
+@pytest.mark.karpenter("nodeoverlay", it="should evaluate healthy NodePools when one NodePool fails GetInstanceTypes")
+@pytest.mark.karpenter("nodeoverlay", it="should update the store even when one NodePool fails")
+@pytest.mark.karpenter("nodeoverlay", it="should have an empty instance types set when cloudprovider return an error")
+@pytest.mark.karpenter("nodeoverlay", it="should recover when a previously failing NodePool becomes healthy")
 def test_a_node_class_without_types_affects_only_its_own_pools():
     """The cloud's error for one NodeClass does not stop the others."""
     cluster = Cluster()
@@ -347,6 +392,9 @@ def test_a_node_class_without_types_affects_only_its_own_pools():
     assert world.catalogue.instance_types("default")
     assert world.catalogue.instance_types("second") == ()
     assert [(name, error.message) for name, error in world.failures.items()] == [("other", "no subnets")]
+
+    again = cluster.run()
+    assert scheduling_inputs_of(again, load(again, EVERYTHING)).catalogue.instance_types("second")
 
 
 def test_pods_are_listed_by_node_for_few_nodes_and_at_once_for_many():

@@ -96,6 +96,11 @@ def test_the_larger_of_replicas_and_percentage_counts_within_limits(spec, count)
     assert resolved(**spec).replicas == count
 
 
+@pytest.mark.karpenter("capacitybuffer", it="should set ReadyForProvisioning=False when PodTemplate is not found")
+@pytest.mark.karpenter("capacitybuffer", it="should set ReadyForProvisioning=False when scalable ref is not found")
+@pytest.mark.karpenter("capacitybuffer", it="should return error for unsupported kind")
+@pytest.mark.karpenter("capacitybuffer", it="should return error for unsupported API group")
+@pytest.mark.karpenter("capacitybuffer", it="should not touch the cache when a buffer has neither ref set")
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
@@ -132,6 +137,9 @@ def test_other_strategies_and_deleted_buffers_get_no_virtual_pods():
     assert resolve_buffers([other, leaving], workloads()) == ()
 
 
+@pytest.mark.karpenter("provisioning/buffers", it="should return true for virtual pod")
+@pytest.mark.karpenter("provisioning/buffers", it="should return false for pod without annotations")
+@pytest.mark.karpenter("provisioning/buffers", it="should return namespace/name for complete virtual pod")
 def test_virtual_pods_look_like_waiting_pods_without_node_or_volumes():
     """Karpenter's names, UIDs, annotations and priority; the same every time."""
     volumes = [
@@ -171,6 +179,11 @@ def planned(*pods):
     )
 
 
+@pytest.mark.karpenter("provisioning/buffers", it="should remove virtual pods from pod slices")
+@pytest.mark.karpenter("provisioning/buffers", it="should drop keys entirely when only virtual pods remain")
+@pytest.mark.karpenter("provisioning/buffers", it="should return empty map when all pods are virtual")
+@pytest.mark.karpenter("provisioning/buffers", it="should return all pods when none are virtual")
+@pytest.mark.karpenter("provisioning/buffers", it="should count virtual pods per providerID on existing nodes")
 def test_virtual_pods_get_nodes_but_appear_in_no_result():
     """They are not nominated; results without them have real pods alone."""
     buffer = a_buffer(**OF_SHAPE, replicas=3)
@@ -200,6 +213,10 @@ def statuses(plan):
     }
 
 
+@pytest.mark.karpenter("capacitybuffer", it="should resolve a PodTemplate and set ReadyForProvisioning=True")
+@pytest.mark.karpenter("provisioning/buffers", it="should return True/FitsExistingCapacity when all pods fit")
+@pytest.mark.karpenter("provisioning/buffers", it="should return False/RequiresNewCapacity when new nodes are needed")
+@pytest.mark.karpenter("provisioning/buffers", it="should return nil when ready but no results observed")
 @pytest.mark.parametrize(
     ("placed", "verdict"),
     [
@@ -238,6 +255,10 @@ def test_the_status_says_whether_there_is_room_and_is_written_once(placed, verdi
     )
 
 
+@pytest.mark.karpenter(
+    "provisioning/buffers", it="should return False/NotReadyForProvisioning when buffer is not ready"
+)
+@pytest.mark.karpenter("provisioning/buffers", it="should return False/BufferEmpty when replicas is zero")
 def test_empty_and_broken_buffers_are_told_apart():
     """BufferEmpty and NotReadyForProvisioning."""
     buffers = (a_buffer("empty", **OF_WEB), a_buffer("lost", podTemplateRef={"name": "gone"}, replicas=1))
@@ -338,3 +359,455 @@ def test_all_buffers_together_get_a_bounded_number_of_pods():
     found = resolve_buffers(buffers, workloads())
     assert [each.replicas for each in found] == [5000, 5000, 5000, 5000, 0]
     assert "all buffers together" in found[-1].message
+
+
+@pytest.mark.karpenter("capacitybuffer", it="should resolve buffer replicas from replicas, percentage, and limits")
+@pytest.mark.parametrize(
+    ("spec", "scaled_to", "replicas"),
+    [
+        pytest.param(
+            {**OF_SHAPE, "replicas": 7}, 0, 7, marks=pytest.mark.karpenter("capacitybuffer", it="fixed replicas only")
+        ),
+        pytest.param(
+            {**OF_SHAPE, "replicas": 10, "limits": {"cpu": "3"}},
+            0,
+            3,
+            marks=pytest.mark.karpenter("capacitybuffer", it="replicas capped by binding limit"),
+        ),
+        pytest.param(
+            {**OF_SHAPE, "replicas": 3, "limits": {"cpu": "10"}},
+            0,
+            3,
+            marks=pytest.mark.karpenter("capacitybuffer", it="non-binding limit does not reduce (podTemplateRef)"),
+        ),
+        pytest.param(
+            {**OF_SHAPE, "limits": {"cpu": "5"}}, 0, 5, marks=pytest.mark.karpenter("capacitybuffer", it="limits only")
+        ),
+        pytest.param(
+            {**OF_WEB, "percentage": 20}, 10, 2, marks=pytest.mark.karpenter("capacitybuffer", it="percentage only")
+        ),
+        pytest.param(
+            {**OF_WEB, "percentage": 20, "replicas": 5},
+            10,
+            5,
+            marks=pytest.mark.karpenter("capacitybuffer", it="replicas > percentage"),
+        ),
+        pytest.param(
+            {**OF_WEB, "percentage": 80, "replicas": 5},
+            10,
+            8,
+            marks=pytest.mark.karpenter("capacitybuffer", it="percentage > replicas"),
+        ),
+        pytest.param(
+            {**OF_WEB, "percentage": 80, "replicas": 5, "limits": {"cpu": "4"}},
+            10,
+            4,
+            marks=pytest.mark.karpenter("capacitybuffer", it="max of replicas and percentage capped by limit"),
+        ),
+        pytest.param(
+            {**OF_WEB, "percentage": 10},
+            1,
+            1,
+            marks=[
+                pytest.mark.karpenter("capacitybuffer", it="percentage rounds up to a minimum of 1"),
+                pytest.mark.karpenter("capacitybuffer/helpers", it="should ceil fractional results"),
+            ],
+        ),
+        pytest.param(
+            {**OF_WEB, "percentage": 20},
+            10,
+            2,
+            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should calculate percentage and ceil"),
+        ),
+        pytest.param(
+            {**OF_WEB, "percentage": 1},
+            1,
+            1,
+            marks=pytest.mark.karpenter(
+                "capacitybuffer/helpers", it="should return at least 1 when percentage > 0 and replicas > 0"
+            ),
+        ),
+        pytest.param(
+            {**OF_WEB, "percentage": 50},
+            0,
+            0,
+            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should return 0 when scalable has 0 replicas"),
+        ),
+        pytest.param(
+            {**OF_WEB, "percentage": 0},
+            10,
+            0,
+            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should return 0 when percentage is 0"),
+        ),
+        pytest.param(
+            {**OF_WEB, "percentage": 100},
+            5,
+            5,
+            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should handle 100 percent"),
+        ),
+        pytest.param(
+            {**OF_WEB, "percentage": 200},
+            5,
+            10,
+            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should handle large percentages (>100)"),
+        ),
+        pytest.param(
+            {**OF_WEB, "percentage": 10},
+            1000,
+            100,
+            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should handle large replica counts"),
+        ),
+    ],
+)
+def test_buffer_status_states_its_replicas(spec, scaled_to, replicas):
+    """Pods request one CPU; `scaled_to` is the Deployment's number of replicas."""
+    buffer, objects = a_buffer(**spec), workloads(scaled_to)
+
+    status = statuses(reconcile_capacity_buffers(a_snapshot(capacity_buffers=(buffer,), workloads=objects), Results()))[
+        "spare"
+    ]
+
+    assert status["replicas"] == replicas
+    assert len(virtual_pods(resolve_buffers([buffer], objects), NOW)) == replicas
+
+
+@pytest.mark.karpenter("capacitybuffer", it="should resolve a Deployment and calculate percentage-based replicas")
+@pytest.mark.karpenter("capacitybuffer", it="should resolve a StatefulSet")
+@pytest.mark.karpenter("capacitybuffer", it="should default to 1 replica when workload has nil Spec.Replicas")
+@pytest.mark.parametrize(
+    ("kind", "spec", "replicas"),
+    [
+        ("Deployment", {"replicas": 10}, 2),
+        ("ReplicaSet", {"replicas": 10}, 2),
+        ("StatefulSet", {"replicas": 5}, 1),
+        ("Deployment", {}, 1),
+    ],
+)
+def test_workload_is_resolved_without_a_pod_template_reference(kind, spec, replicas):
+    """The status of a buffer that named a PodTemplate before loses the reference."""
+    field = {"Deployment": "deployments", "ReplicaSet": "replica_sets", "StatefulSet": "stateful_sets"}[kind]
+    objects = Workloads(**{field: (named(Workload, "web", spec={"template": template(), **spec}),)})
+    body = buffer_body("spare", scalableRef={"apiGroup": "apps", "kind": kind, "name": "web"}, percentage=20)
+    body["status"] = {"podTemplateRef": {"name": "shape"}, "podTemplateGeneration": 4, "replicas": 9}
+    buffer = parse(CapacityBuffer, body)
+
+    status = statuses(reconcile_capacity_buffers(a_snapshot(capacity_buffers=(buffer,), workloads=objects), Results()))[
+        "spare"
+    ]
+
+    assert (status["replicas"], status["podTemplateRef"], status["podTemplateGeneration"]) == (replicas, None, None)
+    assert ("ReadyForProvisioning", "True") in {(c["type"], c["status"]) for c in status["conditions"]}
+
+
+def container(cpu="", memory="", *, sidecar=False):
+    requests = {name: amount for name, amount in (("cpu", cpu), ("memory", memory)) if amount}
+    policy = {"restartPolicy": "Always"} if sidecar else {}
+    return {"name": f"c{cpu}{memory}{sidecar}", "image": "pause", "resources": {"requests": requests}, **policy}
+
+
+def sized_by(limits, containers, init=()):
+    """The number of pods of a buffer with these limits alone."""
+    shape = {"metadata": {}, "spec": {"containers": list(containers), "initContainers": list(init)}}
+    objects = Workloads(pod_templates=(named(PodTemplate, "shape", template=shape),))
+    return resolved(objects, **OF_SHAPE, limits=limits).replicas
+
+
+@pytest.mark.parametrize(
+    ("limits", "containers", "init", "replicas"),
+    [
+        pytest.param(
+            {"cpu": "4"},
+            [container("1")],
+            [],
+            4,
+            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should calculate replicas based on CPU limits"),
+        ),
+        pytest.param(
+            {"memory": "2Gi"},
+            [container(memory="512Mi")],
+            [],
+            4,
+            marks=pytest.mark.karpenter(
+                "capacitybuffer/helpers", it="should calculate replicas based on memory limits"
+            ),
+        ),
+        pytest.param(
+            {"cpu": "8", "memory": "4Gi"},
+            [container("1", "1Gi")],
+            [],
+            4,
+            marks=pytest.mark.karpenter(
+                "capacitybuffer/helpers", it="should take the minimum across multiple resources"
+            ),
+        ),
+        pytest.param(
+            {"cpu": "3"},
+            [container("500m"), container("500m")],
+            [],
+            3,
+            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should sum requests across multiple containers"),
+        ),
+        pytest.param(
+            {"cpu": "8"},
+            [container("1")],
+            [container("4")],
+            2,
+            marks=pytest.mark.karpenter(
+                "capacitybuffer/helpers", it="should use init container max if larger than sum of containers"
+            ),
+        ),
+        pytest.param(
+            {"cpu": "6"},
+            [container("2")],
+            [container("500m")],
+            3,
+            marks=pytest.mark.karpenter(
+                "capacitybuffer/helpers", it="should use container sum if larger than init containers"
+            ),
+        ),
+        pytest.param(
+            {"cpu": "10"},
+            [container("3")],
+            [],
+            3,
+            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should floor divide (no rounding up)"),
+        ),
+        pytest.param(
+            {"cpu": "1"},
+            [container("250m")],
+            [],
+            4,
+            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should handle millicore-level precision"),
+        ),
+        pytest.param(
+            {"cpu": "1"},
+            [container("2")],
+            [],
+            0,
+            marks=pytest.mark.karpenter(
+                "capacitybuffer/helpers", it="should return 0 when limit is smaller than a single pod request"
+            ),
+        ),
+        pytest.param(
+            {"cpu": "15", "memory": "7680Mi"},
+            [container("1", "512Mi"), container("500m", "256Mi")],
+            [],
+            10,
+            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should sum requests from all containers"),
+        ),
+        pytest.param(
+            {"cpu": "40"},
+            [container("1")],
+            [container("4"), container("2")],
+            10,
+            marks=pytest.mark.karpenter(
+                "capacitybuffer/helpers", it="should take max of init containers vs regular containers"
+            ),
+        ),
+        pytest.param(
+            {"cpu": "11", "memory": "10Gi"},
+            [container("1"), container(memory="1Gi")],
+            [],
+            10,
+            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should handle mixed resources across containers"),
+        ),
+        pytest.param(
+            {"cpu": "15"},
+            [container("1")],
+            [container("500m", sidecar=True)],
+            10,
+            marks=pytest.mark.karpenter(
+                "capacitybuffer/helpers", it="should sum sidecar init containers with regular containers"
+            ),
+        ),
+        pytest.param(
+            {"cpu": "17"},
+            [container("1")],
+            [container("500m", sidecar=True), container("200m", sidecar=True)],
+            10,
+            marks=pytest.mark.karpenter(
+                "capacitybuffer/helpers", it="should sum multiple sidecar init containers with regular containers"
+            ),
+        ),
+        pytest.param(
+            {"cpu": "45"},
+            [container("1")],
+            [container("500m", sidecar=True), container("4")],
+            10,
+            marks=pytest.mark.karpenter(
+                "capacitybuffer/helpers",
+                it="should use max of regular init container + preceding sidecars vs running total",
+            ),
+        ),
+        pytest.param(
+            {"cpu": "40"},
+            [container("1")],
+            [container("4"), container("500m", sidecar=True)],
+            10,
+            marks=pytest.mark.karpenter(
+                "capacitybuffer/helpers", it="should handle sidecar after regular init container"
+            ),
+        ),
+        pytest.param(
+            {"cpu": "20"},
+            [container("1")],
+            [container("2")],
+            10,
+            marks=pytest.mark.karpenter(
+                "capacitybuffer/helpers", it="should not treat init containers without restartPolicy as sidecars"
+            ),
+        ),
+    ],
+)
+def test_limits_allow_as_many_pods_as_their_requests_fit(limits, containers, init, replicas):
+    """A pod requests what Kubernetes counts for it; a little less than the limit is one pod less."""
+    assert sized_by(limits, containers, init) == replicas
+
+
+@pytest.mark.karpenter("capacitybuffer/helpers", it="should return false when pod has no resource requests")
+@pytest.mark.karpenter("capacitybuffer/helpers", it="should return false when no limit resources match pod requests")
+@pytest.mark.karpenter("capacitybuffer/helpers", it="should return empty list for pod with no requests")
+@pytest.mark.parametrize(("cpu", "limits"), [("", {"cpu": "4"}), ("1", {"memory": "4Gi"})])
+def test_limits_of_resources_that_pods_do_not_request_limit_nothing(cpu, limits):
+    """Limits alone then give no pods at all, and beside `replicas` they take none away."""
+    shape = {"metadata": {}, "spec": {"containers": [container(cpu)]}}
+    objects = Workloads(pod_templates=(named(PodTemplate, "shape", template=shape),))
+
+    assert resolved(objects, **OF_SHAPE, limits=limits).replicas == 0
+    assert resolved(objects, **OF_SHAPE, limits=limits, replicas=6).replicas == 6
+
+
+@pytest.mark.karpenter("capacitybuffer", it="should re-resolve the template when its generation changes")
+@pytest.mark.karpenter("capacitybuffer", it="should populate the cache after a successful reconcile")
+@pytest.mark.karpenter("capacitybuffer", it="should remove the cache entry when resolution fails with NotFound")
+@pytest.mark.karpenter("capacitybuffer", it="should evict the cache entry when the buffer is deleted")
+@pytest.mark.karpenter("capacitybuffer/helpers", it="should add a new condition")
+@pytest.mark.karpenter("capacitybuffer/helpers", it="should update an existing condition")
+@pytest.mark.karpenter("capacitybuffer/helpers", it="should support multiple condition types")
+@pytest.mark.karpenter("capacitybuffer/helpers", it="should set observed generation")
+def test_buffer_follows_its_pod_template():
+    """An edit of the template renews the generation; without the template both conditions are replaced, and no pod stays."""
+    body = merge(buffer_body("spare", **OF_SHAPE, replicas=3), {"metadata": {"generation": 7}})
+
+    def reconciled(status, objects):
+        buffer = parse(CapacityBuffer, {**body, "status": status})
+        pods = virtual_pods(resolve_buffers([buffer], objects), NOW)
+        snapshot = a_snapshot(capacity_buffers=(buffer,), workloads=objects, pods=pods)
+        results = Results(existing={"n": tuple(pod.key for pod in pods)})
+        return {**status, **statuses(reconcile_capacity_buffers(snapshot, results))["spare"]}, len(pods)
+
+    first, pods = reconciled({}, workloads())
+    assert pods == 3
+    edited = Workloads(
+        pod_templates=(
+            named(
+                PodTemplate,
+                "shape",
+                metadata={"name": "shape", "namespace": "default", "generation": 5},
+                template=template(),
+            ),
+        )
+    )
+    second, _ = reconciled(first, edited)
+    assert (first["podTemplateGeneration"], second["podTemplateGeneration"]) == (4, 5)
+
+    third, pods = reconciled(second, Workloads())
+    assert pods == 0
+    assert sorted((c["type"], c["status"], c["reason"], c["observedGeneration"]) for c in third["conditions"]) == [
+        ("Provisioning", "False", "NotReadyForProvisioning", 7),
+        ("ReadyForProvisioning", "False", "PodTemplateNotFound", 7),
+    ]
+    assert virtual_pods(resolve_buffers([], workloads()), NOW) == ()
+
+
+@pytest.mark.karpenter("capacitybuffer", it="should return no requests when no buffers reference the template")
+@pytest.mark.karpenter("capacitybuffer", it="should return a single request for one matching buffer")
+@pytest.mark.karpenter(
+    "capacitybuffer", it="should return multiple requests when many buffers reference the same template"
+)
+@pytest.mark.karpenter("capacitybuffer", it="should ignore buffers with nil podTemplateRef")
+def test_pod_template_concerns_the_buffers_that_name_it():
+    """One template may serve several buffers; others keep their own size."""
+    buffers = (
+        a_buffer("a", **OF_SHAPE, replicas=1),
+        a_buffer("b", **OF_SHAPE, replicas=2),
+        a_buffer("other", podTemplateRef={"name": "different"}, replicas=1),
+        a_buffer("scalable", **OF_WEB, percentage=10),
+    )
+
+    found = resolve_buffers(buffers, workloads())
+
+    assert {one.buffer.metadata.name: (one.replicas, one.generation) for one in found} == {
+        "a": (1, 4),
+        "b": (2, 4),
+        "other": (0, None),
+        "scalable": (1, None),
+    }
+
+
+@pytest.mark.karpenter(
+    "provisioning/buffers", it="should bucket virtual pods by buffer namespace/name across existing and new nodes"
+)
+@pytest.mark.karpenter(
+    "provisioning/buffers", it="should distinguish buffers with the same name in different namespaces"
+)
+@pytest.mark.karpenter("provisioning/buffers", it="should ignore real pods")
+@pytest.mark.karpenter(
+    "provisioning/buffers", it="should return True/FitsExistingCapacity for scalableRef buffer when all pods fit"
+)
+@pytest.mark.karpenter(
+    "provisioning/buffers", it="should return False/RequiresNewCapacity for scalableRef buffer when new nodes needed"
+)
+def test_buffers_of_one_name_in_two_namespaces_are_counted_apart():
+    """The message has the number of virtual pods on new nodes; real pods do not count."""
+    there = {"metadata": {"namespace": "other"}}
+    scaled = msgspec.convert(
+        merge({"metadata": {"name": "web"}, "spec": {"replicas": 2, "template": template()}}, there), Workload
+    )
+    objects = msgspec.structs.replace(workloads(3), deployments=(*workloads(3).deployments, scaled))
+    here_buffer = a_buffer("same", **OF_WEB, percentage=100)
+    there_buffer = parse(CapacityBuffer, merge(buffer_body("same", **OF_WEB, percentage=100), there))
+    pods = virtual_pods(resolve_buffers([here_buffer, there_buffer], objects), NOW)
+    here, away = (
+        [pod.key for pod in pods if pod.metadata.namespace == namespace] for namespace in ("default", "other")
+    )
+    snapshot = a_snapshot(capacity_buffers=(here_buffer, there_buffer), workloads=objects, pods=(a_pod("real"), *pods))
+
+    plan = reconcile_capacity_buffers(
+        snapshot,
+        Results(
+            new_claims=(planned(here[0], here[1], "default/real"),), existing={"n": ("default/real", here[2], *away)}
+        ),
+    )
+
+    reported = {
+        chain.actions[0].ref.namespace: next(
+            (c["status"], c["reason"], c["message"])
+            for c in chain.actions[0].patch["status"]["conditions"]
+            if c["type"] == "Provisioning"
+        )
+        for chain in plan.chains
+    }
+    assert reported == {
+        "default": ("False", "RequiresNewCapacity", "2/3 virtual pods required new capacity, 0 failed"),
+        "other": ("True", "FitsExistingCapacity", "All 2 virtual pods fit on existing capacity"),
+    }
+
+
+@pytest.mark.karpenter("provisioning/buffers", it="should return false for pod with other annotations only")
+@pytest.mark.karpenter("provisioning/buffers", it="should return empty string for non-virtual pod")
+@pytest.mark.karpenter("provisioning/buffers", it="should remove virtual pods from error map")
+@pytest.mark.karpenter("provisioning/buffers", it="should return empty map when only real pods are present")
+@pytest.mark.karpenter("provisioning/buffers", it="should return empty map for empty results")
+@pytest.mark.karpenter("provisioning/buffers", it="should handle empty input")
+def test_real_pods_are_no_virtual_pods():
+    """An annotation of another name marks none; a real pod's error stays, and its node hosts no buffer."""
+    real = a_pod("real", metadata={"annotations": {"other": "true"}})
+    virtual = virtual_pods([resolved(**OF_SHAPE, replicas=2)], NOW)
+    error = PodError(kind="unschedulable", message="no")
+    results = Results(existing={"n": (real.key,)}, pod_errors=dict.fromkeys((p.key for p in (real, *virtual)), error))
+
+    assert without_virtual_pods(results, (real, *virtual)).pod_errors == {real.key: error}
+    assert nodes_hosting_buffers((real, *virtual), results) == frozenset()
+    assert nodes_hosting_buffers((real, *virtual), Results()) == frozenset()
+    assert without_virtual_pods(Results(), virtual) == Results()

@@ -43,6 +43,8 @@ def price(result, name, zone, capacity_type, pool="default"):
     return next(o.price for o in found.offerings if (o.zone, o.capacity_type) == (zone, capacity_type))
 
 
+@pytest.mark.karpenter("nodeoverlay/store", it="should correctly apply price overlay to specific offerings")
+@pytest.mark.karpenter("nodeoverlay/store", it="should apply different overlays to different node pools")
 @pytest.mark.karpenter("nodeoverlay", it="should apply pricing updates for instances types")
 @pytest.mark.karpenter("nodeoverlay", it="should apply pricing updates for instances types for capacity type")
 @pytest.mark.karpenter("nodeoverlay", it="should apply pricing updates for instances types for availability zone")
@@ -89,6 +91,7 @@ def test_the_heaviest_overlay_alone_adjusts_each_offering():
     assert price(result, "small", "b", "on-demand") == 2.0
 
 
+@pytest.mark.karpenter("nodeoverlay/store", it="should correctly apply capacity overlay")
 @pytest.mark.karpenter("nodeoverlay", it="should apply capacity adjustments for instances types")
 def test_the_heaviest_overlay_sets_an_extended_resource_of_a_type():
     """All or nothing for a type: one matching offering is enough."""
@@ -120,6 +123,7 @@ def test_of_conflicting_overlays_of_equal_weight_the_first_name_is_ignored():
     assert (small.capacity[FUSE], small.capacity["example.com/d"]) == (2, 1)
 
 
+@pytest.mark.karpenter("nodeoverlay/store", it="no overlays - everything shared")
 def test_overlays_that_match_nothing_return_the_same_catalogue():
     """Identity is what solvers cache by; a label that no type defines is not met."""
     catalogue = Catalogue({"default": (LARGE, SMALL)})
