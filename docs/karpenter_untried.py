@@ -31,6 +31,13 @@ EVENT_FILTER: Final = (
 )
 SHARED_MEMORY: Final = "which parts of an instance type Go values share in memory, or how much of it they take"
 NIL: Final = "a nil pointer, or a virtual pod made by hand; here every virtual pod is made with all its annotations"
+BATCHER: Final = "a timer in Karpenter's process; here the forwarder collects changes of pods for a moment before it sends one message"
+GO_VARIABLE: Final = "needs a variable of a Go package, which only another program built with it can set"
+OVERSIZED: Final = (
+    "differs on purpose: a DaemonSet that fits on no instance type stays pending whatever is launched, so that it counts "
+    "for nothing, and a Warning on it says so; with Karpenter one such DaemonSet keeps all pods of the cluster pending"
+)
+ONE_SNAPSHOT: Final = "here a NodeClaim is made from the snapshot that it was planned with"
 
 UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "capacitybuffer": {
@@ -130,6 +137,25 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "nodepool/readiness": {},
     "nodepool/registrationhealth": {},
     "nodepool/validation": {},
+    "provisioning": {
+        GO_VARIABLE: (
+            "should expect nodeclaim terminationGracePeriod to be the global value when the nodepool terminationGracePeriod is not set",
+            "should respect terminationGracePeriod value set on the nodePool over global terminationGracePeriod",
+        ),
+        POD_HISTORY: (
+            "should mark podHealthyNodePoolScheduledTime if it is scheduled against a nodePool with NodeRegistrationHealthy=true",
+            "should not mark podHealthyNodePoolScheduledTime if it is scheduled against a nodePool with NodeRegistrationHealthy=False",
+        ),
+        ONE_SNAPSHOT: (
+            "should not use a different NodePool hash on the NodeClaim if the NodePool changes during scheduling",
+        ),
+        OVERSIZED: (
+            "should not schedule if daemonset overhead is too large",
+            "should not schedule if resource requests are not defined and limits (requests) are too large",
+            "should not schedule if combined max resources are too large for any node",
+            "should not schedule if initContainer resources are too large",
+        ),
+    },
     "provisioning/buffers": {
         NIL: (
             "should return empty string for nil pod",

@@ -227,6 +227,16 @@ class _OpenBatch:
         self.window = window
         self.counts: Counter[NotificationCause] = Counter()
         self.fingerprint = 0
+        self._known: set[tuple[NotificationCause, str]] = set()
+
+    def notify(self, notification: Notification, now: float) -> None:
+        """Add a notification. Another one of the same cause and object does not extend the window: a pod whose status
+        changes all the time must not delay the others.
+        """
+        self.add({notification.cause: 1}, notification.fingerprint)
+        if (notification.cause, notification.name) not in self._known:
+            self._known.add((notification.cause, notification.name))
+            self.window.add(now)
 
     def add(self, counts: Mapping[NotificationCause, int], fingerprint: int) -> None:
         self.counts.update(counts)
@@ -235,6 +245,7 @@ class _OpenBatch:
     def take(self, step: NotifiedStep) -> Batch:
         taken = Batch(step, self.counts, self.fingerprint)
         self.counts, self.fingerprint = Counter(), 0
+        self._known.clear()
         return taken
 
 
@@ -255,8 +266,7 @@ class Batcher:
         for notification in notifications:
             added = True
             for step in REQUEUED_STEPS[notification.cause]:
-                self._open[step].add({notification.cause: 1}, notification.fingerprint)
-                self._open[step].window.add(now)
+                self._open[step].notify(notification, now)
         return added
 
     def due(self) -> float | None:

@@ -55,6 +55,32 @@ def test_each_step_has_its_own_batch():
     assert batcher.due() is None
 
 
+@pytest.mark.karpenter(
+    "provisioning", it="should provision single pod if no other pod is received within the batch idle duration"
+)
+@pytest.mark.karpenter(
+    "provisioning", it="should not extend the timeout if we receive the same pod within the batch idle duration"
+)
+@pytest.mark.karpenter(
+    "provisioning", it="should extend the timeout if we receive a new pod within the batch idle duration"
+)
+@pytest.mark.parametrize(
+    ("later", "closes"),
+    [(None, 5.0), (STUCK, 5.0), (STUCK._replace(version="9"), 5.0), (STUCK._replace(name="q"), 8.0)],
+)
+def test_only_another_object_extends_the_window(later, closes):
+    """A pod whose status changes all the time delays no other; the next batch waits for it again."""
+    batcher = Batcher(idle_seconds=5.0, max_seconds=10.0)
+    batcher.add([STUCK], 0.0)
+    batcher.add([later] if later else [], 3.0)
+
+    assert batcher.due() == closes
+    (batch,) = batcher.take(closes)
+    batcher.delivered(batch)
+    batcher.add([STUCK], 20.0)
+    assert batcher.due() == 25.0
+
+
 def test_unsent_batch_is_sent_again_with_later_notifications():
     """They are sent as one message."""
     batcher = Batcher()

@@ -185,7 +185,9 @@ class DomainAssignment:
             pods, counting = self._rows[row], self._domain_counts.counting(row)
             own = (*(s.group for s in self._domain_counts.spreads(row)), *pods.affinities, *pods.anti_affinities)
             needed = frozenset(group.key for group in own if is_wide(group))
-            counted = frozenset(g.key for g in counting if g.id in self._counting_groups)
+            counted = frozenset(
+                g.key for g in counting if g.id in self._counting_groups or self._selects_one_domain(row, g.key)
+            )
             repelled = frozenset(g.key for g in counting if g.id in self._repelling_groups)
             keys = self._keys[row] = DomainKeys(
                 all=tuple(sorted(needed | counted | repelled)),
@@ -194,6 +196,11 @@ class DomainAssignment:
                 only_repelled=repelled - needed - counted,
             )
         return keys
+
+    def _selects_one_domain(self, row: int, key: str) -> bool:
+        """Return whether the row's node selector allows one value of the label: preferences of other pods count it there."""
+        values = {term[key].single if key in term else None for term in self._rows[row].terms}
+        return len(values) == 1 and None not in values
 
     def _affinities(self, r: int) -> list[TopologyGroup]:
         affinities = self._rows[r].affinities

@@ -1,0 +1,1052 @@
+"""Karpenter's provisioning suite, on its fake cloud's instance types."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from journeyman.core.api import labels
+from journeyman.core.scheduling.results import MinValuesPolicy, Options, PreferencePolicy
+from tests.helpers.builders import (
+    CLASS_REF,
+    NOW,
+    a_daemon_set,
+    a_launched_claim,
+    a_node,
+    a_pod,
+    a_running_claim,
+    a_storage_class,
+    a_volume,
+    a_volume_claim,
+    stamp,
+)
+from tests.helpers.karpenter_suite import (
+    FAKE_TYPES,
+    GPU_A,
+    GPU_B,
+    SIZE,
+    ZONES,
+    fake_type,
+    pool,
+    preferred,
+    requesting,
+    required,
+    requirement,
+    schedule,
+    tiny,
+)
+
+TYPE, ZONE, ARCH, OS = labels.INSTANCE_TYPE, labels.ZONE, labels.ARCH, labels.OS
+SMALL, DEFAULT = "small-instance-type", "default-instance-type"
+
+
+def selecting(**selector):
+    """The spec of a pod with this node selector."""
+    return {"nodeSelector": selector}
+
+
+def by_selector(key, value):
+    return {"nodeSelector": {key: value}}
+
+
+def by_affinity(key, value):
+    return required([requirement(key, "In", value)])
+
+
+# -- which nodes
+
+
+@pytest.mark.karpenter("provisioning", it="should provision nodes for pods with supported node selectors")
+@pytest.mark.karpenter("provisioning", it="should provision nodes for pods with supported node affinities")
+@pytest.mark.parametrize("select", [by_selector, by_affinity])
+def test_pod_selects_labels_that_a_new_node_may_have(select):
+    """By NodePool, zone, instance type, architecture and operating system; an unknown value fits nowhere."""
+    known = {labels.NODEPOOL: "default", ZONE: ZONES[0], TYPE: DEFAULT, ARCH: "arm64", OS: "linux"}
+    unknown = {**dict.fromkeys((*known, labels.CAPACITY_TYPE), "unknown"), "foo": "bar"}
+    good = [tiny(f"good-{n}", spec=select(key, value)) for n, (key, value) in enumerate(known.items())]
+    bad = [tiny(f"bad-{n}", spec=select(key, value)) for n, (key, value) in enumerate(unknown.items())]
+
+    plan = schedule(*good, *bad)
+
+    assert set(plan.results.pod_errors) == {pod.key for pod in bad}
+
+
+@pytest.mark.karpenter("provisioning", it="should provision nodes")
+@pytest.mark.karpenter("provisioning", it="Should provision nodes for multiple pods")
+@pytest.mark.parametrize(("count", "nodes"), [(1, 1), (100, 20)])
+def test_pods_fill_nodes_up_to_their_maximum_of_pods(count, nodes):
+    """The small type runs five pods."""
+    plan = schedule(*(tiny(f"p{n}") for n in range(count)))
+
+    assert not plan.results.pod_errors
+    assert [claim.offering.instance_type for claim in plan.results.new_claims] == [SMALL] * nodes
+
+
+@pytest.mark.karpenter("provisioning", it="should provision nodes for accelerators")
+@pytest.mark.karpenter(
+    "provisioning", it="should create a nodeclaim request restricting instance types based on pod resource requests"
+)
+@pytest.mark.parametrize(
+    ("resource", "name"), [(GPU_A, "gpu-vendor-instance-type"), (GPU_B, "gpu-vendor-b-instance-type")]
+)
+def test_pod_with_a_gpu_gets_the_type_that_has_it(resource, name):
+    """The NodeClaim lists no other type."""
+    plan = schedule(tiny("p", spec=requesting({resource: "1"}, **{resource: "1"})))
+
+    assert plan.node_of("p").instance_types == (name,)
+
+
+@pytest.mark.karpenter("provisioning", it="should provision multiple nodes when maxPods is set")
+def test_each_pod_gets_a_node_of_a_type_for_one_pod():
+    """The NodePool allows only that type."""
+    single = pool(requirements=[requirement(TYPE, "In", "single-pod-instance-type")])
+
+    plan = schedule(*(tiny(f"p{n}") for n in range(3)), node_pools=(single,))
+
+    assert [len(claim.pods) for claim in plan.results.new_claims] == [1, 1, 1]
+
+
+@pytest.mark.karpenter("provisioning", it="should ignore NodePools that are deleting")
+@pytest.mark.karpenter("provisioning", it="should mark pod as unschedulable if there are no valid nodepools")
+def test_deleting_nodepool_launches_nothing():
+    """Its pods are unschedulable."""
+    leaving = pool()
+    leaving = type(leaving).model_validate(
+        {**leaving.to_wire(), "metadata": {"name": "default", "uid": "u", "deletionTimestamp": stamp(NOW)}}
+    )
+
+    plan = schedule(tiny("p"), node_pools=(leaving,))
+
+    assert set(plan.results.pod_errors) == {"default/p"}
+
+
+THREE = (
+    fake_type("bigger", cpu=12, memory="6Gi"),
+    fake_type("right", cpu=11, memory="5Gi"),
+    fake_type("smaller", cpu=10, memory="4Gi"),
+)
+SIDECAR = {"cpu": "4.9", "memory": "2.9Gi", "sidecar": "yes"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "chosen"),
+    [
+        pytest.param(
+            requesting({"cpu": "6", "memory": "2Gi"}, init=({"cpu": "10", "memory": "4Gi"}, SIDECAR)),
+            "right",
+            marks=pytest.mark.karpenter(
+                "provisioning",
+                it=(
+                    "should schedule based on the max resource requests of containers and initContainers with sidecar "
+                    "containers when initcontainer comes first"
+                ),
+            ),
+        ),
+        pytest.param(
+            requesting({"cpu": "6", "memory": "2Gi"}, init=(SIDECAR, {"cpu": "5", "memory": "1Gi"})),
+            "right",
+            marks=pytest.mark.karpenter(
+                "provisioning",
+                it=(
+                    "should schedule based on the max resource requests of containers and initContainers with sidecar "
+                    "containers when sidecar container comes first and init container resources are smaller than "
+                    "container resources"
+                ),
+            ),
+        ),
+        pytest.param(
+            requesting({"cpu": "5", "memory": "1Gi"}, init=(SIDECAR, {"cpu": "6", "memory": "2Gi"})),
+            "right",
+            marks=pytest.mark.karpenter(
+                "provisioning",
+                it=(
+                    "should schedule based on the max resource requests of containers and initContainers with sidecar "
+                    "containers when sidecar container comes first and init container resources are bigger than "
+                    "container resources"
+                ),
+            ),
+        ),
+        pytest.param(
+            {
+                **requesting(
+                    {"cpu": "5", "memory": "1Gi"},
+                    init=({"cpu": "6", "memory": "2Gi"}, {"cpu": "4", "memory": "2Gi", "sidecar": "yes"}),
+                ),
+                "resources": {"requests": {"cpu": "9.9", "memory": "3.9Gi"}},
+            },
+            "smaller",
+            marks=pytest.mark.karpenter("provisioning", it="should schedule based on the pod level resources requests"),
+        ),
+    ],
+)
+def test_sidecars_and_pod_level_requests_decide_the_size(spec, chosen):
+    """A little less would fit on the next smaller type."""
+    plan = schedule(tiny("p", spec=spec), types=THREE)
+
+    assert plan.node_of("p").offering.instance_type == chosen
+
+
+# -- limits
+
+
+@pytest.mark.parametrize(
+    ("limits", "requests", "placed"),
+    [
+        pytest.param(
+            {"cpu": "2"},
+            {"cpu": "1.75"},
+            True,
+            marks=pytest.mark.karpenter("provisioning", it="should schedule if limits would be met"),
+        ),
+        pytest.param(
+            {"cpu": "2"},
+            {"cpu": "2.1"},
+            False,
+            marks=pytest.mark.karpenter("provisioning", it="should not schedule if limits would be exceeded"),
+        ),
+        pytest.param(
+            {"pods": "1"},
+            {GPU_A: "1"},
+            False,
+            marks=pytest.mark.karpenter("provisioning", it="should not schedule if limits would be exceeded (GPU)"),
+        ),
+    ],
+)
+def test_limits_count_the_capacity_of_new_nodes(limits, requests, placed):
+    """Overhead counts towards a limit, too."""
+    plan = schedule(tiny("p", spec=requesting(requests)), node_pools=(pool(limits=limits),))
+
+    assert (plan.node_of("p") is not None) is placed
+
+
+@pytest.mark.parametrize(
+    ("limits", "running", "pods", "placed"),
+    [
+        pytest.param(
+            {"cpu": "20"},
+            "100",
+            1,
+            0,
+            marks=pytest.mark.karpenter("provisioning", it="should not schedule when limits are exceeded"),
+        ),
+        pytest.param(
+            {"cpu": "2"},
+            "2",
+            1,
+            0,
+            marks=pytest.mark.karpenter(
+                "provisioning",
+                it="should not schedule to a nodepool after a scheduling round if limits would be exceeded",
+            ),
+        ),
+        pytest.param(
+            {"nodes": "2"},
+            "2",
+            2,
+            1,
+            marks=pytest.mark.karpenter("provisioning", it="should not schedule if limits would be exceeded (node)"),
+        ),
+    ],
+)
+def test_nodes_of_earlier_rounds_count_towards_limits(limits, running, pods, placed):
+    """One NodeClaim exists, which is full."""
+    full = {"cpu": running, "memory": "1Mi", "pods": "0"}
+    claim = a_launched_claim(status={"capacity": full, "allocatable": full})
+    apart = {
+        "affinity": {
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"topologyKey": labels.HOSTNAME, "labelSelector": {"matchLabels": {"app": "web"}}}
+                ]
+            }
+        }
+    }
+    waiting = [tiny(f"p{n}", spec={**requesting({"cpu": "1.5"}), **apart}) for n in range(pods)]
+
+    plan = schedule(*waiting, node_pools=(pool(limits=limits),), claims=(claim,))
+
+    assert len(plan.results.new_claims) == placed
+    assert len(plan.results.pod_errors) == pods - placed
+
+
+# -- DaemonSets
+
+
+def daemon(name="agent", *, spec=None, **requests):
+    """A DaemonSet that tolerates nothing."""
+    return a_daemon_set(
+        name, **{"tolerations": [], **requesting(requests or {"cpu": "2", "memory": "2Gi"}), **(spec or {})}
+    )
+
+
+MONITORED = {"labels": {"purpose": "monitoring"}}
+TAINT = {"key": "foo", "value": "bar", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("daemon_spec", "template", "chosen"),
+    [
+        pytest.param(
+            {},
+            {"startupTaints": [{"key": "foo.com/taint", "effect": "NoSchedule"}]},
+            DEFAULT,
+            marks=pytest.mark.karpenter("provisioning", it="should account for daemonsets (with startup taint)"),
+        ),
+        pytest.param(
+            {},
+            {"taints": [TAINT]},
+            SMALL,
+            marks=pytest.mark.karpenter("provisioning", it="should ignore daemonsets without matching tolerations"),
+        ),
+        pytest.param(
+            {"nodeSelector": {"node": "invalid"}},
+            {},
+            SMALL,
+            marks=pytest.mark.karpenter("provisioning", it="should ignore daemonsets with an invalid selector"),
+        ),
+        pytest.param(
+            required([requirement(TYPE, "In", "non-existent-instance-type")]),
+            {},
+            SMALL,
+            marks=pytest.mark.karpenter(
+                "provisioning", it="should ignore daemonsets when no instance types meet the daemonset requirements"
+            ),
+        ),
+        pytest.param(
+            {"nodeSelector": {"purpose": "monitoring"}},
+            MONITORED,
+            DEFAULT,
+            marks=pytest.mark.karpenter(
+                "provisioning",
+                it="should account for daemonsets with a custom label nodeSelector that matches the nodepool",
+            ),
+        ),
+        pytest.param(
+            required([requirement("foo", "NotIn", "bar")]),
+            {},
+            DEFAULT,
+            marks=pytest.mark.karpenter(
+                "provisioning", it="should account daemonsets with NotIn operator and unspecified key"
+            ),
+        ),
+        pytest.param(
+            required([requirement("foo", "In", "voo")], [requirement("foo", "In", "bar")]),
+            {"labels": {"foo": "bar"}},
+            DEFAULT,
+            marks=pytest.mark.karpenter(
+                "provisioning", it="should consider a daemonset schedulable with multiple node affinity terms"
+            ),
+        ),
+        pytest.param(
+            preferred((1, [requirement("node", "In", "invalid")])),
+            {},
+            DEFAULT,
+            marks=pytest.mark.karpenter(
+                "provisioning",
+                it="should consider a daemonset schedulable with an incompatible node affinity preference",
+            ),
+        ),
+        pytest.param(
+            {},
+            {"taints": [{"key": "test", "effect": "PreferNoSchedule"}]},
+            DEFAULT,
+            marks=pytest.mark.karpenter(
+                "provisioning", it="should consider a daemonset schedulable with a PreferNoSchedule taint"
+            ),
+        ),
+        pytest.param(
+            requesting({"cpu": "1", "memory": "1Gi"}, init=({"cpu": "3", "memory": "3Gi"},)),
+            {},
+            DEFAULT,
+            marks=pytest.mark.karpenter(
+                "provisioning",
+                it="should schedule based on the max resource requests of containers and initContainers",
+            ),
+        ),
+    ],
+)
+def test_daemon_set_that_runs_on_the_node_makes_it_larger(daemon_spec, template, chosen):
+    """With the DaemonSet's pod, the pod needs the type of 4 CPUs; without it, 2 CPUs are enough."""
+    pod = (
+        a_pod("p", spec={"tolerations": [{"operator": "Exists"}]})
+        if "taints" in template
+        else a_pod("p", cpu="900m", memory="900Mi")
+    )
+
+    plan = schedule(pod, node_pools=(pool(**template),), daemon_sets=(daemon(spec=daemon_spec),))
+
+    assert plan.node_of("p").offering.instance_type == chosen
+
+
+@pytest.mark.karpenter(
+    "provisioning", it="should be able to schedule pods if resource requests and limits are not defined"
+)
+def test_daemon_set_without_requests_needs_a_pod_of_its_node():
+    """The type runs five pods, one of them the DaemonSet's."""
+    plan = schedule(*(tiny(f"p{n}") for n in range(5)), daemon_sets=(a_daemon_set("agent", **requesting({})),))
+
+    assert sorted(len(claim.pods) for claim in plan.results.new_claims) in ([1, 4], [2, 3])
+
+
+def owned(daemon_set, **changes):
+    """A pending pod that the DaemonSet controls."""
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "name": daemon_set.metadata.name,
+        "uid": daemon_set.metadata.uid,
+        "controller": True,
+    }
+    return a_pod("daemon", metadata={"ownerReferences": [owner], "namespace": "kube-system"}, **changes)
+
+
+@pytest.mark.karpenter(
+    "provisioning", it="should account for overhead using daemonset pod spec instead of daemonset spec"
+)
+@pytest.mark.karpenter(
+    "provisioning", it="should remove daemonset node hostname affinity when considering daemonset schedulability"
+)
+@pytest.mark.parametrize(
+    ("daemon_spec", "pod_spec"),
+    [
+        ({}, {}),
+        (
+            required([requirement("foo", "In", "bar")]),
+            {
+                "affinity": {
+                    "nodeAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": {
+                            "nodeSelectorTerms": [{"matchFields": [requirement("metadata.name", "In", "node-name")]}]
+                        }
+                    }
+                }
+            },
+        ),
+    ],
+)
+def test_daemon_pod_states_the_requests_and_its_daemon_set_the_nodes(daemon_spec, pod_spec):
+    """A LimitRange lowered the requests of 4 CPUs, with which no type could run a pod beside it."""
+    agent = daemon(cpu="4", memory="4Gi", spec=daemon_spec)
+    running = owned(agent, cpu="2", memory="2Gi", spec=pod_spec)
+
+    plan = schedule(
+        a_pod("p", spec={"nodeSelector": {"foo": "bar"}}),
+        running,
+        node_pools=(pool(labels={"foo": "bar"}),),
+        daemon_sets=(agent,),
+    )
+
+    assert plan.node_of("p").offering.instance_type == DEFAULT
+
+
+def listening(port, requests):
+    """A spec whose container uses a host port."""
+    spec = requesting(requests)
+    spec["containers"][0]["ports"] = [{"containerPort": port, "hostPort": port}]
+    return spec
+
+
+@pytest.mark.karpenter("provisioning", it="should account for daemonset hostports")
+def test_host_port_of_a_daemon_set_is_taken_on_each_node():
+    """A pod with that port has no place."""
+    one = {"cpu": "1", "memory": "1Gi"}
+    agent = a_daemon_set("agent", **listening(8080, one))
+
+    plan = schedule(tiny("p", spec=listening(8080, one)), tiny("q", spec=listening(8081, one)), daemon_sets=(agent,))
+
+    assert set(plan.results.pod_errors) == {"default/p"}
+
+
+@pytest.mark.karpenter(
+    "provisioning", it="should not account for daemonset hostports when daemonset would not schedule on selected node"
+)
+@pytest.mark.karpenter("provisioning", it="should filter out daemonsets based on instance type requirements")
+def test_daemon_set_of_other_types_takes_neither_ports_nor_resources():
+    """The pod selects small types; the DaemonSet with its port runs on large ones."""
+    large = daemon("large", spec={**listening(8080, {"cpu": "10"}), **required([requirement(SIZE, "In", "large")])})
+    small = daemon("small", spec={**listening(8081, {"cpu": "2"}), **required([requirement(SIZE, "In", "small")])})
+    spec = {**listening(8080, {"cpu": "1", "memory": "1Gi"}), **required([requirement(SIZE, "In", "small")])}
+
+    plan = schedule(tiny("p", spec=spec), daemon_sets=(large, small))
+
+    assert plan.node_of("p").offering.instance_type == DEFAULT
+
+
+@pytest.mark.karpenter("provisioning", it="should create a nodeclaim with resource requests with daemon overhead")
+@pytest.mark.karpenter(
+    "provisioning", it="should not double-count daemon overhead when multiple pods are scheduled to the same nodeclaim"
+)
+@pytest.mark.parametrize("count", [1, 2])
+def test_requests_of_a_nodeclaim_contain_each_daemon_once(count):
+    """However many pods it has."""
+    plan = schedule(
+        *(a_pod(f"p{n}", cpu="1", memory="1Mi") for n in range(count)),
+        daemon_sets=(daemon(cpu="1", memory="1Mi"),),
+    )
+
+    (claim,) = plan.results.new_claims
+    assert claim.requests == {"cpu": (count + 1) * 1000, "memory": (count + 1) * 2**20, "pods": count + 1}
+
+
+# -- NodeClaims
+
+
+@pytest.mark.parametrize(
+    ("wanted", "types"),
+    [
+        pytest.param(
+            [],
+            {t.name for t in FAKE_TYPES},
+            marks=pytest.mark.karpenter(
+                "provisioning", it="should create a nodeclaim request with expected requirements"
+            ),
+        ),
+        pytest.param(
+            [
+                requirement("custom-requirement-key", "In", "value"),
+                requirement("custom-requirement-key2", "In", "value"),
+            ],
+            {t.name for t in FAKE_TYPES},
+            marks=pytest.mark.karpenter(
+                "provisioning", it="should create a nodeclaim request with additional expected requirements"
+            ),
+        ),
+        pytest.param(
+            [requirement(ARCH, "In", "arm64")],
+            {"arm-instance-type"},
+            marks=pytest.mark.karpenter(
+                "provisioning", it="should create a nodeclaim request restricting instance types on architecture"
+            ),
+        ),
+        pytest.param(
+            [requirement(OS, "In", "ios")],
+            {"arm-instance-type"},
+            marks=pytest.mark.karpenter(
+                "provisioning", it="should create a nodeclaim request restricting instance types on operating system"
+            ),
+        ),
+    ],
+)
+def test_nodeclaim_requires_what_its_nodepool_requires(wanted, types):
+    """It lists the instance types that meet that."""
+    plan = schedule(tiny("p"), node_pools=(pool(requirements=wanted),))
+
+    claim = plan.node_of("p")
+    found = {r.key: r.values for r in claim.requirements}
+    assert set(claim.instance_types) == types
+    assert claim.node_pool == "default"
+    assert {r["key"]: tuple(r["values"]) for r in wanted}.items() <= found.items()
+
+
+# -- preferences
+
+
+@pytest.mark.parametrize(
+    ("spec", "template", "zone"),
+    [
+        pytest.param(
+            required([requirement(ZONE, "In", "invalid")]),
+            {"requirements": [requirement(ZONE, "In", ZONES[0])]},
+            None,
+            marks=pytest.mark.karpenter("provisioning", it="should not relax the final term"),
+        ),
+        pytest.param(
+            required(*([requirement(ZONE, "In", z)] for z in ("invalid", "invalid", ZONES[0], ZONES[1]))),
+            {},
+            ZONES[0],
+            marks=pytest.mark.karpenter("provisioning", it="should relax multiple terms"),
+        ),
+        pytest.param(
+            preferred((1, [requirement(ZONE, "In", "invalid")]), (1, [requirement(TYPE, "In", "invalid")])),
+            {"requirements": [requirement(ZONE, "In", ZONES[2])]},
+            ZONES[2],
+            marks=pytest.mark.karpenter("provisioning", it="should relax all node affinity terms"),
+        ),
+        pytest.param(
+            preferred((1, [requirement(ZONE, "In", "invalid")]), (1, [requirement(TYPE, "In", "invalid")])),
+            {
+                "requirements": [requirement(ZONE, "In", ZONES[2])],
+                "taints": [{"key": "foo", "value": "bar", "effect": "PreferNoSchedule"}],
+            },
+            ZONES[2],
+            marks=pytest.mark.karpenter(
+                "provisioning", it="should tolerate PreferNoSchedule taint only after trying to relax Affinity terms"
+            ),
+        ),
+        pytest.param(
+            preferred(
+                (100, [requirement(TYPE, "In", ZONES[2])]),
+                (50, [requirement(ZONE, "In", ZONES[1])]),
+                (1, [requirement(ZONE, "In", ZONES[0])]),
+            ),
+            {"requirements": [requirement(ZONE, "In", *ZONES[:2])]},
+            ZONES[1],
+            marks=pytest.mark.karpenter("provisioning", it="should relax to use lighter weights"),
+        ),
+    ],
+)
+def test_preferences_and_alternatives_are_tried_in_order(spec, template, zone):
+    """None: the pod has no place, because its only term stays required."""
+    plan = schedule(tiny("p", spec=spec), node_pools=(pool(**template),))
+
+    assert (plan.label_of("p", ZONE) if plan.node_of("p") else None) == zone
+
+
+@pytest.mark.karpenter("provisioning", it="should ignore node preferredDuringSchedulingIgnoredDuringExecution affinity")
+@pytest.mark.parametrize("key", [ZONE, labels.HOSTNAME])
+def test_preference_that_no_node_meets_costs_no_node(key):
+    """The pod joins the other one."""
+    plan = schedule(a_pod("a", cpu="2"), a_pod("b", cpu="1", spec=preferred((1, [requirement(key, "In", "value-1")]))))
+
+    assert plan.node_of("a") is plan.node_of("b")
+
+
+IGNORE = Options(preferences=PreferencePolicy.IGNORE)
+
+
+def weighted(kind, key, app):
+    """A spec with one preferred term for or against an app's pods."""
+    term = {"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}}
+    return {
+        "affinity": {
+            kind: {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}
+        }
+    }
+
+
+def spread_anyway(key):
+    """A spec with a spread that may be violated."""
+    selector = {"matchLabels": {"app": "web"}}
+    return {
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
+        ]
+    }
+
+
+@pytest.mark.karpenter("provisioning", it="should ignore topologySpreadConstraint preferences")
+@pytest.mark.karpenter("provisioning", it="should ignore pod anti-affinity preferences")
+@pytest.mark.parametrize("key", [ZONE, labels.HOSTNAME])
+@pytest.mark.parametrize("kind", ["spread", "anti-affinity"])
+def test_ignored_preferences_spread_no_pods(kind, key):
+    """With the policy Ignore five pods share a node; with Respect they do not.
+
+    Anti-affinity over zones is given up at once: the first pod's node may still be in any zone.
+    """
+    spec = spread_anyway(key) if kind == "spread" else weighted("podAntiAffinity", key, "web")
+    pods = [tiny(f"p{n}", spec=spec) for n in range(5)]
+
+    assert len(schedule(*pods, options=IGNORE).results.new_claims) == 1
+    respected = schedule(*pods).results.new_claims
+    assert len(respected) == (1 if (kind, key) == ("anti-affinity", ZONE) else 5 if key == labels.HOSTNAME else 3)
+
+
+@pytest.mark.karpenter("provisioning", it="should ignore node affinity preferences")
+@pytest.mark.karpenter("provisioning", it="should ignore pod affinity preferences")
+@pytest.mark.parametrize(
+    "wish",
+    [preferred((1, [requirement(ZONE, "In", ZONES[1])])), weighted("podAffinity", ZONE, "bar")],
+    ids=["node affinity", "pod affinity"],
+)
+def test_ignored_affinity_lets_a_pod_join_the_cheapest_plan(wish):
+    """Zone 1 has space on its node; the nodes of zone 2, which the pod prefers, are full."""
+    first = a_pod("first", cpu="2", spec=by_selector(ZONE, ZONES[0]))
+    others = [
+        a_pod(f"other{n}", cpu="3", spec=by_selector(ZONE, ZONES[1]), metadata={"labels": {"app": "bar"}})
+        for n in range(2)
+    ]
+    wishing = a_pod("p", cpu="1", spec=wish)
+
+    ignored, respected = schedule(first, *others, wishing, options=IGNORE), schedule(first, *others, wishing)
+
+    assert ignored.node_of("p") is ignored.node_of("first")
+    assert respected.label_of("p", ZONE) == ZONES[1]
+
+
+# -- several NodePools
+
+
+@pytest.mark.parametrize(
+    ("selector", "chosen"),
+    [
+        pytest.param(
+            {labels.NODEPOOL: "light"},
+            "light",
+            marks=[
+                pytest.mark.karpenter("provisioning", it="should schedule to an explicitly selected NodePool"),
+                pytest.mark.karpenter(
+                    "provisioning",
+                    it="should schedule to explicitly selected nodepool even if other nodePools are higher priority",
+                ),
+            ],
+        ),
+        pytest.param(
+            {"foo": "bar"},
+            "light",
+            marks=pytest.mark.karpenter("provisioning", it="should schedule to a NodePool by labels"),
+        ),
+        pytest.param(
+            {},
+            "heavy",
+            marks=pytest.mark.karpenter(
+                "provisioning", it="should schedule to the nodepool with the highest priority always"
+            ),
+        ),
+    ],
+)
+def test_selector_of_a_pod_comes_before_the_weight_of_nodepools(selector, chosen):
+    """The heaviest NodePool gets all others."""
+    pools = (pool("heavy", weight=100), pool("light", labels={"foo": "bar"}), pool("middle", weight=20))
+
+    plan = schedule(*(tiny(f"p{n}", spec={"nodeSelector": selector}) for n in range(3)), node_pools=pools)
+
+    assert {claim.node_pool for claim in plan.results.new_claims} == {chosen}
+    assert not plan.results.pod_errors
+
+
+@pytest.mark.karpenter(
+    "provisioning", it="should not match NodePool with PreferNoSchedule taint when other NodePool match"
+)
+def test_nodepool_with_a_preferred_taint_is_chosen_last():
+    """The other NodePool has none."""
+    tainted = pool("a-tainted", taints=[{"key": "foo", "value": "bar", "effect": "PreferNoSchedule"}])
+
+    plan = schedule(tiny("p"), node_pools=(tainted, pool("plain")))
+
+    assert plan.node_of("p").node_pool == "plain"
+
+
+@pytest.mark.parametrize(
+    ("pools", "chosen"),
+    [
+        pytest.param(
+            (pool("static", replicas=2),),
+            None,
+            marks=pytest.mark.karpenter("provisioning", it="should not create NodeClaims for StaticNodePool"),
+        ),
+        pytest.param(
+            (pool("dynamic"), pool("static", replicas=1)),
+            "dynamic",
+            marks=pytest.mark.karpenter(
+                "provisioning",
+                it="should still provision dynamic NodeClaims when there are both Static and Dynamic NodePools",
+            ),
+        ),
+    ],
+)
+def test_static_nodepool_gets_no_node_for_a_pending_pod(pools, chosen):
+    """Its nodes come from its replicas."""
+    claim = schedule(tiny("p"), node_pools=pools).node_of("p")
+
+    assert (claim.node_pool if claim else None) == chosen
+
+
+# -- minValues
+
+TWO = tuple(
+    fake_type(f"instance-type-{n}", arch="arm64", os=("linux",), offerings=((ZONES[n - 1], labels.SPOT),), price=0.52)
+    for n in (1, 2)
+)
+NAMES = requirement(TYPE, "In", "instance-type-1", "instance-type-2", "instance-type-3")
+BEST_EFFORT = Options(min_values=MinValuesPolicy.BEST_EFFORT)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "options", "relaxed"),
+    [
+        pytest.param(
+            [{**NAMES, "minValues": 3}, requirement(ZONE, "In", *ZONES, minValues=3)],
+            BEST_EFFORT,
+            True,
+            marks=pytest.mark.karpenter("provisioning", it="should schedule when minValues requirement is not met"),
+        ),
+        pytest.param(
+            [{**NAMES, "minValues": 3}],
+            Options(),
+            None,
+            marks=pytest.mark.karpenter("provisioning", it="should not schedule when minValues requirement is not met"),
+        ),
+        pytest.param(
+            [{**NAMES, "minValues": 3}],
+            BEST_EFFORT,
+            True,
+            marks=pytest.mark.karpenter(
+                "provisioning", it="should schedule even when minValues requirement is not met"
+            ),
+        ),
+        pytest.param(
+            [{**NAMES, "minValues": 2}],
+            BEST_EFFORT,
+            False,
+        ),
+        pytest.param(
+            [requirement(ZONE, "In", *ZONES, minValues=3)],
+            Options(),
+            None,
+            marks=pytest.mark.karpenter(
+                "provisioning", it="should not schedule when zone minValues requirement is not met"
+            ),
+        ),
+        pytest.param(
+            [requirement(ZONE, "In", *ZONES, minValues=3)],
+            BEST_EFFORT,
+            True,
+            marks=pytest.mark.karpenter(
+                "provisioning", it="should schedule even when zone minValues requirement is not met"
+            ),
+        ),
+    ],
+)
+def test_min_values_of_types_and_zones_are_strict_or_relaxed(wanted, options, relaxed):
+    """Two types exist, each in a zone of its own. None: the pod has no place."""
+    pod = a_pod("p", cpu="0.9", memory="0.9Gi")
+
+    claim = schedule(pod, types=TWO, node_pools=(pool(requirements=wanted),), options=options).node_of("p")
+
+    assert (claim.min_values_relaxed if claim else None) == relaxed
+    if claim:
+        assert {r.min_values for r in claim.requirements if r.key in {each["key"] for each in wanted}} == {2}
+
+
+@pytest.mark.karpenter("provisioning", it="should relax minValues before falling back to other nodepools")
+@pytest.mark.karpenter("provisioning", it="should choose nodepool with higher weight when relaxing minValues")
+@pytest.mark.parametrize("other", [NAMES, {**NAMES, "minValues": 3}])
+def test_min_values_are_relaxed_before_a_lighter_nodepool_is_used(other):
+    """The lighter NodePool may have minValues or none."""
+    pools = (
+        pool("heavy", weight=100, requirements=[{**NAMES, "minValues": 3}]),
+        pool("light", weight=10, requirements=[other]),
+    )
+
+    claim = schedule(a_pod("p", cpu="0.9"), types=TWO, node_pools=pools, options=BEST_EFFORT).node_of("p")
+
+    assert (claim.node_pool, claim.min_values_relaxed) == ("heavy", True)
+
+
+@pytest.mark.karpenter("provisioning", it="should label nodes with labels in the kubernetes domains")
+@pytest.mark.karpenter("provisioning", it="should label nodes with labels in the subdomain from kubernetes domains")
+@pytest.mark.parametrize(
+    "key", [f"{sub}{domain}/test" for sub in ("", "subdomain.") for domain in ("kubernetes.io", "k8s.io")]
+)
+def test_nodepool_may_set_labels_of_kubernetes_domains(key):
+    """The pod selects it, and the NodeClaim has it."""
+    pod = tiny("p", spec=required([requirement(key, "In", "test-value")]))
+
+    plan = schedule(pod, node_pools=(pool(labels={key: "test-value"}),))
+
+    assert plan.manifest_of("p")["metadata"]["labels"][key] == "test-value"
+
+
+@pytest.mark.karpenter("provisioning", it="should not label nodes with well-known labels from requirements")
+@pytest.mark.karpenter("provisioning", it="should create a nodeclaim request propagating the nodeClass reference")
+@pytest.mark.karpenter(
+    "provisioning",
+    it=(
+        "should expect nodeclaim terminationGracePeriod to be the nil when the nodepool terminationGracePeriod and global "
+        "terminationGracePeriod is not set"
+    ),
+)
+def test_nodeclaim_has_what_its_nodepool_states_and_no_more():
+    """A custom requirement gives a label, a well-known one does not; an unset period stays unset."""
+    wanted = [requirement("foo", "In", "bar"), requirement(labels.WINDOWS_BUILD, "NotIn", "test-value")]
+
+    manifest = schedule(tiny("p"), node_pools=(pool(requirements=wanted),)).manifest_of("p")
+
+    assert manifest["metadata"]["labels"]["foo"] == "bar"
+    assert labels.WINDOWS_BUILD not in manifest["metadata"]["labels"]
+    assert manifest["spec"]["nodeClassRef"] == CLASS_REF
+    assert "terminationGracePeriod" not in manifest["spec"]
+
+
+@pytest.mark.karpenter(
+    "provisioning", it="should schedule all pods on one inflight node when node is in deleting state"
+)
+def test_pods_of_a_deleting_node_share_the_new_node_with_pending_pods():
+    """The deleting node takes none of them."""
+    node, claim = a_node(deleting=NOW), a_running_claim(deleting=NOW)
+    owner = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r"}]}
+    running = [a_pod(f"old{n}", cpu="100m", memory="1Mi", node="node-default-1", metadata=owner) for n in range(3)]
+
+    plan = schedule(*running, tiny("p"), tiny("q"), nodes=(node,), claims=(claim,))
+
+    assert [len(new.pods) for new in plan.results.new_claims] == [5]
+    assert plan.results.existing == {}
+
+
+# -- volumes
+
+ZONAL = a_storage_class(zones=ZONES[1:])
+LOCAL = {"spec": {"local": {"path": "/d"}, "csi": None}}
+HOST_PATH = {"spec": {"hostPath": {"path": "/d"}, "csi": None}}
+
+
+def with_claim(name, claim):
+    """A pod with a PersistentVolumeClaim."""
+    return tiny(name, spec={"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]})
+
+
+def with_ephemeral(name):
+    """A pod with a generic ephemeral volume, whose claim is `<pod>-data`."""
+    template = {"spec": {"storageClassName": "gp3"}}
+    return tiny(name, spec={"volumes": [{"name": "data", "ephemeral": {"volumeClaimTemplate": template}}]})
+
+
+def within(pod, *zones):
+    """The pod with a required node affinity for these zones."""
+    affinity = msgspec.convert(required([requirement(ZONE, "In", *zones)]), type(pod.spec)).affinity
+    return replace(pod, spec=replace(pod.spec, affinity=affinity))
+
+
+@pytest.mark.parametrize("ephemeral", [False, True])
+@pytest.mark.parametrize(
+    ("bound", "zones", "expected"),
+    [
+        pytest.param(
+            False,
+            (ZONES[0], ZONES[2]),
+            ZONES[2],
+            marks=[
+                pytest.mark.karpenter(
+                    "provisioning", it="should schedule to storage class zones if volume does not exist"
+                ),
+                pytest.mark.karpenter(
+                    "provisioning",
+                    it="should schedule to storage class zones if volume does not exist (ephemeral volume)",
+                ),
+            ],
+        ),
+        pytest.param(
+            False,
+            (ZONES[0],),
+            None,
+            marks=[
+                pytest.mark.karpenter("provisioning", it="should not schedule if storage class zones are incompatible"),
+                pytest.mark.karpenter(
+                    "provisioning", it="should not schedule if storage class zones are incompatible (ephemeral volume)"
+                ),
+            ],
+        ),
+        pytest.param(
+            True,
+            ZONES,
+            ZONES[2],
+            marks=[
+                pytest.mark.karpenter("provisioning", it="should schedule to volume zones if volume already bound"),
+                pytest.mark.karpenter(
+                    "provisioning", it="should schedule to volume zones if volume already bound (ephemeral volume)"
+                ),
+            ],
+        ),
+        pytest.param(
+            True,
+            (ZONES[0],),
+            None,
+            marks=[
+                pytest.mark.karpenter("provisioning", it="should not schedule if volume zones are incompatible"),
+                pytest.mark.karpenter(
+                    "provisioning", it="should not schedule if volume zones are incompatible (ephemeral volume)"
+                ),
+            ],
+        ),
+    ],
+)
+def test_volume_and_pod_must_share_a_zone(ephemeral, bound, zones, expected):
+    """A bound volume is in zone 3; the StorageClass creates volumes in zones 2 and 3. None: the pod has no place."""
+    name = "p-data" if ephemeral else "data"
+    owner = {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "uid-p", "controller": True}]}
+    claim = a_volume_claim(name, volume="pv" if bound else "", metadata=owner if ephemeral else {})
+    pod = within(with_ephemeral("p") if ephemeral else with_claim("p", name), *zones)
+
+    plan = schedule(
+        pod,
+        persistent_volume_claims=(claim,),
+        persistent_volumes=(a_volume("pv", {ZONE: (ZONES[2],)}),),
+        storage_classes=(ZONAL,),
+    )
+
+    assert (plan.label_of("p", ZONE) if plan.node_of("p") else None) == expected
+
+
+@pytest.mark.karpenter("provisioning", it="should schedule with an empty storage class if the pvc is bound")
+@pytest.mark.karpenter("provisioning", it="should schedule with a missing storage class if the pvc is bound")
+@pytest.mark.parametrize("storage_class", ["", "missing-storage-class"])
+def test_bound_claim_needs_no_storage_class(storage_class):
+    """Its volume exists."""
+    claim = a_volume_claim("data", volume="pv", storage_class=storage_class)
+
+    plan = schedule(with_claim("p", "data"), persistent_volume_claims=(claim,), persistent_volumes=(a_volume("pv"),))
+
+    assert plan.node_of("p") is not None
+
+
+@pytest.mark.karpenter(
+    "provisioning", it="should schedule valid pods when a pod with an invalid pvc is encountered (pvc)"
+)
+@pytest.mark.karpenter(
+    "provisioning", it="should schedule valid pods when a pod with an invalid pvc is encountered (storage class)"
+)
+@pytest.mark.karpenter(
+    "provisioning", it="should schedule valid pods when a pod with an invalid pvc is encountered (volume name)"
+)
+@pytest.mark.parametrize(
+    "claims",
+    [
+        (),
+        (a_volume_claim("data", storage_class="invalid-storage-class"),),
+        (a_volume_claim("data", spec={"volumeName": "invalid-volume-name"}),),
+    ],
+    ids=["claim", "StorageClass", "volume"],
+)
+def test_pod_with_an_invalid_volume_affects_no_other(claims):
+    """Only that pod has no place."""
+    plan = schedule(with_claim("bad", "data"), tiny("good"), persistent_volume_claims=claims)
+
+    assert plan.node_of("good") is not None
+    assert set(plan.results.pod_errors) == {"default/bad"}
+
+
+@pytest.mark.parametrize("ephemeral", [False, True])
+@pytest.mark.parametrize(
+    ("source", "placed"),
+    [
+        pytest.param(LOCAL, True, marks=pytest.mark.karpenter("provisioning", it="when using local volumes")),
+        pytest.param(HOST_PATH, True, marks=pytest.mark.karpenter("provisioning", it="when using hostpath volumes")),
+        pytest.param(
+            {},
+            False,
+            marks=pytest.mark.karpenter(
+                "provisioning", it="should not ignore hostname affinity when using non-local path volumes"
+            ),
+        ),
+    ],
+)
+@pytest.mark.karpenter(
+    "provisioning", it="should ignore hostname affinity scheduling when using local path volumes (ephemeral volume)"
+)
+def test_only_local_volumes_let_their_pod_leave_the_host(source, placed, ephemeral):
+    """A CSI volume that is tied to a host cannot be attached to a new node."""
+    name = "p-data" if ephemeral else "data"
+    owner = {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "uid-p", "controller": True}]}
+    claim = a_volume_claim(name, volume="pv", metadata=owner if ephemeral else {})
+    volume = a_volume("pv", {labels.HOSTNAME: ("some-node",)}, **source)
+    pod = with_ephemeral("p") if ephemeral else with_claim("p", "data")
+
+    plan = schedule(pod, persistent_volume_claims=(claim,), persistent_volumes=(volume,), storage_classes=(ZONAL,))
+
+    assert (plan.node_of("p") is not None) is placed
+
+
+@pytest.mark.karpenter("provisioning", it="should not relax an added volume topology zone node-selector away")
+def test_each_alternative_of_a_pod_keeps_the_zone_of_its_volume():
+    """The first alternative is impossible, the second says nothing of zones."""
+    claim = a_volume_claim("data", volume="pv")
+    terms = required(
+        [requirement("example.com/label", "In", "unsupported")],
+        [requirement(labels.CAPACITY_TYPE, "In", labels.ON_DEMAND)],
+    )
+    pod = tiny("p", spec={"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}], **terms})
+
+    plan = schedule(pod, persistent_volume_claims=(claim,), persistent_volumes=(a_volume("pv", {ZONE: (ZONES[2],)}),))
+
+    assert plan.label_of("p", ZONE) == ZONES[2]
