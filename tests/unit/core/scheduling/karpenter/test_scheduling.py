@@ -1,0 +1,1075 @@
+"""Karpenter's scheduling suite, on its fake cloud's instance types."""
+
+from __future__ import annotations
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.scheduling.results import Options
+from tests.helpers.builders import (
+    a_claim,
+    a_daemon_set,
+    a_node,
+    a_node_class,
+    a_pod,
+    merge,
+    provider_id_of,
+)
+from tests.helpers.karpenter_suite import (
+    FAKE_TYPES,
+    INTEGER,
+    OPTIONAL,
+    SIZE,
+    ZONES,
+    fake_type,
+    pool,
+    preferred,
+    requesting,
+    required,
+    requirement,
+    schedule,
+    tiny,
+)
+
+TYPE, ZONE, ARCH, OS, HOST = labels.INSTANCE_TYPE, labels.ZONE, labels.ARCH, labels.OS, labels.HOSTNAME
+SMALL, DEFAULT, ARM = "small-instance-type", "default-instance-type", "arm-instance-type"
+KEY = "test-key"
+LABELLED = {"labels": {KEY: "test-value"}}
+REQUIRING = {"requirements": [requirement(KEY, "In", "test-value")]}
+IN_ZONE_1 = {"requirements": [requirement(ZONE, "In", ZONES[0])]}
+
+
+def selecting(**selector):
+    """A spec with this node selector; underscores are not replaced."""
+    return {"nodeSelector": selector}
+
+
+def needing(key, operator, *values):
+    """A spec with one required expression."""
+    return required([requirement(key, operator, *values)])
+
+
+def both(*specs):
+    """All these specs."""
+    merged = {}
+    for spec in specs:
+        merged = merge(merged, spec)
+    return merged
+
+
+@pytest.mark.parametrize(
+    ("template", "spec", "expected"),
+    [
+        pytest.param(
+            LABELLED,
+            {},
+            {KEY: "test-value"},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should schedule unconstrained pods that don't have matching node selectors",
+            ),
+        ),
+        pytest.param(
+            LABELLED,
+            selecting(**{KEY: "different-value"}),
+            None,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should not schedule pods that have conflicting node selectors"
+            ),
+        ),
+        pytest.param(
+            {},
+            selecting(**{KEY: "test-value"}),
+            None,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should not schedule pods that have node selectors with undefined key"
+            ),
+        ),
+        pytest.param(
+            LABELLED,
+            needing(KEY, "In", "test-value", "another-value"),
+            {KEY: "test-value"},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should schedule pods that have matching requirements"
+            ),
+        ),
+        pytest.param(
+            LABELLED,
+            needing(KEY, "In", "another-value"),
+            None,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should not schedule pods that have conflicting requirements"
+            ),
+        ),
+        pytest.param(
+            {"requirements": [requirement(ZONE, "In", ZONES[1])]},
+            {},
+            {ZONE: ZONES[1]},
+            marks=pytest.mark.karpenter("provisioning/scheduling", it="should use NodePool constraints"),
+        ),
+        pytest.param(
+            {},
+            selecting(**{HOST: "red-node"}),
+            None,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should not schedule nodes with a hostname selector"
+            ),
+        ),
+        pytest.param(
+            IN_ZONE_1,
+            selecting(**{ZONE: "unknown"}),
+            None,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should not schedule the pod if nodeselector unknown"
+            ),
+        ),
+        pytest.param(
+            IN_ZONE_1,
+            selecting(**{ZONE: ZONES[1]}),
+            None,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should not schedule if node selector outside of NodePool constraints"
+            ),
+        ),
+        pytest.param(
+            {},
+            needing(ZONE, "In", ZONES[2]),
+            {ZONE: ZONES[2]},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should schedule compatible requirements with Operator=In"
+            ),
+        ),
+        pytest.param(
+            {"requirements": [requirement(INTEGER, "Gt", "8")]},
+            {},
+            {TYPE: ARM},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should schedule compatible requirements with Operator=Gt"
+            ),
+        ),
+        pytest.param(
+            {"requirements": [requirement(INTEGER, "Lt", "4")]},
+            {},
+            {TYPE: SMALL},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should schedule compatible requirements with Operator=Lt"
+            ),
+        ),
+        pytest.param(
+            {"requirements": [requirement(INTEGER, "Gte", "16")]},
+            {},
+            {TYPE: ARM},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should schedule compatible requirements with Operator=Gte"
+            ),
+        ),
+        pytest.param(
+            {"requirements": [requirement(INTEGER, "Lte", "2")]},
+            {},
+            {TYPE: SMALL},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should schedule compatible requirements with Operator=Lte"
+            ),
+        ),
+        pytest.param(
+            {},
+            needing(ZONE, "In", "unknown"),
+            None,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should not schedule incompatible preferences and requirements with Operator=In",
+            ),
+        ),
+        pytest.param(
+            {},
+            needing(ZONE, "NotIn", ZONES[0], ZONES[1], "unknown"),
+            {ZONE: ZONES[2]},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should schedule compatible requirements with Operator=NotIn"
+            ),
+        ),
+        pytest.param(
+            {},
+            needing(ZONE, "NotIn", *ZONES, "unknown"),
+            None,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should not schedule incompatible preferences and requirements with Operator=NotIn",
+            ),
+        ),
+        pytest.param(
+            {},
+            both(
+                needing(ZONE, "In", *ZONES, "unknown"), preferred((1, [requirement(ZONE, "In", ZONES[1], "unknown")]))
+            ),
+            {ZONE: ZONES[1]},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should schedule compatible preferences and requirements with Operator=In",
+            ),
+        ),
+        pytest.param(
+            {},
+            both(needing(ZONE, "In", *ZONES, "unknown"), preferred((1, [requirement(ZONE, "In", "unknown")]))),
+            {},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should schedule incompatible preferences and requirements with Operator=In",
+            ),
+        ),
+        pytest.param(
+            {},
+            both(
+                needing(ZONE, "In", *ZONES, "unknown"),
+                preferred((1, [requirement(ZONE, "NotIn", ZONES[0], ZONES[2])])),
+            ),
+            {ZONE: ZONES[1]},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should schedule compatible preferences and requirements with Operator=NotIn",
+            ),
+        ),
+        pytest.param(
+            {},
+            both(needing(ZONE, "In", *ZONES, "unknown"), preferred((1, [requirement(ZONE, "NotIn", *ZONES)]))),
+            {},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should schedule incompatible preferences and requirements with Operator=NotIn",
+            ),
+        ),
+        pytest.param(
+            {},
+            both(
+                selecting(**{ZONE: ZONES[2]}),
+                needing(ZONE, "In", *ZONES),
+                preferred((1, [requirement(ZONE, "In", *ZONES)])),
+            ),
+            {ZONE: ZONES[2]},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should schedule compatible node selectors, preferences and requirements",
+            ),
+        ),
+        pytest.param(
+            {},
+            both(
+                selecting(**{ZONE: ZONES[2], TYPE: ARM}),
+                required([requirement(ZONE, "In", ZONES[0], ZONES[2]), requirement(TYPE, "In", DEFAULT, ARM)]),
+                preferred((1, [requirement(ZONE, "NotIn", "unknown"), requirement(TYPE, "NotIn", "unknown")])),
+            ),
+            {ZONE: ZONES[2], TYPE: ARM},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should combine multidimensional node selectors, preferences and requirements",
+            ),
+        ),
+        *(
+            pytest.param(
+                {},
+                selecting(**{key: value}),
+                {key: value},
+                marks=pytest.mark.karpenter(
+                    "provisioning/scheduling",
+                    it="should schedule pods that have node selectors with label in wellknown label list",
+                ),
+            )
+            for key, value in ((ZONE, ZONES[0]), (TYPE, DEFAULT), (labels.CAPACITY_TYPE, labels.SPOT))
+        ),
+        pytest.param(
+            {},
+            needing(KEY, "In", "test-value"),
+            None,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should not schedule pods that have node selectors with In operator and undefined key",
+            ),
+        ),
+        pytest.param(
+            {},
+            needing(KEY, "NotIn", "test-value"),
+            {},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should schedule pods that have node selectors with NotIn operator and undefined key",
+            ),
+        ),
+        pytest.param(
+            {},
+            needing(KEY, "Exists"),
+            None,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should not schedule pods that have node selectors with Exists operator and undefined key",
+            ),
+        ),
+        pytest.param(
+            {},
+            needing(KEY, "DoesNotExist"),
+            {},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should schedule pods that with DoesNotExists operator and undefined key"
+            ),
+        ),
+        pytest.param(
+            REQUIRING,
+            needing(KEY, "In", "test-value"),
+            {KEY: "test-value"},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should schedule pods that have node selectors with matching value and In operator",
+            ),
+        ),
+        pytest.param(
+            REQUIRING,
+            needing(KEY, "NotIn", "test-value"),
+            None,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should not schedule pods that have node selectors with matching value and NotIn operator",
+            ),
+        ),
+        pytest.param(
+            REQUIRING,
+            needing(KEY, "Exists"),
+            {KEY: "test-value"},
+            marks=[
+                pytest.mark.karpenter(
+                    "provisioning/scheduling", it="should schedule the pod with Exists operator and defined key"
+                ),
+                pytest.mark.karpenter(
+                    "provisioning/scheduling", it="Exists operator should not overwrite the existing value"
+                ),
+            ],
+        ),
+        pytest.param(
+            REQUIRING,
+            needing(KEY, "DoesNotExist"),
+            None,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should not schedule the pod with DoesNotExists operator and defined key",
+            ),
+        ),
+        pytest.param(
+            REQUIRING,
+            needing(KEY, "In", "another-value"),
+            None,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should not schedule pods that have node selectors with different value and In operator",
+            ),
+        ),
+        pytest.param(
+            REQUIRING,
+            needing(KEY, "NotIn", "another-value"),
+            {KEY: "test-value"},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should schedule pods that have node selectors with different value and NotIn operator",
+            ),
+        ),
+        pytest.param(
+            {"requirements": [requirement(ZONE, "In", ZONES[0]), requirement(TYPE, "In", DEFAULT)]},
+            needing(ZONE, "In", "invalid"),
+            None,
+            marks=pytest.mark.karpenter("provisioning/scheduling", it="should not relax the final term"),
+        ),
+        pytest.param(
+            {},
+            preferred((1, [requirement(ZONE, "In", "invalid")]), (1, [requirement(TYPE, "In", "invalid")])),
+            {},
+            marks=pytest.mark.karpenter("provisioning/scheduling", it="should relax all terms"),
+        ),
+        pytest.param(
+            {"requirements": [requirement(ZONE, "In", *ZONES[:2])]},
+            preferred(
+                (100, [requirement(TYPE, "In", ZONES[2])]),
+                (50, [requirement(ZONE, "In", ZONES[1])]),
+                (1, [requirement(ZONE, "In", ZONES[0])]),
+            ),
+            {ZONE: ZONES[1]},
+            marks=pytest.mark.karpenter("provisioning/scheduling", it="should relax to use lighter weights"),
+        ),
+        pytest.param(
+            {},
+            both(needing(ZONE, "In", ZONES[2]), preferred((1, [requirement(ZONE, "NotIn", ZONES[2])]))),
+            {ZONE: ZONES[2]},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should schedule even if preference is conflicting with requirement"
+            ),
+        ),
+        pytest.param(
+            {},
+            preferred((1, [requirement(ZONE, "In", "invalid"), requirement(ZONE, "NotIn", "invalid")])),
+            {},
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should schedule even if preference requirements are conflicting"
+            ),
+        ),
+    ],
+)
+def test_labels_that_a_pod_requires_decide_where_it_is_scheduled(template, spec, expected):
+    """The new node has the expected labels. None: the pod has no place."""
+    plan = schedule(tiny("p", spec=spec), node_pools=(pool(**template),))
+
+    if expected is None:
+        assert set(plan.results.pod_errors) == {"default/p"}
+    else:
+        found = plan.manifest_of("p")["metadata"]["labels"]
+        assert expected == {key: found[key] if key == KEY else plan.label_of("p", key) for key in expected}
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling", it="should not schedule pods that have node selectors with restricted labels"
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling", it="should not schedule pods that have node selectors with restricted domains"
+)
+@pytest.mark.parametrize("key", [HOST, "karpenter.sh/test", "karpenter.k8s.aws/test"])
+def test_restricted_label_is_no_selector(key):
+    """A NodePool cannot define it, either."""
+    assert set(schedule(tiny("p", spec=needing(key, "In", "test"))).results.pod_errors) == {"default/p"}
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling",
+    it="should schedule pods that have node selectors with label in the kubernetes domains",
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling",
+    it="should schedule pods that have node selectors with label in subdomain from kubernetes domains",
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling", it="should schedule pods that have node selectors with label in kubernetes domains"
+)
+@pytest.mark.parametrize("prefix", ["", "subdomain."])
+def test_requirement_on_a_kubernetes_domain_gives_the_label(prefix):
+    """Both domains at once."""
+    wanted = [requirement(f"{prefix}{domain}/test", "In", "test-value") for domain in ("kubernetes.io", "k8s.io")]
+
+    plan = schedule(tiny("p"), node_pools=(pool(requirements=wanted),))
+
+    assert {r["key"]: "test-value" for r in wanted}.items() <= plan.manifest_of("p")["metadata"]["labels"].items()
+
+
+@pytest.mark.karpenter("provisioning/scheduling", it="should not schedule pods with nodePool which is not ready ")
+def test_nodepool_that_is_not_ready_launches_nothing():
+    """Its NodeClass is not ready."""
+    plan = schedule(tiny("p"), node_classes=(a_node_class(ready=False, reason="NotReady"),))
+
+    assert set(plan.results.pod_errors) == {"default/p"}
+
+
+# -- instance types
+
+AMD = {"requirements": [requirement(ARCH, "In", "amd64")]}
+
+
+@pytest.mark.parametrize(
+    ("template", "spec"),
+    [
+        pytest.param(
+            {},
+            requesting({"cpu": "512"}),
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should not schedule if requesting more resources than any instance type has",
+            ),
+        ),
+        pytest.param(
+            {},
+            requesting({"memory": "2Ti"}),
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should not schedule pods that exceed every instance type's capacity"
+            ),
+        ),
+        pytest.param(
+            {},
+            requesting({"cpu": "1", "memory": "1Gi"}, init=({"cpu": "2", "memory": "1Ti"},)),
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should not schedule pods when initContainer resource requests are greater than available instance types",
+            ),
+        ),
+        pytest.param(
+            AMD,
+            needing(TYPE, "In", ARM),
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it=(
+                    "should exclude instance types that are not supported by the pod constraints "
+                    "(node affinity/instance type)"
+                ),
+            ),
+        ),
+        pytest.param(
+            AMD,
+            needing(OS, "In", "ios"),
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it=(
+                    "should exclude instance types that are not supported by the pod constraints "
+                    "(node affinity/operating system)"
+                ),
+            ),
+        ),
+        pytest.param(
+            AMD,
+            requesting({"cpu": "14"}),
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should exclude instance types that are not supported by the provider constraints (arch)",
+            ),
+        ),
+        pytest.param(
+            {},
+            requesting({"fake.com/vendor-a": "1", "fake.com/vendor-b": "1"}),
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should fail to schedule a pod with resources requests that aren't on a single instance type",
+            ),
+        ),
+        pytest.param(
+            {},
+            selecting(**{SIZE: "large", TYPE: SMALL}),
+            marks=pytest.mark.karpenter("provisioning/scheduling", it="should not schedule with incompatible labels"),
+        ),
+    ],
+)
+def test_pod_that_no_instance_type_can_run_has_no_place(template, spec):
+    """Another pod is scheduled beside it."""
+    plan = schedule(tiny("p", spec=spec), tiny("q"), node_pools=(pool(**template),))
+
+    assert set(plan.results.pod_errors) == {"default/p"}
+
+
+@pytest.mark.parametrize(
+    "specs",
+    [
+        pytest.param(
+            [selecting(**{ARCH: "amd64"}), selecting(**{ARCH: "arm64"})],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should launch pods with different archs on different instances"
+            ),
+        ),
+        pytest.param(
+            [selecting(**{OS: "linux"}), selecting(**{OS: "windows"})],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should launch pods with different operating systems on different instances",
+            ),
+        ),
+        pytest.param(
+            [selecting(**{"beta.kubernetes.io/instance-type": SMALL}), selecting(**{TYPE: DEFAULT})],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should launch pods with different instance type node selectors on different instances",
+            ),
+        ),
+        pytest.param(
+            [selecting(**{ZONE: ZONES[0]}), selecting(**{ZONE: ZONES[1]})],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should launch pods with different zone selectors on different instances"
+            ),
+        ),
+        pytest.param(
+            [requesting({"fake.com/vendor-a": "1"}), requesting({"fake.com/vendor-b": "1"})],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should launch pods with resources that aren't on any single instance type on different instances",
+            ),
+        ),
+    ],
+)
+def test_pods_that_need_different_nodes_get_two(specs):
+    """A third pod joins one of them."""
+    plan = schedule(*(tiny(f"p{n}", spec=spec) for n, spec in enumerate(specs)), tiny("q"))
+
+    assert not plan.results.pod_errors
+    assert len(plan.results.new_claims) == 2
+
+
+@pytest.mark.parametrize(
+    ("spec", "chosen"),
+    [
+        pytest.param(
+            selecting(**{SIZE: "large"}),
+            ARM,
+            marks=pytest.mark.karpenter("provisioning/scheduling", it="should filter instance types that match labels"),
+        ),
+        pytest.param(selecting(**{SIZE: "small"}), SMALL),
+        pytest.param(
+            needing(OPTIONAL, "Exists"),
+            ARM,
+            marks=pytest.mark.karpenter("provisioning/scheduling", it="should schedule optional labels"),
+        ),
+        pytest.param(
+            needing(OPTIONAL, "DoesNotExist"),
+            SMALL,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should schedule without optional labels if disallowed"
+            ),
+        ),
+        pytest.param(
+            requesting({"memory": "100M"}),
+            SMALL,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should schedule a small pod on the smallest instance"
+            ),
+        ),
+        pytest.param(
+            requesting({"memory": "2000M"}),
+            SMALL,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should schedule a small pod on the smallest possible instance type"
+            ),
+        ),
+        pytest.param(
+            {**requesting({"cpu": "1"}), "overhead": {"cpu": "2"}},
+            DEFAULT,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should take pod runtime class into consideration"
+            ),
+        ),
+        pytest.param(
+            requesting({"foo.com/weird-resources": "0"}),
+            SMALL,
+            marks=pytest.mark.karpenter("provisioning/scheduling", it="should handle zero-quantity resource requests"),
+        ),
+        pytest.param(
+            requesting({"cpu": "1", "memory": "1Gi"}, init=({"cpu": "2", "memory": "1Gi"},)),
+            DEFAULT,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should take into account initContainer resource requests when binpacking",
+            ),
+        ),
+    ],
+)
+def test_cheapest_type_that_can_run_a_pod_is_chosen(spec, chosen):
+    """On Karpenter's fake cloud the smallest one is the cheapest."""
+    assert schedule(tiny("p", spec=spec)).label_of("p", TYPE) == chosen
+
+
+AMD64 = selecting(**{ARCH: "amd64"})
+
+
+@pytest.mark.parametrize(
+    ("groups", "chosen", "nodes"),
+    [
+        pytest.param(
+            [(5, {"memory": "10M"})],
+            SMALL,
+            1,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should schedule multiple small pods on the smallest possible instance type",
+            ),
+        ),
+        pytest.param(
+            [(25, {"cpu": "1m", "memory": "1"})],
+            SMALL,
+            5,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should create new nodes when a node is at capacity due to pod limits per node",
+            ),
+        ),
+    ],
+)
+def test_pods_fill_as_few_nodes_as_possible(groups, chosen, nodes):
+    """Nodes run five pods."""
+    pods = [
+        tiny(f"p{g}-{n}", spec=both(AMD64, requesting(requests)))
+        for g, (count, requests) in enumerate(groups)
+        for n in range(count)
+    ]
+
+    plan = schedule(*pods)
+
+    assert [claim.offering.instance_type for claim in plan.results.new_claims] == [chosen] * nodes
+
+
+@pytest.mark.karpenter("provisioning/scheduling", it="should create new nodes when a node is at capacity")
+@pytest.mark.karpenter("provisioning/scheduling", it="should pack small and large pods together")
+@pytest.mark.parametrize("small", [0, 20])
+def test_packing_costs_no_more_than_two_large_pods_per_default_type(small):
+    """Karpenter uses 20 nodes of the default type for the 40 large pods, and the small ones fill them up."""
+    large = [tiny(f"large{n}", spec=both(AMD64, requesting({"memory": "1.8G"}))) for n in range(40)]
+    others = [tiny(f"small{n}", spec=both(AMD64, requesting({"memory": "400M"}))) for n in range(small)]
+
+    plan = schedule(*large, *others)
+
+    default = next(t for t in FAKE_TYPES if t.name == DEFAULT).offerings[0].price
+    assert not plan.results.pod_errors
+    assert plan.results.price <= 20 * default + 1e-9
+
+
+@pytest.mark.karpenter("provisioning/scheduling", it="should pack nodes tightly")
+def test_small_pod_beside_a_full_node_gets_a_small_node():
+    """The first pod takes nearly all of the largest type."""
+    types = tuple(fake_type(f"fake-it-{n}", cpu=n + 1, memory=f"{2 * (n + 1)}Gi", pods=10 * (n + 1)) for n in range(5))
+
+    plan = schedule(tiny("a", spec=requesting({"cpu": "4.5"})), tiny("b", spec=requesting({"cpu": "1"})), types=types)
+
+    assert plan.label_of("a", TYPE) == "fake-it-4"
+    assert plan.label_of("b", TYPE) == "fake-it-1"
+
+
+@pytest.mark.karpenter("provisioning/scheduling", it="should select for valid instance types, regardless of price")
+def test_cheapest_type_wins_whatever_its_size():
+    """Its NodeClaim lists the others, too, up to the limit of price that the options set."""
+    here = ((ZONES[0], labels.ON_DEMAND),)
+    types = (
+        fake_type("large", offerings=here, price=1.0),
+        fake_type("medium", cpu=2, memory="2Gi", offerings=here, price=3.0),
+        fake_type("small", cpu=1, memory="1Gi", offerings=here, price=2.0),
+    )
+
+    claim = schedule(tiny("p", spec=requesting({"cpu": "1m"})), types=types, options=Options()).node_of("p")
+
+    assert claim.offering.instance_type == "large"
+    assert claim.instance_types == ("large", "small", "medium")
+
+
+# -- nodes that exist
+
+CAPACITY = {"cpu": "16", "memory": "128Gi", "pods": "10"}
+
+
+def a_node_in(zone=ZONES[1], name="default-1", *, initialized=True, taints=(), available=None, claim=None, **labelled):
+    """A node with its NodeClaim."""
+    amounts = {**CAPACITY, **(available or {})}
+    own = {ZONE: zone, TYPE: ARM, ARCH: "arm64", OS: "linux", labels.CAPACITY_TYPE: labels.ON_DEMAND, **labelled}
+    found = {"labels": own | ({} if initialized else {labels.INITIALIZED: "false"})}
+    node = a_node(
+        name, metadata=found, spec={"taints": list(taints)}, status={"capacity": amounts, "allocatable": amounts}
+    )
+    conditions = ("Launched", "Registered", "Initialized") if initialized else ("Launched", "Registered")
+    changes = merge(
+        {
+            "metadata": {"labels": own},
+            "status": {"capacity": amounts, "allocatable": amounts, "nodeName": f"node-{name}"},
+        },
+        claim or {},
+    )
+    return node, a_claim(name, true=conditions, provider_id=provider_id_of(name), **changes)
+
+
+def on(*pairs, pods=(), **cluster):
+    """The plan for these pods with these pairs of node and claim."""
+    nodes, claims = tuple(node for node, _ in pairs), tuple(claim for _, claim in pairs)
+    return schedule(*pods, nodes=nodes, claims=claims, **cluster)
+
+
+@pytest.mark.parametrize(
+    ("spec", "stays"),
+    [
+        pytest.param(needing(ZONE, "In", ZONES[0], ZONES[1]), True),
+        pytest.param(
+            needing(ZONE, "In", ZONES[0], ZONES[2]),
+            False,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should not launch a second node if there is an in-flight node that can support the pod (node selectors)",
+            ),
+        ),
+        pytest.param(
+            selecting(**{ARCH: "amd64"}),
+            False,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should launch a second node if a pod isn't compatible with the existingNodes node (node selector)",
+            ),
+        ),
+        pytest.param(
+            requesting({"cpu": "10m"}),
+            True,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should not launch a second node if there is an in-flight node that can support the pod (#2011)",
+            ),
+        ),
+    ],
+)
+@pytest.mark.parametrize("initialized", [True, False])
+def test_pending_pod_joins_a_node_that_meets_its_requirements(spec, stays, initialized):
+    """Whether or not the node is initialized; otherwise it gets a node of its own."""
+    plan = on(a_node_in(initialized=initialized), pods=[tiny("p", spec=spec)])
+
+    assert not plan.results.pod_errors
+    assert (plan.node_of("p") == "node-default-1") is stays
+
+
+STARTUP = {"key": "foo.com/taint", "value": "tainted", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize(
+    ("taints", "initialized", "startup", "stays"),
+    [
+        pytest.param(
+            [],
+            True,
+            [],
+            True,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should assume pod will schedule to a tainted node with no taints"
+            ),
+        ),
+        pytest.param(
+            [{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}],
+            False,
+            [],
+            True,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it=(
+                    "should assume pod will schedule to a node with ephemeral taint node.kubernetes.io/not-ready:NoExecute "
+                    "when the node is uninitialized"
+                ),
+            ),
+        ),
+        pytest.param([{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}], True, [], False),
+        pytest.param(
+            [STARTUP],
+            True,
+            [],
+            False,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should not assume pod will schedule to a tainted node"
+            ),
+        ),
+        pytest.param(
+            [STARTUP],
+            False,
+            [STARTUP],
+            True,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should assume pod will schedule to a tainted node with a custom startup taint",
+            ),
+        ),
+        pytest.param(
+            [STARTUP],
+            True,
+            [STARTUP],
+            False,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should not assume pod will schedule to a node with startup taints after initialization",
+            ),
+        ),
+    ],
+)
+def test_taints_that_vanish_do_not_keep_pods_from_a_node(taints, initialized, startup, stays):
+    """Ephemeral taints vanish by themselves, startup taints until the node is initialized."""
+    pair = a_node_in(initialized=initialized, taints=taints, claim={"spec": {"startupTaints": startup}})
+
+    plan = on(pair, pods=[tiny("p")])
+
+    assert (plan.node_of("p") == "node-default-1") is stays
+
+
+SPREAD = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "web"}}}
+
+
+@pytest.mark.karpenter("provisioning/scheduling", it="should balance pods across zones with in-flight nodes")
+def test_spread_over_zones_uses_the_nodes_that_exist():
+    """Four pods run, one in two of the zones and two in the third; five more join them."""
+    pairs = [a_node_in(zone, f"n{n}") for n, zone in enumerate(ZONES)]
+    running = [a_pod(f"r{n}", cpu="10m", memory="1Mi", node=f"node-n{zone}") for n, zone in enumerate((0, 1, 2, 2))]
+    spec = {"topologySpreadConstraints": [{**SPREAD, "topologyKey": ZONE}]}
+
+    plan = on(*pairs, pods=[*running, *(tiny(f"p{n}", spec=spec) for n in range(5))])
+
+    assert plan.results.new_claims == ()
+    assert {node: len(keys) for node, keys in plan.results.existing.items()} == {
+        "node-n0": 2,
+        "node-n1": 2,
+        "node-n2": 1,
+    }
+
+
+@pytest.mark.karpenter("provisioning/scheduling", it="should balance pods across hostnames with in-flight nodes")
+def test_spread_over_hosts_launches_new_nodes_beside_the_existing():
+    """Each of four nodes runs one pod; five more pods get five nodes."""
+    pairs = [a_node_in(name=f"n{n}") for n in range(4)]
+    running = [a_pod(f"r{n}", cpu="10m", memory="1Mi", node=f"node-n{n}") for n in range(4)]
+    spec = {"topologySpreadConstraints": [{**SPREAD, "topologyKey": HOST}]}
+
+    plan = on(*pairs, pods=[*running, *(tiny(f"p{n}", spec=spec) for n in range(5))])
+
+    assert [len(claim.pods) for claim in plan.results.new_claims] == [1] * 5
+
+
+def daemon_pod(name, daemon_set, node, **requests):
+    """A pod of a DaemonSet that runs on a node."""
+    owner = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "name": daemon_set.metadata.name,
+        "uid": daemon_set.metadata.uid,
+        "controller": True,
+    }
+    return a_pod(
+        name, node=node, spec=requesting(requests), metadata={"ownerReferences": [owner], "namespace": "kube-system"}
+    )
+
+
+@pytest.mark.parametrize(
+    ("selector", "cpu", "stays"),
+    [
+        pytest.param(
+            {},
+            "14.9",
+            True,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling",
+                it="should track daemonset usage separately so we know how many DS resources are remaining to be scheduled",
+            ),
+        ),
+        pytest.param({}, "15", False),
+        pytest.param(
+            {"my-node-label": "value"},
+            "15.5",
+            False,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling", it="should handle unexpected daemonset pods binding to the node"
+            ),
+        ),
+    ],
+)
+def test_running_daemon_pod_is_counted_once(selector, cpu, stays):
+    """The node has 15.9 CPUs, of which the DaemonSet's pod uses one."""
+    daemon_set = a_daemon_set("agent", **requesting({"cpu": "1", "memory": "1Gi"}), nodeSelector=selector)
+    pair = a_node_in(available={"cpu": "15.9"}, **selector)
+    running = daemon_pod("agent-1", daemon_set, "node-default-1", cpu="1", memory="2Gi")
+    pod = tiny("p", spec=requesting({"cpu": cpu}))
+
+    plan = on(pair, pods=[running, pod], daemon_sets=(daemon_set,))
+
+    assert (plan.node_of("p") == "node-default-1") is stays
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling",
+    it="Should properly handle DaemonSet resources with Node Affinity for `karpenter.sh/initialized` and `karpenter.sh/registered`",
+)
+def test_daemon_sets_of_registered_and_initialized_nodes_count_on_new_ones():
+    """The NodeClaim requires neither label."""
+    daemon_sets = tuple(
+        a_daemon_set(name, **requesting({"cpu": "1"}), **needing(key, "In", "true"))
+        for name, key in (("a", labels.INITIALIZED), ("b", labels.REGISTERED))
+    )
+
+    plan = schedule(tiny("p", spec=requesting({"cpu": "2"})), daemon_sets=daemon_sets)
+
+    assert plan.label_of("p", TYPE) == ARM
+    manifest = plan.manifest_of("p")
+    keys = {r["key"] for r in manifest["spec"]["requirements"]} | set(manifest["metadata"]["labels"])
+    assert not keys & {labels.INITIALIZED, labels.REGISTERED}
+
+
+@pytest.mark.karpenter("provisioning/scheduling", it="should pack in-flight nodes before launching new nodes")
+@pytest.mark.parametrize("waiting", [1, 3, 4, 9])
+def test_pending_pods_fill_nodes_in_flight_first(waiting):
+    """Four pods fit on a node; two nodes have no pod yet."""
+    pairs = [a_node_in(name=f"n{n}", initialized=False, available={"cpu": "4.25", "pods": "4"}) for n in range(2)]
+
+    plan = on(*pairs, pods=[tiny(f"p{n}", spec=requesting({"cpu": "1"})) for n in range(waiting)])
+
+    with_place = sum(map(len, plan.results.existing.values()))
+    assert with_place == min(waiting, 8)
+    assert len(plan.results.existing) == -(-with_place // 4)
+    assert not plan.results.pod_errors
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling",
+    it="should order initialized nodes for scheduling uninitialized nodes when all other nodes are inflight",
+)
+@pytest.mark.parametrize("joined", [True, False])
+def test_initialized_node_comes_before_nodes_in_flight(joined):
+    """Whether or not their Nodes exist; its name is the last."""
+    pairs = [a_node_in(name=f"n{n}", initialized=False) for n in range(9)]
+    node, claim = a_node_in(name="zz")
+    nodes = (*(node for node, _ in pairs if joined), node)
+
+    plan = schedule(tiny("p"), nodes=nodes, claims=(*(claim for _, claim in pairs), claim))
+
+    assert plan.node_of("p") == "node-zz"
+
+
+@pytest.mark.karpenter("provisioning/scheduling", it="should schedule a pod to an existing node unowned by Karpenter")
+@pytest.mark.karpenter(
+    "provisioning/scheduling", it="should schedule multiple pods to an existing node unowned by Karpenter"
+)
+@pytest.mark.parametrize("count", [1, 100])
+def test_node_of_nobody_takes_pods(count):
+    """It has neither a NodePool nor a NodeClaim."""
+    amounts = {"cpu": "10", "memory": "100Gi", "pods": "110"}
+    node = a_node(registered=False, spec={"taints": []}, status={"capacity": amounts, "allocatable": amounts})
+
+    plan = schedule(*(tiny(f"p{n}", spec=requesting({"cpu": "10m"})) for n in range(count)), nodes=(node,))
+
+    assert len(plan.results.existing["node-default-1"]) == count
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling",
+    it="should consider a pod incompatible with an existing node but compatible with NodePool",
+)
+@pytest.mark.parametrize("pools", [(), (pool(),)])
+def test_pod_that_an_existing_node_cannot_take_needs_a_nodepool(pools):
+    """The node is in zone 2, the pod requires zone 1."""
+    plan = on(a_node_in(ZONES[1]), pods=[tiny("p", spec=needing(ZONE, "In", ZONES[0]))], node_pools=pools)
+
+    assert (plan.node_of("p") is not None) is bool(pools)
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling",
+    it="should not subtract daemonset overhead that is not strictly compatible with an existing node",
+)
+def test_daemon_set_of_another_zone_leaves_the_node_to_pods():
+    """The node is in zone 2, where the DaemonSet of zone 1 does not run."""
+    daemon_set = a_daemon_set("agent", **requesting({"cpu": "10", "memory": "1Gi"}), **needing(ZONE, "In", ZONES[0]))
+
+    plan = on(
+        a_node_in(ZONES[1], available={"cpu": "1", "memory": "1Gi"}),
+        pods=[tiny("p", spec=requesting({"cpu": "1", "memory": "1Gi"}))],
+        daemon_sets=(daemon_set,),
+    )
+
+    assert plan.node_of("p") == "node-default-1"
+
+
+@pytest.mark.karpenter("provisioning/scheduling", it="should handle resource zeroing of extended resources by kubelet")
+@pytest.mark.parametrize(("initialized", "stays"), [(False, True), (True, False)])
+def test_extended_resource_that_a_kubelet_reports_as_zero_counts_until_initialization(initialized, stays):
+    """The device plugin has not registered yet; the NodeClaim has the amount."""
+    amounts = {**CAPACITY, "fake.com/vendor-a": "2"}
+    node, claim = a_node_in(
+        initialized=initialized,
+        available={"fake.com/vendor-a": "0"},
+        claim={"status": {"capacity": amounts, "allocatable": amounts}},
+    )
+
+    plan = on((node, claim), pods=[tiny("p", spec=requesting({"cpu": "10m", "fake.com/vendor-a": "1"}))])
+
+    assert (plan.node_of("p") == "node-default-1") is stays
+
+
+@pytest.mark.karpenter("provisioning/scheduling", it="should respect self pod affinity without pod binding (zone)")
+@pytest.mark.karpenter("provisioning/scheduling", it="should not bind pods to nodes")
+def test_second_pod_joins_the_node_in_flight_of_the_first():
+    """The first pod waits for that node, too; both must share a zone."""
+    term = {"topologyKey": ZONE, "labelSelector": {"matchLabels": {"app": "web"}}}
+    spec = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+    pair = a_node_in(ZONES[1], initialized=False)
+
+    plan = on(pair, pods=[tiny("first", spec=spec), tiny("second", spec=spec)])
+
+    assert plan.results.new_claims == ()
+    assert plan.results.existing == {"node-default-1": ("default/first", "default/second")}
