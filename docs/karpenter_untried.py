@@ -38,6 +38,15 @@ OVERSIZED: Final = (
     "for nothing, and a Warning on it says so; with Karpenter one such DaemonSet keeps all pods of the cluster pending"
 )
 ONE_SNAPSHOT: Final = "here a NodeClaim is made from the snapshot that it was planned with"
+RESERVED_AT_ONCE: Final = (
+    "differs on purpose: a plan assigns each reserved instance to one NodeClaim, so that the pods beyond the reservation "
+    "get other capacity in the same pass; Karpenter lets them wait for the next one"
+)
+ZONE_OF_OTHERS: Final = (
+    "differs: the gauge counts the zones that selectors and volumes allow (metrics.md); topology spread and pod affinity "
+    "decide while pods are placed"
+)
+ONE_CAPACITY: Final = "needs offerings of one type with different capacity, which no cloud provider here has"
 
 UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "capacitybuffer": {
@@ -162,6 +171,37 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "should return empty string when namespace annotation is missing",
             "should return empty string when name annotation is missing",
             "should return false for nil pod",
+        ),
+    },
+    "provisioning/scheduling": {
+        "its test taints the Node in the API only; Karpenter's own state keeps it, as here, from pods once it is initialized": (
+            "should consider a tainted NotReady node as in-flight even if initialized",
+        ),
+        GO_VARIABLE: (
+            "should not launch nodes for pod with storageClass that uses an unsupported provisioner",
+            "should not launch nodes for pod with bound persistentVolume that uses an unsupported provisioner",
+            "should not launch nodes for pod with storageClass that uses an unsupported topology key",
+        ),
+        "a gauge that changes while a plan is made; here a plan is made within one invocation (metrics.md)": (
+            "should surface the queueDepth metric while executing the scheduling loop",
+        ),
+        POD_HISTORY: ("should set the PodSchedulerDecisionSeconds metric after a scheduling loop",),
+        ZONE_OF_OTHERS: (
+            "when pods have required pod affinity",
+            "when pods have required pod anti-affinity",
+            "when pods have restricting TSCs",
+            "when TSC is unsatisfiable",
+            "when pod affinity is unsatisfiable",
+            "when pod anti-affinity is unsatisfiable",
+        ),
+        RESERVED_AT_ONCE: (
+            "shouldn't fallback to on-demand or spot when compatible reserved offerings are available",
+            "shouldn't fallback to a lower weight NodePool if a reserved offering is available",
+            "shouldn't relax preferences when a pod fails to schedule due to a reserved offering error",
+        ),
+        ONE_CAPACITY: (
+            "should only select instance types whose offerings have CapacityOverride when pod requests an override resource",
+            "should reject instance type when override allocatable fits but override offerings are unavailable",
         ),
     },
     "state": {

@@ -158,7 +158,7 @@ def test_unknown_instance_types_are_named_and_block_no_other_pool(usual):
     assert (usual.running("web"), usual.running("choosy"), usual.running("dreamy")) == (3, 0, 0)
     (choosy,), (dreamy,) = usual.events("FailedScheduling", "choosy"), usual.events("FailedScheduling", "dreamy")
     assert "m5.imaginary" in choosy
-    assert "NodePool dreams: no instance type satisfies its requirements" in dreamy
+    assert "NodePool dreams: nodepool requirements filtered out all available instance types" in dreamy
     assert "m5.imaginary" in usual.events("NoCompatibleInstanceTypes", "dreams")[0]
     assert "stray" not in {claim.metadata.name for claim in usual.claims()}
     assert "instance types" in usual.events("InsufficientCapacityError", "stray")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from journeyman.core.api import labels
@@ -142,13 +143,24 @@ class Scheduled(NamedTuple):
 def schedule(
     *pods: Pod,
     types: tuple[InstanceType, ...] = FAKE_TYPES,
+    by_pool: Mapping[str, tuple[InstanceType, ...]] | None = None,
     options: Options = Options(),  # noqa: B008 - a frozen value
     **cluster: Any,
 ) -> Scheduled:
-    """Return the plan for these pods and the other objects of the cluster, which `verify` accepts."""
+    """Return the plan for these pods and the other objects of the cluster, which `verify` accepts.
+
+    Args:
+        pods: Pods, also running ones.
+        types: The instance types of every NodePool.
+        by_pool: Those of each NodePool, if they differ.
+        options: The options of the pass.
+        cluster: The other fields of the snapshot.
+    """
     snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda pod: pod.key)), **cluster)
-    by_pool = {pool.metadata.name: tuple(sorted(types, key=lambda t: t.name)) for pool in snapshot.node_pools}
-    catalogue = Catalogue(by_pool)
+    same = dict.fromkeys(
+        (each.metadata.name for each in snapshot.node_pools), tuple(sorted(types, key=lambda t: t.name))
+    )
+    catalogue = Catalogue(same if by_pool is None else by_pool)
     results = solve(snapshot, catalogue, options=options)
     assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
     return Scheduled(results, snapshot)

@@ -139,3 +139,22 @@ def test_a_pod_whose_claim_is_missing_blocks_no_other_pod(cluster):
     assert failed.ref.name == "stuck"
     assert "PersistentVolumeClaim default/data does not exist" in failed.message
     assert [planned_pods(c.metadata.annotations) for c in claims(cluster)] == [("default/p",)]
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling", it="should surface the UnschedulablePodsCount metric while executing the scheduling loop"
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling", it="should surface the schedulingDuration metric after executing a scheduling loop"
+)
+def test_plan_is_measured_with_its_unschedulable_pods(cluster):
+    """Ten of 15 pods select an instance type that does not exist."""
+    for name, count in (("unknown", 10), (LARGE.name, 5)):
+        selector = {"nodeSelector": {labels.INSTANCE_TYPE: name}}
+        cluster.add(*(pod_body(f"{name.replace('.', '-')}-{n}", cpu="10m", spec=selector) for n in range(count)))
+
+    provision(cluster.run(), TRIGGER)
+
+    found = {o.name: o.value for o in cluster.record.observations if o.labels.get("controller") == "provisioner"}
+    assert found["karpenter_scheduler_unschedulable_pods_count"] == 10
+    assert found["karpenter_scheduler_scheduling_duration_seconds"] >= 0

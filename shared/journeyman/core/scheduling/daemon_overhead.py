@@ -20,6 +20,7 @@ from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate
 from journeyman.core.scheduling.nodepool_options import NodePoolOptions
 from journeyman.core.scheduling.pod_classes import HostPort, host_ports, requirement_terms
+from journeyman.core.scheduling.pod_validation import has_resource_claims
 from journeyman.core.scheduling.requirements import Requirements, from_labels
 from journeyman.core.state.guard import SkippedObject, evaluate_each, ref_of
 from journeyman.core.state.pod_predicates import is_owned_by_daemon_set
@@ -41,7 +42,7 @@ class Daemon(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def make_daemons(
-    daemon_sets: Iterable[DaemonSet], pods: Iterable[Pod] = ()
+    daemon_sets: Iterable[DaemonSet], pods: Iterable[Pod] = (), *, ignore_dra_requests: bool = False
 ) -> tuple[tuple[Daemon, ...], tuple[SkippedObject, ...]]:
     """Return one Daemon per DaemonSet, in order, and the DaemonSets whose pods no node can run: nodes are planned without them.
 
@@ -49,9 +50,20 @@ def make_daemons(
         daemon_sets: Each is represented by its newest pod, which a webhook may have changed; without pods, by its
             template.
         pods: The cluster's pods.
+        ignore_dra_requests: Whether DaemonSets whose pods have ResourceClaims count for nothing.
     """
     newest = _newest_by_owner(pods)
-    return evaluate_each(daemon_sets, lambda daemon_set: _daemon(daemon_set, newest.get(daemon_set.metadata.uid)))
+    counted = [
+        daemon_set
+        for daemon_set in daemon_sets
+        if not ignore_dra_requests or not has_resource_claims(_representative(daemon_set, newest))
+    ]
+    return evaluate_each(counted, lambda daemon_set: _daemon(daemon_set, _representative(daemon_set, newest)))
+
+
+def _representative(daemon_set: DaemonSet, newest: Mapping[str, Pod]) -> Pod:
+    template = daemon_set.spec.template
+    return newest.get(daemon_set.metadata.uid) or Pod(metadata=template.metadata, spec=template.spec)
 
 
 def _newest_by_owner(pods: Iterable[Pod]) -> dict[str, Pod]:
@@ -70,7 +82,7 @@ def _creation_order(pod: Pod) -> tuple[float, str]:
     return (created.timestamp() if created is not None else 0.0), pod.key
 
 
-def _daemon(daemon_set: DaemonSet, newest: Pod | None) -> Daemon:
+def _daemon(daemon_set: DaemonSet, pod: Pod) -> Daemon:
     """Return the DaemonSet's pod.
 
     The node affinity is that of the template, because a running pod's affinity names its own node.
@@ -78,8 +90,6 @@ def _daemon(daemon_set: DaemonSet, newest: Pod | None) -> Daemon:
     Raises:
         ConfigurationError: The pod is invalid, or asks for more than any node can have.
     """
-    template = daemon_set.spec.template
-    pod = newest if newest is not None else Pod(metadata=template.metadata, spec=template.spec)
     requests = pod_requests(pod)
     if absurd := absurd_request(requests):
         raise ConfigurationError(f"its pod {absurd}, so no node will run it")
@@ -89,7 +99,7 @@ def _daemon(daemon_set: DaemonSet, newest: Pod | None) -> Daemon:
         uid=daemon_set.metadata.uid,
         requests=requests,
         tolerations=pod.spec.tolerations,
-        terms=requirement_terms(_with_affinity_of(pod, template.spec)),
+        terms=requirement_terms(_with_affinity_of(pod, daemon_set.spec.template.spec)),
         ports=host_ports(pod),
     )
 

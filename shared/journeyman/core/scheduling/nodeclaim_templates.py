@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # the models build validators; nothing here needs them
 
 BY_PRICE = "price"
 FEWEST_NODES = "fewest-nodes"
-NO_TYPES = "no instance type satisfies its requirements"
+NO_TYPES = "nodepool requirements filtered out all available instance types"
 """Start of the message for a NodePool that is unusable although its NodeClass is ready."""
 
 

@@ -125,10 +125,18 @@ def _invalid_term(term: PodAffinityTerm) -> str:
     return ""
 
 
+def has_resource_claims(pod: Pod) -> bool:
+    """Whether the pod, or one of its containers, uses a ResourceClaim.
+
+    Restates: karpenter pkg/utils/pod/scheduling.go `HasDRARequirements`.
+    """
+    spec = pod.spec
+    return bool(spec.resource_claims) or any(c.resources.claims for c in (*spec.containers, *spec.init_containers))
+
+
 def unsupported(pod: Pod) -> str:
     """Return the error for a pod with ResourceClaims while they are ignored; empty if it has none."""
-    spec = pod.spec
-    if spec.resource_claims or any(c.resources.claims for c in (*spec.containers, *spec.init_containers)):
+    if has_resource_claims(pod):
         return (
             "pod has Dynamic Resource Allocation requirements (resource claims), which are ignored unless "
             "IGNORE_DRA_REQUESTS is false"

@@ -196,7 +196,9 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
     def of(cls, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> ClusterInputs:
         """Prepare the inputs from a snapshot and a catalogue."""
         templates, invalid_objects = make_templates(snapshot, catalogue)
-        daemons, skipped = make_daemons(snapshot.daemon_sets, snapshot.pods)
+        daemons, skipped = make_daemons(
+            snapshot.daemon_sets, snapshot.pods, ignore_dra_requests=options.ignore_dra_requests
+        )
         storage = StorageObjects.of(snapshot)
         return cls(
             snapshot=snapshot,

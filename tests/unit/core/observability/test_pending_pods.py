@@ -19,9 +19,29 @@ def wanting(*terms):
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
 
 
+PREFERS_A = {
+    "affinity": {
+        "nodeAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "weight": 1,
+                    "preference": {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": ["a"]}]},
+                }
+            ]
+        }
+    }
+}
 NOT_A = {"key": labels.ZONE, "operator": "NotIn", "values": ["a"]}
 
 
+@pytest.mark.karpenter("provisioning/scheduling", it="should report metric correctly for volume constraints")
+@pytest.mark.karpenter("provisioning/scheduling", it="should report zone of pods corectly")
+@pytest.mark.karpenter("provisioning/scheduling", it="when pods are flexible to zones")
+@pytest.mark.karpenter("provisioning/scheduling", it="when multiple pods have different zone constraints")
+@pytest.mark.karpenter("provisioning/scheduling", it="when pod has preffered zone affinity")
+@pytest.mark.karpenter("provisioning/scheduling", it="when PVC does not restrict pod to a single zone")
+@pytest.mark.karpenter("provisioning/scheduling", it="when PVC restricts pod to a single zone")
+@pytest.mark.karpenter("provisioning/scheduling", it="when PVC restricts pod to no zone")
 @pytest.mark.parametrize(
     ("spec", "zone"),
     [
@@ -32,6 +52,8 @@ NOT_A = {"key": labels.ZONE, "operator": "NotIn", "values": ["a"]}
         (wanting(("a", "b")), "flexible"),
         (wanting(("a",), ("b",)), "flexible"),
         (wanting(NOT_A), "flexible"),
+        (PREFERS_A, "flexible"),
+        (claims_as_volumes("wide")["spec"], "flexible"),
         ({"nodeSelector": {labels.ZONE: "b"}, **wanting(("a",))}, "none"),
         ({"nodeSelector": {labels.ZONE: "b"}, **wanting(("a",), ("b",))}, "b"),
         (claims_as_volumes("data")["spec"], "a"),
@@ -43,8 +65,8 @@ NOT_A = {"key": labels.ZONE, "operator": "NotIn", "values": ["a"]}
 def test_effective_zone_is_what_selectors_and_volumes_allow(spec, zone):
     """The zone is its name if only one is allowed, `flexible` for several, `none` if they conflict."""
     snapshot = a_snapshot(
-        persistent_volume_claims=(a_volume_claim("data", volume="disk"),),
-        persistent_volumes=(a_volume("disk", {labels.ZONE: ("a",)}),),
+        persistent_volume_claims=(a_volume_claim("data", volume="disk"), a_volume_claim("wide", volume="regional")),
+        persistent_volumes=(a_volume("disk", {labels.ZONE: ("a",)}), a_volume("regional", {labels.ZONE: ("a", "b")})),
     )
 
     assert effective_zones([a_pod("p", spec=spec)], snapshot) == {zone: 1}

@@ -114,10 +114,17 @@ class PlanIndex:
 
     @cached_property
     def daemons(self) -> tuple[PodKind, ...]:
-        """The pods that DaemonSets run; one with invalid requests, or requests beyond any node, never runs."""
+        """The pods that DaemonSets run; one with invalid requests, or requests beyond any node, never runs.
+
+        Those with ResourceClaims are left out: whether they count is an option of the pass, which no result states.
+        """
         owned = [pod for pod in self.snapshot.pods if is_daemon(pod)]
         found = (daemon_of(daemon_set, owned) for daemon_set in self.snapshot.daemon_sets)
-        return tuple(daemon for daemon in found if not (daemon.unreadable or absurd_request(daemon.requests)))
+        return tuple(
+            daemon
+            for daemon in found
+            if not (daemon.unreadable or daemon.asks_for_devices or absurd_request(daemon.requests))
+        )
 
     @cached_property
     def nodes(self) -> tuple[CheckedNode, ...]:
