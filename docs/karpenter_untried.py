@@ -204,6 +204,15 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "should reject instance type when override allocatable fits but override offerings are unavailable",
         ),
     },
+    "provisioning/scheduling/defaultconstraints": {},
+    "provisioning/scheduling/topology": {
+        "kube-apiserver refuses such a selector since Kubernetes 1.27, and Karpenter skips the test": (
+            "should not spread an invalid label selector",
+        ),
+        "differs on purpose: a value counts once a node has it, as for kube-scheduler; Karpenter leaves the second pod pending": (
+            "should balance pods across a label when discovered from the nodepool (NodeTaintsPolicy=ignore)",
+        ),
+    },
     "state": {
         POD_HISTORY: (
             "should not store pod schedulable time if the nodePool that pod is scheduled to does not have NodeRegistrationHealthy=true",

@@ -540,15 +540,23 @@ class _Selectors:
         owned = self._owners.get((pod.metadata.namespace, *owner)) if owner is not None else None
         case = msgspec.msgpack.encode((pod.metadata.namespace, owner, sorted(pod.metadata.labels.items())))
         if case not in self._selectors:
-            self._selectors[case] = self._select(pod, owned or LabelSelector())
+            replaces = owner is not None and owner[0] == "ReplicationController"
+            self._selectors[case] = self._select(pod, owned or LabelSelector(), replaces=replaces)
         return self._selectors[case]
 
-    def _select(self, pod: Pod, owned: LabelSelector) -> LabelSelector | None:
-        """Return the selectors of the pod's Services and owner combined."""
-        required: set[tuple[str, str]] = set(owned.match_labels.items())
+    def _select(self, pod: Pod, owned: LabelSelector, *, replaces: bool) -> LabelSelector | None:
+        """Return the selectors of the pod's Services and owner combined.
+
+        A ReplicationController's labels replace those of the Services, as in kube-scheduler (`replaces`); those of other
+        owners are required beside them.
+        """
+        merged: dict[str, str] = {}
         for selector in self._services.get(pod.metadata.namespace, ()):
             if selector.items() <= pod.metadata.labels.items():
-                required |= selector.items()
+                merged.update(selector)
+        if replaces:
+            merged.update(owned.match_labels)
+        required = {*merged.items(), *owned.match_labels.items()}
         if not required and not owned.match_expressions:
             return None
         # as expressions, because an owner may require another value than a Service once the pod was relabelled

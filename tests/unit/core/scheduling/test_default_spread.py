@@ -10,7 +10,8 @@ from journeyman.core.scheduling.topology import read_default_spread, with_defaul
 from journeyman.core.state import Workloads
 from journeyman.core.state.pod_predicates import selects
 from journeyman.errors import ConfigurationError
-from tests.helpers.builders import a_pod
+from tests.helpers.builders import a_node, a_pod, a_running_claim
+from tests.helpers.karpenter_suite import ZONES, pool, requirement, schedule, tiny
 
 ZONE = {"maxSkew": 1, "topologyKey": labels.ZONE, "whenUnsatisfiable": "DoNotSchedule"}
 SPREAD = read_default_spread({"podTopologySpread": {"defaultConstraints": [ZONE]}})
@@ -178,3 +179,297 @@ def test_an_owner_and_a_service_with_different_values_select_no_pod():
     assert isinstance(found, LabelSelector)
     assert not selects(found, {"app": "web"})
     assert not selects(found, {"app": "old"})
+
+
+HOST = {"maxSkew": 1, "topologyKey": labels.HOSTNAME, "whenUnsatisfiable": "DoNotSchedule"}
+OF_WEB = {"labels": {"app": "web"}, **owned_by("ReplicaSet", "web")}
+WEB = Workloads(
+    replica_sets=(
+        named(Workload, "web", selector={"matchLabels": {"app": "web"}}),
+        named(Workload, "other", selector={"matchLabels": {"app": "other"}}),
+        named(Workload, "web-old", selector={"matchLabels": {"app": "rolled", "pod-template-hash": "old"}}),
+        named(Workload, "web-new", selector={"matchLabels": {"app": "rolled", "pod-template-hash": "new"}}),
+    )
+)
+
+
+def owned(count, name="p", metadata=OF_WEB, **changes):
+    """So many pods of a ReplicaSet."""
+    return [tiny(f"{name}{n}", metadata=metadata, **changes) for n in range(count)]
+
+
+def planned(waiting, *constraints, template=None, workloads=WEB, **cluster):
+    """The plan for these pods with default constraints."""
+    pods = with_default_spread(waiting, workloads, read_default_spread(document(*constraints)) if constraints else ())
+    return schedule(*pods, node_pools=(pool(**(template or {})),), **cluster)
+
+
+def two_zones(count=2):
+    """A NodePool's template with the first zones."""
+    return {"requirements": [requirement(labels.ZONE, "In", *ZONES[:count])]}
+
+
+@pytest.mark.parametrize(
+    ("count", "constraint", "template", "by_zone"),
+    [
+        pytest.param(
+            4,
+            ZONE,
+            {},
+            [1, 1, 2],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology",
+                it="should apply default zonal spread to a pod that declares no constraints of its own",
+            ),
+        ),
+        pytest.param(
+            3,
+            {**ZONE, "minDomains": 3},
+            two_zones(),
+            [1, 1],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology", it="should carry minDomains through a synthesized default"
+            ),
+        ),
+        pytest.param(
+            3,
+            {**ZONE, "minDomains": 3},
+            two_zones(1),
+            [1],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology",
+                it="should NOT schedule past a synthesized DoNotSchedule default that can't be satisfied",
+            ),
+        ),
+    ],
+)
+def test_default_constraint_spreads_pods_over_zones(count, constraint, template, by_zone):
+    """The other pods have no place."""
+    plan = planned(owned(count), constraint, template=template)
+
+    assert plan.by_label(labels.ZONE) == by_zone
+    assert len(plan.results.pod_errors) == count - sum(by_zone)
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should relax a synthesized ScheduleAnyway default when it can't be satisfied",
+)
+def test_default_constraint_that_may_be_violated_leaves_no_pod_pending():
+    """Another workload's pod blocks each host's domain only as a preference."""
+    plan = planned(owned(3), {**ZONE, "whenUnsatisfiable": "ScheduleAnyway"}, template=two_zones(1))
+
+    assert not plan.results.pod_errors
+
+
+OWN = {**HOST, "maxSkew": 3, "labelSelector": {"matchLabels": {"app": "web"}}}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "constraints", "nodes"),
+    [
+        pytest.param(
+            owned(3),
+            [HOST],
+            3,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology",
+                it="should apply default hostname spread to a pod that declares no constraints of its own",
+            ),
+        ),
+        pytest.param(
+            owned(3, spec={"topologySpreadConstraints": [OWN]}),
+            [HOST],
+            1,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology",
+                it="should NOT apply the default to a pod that declares its own constraints",
+            ),
+        ),
+        pytest.param(
+            owned(3),
+            [],
+            1,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology", it="should be a no-op when no default constraints are configured"
+            ),
+        ),
+        pytest.param(
+            owned(3, metadata={"labels": {"app": "web"}}),
+            [HOST],
+            1,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology",
+                it="should not apply the default to a pod with no owner and no matching service",
+            ),
+        ),
+    ],
+)
+def test_default_constraint_over_hosts_needs_a_node_for_each_pod(waiting, constraints, nodes):
+    """Pods with constraints of their own, or without a selector, share one."""
+    plan = planned(waiting, *constraints)
+
+    assert not plan.results.pod_errors
+    assert len(plan.results.new_claims) == nodes
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology", it="should count pre-existing cluster pods through the deduced selector"
+)
+def test_default_constraint_counts_running_pods():
+    """Two run in zone 1, so that both new pods get zone 2."""
+    amounts = {"cpu": "4", "memory": "4Gi", "pods": "2"}
+    node = a_node(metadata={"labels": {labels.ZONE: ZONES[0]}}, status={"capacity": amounts, "allocatable": amounts})
+    running = [a_pod(f"r{n}", cpu="1m", memory="1", node="node-default-1", metadata=OF_WEB) for n in range(2)]
+
+    plan = planned([*running, *owned(2)], ZONE, template=two_zones(), nodes=(node,), claims=(a_running_claim(),))
+
+    assert [plan.label_of(f"p{n}", labels.ZONE) for n in range(2)] == [ZONES[1], ZONES[1]]
+
+
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should spread each workload independently")
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should spread each Deployment revision independently")
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should deduce a selector from a matching service for a pod with no supported owner",
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints",
+    it="should deduce independent selectors for pods of different workloads in one pass",
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints",
+    it="should not share a selector between pods of the same owner with different labels",
+)
+@pytest.mark.parametrize(
+    ("one", "other", "workloads"),
+    [
+        (OF_WEB, {"labels": {"app": "other"}, **owned_by("ReplicaSet", "other")}, WEB),
+        (
+            {"labels": {"app": "rolled", "pod-template-hash": "old"}, **owned_by("ReplicaSet", "web-old")},
+            {"labels": {"app": "rolled", "pod-template-hash": "new"}, **owned_by("ReplicaSet", "web-new")},
+            WEB,
+        ),
+        (
+            {"labels": {"app": "a"}, **owned_by("Job", "j", "batch/v1")},
+            {"labels": {"app": "b"}, **owned_by("Job", "j", "batch/v1")},
+            Workloads(services=tuple(named(Service, app, selector={"app": app}) for app in "ab")),
+        ),
+    ],
+    ids=["workloads", "revisions", "services"],
+)
+def test_each_workload_is_spread_by_itself(one, other, workloads):
+    """Three pods of each, one in every zone."""
+    plan = planned([*owned(3, "a", one), *owned(3, "b", other)], ZONE, workloads=workloads)
+
+    for name in "ab":
+        assert sorted(plan.label_of(f"{name}{n}", labels.ZONE) for n in range(3)) == list(ZONES)
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints", it="should deduce a ReplicaSet's selector, not the pod's labels"
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints",
+    it="should deduce a StatefulSet's selector and ignore the pod's volatile labels",
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints", it="should deduce a ReplicationController's selector"
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints", it="should deduce a selector from a matching service"
+)
+@pytest.mark.parametrize(
+    ("owner", "workloads"),
+    [
+        (
+            owned_by("ReplicaSet", "w"),
+            {"replica_sets": (named(Workload, "w", selector={"matchLabels": {"app": "web"}}),)},
+        ),
+        (
+            owned_by("StatefulSet", "w"),
+            {"stateful_sets": (named(Workload, "w", selector={"matchLabels": {"app": "web"}}),)},
+        ),
+        (
+            owned_by("ReplicationController", "w", "v1"),
+            {"replication_controllers": (named(ReplicationController, "w", selector={"app": "web"}),)},
+        ),
+        ({}, {"services": (named(Service, "w", selector={"app": "web"}),)}),
+    ],
+)
+def test_labels_that_only_the_pod_has_are_not_selected(owner, workloads):
+    """They differ from pod to pod."""
+    pod = a_pod("p", metadata={"labels": {"app": "web", "statefulset.kubernetes.io/pod-name": "p"}, **owner})
+
+    assert selects(selector_of(pod, Workloads(**workloads)), {"app": "web"})
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints", it="should ignore a non-controller owner reference"
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints", it="should contribute nothing for a service with an empty selector"
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints", it="should ignore a matching service in another namespace"
+)
+@pytest.mark.parametrize(
+    ("metadata", "workloads"),
+    [
+        ({"ownerReferences": [{**OF_WEB["ownerReferences"][0], "controller": False}]}, WEB),
+        ({}, Workloads(services=(named(Service, "s", selector={}),))),
+        ({}, Workloads(services=(named(Service, "s", namespace="shop", selector={"app": "web"}),))),
+    ],
+)
+def test_owners_and_services_that_do_not_count_give_no_selector(metadata, workloads):
+    """The pod gets no default constraint."""
+    assert selector_of(a_pod("p", metadata={"labels": {"app": "web"}, **metadata}), workloads) is None
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints",
+    it="should let a ReplicationController's selector overwrite a conflicting service label",
+)
+def test_selector_of_a_replication_controller_replaces_the_label_of_a_service():
+    """kube-scheduler merges them, while the selector of a ReplicaSet applies as well."""
+    workloads = Workloads(
+        services=(named(Service, "web", selector={"app": "web"}),),
+        replication_controllers=(named(ReplicationController, "w", selector={"app": "legacy"}),),
+    )
+
+    found = selector_of(a_pod("p", metadata=owned_by("ReplicationController", "w", "v1")), workloads)
+
+    assert selects(found, {"app": "legacy"})
+    assert not selects(found, {"app": "web"})
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints",
+    it="should not share a selector between identically-labeled pods in different namespaces",
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints",
+    it="should give each pod its own constraint slice so relaxation can't leak across pods",
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling/defaultconstraints",
+    it="should preserve the configured constraint fields on the injected copy",
+)
+def test_each_pod_gets_the_configured_constraint_with_the_selector_of_its_namespace():
+    """The Service of the other namespace has another selector."""
+    services = (
+        named(Service, "s", selector={"app": "web"}),
+        named(Service, "s", namespace="shop", selector={"app": "web", "tier": "front"}),
+    )
+    metadata = {"labels": {"app": "web", "tier": "front"}}
+    default = read_default_spread(document({**ZONE, "maxSkew": 2, "minDomains": 3}))
+
+    here, there = with_default_spread(
+        [a_pod("p", metadata=metadata), a_pod("p", metadata={**metadata, "namespace": "shop"})],
+        Workloads(services=services),
+        default,
+    )
+
+    found = [pod.spec.topology_spread_constraints for pod in (here, there)]
+    assert [(c.max_skew, c.min_domains, c.topology_key) for (c,) in found] == [(2, 3, labels.ZONE)] * 2
+    assert [selects(c.label_selector, {"app": "web"}) for (c,) in found] == [True, False]

@@ -1,0 +1,774 @@
+"""Karpenter's topology suite: spread, pod affinity and anti-affinity, on its fake cloud's instance types."""
+
+from __future__ import annotations
+
+import pytest
+
+from journeyman.core.api import labels
+from tests.helpers.builders import (
+    a_node,
+    a_pod,
+    a_running_claim,
+    a_volume,
+    a_volume_claim,
+    merge,
+    provider_id_of,
+)
+from tests.helpers.karpenter_suite import ZONES, pool, preferred, requesting, required, requirement, schedule, tiny
+
+ZONE, HOST, ARCH, TYPE, CAPACITY = labels.ZONE, labels.HOSTNAME, labels.ARCH, labels.INSTANCE_TYPE, labels.CAPACITY_TYPE
+BIG = requesting({"cpu": "1.1"})
+
+
+def spread(*keys, app="web", skew=1, **more):
+    """A spec with a required spread over each label."""
+    selector = {} if app is None else {"labelSelector": {"matchLabels": {"app": app}}}
+    base = {"maxSkew": skew, "whenUnsatisfiable": "DoNotSchedule", **selector, **more}
+    return {"topologySpreadConstraints": [{**base, "topologyKey": key} for key in keys]}
+
+
+def beside(kind, key, app, *, weight=None, **more):
+    """A spec with a term for (`podAffinity`) or against (`podAntiAffinity`) an app's pods, preferred if it has a weight."""
+    term = {"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}, **more}
+    if weight is None:
+        return {"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+    entry = {"weight": weight, "podAffinityTerm": term}
+    return {"affinity": {kind: {"preferredDuringSchedulingIgnoredDuringExecution": [entry]}}}
+
+
+def both(*specs):
+    """All these specs."""
+    merged = {}
+    for spec in specs:
+        merged = merge(merged, spec)
+    return merged
+
+
+def in_zones(*zones):
+    """A NodePool's template with these zones."""
+    return {"requirements": [requirement(ZONE, "In", *zones)]}
+
+
+def pods(count, spec, name="p", app="web"):
+    """So many pods of an app."""
+    return [tiny(f"{name}{n}", spec=spec, metadata={"labels": {"app": app}}) for n in range(count)]
+
+
+def running(zone, count=1, name="r", *, cpu="3", app="web", spec=None, **labelled):
+    """A full node in a zone, its NodeClaim, and its pods."""
+    claim = f"{name}-{zone}"
+    own = {ZONE: zone, ARCH: "amd64", CAPACITY: labels.ON_DEMAND, TYPE: "default-instance-type", **labelled}
+    amounts = {"cpu": cpu, "memory": "4Gi", "pods": str(count)}
+    node = a_node(claim, metadata={"labels": own}, status={"capacity": amounts, "allocatable": amounts})
+    held = a_running_claim(
+        claim, provider_id=provider_id_of(claim), metadata={"labels": own}, status={"nodeName": node.metadata.name}
+    )
+    held_pods = [
+        a_pod(
+            f"{claim}-{n}",
+            cpu="10m",
+            memory="1Mi",
+            node=node.metadata.name,
+            metadata={"labels": {"app": app}},
+            spec=spec or {},
+        )
+        for n in range(count)
+    ]
+    return node, held, held_pods
+
+
+def beside_running(existing, *waiting, **cluster):
+    """The plan for waiting pods beside running ones."""
+    nodes, claims = tuple(each[0] for each in existing), tuple(each[1] for each in existing)
+    return schedule(*(pod for each in existing for pod in each[2]), *waiting, nodes=nodes, claims=claims, **cluster)
+
+
+@pytest.mark.parametrize(
+    ("template", "count", "spec", "skew"),
+    [
+        pytest.param(
+            {},
+            4,
+            spread(ZONE, app=None, labelSelector={"matchExpressions": [requirement("app", "In", "web")]}),
+            [1, 1, 2],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology", it="should balance pods across zones (match expressions)"
+            ),
+        ),
+        pytest.param(
+            in_zones(*ZONES),
+            4,
+            spread(ZONE),
+            [1, 1, 2],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology", it="should respect NodePool zonal constraints"
+            ),
+        ),
+        pytest.param(
+            in_zones(*ZONES[:2]),
+            4,
+            spread(ZONE),
+            [2, 2],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology",
+                it="should respect NodePool zonal constraints (subset) with requirements",
+            ),
+        ),
+        pytest.param(
+            {"labels": {ZONE: ZONES[0]}},
+            4,
+            spread(ZONE),
+            [4],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology", it="should respect NodePool zonal constraints (subset) with labels"
+            ),
+        ),
+        pytest.param(
+            {"labels": {ZONE: ZONES[0]}, **in_zones(*ZONES[:2])},
+            4,
+            spread(ZONE),
+            [4],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology",
+                it="should respect NodePool zonal constraints (subset) with requirements and labels",
+            ),
+        ),
+        pytest.param(
+            in_zones(*ZONES),
+            11,
+            spread(ZONE, minDomains=3),
+            [3, 4, 4],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology",
+                it="satisfied minDomains constraints (equal) should allow expected pod scheduling",
+            ),
+        ),
+        pytest.param(
+            in_zones(*ZONES),
+            11,
+            spread(ZONE, minDomains=2),
+            [3, 4, 4],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology",
+                it="satisfied minDomains constraints (greater than minimum) should allow expected pod scheduling",
+            ),
+        ),
+        pytest.param(
+            {},
+            10,
+            both(spread(ZONE), required([requirement(ZONE, "In", *ZONES[:2])])),
+            [5, 5],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology", it="should limit spread options by node requirements"
+            ),
+        ),
+        pytest.param(
+            {},
+            6,
+            both(spread(ZONE), required([requirement(ZONE, "In", *ZONES[:2])])),
+            [3, 3],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology", it="should limit spread options by required node affinity"
+            ),
+        ),
+        pytest.param(
+            {},
+            6,
+            both(spread(ZONE), preferred((1, [requirement(ZONE, "In", *ZONES[:2])]))),
+            [2, 2, 2],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology", it="should not limit spread options by preferred node affinity"
+            ),
+        ),
+    ],
+)
+def test_spread_over_zones_counts_the_zones_that_its_pods_can_use(template, count, spec, skew):
+    """Zones of the NodePool that the pods' required node affinity allows."""
+    plan = schedule(*pods(count, spec), node_pools=(pool(**template),))
+
+    assert not plan.results.pod_errors
+    assert plan.by_label(ZONE) == skew
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should respect NodePool zonal constraints (subset) with labels across NodePools",
+)
+def test_zones_of_several_nodepools_count_together():
+    """Each NodePool has one zone."""
+    pools = tuple(pool(f"np-{zone}", labels={ZONE: zone}) for zone in ZONES[:2])
+
+    assert schedule(*pods(4, spread(ZONE)), node_pools=pools).by_label(ZONE) == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("existing", "template", "count", "skew", "placed"),
+    [
+        pytest.param(
+            [(ZONES[2], 1)],
+            in_zones(*ZONES[:2]),
+            6,
+            1,
+            [2, 2],
+            marks=[
+                pytest.mark.karpenter(
+                    "provisioning/scheduling/topology", it="should respect NodePool zonal constraints (existing pod)"
+                ),
+                pytest.mark.karpenter(
+                    "provisioning/scheduling/topology", it="should not violate max-skew when unsat = do not schedule"
+                ),
+                pytest.mark.karpenter(
+                    "provisioning/scheduling/topology",
+                    it="should not violate max-skew when unsat = do not schedule (discover domains)",
+                ),
+            ],
+        ),
+        pytest.param(
+            [(ZONES[0], 1), (ZONES[1], 1)],
+            in_zones(ZONES[2]),
+            10,
+            5,
+            [6],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology",
+                it="should schedule to the non-minimum domain if its all that's available",
+            ),
+        ),
+        pytest.param(
+            [(ZONES[0], 3)],
+            {},
+            3,
+            1,
+            [1, 2],
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology",
+                it="should only schedule to minimum domains if already violating max skew",
+            ),
+        ),
+    ],
+)
+def test_running_pods_of_any_zone_bound_a_spread(existing, template, count, skew, placed):
+    """The other pods have no place."""
+    plan = beside_running(
+        [running(zone, number) for zone, number in existing],
+        *pods(count, both(BIG, spread(ZONE, skew=skew))),
+        node_pools=(pool(**template),),
+    )
+
+    assert plan.by_label(ZONE) == placed
+    assert len(plan.results.pod_errors) == count - sum(placed)
+
+
+@pytest.mark.parametrize(
+    ("count", "when", "placed"),
+    [
+        pytest.param(
+            5,
+            "DoNotSchedule",
+            2,
+            marks=[
+                pytest.mark.karpenter(
+                    "provisioning/scheduling/topology",
+                    it="should not violate max-skew when unsat = do not schedule (capacity type)",
+                ),
+                pytest.mark.karpenter(
+                    "provisioning/scheduling/topology", it="should balance pods across capacity-types (no constraints)"
+                ),
+            ],
+        ),
+        pytest.param(
+            5,
+            "ScheduleAnyway",
+            5,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology",
+                it="should violate max-skew when unsat = schedule anyway (capacity type)",
+            ),
+        ),
+    ],
+)
+def test_spread_over_capacity_types_counts_the_running_pod(count, when, placed):
+    """It runs on on-demand capacity, the NodePool allows Spot only."""
+    spot = pool(requirements=[requirement(CAPACITY, "In", labels.SPOT)])
+
+    plan = beside_running(
+        [running(ZONES[0])], *pods(count, both(BIG, spread(CAPACITY, whenUnsatisfiable=when))), node_pools=(spot,)
+    )
+
+    assert plan.by_label(CAPACITY) == [placed]
+    assert len(plan.results.pod_errors) == count - placed
+
+
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should balance pods across arch (no constraints)")
+def test_spread_over_architectures_counts_the_running_pod():
+    """It runs on amd64, the NodePool allows arm64 only: two more pods."""
+    arm = pool(requirements=[requirement(ARCH, "In", "arm64")])
+
+    plan = beside_running(
+        [running(ZONES[0])], *pods(5, both(requesting({"cpu": "2"}), spread(ARCH))), node_pools=(arm,)
+    )
+
+    assert sum(len(claim.pods) for claim in plan.results.new_claims) == 2
+
+
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should respect NodePool capacity type constraints")
+def test_spread_over_capacity_types_is_balanced():
+    """The NodePool states both."""
+    both_types = pool(requirements=[requirement(CAPACITY, "In", labels.SPOT, labels.ON_DEMAND)])
+
+    assert schedule(*pods(4, spread(CAPACITY)), node_pools=(both_types,)).by_label(CAPACITY) == [2, 2]
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should balance pods across capacity-types (node required affinity constrained)",
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology", it="should limit spread options by node affinity (capacity type)"
+)
+def test_required_affinity_excludes_the_running_pod_from_the_spread():
+    """Five pods that require Spot in zone 2 do not count the on-demand pod in zone 1."""
+    wanted = required([requirement(ZONE, "In", ZONES[1]), requirement(CAPACITY, "In", labels.SPOT)])
+
+    plan = beside_running([running(ZONES[0])], *pods(5, both(spread(CAPACITY), wanted)))
+
+    assert not plan.results.pod_errors
+    assert plan.by_label(CAPACITY) == [5]
+
+
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should limit spread options by nodeSelector")
+@pytest.mark.parametrize(("key", "values"), [(ZONE, ZONES[:2]), (CAPACITY, (labels.SPOT, labels.ON_DEMAND))])
+def test_node_selector_leaves_one_domain_to_a_spread(key, values):
+    """Five pods select one value and ten the other."""
+    groups = [
+        pods(count, both(spread(key), {"nodeSelector": {key: value}}), name)
+        for name, count, value in zip("ab", (5, 10), values, strict=True)
+    ]
+
+    plan = schedule(*(pod for group in groups for pod in group))
+
+    assert not plan.results.pod_errors
+    assert plan.by_label(key) == [5, 10]
+
+
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should ignore unknown topology keys")
+def test_spread_over_a_label_that_no_node_has_leaves_its_pod_pending():
+    """Other pods are scheduled."""
+    plan = schedule(*pods(1, spread("unknown")), tiny("q"))
+
+    assert set(plan.results.pod_errors) == {"default/p0"}
+
+
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should not spread when a nil label selector is defined")
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology", it="should match all pods when labelSelector is not specified"
+)
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should handle interdependent selectors")
+@pytest.mark.parametrize(("key", "app"), [(ZONE, None), (HOST, "other")])
+def test_spread_that_counts_none_of_its_own_pods_spreads_nothing(key, app):
+    """It has no selector, or one for other pods."""
+    assert [len(claim.pods) for claim in schedule(*pods(5, spread(key, app=app))).results.new_claims] == [5]
+
+
+@pytest.mark.parametrize(
+    ("groups", "nodes"),
+    [
+        pytest.param(
+            [("web", "amd64", 4)],
+            4,
+            marks=pytest.mark.karpenter("provisioning/scheduling/topology", it="should balance pods across nodes"),
+        ),
+        pytest.param(
+            [("app1", "amd64", 2), ("app2", "amd64", 2)],
+            2,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology", it="balance multiple deployments with hostname topology spread"
+            ),
+        ),
+        pytest.param(
+            [("app1", "amd64", 2), ("app2", "arm64", 2)],
+            4,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology",
+                it="balance multiple deployments with hostname topology spread & varying arch",
+            ),
+        ),
+    ],
+)
+def test_spread_over_hosts_gives_each_pod_of_an_app_a_node(groups, nodes):
+    """Pods of two apps share nodes if their architectures allow it."""
+    waiting = [
+        pod
+        for app, arch, count in groups
+        for pod in pods(count, both(spread(HOST, app=app), {"nodeSelector": {ARCH: arch}}), app, app)
+    ]
+
+    plan = schedule(*waiting)
+
+    assert not plan.results.pod_errors
+    assert len(plan.results.new_claims) == nodes
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology", it="should spread pods while respecting both constraints (hostname and zonal)"
+)
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should spread pods while respecting all constraints")
+@pytest.mark.parametrize("count", [2, 5, 14])
+@pytest.mark.parametrize("keys", [(ZONE, HOST), (CAPACITY, ZONE, HOST)])
+def test_all_constraints_of_a_spread_hold_at_once(keys, count):
+    """Skew 1 over zones and capacity types, 3 over hosts."""
+    spec = spread(*keys)
+    for constraint in spec["topologySpreadConstraints"]:
+        constraint["maxSkew"] = 3 if constraint["topologyKey"] == HOST else 1
+    zones = {"requirements": [requirement(ZONE, "In", *ZONES[:2])]}
+
+    plan = schedule(*pods(count, spec), node_pools=(pool(**zones),))
+
+    assert not plan.results.pod_errors
+    for key in keys:
+        counts = [len(c.pods) for c in plan.results.new_claims] if key == HOST else plan.by_label(key)
+        assert max(counts) - (0 if key == HOST or len(counts) < 2 else min(counts)) <= (3 if key == HOST else 1)
+
+
+# -- taints of NodePools
+
+
+@pytest.mark.parametrize(
+    ("policy", "placed"),
+    [
+        ("Ignore", 1),
+        pytest.param(
+            "Honor",
+            2,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology",
+                it="should balance pods across a label when discovered from the nodepool (NodeTaintsPolicy=honor)",
+            ),
+        ),
+    ],
+)
+def test_domain_behind_a_taint_counts_by_the_taints_policy(policy, placed):
+    """The pods do not tolerate the taint of the NodePool with the second value, of which a node exists.
+
+    Without that node kube-scheduler does not know the value either, so that it does not count.
+    """
+    taint = {"key": "taint-key", "value": "taint-value", "effect": "NoSchedule"}
+    pools = (
+        pool("open", requirements=[requirement("fake-label", "In", "foo")]),
+        pool(
+            "tainted",
+            requirements=[requirement("fake-label", "In", "bar")],
+            taints=[taint],
+        ),
+    )
+    tainted = a_node(metadata={"labels": {"fake-label": "bar"}}, spec={"taints": [taint]})
+
+    plan = schedule(
+        *pods(2, spread("fake-label", nodeTaintsPolicy=policy)),
+        node_pools=pools,
+        nodes=(tainted,),
+        claims=(a_running_claim(),),
+    )
+
+    assert sum(len(claim.pods) for claim in plan.results.new_claims) == placed
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should balance pods across a label when mutually exclusive NodePools (by taints) share domains (NodeTaintsPolicy=honor)",
+)
+def test_domains_of_nodepools_with_different_taints_count_apart():
+    """Two pods tolerate the first NodePool, four the second; each group is spread over its own two values."""
+    pools, waiting = [], []
+    for number, (values, count) in enumerate(((("foo", "bar"), 2), (("foo", "baz"), 4))):
+        taint = {"key": "taint-key", "value": f"nodepool-{number}", "effect": "NoSchedule"}
+        pools.append(pool(f"np-{number}", requirements=[requirement("fake-label", "In", *values)], taints=[taint]))
+        tolerations = [{**taint, "operator": "Equal"}]
+        spec = both(spread("fake-label", nodeTaintsPolicy="Honor"), {"tolerations": tolerations})
+        waiting += pods(count, spec, f"p{number}-")
+
+    plan = schedule(*waiting, node_pools=tuple(pools))
+
+    assert not plan.results.pod_errors
+    assert plan.by_label("fake-label") == [1, 2, 3]
+
+
+# -- affinity
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology", it="should schedule a pod with empty pod affinity and anti-affinity"
+)
+def test_empty_affinity_requires_nothing():
+    """As the API server may store it."""
+    assert schedule(tiny("p", spec={"affinity": {"podAffinity": {}, "podAntiAffinity": {}}})).node_of("p") is not None
+
+
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should respect pod affinity (hostname)")
+def test_pod_joins_the_host_of_the_pod_that_it_requires():
+    """Ten others are spread over hosts."""
+    plan = schedule(
+        *pods(10, spread(HOST)),
+        tiny("target", metadata={"labels": {"app": "db"}}),
+        tiny("follower", spec=beside("podAffinity", HOST, "db"), metadata={"labels": {"app": "x"}}),
+    )
+
+    assert plan.node_of("target") is plan.node_of("follower")
+    assert plan.node_of("target") is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "same"),
+    [
+        pytest.param(
+            "podAffinity",
+            True,
+            marks=pytest.mark.karpenter("provisioning/scheduling/topology", it="should respect pod affinity (arch)"),
+        ),
+        pytest.param(
+            "podAntiAffinity",
+            False,
+            marks=pytest.mark.karpenter(
+                "provisioning/scheduling/topology", it="should not violate pod anti-affinity (arch)"
+            ),
+        ),
+    ],
+)
+def test_affinity_may_be_over_architectures(kind, same):
+    """The first pod runs on arm64; the spread keeps the second from its node."""
+    first = tiny("first", spec=both(requesting({"cpu": "2"}), spread(HOST), {"nodeSelector": {ARCH: "arm64"}}))
+    second = tiny("second", spec=both(requesting({"cpu": "1"}), spread(HOST), beside(kind, ARCH, "web")))
+
+    plan = schedule(first, second)
+
+    assert plan.node_of("first") is not plan.node_of("second")
+    arches = [next(iter(plan.node_of(name).instance_types)) == "arm-instance-type" for name in ("first", "second")]
+    assert arches == [True, same]
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should respect self pod affinity for first empty topology domain only (hostname)",
+)
+def test_pods_that_require_each_others_host_fill_one_node():
+    """It holds five; those that do not fit have no place."""
+    small = pool(requirements=[requirement(TYPE, "In", "default-instance-type")])
+
+    plan = schedule(*pods(10, beside("podAffinity", HOST, "web")), node_pools=(small,))
+
+    assert [len(claim.pods) for claim in plan.results.new_claims] == [5]
+    assert len(plan.results.pod_errors) == 5
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should respect self pod affinity for first empty topology domain only (hostname/constrained zones)",
+)
+def test_running_pod_of_another_zone_counts_for_affinity():
+    """Its node is full, and the pods require another zone: none of them may be the first."""
+    spec = both(beside("podAffinity", HOST, "web"), required([requirement(ZONE, "In", *ZONES[1:])]))
+
+    assert len(beside_running([running(ZONES[0])], *pods(10, spec)).results.pod_errors) == 10
+
+
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should respect self pod affinity (zone w/ constraint)")
+def test_pods_that_require_each_others_zone_share_the_allowed_one():
+    """Zone 3 is the only one that they allow."""
+    spec = both(beside("podAffinity", ZONE, "web"), required([requirement(ZONE, "In", ZONES[2])]))
+
+    plan = schedule(*pods(3, spec))
+
+    assert [len(claim.pods) for claim in plan.results.new_claims] == [3]
+    assert plan.label_of("p0", ZONE) == ZONES[2]
+
+
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should allow violation of preferred pod affinity")
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should allow violation of a pod affinity preference with a conflicting required constraint",
+)
+@pytest.mark.parametrize("target", [False, True])
+def test_preferred_affinity_is_relaxed(target):
+    """The pod it is for does not exist, or a required spread keeps all but one pod from its host."""
+    spec = both(spread(HOST), beside("podAffinity", HOST, "db", weight=50))
+    others = [tiny("target", metadata={"labels": {"app": "db"}})] if target else []
+
+    plan = schedule(*pods(3, spec), *others)
+
+    assert not plan.results.pod_errors
+    assert len(plan.results.new_claims) == 3
+
+
+def guards(*, weight=None):
+    """A pod in each zone that avoids the app db there."""
+    avoiding = beside("podAntiAffinity", ZONE, "db", weight=weight)
+    return [
+        tiny(f"guard{n}", spec=both(requesting({"cpu": "2"}), avoiding, {"nodeSelector": {ZONE: zone}}))
+        for n, zone in enumerate(ZONES)
+    ]
+
+
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should not violate pod anti-affinity on zone")
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should not violate pod anti-affinity on zone (inverse)")
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology", it="should violate preferred pod anti-affinity on zone (inverse)"
+)
+@pytest.mark.parametrize(
+    ("others", "pod", "placed"),
+    [
+        (
+            [
+                tiny(
+                    f"db{n}",
+                    spec=both(requesting({"cpu": "2"}), {"nodeSelector": {ZONE: zone}}),
+                    metadata={"labels": {"app": "db"}},
+                )
+                for n, zone in enumerate(ZONES)
+            ],
+            tiny("p", spec=beside("podAntiAffinity", ZONE, "db")),
+            False,
+        ),
+        (guards(), tiny("p", metadata={"labels": {"app": "db"}}), False),
+        (guards(weight=10), tiny("p", metadata={"labels": {"app": "db"}}), True),
+    ],
+    ids=["avoids them", "they avoid it", "they prefer to avoid it"],
+)
+def test_required_anti_affinity_with_a_pod_of_each_zone_leaves_no_zone(others, pod, placed):
+    """Whichever side has the rule."""
+    plan = schedule(*others, pod)
+
+    assert set(plan.results.pod_errors) == (set() if placed else {"default/p"})
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should violate preferred pod anti-affinity on zone (inverse w/existing nodes)",
+)
+@pytest.mark.parametrize("weight", [None, 10])
+def test_running_pods_keep_a_pod_from_their_zones_only_if_they_require_it(weight):
+    """One in each zone."""
+    spec = beside("podAntiAffinity", ZONE, "db", weight=weight)
+    existing = [running(zone, spec=spec) for zone in ZONES]
+
+    plan = beside_running(existing, tiny("p", metadata={"labels": {"app": "db"}}))
+
+    assert bool(plan.results.pod_errors) is (weight is None)
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology", it="should filter pod affinity topologies by namespace, no matching pods"
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology", it="should fail to schedule pods with unsatisfiable dependencies"
+)
+@pytest.mark.parametrize("namespaces", [[], ["other"]])
+def test_affinity_to_pods_of_another_namespace_finds_none_here(namespaces):
+    """Nor does one to pods that do not exist."""
+    target = tiny("target", metadata={"labels": {"app": "db"}})
+    term = {"namespaces": namespaces} if namespaces else {}
+    spec = beside("podAffinity", HOST, "db" if namespaces else "missing", **term)
+
+    assert set(schedule(target, tiny("p", spec=spec)).results.pod_errors) == {"default/p"}
+
+
+# -- taints of nodes
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should provision nodes with taints and schedule pods if the taint is only a startup taint",
+)
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should not generate taints for OpExists")
+def test_startup_taint_keeps_no_pod_away_and_a_toleration_adds_none():
+    """The NodeClaim has the startup taint, and no other."""
+    startup = [{"key": "ignore-me", "value": "nothing-to-see-here", "effect": "NoSchedule"}]
+
+    plan = schedule(
+        tiny("p"),
+        tiny("q", spec={"tolerations": [{"key": "k", "operator": "Exists"}]}),
+        node_pools=(pool(startupTaints=startup),),
+    )
+
+    assert not plan.results.pod_errors
+    spec = plan.manifest_of("p")["spec"]
+    assert (spec["startupTaints"], spec.get("taints", [])) == (startup, [])
+
+
+# -- rules that Karpenter meets in several passes, because the zone of a new node is open until it exists
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology", it="should not violate pod anti-affinity on zone (other schedules first)"
+)
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology", it="should not violate pod anti-affinity on zone (Schrödinger)"
+)
+@pytest.mark.parametrize("first_avoids", [True, False])
+def test_anti_affinity_over_zones_is_met_in_one_pass(first_avoids):
+    """Whichever of the two has the rule; Karpenter leaves the second pod to its next pass."""
+    avoiding = beside("podAntiAffinity", ZONE, "db")
+    db = tiny("db", spec=requesting({"cpu": "2"}), metadata={"labels": {"app": "db"}})
+    other = tiny("p", spec=both(requesting({"cpu": "3" if first_avoids else "1"}), avoiding))
+
+    plan = schedule(db, other)
+
+    assert not plan.results.pod_errors
+    assert plan.label_of("db", ZONE) != plan.label_of("p", ZONE)
+
+
+@pytest.mark.karpenter("provisioning/scheduling/topology", it="should support pod anti-affinity with a zone topology")
+def test_pods_that_avoid_each_others_zone_get_all_zones():
+    """The fourth has no place."""
+    plan = schedule(*pods(4, beside("podAntiAffinity", ZONE, "web")))
+
+    assert plan.by_label(ZONE) == [1, 1, 1]
+    assert len(plan.results.pod_errors) == 1
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology", it="should support pod affinity with zone topology (unconstrained target)"
+)
+def test_followers_share_the_zone_of_a_pod_that_may_go_anywhere():
+    """Eleven pods in one zone."""
+    target = tiny("target", metadata={"labels": {"app": "db"}})
+
+    plan = schedule(target, *pods(10, beside("podAffinity", ZONE, "db")))
+
+    assert plan.by_label(ZONE) == [11]
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should allow two nodes to be created when two pods with matching affinities have incompatible selectors",
+)
+def test_pods_that_require_their_own_zone_and_select_different_ones():
+    """The first of a zone may be anywhere, and the second is the first that its selector allows."""
+    near = beside("podAffinity", ZONE, "web")
+    waiting = [
+        tiny(f"p{n}", spec=both(near, required([requirement(ZONE, "In", zone)]))) for n, zone in enumerate(ZONES[1:])
+    ]
+
+    plan = schedule(*waiting)
+
+    assert not plan.results.pod_errors
+    assert [plan.label_of(f"p{n}", ZONE) for n in range(2)] == list(ZONES[1:])
+
+
+@pytest.mark.karpenter(
+    "provisioning/scheduling/topology",
+    it="should schedule pod with PVC and TSC minDomains=3 when pods are spread across 3 zones",
+)
+def test_zone_of_a_volume_does_not_narrow_the_zones_that_a_spread_counts():
+    """One pod runs in each of three zones; the pod's volume is in the first."""
+    spec = both(
+        spread(ZONE, minDomains=3), {"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]}
+    )
+
+    plan = beside_running(
+        [running(zone) for zone in ZONES],
+        tiny("p", spec=spec),
+        persistent_volume_claims=(a_volume_claim("data", volume="pv"),),
+        persistent_volumes=(a_volume("pv", {ZONE: (ZONES[0],)}),),
+    )
+
+    assert plan.label_of("p", ZONE) == ZONES[0]
