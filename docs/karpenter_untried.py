@@ -205,6 +205,11 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         ),
     },
     "provisioning/scheduling/defaultconstraints": {},
+    "provisioning/scheduling/instance_selection": {
+        GO_VARIABLE: (
+            "schedule should fail if minimum number of InstanceTypes is not met as per the minValues in the requirement after truncation",
+        ),
+    },
     "provisioning/scheduling/topology": {
         "kube-apiserver refuses such a selector since Kubernetes 1.27, and Karpenter skips the test": (
             "should not spread an invalid label selector",
