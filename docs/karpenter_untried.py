@@ -47,6 +47,10 @@ ZONE_OF_OTHERS: Final = (
     "decide while pods are placed"
 )
 ONE_CAPACITY: Final = "needs offerings of one type with different capacity, which no cloud provider here has"
+NIL_TAINT: Final = "a nil pointer"
+RESERVED_TABLE: Final = (
+    "a table in memory while one plan is made; what it decides is tried through plans, in Karpenter's scheduling suite"
+)
 
 UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "capacitybuffer": {
@@ -217,6 +221,33 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         "differs on purpose: a value counts once a node has it, as for kube-scheduler; Karpenter leaves the second pod pending": (
             "should balance pods across a label when discovered from the nodepool (NodeTaintsPolicy=ignore)",
         ),
+    },
+    "provisioning/scheduling/reservationmanager": {
+        RESERVED_TABLE: (
+            "should return true when capacity is available",
+            "should return true when hostname already has the reservation",
+            "should return false when capacity is exhausted",
+            "should return true for existing hostname even when capacity is exhausted",
+            "should panic with non-existent reservation ID",
+            "should successfully reserve capacity",
+            "should not double-reserve for the same hostname and reservation",
+            "should decrement available capacity",
+            "should handle multiple offerings in a single call",
+            "should handle mixed new and existing reservations",
+            "should panic when trying to over-reserve",
+            "should release a single reservation",
+            "should handle releasing non-existent reservations gracefully",
+            "should handle releasing from non-existent hostname gracefully",
+            "should handle partial releases",
+            "should restore capacity when releasing reservations",
+            "should correctly track capacity after multiple reserve/release cycles",
+            "should handle complex reservation patterns",
+            "should maintain consistency during mixed operations",
+        ),
+    },
+    "scheduling/taints": {NIL_TAINT: ("returns false for a nil taint",)},
+    "scheduling/hostportusage": {
+        ARGUMENTS: ("String() output",),
     },
     "state": {
         POD_HISTORY: (

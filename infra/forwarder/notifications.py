@@ -230,8 +230,9 @@ class _OpenBatch:
         self._known: set[tuple[NotificationCause, str]] = set()
 
     def notify(self, notification: Notification, now: float) -> None:
-        """Add a notification. Another one of the same cause and object does not extend the window: a pod whose status
-        changes all the time must not delay the others.
+        """Add a notification; another one of the same cause and object does not extend the window.
+
+        A pod whose status changes all the time must not delay the others.
         """
         self.add({notification.cause: 1}, notification.fingerprint)
         if (notification.cause, notification.name) not in self._known:

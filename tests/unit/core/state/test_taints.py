@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from journeyman.core.api import labels
 from journeyman.core.api.objects import Taint, Toleration
 from journeyman.core.state.taints import has_untolerated_preference, tolerates, untolerated
 
@@ -43,3 +44,45 @@ def test_first_untolerated_taint_is_returned():
     """The error message can then name the taint."""
     assert untolerated((GPU, LEVEL), (Toleration(key="gpu", operator="Exists"),)) == LEVEL
     assert untolerated((GPU, LEVEL), (Toleration(operator="Exists"),)) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "effect", "vanishes"),
+    [
+        pytest.param(
+            "node.kubernetes.io/not-ready",
+            "NoSchedule",
+            True,
+            marks=pytest.mark.karpenter("scheduling/taints", it="matches an exact entry in KnownEphemeralTaints"),
+        ),
+        pytest.param(
+            "readiness.k8s.io/my-rule",
+            "NoSchedule",
+            True,
+            marks=pytest.mark.karpenter("scheduling/taints", it="matches a NodeReadinessController taint by prefix"),
+        ),
+        pytest.param(
+            "readiness.k8s.io/another",
+            "NoExecute",
+            True,
+            marks=pytest.mark.karpenter("scheduling/taints", it="matches any effect for a prefixed taint"),
+        ),
+        pytest.param(
+            "example.com/some-taint",
+            "NoSchedule",
+            False,
+            marks=pytest.mark.karpenter("scheduling/taints", it="does not match an unrelated taint"),
+        ),
+        pytest.param(
+            "foo/readiness.k8s.io/bar",
+            "NoSchedule",
+            False,
+            marks=pytest.mark.karpenter(
+                "scheduling/taints", it="does not match a taint whose key only contains the prefix in the middle"
+            ),
+        ),
+    ],
+)
+def test_taint_of_a_starting_node_vanishes_by_itself(key, effect, vanishes):
+    """Until then it keeps no pod from being planned for the node."""
+    assert labels.is_ephemeral_taint(key, effect) is vanishes
