@@ -245,6 +245,15 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "should maintain consistency during mixed operations",
         ),
     },
+    "scheduling/requirement": {
+        ARGUMENTS: (
+            "should have the right values",
+            "should have the correct length",
+            "should return any",
+            "should print the right string",
+        ),
+    },
+    "scheduling/requirements": {ARGUMENTS: ("should print Requirements in the same order",)},
     "scheduling/taints": {NIL_TAINT: ("returns false for a nil taint",)},
     "scheduling/hostportusage": {
         ARGUMENTS: ("String() output",),

@@ -5,13 +5,16 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.scheduling.requirements import (
     InvalidRequirementError,
     Requirement,
     Requirements,
     from_labels,
+    from_selectors,
     likely_meant,
     of,
     requirement,
@@ -31,6 +34,7 @@ SAMPLES = [
 ]
 
 
+@pytest.mark.karpenter("scheduling/requirement", it="should intersect two requirements without minValues")
 @pytest.mark.parametrize(("a", "b"), list(itertools.product(SAMPLES, SAMPLES)))
 def test_an_intersection_has_exactly_the_values_that_both_have(a, b):
     """Set theory, for every pair of operators."""
@@ -47,6 +51,7 @@ def test_intersects_is_symmetric_and_never_denies_a_common_value(a, b):
         assert a.intersects(b)
 
 
+@pytest.mark.karpenter("scheduling/requirement", it="should return the right operator")
 @pytest.mark.parametrize(
     ("operator", "values", "reported"),
     [
@@ -131,6 +136,7 @@ def test_a_mistyped_label_gets_a_hint():
     assert labels.ZONE in str(Requirements({}).compatible(demand))
 
 
+@pytest.mark.karpenter("scheduling/requirement", it="should normalize labels")
 @pytest.mark.karpenter("scheduling/requirements", it="should normalize aliased labels")
 def test_old_label_names_are_read_as_the_new_ones():
     """Aliases are normalised on input."""
@@ -184,3 +190,226 @@ def test_any_value_is_the_smallest_number_that_meets_a_complement(entries, value
 
     assert wanted.any_value() == value
     assert Requirement("size", True, frozenset(), lower=-5).any_value() == "0"
+
+
+@pytest.mark.karpenter("scheduling/requirements", it="should detect well known label truncations")
+@pytest.mark.karpenter("scheduling/requirements", it="should detect well known label typos")
+@pytest.mark.karpenter("scheduling/requirements", it="should display an error message for unknown labels")
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        pytest.param("zone", labels.ZONE, marks=pytest.mark.karpenter("scheduling/requirements", it="Zone Label")),
+        pytest.param(
+            "region", labels.REGION, marks=pytest.mark.karpenter("scheduling/requirements", it="Region Label")
+        ),
+        pytest.param(
+            "nodepool",
+            labels.NODEPOOL,
+            marks=pytest.mark.karpenter("scheduling/requirements", it="NodePool Name Label"),
+        ),
+        pytest.param(
+            "instance-type",
+            labels.INSTANCE_TYPE,
+            marks=pytest.mark.karpenter("scheduling/requirements", it="Instance Type Label"),
+        ),
+        pytest.param(
+            "arch", labels.ARCH, marks=pytest.mark.karpenter("scheduling/requirements", it="Architecture Label")
+        ),
+        pytest.param(
+            "capacity-type",
+            labels.CAPACITY_TYPE,
+            marks=pytest.mark.karpenter("scheduling/requirements", it="Capacity Type Label"),
+        ),
+        pytest.param(
+            "topology.kubernetesio/zone",
+            labels.ZONE,
+            marks=pytest.mark.karpenter("scheduling/requirements", it="Zone Label #1"),
+        ),
+        ("node.io/zone", labels.ZONE),
+        pytest.param(
+            "topology.kubernetes.io/regio",
+            labels.REGION,
+            marks=pytest.mark.karpenter("scheduling/requirements", it="Region Label #1"),
+        ),
+        pytest.param(
+            "node.kubernetes.io/region",
+            labels.REGION,
+            marks=pytest.mark.karpenter("scheduling/requirements", it="Region Label #2"),
+        ),
+        pytest.param(
+            "karpenter/nodepool",
+            labels.NODEPOOL,
+            marks=pytest.mark.karpenter("scheduling/requirements", it="NodePool Label #2"),
+        ),
+        ("deployment", ""),
+    ],
+)
+def test_error_for_an_unknown_label_names_the_one_that_was_meant(key, meant):
+    """In Karpenter's words."""
+    wanted = from_selectors([NodeSelectorRequirement(key=key, operator="Exists")])
+
+    error = from_selectors(()).compatible(wanted, allow_undefined=labels.WELL_KNOWN)
+
+    typo = f' (typo of "{meant}"?)' if meant else ""
+    assert error == f'label "{key}" does not have known values{typo}'
+
+
+def bounded(*bounds):
+    """The requirement of all these operators and numbers, and how the API states it."""
+    wanted = from_selectors([NodeSelectorRequirement(key="key", operator=o, values=(n,)) for o, n in bounds])
+    return wanted["key"], [(r.operator, *r.values) for r in wanted.to_selectors()]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "inside", "outside", "stated"),
+    [
+        pytest.param(
+            [("Gte", "2")],
+            "2 3 100",
+            "1 0",
+            [("Gte", "2")],
+            marks=[
+                pytest.mark.karpenter("scheduling/requirement", it="should treat Gte as inclusive lower bound"),
+                pytest.mark.karpenter("scheduling/requirement", it="should be equivalent to adjusted Gt/Lt"),
+            ],
+        ),
+        ([("Gt", "1")], "2 3 100", "1 0", [("Gte", "2")]),
+        pytest.param(
+            [("Lte", "8")],
+            "8 7 0",
+            "9 10",
+            [("Lte", "8")],
+            marks=pytest.mark.karpenter("scheduling/requirement", it="should treat Lte as inclusive upper bound"),
+        ),
+        ([("Lt", "9")], "8 7 0", "9 10", [("Lte", "8")]),
+        pytest.param(
+            [("Gte", "2"), ("Lte", "8")],
+            "2 5 8",
+            "1 9",
+            [("Gte", "2"), ("Lte", "8")],
+            marks=pytest.mark.karpenter("scheduling/requirement", it="should intersect Gte and Lte correctly"),
+        ),
+        pytest.param(
+            [("Gt", "4"), ("Gte", "5")],
+            "5",
+            "4",
+            [("Gte", "5")],
+            marks=pytest.mark.karpenter(
+                "scheduling/requirement", it="should collapse redundant bounds in intersection"
+            ),
+        ),
+        pytest.param(
+            [("Gt", "5"), ("Gte", "5")],
+            "6",
+            "5",
+            [("Gte", "6")],
+            marks=pytest.mark.karpenter("scheduling/requirement", it="should keep Gt when Gt is more restrictive"),
+        ),
+        pytest.param(
+            [("Gt", "3"), ("Gte", "6")],
+            "6",
+            "5",
+            [("Gte", "6")],
+            marks=pytest.mark.karpenter(
+                "scheduling/requirement", it="should keep more restrictive Gte when Gte > Gt+1"
+            ),
+        ),
+        pytest.param(
+            [("Lt", "5"), ("Lte", "5")],
+            "4",
+            "5",
+            [("Lte", "4")],
+            marks=pytest.mark.karpenter("scheduling/requirement", it="should keep Lt when Lt is more restrictive"),
+        ),
+        pytest.param(
+            [("Lt", "9"), ("Lte", "5")],
+            "5",
+            "6",
+            [("Lte", "5")],
+            marks=pytest.mark.karpenter(
+                "scheduling/requirement", it="should keep more restrictive Lte when Lte < Lt-1"
+            ),
+        ),
+        pytest.param(
+            [("Gte", "0")],
+            "0",
+            "-1",
+            [("Gte", "0")],
+            marks=pytest.mark.karpenter("scheduling/requirement", it="should handle Gte 0 boundary"),
+        ),
+        pytest.param(
+            [("Lte", "0")],
+            "0",
+            "1",
+            [("Lte", "0")],
+            marks=pytest.mark.karpenter("scheduling/requirement", it="should handle Lte 0 boundary"),
+        ),
+    ],
+)
+def test_bounds_are_inclusive_and_the_tightest_of_each_side_counts(bounds, inside, outside, stated):
+    """The NodeClaim states them as Gte and Lte."""
+    requirement, selectors = bounded(*bounds)
+
+    assert [requirement.has(value) for value in inside.split()] == [True] * len(inside.split())
+    assert [requirement.has(value) for value in outside.split()] == [False] * len(outside.split())
+    assert selectors == stated
+
+
+@pytest.mark.karpenter("scheduling/requirement", it="should return valid value from Any() for Gte")
+@pytest.mark.karpenter("scheduling/requirement", it="should return valid value from Any() for Lte")
+@pytest.mark.parametrize("bound", [("Gte", "5"), ("Lte", "10")])
+def test_any_value_of_a_bounded_requirement_meets_it(bound):
+    """New nodes may get it as a label."""
+    requirement, _ = bounded(bound)
+
+    assert requirement.has(requirement.any_value())
+
+
+@pytest.mark.karpenter(
+    "scheduling/requirement", it="should intersect requirement with minValues with a requirement without"
+)
+@pytest.mark.karpenter("scheduling/requirement", it="should intersect two requirements with minValues")
+@pytest.mark.parametrize(("one", "other", "least"), [(2, None, 2), (None, 3, 3), (2, 3, 3), (None, None, None)])
+def test_larger_min_values_of_an_intersection_counts(one, other, least):
+    """Whatever the operators are."""
+    for a, b in itertools.product(SAMPLES, SAMPLES):
+        limited = replace(a, min_values=one).intersection(replace(b, min_values=other))
+        assert limited.min_values == least
+        assert replace(limited, min_values=None) == a.intersection(b)
+
+
+@pytest.mark.karpenter("scheduling/requirement", it="should return the expected NodeSelectorRequirement")
+@pytest.mark.karpenter(
+    "scheduling/requirements", it="should convert combinations of labels to expected NodeSelectorRequirements"
+)
+@pytest.mark.karpenter(
+    "scheduling/requirements",
+    it="should convert combinations of labels with flexiblity to expected NodeSelectorRequirements",
+)
+@pytest.mark.parametrize("least", [None, 2])
+@pytest.mark.parametrize(
+    ("operator", "values", "stated"),
+    [
+        ("Exists", (), ("Exists", ())),
+        ("DoesNotExist", (), ("DoesNotExist", ())),
+        ("In", ("B", "A"), ("In", ("A", "B"))),
+        ("NotIn", ("2", "1"), ("NotIn", ("1", "2"))),
+        ("Gt", ("9",), ("Gte", ("10",))),
+        ("Lt", ("1",), ("Lte", ("0",))),
+    ],
+)
+def test_requirement_is_stated_as_the_api_has_it(operator, values, stated, least):
+    """Values are sorted, bounds inclusive, and minValues stay."""
+    made = from_selectors([NodeSelectorRequirement(key="k", operator=operator, values=values, min_values=least)])
+
+    (selector,) = made.to_selectors()
+
+    assert (selector.operator, selector.values, selector.min_values) == (*stated, least)
+
+
+@pytest.mark.karpenter("scheduling/requirement", it="should return DoesNotExist for Gt MaxInt")
+def test_no_number_is_greater_than_the_largest():
+    """No node meets such a requirement."""
+    greatest = str(2**63 - 1)
+
+    assert not any(requirement("k", "Gt", (greatest,)).has(value) for value in ("1", greatest, "x"))

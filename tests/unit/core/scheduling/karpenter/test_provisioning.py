@@ -645,20 +645,20 @@ def test_ignored_preferences_spread_no_pods(kind, key):
 @pytest.mark.karpenter("provisioning", it="should ignore node affinity preferences")
 @pytest.mark.karpenter("provisioning", it="should ignore pod affinity preferences")
 @pytest.mark.parametrize(
-    "wish",
+    "preference",
     [preferred((1, [requirement(ZONE, "In", ZONES[1])])), weighted("podAffinity", ZONE, "bar")],
     ids=["node affinity", "pod affinity"],
 )
-def test_ignored_affinity_lets_a_pod_join_the_cheapest_plan(wish):
+def test_ignored_affinity_lets_a_pod_join_the_cheapest_plan(preference):
     """Zone 1 has space on its node; the nodes of zone 2, which the pod prefers, are full."""
     first = a_pod("first", cpu="2", spec=by_selector(ZONE, ZONES[0]))
     others = [
         a_pod(f"other{n}", cpu="3", spec=by_selector(ZONE, ZONES[1]), metadata={"labels": {"app": "bar"}})
         for n in range(2)
     ]
-    wishing = a_pod("p", cpu="1", spec=wish)
+    preferring = a_pod("p", cpu="1", spec=preference)
 
-    ignored, respected = schedule(first, *others, wishing, options=IGNORE), schedule(first, *others, wishing)
+    ignored, respected = schedule(first, *others, preferring, options=IGNORE), schedule(first, *others, preferring)
 
     assert ignored.node_of("p") is ignored.node_of("first")
     assert respected.label_of("p", ZONE) == ZONES[1]
