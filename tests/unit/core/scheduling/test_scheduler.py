@@ -456,7 +456,7 @@ def test_existing_nodes_count_against_nodepool_limits():
                 }
             ),
             a_node_class(),
-            "no instance type",
+            "filtered out all available instance types",
         ),
     ],
 )
