@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,6 +26,11 @@ MESSAGE_ATTRIBUTE: Final = "AWSTraceHeader"
 
 _VARIABLES: Final = ("_X_AMZN_TRACE_ID", "AWS_LAMBDA_FUNCTION_NAME")
 _current: Final[ContextVar[str]] = ContextVar("trace", default="")
+_lock: Final = threading.Lock()
+_running: Final[
+    list[tuple[str, str]]
+] = []  # (header, function) of the invocations that run now, in threads of their own
+_outside: Final[dict[str, str | None]] = {}  # the variables before the first of them
 
 
 def runs_in_lineage(header: str, function: str) -> int:
@@ -48,14 +54,20 @@ def header_of_invocation(received: Iterable[str], function: str, request_id: str
 @contextmanager
 def traced(header: str, function: str) -> Iterator[None]:
     """Make the requests inside the context carry the header: those of boto3's clients, and this thread's simulated ones."""
-    before = {name: os.environ.get(name) for name in _VARIABLES}
-    os.environ.update(zip(_VARIABLES, (header, function), strict=True))
+    invocation = (header, function)
+    with _lock:
+        if not _running:
+            _outside.update({name: os.environ.get(name) for name in _VARIABLES})
+        _running.append(invocation)
+        _set_variables()
     token = _current.set(header)
     try:
         yield
     finally:
         _current.reset(token)
-        _restore(before)
+        with _lock:
+            _running.remove(invocation)
+            _set_variables()
 
 
 def current_trace() -> str:
@@ -68,8 +80,10 @@ def sent_header(request_headers: Mapping[str, str]) -> str:
     return unquote(request_headers.get(REQUEST_HEADER) or "")
 
 
-def _restore(variables: Mapping[str, str | None]) -> None:
-    for name, value in variables.items():
+def _set_variables() -> None:
+    """Set the process's variables to those of the last invocation that still runs, or as they were before any ran."""
+    values = dict(zip(_VARIABLES, _running[-1], strict=True)) if _running else _outside
+    for name, value in values.items():
         if value is None:
             os.environ.pop(name, None)
         else:
