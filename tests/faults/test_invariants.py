@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, PDB, POD
 from journeyman.core.plan import Step
@@ -14,6 +15,7 @@ from journeyman_simulator.apiserver.server import Write
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.faults.fault_scenario import (
     CallFault,
+    EditClaim,
     FaultKind,
     FaultScenario,
     ScenarioBudget,
@@ -57,8 +59,10 @@ class Fixture:
     """An API server, instances and messages that a test sets up for one invariant checker."""
 
     def __init__(self, invariant, **setup):
-        faults = setup.pop("faults", ())
-        self.scenario = FaultScenario(seed=0, setup=ScenarioSetup(types=TYPES, **setup), faults=faults)
+        faults, operations = setup.pop("faults", ()), setup.pop("operations", ())
+        self.scenario = FaultScenario(
+            seed=0, setup=ScenarioSetup(types=TYPES, **setup), faults=faults, operations=operations
+        )
         self.clock = VirtualClock(START)
         self.server = ApiServer(self.clock)
         self.server.load(initial_manifests(self.scenario.setup))
@@ -188,6 +192,17 @@ def test_a_second_instance_of_a_nodeclaim_is_detected():
     assert fixture.violations == []
     fixture.launch("c1", suffix="-again")
     assert fixture.violations == ["aws:///a/c1-again is instance 2 of NodeClaim c1, by journeyman/provision"]
+
+
+@pytest.mark.parametrize(("state", "found"), [("running", 1), ("terminated", 0)])
+def test_a_second_instance_replaces_one_that_ended_if_the_launch_was_removed(state, found):
+    """Neither the cloud nor the NodeClaim names the first instance any more."""
+    removal = EditClaim(at_seconds=1, claim=0, change="drop-status")
+    fixture = Fixture(OneInstancePerNodeClaim, operations=(removal,))
+    fixture.claim("c1")
+    fixture.fleet = [replace(instance, state=state) for instance in fixture.fleet]
+    fixture.launch("c1", suffix="-again")
+    assert len(fixture.violations) == found
 
 
 def test_an_orphaned_instance_is_detected_at_rest_and_after_ten_minutes():
@@ -398,6 +413,16 @@ def test_a_schedulable_pod_that_does_not_run_is_detected(limit, cpu, result):
     fixture.pod("p1", "", cpu=cpu, phase="Pending")
     fixture.checkers.check_at_rest()
     assert bool(fixture.violations) == result
+
+
+def test_an_instance_whose_tags_were_removed_uses_the_limit():
+    """Its NodeClaim still names it."""
+    fixture = Fixture(SchedulablePodsRun, pools=(ScenarioPool(name="default", limit_cpus=2),))
+    fixture.claim("c1")
+    fixture.fleet = [replace(instance, tags={}) for instance in fixture.fleet]
+    fixture.pod("p1", "", phase="Pending")
+    fixture.checkers.check_at_rest()
+    assert fixture.violations == []
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,14 @@ def staleness(scenario: FaultScenario) -> timedelta:
     return timedelta(seconds=sum(seconds))
 
 
-def forgets_launches(scenario: FaultScenario) -> bool:
-    """Whether users edit tags of instances and remove launches from NodeClaims, so that neither may name the other."""
-    edits_tags = any(isinstance(operation, EditTags) for operation in scenario.operations)
-    return edits_tags and any(
-        isinstance(operation, EditClaim) and operation.change in _LAUNCH_EDITS for operation in scenario.operations
-    )
+def removes_launches(scenario: FaultScenario) -> bool:
+    """Whether users remove what NodeClaims record of their launch."""
+    return any(isinstance(o, EditClaim) and o.change in _LAUNCH_EDITS for o in scenario.operations)
+
+
+def edits_tags(scenario: FaultScenario) -> bool:
+    """Whether users edit the tags of instances."""
+    return any(isinstance(operation, EditTags) for operation in scenario.operations)
 
 
 def pauses_at(scenario: FaultScenario, site: str) -> timedelta:

@@ -18,12 +18,13 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     claims,
     comes_from,
     condition_is_true,
+    edits_tags,
     end_of,
-    forgets_launches,
     has_ended,
     has_true_condition,
     nodes,
     pods,
+    removes_launches,
     skew,
     staleness,
 )
@@ -36,7 +37,11 @@ LONGEST_WITHOUT_CLAIM: Final = timedelta(minutes=10)
 
 
 class OneInstancePerNodeClaim(InvariantChecker):
-    """A NodeClaim has at most one instance in its lifetime, unless a user removed both marks of the first from the two."""
+    """A NodeClaim has at most one instance in its lifetime.
+
+    If users remove launches from NodeClaims, it has at most one that runs: nothing names the first after it ended. If they
+    edit tags as well, nothing may name an instance that runs.
+    """
 
     name = "one instance per NodeClaim"
 
@@ -47,10 +52,12 @@ class OneInstancePerNodeClaim(InvariantChecker):
     def check_cloud_event(self, event: CloudEvent) -> Iterator[str]:
         """Count launches by the NodeClaim's UID."""
         uid = event.instance.tags.get(UID_TAG)
-        if event.kind != "launched" or not uid or forgets_launches(self.view.scenario):
+        scenario = self.view.scenario
+        if event.kind != "launched" or not uid or (removes_launches(scenario) and edits_tags(scenario)):
             return
         self._launched[uid] += 1
-        if self._launched[uid] > 1:
+        running = sum(i.runs and i.tags.get(UID_TAG) == uid for i in self.view.instances())
+        if self._launched[uid] > 1 and (running > 1 or not removes_launches(scenario)):
             number = self._launched[uid]
             yield f"{event.instance.provider_id} is instance {number} of NodeClaim {event.instance.claim}, by {event.by}"
 

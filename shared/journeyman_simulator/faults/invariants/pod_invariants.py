@@ -199,8 +199,10 @@ def _remaining_vcpus(view: ScenarioView, pool: Mapping[str, Any]) -> float:
     limit = (pool["spec"].get("limits") or {}).get("cpu")
     if not limit:
         return float("inf")
-    own = {c.metadata.name for c in claims(view) if pool_of(c) == pool["metadata"]["name"]}
-    return int(limit) - sum(vcpus(i.instance_type) for i in view.instances() if i.runs and i.claim in own)
+    own = [c for c in claims(view) if pool_of(c) == pool["metadata"]["name"]]
+    names, ids = {c.metadata.name for c in own}, {c.status.provider_id for c in own}  # users edit tags and provider ids
+    used = (i for i in view.instances() if i.runs and (i.claim in names or i.provider_id in ids))
+    return int(limit) - sum(vcpus(i.instance_type) for i in used)
 
 
 def _fits(instance_type: str, pod: Pod) -> bool:
