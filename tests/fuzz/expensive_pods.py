@@ -145,7 +145,7 @@ def affinity_chain(pods: int, size: int) -> list[JSONDict]:
 def preferences(pods: int, size: int) -> list[JSONDict]:
     """Return pods with so many preferences each."""
     return [
-        pod(f"wish-{n}", own(n), topologySpreadConstraints=_spreads(n, size, ZONE, "ScheduleAnyway"))
+        pod(f"preferring-{n}", own(n), topologySpreadConstraints=_spreads(n, size, ZONE, "ScheduleAnyway"))
         for n in range(pods)
     ]
 

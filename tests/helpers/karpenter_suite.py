@@ -175,6 +175,19 @@ def pool(name: str = "default", **template: Any) -> Any:
     return a_pool(name, spec={**spec, "template": {"metadata": metadata, "spec": template}})
 
 
+def both(*specs: dict[str, Any]) -> dict[str, Any]:
+    """Return the merged specs."""
+    merged: dict[str, Any] = {}
+    for spec in specs:
+        merged = merge(merged, spec)
+    return merged
+
+
+def selecting(**selector: str) -> dict[str, Any]:
+    """Return the spec of a pod with this node selector."""
+    return {"nodeSelector": selector}
+
+
 def requirement(key: str, operator: str, *values: str, **more: Any) -> dict[str, Any]:
     """Return a requirement as JSON."""
     return {"key": key, "operator": operator, **({"values": list(values)} if values else {}), **more}

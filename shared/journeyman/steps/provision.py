@@ -14,6 +14,7 @@ Restates: karpenter pkg/controllers/provisioning/provisioner.go `Reconcile`, `Sc
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -53,7 +54,7 @@ from journeyman.core.plan import (
 )
 from journeyman.core.scheduling.capacity_buffers import without_virtual_pods
 from journeyman.core.scheduling.results import CachedResults, PlannedClaim, ProblemKey, Results
-from journeyman.core.scheduling.scheduler import pods_to_schedule, select_pods, solve
+from journeyman.core.scheduling.scheduler import select_pods, solve
 from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import report_skipped
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_virtual_pod
@@ -162,13 +163,14 @@ def _provision_static(inputs: StepInputs) -> Plan:
 def _schedule(inputs: StepInputs) -> ScheduledPlan:
     """Schedule pending pods: nominate them to existing nodes, or create and launch NodeClaims for them."""
     snapshot = inputs.snapshot
-    pods, removed = _pods_and_removed_nodes(snapshot)
+    selected, skipped = select_pods(snapshot)
+    pods, removed = _pods_and_removed_nodes(snapshot, selected)
     verified, cached = _verified_results(inputs, pods, removed)
     results = verified.results
     nominatable = NominatablePods.of(snapshot, enabled=_lifecycle_options(inputs).max_nominations > 0)
     plan = merge_plans(
         (
-            report_skipped(select_pods(snapshot)[1]),
+            report_skipped(skipped),
             _explain(snapshot, without_virtual_pods(results, pods)),
             reconcile_capacity_buffers(snapshot, results),
             _report_defects(snapshot, verified),
@@ -206,10 +208,10 @@ PROVISION: Final = StepDefinition(
 # -- scheduling -------------------------------------------------------------------------------------------------------
 
 
-def _pods_and_removed_nodes(snapshot: Snapshot) -> tuple[tuple[Pod, ...], frozenset[str]]:
+def _pods_and_removed_nodes(snapshot: Snapshot, selected: Iterable[Pod]) -> tuple[tuple[Pod, ...], frozenset[str]]:
     """Return the pods to schedule, and the nodes that the scheduler must not use.
 
-    The pods are pending ones, those of terminating nodes, and those of nodes that a disruption deletes once their
+    The pods are those `selected`, pending or on terminating nodes, and those of nodes that a disruption deletes once their
     replacements are initialized, so that the replacements keep their capacity for them. Pods of nodes whose disruption was
     rolled back stay on their nodes.
     """
@@ -219,7 +221,7 @@ def _pods_and_removed_nodes(snapshot: Snapshot) -> tuple[tuple[Pod, ...], frozen
         pod for node in removed for pod in node.pods if is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now)
     )
     staying = {pod.key for name in kept_after_rollback(snapshot) for pod in snapshot.state_nodes_by_claim[name].pods}
-    pending = (pod for pod in pods_to_schedule(snapshot) if pod.key not in staying)
+    pending = (pod for pod in selected if pod.key not in staying)
     pods = {pod.key: pod for pod in (*pending, *moving)}  # a tainted node's pods are in both
     return tuple(pods.values()), frozenset(n.name for n in removed)
 
@@ -263,7 +265,7 @@ def _may_lose_their_node(snapshot: Snapshot, results: Results) -> bool:
     """Whether new pods were planned for existing nodes: kube-scheduler may bind other pods there, which sends no event."""
     nodes = {node.metadata.name for node in snapshot.nodes}
     planned = {key for name, keys in results.existing.items() if name in nodes for key in keys}
-    return any(
+    return bool(planned) and any(
         pod.key in planned and not pod.spec.node_name and not is_virtual_pod(pod) and _is_new(pod, snapshot.now)
         for pod in snapshot.pods
     )

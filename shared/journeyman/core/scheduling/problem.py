@@ -103,9 +103,9 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
 
     `rows[r]` is a class at one relaxation level, `class_of_row[r]` the index of that class, `levels[c]` the rows of class c
     from the first relaxation level to the last, `counts[c]` the number of its pods to schedule. `requests` is indexed by
-    row and axis. `work` is by row the effort that each plan takes for it. `repelled` are the domains that the anti-affinity of running pods excludes. `host_constraints` are the
-    rows' constraints on a single node. `devices` is None if no row has ResourceClaims. `effort` is what is left of the
-    pass's effort, which every plan for the problem counts down.
+    row and axis. `repelled` are the domains that the anti-affinity of running pods excludes. `host_constraints` are the
+    rows' constraints on a single node. `devices` is None if no row has ResourceClaims. `work` is by row the effort that
+    each plan takes for it, `effort` what is left of the pass's effort, which every plan for the problem counts down.
     """
 
     rows: tuple[PodClass, ...]
@@ -323,7 +323,7 @@ def prepare_task(
     )
 
 
-_CELLS_PER_UNIT: Final = 16
+_CELLS_PER_UNIT: Final = 16  # entries of the tables of rules about a single node, that take one unit of effort
 
 
 def _table_size(rows: Sequence[PodClass]) -> int:
@@ -353,8 +353,8 @@ def _work(rows: Sequence[PodClass], node_pools: int, nodes: int) -> tuple[int, .
     return tuple(work)
 
 
-_PER_COMPARISON: Final = 3
-_PER_COMBINATION: Final = 120
+_PER_COMPARISON: Final = 3  # effort of comparing a selector with one set of labels
+_PER_COMBINATION: Final = 120  # effort of a term or rule in a NodePool, or of one combination of domains
 _CHARGES: Final = 2  # the levels are built, then rows are made of them and at least one plan
 
 
@@ -372,9 +372,7 @@ def estimated_work(spec: PodSpec, inputs: ClusterInputs) -> int:
             rules += [weighted.pod_affinity_term.topology_key for weighted in about_pods.preferred]
             preferences += len(about_pods.preferred)
     offerings = sum(len(template.table.row_type) for template in inputs.templates)
-    keys = {labels.ALIASES.get(key, key) for key in rules} - {
-        labels.HOSTNAME
-    }  # rules about one node combine no domains
+    keys = {labels.ALIASES.get(key, key) for key in rules}
     combinations = min(prod(map(inputs.domains, keys)), offerings)
     per_level = terms * _PER_COMBINATION * len(inputs.templates) + len(rules) * (_PER_COMBINATION + terms)
     return _CHARGES * per_level * min(1 + preferences, MAX_LEVELS) + _PER_COMBINATION * combinations * terms

@@ -29,7 +29,7 @@ from journeyman.core.scheduling.packing.packing_problem import (
 )
 from journeyman.core.scheduling.packing.shadow_prices import ShadowPrices, compute_shadow_prices
 
-_FEW_ITEMS: Final = 64  # up to this many kinds of items column generation is affordable
+_FEW_ITEMS: Final = 64  # up to this many kinds of items the greedy packer, which refines its prices, is affordable
 _CLOSE_TO_BOUND: Final = 0.025  # of the price; a plan this close to the lower bound is not improved further
 PLAIN_EFFORT: Final = 200_000  # kinds of items times nodes with different contents, in a plain greedy plan
 _CELLS_PER_ITEM: Final = 1000  # of offers and axes, that take as long as one item of one node
@@ -190,7 +190,7 @@ def _with_fewest(problem: PackingProblem) -> Iterator[list[Bin]]:
 
 
 def _pack_mix(problem: PackingProblem, shadow: ShadowPrices, mix: Ints, fill_order: FillOrder) -> list[Bin]:
-    """Open the mix and place all items; the rest gets further mixes, and the last few are packed by column generation."""
+    """Open the mix and place all items; the rest gets further mixes, and the greedy packer packs the last few."""
     nodes = BulkPacker(problem, shadow, fill_order)
     nodes.open_mix(mix)
     left = nodes.place_all(problem.counts, open_more=False)
@@ -217,7 +217,7 @@ def _mix_for(problem: PackingProblem, counts: Ints) -> Ints:
 
 
 def _pack_leftovers(problem: PackingProblem, counts: Ints) -> list[Bin]:
-    """Return bins for these counts by column generation without refinement."""
+    """Return bins for these counts by the greedy packer, without refined prices."""
     part, items, offers = _subproblem(problem, counts)
     return translated(GreedyPacker(part).straight(part.counts), items, offers, len(problem.counts))
 

@@ -41,11 +41,6 @@ TYPE, ZONE, ARCH, OS = labels.INSTANCE_TYPE, labels.ZONE, labels.ARCH, labels.OS
 SMALL, DEFAULT = "small-instance-type", "default-instance-type"
 
 
-def selecting(**selector):
-    """The spec of a pod with this node selector."""
-    return {"nodeSelector": selector}
-
-
 def by_selector(key, value):
     return {"nodeSelector": {key: value}}
 

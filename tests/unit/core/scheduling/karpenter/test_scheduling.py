@@ -21,6 +21,7 @@ from tests.helpers.karpenter_suite import (
     OPTIONAL,
     SIZE,
     ZONES,
+    both,
     fake_type,
     pool,
     preferred,
@@ -28,6 +29,7 @@ from tests.helpers.karpenter_suite import (
     required,
     requirement,
     schedule,
+    selecting,
     tiny,
 )
 
@@ -39,22 +41,9 @@ REQUIRING = {"requirements": [requirement(KEY, "In", "test-value")]}
 IN_ZONE_1 = {"requirements": [requirement(ZONE, "In", ZONES[0])]}
 
 
-def selecting(**selector):
-    """A spec with this node selector; underscores are not replaced."""
-    return {"nodeSelector": selector}
-
-
 def needing(key, operator, *values):
     """A spec with one required expression."""
     return required([requirement(key, operator, *values)])
-
-
-def both(*specs):
-    """All these specs."""
-    merged = {}
-    for spec in specs:
-        merged = merge(merged, spec)
-    return merged
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,19 @@ from tests.helpers.builders import (
     a_running_claim,
     a_volume,
     a_volume_claim,
-    merge,
     provider_id_of,
 )
-from tests.helpers.karpenter_suite import ZONES, pool, preferred, requesting, required, requirement, schedule, tiny
+from tests.helpers.karpenter_suite import (
+    ZONES,
+    both,
+    pool,
+    preferred,
+    requesting,
+    required,
+    requirement,
+    schedule,
+    tiny,
+)
 
 ZONE, HOST, ARCH, TYPE, CAPACITY = labels.ZONE, labels.HOSTNAME, labels.ARCH, labels.INSTANCE_TYPE, labels.CAPACITY_TYPE
 BIG = requesting({"cpu": "1.1"})
@@ -34,14 +43,6 @@ def beside(kind, key, app, *, weight=None, **more):
         return {"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
     entry = {"weight": weight, "podAffinityTerm": term}
     return {"affinity": {kind: {"preferredDuringSchedulingIgnoredDuringExecution": [entry]}}}
-
-
-def both(*specs):
-    """All these specs."""
-    merged = {}
-    for spec in specs:
-        merged = merge(merged, spec)
-    return merged
 
 
 def in_zones(*zones):
