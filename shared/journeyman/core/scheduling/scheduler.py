@@ -70,7 +70,7 @@ from journeyman.core.scheduling.results import (
 )
 from journeyman.core.scheduling.sequential import TieBreakPolicy, schedule_sequentially
 from journeyman.core.scheduling.topology import LabelIndex, SpreadChoice
-from journeyman.core.state.guard import SkippedObject, evaluate
+from journeyman.core.state.guard import SkippedObject, evaluate_each
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_provisionable
 from journeyman.core.state.snapshot import Snapshot
 
@@ -113,24 +113,13 @@ def pods_to_schedule(snapshot: Snapshot) -> tuple[Pod, ...]:
 
 def select_pods(snapshot: Snapshot) -> tuple[tuple[Pod, ...], tuple[SkippedObject, ...]]:
     """Return `pods_to_schedule`, and the pods that cannot be evaluated."""
-    chosen: list[Pod] = []
-    skipped: list[SkippedObject] = []
-
-    def choose(pod: Pod, is_wanted: Callable[..., bool], *args: object) -> None:
-        verdict = evaluate(pod, is_wanted, pod, *args)
-        if isinstance(verdict, SkippedObject):
-            skipped.append(verdict)
-        elif verdict:
-            chosen.append(pod)
-
-    for pod in snapshot.pods:
-        if not pod.spec.node_name:  # most pods are bound
-            choose(pod, is_provisionable)
-    for node in snapshot.state_nodes:
-        if node.is_being_disrupted:
-            for pod in node.pods:
-                choose(pod, is_currently_reschedulable, snapshot.pdbs, snapshot.now)
-    return tuple(chosen), tuple(skipped)
+    unbound = tuple(pod for pod in snapshot.pods if not pod.spec.node_name)
+    moving = tuple(pod for node in snapshot.state_nodes if node.is_being_disrupted for pod in node.pods)
+    are_provisionable, skipped = evaluate_each(unbound, lambda pod: (pod, is_provisionable(pod)))
+    are_reschedulable, others = evaluate_each(
+        moving, lambda pod: (pod, is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now))
+    )
+    return tuple(pod for pod, is_chosen in (*are_provisionable, *are_reschedulable) if is_chosen), (*skipped, *others)
 
 
 class Scheduler:
