@@ -63,7 +63,7 @@ imports: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow" tests/unit
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not nightly" tests/unit
 
 sam: $(SAM)/.installed ## Install the SAM CLI, in an environment of its own because of its pinned dependencies
 
@@ -129,9 +129,9 @@ call-sites: setup ## Record again which API calls each step makes, for the fault
 faults: setup ## Run 10,000 fault scenarios (SEEDS=…), with a crash at each API call at least once
 	@$(BIN)/journeyman faults --seeds 1..$(SEEDS) --require-crash-coverage
 
-nightly: setup oracle controlplane ## Compare 2,000 new clusters (CASES=…) with Karpenter, search for counter-examples, mutate the core (MUTANTS=…)
+nightly: setup oracle controlplane faults ## Run 10,000 fault scenarios, compare 2,000 new clusters (CASES=…) with Karpenter, search for counter-examples, mutate the core (MUTANTS=…)
 	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=$(CASES) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/differential tests/property
-	JOURNEYMAN_HOSTILE_CLUSTERS=10000 $(BIN)/python -m pytest -n $(JOBS) tests/fuzz
+	JOURNEYMAN_HOSTILE_CLUSTERS=10000 $(BIN)/python -m pytest -n $(JOBS) -m "nightly or not nightly" tests/fuzz tests/e2e/test_killed_processes.py
 	JOURNEYMAN_ADMISSIONS=2000 $(BIN)/python -m pytest tests/contract/crds
 	@for package in scheduling lifecycle disruption; do $(BIN)/python -m tests.mutation $$package --sample $(MUTANTS) || exit 1; done
 

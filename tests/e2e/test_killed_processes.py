@@ -15,16 +15,21 @@ from tests.controlplane.world import RealWorld
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("killed-processes")]
 
-DEATHS = 20
 LONG = timedelta(hours=2)  # SQS redelivers the message of a killed function only after minutes
 
 
+@pytest.fixture(params=[8, pytest.param(20, marks=pytest.mark.nightly)])
+def deaths(request):
+    """Return how many invocations are killed."""
+    return request.param
+
+
 @pytest.fixture
-def world(make_control_plane):
+def world(make_control_plane, deaths):
     """Deploy the application, with functions that are killed, on a cluster with the demo's NodePool."""
     with make_control_plane(scheduler=True, controllers=True) as plane:
         install_crds(plane.admin)
-        with RealWorld(plane, deaths=Deaths(DEATHS, seed=1)) as world:
+        with RealWorld(plane, deaths=Deaths(deaths, seed=1)) as world:
             for name in ("demo-cluster", "inflate"):
                 world.apply(*yaml.safe_load_all(deployment_file("docs", "examples", f"{name}.yaml").read_text()))
             yield world
@@ -54,8 +59,8 @@ def interrupt_one_node(world):
     )
 
 
-def test_functions_killed_at_twenty_moments_leave_the_cluster_consistent(world):
-    """Scale to ten pods, interrupt a node, scale to zero, until twenty invocations were killed; nothing may be left."""
+def test_killed_functions_leave_the_cluster_consistent(world, deaths):
+    """Scale to ten pods, interrupt a node, scale to zero, until so many invocations were killed; nothing may be left."""
     while True:
         world.scale("inflate", 10)
         world.until(lambda: is_consistent(world), "ten pods on initialized nodes", within=LONG)
@@ -65,7 +70,7 @@ def test_functions_killed_at_twenty_moments_leave_the_cluster_consistent(world):
         if not world.sandboxes.deaths.left:
             break
 
-    assert len(world.sandboxes.killed) == DEATHS
+    assert len(world.sandboxes.killed) == deaths
     assert set(launches(world).values()) == {1}
     world.until(
         lambda: {d["status"]["phase"] for d in world.store.list(NODE_DISRUPTION).items} <= FINISHED,

@@ -159,7 +159,7 @@ def test_object_that_is_too_large_for_a_page_of_its_own_is_an_error(script, stor
 
 def test_response_that_breaks_off_is_read_again(script, store_for):
     """As if the connection had broken before the response began; a write is not repeated."""
-    script.add_response(200, b"{", Content_Encoding="identity", Transfer_Encoding="chunked")
+    script.add_response(200, b"{\r\n", Content_Encoding="identity", Transfer_Encoding="chunked")
     script.add_response(200, NODES["items"][0])
     assert store_for(script.url).get(NODE, "n").metadata.name == "n"
 
