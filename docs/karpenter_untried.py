@@ -47,6 +47,7 @@ ZONE_OF_OTHERS: Final = (
     "decide while pods are placed"
 )
 ONE_CAPACITY: Final = "needs offerings of one type with different capacity, which no cloud provider here has"
+DORMANT: Final = "without an effect in Karpenter as well: it keeps predictions of requests that nothing reads"
 NIL_TAINT: Final = "a nil pointer"
 RESERVED_TABLE: Final = (
     "a table in memory while one plan is made; what it decides is tried through plans, in Karpenter's scheduling suite"
@@ -308,6 +309,25 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "should update the consolidated value when setting consolidation",
             "should update the consolidated value when state timeout (5m) has passed and state hasn't changed",
             "should cause consolidation state to change when a NodePool is updated",
+        ),
+    },
+    "state/informer/vpa": {
+        DORMANT: (
+            "should compute predictions correctly",
+            "basic recommendation",
+            "skip VPAs with updateMode Off",
+            "clamp recommendations to min/max bounds",
+            "prefer specific container policy over wildcard",
+            "apply startup boost factor to CPU prediction",
+            "apply startup boost quantity to CPU prediction",
+            "prefer per-container startup boost over VPA-level",
+            "should skip containers with mode Off",
+            "should only include controlled resources",
+            "should populate the store only after recommendation is set",
+            "should remove predictions when VPA is deleted",
+            "should retry target resolution on transient failure",
+            "should use the oldest VPA's prediction and promote runner-up on deletion",
+            "should not hydrate on transient errors",
         ),
     },
     "state/nodeclaimgc": {
