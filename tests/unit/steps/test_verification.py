@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.results import Results
+from journeyman.core.scheduling.results import Options, Results
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import Defect
 from journeyman.steps.verification import PlanVerifier, defects_plan
@@ -31,7 +31,11 @@ def a_verifier(*pods, **cluster):
     snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
     catalogue = Catalogue({pool.metadata.name: (ZONAL,) for pool in snapshot.node_pools})
     return PlanVerifier(
-        snapshot=snapshot, catalogue=catalogue, pods=pods_to_schedule(snapshot), removed_nodes=frozenset()
+        snapshot=snapshot,
+        catalogue=catalogue,
+        pods=pods_to_schedule(snapshot),
+        removed_nodes=frozenset(),
+        options=Options(),
     )
 
 

@@ -58,7 +58,8 @@ def schedule(*pods, resource_claims=(), slices=(), types=TYPES, options=PLANNING
     )
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
     results = solve(snapshot, catalogue, options=options)
-    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
+    ignored = options.ignore_dra_requests
+    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot), ignore_dra_requests=ignored) == ()
     return results
 
 
