@@ -52,14 +52,45 @@ NIL_TAINT: Final = "a nil pointer"
 RESERVED_TABLE: Final = (
     "a table in memory while one plan is made; what it decides is tried through plans, in Karpenter's scheduling suite"
 )
+HYDRATED: Final = "Karpenter's memory of allocated devices as it fills; here each run lists the ResourceClaims"
+ALLOCATIONS: Final = "how Karpenter's memory of allocated devices follows changes of ResourceClaims; here each run reads the claims as they are"
 
 UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "apis/v1/nodepool_budgets": {},
     "capacitybuffer": {
         "here the sweep starts provisioning each minute while a buffer exists, so that a mended reference is soon noticed": (
             "should NOT trigger the provisioner when resolution fails",
         ),
     },
     "capacitybuffer/helpers": {},
+    "disruption/consolidation_dra": {},
+    "dynamicresources/deviceallocation": {
+        HYDRATED: (
+            "blocks until hydration completes",
+            "does not block on subsequent calls after hydration",
+            "returns a context error when the context is canceled before hydration completes",
+            "returns a copy that is not affected by subsequent reconciliations",
+        ),
+        ALLOCATIONS: (
+            "removes a device when its only ResourceClaim is deleted",
+            "removes only the deleted claim's devices when a subset of claims is deleted",
+            "does not remove a shared device when one of multiple claims that allocate it is deleted",
+            "removes devices when a claim is deleted and recreated without an allocation",
+            "replaces devices when a claim is deleted and recreated with a different allocation",
+            "removes stale devices and adds new ones when a claim is recreated with different devices",
+            "retains a shared device when one claim drops it but another claim still references it",
+            "clears the allocation entirely when a claim's allocation is set to nil",
+            "becomes releasable when a claim is updated from non-pod to pod-only reservation",
+            "becomes releasable when the only non-pod claim sharing a device is deleted",
+            "becomes non-releasable when a claim's reservations are cleared",
+            "reduces aggregated capacity when one of multiple shared claims is deleted",
+            "removes shared device entirely when all claims with capacity are deleted",
+            "updates capacity when a claim is recreated with more capacity on the same device",
+            "removes stale devices when a claim's allocation replaces one shared device with another",
+            "transitions a device from shared to exclusive when all capacity claims are deleted",
+            "transitions a device from exclusive to shared when a second claim with capacity references it",
+        ),
+    },
     "metrics/node": {},
     "metrics/nodepool": {},
     "metrics/pod": {
@@ -178,6 +209,8 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "should return false for nil pod",
         ),
     },
+    "provisioning/dra": {},
+    "provisioning/dra_internal": {},
     "provisioning/scheduling": {
         "its test taints the Node in the API only; Karpenter's own state keeps it, as here, from pods once it is initialized": (
             "should consider a tainted NotReady node as in-flight even if initialized",
@@ -210,6 +243,12 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         ),
     },
     "provisioning/scheduling/defaultconstraints": {},
+    "provisioning/scheduling/dra_internal": {
+        "differs on purpose: a pod whose ResourceClaim has yet to be made from its template waits; Karpenter schedules it as if it needed no devices": (
+            "should skip when no matching status entry exists",
+        ),
+        ARGUMENTS: ("should map identity, nodepool, and instance types",),
+    },
     "provisioning/scheduling/instance_selection": {
         GO_VARIABLE: (
             "schedule should fail if minimum number of InstanceTypes is not met as per the minValues in the requirement after truncation",
