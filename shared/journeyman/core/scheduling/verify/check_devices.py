@@ -19,7 +19,6 @@ from journeyman.core.api.device_selectors import (
     DeviceFacts,
     InvalidSelectorError,
     SelectorEvaluationError,
-    are_equal,
     parse_selector,
 )
 from journeyman.core.api.dra import (
@@ -396,6 +395,8 @@ class _DeviceCheck:
             if allocation.node_selector is not None and not selected(node, allocation.node_selector):
                 yield f"on {node.name}, from where the devices of ResourceClaim {name} cannot be reached"
             return
+        if not claim.spec.devices.requests:
+            return
         nodes_of_claim = self._nodes_by_claim.get(name, {})
         if len(nodes_of_claim) != 1:
             yield f"although ResourceClaim {name} gets its devices on {len(nodes_of_claim)} nodes"
@@ -476,5 +477,5 @@ def _check_constraint(
         if not requests or {name, name.partition("/")[0]} & requests
         for known in found
     ]
-    if any(value is None or not are_equal(value, values[0]) for value in values):
+    if any(value is None or value != values[0] for value in values):
         yield f"{where}: its devices differ in {constraint.match_attribute}"
