@@ -184,10 +184,18 @@ def of_capacity(**requests):
             partitioned({"memory": "80Gi"}, 2, {"memory": "40Gi"}),
             [exactly()] * 2,
             [["gpu-0", "gpu-1"]],
-            marks=pytest.mark.karpenter(
-                "provisioning/dra",
-                it="should pack counter-constrained profiles onto one NodeClaim within budget (K1)",
-            ),
+            marks=[
+                pytest.mark.karpenter(
+                    "provisioning/dra",
+                    it="should pack counter-constrained profiles onto one NodeClaim within budget (K1)",
+                ),
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/types", it="should return SharedCounters from the template"
+                ),
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/types", it="should return devices with ConsumesCounters"
+                ),
+            ],
             id="partitions",
         ),
         pytest.param(
@@ -959,7 +967,7 @@ LIVE = [a_pod(name, cpu="1m", memory="1Mi", node="node-staying") for name in ("l
     ],
 )
 def test_device_is_available_once_all_of_its_users_are_pods_that_leave(users, released):
-    """Their node is being deleted; a device that nobody has reserved yet, or a Job has, stays allocated."""
+    """Their node is being deleted; a device whose claim no pod has reserved yet, or a Job has, stays allocated."""
     plan = schedule_devices(
         a_claiming_pod("p", "c"),
         *GONE,
