@@ -52,14 +52,49 @@ NIL_TAINT: Final = "a nil pointer"
 RESERVED_TABLE: Final = (
     "a table in memory while one plan is made; what it decides is tried through plans, in Karpenter's scheduling suite"
 )
+HYDRATED: Final = "Karpenter's memory of allocated devices as it fills; here each run lists the ResourceClaims"
+ALLOCATIONS: Final = "how Karpenter's memory of allocated devices follows changes of ResourceClaims; here each run reads the claims as they are"
+ATTRIBUTE_BINDINGS: Final = (
+    "attribute bindings are values of a cloud provider's Go code: devices of an instance type that will share an attribute "
+    "whose value is not known yet; no provider declares any, and no object can"
+)
 
 UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    "apis/v1/nodepool_budgets": {},
     "capacitybuffer": {
         "here the sweep starts provisioning each minute while a buffer exists, so that a mended reference is soon noticed": (
             "should NOT trigger the provisioner when resolution fails",
         ),
     },
     "capacitybuffer/helpers": {},
+    "disruption/consolidation_dra": {},
+    "dynamicresources/deviceallocation": {
+        HYDRATED: (
+            "blocks until hydration completes",
+            "does not block on subsequent calls after hydration",
+            "returns a context error when the context is canceled before hydration completes",
+            "returns a copy that is not affected by subsequent reconciliations",
+        ),
+        ALLOCATIONS: (
+            "removes a device when its only ResourceClaim is deleted",
+            "removes only the deleted claim's devices when a subset of claims is deleted",
+            "does not remove a shared device when one of multiple claims that allocate it is deleted",
+            "removes devices when a claim is deleted and recreated without an allocation",
+            "replaces devices when a claim is deleted and recreated with a different allocation",
+            "removes stale devices and adds new ones when a claim is recreated with different devices",
+            "retains a shared device when one claim drops it but another claim still references it",
+            "clears the allocation entirely when a claim's allocation is set to nil",
+            "becomes releasable when a claim is updated from non-pod to pod-only reservation",
+            "becomes releasable when the only non-pod claim sharing a device is deleted",
+            "becomes non-releasable when a claim's reservations are cleared",
+            "reduces aggregated capacity when one of multiple shared claims is deleted",
+            "removes shared device entirely when all claims with capacity are deleted",
+            "updates capacity when a claim is recreated with more capacity on the same device",
+            "removes stale devices when a claim's allocation replaces one shared device with another",
+            "transitions a device from shared to exclusive when all capacity claims are deleted",
+            "transitions a device from exclusive to shared when a second claim with capacity references it",
+        ),
+    },
     "metrics/node": {},
     "metrics/nodepool": {},
     "metrics/pod": {
@@ -178,6 +213,8 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "should return false for nil pod",
         ),
     },
+    "provisioning/dra": {},
+    "provisioning/dra_internal": {},
     "provisioning/scheduling": {
         "its test taints the Node in the API only; Karpenter's own state keeps it, as here, from pods once it is initialized": (
             "should consider a tainted NotReady node as in-flight even if initialized",
@@ -210,6 +247,12 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         ),
     },
     "provisioning/scheduling/defaultconstraints": {},
+    "provisioning/scheduling/dra_internal": {
+        "differs on purpose: a pod whose ResourceClaim has yet to be made from its template waits; Karpenter schedules it as if it needed no devices": (
+            "should skip when no matching status entry exists",
+        ),
+        ARGUMENTS: ("should map identity, nodepool, and instance types",),
+    },
     "provisioning/scheduling/instance_selection": {
         GO_VARIABLE: (
             "schedule should fail if minimum number of InstanceTypes is not met as per the minValues in the requirement after truncation",
@@ -245,6 +288,89 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "should handle complex reservation patterns",
             "should maintain consistency during mixed operations",
         ),
+    },
+    "scheduling/dynamicresources/attributebindings": {
+        ATTRIBUTE_BINDINGS: (
+            "returns empty bindings when given no instance types",
+            "returns empty bindings when instance types have no AttributeBindings",
+            "skips a binding with fewer than 2 devices",
+            "skips a binding with zero devices",
+            "creates a symmetric pair from a 2-device binding",
+            "creates all-pairs bindings from a 3-device binding",
+            "accumulates device maps when multiple bindings share the same attribute, node pool, and instance type",
+            "binding is transitive across separate AttributeBinding declarations",
+            "transitive closure extends beyond a single intermediate device",
+            "a duplicate device entry in a binding does not prevent real bindings",
+            "all-duplicate devices in a binding produces no real bindings",
+            "transitive closure handles cycles correctly",
+            "same device pair can be bound independently under multiple attributes",
+            "transitivity does not cross attribute boundaries",
+            "tracks different attributes independently",
+            "tracks the same attribute across different node pools independently",
+            "tracks the same attribute across multiple instance types in a pool independently",
+            "returns true for a fully known tuple",
+            "is symmetric: Bound(A, B) and Bound(B, A) are both true",
+            "returns false for an unknown attribute",
+            "returns false for an unknown node pool",
+            "returns false for an unknown instance type",
+            "returns false for an unknown deviceA",
+            "returns false when deviceB is not in deviceA's binding set",
+            "returns true when deviceA and deviceB are the same device with bindings",
+            "returns false when deviceA and deviceB are the same device without bindings",
+            "returns false on a nil AttributeBindings",
+            "returns true for a device that participates in a binding",
+            "returns false for a device not in any binding group",
+        ),
+    },
+    "scheduling/dynamicresources/constraint": {
+        ATTRIBUTE_BINDINGS: (
+            "should accept two bound devices that both lack the attribute",
+            "should reject the first device if it has no binding entries",
+            "should reject unbound devices that lack the attribute",
+            "should not use bindings when concrete values are present",
+            "should reject concrete values after binding was established",
+            "should reject binding fallback after concrete value was established",
+            "should reset evaluation path on full backtrack",
+            "should accept a third bound device via transitivity",
+            "should allow re-establishing via binding after full backtrack from binding",
+            "should clear UsedBinding flag on Reset allowing switch to concrete path",
+            "should use binding fallback when reached via parent-match sub-request",
+            "should skip binding fallback for non-matching sub-request",
+        ),
+        "kube-apiserver refuses a constraint on an attribute without a domain": (
+            "should return nil when attribute name has no domain separator",
+        ),
+    },
+    "scheduling/dynamicresources/pool": {
+        "kube-apiserver refuses a ResourceSlice whose node selector has not one term; here it counts for no node": (
+            "should match a slice when any NodeSelectorTerm is compatible",
+        ),
+        "differs on purpose: a broken pool of which a node reaches no device keeps no device of other pools from it; with Karpenter a request for all devices then fails everywhere": (
+            "should preserve invalid pool through filtering even when all slices become incompatible",
+        ),
+        ARGUMENTS: (
+            "should panic when a potential slice is provided",
+            "should panic when a pool contains potential slices",
+        ),
+        SHARED_MEMORY: ("should not mutate the original pool's NonTargetingDevices when filtering multiple times",),
+    },
+    "scheduling/dynamicresources/request": {
+        ATTRIBUTE_BINDINGS: ("should pass bindingFallback to MatchAttribute constraints",),
+        ARGUMENTS: (
+            "should set parent RequestData with name and SubRequests only (no class/selectors)",
+            "should skip non-CEL selectors",
+        ),
+    },
+    "scheduling/dynamicresources/types": {
+        ARGUMENTS: (
+            "should return the correct driver",
+            "should return the correct pool",
+            "should return Potential() as false",
+            "should return Potential() as true",
+            "should return nil NodeSelector",
+            "should return false for AllNodes",
+        ),
+        SHARED_MEMORY: ("should cache devices on repeated calls",),
     },
     "scheduling/requirement": {
         ARGUMENTS: (

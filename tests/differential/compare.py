@@ -91,7 +91,8 @@ class OurSolution:
         """Return what verification finds wrong with a plan; with `pods`, as if only these were pending."""
         keys = None if pods is None else set(pods)
         pending = [p for p in pods_to_schedule(self.case.snapshot) if keys is None or p.key in keys]
-        return verify(self.case.snapshot, self.case.catalogue, results, pods=pending)
+        ignored = options_of(self.case).ignore_dra_requests
+        return verify(self.case.snapshot, self.case.catalogue, results, pods=pending, ignore_dra_requests=ignored)
 
     @cached_property
     def scheduled(self) -> frozenset[str]:

@@ -11,9 +11,12 @@ from msgspec.structs import replace
 from journeyman.core.api.dra import DeviceClass, ResourceClaim, ResourceSlice, ResourceSliceSpec
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import InstanceType
+from journeyman.core.scheduling.results import Options
 from tests.helpers.builders import merge, pod_body
+from tests.helpers.karpenter_suite import Scheduled, schedule
 
 DRIVER = "gpu.example.com"
+NIC_DRIVER = "nic.example.com"
 
 
 def gpu(name: str, model: str = "A100", **more: Any) -> dict[str, Any]:
@@ -29,6 +32,11 @@ def gpu(name: str, model: str = "A100", **more: Any) -> dict[str, Any]:
 def gpus(count: int, model: str = "A100", **more: Any) -> list[dict[str, Any]]:
     """Return so many equal GPUs."""
     return [gpu(f"gpu-{index}", model, **more) for index in range(count)]
+
+
+def named_devices(*names: str) -> list[dict[str, Any]]:
+    """Return devices without attributes."""
+    return [{"name": name} for name in names]
 
 
 def slice_spec(
@@ -114,3 +122,40 @@ def a_claiming_pod(name: str, *claims: str, made: Sequence[str] = (), **kwargs: 
         "status": {"resourceClaimStatuses": statuses},
     }
     return msgspec.convert(merge(body, uses), Pod)
+
+
+def schedule_devices(
+    *pods: Pod,
+    claims: Sequence[ResourceClaim] = (),
+    slices: Sequence[ResourceSlice] = (),
+    nodeclaims: Sequence[Any] = (),
+    classes: Sequence[DeviceClass] | None = None,
+    **cluster: Any,
+) -> Scheduled:
+    """Return the verified plan, with devices, for these pods and their ResourceClaims; see `karpenter_suite.schedule`.
+
+    Args:
+        pods: Pods, also running ones.
+        claims: All ResourceClaims.
+        slices: The published ResourceSlices.
+        nodeclaims: The NodeClaims.
+        classes: The DeviceClasses, by default `gpu` and `nic`, each with the devices of one driver.
+        cluster: The other fields of the snapshot, and the instance types.
+    """
+    known = (a_device_class(), a_device_class("nic", f'device.driver == "{NIC_DRIVER}"'))
+    return schedule(
+        *pods,
+        options=Options(ignore_dra_requests=False),
+        resource_claims=tuple(claims),
+        resource_slices=tuple(slices),
+        device_classes=known if classes is None else tuple(classes),
+        claims=tuple(nodeclaims),
+        **cluster,
+    )
+
+
+def devices_of(plan: Scheduled, claim: str = "c") -> list[str]:
+    """Return the planned devices of a ResourceClaim, each `pool/name`; those for the priced type of a new node."""
+    on_new = (d for node in plan.results.new_claims for d in node.devices.get(node.offering.instance_type, ()))
+    on_existing = (d for found in plan.results.devices.values() for d in found)
+    return sorted(f"{d.pool}/{d.device}" for d in (*on_new, *on_existing) if d.claim == f"default/{claim}")

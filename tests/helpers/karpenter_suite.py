@@ -162,7 +162,8 @@ def schedule(
     )
     catalogue = Catalogue(same if by_pool is None else by_pool)
     results = solve(snapshot, catalogue, options=options)
-    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
+    ignored = options.ignore_dra_requests
+    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot), ignore_dra_requests=ignored) == ()
     return Scheduled(results, snapshot)
 
 

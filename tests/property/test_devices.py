@@ -120,7 +120,7 @@ def test_each_device_is_allocated_once_and_no_pod_is_missed(cluster):
 
     results = solve(snapshot, catalogue, options=PLANNING)
 
-    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
+    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot), ignore_dra_requests=False) == ()
     bare = replace(snapshot, resource_slices=())  # a new node brings its own devices
     every = {f"default/{c.metadata.name}" for c in snapshot.resource_claims if "All" in repr(c.spec)}
     for pod in pods_to_schedule(snapshot):

@@ -63,7 +63,7 @@ def plan(runtime: Runtime, cluster: str, context: Context) -> Body:
         inputs = scheduling_inputs_of(run, load(run, EVERYTHING))
         options = replace(run.settings.scheduling, bound=True)
         results = solve(inputs.snapshot, inputs.catalogue, options=options, effort=run.effort)
-        defects = verify(inputs.snapshot, inputs.catalogue, results)
+        defects = verify(inputs.snapshot, inputs.catalogue, results, ignore_dra_requests=options.ignore_dra_requests)
         header = {"cluster": cluster, "time": run.clock.now().isoformat()}
         return {**header, **_results(results), "defects": list(map(str, defects))}
 

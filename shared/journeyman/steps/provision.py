@@ -236,7 +236,7 @@ def _verified_results(
     if (cached_results := cache.by_problem.get(problem)) is not None:
         return VerifiedResults(results=cached_results, defects=()), cache
     results = solve(snapshot, catalogue, pods=pods, without_nodes=removed, options=options, effort=inputs.effort)
-    verifier = PlanVerifier(snapshot=snapshot, catalogue=catalogue, pods=pods, removed_nodes=removed)
+    verifier = PlanVerifier(snapshot=snapshot, catalogue=catalogue, pods=pods, removed_nodes=removed, options=options)
     verified = verifier.verify_results(results)
     return verified, cache if verified.defects else cache.with_results({problem: verified.results})
 

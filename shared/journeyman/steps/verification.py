@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.plan import Failure, Observation, Plan
-from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
+from journeyman.core.scheduling.results import Options, PlannedClaim, PodError, Results
 from journeyman.core.scheduling.verify import Defect, placements, verify, without_defective_nodes
 from journeyman.core.state import Snapshot
 from journeyman.errors import InvariantError
@@ -40,16 +40,17 @@ class VerifiedResults(Struct, frozen=True, kw_only=True):
 
 
 class PlanVerifier(Struct, frozen=True, kw_only=True):
-    """Verifies results for these pods on this snapshot, without the nodes in `removed_nodes`."""
+    """Verifies results for these pods on this snapshot, without the nodes in `removed_nodes`; `options` are the solver's."""
 
     snapshot: Snapshot
     catalogue: Catalogue
     pods: tuple[Pod, ...]
     removed_nodes: frozenset[str]
+    options: Options
 
     def verify_results(self, results: Results) -> VerifiedResults:
         """Return the results if they pass verification, or else the placements that pass without the others."""
-        defects = verify(self.snapshot, self.catalogue, results, pods=self.pods, without_nodes=self.removed_nodes)
+        defects = self._defects_of(results, self.pods)
         return VerifiedResults(
             results=self._without_rejected(results, defects) if defects else results, defects=defects
         )
@@ -65,7 +66,7 @@ class PlanVerifier(Struct, frozen=True, kw_only=True):
         """Return the placements that pass verification together."""
         remaining = results
         for _ in range(_ROUNDS):
-            defects = self._defects_of(remaining)
+            defects = self._defects_of_part(remaining)
             if not defects:
                 return remaining
             reduced = without_defective_nodes(remaining, defects)
@@ -77,18 +78,27 @@ class PlanVerifier(Struct, frozen=True, kw_only=True):
 
     def _bisect(self, claims: tuple[PlannedClaim, ...], times: int) -> tuple[PlannedClaim, ...]:
         """Return NodeClaims that pass verification together, found by bisecting at most `times` times."""
-        if not claims or not self._defects_of(Results(new_claims=claims)):
+        if not claims or not self._defects_of_part(Results(new_claims=claims)):
             return claims
         if len(claims) == 1 or not times:
             return ()
         middle = len(claims) // 2
         first, second = self._bisect(claims[:middle], times - 1), self._bisect(claims[middle:], times - 1)
-        return first if self._defects_of(Results(new_claims=first + second)) else first + second
+        return first if self._defects_of_part(Results(new_claims=first + second)) else first + second
 
-    def _defects_of(self, results: Results) -> tuple[Defect, ...]:
+    def _defects_of_part(self, results: Results) -> tuple[Defect, ...]:
         """Return the defects of a part of the results; pods that are not in it stay where they are."""
-        part = replace(results, pod_errors={})
-        return verify(self.snapshot, self.catalogue, part, without_nodes=self.removed_nodes)
+        return self._defects_of(replace(results, pod_errors={}), None)
+
+    def _defects_of(self, results: Results, pods: tuple[Pod, ...] | None) -> tuple[Defect, ...]:
+        return verify(
+            self.snapshot,
+            self.catalogue,
+            results,
+            pods=pods,
+            without_nodes=self.removed_nodes,
+            ignore_dra_requests=self.options.ignore_dra_requests,
+        )
 
 
 def defects_plan(subject: str, message: str, defects: Sequence[Defect]) -> Plan:

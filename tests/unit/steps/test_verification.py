@@ -6,11 +6,11 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.results import Results
+from journeyman.core.scheduling.results import Options, Results
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import Defect
 from journeyman.steps.verification import PlanVerifier, defects_plan
-from tests.helpers.builders import a_node, a_pod, a_pool, a_running_claim, a_snapshot, an_instance_type
+from tests.helpers.builders import a_daemon_set, a_node, a_pod, a_pool, a_running_claim, a_snapshot, an_instance_type
 from tests.helpers.fakes import Cluster
 
 ZONAL = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a", "b", "c"))
@@ -31,7 +31,11 @@ def a_verifier(*pods, **cluster):
     snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
     catalogue = Catalogue({pool.metadata.name: (ZONAL,) for pool in snapshot.node_pools})
     return PlanVerifier(
-        snapshot=snapshot, catalogue=catalogue, pods=pods_to_schedule(snapshot), removed_nodes=frozenset()
+        snapshot=snapshot,
+        catalogue=catalogue,
+        pods=pods_to_schedule(snapshot),
+        removed_nodes=frozenset(),
+        options=Options(),
     )
 
 
@@ -140,6 +144,19 @@ def test_pod_on_two_nodes_loses_both_placements():
 
     assert verified.results.existing == {"node-z": ("default/p1",)}
     assert tuple(verified.results.pod_errors) == ("default/p0",)
+
+
+def test_daemon_set_with_resource_claims_is_verified_by_the_options_of_the_pass():
+    """It takes three of four CPUs; with IGNORE_DRA_REQUESTS its pods run on no planned node."""
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
+    verifier = a_verifier(a_pod("p", cpu="2"), daemon_sets=(a_daemon_set("agent", cpu="3", resourceClaims=claims),))
+    planned = planned_by_scheduler(verifier)
+
+    counted = replace(verifier, options=Options(ignore_dra_requests=False)).verify_results(planned)
+
+    assert verifier.verify_results(planned).defects == ()
+    assert "cpu" in str(counted.defects[0])
+    assert counted.results.new_claims == ()
 
 
 def test_pod_missing_from_results_rejects_no_placement():

@@ -251,12 +251,13 @@ METHODS: Final[Mapping[tuple[str, int], Callable[..., Value]]] = {
 
 
 class DeviceFacts(Struct, frozen=True, kw_only=True, eq=False):
-    """A device as selectors see it: its attributes and capacity by domain and name."""
+    """A device as selectors see it: its attributes and capacity by domain and name; and its attributes as published."""
 
     driver: str
     attributes: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     capacity: Mapping[str, Mapping[str, Value]] = field(default_factory=dict)
     allow_multiple_allocations: bool = False
+    published: Mapping[str, DeviceAttribute] = field(default_factory=dict)
 
     @classmethod
     def of(cls, driver: str, device: Device) -> DeviceFacts:
@@ -268,12 +269,22 @@ class DeviceFacts(Struct, frozen=True, kw_only=True, eq=False):
             attributes=_by_domain(driver, {name: value for name, value in values.items() if value is not None}),
             capacity=_by_domain(driver, sizes),
             allow_multiple_allocations=device.allow_multiple_allocations,
+            published=device.attributes,
         )
 
-    def attribute(self, name: str) -> Value | None:
-        """Return the value of an attribute by its full name (`domain/name`), None if the device lacks it."""
+    def attribute(self, name: str) -> DeviceAttribute | None:
+        """Return an attribute as it is published, by its full name (`domain/name`); None if the device lacks it.
+
+        Constraints between devices compare these: to them, versions are texts.
+        """
         domain, _, last = name.rpartition("/")
-        return self.attributes.get(domain or self.driver, {}).get(last)
+        found = self.published.get(name)
+        if found is None and domain == self.driver:
+            found = self.published.get(last)
+        return found if found != _NO_VALUE else None
+
+
+_NO_VALUE: Final = DeviceAttribute()
 
 
 def _attribute_value(found: DeviceAttribute) -> Value | None:

@@ -114,6 +114,7 @@ class Simulation:
             replace(simulated.results, new_claims=command.replacements),
             pods=simulated.pods,
             without_nodes=simulated.excluded_nodes,
+            ignore_dra_requests=self._options.ignore_dra_requests,
         )
 
     def _solve(self, pods: tuple[Pod, ...], excluded: frozenset[str], *, fewest_nodes: bool) -> Results:

@@ -6,6 +6,7 @@ import time
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from pydantic import ValidationError
 
 from journeyman.core.api.nodepool import Budget
 from journeyman.core.disruption.budgets import (
@@ -49,6 +50,61 @@ def test_most_restrictive_active_budget_applies():
     assert allowed_nodes(budgets, EMPTY, 10, NOW) == 2
     assert allowed_nodes(budgets[2:], EMPTY, 10, NOW) == UNLIMITED
     assert allowed_nodes([Budget(nodes="0", schedule="@yearly", duration="1h")], EMPTY, 10, NOW) == UNLIMITED
+
+
+EVERY_MINUTE = {"schedule": "* * * * *", "duration": "1h"}
+ONCE_A_YEAR = {"schedule": "@yearly", "duration": "1h"}
+
+
+@pytest.mark.parametrize(
+    ("budgets", "allowed"),
+    [
+        pytest.param(
+            [Budget(nodes="10"), Budget(nodes="0", reasons=["Empty", "Drifted", "Underutilized"], **EVERY_MINUTE)],
+            0,
+            marks=pytest.mark.karpenter(
+                "apis/v1/nodepool_budgets", it="should return 0 for all reasons if a budget is active for all reasons"
+            ),
+        ),
+        pytest.param(
+            [
+                Budget(nodes="10"),
+                Budget(nodes="5", reasons=["Drifted"], **ONCE_A_YEAR),
+                Budget(nodes="1", reasons=["Empty", "Underutilized"], **ONCE_A_YEAR),
+            ],
+            10,
+            marks=pytest.mark.karpenter(
+                "apis/v1/nodepool_budgets", it="should ignore reason-defined budgets when inactive"
+            ),
+        ),
+        pytest.param(
+            [Budget(nodes="10")],
+            10,
+            marks=[
+                pytest.mark.karpenter(
+                    "apis/v1/nodepool_budgets", it="should return the budget for all disruption reasons when undefined"
+                ),
+                pytest.mark.karpenter(
+                    "apis/v1/nodepool_budgets",
+                    it="should return that a schedule is active when schedule and duration are nil",
+                ),
+            ],
+        ),
+    ],
+)
+def test_budgets_allow_as_many_nodes_for_every_reason(budgets, allowed):
+    """A budget without reasons is for all of them; one whose window is closed is for none."""
+    reasons = (EMPTY, DisruptionReason.DRIFTED, DisruptionReason.UNDERUTILIZED)
+
+    assert {reason: allowed_nodes(budgets, reason, 100, NOW) for reason in reasons} == dict.fromkeys(reasons, allowed)
+
+
+@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return zero values if a nodes value is invalid")
+@pytest.mark.parametrize("nodes", ["1000a%", "101%", "-1", "ten"])
+def test_budget_with_an_invalid_number_of_nodes_is_no_budget(nodes):
+    """The API server refuses it; where it is stored nevertheless, the NodePool is not read, and no node is disrupted."""
+    with pytest.raises(ValidationError, match="nodes"):
+        Budget(nodes=nodes)
 
 
 @pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return zero values if a schedule is invalid")

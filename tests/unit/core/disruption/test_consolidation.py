@@ -19,6 +19,7 @@ from journeyman.core.disruption.single_node_consolidation import (
     unconsolidatable_reason,
 )
 from journeyman.core.scheduling import requirements
+from journeyman.core.scheduling.results import Options
 from tests.helpers import builders
 from tests.helpers.builders import NOW
 from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member, a_pod, a_pool, price
@@ -71,6 +72,25 @@ def test_underutilized_node_is_replaced_by_a_cheaper_one():
     assert replacement.instance_types == ("l",)
     assert values_of(replacement, labels.INSTANCE_TYPE) == ("l",)
     assert command.saving == pytest.approx(price("xl") - price("l"))
+
+
+def test_command_is_verified_by_the_options_of_the_simulation():
+    """With IGNORE_DRA_REQUESTS a DaemonSet with ResourceClaims takes no capacity; else it fills the other node."""
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
+    daemon_sets = (builders.a_daemon_set("agent", cpu="3", resourceClaims=claims),)
+    snapshot = a_fleet(a_member("spare", cpus=["1"]), a_member("other", cpus=["1"]), daemon_sets=daemon_sets)
+
+    command = decide(snapshot, "spare")
+
+    counting = Simulation(
+        snapshot,
+        a_catalogue(),
+        marked_for_deletion=NONE,
+        within_consolidate_after=NONE,
+        options=Options(ignore_dra_requests=False),
+    )
+    assert command.decision is Decision.DELETE
+    assert "cpu" in str(counting.verify(command)[0])
 
 
 @pytest.mark.karpenter(

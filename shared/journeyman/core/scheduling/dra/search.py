@@ -16,7 +16,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from journeyman.core.api.device_selectors import SelectorEvaluationError, Value, are_equal
+from journeyman.core.api.device_selectors import SelectorEvaluationError
+from journeyman.core.api.dra import DeviceAttribute
 from journeyman.core.scheduling.dra.devices import CounterDraw, CounterId, DeviceId, DevicePool, PoolDevice
 from journeyman.core.scheduling.dra.requests import (
     MAX_DEVICES,
@@ -81,7 +82,7 @@ class DeviceSearch:
         self.chosen: list[ChosenDevice] = []
         self._taken: set[DeviceId] = set()
         self._drawn: dict[CounterId, int] = {}
-        self._values: dict[tuple[int, MatchAttributeConstraint], list[Value]] = {}
+        self._values: dict[tuple[int, MatchAttributeConstraint], list[DeviceAttribute | None]] = {}
         self._steps: list[tuple[int, DeviceDemand, Sequence[RequestAlternative]]] = [
             (claim, demand, request.alternatives) for claim, demand in demands for request in demand.requests
         ]
@@ -224,6 +225,6 @@ class DeviceSearch:
         for constraint in demand.constraints:
             if constraint.concerns(alternative):
                 value = device.facts.attribute(constraint.attribute)
-                if value is None or any(not are_equal(value, v) for v in self._values.get((claim, constraint), ())[:1]):
+                if value is None or any(value != v for v in self._values.get((claim, constraint), ())[:1]):
                     return False
         return True

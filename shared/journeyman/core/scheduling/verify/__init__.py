@@ -47,6 +47,7 @@ def verify(
     *,
     pods: Sequence[Pod] | None = None,
     without_nodes: frozenset[str] = frozenset(),
+    ignore_dra_requests: bool = True,
 ) -> tuple[Defect, ...]:
     """Return the defects of a plan, checked against the snapshot from which the solver computed it.
 
@@ -56,11 +57,14 @@ def verify(
         results: The plan.
         pods: The pods to schedule; None to check only the pods in the plan.
         without_nodes: Names of state nodes that the solver must not use.
+        ignore_dra_requests: As in the solver's options: whether DaemonSets whose pods have ResourceClaims count for nothing.
 
     Returns:
         The defects, each with a sentence that names pod and node; empty if there are none.
     """
-    index = PlanIndex(snapshot, catalogue, results, pods, without_nodes)
+    index = PlanIndex(
+        snapshot, catalogue, results, pods, without_nodes=without_nodes, ignore_dra_requests=ignore_dra_requests
+    )
     found = list(_check_completeness(index))
     if found:
         return tuple(found)  # placements of unknown pods cannot be checked

@@ -19,7 +19,6 @@ from journeyman.core.api.device_selectors import (
     DeviceFacts,
     InvalidSelectorError,
     SelectorEvaluationError,
-    are_equal,
     parse_selector,
 )
 from journeyman.core.api.dra import (
@@ -216,13 +215,14 @@ class DeviceUsage(Struct):
         for key, amount in other.parts.items():
             self.parts[key] = max(self.parts.get(key, 0), amount)
 
-    def excess(self, totals: Mapping[CounterKey, int]) -> Iterator[str]:
-        """Yield as text each device and counter whose usage exceeds its total."""
+    def excess(self, totals: Mapping[CounterKey, int], in_use: DeviceUsage | None = None) -> Iterator[str]:
+        """Yield as text each device and counter of which this usage takes more than `in_use` leaves of the total."""
+        before = in_use if in_use is not None else DeviceUsage()
         for device, times in sorted(self.devices.items()):
-            if times > 1:
-                yield f"device {'/'.join(device)} is taken {times} times"
+            if times + before.devices[device] > 1:
+                yield f"device {'/'.join(device)} is taken {times + before.devices[device]} times"
         for key, amount in sorted(self.parts.items()):
-            if amount > totals.get(key, 0):
+            if amount and amount + before.parts.get(key, 0) > totals.get(key, 0):
                 yield f"more of {'/'.join(part for part in key if part)} is taken than there is"
 
 
@@ -253,10 +253,10 @@ class _DeviceCheck:
 
     def run(self, users: Mapping[str, Pod]) -> Iterator[Defect]:
         """Check each node, then all nodes together, then the pods that use the claims."""
-        total = self._in_use()
+        taken = DeviceUsage()
         for node in self._index.nodes:
-            yield from self._check_node(node, total)
-        yield from map(Defect, total.excess(self._published.totals))
+            yield from self._check_node(node, taken)
+        yield from map(Defect, taken.excess(self._published.totals, self._in_use()))
         for node in self._index.nodes:
             yield from self._check_users(node, {key: users[key] for key in node.planned if key in users})
 
@@ -292,8 +292,8 @@ class _DeviceCheck:
         found = self._index.results.devices.get(node.state_node.name) if node.state_node is not None else None
         return {"": found} if found else {}
 
-    def _check_node(self, node: CheckedNode, total: DeviceUsage) -> Iterator[Defect]:
-        """Check the devices of one node for each of its instance types, and add their maximum to `total`."""
+    def _check_node(self, node: CheckedNode, taken: DeviceUsage) -> Iterator[Defect]:
+        """Check the devices of one node for each of its instance types, and add their maximum to `taken`."""
         by_type = self._planned_devices(node)
         if node.claim is not None and by_type and set(by_type) != set(node.claim.instance_types):
             yield node.defect("the plan does not say for each of its instance types which devices are there")
@@ -307,8 +307,8 @@ class _DeviceCheck:
                 yield from map(node.defect, self._check_claim(node, claim, of_claim, brought, (published, own)))
             yield from (node.defect(f"its {excess}") for excess in own.excess(brought.totals))
             maximum.take_maximum(published)
-        total.devices += maximum.devices
-        total.add(maximum.parts)
+        taken.devices += maximum.devices
+        taken.add(maximum.parts)
 
     def _template_slices(self, node: CheckedNode, instance_type: str) -> tuple[ResourceSliceSpec, ...]:
         """Return the slices that the node will publish, by its instance type if it is new or not initialized."""
@@ -395,6 +395,8 @@ class _DeviceCheck:
             if allocation.node_selector is not None and not selected(node, allocation.node_selector):
                 yield f"on {node.name}, from where the devices of ResourceClaim {name} cannot be reached"
             return
+        if not claim.spec.devices.requests:
+            return
         nodes_of_claim = self._nodes_by_claim.get(name, {})
         if len(nodes_of_claim) != 1:
             yield f"although ResourceClaim {name} gets its devices on {len(nodes_of_claim)} nodes"
@@ -475,5 +477,5 @@ def _check_constraint(
         if not requests or {name, name.partition("/")[0]} & requests
         for known in found
     ]
-    if any(value is None or not are_equal(value, values[0]) for value in values):
+    if any(value is None or value != values[0] for value in values):
         yield f"{where}: its devices differ in {constraint.match_attribute}"

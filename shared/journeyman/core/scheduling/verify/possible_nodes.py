@@ -86,13 +86,16 @@ class PlanIndex:
         catalogue: Catalogue,
         results: Results,
         pods: Sequence[Pod] | None,
+        *,
         without_nodes: frozenset[str],
+        ignore_dra_requests: bool,
     ) -> None:
         self.snapshot = snapshot
         self.results = results
         self.pods_to_schedule = pods
         self.known = {pod.key: pod for pod in (*snapshot.pods, *(pods or ()))}
         self.state_nodes = tuple(node for node in snapshot.state_nodes if node.name not in without_nodes)
+        self._ignore_dra_requests = ignore_dra_requests
         self._kinds = PodKinds()
         self._offerings_by_pool = offerings_by_node_pool(catalogue)
         self._launches: dict[str, PossibleLaunches] = {}
@@ -116,15 +119,12 @@ class PlanIndex:
     def daemons(self) -> tuple[PodKind, ...]:
         """The pods that DaemonSets run; one with invalid requests, or requests beyond any node, never runs.
 
-        Those with ResourceClaims are left out: whether they count is an option of the pass, which no result states.
+        Those with ResourceClaims are left out if these are ignored.
         """
         owned = [pod for pod in self.snapshot.pods if is_daemon(pod)]
         found = (daemon_of(daemon_set, owned) for daemon_set in self.snapshot.daemon_sets)
-        return tuple(
-            daemon
-            for daemon in found
-            if not (daemon.unreadable or daemon.asks_for_devices or absurd_request(daemon.requests))
-        )
+        counted = (daemon for daemon in found if not (self._ignore_dra_requests and daemon.asks_for_devices))
+        return tuple(daemon for daemon in counted if not (daemon.unreadable or absurd_request(daemon.requests)))
 
     @cached_property
     def nodes(self) -> tuple[CheckedNode, ...]:

@@ -183,6 +183,22 @@ def test_resource_claim_is_released_when_all_its_pods_are_being_deleted():
     assert "taken 2 times" not in objections(changed, results)
 
 
+def test_devices_that_the_cluster_has_given_out_twice_are_no_defect_of_the_plan():
+    """Two claims have one device, and a third one has more of a counter than there is; the plan needs neither."""
+    snapshot, results = a_case()
+    drawn = [{"counterSet": "m", "counters": {"memory": {"value": "40Gi"}}}]
+    half = {"sharedCounters": [{"name": "m", "counters": {"memory": {"value": "20Gi"}}}]}
+    slices = (
+        *snapshot.resource_slices,
+        a_slice("counters", [], pool="far", of=2, **half, allNodes=True),
+        a_slice("far", gpus(2, consumesCounters=drawn), pool="far", of=2, allNodes=True),
+    )
+    held = [an_allocated_claim(f"held-{n}", ("far", "gpu-0")) for n in range(2)]
+    claims = (*snapshot.resource_claims, *held, an_allocated_claim("more", ("far", "gpu-1")))
+
+    assert objections(replace(snapshot, resource_claims=claims, resource_slices=slices), results) == ""
+
+
 def test_take_maximum_keeps_the_larger_amount_of_each_counter():
     """The larger amount may be on either side, or the counter only on one side."""
     left, right = DeviceUsage(), DeviceUsage()

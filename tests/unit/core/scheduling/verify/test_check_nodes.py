@@ -28,12 +28,13 @@ NODE = "node-default-1"
 TYPES = (an_instance_type("z", cpu=8, memory_gib=32, price=0.2, zones=("a", "b")),)
 
 
-def objections(results, *pods, running=(), **cluster):
+def objections(results, *pods, running=(), ignore_dra_requests=True, **cluster):
     """Return the findings about a plan for these pods as one text; the cluster has one existing node."""
     there = {"nodes": (a_node(),), "claims": (a_running_claim(),)}
     snapshot = a_snapshot(**{"pods": (*pods, *running), **there, **cluster})
     catalogue = Catalogue({pool.metadata.name: TYPES for pool in snapshot.node_pools})
-    return "\n".join(map(str, verify(snapshot, catalogue, results, pods=pods)))
+    found = verify(snapshot, catalogue, results, pods=pods, ignore_dra_requests=ignore_dra_requests)
+    return "\n".join(map(str, found))
 
 
 def on_a_new_node(*pods, zone="a", **cluster):
@@ -108,6 +109,17 @@ def test_host_port_conflict_names_who_uses_the_port():
 
     assert "taken by a pod that runs there" in on_the_node(listening("p"), running=(running,), daemon_sets=(daemon,))
     assert "of pod default/q is taken by another pod" in on_the_node(listening("p"), listening("q"))
+
+
+@pytest.mark.parametrize("where", [on_a_new_node, on_the_node])
+def test_daemon_set_with_resource_claims_takes_capacity_unless_they_are_ignored(where):
+    """As in the scheduler: with IGNORE_DRA_REQUESTS its pods run on no node that Journeyman plans."""
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]
+    daemon = a_daemon_set("agent", cpu="3", memory="1Gi", resourceClaims=claims)
+    pod = a_pod("p", cpu="6" if where is on_a_new_node else "2")
+
+    assert where(pod, daemon_sets=(daemon,)) == ""
+    assert "cpu" in where(pod, daemon_sets=(daemon,), ignore_dra_requests=False)
 
 
 def test_only_pods_of_a_daemon_set_use_the_capacity_kept_for_it():
