@@ -579,15 +579,17 @@ def test_each_device_of_a_slice_may_name_its_own_node():
 
 
 def test_search_for_devices_stops_after_a_number_of_tries():
-    """Four of sixty devices must have the same root, but only three of them do."""
-    odd = [gpu(f"gpu-{n}", attributes={"root": {"string": f"r{n // 3}"}, "n": {"int": n}}) for n in range(60)]
-    types = (with_devices(an_instance_type("odd", cpu=64, memory_gib=64, price=1), slice_spec(odd)),)
-    claims = [
-        a_resource_claim(f"c{i}", exactly("a", count=2), exactly("b", count=2), match=f"{DRIVER}/root")
-        for i in range(3)
+    """Twenty of forty partitions, all of different sizes, are too large together, whichever of them are taken."""
+    partitions = [
+        gpu(f"gpu-{n}", consumesCounters=[{"counterSet": "all", "counters": {"memory": {"value": str(1000 + n)}}}])
+        for n in range(40)
     ]
+    counters = slice_spec([], sharedCounters=[{"name": "all", "counters": {"memory": {"value": "19999"}}}])
+    odd = with_devices(an_instance_type("odd", cpu=64, memory_gib=64, price=1), slice_spec(partitions), counters)
 
-    results = schedule(a_claiming_pod("p", "c0", "c1", "c2"), resource_claims=claims, types=types)
+    results = schedule(
+        a_claiming_pod("p", "c"), resource_claims=[a_resource_claim("c", exactly(count=20))], types=(odd,)
+    )
 
     assert "cannot be had together on one node" in error(results)
 
