@@ -186,7 +186,7 @@ def _pool_defect(
     if len({device.id for device in devices}) != len(devices):
         return "two of its devices have the same name"
     sets = [counters.name for spec in slices for counters in spec.shared_counters]
-    if len(set(sets)) != len(sets):
+    if published and len(set(sets)) != len(sets):
         return "two of its counter sets have the same name"
     if any(draw.counter not in limits for device in devices for draw in device.draws):
         return "a device draws on counters that it does not have"
@@ -203,10 +203,10 @@ def _counters(key: tuple[str, str], slices: Iterable[ResourceSliceSpec], *, publ
 
 
 def _devices(key: tuple[str, str], slices: Iterable[ResourceSliceSpec], *, published: bool) -> list[PoolDevice]:
-    """Return the devices by slice, in order; slices with counters have none."""
+    """Return the devices by slice, in order; published slices with counters have none."""
     found: list[PoolDevice] = []
     for spec in slices:
-        for device in () if spec.shared_counters else spec.devices:
+        for device in () if published and spec.shared_counters else spec.devices:
             accessible_nodes = _accessible_nodes(spec, device) if published else ALL_NODES
             if accessible_nodes is not None:
                 found.append(_device(key, device, accessible_nodes, published=published))

@@ -255,16 +255,19 @@ def test_match_attribute_constraint_excludes_types_without_equal_devices():
     ]
 
 
-def test_partitions_of_a_device_share_its_counters():
-    """Of two halves and a whole, a node provides the two halves or the whole."""
+@pytest.mark.parametrize("together", [False, True])
+def test_partitions_of_a_device_share_its_counters(together):
+    """Of two halves and a whole, a node provides the two halves or the whole; its type may list them beside the counters."""
 
     def partition(name, amount):
         drawn = {"counterSet": "gpu-0", "counters": {"memory": {"value": amount}}}
         return gpu(name, name[:4], consumesCounters=[drawn])
 
     parts = [partition("whole", "40Gi"), partition("half-0", "20Gi"), partition("half-1", "20Gi")]
-    counters = slice_spec([], sharedCounters=[{"name": "gpu-0", "counters": {"memory": {"value": "40Gi"}}}])
-    split = with_devices(an_instance_type("split", cpu=16, memory_gib=64, price=1), slice_spec(parts), counters)
+    counters = [{"name": "gpu-0", "counters": {"memory": {"value": "40Gi"}}}]
+    apart = [slice_spec(parts), slice_spec([], sharedCounters=counters)]
+    slices = [slice_spec(parts, sharedCounters=counters)] if together else apart
+    split = with_devices(an_instance_type("split", cpu=16, memory_gib=64, price=1), *slices)
     wholes = [a_resource_claim(f"whole-{n}", exactly(select=selecting("whol"))) for n in range(1)]
     halves = [a_resource_claim(f"half-{n}", exactly(select=selecting("half"))) for n in range(3)]
     pods = [a_claiming_pod(f"p{n}", c.metadata.name) for n, c in enumerate((*wholes, *halves))]
