@@ -142,21 +142,30 @@ class DeviceInventory(Struct, kw_only=True, eq=False):
     def explain_failure(self, demands: Iterable[DeviceDemand], allocations: AllocationTracker | None = None) -> str:
         """Return why a pod's devices are not available on any node."""
         requests = [request for demand in demands for request in demand.requests]
+        pools = self._all_pools()
+        devices = [device for pool in pools if not pool.defect for device in pool.devices]
         for request in requests:
-            if not self._exists_for(request):
-                return f"no published device and no instance type has what {_shown(request)} selects"
+            if not any(map(request.would_select, devices)):
+                missing = f"no published device and no instance type has what {_shown(request)} selects"
+                return missing + _left_out([request], pools)
         if allocations is not None and allocations.exhausted:
             return "the search for devices took so long that it was given up"
+        if not requests:
+            return "its claims are bound elsewhere"
         shown = ", ".join(map(_shown, requests))
-        return (
-            f"the devices for {shown} cannot be had together on one node" if shown else "its claims are bound elsewhere"
-        )
+        return f"the devices for {shown} cannot be had together on one node" + _left_out(requests, pools)
 
-    def _exists_for(self, request: ParsedRequest) -> bool:
+    def _all_pools(self) -> Sequence[DevicePool]:
         templates = {_content(t.device_slices): t.device_slices for t in self.types.values() if t.device_slices}
-        pools = (*self.published.pools, *(pool for slices in templates.values() for pool in self.pools_of(slices)))
-        devices = [device for pool in pools if not pool.defect for device in pool.devices]
-        return any(alternative.would_select(device) for alternative in request.alternatives for device in devices)
+        return (*self.published.pools, *(pool for slices in templates.values() for pool in self.pools_of(slices)))
+
+
+def _left_out(requests: Sequence[ParsedRequest], pools: Iterable[DevicePool]) -> str:
+    """Return the first pool with a defect that has devices for these requests, as the end of a message; empty if none has."""
+    for pool in pools:
+        if pool.defect and (not pool.devices or any(r.would_select(d) for r in requests for d in pool.devices)):
+            return f"; pool {pool.driver}/{pool.name} is left out because {pool.defect}"
+    return ""
 
 
 def _shown(request: ParsedRequest) -> str:

@@ -182,7 +182,7 @@ def _pool_defect(
     published: bool,
 ) -> str:
     if published and len(slices) != slices[0].pool.resource_slice_count:
-        return f"{len(slices)} of its {slices[0].pool.resource_slice_count} slices are there"
+        return f"it has {len(slices)} of its {slices[0].pool.resource_slice_count} slices"
     if len({device.id for device in devices}) != len(devices):
         return "two of its devices have the same name"
     sets = [counters.name for spec in slices for counters in spec.shared_counters]
