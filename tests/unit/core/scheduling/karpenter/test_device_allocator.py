@@ -1,0 +1,1895 @@
+"""Karpenter's suite of the device allocator: which devices pods get on new nodes, and what they leave for others."""
+
+from __future__ import annotations
+
+import pytest
+
+from journeyman.core.scheduling.results import Options
+from tests.helpers.builders import NOW, a_node, a_running_claim, stamp
+from tests.helpers.device_allocation import (
+    BESIDE_NICS,
+    CLASSES,
+    MEMORY_80,
+    NIC,
+    ON_A,
+    ON_B,
+    TYPE,
+    Allocations,
+    Case,
+    Drop,
+    allocated,
+    asking,
+    beside_nic,
+    brought,
+    device,
+    drawing,
+    on_root,
+    plain,
+    pod,
+    published,
+    shared,
+)
+from tests.helpers.devices import DRIVER, a_claiming_pod, a_resource_claim, a_slice, exactly, first_of, selecting
+from tests.helpers.karpenter_suite import schedule
+
+NUMA, PCIE = f"{DRIVER}/numa", f"{DRIVER}/pcie"
+FOUR = published(plain("gpu-0", "gpu-1", "gpu-2", "gpu-3"))
+THREE = published(plain("gpu-0", "gpu-1", "gpu-2"))
+TWO = published(plain("gpu-0", "gpu-1"))
+ONE = published(plain("gpu-0"))
+OWN_TWO = {TYPE: [brought(plain("own-0", "own-1"))]}
+TWO_TYPES = {"it-a": (), "it-b": ()}
+ALL = exactly("all", allocationMode="All")
+A_NIC = exactly("nic", deviceClassName="nic")
+
+
+def on_numa(*nodes, prefix="gpu", **more):
+    """Return devices, each on the NUMA node of that number."""
+    return [device(f"{prefix}-{number}", numa=f"node-{node}", **more) for number, node in enumerate(nodes)]
+
+
+def of_kinds(**kinds):
+    """Return a device for each name, of that kind."""
+    return [device(name, kind=kind) for name, kind in kinds.items()]
+
+
+def kind(value, name="req-1", **more):
+    """Return a request for a GPU of a kind."""
+    return exactly(name, select=f'device.attributes["{DRIVER}"].kind == "{value}"', **more)
+
+
+# -- how many devices, and which
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            Case(FOUR, [pod("a", gets=[])]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should return immediately with no claims"
+            ),
+            id="no-claim",
+        ),
+        pytest.param(
+            Case(FOUR, [pod("a", 1, gets=["gpu-0"])]),
+            marks=pytest.mark.karpenter("scheduling/dynamicresources/allocator", it="should allocate a single device"),
+            id="one",
+        ),
+        pytest.param(
+            Case(FOUR, [pod("a", 3, gets=["gpu-0", "gpu-1", "gpu-2"])]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should allocate multiple devices for a single request"
+            ),
+            id="three",
+        ),
+        pytest.param(
+            Case(FOUR, [pod("a", 5, gets=None)]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should fail when not enough devices are available"
+            ),
+            id="five-of-four",
+        ),
+        pytest.param(
+            Case(FOUR, [pod("a", 2, 2, gets=["gpu-0", "gpu-1", "gpu-2", "gpu-3"])]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should handle multiple requests in a single claim"
+            ),
+            id="two-requests",
+        ),
+        pytest.param(
+            Case(FOUR, [pod("a", 3, 3, gets=None)]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should fail when multiple requests exceed total devices"
+            ),
+            id="too-many-requests",
+        ),
+        pytest.param(
+            Case(FOUR, [pod("a", asking(2), asking(2), gets=["gpu-0", "gpu-1", "gpu-2", "gpu-3"])]),
+            marks=[
+                pytest.mark.karpenter("scheduling/dynamicresources/allocator", it="should handle multiple claims"),
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator",
+                    it="should succeed when claims fit within the total device count",
+                ),
+            ],
+            id="two-claims",
+        ),
+        pytest.param(
+            Case(THREE, [pod("a", asking(2), asking(2), gets=None)]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should consume devices across claims within a single Allocate call",
+            ),
+            id="too-many-claims",
+        ),
+        pytest.param(
+            Case(FOUR, [pod("a", 2, gets=None)], in_use=[allocated("held", "gpu-0", "gpu-1", "gpu-2")]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should skip already-allocated devices"
+            ),
+            id="in-use",
+        ),
+        pytest.param(
+            Case(FOUR, [pod("a", 2, gets=["gpu-2", "gpu-3"])], in_use=[allocated("held", "gpu-0", "gpu-1")]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should allocate remaining devices when some are already allocated",
+            ),
+            id="some-in-use",
+        ),
+        pytest.param(
+            Case(
+                published(
+                    [device("gpu-0", model="H100"), device("gpu-1", model="A100"), device("gpu-2", model="H100")]
+                ),
+                [pod("a", exactly(deviceClassName="h100", count=2), gets=["gpu-0", "gpu-2"])],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should only allocate devices matching the selector"
+            ),
+            id="class",
+        ),
+        pytest.param(
+            Case(
+                published(
+                    [device("gpu-0", model="H100"), device("gpu-1", model="A100"), device("gpu-2", model="H100")]
+                ),
+                [pod("a", exactly(deviceClassName="h100", count=3), gets=None)],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should fail when not enough devices match the selector"
+            ),
+            id="class-too-many",
+        ),
+        pytest.param(
+            Case(
+                published(
+                    [device("gpu-0", model="H100"), device("gpu-1", model="A100"), device("gpu-2", model="H100")]
+                ),
+                [pod("a", exactly(select=selecting("A100")), gets=["gpu-1"])],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should filter with request-level selectors"
+            ),
+            id="selector",
+        ),
+        pytest.param(
+            Case(
+                published(
+                    [
+                        device("gpu-0", model="H100", kind="large"),
+                        device("gpu-1", model="H100", kind="small"),
+                        device("gpu-2", model="A100", kind="large"),
+                    ]
+                ),
+                [
+                    pod("a", kind("large", deviceClassName="h100", count=2), gets=None),
+                    pod("b", kind("large", deviceClassName="h100"), gets=["gpu-0"]),
+                ],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should require both class and request selectors to match"
+            ),
+            id="class-and-selector",
+        ),
+        pytest.param(
+            Case(
+                [*published(plain("gpu-0")), *published(plain("gpu-1"), pool="pool-b")],
+                [pod("a", 2, gets=["gpu-0", "gpu-1"])],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should allocate devices from multiple pools"
+            ),
+            id="two-pools",
+        ),
+        pytest.param(
+            Case(
+                [*ONE, *published(plain("gpu-0"), pool="pool-b")],
+                [pod("a", 2, gets=["gpu-0", "gpu-0"]), pod("b", 1, gets=None)],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should treat same device name in different pools as distinct",
+            ),
+            id="same-name",
+        ),
+        pytest.param(
+            Case(ONE, [pod("a", 1, gets=None)], types={}),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should fail with zero instance types"
+            ),
+            id="no-type",
+        ),
+        pytest.param(
+            Case(
+                [*published(plain("gpu-0"), zone="a"), *published(plain("gpu-1"), zone="b", pool="pool-b")],
+                [pod("a", 1, zones=["c"], gets=None)],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should fail when no pools match and no templates available"
+            ),
+            id="no-device",
+        ),
+        pytest.param(
+            Case(published([shared("twin", vram="80Gi"), shared("twin", vram="40Gi")]), [pod("a", 1, gets=None)]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should fail ExactCount request when invalid pool's capacity devices are dropped",
+            ),
+            id="invalid-pool",
+        ),
+    ],
+)
+def test_pod_gets_so_many_devices_that_its_requests_select(case):
+    """Published devices are taken in the order of their pools; without enough of them the pod does not fit."""
+    assert case.follow() == case.expected
+
+
+# -- constraints
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            Case(published(on_numa(0, 0, 1, 1)), [pod("a", asking(2, match=[NUMA]), gets=["gpu-0", "gpu-1"])]),
+            marks=[
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator", it="should satisfy MatchAttribute constraints"
+                ),
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator",
+                    it="should succeed when all devices use concrete path consistently",
+                ),
+            ],
+            id="pair",
+        ),
+        pytest.param(
+            Case(published(on_numa(0, 0, 1, 1)), [pod("a", asking(3, match=[NUMA]), gets=None)]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should backtrack to satisfy constraints"
+            ),
+            id="three-of-two",
+        ),
+        pytest.param(
+            Case(
+                published(on_numa(0, 1, 0, 1)),
+                [
+                    pod(
+                        "a",
+                        asking(
+                            exactly("one", count=2), exactly("two", count=2), match=[(NUMA, ["one"]), (NUMA, ["two"])]
+                        ),
+                        gets=["gpu-0", "gpu-1", "gpu-2", "gpu-3"],
+                    )
+                ],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should satisfy constraints with backtracking across requests",
+            ),
+            id="per-request",
+        ),
+        pytest.param(
+            Case(
+                published(on_numa(0, 1, 0, 1)),
+                [pod("a", asking(2, match=[NUMA]), asking(2, match=[NUMA]), gets=["gpu-0", "gpu-1", "gpu-2", "gpu-3"])],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should maintain independent constraints across claims"
+            ),
+            id="per-claim",
+        ),
+        pytest.param(
+            Case(
+                published(on_numa(0, 0, 1)),
+                [
+                    pod(
+                        "a",
+                        asking(exactly("a"), exactly("b"), exactly("c"), match=[(NUMA, ["a", "b"])]),
+                        gets=["gpu-0", "gpu-1", "gpu-2"],
+                    )
+                ],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should allow non-scoped requests to cross constraint boundaries",
+            ),
+            id="some-requests",
+        ),
+        pytest.param(
+            Case(
+                published(
+                    [
+                        device("gpu-0", numa="0", pcie="0"),
+                        device("gpu-1", numa="0", pcie="1"),
+                        device("gpu-2", numa="0", pcie="0"),
+                    ]
+                ),
+                [pod("a", asking(2, match=[NUMA, PCIE]), gets=["gpu-0", "gpu-2"])],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should satisfy multiple constraints on the same claim"
+            ),
+            id="two-attributes",
+        ),
+        pytest.param(
+            Case(
+                published(
+                    [
+                        device("gpu-0", numa="0", pcie="0"),
+                        device("gpu-1", numa="0", pcie="1"),
+                        device("gpu-2", numa="1", pcie="0"),
+                    ]
+                ),
+                [pod("a", asking(2, match=[NUMA, PCIE]), gets=None)],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should fail when multiple constraints cannot be simultaneously satisfied",
+            ),
+            id="two-attributes-apart",
+        ),
+        pytest.param(
+            Case(
+                published(on_numa(0, 1)),
+                [pod("a", asking(2, match=[NUMA]), gets=["own-0", "own-1"])],
+                types={TYPE: [brought(on_numa(2, 2, prefix="own"))]},
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should backtrack from in-cluster to template devices to satisfy constraints",
+            ),
+            id="own-devices",
+        ),
+        pytest.param(
+            Case(
+                [],
+                [pod("a", asking(2, match=[NUMA]), gets=["own-0", "own-1"])],
+                types={"it-a": [brought(on_numa(0, 0, prefix="own"))], "it-b": [brought(on_numa(1, 1, prefix="own"))]},
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should not leak constraint state between instance type iterations",
+            ),
+            id="each-type",
+        ),
+        pytest.param(
+            Case(
+                [],
+                [pod("a", asking(2, match=[NUMA]), gets={"it-b": ["own-0", "own-1"]})],
+                types={"it-a": [brought(on_numa(0, 1, prefix="own"))], "it-b": [brought(on_numa(2, 2, prefix="own"))]},
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should still allow second IT to succeed when first IT fails constraints",
+            ),
+            id="second-type",
+        ),
+        pytest.param(
+            Case(published(on_numa(0, 0)), [pod("a", asking(ALL, match=[NUMA]), gets=["gpu-0", "gpu-1"])]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should satisfy MatchAttribute constraints in All mode"
+            ),
+            id="all",
+        ),
+        pytest.param(
+            Case(
+                published(
+                    [
+                        device("gpu-0", kind="compute", numa="0"),
+                        device("gpu-1", kind="compute", numa="0"),
+                        device("gpu-2", kind="extra", numa="0"),
+                    ]
+                ),
+                [
+                    pod(
+                        "a",
+                        asking(kind("compute", "all", allocationMode="All"), kind("extra", "one"), match=[NUMA]),
+                        gets=["gpu-0", "gpu-1", "gpu-2"],
+                    )
+                ],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should satisfy MatchAttribute spanning All-mode and ExactCount requests",
+            ),
+            id="all-and-one",
+        ),
+        pytest.param(
+            Case(
+                published(
+                    [
+                        device("gpu-0", kind="compute", numa="0"),
+                        device("gpu-1", kind="compute", numa="0"),
+                        device("gpu-2", kind="extra", numa="1"),
+                    ]
+                ),
+                [
+                    pod(
+                        "a",
+                        asking(kind("compute", "all", allocationMode="All"), kind("extra", "one"), match=[NUMA]),
+                        gets=None,
+                    )
+                ],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should fail when mixed-mode requests cannot share constraint value",
+            ),
+            id="all-and-one-apart",
+        ),
+    ],
+)
+def test_devices_of_a_claim_have_the_same_attributes(case):
+    """The constraint covers the requests that it names, by default all of the claim; another choice is tried where one fails."""
+    assert case.follow() == case.expected
+
+
+# -- all devices
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            Case(THREE, [pod("a", ALL, gets=["gpu-0", "gpu-1", "gpu-2"])]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should allocate all matching in-cluster devices"
+            ),
+            id="published",
+        ),
+        pytest.param(
+            Case(ONE, [pod("a", ALL, gets=["gpu-0", "own-0", "own-1"])], types=OWN_TWO),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should allocate all matching in-cluster and template devices",
+            ),
+            id="own",
+        ),
+        pytest.param(
+            Case(
+                [],
+                [pod("a", ALL, gets={"it-a": ["own-0", "own-1", "own-2"], "it-b": ["own-0"]})],
+                types={"it-a": [brought(plain("own-0", "own-1", "own-2"))], "it-b": [brought(plain("own-0"))]},
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should include different template device counts per instance type",
+            ),
+            id="by-type",
+        ),
+        pytest.param(
+            Case(published(plain("nic-0"), driver=NIC), [pod("a", ALL, gets=None)]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should fail when an All-mode request matches zero devices"
+            ),
+            id="none",
+        ),
+        pytest.param(
+            Case(TWO, [pod("a", ALL, gets=None)], in_use=[allocated("held", "gpu-0")]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should fail when an already-allocated device is in the all set",
+            ),
+            id="in-use",
+        ),
+        pytest.param(
+            Case(
+                published(of_kinds(a="compute", b="compute", c="network")),
+                [pod("a", kind("compute", "all", allocationMode="All"), kind("network", "one"), gets=["a", "b", "c"])],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should work with All-mode and ExactCount mixed in the same claim",
+            ),
+            id="and-one",
+        ),
+        pytest.param(
+            Case(
+                [
+                    *published(plain("gpu-0")),
+                    *published(plain("gpu-1"), pool="pool-b"),
+                    *published(plain("gpu-2"), pool="pool-c"),
+                ],
+                [pod("a", ALL, gets=["gpu-0", "gpu-1", "gpu-2"])],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should aggregate devices from multiple pools in All-mode"
+            ),
+            id="pools",
+        ),
+        pytest.param(
+            Case(published([shared("twin", vram="80Gi"), shared("twin", vram="80Gi")]), [pod("a", ALL, gets=None)]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should return error for All-mode request against an invalid pool containing capacity devices",
+            ),
+            id="shared-twins",
+        ),
+        pytest.param(
+            Case(
+                published(drawing("30Gi", "gpu-0", "gpu-1"), counters=MEMORY_80),
+                [pod("a", ALL, gets=["gpu-0", "gpu-1"])],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should succeed with all-mode counters on first pod when budget is sufficient",
+            ),
+            id="counters",
+        ),
+        pytest.param(
+            Case(
+                published(drawing("40Gi", "gpu-0", "gpu-1"), counters={"gpu-slices": {"memory": "60Gi"}}),
+                [pod("a", ALL, gets=None)],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should enforce all-mode counter budget"
+            ),
+            id="counters-exceeded",
+        ),
+    ],
+)
+def test_allocation_mode_all_takes_each_selected_device_or_none(case):
+    """All devices that the node can access must be known and free."""
+    assert case.follow() == case.expected
+
+
+# -- devices that instance types bring
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            Case(TWO, [pod("a", 3, gets=["gpu-0", "gpu-1", "own-0"])], types=OWN_TWO),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should allocate from templates when in-cluster devices are insufficient",
+            ),
+            id="both",
+        ),
+        pytest.param(
+            Case(TWO, [pod("a", 2, gets=["gpu-0", "gpu-1"])], types=OWN_TWO),
+            marks=[
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator", it="should prefer in-cluster devices over templates"
+                ),
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator",
+                    it="should succeed with templates when in-cluster satisfies everything",
+                ),
+            ],
+            id="published-first",
+        ),
+        pytest.param(
+            Case(
+                ONE,
+                [pod("a", 3, gets={"large": ["gpu-0", "own-0", "own-1"]})],
+                types={"large": [brought(plain("own-0", "own-1"))], "small": ()},
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should prune instance types that cannot satisfy requests"
+            ),
+            id="one-type",
+        ),
+        pytest.param(
+            Case(
+                ONE,
+                [pod("a", 2, gets=["gpu-0", "own-0"])],
+                types={"it-a": [brought(plain("own-0"))], "it-b": [brought(plain("own-0"), pool="other")]},
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should keep all instance types that can satisfy requests"
+            ),
+            id="both-types",
+        ),
+        pytest.param(
+            Case(
+                [],
+                [pod("a", 5, gets=None)],
+                types={"it-a": [brought(plain("own-0"))], "it-b": [brought(plain("own-0"), pool="other")]},
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should fail when no instance type can satisfy"
+            ),
+            id="no-type",
+        ),
+        pytest.param(
+            Case([], [pod("a", 2, gets=["own-0", "own-1"]), pod("a", 1, gets=None)], types=OWN_TWO),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should block template devices for the same NC/IT after commit",
+            ),
+            id="same-node",
+        ),
+        pytest.param(
+            Case(
+                [],
+                [
+                    pod("a", 2, gets={"it-a": ["own-0", "own-1"], "it-b": ["own-0", "own-1"]}),
+                    Drop("a", ["it-a"]),
+                    pod("a", 1, gets=None),
+                ],
+                types={
+                    "it-a": [brought(plain("own-0", "own-1"))],
+                    "it-b": [brought(plain("own-0", "own-1"), pool="other")],
+                },
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should allow template devices for a different IT on the same NC after commit",
+            ),
+            id="type-by-type",
+        ),
+        pytest.param(
+            Case(
+                [],
+                [
+                    pod("a", 1, gets=["own-0"]),
+                    pod("a", 1, gets=["own-1"]),
+                    pod("a", 1, gets=None),
+                    pod("b", 1, gets=["own-0"]),
+                ],
+                types=OWN_TWO,
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should track template consumed capacity per-IT independently",
+            ),
+            id="one-after-another",
+        ),
+    ],
+)
+def test_new_node_brings_the_devices_of_its_instance_type(case):
+    """They are taken after published ones; types without enough devices drop out."""
+    assert case.follow() == case.expected
+
+
+# -- pods on several nodes
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            Case(THREE, [pod("a", 2, gets=["gpu-0", "gpu-1"]), pod("a", 2, gets=None), pod("a", 1, gets=["gpu-2"])]),
+            marks=[
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator",
+                    it="should mark in-cluster devices as allocated after commit",
+                ),
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator",
+                    it="should block the same device on the same NodeClaim and same instance type from a prior pod",
+                ),
+            ],
+            id="same-node",
+        ),
+        pytest.param(
+            Case(TWO, [pod("a", 1, gets=["gpu-0"]), pod("a", 1, gets=["gpu-1"])]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should update pool cache on commit"
+            ),
+            id="same-node-again",
+        ),
+        pytest.param(
+            Case(THREE, [pod("a", 2, gets=["gpu-0", "gpu-1"]), pod("b", 2, gets=None), pod("b", 1, gets=["gpu-2"])]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should block devices allocated by a different NodeClaim"
+            ),
+            id="other-node",
+        ),
+        pytest.param(
+            Case(
+                THREE,
+                [pod("a", 2, gets={"it-a": ["gpu-0", "gpu-1"], "it-b": ["gpu-0", "gpu-1"]}), pod("b", 2, gets=None)],
+                types=TWO_TYPES,
+            ),
+            marks=[
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator",
+                    it="should allow the same device on the same NodeClaim for a different instance type",
+                ),
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator",
+                    it="should handle multi-IT NodeClaim device contention across NodeClaims",
+                ),
+            ],
+            id="two-types",
+        ),
+        pytest.param(
+            Case(
+                TWO,
+                [
+                    pod("a", 2, gets=["gpu-0", "gpu-1"]),
+                    pod("b", 1, gets=None),
+                    Drop("a", [TYPE]),
+                    pod("b", 1, gets=["gpu-0"]),
+                ],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should free devices for other NodeClaims after releasing the only instance type",
+            ),
+            id="type-dropped",
+        ),
+        pytest.param(
+            Case(
+                TWO,
+                [
+                    pod("a", 2, gets=["gpu-0", "gpu-1"]),
+                    Drop("a", ["it-a"]),
+                    pod("b", 1, gets=None),
+                    Drop("a", ["it-b"]),
+                    pod("b", 1, gets=["gpu-0"]),
+                ],
+                types=TWO_TYPES,
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should free devices only when the last instance type referencing them is released",
+            ),
+            id="types-dropped",
+        ),
+        pytest.param(
+            Case(TWO, [Drop("a", ["unknown"]), pod("b", 2, gets=["gpu-0", "gpu-1"])]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should be a no-op when releasing an instance type that was never committed",
+            ),
+            id="nothing-dropped",
+        ),
+        pytest.param(
+            Case(TWO, [pod("a", 2, gets=["gpu-0", "gpu-1"], commit=False), pod("a", 2, gets=["gpu-0", "gpu-1"])]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should not reserve devices when allocation is not committed",
+            ),
+            id="proposed-only",
+        ),
+        pytest.param(
+            Case(TWO, [pod("a", 2, gets=["gpu-0", "gpu-1"], commit=False), pod("b", 2, gets=["gpu-0", "gpu-1"])]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should not reserve devices for a different NodeClaim when not committed",
+            ),
+            id="proposed-elsewhere",
+        ),
+    ],
+)
+def test_device_is_held_by_the_pods_of_one_node(case):
+    """It is free again when no instance type left of that node needs it."""
+    assert case.follow() == case.expected
+
+
+# -- zones
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            Case(
+                [*published(plain("a0"), zone="a"), *published(plain("b0"), zone="b", pool="pool-b")],
+                [pod("n", 1, zones=["a", "b"], gets=["a0"], zone="a")],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should accumulate topology requirements from zonal devices"
+            ),
+            id="first-zone",
+        ),
+        pytest.param(
+            Case(
+                [*published(plain("a0", "a1"), zone="a"), *published(plain("b0", "b1"), zone="b", pool="pool-b")],
+                [pod("n", 2, zones=["a", "b"], gets=["a0", "a1"], zone="a")],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should narrow pools when a zonal device tightens requirements",
+            ),
+            id="one-zone",
+        ),
+        pytest.param(
+            Case(
+                [*published(plain("a0"), zone="a"), *published(plain("b0", "b1"), zone="b", pool="pool-b")],
+                [pod("n", 2, zones=["a", "b"], gets=["b0", "b1"], zone="b")],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should backtrack and restore requirements when a zonal device path fails",
+            ),
+            id="second-zone",
+        ),
+        pytest.param(
+            Case(published(plain("gpu-0"), zone="b"), [pod("n", 1, zones=["a"], gets=None)]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should reject a device whose topology is incompatible with accumulated requirements",
+            ),
+            id="other-zone",
+        ),
+        pytest.param(
+            Case(
+                [*published(plain("a0"), zone="a"), *published(plain("b0"), zone="b", pool="pool-b")],
+                [pod("n", 2, zones=["a", "b"], gets={"it-a": ["a0", "own-0"]}, zone="a")],
+                types={"it-a": [brought(plain("own-0"))], "it-b": ()},
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should prune later instance types when earlier IT pins topology via in-cluster device",
+            ),
+            id="type-pruned",
+        ),
+        pytest.param(
+            Case(
+                [*published(plain("a0", "a1"), zone="a"), *published(plain("b0", "b1"), zone="b", pool="pool-b")],
+                [pod("n", 2, zones=["a", "b"], gets=["a0", "a1"], zone="a")],
+                types={"it-a": [brought(plain("own-0"))], "it-b": ()},
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should allow instance types with compatible topology after prior IT contributions",
+            ),
+            id="types-alike",
+        ),
+        pytest.param(
+            Case(
+                [*published(plain("a0", "a1"), zone="a"), *published(plain("b0", "b1"), zone="b", pool="pool-b")],
+                [
+                    pod("n", 1, zones=["a", "b"], gets={"it-a": ["a0"], "it-b": ["a0"]}, zone="a"),
+                    Drop("n", ["it-a"]),
+                    pod("n", 1, gets={"it-b": ["a1"]}, zone="a"),
+                ],
+                types={"it-a": [brought(plain("nic-0"), driver=NIC)], "it-b": ()},
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should track ContributedRequirements independently per instance type",
+            ),
+            id="next-pod",
+        ),
+    ],
+)
+def test_zonal_devices_restrict_the_zones_of_a_node(case):
+    """All devices of a node are in one zone, whatever instance type it becomes."""
+    assert case.follow() == case.expected
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            Case([], [pod("n", allocated(), gets=[])]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should pass through claims with no nodeSelector"
+            ),
+            id="anywhere",
+        ),
+        pytest.param(
+            Case([], [pod("n", allocated("held", zone="a"), zones=["a", "b"], gets=[], zone="a")]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should propagate topology requirements from the allocation nodeSelector",
+            ),
+            id="zone",
+        ),
+        pytest.param(
+            Case([], [pod("n", allocated("held", zone="c"), zones=["a"], gets=None)]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should fail when the allocation nodeSelector is incompatible with NodeClaim requirements",
+            ),
+            id="other-zone",
+        ),
+        pytest.param(
+            Case(
+                [*published(plain("a0"), zone="a"), *published(plain("b0"), zone="b", pool="pool-b")],
+                [pod("n", allocated("held", zone="b"), asking(1), zones=["a", "b"], gets=["b0"], zone="b")],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should tighten baseline requirements for subsequent unallocated claims",
+            ),
+            id="and-unallocated",
+        ),
+        pytest.param(
+            Case(TWO, [pod("n", allocated(), asking(1), gets=["gpu-0"])]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should handle a mix of allocated and unallocated claims"
+            ),
+            id="mixed",
+        ),
+        pytest.param(
+            Case([], [pod("n", allocated(), allocated(), gets=[])]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should return early when all claims are already allocated"
+            ),
+            id="two",
+        ),
+        pytest.param(
+            Case([], [pod("n", allocated(zone="a"), allocated(zone="b"), zones=["a", "b"], gets=None)]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should fail when two in-cluster allocated claims have incompatible zones",
+            ),
+            id="two-zones",
+        ),
+        pytest.param(
+            Case([], [pod("n", allocated(zone="a"), allocated(zone="a"), zones=["a", "b"], gets=[], zone="a")]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should succeed when two in-cluster allocated claims have compatible zones",
+            ),
+            id="one-zone",
+        ),
+        pytest.param(
+            Case(
+                published(plain("gpu-0"), zone="a"),
+                [
+                    pod("m", shares=[asking(1, name="s")], zones=["a", "b"], gets=["gpu-0"], zone="a"),
+                    pod("n", allocated(zone="b"), shares=[asking(1, name="s")], zones=["a", "b"], gets=None),
+                ],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should fail when an in-cluster claim and in-memory claim have incompatible zones",
+            ),
+            id="and-planned",
+        ),
+    ],
+)
+def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
+    """The devices of an allocated claim do not change; its node selector restricts the node."""
+    assert case.follow() == case.expected
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            Case(
+                TWO,
+                [
+                    pod("m", shares=[asking(1, name="s")], gets=["gpu-0"]),
+                    pod("m", shares=[asking(1, name="s")], gets=[]),
+                    pod("m", 1, gets=["gpu-1"]),
+                ],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should skip DFS for an in-memory allocated claim on the same NodeClaim (in-cluster only)",
+            ),
+            id="same-node",
+        ),
+        pytest.param(
+            Case(
+                TWO,
+                [
+                    pod("m", shares=[asking(1, name="s")], gets=["gpu-0"]),
+                    pod("n", shares=[asking(1, name="s")], gets=[]),
+                ],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should allow an in-memory in-cluster-only claim to be used from a different NodeClaim",
+            ),
+            id="other-node",
+        ),
+        pytest.param(
+            Case(
+                [],
+                [
+                    pod("m", shares=[asking(1, name="s")], gets=["own-0"]),
+                    pod("n", shares=[asking(1, name="s")], gets=None),
+                ],
+                types=OWN_TWO,
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should fail when a template-allocated claim is referenced from a different NodeClaim",
+            ),
+            id="own-device-elsewhere",
+        ),
+        pytest.param(
+            Case(
+                [],
+                [
+                    pod("m", shares=[asking(1, name="s")], gets=["own-0"]),
+                    pod("m", shares=[asking(1, name="s")], gets=[]),
+                ],
+                types=OWN_TWO,
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should succeed when a template-allocated claim is referenced from the same NodeClaim",
+            ),
+            id="own-device",
+        ),
+        pytest.param(
+            Case(
+                ONE,
+                [
+                    pod("m", shares=[asking(1, name="s"), asking(A_NIC, name="t")], gets=["gpu-0", "own-0"]),
+                    pod("m", A_NIC, gets=None),
+                    pod("n", asking(1), asking(A_NIC), gets=None),
+                    pod("n", A_NIC, gets=["own-0"]),
+                    pod("n", shares=[asking(A_NIC, name="t")], gets=None),
+                    pod("n", shares=[asking(1, name="s")], gets=[]),
+                ],
+                types={TYPE: [brought(plain("own-0"), driver=NIC)]},
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should track UsedTemplateDevices per-claim, not globally"
+            ),
+            id="two-claims",
+        ),
+        pytest.param(
+            Case(
+                published(plain("gpu-0"), zone="a"),
+                [
+                    pod("m", shares=[asking(1, name="s")], zones=["a", "b"], gets=["gpu-0"], zone="a"),
+                    pod("n", shares=[asking(1, name="s")], zones=["a", "b"], gets=[], zone="a"),
+                ],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should propagate in-memory topology requirements to the allocation result",
+            ),
+            id="zone",
+        ),
+        pytest.param(
+            Case(
+                ONE,
+                [
+                    pod("m", shares=[asking(1, name="s")], zones=["a", "b"], gets=["gpu-0"]),
+                    pod("n", shares=[asking(1, name="s")], zones=["b"], gets=[], zone="b"),
+                ],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should have empty TotalRequirements when IT uses non-topology device",
+            ),
+            id="no-zone",
+        ),
+        pytest.param(
+            Case(
+                published(plain("gpu-0"), zone="a"),
+                [
+                    pod("m", shares=[asking(1, name="s")], zones=["a", "b"], gets=["gpu-0"], zone="a"),
+                    pod("n", shares=[asking(1, name="s")], zones=["c"], gets=None),
+                ],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should fail when in-memory topology requirements are incompatible with NodeClaim",
+            ),
+            id="other-zone",
+        ),
+        pytest.param(
+            Case(
+                [
+                    *published(plain("b0"), zone="b"),
+                    *published(plain("nic-a"), zone="a", pool="nic-a", driver=NIC),
+                    *published(plain("nic-b"), zone="b", pool="nic-b", driver=NIC),
+                ],
+                [
+                    pod("m", shares=[asking(1, name="s")], gets=["b0"], zone="b"),
+                    pod("n", A_NIC, shares=[asking(1, name="s")], gets=["nic-b"], zone="b"),
+                ],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should merge in-memory requirements into the baseline for subsequent unallocated claims",
+            ),
+            id="and-unallocated",
+        ),
+        pytest.param(
+            Case(
+                [*published(plain("a0"), zone="a"), *published(plain("b0"), zone="b", pool="pool-b")],
+                [
+                    pod("l", shares=[asking(1, name="s")], gets=["a0"], zone="a"),
+                    pod("m", shares=[asking(1, name="t")], gets=["b0"], zone="b"),
+                    pod("n", shares=[asking(1, name="s"), asking(1, name="t")], gets=None),
+                ],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should fail when two in-memory allocated claims have incompatible zones",
+            ),
+            id="two-zones",
+        ),
+        pytest.param(
+            Case(
+                [*published(plain("gpu-0"), zone="a"), *published(plain("nic-0"), driver=NIC, pool="pool-b")],
+                [
+                    pod(
+                        "m",
+                        shares=[asking(1, name="s"), asking(A_NIC, name="t")],
+                        zones=["a", "b"],
+                        gets=["gpu-0", "nic-0"],
+                        zone="a",
+                    ),
+                    pod("n", shares=[asking(A_NIC, name="t")], zones=["b"], gets=[], zone="b"),
+                    pod("o", shares=[asking(1, name="s")], zones=["b"], gets=None),
+                ],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should track ContributedRequirements independently per claim",
+            ),
+            id="each-claim",
+        ),
+    ],
+)
+def test_pods_that_share_a_claim_share_its_devices(case):
+    """With devices of the node itself they stay on that node, else each of their nodes must be able to access the devices."""
+    assert case.follow() == case.expected
+
+
+# -- the first available request
+
+
+def of(model, count=1):
+    """Return an alternative for so many GPUs of a model."""
+    return {"count": count, "selectors": [{"cel": {"expression": selecting(model)}}]}
+
+
+def nics(count=1):
+    """Return an alternative for so many NICs."""
+    return {"count": count, "deviceClassName": "nic"}
+
+
+def vram(amount, count=1):
+    """Return an alternative for so much memory of each of so many GPUs."""
+    return {"count": count, "capacity": {"requests": {"vram": amount}}}
+
+
+TWO_NICS = exactly("nic", deviceClassName="nic", count=2)
+EVERY = {"allocationMode": "All"}
+NICS = published(plain("nic-0", "nic-1"), driver=NIC, pool="nics")
+ONE_NIC = published(plain("nic-0"), driver=NIC, pool="nics")
+SMALL_BUDGET = published(drawing("40Gi", "gpu-0", "gpu-1"), counters={"gpu-slices": {"memory": "40Gi"}})
+TWO_MODELS = published([device("a100", model="A100"), device("h100", model="H100")])
+
+
+def given(request, *devices):
+    """Return the request of each of these devices."""
+    return dict.fromkeys(devices, request)
+
+
+NAMES = [f"gpu-{n:02}" for n in range(40)]
+
+
+@pytest.mark.parametrize(
+    ("devices", "claims", "expected"),
+    [
+        pytest.param(
+            TWO,
+            [first_of({"count": 2})],
+            given("gpu/option-0", "gpu-0", "gpu-1"),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should allocate using the first satisfiable sub-request"
+            ),
+            id="one",
+        ),
+        pytest.param(
+            TWO,
+            [first_of({"count": 2}, {"count": 1})],
+            given("gpu/option-0", "gpu-0", "gpu-1"),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="preferred sub-request selected (qualified)"
+            ),
+            id="first",
+        ),
+        pytest.param(
+            TWO,
+            [first_of({"count": 4}, {"count": 2})],
+            given("gpu/option-1", "gpu-0", "gpu-1"),
+            marks=[
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator",
+                    it="should fall back to lower-priority sub-request when higher fails",
+                ),
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator",
+                    it="should correctly commit FirstAvailable allocation metadata",
+                ),
+            ],
+            id="second",
+        ),
+        pytest.param(
+            ONE,
+            [first_of({"count": 4}, {"count": 2})],
+            None,
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should fail when no sub-request is satisfiable"
+            ),
+            id="none",
+        ),
+        pytest.param(
+            TWO,
+            [first_of({"count": 3}, {"count": 2}, {"count": 1})],
+            given("gpu/option-1", "gpu-0", "gpu-1"),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="three sub-requests, middle wins and later is not tried"
+            ),
+            id="middle",
+        ),
+        pytest.param(
+            TWO,
+            [first_of({"count": 4}, {"count": 3}, {"count": 2})],
+            given("gpu/option-2", "gpu-0", "gpu-1"),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="three sub-requests, falls through two failures to the last"
+            ),
+            id="last",
+        ),
+        pytest.param(
+            TWO,
+            [2],
+            given("req-1", "gpu-0", "gpu-1"),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="plain Exactly request records the unqualified name"
+            ),
+            id="exactly",
+        ),
+        pytest.param(
+            THREE,
+            [1, first_of({"count": 2}, {"count": 1})],
+            given("req-1", "gpu-0") | given("gpu/option-0", "gpu-1", "gpu-2"),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should handle mixed Exactly and FirstAvailable requests in the same claim",
+            ),
+            id="and-exactly",
+        ),
+        pytest.param(
+            TWO_MODELS,
+            [first_of(of("A100", 2), of("H100"))],
+            given("gpu/option-1", "h100"),
+            marks=[
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator",
+                    it="should handle FirstAvailable with selectors distinguishing sub-requests",
+                ),
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator", it="selector picks the fallback sub-request"
+                ),
+            ],
+            id="selectors",
+        ),
+        pytest.param(
+            NICS,
+            [first_of({}, nics())],
+            given("gpu/option-1", "nic-0"),
+            marks=[
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator",
+                    it="should handle FirstAvailable with different DeviceClasses per sub-request",
+                ),
+                pytest.mark.karpenter("scheduling/dynamicresources/allocator", it="different device class fallback"),
+            ],
+            id="classes",
+        ),
+        pytest.param(
+            [*FOUR, *NICS],
+            [first_of({"count": 4}, {"count": 2}), first_of(nics(2), nics(), name="nic")],
+            given("gpu/option-0", "gpu-0", "gpu-1", "gpu-2", "gpu-3") | given("nic/option-0", "nic-0", "nic-1"),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should handle multiple FirstAvailable requests in the same claim",
+            ),
+            id="two-requests",
+        ),
+        pytest.param(
+            [*TWO, *ONE_NIC],
+            [first_of({"count": 2}, {}), first_of(nics(2), nics(), name="nic")],
+            given("gpu/option-0", "gpu-0", "gpu-1") | given("nic/option-1", "nic-0"),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should still exercise the fallback loop for a SECOND FirstAvailable request in a claim",
+            ),
+            id="second-request",
+        ),
+        pytest.param(
+            FOUR,
+            [asking(first_of({"count": 3})), asking(first_of({"count": 2}, {}, name="b"))],
+            given("gpu/option-0", "gpu-0", "gpu-1", "gpu-2") | given("b/option-1", "gpu-3"),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should handle FirstAvailable interacting with multiple claims",
+            ),
+            id="two-claims",
+        ),
+        pytest.param(
+            THREE,
+            [asking(first_of({"count": 3}, {})), asking(1)],
+            given("gpu/option-1", "gpu-0") | given("req-1", "gpu-1"),
+            marks=[
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator",
+                    it="should backtrack across claims when sub-request consumes too much capacity",
+                ),
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator",
+                    it="records the fallback name after cross-claim backtracking unwinds the preferred sub-request",
+                ),
+            ],
+            id="for-next-claim",
+        ),
+        pytest.param(
+            FOUR,
+            [first_of({"count": 5}, {"count": 4})],
+            given("gpu/option-1", "gpu-0", "gpu-1", "gpu-2", "gpu-3"),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should not leak state between sub-request attempts"
+            ),
+            id="all-free",
+        ),
+        pytest.param(
+            THREE,
+            [first_of(EVERY)],
+            given("gpu/option-0", "gpu-0", "gpu-1", "gpu-2"),
+            marks=[
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator", it="should handle FirstAvailable with All-mode sub-request"
+                ),
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator",
+                    it="records the sub-request name on every device of an All-mode sub-request",
+                ),
+            ],
+            id="all",
+        ),
+        pytest.param(
+            ONE_NIC,
+            [first_of(EVERY, nics())],
+            given("gpu/option-1", "nic-0"),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should fall back from All-mode to ExactCount when All-mode matches zero devices",
+            ),
+            id="all-of-none",
+        ),
+        pytest.param(
+            published(on_numa(0, 0, 1)),
+            [asking(first_of({"count": 3}, {"count": 2}), match=[(NUMA, ["gpu"])])],
+            given("gpu/option-1", "gpu-0", "gpu-1"),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should handle constraints scoped to parent name applying to all sub-requests",
+            ),
+            id="same-attribute",
+        ),
+        pytest.param(
+            published(
+                [
+                    device("a", model="A100", numa="0"),
+                    device("b", model="H100", numa="1"),
+                    device("c", model="H100", numa="1"),
+                ]
+            ),
+            [asking(first_of(of("A100", 2), of("H100", 2)), match=[(NUMA, ["gpu"])])],
+            given("gpu/option-1", "b", "c"),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should reset a constraint pin from a failed sub-request before the winning sub-request needs a different value",
+            ),
+            id="other-value",
+        ),
+        pytest.param(
+            published(on_numa(0, 1)),
+            [asking(first_of({"count": 2}, {}), match=[(NUMA, ["gpu/option-0"])])],
+            given("gpu/option-1", "gpu-0"),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should handle constraints scoped to specific sub-request"
+            ),
+            id="attribute-of-one-option",
+        ),
+        pytest.param(
+            published(
+                [
+                    device("a", model="A100", numa="0"),
+                    device("b", model="H100", numa="1"),
+                    device("c", model="H100", numa="0"),
+                ]
+            ),
+            [asking(first_of(of("A100"), of("H100")), exactly("req-1"), match=[(NUMA, ["gpu", "req-1"])])],
+            given("gpu/option-0", "a") | given("req-1", "c"),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should carry a FirstAvailable sub-request's pinned value into a different constrained request",
+            ),
+            id="attribute-of-two-requests",
+        ),
+        pytest.param(
+            [
+                *published([device("a", model="A100")], zone="a"),
+                *published([device("b", model="H100")], zone="b", pool="pool-b"),
+            ],
+            [first_of(of("A100", 2), of("H100"))],
+            given("gpu/option-1", "b"),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should restore tightened topology requirements when a sub-request backtracks",
+            ),
+            id="other-zone",
+        ),
+        pytest.param(
+            SMALL_BUDGET,
+            [first_of({"count": 2}, {})],
+            given("gpu/option-1", "gpu-0"),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should restore shared counter budget when a sub-request backtracks",
+            ),
+            id="counters",
+        ),
+        pytest.param(
+            SMALL_BUDGET,
+            [first_of(EVERY, EVERY)],
+            None,
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should prune when all All-mode sub-requests are counter-infeasible",
+            ),
+            id="counters-of-all",
+        ),
+        pytest.param(
+            SMALL_BUDGET,
+            [first_of(EVERY, {})],
+            given("gpu/option-1", "gpu-0"),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should not prune a FirstAvailable request with a feasible ExactCount sub-request",
+            ),
+            id="counters-or-one",
+        ),
+        pytest.param(
+            [*SMALL_BUDGET, *NICS],
+            [first_of(EVERY, EVERY | nics())],
+            given("gpu/option-1", "nic-0", "nic-1"),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should keep the IT alive when a later All-mode sub-request is counter-feasible",
+            ),
+            id="counters-or-other",
+        ),
+        pytest.param(
+            published([shared("gpu-0", vram="40Gi")]),
+            [first_of(vram("30Gi", 2), vram("30Gi"))],
+            given("gpu/option-1", "gpu-0"),
+            marks=[
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator",
+                    it="should restore consumed capacity after a multi-slot sub-request fails mid-fill",
+                ),
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator",
+                    it="co-records ConsumedCapacity and the qualified sub-request name on a multi-alloc FA device",
+                ),
+            ],
+            id="capacity",
+        ),
+        pytest.param(
+            published(plain(*NAMES[:32])),
+            [first_of({"count": 20}, {"count": 10}, name="a"), first_of({"count": 20}, {"count": 10}, name="b")],
+            given("a/option-0", *NAMES[:20]) | given("b/option-1", *NAMES[20:30]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should allow FirstAvailable requests that fit only by selecting smaller sub-requests",
+            ),
+            id="20-and-10",
+        ),
+        pytest.param(
+            published(plain(*NAMES)),
+            [first_of({"count": 40}, {"count": 20})],
+            given("gpu/option-1", *NAMES[:20]),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should fall back to a smaller sub-request when the larger one exceeds the device limit",
+            ),
+            id="20-of-40",
+        ),
+    ],
+)
+def test_first_available_alternative_is_allocated(devices, claims, expected):
+    """An alternative that fails leaves no trace, and a later one is tried if another request of the pod would fail."""
+    got = Allocations(devices).allocate(pod("a", *claims, gets=None))
+
+    assert (got.requests[TYPE] if got else None) == expected
+
+
+@pytest.mark.parametrize(
+    ("types", "expected"),
+    [
+        pytest.param(
+            {"big": [brought(plain("o-0", "o-1", "o-2", "o-3"))], "small": [brought(plain("o-0", "o-1"))]},
+            {"big": given("gpu/option-0", "o-0", "o-1", "o-2", "o-3"), "small": given("gpu/option-1", "o-0", "o-1")},
+            marks=[
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator",
+                    it="should select different sub-requests for different instance types",
+                ),
+                pytest.mark.karpenter(
+                    "scheduling/dynamicresources/allocator",
+                    it="selects a different sub-request per instance type and records the matching name",
+                ),
+            ],
+            id="each",
+        ),
+        pytest.param(
+            {"big": [brought(plain("o-0", "o-1", "o-2", "o-3"))], "tiny": [brought(plain("o-0"))]},
+            {"big": given("gpu/option-0", "o-0", "o-1", "o-2", "o-3")},
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should prune ITs where no sub-request is satisfiable"
+            ),
+            id="pruned",
+        ),
+        pytest.param(
+            {"it": [brought(plain("o-0", "o-1", "o-2"))]},
+            {"it": given("gpu/option-1", "o-0", "o-1")},
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should handle FirstAvailable with template devices"
+            ),
+            id="second",
+        ),
+        pytest.param(
+            {"it": [brought(plain("o-0", "o-1", "o-2", "o-3", "o-4"))]},
+            {"it": given("gpu/option-0", "o-0", "o-1", "o-2", "o-3")},
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="preferred sub-request selected from template devices"
+            ),
+            id="first",
+        ),
+    ],
+)
+def test_first_available_alternative_is_allocated_for_each_type(types, expected):
+    """The pod asks for four GPUs, or else for two."""
+    got = Allocations([], types).allocate(pod("a", first_of({"count": 4}, {"count": 2}), gets=None))
+
+    assert got is not None
+    assert got.requests == expected
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            Case(
+                published([shared("gpu-0", vram="40Gi")]),
+                [
+                    pod(
+                        "a",
+                        asking(first_of(vram("30Gi"), vram("10Gi"))),
+                        asking(exactly(capacity={"requests": {"vram": "30Gi"}})),
+                        gets=["gpu-0", "gpu-0"],
+                    ),
+                    pod("b", 1, gets=None),
+                ],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should backtrack a sub-request across claims when capacity (not device count) is short",
+            ),
+            id="claims",
+        ),
+        pytest.param(
+            Case(
+                published([shared("gpu-0", vram="50Gi"), shared("gpu-1", vram="80Gi")]),
+                [
+                    pod("a", first_of(EVERY | vram("30Gi"), vram("30Gi")), gets=["gpu-0"]),
+                    pod("b", first_of(vram("21Gi"), vram("20Gi")), gets=["gpu-0"]),
+                ],
+                in_use=[allocated("held", "gpu-1", vram="70Gi")],
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should restore consumed capacity when an All-mode sub-request over-allocates and backtracks",
+            ),
+            id="all",
+        ),
+    ],
+)
+def test_alternative_that_failed_consumes_no_capacity(case):
+    """What a failed alternative would have consumed is there for others."""
+    assert case.follow() == case.expected
+
+
+# -- claims that pods share, when types drop out
+
+
+TURNS = Case(
+    [*published([on_root(device("a"), ON_A)], zone="a"), *published([on_root(device("b"), ON_B)], pool="pool-b")],
+    [
+        pod("m", beside_nic(exactly("gpu")), zones=["a", "b"], gets={"it-a": ["a", "nic-0"], "it-b": ["b", "nic-0"]}),
+        pod("m", shares=[asking(1, name="s")], gets={"it-a": ["b"], "it-b": ["a"]}, zone="a"),
+        pod("n", shares=[asking(1, name="s")], types=["plain"], zones=["b"], gets=None),
+    ],
+    types=BESIDE_NICS | {"plain": ()},
+)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(
+            TURNS._replace(
+                steps=[
+                    *TURNS.steps,
+                    Drop("m", ["it-b"]),
+                    pod("n", shares=[asking(1, name="s")], types=["plain"], zones=["b"], gets=[], zone="b"),
+                ]
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should relax TotalRequirements when a restricting instance type is released",
+            ),
+            id="zonal-dropped",
+        ),
+        pytest.param(
+            TURNS._replace(
+                steps=[
+                    *TURNS.steps,
+                    Drop("m", ["it-a"]),
+                    pod("n", shares=[asking(1, name="s")], types=["plain"], zones=["b"], gets=None),
+                ]
+            ),
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should correctly intersect remaining ContributedRequirements after partial release",
+            ),
+            id="other-dropped",
+        ),
+    ],
+)
+def test_shared_claim_is_bound_to_a_zone_only_by_types_that_are_left(case):
+    """Its device is zonal if the node becomes one of its two types."""
+    assert case.follow() == case.expected
+
+
+# -- whole plans
+
+
+def plan(*pods, claims, slices, node=""):
+    """Return the verified plan for pods with ResourceClaims, on new nodes and the running node of a NodeClaim if given."""
+    running = {"claims": (a_running_claim(node),), "nodes": (a_node(node),)} if node else {}
+    return schedule(
+        *pods,
+        options=Options(ignore_dra_requests=False),
+        resource_claims=tuple(claims),
+        resource_slices=tuple(slices),
+        device_classes=CLASSES,
+        **running,
+    )
+
+
+def planned(scheduled):
+    """Return the planned devices of each ResourceClaim, those for the type by which a new node is priced."""
+    nodes = [
+        *scheduled.results.devices.values(),
+        *(found.devices.get(found.offering.instance_type, ()) for found in scheduled.results.new_claims),
+    ]
+    by_claim = {}
+    for each in (each for found in nodes for each in found):
+        by_claim.setdefault(each.claim, []).append(each.device)
+    return by_claim
+
+
+@pytest.mark.karpenter(
+    "scheduling/dynamicresources/allocator", it="should distinguish claims with the same name in different namespaces"
+)
+def test_claims_of_the_same_name_in_two_namespaces_are_different():
+    """Each gets a device of its own."""
+    names = ("ns-1", "ns-2")
+    pods = [a_claiming_pod("p", "c", metadata={"namespace": name}) for name in names]
+    claims = [asking(1, metadata={"name": "c", "namespace": name}) for name in names]
+
+    assert planned(plan(*pods, claims=claims, slices=FOUR)) == {"ns-1/c": ["gpu-0"], "ns-2/c": ["gpu-1"]}
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        pytest.param(
+            "a",
+            {"node-a": ("default/p",)},
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should allocate a node-name-pinned device for the existing node it belongs to",
+            ),
+            id="own",
+        ),
+        pytest.param(
+            "b",
+            {},
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should not allocate a node-name-pinned device for a different existing node",
+            ),
+            id="other",
+        ),
+        pytest.param(
+            "",
+            {},
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should not allocate a node-name-pinned device for an in-flight NodeClaim",
+            ),
+            id="new",
+        ),
+    ],
+)
+def test_device_of_a_node_is_not_there_on_others(node, expected):
+    """The ResourceSlice has the name of node-a; no instance type has such a device."""
+    slices = [a_slice("s", plain("gpu-0"), nodeName="node-a")]
+
+    found = plan(a_claiming_pod("p", "c"), claims=[asking(1)], slices=slices, node=node)
+
+    assert found.results.existing == expected
+    assert set(found.results.pod_errors) == (set() if expected else {"default/p"})
+
+
+DELETING = {"deletionTimestamp": stamp(NOW)}
+
+
+def user(uid, **more):
+    """Return who uses a claim: a pod by default."""
+    return {"resource": "pods", "name": uid, "uid": uid, **more}
+
+
+@pytest.mark.parametrize(
+    ("users", "slices", "expected"),
+    [
+        pytest.param(
+            [user("uid-deleting")],
+            FOUR,
+            {"default/c": ["gpu-0"]},
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="re-allocates a claim reserved entirely by deleting pods"
+            ),
+            id="deleting",
+        ),
+        pytest.param(
+            [user("uid-deleting"), user("uid-live")],
+            [],
+            {},
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="treats a claim reserved by a mix of deleting and live pods as committed",
+            ),
+            id="and-live",
+        ),
+        pytest.param(
+            [user("uid-live")],
+            [],
+            {},
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="treats a claim reserved by a live pod as committed"
+            ),
+            id="live",
+        ),
+        pytest.param(
+            [user("uid-deleting", resource="widgets", apiGroup="example.com")],
+            [],
+            {},
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="treats a claim reserved by a non-pod consumer as committed"
+            ),
+            id="no-pod",
+        ),
+    ],
+)
+def test_claim_of_deleting_pods_only_is_allocated_again(users, slices, expected):
+    """The device of any other allocated claim stays as it is, even if nothing publishes it any more."""
+    results = [{"request": "req-1", "driver": DRIVER, "pool": "pool-a", "device": "gpu-0"}]
+    claim = asking(1, status={"allocation": {"devices": {"results": results}}, "reservedFor": users})
+    old = [
+        a_claiming_pod(name, "c", node="node-a", metadata=metadata)
+        for name, metadata in (("deleting", DELETING), ("live", {}))
+    ]
+
+    found = plan(a_claiming_pod("p", "c"), *old, claims=[claim], slices=slices, node="a")
+
+    assert planned(found) == expected
+    assert not found.results.pod_errors
+
+
+@pytest.mark.parametrize(
+    ("claim", "slices", "message"),
+    [
+        pytest.param(
+            asking(exactly(deviceClassName="none")),
+            FOUR,
+            "request gpu: DeviceClass 'none' does not exist",
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should return error when DeviceClass does not exist"
+            ),
+            id="class",
+        ),
+        pytest.param(
+            asking(exactly(selectors=[{}])),
+            FOUR,
+            "request gpu: a selector that is not CEL is not supported",
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should return error for unsupported selector type"
+            ),
+            id="selector",
+        ),
+        pytest.param(
+            asking({"name": "r"}),
+            FOUR,
+            "request r asks for nothing",
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should return error when request has neither Exactly nor FirstAvailable",
+            ),
+            id="empty",
+        ),
+        pytest.param(
+            a_resource_claim("c", spec={"devices": {"requests": [exactly()], "constraints": [{}]}}),
+            FOUR,
+            "has a constraint other than matchAttribute, which is not supported",
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should return error for unsupported constraint type"
+            ),
+            id="constraint",
+        ),
+        pytest.param(
+            asking(*(first_of({"count": 24}, {"count": 20}, name=name) for name in "ab")),
+            published(plain(*NAMES)),
+            "asks for 40 devices, 32 are the most that a claim may have",
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should reject a claim whose smallest sub-request selection still exceeds the device limit",
+            ),
+            id="too-many",
+        ),
+        pytest.param(
+            asking(ALL),
+            published(plain("gpu-0", "gpu-1", "gpu-0")),
+            f"selects; pool {DRIVER}/pool-a is left out because two of its devices have the same name",
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator",
+                it="should return error when All-mode pool has duplicate device names",
+            ),
+            id="twins",
+        ),
+        pytest.param(
+            asking(ALL),
+            [*FOUR, *published(plain("gpu-0"), pool="pool-b", of=2)],
+            f"on one node; pool {DRIVER}/pool-b is left out because it has 1 of its 2 slices",
+            marks=pytest.mark.karpenter(
+                "scheduling/dynamicresources/allocator", it="should return error when All-mode pool is incomplete"
+            ),
+            id="incomplete",
+        ),
+    ],
+)
+def test_error_of_a_pod_says_what_is_wrong_with_its_claim_or_a_pool(claim, slices, message):
+    """Of pools it names one that has devices for the claim."""
+    found = plan(a_claiming_pod("p", "c"), claims=[claim], slices=slices)
+
+    assert found.results.pod_errors["default/p"].message.endswith(message)
