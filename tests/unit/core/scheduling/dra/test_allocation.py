@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.device_allocation import NIC, TYPE, Allocations, device, plain, pod, published
-from tests.helpers.devices import exactly, first_of
+from tests.helpers.devices import DRIVER, exactly, first_of
 
 NAMES = [f"gpu-{n:02}" for n in range(60)]
 
@@ -72,3 +72,14 @@ def test_devices_without_enough_counters_left_count_as_not_there():
 
     assert got is not None
     assert got.requests[TYPE] == given("gpu/option-1", *NAMES[:10])
+
+
+def test_devices_that_another_request_selects_are_kept_for_it():
+    """Any GPU would do for the first request, but the second needs the one that is tried first."""
+    devices = [device("large", size="large"), device("small", size="small")]
+    large = exactly("large", select=f'device.attributes["{DRIVER}"].size == "large"')
+
+    got = Allocations(published(devices)).allocate(pod("a", exactly("any"), large, gets=None))
+
+    assert got is not None
+    assert got.requests[TYPE] == {"small": "any", "large": "large"}

@@ -30,7 +30,6 @@ from tests.helpers.devices import DRIVER, exactly
 
 MEMORY_120 = {"gpu-slices": {"memory": "120Gi"}}
 TWO_TYPES = {"it-a": (), "it-b": ()}
-ALL = exactly("all", allocationMode="All")
 A_NIC = exactly("nic", deviceClassName="nic")
 TWO_NICS = exactly("nic", deviceClassName="nic", count=2)
 THREE_OF_40 = published(drawing("40Gi", "gpu-0", "gpu-1", "gpu-2"), counters=MEMORY_120)
@@ -44,9 +43,9 @@ NICS = published(
 )
 
 
-def both(name, memory="40Gi", flops="50"):
+def both(name):
     """Return a device that draws on two counter sets."""
-    return device(name, draws={"memory-budget": {"memory": memory}, "compute-budget": {"flops": flops}})
+    return device(name, draws={"memory-budget": {"memory": "40Gi"}, "compute-budget": {"flops": "50"}})
 
 
 def kind(value, name="req-1"):
@@ -729,11 +728,12 @@ def sharing(total, policy=None):
     return published([shared("gpu-0", policy=policy, vram=total)])
 
 
-def each_on_a_node(*amounts, fits=True):
-    """Return pods on nodes of their own, each with so much of the GPU's memory (None: it names no amount)."""
-    requests = [exactly("req-1") if amount is None else vram(amount) for amount in amounts]
-    gets = ["gpu-0"] if fits else None
-    return [pod(f"{'n' if fits else 'f'}{n}-{amounts[n]}", each, gets=gets) for n, each in enumerate(requests)]
+def each_on_a_node(*amounts):
+    """Return pods on nodes of their own: each with the amount of memory that it requests, None for none, and whether it fits."""
+    return [
+        pod(f"n{number}", exactly("req-1") if amount is None else vram(amount), gets=["gpu-0"] if fits else None)
+        for number, (amount, fits) in enumerate(amounts)
+    ]
 
 
 def consumed(amount, device="gpu-0"):
@@ -745,9 +745,7 @@ def consumed(amount, device="gpu-0"):
     "case",
     [
         pytest.param(
-            Case(
-                sharing("80Gi"), [*each_on_a_node("16Gi"), *each_on_a_node("65Gi", fits=False), *each_on_a_node("64Gi")]
-            ),
+            Case(sharing("80Gi"), each_on_a_node(("16Gi", True), ("65Gi", False), ("64Gi", True))),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
                 it="should allocate a multi-alloc device with capacity and record ConsumedCapacity in metadata",
@@ -755,11 +753,7 @@ def consumed(amount, device="gpu-0"):
             id="some",
         ),
         pytest.param(
-            Case(
-                sharing("80Gi"),
-                [*each_on_a_node("16Gi", fits=False), *each_on_a_node("10Gi")],
-                in_use=[consumed("70Gi")],
-            ),
+            Case(sharing("80Gi"), each_on_a_node(("16Gi", False), ("10Gi", True)), in_use=[consumed("70Gi")]),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
                 it="should block allocation when multi-alloc device capacity is exhausted",
@@ -767,7 +761,7 @@ def consumed(amount, device="gpu-0"):
             id="in-use",
         ),
         pytest.param(
-            Case(sharing("48Gi"), [*each_on_a_node("16Gi", "16Gi", "16Gi"), *each_on_a_node("1Gi", fits=False)]),
+            Case(sharing("48Gi"), each_on_a_node(("16Gi", True), ("16Gi", True), ("16Gi", True), ("1Gi", False))),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
                 it="should accumulate capacity across sequential Allocate+Commit calls for the same multi-alloc device",
@@ -775,7 +769,7 @@ def consumed(amount, device="gpu-0"):
             id="one-after-another",
         ),
         pytest.param(
-            Case(sharing("80Gi"), [*each_on_a_node(None), *each_on_a_node(None, "1Gi", fits=False)]),
+            Case(sharing("80Gi"), each_on_a_node((None, True), (None, False), ("1Gi", False))),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
                 it="should consume full device capacity when no explicit capacity request is made on a multi-alloc device",
@@ -783,10 +777,7 @@ def consumed(amount, device="gpu-0"):
             id="whole",
         ),
         pytest.param(
-            Case(
-                sharing("80Gi"),
-                [*each_on_a_node("16Gi", "16Gi"), *each_on_a_node("49Gi", fits=False), *each_on_a_node("48Gi")],
-            ),
+            Case(sharing("80Gi"), each_on_a_node(("16Gi", True), ("16Gi", True), ("49Gi", False), ("48Gi", True))),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
                 it="should allow cross-NodeClaim sharing of a fresh multi-alloc device via inflight capacity tracking",
@@ -796,7 +787,7 @@ def consumed(amount, device="gpu-0"):
         pytest.param(
             Case(
                 sharing("100Gi"),
-                [*each_on_a_node("25Gi", "40Gi"), *each_on_a_node("10Gi", fits=False), *each_on_a_node("5Gi")],
+                each_on_a_node(("25Gi", True), ("40Gi", True), ("10Gi", False), ("5Gi", True)),
                 in_use=[consumed("30Gi")],
             ),
             marks=pytest.mark.karpenter(
@@ -806,7 +797,7 @@ def consumed(amount, device="gpu-0"):
             id="in-use-and-planned",
         ),
         pytest.param(
-            Case(sharing("0"), [*each_on_a_node("1Gi", fits=False)]),
+            Case(sharing("0"), each_on_a_node(("1Gi", False))),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
                 it="should reject allocation when device has zero capacity for a requested dimension",
@@ -814,13 +805,7 @@ def consumed(amount, device="gpu-0"):
             id="none-there",
         ),
         pytest.param(
-            Case(
-                sharing("80Gi", {"default": "8Gi"}),
-                [
-                    *each_on_a_node(None, None, None, None, None, None, None, None, None, None),
-                    *each_on_a_node(None, fits=False),
-                ],
-            ),
+            Case(sharing("80Gi", {"default": "8Gi"}), each_on_a_node(*[(None, True)] * 10, (None, False))),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
                 it="should use RequestPolicy.Default when no capacity request is specified",
@@ -830,7 +815,7 @@ def consumed(amount, device="gpu-0"):
         pytest.param(
             Case(
                 sharing("16Gi", {"default": "4Gi", "validValues": ["4Gi", "8Gi", "16Gi"]}),
-                [*each_on_a_node("5Gi"), *each_on_a_node("9Gi", fits=False), *each_on_a_node("8Gi")],
+                each_on_a_node(("5Gi", True), ("9Gi", False), ("8Gi", True)),
             ),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
@@ -841,7 +826,7 @@ def consumed(amount, device="gpu-0"):
         pytest.param(
             Case(
                 sharing("80Gi", {"default": "4Gi", "validValues": ["4Gi", "8Gi", "16Gi"]}),
-                [*each_on_a_node("20Gi", fits=False)],
+                each_on_a_node(("20Gi", False)),
             ),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator", it="should fail when request exceeds all ValidValues"
@@ -851,7 +836,7 @@ def consumed(amount, device="gpu-0"):
         pytest.param(
             Case(
                 sharing("80Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "step": "4Gi"}}),
-                [*each_on_a_node("5Gi"), *each_on_a_node("76Gi", fits=False), *each_on_a_node("72Gi")],
+                each_on_a_node(("5Gi", True), ("76Gi", False), ("72Gi", True)),
             ),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
@@ -862,7 +847,7 @@ def consumed(amount, device="gpu-0"):
         pytest.param(
             Case(
                 sharing("100Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "max": "50Gi", "step": "4Gi"}}),
-                [*each_on_a_node("55Gi", "49Gi", fits=False), *each_on_a_node("48Gi")],
+                each_on_a_node(("55Gi", False), ("49Gi", False), ("48Gi", True)),
             ),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
@@ -873,7 +858,7 @@ def consumed(amount, device="gpu-0"):
         pytest.param(
             Case(
                 sharing("100Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "max": "48Gi", "step": "4Gi"}}),
-                [*each_on_a_node("48Gi")],
+                each_on_a_node(("48Gi", True)),
             ),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator", it="should succeed when request is at exactly ValidRange.Max"
@@ -883,7 +868,7 @@ def consumed(amount, device="gpu-0"):
         pytest.param(
             Case(
                 sharing("100Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "max": "50Gi"}}),
-                [*each_on_a_node("55Gi", fits=False)],
+                each_on_a_node(("55Gi", False)),
             ),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
@@ -894,7 +879,7 @@ def consumed(amount, device="gpu-0"):
         pytest.param(
             Case(
                 sharing("31Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "max": "50Gi"}}),
-                [*each_on_a_node("5Gi"), *each_on_a_node("27Gi", fits=False), *each_on_a_node("26Gi")],
+                each_on_a_node(("5Gi", True), ("27Gi", False), ("26Gi", True)),
             ),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
@@ -903,11 +888,7 @@ def consumed(amount, device="gpu-0"):
             id="within-range",
         ),
         pytest.param(
-            Case(
-                sharing("80Gi"),
-                [*each_on_a_node("16Gi"), *each_on_a_node("65Gi", fits=False), *each_on_a_node("64Gi")],
-                types=TWO_TYPES,
-            ),
+            Case(sharing("80Gi"), each_on_a_node(("16Gi", True), ("65Gi", False), ("64Gi", True)), types=TWO_TYPES),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator", it="should track capacity independently across ITs"
             ),
@@ -924,7 +905,14 @@ def test_pods_on_any_nodes_share_the_capacity_of_a_device(case):
     "case",
     [
         pytest.param(
-            Case(sharing("32Gi"), [pod("a", vram("16Gi"), vram("16Gi", "two"), gets=["gpu-0", "gpu-0"])]),
+            Case(
+                sharing("64Gi"),
+                [
+                    pod("a", vram("16Gi"), vram("16Gi", "two"), gets=["gpu-0", "gpu-0"]),
+                    pod("b", vram("16Gi", count=2), gets=["gpu-0", "gpu-0"]),
+                    pod("c", vram("1Gi"), gets=None),
+                ],
+            ),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
                 it="should deduct capacity within a single DFS when multiple slots request the same multi-alloc device",
