@@ -166,7 +166,7 @@ def allocated(
 # -- pods on nodes
 
 
-class Pod(NamedTuple):
+class PodStep(NamedTuple):
     """A pod on a new node with claims of its own, and claims that it shares by name.
 
     `gets` are the names of its devices: for each type of the node, or by type if types differ; None if it does not fit.
@@ -183,10 +183,10 @@ class Pod(NamedTuple):
     commit: bool = True
 
 
-def pod(node: str, *requests: Any, gets: Any, **more: Any) -> Pod:
+def pod(node: str, *requests: Any, gets: Any, **more: Any) -> PodStep:
     """Return a pod whose own claims are those among `requests`, or else one claim with these requests."""
     claims = [each for each in requests if isinstance(each, ResourceClaim)]
-    return Pod(node, claims if claims or not requests else [asking(*requests)], gets, **more)
+    return PodStep(node, claims if claims or not requests else [asking(*requests)], gets, **more)
 
 
 class Drop(NamedTuple):
@@ -200,7 +200,7 @@ class Case(NamedTuple):
     """Published devices, the slices that each instance type brings, claims in use, and steps: pods, and types that drop out."""
 
     published: Sequence[ResourceSlice]
-    steps: Sequence[Pod | Drop]
+    steps: Sequence[PodStep | Drop]
     types: Mapping[str, Sequence[Mapping[str, Any]]] = {TYPE: ()}
     in_use: Sequence[ResourceClaim] = ()
 
@@ -210,7 +210,7 @@ class Case(NamedTuple):
         return [
             None if step.gets is None else (_by_type(step, tuple(self.types)), step.zone)
             for step in self.steps
-            if isinstance(step, Pod)
+            if isinstance(step, PodStep)
         ]
 
     def follow(self) -> list[Any]:
@@ -226,7 +226,7 @@ class Case(NamedTuple):
         return found
 
 
-def _by_type(step: Pod, types: Sequence[str]) -> dict[str, list[str]]:
+def _by_type(step: PodStep, types: Sequence[str]) -> dict[str, list[str]]:
     assert step.gets is not None
     by_type = step.gets if isinstance(step.gets, Mapping) else dict.fromkeys(step.types or types, step.gets)
     return {name: sorted(devices) for name, devices in by_type.items()}
@@ -269,7 +269,7 @@ class Allocations:
         self._offers: dict[str, Requirements] = {}
         self._rows = 0
 
-    def allocate(self, step: Pod) -> Allocated | None:
+    def allocate(self, step: PodStep) -> Allocated | None:
         """Return what a pod gets on its node; None if it does not fit."""
         claims = [_renamed(claim, f"own-{number}") for number, claim in enumerate(step.own)]
         user = a_claiming_pod("p", *(c.metadata.name for c in step.shares), made=[c.metadata.name for c in claims])
