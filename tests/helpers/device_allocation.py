@@ -14,7 +14,9 @@ from journeyman.core.scheduling.dra import ClaimReader, DeviceInventory
 from journeyman.core.scheduling.requirements import EMPTY, Requirements, from_selectors
 from tests.helpers.builders import a_snapshot, an_instance_type
 from tests.helpers.devices import (
+    DEVICE_CLASSES,
     DRIVER,
+    NIC_DRIVER,
     a_claiming_pod,
     a_device_class,
     a_resource_claim,
@@ -26,13 +28,8 @@ from tests.helpers.devices import (
 )
 from tests.helpers.karpenter_suite import requirement
 
-NIC = "nic.example.com"
 TYPE = "it-1"
-CLASSES = (
-    a_device_class(),
-    a_device_class("nic", f'device.driver == "{NIC}"'),
-    a_device_class("h100", selecting("H100")),
-)
+CLASSES = (*DEVICE_CLASSES, a_device_class("h100", selecting("H100")))
 
 Devices = Sequence[Mapping[str, Any]]
 Counters = Mapping[str, Mapping[str, str]]
@@ -54,9 +51,12 @@ def device(
     }
 
 
-def plain(*names: str) -> list[dict[str, Any]]:
-    """Return devices that differ only in their names."""
-    return [device(name) for name in names]
+NUMA = f"{DRIVER}/numa"
+
+
+def on_numa(*nodes: int, prefix: str = "gpu") -> list[dict[str, Any]]:
+    """Return devices, each on the NUMA node of that number."""
+    return [device(f"{prefix}-{number}", numa=f"node-{node}") for number, node in enumerate(nodes)]
 
 
 def drawing(amount: str, *names: str) -> list[dict[str, Any]]:
@@ -108,7 +108,7 @@ def brought(devices: Devices, *, pool: str = "own", counters: Counters | None = 
 ROOT = "example.com/root"
 ON_A, ON_B = ({ROOT: {"string": root}} for root in "ab")
 BESIDE_NICS = {
-    name: [brought([{"name": f"nic-{number}", "attributes": root} for number in range(2)], driver=NIC)]
+    name: [brought([{"name": f"nic-{number}", "attributes": root} for number in range(2)], driver=NIC_DRIVER)]
     for name, root in (("it-a", ON_A), ("it-b", ON_B))
 }
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.device_allocation import NIC, TYPE, Allocations, device, plain, pod, published
-from tests.helpers.devices import DRIVER, exactly, first_of
+from tests.helpers.device_allocation import TYPE, Allocations, device, pod, published
+from tests.helpers.devices import DRIVER, NIC_DRIVER, exactly, first_of, named_devices
 
 NAMES = [f"gpu-{n:02}" for n in range(60)]
 
@@ -54,7 +54,9 @@ def test_alternative_for_more_devices_than_there_are_is_found_to_fail_at_once(de
 
 def test_pods_with_an_impossible_request_leave_the_others_their_time():
     """Which GPUs would stand beside two NICs is not tried while there is only one."""
-    allocations = Allocations([*published(distinct(*NAMES)), *published(plain("nic-0"), driver=NIC, pool="nics")])
+    allocations = Allocations(
+        [*published(distinct(*NAMES)), *published(named_devices("nic-0"), driver=NIC_DRIVER, pool="nics")]
+    )
     hopeless = [allocations.allocate(pod("a", 8, nics(2), gets=None)) for _ in range(60)]
 
     got = allocations.allocate(pod("b", 1, nics(1), gets=None))

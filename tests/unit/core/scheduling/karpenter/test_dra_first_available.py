@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.device_allocation import (
-    NIC,
+    NUMA,
     TYPE,
     Allocations,
     Case,
@@ -14,23 +14,17 @@ from tests.helpers.device_allocation import (
     brought,
     device,
     drawing,
-    plain,
+    on_numa,
     pod,
     published,
     shared,
 )
-from tests.helpers.devices import DRIVER, exactly, first_of, selecting
+from tests.helpers.devices import NIC_DRIVER, exactly, first_of, named_devices, selecting
 
-NUMA = f"{DRIVER}/numa"
-FOUR = published(plain("gpu-0", "gpu-1", "gpu-2", "gpu-3"))
-THREE = published(plain("gpu-0", "gpu-1", "gpu-2"))
-TWO = published(plain("gpu-0", "gpu-1"))
-ONE = published(plain("gpu-0"))
-
-
-def on_numa(*nodes):
-    """Return GPUs, each on the NUMA node of that number."""
-    return [device(f"gpu-{number}", numa=f"node-{node}") for number, node in enumerate(nodes)]
+FOUR = published(named_devices("gpu-0", "gpu-1", "gpu-2", "gpu-3"))
+THREE = published(named_devices("gpu-0", "gpu-1", "gpu-2"))
+TWO = published(named_devices("gpu-0", "gpu-1"))
+ONE = published(named_devices("gpu-0"))
 
 
 def of(model, count=1):
@@ -49,8 +43,8 @@ def vram(amount, count=1):
 
 
 EVERY = {"allocationMode": "All"}
-NICS = published(plain("nic-0", "nic-1"), driver=NIC, pool="nics")
-ONE_NIC = published(plain("nic-0"), driver=NIC, pool="nics")
+NICS = published(named_devices("nic-0", "nic-1"), driver=NIC_DRIVER, pool="nics")
+ONE_NIC = published(named_devices("nic-0"), driver=NIC_DRIVER, pool="nics")
 SMALL_BUDGET = published(drawing("40Gi", "gpu-0", "gpu-1"), counters={"gpu-slices": {"memory": "40Gi"}})
 TWO_MODELS = published([device("a100", model="A100"), device("h100", model="H100")])
 
@@ -375,7 +369,7 @@ NAMES = [f"gpu-{n:02}" for n in range(40)]
             id="capacity",
         ),
         pytest.param(
-            published(plain(*NAMES)),
+            published(named_devices(*NAMES)),
             [first_of({"count": 20}, {"count": 10}, name="a"), first_of({"count": 20}, {"count": 10}, name="b")],
             given("a/option-0", *NAMES[:20]) | given("b/option-1", *NAMES[20:30]),
             marks=pytest.mark.karpenter(
@@ -385,7 +379,7 @@ NAMES = [f"gpu-{n:02}" for n in range(40)]
             id="20-and-10",
         ),
         pytest.param(
-            published(plain(*NAMES)),
+            published(named_devices(*NAMES)),
             [first_of({"count": 40}, {"count": 20})],
             given("gpu/option-1", *NAMES[:20]),
             marks=pytest.mark.karpenter(
@@ -407,7 +401,10 @@ def test_first_available_alternative_is_allocated(devices, claims, expected):
     ("types", "expected"),
     [
         pytest.param(
-            {"big": [brought(plain("o-0", "o-1", "o-2", "o-3"))], "small": [brought(plain("o-0", "o-1"))]},
+            {
+                "big": [brought(named_devices("o-0", "o-1", "o-2", "o-3"))],
+                "small": [brought(named_devices("o-0", "o-1"))],
+            },
             {"big": given("gpu/option-0", "o-0", "o-1", "o-2", "o-3"), "small": given("gpu/option-1", "o-0", "o-1")},
             marks=[
                 pytest.mark.karpenter(
@@ -422,7 +419,7 @@ def test_first_available_alternative_is_allocated(devices, claims, expected):
             id="each",
         ),
         pytest.param(
-            {"big": [brought(plain("o-0", "o-1", "o-2", "o-3"))], "tiny": [brought(plain("o-0"))]},
+            {"big": [brought(named_devices("o-0", "o-1", "o-2", "o-3"))], "tiny": [brought(named_devices("o-0"))]},
             {"big": given("gpu/option-0", "o-0", "o-1", "o-2", "o-3")},
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator", it="should prune ITs where no sub-request is satisfiable"
@@ -430,7 +427,7 @@ def test_first_available_alternative_is_allocated(devices, claims, expected):
             id="pruned",
         ),
         pytest.param(
-            {"it": [brought(plain("o-0", "o-1", "o-2"))]},
+            {"it": [brought(named_devices("o-0", "o-1", "o-2"))]},
             {"it": given("gpu/option-1", "o-0", "o-1")},
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator", it="should handle FirstAvailable with template devices"
@@ -438,7 +435,7 @@ def test_first_available_alternative_is_allocated(devices, claims, expected):
             id="second",
         ),
         pytest.param(
-            {"it": [brought(plain("o-0", "o-1", "o-2", "o-3", "o-4"))]},
+            {"it": [brought(named_devices("o-0", "o-1", "o-2", "o-3", "o-4"))]},
             {"it": given("gpu/option-0", "o-0", "o-1", "o-2", "o-3")},
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator", it="preferred sub-request selected from template devices"

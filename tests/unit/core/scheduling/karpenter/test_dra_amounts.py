@@ -7,7 +7,6 @@ import pytest
 from tests.helpers.device_allocation import (
     BESIDE_NICS,
     MEMORY_80,
-    NIC,
     ON_A,
     ON_B,
     TYPE,
@@ -21,12 +20,11 @@ from tests.helpers.device_allocation import (
     drawing,
     of_capacity,
     on_root,
-    plain,
     pod,
     published,
     shared,
 )
-from tests.helpers.devices import DRIVER, exactly
+from tests.helpers.devices import DRIVER, NIC_DRIVER, exactly, named_devices
 
 MEMORY_120 = {"gpu-slices": {"memory": "120Gi"}}
 TWO_TYPES = {"it-a": (), "it-b": ()}
@@ -39,7 +37,7 @@ NICS = published(
     [device(f"nic-{n}", draws={"bw-slices": {"bandwidth": "50G"}}) for n in range(2)],
     counters={"bw-slices": {"bandwidth": "100G"}},
     pool="pool-b",
-    driver=NIC,
+    driver=NIC_DRIVER,
 )
 
 
@@ -685,7 +683,10 @@ def test_types_that_need_different_amounts_count_as_their_maximum(case):
                 [],
                 [pod("a", 2, gets=None), pod("a", 1, gets=["gpu-a"])],
                 types={
-                    TYPE: [brought(plain("gpu-a"), counters=MEMORY_80), brought(drawing("40Gi", "gpu-b"), pool="other")]
+                    TYPE: [
+                        brought(named_devices("gpu-a"), counters=MEMORY_80),
+                        brought(drawing("40Gi", "gpu-b"), pool="other"),
+                    ]
                 },
             ),
             marks=pytest.mark.karpenter(

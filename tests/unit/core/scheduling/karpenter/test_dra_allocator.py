@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from journeyman.core.scheduling.results import Options
 from tests.helpers.builders import NOW, a_node, a_running_claim, stamp
 from tests.helpers.device_allocation import (
     BESIDE_NICS,
-    CLASSES,
     MEMORY_80,
-    NIC,
+    NUMA,
     ON_A,
     ON_B,
     TYPE,
@@ -22,30 +20,36 @@ from tests.helpers.device_allocation import (
     brought,
     device,
     drawing,
+    on_numa,
     on_root,
-    plain,
     pod,
     published,
     shared,
 )
-from tests.helpers.devices import DRIVER, a_claiming_pod, a_resource_claim, a_slice, exactly, first_of, selecting
-from tests.helpers.karpenter_suite import schedule
+from tests.helpers.devices import (
+    DRIVER,
+    NIC_DRIVER,
+    a_claiming_pod,
+    a_resource_claim,
+    a_slice,
+    devices_of,
+    exactly,
+    first_of,
+    named_devices,
+    schedule_devices,
+    selecting,
+)
 
-NUMA, PCIE = f"{DRIVER}/numa", f"{DRIVER}/pcie"
-FOUR = published(plain("gpu-0", "gpu-1", "gpu-2", "gpu-3"))
-THREE = published(plain("gpu-0", "gpu-1", "gpu-2"))
-TWO = published(plain("gpu-0", "gpu-1"))
-ONE = published(plain("gpu-0"))
+PCIE = f"{DRIVER}/pcie"
+FOUR = published(named_devices("gpu-0", "gpu-1", "gpu-2", "gpu-3"))
+THREE = published(named_devices("gpu-0", "gpu-1", "gpu-2"))
+TWO = published(named_devices("gpu-0", "gpu-1"))
+ONE = published(named_devices("gpu-0"))
 NAMES = [f"gpu-{n:02}" for n in range(40)]
-OWN_TWO = {TYPE: [brought(plain("own-0", "own-1"))]}
+OWN_TWO = {TYPE: [brought(named_devices("own-0", "own-1"))]}
 TWO_TYPES = {"it-a": (), "it-b": ()}
 ALL = exactly("all", allocationMode="All")
 A_NIC = exactly("nic", deviceClassName="nic")
-
-
-def on_numa(*nodes, prefix="gpu"):
-    """Return devices, each on the NUMA node of that number."""
-    return [device(f"{prefix}-{number}", numa=f"node-{node}") for number, node in enumerate(nodes)]
 
 
 def of_kinds(**kinds):
@@ -195,7 +199,7 @@ def kind(value, name="req-1", **more):
         ),
         pytest.param(
             Case(
-                [*published(plain("gpu-0")), *published(plain("gpu-1"), pool="pool-b")],
+                [*published(named_devices("gpu-0")), *published(named_devices("gpu-1"), pool="pool-b")],
                 [pod("a", 2, gets=["gpu-0", "gpu-1"])],
             ),
             marks=pytest.mark.karpenter(
@@ -205,7 +209,7 @@ def kind(value, name="req-1", **more):
         ),
         pytest.param(
             Case(
-                [*ONE, *published(plain("gpu-0"), pool="pool-b")],
+                [*ONE, *published(named_devices("gpu-0"), pool="pool-b")],
                 [pod("a", 2, gets=["gpu-0", "gpu-0"]), pod("b", 1, gets=None)],
             ),
             marks=pytest.mark.karpenter(
@@ -223,7 +227,10 @@ def kind(value, name="req-1", **more):
         ),
         pytest.param(
             Case(
-                [*published(plain("gpu-0"), zone="a"), *published(plain("gpu-1"), zone="b", pool="pool-b")],
+                [
+                    *published(named_devices("gpu-0"), zone="a"),
+                    *published(named_devices("gpu-1"), zone="b", pool="pool-b"),
+                ],
                 [pod("a", 1, zones=["c"], gets=None)],
             ),
             marks=pytest.mark.karpenter(
@@ -472,7 +479,10 @@ def test_devices_of_a_claim_have_the_same_attributes(case):
             Case(
                 [],
                 [pod("a", ALL, gets={"it-a": ["own-0", "own-1", "own-2"], "it-b": ["own-0"]})],
-                types={"it-a": [brought(plain("own-0", "own-1", "own-2"))], "it-b": [brought(plain("own-0"))]},
+                types={
+                    "it-a": [brought(named_devices("own-0", "own-1", "own-2"))],
+                    "it-b": [brought(named_devices("own-0"))],
+                },
             ),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
@@ -481,7 +491,7 @@ def test_devices_of_a_claim_have_the_same_attributes(case):
             id="by-type",
         ),
         pytest.param(
-            Case(published(plain("nic-0"), driver=NIC), [pod("a", ALL, gets=None)]),
+            Case(published(named_devices("nic-0"), driver=NIC_DRIVER), [pod("a", ALL, gets=None)]),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator", it="should fail when an All-mode request matches zero devices"
             ),
@@ -509,9 +519,9 @@ def test_devices_of_a_claim_have_the_same_attributes(case):
         pytest.param(
             Case(
                 [
-                    *published(plain("gpu-0")),
-                    *published(plain("gpu-1"), pool="pool-b"),
-                    *published(plain("gpu-2"), pool="pool-c"),
+                    *published(named_devices("gpu-0")),
+                    *published(named_devices("gpu-1"), pool="pool-b"),
+                    *published(named_devices("gpu-2"), pool="pool-c"),
                 ],
                 [pod("a", ALL, gets=["gpu-0", "gpu-1", "gpu-2"])],
             ),
@@ -587,7 +597,7 @@ def test_allocation_mode_all_takes_each_selected_device_or_none(case):
             Case(
                 ONE,
                 [pod("a", 3, gets={"large": ["gpu-0", "own-0", "own-1"]})],
-                types={"large": [brought(plain("own-0", "own-1"))], "small": ()},
+                types={"large": [brought(named_devices("own-0", "own-1"))], "small": ()},
             ),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator", it="should prune instance types that cannot satisfy requests"
@@ -598,7 +608,10 @@ def test_allocation_mode_all_takes_each_selected_device_or_none(case):
             Case(
                 ONE,
                 [pod("a", 2, gets=["gpu-0", "own-0"])],
-                types={"it-a": [brought(plain("own-0"))], "it-b": [brought(plain("own-0"), pool="other")]},
+                types={
+                    "it-a": [brought(named_devices("own-0"))],
+                    "it-b": [brought(named_devices("own-0"), pool="other")],
+                },
             ),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator", it="should keep all instance types that can satisfy requests"
@@ -609,7 +622,10 @@ def test_allocation_mode_all_takes_each_selected_device_or_none(case):
             Case(
                 [],
                 [pod("a", 5, gets=None)],
-                types={"it-a": [brought(plain("own-0"))], "it-b": [brought(plain("own-0"), pool="other")]},
+                types={
+                    "it-a": [brought(named_devices("own-0"))],
+                    "it-b": [brought(named_devices("own-0"), pool="other")],
+                },
             ),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator", it="should fail when no instance type can satisfy"
@@ -633,8 +649,8 @@ def test_allocation_mode_all_takes_each_selected_device_or_none(case):
                     pod("a", 1, gets=None),
                 ],
                 types={
-                    "it-a": [brought(plain("own-0", "own-1"))],
-                    "it-b": [brought(plain("own-0", "own-1"), pool="other")],
+                    "it-a": [brought(named_devices("own-0", "own-1"))],
+                    "it-b": [brought(named_devices("own-0", "own-1"), pool="other")],
                 },
             ),
             marks=pytest.mark.karpenter(
@@ -792,7 +808,7 @@ def test_device_is_held_by_the_pods_of_one_node(case):
     [
         pytest.param(
             Case(
-                [*published(plain("a0"), zone="a"), *published(plain("b0"), zone="b", pool="pool-b")],
+                [*published(named_devices("a0"), zone="a"), *published(named_devices("b0"), zone="b", pool="pool-b")],
                 [pod("n", 1, zones=["a", "b"], gets=["a0"], zone="a")],
             ),
             marks=pytest.mark.karpenter(
@@ -802,7 +818,10 @@ def test_device_is_held_by_the_pods_of_one_node(case):
         ),
         pytest.param(
             Case(
-                [*published(plain("a0", "a1"), zone="a"), *published(plain("b0", "b1"), zone="b", pool="pool-b")],
+                [
+                    *published(named_devices("a0", "a1"), zone="a"),
+                    *published(named_devices("b0", "b1"), zone="b", pool="pool-b"),
+                ],
                 [pod("n", 2, zones=["a", "b"], gets=["a0", "a1"], zone="a")],
             ),
             marks=pytest.mark.karpenter(
@@ -813,7 +832,10 @@ def test_device_is_held_by_the_pods_of_one_node(case):
         ),
         pytest.param(
             Case(
-                [*published(plain("a0"), zone="a"), *published(plain("b0", "b1"), zone="b", pool="pool-b")],
+                [
+                    *published(named_devices("a0"), zone="a"),
+                    *published(named_devices("b0", "b1"), zone="b", pool="pool-b"),
+                ],
                 [pod("n", 2, zones=["a", "b"], gets=["b0", "b1"], zone="b")],
             ),
             marks=pytest.mark.karpenter(
@@ -823,7 +845,7 @@ def test_device_is_held_by_the_pods_of_one_node(case):
             id="second-zone",
         ),
         pytest.param(
-            Case(published(plain("gpu-0"), zone="b"), [pod("n", 1, zones=["a"], gets=None)]),
+            Case(published(named_devices("gpu-0"), zone="b"), [pod("n", 1, zones=["a"], gets=None)]),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
                 it="should reject a device whose topology is incompatible with accumulated requirements",
@@ -832,9 +854,9 @@ def test_device_is_held_by_the_pods_of_one_node(case):
         ),
         pytest.param(
             Case(
-                [*published(plain("a0"), zone="a"), *published(plain("b0"), zone="b", pool="pool-b")],
+                [*published(named_devices("a0"), zone="a"), *published(named_devices("b0"), zone="b", pool="pool-b")],
                 [pod("n", 2, zones=["a", "b"], gets={"it-a": ["a0", "own-0"]}, zone="a")],
-                types={"it-a": [brought(plain("own-0"))], "it-b": ()},
+                types={"it-a": [brought(named_devices("own-0"))], "it-b": ()},
             ),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
@@ -844,9 +866,12 @@ def test_device_is_held_by_the_pods_of_one_node(case):
         ),
         pytest.param(
             Case(
-                [*published(plain("a0", "a1"), zone="a"), *published(plain("b0", "b1"), zone="b", pool="pool-b")],
+                [
+                    *published(named_devices("a0", "a1"), zone="a"),
+                    *published(named_devices("b0", "b1"), zone="b", pool="pool-b"),
+                ],
                 [pod("n", 2, zones=["a", "b"], gets=["a0", "a1"], zone="a")],
-                types={"it-a": [brought(plain("own-0"))], "it-b": ()},
+                types={"it-a": [brought(named_devices("own-0"))], "it-b": ()},
             ),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
@@ -856,13 +881,16 @@ def test_device_is_held_by_the_pods_of_one_node(case):
         ),
         pytest.param(
             Case(
-                [*published(plain("a0", "a1"), zone="a"), *published(plain("b0", "b1"), zone="b", pool="pool-b")],
+                [
+                    *published(named_devices("a0", "a1"), zone="a"),
+                    *published(named_devices("b0", "b1"), zone="b", pool="pool-b"),
+                ],
                 [
                     pod("n", 1, zones=["a", "b"], gets={"it-a": ["a0"], "it-b": ["a0"]}, zone="a"),
                     Drop("n", ["it-a"]),
                     pod("n", 1, gets={"it-b": ["a1"]}, zone="a"),
                 ],
-                types={"it-a": [brought(plain("nic-0"), driver=NIC)], "it-b": ()},
+                types={"it-a": [brought(named_devices("nic-0"), driver=NIC_DRIVER)], "it-b": ()},
             ),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
@@ -905,7 +933,7 @@ def test_zonal_devices_restrict_the_zones_of_a_node(case):
         ),
         pytest.param(
             Case(
-                [*published(plain("a0"), zone="a"), *published(plain("b0"), zone="b", pool="pool-b")],
+                [*published(named_devices("a0"), zone="a"), *published(named_devices("b0"), zone="b", pool="pool-b")],
                 [pod("n", allocated("held", zone="b"), asking(1), zones=["a", "b"], gets=["b0"], zone="b")],
             ),
             marks=pytest.mark.karpenter(
@@ -946,7 +974,7 @@ def test_zonal_devices_restrict_the_zones_of_a_node(case):
         ),
         pytest.param(
             Case(
-                published(plain("gpu-0"), zone="a"),
+                published(named_devices("gpu-0"), zone="a"),
                 [
                     pod("m", shares=[asking(1, name="s")], zones=["a", "b"], gets=["gpu-0"], zone="a"),
                     pod("n", allocated(zone="b"), shares=[asking(1, name="s")], zones=["a", "b"], gets=None),
@@ -1038,7 +1066,7 @@ def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
                     pod("n", shares=[asking(A_NIC, name="t")], gets=None),
                     pod("n", shares=[asking(1, name="s")], gets=[]),
                 ],
-                types={TYPE: [brought(plain("own-0"), driver=NIC)]},
+                types={TYPE: [brought(named_devices("own-0"), driver=NIC_DRIVER)]},
             ),
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator", it="should track UsedTemplateDevices per-claim, not globally"
@@ -1047,7 +1075,7 @@ def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
         ),
         pytest.param(
             Case(
-                published(plain("gpu-0"), zone="a"),
+                published(named_devices("gpu-0"), zone="a"),
                 [
                     pod("m", shares=[asking(1, name="s")], zones=["a", "b"], gets=["gpu-0"], zone="a"),
                     pod("n", shares=[asking(1, name="s")], zones=["a", "b"], gets=[], zone="a"),
@@ -1075,7 +1103,7 @@ def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
         ),
         pytest.param(
             Case(
-                published(plain("gpu-0"), zone="a"),
+                published(named_devices("gpu-0"), zone="a"),
                 [
                     pod("m", shares=[asking(1, name="s")], zones=["a", "b"], gets=["gpu-0"], zone="a"),
                     pod("n", shares=[asking(1, name="s")], zones=["c"], gets=None),
@@ -1090,9 +1118,9 @@ def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
         pytest.param(
             Case(
                 [
-                    *published(plain("b0"), zone="b"),
-                    *published(plain("nic-a"), zone="a", pool="nic-a", driver=NIC),
-                    *published(plain("nic-b"), zone="b", pool="nic-b", driver=NIC),
+                    *published(named_devices("b0"), zone="b"),
+                    *published(named_devices("nic-a"), zone="a", pool="nic-a", driver=NIC_DRIVER),
+                    *published(named_devices("nic-b"), zone="b", pool="nic-b", driver=NIC_DRIVER),
                 ],
                 [
                     pod("m", shares=[asking(1, name="s")], gets=["b0"], zone="b"),
@@ -1107,7 +1135,7 @@ def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
         ),
         pytest.param(
             Case(
-                [*published(plain("a0"), zone="a"), *published(plain("b0"), zone="b", pool="pool-b")],
+                [*published(named_devices("a0"), zone="a"), *published(named_devices("b0"), zone="b", pool="pool-b")],
                 [
                     pod("l", shares=[asking(1, name="s")], gets=["a0"], zone="a"),
                     pod("m", shares=[asking(1, name="t")], gets=["b0"], zone="b"),
@@ -1122,7 +1150,10 @@ def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
         ),
         pytest.param(
             Case(
-                [*published(plain("gpu-0"), zone="a"), *published(plain("nic-0"), driver=NIC, pool="pool-b")],
+                [
+                    *published(named_devices("gpu-0"), zone="a"),
+                    *published(named_devices("nic-0"), driver=NIC_DRIVER, pool="pool-b"),
+                ],
                 [
                     pod(
                         "m",
@@ -1203,29 +1234,9 @@ def test_shared_claim_is_bound_to_a_zone_only_by_types_that_are_left(case):
 # -- whole plans
 
 
-def plan(*pods, claims, slices, node=""):
-    """Return the verified plan for pods with ResourceClaims, on new nodes and the running node of a NodeClaim if given."""
-    running = {"claims": (a_running_claim(node),), "nodes": (a_node(node),)} if node else {}
-    return schedule(
-        *pods,
-        options=Options(ignore_dra_requests=False),
-        resource_claims=tuple(claims),
-        resource_slices=tuple(slices),
-        device_classes=CLASSES,
-        **running,
-    )
-
-
-def planned(scheduled):
-    """Return the planned devices of each ResourceClaim, those for the type by which a new node is priced."""
-    nodes = [
-        *scheduled.results.devices.values(),
-        *(found.devices.get(found.offering.instance_type, ()) for found in scheduled.results.new_claims),
-    ]
-    by_claim = {}
-    for each in (each for found in nodes for each in found):
-        by_claim.setdefault(each.claim, []).append(each.device)
-    return by_claim
+def running(node):
+    """Return the node and NodeClaim of this name, as fields of a cluster; none if the name is empty."""
+    return {"nodeclaims": (a_running_claim(node),), "nodes": (a_node(node),)} if node else {}
 
 
 @pytest.mark.karpenter(
@@ -1237,7 +1248,9 @@ def test_claims_of_the_same_name_in_two_namespaces_are_different():
     pods = [a_claiming_pod("p", "c", metadata={"namespace": name}) for name in names]
     claims = [asking(1, metadata={"name": "c", "namespace": name}) for name in names]
 
-    assert planned(plan(*pods, claims=claims, slices=FOUR)) == {"ns-1/c": ["gpu-0"], "ns-2/c": ["gpu-1"]}
+    plan = schedule_devices(*pods, claims=claims, slices=FOUR)
+
+    assert [devices_of(plan, "ns-1/c"), devices_of(plan, "ns-2/c")] == [["pool-a/gpu-0"], ["pool-a/gpu-1"]]
 
 
 @pytest.mark.parametrize(
@@ -1274,9 +1287,9 @@ def test_claims_of_the_same_name_in_two_namespaces_are_different():
 )
 def test_device_of_a_node_is_not_there_on_others(node, expected):
     """The ResourceSlice has the name of node-a; no instance type has such a device."""
-    slices = [a_slice("s", plain("gpu-0"), nodeName="node-a")]
+    slices = [a_slice("s", named_devices("gpu-0"), nodeName="node-a")]
 
-    found = plan(a_claiming_pod("p", "c"), claims=[asking(1)], slices=slices, node=node)
+    found = schedule_devices(a_claiming_pod("p", "c"), claims=[asking(1)], slices=slices, **running(node))
 
     assert found.results.existing == expected
     assert set(found.results.pod_errors) == (set() if expected else {"default/p"})
@@ -1296,7 +1309,7 @@ def user(uid, **more):
         pytest.param(
             [user("uid-deleting")],
             FOUR,
-            {"default/c": ["gpu-0"]},
+            ["pool-a/gpu-0"],
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator", it="re-allocates a claim reserved entirely by deleting pods"
             ),
@@ -1305,7 +1318,7 @@ def user(uid, **more):
         pytest.param(
             [user("uid-deleting"), user("uid-live")],
             [],
-            {},
+            [],
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
                 it="treats a claim reserved by a mix of deleting and live pods as committed",
@@ -1315,7 +1328,7 @@ def user(uid, **more):
         pytest.param(
             [user("uid-live")],
             [],
-            {},
+            [],
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator", it="treats a claim reserved by a live pod as committed"
             ),
@@ -1324,7 +1337,7 @@ def user(uid, **more):
         pytest.param(
             [user("uid-deleting", resource="widgets", apiGroup="example.com")],
             [],
-            {},
+            [],
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator", it="treats a claim reserved by a non-pod consumer as committed"
             ),
@@ -1333,7 +1346,7 @@ def user(uid, **more):
         pytest.param(
             [user("uid-deleting", apiGroup="example.com")],
             [],
-            {},
+            [],
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator", it="treats a claim reserved by a non-pod consumer as committed"
             ),
@@ -1350,9 +1363,9 @@ def test_claim_of_deleting_pods_only_is_allocated_again(users, slices, expected)
         for name, metadata in (("deleting", DELETING), ("live", {}))
     ]
 
-    found = plan(a_claiming_pod("p", "c"), *old, claims=[claim], slices=slices, node="a")
+    found = schedule_devices(a_claiming_pod("p", "c"), *old, claims=[claim], slices=slices, **running("a"))
 
-    assert planned(found) == expected
+    assert devices_of(found) == expected
     assert not found.results.pod_errors
 
 
@@ -1398,7 +1411,7 @@ def test_claim_of_deleting_pods_only_is_allocated_again(users, slices, expected)
         ),
         pytest.param(
             asking(*(first_of({"count": 24}, {"count": 20}, name=name) for name in "ab")),
-            published(plain(*NAMES)),
+            published(named_devices(*NAMES)),
             "asks for 40 devices, 32 are the most that a claim may have",
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
@@ -1408,7 +1421,7 @@ def test_claim_of_deleting_pods_only_is_allocated_again(users, slices, expected)
         ),
         pytest.param(
             asking(ALL),
-            published(plain("gpu-0", "gpu-1", "gpu-0")),
+            published(named_devices("gpu-0", "gpu-1", "gpu-0")),
             f"selects; pool {DRIVER}/pool-a is left out because two of its devices have the same name",
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator",
@@ -1418,7 +1431,7 @@ def test_claim_of_deleting_pods_only_is_allocated_again(users, slices, expected)
         ),
         pytest.param(
             asking(ALL),
-            [*FOUR, *published(plain("gpu-0"), pool="pool-b", of=2)],
+            [*FOUR, *published(named_devices("gpu-0"), pool="pool-b", of=2)],
             f"on one node; pool {DRIVER}/pool-b is left out because it has 1 of its 2 slices",
             marks=pytest.mark.karpenter(
                 "scheduling/dynamicresources/allocator", it="should return error when All-mode pool is incomplete"
@@ -1429,6 +1442,6 @@ def test_claim_of_deleting_pods_only_is_allocated_again(users, slices, expected)
 )
 def test_error_of_a_pod_says_what_is_wrong_with_its_claim_or_a_pool(claim, slices, message):
     """Of pools it names one that has devices for the claim."""
-    found = plan(a_claiming_pod("p", "c"), claims=[claim], slices=slices)
+    found = schedule_devices(a_claiming_pod("p", "c"), claims=[claim], slices=slices)
 
     assert found.results.pod_errors["default/p"].message.endswith(message)
