@@ -58,6 +58,7 @@ ATTRIBUTE_BINDINGS: Final = (
     "attribute bindings are values of a cloud provider's Go code: devices of an instance type that will share an attribute "
     "whose value is not known yet; no provider declares any, and no object can"
 )
+NO_TYPE_LEFT: Final = "a NodeClaim that lost all its instance types, which no plan has"
 
 UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     "apis/v1/nodepool_budgets": {},
@@ -371,6 +372,23 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "should return false for AllNodes",
         ),
         SHARED_MEMORY: ("should cache devices on repeated calls",),
+    },
+    "scheduling/dynamicresources/allocator": {
+        TABLE: (
+            "should reject allocation when device references invalid counters",
+            "records the winning (sub-)request name on each allocated device",
+        ),
+        ATTRIBUTE_BINDINGS: (
+            "should not leak binding fallback state between instance type iterations",
+            "should use attribute binding fallback end-to-end through Allocate",
+            "should fail when no consistent constraint evaluation path exists across devices",
+            "should succeed when all devices use binding path consistently",
+        ),
+        NO_TYPE_LEFT: (
+            "should empty TotalRequirements when all instance types are released",
+            "should release template counter budget when instance type is pruned",
+            "should release template capacity when IT is released",
+        ),
     },
     "scheduling/requirement": {
         ARGUMENTS: (

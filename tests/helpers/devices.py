@@ -71,6 +71,9 @@ def a_device_class(name: str = "gpu", expression: str = f'device.driver == "{DRI
     )
 
 
+DEVICE_CLASSES = (a_device_class(), a_device_class("nic", f'device.driver == "{NIC_DRIVER}"'))
+
+
 def exactly(name: str = "gpu", *, select: str = "", **request: Any) -> dict[str, Any]:
     """Return a request for devices of class `gpu`."""
     selectors = {"selectors": [{"cel": {"expression": select}}]} if select else {}
@@ -142,20 +145,23 @@ def schedule_devices(
         classes: The DeviceClasses, by default `gpu` and `nic`, each with the devices of one driver.
         cluster: The other fields of the snapshot, and the instance types.
     """
-    known = (a_device_class(), a_device_class("nic", f'device.driver == "{NIC_DRIVER}"'))
     return schedule(
         *pods,
         options=Options(ignore_dra_requests=False),
         resource_claims=tuple(claims),
         resource_slices=tuple(slices),
-        device_classes=known if classes is None else tuple(classes),
+        device_classes=DEVICE_CLASSES if classes is None else tuple(classes),
         claims=tuple(nodeclaims),
         **cluster,
     )
 
 
 def devices_of(plan: Scheduled, claim: str = "c") -> list[str]:
-    """Return the planned devices of a ResourceClaim, each `pool/name`; those for the priced type of a new node."""
+    """Return the planned devices of a ResourceClaim, each `pool/name`; those for the priced type of a new node.
+
+    `claim` is in the namespace default unless it names one.
+    """
+    key = claim if "/" in claim else f"default/{claim}"
     on_new = (d for node in plan.results.new_claims for d in node.devices.get(node.offering.instance_type, ()))
     on_existing = (d for found in plan.results.devices.values() for d in found)
-    return sorted(f"{d.pool}/{d.device}" for d in (*on_new, *on_existing) if d.claim == f"default/{claim}")
+    return sorted(f"{d.pool}/{d.device}" for d in (*on_new, *on_existing) if d.claim == key)

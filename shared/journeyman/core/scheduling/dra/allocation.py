@@ -19,7 +19,7 @@ initialized hold some of its devices (Karpenter counts these as free).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -142,21 +142,30 @@ class DeviceInventory(Struct, kw_only=True, eq=False):
     def explain_failure(self, demands: Iterable[DeviceDemand], allocations: AllocationTracker | None = None) -> str:
         """Return why a pod's devices are not available on any node."""
         requests = [request for demand in demands for request in demand.requests]
+        pools = self._all_pools()
+        devices = [device for pool in pools if not pool.defect for device in pool.devices]
         for request in requests:
-            if not self._exists_for(request):
-                return f"no published device and no instance type has what {_shown(request)} selects"
+            if not any(map(request.would_select, devices)):
+                missing = f"no published device and no instance type has what {_shown(request)} selects"
+                return missing + _left_out([request], pools)
         if allocations is not None and allocations.exhausted:
             return "the search for devices took so long that it was given up"
+        if not requests:
+            return "its claims are bound elsewhere"
         shown = ", ".join(map(_shown, requests))
-        return (
-            f"the devices for {shown} cannot be had together on one node" if shown else "its claims are bound elsewhere"
-        )
+        return f"the devices for {shown} cannot be had together on one node" + _left_out(requests, pools)
 
-    def _exists_for(self, request: ParsedRequest) -> bool:
+    def _all_pools(self) -> Sequence[DevicePool]:
         templates = {_content(t.device_slices): t.device_slices for t in self.types.values() if t.device_slices}
-        pools = (*self.published.pools, *(pool for slices in templates.values() for pool in self.pools_of(slices)))
-        devices = [device for pool in pools if not pool.defect for device in pool.devices]
-        return any(alternative.would_select(device) for alternative in request.alternatives for device in devices)
+        return (*self.published.pools, *(pool for slices in templates.values() for pool in self.pools_of(slices)))
+
+
+def _left_out(requests: Sequence[ParsedRequest], pools: Iterable[DevicePool]) -> str:
+    """Return the first pool with a defect that has devices for these requests, as the end of a message; empty if none has."""
+    for pool in pools:
+        if pool.defect and (not pool.devices or any(r.would_select(d) for r in requests for d in pool.devices)):
+            return f"; pool {pool.driver}/{pool.name} is left out because {pool.defect}"
+    return ""
 
 
 def _shown(request: ParsedRequest) -> str:
@@ -214,10 +223,18 @@ class AllocatedDevice(Struct, frozen=True):
     device: DeviceId
 
 
+class SharedClaim(Struct, frozen=True, kw_only=True):
+    """The nodes that can access the devices of an allocated claim: those that meet `requirements`, or only its own (`local`)."""
+
+    requirements: Requirements
+    local: bool
+
+
 class AllocationOption(Struct, frozen=True, kw_only=True, eq=False):
     """The devices that a node's pods hold if it is one of these instance types (an existing node: one without a name).
 
     `pools` are the devices of such a node; `devices` and `amounts` are taken from these and from published pools.
+    `shared` are the shared claims that are allocated there, by key.
     """
 
     types: frozenset[str]
@@ -225,6 +242,7 @@ class AllocationOption(Struct, frozen=True, kw_only=True, eq=False):
     devices: frozenset[DeviceId] = frozenset()
     amounts: Mapping[CounterId, int] = field(default_factory=dict)
     allocated_devices: tuple[AllocatedDevice, ...] = ()
+    shared: Mapping[str, SharedClaim] = field(default_factory=dict)
 
     @property
     def drivers(self) -> tuple[str, ...]:
@@ -234,9 +252,12 @@ class AllocationOption(Struct, frozen=True, kw_only=True, eq=False):
         )
 
     def with_devices(
-        self, chosen: Iterable[ChosenDevice], allocated_devices: Iterable[AllocatedDevice]
+        self,
+        chosen: Iterable[ChosenDevice],
+        allocated_devices: Iterable[AllocatedDevice],
+        shared: Mapping[str, SharedClaim],
     ) -> AllocationOption:
-        """Return the option with more devices taken."""
+        """Return the option with more devices taken and more shared claims allocated."""
         amounts = dict(self.amounts)
         taken = set(self.devices)
         for choice in chosen:
@@ -249,6 +270,7 @@ class AllocationOption(Struct, frozen=True, kw_only=True, eq=False):
             devices=frozenset(taken),
             amounts=amounts,
             allocated_devices=(*self.allocated_devices, *allocated_devices),
+            shared={**self.shared, **shared},
         )
 
 
@@ -263,20 +285,12 @@ class AllocationTarget(Struct, frozen=True, kw_only=True):
     options: Sequence[AllocationOption]
 
 
-class SharedClaim(Struct, frozen=True, kw_only=True):
-    """A claim allocated in this pass: its node, the nodes that can access its devices, whether it is bound to its node."""
-
-    node_index: int
-    requirements: Requirements
-    local: bool
-
-
 class AllocationProposal(Struct, frozen=True, kw_only=True, eq=False):
-    """A possible allocation: the options left, what the node may still offer, the shared claims that it allocates."""
+    """A possible allocation: the options left, what the node may still offer, the keys of shared claims that it allocates."""
 
     options: tuple[AllocationOption, ...]
     offer: Requirements
-    newly_shared: tuple[tuple[str, bool, Requirements], ...]
+    newly_shared: tuple[str, ...]
 
     @property
     def types(self) -> frozenset[str]:
@@ -295,7 +309,7 @@ class AllocationTracker:
         self._options: dict[int, tuple[AllocationOption, ...]] = {}
         self._owner: dict[DeviceId, int] = {}
         self._maximum_amounts: dict[int, Mapping[CounterId, int]] = {}
-        self._shared: dict[str, SharedClaim] = {}
+        self._shared: dict[str, int] = {}  # the node on which each shared claim is allocated
         self._budget = _PASS_BUDGET
         self.releases = 0
         """Number of releases of published devices; after a release, a failed search may succeed."""
@@ -349,17 +363,22 @@ class AllocationTracker:
         """Return the node's offer, narrowed to nodes that can access a claim's allocated devices; None if none can."""
         if demand.held is not None:
             return demand.held.narrowed(name, offer)
-        shared = self._shared[demand.key]
-        if node_index == shared.node_index:
+        owner = self._shared[demand.key]
+        if node_index == owner:
             return offer
-        return None if shared.local else AccessibleNodes(requirements=shared.requirements).narrowed(name, offer)
+        for option in self.options_of(owner):
+            shared = option.shared[demand.key]
+            left = None if shared.local else AccessibleNodes(requirements=shared.requirements).narrowed(name, offer)
+            if left is None:
+                return None
+            offer = left
+        return offer
 
     def _allocate(
         self, node_index: int, target: AllocationTarget, pending: Sequence[tuple[int, DeviceDemand]], row: int, pod: int
     ) -> AllocationProposal | None:
         offer = target.offer
         kept: list[AllocationOption] = []
-        chosen: list[ChosenDevice] = []
         for option in self._options_at(node_index, target):
             search = self._search(node_index, target.name, offer, option, pending)
             if search is None:
@@ -369,15 +388,15 @@ class AllocationTracker:
                 AllocatedDevice(row, pod, choice.claim, keys[choice.claim], choice.alternative.name, choice.device.id)
                 for choice in search.chosen
             )
-            extended = option.with_devices(search.chosen, allocated_devices)
+            extended = option.with_devices(search.chosen, allocated_devices, dict(_shared(pending, search.chosen)))
             if kept and extended.drivers != kept[0].drivers:
                 continue
             offer = search.offer  # later types must suit the devices of earlier ones
             kept.append(extended)
-            chosen += search.chosen
         if not kept:
             return None
-        return AllocationProposal(options=tuple(kept), offer=offer, newly_shared=tuple(_newly_shared(pending, chosen)))
+        newly_shared = tuple(demand.key for _, demand in pending if demand.key)
+        return AllocationProposal(options=tuple(kept), offer=offer, newly_shared=newly_shared)
 
     def _options_at(self, node_index: int, target: AllocationTarget) -> Sequence[AllocationOption]:
         """Return the node's options, limited to the target's instance types."""
@@ -421,8 +440,8 @@ class AllocationTracker:
 
     def commit(self, node_index: int, proposal: AllocationProposal, types: Collection[str] | None = None) -> None:
         """Take the proposed devices; `types` are the instance types left, by default all."""
-        for key, local, requirements in proposal.newly_shared:
-            self._shared[key] = SharedClaim(node_index=node_index, requirements=requirements, local=local)
+        for key in proposal.newly_shared:
+            self._shared[key] = node_index
         self._set_options(node_index, proposal.options if types is None else _of_types(proposal.options, types))
 
     def keep(self, node_index: int, types: Collection[str]) -> None:
@@ -446,10 +465,10 @@ class AllocationTracker:
         self._maximum_amounts[node_index] = maximum
 
 
-def _newly_shared(
+def _shared(
     pending: Iterable[tuple[int, DeviceDemand]], chosen: Sequence[ChosenDevice]
-) -> Iterable[tuple[str, bool, Requirements]]:
-    """Yield each shared claim, whether it is bound to the node, and requirements of the nodes that can access it."""
+) -> Iterator[tuple[str, SharedClaim]]:
+    """Yield each shared claim with the nodes that can access all devices chosen for it."""
     for position, demand in pending:
         if demand.key:
             devices = [choice.device for choice in chosen if choice.claim == position]
@@ -457,7 +476,7 @@ def _newly_shared(
             for device in devices:
                 requirements = requirements & device.accessible_nodes.requirements
             local = any(not device.id.published or device.accessible_nodes.nodes is not None for device in devices)
-            yield demand.key, local, requirements
+            yield demand.key, SharedClaim(requirements=requirements, local=local)
 
 
 def _held_devices(options: Iterable[AllocationOption]) -> frozenset[DeviceId]:

@@ -87,7 +87,7 @@ ALL_NODES: Final = AccessibleNodes()
 class PoolDevice(Struct, frozen=True, kw_only=True, eq=False):
     """A device. `capacity` only counts if it is `shared` (allowMultipleAllocations).
 
-    An allocation takes `draws` of its pool's counters. Devices of equal `equivalence_class` differ only in their names.
+    An allocation takes `draws` of its pool's counters.
     """
 
     id: DeviceId
@@ -97,7 +97,6 @@ class PoolDevice(Struct, frozen=True, kw_only=True, eq=False):
     shared: bool
     taints: tuple[Taint, ...]
     accessible_nodes: AccessibleNodes
-    equivalence_class: int
 
     def counter(self, name: str) -> CounterId:
         """The counter of one of its capacities."""
@@ -183,11 +182,11 @@ def _pool_defect(
     published: bool,
 ) -> str:
     if published and len(slices) != slices[0].pool.resource_slice_count:
-        return f"{len(slices)} of its {slices[0].pool.resource_slice_count} slices are there"
+        return f"it has {len(slices)} of its {slices[0].pool.resource_slice_count} slices"
     if len({device.id for device in devices}) != len(devices):
         return "two of its devices have the same name"
     sets = [counters.name for spec in slices for counters in spec.shared_counters]
-    if len(set(sets)) != len(sets):
+    if published and len(set(sets)) != len(sets):
         return "two of its counter sets have the same name"
     if any(draw.counter not in limits for device in devices for draw in device.draws):
         return "a device draws on counters that it does not have"
@@ -204,42 +203,17 @@ def _counters(key: tuple[str, str], slices: Iterable[ResourceSliceSpec], *, publ
 
 
 def _devices(key: tuple[str, str], slices: Iterable[ResourceSliceSpec], *, published: bool) -> list[PoolDevice]:
-    """Return the devices by slice, in order; slices with counters have none."""
+    """Return the devices by slice, in order; published slices with counters have none."""
     found: list[PoolDevice] = []
-    equivalence_classes: dict[object, int] = {}
     for spec in slices:
-        for device in () if spec.shared_counters else spec.devices:
+        for device in () if published and spec.shared_counters else spec.devices:
             accessible_nodes = _accessible_nodes(spec, device) if published else ALL_NODES
-            if accessible_nodes is None:
-                continue
-            case = (_device_content(device), accessible_nodes)
-            found.append(
-                _device(
-                    key,
-                    device,
-                    accessible_nodes,
-                    equivalence_classes.setdefault(case, len(equivalence_classes)),
-                    published=published,
-                )
-            )
+            if accessible_nodes is not None:
+                found.append(_device(key, device, accessible_nodes, published=published))
     return found
 
 
-def _device_content(device: Device) -> str:
-    """Return everything but the name, to compare devices."""
-    parts = (
-        device.attributes,
-        device.capacity,
-        device.consumes_counters,
-        device.taints,
-        device.allow_multiple_allocations,
-    )
-    return repr(parts)
-
-
-def _device(
-    key: tuple[str, str], device: Device, accessible_nodes: AccessibleNodes, equivalence_class: int, *, published: bool
-) -> PoolDevice:
+def _device(key: tuple[str, str], device: Device, accessible_nodes: AccessibleNodes, *, published: bool) -> PoolDevice:
     driver, pool = key
     return PoolDevice(
         id=DeviceId(driver, pool, device.name, published),
@@ -255,7 +229,6 @@ def _device(
         shared=device.allow_multiple_allocations,
         taints=tuple(Taint(t.key, t.effect, t.value) for t in device.taints if t.effect in _BLOCKING),
         accessible_nodes=accessible_nodes,
-        equivalence_class=equivalence_class,
     )
 
 

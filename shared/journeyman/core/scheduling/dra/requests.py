@@ -98,6 +98,10 @@ class ParsedRequest(Struct, frozen=True, kw_only=True, eq=False):
     name: str
     alternatives: tuple[RequestAlternative, ...]
 
+    def would_select(self, device: PoolDevice) -> bool:
+        """Whether one of the alternatives selects the device."""
+        return any(alternative.would_select(device) for alternative in self.alternatives)
+
 
 class MatchAttributeConstraint(Struct, frozen=True):
     """The devices of these requests (None: of all) must have the same value of an attribute."""

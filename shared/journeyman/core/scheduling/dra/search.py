@@ -1,8 +1,8 @@
 """Searches devices for one pod on one node: depth first over claims, requests and devices, with a budget of tries.
 
-Published devices are tried before those of a new node, each by driver, pool and position in its slice. Of devices that
-differ only in name, only the first free one is tried, and the devices of one request are chosen in order, so that a
-failure is found once and not for every permutation.
+Published devices are tried before those of a new node, each by driver, pool and position in its slice. Of devices
+that the pod's claims cannot distinguish only the first free one is tried, and the devices of one request are chosen in
+order, so that a failure is found once and not for every choice.
 
 Restates: karpenter pkg/scheduling/dynamicresources/allocator.go `dfs`, `tryDevice`; constraint.go
 `MatchAttributeConstraint`; partitionable_devices.go `checkCounters`.
@@ -90,6 +90,9 @@ class DeviceSearch:
             counter: maximum for pool in node.pools for counter, maximum in pool.limits.items()
         }
         self._found: dict[RequestAlternative, Sequence[PoolDevice] | None] = {}
+        self._alternatives = [alternative for _, _, alternatives in self._steps for alternative in alternatives]
+        self._matched = [constraint.attribute for _, demand in demands for constraint in demand.constraints]
+        self._kinds: dict[DeviceId, object] = {}
 
     def run(self) -> bool:
         """Whether all requests can be satisfied together; `chosen` are then the chosen devices, in order."""
@@ -97,18 +100,17 @@ class DeviceSearch:
 
     def _satisfy_from(self, step: int) -> bool:
         if step == len(self._steps):
-            return all(self._within_size(claim) for claim, _ in self.demands)
-        for alternative in self._steps[step][2]:
+            return True
+        claim, _, alternatives = self._steps[step]
+        left = MAX_DEVICES - sum(choice.claim == claim for choice in self.chosen)
+        for alternative in alternatives:
             devices = self._candidates(alternative)
             if not devices:
                 continue
             count = len(devices) if alternative.is_all else alternative.count
-            if count <= MAX_DEVICES and self._fill(step, alternative, devices, count, 0):
+            if count <= left and self._fill(step, alternative, devices, count, 0):
                 return True
         return False
-
-    def _within_size(self, claim: int) -> bool:
-        return sum(choice.claim == claim for choice in self.chosen) <= MAX_DEVICES
 
     def _fill(
         self, step: int, alternative: RequestAlternative, devices: Sequence[PoolDevice], missing: int, start: int
@@ -120,8 +122,7 @@ class DeviceSearch:
         last = start + 1 if alternative.is_all else len(devices)
         for index in range(start, last):
             device = devices[index]
-            kind = (device.id[:2], device.id.published, device.equivalence_class)
-            if kind in failed or self._is_taken(device, alternative):
+            if self._is_taken(device, alternative) or (failed and self._kind(device) in failed):
                 continue
             if not self.budget.spend():
                 return False
@@ -130,8 +131,23 @@ class DeviceSearch:
                     return True
                 self._release(step)
             if not device.shared:
-                failed.add(kind)
+                failed.add(self._kind(device))
         return False
+
+    def _kind(self, device: PoolDevice) -> object:
+        """Return what distinguishes a device for the claims; devices of one kind can replace each other."""
+        if device.id not in self._kinds:
+            values = (device.facts.attribute(name) for name in self._matched)
+            self._kinds[device.id] = (
+                device.id.driver,
+                device.id.published,
+                device.shared,
+                device.draws,
+                device.accessible_nodes,
+                tuple((type(value), value) for value in values),
+                tuple(each.tolerates(device) and each.would_select(device) for each in self._alternatives),
+            )
+        return self._kinds[device.id]
 
     def _candidates(self, alternative: RequestAlternative) -> Sequence[PoolDevice] | None:
         """Return the eligible devices of a request, in order; None if for `All` not all are known."""

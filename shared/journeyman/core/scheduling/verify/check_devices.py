@@ -171,18 +171,22 @@ class SliceDevices(Struct):
             current = [spec for spec in slices if not published or spec.pool.generation == newest]
             names = [device.name for spec in current for device in spec.devices]
             whole = not published or len(current) == current[0].pool.resource_slice_count
-            if not whole or len(set(names)) < len(names) or not all(map(found._add, current)):
+            if (
+                not whole
+                or len(set(names)) < len(names)
+                or not all(found._add(spec, published=published) for spec in current)
+            ):
                 found.broken.add(key)
         return found
 
-    def _add(self, spec: ResourceSliceSpec) -> bool:
-        """Add a slice; return whether its amounts are valid."""
+    def _add(self, spec: ResourceSliceSpec, *, published: bool) -> bool:
+        """Add a slice, which has no devices beside counters if it is published; return whether its amounts are valid."""
         driver, pool = spec.driver, spec.pool.name
         try:
             for counters in spec.shared_counters:
                 for name, counter in counters.counters.items():
                     self.totals[CounterKey(driver, pool, counters.name, counter=name)] = nano(counter.value)
-            for device in () if spec.shared_counters else spec.devices:
+            for device in () if published and spec.shared_counters else spec.devices:
                 found = FoundDevice(device, spec, DeviceFacts.of(driver, device))
                 for name, capacity in device.capacity.items():
                     self.totals[found.capacity_counter(name)] = nano(capacity.value)

@@ -255,16 +255,19 @@ def test_match_attribute_constraint_excludes_types_without_equal_devices():
     ]
 
 
-def test_partitions_of_a_device_share_its_counters():
-    """Of two halves and a whole, a node provides the two halves or the whole."""
+@pytest.mark.parametrize("together", [False, True])
+def test_partitions_of_a_device_share_its_counters(together):
+    """Of two halves and a whole, a node provides the two halves or the whole; its type may list them beside the counters."""
 
     def partition(name, amount):
         drawn = {"counterSet": "gpu-0", "counters": {"memory": {"value": amount}}}
         return gpu(name, name[:4], consumesCounters=[drawn])
 
     parts = [partition("whole", "40Gi"), partition("half-0", "20Gi"), partition("half-1", "20Gi")]
-    counters = slice_spec([], sharedCounters=[{"name": "gpu-0", "counters": {"memory": {"value": "40Gi"}}}])
-    split = with_devices(an_instance_type("split", cpu=16, memory_gib=64, price=1), slice_spec(parts), counters)
+    counters = [{"name": "gpu-0", "counters": {"memory": {"value": "40Gi"}}}]
+    apart = [slice_spec(parts), slice_spec([], sharedCounters=counters)]
+    slices = [slice_spec(parts, sharedCounters=counters)] if together else apart
+    split = with_devices(an_instance_type("split", cpu=16, memory_gib=64, price=1), *slices)
     wholes = [a_resource_claim(f"whole-{n}", exactly(select=selecting("whol"))) for n in range(1)]
     halves = [a_resource_claim(f"half-{n}", exactly(select=selecting("half"))) for n in range(3)]
     pods = [a_claiming_pod(f"p{n}", c.metadata.name) for n, c in enumerate((*wholes, *halves))]
@@ -579,15 +582,17 @@ def test_each_device_of_a_slice_may_name_its_own_node():
 
 
 def test_search_for_devices_stops_after_a_number_of_tries():
-    """Four of sixty devices must have the same root, but only three of them do."""
-    odd = [gpu(f"gpu-{n}", attributes={"root": {"string": f"r{n // 3}"}, "n": {"int": n}}) for n in range(60)]
-    types = (with_devices(an_instance_type("odd", cpu=64, memory_gib=64, price=1), slice_spec(odd)),)
-    claims = [
-        a_resource_claim(f"c{i}", exactly("a", count=2), exactly("b", count=2), match=f"{DRIVER}/root")
-        for i in range(3)
+    """Twenty of forty partitions, all of different sizes, are too large together, whichever of them are taken."""
+    partitions = [
+        gpu(f"gpu-{n}", consumesCounters=[{"counterSet": "all", "counters": {"memory": {"value": str(1000 + n)}}}])
+        for n in range(40)
     ]
+    counters = slice_spec([], sharedCounters=[{"name": "all", "counters": {"memory": {"value": "19999"}}}])
+    odd = with_devices(an_instance_type("odd", cpu=64, memory_gib=64, price=1), slice_spec(partitions), counters)
 
-    results = schedule(a_claiming_pod("p", "c0", "c1", "c2"), resource_claims=claims, types=types)
+    results = schedule(
+        a_claiming_pod("p", "c"), resource_claims=[a_resource_claim("c", exactly(count=20))], types=(odd,)
+    )
 
     assert "cannot be had together on one node" in error(results)
 
