@@ -9,8 +9,8 @@ InstanceTerminating without deletionTimestamp   deleted
 
 Restates: karpenter pkg/controllers/nodeclaim/garbagecollection/controller.go `Reconcile`; karpenter-provider-aws
 pkg/controllers/nodeclaim/garbagecollection/controller.go `Reconcile`, `garbageCollect`.
-Differs: before an instance is terminated, the NodeClaim in its tags is looked up by name; a node that has joined is drained first;
-a stopped instance counts as gone. Karpenter keeps inconsistent NodeClaims.
+Differs: before an instance is terminated, the NodeClaim in its tags is looked up by name; its nodes are drained first; a
+stopped instance counts as gone. Karpenter keeps inconsistent NodeClaims.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from journeyman.core.lifecycle.progress import (
     with_metadata,
     with_node,
 )
-from journeyman.core.lifecycle.registration import has_unregistered_taint
 from journeyman.core.lifecycle.termination import has_pending_finalizer, with_node_class_label
 from journeyman.core.plan import (
     Chain,
@@ -66,7 +65,7 @@ def collect_garbage(snapshot: Snapshot, cloud: CloudInstances, orphan_age: timed
 
 
 def terminate_orphaned_instances(snapshot: Snapshot, cloud: CloudInstances, orphan_age: timedelta) -> Plan:
-    """Terminate instances without a NodeClaim, and delete their nodes.
+    """Terminate instances without a NodeClaim; those with nodes once these are drained.
 
     An instance is no orphan if its tags name a NodeClaim without a provider id: the run crashed before it wrote the status,
     and the next launch returns this instance.
@@ -117,13 +116,14 @@ def _has_pending_claim(instance: RunningInstance, snapshot: Snapshot) -> bool:
 
 
 def _terminate_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
-    """Terminate the instance and delete its nodes; if pods may run on one, only delete the nodes, so that they are drained first."""
+    """Terminate the instance; if it has nodes, only delete these: they are drained first, and the last one terminates the instance.
+
+    That includes a node that never registered: its kubelet may have registered it again while its pods ran on.
+    """
     nodes = [n.node for n in snapshot.state_nodes if n.node is not None and n.provider_id == instance.provider_id]
-    terminating = [node for node in nodes if has_pending_finalizer(node)]
-    if any(_may_run_pods(node) for node in nodes):
-        return merge_plans(_delete_joined_node(node, instance, snapshot) for node in nodes if node not in terminating)
-    if terminating:
-        return Plan()
+    if nodes:
+        unfinished = (node for node in nodes if not has_pending_finalizer(node))
+        return merge_plans(_delete_joined_node(node, instance, snapshot) for node in unfinished)
     why = "the instance has no NodeClaim"
     terminate = TerminateInstance(
         provider_id=instance.provider_id,
@@ -132,19 +132,8 @@ def _terminate_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
         why=why,
         unless_claimed=True,
     )
-    kept = [node for node in nodes if labels.TERMINATION_FINALIZER in node.metadata.finalizers]
-    labelled = (patch for node in kept for patch in node_patches(node, with_node_class_label(node, snapshot), why))
-    deletions = (DeleteObject(ref=node_ref(node), why=why) for node in nodes)
-    chain = chain_of(f"instance {instance.provider_id}", *labelled, terminate, *deletions)
-    text = "The node and its instance have no NodeClaim, and the node never registered: both are deleted"
-    events = tuple(Event(ref=node_ref(n), reason="NodeClaimNotFound", message=text, type="Warning") for n in nodes)
-    chain = replace(chain, events=events)
+    chain = chain_of(f"instance {instance.provider_id}", terminate)
     return Plan(chains=(chain,), notes=(f"terminated instance {instance.provider_id}: {why}",))
-
-
-def _may_run_pods(node: Node) -> bool:
-    """Whether pods may run on the node, Ready or not: it has the label `registered`, or lacks the `unregistered` taint."""
-    return node.metadata.labels.get(labels.REGISTERED) == "true" or not has_unregistered_taint(node)
 
 
 def _delete_joined_node(node: Node, instance: RunningInstance, snapshot: Snapshot) -> Plan:
