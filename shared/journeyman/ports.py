@@ -6,6 +6,7 @@ Steps depend on these Protocols only. Adapters implement them, and translate the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
@@ -415,6 +416,14 @@ class Queue(Protocol):
         """Send messages; those not due yet go to the requeue queue. Raises CloudProviderError if the queue refuses one."""
         ...
 
+    def hold(self, queue: str, receipts: Sequence[str]) -> AbstractContextManager[None]:
+        """Keep messages that were received from a queue (an ARN on AWS) to this process inside the block.
+
+        If the process dies inside it, they are delivered again within seconds, and not after the queue's visibility timeout.
+        Raises nothing: a message that cannot be held may be delivered a second time.
+        """
+        ...
+
     def retry_after(self, queue: str, seconds_by_receipt: Mapping[str, int]) -> None:
         """Deliver messages that were received from a queue (an ARN on AWS) again after so many seconds.
 
@@ -446,7 +455,7 @@ class Lease(Protocol):
         ...
 
     def check(self) -> None:
-        """Renew the Lease once half of its duration has passed; to be called before each outside effect.
+        """Renew the Lease once a quarter of its duration has passed; to be called before each outside effect.
 
         Raises LeaseLostError if another run holds it.
         """

@@ -17,6 +17,7 @@ from journeyman.errors import (
     ForbiddenError,
     InvariantError,
     KubeUnavailableError,
+    LeaseLostError,
     RateLimitedError,
     UnknownClusterError,
 )
@@ -315,6 +316,45 @@ def test_busy_run_fails_its_record(runtime, adapters):
     """The other run may have read the cluster before this message's cause; being busy is no error."""
     assert run_queue(runtime, StepOf(status=BUSY), a_record(1)) == ["record-1"]
     assert adapters.lines[0][0] == "info"
+
+
+def test_messages_are_held_while_the_step_runs_and_released_before_they_are_retried(runtime, adapters):
+    """After a crash in the step they are delivered again within seconds; a renewal after the retry would delay it."""
+    queue, seen = adapters.fake_queue, []
+
+    def step(run, trigger):
+        seen.append((list(queue.held), list(queue.released), dict(queue.retried)))
+        raise RateLimitedError("slow down")
+
+    step.step = Step.PROVISION
+    assert run_queue(runtime, step, a_record(1), a_record(2)) == ["record-1", "record-2"]
+
+    assert seen == [(["receipt-1", "receipt-2"], [], {})]
+    assert queue.released == ["receipt-1", "receipt-2"]
+    assert set(queue.retried) == {"receipt-1", "receipt-2"}
+
+
+def test_requeue_messages_are_held_while_they_are_forwarded(runtime, adapters):
+    """A sweep that crashes delays them by seconds."""
+    event = {"Records": [a_record(1, step="terminate")]}
+    with installed(runtime):
+        assert run_sweep(StepOf(Step.SWEEP), event, Context()) == {"batchItemFailures": []}
+
+    assert adapters.fake_queue.held == adapters.fake_queue.released == ["receipt-1"]
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(8, 8), (0, 1), (-3, 1), (300, 30)])
+def test_message_returns_when_the_lease_of_a_crashed_run_ends(runtime, adapters, seconds, expected):
+    """Its fifth retry would be up to 30 s later."""
+    lost = LeaseLostError("another run holds it", until=(NOW + timedelta(seconds=seconds)).isoformat())
+
+    def step(run, trigger):
+        return Outcome(step=Step.PROVISION, cluster=run.cluster, status=BUSY, error=lost)
+
+    step.step = Step.PROVISION
+    assert run_queue(runtime, step, received_again(a_record(1), 9)) == ["record-1"]
+
+    assert adapters.fake_queue.retried["receipt-1"] in range(expected * 3 // 4, expected + 1)
 
 
 def an_interruption(number, instance="i-1", state="stopping"):
