@@ -154,6 +154,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     launched_at: datetime
     image_id: str = ""
     reservation_id: str = ""  # of the capacity reservation that it uses
+    partition: str = ""  # the partition of its placement group, if that has any
     tags: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -20,6 +20,7 @@ from journeyman.cloud.aws.fleet_launch import FleetLauncher
 from journeyman.cloud.aws.instance_provider import InstanceProvider
 from journeyman.cloud.aws.instance_types import InstanceTypeProvider
 from journeyman.cloud.aws.launch_templates import LaunchTemplateProvider
+from journeyman.cloud.aws.network_discovery import PlacementGroupProvider
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.aws.pricing import PriceProvider, shipped_on_demand
 from journeyman.cloud.aws.provider import AwsCloudProvider
@@ -125,7 +126,9 @@ def read_types(aws, account, clock):
     clients = Clients(lambda service, region: aws.client(service), REGION)
     settings = AwsSettings(cluster_name="reader", region=REGION)
     prices, reservations = PriceProvider(clients, settings, clock), CapacityReservationProvider(clients, clock)
-    catalogue = InstanceTypeProvider(clients, settings, prices, clock, reservations)
+    catalogue = InstanceTypeProvider(
+        clients, settings, prices, clock, reservations=reservations, groups=PlacementGroupProvider(clients, clock)
+    )
     return lambda body: catalogue.for_node_class(NodeClassView(body))
 
 
@@ -445,6 +448,7 @@ def test_instance_that_ec2_listed_late_is_adopted(launch, aws, settings, clock, 
         subnets=SubnetProvider(clients, clock),
         templates=LaunchTemplateProvider(clients, clock),
         reservations=CapacityReservationProvider(clients, clock),
+        groups=PlacementGroupProvider(clients, clock),
     )
     [second] = launcher.launch([request_for("hidden", "c5.large")])
 
@@ -472,6 +476,7 @@ def blind(aws, settings, clock):
         subnets=SubnetProvider(clients, clock),
         templates=LaunchTemplateProvider(clients, clock),
         reservations=CapacityReservationProvider(clients, clock),
+        groups=PlacementGroupProvider(clients, clock),
     )
 
 

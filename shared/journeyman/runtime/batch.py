@@ -285,7 +285,7 @@ class SqsBatch(Struct):
 
 
 def _lease_seconds(failure: Exception, now: datetime) -> int:
-    """Return when the Lease for which a run waited ends, if nobody renews it; at most `LONGEST_RETRY_SECONDS`."""
+    """Return when the Lease for which a run waited ends, unless its holder renews it; at most `LONGEST_RETRY_SECONDS`."""
     until = failure.context.get("until", "") if isinstance(failure, LeaseLostError) else ""
     if not until:
         return LONGEST_RETRY_SECONDS

@@ -178,6 +178,18 @@ def test_other_events_delete_the_claim_and_mark_no_offering(kind, reason):
     assert {e.reason for e in plan.events} == {reason}
 
 
+def test_interruptible_reservation_is_not_used_again_at_once():
+    """EC2 gives its capacity back to the owner; Karpenter counts the reservation as used up."""
+    cluster = a_cluster(a_member("n", capacity_type=labels.RESERVED))
+    interrupt(cluster.run(), a_notice("capacity_reservation_interrupted", "i-n"))
+
+    (state,) = cluster.server.list(OFFERING_STATE).items
+    (avoided,) = state["status"]["unavailable"]
+    assert (avoided["instanceType"], avoided["zone"], avoided["capacityType"]) == ("m", "a", "reserved")
+    assert avoided["reason"] == "CapacityReservationInterruption"
+    assert the_claim(cluster).metadata.deletion_timestamp is not None
+
+
 def rebalancing_pool(value: str = "replace"):
     """Return a NodePool with this value of the rebalance annotation."""
     return pool_body(metadata={"annotations": {labels.REBALANCE: value}})

@@ -171,13 +171,16 @@ class _InterruptionMessage(Struct, frozen=True, kw_only=True, dict=True):
         return Plan(chains=(chain_of(f"nodeclaim {claim.metadata.name}", patch),))
 
     def _mark_offering_unavailable(self, claim: NodeClaim, id_: str) -> tuple[Chain, ...]:
-        """Skip the offering of an interrupted Spot instance, for the same time after each interruption.
+        """Skip the offering of an interrupted instance, for the same time after each interruption.
+
+        Reservations of one type and zone share an offering, so that a default reservation there is skipped as well.
 
         Restates: karpenter-provider-aws pkg/controllers/interruption/utils.go `markUnavailableOfferings`.
         """
         offering = self._launched_offerings.get(id_) or _offering_of(claim)
         over = self.at + self.unavailable_for <= self.snapshot.now
-        if self.kind is not InterruptionKind.SPOT_INTERRUPTED or over or not _is_spot(offering):
+        capacity_type, reason = _INTERRUPTED_CAPACITY.get(self.kind, ("", ""))
+        if over or not all(offering) or offering.capacity_type != capacity_type:
             return ()
         mark = MarkOfferingUnavailable(
             node_class=claim.spec.node_class_ref.name,
@@ -185,7 +188,7 @@ class _InterruptionMessage(Struct, frozen=True, kw_only=True, dict=True):
             at=self.at,
             first=self.unavailable_for,
             longest=self.unavailable_for,
-            reason="SpotInterruption",
+            reason=reason,
         )
         return (chain_of(f"offering {'/'.join(offering)}", mark),)
 
@@ -213,10 +216,6 @@ def _offering_of(claim: NodeClaim) -> OfferingKey:
     return OfferingKey(*(values.get(key, "") for key in (labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE)))
 
 
-def _is_spot(offering: OfferingKey) -> bool:
-    return all(offering) and offering.capacity_type == labels.SPOT
-
-
 class InterruptionKind(str, Enum):
     """The kind of an interruption message. Its value is the reason in Karpenter's metric."""
 
@@ -231,6 +230,12 @@ class InterruptionKind(str, Enum):
     EVENT_STATUS = "event_status"
     NO_OP = "no_op"
 
+
+_INTERRUPTED_CAPACITY: Final = {
+    InterruptionKind.SPOT_INTERRUPTED: (labels.SPOT, "SpotInterruption"),
+    InterruptionKind.CAPACITY_RESERVATION_INTERRUPTED: (labels.RESERVED, "CapacityReservationInterruption"),
+}
+"""The capacity type that the cloud reclaims, and why it is unavailable then, by the kind of interruption."""
 
 _UNHEALTHY: Final = ("InstanceUnhealthy", "An unhealthy warning was triggered for the instance")
 EVENTS_BY_KIND: Final[Mapping[InterruptionKind, tuple[str, str]]] = {
