@@ -44,7 +44,7 @@ class FleetPool(Struct, frozen=True, kw_only=True):
     instance_type: str
     zone: str  # empty if the subnet does not exist
     capacity_type: str
-    target: str  # the request's target capacity type, which also tells capacity reservations apart
+    target: str  # the request's target capacity type, which differs by kind of capacity reservation
     subnet_id: str | None
     image_id: str
     template: Mapping[str, Any]  # the resolved LaunchTemplateSpecification

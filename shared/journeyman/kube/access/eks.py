@@ -222,7 +222,8 @@ def _refusal(cluster: str, error: Mapping[str, Any], operation: str, context: Ma
         if operation == "AssumeRole":
             return ConfigurationError(
                 f"the role of EKS cluster {cluster} may not be assumed: {message}",
-                to_do="its trust policy must name the functions' roles (and the external id), and the functions' policies must allow sts:AssumeRole on it",
+                to_do="its trust policy must name the functions' roles (and the external id), its path be /journeyman/, and its account be one of the "
+                "parameter ClusterAccounts; or name it in ClusterRoleArns",
                 **{**context, "call": "sts:AssumeRole"},
             )
         return ConfigurationError(f"EKS cluster {cluster} may not be described: {message}", **context)

@@ -329,7 +329,7 @@ def _fill_once(problem: PackingProblem) -> list[Bin]:
 def _on_cheapest_stocks(problem: PackingProblem, mix: Floats) -> Floats:
     """Return the mix with the nodes of offers with a stock on the cheapest of equal ones, as far as their stocks go.
 
-    Reserved capacity costs almost 0, so the linear program does not tell its prices apart; the prices have the order in which
+    Reserved capacity costs almost 0, so the linear program finds no difference between its prices; the prices have the order in which
     reservations are used.
     """
     moved: Floats = mix.copy()
