@@ -284,6 +284,23 @@ def test_message_that_can_never_succeed_goes_to_the_dead_letter_queue(queues):
     assert [(message["Body"], message["Attributes"]["MessageGroupId"]) for message in dead] == [("{", "dev")] * 2
 
 
+def test_long_reasons_are_cut_and_reach_their_queue(queues):
+    """A reason may quote an error of any length, such as that of an admission webhook."""
+    queues.queue.send([a_message(reason=f"{number} " + "x" * 400_000) for number in range(4)])
+
+    reasons = [trigger.reason for trigger in queues.triggers(queues.urls[Step.PROVISION])]
+    assert [reason[:4] for reason in reasons] == ["0 xx", "1 xx", "2 xx", "3 xx"]
+    assert {len(reason) for reason in reasons} == {1000}
+
+
+def test_large_dead_letters_are_sent_one_by_one(queues):
+    """The messages of a batch may have the size limit of a single message together."""
+    letters = [DeadLetter(str(number) * 900_000, "dev") for number in range(3)]
+
+    assert queues.queue.send_to_dead_letters("arn:aws:sqs:us-east-1:123456789012:provision.fifo", letters)
+    assert [message["Body"][0] for message in queues.received(queues.dead_url)] == ["0", "1", "2"]
+
+
 class PartialFailures:
     """An SQS client that fails some entries of each call and sends the others."""
 

@@ -502,7 +502,7 @@ def test_cluster_of_a_named_account_needs_no_deployment_of_the_main_stack(step):
 
 
 def test_roles_of_other_accounts_and_paths_may_not_be_assumed():
-    """Whoever can write a register entry gains no other role."""
+    """Everyone who can write a register entry has no other role to gain."""
     known = {"ClusterName": "c", "NodeRoleArn": "n", "ClusterAccounts": OTHER}
 
     assert not may_assume(cluster_role(OTHER), ClusterName="c", NodeRoleArn="n")

@@ -116,7 +116,8 @@ class StepRunner:
                 self._run_cluster(runs, results)
         elif by_cluster:
             pool = ThreadPoolExecutor(max_workers=min(len(by_cluster), MAX_PARALLEL_CLUSTERS))
-            running = {c: pool.submit(self._run_cluster, runs, results) for c, runs in by_cluster.items()}
+            ordered = self._runtime.in_order_of_reachability(by_cluster)
+            running = {c: pool.submit(self._run_cluster, by_cluster[c], results) for c in ordered}
             seconds = self._context.get_remaining_time_in_millis() / 1000 - RESPONSE_SECONDS
             wait(running.values(), timeout=max(seconds, 0))
             pool.shutdown(wait=False, cancel_futures=True)
@@ -141,6 +142,9 @@ class StepRunner:
             except Exception as error:  # noqa: BLE001 - logged, and returned for its record after the other clusters ran
                 result = self._failure(error, trigger, is_counted=is_counted)
                 unavailable = error if isinstance(error, KubeUnavailableError) else None
+            ended_by = result.error if isinstance(result, Outcome) else result
+            is_reachable = not isinstance(ended_by, KubeUnavailableError)
+            self._runtime.record_reachability(trigger.cluster, is_reachable=is_reachable)
             results.setdefault((trigger.cluster, key), result)
 
     def _key(self, trigger: Trigger) -> str:

@@ -28,6 +28,10 @@ from journeyman.ports import Clock, DeadLetter, Interruption, Message
 
 LONGEST_DELAY_SECONDS: Final = 900  # SQS: DelaySeconds
 ENTRIES_PER_CALL: Final = 10  # SQS: SendMessageBatch
+BYTES_PER_CALL: Final = 256 * 1024
+"""SQS accepts messages and batches of 1 MiB; some regions did of 256 KiB for long. A larger message is sent alone."""
+LONGEST_REASON: Final = 1000
+"""The characters of a reason that are sent; it is for people, and may quote an error of any length."""
 ATTEMPTS: Final = 3
 HOLD_SECONDS: Final = 20
 """How long a message stays invisible after each renewal: three renewals, so that two may fail."""
@@ -224,7 +228,7 @@ class SQSQueue:
             "time": self._clock.now().isoformat(),
             "cluster": message.cluster,
             "step": message.step.value,
-            "reason": message.reason,
+            "reason": message.reason[:LONGEST_REASON],
         }
         if message.at is not None:
             body["at"] = message.at.isoformat()
@@ -269,8 +273,18 @@ def _interruption_body(interruption: Interruption) -> str:
 
 
 def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    for start in range(0, len(entries), ENTRIES_PER_CALL):
-        yield entries[start : start + ENTRIES_PER_CALL]
+    """Yield the entries in batches that SQS accepts, in order."""
+    batch: list[Entry] = []
+    size = 0
+    for entry in entries:
+        entry_bytes = len(str(entry.get("MessageBody", "")).encode())
+        if batch and (len(batch) == ENTRIES_PER_CALL or size + entry_bytes > BYTES_PER_CALL):
+            yield batch
+            batch, size = [], 0
+        batch.append(entry)
+        size += entry_bytes
+    if batch:
+        yield batch
 
 
 def _not_sent(refused: Sequence[Failure]) -> CloudProviderError:

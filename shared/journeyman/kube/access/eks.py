@@ -218,7 +218,7 @@ def _refusal(cluster: str, error: Mapping[str, Any], operation: str, context: Ma
     code, message = error["Code"], error.get("Message", "")
     if code == "ResourceNotFoundException":
         return UnknownClusterError(f"there is no EKS cluster {cluster} in this account and region", **context)
-    if code.startswith(("AccessDenied", "Unrecognized", "InvalidClientToken", "ExpiredToken")):
+    if code.startswith(("AccessDenied", "Unrecognized", "InvalidClientToken")):
         if operation == "AssumeRole":
             return ConfigurationError(
                 f"the role of EKS cluster {cluster} may not be assumed: {message}",
