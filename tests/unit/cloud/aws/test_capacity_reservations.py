@@ -209,6 +209,25 @@ def test_plan_uses_default_reservations_before_interruptible_ones(aws, provider,
     assert used == sorted([few.id, few.id, many.id])
 
 
+@pytest.mark.parametrize("interruptible", ["true", "false"])
+def test_pod_may_select_or_refuse_interruptible_reservations(aws, provider, resolved, interruptible):
+    """The label is a node selector like any other; without such a reservation the pod has no node."""
+    ids = {
+        str(each).lower(): aws.reserved_capacity.reserve(
+            "m5.large", ZONE, 1, interruptible=each, tags={"team": str(each).lower()}
+        ).id
+        for each in (True, False)
+    }
+    both = [{"tags": {"team": "true"}}, {"tags": {"team": "false"}}]
+    types = provider.get_instance_types(resolved(capacityReservationSelectorTerms=both))
+    others = [{"tags": {"team": "false" if interruptible == "true" else "true"}}]
+    without = provider.get_instance_types(resolved(capacityReservationSelectorTerms=others))
+    pod = a_pod("p", spec={"nodeSelector": {INTERRUPTIBLE: interruptible}})
+
+    assert schedule(pod, types=types).label_of("p", labels.RESERVATION_ID) == ids[interruptible]
+    assert schedule(pod, types=without).node_of("p") is None
+
+
 def test_disabled_feature_gate_is_reported(aws, settings, clock):
     """The NodeClass stays Ready, as Karpenter ignores the field then."""
     one = aws.reserved_capacity.reserve("m5.large", ZONE, 2)
