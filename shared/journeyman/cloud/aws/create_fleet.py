@@ -175,12 +175,16 @@ def _error(entry: Mapping[str, Any]) -> FleetError:
 
 
 def unavailable_offerings(
-    errors: Iterable[FleetError], capacity_type: str, zones: Iterable[str], exhausted_zones: Iterable[str]
+    errors: Iterable[FleetError],
+    capacity_type: str,
+    zones: Iterable[str],
+    exhausted_zones: Iterable[str],
+    reservation: str = "",
 ) -> tuple[OfferingKey, ...]:
     """Return the offerings to mark unavailable, sorted.
 
     A missing Spot service-linked role makes all spot offerings unavailable; a zone without a free IP address, all its
-    offerings; a spread placement group that is full in a zone, those of every type there. "*" stands for every instance type.
+    offerings; a spread placement group that is full in a zone, those of every type there. "*" stands for every instance type. An error of a reserved launch is about its reservation only.
     """
     unavailable: set[OfferingKey] = set()
     exhausted = set(exhausted_zones)
@@ -188,11 +192,13 @@ def unavailable_offerings(
         if error.code == NO_SPOT_ROLE:
             unavailable |= {OfferingKey("*", zone, labels.SPOT) for zone in zones}
         elif error.code == NO_ADDRESSES and error.zone in exhausted:
-            unavailable |= {OfferingKey("*", error.zone, kind) for kind in (labels.ON_DEMAND, labels.SPOT)}
+            unavailable |= {
+                OfferingKey("*", error.zone, kind) for kind in {labels.ON_DEMAND, labels.SPOT, capacity_type}
+            }
         elif error.is_capacity and _SPREAD_LIMIT in error.message:
             unavailable.add(OfferingKey("*", error.zone, capacity_type))
         elif error.is_capacity and error.instance_type:
-            unavailable.add(OfferingKey(error.instance_type, error.zone, capacity_type))
+            unavailable.add(OfferingKey(error.instance_type, error.zone, capacity_type, reservation))
     return tuple(sorted(unavailable))
 
 

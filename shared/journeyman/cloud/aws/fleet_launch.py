@@ -172,7 +172,7 @@ class FleetLauncher:
             return LaunchFailed(
                 claim=request.claim.metadata.name,
                 error=error,
-                unavailable=tuple(map(OfferingKey._make, error.offerings)),
+                unavailable=tuple(OfferingKey(*offering) for offering in error.offerings),
             )
         except NodeClassNotReadyError as error:
             return LaunchFailed(claim=request.claim.metadata.name, error=error)
@@ -267,9 +267,9 @@ class FleetLauncher:
             market=attempt.market,
         )
         if not parameters["LaunchTemplateConfigs"]:
-            unavailable = {
-                OfferingKey("*", o.zone, kind) for t in attempt.types for o in t.offerings for kind in _CAPACITY_TYPES
-            }
+            kinds = {*_CAPACITY_TYPES, attempt.capacity_type}
+            zones = {o.zone for t in attempt.types for o in t.offerings}
+            unavailable = {OfferingKey("*", zone, kind) for zone in zones for kind in kinds}
             text = "the NodeClass has no subnet in a zone with an available instance type"
             raise InsufficientCapacityError(text, offerings=tuple(sorted(unavailable)))
         try:
@@ -329,7 +329,7 @@ class FleetLauncher:
             self._subnets.mark_exhausted(subnet)
         zones = attempt.node_class.zone_ids
         exhausted = [zone for zone in zones if self._subnets.is_zone_exhausted(attempt.node_class, zone)]
-        return unavailable_offerings(errors, attempt.capacity_type, zones, exhausted)
+        return unavailable_offerings(errors, attempt.capacity_type, zones, exhausted, attempt.reservation)
 
 
 def _refusals(attempt: _LaunchAttempt, errors: tuple[FleetError, ...]) -> tuple[LaunchRefusal, ...]:

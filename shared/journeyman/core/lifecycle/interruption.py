@@ -62,6 +62,10 @@ class UnrecordedInstance(Protocol):
         """The name of its zone."""
 
     @property
+    def reservation_id(self) -> str:
+        """The id of the capacity reservation that it uses, or empty."""
+
+    @property
     def capacity_type(self) -> str:
         """`spot`, `on-demand` or `reserved`."""
 
@@ -173,14 +177,12 @@ class _InterruptionMessage(Struct, frozen=True, kw_only=True, dict=True):
     def _mark_offering_unavailable(self, claim: NodeClaim, id_: str) -> tuple[Chain, ...]:
         """Skip the offering of an interrupted instance, for the same time after each interruption.
 
-        Reservations of one type and zone share an offering, so that a default reservation there is skipped as well.
-
         Restates: karpenter-provider-aws pkg/controllers/interruption/utils.go `markUnavailableOfferings`.
         """
         offering = self._launched_offerings.get(id_) or _offering_of(claim)
         over = self.at + self.unavailable_for <= self.snapshot.now
         capacity_type, reason = _INTERRUPTED_CAPACITY.get(self.kind, ("", ""))
-        if over or not all(offering) or offering.capacity_type != capacity_type:
+        if over or not all(offering[:3]) or offering.capacity_type != capacity_type:
             return ()
         mark = MarkOfferingUnavailable(
             node_class=claim.spec.node_class_ref.name,
@@ -190,7 +192,7 @@ class _InterruptionMessage(Struct, frozen=True, kw_only=True, dict=True):
             longest=self.unavailable_for,
             reason=reason,
         )
-        return (chain_of(f"offering {'/'.join(offering)}", mark),)
+        return (chain_of(f"offering {offering}", mark),)
 
     @cached_property
     def _nodes_by_instance(self) -> Mapping[str, StateNode]:
@@ -206,14 +208,16 @@ class _InterruptionMessage(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def _launched_offerings(self) -> Mapping[str, OfferingKey]:
         return {
-            instance_id(i.provider_id): OfferingKey(i.instance_type, i.zone, i.capacity_type) for i in self.launched
+            instance_id(i.provider_id): OfferingKey(i.instance_type, i.zone, i.capacity_type, i.reservation_id)
+            for i in self.launched
         }
 
 
 def _offering_of(claim: NodeClaim) -> OfferingKey:
     """Return the offering in the NodeClaim's labels, empty where a label is missing."""
     values = claim.metadata.labels
-    return OfferingKey(*(values.get(key, "") for key in (labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE)))
+    keys = (labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE, labels.RESERVATION_ID)
+    return OfferingKey(*(values.get(key, "") for key in keys))
 
 
 class InterruptionKind(str, Enum):

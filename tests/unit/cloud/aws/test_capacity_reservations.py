@@ -9,12 +9,14 @@ from msgspec.structs import replace
 from journeyman.cloud.aws.aws_settings import Clients
 from journeyman.cloud.aws.provider import AwsCloudProvider
 from journeyman.core.api import labels
+from journeyman.core.api.objects import OfferingKey
+from journeyman.core.catalogue import Unavailable, without_unavailable
 from journeyman.errors import CreateError, InsufficientCapacityError, NodeClassNotReadyError
 from journeyman.ports import Launched, LaunchFailed
 from journeyman_simulator.in_process_account.account import REGION
 from tests.helpers.builders import a_pod
 from tests.helpers.karpenter_suite import schedule
-from tests.unit.cloud.aws.conftest import DISCOVERED, launching_claim
+from tests.unit.cloud.aws.conftest import DISCOVERED, START, launching_claim
 
 ZONE, OTHER_ZONE = "us-east-1a", "us-east-1b"
 GROUP_ID, PARTITION = "karpenter.k8s.aws/placement-group-id", "karpenter.k8s.aws/placement-group-partition"
@@ -102,7 +104,23 @@ def test_launch_uses_the_reservation_until_it_is_used_up(aws, provider, resolved
     refused = launch(late, node_class, types=stale)
     assert isinstance(refused, LaunchFailed)
     assert isinstance(refused.error, InsufficientCapacityError)
-    assert refused.unavailable == (("m5.large", ZONE, "reserved"),)
+    assert refused.unavailable == (OfferingKey("m5.large", ZONE, "reserved", one.id),)
+
+
+def test_used_up_reservation_leaves_others_of_its_type_and_zone_in_use(aws, provider, resolved):
+    """Otherwise their users would pay for on-demand capacity, up to an hour at a time."""
+    full, free = (aws.reserved_capacity.reserve("m5.large", ZONE, 1, tags={"team": "ml"}) for _ in range(2))
+    types = provider.get_instance_types(resolved(capacityReservationSelectorTerms=[{"tags": {"team": "ml"}}]))
+
+    def left(*keys):
+        entries = [Unavailable(**OfferingKey("m5.large", ZONE, *key)._asdict(), until=later) for key in keys]
+        marked = without_unavailable(types, entries, START)
+        return [o.reservation_id for t in marked for o in t.offerings if o.reservation_id and o.available]
+
+    later = START + timedelta(minutes=3)
+    assert left(("reserved", full.id)) == [free.id]
+    assert left(("reserved",)) == []
+    assert left(("on-demand",)) == [full.id, free.id]
 
 
 def test_instance_is_on_demand_once_its_reservation_has_ended(aws, provider, resolved, launch, clock):
@@ -382,7 +400,7 @@ def test_spread_placement_group_takes_seven_instances_in_a_zone(aws, resolved, l
 
     assert isinstance(refused, LaunchFailed)
     assert isinstance(refused.error, InsufficientCapacityError)
-    assert refused.unavailable == (("*", ZONE, "on-demand"),)
+    assert refused.unavailable == (OfferingKey("*", ZONE, "on-demand"),)
 
 
 def test_types_that_the_strategy_excludes_are_not_offered(aws, provider, resolved):
