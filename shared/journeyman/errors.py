@@ -89,7 +89,7 @@ class InsufficientCapacityError(CloudProviderError):
     another error where no offering is marked at all, or the next plan would choose the same offerings again.
     """
 
-    def __init__(self, message: str, *, offerings: tuple[tuple[str, str, str], ...] = (), **context: Any) -> None:
+    def __init__(self, message: str, *, offerings: tuple[tuple[str, ...], ...] = (), **context: Any) -> None:
         super().__init__(message, **context)
         self.offerings = offerings
 

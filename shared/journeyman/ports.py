@@ -6,6 +6,7 @@ Steps depend on these Protocols only. Adapters implement them, and translate the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
@@ -153,6 +154,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     launched_at: datetime
     image_id: str = ""
     reservation_id: str = ""  # of the capacity reservation that it uses
+    partition: str = ""  # the partition of its placement group, if that has any
     tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -415,6 +417,14 @@ class Queue(Protocol):
         """Send messages; those not due yet go to the requeue queue. Raises CloudProviderError if the queue refuses one."""
         ...
 
+    def hold(self, queue: str, receipts: Sequence[str]) -> AbstractContextManager[None]:
+        """Keep messages that were received from a queue (an ARN on AWS) to this process inside the block.
+
+        If the process dies inside it, they are delivered again within seconds, and not after the queue's visibility timeout.
+        Raises nothing: a message that cannot be held may be delivered a second time.
+        """
+        ...
+
     def retry_after(self, queue: str, seconds_by_receipt: Mapping[str, int]) -> None:
         """Deliver messages that were received from a queue (an ARN on AWS) again after so many seconds.
 
@@ -446,7 +456,7 @@ class Lease(Protocol):
         ...
 
     def check(self) -> None:
-        """Renew the Lease once half of its duration has passed; to be called before each outside effect.
+        """Renew the Lease once a quarter of its duration has passed; to be called before each outside effect.
 
         Raises LeaseLostError if another run holds it.
         """

@@ -18,6 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from journeyman.ports import Clock
+from journeyman_simulator.cloud_rules.service_errors import ServiceError
 from journeyman_simulator.cloud_rules.trace_header import (
     MAX_RUNS,
     MESSAGE_ATTRIBUTE,
@@ -158,6 +159,9 @@ class EventSourceMapping:
             request. Without it every `act` polls.
         batch_size: The maximum number of messages per event; FIFO queues allow 10.
         report_batch_item_failures: Whether to keep the messages that the handler's `batchItemFailures` names.
+
+    Raises:
+        ServiceError: The queue's visibility timeout is shorter than the function's timeout.
     """
 
     def __init__(
@@ -176,7 +180,15 @@ class EventSourceMapping:
         self._due = due
         self._batch_size = batch_size
         self._report = report_batch_item_failures
-        self._arn = sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        names = ["QueueArn", "VisibilityTimeout"]
+        attributes = sqs.get_queue_attributes(QueueUrl=queue_url, AttributeNames=names)["Attributes"]
+        self._arn = attributes["QueueArn"]
+        visible_after, timeout = int(attributes["VisibilityTimeout"]), function.timeout_seconds
+        if visible_after < timeout:
+            message = (
+                f"Queue visibility timeout: {visible_after} seconds is less than Function timeout: {timeout:g} seconds"
+            )
+            raise ServiceError("InvalidParameterValueException", message)
 
     def act(self) -> bool:
         """Receive a batch, invoke the function and delete the processed messages; return whether there was a message."""

@@ -247,7 +247,9 @@ def captured_logs(on_log: Callable[[LogLine], None] | None) -> Iterator[None]:
 
 
 class _LocalAdapters(AwsAdapters):
-    """Emits no metrics, and launches one instance after another, so that runs are reproducible."""
+    """Emits no metrics, launches one instance after another, and holds messages without a thread, so that runs are reproducible."""
+
+    renew_seconds = 0
 
     def aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
         """Return the settings with one launch at a time, so that a run is reproducible."""

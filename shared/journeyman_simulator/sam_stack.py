@@ -255,6 +255,9 @@ class SamStack:
         if key == "Fn::Join":
             separator, items = argument
             return separator.join(map(str, self._value(items)))
+        if key == "Fn::Split":
+            separator, text = argument
+            return str(self._value(text)).split(separator)
         if key == "Fn::If":
             condition, if_so, otherwise = argument
             return self._value(if_so if self._value(self._conditions[condition]) else otherwise)

@@ -20,12 +20,13 @@ from journeyman.cloud.aws.fleet_launch import FleetLauncher
 from journeyman.cloud.aws.instance_provider import InstanceProvider
 from journeyman.cloud.aws.instance_types import InstanceTypeProvider
 from journeyman.cloud.aws.launch_templates import LaunchTemplateProvider
+from journeyman.cloud.aws.network_discovery import PlacementGroupProvider
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.aws.pricing import PriceProvider, shipped_on_demand
 from journeyman.cloud.aws.provider import AwsCloudProvider
 from journeyman.cloud.aws.subnets import SubnetProvider
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement
+from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement, OfferingKey
 from journeyman.core.state import NodeClassState
 from journeyman.errors import (
     CloudProviderError,
@@ -125,7 +126,9 @@ def read_types(aws, account, clock):
     clients = Clients(lambda service, region: aws.client(service), REGION)
     settings = AwsSettings(cluster_name="reader", region=REGION)
     prices, reservations = PriceProvider(clients, settings, clock), CapacityReservationProvider(clients, clock)
-    catalogue = InstanceTypeProvider(clients, settings, prices, clock, reservations)
+    catalogue = InstanceTypeProvider(
+        clients, settings, prices, clock, reservations=reservations, groups=PlacementGroupProvider(clients, clock)
+    )
     return lambda body: catalogue.for_node_class(NodeClassView(body))
 
 
@@ -445,6 +448,7 @@ def test_instance_that_ec2_listed_late_is_adopted(launch, aws, settings, clock, 
         subnets=SubnetProvider(clients, clock),
         templates=LaunchTemplateProvider(clients, clock),
         reservations=CapacityReservationProvider(clients, clock),
+        groups=PlacementGroupProvider(clients, clock),
     )
     [second] = launcher.launch([request_for("hidden", "c5.large")])
 
@@ -472,6 +476,7 @@ def blind(aws, settings, clock):
         subnets=SubnetProvider(clients, clock),
         templates=LaunchTemplateProvider(clients, clock),
         reservations=CapacityReservationProvider(clients, clock),
+        groups=PlacementGroupProvider(clients, clock),
     )
 
 
@@ -536,7 +541,11 @@ def test_insufficient_capacity_names_the_offerings(launch, aws, clock, request_f
 
     assert isinstance(outcome, LaunchFailed)
     assert isinstance(outcome.error, InsufficientCapacityError)
-    assert outcome.unavailable == outcome.error.offerings == tuple(("c6i.large", zone, "spot") for zone in zones)
+    assert (
+        outcome.unavailable
+        == outcome.error.offerings
+        == tuple(OfferingKey("c6i.large", zone, "spot") for zone in zones)
+    )
     assert {(r.zone, r.capacity_type, r.reason) for r in outcome.refusals} == {
         (z, "spot", "LaunchFailed") for z in zones
     }
@@ -571,7 +580,7 @@ def test_zones_without_a_subnet_are_skipped(launch, ready, request_for):
     outcome = launch(replace(request, node_class=replace(request.node_class, raw=body)))
 
     assert isinstance(outcome.error, InsufficientCapacityError)
-    assert outcome.unavailable == (("*", "us-east-1a", "on-demand"), ("*", "us-east-1a", "spot"))
+    assert outcome.unavailable == tuple(OfferingKey("*", "us-east-1a", kind) for kind in ("on-demand", "spot"))
 
 
 def test_offerings_refused_before_a_success_are_reported(launch, aws, clock, request_for):
@@ -581,7 +590,7 @@ def test_offerings_refused_before_a_success_are_reported(launch, aws, clock, req
 
     assert isinstance(outcome, Launched)
     assert outcome.instance.instance_type == "m5.large"
-    assert outcome.unavailable == (("c6a.large", "us-east-1a", "on-demand"),)
+    assert outcome.unavailable == (OfferingKey("c6a.large", "us-east-1a", "on-demand"),)
 
 
 def test_spot_is_launched_where_it_is_allowed(launch, request_for, provider):

@@ -147,6 +147,18 @@ def test_sqs_refuses_empty_and_large_batches(aws):
     )
 
 
+def test_sqs_refuses_messages_and_batches_of_over_a_mebibyte(aws):
+    """The entries of a batch have the limit together; a message of exactly that size is accepted."""
+    sqs = aws.client("sqs")
+    url = sqs.create_queue(QueueName="q")["QueueUrl"]
+    mebibyte = 1 << 20
+    halves = [{"Id": str(number), "MessageBody": "m" * (mebibyte // 2 + number)} for number in range(2)]
+
+    assert code(sqs.send_message, QueueUrl=url, MessageBody="m" * (mebibyte + 1)) == "InvalidParameterValue"
+    assert code(sqs.send_message_batch, QueueUrl=url, Entries=halves) == "AWS.SimpleQueueService.BatchRequestTooLong"
+    assert sqs.send_message(QueueUrl=url, MessageBody="m" * mebibyte)["MessageId"]
+
+
 def test_visibility_of_a_message_that_is_not_in_flight_cannot_change(aws, clock):
     """In flight it can: the message is received again after the new timeout."""
     sqs = aws.client("sqs")

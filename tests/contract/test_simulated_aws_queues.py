@@ -7,6 +7,7 @@ import pytest
 from aws_lambda_powertools.utilities.data_classes import SQSEvent
 from botocore.exceptions import ClientError
 
+from journeyman_simulator.cloud_rules.service_errors import ServiceError
 from journeyman_simulator.lambda_functions import EventSourceMapping, InvocationOutcome, LambdaFunction
 from tests.contract.conftest import on_both_accounts
 
@@ -288,6 +289,14 @@ def test_handler_gets_a_batch_in_lambdas_shape(aws, sqs, clock, fifo):
     assert aws.queues.due("step.fifo") is None
 
 
+def test_queue_must_hide_messages_for_as_long_as_the_function_may_run(aws, clock, standard):
+    """Lambda refuses the mapping, so that a shorter visibility is a matter of each message."""
+    function = LambdaFunction(name="provision", handler=lambda _event, _context: None, clock=clock, timeout_seconds=31)
+
+    with pytest.raises(ServiceError, match="30 seconds is less than Function timeout: 31 seconds"):
+        EventSourceMapping(aws.client("sqs"), standard, function)
+
+
 def test_failed_items_stay_and_the_others_are_deleted(aws, sqs, clock, fifo):
     """SQS delivers them again after the visibility timeout."""
     for body in ("good", "bad"):
@@ -349,7 +358,7 @@ def test_crashed_sandbox_keeps_the_batch(aws, sqs, clock, fifo):
         raise SandboxDiedError
 
     send(sqs, fifo, "1")
-    function = LambdaFunction(name="f", handler=handler, clock=clock, fatal=(SandboxDiedError,))
+    function = LambdaFunction(name="f", handler=handler, clock=clock, fatal=(SandboxDiedError,), timeout_seconds=30)
 
     invocation = EventSourceMapping(sqs, fifo, function).poll()
     clock.advance(30)
@@ -399,7 +408,7 @@ def chain(aws, sqs, clock, fifo, standard, *, allows_loops=False):
         sqs.send_message(QueueUrl=fifo, MessageBody=sent, MessageGroupId="a", MessageDeduplicationId=sent)
 
     functions = [
-        LambdaFunction(name=name, handler=handler, clock=clock, allows_loops=allows_loops)
+        LambdaFunction(name=name, handler=handler, clock=clock, allows_loops=allows_loops, timeout_seconds=30)
         for name, handler in (("terminate", send_back), ("sweep", forward))
     ]
     sources = [
@@ -436,7 +445,7 @@ def test_function_that_allows_loops_is_never_stopped(aws, sqs, clock, fifo, stan
 def test_message_from_outside_of_a_function_starts_a_lineage(aws, sqs, clock, fifo):
     """The forwarder's messages have none, and neither has an invocation by a schedule."""
     seen = []
-    function = LambdaFunction(name="f", handler=lambda event, _: seen.append(event), clock=clock)
+    function = LambdaFunction(name="f", handler=lambda event, _: seen.append(event), clock=clock, timeout_seconds=30)
     send(sqs, fifo, "1")
 
     EventSourceMapping(sqs, fifo, function).poll()

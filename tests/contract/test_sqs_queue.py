@@ -1,6 +1,7 @@
 """`ports.Queue` on SQS over HTTP: queues, delays, deduplication, and partial failures."""
 
 import json
+import threading
 from datetime import timedelta
 
 import pytest
@@ -196,6 +197,81 @@ def test_retried_message_unblocks_its_group(queues, clock):
     assert again["Attributes"]["ApproximateReceiveCount"] == "2"
 
 
+PROVISION_ARN = "arn:aws:sqs:us-east-1:123456789012:provision.fifo"
+
+
+def in_flight(queues):
+    """Receive the message of a run, and return it with the function that receives once more."""
+    url = queues.urls[Step.PROVISION]
+    queues.queue.send([a_message()])
+
+    def receive():
+        return queues.sqs.receive_message(QueueUrl=url, VisibilityTimeout=125).get("Messages", [])
+
+    (message,) = receive()
+    return message["ReceiptHandle"], receive
+
+
+def test_message_of_a_crashed_process_is_delivered_again_after_20_seconds(queues, clock):
+    """The queue's visibility timeout, with which Lambda received it, would be over after 125 s."""
+    receipt, receive = in_flight(queues)
+    queues.queue.hold(PROVISION_ARN, [receipt]).__enter__()  # and the process dies
+
+    clock.advance(19)
+    assert receive() == []
+    clock.advance(1)
+    assert len(receive()) == 1
+
+
+def test_message_is_held_while_the_process_lives_and_no_longer(queues, clock):
+    """A thread renews it; SQS delivers it after the end of the run, unless Lambda deletes it."""
+    receipt, receive = in_flight(queues)
+    renewed = threading.Event()
+
+    class Renewals:
+        def __init__(self):
+            self.count = 0
+
+        def change_message_visibility_batch(self, **request):
+            reply = queues.sqs.change_message_visibility_batch(**request)
+            self.count += 1
+            if self.count > 2:  # one that started after the clock moved
+                renewed.set()
+            return reply
+
+    renewals = Renewals()
+    queue = SQSQueue(renewals, clock, queues={}, requeue_url=queues.requeue_url, renew_seconds=0.01)
+    with queue.hold(PROVISION_ARN, [receipt]):
+        clock.advance(15)
+        renewals.count = 0
+        renewed.clear()
+        assert renewed.wait(5)
+        clock.advance(15)
+        assert receive() == []
+    after = renewals.count
+    clock.advance(20)
+
+    assert len(receive()) == 1
+    assert renewals.count == after
+
+
+def test_hold_without_an_answer_of_sqs_stops_no_run(queues, aws, clock):
+    """The message may be delivered a second time, when the Lease makes the second run wait."""
+    lines = []
+    receipt, _ = in_flight(queues)
+    queue = SQSQueue(
+        queues.sqs, clock, queues={}, requeue_url=queues.requeue_url, log=lambda *line, **_: lines.append(line)
+    )
+    aws.fail_next("ChangeMessageVisibilityBatch", "ServiceUnavailable")
+
+    with queue.hold(PROVISION_ARN, [receipt]):
+        pass
+
+    ((level, text),) = lines
+    assert level == "warning"
+    assert "may be delivered a second time" in text
+
+
 def test_message_that_can_never_succeed_goes_to_the_dead_letter_queue(queues):
     """It keeps its body and its message group; a queue without a dead-letter queue keeps its messages."""
     arn = "arn:aws:sqs:us-east-1:123456789012:"
@@ -206,6 +282,23 @@ def test_message_that_can_never_succeed_goes_to_the_dead_letter_queue(queues):
 
     dead = queues.received(queues.dead_url)
     assert [(message["Body"], message["Attributes"]["MessageGroupId"]) for message in dead] == [("{", "dev")] * 2
+
+
+def test_long_reasons_are_cut_and_reach_their_queue(queues):
+    """A reason may quote an error of any length, such as that of an admission webhook."""
+    queues.queue.send([a_message(reason=f"{number} " + "x" * 400_000) for number in range(4)])
+
+    reasons = [trigger.reason for trigger in queues.triggers(queues.urls[Step.PROVISION])]
+    assert [reason[:4] for reason in reasons] == ["0 xx", "1 xx", "2 xx", "3 xx"]
+    assert {len(reason) for reason in reasons} == {1000}
+
+
+def test_large_dead_letters_are_sent_one_by_one(queues):
+    """The messages of a batch may have the size limit of a single message together."""
+    letters = [DeadLetter(str(number) * 900_000, "dev") for number in range(3)]
+
+    assert queues.queue.send_to_dead_letters("arn:aws:sqs:us-east-1:123456789012:provision.fifo", letters)
+    assert [message["Body"][0] for message in queues.received(queues.dead_url)] == ["0", "1", "2"]
 
 
 class PartialFailures:

@@ -399,7 +399,7 @@ def _dearer_finding(our_plan: Results, karpenter_plan: Results) -> Finding:
 
 
 def _summarize_nodes(results: Results) -> str:
-    kinds = Counter(f"{claim.node_pool}:{'/'.join(claim.offering)}" for claim in results.new_claims)
+    kinds = Counter(f"{claim.node_pool}:{claim.offering}" for claim in results.new_claims)
     on_existing = sum(map(len, results.existing.values()))
     return ", ".join([*(f"{n}x {kind}" for kind, n in sorted(kinds.items())), f"{on_existing} pods on existing nodes"])
 

@@ -15,7 +15,7 @@ from tests.controlplane.world import RealWorld
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("killed-processes")]
 
-LONG = timedelta(hours=2)  # SQS redelivers the message of a killed function only after minutes
+LONG = timedelta(hours=2)  # of virtual time; the message of a killed function returns within 41 s
 
 
 @pytest.fixture(params=[8, pytest.param(20, marks=pytest.mark.nightly)])

@@ -10,6 +10,7 @@ import pytest
 from journeyman.core.api.objects import NODE, NODECLAIM, Resource
 from journeyman.errors import KubeUnavailableError
 from journeyman.runtime.composition import installed
+from journeyman_simulator.lambda_functions import InvocationOutcome
 from journeyman_simulator.local_deployment import ACTOR, LocalDeployment, local_runtime
 from tests.helpers.deployed_application import DeployedApplication, SandboxCrashes
 
@@ -154,3 +155,60 @@ def test_ten_minutes_of_throttled_polls_leave_no_dead_letter(unreliable):
 
     assert name not in {claim.metadata.name for claim in application.claims()}
     assert dead_letters(application) == []
+
+
+@pytest.fixture
+def crashing():
+    """Deploy the application with one Spot node; its functions crash as `crashes` plans it."""
+    logs: list = []
+    with LocalDeployment(start=START, on_log=logs.append) as deployment:
+        application = DeployedApplication(deployment, logs, SandboxCrashes())
+        with application.cold():
+            application.node_class()
+            application.pool("default", ("karpenter.sh/capacity-type", "spot"))
+            application.deploy("web", 1)
+            application.until_running("web", 1)
+            yield application
+
+
+def standstill(application, function):
+    """Return the seconds from the first crash of a function to the start of its next run that succeeds."""
+    runs = application.invocations(function)
+    known = len(runs)
+
+    def outcomes():
+        return [(run.outcome, run.started_at) for run in runs[known:]]
+
+    def recovered():
+        crashed = [at for outcome, at in outcomes() if outcome is InvocationOutcome.CRASHED]
+        later = [
+            at for outcome, at in outcomes() if outcome is InvocationOutcome.SUCCEEDED and crashed and at > crashed[0]
+        ]
+        return (crashed[0], later[0]) if later else None
+
+    application.until(recovered, f"{function} to run again", minutes=10)
+    crashed_at, again_at = recovered()
+    return (again_at - crashed_at).total_seconds()
+
+
+@pytest.mark.parametrize(
+    ("function", "effect", "cause", "seconds"),
+    [
+        ("Provision", ("after", "create NodeClaim"), lambda a: a.deploy("more", 3), 41),
+        (
+            "Terminate",
+            ("after", "TerminateInstances"),
+            lambda a: a.server.delete(NODECLAIM, a.claims()[0].metadata.name),
+            41,
+        ),
+        ("Interrupt", ("before", "delete NodeClaim"), interrupt, 21),
+    ],
+)
+def test_crashed_function_holds_its_messages_for_seconds(crashing, function, effect, cause, seconds):
+    """Its queue's visibility timeout would be 65 or 125 s. Steps with a Lease wait for the end of the crashed run's."""
+    crashing.crashes.reset(effect)
+    cause(crashing)
+
+    assert standstill(crashing, function) <= seconds
+    assert crashing.crashes.deaths == []
+    assert dead_letters(crashing) == []

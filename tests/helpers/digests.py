@@ -17,12 +17,19 @@ def digest(plan: object) -> str:
     return hashlib.blake2s(text, digest_size=6).hexdigest()
 
 
+def _as_recorded(key: str, value: Any) -> Any:
+    """Return an offering without the reservation, which none had when most digests were recorded."""
+    return value[:3] if key == "offering" and not any(value[3:]) else value
+
+
 def _rounded(plan: Any) -> Any:
     if isinstance(plan, float):
         return round(plan, DECIMALS) + 0.0
     if isinstance(plan, dict):
         # most digests were recorded before plans had these fields, of clusters for which they are empty
-        return {key: _rounded(value) for key, value in plan.items() if key not in _LATER_FIELDS or value}
+        return {
+            key: _rounded(_as_recorded(key, value)) for key, value in plan.items() if key not in _LATER_FIELDS or value
+        }
     if isinstance(plan, list | tuple):
         return [_rounded(value) for value in plan]
     return plan

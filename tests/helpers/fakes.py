@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -275,6 +276,8 @@ class FakeQueue:
     sent: list[Message] = field(default_factory=list)
     dead_letters: list[DeadLetter] = field(default_factory=list)
     retried: dict[str, int] = field(default_factory=dict)
+    held: list[str] = field(default_factory=list)
+    released: list[str] = field(default_factory=list)
     interruptions: list[Interruption] = field(default_factory=list)
     fails: Exception | None = None
 
@@ -282,6 +285,14 @@ class FakeQueue:
         if self.fails is not None:
             raise self.fails
         self.sent.extend(messages)
+
+    @contextmanager
+    def hold(self, queue: str, receipts: Sequence[str]) -> Iterator[None]:
+        self.held.extend(receipts)
+        try:
+            yield
+        finally:
+            self.released.extend(receipts)
 
     def retry_after(self, queue: str, seconds_by_receipt: Mapping[str, int]) -> None:
         if self.fails is not None:

@@ -98,9 +98,10 @@ def test_functions_derive_the_names_of_their_roles(step):
         "JOURNEYMAN_REQUEUE_QUEUE_URL": "https://sqs/requeue",
         **{f"JOURNEYMAN_{queue.name}_QUEUE_URL": "https://sqs/queue" for queue in FIFO_QUEUE_STEPS},
     }
-    name = RESOURCES[f"{step}Role"]["Properties"]["RoleName"]["Fn::Sub"].replace("${RolePrefix}", "emea")
+    role = RESOURCES[f"{step}Role"]["Properties"]
+    name = role["Path"] + role["RoleName"]["Fn::Sub"].replace("${RolePrefix}", "emea")
 
-    assert read_environment(variables).clusters["emea"].access.role_arn == f"arn:aws:iam::111122223333:role/{name}"
+    assert read_environment(variables).clusters["emea"].access.role_arn == f"arn:aws:iam::111122223333:role{name}"
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -16,6 +16,7 @@ from journeyman.events import parse_trigger
 from journeyman.kube.clusters import EksAccess, KubeconfigAccess
 from journeyman.observe.embedded_metrics import NAMESPACE
 from journeyman.runtime.environment import FIFO_QUEUE_STEPS, read_environment
+from journeyman_simulator.cloud_rules.iam_policies import allowing_statement, needed_rights, read_statements
 from journeyman_simulator.cloud_rules.trace_header import MAX_RUNS
 from journeyman_simulator.sam_stack import SamStack, read_template
 
@@ -455,14 +456,70 @@ def test_vpc_is_optional_and_its_interfaces_are_denied_to_our_code():
     assert "lambda:SourceFunctionArn" in denial["Condition"]["ArnLike"]
 
 
-def test_only_named_cluster_roles_may_be_assumed():
-    """Without ClusterRoleArns there is no such permission."""
-    listed_statements = RESOURCES["FunctionPolicy"]["Properties"]["PolicyDocument"]["Statement"]
-    ((condition, statement, otherwise),) = (s["Fn::If"] for s in listed_statements if "Fn::If" in s)
+OWN, OTHER, FOREIGN = "123456789012", "111122223333", "999999999999"
+CLUSTER_TEMPLATE = read_template(ROOT / "infra" / "aws" / "cluster.yaml")
 
-    assert "ClusterRoleArns" in str(TEMPLATE["Conditions"][condition])
-    assert (statement["Action"], statement["Resource"]) == ("sts:AssumeRole", {"Ref": "ClusterRoleArns"})
-    assert otherwise == {"Ref": "AWS::NoValue"}
+
+class _Account:
+    """An account whose queues have a URL."""
+
+    region, account = "us-east-1", OWN
+
+    def client(self, _service):
+        return self
+
+    def create_queue(self, **request):
+        return {"QueueUrl": f"https://sqs.us-east-1.amazonaws.com/{OWN}/{request['QueueName']}"}
+
+    def get_queue_attributes(self, **request):
+        name = request["QueueUrl"].rpartition("/")[2]
+        return {"Attributes": {"QueueArn": f"arn:aws:sqs:us-east-1:{OWN}:{name}"}}
+
+
+def may_assume(arn, **parameters):
+    """Whether IAM lets a function of a stack with these parameters assume the role, as far as the function's policies go."""
+    policies = read_statements(
+        "FunctionPolicy", SamStack(_Account(), TEMPLATE, parameters).policy_document("FunctionPolicy")
+    )
+    (right,) = needed_rights("sts", "AssumeRole", {"RoleArn": arn}, _Account())
+    return allowing_statement(policies, right) is not None
+
+
+def cluster_role(account, step="Provision", prefix="emea"):
+    """Return the ARN of a role that infra/aws/cluster.yaml creates."""
+    role = CLUSTER_TEMPLATE["Resources"][f"{step}Role"]["Properties"]
+    return f"arn:aws:iam::{account}:role{role['Path']}{role['RoleName']['Fn::Sub'].replace('${RolePrefix}', prefix)}"
+
+
+@pytest.mark.parametrize("step", ["Provision", "Terminate", "Consolidate", "Interrupt", "Sweep", "Api"])
+def test_cluster_of_a_named_account_needs_no_deployment_of_the_main_stack(step):
+    """Its register entry names a role of infra/aws/cluster.yaml; the account is named once, for all of its clusters."""
+    accounts = f"{OTHER},444455556666"
+
+    assert may_assume(cluster_role(OWN, step), ClusterName="c", NodeRoleArn="n")
+    for prefix in ("emea", "apac-2"):
+        assert may_assume(cluster_role(OTHER, step, prefix), ClusterName="c", NodeRoleArn="n", ClusterAccounts=accounts)
+
+
+def test_roles_of_other_accounts_and_paths_may_not_be_assumed():
+    """Everyone who can write a register entry has no other role to gain."""
+    known = {"ClusterName": "c", "NodeRoleArn": "n", "ClusterAccounts": OTHER}
+
+    assert not may_assume(cluster_role(OTHER), ClusterName="c", NodeRoleArn="n")
+    assert not may_assume(cluster_role(FOREIGN), **known)
+    assert not may_assume(f"arn:aws:iam::{OTHER}:role/Administrator", **known)
+    assert not may_assume(f"arn:aws:iam::{OWN}:role/other/journeyman/emea-provision", **known)
+    assert not may_assume(f"arn:aws:iam::{OWN}:role/journeyman-emea-provision", **known)
+
+
+def test_role_of_ones_own_may_be_named():
+    """The parameter ClusterRoleArns serves roles that were created otherwise."""
+    arn = f"arn:aws:iam::{FOREIGN}:role/mine-*"
+
+    assert may_assume(
+        f"arn:aws:iam::{FOREIGN}:role/mine-provision", ClusterName="c", NodeRoleArn="n", ClusterRoleArns=arn
+    )
+    assert not may_assume(f"arn:aws:iam::{FOREIGN}:role/yours", ClusterName="c", NodeRoleArn="n", ClusterRoleArns=arn)
 
 
 @pytest.mark.parametrize("kind", ["eks", "eks-config-map", "kubeconfig"])

@@ -110,7 +110,7 @@ def _claim(claim: PlannedClaim) -> dict[str, Any]:
         "nodePool": claim.node_pool,
         "pods": list(claim.pods),
         "instanceTypes": list(claim.instance_types),
-        "cheapestOffering": "/".join(claim.offering),
+        "cheapestOffering": str(claim.offering),
         "price": claim.price,
         "requirements": [_requirement(r) for r in claim.requirements],
     }

@@ -81,6 +81,7 @@ class Unavailable(Struct, frozen=True, kw_only=True):
     capacity_type: str
     until: datetime
     reason: str = ""
+    reservation_id: str = ""  # empty: every reservation of the type and zone
 
 
 def without_unavailable(
@@ -90,13 +91,15 @@ def without_unavailable(
 
     `instance_type` "*" means every type of that zone and capacity type (a missing spot service-linked role, say).
     """
-    skipped = {(u.instance_type, u.zone, u.capacity_type): u for u in unavailable if u.until > now}
+    skipped = {(u.instance_type, u.zone, u.capacity_type, u.reservation_id): u for u in unavailable if u.until > now}
     if not skipped:
         return tuple(types)
 
     def mark(name: str, offering: Offering) -> Offering:
         zone, capacity_type = offering.zone, offering.capacity_type
-        entry = skipped.get((name, zone, capacity_type)) or skipped.get(("*", zone, capacity_type))
+        keys = ((name, offering.reservation_id), (name, ""), ("*", ""))
+        entries = (skipped.get((type_, zone, capacity_type, reservation)) for type_, reservation in keys)
+        entry = next(filter(None, entries), None)
         if entry is None or not offering.available:
             return offering
         return replace(offering, available=False, unavailable_reason=entry.reason, unavailable_until=entry.until)

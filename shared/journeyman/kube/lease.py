@@ -15,7 +15,9 @@ from journeyman.errors import AlreadyExistsError, ConflictError, JourneymanError
 from journeyman.ports import Clock, KubeStore
 
 NAMESPACE: Final = "kube-system"
-DURATION_SECONDS: Final = 60
+DURATION_SECONDS: Final = 40
+"""How long a crashed run's Lease lasts at most. A live run renews it after a quarter of that, and a call to AWS, which takes 30 s at the
+longest (`runtime.call_deadline`), ends before it."""
 
 
 class KubeLease:
@@ -27,7 +29,7 @@ class KubeLease:
         name: The Lease's name, one per step.
         holder: The id of this run, the same if its message is delivered again.
         namespace: The Lease's namespace.
-        duration_seconds: The Lease expires so long after its renewal; longer than any pause between checks.
+        duration_seconds: The Lease expires so long after its renewal; renewed after a quarter of it.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class KubeLease:
         self._write(change, now, current.metadata.resource_version)
 
     def check(self) -> None:
-        """Verify that this run still holds the Lease; renew it once half of its duration is over.
+        """Verify that this run still holds the Lease; renew it once a quarter of its duration is over.
 
         Raises:
             LeaseLostError: It was never acquired, or another run has acquired it since.
@@ -76,7 +78,7 @@ class KubeLease:
         now = self._clock.now()
         if self._renewed_at is None:
             raise LeaseLostError(f"Lease {self._name} is not held by this run", holder=self._holder)
-        if now - self._renewed_at >= timedelta(seconds=self._duration) / 2:
+        if now - self._renewed_at >= timedelta(seconds=self._duration) / 4:
             self._write({}, now, self._version)
 
     def release(self) -> None:

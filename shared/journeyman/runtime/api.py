@@ -141,12 +141,11 @@ def _results(results: Results) -> Body:
 
 
 def _claim(claim: PlannedClaim) -> Body:
-    instance_type, zone, capacity_type = claim.offering
     return {
         "nodePool": claim.node_pool,
-        "instanceType": instance_type,
-        "zone": zone,
-        "capacityType": capacity_type,
+        "instanceType": claim.offering.instance_type,
+        "zone": claim.offering.zone,
+        "capacityType": claim.offering.capacity_type,
         "pricePerHour": claim.price,
         "instanceTypes": list(claim.instance_types),
         "pods": list(claim.pods),

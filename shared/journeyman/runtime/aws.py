@@ -20,7 +20,7 @@ from aws_lambda_powertools import Logger
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.cloud.aws.instance_provider import clusters_by_instance
 from journeyman.cloud.aws.provider import AwsCloudProvider
-from journeyman.cloud.aws.sqs_queue import SQSQueue
+from journeyman.cloud.aws.sqs_queue import RENEW_SECONDS, SQSQueue
 from journeyman.core.plan import Observation, Step
 from journeyman.errors import ConfigurationError, JourneymanError
 from journeyman.kube.access import eks
@@ -74,6 +74,9 @@ class SystemClock:
 
 class AwsAdapters:
     """`composition.Adapters` on AWS."""
+
+    renew_seconds: float = RENEW_SECONDS
+    """How often a function renews its messages, in a thread; 0 for never, in simulations without threads."""
 
     def __init__(
         self,
@@ -168,6 +171,8 @@ class AwsAdapters:
             self.clock,
             queues=self.environment.queues,
             requeue_url=self.environment.requeue_url,
+            log=self.log,
+            renew_seconds=self.renew_seconds,
         )
 
     def lease(self, cluster: Settings, step: Step, store: KubeStore, holder: str) -> Lease:

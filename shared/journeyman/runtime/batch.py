@@ -4,7 +4,8 @@ A message only starts a step, so several messages for one cluster in a batch are
 The runs of one cluster are sequential. A cluster that does not respond does not delay the others. A run that has not ended
 shortly before the platform ends the process counts as failed.
 
-A failed record is delivered again within 30 seconds (`retry_seconds`), because it blocks its message group of a FIFO queue until
+While the function lives, it holds the batch's messages (`SqsBatch.held`); those of a function that crashed are delivered again within
+seconds. A failed record is delivered again within 30 seconds (`retry_seconds`), because it blocks its message group of a FIFO queue until
 then, and goes to the dead-letter queue when its receives are used up. A record that can never succeed, because it does not
 parse or names an unknown cluster, goes there at once. Failed records are reported individually. Powertools' FIFO processor
 would report all records from the first failure on, and move valid messages of the group to the dead-letter queue.
@@ -12,10 +13,12 @@ would report all records from the first failure on, and move valid messages of t
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from typing import Any, Final
 
 from msgspec import Struct
@@ -113,7 +116,8 @@ class StepRunner:
                 self._run_cluster(runs, results)
         elif by_cluster:
             pool = ThreadPoolExecutor(max_workers=min(len(by_cluster), MAX_PARALLEL_CLUSTERS))
-            running = {c: pool.submit(self._run_cluster, runs, results) for c, runs in by_cluster.items()}
+            ordered = self._runtime.in_order_of_reachability(by_cluster)
+            running = {c: pool.submit(self._run_cluster, by_cluster[c], results) for c in ordered}
             seconds = self._context.get_remaining_time_in_millis() / 1000 - RESPONSE_SECONDS
             wait(running.values(), timeout=max(seconds, 0))
             pool.shutdown(wait=False, cancel_futures=True)
@@ -138,6 +142,9 @@ class StepRunner:
             except Exception as error:  # noqa: BLE001 - logged, and returned for its record after the other clusters ran
                 result = self._failure(error, trigger, is_counted=is_counted)
                 unavailable = error if isinstance(error, KubeUnavailableError) else None
+            ended_by = result.error if isinstance(result, Outcome) else result
+            is_reachable = not isinstance(ended_by, KubeUnavailableError)
+            self._runtime.record_reachability(trigger.cluster, is_reachable=is_reachable)
             results.setdefault((trigger.cluster, key), result)
 
     def _key(self, trigger: Trigger) -> str:
@@ -146,8 +153,10 @@ class StepRunner:
     def _raise_if_busy(self, outcome: Outcome) -> Outcome:
         """Return the outcome. Raises LeaseLostError after a busy run, so that the queue delivers its message again."""
         if outcome.status == BUSY and self._step is not Step.SWEEP:  # the next sweep replaces a sweep
+            context = outcome.error.context if outcome.error is not None else {}
             raise LeaseLostError(
-                "another run holds the Lease; the queue delivers the message again", cluster=outcome.cluster
+                "another run holds the Lease; the queue delivers the message again",
+                **{**context, "cluster": outcome.cluster},
             )
         return outcome
 
@@ -215,6 +224,15 @@ class SqsBatch(Struct):
         batch.triggers = _with_shared_hops(batch.triggers, runtime.max_hops)
         return batch
 
+    @contextmanager
+    def held(self, runtime: Runtime) -> Iterator[None]:
+        """Hold the batch's messages inside the block, so that a crash in it holds up their message groups for seconds only."""
+        received = [r for r in self.records if "receiptHandle" in r and "eventSourceARN" in r]
+        with ExitStack() as holds:
+            for queue, records in _by_queue(received).items():
+                holds.enter_context(runtime.queue.hold(queue, [record["receiptHandle"] for record in records]))
+            yield
+
     def repeat_alone(self, runtime: Runtime, message_id: str, failed: Sequence[Trigger]) -> bool:
         """Send a message for each cluster whose run of a record failed, since the others succeeded; return whether that worked."""
         queue = next((r.get("eventSourceARN", "") for r in self.records if r["messageId"] == message_id), "")
@@ -248,9 +266,35 @@ class SqsBatch(Struct):
                     moved |= {record["messageId"] for record in records}
         for queue, records in _by_queue(r for r in received if r["messageId"] not in moved).items():
             with _logged(runtime):
-                runtime.queue.retry_after(queue, _retry_delays(records))
+                runtime.queue.retry_after(queue, self._retry_delays(records, runtime.clock.now()))
         message_ids = [record["messageId"] for record in failed if record["messageId"] not in moved]
         return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in message_ids]}
+
+    def _retry_delays(self, records: Iterable[Record], now: datetime) -> dict[str, int]:
+        """Return the seconds until each record is delivered again by receipt handle; records of one group return together.
+
+        A record that waits for the Lease of a crashed run returns when that ends, if it would return later otherwise.
+        """
+        by_group: dict[str, list[Record]] = {}
+        for record in records:
+            group = record.get("attributes", {}).get("MessageGroupId", record["messageId"])
+            by_group.setdefault(group, []).append(record)
+        delays: dict[str, int] = {}
+        for group, members in by_group.items():
+            receives = max(int(r.get("attributes", {}).get("ApproximateReceiveCount", 1)) for r in members)
+            waits = [_lease_seconds(self.failures[record["messageId"]], now) for record in members]
+            seconds = min(retry_seconds(receives, group), *waits)
+            delays.update({record["receiptHandle"]: seconds for record in members})
+        return delays
+
+
+def _lease_seconds(failure: Exception, now: datetime) -> int:
+    """Return when the Lease for which a run waited ends, unless its holder renews it; at most `LONGEST_RETRY_SECONDS`."""
+    until = failure.context.get("until", "") if isinstance(failure, LeaseLostError) else ""
+    if not until:
+        return LONGEST_RETRY_SECONDS
+    seconds = math.ceil((datetime.fromisoformat(until) - now).total_seconds())
+    return min(max(seconds, 1), LONGEST_RETRY_SECONDS)
 
 
 def _with_shared_hops(triggers: Mapping[str, Trigger], limit: int) -> dict[str, Trigger]:
@@ -279,18 +323,6 @@ def retry_seconds(receives: int, key: str) -> int:
     longest = min(1 << min(receives, 8), LONGEST_RETRY_SECONDS)
     share = zlib.crc32(f"{key}/{receives}".encode()) / 2**32
     return max(1, round(longest * (1 - share / 4)))
-
-
-def _retry_delays(records: Iterable[Record]) -> dict[str, int]:
-    """Return the seconds until each record is delivered again by receipt handle; records of one group return together."""
-    by_group: dict[str, list[Record]] = {}
-    for record in records:
-        by_group.setdefault(record.get("attributes", {}).get("MessageGroupId", record["messageId"]), []).append(record)
-    delays: dict[str, int] = {}
-    for group, members in by_group.items():
-        receives = max(int(r.get("attributes", {}).get("ApproximateReceiveCount", 1)) for r in members)
-        delays.update({record["receiptHandle"]: retry_seconds(receives, group) for record in members})
-    return delays
 
 
 def _by_queue(records: Iterable[Record]) -> dict[str, list[Record]]:

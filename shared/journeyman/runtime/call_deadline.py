@@ -7,7 +7,7 @@ response the next run calls again.
 ========================================  =================================================
 an attempt starts                         while the run has time
 a retry of the same call starts           if it can end before the call's and the run's end
-a call, with all its attempts, lasts      `CALL_SECONDS`, half of a Lease's duration
+a call, with all its attempts, lasts      `CALL_SECONDS`: a Lease that was just checked outlasts it
 ========================================  =================================================
 
 Each run has its own end, because one process runs up to 16 clusters in parallel, which share its boto3 clients. The end is
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS: Final = 2
 READ_SECONDS: Final = 15  # CreateFleet takes up to ten
-CALL_SECONDS: Final = 30  # a Lease is renewed when half of its minute is gone
+CALL_SECONDS: Final = 30  # a Lease lasts 40 s, and is renewed when 10 of them are over
 _ATTEMPT: Final = timedelta(seconds=CONNECT_SECONDS + READ_SECONDS)
 _STARTED_AT: Final = "journeyman.started_at"
 

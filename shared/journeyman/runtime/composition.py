@@ -159,11 +159,23 @@ class Runtime:
         self._clouds: _PerCluster[CloudProvider] = _PerCluster(lambda c: adapters.cloud(c, self._stores.get(c)))
         self._memories: _PerCluster[Memory] = _PerCluster(lambda _: Memory())
         self._queue: Queue | None = None
+        self._unreachable: set[str] = set()
 
     @property
     def clusters(self) -> tuple[str, ...]:
         """The names of the registered clusters, sorted."""
         return tuple(sorted(self._clusters))
+
+    def in_order_of_reachability(self, clusters: Iterable[str]) -> list[str]:
+        """Return the clusters in their order, those whose API server did not answer their last run after all others."""
+        return sorted(clusters, key=lambda name: name in self._unreachable)
+
+    def record_reachability(self, cluster: str, *, is_reachable: bool) -> None:
+        """Record whether the cluster's API server answered its last run."""
+        if is_reachable:
+            self._unreachable.discard(cluster)
+        else:
+            self._unreachable.add(cluster)
 
     @property
     def max_hops(self) -> int:

@@ -7,7 +7,7 @@ and opens no connection.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
 
@@ -20,7 +20,7 @@ from journeyman.events import parse_trigger
 from journeyman.observe.logs import SERVICE
 from journeyman.ports import EVERY_CLUSTER, Interruption, Message, RequeueDue, Trigger
 from journeyman.runtime import aws
-from journeyman.runtime.batch import LambdaEvent, SqsBatch, StepFunction, StepRunner, log_errors
+from journeyman.runtime.batch import LambdaEvent, Result, SqsBatch, StepFunction, StepRunner, log_errors
 from journeyman.runtime.composition import Context, Runtime
 from journeyman.steps.context import Outcome
 from journeyman.steps.recorder import CHAIN_ENDS, chain_end_metric
@@ -67,24 +67,31 @@ def run_batch(step: str, function: StepFunction, event: LambdaEvent, context: Co
     """
     runtime = aws.runtime()
     batch = SqsBatch.read(runtime, event)
-    runner = StepRunner(runtime, Step(step), function, context, runtime.route(batch.triggers.values()))
-    accepted: dict[str, tuple[Trigger, ...]] = {}
-    for message_id, trigger in batch.triggers.items():
-        triggers = _accepted(runtime, runner, trigger)
-        if isinstance(triggers, JourneymanError):
-            batch.failures[message_id] = triggers
-        else:
-            accepted[message_id] = triggers
-    results = iter(runner.run([trigger for triggers in accepted.values() for trigger in triggers]))
-    for message_id, triggers in accepted.items():
-        own_results = [next(results) for _ in triggers]
-        failure = next((result for result in own_results if isinstance(result, Exception)), None)
-        failed = [t for t, result in zip(triggers, own_results, strict=True) if isinstance(result, Exception)]
-        is_repeated = bool(failed) and len(failed) < len(triggers) and batch.repeat_alone(runtime, message_id, failed)
-        if failure is not None and not is_repeated:
-            batch.failures[message_id] = failure
-        _count_interruption(runtime, batch.triggers[message_id], is_handled=failure is None)
+    with batch.held(runtime):
+        runner = StepRunner(runtime, Step(step), function, context, runtime.route(batch.triggers.values()))
+        accepted: dict[str, tuple[Trigger, ...]] = {}
+        for message_id, trigger in batch.triggers.items():
+            triggers = _accepted(runtime, runner, trigger)
+            if isinstance(triggers, JourneymanError):
+                batch.failures[message_id] = triggers
+            else:
+                accepted[message_id] = triggers
+        results = iter(runner.run([trigger for triggers in accepted.values() for trigger in triggers]))
+        for message_id, triggers in accepted.items():
+            _record_results(runtime, batch, message_id, [(trigger, next(results)) for trigger in triggers])
     return batch.answer(runtime)
+
+
+def _record_results(
+    runtime: Runtime, batch: SqsBatch, message_id: str, results: Sequence[tuple[Trigger, Result]]
+) -> None:
+    """Record whether a record failed, and count it; repeat a record of several clusters for those that failed."""
+    failures = [(trigger, result) for trigger, result in results if isinstance(result, Exception)]
+    is_partial = 0 < len(failures) < len(results)
+    is_repeated = is_partial and batch.repeat_alone(runtime, message_id, [trigger for trigger, _ in failures])
+    if failures and not is_repeated:
+        batch.failures[message_id] = failures[0][1]
+    _count_interruption(runtime, batch.triggers[message_id], is_handled=not failures)
 
 
 def _accepted(runtime: Runtime, runner: StepRunner, trigger: Trigger) -> tuple[Trigger, ...] | JourneymanError:
@@ -133,10 +140,11 @@ def _forward_requeues(runtime: Runtime, runner: StepRunner, batch: SqsBatch) -> 
     sent back is one more hop of its chain, which ends at the limit: the sweep finds the due work.
     """
     sent: set[Message] = set()
-    for message_id, trigger in batch.triggers.items():
-        failure = _forward(runtime, runner, trigger, sent)
-        if failure is not None:
-            batch.failures[message_id] = failure
+    with batch.held(runtime):
+        for message_id, trigger in batch.triggers.items():
+            failure = _forward(runtime, runner, trigger, sent)
+            if failure is not None:
+                batch.failures[message_id] = failure
     return batch.answer(runtime)
 
 

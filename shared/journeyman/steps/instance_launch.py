@@ -194,8 +194,8 @@ class InstanceLauncher:
         else:
             self._recorder.count("launches failed")
             self._record_failure(outcome)
-        for instance_type, zone, capacity_type in outcome.unavailable:
-            values = {"instance_type": instance_type, "zone": zone, "capacity_type": capacity_type}
+        for key in outcome.unavailable:
+            values = {"instance_type": key.instance_type, "zone": key.zone, "capacity_type": key.capacity_type}
             self._recorder.observe((Observation(name="journeyman_offerings_refused_total", labels=values),))
 
     def _offering_backoff(self) -> OfferingBackoff:
@@ -204,7 +204,7 @@ class InstanceLauncher:
             first=settings.unavailable_for,
             longest=settings.unavailable_longest,
             previously_failed=frozenset(
-                OfferingKey(u.instance_type, u.zone, u.capacity_type) for u in snapshot.unavailable
+                OfferingKey(u.instance_type, u.zone, u.capacity_type, u.reservation_id) for u in snapshot.unavailable
             ),
         )
 
@@ -253,7 +253,7 @@ def _launch_result(outcome: LaunchOutcome) -> LaunchedInstance | FailedLaunch:
         annotations=outcome.annotations,
         capacity=outcome.capacity,
         allocatable=outcome.allocatable,
-        offering=OfferingKey(instance.instance_type, instance.zone, instance.capacity_type),
+        offering=OfferingKey(instance.instance_type, instance.zone, instance.capacity_type, instance.reservation_id),
         launched_at=instance.launched_at,
         unavailable=outcome.unavailable,
     )

@@ -335,6 +335,7 @@ def _unavailable(states: Iterable[OfferingState]) -> Iterable[Unavailable]:
                 instance_type=offering.instance_type,
                 zone=offering.zone,
                 capacity_type=offering.capacity_type,
+                reservation_id=offering.reservation_id,
                 until=offering.until,
                 reason=offering.reason,
             )

@@ -162,9 +162,9 @@ def carry_forward(run: RunContext, inputs: StepInputs, written: WrittenObjects) 
     loaded = inputs.loaded
     claims = {**loaded.claims_by_name, **written.claims}
     refused = tuple(
-        Unavailable(instance_type=t, zone=z, capacity_type=c, until=action.soonest_end, reason=action.reason)
+        Unavailable(**offering._asdict(), until=action.soonest_end, reason=action.reason)
         for action in written.unavailable
-        for t, z, c in action.offerings
+        for offering in action.offerings
     )
     snapshot = loaded
     if written.node_classes:

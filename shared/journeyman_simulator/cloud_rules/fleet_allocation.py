@@ -44,6 +44,7 @@ class FleetPool(Struct, frozen=True, kw_only=True):
     instance_type: str
     zone: str  # empty if the subnet does not exist
     capacity_type: str
+    target: str  # the request's target capacity type, which differs by kind of capacity reservation
     subnet_id: str | None
     image_id: str
     template: Mapping[str, Any]  # the resolved LaunchTemplateSpecification
@@ -173,6 +174,8 @@ class InstantFleetRequest:
         self._account = account
         self._capacity_pools = capacity_pools
         self._now = now
+        self._target = request["TargetCapacitySpecification"].get("DefaultTargetCapacityType") or "on-demand"
+        _check_options(request, self._target)
         for capacity_type, amount in _targets(request["TargetCapacitySpecification"]):
             if amount > 0:
                 self._launch_capacity(capacity_type, amount)
@@ -251,6 +254,7 @@ class InstantFleetRequest:
             instance_type=override.get("InstanceType") or data.get("InstanceType", ""),
             zone=self._account.zone_of(subnet_id) if subnet_id else zone,
             capacity_type=capacity_type,
+            target=self._target,
             subnet_id=subnet_id,
             image_id=override.get("ImageId") or data.get("ImageId", ""),
             template=template,
@@ -329,6 +333,19 @@ class _TokenUse(NamedTuple):
     response: dict[str, Any]
 
 
+_RESERVED_TARGETS = frozenset({"capacity-block", "reserved-capacity"})
+_INTERRUPTIBLE = {"ReservationTypes": ["interruptible-capacity-reservation"]}
+
+
+def _check_options(request: JSON, target: str) -> None:
+    """Raise ServiceError if the request's options are not those of its target capacity type."""
+    if target in _RESERVED_TARGETS and (request.get("OnDemandOptions") or request.get("SpotOptions")):
+        raise ServiceError("InvalidParameterCombination", f"Target '{target}' has neither on-demand nor Spot options.")
+    if (target == "reserved-capacity") != (request.get("ReservedCapacityOptions") == _INTERRUPTIBLE):
+        message = f"Target '{target}' and ReservedCapacityOptions do not suit each other."
+        raise ServiceError("InvalidParameterCombination", message)
+
+
 def _targets(specification: JSON) -> Iterator[tuple[str, float]]:
     """Yield the units of each capacity type. The default type, else on-demand, gets the rest."""
     total = float(specification["TotalTargetCapacity"])
@@ -337,7 +354,7 @@ def _targets(specification: JSON) -> Iterator[tuple[str, float]]:
         "spot": float(specification.get("SpotTargetCapacity") or 0),
     }
     default = specification.get("DefaultTargetCapacityType") or "on-demand"
-    default = "on-demand" if default == "capacity-block" else default  # bought in advance, allocated alike
+    default = "on-demand" if default in _RESERVED_TARGETS else default  # bought in advance, allocated alike
     wanted[default] += max(0.0, total - sum(wanted.values()))
     yield from wanted.items()
 

@@ -334,6 +334,13 @@ def _describe_cluster(call: _Call) -> Iterator[NeededRight]:
     yield call.right(call.arn("eks", f"cluster/{call.parameters['name']}"))
 
 
+def _assume_role(call: _Call) -> Iterator[NeededRight]:
+    """Yield the caller's right; the role's trust policy must allow it as well."""
+    arn, external_id = call.parameters["RoleArn"], call.parameters.get("ExternalId")
+    context = {"aws:ResourceAccount": (arn.split(":")[4],)}
+    yield call.right(arn, context=context | ({"sts:ExternalId": (external_id,)} if external_id else {}))
+
+
 def _on_queue(action: str) -> Callable[[_Call], Iterator[NeededRight]]:
     def rights(call: _Call) -> Iterator[NeededRight]:
         yield call.right(call.arn("sqs", call.parameters["QueueUrl"].rpartition("/")[2]), f"sqs:{action}")
@@ -356,6 +363,7 @@ _RIGHTS: Final[Mapping[tuple[str, str], Callable[[_Call], Iterator[NeededRight]]
     ("ssm", "GetParametersByPath"): _get_parameters_by_path,
     ("pricing", "GetProducts"): _on_everything,
     ("eks", "DescribeCluster"): _describe_cluster,
+    ("sts", "AssumeRole"): _assume_role,
     # one action covers a single message and a batch
     ("sqs", "SendMessage"): _on_queue("SendMessage"),
     ("sqs", "SendMessageBatch"): _on_queue("SendMessage"),

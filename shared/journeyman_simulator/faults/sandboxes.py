@@ -147,6 +147,8 @@ class VirtualLambdaContext(LambdaContext):
 class SimulatedAwsAdapters(AwsAdapters):
     """The adapters of one sandbox: without logs and metrics, and with sequential requests, so that runs are reproducible."""
 
+    renew_seconds = 0
+
     def __init__(self, step: str, connections: SandboxConnections) -> None:
         """Create the adapters of a sandbox of the step's function."""
         self._connections = connections
@@ -163,13 +165,14 @@ class SimulatedAwsAdapters(AwsAdapters):
         )
 
     def queue(self) -> Queue:
-        """Return the queue adapter, with serial numbers as message ids."""
+        """Return the queue adapter, with serial numbers as message ids, and without a thread."""
         queue = SQSQueue(
             self._client("sqs", self.environment.region),
             self.clock,
             queues=self.environment.queues,
             requeue_url=self.environment.requeue_url,
             new_id=self._connections.new_id,
+            renew_seconds=self.renew_seconds,
         )
         return self._connections.collaborators.queue(self._step, queue)
 

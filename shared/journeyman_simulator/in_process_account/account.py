@@ -26,7 +26,7 @@ from journeyman_simulator.in_process_account.ec2_images import SimulatedImages
 from journeyman_simulator.in_process_account.ec2_network import SimulatedNetwork
 from journeyman_simulator.in_process_account.event_bridge import SimulatedEventBus, SimulatedSchedules
 from journeyman_simulator.in_process_account.iam_profiles import SimulatedIam
-from journeyman_simulator.in_process_account.reserved_capacity import ReservedCapacity, reservation_of
+from journeyman_simulator.in_process_account.reserved_capacity import PlacedInstance, ReservedCapacity
 from journeyman_simulator.in_process_account.service_client import (
     ServiceOperations,
     SimulatedClient,
@@ -87,7 +87,7 @@ class InProcessAccount:
         self.bus = SimulatedEventBus(time, REGION, ACCOUNT_ID, self.queues.deliver, on_event)
         self._lag_seconds = timing.describe_lag_seconds
         self.instances = SimulatedInstances(time, self.bus, self.network, timing, region=REGION, account=ACCOUNT_ID)
-        self.reserved_capacity = ReservedCapacity(ACCOUNT_ID, self._reservation_of_each_instance)
+        self.reserved_capacity = ReservedCapacity(ACCOUNT_ID, self._placed_instances)
         self.schedules = SimulatedSchedules(REGION, ACCOUNT_ID)
         self.gate = RequestGate(before=self.instances.settle)
 
@@ -149,8 +149,8 @@ class InProcessAccount:
             "ssm": self.images.ssm_operations(),
         }
 
-    def _reservation_of_each_instance(self) -> Iterator[str]:
-        return (reservation_of(i.data) for i in self.instances.known.values() if i.state != "terminated")
+    def _placed_instances(self) -> Iterator[PlacedInstance]:
+        return (PlacedInstance(i.data, i.zone) for i in self.instances.known.values() if i.state != "terminated")
 
     # -- as an actor of a simulation ------------------------------------------------------------------
 

@@ -138,6 +138,9 @@ def _described(name: str) -> dict[str, Any]:
             "EbsOptimizedSupport": "default",
             "EbsOptimizedInfo": {"MaximumBandwidthInMbps": facts.ebs_megabits},
         },
+        "PlacementGroupInfo": {
+            "SupportedStrategies": [*([] if name.startswith("t") else ["cluster"]), "partition", "spread"]
+        },
         "NitroEnclavesSupport": "supported" if facts.enclaves else "unsupported",
         "NetworkInfo": {
             "DefaultNetworkCardIndex": 0,

@@ -77,11 +77,14 @@ class SimulatedFleets:
 
     def operations(self) -> ServiceOperations:
         """Return EC2's operations."""
-        options = ("ClientToken", "Context", "OnDemandOptions", "SpotOptions", "TagSpecifications", "Type")
+        options = ("ClientToken", "Context", "TagSpecifications", "Type")
+        by_target = ("OnDemandOptions", "ReservedCapacityOptions", "SpotOptions")
         run = ("SubnetId", "InstanceMarketOptions", "TagSpecifications")
         return {
             "CreateFleet": ServiceOperation(
-                self._create, requires=("LaunchTemplateConfigs", "TargetCapacitySpecification"), accepts=options
+                self._create,
+                requires=("LaunchTemplateConfigs", "TargetCapacitySpecification"),
+                accepts=(*options, *by_target),
             ),
             "DescribeFleets": ServiceOperation(self._describe, requires=("FleetIds",)),
             "RunInstances": ServiceOperation(
@@ -144,7 +147,7 @@ class SimulatedFleets:
         profile = data.get("IamInstanceProfile") or {}
         arn = self._identity.arn_of_profile(profile["Name"]) if "Name" in profile else profile.get("Arn", "")
         groups = self._groups(data)
-        self._reserved_capacity.check_launch(data, pool.instance_type, pool.zone, number)
+        self._reserved_capacity.check_launch(data, pool.instance_type, pool.zone, number, pool.target)
         subnet_id = pool.subnet_id or self._network.default_subnet(pool.zone)
         self._network.require_addresses(subnet_id, number)
         instance_tags = launch_tags(fleet_id, pool, {"instance": tags})["instance"]
@@ -156,7 +159,7 @@ class SimulatedFleets:
                 image_id=pool.image_id,
                 spot=pool.capacity_type == "spot",
                 tags=instance_tags,
-                data=data,
+                data=self._reserved_capacity.placed(data),
                 groups=groups,
                 profile_arn=arn,
             )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import count
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
 
@@ -22,6 +23,9 @@ from journeyman_simulator.in_process_account.service_client import (
 )
 
 JSON = Mapping[str, Any]
+_SPREAD_LIMIT: Final = 7  # instances in a zone
+INTERRUPTIBLE: Final = "interruptible-capacity-reservation"
+"""The market type, the reservation type of a fleet, and the lifecycle of instances on an interruptible reservation."""
 
 
 class SimulatedReservation(Struct, kw_only=True, eq=False):
@@ -39,6 +43,13 @@ class SimulatedReservation(Struct, kw_only=True, eq=False):
     interruptible: bool = False
     tags: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def market_and_target(self) -> tuple[str, str]:
+        """Return the market type of launch templates for it, and the target capacity type of fleets."""
+        if self.kind == "capacity-block":
+            return "capacity-block", "capacity-block"
+        return (INTERRUPTIBLE, "reserved-capacity") if self.interruptible else ("", "on-demand")
+
 
 class SimulatedPlacementGroup(Struct, kw_only=True, eq=False):
     """A placement group."""
@@ -46,7 +57,15 @@ class SimulatedPlacementGroup(Struct, kw_only=True, eq=False):
     id: str
     name: str
     strategy: str = "cluster"
+    partitions: int = 0  # of the strategy "partition"
     state: str = "available"
+
+
+class PlacedInstance(NamedTuple):
+    """An instance that is not terminated: its launch template's data, and its zone."""
+
+    data: JSON
+    zone: str
 
 
 class ReservedCapacity:
@@ -54,12 +73,12 @@ class ReservedCapacity:
 
     Args:
         account: The owner of new reservations.
-        targets: Returns the reservation of each instance that is not terminated, or "" for an instance without one.
+        instances: Returns the instances that are not terminated.
     """
 
-    def __init__(self, account: str, targets: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, account: str, instances: Callable[[], Iterable[PlacedInstance]]) -> None:
         self._account = account
-        self._targets = targets
+        self._instances = instances
         self._serial = count(1)
         self.reservations: dict[str, SimulatedReservation] = {}
         self.groups: dict[str, SimulatedPlacementGroup] = {}  # by name
@@ -80,17 +99,19 @@ class ReservedCapacity:
 
     def available(self, reservation: SimulatedReservation) -> int:
         """Return how many more instances the reservation has capacity for."""
-        return reservation.total - sum(1 for id_ in self._targets() if id_ == reservation.id)
+        return reservation.total - sum(1 for i in self._instances() if reservation_of(i.data) == reservation.id)
 
     def is_active(self, id_: str) -> bool:
         """Whether there is such a reservation, and it has not ended."""
         return id_ in self.reservations and self.reservations[id_].state == "active"
 
-    def check_launch(self, data: JSON, instance_type: str, zone: str, number: int) -> None:
-        """Raise ServiceError if the launch template's reservation or placement group does not admit the launch."""
-        placement = data.get("Placement") or {}
-        if placement.get("GroupName") or placement.get("GroupId"):
-            self._require_groups([placement.get("GroupName")], [placement.get("GroupId")])
+    def check_launch(self, data: JSON, instance_type: str, zone: str, number: int, target: str) -> None:
+        """Raise ServiceError if the launch template's reservation or placement group does not admit the launch.
+
+        `target` is the fleet's DefaultTargetCapacityType.
+        """
+        if group := self._group_of(data):
+            self._check_group(group, data, zone, number)
         if id_ := reservation_of(data):
             reservation = self.reservations.get(id_)
             if reservation is None:
@@ -99,11 +120,45 @@ class ReservedCapacity:
                 message = f"The capacity reservation '{id_}' is not for {instance_type} in {zone}."
                 raise ServiceError("InvalidParameterValue", message)
             market = (data.get("InstanceMarketOptions") or {}).get("MarketType", "")
-            if (reservation.kind == "capacity-block") != (market == "capacity-block"):
-                raise ServiceError("InvalidParameterCombination", f"'{id_}' does not suit the market type '{market}'.")
+            if (market, target) != reservation.market_and_target:
+                message = f"'{id_}' does not suit the market type '{market}' and the target capacity type '{target}'."
+                raise ServiceError("InvalidParameterCombination", message)
             if reservation.state != "active" or self.available(reservation) < number:
                 message = "The requested reservation does not have sufficient compatible and available capacity."
                 raise ServiceError("ReservationCapacityExceeded", message)
+
+    def placed(self, data: JSON) -> JSON:
+        """Return a launch template's data with the partition in which EC2 puts the instance: the emptiest, if none is given."""
+        group, placement = self._group_of(data), data.get("Placement") or {}
+        if group is None or not group.partitions or placement.get("PartitionNumber"):
+            return data
+        used = Counter(i.data["Placement"].get("PartitionNumber") for i in self._members(group))
+        emptiest = min(range(1, group.partitions + 1), key=lambda number: (used[number], number))
+        return {**data, "Placement": {**placement, "PartitionNumber": emptiest}}
+
+    def _group_of(self, data: JSON) -> SimulatedPlacementGroup | None:
+        placement = data.get("Placement") or {}
+        found = self._require_groups([placement.get("GroupName")], [placement.get("GroupId")])
+        return found[0] if found else None
+
+    def _members(self, group: SimulatedPlacementGroup) -> Iterator[PlacedInstance]:
+        for instance in self._instances():
+            placement = instance.data.get("Placement") or {}
+            if group.id == placement.get("GroupId") or group.name == placement.get("GroupName"):
+                yield instance
+
+    def _check_group(self, group: SimulatedPlacementGroup, data: JSON, zone: str, number: int) -> None:
+        """Restates: EC2 user guide, "Placement strategies"; Karpenter has the message of the limit."""
+        partition = int((data.get("Placement") or {}).get("PartitionNumber") or 0)
+        if partition > group.partitions:
+            message = f"The partition number '{partition}' is invalid for the placement group '{group.name}'."
+            raise ServiceError("InvalidParameterValue", message)
+        if group.strategy == "spread" and sum(i.zone == zone for i in self._members(group)) + number > _SPREAD_LIMIT:
+            message = (
+                "You've reached the limit of instances in this spread placement group. A spread placement group can have "
+                "up to seven instances per Availability Zone."
+            )
+            raise ServiceError("InsufficientInstanceCapacity", message)
 
     def operations(self) -> ServiceOperations:
         """Return EC2's operations."""
@@ -146,7 +201,14 @@ class ReservedCapacity:
         found = self._require_groups(names, ids) if names or ids else list(self.groups.values())
         return {
             "PlacementGroups": [
-                {"GroupName": g.name, "GroupId": g.id, "Strategy": g.strategy, "State": g.state} for g in found
+                {
+                    "GroupName": g.name,
+                    "GroupId": g.id,
+                    "Strategy": g.strategy,
+                    "State": g.state,
+                    **({"PartitionCount": g.partitions} if g.partitions else {}),
+                }
+                for g in found
             ]
         }
 

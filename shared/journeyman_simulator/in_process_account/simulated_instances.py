@@ -306,9 +306,12 @@ class Ec2InstanceOperations:
             "Monitoring": {"State": "enabled" if (data.get("Monitoring") or {}).get("Enabled") else "disabled"},
         }
         placement = data.get("Placement") or {}
-        response["Placement"] |= {key: placement[key] for key in ("GroupId", "GroupName") if key in placement}
+        keys = ("GroupId", "GroupName", "PartitionNumber")
+        response["Placement"] |= {key: placement[key] for key in keys if key in placement}
         if self._is_reserved(reservation := reservation_of(data)):
             response["CapacityReservationId"] = reservation
+            if market := (data.get("InstanceMarketOptions") or {}).get("MarketType"):
+                response["InstanceLifecycle"] = market
         if instance.spot:
             response["InstanceLifecycle"] = "spot"
             response["SpotInstanceRequestId"] = instance.id.replace("i-", "sir-", 1)

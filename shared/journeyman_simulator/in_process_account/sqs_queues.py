@@ -166,6 +166,9 @@ class SimulatedQueues:
             ConfigurationError: `decide` lets a message of a FIFO queue overtake others.
         """
         queue = self.of(name)
+        if len(body.encode()) > _MAX_BYTES:
+            message = f"One or more parameters are invalid. Reason: Message must be shorter than {_MAX_BYTES} bytes."
+            raise ServiceError("InvalidParameterValue", message)
         if queue.settings.is_fifo and delay_seconds:
             message = f"Value {delay_seconds} for parameter DelaySeconds is invalid for this queue type."
             raise ServiceError("InvalidParameterValue", message)
@@ -286,6 +289,7 @@ _WITHOUT_EFFECT: Final = frozenset({"FifoThroughputLimit"})
 
 
 _MAX_ENTRIES: Final = 10
+_MAX_BYTES: Final = 1 << 20  # of a message, and of all messages of a batch
 _MAX_DELAY_SECONDS: Final = 900
 _SENDING: Final = ("DelaySeconds", "MessageAttributes", "MessageDeduplicationId", "MessageGroupId")
 _RECEIVING: Final = (
@@ -432,6 +436,9 @@ def _batch_results(request: ServiceRequest, perform: Callable[[JSON], dict[str, 
         raise ServiceError(
             "AWS.SimpleQueueService.EmptyBatchRequest", "There should be at least one entry in the request."
         )
+    if sum(len(str(entry.get("MessageBody", "")).encode()) for entry in entries) > _MAX_BYTES:
+        message = f"Batch requests cannot be longer than {_MAX_BYTES} bytes."
+        raise ServiceError("AWS.SimpleQueueService.BatchRequestTooLong", message)
     if len(entries) > _MAX_ENTRIES:
         raise ServiceError("AWS.SimpleQueueService.TooManyEntriesInBatchRequest", "Maximum number of entries is 10.")
     done, failed = [], []

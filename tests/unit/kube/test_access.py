@@ -266,6 +266,7 @@ class Refusing:
     [
         ("AccessDenied", "AssumeRole", ConfigurationError, "the role of EKS cluster prod may not be assumed"),
         ("AccessDeniedException", "DescribeCluster", ConfigurationError, "may not be described"),
+        ("ExpiredTokenException", "DescribeCluster", CloudUnavailableError, "EKS does not describe cluster prod"),
         ("ServerException", "DescribeCluster", CloudUnavailableError, "EKS does not describe cluster prod"),
         ("ResourceNotFoundException", "DescribeCluster", UnknownClusterError, "there is no EKS cluster prod"),
     ],

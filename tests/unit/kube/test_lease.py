@@ -7,6 +7,7 @@ import pytest
 from journeyman.core.api.objects import LEASE
 from journeyman.errors import KubeUnavailableError, LeaseLostError
 from journeyman.kube.lease import KubeLease
+from journeyman.runtime.call_deadline import CALL_SECONDS
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import VirtualClock
 
@@ -64,18 +65,34 @@ def test_lease_of_a_dead_run_expires(clock, server, lease):
     assert stored(server).holder_identity == "run-2"
 
 
-def test_check_renews_the_lease_after_half_of_its_duration(clock, server, lease):
+def test_check_renews_the_lease_after_a_quarter_of_its_duration(clock, server, lease):
     """Earlier checks send nothing, and the Lease of a live run never expires."""
     mine, other = lease("run-1", duration_seconds=60), lease("run-2")
     mine.acquire()
     writes = []
     server.on_write(writes.append)
     for _ in range(12):
-        clock.advance(10)
+        clock.advance(5)
         mine.check()
         with pytest.raises(LeaseLostError):
             other.acquire()
     assert len(writes) == 4
+
+
+def test_lease_that_was_just_checked_outlasts_a_call_to_aws(clock, lease):
+    """Another run cannot acquire it before the call of the first has ended."""
+    mine, other = lease("run-1"), lease("run-2")
+    mine.acquire()
+    for _ in range(100):
+        clock.advance(0.5)
+        mine.check()
+    clock.advance(9.9)
+    mine.check()
+    clock.advance(CALL_SECONDS - 0.1)
+    with pytest.raises(LeaseLostError):
+        other.acquire()
+    clock.advance(1)
+    other.acquire()
 
 
 def test_redelivered_message_keeps_the_lease(clock, server, lease):
@@ -178,4 +195,4 @@ def test_lease_times_are_micro_times(server, lease):
     lease("run-1", namespace="default").acquire()
     raw = server.entry(LEASE, "default", "journeyman-provision").object["spec"]
     assert raw["renewTime"] == raw["acquireTime"] == "2026-03-01T12:00:00.000000Z"
-    assert raw["leaseDurationSeconds"] == 60
+    assert raw["leaseDurationSeconds"] == 40

@@ -17,11 +17,12 @@ from journeyman.errors import (
     ForbiddenError,
     InvariantError,
     KubeUnavailableError,
+    LeaseLostError,
     RateLimitedError,
     UnknownClusterError,
 )
 from journeyman.ports import Message, ScheduledRun
-from journeyman.runtime.batch import FAILED, StepRunner, retry_seconds
+from journeyman.runtime.batch import FAILED, MAX_PARALLEL_CLUSTERS, StepRunner, retry_seconds
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.lambda_entry import entry_point, run_batch, run_sweep
 from journeyman.steps.context import BUSY, Outcome, Settings
@@ -317,6 +318,45 @@ def test_busy_run_fails_its_record(runtime, adapters):
     assert adapters.lines[0][0] == "info"
 
 
+def test_messages_are_held_while_the_step_runs_and_released_before_they_are_retried(runtime, adapters):
+    """After a crash in the step they are delivered again within seconds; a renewal after the retry would delay it."""
+    queue, seen = adapters.fake_queue, []
+
+    def step(run, trigger):
+        seen.append((list(queue.held), list(queue.released), dict(queue.retried)))
+        raise RateLimitedError("slow down")
+
+    step.step = Step.PROVISION
+    assert run_queue(runtime, step, a_record(1), a_record(2)) == ["record-1", "record-2"]
+
+    assert seen == [(["receipt-1", "receipt-2"], [], {})]
+    assert queue.released == ["receipt-1", "receipt-2"]
+    assert set(queue.retried) == {"receipt-1", "receipt-2"}
+
+
+def test_requeue_messages_are_held_while_they_are_forwarded(runtime, adapters):
+    """A sweep that crashes delays them by seconds."""
+    event = {"Records": [a_record(1, step="terminate")]}
+    with installed(runtime):
+        assert run_sweep(StepOf(Step.SWEEP), event, Context()) == {"batchItemFailures": []}
+
+    assert adapters.fake_queue.held == adapters.fake_queue.released == ["receipt-1"]
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(8, 8), (0, 1), (-3, 1), (300, 30)])
+def test_message_returns_when_the_lease_of_a_crashed_run_ends(runtime, adapters, seconds, expected):
+    """Its fifth retry would be up to 30 s later."""
+    lost = LeaseLostError("another run holds it", until=(NOW + timedelta(seconds=seconds)).isoformat())
+
+    def step(run, trigger):
+        return Outcome(step=Step.PROVISION, cluster=run.cluster, status=BUSY, error=lost)
+
+    step.step = Step.PROVISION
+    assert run_queue(runtime, step, received_again(a_record(1), 9)) == ["record-1"]
+
+    assert adapters.fake_queue.retried["receipt-1"] in range(expected * 3 // 4, expected + 1)
+
+
 def an_interruption(number, instance="i-1", state="stopping"):
     event = {
         "version": "0",
@@ -436,6 +476,48 @@ def test_unreachable_cluster_does_not_delay_others_of_its_batch(runtime):
 
     assert failed == ["record-1", "record-3"]
     assert green_is_done.is_set()
+
+
+def test_clusters_that_did_not_answer_go_last_next_time(adapters):
+    """More of them than run in parallel would otherwise use up the time of all others, minute after minute."""
+    unreachable = [f"a{number:02}" for number in range(2 * MAX_PARALLEL_CLUSTERS)]
+    runtime = Runtime({name: Settings(cluster_name=name) for name in (*unreachable, "healthy")}, adapters)
+    every = ScheduledRun(id="t", cluster="*", step=Step.SWEEP, reason="every minute", time=NOW)
+    step = StepOf(Step.SWEEP, fails=dict.fromkeys(unreachable, KubeUnavailableError("no answer")))
+    run_everywhere(runtime, step, every)
+    started, waiting = [], threading.Event()
+
+    class Short(Context):
+        def get_remaining_time_in_millis(self):
+            return 1_500
+
+    def black_holes(run, trigger):
+        started.append(run.cluster)
+        if run.cluster != "healthy":
+            waiting.wait(timeout=10)
+        return Outcome(step=Step.SWEEP, cluster=run.cluster)
+
+    try:
+        runner = StepRunner(runtime, Step.SWEEP, black_holes, Short())
+        results = runner.run(runner.accept(every))
+    finally:
+        waiting.set()
+
+    assert started[0] == "healthy"
+    assert [result.cluster for result in results if isinstance(result, Outcome)] == ["healthy"]
+
+
+def test_cluster_that_answers_again_is_in_its_place(adapters):
+    """Its next run takes it off the list."""
+    names = [f"c{number:02}" for number in range(3)]
+    runtime = Runtime({name: Settings(cluster_name=name) for name in names}, adapters)
+    every = ScheduledRun(id="t", cluster="*", step=Step.SWEEP, reason="every minute", time=NOW)
+    run_everywhere(runtime, StepOf(Step.SWEEP, fails={"c00": KubeUnavailableError("no answer")}), every)
+    down = runtime.in_order_of_reachability(names)
+    run_everywhere(runtime, StepOf(Step.SWEEP), every)
+
+    assert down == ["c01", "c02", "c00"]
+    assert runtime.in_order_of_reachability(names) == names
 
 
 def test_unreachable_cluster_is_tried_once_per_batch(runtime, adapters):

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, POD
+from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, POD, OfferingKey
 from journeyman.core.plan import (
     Chain,
     CreateObject,
@@ -409,7 +409,7 @@ def test_refused_offerings_are_added_to_the_offering_state(cluster):
             ),
         )
 
-    first, second = ("m.small", "a", "spot"), ("m.large", "a", "spot")
+    first, second = OfferingKey("m.small", "a", "spot"), OfferingKey("m.large", "a", "spot")
     carry_out(cluster, remember(first))
     carry_out(cluster, remember(second))
     version = cluster.server.get(OFFERING_STATE, "default")["metadata"]["resourceVersion"]

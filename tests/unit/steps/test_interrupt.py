@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NODE, NODECLAIM, OFFERING_STATE, POD, Pod
+from journeyman.core.api.objects import NODE, NODECLAIM, OFFERING_STATE, POD, OfferingKey, Pod
 from journeyman.core.lifecycle.interruption import InterruptionKind, handle_interruption
 from journeyman.core.plan import DeleteObject, MarkOfferingUnavailable, PatchObject, Step
 from journeyman.errors import ForbiddenError, JourneymanError, MalformedEventError
@@ -178,6 +178,19 @@ def test_other_events_delete_the_claim_and_mark_no_offering(kind, reason):
     assert {e.reason for e in plan.events} == {reason}
 
 
+def test_interruptible_reservation_is_not_used_again_at_once():
+    """EC2 gives its capacity back to the owner; Karpenter counts the reservation as used up."""
+    cluster = a_cluster(a_member("n", capacity_type=labels.RESERVED))
+    cluster.server.patch(NODECLAIM, "n", {"metadata": {"labels": {labels.RESERVATION_ID: "cr-1"}}})
+    interrupt(cluster.run(), a_notice("capacity_reservation_interrupted", "i-n"))
+
+    (state,) = cluster.server.list(OFFERING_STATE).items
+    (avoided,) = state["status"]["unavailable"]
+    assert (avoided["instanceType"], avoided["zone"], avoided["capacityType"]) == ("m", "a", "reserved")
+    assert (avoided["reservationID"], avoided["reason"]) == ("cr-1", "CapacityReservationInterruption")
+    assert the_claim(cluster).metadata.deletion_timestamp is not None
+
+
 def rebalancing_pool(value: str = "replace"):
     """Return a NodePool with this value of the rebalance annotation."""
     return pool_body(metadata={"annotations": {labels.REBALANCE: value}})
@@ -267,7 +280,7 @@ def test_an_instance_without_a_provider_id_marks_its_offering():
     )  # fmt: skip
 
     (avoided,) = (a for a in plan.actions if isinstance(a, MarkOfferingUnavailable))
-    assert avoided.offerings == (("l", "b", labels.SPOT),)
+    assert avoided.offerings == (OfferingKey("l", "b", labels.SPOT),)
 
 
 def test_cloud_is_not_listed_while_every_claim_has_its_instance():

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from msgspec.structs import replace
 
-from journeyman.core.api.objects import OFFERING_STATE
+from journeyman.core.api.objects import OFFERING_STATE, OfferingKey
 from journeyman.core.plan import ClearOfferingFailures, MarkOfferingUnavailable, Plan, Step, chain_of
 from journeyman.ports import ClusterChanged, Prices
 from journeyman.steps.consolidate import consolidate
@@ -15,7 +15,7 @@ from tests.helpers.fakes import Cluster, FakeCloud
 from tests.helpers.simulated_cluster import SimulatedCluster
 
 TRIGGER = ClusterChanged(id="1", cluster="demo", step=Step.PROVISION, reason="pods", time=NOW)
-OFFERING = ("m.small", "a", "spot")
+OFFERING = OfferingKey("m.small", "a", "spot")
 
 
 class PricedCloud(FakeCloud):
@@ -83,7 +83,7 @@ def test_offering_state_is_deleted_with_its_node_class(cluster):
     assert "ownerReferences" not in state(cluster)["metadata"]
 
     run_later(cluster)
-    apply(cluster, failed(("m.large", "a", "spot")))
+    apply(cluster, failed(OfferingKey("m.large", "a", "spot")))
 
     [owner] = state(cluster)["metadata"]["ownerReferences"]
     stored = cluster.server.get(cluster.cloud.node_class, CLASS)

@@ -63,13 +63,13 @@ _THROTTLED: Final = frozenset(
 _SERVER_ERRORS: Final = frozenset(
     {"InternalError", "InternalFailure", "InternalServerError", "ServiceUnavailable", "Unavailable"}
 )
+_EXPIRED: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+"""The credentials, or the signature of a request that waited in a frozen sandbox, are too old; no right is missing."""
 _UNAUTHORIZED: Final = frozenset(
     {
         "AccessDenied",
         "AccessDeniedException",
         "AuthFailure",
-        "ExpiredToken",
-        "ExpiredTokenException",
         "InvalidClientTokenId",
         "UnauthorizedOperation",
         "UnrecognizedClientException",
@@ -136,6 +136,8 @@ def _from_response(error: ClientError, operation: str, facts: dict[str, Any]) ->
     code = str(error.response.get("Error", {}).get("Code", ""))
     text = str(error.response.get("Error", {}).get("Message", ""))
     status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
+    if error.operation_name == "AssumeRole":  # when the credentials of a further cluster's role are renewed
+        operation = facts["operation"] = "sts:AssumeRole"
     facts = {**facts, "code": code}
     if code in _INSTANCE_NOT_FOUND:
         return NodeClaimNotFoundError(f"the instance does not exist: {text}", **facts)
@@ -143,6 +145,8 @@ def _from_response(error: ClientError, operation: str, facts: dict[str, Any]) ->
         return RateLimitedError(f"AWS throttles {operation}: {text}", **facts)
     if code in _SERVER_ERRORS or status >= 500:
         return CloudUnavailableError(f"{operation} failed inside AWS: {text}", **facts)
+    if code in _EXPIRED:
+        return CloudUnavailableError(f"the credentials for {operation} have expired: {text}", **facts)
     if code in _UNAUTHORIZED:
         return CloudProviderError(f"not allowed: grant {operation} to the function's role ({text})", **facts)
     return CloudProviderError(f"{operation} was refused: {code}: {text}", **facts)

@@ -5,7 +5,7 @@ capacity is read from EC2 every minute, less the launches since.
 
 Restates: karpenter-provider-aws pkg/providers/capacityreservation/provider.go, pkg/controllers/nodeclass/capacityreservation.go,
 pkg/providers/instancetype/offering/base_resolver.go.
-Differs: interruptible reservations are reported in the condition and not used; counts are read every minute, not every day.
+Differs: counts are read every minute, not every day.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ from journeyman.ports import Clock
 CAPACITY_BLOCK: Final = "capacity-block"
 _TTL: Final = timedelta(minutes=1)  # cache.go `DefaultTTL`, for descriptions
 _EXPIRES_BEFORE_END: Final = timedelta(minutes=40)  # EC2 terminates instances 30 minutes before a block ends
+INTERRUPTIBLE: Final = "interruptible-capacity-reservation"
 _PRICE_DIVISOR: Final = 10_000_000  # base_resolver.go: still ordered by the on-demand price
+_ORDER_SHARE: Final = 1e-6
+"""Of equal price, default reservations are used first, then capacity blocks, then those that EC2 may interrupt (filter.go
+`CapacityReservationTypeFilter`): each kind costs so much more than the one before, which changes no other order."""
 _NOT_FOUND: Final = "InvalidCapacityReservationId.NotFound"
 _ACTIVE: Final = (("state", ("active",)),)
 
@@ -135,7 +139,7 @@ def with_reserved_offerings(
     """
     by_type: dict[str, list[JSON]] = {}
     for reservation in node_class.capacity_reservations:
-        if reservation["availabilityZone"] in node_class.zone_ids and not reservation.get("interruptible"):
+        if reservation["availabilityZone"] in node_class.zone_ids:
             by_type.setdefault(reservation["instanceType"], []).append(reservation)
     if not by_type:
         return types
@@ -169,6 +173,21 @@ def _widened(own: NodeSelectorRequirement, offered: Mapping[str, set[str]]) -> N
     return requirement(own.key, tuple(sorted({*own.values, *offered[own.key]})))
 
 
+def market_of(reservation: JSON) -> str:
+    """Return EC2's market type for launches on a reservation, as in the NodeClass's status; empty for on-demand."""
+    kind, interruptible = _kind(reservation)
+    return CAPACITY_BLOCK if kind == CAPACITY_BLOCK else INTERRUPTIBLE if interruptible == "true" else ""
+
+
+def _kind(reservation: JSON) -> tuple[str, str]:
+    """Return the values of the labels for a reservation's type, and for whether EC2 may interrupt its instances."""
+    return str(reservation["reservationType"]), "true" if reservation.get("interruptible") else "false"
+
+
+def _order(reservation: JSON) -> int:
+    return ("", CAPACITY_BLOCK, INTERRUPTIBLE).index(market_of(reservation))
+
+
 def _offering(reservation: JSON, on_demand: Offering, node_class: NodeClassView, free: int) -> Offering:
     zone = reservation["availabilityZone"]
     expiring = "" if reservation.get("state", "active") == "active" else "the capacity block ends soon"
@@ -177,12 +196,12 @@ def _offering(reservation: JSON, on_demand: Offering, node_class: NodeClassView,
         labels.ZONE: zone,
         labels.CAPACITY_TYPE: labels.RESERVED,
         ZONE_ID: node_class.zone_ids.get(zone, ""),
-        **dict(zip(RESERVATION_LABELS, (reservation["id"], reservation["reservationType"], "false"), strict=True)),
+        **dict(zip(RESERVATION_LABELS, (reservation["id"], *_kind(reservation)), strict=True)),
     }
     return Offering(
         zone=zone,
         capacity_type=labels.RESERVED,
-        price=on_demand.price / _PRICE_DIVISOR,
+        price=on_demand.price / _PRICE_DIVISOR * (1 + _ORDER_SHARE * _order(reservation)),
         available=not reason,
         unavailable_reason=reason,
         requirements=tuple(requirement(key, (value,)) for key, value in values.items() if value),

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from journeyman.cloud.aws import tags
 from journeyman.cloud.aws.aws_errors import NO_ADDRESSES, NO_SPOT_ROLE, UNFULFILLABLE
+from journeyman.cloud.aws.capacity_reservations import CAPACITY_BLOCK, INTERRUPTIBLE
 from journeyman.cloud.aws.launch_templates import LaunchTemplate
 from journeyman.cloud.aws.subnets import ChosenSubnet
 from journeyman.core.api import labels
@@ -27,6 +28,9 @@ _STRATEGIES: Final = {
     (True, False): "price-capacity-optimized",
     (True, True): "capacity-optimized-prioritized",
 }
+
+_SPREAD_LIMIT: Final = "limit of instances in this spread placement group"  # `IsSpreadPlacementGroupLimitError`
+_TARGETS: Final = {CAPACITY_BLOCK: "capacity-block", INTERRUPTIBLE: "reserved-capacity"}  # by market type
 
 
 class FleetError(Struct, frozen=True, kw_only=True):
@@ -66,7 +70,7 @@ def fleet_request(
     token: str,
     instance_tags: Mapping[str, str],
     context: str = "",
-    capacity_block: bool = False,
+    market: str = "",
 ) -> dict[str, Any]:
     """Return the parameters for one instance. Equal arguments give equal parameters, as the client token requires.
 
@@ -77,7 +81,7 @@ def fleet_request(
         token: The client token; EC2 creates at most one fleet per token.
         instance_tags: Tags of the fleet, the instance and its volumes.
         context: The NodeClass's `spec.context`, if any.
-        capacity_block: Whether the launch templates target a capacity block.
+        market: The market type of the launch templates, for a capacity block or an interruptible reservation.
     """
     spot = capacity_type == labels.SPOT
     by_template = [(template, _offered(template, subnets)) for template in templates]
@@ -96,13 +100,22 @@ def fleet_request(
             if offered
         ],
         "TargetCapacitySpecification": {
-            "DefaultTargetCapacityType": "spot" if spot else "capacity-block" if capacity_block else "on-demand",
+            "DefaultTargetCapacityType": "spot" if spot else _TARGETS.get(market, "on-demand"),
             "TotalTargetCapacity": 1,
         },
         "TagSpecifications": [{"ResourceType": kind, "Tags": tags.to_aws(instance_tags)} for kind in _TAGGED],
-        "SpotOptions" if spot else "OnDemandOptions": {"AllocationStrategy": strategy},
+        **_options(strategy, market, spot=spot),
         **({"Context": context} if context else {}),
     }
+
+
+def _options(strategy: str, market: str, *, spot: bool) -> dict[str, Any]:
+    """Return the options of the target capacity type; a capacity block has none."""
+    if market == CAPACITY_BLOCK:
+        return {}
+    if market == INTERRUPTIBLE:
+        return {"ReservedCapacityOptions": {"ReservationTypes": [INTERRUPTIBLE]}}
+    return {"SpotOptions" if spot else "OnDemandOptions": {"AllocationStrategy": strategy}}
 
 
 def _offered(template: LaunchTemplate, subnets: Mapping[str, ChosenSubnet]) -> list[tuple[str, Offering]]:
@@ -162,12 +175,16 @@ def _error(entry: Mapping[str, Any]) -> FleetError:
 
 
 def unavailable_offerings(
-    errors: Iterable[FleetError], capacity_type: str, zones: Iterable[str], exhausted_zones: Iterable[str]
+    errors: Iterable[FleetError],
+    capacity_type: str,
+    zones: Iterable[str],
+    exhausted_zones: Iterable[str],
+    reservation: str = "",
 ) -> tuple[OfferingKey, ...]:
     """Return the offerings to mark unavailable, sorted.
 
     A missing Spot service-linked role makes all spot offerings unavailable; a zone without a free IP address, all its
-    offerings. "*" stands for every instance type.
+    offerings; a spread placement group that is full in a zone, those of every type there. "*" stands for every instance type. An error of a reserved launch is about its reservation only.
     """
     unavailable: set[OfferingKey] = set()
     exhausted = set(exhausted_zones)
@@ -175,9 +192,13 @@ def unavailable_offerings(
         if error.code == NO_SPOT_ROLE:
             unavailable |= {OfferingKey("*", zone, labels.SPOT) for zone in zones}
         elif error.code == NO_ADDRESSES and error.zone in exhausted:
-            unavailable |= {OfferingKey("*", error.zone, kind) for kind in (labels.ON_DEMAND, labels.SPOT)}
+            unavailable |= {
+                OfferingKey("*", error.zone, kind) for kind in {labels.ON_DEMAND, labels.SPOT, capacity_type}
+            }
+        elif error.is_capacity and _SPREAD_LIMIT in error.message:
+            unavailable.add(OfferingKey("*", error.zone, capacity_type))
         elif error.is_capacity and error.instance_type:
-            unavailable.add(OfferingKey(error.instance_type, error.zone, capacity_type))
+            unavailable.add(OfferingKey(error.instance_type, error.zone, capacity_type, reservation))
     return tuple(sorted(unavailable))
 
 

@@ -14,6 +14,7 @@ Differs: one fleet per claim; a shared fleet could not carry a client token per 
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextvars import copy_context
@@ -34,7 +35,7 @@ from journeyman.cloud.aws.aws_errors import (
     translated,
 )
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
-from journeyman.cloud.aws.capacity_reservations import CAPACITY_BLOCK, CapacityReservationProvider
+from journeyman.cloud.aws.capacity_reservations import CapacityReservationProvider, market_of
 from journeyman.cloud.aws.create_fleet import (
     FleetError,
     FleetResponse,
@@ -44,7 +45,7 @@ from journeyman.cloud.aws.create_fleet import (
     unavailable_offerings,
 )
 from journeyman.cloud.aws.instance_provider import InstanceProvider, provider_id_of
-from journeyman.cloud.aws.instance_type_labels import RESERVATION_LABELS, TENANCY, ZONE_ID
+from journeyman.cloud.aws.instance_type_labels import PARTITION, RESERVATION_LABELS, TENANCY, ZONE_ID
 from journeyman.cloud.aws.launch_filter import (
     capacity_type_of,
     has_unsatisfiable_min_values,
@@ -52,6 +53,7 @@ from journeyman.cloud.aws.launch_filter import (
     with_capacity_type,
 )
 from journeyman.cloud.aws.launch_templates import LaunchTemplate, LaunchTemplateProvider, TemplateContent
+from journeyman.cloud.aws.network_discovery import PlacementGroup, PlacementGroupProvider
 from journeyman.cloud.aws.node_capacity import EFA
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.aws.subnets import ChosenSubnet, SubnetProvider
@@ -95,11 +97,10 @@ class _LaunchAttempt(Struct, frozen=True, kw_only=True):
         return next((o.reservation_id for t in self.types for o in t.offerings), "")
 
     @property
-    def is_capacity_block(self) -> bool:
-        """Whether that reservation is a capacity block, which EC2 launches by another market type."""
+    def market(self) -> str:
+        """Return EC2's market type for that reservation: a capacity block, or an interruptible one; empty for on-demand."""
         reserved = self.node_class.capacity_reservations
-        kinds = {str(r["id"]): str(r.get("reservationType", "")) for r in reserved}
-        return kinds.get(self.reservation) == CAPACITY_BLOCK
+        return next((market_of(r) for r in reserved if r["id"] == self.reservation), "")
 
     @property
     def claim(self) -> NodeClaim:
@@ -120,8 +121,10 @@ class FleetLauncher:
         subnets: SubnetProvider,
         templates: LaunchTemplateProvider,
         reservations: CapacityReservationProvider,
+        groups: PlacementGroupProvider,
     ) -> None:
         self._reservations = reservations
+        self._groups = groups
         self._clients = clients
         self._settings = settings
         self._clock = clock
@@ -169,7 +172,7 @@ class FleetLauncher:
             return LaunchFailed(
                 claim=request.claim.metadata.name,
                 error=error,
-                unavailable=tuple(map(OfferingKey._make, error.offerings)),
+                unavailable=tuple(OfferingKey(*offering) for offering in error.offerings),
             )
         except NodeClassNotReadyError as error:
             return LaunchFailed(claim=request.claim.metadata.name, error=error)
@@ -213,6 +216,7 @@ class FleetLauncher:
         )
 
     def _launch_once(self, attempt: _LaunchAttempt) -> LaunchOutcome:
+        group = self._placement_group(attempt.node_class)
         content = TemplateContent(
             settings=self._settings,
             node_class=attempt.node_class,
@@ -220,7 +224,9 @@ class FleetLauncher:
             capacity_type=attempt.capacity_type,
             tenancy=attempt.tenancy,
             reservation=attempt.reservation,
-            market=CAPACITY_BLOCK if attempt.is_capacity_block else "",
+            market=attempt.market,
+            group=group.id if group is not None else "",
+            partition=partition_for(attempt.claim, group),
         )
         templates = self._templates.ensure(content, attempt.types)
         subnets = self._subnets.choose(attempt.node_class, attempt.types, attempt.capacity_type)
@@ -232,8 +238,16 @@ class FleetLauncher:
             self._subnets.release_unused(subnets.values(), used_subnet)
         size = max(template.user_data_bytes for template in templates)
         if isinstance(response, FleetResponse):
-            return replace(self._success(attempt, response), user_data_bytes=size)
+            return replace(self._success(attempt, response, content.partition), user_data_bytes=size)
         return replace(self._failure(attempt, response), user_data_bytes=size)
+
+    def _placement_group(self, node_class: NodeClassView) -> PlacementGroup | None:
+        """Return the NodeClass's placement group, if it selects one. Raises NodeClassNotReadyError if that does not exist."""
+        group = self._groups.find(node_class)
+        if group is None and node_class.placement_group:
+            text = f"there is no available placement group {node_class.placement_group}"
+            raise NodeClassNotReadyError(text, node_class=node_class.name)
+        return group
 
     def _create_fleet(
         self,
@@ -250,12 +264,12 @@ class FleetLauncher:
             token=client_token(attempt.claim),
             instance_tags=instance_tags,
             context="" if has_relaxed_min_values else str(attempt.node_class.spec.get("context") or ""),
-            capacity_block=attempt.is_capacity_block,
+            market=attempt.market,
         )
         if not parameters["LaunchTemplateConfigs"]:
-            unavailable = {
-                OfferingKey("*", o.zone, kind) for t in attempt.types for o in t.offerings for kind in _CAPACITY_TYPES
-            }
+            kinds = {*_CAPACITY_TYPES, attempt.capacity_type}
+            zones = {o.zone for t in attempt.types for o in t.offerings}
+            unavailable = {OfferingKey("*", zone, kind) for zone in zones for kind in kinds}
             text = "the NodeClass has no subnet in a zone with an available instance type"
             raise InsufficientCapacityError(text, offerings=tuple(sorted(unavailable)))
         try:
@@ -266,7 +280,7 @@ class FleetLauncher:
                 self._templates.forget(templates)
             raise
 
-    def _success(self, attempt: _LaunchAttempt, response: FleetResponse) -> Launched:
+    def _success(self, attempt: _LaunchAttempt, response: FleetResponse, partition: str) -> Launched:
         instance = Instance(
             provider_id=provider_id_of(response.zone, response.instance_id),
             instance_type=response.instance_type,
@@ -276,6 +290,7 @@ class FleetLauncher:
             launched_at=self._clock.now(),
             image_id=response.image_id,
             reservation_id=attempt.reservation,
+            partition=partition,
         )
         if attempt.reservation:
             self._reservations.record_launch(attempt.reservation)
@@ -314,7 +329,7 @@ class FleetLauncher:
             self._subnets.mark_exhausted(subnet)
         zones = attempt.node_class.zone_ids
         exhausted = [zone for zone in zones if self._subnets.is_zone_exhausted(attempt.node_class, zone)]
-        return unavailable_offerings(errors, attempt.capacity_type, zones, exhausted)
+        return unavailable_offerings(errors, attempt.capacity_type, zones, exhausted, attempt.reservation)
 
 
 def _refusals(attempt: _LaunchAttempt, errors: tuple[FleetError, ...]) -> tuple[LaunchRefusal, ...]:
@@ -338,6 +353,25 @@ def client_token(claim: NodeClaim) -> str:
     """
     answered = answered_failures(claim)
     return f"{claim.metadata.uid}-{answered}" if answered else claim.metadata.uid
+
+
+def partition_for(claim: NodeClaim, group: PlacementGroup | None) -> str:
+    """Return the partition in which to launch a NodeClaim: one that its requirements allow; empty without partitions.
+
+    NodeClaims without a requirement spread over the partitions; after a failed launch it is the next one's turn. Repeated with
+    the same client token, it is the same partition.
+
+    Restates: karpenter-provider-aws pkg/providers/launchtemplate/launchtemplate.go `EnsureAll`.
+    Differs: Karpenter uses the first allowed partition, or lets EC2 choose and looks afterwards which one it was.
+    """
+    if group is None or not group.partitions:
+        return ""
+    wanted = requirements.from_selectors(claim.spec.requirements).get(PARTITION)
+    allowed = [number for number in group.partition_numbers if wanted is None or wanted.has(number)]
+    if not allowed:
+        text = f"placement group {group.id} has {group.partitions} partitions, and none that the NodeClaim requires"
+        raise CreateError(text, condition_reason="PlacementGroupPartitionNotFound")
+    return allowed[(zlib.crc32(claim.metadata.uid.encode()) + answered_failures(claim)) % len(allowed)]
 
 
 def _attempt(request: LaunchRequest) -> _LaunchAttempt:
@@ -441,6 +475,7 @@ def _labels(
         TENANCY: tenancy,
         **({ZONE_ID: zone_id} if zone_id else {}),
         **_reservation_labels(instance, instance_type),
+        **({PARTITION: instance.partition} if instance.partition else {}),
     }
 
 

@@ -113,6 +113,7 @@ def _instance(entry: Mapping[str, Any]) -> Instance:
         launched_at=entry["LaunchTime"].astimezone(timezone.utc),
         image_id=entry.get("ImageId", ""),
         reservation_id=entry.get("CapacityReservationId", ""),
+        partition=str(entry["Placement"].get("PartitionNumber") or ""),
         tags=tags.from_aws(entry.get("Tags")),
     )
 

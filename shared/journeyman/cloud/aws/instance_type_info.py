@@ -52,6 +52,7 @@ class InstanceTypeInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     nvme: bool = False
     nitro_enclaves: bool = False
     nested_virtualization: bool = False
+    placement_strategies: tuple[str, ...] = ()
     gpus: tuple[Accelerator, ...] = ()
     inference: tuple[Accelerator, ...] = ()
     neuron: tuple[Accelerator, ...] = ()
@@ -83,6 +84,7 @@ def parse(entry: Mapping[str, Any]) -> InstanceTypeInfo | None:
         nvme=storage.get("NvmeSupport", "unsupported") != "unsupported",
         nitro_enclaves=entry.get("NitroEnclavesSupport") == "supported",
         nested_virtualization="nested-virtualization" in processor.get("SupportedFeatures", ()),
+        placement_strategies=tuple(entry.get("PlacementGroupInfo", {}).get("SupportedStrategies", ())),
         ebs_megabits=_ebs_megabits(entry.get("EbsInfo", {})),
         gpus=_accelerators(entry.get("GpuInfo", {}).get("Gpus", ())),
         inference=_accelerators(entry.get("InferenceAcceleratorInfo", {}).get("Accelerators", ())),

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from journeyman.cloud.aws.ami_families import AmiFamily
 from journeyman.cloud.aws.instance_type_info import Accelerator, InstanceTypeInfo, network_limits
+from journeyman.cloud.aws.network_discovery import PlacementGroup
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 
@@ -23,6 +24,8 @@ SIZE: Final = f"{labels.AWS_GROUP}/instance-size"
 RESERVATION_LABELS: Final = tuple(
     f"{labels.AWS_GROUP}/capacity-reservation-{part}" for part in ("id", "type", "interruptible")
 )
+PLACEMENT_GROUP: Final = f"{labels.AWS_GROUP}/placement-group-id"
+PARTITION: Final = f"{labels.AWS_GROUP}/placement-group-partition"
 _NAME: Final = re.compile(r"(^[a-z]+)(-[0-9]+tb)?([0-9]+).*\.")  # instancetype.go `instanceTypeScheme`
 
 Labels = Mapping[str, tuple[str, ...]]
@@ -36,6 +39,7 @@ def labels_of(
     region: str,
     zone_ids: Mapping[str, str],
     capacity_types: Iterable[str],
+    group: PlacementGroup | None = None,
 ) -> dict[str, tuple[str, ...]]:
     """Return the labels that nodes of this type carry.
 
@@ -45,6 +49,7 @@ def labels_of(
         region: The AWS region.
         zone_ids: Zones where the type is offered and the NodeClass has a subnet, to their ids ("" if unknown).
         capacity_types: The capacity types in which EC2 offers the type.
+        group: The NodeClass's placement group.
     """
     values: dict[str, tuple[str, ...]] = {
         labels.INSTANCE_TYPE: (info.name,),
@@ -63,6 +68,8 @@ def labels_of(
         for name, value in _aws_labels(info).items()
     )
     values.update((name, ()) for name in RESERVATION_LABELS)
+    values[PLACEMENT_GROUP] = (group.id,) if group is not None else ()
+    values[PARTITION] = group.partition_numbers if group is not None else ()
     return values
 
 

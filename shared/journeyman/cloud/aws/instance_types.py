@@ -25,6 +25,7 @@ from journeyman.cloud.aws.aws_settings import AwsSettings, Clients, ttl_cache
 from journeyman.cloud.aws.capacity_reservations import CapacityReservationProvider, with_reserved_offerings
 from journeyman.cloud.aws.instance_type_info import DESCRIBE_FILTERS, InstanceTypeInfo, parse_all
 from journeyman.cloud.aws.instance_type_labels import ZONE_ID, labels_of, requirement, requirements_of, satisfies
+from journeyman.cloud.aws.network_discovery import PlacementGroup, PlacementGroupProvider
 from journeyman.cloud.aws.node_capacity import NodeSizing
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.aws.pricing import PriceProvider
@@ -58,9 +59,12 @@ class InstanceTypeProvider:
         settings: AwsSettings,
         prices: PriceProvider,
         clock: Clock,
+        *,
         reservations: CapacityReservationProvider,
+        groups: PlacementGroupProvider,
     ) -> None:
         self._reservations = reservations
+        self._groups = groups
         self._reserved: dict[bytes, tuple[tuple[InstanceType, ...], Mapping[str, int], tuple[InstanceType, ...]]] = {}
         self._clients = clients
         self._settings = settings
@@ -80,10 +84,11 @@ class InstanceTypeProvider:
             raise NodeClassNotReadyError("no subnets in the NodeClass's status", node_class=node_class.name)
         self._prices.refresh_spot_if_due()
         free = self._reservations.free(node_class)
-        types = self._without_reservations(node_class)
+        group = self._groups.find(node_class)
+        types = self._without_reservations(node_class, group)
         if not node_class.capacity_reservations:
             return types
-        key = _fingerprint(node_class, node_class.capacity_reservations)
+        key = _fingerprint(node_class, group, node_class.capacity_reservations)
         with self._lock:
             cached = self._reserved.get(key)
             if cached is not None and cached[0] is types and cached[1] == free:
@@ -92,14 +97,16 @@ class InstanceTypeProvider:
             _put(self._reserved, key, (types, free, reserved))
             return reserved
 
-    def _without_reservations(self, node_class: NodeClassView) -> tuple[InstanceType, ...]:
+    def _without_reservations(
+        self, node_class: NodeClassView, group: PlacementGroup | None
+    ) -> tuple[InstanceType, ...]:
         region_types = self._region_types()
-        key = _fingerprint(node_class)
+        key = _fingerprint(node_class, group)
         with self._lock:
             cached = self._built.get(key)
             if cached is not None and cached[:2] == (region_types, self._prices.version):
                 return cached[2]
-            types = self._build(region_types, node_class)
+            types = self._build(region_types, node_class, group)
             _put(self._built, key, (region_types, self._prices.version, types))
             return types
 
@@ -119,8 +126,10 @@ class InstanceTypeProvider:
             zones = pool.submit(copy_context().run, _read_zones, ec2)
             return infos.result(), zones.result()
 
-    def _build(self, region_types: RegionInstanceTypes, node_class: NodeClassView) -> tuple[InstanceType, ...]:
-        builder = _InstanceTypeBuilder(node_class, self._settings, self._prices)
+    def _build(
+        self, region_types: RegionInstanceTypes, node_class: NodeClassView, group: PlacementGroup | None
+    ) -> tuple[InstanceType, ...]:
+        builder = _InstanceTypeBuilder(node_class, group, self._settings, self._prices)
         return tuple(
             builder.build(info, region_types.zones.get(info.name, frozenset()))
             for info in region_types.infos
@@ -172,8 +181,11 @@ def _fingerprint(node_class: NodeClassView, *more: Any) -> bytes:
 class _InstanceTypeBuilder:
     """Builds instance types for one NodeClass."""
 
-    def __init__(self, node_class: NodeClassView, settings: AwsSettings, prices: PriceProvider) -> None:
+    def __init__(
+        self, node_class: NodeClassView, group: PlacementGroup | None, settings: AwsSettings, prices: PriceProvider
+    ) -> None:
         self._node_class = node_class
+        self._group = group
         self._region = settings.region
         self._prices = prices
         self._sizing = NodeSizing(node_class, settings)
@@ -189,9 +201,10 @@ class _InstanceTypeBuilder:
             region=self._region,
             zone_ids=zone_ids,
             capacity_types=info.usage_classes,
+            group=self._group,
         )
         size = self._sizing.size(info)
-        reason = incompatibility(info, values, self._node_class)
+        reason = incompatibility(info, values, self._node_class, self._group)
         offerings = tuple(
             Offering(
                 zone=zone,
@@ -234,7 +247,12 @@ def _offering_requirements(
     }
 
 
-def incompatibility(info: InstanceTypeInfo, values: Mapping[str, tuple[str, ...]], node_class: NodeClassView) -> str:
+def incompatibility(
+    info: InstanceTypeInfo,
+    values: Mapping[str, tuple[str, ...]],
+    node_class: NodeClassView,
+    group: PlacementGroup | None = None,
+) -> str:
     """Return why this NodeClass cannot use the type; empty if it can.
 
     Restates: karpenter-provider-aws pkg/providers/instancetype/compatibility/compatibility.go.
@@ -247,6 +265,8 @@ def incompatibility(info: InstanceTypeInfo, values: Mapping[str, tuple[str, ...]
         "nestedVirtualization"
     ) == "enabled" and not info.nested_virtualization:
         return "nested virtualization is not supported"
+    if group is not None and info.placement_strategies and group.strategy not in info.placement_strategies:
+        return f"it cannot be in a placement group of the strategy {group.strategy}"
     if not _interfaces_fit(info, node_class):
         return "the network interface layout does not fit"
     if node_class.amis and not any(satisfies(values, ami.get("requirements") or ()) for ami in node_class.amis):

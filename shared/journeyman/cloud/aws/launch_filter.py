@@ -61,7 +61,8 @@ def capacity_type_of(types: Iterable[InstanceType]) -> str:
 def with_capacity_type(capacity_type: str, types: Iterable[InstanceType]) -> tuple[InstanceType, ...]:
     """Return the types that have offerings of the capacity type, with only those offerings, in the same order.
 
-    A launch uses one reservation: the cheapest, and of equal ones that with the most capacity.
+    A launch uses one reservation: the cheapest, whose price includes the order of their kinds, and of equal ones that with
+    the most capacity.
     """
     offered = _with_offerings(types, lambda offering: offering.capacity_type == capacity_type)
     if capacity_type != labels.RESERVED:

@@ -259,7 +259,9 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
     capacity_type: str
     tenancy: str
     reservation: str = ""  # the id of the capacity reservation of a reserved launch
-    market: str = ""  # EC2's market type, for a capacity block
+    group: str = ""  # the id of the placement group
+    partition: str = ""  # of that group, if it has partitions
+    market: str = ""  # EC2's market type, for a capacity block or an interruptible reservation
 
     def data(self, variant: LaunchTemplateVariant) -> dict[str, Any]:
         """Return EC2's `LaunchTemplateData` for a variant.
@@ -274,7 +276,7 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
             "Monitoring": {"Enabled": bool(node_class.spec.get("detailedMonitoring"))},
             "NetworkInterfaces": network_interfaces(node_class, variant.efa_interfaces, ipv6=self.settings.ipv6),
             "MetadataOptions": metadata_options(node_class, region=self.settings.region),
-            "Placement": {"Tenancy": self.tenancy, **node_class.placement_group},
+            "Placement": self._placement(),
             "UserData": self._user_data(variant),
             "TagSpecifications": [
                 {"ResourceType": kind, "Tags": tags.to_aws(self.tags)} for kind in self._tagged_resources()
@@ -313,6 +315,13 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
             node_class=self.node_class.name,
             node_pool=self.claim.metadata.labels.get(labels.NODEPOOL, ""),
         )
+
+    def _placement(self) -> dict[str, Any]:
+        return {
+            "Tenancy": self.tenancy,
+            **({"GroupId": self.group} if self.group else {}),
+            **({"PartitionNumber": int(self.partition)} if self.partition else {}),
+        }
 
     def _tagged_resources(self) -> list[str]:
         return ["network-interface", *(["spot-instances-request"] if self.capacity_type == labels.SPOT else [])]

@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any, Final
 
 from cachetools import TTLCache, cachedmethod
+from msgspec import Struct
 
 from journeyman.cloud.aws.aws_errors import error_code, translated
 from journeyman.cloud.aws.aws_settings import Clients, ttl_cache
@@ -45,6 +46,58 @@ def filter_sets(terms: Iterable[JSON], *, id_filter: str, name_filter: str = "")
     return (*filter(None, sets), *([((id_filter, tuple(sorted(set(ids)))),)] if ids else []))
 
 
+class PlacementGroup(Struct, frozen=True, kw_only=True):
+    """A placement group; `partitions` is the number of its partitions, 0 unless the strategy is `partition`."""
+
+    id: str
+    strategy: str
+    partitions: int = 0
+
+    @property
+    def partition_numbers(self) -> tuple[str, ...]:
+        """Return the values of the label with a node's partition."""
+        return tuple(str(number) for number in range(1, self.partitions + 1))
+
+
+class PlacementGroupProvider:
+    """Finds the placement groups that NodeClasses select. Caches responses for a minute. Thread-safe.
+
+    Restates: karpenter-provider-aws pkg/providers/placementgroup/provider.go.
+    """
+
+    def __init__(self, clients: Clients, clock: Clock) -> None:
+        self._clients = clients
+        self._cache: TTLCache[Any, PlacementGroup | None] = ttl_cache(clock, _TTL)
+        self._lock = Lock()
+
+    def find(self, node_class: NodeClassView) -> PlacementGroup | None:
+        """Return the available placement group that the NodeClass selects; None if it selects none, or there is none.
+
+        Raises:
+            CloudProviderError: EC2 did not respond, or rejected the call.
+        """
+        selector = node_class.spec.get("placementGroupSelector") or {}
+        name, id_ = str(selector.get("name") or ""), str(selector.get("id") or "")
+        return self._read(name, id_) if name or id_ else None
+
+    @cachedmethod(attrgetter("_cache"), lock=attrgetter("_lock"))
+    def _read(self, name: str, id_: str) -> PlacementGroup | None:
+        try:
+            with translated("ec2:DescribePlacementGroups"):
+                parameters = {"GroupNames": [name]} if name else {"GroupIds": [id_]}
+                found = self._clients.ec2.describe_placement_groups(**parameters)["PlacementGroups"]
+        except CloudProviderError as error:
+            if error_code(error) in _NO_SUCH_GROUP:
+                return None
+            raise
+        groups = (
+            PlacementGroup(id=g["GroupId"], strategy=g["Strategy"], partitions=g.get("PartitionCount") or 0)
+            for g in found
+            if g["State"] == "available"
+        )
+        return next(groups, None)
+
+
 class NetworkDiscovery:
     """Finds the subnets and security groups that a NodeClass selects. Caches responses for a minute."""
 
@@ -69,21 +122,6 @@ class NetworkDiscovery:
         sets = filter_sets(terms, id_filter="group-id", name_filter="group-name")
         found = {g["GroupId"]: g for g in self._select("describe_security_groups", "SecurityGroups", sets)}
         return [{"id": id_, "name": found[id_]["GroupName"]} for id_ in sorted(found)]
-
-    def has_placement_group(self, node_class: NodeClassView) -> bool:
-        """Whether the placement group that the NodeClass selects exists and is available."""
-        [(field, value)] = node_class.placement_group.items()
-        try:
-            return any(group["State"] == "available" for group in self._placement_groups(f"{field}s", value))
-        except CloudProviderError as error:
-            if error_code(error) in _NO_SUCH_GROUP:
-                return False
-            raise
-
-    @cachedmethod(attrgetter("_cache"), lock=attrgetter("_lock"))
-    def _placement_groups(self, parameter: str, value: str) -> tuple[JSON, ...]:
-        with translated("ec2:DescribePlacementGroups"):
-            return tuple(self._clients.ec2.describe_placement_groups(**{parameter: [value]})["PlacementGroups"])
 
     @cachedmethod(attrgetter("_cache"), lock=attrgetter("_lock"))
     def _select(self, operation: str, result: str, sets: tuple[Filters, ...]) -> tuple[JSON, ...]:

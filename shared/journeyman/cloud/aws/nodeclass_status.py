@@ -21,7 +21,7 @@ from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.cloud.aws.capacity_reservations import CapacityReservationProvider
 from journeyman.cloud.aws.instance_profiles import InstanceProfileProvider, RoleNotFoundError
 from journeyman.cloud.aws.kubelet_validation import kubelet_problems
-from journeyman.cloud.aws.network_discovery import NetworkDiscovery
+from journeyman.cloud.aws.network_discovery import NetworkDiscovery, PlacementGroupProvider
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.aws.tags import restricted_tags
 from journeyman.core.api.conditions import EC2NODECLASS_DEPENDENTS, VALIDATION_SUCCEEDED, ConditionSet
@@ -61,9 +61,15 @@ class NodeClassReconciler:
     """Computes the status of EC2NodeClasses of one cluster."""
 
     def __init__(
-        self, clients: Clients, settings: AwsSettings, clock: Clock, reservations: CapacityReservationProvider
+        self,
+        clients: Clients,
+        settings: AwsSettings,
+        clock: Clock,
+        reservations: CapacityReservationProvider,
+        groups: PlacementGroupProvider,
     ) -> None:
         self._settings = settings
+        self._groups = groups
         self._reservations = reservations
         self._network = NetworkDiscovery(clients, clock)
         self._images = AmiProvider(clients, settings, clock)
@@ -144,8 +150,8 @@ class NodeClassReconciler:
         elif node_class.capacity_reservations:
             yield _StatusPart(condition="", field="capacityReservations", value=[])
         if node_class.placement_group:
-            reason = "" if self._network.has_placement_group(node_class) else "PlacementGroupNotFound"
-            text = f"there is no available placement group {next(iter(node_class.placement_group.values()))}"
+            reason = "" if self._groups.find(node_class) is not None else "PlacementGroupNotFound"
+            text = f"there is no available placement group {node_class.placement_group}"
             yield _StatusPart(condition=_PLACEMENT_GROUP, field="", value=None, reason=reason, message=text)
 
     def _find_reservations(self, node_class: NodeClassView, now: datetime) -> _StatusPart:
@@ -156,9 +162,7 @@ class NodeClassReconciler:
                 condition=_CAPACITY_RESERVATIONS, field=field, value=[], reason="ReservedCapacityDisabled", message=text
             )
         found = self._reservations.find(node_class, now)
-        unused = [r["id"] for r in found if r["interruptible"]]
-        text = f"interruptible capacity reservations are not used: {', '.join(unused)}" if unused else ""
-        return _StatusPart(condition=_CAPACITY_RESERVATIONS, field=field, value=found, message=text)
+        return _StatusPart(condition=_CAPACITY_RESERVATIONS, field=field, value=found)
 
     def _conditions(self, node_class: NodeClassView, now: datetime) -> ConditionSet:
         """Return the conditions so far; those of capacity reservations and a placement group count if the NodeClass selects them."""

@@ -114,11 +114,10 @@ class NodeClassView:
         return tuple(self.status.get("capacityReservations") or ())
 
     @property
-    def placement_group(self) -> dict[str, str]:
-        """Return the placement group as a launch template names it, by name or by id; empty if there is none."""
+    def placement_group(self) -> str:
+        """Return the name or id of the placement group that `spec` selects; empty if it selects none."""
         selector = self.spec.get("placementGroupSelector") or {}
-        fields = {"GroupName": selector.get("name"), "GroupId": selector.get("id")}
-        return {field: str(value) for field, value in fields.items() if value}
+        return str(selector.get("name") or selector.get("id") or "")
 
     @property
     def amis(self) -> tuple[JSON, ...]:

@@ -12,6 +12,7 @@ from journeyman.cloud.aws.fleet_launch import FleetLauncher
 from journeyman.cloud.aws.instance_provider import InstanceProvider, failing_checks
 from journeyman.cloud.aws.instance_types import InstanceTypeProvider
 from journeyman.cloud.aws.launch_templates import LaunchTemplateProvider
+from journeyman.cloud.aws.network_discovery import PlacementGroupProvider
 from journeyman.cloud.aws.nodeclass_status import NodeClassReconciler
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.aws.pricing import PriceProvider
@@ -61,9 +62,12 @@ class AwsCloudProvider:
         self._cluster_ca = settings.cluster_ca
         self._prices = PriceProvider(clients, settings, clock)
         reservations = CapacityReservationProvider(clients, clock)
-        self._types = InstanceTypeProvider(clients, settings, self._prices, clock, reservations)
+        groups = PlacementGroupProvider(clients, clock)
+        self._types = InstanceTypeProvider(
+            clients, settings, self._prices, clock, reservations=reservations, groups=groups
+        )
         self._instances = InstanceProvider(clients, settings.cluster_name)
-        self._resolver = NodeClassReconciler(clients, settings, clock, reservations)
+        self._resolver = NodeClassReconciler(clients, settings, clock, reservations, groups)
         self._templates = LaunchTemplateProvider(clients, clock)
         self._cluster_name = settings.cluster_name
         self._launcher = FleetLauncher(
@@ -74,6 +78,7 @@ class AwsCloudProvider:
             subnets=SubnetProvider(clients, clock),
             templates=self._templates,
             reservations=reservations,
+            groups=groups,
         )
 
     def resolve(self, node_class: JSON, now: datetime) -> Mapping[str, Any]:

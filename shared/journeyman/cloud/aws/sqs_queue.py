@@ -4,6 +4,9 @@ FIFO queues have no delay per message, so a message that is not due yet waits in
 DelaySeconds. SQS delays a message by at most 15 minutes; `runtime` sends it back if it is still not due then, and otherwise
 sends it to its step's queue. A queue's message group is the cluster: one runner per cluster and step.
 
+Lambda receives messages with the queue's visibility timeout, which must be as long as the function's timeout. After a crash their message
+group would wait for its end. So a function shortens it to `HOLD_SECONDS` when it starts, and renews it while it lives (`SQSQueue.hold`).
+
 The deduplication id belongs to one `send`, not to the content: SQS drops a retry of the same call, but delivers an equal
 message five seconds later, because the first one may have been received already.
 """
@@ -12,21 +15,33 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from journeyman.cloud.aws.aws_errors import translated
 from journeyman.core.plan import Step
-from journeyman.errors import CloudProviderError, ConfigurationError
+from journeyman.errors import CloudProviderError, ConfigurationError, JourneymanError
 from journeyman.ports import Clock, DeadLetter, Interruption, Message
 
 LONGEST_DELAY_SECONDS: Final = 900  # SQS: DelaySeconds
 ENTRIES_PER_CALL: Final = 10  # SQS: SendMessageBatch
+BYTES_PER_CALL: Final = 256 * 1024
+"""SQS accepts messages and batches of 1 MiB; some regions did of 256 KiB for long. A larger message is sent alone."""
+LONGEST_REASON: Final = 1000
+"""The characters of a reason that are sent; it is for people, and may quote an error of any length."""
 ATTEMPTS: Final = 3
+HOLD_SECONDS: Final = 20
+"""How long a message stays invisible after each renewal: three renewals, so that two may fail."""
+RENEW_SECONDS: Final = 6
+_LAST_RENEWAL_SECONDS: Final = 1
+"""How long the end of a hold waits for a renewal that is under way."""
 
 Entry = dict[str, Any]
 Failure = Mapping[str, Any]
+Log = Callable[..., None]
 
 
 class SQSQueue:
@@ -40,6 +55,8 @@ class SQSQueue:
         queues: Mapping[Step, str],
         requeue_url: str,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+        log: Log = lambda *_, **__: None,
+        renew_seconds: float = RENEW_SECONDS,
     ) -> None:
         """Create a sender.
 
@@ -49,12 +66,16 @@ class SQSQueue:
             queues: The URL of each step's FIFO queue.
             requeue_url: The URL of the standard queue, for messages that are not due or whose step has no FIFO queue.
             new_id: Returns a new deduplication id.
+            log: Called with a level, a message and fields for messages that cannot be held.
+            renew_seconds: How often held messages are renewed, by a thread; 0 for never, since a simulation runs without threads.
         """
         self._sqs = sqs
         self._clock = clock
         self._queues = dict(queues)
         self._requeue_url = requeue_url
         self._new_id = new_id
+        self._log = log
+        self._renew_seconds = renew_seconds
         self._dead_letter_urls: dict[str, str] = {}
 
     def send(self, messages: Iterable[Message]) -> None:
@@ -76,6 +97,36 @@ class SQSQueue:
         ]
         if refused:
             raise _not_sent(refused)
+
+    @contextmanager
+    def hold(self, queue: str, receipts: Sequence[str]) -> Iterator[None]:
+        """Keep received messages of a queue, given by its ARN, invisible inside the block, by `HOLD_SECONDS` at a time.
+
+        A renewal that fails is logged; after two failures SQS may deliver the messages a second time, while this run goes on.
+        """
+        ended = threading.Event()
+
+        def renew_until_ended() -> None:
+            while not ended.wait(self._renew_seconds):
+                self._renew(queue, receipts)
+
+        self._renew(queue, receipts)
+        renewing = threading.Thread(target=renew_until_ended, name="hold-messages", daemon=True)
+        if self._renew_seconds:
+            renewing.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            if self._renew_seconds:
+                renewing.join(_LAST_RENEWAL_SECONDS)
+
+    def _renew(self, queue: str, receipts: Sequence[str]) -> None:
+        try:
+            self.retry_after(queue, dict.fromkeys(receipts, HOLD_SECONDS))
+        except JourneymanError as error:
+            text = f"cannot hold {len(receipts)} message(s) of {queue}, which may be delivered a second time: {error.message}"
+            self._log("warning", text, error=type(error).__name__)
 
     def retry_after(self, queue: str, seconds_by_receipt: Mapping[str, int]) -> None:
         """Make received messages of a queue, given by its ARN, visible again after so many seconds.
@@ -177,7 +228,7 @@ class SQSQueue:
             "time": self._clock.now().isoformat(),
             "cluster": message.cluster,
             "step": message.step.value,
-            "reason": message.reason,
+            "reason": message.reason[:LONGEST_REASON],
         }
         if message.at is not None:
             body["at"] = message.at.isoformat()
@@ -222,8 +273,18 @@ def _interruption_body(interruption: Interruption) -> str:
 
 
 def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    for start in range(0, len(entries), ENTRIES_PER_CALL):
-        yield entries[start : start + ENTRIES_PER_CALL]
+    """Yield the entries in batches that SQS accepts, in order."""
+    batch: list[Entry] = []
+    size = 0
+    for entry in entries:
+        entry_bytes = len(str(entry.get("MessageBody", "")).encode())
+        if batch and (len(batch) == ENTRIES_PER_CALL or size + entry_bytes > BYTES_PER_CALL):
+            yield batch
+            batch, size = [], 0
+        batch.append(entry)
+        size += entry_bytes
+    if batch:
+        yield batch
 
 
 def _not_sent(refused: Sequence[Failure]) -> CloudProviderError:

@@ -20,11 +20,25 @@ ResourceTexts = dict[str, QuantityText]
 
 
 class OfferingKey(NamedTuple):
-    """Names an offering. The instance type "*" stands for every instance type."""
+    """Names an offering. The instance type "*" stands for every instance type.
+
+    Each capacity reservation of a type and zone is an offering of its own; without `reservation_id` all of them are meant.
+    """
 
     instance_type: str
     zone: str
     capacity_type: str
+    reservation_id: str = ""
+
+    def __str__(self) -> str:
+        """Return the name as in messages."""
+        return "/".join(filter(None, self))
+
+    @property
+    def meant_by(self) -> tuple[OfferingKey, ...]:
+        """The keys that mean this offering: its own, that of all its type's reservations, and that of every instance type."""
+        of_type = OfferingKey(self.instance_type, self.zone, self.capacity_type)
+        return tuple(dict.fromkeys((self, of_type, of_type._replace(instance_type="*"))))
 
 
 class APIStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):

@@ -39,6 +39,12 @@ class UnavailableOffering(Model):
     capacity_type: _Name = Field(
         min_length=1, description="Capacity type of the offering: on-demand, spot or reserved."
     )
+    reservation_id: _Name = Field(
+        default="",
+        alias="reservationID",
+        description="Capacity reservation of the offering; empty means all of them, or none for other capacity types.",
+        json_schema_extra=crd(default=""),  # the API server needs a value in each key of a list map
+    )
     until: Time = Field(description="Time until which the offering is not used for launches.")
     reason: str = Field(default="", max_length=1024, description="Error code of the cloud.")
     failures: Int = Field(default=1, ge=1, description="Number of failures since the last successful launch.")
@@ -46,7 +52,7 @@ class UnavailableOffering(Model):
     @property
     def key(self) -> OfferingKey:
         """The offering's name."""
-        return OfferingKey(self.instance_type, self.zone, self.capacity_type)
+        return OfferingKey(self.instance_type, self.zone, self.capacity_type, self.reservation_id)
 
 
 _Price = Annotated[str, Field(max_length=32)]  # a CRD has no floating-point numbers
@@ -86,7 +92,7 @@ class OfferingStateSpec(Model):
 def _check_unique(offerings: tuple[UnavailableOffering, ...]) -> tuple[UnavailableOffering, ...]:
     for key, count in Counter(offering.key for offering in offerings).items():
         if count > 1:
-            raise problem(f"{'/'.join(key)} is listed {count} times; keep one")
+            raise problem(f"{key} is listed {count} times; keep one")
     return offerings
 
 
@@ -98,7 +104,8 @@ class OfferingStateStatus(Model):
         max_length=MAX_UNAVAILABLE,
         description="Unavailable offerings. An entry is kept for six hours after it expires, to count further failures.",
         json_schema_extra=crd(
-            x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["instanceType", "zone", "capacityType"]
+            x_kubernetes_list_type="map",
+            x_kubernetes_list_map_keys=["instanceType", "zone", "capacityType", "reservationID"],
         ),
     )
     prices: PriceRefresh = Field(default_factory=PriceRefresh, description="Source, age and currency of prices.")
@@ -141,7 +148,7 @@ def with_failures(
         now: The time.
 
     Returns:
-        Entries sorted by instance type, zone, capacity type; at most `MAX_UNAVAILABLE`, those that expire last.
+        Entries sorted by instance type, zone, capacity type, reservation; at most `MAX_UNAVAILABLE`, those that expire last.
     """
     merged = {offering.key: offering for offering in entries if time_after(offering.until, FAILURE_MEMORY) > now}
     for key in offerings:
@@ -157,13 +164,11 @@ def without_offering(
 
     Args:
         entries: Entries so far.
-        offering: The offering of the launched instance; the entry for all instance types of that zone and capacity type is
-            reset, too.
+        offering: The offering of the launched instance; the entries for all instance types of that zone and capacity type, and
+            for all reservations, are reset, too.
         at: Time of the launch. Entries that are unavailable at that time failed later, and are kept.
     """
-    _, zone, capacity_type = offering
-    launched = {offering, ("*", zone, capacity_type)}
-    return tuple(o for o in entries if o.key not in launched or o.until > at)
+    return tuple(o for o in entries if o.key not in offering.meant_by or o.until > at)
 
 
 def _failed(
@@ -181,11 +186,11 @@ def _failed(
     elif before is not None:
         failures = before.failures + 1
         until = at + min(first * 2 ** min(before.failures, MAX_DOUBLINGS), longest)
-    instance_type, zone, capacity_type = key
     return UnavailableOffering(
-        instance_type=instance_type,
-        zone=zone,
-        capacity_type=capacity_type,
+        instance_type=key.instance_type,
+        zone=key.zone,
+        capacity_type=key.capacity_type,
+        reservation_id=key.reservation_id,
         until=until,
         reason=reason,
         failures=failures,

@@ -62,6 +62,10 @@ class UnrecordedInstance(Protocol):
         """The name of its zone."""
 
     @property
+    def reservation_id(self) -> str:
+        """The id of the capacity reservation that it uses, or empty."""
+
+    @property
     def capacity_type(self) -> str:
         """`spot`, `on-demand` or `reserved`."""
 
@@ -171,13 +175,14 @@ class _InterruptionMessage(Struct, frozen=True, kw_only=True, dict=True):
         return Plan(chains=(chain_of(f"nodeclaim {claim.metadata.name}", patch),))
 
     def _mark_offering_unavailable(self, claim: NodeClaim, id_: str) -> tuple[Chain, ...]:
-        """Skip the offering of an interrupted Spot instance, for the same time after each interruption.
+        """Skip the offering of an interrupted instance, for the same time after each interruption.
 
         Restates: karpenter-provider-aws pkg/controllers/interruption/utils.go `markUnavailableOfferings`.
         """
         offering = self._launched_offerings.get(id_) or _offering_of(claim)
         over = self.at + self.unavailable_for <= self.snapshot.now
-        if self.kind is not InterruptionKind.SPOT_INTERRUPTED or over or not _is_spot(offering):
+        capacity_type, reason = _INTERRUPTED_CAPACITY.get(self.kind, ("", ""))
+        if over or not all(offering[:3]) or offering.capacity_type != capacity_type:
             return ()
         mark = MarkOfferingUnavailable(
             node_class=claim.spec.node_class_ref.name,
@@ -185,9 +190,9 @@ class _InterruptionMessage(Struct, frozen=True, kw_only=True, dict=True):
             at=self.at,
             first=self.unavailable_for,
             longest=self.unavailable_for,
-            reason="SpotInterruption",
+            reason=reason,
         )
-        return (chain_of(f"offering {'/'.join(offering)}", mark),)
+        return (chain_of(f"offering {offering}", mark),)
 
     @cached_property
     def _nodes_by_instance(self) -> Mapping[str, StateNode]:
@@ -203,18 +208,16 @@ class _InterruptionMessage(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def _launched_offerings(self) -> Mapping[str, OfferingKey]:
         return {
-            instance_id(i.provider_id): OfferingKey(i.instance_type, i.zone, i.capacity_type) for i in self.launched
+            instance_id(i.provider_id): OfferingKey(i.instance_type, i.zone, i.capacity_type, i.reservation_id)
+            for i in self.launched
         }
 
 
 def _offering_of(claim: NodeClaim) -> OfferingKey:
     """Return the offering in the NodeClaim's labels, empty where a label is missing."""
     values = claim.metadata.labels
-    return OfferingKey(*(values.get(key, "") for key in (labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE)))
-
-
-def _is_spot(offering: OfferingKey) -> bool:
-    return all(offering) and offering.capacity_type == labels.SPOT
+    keys = (labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE, labels.RESERVATION_ID)
+    return OfferingKey(*(values.get(key, "") for key in keys))
 
 
 class InterruptionKind(str, Enum):
@@ -231,6 +234,12 @@ class InterruptionKind(str, Enum):
     EVENT_STATUS = "event_status"
     NO_OP = "no_op"
 
+
+_INTERRUPTED_CAPACITY: Final = {
+    InterruptionKind.SPOT_INTERRUPTED: (labels.SPOT, "SpotInterruption"),
+    InterruptionKind.CAPACITY_RESERVATION_INTERRUPTED: (labels.RESERVED, "CapacityReservationInterruption"),
+}
+"""The capacity type that the cloud reclaims, and why it is unavailable then, by the kind of interruption."""
 
 _UNHEALTHY: Final = ("InstanceUnhealthy", "An unhealthy warning was triggered for the instance")
 EVENTS_BY_KIND: Final[Mapping[InterruptionKind, tuple[str, str]]] = {

@@ -271,7 +271,7 @@ def _mark_unavailable(
 ) -> tuple[MarkOfferingUnavailable, ...]:
     offerings = set(outcome.unavailable)
     if isinstance(outcome, FailedLaunch) and isinstance(outcome.error, InsufficientCapacityError):
-        offerings |= set(map(OfferingKey._make, outcome.error.offerings))
+        offerings |= {OfferingKey(*offering) for offering in outcome.error.offerings}
     if not offerings:
         return ()
     return (
@@ -290,8 +290,7 @@ def _clear_failures(
     claim: NodeClaim, instance: LaunchedInstance, now: datetime, backoff: OfferingBackoff
 ) -> Iterator[ClearOfferingFailures]:
     """Yield the reset of the offering's failure count, if it has one: the instance was launched from it."""
-    _, zone, capacity_type = instance.offering
-    if backoff.previously_failed & {instance.offering, ("*", zone, capacity_type)}:
+    if backoff.previously_failed.intersection(instance.offering.meant_by):
         at = instance.launched_at or now
         yield ClearOfferingFailures(node_class=claim.spec.node_class_ref.name, offering=instance.offering, at=at)
 

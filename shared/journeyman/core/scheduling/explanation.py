@@ -43,6 +43,7 @@ _RANKS: Final = ("rules", "min-values", "limits", "offerings", "resources", "req
 _UNAVAILABLE_REASONS: Final = {
     "InsufficientCapacity": "out of stock",
     "SpotInterruption": "interrupted lately",
+    "CapacityReservationInterruption": "interrupted lately",
     "": "unavailable",
 }
 _NAMED_RESOURCES: Final = 2

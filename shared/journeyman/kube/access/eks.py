@@ -218,11 +218,12 @@ def _refusal(cluster: str, error: Mapping[str, Any], operation: str, context: Ma
     code, message = error["Code"], error.get("Message", "")
     if code == "ResourceNotFoundException":
         return UnknownClusterError(f"there is no EKS cluster {cluster} in this account and region", **context)
-    if code.startswith(("AccessDenied", "Unrecognized", "InvalidClientToken", "ExpiredToken")):
+    if code.startswith(("AccessDenied", "Unrecognized", "InvalidClientToken")):
         if operation == "AssumeRole":
             return ConfigurationError(
                 f"the role of EKS cluster {cluster} may not be assumed: {message}",
-                to_do="its trust policy must name the functions' roles (and the external id), and the functions' policies must allow sts:AssumeRole on it",
+                to_do="its trust policy must name the functions' roles (and the external id), its path be /journeyman/, and its account be one of the "
+                "parameter ClusterAccounts; or name it in ClusterRoleArns",
                 **{**context, "call": "sts:AssumeRole"},
             )
         return ConfigurationError(f"EKS cluster {cluster} may not be described: {message}", **context)

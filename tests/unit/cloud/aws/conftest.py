@@ -149,7 +149,13 @@ def launching_claim(
     **requirements: str,
 ) -> NodeClaim:
     """Return a NodeClaim that any type of the capacity type suits; `zone="a"` is a further requirement."""
-    keys = {"zone": labels.ZONE, "instance_type": labels.INSTANCE_TYPE, "reservation": labels.RESERVATION_ID}
+    keys = {
+        "zone": labels.ZONE,
+        "instance_type": labels.INSTANCE_TYPE,
+        "reservation": labels.RESERVATION_ID,
+        "interruptible": f"{labels.AWS_GROUP}/capacity-reservation-interruptible",
+        "partition": f"{labels.AWS_GROUP}/placement-group-partition",
+    }
     wanted = {labels.CAPACITY_TYPE: capacity_type, **{keys[name]: value for name, value in requirements.items()}}
     body = {
         "metadata": {

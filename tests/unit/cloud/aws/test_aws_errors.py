@@ -39,6 +39,9 @@ def every_botocore_error():
         (answer("InternalError", 500), CloudUnavailableError),
         (answer("SomethingNew", 502), CloudUnavailableError),
         (answer("UnauthorizedOperation", 403), CloudProviderError),
+        (answer("ExpiredToken", 403), CloudUnavailableError),
+        (answer("ExpiredTokenException"), CloudUnavailableError),
+        (answer("RequestExpired"), CloudUnavailableError),
         (answer("InvalidParameterValue"), CloudProviderError),
         (ResponseParserError("html"), CloudUnavailableError),
         (botocore.exceptions.EndpointConnectionError(endpoint_url="u"), CloudUnavailableError),
@@ -71,6 +74,13 @@ def test_every_botocore_error_is_translated():
 
     assert len(errors) > 80
     assert [e for e in errors if not isinstance(leaves_as(e), CloudProviderError)] == []
+
+
+def test_role_that_may_not_be_assumed_any_more_is_named_as_such():
+    """The credentials of a further cluster's role are renewed within any call."""
+    body = {"Error": {"Code": "AccessDenied", "Message": "not authorized to perform: sts:AssumeRole"}}
+
+    assert "grant sts:AssumeRole" in str(leaves_as(ClientError(body, "AssumeRole")))
 
 
 def test_forbidden_call_names_the_missing_permission():

@@ -1,5 +1,6 @@
 """Capacity reservations and placement groups: selected, offered, used by launches, and reported by conditions."""
 
+from collections import Counter
 from datetime import timedelta
 
 import pytest
@@ -8,12 +9,18 @@ from msgspec.structs import replace
 from journeyman.cloud.aws.aws_settings import Clients
 from journeyman.cloud.aws.provider import AwsCloudProvider
 from journeyman.core.api import labels
-from journeyman.errors import InsufficientCapacityError
+from journeyman.core.api.objects import OfferingKey
+from journeyman.core.catalogue import Unavailable, without_unavailable
+from journeyman.errors import CreateError, InsufficientCapacityError, NodeClassNotReadyError
 from journeyman.ports import Launched, LaunchFailed
 from journeyman_simulator.in_process_account.account import REGION
-from tests.unit.cloud.aws.conftest import DISCOVERED, launching_claim
+from tests.helpers.builders import a_pod
+from tests.helpers.karpenter_suite import schedule
+from tests.unit.cloud.aws.conftest import DISCOVERED, START, launching_claim
 
 ZONE, OTHER_ZONE = "us-east-1a", "us-east-1b"
+GROUP_ID, PARTITION = "karpenter.k8s.aws/placement-group-id", "karpenter.k8s.aws/placement-group-partition"
+INTERRUPTIBLE = "karpenter.k8s.aws/capacity-reservation-interruptible"
 
 
 def a_condition(node_class, type_):
@@ -97,7 +104,23 @@ def test_launch_uses_the_reservation_until_it_is_used_up(aws, provider, resolved
     refused = launch(late, node_class, types=stale)
     assert isinstance(refused, LaunchFailed)
     assert isinstance(refused.error, InsufficientCapacityError)
-    assert refused.unavailable == (("m5.large", ZONE, "reserved"),)
+    assert refused.unavailable == (OfferingKey("m5.large", ZONE, "reserved", one.id),)
+
+
+def test_used_up_reservation_leaves_others_of_its_type_and_zone_in_use(aws, provider, resolved):
+    """Otherwise their users would pay for on-demand capacity, up to an hour at a time."""
+    full, free = (aws.reserved_capacity.reserve("m5.large", ZONE, 1, tags={"team": "ml"}) for _ in range(2))
+    types = provider.get_instance_types(resolved(capacityReservationSelectorTerms=[{"tags": {"team": "ml"}}]))
+
+    def left(*keys):
+        entries = [Unavailable(**OfferingKey("m5.large", ZONE, *key)._asdict(), until=later) for key in keys]
+        marked = without_unavailable(types, entries, START)
+        return [o.reservation_id for t in marked for o in t.offerings if o.reservation_id and o.available]
+
+    later = START + timedelta(minutes=3)
+    assert left(("reserved", full.id)) == [free.id]
+    assert left(("reserved",)) == []
+    assert left(("on-demand",)) == [full.id, free.id]
 
 
 def test_instance_is_on_demand_once_its_reservation_has_ended(aws, provider, resolved, launch, clock):
@@ -146,14 +169,81 @@ def test_capacity_block_is_launched_by_its_market_and_expires_before_its_end(aws
     assert [available for *_, available in reserved(provider, later)] == [False]
 
 
-def test_interruptible_reservation_is_reported_and_not_used(aws, provider, resolved):
-    """The condition names it."""
-    one = aws.reserved_capacity.reserve("m5.large", ZONE, 2, interruptible=True)
+def test_interruptible_reservation_is_launched_by_its_market(aws, provider, resolved, launch, clock):
+    """EC2 refuses the launch by any other one; the NodeClaim's label says that the instance may be interrupted."""
+    one = aws.reserved_capacity.reserve("m5.large", ZONE, 1, interruptible=True)
     node_class = resolved(capacityReservationSelectorTerms=[{"id": one.id}])
+    assert reserved(provider, node_class) == [("m5.large", ZONE, one.id, 1, True)]
 
-    assert reserved(provider, node_class) == []
-    message = f"interruptible capacity reservations are not used: {one.id}"
-    assert a_condition(node_class, "CapacityReservationsReady") == ("True", "CapacityReservationsReady", message)
+    outcome = launch(launching_claim("a", clock.now(), capacity_type="reserved"), node_class)
+
+    assert isinstance(outcome, Launched), outcome.error
+    assert outcome.labels[INTERRUPTIBLE] == "true"
+    assert outcome.labels[labels.RESERVATION_ID] == one.id
+    assert provider.get(outcome.instance.provider_id).capacity_type == "reserved"
+    assert reserved(provider, node_class) == [("m5.large", ZONE, one.id, 0, False)]
+    assert a_condition(node_class, "CapacityReservationsReady")[0] == "True"
+
+
+@pytest.mark.parametrize("interruptible", [True, False])
+def test_claim_may_ask_for_interruptible_reservations_or_exclude_them(aws, resolved, launch, clock, interruptible):
+    """Types offer the label with the values of their reservations."""
+    for each in (True, False):
+        aws.reserved_capacity.reserve("m5.large", ZONE, 1, interruptible=each, tags={"team": "ml"})
+    node_class = resolved(capacityReservationSelectorTerms=[{"tags": {"team": "ml"}}])
+    wanted = str(interruptible).lower()
+    outcome = launch(launching_claim("a", clock.now(), capacity_type="reserved", interruptible=wanted), node_class)
+
+    assert outcome.labels[INTERRUPTIBLE] == wanted
+
+
+def test_reservations_that_ec2_may_interrupt_are_used_last(aws, provider, resolved, launch, clock):
+    """Of reservations of one type: default ones, then capacity blocks, then interruptible ones."""
+    ends = clock.now() + timedelta(days=2)
+    many, some, few = (
+        aws.reserved_capacity.reserve("m5.large", ZONE, number, tags={"team": "ml"}, **kind)
+        for number, kind in ((9, {"interruptible": True}), (5, {"kind": "capacity-block", "ends": ends}), (1, {}))
+    )
+    node_class = resolved(capacityReservationSelectorTerms=[{"tags": {"team": "ml"}}])
+    prices = {o.reservation_id: o.price for t in provider.get_instance_types(node_class) for o in t.offerings}
+    used = [
+        launch(launching_claim(str(n), clock.now(), capacity_type="reserved"), node_class).labels[labels.RESERVATION_ID]
+        for n in range(7)
+    ]
+
+    assert used == [few.id] + [some.id] * 5 + [many.id]
+    assert prices[few.id] < prices[some.id] < prices[many.id] < prices[few.id] * 1.00001
+
+
+def test_plan_uses_default_reservations_before_interruptible_ones(aws, provider, resolved):
+    """The ids are in the other order."""
+    many = aws.reserved_capacity.reserve("m5.large", ZONE, 9, interruptible=True, tags={"team": "ml"})
+    few = aws.reserved_capacity.reserve("m5.large", ZONE, 2, tags={"team": "ml"})
+    node_class = resolved(capacityReservationSelectorTerms=[{"tags": {"team": "ml"}}])
+    pods = [a_pod(f"p{n}", cpu="1500m") for n in range(3)]
+    plan = schedule(*pods, types=provider.get_instance_types(node_class))
+    used = sorted(plan.label_of(f"p{n}", labels.RESERVATION_ID) for n in range(3))
+
+    assert used == sorted([few.id, few.id, many.id])
+
+
+@pytest.mark.parametrize("interruptible", ["true", "false"])
+def test_pod_may_select_or_refuse_interruptible_reservations(aws, provider, resolved, interruptible):
+    """The label is a node selector like any other; without such a reservation the pod has no node."""
+    ids = {
+        str(each).lower(): aws.reserved_capacity.reserve(
+            "m5.large", ZONE, 1, interruptible=each, tags={"team": str(each).lower()}
+        ).id
+        for each in (True, False)
+    }
+    both = [{"tags": {"team": "true"}}, {"tags": {"team": "false"}}]
+    types = provider.get_instance_types(resolved(capacityReservationSelectorTerms=both))
+    others = [{"tags": {"team": "false" if interruptible == "true" else "true"}}]
+    without = provider.get_instance_types(resolved(capacityReservationSelectorTerms=others))
+    pod = a_pod("p", spec={"nodeSelector": {INTERRUPTIBLE: interruptible}})
+
+    assert schedule(pod, types=types).label_of("p", labels.RESERVATION_ID) == ids[interruptible]
+    assert schedule(pod, types=without).node_of("p") is None
 
 
 def test_disabled_feature_gate_is_reported(aws, settings, clock):
@@ -198,18 +288,129 @@ def test_on_demand_launches_leave_open_reservations_to_their_users(aws, resolved
     assert preference == {"CapacityReservationPreference": "none"}
 
 
+def placement(aws, outcome):
+    """Return where EC2 placed the launched instance."""
+    assert isinstance(outcome, Launched), outcome.error
+    instance_id = outcome.instance.provider_id.rpartition("/")[2]
+    return aws.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0][
+        "Placement"
+    ]
+
+
 @pytest.mark.parametrize("by", ["name", "id"])
 def test_instances_are_placed_in_the_placement_group(aws, resolved, launch, clock, by):
-    """It is selected by name or by id."""
+    """It is selected by name or by id; the label has its id, for pods that select it."""
     group = aws.reserved_capacity.add_group("near")
     node_class = resolved(placementGroupSelector={by: getattr(group, by)})
     outcome = launch(launching_claim("a", clock.now()), node_class)
-    instance_id = outcome.instance.provider_id.rpartition("/")[2]
-    reply = aws.client("ec2").describe_instances(InstanceIds=[instance_id])
-    placement = reply["Reservations"][0]["Instances"][0]["Placement"]
 
     assert a_condition(node_class, "PlacementGroupReady")[0] == "True"
-    assert getattr(group, by) in placement.values()
+    assert placement(aws, outcome)["GroupId"] == group.id
+    assert outcome.labels[GROUP_ID] == group.id
+    assert PARTITION not in outcome.labels
+
+
+def test_launch_waits_for_a_placement_group_that_was_deleted_meanwhile(aws, resolved, launch, clock):
+    """Without it the instance would be anywhere."""
+    aws.reserved_capacity.add_group("near")
+    node_class = resolved(placementGroupSelector={"name": "near"})
+    del aws.reserved_capacity.groups["near"]
+    clock.advance(61)
+    refused = launch(launching_claim("a", clock.now()), node_class)
+
+    assert isinstance(refused.error, NodeClassNotReadyError)
+
+
+def test_claim_with_a_partition_is_launched_there(aws, resolved, launch, clock):
+    """Its label says so, also when an earlier run launched the instance."""
+    aws.reserved_capacity.add_group("racks", strategy="partition", partitions=3)
+    node_class = resolved(placementGroupSelector={"name": "racks"})
+    claim = launching_claim("a", clock.now(), partition="2")
+    first, second = launch(claim, node_class), launch(claim, node_class)
+
+    assert placement(aws, first)["PartitionNumber"] == 2
+    assert first.labels[PARTITION] == "2"
+    assert (second.instance.provider_id, second.labels) == (first.instance.provider_id, first.labels)
+
+
+def test_claims_without_a_partition_spread_over_all(aws, resolved, launch, clock):
+    """The label names the partition that was used; a claim that is launched again keeps its partition."""
+    aws.reserved_capacity.add_group("racks", strategy="partition", partitions=3)
+    node_class = resolved(placementGroupSelector={"name": "racks"})
+    outcomes = [launch(launching_claim(f"c{n}", clock.now()), node_class) for n in range(30)]
+    used = Counter(outcome.labels[PARTITION] for outcome in outcomes)
+
+    assert [outcome.labels[PARTITION] for outcome in outcomes] == [
+        str(placement(aws, outcome)["PartitionNumber"]) for outcome in outcomes
+    ]
+    assert set(used) == {"1", "2", "3"}
+    assert min(used.values()) >= 5
+
+
+def test_group_that_lost_its_partitions_fails_the_claim_that_requires_one(aws, resolved, provider, launch, clock):
+    """It was created again with fewer; the error names their number, and nothing is launched."""
+    group = aws.reserved_capacity.add_group("racks", strategy="partition", partitions=3)
+    node_class = resolved(placementGroupSelector={"name": "racks"})
+    types = provider.get_instance_types(node_class)
+    group.partitions = 2
+    clock.advance(61)
+    refused = launch(launching_claim("a", clock.now(), partition="3"), node_class, types=types)
+
+    assert isinstance(refused.error, CreateError)
+    assert "has 2 partitions" in str(refused.error)
+
+
+def test_pods_spread_over_the_partitions(aws, provider, resolved):
+    """A topology spread over the label with the partition, as Karpenter offers it: each NodeClaim is for one partition."""
+    aws.reserved_capacity.add_group("racks", strategy="partition", partitions=3)
+    node_class = resolved(placementGroupSelector={"name": "racks"})
+    spread = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "db"}}}
+    pods = [
+        a_pod(
+            f"db-{n}",
+            metadata={"labels": {"app": "db"}},
+            spec={"topologySpreadConstraints": [{**spread, "topologyKey": PARTITION}]},
+        )
+        for n in range(7)
+    ]
+    plan = schedule(*pods, types=provider.get_instance_types(node_class))
+
+    assert plan.by_label(PARTITION) == [2, 2, 3]
+    assert all(plan.manifest_of(f"db-{n}") for n in range(7))
+
+
+def test_pod_that_selects_a_partition_gets_a_node_there_and_elsewhere_none(aws, provider, resolved):
+    """A NodeClass without partitions has no node for it."""
+    aws.reserved_capacity.add_group("racks", strategy="partition", partitions=3)
+    with_partitions = provider.get_instance_types(resolved(placementGroupSelector={"name": "racks"}))
+    without = provider.get_instance_types(resolved())
+    pod = a_pod("db", spec={"nodeSelector": {PARTITION: "3"}})
+
+    assert schedule(pod, types=with_partitions).label_of("db", PARTITION) == "3"
+    assert schedule(pod, types=without).node_of("db") is None
+
+
+def test_spread_placement_group_takes_seven_instances_in_a_zone(aws, resolved, launch, clock):
+    """The eighth is refused, whatever its type: the zone is skipped for this NodeClass."""
+    aws.reserved_capacity.add_group("apart", strategy="spread")
+    node_class = resolved(placementGroupSelector={"name": "apart"})
+    for n in range(7):
+        launch(launching_claim(f"c{n}", clock.now(), zone=ZONE), node_class)
+    refused = launch(launching_claim("late", clock.now(), zone=ZONE), node_class)
+
+    assert isinstance(refused, LaunchFailed)
+    assert isinstance(refused.error, InsufficientCapacityError)
+    assert refused.unavailable == (OfferingKey("*", ZONE, "on-demand"),)
+
+
+def test_types_that_the_strategy_excludes_are_not_offered(aws, provider, resolved):
+    """EC2 supports cluster placement groups for some types only."""
+    aws.reserved_capacity.add_group("near")
+    types = provider.get_instance_types(resolved(placementGroupSelector={"name": "near"}))
+    usable = {t.name: any(o.available for o in t.offerings) for t in types}
+
+    assert usable["m5.large"]
+    assert not usable["t3.large"]
 
 
 def test_missing_placement_group_makes_the_node_class_unready(aws, resolved):

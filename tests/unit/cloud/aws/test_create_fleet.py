@@ -125,12 +125,23 @@ def test_refused_offerings_follow_the_error():
         error("InvalidAMIID.NotFound", instance_type="c5.large"),
     ]
 
-    assert unavailable_offerings(errors[:1], "spot", ["a", "b"], []) == (("m5.large", "a", "spot"),)
-    assert unavailable_offerings(errors[1:2], "spot", ["a", "b"], []) == (("*", "a", "spot"), ("*", "b", "spot"))
-    assert unavailable_offerings(errors[2:3], "spot", ["a", "b"], []) == (("m5.large", "b", "spot"),)
-    assert unavailable_offerings(errors[2:3], "spot", ["a", "b"], ["b"]) == (
-        ("*", "b", "on-demand"),
-        ("*", "b", "spot"),
-    )
-    assert unavailable_offerings(errors[3:], "spot", ["a"], []) == ()
+    def named(*arguments):
+        return [str(offering) for offering in unavailable_offerings(*arguments)]
+
+    assert named(errors[:1], "spot", ["a", "b"], []) == ["m5.large/a/spot"]
+    assert named(errors[1:2], "spot", ["a", "b"], []) == ["*/a/spot", "*/b/spot"]
+    assert named(errors[2:3], "spot", ["a", "b"], []) == ["m5.large/b/spot"]
+    assert named(errors[2:3], "spot", ["a", "b"], ["b"]) == ["*/b/on-demand", "*/b/spot"]
+    assert named(errors[3:], "spot", ["a"], []) == []
     assert exhausted_subnets(errors) == ("subnet-b",)
+
+
+def test_refused_reserved_launch_is_about_its_reservation_unless_the_zone_has_no_address():
+    """Other reservations of the type and zone stay in use."""
+    full, without_address = error("ReservationCapacityExceeded"), error("InsufficientFreeAddressesInSubnet", zone="b")
+
+    assert [str(o) for o in unavailable_offerings([full], "reserved", ["a"], [], "cr-1")] == [
+        "m5.large/a/reserved/cr-1"
+    ]
+    in_zone = unavailable_offerings([without_address], "reserved", ["a", "b"], ["b"], "cr-1")
+    assert [str(o) for o in in_zone] == ["*/b/on-demand", "*/b/reserved", "*/b/spot"]

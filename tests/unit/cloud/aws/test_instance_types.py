@@ -8,6 +8,7 @@ from journeyman.cloud.aws.capacity_reservations import CapacityReservationProvid
 from journeyman.cloud.aws.instance_type_info import Accelerator, parse, parse_all
 from journeyman.cloud.aws.instance_type_labels import labels_of
 from journeyman.cloud.aws.instance_types import InstanceTypeProvider, incompatibility
+from journeyman.cloud.aws.network_discovery import PlacementGroupProvider
 from journeyman.cloud.aws.pricing import PriceProvider
 from journeyman.core.api import labels
 from journeyman.errors import NodeClassNotReadyError, RateLimitedError
@@ -68,7 +69,14 @@ def catalogue(ec2, settings, clock):
     """Return an InstanceTypeProvider and the prices that it uses."""
     clients = Clients(lambda service, region: ec2, "us-east-1")
     prices = PriceProvider(clients, settings, clock)
-    return InstanceTypeProvider(clients, settings, prices, clock, CapacityReservationProvider(clients, clock))
+    return InstanceTypeProvider(
+        clients,
+        settings,
+        prices,
+        clock,
+        reservations=CapacityReservationProvider(clients, clock),
+        groups=PlacementGroupProvider(clients, clock),
+    )
 
 
 def offerings_of(types, name):
@@ -110,7 +118,14 @@ def test_changed_price_returns_new_instance_types(ec2, settings, clock):
     """Instance types contain their prices."""
     clients = Clients(lambda service, region: ec2, "us-east-1")
     prices = PriceProvider(clients, settings, clock)
-    catalogue = InstanceTypeProvider(clients, settings, prices, clock, CapacityReservationProvider(clients, clock))
+    catalogue = InstanceTypeProvider(
+        clients,
+        settings,
+        prices,
+        clock,
+        reservations=CapacityReservationProvider(clients, clock),
+        groups=PlacementGroupProvider(clients, clock),
+    )
     before = catalogue.for_node_class(node_class())
     spot = {"InstanceType": "m5.large", "AvailabilityZone": "us-east-1a", "Timestamp": clock.now(), "SpotPrice": "0.01"}
     ec2.pages |= {"describe_spot_price_history": [{"SpotPriceHistory": [spot]}], "get_products": [{"PriceList": []}]}

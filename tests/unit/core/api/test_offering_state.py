@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta, timezone
 
 from journeyman.core.api.model import parse
+from journeyman.core.api.objects import OfferingKey
 from journeyman.core.api.offering_state import (
     FAILURE_MEMORY,
     MAX_UNAVAILABLE,
@@ -13,8 +14,8 @@ from journeyman.core.api.offering_state import (
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=timezone.utc)
 WAIT = timedelta(minutes=3)
-LARGE = ("m5.large", "eu-west-1a", "spot")
-XLARGE = ("m5.xlarge", "eu-west-1a", "spot")
+LARGE = OfferingKey("m5.large", "eu-west-1a", "spot")
+XLARGE = OfferingKey("m5.xlarge", "eu-west-1a", "spot")
 
 
 def failed(known, *offerings, at=NOW, reason="a", first=WAIT, longest=timedelta(hours=1)):
@@ -75,7 +76,7 @@ def test_edited_failure_count_does_not_overflow():
 
 def test_list_is_bounded_and_keeps_entries_that_expire_last():
     """An object in etcd has a limited size."""
-    full = failed((), *[(f"t{i}", "a", "spot") for i in range(MAX_UNAVAILABLE)])
+    full = failed((), *[OfferingKey(f"t{i}", "a", "spot") for i in range(MAX_UNAVAILABLE)])
     kept = failed(full, LARGE, at=NOW + timedelta(minutes=1))
     assert len(kept) == MAX_UNAVAILABLE
     assert LARGE in {o.key for o in kept}
@@ -100,7 +101,7 @@ def test_offering_state_is_unchanged_by_the_round_trip():
 
 def test_successful_launch_resets_the_offering_and_the_entry_for_all_types():
     """Entries that are unavailable at the time of the launch failed later and stay."""
-    everywhere = ("*", "eu-west-1a", "spot")
+    everywhere = OfferingKey("*", "eu-west-1a", "spot")
     known = failed((), LARGE, XLARGE, everywhere)
     assert without_offering(known, LARGE, NOW) == known
     assert [o.key for o in without_offering(known, LARGE, NOW + WAIT)] == [XLARGE]

@@ -36,7 +36,7 @@ from journeyman.errors import (
 from tests.helpers.builders import CLASS, CLASS_LABEL, NOW, a_claim
 
 BACKOFF = OfferingBackoff()
-OFFERING = ("m.small", "a", "spot")
+OFFERING = OfferingKey("m.small", "a", "spot")
 
 
 def failed(claim, error, unavailable=(), **answer):

@@ -61,7 +61,7 @@ def test_nodeclaim_lists_the_cheapest_types_within_price_and_count_options(optio
     (claim,) = new_nodes.claims(new_nodes.node())
 
     assert claim.instance_types == tuple(t.name for t in MANY[:listed])
-    assert (claim.price, claim.offering) == (0.1, ("t.000", "a", labels.ON_DEMAND))
+    assert (claim.price, str(claim.offering)) == (0.1, "t.000/a/on-demand")
 
 
 def test_each_nodeclaim_has_its_own_pods_requests_and_instance_types():

@@ -48,9 +48,7 @@ def solve(name: str) -> Results:
 
 def record(results: Results) -> dict[str, Any]:
     """Return what is compared: prices to a millionth, nodes by their offering and pods, and each pod's error."""
-    nodes = Counter(
-        f"{claim.node_pool} {'/'.join(claim.offering)}: {len(claim.pods)} pods" for claim in results.new_claims
-    )
+    nodes = Counter(f"{claim.node_pool} {claim.offering}: {len(claim.pods)} pods" for claim in results.new_claims)
     return {
         "price": round(results.price, 6),
         "lowerBound": round(results.lower_bound, 6),

@@ -316,10 +316,32 @@ def _fill_once(problem: PackingProblem) -> list[Bin]:
     shadow = compute_shadow_prices(problem)
     nodes = BulkPacker(problem, shadow, FillOrder(blend=0.5))
     left = problem.stocks.copy()
-    for offer in np.flatnonzero(problem.limited & (shadow.mix > _EPSILON)):
+    mix = _on_cheapest_stocks(problem, shadow.mix)
+    for offer in np.flatnonzero(problem.limited & (mix > _EPSILON)):
         stock = problem.stock[offer]
-        copies = min(int(np.ceil(shadow.mix[offer] - _EPSILON)), int(left[stock]))
+        copies = min(int(np.ceil(mix[offer] - _EPSILON)), int(left[stock]))
         nodes.open(int(offer), copies)
         left[stock] -= copies
     nodes.place_all(problem.counts, open_more=False)
     return nodes.settle(None)
+
+
+def _on_cheapest_stocks(problem: PackingProblem, mix: Floats) -> Floats:
+    """Return the mix with the nodes of offers with a stock on the cheapest of equal ones, as far as their stocks go.
+
+    Reserved capacity costs almost 0, so the linear program finds no difference between its prices; the prices have the order in which
+    reservations are used.
+    """
+    moved: Floats = mix.copy()
+    left = problem.stocks.astype(float)
+    equal: dict[tuple[bytes, bytes], list[int]] = {}
+    for offer in np.flatnonzero(problem.limited).tolist():
+        key = problem.sizes[offer].tobytes(), problem.allowed[problem.signatures[offer]].tobytes()
+        equal.setdefault(key, []).append(offer)
+    for offers in equal.values():
+        nodes = float(mix[offers].sum())
+        for offer in sorted(offers, key=lambda o: (problem.prices[o], o)):
+            moved[offer] = min(nodes, left[problem.stock[offer]])
+            left[problem.stock[offer]] -= moved[offer]
+            nodes -= moved[offer]
+    return moved

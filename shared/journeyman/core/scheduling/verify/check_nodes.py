@@ -80,8 +80,9 @@ def _check_choice(launches: PossibleLaunches, node: CheckedNode, claim: PlannedC
     more = node.rows & ~launches.rows_of(claim.instance_types)
     if more:
         yield node.defect(f"{_first(launches, more)} could be launched under its requirements, but is not planned for")
-    if not offerings.by_offering.get(claim.offering, 0) & node.rows:
-        yield node.defect(f"it can never be {' '.join(claim.offering)}, by which it is priced")
+    priced_by = claim.offering[:3]
+    if not offerings.by_offering.get(priced_by, 0) & node.rows:
+        yield node.defect(f"it can never be {' '.join(priced_by)}, by which it is priced")
     if not node.rows:
         yield node.defect("nothing can be launched under its requirements")
         return

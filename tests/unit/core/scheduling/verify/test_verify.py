@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.api.objects import NodeSelectorRequirement, OfferingKey
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.verify import verify
@@ -128,7 +128,7 @@ def test_scheduled_pod_with_unsupported_or_invalid_requests_is_reported(spec, wo
     [
         ({"instance_types": ("m.small",)}, "m.large in a could be launched under its requirements, but is not"),
         ({"instance_types": ("m.small", "m.large", "m.huge")}, "m.huge cannot be launched"),
-        ({"offering": ("m.large", "b", labels.SPOT)}, "can never be m.large b spot"),
+        ({"offering": OfferingKey("m.large", "b", labels.SPOT)}, "can never be m.large b spot"),
         ({"price": 0.01}, "says 0.01 per hour, its cheapest offering costs 0.1"),
         ({"price": float("nan")}, "says nan per hour"),
         ({"requests": {"cpu": 500}}, "requests cpu 500, its pods request 1000"),
