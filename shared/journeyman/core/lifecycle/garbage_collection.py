@@ -144,7 +144,9 @@ def _delete_joined_node(node: Node, instance: RunningInstance, snapshot: Snapsho
         finalizers += (labels.TERMINATION_FINALIZER,)
     protected = with_node(with_node_class_label(node, snapshot), metadata={"finalizers": finalizers})
     name = node.metadata.name
-    claim = ObjectRef(resource=NODECLAIM, name=instance.claim, uid=instance.claim_uid) if instance.claim else None
+    # A NodeClaim that the instance's tags name and that exists already has another instance: a user edited the tags.
+    is_unknown = bool(instance.claim) and instance.claim not in snapshot.claims_by_name
+    claim = ObjectRef(resource=NODECLAIM, name=instance.claim, uid=instance.claim_uid) if is_unknown else None
     chain = chain_of(
         f"Node {name}",
         *node_patches(node, protected, why),

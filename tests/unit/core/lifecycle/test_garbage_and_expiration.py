@@ -54,6 +54,16 @@ def test_node_of_orphaned_instance_is_drained_first(registered, ready):
     assert (deleted.unless_exists.name, deleted.unless_exists.uid) == ("default-1", "uid-default-1")
 
 
+def test_node_of_orphaned_instance_is_deleted_though_the_tags_name_a_claim_with_another_instance():
+    """A user edited the tags; the NodeClaim that they name keeps its own node."""
+    other = a_running_claim("other")
+    tagged = an_instance(tags={labels.NODECLAIM_TAG: "other"})
+    nodes = [a_node("other"), a_node()]
+    deleted, _ = run(claims=[other], nodes=nodes, instances=[an_instance("other"), tagged]).actions
+    assert isinstance(deleted, DeleteObject)
+    assert (deleted.ref.name, deleted.unless_exists) == ("node-default-1", None)
+
+
 def test_orphaned_instance_of_draining_node_is_not_terminated():
     """The drain's end terminates the instance."""
     assert run(nodes=[a_node(deleting=NOW)], instances=[an_instance()]).actions == ()
