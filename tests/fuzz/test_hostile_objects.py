@@ -16,7 +16,7 @@ from journeyman.core.plan import Step
 from tests.fuzz.expensive_pods import SHAPES
 from tests.fuzz.healthy_cluster import HealthyCluster
 from tests.helpers import fleets
-from tests.helpers.builders import merge, pod_body, pool_body
+from tests.helpers.builders import condition, merge, pod_body, pool_body
 
 MAX_SECONDS = 10.0
 """CPU seconds of one run of a step."""
@@ -55,9 +55,9 @@ def unnamed_claim() -> dict[str, Any]:
     return pod_body("tenant", cpu="10m", metadata={"namespace": "hostile"}, spec={"volumes": [volume]})
 
 
-def proposal(created: str) -> dict[str, Any]:
-    """Return a NodeDisruption that waits for its validation."""
-    candidate = {"nodeClaim": "none", "nodeClaimUID": "x", "price": "1", "pods": []}
+def proposal(created: str, phase: str = "Proposed", claim: str = "none", uid: str = "x") -> dict[str, Any]:
+    """Return a NodeDisruption without replacements that waits for its validation, or is in another phase."""
+    candidate = {"nodeClaim": claim, "nodeClaimUID": uid, "price": "1", "pods": []}
     spec = {
         "reason": "Empty",
         "decision": "delete",
@@ -71,8 +71,24 @@ def proposal(created: str) -> dict[str, Any]:
         "kind": "NodeDisruption",
         "metadata": {"name": "later"},
         "spec": spec,
-        "status": {"phase": "Proposed"},
+        "status": {"phase": phase},
     }
+
+
+def odd_pod_on_a_node_that_a_disruption_removes() -> tuple[dict[str, Any], ...]:
+    """Return a node, its NodeClaim and NodeDisruption, and a pod whose start time has no time zone."""
+    disrupted = {"status": {"conditions": [condition("DisruptionReason")]}}
+    member = fleets.a_member("removed", claim=disrupted)
+    protected = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "1h"}}}
+    pod = running_pod("node-removed", status={"phase": "Running", "startTime": "2026-03-02T20:59:00"}, **protected)
+    uid = member.claim.metadata.uid
+    return *fleets.bodies(member), pod, proposal("2026-03-02T20:59:00Z", "Executing", "removed", uid)
+
+
+def node_with_an_odd_condition() -> tuple[dict[str, Any], ...]:
+    """Return a node and its NodeClaim, of which a condition's time has no time zone."""
+    odd = {**condition("Odd"), "lastTransitionTime": "2026-03-02T21:00:00"}
+    return fleets.bodies(fleets.a_member("odd", claim={"status": {"conditions": [odd]}}))
 
 
 def node_with(**amounts: str) -> tuple[dict[str, Any], ...]:
@@ -104,6 +120,8 @@ ROWS: dict[str, tuple[dict[str, Any], ...]] = {
     "NodeDisruption decided in the year 9999": (proposal("9999-12-31T23:59:59-14:00"),),
     "pod on a leaving node protected for 99999999h": (protected_for("99999999h", "node-spot"),),
     "NodePool limit 1e99": (second_pool(limits={"cpu": "1e99", "memory": "9E"}),),
+    "odd pod on a node that a disruption removes": odd_pod_on_a_node_that_a_disruption_removes(),
+    "NodeClaim with an odd condition": node_with_an_odd_condition(),
     "node allocatable 9999999999999E": node_with(cpu="9999999999999E", memory="9999999999999E", pods="9E"),
 }
 
