@@ -124,6 +124,16 @@ def anti_affinities(pods: int, size: int) -> list[JSONDict]:
     return [pod(f"apart-{n}", own(n), affinity=_pod_terms(n, size, HOSTNAME)) for n in range(pods)]
 
 
+def own_anti_affinity(pods: int, size: int) -> list[JSONDict]:
+    """Return pods, each of which keeps its own kind off its node; `size` of them are of one kind."""
+    result = []
+    for n in range(pods):
+        term = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": own(n // size)}}
+        rule = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        result.append(pod(f"own-{n}", own(n // size), cpu="500m", affinity=rule))
+    return result
+
+
 def zone_anti_affinities(pods: int, size: int) -> list[JSONDict]:
     """Return pods with so many anti-affinity terms over zones each."""
     return [pod(f"zones-{n}", own(n), affinity=_pod_terms(n, size, ZONE)) for n in range(pods)]
@@ -249,6 +259,7 @@ SHAPES: Mapping[str, Callable[[int, int], list[JSONDict]]] = {
         spreads,
         shared_spreads,
         anti_affinities,
+        own_anti_affinity,
         zone_anti_affinities,
         affinity_chain,
         preferences,

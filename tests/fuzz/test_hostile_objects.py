@@ -197,6 +197,7 @@ def test_long_budget_window_is_not_walked(duration):
         ("shared_spreads", 300, 20),
         ("anti_affinities", 100, 30),
         pytest.param("anti_affinities", 100, 100, marks=pytest.mark.nightly),
+        ("own_anti_affinity", 8000, 1),
         ("zone_anti_affinities", 20, 100),
         ("affinity_chain", 60, 5),
         ("preferences", 20, 300),
@@ -210,7 +211,7 @@ def test_long_budget_window_is_not_walked(duration):
 )
 def test_expensive_pods_keep_no_other_pod_waiting(shape, pods, size):
     """The healthy pod gets its node in the first run, and the expensive ones a node or an error."""
-    assert len(SHAPES) == 14
+    assert len(SHAPES) == 15
     cluster = HealthyCluster(SHAPES[shape](pods, size))
 
     findings = cluster.run(Step.PROVISION, Step.CONSOLIDATE)

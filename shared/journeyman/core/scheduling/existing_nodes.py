@@ -353,9 +353,9 @@ class NodeInventory:
         running = (host_ports(pod) for node in selection.nodes for pod in node.pods)
         return frozenset().union(*running, *(daemon.ports for daemon in self._daemons))
 
-    def pod_counts(self, selection: NodeSelection, watched: Iterable[str]) -> RunningPodCounts:
-        """Return the counts of running pods; `watched` are the pod labels that the problem's topology groups select on."""
-        keys = tuple(sorted(set(watched)))
+    def pod_counts(self, selection: NodeSelection, rows: Iterable[PodClass]) -> RunningPodCounts:
+        """Return the counts of running pods for the topology groups of these rows."""
+        keys = tuple(sorted(_selected_labels(rows)))
         if selection.losing_pods:
             return RunningPodCounts(selection.nodes, selection.rescheduled, keys)
         if keys not in self._pod_counts_by_keys:
@@ -371,23 +371,28 @@ class NodeInventory:
     # --- free capacity
 
     def survey(
-        self, selection: NodeSelection, rows: Sequence[PodClass], *, axes: tuple[str, ...], caps: HostConstraints
+        self,
+        selection: NodeSelection,
+        pod_counts: RunningPodCounts,
+        *,
+        axes: tuple[str, ...],
+        caps: HostConstraints,
+        has_ports: bool,
     ) -> ExistingNodes:
         """Return the nodes with their free capacity, after all daemons that belong on them are subtracted.
 
         Args:
             selection: The nodes of the problem.
-            rows: The rows of the problem, whose topology groups count running pods.
+            pod_counts: Counts the running pods by topology group of the problem.
             axes: The names of resources.
             caps: The rows' host constraints.
+            has_ports: Whether a row has host ports.
         """
         can_take_pods: Bools = np.zeros(len(self.nodes), dtype=bool)
         can_take_pods[selection.positions] = self._remaining[selection.positions]
         order = self._filling_order[can_take_pods[self._filling_order]]
         node_at = dict(zip(selection.positions.tolist(), selection.nodes, strict=True))
         nodes = tuple(node_at[position] for position in order.tolist())
-        pod_counts = self.pod_counts(selection, _selected_labels(rows))
-        has_ports = any(row.ports for row in rows)
         used_ports = self._used_ports(selection, order, nodes) if has_ports else (frozenset[HostPort](),) * len(nodes)
         free = np.concatenate(
             (self._resources(selection, order, nodes, axes), _host_capacity(used_ports, caps)), axis=1

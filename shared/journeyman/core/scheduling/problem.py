@@ -290,11 +290,19 @@ def prepare_task(
     effort.spend(sum(n * min(cls.preferences.count + 1, MAX_LEVELS) for n, cls in zip(work, classes, strict=True)))
     relaxation = _RelaxationRows.of(classes, inputs)
     work_of_rows = _work(relaxation.rows, len(inputs.templates), nodes)
-    effort.spend(sum(work_of_rows) + _table_size(relaxation.rows) // _CELLS_PER_UNIT)
+    effort.spend(sum(work_of_rows))
     axes = tuple(sorted({PODS}.union(*(c.requests for c in classes), *(d.requests for d in inputs.daemons))))
-    used_ports = inventory.used_ports(selection) if any(cls.ports for cls in classes) else frozenset()
-    caps = host_constraints_of(relaxation.rows, repelled, used_ports)
-    existing = inventory.survey(selection, relaxation.rows, axes=axes, caps=caps)
+    has_ports = any(cls.ports for cls in classes)
+    used_ports = inventory.used_ports(selection) if has_ports else frozenset()
+    pod_counts = inventory.pod_counts(selection, relaxation.rows)
+    caps = host_constraints_of(
+        relaxation.rows,
+        repelled,
+        used_ports,
+        is_running=lambda group: bool(pod_counts.by_node(group)),
+        spend_on_columns=lambda columns: effort.spend((len(relaxation.rows) + nodes) * columns // _CELLS_PER_UNIT),
+    )
+    existing = inventory.survey(selection, pod_counts, axes=axes, caps=caps, has_ports=has_ports)
     shapes: dict[NodeConstraints, int] = {}
     shape_of_row = tuple(shapes.setdefault(NodeConstraints.of(row), len(shapes)) for row in relaxation.rows)
     problem = SchedulingProblem(
@@ -323,18 +331,7 @@ def prepare_task(
     )
 
 
-_CELLS_PER_UNIT: Final = 16  # entries of the tables of rules about a single node, that take one unit of effort
-
-
-def _table_size(rows: Sequence[PodClass]) -> int:
-    """Return how many entries the tables of rules about a single node have: one by row, and rule or host port."""
-    rules = {
-        group.id
-        for row in rows
-        for group in (*(s.group for s in row.spreads), *row.anti_affinities, *row.affinities)
-        if group.key == labels.HOSTNAME
-    }
-    return len(rows) * (len(rules) + len({port for row in rows for port in row.ports}))
+_CELLS_PER_UNIT: Final = 16  # entries of the tables of rules about a single node that take one unit of effort
 
 
 def _work(rows: Sequence[PodClass], node_pools: int, nodes: int) -> tuple[int, ...]:
