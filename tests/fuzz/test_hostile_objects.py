@@ -198,6 +198,7 @@ def test_long_budget_window_is_not_walked(duration):
         ("anti_affinities", 100, 30),
         pytest.param("anti_affinities", 100, 100, marks=pytest.mark.nightly),
         ("own_anti_affinity", 8000, 1),
+        ("own_anti_affinity", 8000, 2),
         ("zone_anti_affinities", 20, 100),
         ("affinity_chain", 60, 5),
         ("preferences", 20, 300),

@@ -253,6 +253,7 @@ _UNREACHED: Final = PodError(
 
 CLASSES_TRIED: Final = 24  # relaxation levels of single classes that are tried, one plan each
 _FEW_PODS: Final = 150  # with more pods, one superfluous node in a domain matters little
+_MANY_RULES: Final = 100  # about a single node; with more, the lower bound takes longer than the plan
 _DECIMALS: Final = 9  # of a price; smaller differences are rounding errors
 _NO_NODE_NEEDED: Final = (0, 0.0, 0)  # every pod is scheduled, and no node is launched
 
@@ -559,6 +560,8 @@ def price_lower_bound(problem: SchedulingProblem, nodes: Sequence[PlannedNode]) 
     if not counts.any():
         return 0.0
     caps = problem.host_constraints.for_new_nodes(counts)
+    if len(caps.axes) + len(caps.conflicts) > _MANY_RULES:
+        caps = problem.host_constraints.for_new_nodes(np.zeros_like(counts))  # without them it is a bound as well
     items = PackingItems.of(problem, caps, [PodBatch(row=int(r), count=int(counts[r])) for r in np.flatnonzero(counts)])
     offerings = compatible_offerings(problem.pools, items.demands)
     reserved = Reservations.of((pool.template.table for pool in problem.pools), ())
