@@ -134,6 +134,25 @@ def own_anti_affinity(pods: int, size: int) -> list[JSONDict]:
     return result
 
 
+def namespace_selectors(pods: int, size: int) -> list[JSONDict]:
+    """Return pods with so many anti-affinity terms, each of which selects nearly all namespaces."""
+    result = []
+    for n in range(pods):
+        terms = [
+            {
+                "topologyKey": (HOSTNAME, ZONE)[k % 2],
+                "namespaceSelector": {
+                    "matchExpressions": [{"key": "team", "operator": "NotIn", "values": [f"t{k}", f"other-{n}"]}]
+                },
+                "labelSelector": {"matchLabels": own(n)},
+            }
+            for k in range(size)
+        ]
+        rule = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+        result.append(pod(f"namespaces-{n}", own(n), affinity=rule))
+    return result
+
+
 def zone_anti_affinities(pods: int, size: int) -> list[JSONDict]:
     """Return pods with so many anti-affinity terms over zones each."""
     return [pod(f"zones-{n}", own(n), affinity=_pod_terms(n, size, ZONE)) for n in range(pods)]
@@ -260,6 +279,7 @@ SHAPES: Mapping[str, Callable[[int, int], list[JSONDict]]] = {
         shared_spreads,
         anti_affinities,
         own_anti_affinity,
+        namespace_selectors,
         zone_anti_affinities,
         affinity_chain,
         preferences,

@@ -13,7 +13,7 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM
 from journeyman.core.plan import Step
-from tests.fuzz.expensive_pods import SHAPES
+from tests.fuzz.expensive_pods import SHAPES, namespace_selectors
 from tests.fuzz.healthy_cluster import HealthyCluster
 from tests.helpers import fleets
 from tests.helpers.builders import condition, merge, pod_body, pool_body
@@ -199,6 +199,7 @@ def test_long_budget_window_is_not_walked(duration):
         pytest.param("anti_affinities", 100, 100, marks=pytest.mark.nightly),
         ("own_anti_affinity", 8000, 1),
         ("own_anti_affinity", 8000, 2),
+        ("namespace_selectors", 100, 20),
         ("zone_anti_affinities", 20, 100),
         ("affinity_chain", 60, 5),
         ("preferences", 20, 300),
@@ -212,10 +213,28 @@ def test_long_budget_window_is_not_walked(duration):
 )
 def test_expensive_pods_keep_no_other_pod_waiting(shape, pods, size):
     """The healthy pod gets its node in the first run, and the expensive ones a node or an error."""
-    assert len(SHAPES) == 15
+    assert len(SHAPES) == 16
     cluster = HealthyCluster(SHAPES[shape](pods, size))
 
     findings = cluster.run(Step.PROVISION, Step.CONSOLIDATE)
+
+    assert findings.stopped == {}
+    assert findings.rejected == []
+    assert findings.served["the pending pod has a NodeClaim with an instance"]
+    assert findings.slowest < MAX_SECONDS
+
+
+@pytest.mark.slow
+def test_namespace_selectors_over_thousands_of_namespaces_take_no_time():
+    """Each of 300 pods has ten terms of its own that select nearly all of 5,000 namespaces: 20 s and 1 GB before."""
+    names = [f"ns-{n}" for n in range(5000)]
+    namespaces = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {"team": f"t{n % 100}"}}}
+        for n, name in enumerate(names)
+    ]
+    cluster = HealthyCluster((*namespaces, *namespace_selectors(300, 10)))
+
+    findings = cluster.run(Step.PROVISION)
 
     assert findings.stopped == {}
     assert findings.rejected == []

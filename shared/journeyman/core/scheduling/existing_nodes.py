@@ -23,7 +23,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import Object, Pod, Taint, Toleration
+from journeyman.core.api.objects import Pod, Taint, Toleration
 from journeyman.core.api.resources import add, subtract, to_resources, total_requests
 from journeyman.core.scheduling.arrays import Bools, Ints, read_only
 from journeyman.core.scheduling.daemon_overhead import Daemon, daemons_of, missing_daemon_overhead
@@ -33,6 +33,7 @@ from journeyman.core.scheduling.requirements import Requirement, Requirements
 from journeyman.core.scheduling.topology import (
     ABSENT,
     InverseAntiAffinity,
+    NamespaceIndex,
     Pin,
     Pins,
     RunningAntiAffinity,
@@ -333,8 +334,8 @@ class NodeInventory:
         return self._evaluate((), node, running_anti_affinities, node, self._namespaces)
 
     @cached_property
-    def _namespaces(self) -> Mapping[str, Object]:
-        return {n.metadata.name: n for n in self._snapshot.namespaces}
+    def _namespaces(self) -> NamespaceIndex:
+        return NamespaceIndex({n.metadata.name: n for n in self._snapshot.namespaces})
 
     def repelled(self, selection: NodeSelection) -> tuple[InverseAntiAffinity, ...]:
         """Return the domains that the required anti-affinity of the other running pods forbids to matching pods."""

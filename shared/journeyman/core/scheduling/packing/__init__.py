@@ -93,12 +93,12 @@ def _buy(problem: PackingProblem, *, fewest_nodes: bool, spend: Callable[[int], 
 
 
 def _has_many_axes(problem: PackingProblem) -> bool:
-    return problem.requests.shape[1] + problem.loose.shape[1] > _MANY_AXES
+    return bool(problem.requests.shape[1] + problem.loose.shape[1] > _MANY_AXES)
 
 
 def _cells(problem: PackingProblem) -> int:
     """Return how many entries the tables by item and by offer have."""
-    return (len(problem.counts) + len(problem.prices)) * (problem.requests.shape[1] + problem.loose.shape[1])
+    return int((len(problem.counts) + len(problem.prices)) * (problem.requests.shape[1] + problem.loose.shape[1]))
 
 
 def _parts(problem: PackingProblem, items: Ints) -> list[Ints]:
