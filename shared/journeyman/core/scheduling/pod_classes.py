@@ -427,17 +427,17 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
     def work(self, node_pools: int, nodes: int = 0) -> int:
         """Return the effort of one plan for its constraints: terms in each NodePool and on existing nodes, topology rules."""
         terms = len(self.terms) * len(self.volume_terms)
-        values = sum(1 + len(r.values) // 8 for term in self.terms for r in term.values()) * len(self.volume_terms)
+        values = sum(1 + len(r.values) // 16 for term in self.terms for r in term.values()) * len(self.volume_terms)
         rules = len(self.spreads) + len(self.affinities) + len(self.anti_affinities)
         places = node_pools + nodes // _NODES_PER_POOL + 1
-        return _PER_ROW + (_PER_TERM * terms + values) * places + rules * (_PER_RULE + 3 * terms)
+        return _PER_ROW + (_PER_TERM * terms + values) * places + rules * (_PER_RULE + 2 * terms)
 
 
 # Effort of a plan, measured in microseconds and rounded.
 _PER_ROW: Final = 20
-_PER_TERM: Final = 50
+_PER_TERM: Final = 25
 _NODES_PER_POOL: Final = 500  # the existing nodes that a term is compared with in the time of one NodePool
-_PER_RULE: Final = 20
+_PER_RULE: Final = 10
 
 
 class RowPods(NamedTuple):
@@ -503,12 +503,15 @@ def _read_all(
     for pod in pods:
         key = constraint_bytes(pod), is_virtual_pod(pod)
         if key not in cache:
-            effort.spend(len(key[0]) + _namespace_selectors(pod) * namespaces // _NAMESPACES_PER_UNIT)
+            effort.spend(
+                len(key[0]) // _BYTES_PER_UNIT + _namespace_selectors(pod) * namespaces // _NAMESPACES_PER_UNIT
+            )
             cache[key] = _or_error(evaluate(pod, reader.read, pod))
         results.append(cache[key])
     return results
 
 
+_BYTES_PER_UNIT: Final = 4  # of a spec that is read
 _NAMESPACES_PER_UNIT: Final = 8  # that a namespace selector selects from; their sets take memory, too
 
 

@@ -41,7 +41,7 @@ from journeyman.core.scheduling.packing.packing_problem import (
 from journeyman.core.scheduling.packing.shadow_prices import independent, lower_bound
 from journeyman.core.scheduling.packing.strategies import fill_stocks, solve
 
-__all__ = ["Bin", "Content", "Packing", "PackingProblem", "lower_bound", "pack"]
+__all__ = ["Bin", "Content", "Packing", "PackingProblem", "lower_bound", "pack", "packing_work"]
 
 
 _MANY_AXES: Final = 100
@@ -59,7 +59,7 @@ def pack(
     Args:
         problem: Items and offers; offers with a stock are used first.
         fewest_nodes: What to minimize.
-        spend: Is called with the work of each part, in microseconds, before it is done. What it raises, this raises.
+        spend: Is called with the work, in microseconds, before it is done. What it raises, this raises.
     """
     suitable = _placeable(problem)
     whole = problem.of_items(suitable)
@@ -83,9 +83,10 @@ def _placeable(problem: PackingProblem) -> Ints:
 def _buy(problem: PackingProblem, *, fewest_nodes: bool, spend: Callable[[int], None]) -> list[Bin]:
     """Return bins for all items; packs items that share no offer separately."""
     bins: list[Bin] = []
-    for items in (part for together in independent(problem.allowed) for part in _parts(problem, together)):
+    parts = [part for together in independent(problem.allowed) for part in _parts(problem, together)]
+    spend(sum(_work(_with_used_axes(problem.of_items(items))) for items in parts))
+    for items in parts:
         part = _with_used_axes(problem.of_items(items))
-        spend(_UNITS_PER_KIND * len(items) + (_UNITS_PER_CELL * _cells(part) if _has_many_axes(part) else 0))
         offers = part.useful()
         found = solve(part.only(offers), fewest_nodes=fewest_nodes)
         bins += translated(found, items, offers, len(problem.counts))
@@ -96,9 +97,18 @@ def _has_many_axes(problem: PackingProblem) -> bool:
     return bool(problem.requests.shape[1] + problem.loose.shape[1] > _MANY_AXES)
 
 
-def _cells(problem: PackingProblem) -> int:
-    """Return how many entries the tables by item and by offer have."""
-    return int((len(problem.counts) + len(problem.prices)) * (problem.requests.shape[1] + problem.loose.shape[1]))
+def packing_work(kinds: int, axes: int, offers: int = 0) -> int:
+    """Return how long it takes to pack so many kinds of items with so many axes and conflicts, in microseconds.
+
+    Each part has at most as many axes as a square table of its size.
+    """
+    in_part = min(axes, int(np.sqrt(_MAX_CELLS))) if kinds * axes > _MAX_CELLS else axes
+    return _UNITS_PER_KIND * kinds + (_UNITS_PER_CELL * (kinds + offers) * in_part if axes > _MANY_AXES else 0)
+
+
+def _work(problem: PackingProblem) -> int:
+    axes = problem.requests.shape[1] + problem.loose.shape[1]
+    return packing_work(len(problem.counts), axes, len(problem.prices))
 
 
 def _parts(problem: PackingProblem, items: Ints) -> list[Ints]:
