@@ -240,3 +240,32 @@ def test_namespace_selectors_over_thousands_of_namespaces_take_no_time():
     assert findings.rejected == []
     assert findings.served["the pending pod has a NodeClaim with an instance"]
     assert findings.slowest < MAX_SECONDS
+
+
+@pytest.mark.slow
+def test_running_pods_with_their_own_anti_affinity_take_no_time():
+    """Each of 2,000 running pods keeps other pods away; verification compared each with all of them."""
+    away = {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["healthy"]}]}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": away}
+    pods = [
+        running_pod(
+            "node-busy",
+            metadata={"name": f"running-{n}", "uid": f"uid-{n}", "labels": {"app": f"tenant-{n}"}},
+            spec={
+                "affinity": {
+                    "podAntiAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": [{**term, "namespaces": [f"elsewhere-{n}"]}]
+                    }
+                },
+                "containers": [{"name": "c", "image": "pause"}],
+            },
+        )
+        for n in range(2000)
+    ]
+    cluster = HealthyCluster(pods)
+
+    findings = cluster.run(Step.PROVISION)
+
+    assert findings.stopped == {}
+    assert findings.served["the pending pod has a NodeClaim with an instance"]
+    assert findings.slowest < 1
