@@ -124,6 +124,35 @@ def anti_affinities(pods: int, size: int) -> list[JSONDict]:
     return [pod(f"apart-{n}", own(n), affinity=_pod_terms(n, size, HOSTNAME)) for n in range(pods)]
 
 
+def own_anti_affinity(pods: int, size: int) -> list[JSONDict]:
+    """Return pods, each of which keeps its own kind off its node; `size` of them are of one kind."""
+    result = []
+    for n in range(pods):
+        term = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": own(n // size)}}
+        rule = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        result.append(pod(f"own-{n}", own(n // size), cpu="500m", affinity=rule))
+    return result
+
+
+def namespace_selectors(pods: int, size: int) -> list[JSONDict]:
+    """Return pods with so many anti-affinity terms, each of which selects nearly all namespaces."""
+    result = []
+    for n in range(pods):
+        terms = [
+            {
+                "topologyKey": (HOSTNAME, ZONE)[k % 2],
+                "namespaceSelector": {
+                    "matchExpressions": [{"key": "team", "operator": "NotIn", "values": [f"t{k}", f"other-{n}"]}]
+                },
+                "labelSelector": {"matchLabels": own(n)},
+            }
+            for k in range(size)
+        ]
+        rule = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+        result.append(pod(f"namespaces-{n}", own(n), affinity=rule))
+    return result
+
+
 def zone_anti_affinities(pods: int, size: int) -> list[JSONDict]:
     """Return pods with so many anti-affinity terms over zones each."""
     return [pod(f"zones-{n}", own(n), affinity=_pod_terms(n, size, ZONE)) for n in range(pods)]
@@ -249,6 +278,8 @@ SHAPES: Mapping[str, Callable[[int, int], list[JSONDict]]] = {
         spreads,
         shared_spreads,
         anti_affinities,
+        own_anti_affinity,
+        namespace_selectors,
         zone_anti_affinities,
         affinity_chain,
         preferences,

@@ -281,9 +281,12 @@ class HostileObjects:
         if self._often():
             done = [self._condition(type_) for type_ in ("Launched", "Registered", "Initialized")]
             claim["status"]["conditions"] = [*done, self._condition("Consolidatable")]
-        if self._often():
+        is_managed, exists = self._often(), self._often()
+        if is_managed:
             yield claim
-        if self._often():
+        elif "taints" not in node["spec"]:  # kube-scheduler would bind the healthy pod to it
+            node["spec"]["taints"] = [{"key": "hostile", "effect": "NoSchedule"}]
+        if exists:
             yield node
 
     def _node_pool(self) -> Iterator[dict[str, Any]]:

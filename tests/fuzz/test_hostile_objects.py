@@ -13,10 +13,10 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM
 from journeyman.core.plan import Step
-from tests.fuzz.expensive_pods import SHAPES
+from tests.fuzz.expensive_pods import SHAPES, namespace_selectors
 from tests.fuzz.healthy_cluster import HealthyCluster
 from tests.helpers import fleets
-from tests.helpers.builders import merge, pod_body, pool_body
+from tests.helpers.builders import condition, merge, pod_body, pool_body
 
 MAX_SECONDS = 10.0
 """CPU seconds of one run of a step."""
@@ -55,9 +55,9 @@ def unnamed_claim() -> dict[str, Any]:
     return pod_body("tenant", cpu="10m", metadata={"namespace": "hostile"}, spec={"volumes": [volume]})
 
 
-def proposal(created: str) -> dict[str, Any]:
-    """Return a NodeDisruption that waits for its validation."""
-    candidate = {"nodeClaim": "none", "nodeClaimUID": "x", "price": "1", "pods": []}
+def proposal(created: str, phase: str = "Proposed", claim: str = "none", uid: str = "x") -> dict[str, Any]:
+    """Return a NodeDisruption without replacements that waits for its validation, or is in another phase."""
+    candidate = {"nodeClaim": claim, "nodeClaimUID": uid, "price": "1", "pods": []}
     spec = {
         "reason": "Empty",
         "decision": "delete",
@@ -71,8 +71,24 @@ def proposal(created: str) -> dict[str, Any]:
         "kind": "NodeDisruption",
         "metadata": {"name": "later"},
         "spec": spec,
-        "status": {"phase": "Proposed"},
+        "status": {"phase": phase},
     }
+
+
+def odd_pod_on_a_node_that_a_disruption_removes() -> tuple[dict[str, Any], ...]:
+    """Return a node, its NodeClaim and NodeDisruption, and a pod whose start time has no time zone."""
+    disrupted = {"status": {"conditions": [condition("DisruptionReason")]}}
+    member = fleets.a_member("removed", claim=disrupted)
+    protected = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "1h"}}}
+    pod = running_pod("node-removed", status={"phase": "Running", "startTime": "2026-03-02T20:59:00"}, **protected)
+    uid = member.claim.metadata.uid
+    return *fleets.bodies(member), pod, proposal("2026-03-02T20:59:00Z", "Executing", "removed", uid)
+
+
+def node_with_an_odd_condition() -> tuple[dict[str, Any], ...]:
+    """Return a node and its NodeClaim, of which a condition's time has no time zone."""
+    odd = {**condition("Odd"), "lastTransitionTime": "2026-03-02T21:00:00"}
+    return fleets.bodies(fleets.a_member("odd", claim={"status": {"conditions": [odd]}}))
 
 
 def node_with(**amounts: str) -> tuple[dict[str, Any], ...]:
@@ -104,6 +120,8 @@ ROWS: dict[str, tuple[dict[str, Any], ...]] = {
     "NodeDisruption decided in the year 9999": (proposal("9999-12-31T23:59:59-14:00"),),
     "pod on a leaving node protected for 99999999h": (protected_for("99999999h", "node-spot"),),
     "NodePool limit 1e99": (second_pool(limits={"cpu": "1e99", "memory": "9E"}),),
+    "odd pod on a node that a disruption removes": odd_pod_on_a_node_that_a_disruption_removes(),
+    "NodeClaim with an odd condition": node_with_an_odd_condition(),
     "node allocatable 9999999999999E": node_with(cpu="9999999999999E", memory="9999999999999E", pods="9E"),
 }
 
@@ -179,6 +197,10 @@ def test_long_budget_window_is_not_walked(duration):
         ("shared_spreads", 300, 20),
         ("anti_affinities", 100, 30),
         pytest.param("anti_affinities", 100, 100, marks=pytest.mark.nightly),
+        ("own_anti_affinity", 8000, 1),
+        ("own_anti_affinity", 1000, 2),
+        pytest.param("own_anti_affinity", 8000, 2, marks=pytest.mark.nightly),
+        ("namespace_selectors", 100, 20),
         ("zone_anti_affinities", 20, 100),
         ("affinity_chain", 60, 5),
         ("preferences", 20, 300),
@@ -192,7 +214,7 @@ def test_long_budget_window_is_not_walked(duration):
 )
 def test_expensive_pods_keep_no_other_pod_waiting(shape, pods, size):
     """The healthy pod gets its node in the first run, and the expensive ones a node or an error."""
-    assert len(SHAPES) == 14
+    assert len(SHAPES) == 16
     cluster = HealthyCluster(SHAPES[shape](pods, size))
 
     findings = cluster.run(Step.PROVISION, Step.CONSOLIDATE)
@@ -201,3 +223,50 @@ def test_expensive_pods_keep_no_other_pod_waiting(shape, pods, size):
     assert findings.rejected == []
     assert findings.served["the pending pod has a NodeClaim with an instance"]
     assert findings.slowest < MAX_SECONDS
+
+
+@pytest.mark.slow
+def test_namespace_selectors_over_thousands_of_namespaces_take_no_time():
+    """Each of 300 pods has ten terms of its own that select nearly all of 5,000 namespaces: 20 s and 1 GB before."""
+    names = [f"ns-{n}" for n in range(5000)]
+    namespaces = [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {"team": f"t{n % 100}"}}}
+        for n, name in enumerate(names)
+    ]
+    cluster = HealthyCluster((*namespaces, *namespace_selectors(300, 10)))
+
+    findings = cluster.run(Step.PROVISION)
+
+    assert findings.stopped == {}
+    assert findings.rejected == []
+    assert findings.served["the pending pod has a NodeClaim with an instance"]
+    assert findings.slowest < MAX_SECONDS
+
+
+@pytest.mark.slow
+def test_running_pods_with_their_own_anti_affinity_take_no_time():
+    """Each of 2,000 running pods keeps other pods away; verification compared each with all of them."""
+    away = {"matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["healthy"]}]}
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": away}
+    pods = [
+        running_pod(
+            "node-busy",
+            metadata={"name": f"running-{n}", "uid": f"uid-{n}", "labels": {"app": f"tenant-{n}"}},
+            spec={
+                "affinity": {
+                    "podAntiAffinity": {
+                        "requiredDuringSchedulingIgnoredDuringExecution": [{**term, "namespaces": [f"elsewhere-{n}"]}]
+                    }
+                },
+                "containers": [{"name": "c", "image": "pause"}],
+            },
+        )
+        for n in range(2000)
+    ]
+    cluster = HealthyCluster(pods)
+
+    findings = cluster.run(Step.PROVISION)
+
+    assert findings.stopped == {}
+    assert findings.served["the pending pod has a NodeClaim with an instance"]
+    assert findings.slowest < 1

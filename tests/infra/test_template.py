@@ -192,6 +192,17 @@ def test_rejected_placements_raise_an_alarm():
     assert alarm["Threshold"] == 0
 
 
+def test_pods_that_are_never_reached_raise_an_alarm():
+    """A single pass that reaches them ends it, so the alarm waits for three periods; without pods there is no data."""
+    alarm = ALARMS["UnreachedPodsAlarm"]
+    (query,) = alarm["Metrics"]
+    name, namespace = re.fullmatch(r"SELECT MAX\((\w+)\) FROM (\w+)", query["Expression"]).groups()
+
+    assert METRICS[name].kind == "gauge"
+    assert (namespace, alarm["Threshold"], alarm["EvaluationPeriods"]) == (NAMESPACE, 0, 3)
+    assert alarm["TreatMissingData"] == "notBreaching"
+
+
 @pytest.mark.parametrize("name", QUEUES)
 def test_every_queue_is_encrypted_and_requires_tls(name):
     """Messages are encrypted at rest and in transit."""

@@ -56,7 +56,7 @@ from journeyman.core.scheduling.capacity_buffers import without_virtual_pods
 from journeyman.core.scheduling.results import CachedResults, PlannedClaim, ProblemKey, Results
 from journeyman.core.scheduling.scheduler import select_pods, solve
 from journeyman.core.state import Snapshot
-from journeyman.core.state.guard import report_skipped
+from journeyman.core.state.guard import SkippedObject, evaluate_each, report_skipped
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_virtual_pod
 from journeyman.errors import KubeAPIError
 from journeyman.ports import Trigger
@@ -164,13 +164,13 @@ def _schedule(inputs: StepInputs) -> ScheduledPlan:
     """Schedule pending pods: nominate them to existing nodes, or create and launch NodeClaims for them."""
     snapshot = inputs.snapshot
     selected, skipped = select_pods(snapshot)
-    pods, removed = _pods_and_removed_nodes(snapshot, selected)
+    pods, removed, moving_skipped = _pods_and_removed_nodes(snapshot, selected)
     verified, cached = _verified_results(inputs, pods, removed)
     results = verified.results
     nominatable = NominatablePods.of(snapshot, enabled=_lifecycle_options(inputs).max_nominations > 0)
     plan = merge_plans(
         (
-            report_skipped(skipped),
+            report_skipped({found.refs: found for found in (*skipped, *moving_skipped)}.values()),
             _explain(snapshot, without_virtual_pods(results, pods)),
             reconcile_capacity_buffers(snapshot, results),
             _report_defects(snapshot, verified),
@@ -208,8 +208,10 @@ PROVISION: Final = StepDefinition(
 # -- scheduling -------------------------------------------------------------------------------------------------------
 
 
-def _pods_and_removed_nodes(snapshot: Snapshot, selected: Iterable[Pod]) -> tuple[tuple[Pod, ...], frozenset[str]]:
-    """Return the pods to schedule, and the nodes that the scheduler must not use.
+def _pods_and_removed_nodes(
+    snapshot: Snapshot, selected: Iterable[Pod]
+) -> tuple[tuple[Pod, ...], frozenset[str], tuple[SkippedObject, ...]]:
+    """Return the pods to schedule, the nodes that the scheduler must not use, and the pods that cannot be evaluated.
 
     The pods are those `selected`, pending or on terminating nodes, and those of nodes that a disruption deletes once their
     replacements are initialized, so that the replacements keep their capacity for them. Pods of nodes whose disruption was
@@ -217,13 +219,15 @@ def _pods_and_removed_nodes(snapshot: Snapshot, selected: Iterable[Pod]) -> tupl
     """
     marked = marked_for_deletion(snapshot)
     removed = [n for name, n in snapshot.state_nodes_by_claim.items() if name in marked and not n.is_terminating]
-    moving = tuple(
-        pod for node in removed for pod in node.pods if is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now)
+    on_removed = (pod for node in removed for pod in node.pods)
+    evaluated, skipped = evaluate_each(
+        on_removed, lambda pod: (pod, is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now))
     )
+    moving = (pod for pod, is_moving in evaluated if is_moving)
     staying = {pod.key for name in kept_after_rollback(snapshot) for pod in snapshot.state_nodes_by_claim[name].pods}
     pending = (pod for pod in selected if pod.key not in staying)
     pods = {pod.key: pod for pod in (*pending, *moving)}  # a tainted node's pods are in both
-    return tuple(pods.values()), frozenset(n.name for n in removed)
+    return tuple(pods.values()), frozenset(n.name for n in removed), skipped
 
 
 def _verified_results(

@@ -529,6 +529,12 @@ OWN: Final = (
         ("kind",),
     ),
     Metric(
+        "journeyman_scrape_object_skipped",
+        "gauge",
+        "1 for each object that a scrape has no gauges of, because it cannot be evaluated.",
+        ("kind", "namespace", "name", "error", "place"),
+    ),
+    Metric(
         "journeyman_offerings_refused_total",
         "counter",
         "Number of launches for which an offering was unavailable.",

@@ -427,12 +427,16 @@ def _nominated_by_us(snapshot: Snapshot) -> Iterator[tuple[NodeClaim, Pod]]:
     nominated = [pod for pod in snapshot.pods if pod.status.nominated_node_name]
     if not nominated:
         return
-    joined = {node.spec.provider_id: node.metadata.name for node in snapshot.nodes if node.spec.provider_id}
-    claims = {c.status.node_name or joined.get(c.status.provider_id, ""): c for c in snapshot.claims}
+    claims: dict[str, list[NodeClaim]] = {}
+    for claim in snapshot.claims:
+        joined = snapshot.nodes_by_provider_id.get(claim.status.provider_id, ())
+        for name in {claim.status.node_name, *(node.metadata.name for node in joined)}:
+            claims.setdefault(name, []).append(claim)
     for pod in nominated:
-        claim = claims.get(pod.status.nominated_node_name)
-        if claim is not None and any(e.means(pod) for e in parse_planned_pods(claim.metadata.annotations)):
-            yield claim, pod
+        for claim in claims.get(pod.status.nominated_node_name, ()):
+            if any(entry.means(pod) for entry in parse_planned_pods(claim.metadata.annotations)):
+                yield claim, pod
+                break
 
 
 def _stale_reason(claim: NodeClaim, pod: Pod, node: Node | None, snapshot: Snapshot) -> str:

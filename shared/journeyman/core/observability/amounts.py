@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from journeyman.core.api.objects import Container, Pod
 from journeyman.core.api.resources import CPU, PODS, Resources, add, maximum, to_resources
@@ -64,9 +64,21 @@ def _limits(container: Container) -> dict[str, int]:
     return to_resources(container.resources.limits, round_up=True)
 
 
-def gauges_of_each(items: Iterable[T], gauges: Callable[[T], Iterable[Observation]]) -> Iterator[Observation]:
-    """Yield the gauges of all objects that can be evaluated; none of the others, which the steps report."""
+def gauges_of_each(
+    items: Iterable[T], gauges: Callable[[T], Iterable[Observation]], about: Callable[[T], Any] | None = None
+) -> Iterator[Observation]:
+    """Yield the gauges of all objects that can be evaluated, and one gauge for each of the others, which names it.
+
+    Args:
+        items: The objects.
+        gauges: Returns the gauges of one.
+        about: Returns the Kubernetes object of an item that is none.
+    """
     for item in items:
-        found = evaluate(item, lambda item: tuple(gauges(item)), item)
-        if not isinstance(found, SkippedObject):
+        found = evaluate(about(item) if about is not None else item, lambda item: tuple(gauges(item)), item)
+        if isinstance(found, SkippedObject):
+            ref = found.refs[0]
+            named = {"kind": ref.resource.kind, "namespace": ref.namespace, "name": ref.name}
+            yield gauge("journeyman_scrape_object_skipped", 1, {**named, "error": found.error, "place": found.place})
+        else:
             yield from found

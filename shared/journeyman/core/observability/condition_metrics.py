@@ -5,17 +5,19 @@ Restates: awslabs/operatorpkg status/controller.go `reconcileFound`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from journeyman.core.api.objects import Condition
-from journeyman.core.observability.amounts import gauge
+from journeyman.core.observability.amounts import gauge, gauges_of_each
 from journeyman.core.plan import Observation
-from journeyman.core.state import NodeClassState, Snapshot
+from journeyman.core.state import InvalidObject, NodeClassState, Snapshot
 from journeyman.core.state.condition_transitions import object_labels
+
+T = TypeVar("T")
 
 
 class _ObservedObject(Struct, frozen=True, kw_only=True):
@@ -31,52 +33,51 @@ class _ObservedObject(Struct, frozen=True, kw_only=True):
 
 def condition_gauges(snapshot: Snapshot) -> Iterator[Observation]:
     """Yield gauges of each condition of each object, and of the time that objects have been terminating."""
-    for item in _all_objects(snapshot):
-        base = {"namespace": item.namespace, "name": item.name, **object_labels(item.kind, item.labels)}
-        prefix = f"operator_{item.kind}"
-        for condition in item.conditions:
-            values = {**base, "type": condition.type, "status": condition.status, "reason": condition.reason}
-            yield gauge(f"{prefix}_status_condition_count", 1, values)
-            if condition.last_transition_time is not None:
-                since = (snapshot.now - condition.last_transition_time).total_seconds()
-                yield gauge(f"{prefix}_status_condition_current_status_seconds", since, values)
-        if item.deleted is not None:
-            seconds = (snapshot.now - item.deleted).total_seconds()
-            yield gauge(f"{prefix}_termination_current_time_seconds", seconds, base)
 
+    def of(observed: Callable[[T], _ObservedObject], items: Iterable[T]) -> Iterator[Observation]:
+        return gauges_of_each(items, lambda item: _gauges(observed(item), snapshot.now))
 
-def _all_objects(snapshot: Snapshot) -> Iterator[_ObservedObject]:
-    yield from _objects("nodeclaim", snapshot.claims)
-    yield from _objects("node", snapshot.nodes)
-    yield from _objects("nodepool", snapshot.node_pools)
-    yield from _objects("nodeoverlay", snapshot.node_overlays)
-    yield from _objects("capacitybuffer", snapshot.capacity_buffers)
-    yield from map(_node_class, snapshot.node_classes)
+    yield from of(_object, snapshot.claims)
+    yield from of(_object, snapshot.nodes)
+    yield from of(_object, snapshot.node_pools)
+    yield from of(_object, snapshot.node_overlays)
+    yield from of(_object, snapshot.capacity_buffers)
+    yield from of(_node_class, snapshot.node_classes)
     kinds = {"NodePool", "NodeOverlay", "CapacityBuffer"}
-    for item in snapshot.invalid_objects:
-        if item.kind in kinds:
-            kind = item.kind.lower()
-            yield _ObservedObject(kind=kind, name=item.name, namespace=item.namespace, conditions=item.conditions)
+    yield from of(_invalid_object, (item for item in snapshot.invalid_objects if item.kind in kinds))
 
 
-def _objects(kind: str, objects: Iterable[Any]) -> Iterator[_ObservedObject]:
-    """Yield objects of any type that has `metadata` and `status.conditions`."""
-    for each in objects:
-        meta = each.metadata
-        yield _ObservedObject(
-            kind=kind,
-            name=meta.name,
-            namespace=meta.namespace,
-            labels=meta.labels,
-            deleted=meta.deletion_timestamp,
-            conditions=tuple(each.status.conditions),
-        )
+def _gauges(item: _ObservedObject, now: datetime) -> Iterator[Observation]:
+    base = {"namespace": item.namespace, "name": item.name, **object_labels(item.kind, item.labels)}
+    prefix = f"operator_{item.kind}"
+    for condition in item.conditions:
+        values = {**base, "type": condition.type, "status": condition.status, "reason": condition.reason}
+        yield gauge(f"{prefix}_status_condition_count", 1, values)
+        if condition.last_transition_time is not None:
+            since = (now - condition.last_transition_time).total_seconds()
+            yield gauge(f"{prefix}_status_condition_current_status_seconds", since, values)
+    if item.deleted is not None:
+        yield gauge(f"{prefix}_termination_current_time_seconds", (now - item.deleted).total_seconds(), base)
 
 
-def _node_class(node_class: NodeClassState) -> _ObservedObject:
+def _object(item: Any) -> _ObservedObject:
+    """Return the fields of an object of any type that has `metadata` and `status.conditions`."""
+    meta = item.metadata
     return _ObservedObject(
-        kind=node_class.kind.lower(),
-        name=node_class.name,
-        deleted=node_class.deletion_timestamp,
-        conditions=node_class.conditions,
+        kind=type(item).__name__.lower(),
+        name=meta.name,
+        namespace=meta.namespace,
+        labels=meta.labels,
+        deleted=meta.deletion_timestamp,
+        conditions=tuple(item.status.conditions),
     )
+
+
+def _node_class(item: NodeClassState) -> _ObservedObject:
+    return _ObservedObject(
+        kind=item.kind.lower(), name=item.name, deleted=item.deletion_timestamp, conditions=item.conditions
+    )
+
+
+def _invalid_object(item: InvalidObject) -> _ObservedObject:
+    return _ObservedObject(kind=item.kind.lower(), name=item.name, namespace=item.namespace, conditions=item.conditions)

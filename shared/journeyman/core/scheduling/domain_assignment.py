@@ -33,6 +33,7 @@ from journeyman.core.scheduling.problem import PartialSolution, PodBatch, Schedu
 from journeyman.core.scheduling.topology import ABSENT, Pin, Pins, TopologyGroup
 
 _PODS_BEFORE_A_CYCLE: Final = 50  # `distribute` then repeats its choices
+_PER_CELL: Final = 4  # effort of one pod, cell and rule
 
 
 class AssignedDomains(Struct, frozen=True, kw_only=True, eq=False):
@@ -272,7 +273,7 @@ class DomainAssignment:
             return
         cells = self.charge_followers(row, cells)
         rules = self._domain_counts.rules(row)
-        self._problem.effort.spend(len(cells) * (1 + len(rules)) * min(progress.left, _PODS_BEFORE_A_CYCLE))
+        self._problem.effort.spend(_PER_CELL * len(cells) * (1 + len(rules)) * min(progress.left, _PODS_BEFORE_A_CYCLE))
         counts = distribute(
             progress.left,
             cells,

@@ -46,7 +46,7 @@ class DomainKeys(NamedTuple):
 
 
 _NO_KEYS: Final = DomainKeys((), frozenset(), frozenset(), frozenset())
-_PER_COMBINATION: Final = 60  # effort of finding the offerings in one combination of domains
+_PER_COMBINATION: Final = 120  # effort of finding the offerings in one combination of domains
 _DECIMALS: Final = 12  # of a price; smaller differences are rounding errors
 
 

@@ -23,7 +23,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import Object, Pod, Taint, Toleration
+from journeyman.core.api.objects import Pod, Taint, Toleration
 from journeyman.core.api.resources import add, subtract, to_resources, total_requests
 from journeyman.core.scheduling.arrays import Bools, Ints, read_only
 from journeyman.core.scheduling.daemon_overhead import Daemon, daemons_of, missing_daemon_overhead
@@ -33,6 +33,7 @@ from journeyman.core.scheduling.requirements import Requirement, Requirements
 from journeyman.core.scheduling.topology import (
     ABSENT,
     InverseAntiAffinity,
+    NamespaceIndex,
     Pin,
     Pins,
     RunningAntiAffinity,
@@ -333,8 +334,8 @@ class NodeInventory:
         return self._evaluate((), node, running_anti_affinities, node, self._namespaces)
 
     @cached_property
-    def _namespaces(self) -> Mapping[str, Object]:
-        return {n.metadata.name: n for n in self._snapshot.namespaces}
+    def _namespaces(self) -> NamespaceIndex:
+        return NamespaceIndex({n.metadata.name: n for n in self._snapshot.namespaces})
 
     def repelled(self, selection: NodeSelection) -> tuple[InverseAntiAffinity, ...]:
         """Return the domains that the required anti-affinity of the other running pods forbids to matching pods."""
@@ -353,9 +354,9 @@ class NodeInventory:
         running = (host_ports(pod) for node in selection.nodes for pod in node.pods)
         return frozenset().union(*running, *(daemon.ports for daemon in self._daemons))
 
-    def pod_counts(self, selection: NodeSelection, watched: Iterable[str]) -> RunningPodCounts:
-        """Return the counts of running pods; `watched` are the pod labels that the problem's topology groups select on."""
-        keys = tuple(sorted(set(watched)))
+    def pod_counts(self, selection: NodeSelection, rows: Iterable[PodClass]) -> RunningPodCounts:
+        """Return the counts of running pods for the topology groups of these rows."""
+        keys = tuple(sorted(_selected_labels(rows)))
         if selection.losing_pods:
             return RunningPodCounts(selection.nodes, selection.rescheduled, keys)
         if keys not in self._pod_counts_by_keys:
@@ -371,23 +372,28 @@ class NodeInventory:
     # --- free capacity
 
     def survey(
-        self, selection: NodeSelection, rows: Sequence[PodClass], *, axes: tuple[str, ...], caps: HostConstraints
+        self,
+        selection: NodeSelection,
+        pod_counts: RunningPodCounts,
+        *,
+        axes: tuple[str, ...],
+        caps: HostConstraints,
+        has_ports: bool,
     ) -> ExistingNodes:
         """Return the nodes with their free capacity, after all daemons that belong on them are subtracted.
 
         Args:
             selection: The nodes of the problem.
-            rows: The rows of the problem, whose topology groups count running pods.
+            pod_counts: Counts the running pods by topology group of the problem.
             axes: The names of resources.
             caps: The rows' host constraints.
+            has_ports: Whether a row has host ports.
         """
         can_take_pods: Bools = np.zeros(len(self.nodes), dtype=bool)
         can_take_pods[selection.positions] = self._remaining[selection.positions]
         order = self._filling_order[can_take_pods[self._filling_order]]
         node_at = dict(zip(selection.positions.tolist(), selection.nodes, strict=True))
         nodes = tuple(node_at[position] for position in order.tolist())
-        pod_counts = self.pod_counts(selection, _selected_labels(rows))
-        has_ports = any(row.ports for row in rows)
         used_ports = self._used_ports(selection, order, nodes) if has_ports else (frozenset[HostPort](),) * len(nodes)
         free = np.concatenate(
             (self._resources(selection, order, nodes, axes), _host_capacity(used_ports, caps)), axis=1

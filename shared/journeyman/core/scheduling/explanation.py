@@ -52,9 +52,10 @@ MAX_SEARCHES: Final = 256
 """The number of pod classes for which the smallest change is searched; further classes usually share a cause."""
 
 
-MAX_SEARCH: Final = 1_000_000
+MAX_SEARCH: Final = 130_000
 """The effort for one pod class: for dozens of labels in dozens of terms no single change would help anyway."""
 _PER_TERM: Final = 150
+_PER_CHANGE: Final = 20
 
 
 class Explainer:
@@ -144,7 +145,7 @@ class Explainer:
 
     def _change(self, case: UnschedulableCase) -> str:
         keys = {key for term in case.cls.terms for key in term}
-        work = _PER_TERM * len(case.pod_requirements.terms) * len(self._pools) * (len(keys) + 4)
+        work = _PER_CHANGE * len(case.pod_requirements.terms) * len(self._pools) * (len(keys) + 4)
         if self._searches <= 0 or case.cls.claims or work > MAX_SEARCH:  # changes to ResourceClaims are not searched
             return ""
         try:

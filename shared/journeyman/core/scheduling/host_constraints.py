@@ -14,7 +14,7 @@ Differs: rules are symmetric even if they are only preferred; on existing nodes 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -129,62 +129,79 @@ class HostConstraints(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def host_constraints_of(
-    rows: Sequence[PodClass], repelled: Iterable[InverseAntiAffinity] = (), used_ports: Iterable[HostPort] = ()
+    rows: Sequence[PodClass],
+    repelled: Iterable[InverseAntiAffinity] = (),
+    used_ports: Iterable[HostPort] = (),
+    *,
+    is_running: Callable[[TopologyGroup], bool] = lambda _group: True,
+    spend_on_columns: Callable[[int], None] = lambda _columns: None,
 ) -> HostConstraints:
-    """Return the rules about a single node: those of these rows, and those of running pods about them.
+    """Return the rules about a single node that can matter: those of these rows, and those of running pods about them.
+
+    A rule that holds however the pods are placed is left out: with thousands of Deployments, each of which keeps its own
+    pods apart, nearly every rule is about one pod.
 
     Args:
         rows: The rows of the problem.
         repelled: The domains that the anti-affinity of running pods forbids.
         used_ports: The host ports of daemons and running pods; it must hold every port that can conflict with a row's.
+        is_running: Whether a group counts any running pod; by default each may.
+        spend_on_columns: Is called with the number of the tables' columns before they are made.
     """
-    builder = _HostConstraintBuilder(rows)
+    builder = _HostConstraintBuilder(rows, is_running)
     builder.add_spreads()
     builder.add_anti_affinities()
     builder.add_ports(used_ports)
     for entry in repelled:
-        if entry.group.key == labels.HOSTNAME:
-            builder.conflict(Conflict(domains=entry.domains), builder.counted_by(entry.group), (), ())
-    return builder.caps()
+        if entry.group.key == labels.HOSTNAME and (counted := builder.counted_by(entry.group)):
+            builder.conflict(Conflict(domains=entry.domains), counted, (), ())
+    spend_on_columns(builder.columns)
+    return builder.constraints()
 
 
 class _HostConstraintBuilder:
     """Collects axes and conflicts."""
 
-    def __init__(self, rows: Sequence[PodClass]) -> None:
+    def __init__(self, rows: Sequence[PodClass], is_running: Callable[[TopologyGroup], bool]) -> None:
         self._rows = rows
+        self._is_running = is_running
         self._index = LabelIndex(rows)
         self._axes: list[Axis] = []
         self._conflicts: list[Conflict] = []
-        self._takes: list[Ints] = []
-        self._within: list[Bools] = []
-        self._counted: list[Bools] = []
-        self._bound: list[Bools] = []
-        self._lasting: list[Bools] = []
+        self._takes: list[Collection[int]] = []
+        self._within: list[Collection[int]] = []
+        self._counted: list[Collection[int]] = []
+        self._bound: list[Collection[int]] = []
+        self._lasting: list[Collection[int]] = []
+        self._followed = {g.id: g for row in rows for g in row.affinities if g.key == labels.HOSTNAME}
+
+    @property
+    def columns(self) -> int:
+        """The number of columns of all tables."""
+        return 2 * len(self._axes) + 3 * len(self._conflicts) + 2 * len(self._followed)
 
     def counted_by(self, group: TopologyGroup) -> tuple[int, ...]:
         """Return the rows whose pods a group counts."""
         return self._index.counted_by(group)
 
-    def axis(self, axis: Axis, takes: Iterable[int], within: Iterable[int]) -> None:
+    def axis(self, axis: Axis, takes: Collection[int], within: Collection[int]) -> None:
         """Add an axis; each pod of the rows `takes` uses one unit of it."""
         self._axes.append(axis)
-        self._takes.append(self._flags(takes).astype(np.int64))
-        self._within.append(self._flags(within))
+        self._takes.append(takes)
+        self._within.append(within)
 
     def conflict(
-        self, conflict: Conflict, counted: Iterable[int], bound: Iterable[int], lasting: Iterable[int]
+        self, conflict: Conflict, counted: Collection[int], bound: Collection[int], lasting: Collection[int]
     ) -> None:
         """Add a conflict between the rows `counted` and the rows `bound`."""
         self._conflicts.append(conflict)
-        self._counted.append(self._flags(counted))
-        self._bound.append(self._flags(bound))
-        self._lasting.append(self._flags(lasting))
+        self._counted.append(counted)
+        self._bound.append(bound)
+        self._lasting.append(lasting)
 
-    def _flags(self, rows: Iterable[int]) -> Bools:
-        flags: Bools = np.zeros(len(self._rows), dtype=bool)
-        flags[list(rows)] = True
-        return flags
+    def _pods_of(self, rows: Iterable[int]) -> int:
+        """Return the number of pods of these rows; the levels of one class have the same tuple of pods."""
+        return sum({id(row.pods): len(row.pods) for row in map(self._rows.__getitem__, rows)}.values())
 
     def add_spreads(self) -> None:
         """Add an axis per group and maxSkew; rows of one group with different maxSkews conflict."""
@@ -202,8 +219,11 @@ class _HostConstraintBuilder:
         for group_id, by_skew in owners.items():
             group = groups[group_id]
             counted = set(self.counted_by(group))
+            is_running = self._is_running(group)
             for skew, owning in sorted(by_skew.items()):
-                self.axis(Axis(name="spread over hosts", cap=skew, group=group), counted.intersection(owning), owning)
+                takers = counted.intersection(owning)
+                if is_running or self._pods_of(takers) > skew:
+                    self.axis(Axis(name="spread over hosts", cap=skew, group=group), takers, owning)
                 others = counted.intersection(r for s, rs in by_skew.items() if s != skew for r in rs)
                 if others:
                     self.conflict(Conflict(), others, owning, self._with_required_rule(owning, group_id))
@@ -222,10 +242,12 @@ class _HostConstraintBuilder:
             counted = set(self.counted_by(group))
             both = counted.intersection(owning)
             not_counted = [r for r in owning if r not in counted]
-            self.axis(Axis(name="apart from its own kind", cap=1, group=group), both, ())
-            self.conflict(
-                Conflict(group=group), counted.difference(owning), owning, self._with_required_rule(owning, group_id)
-            )
+            others = counted.difference(owning)
+            is_running = self._is_running(group)
+            if is_running or self._pods_of(both) > 1:
+                self.axis(Axis(name="apart from its own kind", cap=1, group=group), both, ())
+            if is_running or (others and self._pods_of(others.union(owning)) > 1):
+                self.conflict(Conflict(group=group), others, owning, self._with_required_rule(owning, group_id))
             if both and not_counted:
                 self.conflict(Conflict(), both, not_counted, self._with_required_rule(not_counted, group_id))
 
@@ -239,9 +261,9 @@ class _HostConstraintBuilder:
             for port in row.ports:
                 rows_by_port.setdefault(port, []).append(r)
         numbers = {(port.port, port.protocol) for port in rows_by_port}
-        for port in used if numbers else ():
-            if (port.port, port.protocol) in numbers:
-                rows_by_port.setdefault(port, [])
+        taken = {port for port in used if (port.port, port.protocol) in numbers} if numbers else set()
+        for port in taken:
+            rows_by_port.setdefault(port, [])
         by_number: dict[tuple[int, str], list[HostPort]] = {}
         for port in rows_by_port:
             by_number.setdefault((port.port, port.protocol), []).append(port)
@@ -253,34 +275,36 @@ class _HostConstraintBuilder:
                 done.add(rivals)
                 takers = {r for rival in rivals for r in rows_by_port[rival]}
                 name = f"host port {port.port}/{port.protocol}"
-                if takers:
+                if takers and (self._pods_of(takers) > 1 or not rivals.isdisjoint(taken)):
                     self.axis(Axis(name=name, cap=1, ports=rivals), takers, ())
 
-    def caps(self) -> HostConstraints:
+    def constraints(self) -> HostConstraints:
         """Return the collected axes and conflicts as arrays."""
         height = len(self._rows)
-        followed = {g.id: g for row in self._rows for g in row.affinities if g.key == labels.HOSTNAME}
-        numbers = {group_id: f for f, group_id in enumerate(followed)}
-        follows = [self._flags(()) for _ in followed]
+        numbers = {group_id: f for f, group_id in enumerate(self._followed)}
+        follows: list[list[int]] = [[] for _ in self._followed]
         for r, row in enumerate(self._rows):
             for group in row.affinities:
                 if group.id in numbers:
-                    follows[numbers[group.id]][r] = True
+                    follows[numbers[group.id]].append(r)
         return HostConstraints(
             axes=tuple(self._axes),
             conflicts=tuple(self._conflicts),
-            followed=tuple(followed.values()),
+            followed=tuple(self._followed.values()),
             caps=np.array([axis.cap for axis in self._axes], dtype=np.int64),
-            takes=_side_by_side(self._takes, height).astype(np.int64),
-            within=_side_by_side(self._within, height).astype(bool),
-            counted=_side_by_side(self._counted, height).astype(bool),
-            bound=_side_by_side(self._bound, height).astype(bool),
-            lasting=_side_by_side(self._lasting, height).astype(bool),
-            follows=_side_by_side(follows, height).astype(bool),
-            leads=_side_by_side([self._flags(self.counted_by(g)) for g in followed.values()], height).astype(bool),
+            takes=_table(self._takes, height).astype(np.int64),
+            within=_table(self._within, height),
+            counted=_table(self._counted, height),
+            bound=_table(self._bound, height),
+            lasting=_table(self._lasting, height),
+            follows=_table(follows, height),
+            leads=_table([self.counted_by(group) for group in self._followed.values()], height),
         )
 
 
-def _side_by_side(columns: Sequence[Ints | Bools], height: int) -> Ints:
-    table: Ints = np.array(columns).reshape(len(columns), height).T
+def _table(columns: Sequence[Collection[int]], height: int) -> Bools:
+    """Return a table in which each column is set in these rows."""
+    table: Bools = np.zeros((height, len(columns)), dtype=bool)
+    for column, rows in enumerate(columns):
+        table[list(rows), column] = True
     return table

@@ -9,6 +9,7 @@ charge for the limited resource are computed too, and the plan that places most 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import groupby
 from typing import Final
@@ -33,7 +34,7 @@ from journeyman.core.scheduling.packing import Content, Packing, PackingProblem,
 from journeyman.core.scheduling.pod_classes import RowPods
 from journeyman.core.scheduling.problem import PlannedNode, PodBatch, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirements
-from journeyman.core.scheduling.results import MinValuesPolicy
+from journeyman.core.scheduling.results import EffortSpentError, MinValuesPolicy
 from journeyman.core.scheduling.topology import Pins
 
 LIMIT_WEIGHTS: Final = (1.0, 1e6)  # times the highest price: the charge for using all that is left of a limit
@@ -326,14 +327,15 @@ class WeightTier:
         return capacity
 
     def open(self, headroom: Sequence[Headroom], reservations: Reservations) -> _PackedTier:
-        """Return the best plan for new nodes within limits and reservations."""
+        """Return the best plan for new nodes within limits and reservations. Raises EffortSpentError if there is none."""
         best = self._attempt(self._offerings.prices, headroom, reservations)
         if best.left.sum() > best.unplaceable and any(pool_headroom.resources for pool_headroom in headroom):
             shares = self._shares_of_limits(headroom)
             scale = float(self._offerings.prices.max(initial=0.0))
-            for weight in LIMIT_WEIGHTS:
-                rival = self._attempt(self._offerings.prices + weight * scale * shares, headroom, reservations)
-                best = min(best, rival, key=lambda outcome: outcome.rank)
+            with suppress(EffortSpentError):
+                for weight in LIMIT_WEIGHTS:
+                    rival = self._attempt(self._offerings.prices + weight * scale * shares, headroom, reservations)
+                    best = min(best, rival, key=lambda outcome: outcome.rank)
         return best
 
     def _shares_of_limits(self, headroom: Sequence[Headroom]) -> Floats:
@@ -363,9 +365,9 @@ class WeightTier:
             ]
             counts = self.within_limits(outcome) if exhaustible else outcome.left
             subproblem = self._subproblem(offers, prices, counts, outcome.reservations)
-            new_nodes = self._add_bins(
-                outcome, offers, pack(subproblem, fewest_nodes=self._pools[0].template.order.fewest_nodes)
-            )
+            fewest_nodes = self._pools[0].template.order.fewest_nodes
+            packing = pack(subproblem, fewest_nodes=fewest_nodes, spend=self._problem.effort.spend)
+            new_nodes = self._add_bins(outcome, offers, packing)
             if not new_nodes or not exhaustible:
                 break
         return outcome

@@ -131,6 +131,9 @@ def _template(pool: NodePool, snapshot: Snapshot, tables: Mapping[str, OfferingT
         requirements = _requirements(pool)
     except InvalidRequirementError as error:
         return error.message
+    contradictory = [key for key, wanted in sorted(requirements.items()) if wanted.impossible]
+    if contradictory:
+        return f"{NO_TYPES}: no value meets all that its requirements and labels ask of {', '.join(contradictory)}"
     suitable = table.rows_meeting(requirements)
     if not suitable.any():
         unmet = table.unmet(requirements)

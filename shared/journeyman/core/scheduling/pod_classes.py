@@ -49,6 +49,7 @@ from journeyman.core.scheduling.requirements import (
 from journeyman.core.scheduling.results import Effort, PodError
 from journeyman.core.scheduling.topology import (
     InverseAntiAffinity,
+    NamespaceIndex,
     TopologyGroup,
     TopologySpread,
     group_of,
@@ -156,11 +157,11 @@ class SpecParts(Struct, frozen=True, kw_only=True, cache_hash=True):
 class PodSpecReader:
     """Reads pod specs, each distinct part once. `label_keys` are the pod labels that the selectors read so far use."""
 
-    def __init__(self, namespaces: Mapping[str, Object], *, with_claims: bool = False) -> None:
+    def __init__(self, namespaces: NamespaceIndex, *, with_claims: bool = False) -> None:
         """Create a reader.
 
         Args:
-            namespaces: All namespaces by name, for namespace selectors.
+            namespaces: All namespaces, for namespace selectors.
             with_claims: Whether pods with ResourceClaims are scheduled.
         """
         self.label_keys: set[str] = set()
@@ -308,7 +309,7 @@ def _label_keys(spec: PodSpec) -> set[str]:
     return keys
 
 
-def _rules(spec: PodSpec, namespace: str, own: Mapping[str, str], namespaces: Mapping[str, Object]) -> PodTopologyRules:
+def _rules(spec: PodSpec, namespace: str, own: Mapping[str, str], namespaces: NamespaceIndex) -> PodTopologyRules:
     affinity = spec.affinity or Affinity()
 
     def required(rule: PodAffinity | None) -> tuple[TopologyGroup, ...]:
@@ -426,17 +427,17 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
     def work(self, node_pools: int, nodes: int = 0) -> int:
         """Return the effort of one plan for its constraints: terms in each NodePool and on existing nodes, topology rules."""
         terms = len(self.terms) * len(self.volume_terms)
-        values = sum(1 + len(r.values) // 8 for term in self.terms for r in term.values()) * len(self.volume_terms)
+        values = sum(1 + len(r.values) // 16 for term in self.terms for r in term.values()) * len(self.volume_terms)
         rules = len(self.spreads) + len(self.affinities) + len(self.anti_affinities)
         places = node_pools + nodes // _NODES_PER_POOL + 1
-        return _PER_ROW + (_PER_TERM * terms + values) * places + rules * (_PER_RULE + 3 * terms)
+        return _PER_ROW + (_PER_TERM * terms + values) * places + rules * (_PER_RULE + 2 * terms)
 
 
 # Effort of a plan, measured in microseconds and rounded.
 _PER_ROW: Final = 20
-_PER_TERM: Final = 50
+_PER_TERM: Final = 25
 _NODES_PER_POOL: Final = 500  # the existing nodes that a term is compared with in the time of one NodePool
-_PER_RULE: Final = 20
+_PER_RULE: Final = 10
 
 
 class RowPods(NamedTuple):
@@ -479,9 +480,10 @@ def group_pods(
 
     Restates: karpenter pkg/controllers/provisioning/scheduling/queue.go `byCPUAndMemoryDescending`, per class.
     """
-    reader = PodSpecReader(namespaces, with_claims=claims_of is not None)
+    index = NamespaceIndex(namespaces)
+    reader = PodSpecReader(index, with_claims=claims_of is not None)
     ordered = sorted(pods, key=_age)
-    parts = _read_all(ordered, reader, effort if effort is not None else Effort())
+    parts = _read_all(ordered, reader, effort if effort is not None else Effort(), len(index))
     watched = tuple(sorted(reader.label_keys.union(*(r.group.label_keys for r in repelled))))
     members, errors = _group_by_key(zip(ordered, parts, strict=True), volumes_of, claims_of, watched)
     classes = _PodClassBuilder(reader, watched)
@@ -492,17 +494,33 @@ def group_pods(
     return tuple(result), errors
 
 
-def _read_all(pods: Iterable[Pod], reader: PodSpecReader, effort: Effort) -> list[SpecParts | PodError | None]:
+def _read_all(
+    pods: Iterable[Pod], reader: PodSpecReader, effort: Effort, namespaces: int
+) -> list[SpecParts | PodError | None]:
     """Return the result of `PodSpecReader.read` for each pod; reads specs with equal bytes once, virtual pods apart."""
     cache: dict[tuple[bytes, bool], SpecParts | PodError | None] = {}
     results: list[SpecParts | PodError | None] = []
     for pod in pods:
         key = constraint_bytes(pod), is_virtual_pod(pod)
         if key not in cache:
-            effort.spend(len(key[0]))
+            effort.spend(
+                len(key[0]) // _BYTES_PER_UNIT + _namespace_selectors(pod) * namespaces // _NAMESPACES_PER_UNIT
+            )
             cache[key] = _or_error(evaluate(pod, reader.read, pod))
         results.append(cache[key])
     return results
+
+
+_BYTES_PER_UNIT: Final = 4  # of a spec that is read
+_NAMESPACES_PER_UNIT: Final = 8  # that a namespace selector selects from; their sets take memory, too
+
+
+def _namespace_selectors(pod: Pod) -> int:
+    """Return how many of the pod's (anti-)affinity terms select namespaces by label."""
+    affinity = pod.spec.affinity
+    rules = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ()
+    terms = [t for rule in rules if rule for t in (*rule.required, *(w.pod_affinity_term for w in rule.preferred))]
+    return sum(term.namespace_selector is not None for term in terms)
 
 
 def _or_error(found: T | SkippedObject) -> T | PodError:

@@ -31,6 +31,7 @@ from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate, make_templates
 from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodePoolOptions
 from journeyman.core.scheduling.offerings import Reservations
+from journeyman.core.scheduling.packing import packing_work
 from journeyman.core.scheduling.pod_classes import PodClass, RowPods, group_pods
 from journeyman.core.scheduling.pod_validation import required_terms
 from journeyman.core.scheduling.preferences import MAX_LEVELS, relaxation_levels
@@ -286,15 +287,27 @@ def prepare_task(
         effort=effort,
     )
     nodes = len(selection.nodes)
-    work = [cls.work(len(inputs.templates), nodes) for cls in classes]
-    effort.spend(sum(n * min(cls.preferences.count + 1, MAX_LEVELS) for n, cls in zip(work, classes, strict=True)))
+    per_plan = sum(
+        cls.work(len(inputs.templates), nodes) * min(cls.preferences.count + 1, MAX_LEVELS) for cls in classes
+    )
+    effort.require(_PLANS * per_plan)
+    effort.spend(per_plan // 2)
     relaxation = _RelaxationRows.of(classes, inputs)
     work_of_rows = _work(relaxation.rows, len(inputs.templates), nodes)
-    effort.spend(sum(work_of_rows) + _table_size(relaxation.rows) // _CELLS_PER_UNIT)
+    effort.require(_PLANS * sum(work_of_rows))
+    effort.spend(sum(work_of_rows))
     axes = tuple(sorted({PODS}.union(*(c.requests for c in classes), *(d.requests for d in inputs.daemons))))
-    used_ports = inventory.used_ports(selection) if any(cls.ports for cls in classes) else frozenset()
-    caps = host_constraints_of(relaxation.rows, repelled, used_ports)
-    existing = inventory.survey(selection, relaxation.rows, axes=axes, caps=caps)
+    has_ports = any(cls.ports for cls in classes)
+    used_ports = inventory.used_ports(selection) if has_ports else frozenset()
+    pod_counts = inventory.pod_counts(selection, relaxation.rows)
+    caps = host_constraints_of(
+        relaxation.rows,
+        repelled,
+        used_ports,
+        is_running=lambda group: bool(pod_counts.by_node(group)),
+        spend_on_columns=lambda columns: _spend_on_tables(effort, len(relaxation.rows), nodes, columns),
+    )
+    existing = inventory.survey(selection, pod_counts, axes=axes, caps=caps, has_ports=has_ports)
     shapes: dict[NodeConstraints, int] = {}
     shape_of_row = tuple(shapes.setdefault(NodeConstraints.of(row), len(shapes)) for row in relaxation.rows)
     problem = SchedulingProblem(
@@ -323,18 +336,15 @@ def prepare_task(
     )
 
 
-_CELLS_PER_UNIT: Final = 16  # entries of the tables of rules about a single node, that take one unit of effort
+_PLANS: Final = 2  # the least: the rows are made for the work of one plan, and one plan is made
+_CELLS_PER_UNIT: Final = 20  # entries of the tables of rules about a single node that take one unit of effort
 
 
-def _table_size(rows: Sequence[PodClass]) -> int:
-    """Return how many entries the tables of rules about a single node have: one by row, and rule or host port."""
-    rules = {
-        group.id
-        for row in rows
-        for group in (*(s.group for s in row.spreads), *row.anti_affinities, *row.affinities)
-        if group.key == labels.HOSTNAME
-    }
-    return len(rows) * (len(rules) + len({port for row in rows for port in row.ports}))
+def _spend_on_tables(effort: Effort, rows: int, nodes: int, columns: int) -> None:
+    """Spend the effort of the tables of rules about a single node, if enough is left for packing with so many rules, too."""
+    tables = (rows + nodes) * columns // _CELLS_PER_UNIT
+    effort.require(tables + (packing_work(rows, columns // 2)))
+    effort.spend(tables)
 
 
 def _work(rows: Sequence[PodClass], node_pools: int, nodes: int) -> tuple[int, ...]:
@@ -353,8 +363,8 @@ def _work(rows: Sequence[PodClass], node_pools: int, nodes: int) -> tuple[int, .
     return tuple(work)
 
 
-_PER_COMPARISON: Final = 3  # effort of comparing a selector with one set of labels
-_PER_COMBINATION: Final = 120  # effort of a term or rule in a NodePool, or of one combination of domains
+_PER_COMPARISON: Final = 1  # effort of comparing a selector with one set of labels
+_PER_COMBINATION: Final = 60  # effort of a term or rule in a NodePool, or of one combination of domains
 _CHARGES: Final = 2  # the levels are built, then rows are made of them and at least one plan
 
 

@@ -190,6 +190,8 @@ class Effort:
 
     def __init__(self, units: int = UNLIMITED) -> None:
         self.left = units
+        self.done = 0
+        """The work that was announced and begun."""
 
     def spend(self, units: int) -> None:
         """Count down.
@@ -197,8 +199,13 @@ class Effort:
         Raises:
             EffortSpentError: The units are more than what is left, of which then nothing is left.
         """
+        self.require(units)
         self.left -= units
-        if self.left < 0:
+        self.done += units
+
+    def require(self, units: int) -> None:
+        """Raise EffortSpentError if that much work, which will be spent later, is more than what is left."""
+        if units > self.left:
             self.left = 0
             raise EffortSpentError
 

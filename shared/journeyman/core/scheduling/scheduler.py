@@ -135,17 +135,18 @@ class Scheduler:
         without_nodes: frozenset[str] = frozenset(),
         effort: int = UNLIMITED,
     ) -> Results:
-        """See `solve`. Each attempt with fewer pods has half the effort of the one before, so that all stay within it."""
+        """See `solve`. An attempt may take most of what is left; work that it announces and does not begin is free."""
         considered = pods_to_schedule(self.snapshot) if pods is None else tuple(pods)
         unreached: dict[str, PodError] = {}
-        units, most_work = effort // 2, effort // 4
+        left = effort
         while True:
+            attempt = Effort(left * 3 // 4)
             try:
-                results = self._solve(considered, without_nodes, Effort(units))
+                results = self._solve(considered, without_nodes, attempt)
             except EffortSpentError:
-                considered, others = self._cheapest(considered, most_work)
+                left -= attempt.done
+                considered, others = self._cheapest(considered, left // 4)
                 unreached.update((pod.key, _UNREACHED) for pod in others)
-                units, most_work = units // 2, most_work // _LESS_WORK
                 continue
             if not unreached:
                 return results
@@ -153,16 +154,21 @@ class Scheduler:
             return replace(results, pod_errors=errors, is_truncated=True)
 
     def _cheapest(self, pods: Sequence[Pod], most: int) -> tuple[tuple[Pod, ...], tuple[Pod, ...]]:
-        """Return the pods that take least effort, oldest first if equal, as far as `most` suffices; and the others."""
+        """Return the pods that take least effort, oldest first if equal; and the others.
+
+        They take at most `most`, and at most half of what all take, since that was too much whatever was estimated.
+        """
         estimates: dict[bytes, int] = {}
         entries: list[tuple[int, bytes, float, str, int]] = []
         for position, pod in enumerate(pods):
             constraints = constraint_bytes(pod)
             if constraints not in estimates:
-                estimates[constraints] = len(constraints) + estimated_work(pod.spec, self._inputs)
+                estimates[constraints] = len(constraints) // 4 + estimated_work(pod.spec, self._inputs)
             created = pod.metadata.creation_timestamp
             age = created.timestamp() if created is not None else 0.0
             entries.append((estimates[constraints], constraints, age, pod.key, position))
+        total = sum(estimates.values()) + _PER_POD * (len(entries) - len(estimates))
+        most = min(most, total // 2)
         kept: set[int] = set()
         previous = None
         for work, constraints, _, _, position in sorted(entries):
@@ -242,7 +248,6 @@ class Scheduler:
         return errors
 
 
-_LESS_WORK: Final = 8  # the factor by which the pods of an attempt take less effort than those of the one before
 _PER_POD: Final = 30  # effort of one more pod with the same constraints
 _UNREACHED: Final = PodError(
     kind="unreached",
@@ -253,6 +258,7 @@ _UNREACHED: Final = PodError(
 
 CLASSES_TRIED: Final = 24  # relaxation levels of single classes that are tried, one plan each
 _FEW_PODS: Final = 150  # with more pods, one superfluous node in a domain matters little
+_MANY_RULES: Final = 100  # about a single node; with more, the lower bound takes longer than the plan
 _DECIMALS: Final = 9  # of a price; smaller differences are rounding errors
 _NO_NODE_NEEDED: Final = (0, 0.0, 0)  # every pod is scheduled, and no node is launched
 
@@ -559,6 +565,8 @@ def price_lower_bound(problem: SchedulingProblem, nodes: Sequence[PlannedNode]) 
     if not counts.any():
         return 0.0
     caps = problem.host_constraints.for_new_nodes(counts)
+    if len(caps.axes) + len(caps.conflicts) > _MANY_RULES:
+        caps = problem.host_constraints.for_new_nodes(np.zeros_like(counts))  # without them it is a bound as well
     items = PackingItems.of(problem, caps, [PodBatch(row=int(r), count=int(counts[r])) for r in np.flatnonzero(counts)])
     offerings = compatible_offerings(problem.pools, items.demands)
     reserved = Reservations.of((pool.template.table for pool in problem.pools), ())

@@ -23,8 +23,10 @@ Differs: key aliases are normalised here too; a term without a label selector co
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import Enum
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -192,7 +194,7 @@ def spread_of(constraint: TopologySpreadConstraint, namespace: str, pod_labels: 
 
 
 def group_of(
-    term: PodAffinityTerm, namespace: str, pod_labels: Mapping[str, str], namespaces: Mapping[str, Object]
+    term: PodAffinityTerm, namespace: str, pod_labels: Mapping[str, str], namespaces: NamespaceIndex
 ) -> TopologyGroup:
     """Return the group of a pod's (anti-)affinity term.
 
@@ -200,35 +202,91 @@ def group_of(
         term: The term.
         namespace: The pod's namespace.
         pod_labels: The pod's labels.
-        namespaces: All namespaces by name, for the term's namespace selector.
+        namespaces: All namespaces, for the term's namespace selector.
     """
     return _group(
         term.topology_key,
-        _namespaces(term, namespace, namespaces),
+        namespaces.of(term, namespace),
         _with_label_keys(term.label_selector, pod_labels, term.match_label_keys, term.mismatch_label_keys),
     )
 
 
 def _group(key: str, namespaces: frozenset[str] | None, selector: LabelSelector | None) -> TopologyGroup:
     key = labels.ALIASES.get(key, key)
-    listed = sorted(namespaces) if namespaces is not None else None
     return TopologyGroup(
         key=key,
         namespaces=namespaces,
         selector=selector,
-        id=msgspec.msgpack.encode((key, listed, _canonical(selector))),
+        id=msgspec.msgpack.encode((key, _id_of(namespaces), _canonical(selector))),
     )
 
 
-def _namespaces(term: PodAffinityTerm, pod_namespace: str, namespaces: Mapping[str, Object]) -> frozenset[str] | None:
-    """Return the listed and selected namespaces of a term, None for all; the pod's own if the term names none."""
-    selector = term.namespace_selector
-    if selector is None:
-        return frozenset(term.namespaces) or frozenset({pod_namespace})
-    if not selector.match_labels and not selector.match_expressions:
-        return None
-    chosen = {name for name, entry in namespaces.items() if selects(selector, entry.metadata.labels)}
-    return frozenset(chosen.union(term.namespaces))
+@lru_cache(maxsize=64)
+def _id_of(namespaces: frozenset[str] | None) -> object:
+    """Return what identifies these namespaces: a short list itself, and a digest of a long one."""
+    if namespaces is None or len(namespaces) <= _LISTED_NAMESPACES:
+        return sorted(namespaces) if namespaces is not None else None
+    return hashlib.sha256(msgspec.msgpack.encode(sorted(namespaces))).digest()
+
+
+_LISTED_NAMESPACES: Final = 8
+
+
+class NamespaceIndex:
+    """All namespaces by label, for the namespace selectors of pod (anti-)affinity terms.
+
+    A selector is evaluated once, by set algebra over the label values, and terms that mean the same namespaces share one
+    set: a tenant may write thousands of selectors that each select thousands of namespaces.
+    """
+
+    def __init__(self, namespaces: Mapping[str, Object]) -> None:
+        """Index the namespaces, given by name."""
+        self._names = frozenset(namespaces)
+        self._by_label: dict[str, dict[str, set[str]]] = {}
+        for name, namespace in namespaces.items():
+            for key, value in namespace.metadata.labels.items():
+                self._by_label.setdefault(key, {}).setdefault(value, set()).add(name)
+        self._selected: dict[bytes, frozenset[str]] = {}
+        self._shared: dict[frozenset[str], frozenset[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def of(self, term: PodAffinityTerm, pod_namespace: str) -> frozenset[str] | None:
+        """Return the listed and selected namespaces of a term, None for all; the pod's own if the term names none."""
+        selector = term.namespace_selector
+        if selector is None:
+            return frozenset(term.namespaces) or frozenset({pod_namespace})
+        if not selector.match_labels and not selector.match_expressions:
+            return None
+        key = msgspec.msgpack.encode((_canonical(selector), sorted(set(term.namespaces))))
+        if key not in self._selected:
+            found = self._meeting(selector).union(term.namespaces)
+            self._selected[key] = self._shared.setdefault(found, found)
+        return self._selected[key]
+
+    def _meeting(self, selector: LabelSelector) -> frozenset[str]:
+        """Return the namespaces that a selector selects, as `selects` does."""
+        chosen = self._names
+        for key, value in selector.match_labels.items():
+            chosen &= self._having(key, (value,))
+        for expression in selector.match_expressions:
+            match expression.operator:
+                case "In":
+                    chosen &= self._having(expression.key, expression.values)
+                case "NotIn" if expression.values:
+                    chosen -= self._having(expression.key, expression.values)
+                case "Exists":
+                    chosen &= self._having(expression.key, self._by_label.get(expression.key, ()))
+                case "DoesNotExist":
+                    chosen -= self._having(expression.key, self._by_label.get(expression.key, ()))
+                case _:
+                    return frozenset()
+        return chosen
+
+    def _having(self, key: str, values: Iterable[str]) -> frozenset[str]:
+        by_value = self._by_label.get(key, {})
+        return frozenset().union(*(by_value.get(value, ()) for value in values))
 
 
 def _with_label_keys(
@@ -280,12 +338,12 @@ class RunningAntiAffinity(Struct, frozen=True, eq=False):
     domain: str
 
 
-def running_anti_affinities(node: StateNode, namespaces: Mapping[str, Object]) -> tuple[RunningAntiAffinity, ...]:
+def running_anti_affinities(node: StateNode, namespaces: NamespaceIndex) -> tuple[RunningAntiAffinity, ...]:
     """Return the required anti-affinity of a node's pods.
 
     Args:
         node: A node with the pods bound to it.
-        namespaces: All namespaces by name.
+        namespaces: All namespaces.
     """
     return tuple(
         RunningAntiAffinity(pod.key, group, domain)
@@ -314,7 +372,7 @@ def inverse_anti_affinities(
     return tuple(InverseAntiAffinity(group=groups[id_], domains=frozenset(domains[id_])) for id_ in sorted(groups))
 
 
-def _anti_affinities(pod: Pod, namespaces: Mapping[str, Object]) -> Iterable[TopologyGroup]:
+def _anti_affinities(pod: Pod, namespaces: NamespaceIndex) -> Iterable[TopologyGroup]:
     rules = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
     metadata = pod.metadata
     return (

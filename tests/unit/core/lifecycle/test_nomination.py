@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.nodeclaim import LifecycleOptions, reconcile_nodeclaims
@@ -242,6 +243,17 @@ def test_only_our_obsolete_nominations_are_removed(claim, nodes, pod, pointless)
     assert nominated(plan) == ([("a", "")] if pointless else [])
     wakes = [a for a in plan.actions if isinstance(a, Requeue) and a.step is Step.PROVISION]
     assert any(wake.at == NOW for wake in wakes) is pointless
+
+
+@pytest.mark.parametrize("own_name", ["node-default-1", "another", ""])
+def test_node_is_its_claims_whatever_node_name_the_claims_have(own_name):
+    """A `status.nodeName` that a user edited, or that another NodeClaim has, does not make a nomination stay for ever."""
+    claim = a_ready_claim(deletionTimestamp=stamp(NOW))
+    claim = replace(claim, status=replace(claim.status, node_name=own_name))
+    other = a_running_claim("other", status={"nodeName": "node-default-1"})
+    snapshot = a_snapshot(claims=(claim, other), nodes=(a_node(),), pods=(a_nominated_pod(),))
+
+    assert nominated(reconcile_nodeclaims(snapshot, LifecycleOptions())) == [("a", "")]
 
 
 def test_pod_whose_capacity_others_took_is_planned_at_once():

@@ -228,3 +228,22 @@ def test_unreadable_nodeclass_conditions_do_not_hide_other_gauges():
     }
 
     assert ("operator_node_status_condition_count", "node-x") in found
+
+
+def test_object_that_cannot_be_evaluated_loses_only_its_own_gauges():
+    """A gauge names it: a condition's time without a time zone, and an amount that is no number."""
+    naive = {**condition("Ready"), "lastTransitionTime": "2026-03-02T21:00:00"}
+    odd = a_member("odd", claim={"status": {"conditions": [naive]}})
+    first, *others = types()
+    broken = msgspec.structs.replace(first, capacity={"cpu": "lots"})
+
+    conditions = tuple(condition_gauges(a_fleet(odd, a_member("n"))))
+    offerings = tuple(offering_gauges((broken, *others)))
+
+    assert {s.labels["name"] for s in conditions if s.name == "operator_nodeclaim_status_condition_count"} == {"n"}
+    assert {s.labels["instance_type"] for s in offerings if s.name.endswith("cpu_cores")} == {t.name for t in others}
+    skipped = [s.labels for s in (*conditions, *offerings) if s.name == "journeyman_scrape_object_skipped"]
+    assert [(of["kind"], of["name"], of["error"]) for of in skipped] == [
+        ("NodeClaim", "odd", "TypeError"),
+        ("InstanceType", first.name, "TypeError"),
+    ]

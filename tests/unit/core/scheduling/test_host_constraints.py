@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import LabelSelector
@@ -168,7 +169,7 @@ def test_new_nodes_get_only_the_constraints_that_can_be_violated():
         a_row("cache"),
         a_row("dns", ports=(port(),)),
     ]
-    caps = host_constraints_of(rows)
+    caps = host_constraints_of(rows, used_ports=[port()])
 
     few = caps.for_new_nodes(np.array([1, 1, 0, 1]))
     many = caps.for_new_nodes(np.array([2, 1, 1, 1]))
@@ -186,3 +187,41 @@ def test_follows_and_leads_mark_the_two_sides_of_a_pod_affinity():
 
     assert caps.follows.tolist() == [[True], [False]]
     assert caps.leads.tolist() == [[False], [True]]
+
+
+def test_rule_that_holds_however_the_pods_are_placed_is_left_out():
+    """One pod that its own rule counts violates it only together with a running pod; a second pod of the class can, too."""
+    alone = [a_row(anti_affinities=(group(),), spreads=(spread(),), ports=(port(),)), a_row("db")]
+    pair = [replace(alone[0], pods=(a_pod("a"), a_pod("b"))), alone[1]]
+    level = replace(alone[0], anti_affinities=(), spreads=(), ports=())  # the same pod without its preferences
+
+    def constraints(rows, running=(), used_ports=()):
+        return host_constraints_of(rows, used_ports=used_ports, is_running=lambda g: g in running)
+
+    def sizes(caps):
+        return len(caps.axes), len(caps.conflicts)
+
+    assert sizes(constraints(alone)) == sizes(constraints([*alone, level])) == (0, 0)
+    assert sizes(constraints(alone, [group()], [port()])) == (3, 1)
+    assert sizes(constraints(pair)) == (3, 0)
+    assert not may_share(constraints(pair), 2, 0)
+    assert sizes(constraints([a_row(anti_affinities=(group("db"),)), *alone[1:]])) == (0, 1)
+
+
+def test_anti_affinity_of_running_pods_matters_only_if_it_counts_a_row():
+    """In a large cluster most running pods keep apart from their own kind only."""
+    repelled = [InverseAntiAffinity(group=group(app), domains=frozenset({"n1"})) for app in ("web", "db", "dns")]
+
+    caps = host_constraints_of([a_row("db")], repelled)
+
+    assert [conflict.domains for conflict in caps.conflicts] == [{"n1"}]
+
+
+def test_tables_are_paid_for_before_they_are_made():
+    """A caller whose effort does not suffice raises, and no table is made."""
+    columns = []
+    rows = [a_row(anti_affinities=(group(),), affinities=(group("db"),))]
+
+    host_constraints_of(rows, spend_on_columns=columns.append)
+
+    assert columns == [2 * 1 + 3 * 1 + 2 * 1]  # an axis, a conflict and a group to follow

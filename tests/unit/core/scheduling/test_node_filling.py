@@ -182,7 +182,8 @@ def test_taking_pods_back_opens_the_node_to_them_again():
 
 def test_pods_that_were_scheduled_before_count_and_are_kept():
     """A pod was scheduled to the first node before; anti-affinity sends the next pod to the second node."""
-    task = task_of(a_pod_of("web", spec=rule("podAntiAffinity", "web")), nodes=("n0", "n1"))
+    web = [a_pod_of("web", f"web{n}", spec=rule("podAntiAffinity", "web")) for n in range(6)]
+    task = task_of(*web, nodes=("n0", "n1"))
     problem, taken = task.problem, {0: [(task.row("web"), 1)]}
 
     filling = NodeFilling(problem.existing, problem.rows, problem.requests, problem.host_constraints, taken)
@@ -233,7 +234,7 @@ def test_anti_affinity_holds_between_pods_that_are_scheduled_together():
 
 def test_preferred_anti_affinity_of_a_scheduled_pod_does_not_block_relaxed_pods():
     """With the preference only one pod is scheduled; without it the other pods join that pod's node."""
-    task = task_of(a_pod_of("web", spec=rule("podAntiAffinity", "web", weight=1)))
+    task = task_of(*(a_pod_of("web", f"web{n}", spec=rule("podAntiAffinity", "web", weight=1)) for n in range(3)))
 
     assert task.fill("web", 3) == 2
     assert task.fill("web", 2, level=1) == 0
@@ -254,7 +255,8 @@ def test_host_ports_of_running_pods_and_daemons_are_in_use():
     """A daemon's host port is in use even on a node where its pod does not run yet."""
     daemon = _with_spec(a_daemon_set("agent"), ports(80))
     running = a_pod_of("old", node="node-n0", spec=ports(81))
-    some = (a_pod_of("a", spec=ports(80)), a_pod_of("b", spec=ports(81)), a_pod_of("c", spec=ports(82)))
+    some = (a_pod_of("a", spec=ports(80)), a_pod_of("b", spec=ports(81)))
+    some += tuple(a_pod_of("c", f"c{n}", spec=ports(82)) for n in range(3))
 
     task = task_of(running, *some, nodes=("n0", "n1"), daemon_sets=(daemon,))
 

@@ -9,7 +9,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import LabelSelector, PodAffinityTerm
 from journeyman.core.scheduling.pod_classes import HostPort, group_pods
 from journeyman.core.scheduling.requirements import EMPTY, from_labels
-from journeyman.core.scheduling.topology import InverseAntiAffinity, group_of
+from journeyman.core.scheduling.topology import InverseAntiAffinity, NamespaceIndex, group_of
 from journeyman.core.scheduling.volumes import PodVolumes
 from tests.helpers.builders import NOW, a_pod, ago, stamp
 
@@ -76,7 +76,7 @@ def test_pods_with_different_labels_get_separate_classes_when_a_selector_uses_th
             PodAffinityTerm(topology_key="k", label_selector=LabelSelector(match_labels={"app": "db"})),
             "default",
             {},
-            {},
+            NamespaceIndex({}),
         ),
         domains=frozenset({"x"}),
     )

@@ -441,6 +441,12 @@ def test_existing_nodes_count_against_nodepool_limits():
     assert results.pod_errors["default/p0"].kind == "limits"
 
 
+def asking(own, *requirements):
+    """Return a NodePool whose nodes have these labels, and requirements (label, operator, values)."""
+    entries = [{"key": key, "operator": operator, "values": values} for key, operator, *values in requirements]
+    return a_pool(spec={"template": {"metadata": {"labels": own}, "spec": {"requirements": entries}}})
+
+
 @pytest.mark.parametrize(
     ("pool", "node_class", "why"),
     [
@@ -458,6 +464,10 @@ def test_existing_nodes_count_against_nodepool_limits():
             a_node_class(),
             "filtered out all available instance types",
         ),
+        (asking({"a": "m"}, ("a", "Lte", "0")), a_node_class(), "ask of a"),
+        (asking({"a": "m"}, ("a", "DoesNotExist")), a_node_class(), "ask of a"),
+        (asking({}, ("a", "In", "x"), ("a", "In", "y")), a_node_class(), "ask of a"),
+        (asking({}, ("a", "Gt", "5"), ("a", "Lt", "3")), a_node_class(), "ask of a"),
     ],
 )
 def test_plan_has_unusable_nodepools_with_the_reason(pool, node_class, why):

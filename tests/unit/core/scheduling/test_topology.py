@@ -8,9 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import Object, PodAffinityTerm, TopologySpreadConstraint
+from journeyman.core.api.objects import (
+    LabelSelector,
+    LabelSelectorRequirement,
+    Object,
+    ObjectMeta,
+    PodAffinityTerm,
+    TopologySpreadConstraint,
+)
 from journeyman.core.scheduling.topology import (
     LabelIndex,
+    NamespaceIndex,
     RunningPodCounts,
     domain_of,
     group_of,
@@ -19,6 +27,7 @@ from journeyman.core.scheduling.topology import (
     spread_of,
 )
 from journeyman.core.state import StateNode
+from journeyman.core.state.pod_predicates import selects
 from tests.helpers.builders import NOW, a_node, a_pod, stamp
 
 NAMESPACES = {
@@ -36,7 +45,49 @@ def a_term(**fields):
 
 def a_group(own=None, **fields):
     """Returns the topology group of such a term of a pod in namespace `default`."""
-    return group_of(a_term(**fields), "default", own or {}, NAMESPACES)
+    return group_of(a_term(**fields), "default", own or {}, NamespaceIndex(NAMESPACES))
+
+
+EXPRESSION = st.builds(
+    LabelSelectorRequirement,
+    key=st.sampled_from(["team", "tier"]),
+    operator=st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt"]),
+    values=st.lists(st.sampled_from(["a", "b", "c"]), max_size=2).map(tuple),
+)
+LABELS = st.dictionaries(st.sampled_from(["team", "tier"]), st.sampled_from(["a", "b"]))
+
+
+@given(
+    own=st.lists(LABELS, max_size=6),
+    selector=st.builds(
+        LabelSelector, match_labels=LABELS, match_expressions=st.lists(EXPRESSION, max_size=3).map(tuple)
+    ),
+)
+def test_namespace_index_selects_the_namespaces_that_the_selector_selects(own, selector):
+    """By labels, without testing each namespace; an empty selector means all."""
+    names = {f"n{number}": values for number, values in enumerate(own)}
+    index = NamespaceIndex({n: Object(metadata=ObjectMeta(name=n, labels=values)) for n, values in names.items()})
+    term = PodAffinityTerm(topology_key="k", namespace_selector=selector)
+
+    is_empty = not selector.match_labels and not selector.match_expressions
+    expected = None if is_empty else {n for n, values in names.items() if selects(selector, values)}
+    assert index.of(term, "n0") == index.of(term, "n1") == expected
+
+
+def test_terms_that_mean_the_same_namespaces_share_a_set():
+    """Thousands of sets of thousands of names would fill the memory; the group's id holds a digest of a long list."""
+    namespaces = {f"n{n}": Object(metadata=ObjectMeta(name=f"n{n}", labels={"team": "a"})) for n in range(1000)}
+    index = NamespaceIndex(namespaces)
+    not_in = [LabelSelectorRequirement(key="team", operator="NotIn", values=(other,)) for other in ("x", "y")]
+    terms = [a_term(namespaceSelector=msgspec.to_builtins(LabelSelector(match_expressions=(e,)))) for e in not_in]
+
+    first, second = (index.of(term, "n0") for term in terms)
+    groups = [group_of(term, "n0", {}, index) for term in (*terms, a_term(namespaces=sorted(namespaces)[1:]))]
+
+    assert first is second
+    assert first == namespaces.keys()
+    assert groups[0].id == groups[1].id != groups[2].id
+    assert len(groups[0].id) < 200
 
 
 def on_node(name, *pods, named=True, **node_labels):
@@ -143,7 +194,7 @@ def test_anti_affinity_of_running_pods_excludes_only_their_own_domains():
         on_node("n5", a_pod("p5", node="n5", spec=preferred), **{labels.ZONE: "e"}),
     ]
 
-    running = [entry for node in nodes for entry in running_anti_affinities(node, NAMESPACES)]
+    running = [entry for node in nodes for entry in running_anti_affinities(node, NamespaceIndex(NAMESPACES))]
     found = {r.group.key: r.domains for r in inverse_anti_affinities(running, {"default/p2"})}
 
     assert found == {labels.ZONE: {"a"}, labels.HOSTNAME: {"n1"}}

@@ -4,7 +4,7 @@ An *item* is a kind of pod with a count. An *offer* is a node that can be bought
 and a signature that says which items it may hold. The method:
 
 1. Offers with a stock (reserved capacity, already paid for) are filled first.
-2. Items that share no offer are packed separately.
+2. Items that share no offer are packed separately, and so are parts of a problem with very many rules about one node.
 3. `shadow_prices` solves a linear program in which nodes can be bought in fractions. Its dual prices say what a unit of
    cpu or memory is worth at today's offers; its primal solution is an ideal mix of nodes; its value is a lower bound of
    any price.
@@ -22,6 +22,9 @@ and a signature that says which items it may hold. The method:
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 import numpy as np
 from msgspec.structs import replace
 
@@ -38,13 +41,25 @@ from journeyman.core.scheduling.packing.packing_problem import (
 from journeyman.core.scheduling.packing.shadow_prices import independent, lower_bound
 from journeyman.core.scheduling.packing.strategies import fill_stocks, solve
 
-__all__ = ["Bin", "Content", "Packing", "PackingProblem", "lower_bound", "pack"]
+__all__ = ["Bin", "Content", "Packing", "PackingProblem", "lower_bound", "pack", "packing_work"]
 
 
-def pack(problem: PackingProblem, *, fewest_nodes: bool = False) -> Packing:
+_MANY_AXES: Final = 100
+_MAX_CELLS: Final = 150_000
+"""Entries of the table of requests, by item and axis, of a problem with many axes that is packed as a whole."""
+_UNITS_PER_CELL: Final = 4
+_UNITS_PER_KIND: Final = 100
+
+
+def pack(
+    problem: PackingProblem, *, fewest_nodes: bool = False, spend: Callable[[int], None] = lambda _units: None
+) -> Packing:
     """Return the cheapest packing found; with `fewest_nodes`, the one with the fewest nodes, as Karpenter packs.
 
-    Offers with a stock are used first.
+    Args:
+        problem: Items and offers; offers with a stock are used first.
+        fewest_nodes: What to minimize.
+        spend: Is called with the work, in microseconds, before it is done. What it raises, this raises.
     """
     suitable = _placeable(problem)
     whole = problem.of_items(suitable)
@@ -53,7 +68,7 @@ def pack(problem: PackingProblem, *, fewest_nodes: bool = False) -> Packing:
     offers = np.flatnonzero(~whole.limited)
     bought = replace(rest.only(offers), stock=rest.stock[:0], stocks=rest.stocks[:0])
     items = _placeable(bought)
-    found = _buy(bought.of_items(items), fewest_nodes=fewest_nodes)
+    found = _buy(bought.of_items(items), fewest_nodes=fewest_nodes, spend=spend)
     bins += translated(found, items, offers, len(whole.counts))
     packed = tuple(translated(bins, suitable, np.arange(len(problem.prices)), len(problem.counts)))
     left = problem.counts - held_by(packed, len(problem.counts))
@@ -65,12 +80,54 @@ def _placeable(problem: PackingProblem) -> Ints:
     return np.flatnonzero((problem.counts > 0) & np.logical_or.reduce(problem.fits(), axis=1))
 
 
-def _buy(problem: PackingProblem, *, fewest_nodes: bool) -> list[Bin]:
+def _buy(problem: PackingProblem, *, fewest_nodes: bool, spend: Callable[[int], None]) -> list[Bin]:
     """Return bins for all items; packs items that share no offer separately."""
     bins: list[Bin] = []
-    for items in independent(problem.allowed):
-        part = problem.of_items(items)
+    parts = [part for together in independent(problem.allowed) for part in _parts(problem, together)]
+    spend(sum(_work(_with_used_axes(problem.of_items(items))) for items in parts))
+    for items in parts:
+        part = _with_used_axes(problem.of_items(items))
         offers = part.useful()
         found = solve(part.only(offers), fewest_nodes=fewest_nodes)
         bins += translated(found, items, offers, len(problem.counts))
     return bins
+
+
+def _has_many_axes(problem: PackingProblem) -> bool:
+    return bool(problem.requests.shape[1] + problem.loose.shape[1] > _MANY_AXES)
+
+
+def packing_work(kinds: int, axes: int, offers: int = 0) -> int:
+    """Return how long it takes to pack so many kinds of items with so many axes and conflicts, in microseconds.
+
+    Each part has at most as many axes as a square table of its size.
+    """
+    in_part = min(axes, int(np.sqrt(_MAX_CELLS))) if kinds * axes > _MAX_CELLS else axes
+    return _UNITS_PER_KIND * kinds + (_UNITS_PER_CELL * (kinds + offers) * in_part if axes > _MANY_AXES else 0)
+
+
+def _work(problem: PackingProblem) -> int:
+    axes = problem.requests.shape[1] + problem.loose.shape[1]
+    return packing_work(len(problem.counts), axes, len(problem.prices))
+
+
+def _parts(problem: PackingProblem, items: Ints) -> list[Ints]:
+    """Return the items in as many parts as keep their tables small; each part has items of all sizes.
+
+    Thousands of Deployments that each keep their own pods apart have an axis each. The work of a whole grows with the square
+    of their number and more, a part has the axes of its own items only, and costs at most a node that is not full.
+    """
+    whole = problem.of_items(items)
+    cells = len(items) * (whole.requests.shape[1] + whole.loose.shape[1])
+    if not _has_many_axes(whole) or cells <= _MAX_CELLS:
+        return [items]
+    count = min(int(np.ceil(np.sqrt(cells / _MAX_CELLS))), len(items))
+    return [items[first::count] for first in range(count)]
+
+
+def _with_used_axes(problem: PackingProblem) -> PackingProblem:
+    """Return the problem without the axes of which no item uses anything, if there are many axes."""
+    if not _has_many_axes(problem):
+        return problem
+    used = np.flatnonzero(problem.requests.any(axis=0))
+    return replace(problem, requests=problem.requests[:, used], sizes=problem.sizes[:, used])

@@ -213,8 +213,8 @@ def _schedule(problem: SchedulingProblem, scheduler: SequentialScheduler, row: i
 
 
 # Effort in microseconds, measured and rounded.
-_PER_POD: Final = 30
-_PER_RULE: Final = 3
+_PER_POD: Final = 15
+_PER_RULE: Final = 2
 _CANDIDATES_PER_UNIT: Final = 100
 
 

@@ -152,7 +152,8 @@ class PodPresences:
         self._namespaces = {namespace.metadata.name: namespace for namespace in index.snapshot.namespaces}
         self._presences: dict[PodIdentity, list[PodPresence]] = {}
         self._by_label: dict[tuple[str, str], list[PodIdentity]] = {}
-        self._counted: dict[bytes, frozenset[PodIdentity]] = {}
+        self._counted: dict[tuple[bytes, bool], frozenset[PodIdentity]] = {}
+        self._planned = frozenset(kind.identity for kind in index.planned_by_kind)
         for kind, where in index.planned_by_kind.items():
             found = self._presences.setdefault(kind.identity, [])
             found += [PodPresence(node, number, 0) for node, _, number in where]
@@ -169,18 +170,18 @@ class PodPresences:
         """Whether the group counts pods of this kind."""
         return group.counts(kind.identity, self._namespaces)
 
-    def presences(self, group: CountedPods) -> Iterable[PodPresence]:
-        """Return the nodes of the counted pods; a node may occur several times."""
-        for identity in self.identities(group):
+    def presences(self, group: CountedPods, *, planned_only: bool = False) -> Iterable[PodPresence]:
+        """Return the nodes of the counted pods, or of those that are planned; a node may occur several times."""
+        for identity in self.identities(group, planned_only=planned_only):
             yield from self._presences[identity]
 
-    def identities(self, group: CountedPods) -> frozenset[PodIdentity]:
-        """Return the namespaces and labels of the present pods that the group counts."""
-        known = self._counted.get(group.id)
-        if known is None:
-            candidates = (i for i in self._candidates(group) if group.counts(i, self._namespaces))
-            known = self._counted[group.id] = frozenset(candidates)
-        return known
+    def identities(self, group: CountedPods, *, planned_only: bool = False) -> frozenset[PodIdentity]:
+        """Return the namespaces and labels of the present pods that the group counts, or of those that are planned."""
+        key = group.id, planned_only
+        if key not in self._counted:
+            candidates = self._planned if planned_only else self._candidates(group)
+            self._counted[key] = frozenset(i for i in candidates if group.counts(i, self._namespaces))
+        return self._counted[key]
 
     def _candidates(self, group: CountedPods) -> Iterable[PodIdentity]:
         if group.selector is not None and group.selector.match_labels:
@@ -577,7 +578,8 @@ def _anti_affinity_rules(index: PlanIndex) -> dict[bytes, _AntiAffinityRule]:
 
 def _check_anti_affinity_rule(presences: PodPresences, rule: _AntiAffinityRule) -> Iterator[Defect]:
     counted: Counter[str] = Counter()
-    for presence in presences.presences(rule.group):
+    # the rules of running pods are many, and concern planned pods only
+    for presence in presences.presences(rule.group, planned_only=not rule.owners):
         for domain in presence.node.domains(rule.group.key):
             counted[domain] += presence.planned + presence.remaining
             if presence.planned and domain in rule.guarded:

@@ -368,12 +368,13 @@ class PodKind(Struct, eq=False, dict=True):
 
     @property
     def opted_out(self) -> bool:
-        """Whether it requires a node without a NodePool, so that the scheduler ignores it."""
-        return any(
-            requirement.key == labels.NODEPOOL and requirement.operator == "DoesNotExist"
-            for alternatives in self.node_requirements
-            for requirements in alternatives
-            for requirement in requirements
+        """Whether every term of its node affinity requires a node without a NodePool, so that the scheduler ignores it."""
+        node_affinity = self.pod.spec.affinity.node_affinity if self.pod.spec.affinity else None
+        required = node_affinity.required.node_selector_terms if node_affinity and node_affinity.required else ()
+        terms = [term for term in required if term.match_expressions or term.match_fields]  # others match no node
+        return bool(terms) and all(
+            any(r.key == labels.NODEPOOL and r.operator == "DoesNotExist" for r in term.match_expressions)
+            for term in terms
         )
 
 

@@ -443,3 +443,37 @@ def test_packing_repeats_when_column_generation_improves_it():
     check(problem, packing)
     assert packing == pack(problem)
     assert packing.price <= 1.06 * lower_bound(problem)
+
+
+def kept_apart(kinds):
+    """Return a problem of two pods each of so many kinds, of which each has an axis that allows one pod on a node."""
+    requests = np.concatenate((np.full((kinds, 1), 500), np.eye(kinds, dtype=np.int64)), axis=1)
+    sizes = [[2000, *[1] * kinds], [8000, *[1] * kinds]]
+    return a_problem([2] * kinds, requests, sizes, [1.0, 3.9])
+
+
+def test_many_kinds_that_keep_to_themselves_are_packed_in_parts():
+    """A part has the axes of its own items; the price is that of full nodes, but for one node of each part."""
+    problem, few, many = kept_apart(800), [], []
+
+    pack(kept_apart(200), spend=few.append)
+    packing = pack(problem, spend=many.append)
+
+    check(problem, packing)
+    assert not any(packing.left)
+    assert sum(many) < 10 * sum(few)  # and not sixteen times
+    assert packing.price <= 2 * 800 / 4 * (3.9 / 4) * 1.05
+
+
+def test_work_is_announced_before_it_is_done():
+    """What `spend` raises ends the packing; a problem with few axes costs little for each kind."""
+    work = []
+    pack(kept_apart(50), spend=work.append)
+
+    assert sum(work) < 10_000
+    with pytest.raises(TimeoutError):
+        pack(kept_apart(800), spend=_refuse)
+
+
+def _refuse(units):
+    raise TimeoutError(f"{units} units are too many")

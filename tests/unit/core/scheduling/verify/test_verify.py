@@ -100,8 +100,17 @@ def test_every_pod_is_either_scheduled_once_or_has_an_error(change, words):
 
 def test_pod_that_requires_nodes_without_a_node_pool_needs_no_error():
     """Karpenter's own pods have such a node affinity; the plan may omit them."""
-    pod = a_pod("operator", spec=required([expression(labels.NODEPOOL, "DoesNotExist")]))
-    assert objections(Results(), pod) == ""
+    own = expression(labels.NODEPOOL, "DoesNotExist")
+    assert objections(Results(), a_pod("operator", spec=required([own]))) == ""
+    assert objections(Results(), a_pod("operator", spec=required([own], []))) == ""  # an empty term matches no node
+    assert "is missing" in objections(Results(), a_pod("p", spec=required([own], [expression("app", "Exists")])))
+
+    with_fields = required([own])
+    (term,) = with_fields["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    term["matchFields"] = [expression("metadata.name", "In", "n")]
+    assert objections(Results(), a_pod("operator", spec=with_fields)) == ""
 
 
 @pytest.mark.parametrize(
