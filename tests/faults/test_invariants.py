@@ -290,6 +290,18 @@ def test_an_eviction_from_a_node_that_is_not_disrupted_is_detected():
     assert fixture.violations == ["journeyman/terminate evicted p1 from node-c1, which is not disrupted"]
 
 
+@pytest.mark.parametrize(("seconds", "violations"), [(59, 0), (60, 1)])
+def test_an_eviction_after_a_user_removed_the_taint_is_detected_once_the_run_can_know(seconds, violations):
+    """A run that is paused before the eviction cannot; the node still is to be drained."""
+    pause = CallFault(site="terminate: evict Pod", nth=1, kind=FaultKind.PAUSE, seconds=60)
+    fixture = Fixture(PodsEvictedAsAllowed, faults=(pause,))
+    leaving_node(fixture)
+    fixture.as_("alice").patch(NODE, "node-c1", {"spec": {"taints": []}})
+    fixture.clock.advance(seconds)
+    fixture.as_("terminate").evict("default", "p1")
+    assert len(fixture.violations) == violations
+
+
 @pytest.mark.parametrize(("seconds", "violation"), [(59, True), (60, False)])
 def test_a_forced_deletion_before_the_deadline_is_detected(seconds, violation):
     """The deadline is ninety seconds after the NodeClaim's deletion, minus the pod's grace period of thirty."""

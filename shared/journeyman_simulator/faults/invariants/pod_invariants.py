@@ -11,6 +11,7 @@ from journeyman_simulator.apiserver.server import Write
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import (
     DO_NOT_DISRUPT,
+    TAINT,
     claim_of,
     claims,
     end_of,
@@ -41,7 +42,8 @@ _TYPE: Final = "node.kubernetes.io/instance-type"
 class PodsEvictedAsAllowed(InvariantChecker):
     """Runs evict unprotected pods of disrupted nodes within budgets, and delete pods only at the node's deadline.
 
-    A run that is paused before a deletion, after it checked the deadline, may use one that its NodeClaim took along meanwhile.
+    A run that is paused before a deletion, after it checked the deadline, may use one that its NodeClaim took along meanwhile. A
+    run that is paused before an eviction may not know yet that a user removed the taint of a node that is going.
     """
 
     name = "pods are evicted only as allowed"
@@ -56,11 +58,15 @@ class PodsEvictedAsAllowed(InvariantChecker):
         self._lost_deadlines: dict[
             str, tuple[datetime, datetime]
         ] = {}  # the same, with the time when its NodeClaim went
+        self._tainted: set[str] = set()  # names of nodes
+        self._lost_taints: dict[str, datetime] = {}  # by the node's name: since when
 
     def check_write(self, write: Write) -> Iterator[str]:
         """Check evictions and deletions of pods."""
         if write.resource.kind == "NodeClaim" and self._paused_deletions:
             self._record_deadlines()
+        if write.resource.kind == "Node":
+            self._record_taint(write)
         if write.resource.kind != "Pod":
             return
         if write.verb == "evict" and is_ours(write):
@@ -76,6 +82,13 @@ class PodsEvictedAsAllowed(InvariantChecker):
             self._protected.setdefault(uid, self.view.clock.now())
         else:
             self._protected.pop(uid, None)
+
+    def _record_taint(self, write: Write) -> None:
+        if any(taint["key"] == TAINT for taint in write.result.get("spec", {}).get("taints", ())):
+            self._tainted.add(write.name)
+        elif write.name in self._tainted:
+            self._tainted.remove(write.name)
+            self._lost_taints[write.name] = self.view.clock.now()
 
     def _record_deadlines(self) -> None:
         found = ((claim.status.provider_id, end_of(claim)) for claim in claims(self.view))
@@ -93,7 +106,11 @@ class PodsEvictedAsAllowed(InvariantChecker):
         if pod["status"].get("phase") == "Running":
             yield from (f"{who} against PodDisruptionBudget {name}" for name in self._violated_budgets(pod))
         node = node_named(self.view, pod["spec"].get("nodeName", ""))
-        if node is not None and not _is_disrupted(self.view, node):
+        if node is None:
+            return
+        lost = self._lost_taints.get(node.metadata.name)
+        has_just_lost = lost is not None and now - lost < self._staleness
+        if not (_is_going(self.view, node) and (is_tainted_for_disruption(node) or has_just_lost)):
             yield f"{who} from {node.metadata.name}, which is not disrupted"
 
     def _violated_budgets(self, pod: Mapping[str, Any]) -> Iterator[str]:
@@ -127,12 +144,10 @@ class PodsEvictedAsAllowed(InvariantChecker):
         return end if self.view.clock.now() - lost_at <= self._paused_deletions else None
 
 
-def _is_disrupted(view: ScenarioView, node: Node) -> bool:
-    """Whether the node or its NodeClaim was deleted, and the node is tainted."""
-    if node.metadata.deletion_timestamp is not None:
-        return is_tainted_for_disruption(node)
+def _is_going(view: ScenarioView, node: Node) -> bool:
+    """Whether the node or its NodeClaim was deleted."""
     claim = claim_of(view, node)
-    return claim is not None and is_terminating(claim) and is_tainted_for_disruption(node)
+    return node.metadata.deletion_timestamp is not None or (claim is not None and is_terminating(claim))
 
 
 def _is_protected(pod: Mapping[str, Any], now: datetime) -> bool:
