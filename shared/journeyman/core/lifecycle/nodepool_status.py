@@ -135,7 +135,8 @@ def usage_by_pool(snapshot: Snapshot) -> Mapping[str, NodePoolUsage]:
 
 
 def _counted_nodes(snapshot: Snapshot) -> tuple[StateNode, ...]:
-    return one_per_instance(n for n in snapshot.state_nodes if n.node_pool and n.provider_id and not n.is_leaving)
+    own = (n for n in snapshot.state_nodes if n.node_pool and n.provider_id and not n.duplicate_of)
+    return one_per_instance(n for n in own if not n.is_leaving)
 
 
 def _counted_capacity(node: StateNode) -> Resources | SkippedObject:

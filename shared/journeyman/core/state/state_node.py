@@ -160,8 +160,8 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
 def one_per_instance(nodes: Iterable[StateNode]) -> tuple[StateNode, ...]:
     """Return one state node for each instance, and those without an instance; the amounts of an instance count once.
 
-    An instance has several Nodes once its kubelet was renamed, and several NodeClaims after edits by users. Initialized Nodes
-    come first, then other Nodes, then NodeClaims, each by name.
+    An instance has several Nodes once its kubelet was renamed; of these, initialized ones come first, then the others by name.
+    Duplicates (`duplicate_of`) are kept: a user may have edited their provider id, and their own instance runs.
 
     Restates: karpenter pkg/controllers/state/cluster.go `Cluster`, whose nodes are kept by provider id.
     """
@@ -169,7 +169,7 @@ def one_per_instance(nodes: Iterable[StateNode]) -> tuple[StateNode, ...]:
     seen: set[str] = set()
     found = []
     for node in ordered:
-        if node.provider_id not in seen:
+        if node.duplicate_of or node.provider_id not in seen:
             found.append(node)
         if node.provider_id:
             seen.add(node.provider_id)

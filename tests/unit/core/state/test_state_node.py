@@ -92,12 +92,12 @@ def test_node_leaves_from_the_start_of_its_disruption():
     assert not state_of(node=a_node(), claim=a_running_claim()).is_leaving
 
 
-def test_one_per_instance_prefers_the_initialized_node():
-    """State nodes without a provider id all stay: their NodeClaims are not launched."""
+def test_one_per_instance_prefers_the_initialized_node_and_keeps_duplicates():
+    """Those without a provider id stay, as they are not launched; so does `b`, whose own instance runs under another id."""
     twin = a_node("a", metadata={"name": "a-twin", "labels": {labels.INITIALIZED: ""}})
     copy = a_launched_claim("b", provider_id=provider_id_of("a"))
     snapshot = a_snapshot(nodes=(twin, a_node("a")), claims=(a_running_claim("a"), copy, a_claim("c"), a_claim("d")))
-    assert sorted(n.name for n in one_per_instance(snapshot.state_nodes)) == ["c", "d", "node-a"]
+    assert sorted(n.name for n in one_per_instance(snapshot.state_nodes)) == ["b", "c", "d", "node-a"]
 
 
 BOUND = a_pod("bound", node="node-default-1", cpu="1")
