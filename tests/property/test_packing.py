@@ -13,6 +13,7 @@ from scipy.optimize import LinearConstraint, milp
 from journeyman.core.api import quantity
 from journeyman.core.scheduling.packing import Packing, PackingProblem, lower_bound, pack
 from journeyman.core.scheduling.packing.shadow_prices import compute_shadow_prices
+from tests.bench.configuration_bound import configuration_bound
 from tests.helpers import production_trace
 
 FEW = settings(max_examples=60, deadline=None)
@@ -174,7 +175,7 @@ def test_packing_of_many_items_is_never_dearer_than_the_simple_greedy_packing(se
     assert pack(problem).price <= greedy_price(problem) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("pods", [200, 500])
+@pytest.mark.parametrize("pods", [200, pytest.param(500, marks=pytest.mark.slow)])
 def test_packing_of_a_trace_is_never_dearer_than_the_simple_greedy_packing(pods):
     """Two to four pods fill a node, some with GPUs."""
     problem = of_trace(pods)
@@ -204,3 +205,17 @@ def test_packing_of_few_items_is_optimal(problem):
         return
 
     assert pack(fitting).price == pytest.approx(optimum(fitting))
+
+
+@settings(max_examples=20, deadline=None)
+@given(problem=problems(most_items=4, most_each=3, plain=True))
+def test_bound_of_configurations_is_between_the_reported_bound_and_the_optimum(problem):
+    """The benchmark proves it by exact pricing."""
+    fitting = problem.of_items(np.flatnonzero(problem.fits().any(axis=1) & (problem.counts > 0)))
+    if not len(fitting.counts):
+        return
+
+    bound = configuration_bound(fitting, pack(fitting))
+
+    assert compute_shadow_prices(fitting).bound <= bound * (1 + 1e-9)
+    assert bound <= optimum(fitting) * (1 + 1e-6)

@@ -14,6 +14,9 @@ share of what it uses; a *direction* says how much each resource counts in that 
 offers, so each offer is filled in the order of the directions that bound its worth most tightly. Two things find better
 contents than any of these orders: some orders are varied a little, by a fixed sequence of numbers, and the contents with
 the lowest price per worth are filled again with one copy less of one of their items.
+
+Contents are counted by *family* (`ItemFamilies`): pods that request the same, of which some may use any zone and others one,
+share columns. Which of them a node holds is decided when it is opened.
 """
 
 from __future__ import annotations
@@ -116,7 +119,7 @@ class ItemFamilies(Struct, frozen=True, kw_only=True, eq=False):
         for item in range(len(problem.counts)):
             demand = b"".join(part[item].tobytes() for part in (problem.requests, problem.loose, problem.bound))
             alike = families.setdefault(demand, [])
-            members = next((found for found in alike if _are_nested(allowed[:, found], allowed[:, [item]])), None)
+            members = next((found for found in alike if are_nested(allowed[:, found], allowed[:, [item]])), None)
             if members is None:
                 alike.append([item])
             else:
@@ -160,7 +163,7 @@ class ItemFamilies(Struct, frozen=True, kw_only=True, eq=False):
         return found
 
 
-def _are_nested(offered: Bools, other: Bools) -> bool:
+def are_nested(offered: Bools, other: Bools) -> bool:
     """Whether the offers of each of these items, by signature, are nested with those of another, or disjoint."""
     common = np.count_nonzero(offered & other, axis=0)
     sizes = np.count_nonzero(offered, axis=0)
