@@ -101,8 +101,10 @@ def mechanisms() -> Iterator[Mechanism]:
 
 def _of_packing() -> Iterator[Mechanism]:
     yield Mechanism(name="column generation", changes=((strategies, "GENERATION_EFFORT", 0),))
-    yield Mechanism(name="plain greedy plan", changes=((strategies, "PLAIN_EFFORT", -1),))
+    yield Mechanism(name="plain greedy plan", changes=((greedy_packing.GreedyPacker, "plain", lambda *_: None),))
     yield Mechanism(name="varied orders of filling", changes=((column_generation, "VARIATION", (0.0,)),))
+    apart = lambda _offered, _other: False  # noqa: E731
+    yield Mechanism(name="contents counted by family", changes=((column_generation, "are_nested", apart),))
     yield Mechanism(name="prices refined over whole nodes", changes=((greedy_packing, "REFINED_ITEMS", 0),))
     yield Mechanism(name="repacking the worst nodes (few items)", changes=((greedy_packing, "REPACK_ROUNDS", 0),))
     yield Mechanism(name="repacking the worst nodes (many items)", changes=((strategies, "REPACKED_PLAN", -1),))

@@ -1,7 +1,11 @@
 """Compares price and speed of the scheduler with Karpenter's, in one run on one machine.
 
-    make bench                                        everything: about ten minutes, nearly all of them Karpenter's
+    make bench                                        everything: about twenty minutes, most of them Karpenter's
     python -m tests.bench.bench_scheduling NAME…      some scenarios, or scenario files
+
+`/bound` is the price over the lower bound that the scheduler reports, that of a linear program over resources.
+`/configurations` is the price over the bound of the linear program over whole nodes and their contents, which takes longer to
+prove than to plan (`configuration_bound`); a dash where rules or the number of kinds of pods prevent it.
 
 Scenarios are Karpenter's own benchmark, published workloads, and a production-like trace. Only ratios can be compared between
 machines, so times never fail the benchmark: the exit status is 1 only if a plan costs more than Karpenter's for as many
@@ -18,12 +22,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
-from journeyman.cli.scenario import parse_scenario
+from journeyman.cli.scenario import Scenario, parse_scenario
 from journeyman.cli.solve import options_of
+from journeyman.core.scheduling import new_nodes
+from journeyman.core.scheduling.packing import Packing, PackingProblem, pack
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import Defect, verify
+from tests.bench.configuration_bound import configuration_bound, is_suitable
 from tests.bench.footprint import growth, imports, memory
 from tests.differential.karpenter import Karpenter, OracleMissingError
 from tests.helpers import karpenter_benchmark, production_trace, workloads
@@ -31,6 +39,8 @@ from tests.helpers import karpenter_benchmark, production_trace, workloads
 JSONDict = dict[str, Any]
 TOLERANCE = 1e-9
 REPEAT = 3  # runs of Journeyman per scenario, each with a newly parsed catalogue; the fastest counts
+FAR_FROM_BOUND = 1.025  # plans closer to the bound are not bounded more tightly
+FEW_KINDS = (40, 150)  # likewise, with fewer or more kinds of pods
 TOO_LONG_FOR_KARPENTER = {"diverse-20000", "requests-2000"}  # five minutes and more
 COLUMNS = (
     "scenario",
@@ -39,6 +49,7 @@ COLUMNS = (
     "unplaced",
     "price",
     "/bound",
+    "/configurations",
     "/karpenter",
     "seconds",
     "karpenter/ours",
@@ -71,6 +82,7 @@ class Row:
     name: str
     pods: int
     ours: Results
+    configurations: float
     seconds: float
     verify_seconds: float
     objections: tuple[Defect, ...]
@@ -94,6 +106,7 @@ class Row:
             str(len(ours.pod_errors)) + (f" ({len(theirs['errors'])})" if theirs else ""),
             f"{ours.price:.4f}",
             ratio(ours.price, ours.lower_bound),
+            ratio(ours.price, self.configurations),
             ratio(ours.price, theirs["price"]) if theirs else "-",
             f"{self.seconds:.3f}",
             ratio(theirs["seconds"], self.seconds, digits=1) if theirs else "-",
@@ -125,11 +138,31 @@ def measure(raw: JSONDict, karpenter: Karpenter | None) -> Row:
         name=raw["name"],
         pods=len(asked),
         ours=best[1],
+        configurations=bound_of_configurations(case, best[1]),
         seconds=best[0],
         verify_seconds=time.perf_counter() - start,
         objections=objections,
         karpenter=karpenter.solve(raw) if karpenter and raw["name"] not in TOO_LONG_FOR_KARPENTER else None,
     )
+
+
+def bound_of_configurations(case: Scenario, results: Results) -> float:
+    """Return the bound of the linear program over whole nodes, where the plan is one packing of few kinds; otherwise 0."""
+    packed: list[tuple[PackingProblem, Packing]] = []
+
+    def recorded(problem: PackingProblem, **options: bool) -> Packing:
+        packed.append((problem, pack(problem, **options)))
+        return packed[-1][1]
+
+    if results.price <= FAR_FROM_BOUND * results.lower_bound:
+        return 0.0
+    with mock.patch.object(new_nodes, "pack", recorded):
+        solve(case.snapshot, case.catalogue, options=options_of(case))
+    if len(packed) != 1:
+        return 0.0
+    problem, packing = packed[0]
+    is_small = FEW_KINDS[0] <= len(problem.counts) <= FEW_KINDS[1]
+    return configuration_bound(problem, packing) if is_small and is_suitable(problem) else 0.0
 
 
 def table(chosen: Iterable[Callable[[], JSONDict]], karpenter: Karpenter | None) -> list[Row]:

@@ -10,8 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import LinearConstraint, milp
 
+from journeyman.core.api import quantity
 from journeyman.core.scheduling.packing import Packing, PackingProblem, lower_bound, pack
 from journeyman.core.scheduling.packing.shadow_prices import compute_shadow_prices
+from tests.bench.configuration_bound import configuration_bound
+from tests.helpers import production_trace
 
 FEW = settings(max_examples=60, deadline=None)
 
@@ -115,6 +118,71 @@ def test_packing_is_never_dearer_than_the_simple_greedy_packing(problem):
         assert pack(fitting).price <= greedy_price(fitting) * (1 + 1e-9)
 
 
+def many_items(seed: int) -> PackingProblem:
+    """Return a problem of 65 to 109 kinds of items."""
+    rng = np.random.default_rng(seed)
+    items, offers = int(rng.integers(65, 110)), int(rng.integers(2, 12))
+    requests = np.column_stack([rng.integers(1, int(rng.integers(4, 30)), items) for _ in range(2)])
+    cores = rng.choice((16, 32, 64, 96, 128), offers)
+    return plain_problem(
+        counts=rng.integers(1, int(rng.choice((2, 4, 20))), items),
+        requests=requests,
+        sizes=np.column_stack((cores * 2, cores * rng.choice((1, 2, 4), offers))),
+        prices=np.round(cores * rng.uniform(0.02, 0.05, offers), 4),
+    )
+
+
+def of_trace(pods: int) -> PackingProblem:
+    """Return pods of the trace openb with their GPUs, and an offer for every twelfth instance type."""
+    scenario = production_trace.openb_scenario(pods, gpus=True)
+    containers = [o["spec"]["containers"][0] for o in scenario["objects"] if o["kind"] == "Pod"]
+    requests, counts = np.unique([amounts(c["resources"]["requests"]) for c in containers], axis=0, return_counts=True)
+    types = scenario["instanceTypes"][::12]
+    return plain_problem(
+        counts=counts,
+        requests=requests,
+        sizes=np.array([amounts(t["capacity"]) for t in types]),
+        prices=np.array([min(offering["price"] for offering in t["offerings"]) for t in types]),
+    )
+
+
+def amounts(resources: dict[str, str]) -> tuple[int, ...]:
+    """Return millicores, bytes, GPUs and pods."""
+    text = {"cpu": "0", "memory": "0", "nvidia.com/gpu": "0", "pods": "1", **resources}
+    millicores, *units = (quantity.parse(text[name]) for name in ("cpu", "memory", "nvidia.com/gpu", "pods"))
+    return millicores.milli(round_up=True), *(amount.units(round_up=True) for amount in units)
+
+
+def plain_problem(**columns: np.ndarray) -> PackingProblem:
+    """Return a problem without rules, with only the items that fit some offer."""
+    items, offers = len(columns["counts"]), len(columns["prices"])
+    none = np.zeros((items, 0), dtype=bool)
+    whole = PackingProblem(
+        **columns,
+        allowed=np.ones((1, items), dtype=bool),
+        signatures=np.zeros(offers, dtype=np.int64),
+        loose=none,
+        bound=none,
+    )
+    return whole.of_items(np.flatnonzero(whole.fits().any(axis=1)))
+
+
+@pytest.mark.parametrize("seed", [66, *range(100, 108)])
+def test_packing_of_many_items_is_never_dearer_than_the_simple_greedy_packing(seed):
+    """Also where the price is so close to the lower bound that column generation does not run (seed 66)."""
+    problem = many_items(seed)
+
+    assert pack(problem).price <= greedy_price(problem) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("pods", [200, pytest.param(500, marks=pytest.mark.slow)])
+def test_packing_of_a_trace_is_never_dearer_than_the_simple_greedy_packing(pods):
+    """Two to four pods fill a node, some with GPUs."""
+    problem = of_trace(pods)
+
+    assert pack(problem).price <= greedy_price(problem) * (1 + 1e-9)
+
+
 @FEW
 @given(problem=problems(most_items=8, most_each=12))
 def test_no_packing_is_below_the_lower_bound(problem):
@@ -137,3 +205,17 @@ def test_packing_of_few_items_is_optimal(problem):
         return
 
     assert pack(fitting).price == pytest.approx(optimum(fitting))
+
+
+@settings(max_examples=20, deadline=None)
+@given(problem=problems(most_items=4, most_each=3, plain=True))
+def test_bound_of_configurations_is_between_the_reported_bound_and_the_optimum(problem):
+    """The benchmark proves it by exact pricing."""
+    fitting = problem.of_items(np.flatnonzero(problem.fits().any(axis=1) & (problem.counts > 0)))
+    if not len(fitting.counts):
+        return
+
+    bound = configuration_bound(fitting, pack(fitting))
+
+    assert compute_shadow_prices(fitting).bound <= bound * (1 + 1e-9)
+    assert bound <= optimum(fitting) * (1 + 1e-6)

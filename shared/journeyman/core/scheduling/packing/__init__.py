@@ -14,7 +14,8 @@ and a signature that says which items it may hold. The method:
 6. With few kinds of items, `greedy_packing` also computes a packing: it repeatedly opens the offer and content with the
    lowest price per shadow price, refines the shadow prices over whole nodes, and repacks the worst nodes.
 7. With many kinds of items on few nodes, the items of the worst nodes are placed again while that lowers the price.
-8. If the cheapest packing so far is not close to the lower bound, `column_generation` searches for better contents of
+8. A plain greedy packing is compared, unless the shadow prices prove that it cannot be cheaper.
+9. If the cheapest packing so far is not close to the lower bound, `column_generation` searches for better contents of
    nodes and rounds the linear program over them. Its effort is proportionate to what it may save.
 
 `strategies` selects the methods by the numbers of items and nodes and by prices only, so equal problems have equal results.

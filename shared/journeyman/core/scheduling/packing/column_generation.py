@@ -14,6 +14,9 @@ share of what it uses; a *direction* says how much each resource counts in that 
 offers, so each offer is filled in the order of the directions that bound its worth most tightly. Two things find better
 contents than any of these orders: some orders are varied a little, by a fixed sequence of numbers, and the contents with
 the lowest price per worth are filled again with one copy less of one of their items.
+
+Contents are counted by *family* (`ItemFamilies`): pods that request the same, of which some may use any zone and others one,
+share columns. Which of them a node holds is decided when it is opened.
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from journeyman.core.scheduling.arrays import Floats, Ints
+from journeyman.core.scheduling.arrays import Bools, Floats, Ints
 from journeyman.core.scheduling.packing.greedy_packing import GreedyPacker
 from journeyman.core.scheduling.packing.packing_problem import Bin, PackingProblem, content_of, held_by, price_of
 
@@ -83,8 +87,91 @@ class FilledNodes(NamedTuple):
     ratios: Floats
 
 
+class ItemFamilies(Struct, frozen=True, kw_only=True, eq=False):
+    """Items in families: items that request the same, so that a copy of one can take the place of a copy of another.
+
+    The offers of two items of a family are nested or disjoint, as "any zone" and "zone a" are. So nodes can hold all items
+    exactly if, for each item, the nodes that may hold it have as many copies of its family as there are of the item and of
+    those with fewer offers (Hall's theorem). Contents of nodes are therefore counted by family.
+
+    Attributes:
+        problem: The packing problem with one item for each family.
+        allowed: By signature and item, whether such an offer may hold it.
+        family: Family by item.
+        within: By two items of a family, whether the offers of the second are among those of the first; else 0.
+        order: The items by family, those with the fewest offers first.
+        starts: Position of each family's first item in `order`.
+    """
+
+    problem: PackingProblem
+    allowed: Bools
+    family: Ints
+    within: Floats
+    order: Ints
+    starts: Ints
+
+    @classmethod
+    def of(cls, problem: PackingProblem) -> ItemFamilies:
+        """Group the items of a problem."""
+        signatures, signature = np.unique(problem.signatures, return_inverse=True)
+        allowed = problem.allowed[signatures]
+        families: dict[bytes, list[list[int]]] = {}
+        for item in range(len(problem.counts)):
+            demand = b"".join(part[item].tobytes() for part in (problem.requests, problem.loose, problem.bound))
+            alike = families.setdefault(demand, [])
+            members = next((found for found in alike if are_nested(allowed[:, found], allowed[:, [item]])), None)
+            if members is None:
+                alike.append([item])
+            else:
+                members.append(item)
+        family = np.zeros(len(problem.counts), dtype=np.int64)
+        within = np.zeros((len(family), len(family)))
+        for index, members in enumerate(members for alike in families.values() for members in alike):
+            family[members] = index
+            offered = allowed[:, members]
+            within[np.ix_(members, members)] = (offered[:, :, None] >= offered[:, None, :]).all(axis=0)
+        order = np.lexsort((np.count_nonzero(allowed, axis=0), family))
+        starts = np.searchsorted(family[order], np.arange(family.max() + 1))
+        whole = replace(
+            problem.of_items(order[starts]), signatures=signature, counts=np.bincount(family, problem.counts)
+        )
+        whole = replace(whole, allowed=np.logical_or.reduceat(allowed[:, order], starts, axis=1))
+        return cls(problem=whole, allowed=allowed, family=family, within=within, order=order, starts=starts)
+
+    def available(self, left: Floats) -> Floats:
+        """Return by signature and family how many of the copies that are left such an offer may hold."""
+        found: Floats = np.add.reduceat(np.where(self.allowed, left, 0.0)[:, self.order], self.starts, axis=1)
+        return found
+
+    def worth(self, worth: Floats) -> Floats:
+        """Return by signature and family what a copy is worth on such an offer, from the worth of each item."""
+        found: Floats = np.maximum.reduceat(np.where(self.allowed, worth, 0.0)[:, self.order], self.starts, axis=1)
+        return found
+
+    def covered(self, signatures: Ints, fillings: Floats) -> Floats:
+        """Return by node and item the copies of the item's family, where the node may hold the item."""
+        found: Floats = np.where(self.allowed[signatures], fillings[:, self.family], 0.0)
+        return found
+
+    def members(self, signature: int, content: Floats, left: Floats) -> Floats:
+        """Return the items that make up a content, those with the fewest offers first; at most those that are left."""
+        usable = np.where(self.allowed[signature], left, 0.0)[self.order]
+        before = np.cumsum(usable) - usable
+        before -= np.repeat(before[self.starts], np.diff(self.starts, append=len(usable)))
+        found = np.zeros(len(left))
+        found[self.order] = np.clip(content[self.family[self.order]] - before, 0.0, usable)
+        return found
+
+
+def are_nested(offered: Bools, other: Bools) -> bool:
+    """Whether the offers of each of these items, by signature, are nested with those of another, or disjoint."""
+    common = np.count_nonzero(offered & other, axis=0)
+    sizes = np.count_nonzero(offered, axis=0)
+    return bool(((common == 0) | (common == sizes) | (common == np.count_nonzero(other))).all())
+
+
 class OfferFilling:
-    """The offers of a problem, and what each holds."""
+    """The offers of a problem, and what each holds. Counts and worths are by signature and item."""
 
     def __init__(self, problem: PackingProblem) -> None:
         self._problem = problem
@@ -104,8 +191,6 @@ class OfferFilling:
         self._weights = self._directions()
         self._sizes_by_direction = np.minimum(problem.sizes, MOST_CAPACITY) @ self._weights.T
         self._shares: Floats = np.maximum(problem.requests @ self._weights.T, 1e-300)
-        signatures, self._signature = np.unique(problem.signatures, return_inverse=True)
-        self._allowed = problem.allowed[signatures]
         self.effort = 0
 
     def _most_copies(self) -> Floats:
@@ -170,8 +255,8 @@ class OfferFilling:
         """Return filled nodes of the offers that may have more than `least` worth per price.
 
         Args:
-            worth: Worth of one copy of each item.
-            counts: The most copies of each item.
+            worth: Worth of one copy of each item, by signature.
+            counts: The most copies of each item, by signature.
             search: How far to search.
             least: Offers that cannot have more worth per price are left out.
         """
@@ -179,8 +264,10 @@ class OfferFilling:
         offers, directions = self._promising(density, search.orders, least)
         orders = self._orders(density, search.round)
         rows = np.repeat(np.arange(len(offers)), directions.shape[1])
-        offers, order = offers[rows], orders[self._signature[offers[rows]], directions.ravel()]
-        most = np.minimum(self.most[offers], np.append(counts, 0.0))
+        offers = offers[rows]
+        order = orders[self._problem.signatures[offers], directions.ravel()]
+        most = self.most[offers]
+        most[:, :-1] = np.minimum(most[:, :-1], counts[self._problem.signatures[offers]])
         found = [self._filled(offers, order, most, worth)]
         for _ in range(search.depth):
             kept = self._distinct_best(found[-1], search.kept)
@@ -192,49 +279,41 @@ class OfferFilling:
             found.append(self._filled(offers, order, most, worth))
         return FilledNodes(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
-    def alone(self, counts: Floats) -> _Columns:
-        """Return for each of these items the node with the lowest price per copy of it."""
-        items = np.flatnonzero(counts)
-        copies = np.minimum(self.most[:, items], counts[items])
-        each = np.where(copies > 0, self.prices[:, None] / np.maximum(copies, 1.0), np.inf)
-        offers = np.argmin(each, axis=0)
-        fillings = np.zeros((len(items), self.width))
-        fillings[np.arange(len(items)), items] = copies[offers, np.arange(len(items))]
-        return _Columns(offers, fillings)
-
     def _filled(self, offers: Ints, orders: Ints, most: Floats, worth: Floats) -> FilledNodes:
         return self.valued(offers, self.fill(offers, orders, most), worth)
 
     def valued(self, offers: Ints, fillings: Floats, worth: Floats) -> FilledNodes:
         """Return nodes with these contents."""
-        return FilledNodes(offers, fillings, np.round(fillings @ worth / self.prices[offers], 9))
+        values = np.einsum("ij,ij->i", fillings, worth[self._problem.signatures[offers]])
+        return FilledNodes(offers, fillings, np.round(values / self.prices[offers], 9))
 
     def _density(self, worth: Floats, counts: Floats) -> Floats:
-        """Return by item and direction the worth per weighted request; 0 for items that are not wanted."""
-        found = np.minimum(np.where(counts > 0, worth, 0.0)[:, None] / self._shares, _UNBOUNDED)
+        """Return by signature, item and direction the worth per weighted request; 0 for items that are not wanted."""
+        found = np.minimum(np.where(counts > 0, worth, 0.0)[:, :, None] / self._shares, _UNBOUNDED)
         rounded: Floats = found.astype(np.float32).astype(float)  # so that rounding errors decide nothing
         return rounded
 
     def _promising(self, density: Floats, orders: int, least: float) -> tuple[Ints, Ints]:
         """Return offers, and for each the directions that bound its worth most tightly."""
-        highest = np.array([density[allowed].max(axis=0, initial=0.0) for allowed in self._allowed])
-        bounds = self._sizes_by_direction * highest[self._signature] / self.prices[:, None]
-        bounds[highest[self._signature] >= _UNBOUNDED / 2] = np.inf  # of items that need nothing of these axes
+        highest = density.max(axis=1)[self._problem.signatures]
+        bounds = self._sizes_by_direction * highest / self.prices[:, None]
+        bounds[highest >= _UNBOUNDED / 2] = np.inf  # of items that need nothing of these axes
         offers = np.flatnonzero(bounds.min(axis=1) > least)
         directions = np.argsort(np.round(bounds[offers], 9), axis=1, kind="stable")[:, :orders]
         return offers, directions
 
     def _orders(self, density: Floats, round_: int) -> Ints:
         """Return by signature and direction the items by density, filled up with the item that is never taken."""
-        ranks = np.arange(density.shape[1])
+        ranks = np.arange(density.shape[2])
         strength = np.array(VARIATION)[ranks % len(VARIATION)] * bool(round_)
         spread = (np.arange(1, self.width + 1)[:, None] * _GOLDEN_RATIO * (round_ + 1) + ranks * _SECOND_RATIO) % 1.0
         varied = density * (1.0 + strength * (spread - 0.5))
-        length = int((self._allowed & (density > 0).any(axis=1)).sum(axis=1).max(initial=0))
-        orders = np.full((len(self._allowed), density.shape[1], length), self.width, dtype=np.int64)
-        for signature, allowed in enumerate(self._allowed):
-            items = np.flatnonzero(allowed & (density > 0).any(axis=1))
-            orders[signature, :, : len(items)] = items[np.argsort(-varied[items], axis=0, kind="stable").T]
+        wanted: Bools = np.logical_or.reduce(density > 0, axis=2)
+        length = int(wanted.sum(axis=1).max(initial=0))
+        orders = np.full((len(density), density.shape[2], length), self.width, dtype=np.int64)
+        for signature, its_wanted in enumerate(wanted):
+            items = np.flatnonzero(its_wanted)
+            orders[signature, :, : len(items)] = items[np.argsort(-varied[signature, items], axis=0, kind="stable").T]
         return orders
 
     @staticmethod
@@ -263,12 +342,12 @@ class Generation(Struct, frozen=True):
     gain: float
 
 
-FIRST: Final = Generation(rounds=150, patience=6, gain=1e-4)
+FIRST: Final = Generation(rounds=150, patience=6, gain=2e-4)
 AGAIN: Final = Generation(rounds=8, patience=3, gain=1e-3)
 
 
 class _Columns(Struct, eq=False):
-    """Nodes that can be bought: offers and contents."""
+    """Nodes that can be bought: offers and contents by family."""
 
     offers: Ints
     fillings: Floats
@@ -285,11 +364,6 @@ class _Columns(Struct, eq=False):
     def keys(self) -> set[tuple[int, bytes]]:
         """Return what distinguishes the columns."""
         return {(int(o), f.tobytes()) for o, f in zip(self.offers, self.fillings, strict=True)}
-
-
-def _columns_of(bins: list[Bin]) -> _Columns:
-    """Return the nodes of a plan as columns."""
-    return _Columns(np.array([b.offer for b in bins], dtype=np.int64), np.array([b.filling for b in bins], dtype=float))
 
 
 class _Solution(Struct, eq=False):
@@ -353,7 +427,9 @@ class ColumnGeneration:
 
     def __init__(self, problem: PackingProblem, greedy: GreedyPacker) -> None:
         self._problem = problem
-        self._filling = OfferFilling(problem)
+        self._families = ItemFamilies.of(problem)
+        self._signature = self._families.problem.signatures
+        self._filling = OfferFilling(self._families.problem)
         self._greedy = greedy
 
     def plan(self, start: list[Bin], effort: int) -> list[Bin]:
@@ -361,7 +437,7 @@ class ColumnGeneration:
         problem = self._problem
         limit = self._filling.effort + effort
         left = problem.counts.astype(float)
-        solution = self._generate(left, _columns_of(start), FIRST, int(limit * _FIRST_SHARE))
+        solution = self._generate(left, self._columns_of(start), FIRST, int(limit * _FIRST_SHARE))
         opened: list[Bin] = []
         best: list[Bin] = []
         best_price = np.inf
@@ -379,30 +455,52 @@ class ColumnGeneration:
                     best, best_price = plan, price
             if is_spent or price_of(opened, problem.prices) >= best_price:
                 return best
-            columns = _Columns.all_of((self._cut(solution.columns, left, worth), self._filling.alone(left)))
+            columns = _Columns.all_of((self._cut(solution.columns, left, worth), self._alone(left)))
             solution = self._generate(left, columns, AGAIN, limit)
+
+    def _columns_of(self, bins: list[Bin]) -> _Columns:
+        """Return the nodes of a plan as columns."""
+        fillings = np.array([np.bincount(self._families.family, b.filling) for b in bins], dtype=float)
+        return _Columns(np.array([b.offer for b in bins], dtype=np.int64), fillings)
+
+    def _alone(self, left: Floats) -> _Columns:
+        """Return for each of these items the node with the lowest price per copy of it."""
+        items = np.flatnonzero(left)
+        families = self._families.family[items]
+        copies = np.where(self._families.allowed[self._signature][:, items], self._filling.most[:, families], 0.0)
+        copies = np.minimum(copies, left[items])
+        each = np.where(copies > 0, self._filling.prices[:, None] / np.maximum(copies, 1.0), np.inf)
+        offers = np.argmin(each, axis=0)
+        fillings = np.zeros((len(items), self._filling.width))
+        fillings[np.arange(len(items)), families] = copies[offers, np.arange(len(items))]
+        return _Columns(offers, fillings)
 
     def _generate(self, counts: Floats, columns: _Columns, generation: Generation, limit: int) -> _Solution:
         """Return the solution of the master for these counts, with as many further columns as are worth it.
 
         Contents are searched for at smoothed worths: those of a single solution jump from round to round.
         """
-        filling = self._filling
+        filling, families = self._filling, self._families
         items = np.flatnonzero(counts)
-        master = _Master(counts[items])
+        available = families.available(counts)
+        within = families.within[np.ix_(items, items)]
+        master = _Master(within @ counts[items])
         known: set[tuple[int, bytes]] = set()
         parts: list[_Columns] = []
         new = columns
         worth = smoothed = np.zeros(len(counts))
         prices: list[float] = []
-        depth = 0
+        depth = 1
         for round_ in range(generation.rounds):
             if len(new.offers):
                 parts.append(new)
                 known |= new.keys()
-                master.add(filling.prices[new.offers], new.fillings[:, items])
+                master.add(
+                    filling.prices[new.offers],
+                    families.covered(self._signature[new.offers], new.fillings)[:, items],
+                )
             worth = np.zeros(len(counts))
-            worth[items] = master.solve()
+            worth[items] = master.solve() @ within
             filling.effort += master.last_effort
             worth = np.round(worth / max(float(worth.max()), 1e-300), 12) * float(worth.max())
             prices.append(float(worth @ counts))
@@ -411,8 +509,9 @@ class ColumnGeneration:
             if is_last or before - prices[-1] < generation.gain * prices[-1] or filling.effort > limit:
                 break
             smoothed = _SMOOTHING * smoothed + (1 - _SMOOTHING) * worth if round_ else worth
-            found = filling.search(smoothed, counts, Search(depth=depth, round=round_), least=1.0)
-            found = filling.valued(found.offers, found.fillings, worth)
+            search = Search(depth=depth, round=round_)
+            found = filling.search(families.worth(smoothed), available, search, least=1.0)
+            found = filling.valued(found.offers, found.fillings, families.worth(worth))
             if not len(found.ratios) or found.ratios.max() < _HARDLY_BETTER:
                 depth = min(depth + 1, Search().depth)
             new = self._better(found, known)
@@ -448,21 +547,27 @@ class ColumnGeneration:
         left = left.copy()
         bins: list[Bin] = []
         for column in chosen.tolist():
-            full = solution.columns.fillings[column]
-            content = np.minimum(full, left)
+            offer, full = int(solution.columns.offers[column]), solution.columns.fillings[column]
+            signature = int(self._signature[offer])
+            available = self._families.available(left)[signature]
+            content = np.minimum(full, available)
             used = content > 0
             if not used.any() or (fraction_only and bins and (content < full).any()):
                 continue
-            copies = int(min(whole[column], (left[used] // content[used]).min()))
-            left -= content * copies
-            offer = int(solution.columns.offers[column])
-            bins.append(Bin(offer, content_of(content.astype(np.int64)), copies, len(left)))
+            nodes = int(min(whole[column], (available[used] // content[used]).min()))
+            while nodes:
+                held = self._families.members(signature, content, left)
+                copies = int(min(nodes, (left[held > 0] // held[held > 0]).min()))
+                nodes -= copies
+                left -= held * copies
+                bins.append(Bin(offer, content_of(held.astype(np.int64)), copies, len(left)))
         return bins
 
     def _cut(self, columns: _Columns, left: Floats, worth: Floats) -> _Columns:
         """Return the most valuable columns, cut down to the items that are left."""
-        fillings = np.minimum(columns.fillings, left)
-        ratios = np.round(fillings @ worth / self._filling.prices[columns.offers], 9)
+        signatures = self._signature[columns.offers]
+        fillings = np.minimum(columns.fillings, self._families.available(left)[signatures])
+        ratios = self._filling.valued(columns.offers, fillings, self._families.worth(worth)).ratios
         ranked = np.argsort(-ratios, kind="stable")[:_REUSED_COLUMNS]
         distinct: dict[tuple[int, bytes], int] = {}
         for row in ranked[ratios[ranked] > 0].tolist():

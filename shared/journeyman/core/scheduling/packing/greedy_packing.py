@@ -28,7 +28,7 @@ from journeyman.core.scheduling.packing.shadow_prices import CoveringProgram, co
 REFINED_ITEMS: Final = 64  # column generation needs a row per item
 _REFINING_ROUNDS: Final = 24
 PROMISING_OFFERS: Final = 64  # examined in detail for each node
-_FILLED_AT_ONCE: Final = 24  # offers, in the order of what their contents may be worth
+_TRIED_AT_ONCE: Final = 400  # offers on which an item is tried in twice the time of one offer
 _EXACT_COUNT: Final = 1500  # items; the size of the exact method's table
 REPACK_ROUNDS: Final = 24
 _REPACK_EFFORT: Final = 3000  # kinds of items times nodes, over all attempts
@@ -70,6 +70,7 @@ class GreedyPacker:
         self._offer_worth = (problem.sizes * shadow.unit).sum(axis=1)
         self._refined: Floats | None = None
         self._effort = _REPACK_EFFORT
+        self.tried = 0  # items on offers, over all fillings
         self._by_size = self._order(self._relative_size())
 
     def price(self, bins: Iterable[Bin]) -> float:
@@ -95,22 +96,40 @@ class GreedyPacker:
         """Return the plan by the linear program's shadow prices, without refinement."""
         return self._greedy(counts, self._worth, [self._by_size])
 
-    def plain(self, counts: Ints, most: float) -> list[Bin] | None:
-        """Return the plan in which each node of every offer is filled with the most valuable items first.
+    def plain(self, counts: Ints, most: float, effort: int) -> list[Bin] | None:
+        """Return the plan of the simple greedy: every node is the offer and content with the lowest price per shadow price.
 
-        Returns None if that costs at least `most`; stops as soon as the shadow prices of the items left prove it.
+        A node is filled with the most valuable items first. An offer is filled again only when fewer copies are left than
+        its filling has.
+
+        Args:
+            counts: Count by item.
+            most: Plans at this price are not wanted. Stops as soon as the shadow prices of the items left prove it.
+            effort: Items tried, all offers at once; many offers count more than once.
+
+        Returns:
+            The plan; None if it costs at least `most`, or takes more effort.
         """
+        prices, worth = self._problem.prices, self._worth
+        order = self._order(worth)
         left = counts.copy()
-        order = self._order(self._worth)
+        limit = self.tried + effort
+        fillings = self._fill(left, order, np.arange(len(prices)))
+        values = fillings @ worth
         bins: list[Bin] = []
         spent = 0.0
         while left.any():
             if spent + float(self._lower_bounds @ left) >= most:
                 return None
-            offer, filling = self._best_of_all(left, order)
-            bins.append(self._repeated(left, offer, filling))
-            left -= filling * bins[-1].copies
-            spent += float(self._problem.prices[offer]) * bins[-1].copies
+            offer = int(np.argmin(np.where(values > 0, prices / np.maximum(values, 1e-300), np.inf)))
+            bins.append(self._repeated(left, offer, fillings[offer]))
+            left -= fillings[offer] * bins[-1].copies
+            spent += float(prices[offer]) * bins[-1].copies
+            if self.tried > limit:
+                return None
+            outdated = np.flatnonzero((fillings > left).any(axis=1))
+            fillings[outdated] = self._fill(left, order, outdated)
+            values[outdated] = fillings[outdated] @ worth
         return bins
 
     def by_worth(self, counts: Ints, worth: Floats) -> list[Bin]:
@@ -213,28 +232,6 @@ class GreedyPacker:
             if best is None or ratios[row] < best_ratio - _EPSILON:
                 best, best_ratio = _FilledOffer(int(offers[row]), fillings[row]), float(ratios[row])
         assert best is not None  # noqa: S101 - there is always an order
-        return best
-
-    def _best_of_all(self, left: Ints, order: Ints) -> _FilledOffer:
-        """Return the filling in this order with the lowest price per worth of all offers, by the linear program's prices.
-
-        Offers of which no content can be worth that much are not filled.
-        """
-        useful = np.flatnonzero(self._fits[:, left > 0].any(axis=1))
-        at_most = np.minimum(self._suits[useful] @ (left * self._worth), self._offer_worth[useful])
-        least = self._problem.prices[useful] / np.maximum(at_most, 1e-300)
-        ranked = np.argsort(least, kind="stable")
-        best: _FilledOffer | None = None
-        best_ratio = np.inf
-        for start in range(0, len(ranked), _FILLED_AT_ONCE):
-            some = ranked[start : start + _FILLED_AT_ONCE]
-            if best is not None and best_ratio <= least[some[0]]:
-                break
-            found = self._best_filling(left, self._worth, [order], useful[some])
-            ratio = float(self._problem.prices[found.offer] / np.maximum(found.filling @ self._worth, 1e-300))
-            if ratio < best_ratio:
-                best, best_ratio = found, ratio
-        assert best is not None  # noqa: S101 - every item fits some offer
         return best
 
     def _promising(self, left: Ints, worth: Floats) -> Ints:
@@ -350,7 +347,10 @@ class GreedyPacker:
         free = np.ascontiguousarray((capacity - fillings @ problem.requests).T)
         remaining = np.where(suits, left - fillings, 0)
         has_loose, has_bound = (np.zeros((len(offers), problem.loose.shape[1]), dtype=bool) for _ in range(2))
-        for i in order[left[order] != 0].tolist():
+        placeable = self._fits[offers].any(axis=0) & (left > 0)
+        items = order[placeable[order]].tolist()
+        self.tried += int(len(items) * (1 + len(offers) / _TRIED_AT_ONCE))
+        for i in items:
             axes, amounts = self._axes[i], self._amounts[i][:, None]
             taken = np.minimum(np.minimum.reduce(free[axes] // amounts), remaining[:, i])
             if self._in_conflict[i]:

@@ -30,9 +30,10 @@ from journeyman.core.scheduling.packing.packing_problem import (
 from journeyman.core.scheduling.packing.shadow_prices import ShadowPrices, compute_shadow_prices
 
 _FEW_ITEMS: Final = 64  # up to this many kinds of items the greedy packer, which refines its prices, is affordable
-_CLOSE_TO_BOUND: Final = 0.025  # of the price; a plan this close to the lower bound is not improved further
-PLAIN_EFFORT: Final = 200_000  # kinds of items times nodes with different contents, in a plain greedy plan
-_CELLS_PER_ITEM: Final = 1000  # of offers and axes, that take as long as one item of one node
+_PROVEN: Final = 1e-6  # of the price; a plan this close to the lower bound is not improved further,
+_CLOSE_TO_BOUND: Final = 0.025  # and one this close not by column generation
+PLAIN_EFFORT: Final = 200_000  # items tried in a plain greedy plan, times the gap between price and lower bound
+_LEAST_PLAIN_EFFORT: Final = 4_000  # whatever the gap
 _GENERATED_NODES: Final = 40  # fewer are repacked instead
 GENERATION_EFFORT: Final = 120_000_000  # items tried on nodes, times the gap between price and lower bound
 _LARGEST_GAP: Final = 0.2  # at which that effort no longer grows
@@ -74,34 +75,28 @@ def _cheapest(problem: PackingProblem) -> list[Bin]:
         best = min(best, found, key=lambda bins: _rank(problem, bins))
     elif sum(b.copies for b in best) <= REPACKED_PLAN:
         best = repacked(problem, shadow, best)
-    gap = price_of(best, problem.prices) / max(shadow.bound, 1e-300) - 1
-    if gap <= _CLOSE_TO_BOUND and kinds > _FEW_ITEMS:
-        return best
-    return min([best, *_further(problem, best, gap)], key=lambda bins: _rank(problem, bins))
+    return min([best, *_further(problem, shadow, best)], key=lambda bins: _rank(problem, bins))
 
 
-def _further(problem: PackingProblem, best: list[Bin], gap: float) -> Iterator[list[Bin]]:
+def _further(problem: PackingProblem, shadow: ShadowPrices, best: list[Bin]) -> Iterator[list[Bin]]:
     """Yield the plain greedy plan if it is cheaper, and that of column generation, where they are affordable.
 
-    Column generation may take effort in proportion to the gap between the best plan and the lower bound.
+    Both may take effort in proportion to the gap between the best plan and the lower bound: it is the most they can save.
     """
-    kinds, nodes = len(problem.counts), sum(b.copies for b in best)
-    if nodes == problem.counts.sum():  # items exclude each other, which the bound ignores
-        return
-    cells = len(problem.prices) * (problem.requests.shape[1] + problem.loose.shape[1])
-    is_plain_affordable = kinds * len(best) * (1 + cells / _CELLS_PER_ITEM) <= PLAIN_EFFORT
-    effort = int(GENERATION_EFFORT * min(gap, _LARGEST_GAP))
-    is_affordable = kinds * len(problem.prices) * _LEAST_EFFORT <= effort
-    is_generated = gap > _CLOSE_TO_BOUND and is_affordable and nodes >= _GENERATED_NODES
-    if not is_plain_affordable and not is_generated:
+    kinds, nodes, price = len(problem.counts), sum(b.copies for b in best), price_of(best, problem.prices)
+    gap = price / max(shadow.bound, 1e-300) - 1
+    most_saved = min(gap, _LARGEST_GAP)
+    if nodes == problem.counts.sum() or gap <= _PROVEN:  # items exclude each other, which the bound ignores
         return
     greedy = GreedyPacker(problem)
     start = best
-    plain = greedy.plain(problem.counts, price_of(best, problem.prices)) if is_plain_affordable else None
+    plain = greedy.plain(problem.counts, price, max(int(PLAIN_EFFORT * most_saved), _LEAST_PLAIN_EFFORT))
     if plain is not None:
         yield plain
         start = [*plain, *best]
-    if is_generated:
+    effort = int(GENERATION_EFFORT * most_saved)
+    is_affordable = kinds * len(problem.prices) * _LEAST_EFFORT <= effort
+    if gap > _CLOSE_TO_BOUND and is_affordable and nodes >= _GENERATED_NODES:
         yield _settled(problem, ColumnGeneration(problem, greedy).plan(start, effort))
 
 
