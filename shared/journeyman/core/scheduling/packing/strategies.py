@@ -34,9 +34,10 @@ _PROVEN: Final = 1e-6  # of the price; a plan this close to the lower bound is n
 _CLOSE_TO_BOUND: Final = 0.025  # and one this close not by column generation
 PLAIN_EFFORT: Final = 200_000  # items tried in a plain greedy plan, times the gap between price and lower bound
 _LEAST_PLAIN_EFFORT: Final = 4_000  # whatever the gap
+_NODES_ALIKE: Final = 10  # kinds of items times different nodes, per item tried; a greedy plan with more does not end
 _GENERATED_NODES: Final = 40  # fewer are repacked instead
 GENERATION_EFFORT: Final = 120_000_000  # items tried on nodes, times the gap between price and lower bound
-_LARGEST_GAP: Final = 0.2  # at which that effort no longer grows
+_LARGEST_GAP: Final = 0.095  # at which that effort no longer grows
 _LEAST_EFFORT: Final = 80  # times items times offers; with less, column generation hardly begins
 _FEW_LEFTOVERS: Final = 150  # likewise, for items that do not fit the mix
 MIX_ROUNDS: Final = 4  # mixes for items that did not fit the previous mixes
@@ -88,15 +89,20 @@ def _further(problem: PackingProblem, shadow: ShadowPrices, best: list[Bin]) -> 
     most_saved = min(gap, _LARGEST_GAP)
     if nodes == problem.counts.sum() or gap <= _PROVEN:  # items exclude each other, which the bound ignores
         return
+    plain_effort = max(int(PLAIN_EFFORT * most_saved), _LEAST_PLAIN_EFFORT)
+    ends = kinds * len(best) <= _NODES_ALIKE * plain_effort
+    effort = int(GENERATION_EFFORT * most_saved)
+    is_affordable = kinds * len(problem.prices) * _LEAST_EFFORT <= effort
+    is_generated = gap > _CLOSE_TO_BOUND and is_affordable and nodes >= _GENERATED_NODES
+    if not ends and not is_generated:
+        return
     greedy = GreedyPacker(problem)
     start = best
-    plain = greedy.plain(problem.counts, price, max(int(PLAIN_EFFORT * most_saved), _LEAST_PLAIN_EFFORT))
+    plain = greedy.plain(problem.counts, price, plain_effort) if ends else None
     if plain is not None:
         yield plain
         start = [*plain, *best]
-    effort = int(GENERATION_EFFORT * most_saved)
-    is_affordable = kinds * len(problem.prices) * _LEAST_EFFORT <= effort
-    if gap > _CLOSE_TO_BOUND and is_affordable and nodes >= _GENERATED_NODES:
+    if is_generated:
         yield _settled(problem, ColumnGeneration(problem, greedy).plan(start, effort))
 
 
