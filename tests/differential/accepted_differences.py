@@ -220,7 +220,7 @@ def _required_affinity_terms(pod: Pod) -> tuple[PodAffinityTerm, ...]:
 def _is_due_to_several_reservations(scenario: JSONDict, finding: Finding) -> bool:
     pools = parse(scenario).snapshot.node_pools
     with_min_values = {p.metadata.name for p in pools if any(r.min_values for r in p.spec.template.spec.requirements)}
-    reserved = {claim.node_pool for claim in finding.karpenter_plan.new_claims if claim.offering[-1] == RESERVED}
+    reserved = {claim.node_pool for claim in finding.karpenter_plan.new_claims if claim.offering[2] == RESERVED}
     return finding.kind == "dearer" and bool(with_min_values & reserved)
 
 
@@ -230,7 +230,7 @@ def _is_due_to_min_values_of_reserved_node(_: JSONDict, finding: Finding) -> boo
         finding.kind == "rejected"
         and "its types offer" in finding.text
         and bool(claims)
-        and all(claim.offering[-1] == RESERVED for claim in claims)
+        and all(claim.offering[2] == RESERVED for claim in claims)
     )
 
 

@@ -257,7 +257,7 @@ def test_preference_is_kept_where_an_order_of_pods_allows_it(karpenter):
     found = compare_plans(scenario, karpenter)
 
     assert karpenter.solve(scenario)["existing"] == {"n0": ["default/third"]}
-    assert [claim.offering[-1] for claim in OurSolution(scenario).results.new_claims] == ["on-demand"]
+    assert [claim.offering[2] for claim in OurSolution(scenario).results.new_claims] == ["on-demand"]
     assert {f.kind for f in found} == {"dearer"}
     assert unaccepted(scenario, found) == []
 

@@ -329,13 +329,15 @@ def attach_volumes(stage):
 
 
 def orphan_instance(stage):
-    """A user removes our finalizer: terminate reads the NodeClaim by name before it terminates the instance."""
+    """A user removes our finalizer: terminate drains the node, and reads the NodeClaim by name before it terminates the instance."""
     claim = stage.claim_of("steady")
     path = f"{KARPENTER}/nodeclaims/{claim['metadata']['name']}"
     stage.admin.do("PATCH", path, {"metadata": {"finalizers": []}}, kind=MERGE)
     stage.admin.do("DELETE", path)
     stage.advance(minutes=1)
-    stage.run("terminate")
+    for _ in range(3):  # deletes the node, drains it, terminates the instance
+        stage.run("terminate")
+        stage.advance(seconds=5)
     instance = claim["status"]["providerID"].rpartition("/")[2]
     (found,) = stage.aws.client("ec2").describe_instances(InstanceIds=[instance])["Reservations"]
     assert found["Instances"][0]["State"]["Name"] in {"shutting-down", "terminated"}
