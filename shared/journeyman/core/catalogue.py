@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.dra import ResourceSliceSpec
-from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.api.objects import NodeSelectorRequirement, OfferingKey
 
 Resources = Mapping[str, int]
 """Exact amounts: `cpu` in millicores, everything else in whole units (bytes, counts). Requests are rounded up,
@@ -83,6 +83,11 @@ class Unavailable(Struct, frozen=True, kw_only=True):
     reason: str = ""
     reservation_id: str = ""  # empty: every reservation of the type and zone
 
+    @property
+    def key(self) -> OfferingKey:
+        """The offering's name."""
+        return OfferingKey(self.instance_type, self.zone, self.capacity_type, self.reservation_id)
+
 
 def without_unavailable(
     types: Iterable[InstanceType], unavailable: Iterable[Unavailable], now: datetime
@@ -91,15 +96,13 @@ def without_unavailable(
 
     `instance_type` "*" means every type of that zone and capacity type (a missing spot service-linked role, say).
     """
-    skipped = {(u.instance_type, u.zone, u.capacity_type, u.reservation_id): u for u in unavailable if u.until > now}
+    skipped = {u.key: u for u in unavailable if u.until > now}
     if not skipped:
         return tuple(types)
 
     def mark(name: str, offering: Offering) -> Offering:
-        zone, capacity_type = offering.zone, offering.capacity_type
-        keys = ((name, offering.reservation_id), (name, ""), ("*", ""))
-        entries = (skipped.get((type_, zone, capacity_type, reservation)) for type_, reservation in keys)
-        entry = next(filter(None, entries), None)
+        key = OfferingKey(name, offering.zone, offering.capacity_type, offering.reservation_id)
+        entry = next(filter(None, map(skipped.get, key.meant_by)), None)
         if entry is None or not offering.available:
             return offering
         return replace(offering, available=False, unavailable_reason=entry.reason, unavailable_until=entry.until)

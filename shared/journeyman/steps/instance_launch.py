@@ -203,9 +203,7 @@ class InstanceLauncher:
         return OfferingBackoff(
             first=settings.unavailable_for,
             longest=settings.unavailable_longest,
-            previously_failed=frozenset(
-                OfferingKey(u.instance_type, u.zone, u.capacity_type, u.reservation_id) for u in snapshot.unavailable
-            ),
+            previously_failed=frozenset(offering.key for offering in snapshot.unavailable),
         )
 
     def _record_failure(self, outcome: LaunchFailed) -> None:

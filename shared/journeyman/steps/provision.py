@@ -56,7 +56,7 @@ from journeyman.core.scheduling.capacity_buffers import without_virtual_pods
 from journeyman.core.scheduling.results import CachedResults, PlannedClaim, ProblemKey, Results
 from journeyman.core.scheduling.scheduler import select_pods, solve
 from journeyman.core.state import Snapshot
-from journeyman.core.state.guard import SkippedObject, evaluate_each, report_skipped
+from journeyman.core.state.guard import SkippedObject, report_skipped, select_each
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_virtual_pod
 from journeyman.errors import KubeAPIError
 from journeyman.ports import Trigger
@@ -220,10 +220,7 @@ def _pods_and_removed_nodes(
     marked = marked_for_deletion(snapshot)
     removed = [n for name, n in snapshot.state_nodes_by_claim.items() if name in marked and not n.is_terminating]
     on_removed = (pod for node in removed for pod in node.pods)
-    evaluated, skipped = evaluate_each(
-        on_removed, lambda pod: (pod, is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now))
-    )
-    moving = (pod for pod, is_moving in evaluated if is_moving)
+    moving, skipped = select_each(on_removed, lambda pod: is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now))
     staying = {pod.key for name in kept_after_rollback(snapshot) for pod in snapshot.state_nodes_by_claim[name].pods}
     pending = (pod for pod in selected if pod.key not in staying)
     pods = {pod.key: pod for pod in (*pending, *moving)}  # a tainted node's pods are in both

@@ -123,7 +123,7 @@ def _terminate_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
     nodes = [n.node for n in snapshot.state_nodes if n.node is not None and n.provider_id == instance.provider_id]
     if nodes:
         unfinished = (node for node in nodes if not has_pending_finalizer(node))
-        return merge_plans(_delete_joined_node(node, instance, snapshot) for node in unfinished)
+        return merge_plans(_delete_node(node, instance, snapshot) for node in unfinished)
     why = "the instance has no NodeClaim"
     terminate = TerminateInstance(
         provider_id=instance.provider_id,
@@ -136,7 +136,7 @@ def _terminate_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
     return Plan(chains=(chain,), notes=(f"terminated instance {instance.provider_id}: {why}",))
 
 
-def _delete_joined_node(node: Node, instance: RunningInstance, snapshot: Snapshot) -> Plan:
+def _delete_node(node: Node, instance: RunningInstance, snapshot: Snapshot) -> Plan:
     """Delete the node, with our finalizer so that it is drained first, unless its NodeClaim exists by then."""
     why = "the node has no NodeClaim"
     finalizers = node.metadata.finalizers

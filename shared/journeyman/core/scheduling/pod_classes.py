@@ -503,15 +503,13 @@ def _read_all(
     for pod in pods:
         key = constraint_bytes(pod), is_virtual_pod(pod)
         if key not in cache:
-            effort.spend(
-                len(key[0]) // _BYTES_PER_UNIT + _namespace_selectors(pod) * namespaces // _NAMESPACES_PER_UNIT
-            )
+            effort.spend(len(key[0]) // BYTES_PER_UNIT + _namespace_selectors(pod) * namespaces // _NAMESPACES_PER_UNIT)
             cache[key] = _or_error(evaluate(pod, reader.read, pod))
         results.append(cache[key])
     return results
 
 
-_BYTES_PER_UNIT: Final = 4  # of a spec that is read
+BYTES_PER_UNIT: Final = 4  # of a spec that is read
 _NAMESPACES_PER_UNIT: Final = 8  # that a namespace selector selects from; their sets take memory, too
 
 

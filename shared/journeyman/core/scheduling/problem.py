@@ -343,7 +343,7 @@ _CELLS_PER_UNIT: Final = 20  # entries of the tables of rules about a single nod
 def _spend_on_tables(effort: Effort, rows: int, nodes: int, columns: int) -> None:
     """Spend the effort of the tables of rules about a single node, if enough is left for packing with so many rules, too."""
     tables = (rows + nodes) * columns // _CELLS_PER_UNIT
-    effort.require(tables + (packing_work(rows, columns // 2)))
+    effort.require(tables + packing_work(rows, columns // 2))
     effort.spend(tables)
 
 

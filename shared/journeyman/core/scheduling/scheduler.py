@@ -42,7 +42,7 @@ from journeyman.core.scheduling.new_nodes import PackingItems
 from journeyman.core.scheduling.nodepool_options import compatible_offerings, worth_considering
 from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.packing import lower_bound
-from journeyman.core.scheduling.pod_classes import constraint_bytes
+from journeyman.core.scheduling.pod_classes import BYTES_PER_UNIT, constraint_bytes
 from journeyman.core.scheduling.preferences import preference_warnings
 from journeyman.core.scheduling.problem import (
     ClusterInputs,
@@ -70,7 +70,7 @@ from journeyman.core.scheduling.results import (
 )
 from journeyman.core.scheduling.sequential import TieBreakPolicy, schedule_sequentially
 from journeyman.core.scheduling.topology import LabelIndex, SpreadChoice
-from journeyman.core.state.guard import SkippedObject, evaluate_each
+from journeyman.core.state.guard import SkippedObject, select_each
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_provisionable
 from journeyman.core.state.snapshot import Snapshot
 
@@ -115,11 +115,11 @@ def select_pods(snapshot: Snapshot) -> tuple[tuple[Pod, ...], tuple[SkippedObjec
     """Return `pods_to_schedule`, and the pods that cannot be evaluated."""
     unbound = tuple(pod for pod in snapshot.pods if not pod.spec.node_name)
     moving = tuple(pod for node in snapshot.state_nodes if node.is_being_disrupted for pod in node.pods)
-    are_provisionable, skipped = evaluate_each(unbound, lambda pod: (pod, is_provisionable(pod)))
-    are_reschedulable, others = evaluate_each(
-        moving, lambda pod: (pod, is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now))
+    provisionable, skipped = select_each(unbound, is_provisionable)
+    reschedulable, others = select_each(
+        moving, lambda pod: is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now)
     )
-    return tuple(pod for pod, is_chosen in (*are_provisionable, *are_reschedulable) if is_chosen), (*skipped, *others)
+    return (*provisionable, *reschedulable), (*skipped, *others)
 
 
 class Scheduler:
@@ -163,7 +163,7 @@ class Scheduler:
         for position, pod in enumerate(pods):
             constraints = constraint_bytes(pod)
             if constraints not in estimates:
-                estimates[constraints] = len(constraints) // 4 + estimated_work(pod.spec, self._inputs)
+                estimates[constraints] = len(constraints) // BYTES_PER_UNIT + estimated_work(pod.spec, self._inputs)
             created = pod.metadata.creation_timestamp
             age = created.timestamp() if created is not None else 0.0
             entries.append((estimates[constraints], constraints, age, pod.key, position))

@@ -113,6 +113,12 @@ def evaluate_each(
     return tuple(one for one in found if not isinstance(one, SkippedObject)), skipped
 
 
+def select_each(items: Iterable[T], is_wanted: Callable[[T], bool]) -> tuple[tuple[T, ...], tuple[SkippedObject, ...]]:
+    """Return the objects for which `is_wanted`, a pure function, returns True, in order, and those that cannot be evaluated."""
+    found, skipped = evaluate_each(items, lambda item: (item, is_wanted(item)))
+    return tuple(item for item, wanted in found if wanted), skipped
+
+
 def plan_for_each(items: Iterable[T], decide: Callable[[T], Plan], about: Callable[[T], Any] | None = None) -> Plan:
     """Return the plans for all objects, merged; objects for which `decide` raises are skipped and reported.
 

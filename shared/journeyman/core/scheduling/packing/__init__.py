@@ -14,7 +14,8 @@ and a signature that says which items it may hold. The method:
 6. With few kinds of items, `greedy_packing` also computes a packing: it repeatedly opens the offer and content with the
    lowest price per shadow price, refines the shadow prices over whole nodes, and repacks the worst nodes.
 7. With many kinds of items on few nodes, the items of the worst nodes are placed again while that lowers the price.
-8. A plain greedy packing is compared, unless the shadow prices prove that it cannot be cheaper.
+8. A plain greedy packing is compared, unless the shadow prices prove that it cannot be cheaper or it would not end within its
+   effort.
 9. If the cheapest packing so far is not close to the lower bound, `column_generation` searches for better contents of
    nodes and rounds the linear program over them. Its effort is proportionate to what it may save.
 
@@ -84,10 +85,10 @@ def _placeable(problem: PackingProblem) -> Ints:
 def _buy(problem: PackingProblem, *, fewest_nodes: bool, spend: Callable[[int], None]) -> list[Bin]:
     """Return bins for all items; packs items that share no offer separately."""
     bins: list[Bin] = []
-    parts = [part for together in independent(problem.allowed) for part in _parts(problem, together)]
-    spend(sum(_work(_with_used_axes(problem.of_items(items))) for items in parts))
-    for items in parts:
-        part = _with_used_axes(problem.of_items(items))
+    together = [items for alike in independent(problem.allowed) for items in _parts(problem, alike)]
+    parts = [_with_used_axes(problem.of_items(items)) for items in together]
+    spend(sum(map(_work, parts)))
+    for items, part in zip(together, parts, strict=True):
         offers = part.useful()
         found = solve(part.only(offers), fewest_nodes=fewest_nodes)
         bins += translated(found, items, offers, len(problem.counts))

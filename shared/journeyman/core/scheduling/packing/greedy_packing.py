@@ -210,7 +210,7 @@ class GreedyPacker:
             if last is not None and spent + self._problem.prices[last.offer] < end_price - _EPSILON:
                 end, end_price, before_end = last, spent + float(self._problem.prices[last.offer]), len(bins)
             offers = self._promising(left, worth)
-            offer, filling = self._best_filling(left, worth, orders, offers, mixed=True)
+            offer, filling = self._best_filling(left, worth, orders, offers)
             bins.append(self._repeated(left, offer, filling))
             left -= filling * bins[-1].copies
             spent = self.price(bins)
@@ -218,13 +218,11 @@ class GreedyPacker:
                 break
         return [*bins[:before_end], end] if end is not None and (left.any() or end_price <= spent) else bins
 
-    def _best_filling(
-        self, left: Ints, worth: Floats, orders: Sequence[Ints], offers: Ints, *, mixed: bool = False
-    ) -> _FilledOffer:
-        """Return the filling with the lowest price per worth, in one of the orders; if `mixed`, also with even shares."""
+    def _best_filling(self, left: Ints, worth: Floats, orders: Sequence[Ints], offers: Ints) -> _FilledOffer:
+        """Return the filling with the lowest price per worth, in one of the orders, or with even shares in the first."""
         best: _FilledOffer | None = None
         best_ratio = np.inf
-        for order, even in [*((order, False) for order in orders), *([(orders[0], True)] if mixed else ())]:
+        for order, even in [*((order, False) for order in orders), (orders[0], True)]:
             fillings = self._fill(left, order, offers, mixed=even)
             values = fillings @ worth
             ratios = np.where(values > 0, self._problem.prices[offers] / np.maximum(values, 1e-300), np.inf)
@@ -308,7 +306,7 @@ class GreedyPacker:
             worth[kinds] = program.solve() / need
             density = self._order(worth / np.maximum(self._worth, _EPSILON))
             offers = self._promising(counts, worth)
-            offer, filling = self._best_filling(counts, worth, [density, self._by_size], offers, mixed=True)
+            offer, filling = self._best_filling(counts, worth, [density, self._by_size], offers)
             if self._problem.prices[offer] >= filling @ worth * (1 - 1e-7):
                 break
             program.add(float(self._problem.prices[offer]), filling[kinds] / need)
