@@ -21,7 +21,7 @@ from journeyman.core.scheduling.new_nodes import plan_new_nodes
 from journeyman.core.scheduling.node_filling import NodeFilling
 from journeyman.core.scheduling.problem import PartialSolution, PodBatch, RowDomains, SchedulingProblem, SchedulingTask
 from journeyman.core.scheduling.sequential import schedule_sequentially
-from journeyman.core.scheduling.topology import LabelIndex, SpreadChoice, TopologyGroup
+from journeyman.core.scheduling.topology import SpreadChoice, TopologyGroup
 
 ATTEMPTS: Final = 5  # after them, classes whose quotas could not be met are scheduled sequentially
 _MOST_ATTEMPTS: Final = 8  # after them, all classes are scheduled sequentially
@@ -73,8 +73,8 @@ def co_located_classes(problem: SchedulingProblem) -> tuple[int, ...]:
                 groups[group.id] = group
                 co_located.add(problem.class_of_row[row])
     if groups:
-        index = LabelIndex(problem.rows)
-        co_located.update(problem.class_of_row[row] for group in groups.values() for row in index.counted_by(group))
+        counted = problem.row_index.counted_by
+        co_located.update(problem.class_of_row[row] for group in groups.values() for row in counted(group))
     return tuple(sorted(co_located))
 
 

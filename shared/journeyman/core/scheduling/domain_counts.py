@@ -27,7 +27,7 @@ from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDem
 from journeyman.core.scheduling.pod_classes import PodClass
 from journeyman.core.scheduling.problem import PartialSolution, PlannedNode, SchedulingProblem
 from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements, from_labels
-from journeyman.core.scheduling.topology import LabelIndex, NodeMatch, Pin, Pins, TopologyGroup, TopologySpread
+from journeyman.core.scheduling.topology import NodeMatch, Pin, Pins, TopologyGroup, TopologySpread
 
 Counts = dict[str, int]
 
@@ -273,7 +273,6 @@ class DomainCounts:
         self._spreads_of_group: dict[bytes, list[SpreadCounts]] = {}
         self._counting: list[list[TopologyGroup]] = [[] for _ in problem.rows]
         self._counts_by_row: dict[int, _CountedBy] = {}
-        self._index = LabelIndex(self._rows)
         self._is_everywhere: dict[str, bool] = {}
         for r, row in enumerate(problem.rows):
             self._register(r, row)
@@ -302,7 +301,7 @@ class DomainCounts:
 
     def _is_idle(self, spread: TopologySpread, spread_counts: SpreadCounts) -> bool:
         """Return whether a constraint can be ignored: it counts no pods, and every possible node has its label."""
-        if self._index.counted_by(spread.group) or any(spread_counts.running.values()):
+        if self._problem.row_index.counted_by(spread.group) or any(spread_counts.running.values()):
             return False
         is_everywhere = self._is_everywhere.get(spread.key)
         if is_everywhere is None:
@@ -318,7 +317,7 @@ class DomainCounts:
 
     def _index_rows(self) -> None:
         for group in self._groups.values():
-            for r in self._index.counted_by(group):
+            for r in self._problem.row_index.counted_by(group):
                 self._counting[r].append(group)
 
     # --- queries

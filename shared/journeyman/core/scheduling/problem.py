@@ -37,7 +37,7 @@ from journeyman.core.scheduling.pod_validation import required_terms
 from journeyman.core.scheduling.preferences import MAX_LEVELS, relaxation_levels
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import Effort, Options, PodError
-from journeyman.core.scheduling.topology import InverseAntiAffinity, Pins, SpreadChoice, present
+from journeyman.core.scheduling.topology import InverseAntiAffinity, LabelIndex, Pins, SpreadChoice, present
 from journeyman.core.scheduling.volumes import StorageObjects, resolve_volumes
 from journeyman.core.state.guard import SkippedObject
 from journeyman.core.state.pod_predicates import is_terminating
@@ -105,7 +105,7 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     `rows[r]` is a class at one relaxation level, `class_of_row[r]` the index of that class, `levels[c]` the rows of class c
     from the first relaxation level to the last, `counts[c]` the number of its pods to schedule. `requests` is indexed by
     row and axis. `repelled` are the domains that the anti-affinity of running pods excludes. `host_constraints` are the
-    rows' constraints on a single node. `devices` is None if no row has ResourceClaims. `work` is by row the effort that
+    rows' constraints on a single node. `row_index` finds the rows that a topology group counts. `devices` is None if no row has ResourceClaims. `work` is by row the effort that
     each plan takes for it, `effort` what is left of the pass's effort, which every plan for the problem counts down.
     """
 
@@ -120,6 +120,7 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     repelled: tuple[InverseAntiAffinity, ...]
     options: Options
     host_constraints: HostConstraints
+    row_index: LabelIndex
     shapes: tuple[NodeConstraints, ...]
     shape_of_row: tuple[int, ...]
     work: tuple[int, ...] = ()
@@ -322,6 +323,7 @@ def prepare_task(
         repelled=repelled,
         options=inputs.options,
         host_constraints=caps,
+        row_index=LabelIndex(relaxation.rows),
         shapes=tuple(shapes),
         shape_of_row=shape_of_row,
         work=work_of_rows,
@@ -350,14 +352,14 @@ def _spend_on_tables(effort: Effort, rows: int, nodes: int, columns: int) -> Non
 def _work(rows: Sequence[PodClass], node_pools: int, nodes: int) -> tuple[int, ...]:
     """Return the effort of a plan by row.
 
-    A group whose selector names no single value is compared with all distinct labels; this counts for its first row.
+    A group whose selector requires no label's value is compared with all distinct labels; this counts for its first row.
     """
     distinct_labels = len({(row.namespace, frozenset(row.labels.items())) for row in rows})
     known: set[bytes] = set()
     work: list[int] = []
     for row in rows:
         groups = {g.id: g for g in (*(s.group for s in row.spreads), *row.affinities, *row.anti_affinities)}
-        new = [group for group_id, group in groups.items() if group_id not in known and not group.has_exact_label]
+        new = [group for group_id, group in groups.items() if group_id not in known and not group.required_labels]
         known.update(groups)
         work.append(row.work(node_pools, nodes) + _PER_COMPARISON * len(new) * distinct_labels)
     return tuple(work)

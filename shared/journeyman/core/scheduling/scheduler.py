@@ -69,7 +69,7 @@ from journeyman.core.scheduling.results import (
     Results,
 )
 from journeyman.core.scheduling.sequential import TieBreakPolicy, schedule_sequentially
-from journeyman.core.scheduling.topology import LabelIndex, SpreadChoice
+from journeyman.core.scheduling.topology import SpreadChoice
 from journeyman.core.state.guard import SkippedObject, select_each
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_provisionable
 from journeyman.core.state.snapshot import Snapshot
@@ -366,9 +366,8 @@ def spread_choices(problem: SchedulingProblem) -> Iterator[SpreadChoice]:
     wide = [(row, spread) for row in problem.rows for spread in row.spreads if is_wide(spread.group)]
     if any(spread.max_skew > 1 for _, spread in wide):
         yield SpreadChoice.CHEAPEST
-    index = LabelIndex(problem.rows)
     own = [{spread.group.id for spread in row.spreads} for row in problem.rows]
-    if any(spread.group.id not in own[row] for _, spread in wide for row in index.counted_by(spread.group)):
+    if any(spread.group.id not in own[row] for _, spread in wide for row in problem.row_index.counted_by(spread.group)):
         yield SpreadChoice.CHEAPEST_IF_FIRST
 
 

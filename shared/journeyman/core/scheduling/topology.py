@@ -24,7 +24,7 @@ Differs: key aliases are normalised here too; a term without a label selector co
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol
@@ -97,12 +97,13 @@ class TopologyGroup(Struct, frozen=True, kw_only=True):
         return selector_keys(self.selector)
 
     @property
-    def has_exact_label(self) -> bool:
-        """Whether the selector requires a single value of some label, by which `LabelIndex` finds the pods."""
-        selector = self.selector
-        if selector is None or selector.match_labels:
-            return True
-        return any(e.operator == "In" and len(e.values) == 1 for e in selector.match_expressions)
+    def required_labels(self) -> Sequence[Sequence[tuple[str, str]]]:
+        """The labels by which `LabelIndex` finds the pods: of each entry, a selected pod has one label."""
+        if self.selector is None:
+            return ((),)
+        exact = [(label,) for label in self.selector.match_labels.items()]
+        listed = (e for e in self.selector.match_expressions if e.operator == "In")
+        return (*exact, *(tuple((e.key, value) for value in e.values) for e in listed))
 
     @property
     def in_words(self) -> str:
@@ -405,23 +406,17 @@ class LabelIndex:
         """Return the positions of the entries that the group counts, ascending."""
         positions = self._positions_by_group.get(group.id)
         if positions is None:
-            numbers = [n for n in self._candidates(group.selector) if group.counts(*self._distinct[n])]
+            numbers = [n for n in self._candidates(group) if group.counts(*self._distinct[n])]
             positions = self._positions_by_group[group.id] = tuple(
                 sorted(p for n in numbers for p in self._positions[n])
             )
         return positions
 
-    def _candidates(self, selector: LabelSelector | None) -> Collection[int]:
-        """Return the entries with the rarest of the label values that the selector requires."""
-        if selector is None:
-            return ()
-        required = [*selector.match_labels.items()]
-        required += [
-            (e.key, e.values[0]) for e in selector.match_expressions if e.operator == "In" and len(e.values) == 1
-        ]
-        if not required:
-            return range(len(self._distinct))
-        return min((self._by_value.get(item, set()) for item in required), key=len)
+    def _candidates(self, group: TopologyGroup) -> Collection[int]:
+        """Return the entries with the rarest of the labels that the group's selector requires."""
+        found = ([self._by_value.get(label, set()) for label in required] for required in group.required_labels)
+        rarest = min(found, key=lambda entries: sum(map(len, entries)), default=None)
+        return set[int]().union(*rarest) if rarest is not None else range(len(self._distinct))
 
 
 class _VisibleLabels(Struct, frozen=True):

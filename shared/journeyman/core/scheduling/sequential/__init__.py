@@ -35,7 +35,7 @@ from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDem
 from journeyman.core.scheduling.problem import PartialSolution, SchedulingProblem
 from journeyman.core.scheduling.results import EffortSpentError, MinValuesPolicy
 from journeyman.core.scheduling.sequential.sequential_scheduler import SequentialScheduler, TieBreakPolicy
-from journeyman.core.scheduling.topology import LabelIndex, TopologyGroup
+from journeyman.core.scheduling.topology import TopologyGroup
 
 __all__ = ["TieBreakPolicy", "schedule_sequentially"]
 
@@ -226,12 +226,11 @@ def behind_leaders(problem: SchedulingProblem, queue: Sequence[int], left: Seque
     groups_by_class = {c: groups for c in dict.fromkeys(left) if (groups := _hostname_affinities(problem, c))}
     if not groups_by_class:
         return []
-    index = LabelIndex(problem.rows)
     waiting, moved = Counter(queue), Counter[int]()
     order: list[int] = []
     for c, groups in groups_by_class.items():
         for group in groups:
-            counted = {problem.class_of_row[row] for row in index.counted_by(group)} - {c}
+            counted = {problem.class_of_row[row] for row in problem.row_index.counted_by(group)} - {c}
             leader = next((d for d in queue if d in counted and moved[d] < waiting[d]), None)
             if leader is not None:
                 moved[leader] += 1

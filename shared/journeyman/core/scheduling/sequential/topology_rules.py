@@ -33,7 +33,7 @@ from journeyman.core.scheduling.sequential.topology_counts import (
     PodCounter,
     TopologyCounts,
 )
-from journeyman.core.scheduling.topology import LabelIndex, TopologyGroup, TopologySpread, domain_of
+from journeyman.core.scheduling.topology import TopologyGroup, TopologySpread, domain_of
 from journeyman.core.state.taints import untolerated
 
 
@@ -228,12 +228,11 @@ class TopologyRuleSet:
         self._interner = interner
         self._candidates = candidates
         self._binding = binding
-        self._rows = LabelIndex(problem.rows)
         self._rules_by_row: dict[int, TopologyRules] = {}
         self._eligible: dict[object, frozenset[str]] = {}
         self._inverse: dict[int, list[tuple[TopologyGroup, PodCounter]]] = {}
         self._repelled: dict[int, list[tuple[str, frozenset[str]]]] = {}
-        self.topology = TopologyCounts(problem.existing, self._rows, len(problem.rows), interner, candidates)
+        self.topology = TopologyCounts(problem.existing, problem.row_index, len(problem.rows), interner, candidates)
         self._prepare_repulsion()
         for row in active:
             self.of(row)
@@ -249,7 +248,7 @@ class TopologyRuleSet:
                     owned[group.id] = self._owners(group)
                 self.topology.add_counter(row, owned[group.id])
         for entry in self._problem.repelled:
-            for row in self._rows.counted_by(entry.group):
+            for row in self._problem.row_index.counted_by(entry.group):
                 self._repelled.setdefault(row, []).append((entry.group.key, entry.domains))
             if entry.group.key != labels.HOSTNAME:
                 self._candidates.watch(entry.group.key)
@@ -260,7 +259,7 @@ class TopologyRuleSet:
         counter: PodCounter = HostCounter() if host else DomainCounter(group.key, anywhere=True)
         if not host:
             self._candidates.watch(group.key)
-        for row in self._rows.counted_by(group):
+        for row in self._problem.row_index.counted_by(group):
             self._inverse.setdefault(row, []).append((group, counter))
         return counter
 

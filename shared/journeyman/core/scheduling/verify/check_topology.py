@@ -179,14 +179,25 @@ class PodPresences:
         """Return the namespaces and labels of the present pods that the group counts, or of those that are planned."""
         key = group.id, planned_only
         if key not in self._counted:
-            candidates = self._planned if planned_only else self._candidates(group)
+            candidates = self._candidates(group)
+            if planned_only:
+                candidates = self._planned if candidates is None else self._planned.intersection(candidates)
+            elif candidates is None:
+                candidates = self._presences
             self._counted[key] = frozenset(i for i in candidates if group.counts(i, self._namespaces))
         return self._counted[key]
 
-    def _candidates(self, group: CountedPods) -> Iterable[PodIdentity]:
-        if group.selector is not None and group.selector.match_labels:
+    def _candidates(self, group: CountedPods) -> Iterable[PodIdentity] | None:
+        """Return the pods with a label that the group's selector requires; None if it requires no label's value."""
+        if group.selector is None:
+            return ()
+        if group.selector.match_labels:
             return self._by_label.get(min(group.selector.match_labels.items()), ())
-        return self._presences
+        listed = (e for e in group.selector.match_expressions if e.operator == "In")
+        shortest = min(listed, key=lambda e: len(e.values), default=None)
+        if shortest is None:
+            return None
+        return [i for value in sorted(set(shortest.values)) for i in self._by_label.get((shortest.key, value), ())]
 
 
 _RULE_ENCODER = msgspec.msgpack.Encoder()
