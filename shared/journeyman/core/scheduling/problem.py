@@ -30,6 +30,7 @@ from journeyman.core.scheduling.host_constraints import HostConstraints, host_co
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate, make_templates
 from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodePoolOptions
+from journeyman.core.scheduling.offering_masks import OfferingMasks, RequirementsInterner
 from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.packing import packing_work
 from journeyman.core.scheduling.pod_classes import PodClass, RowPods, group_pods
@@ -104,7 +105,7 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
 
     `rows[r]` is a class at one relaxation level, `class_of_row[r]` the index of that class, `levels[c]` the rows of class c
     from the first relaxation level to the last, `counts[c]` the number of its pods to schedule. `requests` is indexed by
-    row and axis. `repelled` are the domains that the anti-affinity of running pods excludes. `host_constraints` are the
+    row and axis. `pool_masks` are the NodePools' offerings as bit masks. `repelled` are the domains that the anti-affinity of running pods excludes. `host_constraints` are the
     rows' constraints on a single node. `row_index` finds the rows that a topology group counts. `devices` is None if no row has ResourceClaims. `work` is by row the effort that
     each plan takes for it, `effort` what is left of the pass's effort, which every plan for the problem counts down.
     """
@@ -116,6 +117,8 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     axes: tuple[str, ...]
     requests: Ints
     pools: tuple[NodePoolOptions, ...]
+    pool_masks: tuple[OfferingMasks, ...]
+    interner: RequirementsInterner
     existing: ExistingNodes
     repelled: tuple[InverseAntiAffinity, ...]
     options: Options
@@ -163,13 +166,22 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
     skipped_daemon_sets: tuple[SkippedObject, ...]
     storage: StorageObjects
     inventory: NodeInventory
+    interner: RequirementsInterner = field(default_factory=RequirementsInterner)
     _pools: dict[tuple[str, ...], tuple[NodePoolOptions, ...]] = field(default_factory=dict)
+    _masks: dict[tuple[str, ...], tuple[OfferingMasks, ...]] = field(default_factory=dict)
 
     def pools(self, axes: tuple[str, ...]) -> tuple[NodePoolOptions, ...]:
         """Return the NodePools' options along these axes; cached, together with the results they cache."""
         if axes not in self._pools:
             self._pools[axes] = tuple(nodepool_options_of(template, self.daemons, axes) for template in self.templates)
         return self._pools[axes]
+
+    def pool_masks(self, axes: tuple[str, ...]) -> tuple[OfferingMasks, ...]:
+        """Return the NodePools' offerings along these axes as bit masks; cached, together with the results they cache."""
+        if axes not in self._masks:
+            pools = enumerate(self.pools(axes))
+            self._masks[axes] = tuple(OfferingMasks(index, pool, self.interner) for index, pool in pools)
+        return self._masks[axes]
 
     @cached_property
     def _headroom(self) -> tuple[Headroom, ...]:
@@ -319,6 +331,8 @@ def prepare_task(
         axes=axes,
         requests=_requests(relaxation.rows, axes),
         pools=inputs.pools(axes),
+        pool_masks=inputs.pool_masks(axes),
+        interner=inputs.interner,
         existing=existing,
         repelled=repelled,
         options=inputs.options,

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journeyman.core.scheduling.sequential.offering_masks import as_mask, lowest
+from journeyman.core.scheduling.offering_masks import as_mask, lowest
 
 
 @given(st.sets(st.integers(0, 200), min_size=1))

@@ -15,9 +15,9 @@ from msgspec import Struct, field
 
 from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.existing_nodes import ExistingNodes
+from journeyman.core.scheduling.offering_masks import OfferingMasks
 from journeyman.core.scheduling.pod_classes import HostPort, PodClass
 from journeyman.core.scheduling.problem import AxisAmount
-from journeyman.core.scheduling.sequential.offering_masks import OfferingMasks
 from journeyman.core.scheduling.topology import domain_of
 from journeyman.core.scheduling.volumes import VolumeUsage
 

@@ -19,18 +19,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.scheduling.instance_type_choice import reservation_of
+from journeyman.core.scheduling.offering_masks import (
+    CONFLICT,
+    OfferingMasks,
+    ResourceShares,
+    lowest,
+)
 from journeyman.core.scheduling.pod_classes import HostPort, RowPods
 from journeyman.core.scheduling.problem import PartialSolution, PlannedNode, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirements, requirement
 from journeyman.core.scheduling.results import MinValuesPolicy
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode, VolumeAttachments
-from journeyman.core.scheduling.sequential.offering_masks import (
-    CONFLICT,
-    OfferingMasks,
-    RequirementsInterner,
-    ResourceShares,
-    lowest,
-)
 from journeyman.core.scheduling.sequential.pod_constraints import DeviceFit, LaunchOption, NodeDevices, PodConstraints
 from journeyman.core.scheduling.sequential.topology_rules import DomainChoice, JoinRule, TopologyRuleSet
 
@@ -98,16 +97,14 @@ class SequentialScheduler:
             policy: The tie-break policy.
         """
         self._problem = problem
-        self._interner = RequirementsInterner()
-        self._pool_masks = [OfferingMasks(index, pool, self._interner) for index, pool in enumerate(problem.pools)]
+        self._interner = problem.interner
+        self._pool_masks = problem.pool_masks
         self._tiers = [list(tier) for _, tier in groupby(self._pool_masks, key=lambda s: s.pool.template.order.rank)]
         self._candidates = CandidateNodes(problem.existing, len(problem.axes))
         self._policy = policy
         self.reserved = 0  # nodes planned on reserved capacity
         self._rules = TopologyRuleSet(
             problem,
-            self._pool_masks,
-            self._interner,
             self._candidates,
             active,
             binding=policy.bind_anti_affinity_domains,

@@ -22,8 +22,8 @@ from journeyman.core.api.objects import Toleration
 from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.existing_nodes import ExistingNodes
 from journeyman.core.scheduling.instance_type_choice import reservation_of
+from journeyman.core.scheduling.offering_masks import CONFLICT, OfferingMasks, RequirementsInterner
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode
-from journeyman.core.scheduling.sequential.offering_masks import CONFLICT, OfferingMasks, RequirementsInterner
 from journeyman.core.scheduling.topology import LabelIndex, NodeMatch, TopologyGroup, domain_of
 from journeyman.core.state.state_node import StateNode
 from journeyman.core.state.taints import untolerated

@@ -21,10 +21,10 @@ from msgspec import Struct, field
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Toleration
 from journeyman.core.scheduling.arrays import Bools
+from journeyman.core.scheduling.offering_masks import CONFLICT
 from journeyman.core.scheduling.problem import SchedulingProblem
 from journeyman.core.scheduling.requirements import EMPTY, Requirements
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes
-from journeyman.core.scheduling.sequential.offering_masks import CONFLICT, OfferingMasks, RequirementsInterner
 from journeyman.core.scheduling.sequential.topology_counts import (
     EVERY_NODE,
     DomainCounter,
@@ -215,8 +215,6 @@ class TopologyRuleSet:
     def __init__(
         self,
         problem: SchedulingProblem,
-        pool_masks: Sequence[OfferingMasks],
-        interner: RequirementsInterner,
         candidates: CandidateNodes,
         active: Sequence[int],
         *,
@@ -224,15 +222,17 @@ class TopologyRuleSet:
     ) -> None:
         """`active` are the rows whose pods may still be scheduled; only their rules get counters."""
         self._problem = problem
-        self._pool_masks = pool_masks
-        self._interner = interner
+        self._interner = problem.interner
         self._candidates = candidates
         self._binding = binding
         self._rules_by_row: dict[int, TopologyRules] = {}
+        self._ids_of_terms: dict[int, tuple[int, ...]] = {}
         self._eligible: dict[object, frozenset[str]] = {}
         self._inverse: dict[int, list[tuple[TopologyGroup, PodCounter]]] = {}
         self._repelled: dict[int, list[tuple[str, frozenset[str]]]] = {}
-        self.topology = TopologyCounts(problem.existing, problem.row_index, len(problem.rows), interner, candidates)
+        self.topology = TopologyCounts(
+            problem.existing, problem.row_index, len(problem.rows), problem.interner, candidates
+        )
         self._prepare_repulsion()
         for row in active:
             self.of(row)
@@ -355,10 +355,16 @@ class TopologyRuleSet:
         """Return the node requirements of the row's class without preferences."""
         return self._problem.rows[row].strict_terms
 
+    def _term_ids(self, row: int) -> tuple[int, ...]:
+        """Return the IDs of these requirements."""
+        if row not in self._ids_of_terms:
+            self._ids_of_terms[row] = tuple(self._interner.id_of(term) for term in self._strict_terms(row))
+        return self._ids_of_terms[row]
+
     def _node_filter(self, row: int, spread: TopologySpread) -> NodeFilter:
-        terms = self._strict_terms(row) if spread.honors_node_affinity else (EMPTY,)
+        honors_terms = spread.honors_node_affinity and EMPTY not in self._strict_terms(row)
         return NodeFilter(
-            terms=None if EMPTY in terms else tuple(self._interner.id_of(term) for term in terms),
+            terms=self._term_ids(row) if honors_terms else None,
             tolerations=self._problem.rows[row].tolerations if spread.honors_node_taints else None,
         )
 
@@ -370,7 +376,7 @@ class TopologyRuleSet:
         """Return the domains for the minimum: those with an offering or a node that the pod accepts."""
         nodes = self._node_filter(row, spread)
         strict = self._strict_terms(row)
-        terms = tuple(self._interner.id_of(term) for term in strict)
+        terms = self._term_ids(row)
         tolerations = self._problem.rows[row].tolerations
         case = (spread.key, nodes, terms, tolerations)
         found = self._eligible.get(case)
@@ -385,7 +391,7 @@ class TopologyRuleSet:
 
     def _available_domains(self, row: int, key: str) -> frozenset[str]:
         """Return the domains of existing and new nodes that the class accepts."""
-        terms = tuple(self._interner.id_of(term) for term in self._strict_terms(row))
+        terms = self._term_ids(row)
         tolerations = self._problem.rows[row].tolerations
         case = (key, terms, tolerations)
         found = self._eligible.get(case)
@@ -402,7 +408,7 @@ class TopologyRuleSet:
                 yield domain
 
     def _launchable_domains(self, key: str, tolerations: Sequence[Toleration], terms: Sequence[int]) -> Iterator[str]:
-        for masks in self._pool_masks:
+        for masks in self._problem.pool_masks:
             taints = masks.pool.template.node_pool.spec.template.spec.taints
             if untolerated(taints, tolerations) is not None:
                 continue
