@@ -115,7 +115,7 @@ def _reconcile_nodeclaim(
     lifecycle: LifecycleOptions,
     nomination: NodeNomination | None,
 ) -> Plan:
-    if is_initialized(stored):
+    if is_initialized(stored) and not is_pending(stored):  # a user may set Initialized before the launch
         return hydrate_nodeclaim(stored, snapshot)
     state = snapshot.state_nodes_by_claim[stored.metadata.name]
     claim = with_recovered_launch(stored, state, snapshot.now)

@@ -650,3 +650,10 @@ def test_replacement_of_rolled_back_command_is_not_launched(phase, launched):
     assert (
         any(event.reason == "DisruptionRolledBack" for chain in plan.chains for event in chain.events) is not launched
     )
+
+
+def test_a_claim_said_to_be_initialized_before_its_launch_is_launched():
+    """A user set the conditions while the run that was to launch it crashed; Karpenter launches while Launched is Unknown."""
+    plan = run([a_claim(status={"conditions": [condition("Registered"), condition("Initialized")]})])
+
+    assert [a for a in plan.actions if isinstance(a, LaunchInstance)]
