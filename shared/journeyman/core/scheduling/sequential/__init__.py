@@ -33,6 +33,7 @@ from journeyman.core.scheduling.arrays import every
 from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDemand
 from journeyman.core.scheduling.problem import PartialSolution, SchedulingProblem
 from journeyman.core.scheduling.results import EffortSpentError, MinValuesPolicy
+from journeyman.core.scheduling.sequential.pod_constraints import PodTerms
 from journeyman.core.scheduling.sequential.sequential_scheduler import SequentialScheduler, TieBreakPolicy
 from journeyman.core.scheduling.topology import TopologyGroup
 
@@ -59,7 +60,7 @@ def schedule_sequentially(
     if not chosen:
         return solution
     queue = _in_queue_order(problem, solution, chosen)
-    attempt = _best_attempt(problem, solution, queue, policy)
+    attempt = _best_attempt(PodTerms(problem), solution, queue, policy)
     placed = attempt.scheduler.added_to(solution)
     left, reasons = list(solution.left), dict(solution.reasons)
     for c in chosen:
@@ -78,49 +79,51 @@ class _SequentialAttempt(Struct, frozen=True):
 
     @classmethod
     def at(
-        cls, problem: SchedulingProblem, solution: PartialSolution, queue: Sequence[int], policy: TieBreakPolicy
+        cls, terms: PodTerms, solution: PartialSolution, queue: Sequence[int], policy: TieBreakPolicy
     ) -> _SequentialAttempt:
         """Schedule a queue of pods, given by their classes."""
+        problem = terms.problem
         problem.spend_on(set(queue))
         active = [row for c in sorted(set(queue)) for row in problem.levels[c]]
-        scheduler = SequentialScheduler(problem, solution, active, policy)
+        scheduler = SequentialScheduler(terms, solution, active, policy)
         return cls(scheduler, _place_queue(problem, scheduler, queue))
 
 
 def _best_attempt(
-    problem: SchedulingProblem, solution: PartialSolution, queue: Sequence[int], policy: TieBreakPolicy
+    terms: PodTerms, solution: PartialSolution, queue: Sequence[int], policy: TieBreakPolicy
 ) -> _SequentialAttempt:
     """Return an attempt with the policy; if it leaves pods, try other policies and return the one that leaves fewest."""
-    best = _SequentialAttempt.at(problem, solution, queue, policy)
+    best = _SequentialAttempt.at(terms, solution, queue, policy)
     with suppress(EffortSpentError):
-        for better in _better_attempts(problem, solution, queue, policy, best):
+        for better in _better_attempts(terms, solution, queue, policy, best):
             best = better
     return best
 
 
 def _better_attempts(
-    problem: SchedulingProblem,
+    terms: PodTerms,
     solution: PartialSolution,
     queue: Sequence[int],
     policy: TieBreakPolicy,
     best: _SequentialAttempt,
 ) -> Iterator[_SequentialAttempt]:
     """Yield attempts that leave fewer pods than `best` and those yielded before. Raises EffortSpentError."""
+    problem = terms.problem
     for change, may_help in FALLBACK_POLICIES.items():
         if best.left and not getattr(policy, change) and may_help(problem, best):
             other = replace(policy, **{change: True})
-            attempt = _SequentialAttempt.at(problem, solution, queue, other)
+            attempt = _SequentialAttempt.at(terms, solution, queue, other)
             if len(attempt.left) < len(best.left):
                 best, policy = attempt, other
                 yield best
     for reordered in QUEUE_ORDERS:
         order = reordered(problem, queue, best.left)
-        attempt = _SequentialAttempt.at(problem, solution, order, policy) if order else best
+        attempt = _SequentialAttempt.at(terms, solution, order, policy) if order else best
         if len(attempt.left) < len(best.left):
             best = attempt
             yield best
     if best.left and used_reservations(problem, best):  # last, as plans without them cost more
-        attempt = _SequentialAttempt.at(problem, solution, queue, replace(policy, avoid_reservations=True))
+        attempt = _SequentialAttempt.at(terms, solution, queue, replace(policy, avoid_reservations=True))
         if len(attempt.left) < len(best.left):
             yield attempt
 

@@ -35,49 +35,29 @@ class LaunchOption(Struct, frozen=True):
     reservation: str = ""
 
 
-class PodConstraints:
-    """One row with one of its terms: the requests of a pod (`amounts`), and the topology `rules`.
+class PodTerm:
+    """What the pods of one row require of a node by one of their terms, whatever else is on it.
 
-    `alternatives` are the IDs of the term combined with each alternative of the volumes.
+    `amounts` are a pod's requests, `alternatives` the IDs of the term combined with each alternative of the volumes,
+    `admitted` says by existing node whether it meets one of them.
     """
 
-    def __init__(
-        self,
-        problem: SchedulingProblem,
-        row: int,
-        term: Requirements,
-        rules: TopologyRules,
-        interner: RequirementsInterner,
-    ) -> None:
-        """Prepare a row."""
+    def __init__(self, problem: SchedulingProblem, row: int, term: Requirements) -> None:
+        """Prepare a term of a row."""
         cls = problem.rows[row]
         self.row = row
-        self.rules = rules
-        self.ports = cls.ports
         self.cls = cls
         self.amounts = amounts_of(problem.requests[row].tolist())
         both = [term & volumes for volumes in cls.volume_terms]
         alternatives = [requirements for requirements in both if not any(r.impossible for r in requirements.values())]
-        self.alternatives = tuple(interner.id_of(requirements) for requirements in alternatives)
-        self._interner = interner
+        self.alternatives = tuple(problem.interner.id_of(requirements) for requirements in alternatives)
+        self._interner = problem.interner
         self._node_constraints = NodeConstraints.of(cls)
         columns = problem.existing.columns
-        self._not_ruled_out: Bools = columns.meeting(alternatives) & columns.accepted(
+        self.admitted: Bools = columns.meeting(alternatives) & columns.accepted(
             cls.tolerations, avoids_prefer_no_schedule=cls.avoids_prefer_no_schedule
-        )  # by candidate; grows with the candidates
+        )
         self._options: dict[int, tuple[LaunchOption, ...]] = {}
-
-    def not_ruled_out(self, candidates: int) -> Bools:
-        """Return by candidate whether it may take one of these pods; candidates ruled out before are False."""
-        if candidates > len(self._not_ruled_out):
-            more = np.ones(max(2 * candidates, 64), dtype=bool)
-            more[: len(self._not_ruled_out)] = self._not_ruled_out
-            self._not_ruled_out = more
-        return self._not_ruled_out[:candidates]
-
-    def rule_out(self, candidate: int) -> None:
-        """Record that the candidate can never take one of these pods."""
-        self._not_ruled_out[candidate] = False
 
     def launch_options(self, masks: OfferingMasks) -> Sequence[LaunchOption]:
         """Return the options for a new node for one of these pods."""
@@ -87,7 +67,7 @@ class PodConstraints:
         return found
 
     def _launch_options(self, masks: OfferingMasks) -> Iterator[LaunchOption]:
-        holding = masks.with_free_ports(self.ports)
+        holding = masks.with_free_ports(self.cls.ports)
         for axis, amount in self.amounts:
             holding &= masks.holding(axis, amount)
         for alternative in self.alternatives:
@@ -104,6 +84,43 @@ class PodConstraints:
     def tolerates(self, masks: OfferingMasks) -> bool:
         """Whether these pods tolerate the NodePool's taints."""
         return self._node_constraints.accepts(masks.pool.template.node_pool.spec.template.spec.taints)
+
+
+class PodTerms:
+    """The terms of each row of a problem, computed once; all attempts to schedule the pods of a problem share them."""
+
+    def __init__(self, problem: SchedulingProblem) -> None:
+        self.problem = problem
+        self._terms: dict[int, tuple[PodTerm, ...]] = {}
+
+    def of(self, row: int) -> tuple[PodTerm, ...]:
+        """Return the terms of a row in the order of its pods' node affinity."""
+        if row not in self._terms:
+            self._terms[row] = tuple(PodTerm(self.problem, row, term) for term in self.problem.rows[row].terms)
+        return self._terms[row]
+
+
+class PodConstraints:
+    """One row by one of its terms, with the topology `rules` and the candidates that this attempt ruled out."""
+
+    def __init__(self, term: PodTerm, rules: TopologyRules) -> None:
+        self.term = term
+        self.row = term.row
+        self.cls = term.cls
+        self.rules = rules
+        self._not_ruled_out: Bools = term.admitted.copy()  # by candidate; grows with the candidates
+
+    def not_ruled_out(self, candidates: int) -> Bools:
+        """Return by candidate whether it may take one of these pods; candidates ruled out before are False."""
+        if candidates > len(self._not_ruled_out):
+            more = np.ones(max(2 * candidates, 64), dtype=bool)
+            more[: len(self._not_ruled_out)] = self._not_ruled_out
+            self._not_ruled_out = more
+        return self._not_ruled_out[:candidates]
+
+    def rule_out(self, candidate: int) -> None:
+        """Record that the candidate can never take one of these pods."""
+        self._not_ruled_out[candidate] = False
 
 
 class DeviceFit(Struct, frozen=True):

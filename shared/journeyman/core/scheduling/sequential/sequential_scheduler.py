@@ -18,6 +18,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.instance_type_choice import reservation_of
 from journeyman.core.scheduling.offering_masks import (
     CONFLICT,
@@ -26,11 +27,17 @@ from journeyman.core.scheduling.offering_masks import (
     lowest,
 )
 from journeyman.core.scheduling.pod_classes import HostPort, RowPods
-from journeyman.core.scheduling.problem import PartialSolution, PlannedNode, SchedulingProblem
+from journeyman.core.scheduling.problem import PartialSolution, PlannedNode
 from journeyman.core.scheduling.requirements import Requirements, requirement
 from journeyman.core.scheduling.results import MinValuesPolicy
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode, VolumeAttachments
-from journeyman.core.scheduling.sequential.pod_constraints import DeviceFit, LaunchOption, NodeDevices, PodConstraints
+from journeyman.core.scheduling.sequential.pod_constraints import (
+    DeviceFit,
+    LaunchOption,
+    NodeDevices,
+    PodConstraints,
+    PodTerms,
+)
 from journeyman.core.scheduling.sequential.topology_rules import DomainChoice, JoinRule, TopologyRuleSet
 
 _PER_SEARCH: Final = 500  # effort of searching the devices of one ResourceClaim on one candidate
@@ -45,7 +52,7 @@ class _BoundNode(NamedTuple):
 
 
 class _RatedNode(NamedTuple):
-    """A possible new node for a pod. The lowest `rate` is best, then the NodePool's position, then the offerings."""
+    """A possible new node for a pod. The lowest `rate` is best, then the NodePool's position, then the pod's alternatives."""
 
     rate: float
     pool: int
@@ -53,9 +60,9 @@ class _RatedNode(NamedTuple):
     reservation: str
 
     @property
-    def rank(self) -> tuple[float, int, int, int, str]:
+    def rank(self) -> tuple[float, int]:
         """Sort key, best node first."""
-        return self.rate, self.pool, self.bound.requirements_id, self.bound.offerings, self.reservation
+        return self.rate, self.pool
 
 
 class TieBreakPolicy(Struct, frozen=True):
@@ -86,17 +93,19 @@ class SequentialScheduler:
     """Schedules pods one at a time; tracks all candidates and their pods."""
 
     def __init__(
-        self, problem: SchedulingProblem, solution: PartialSolution, active: Sequence[int], policy: TieBreakPolicy
+        self, terms: PodTerms, solution: PartialSolution, active: Sequence[int], policy: TieBreakPolicy
     ) -> None:
         """Start from a solution, which is not modified.
 
         Args:
-            problem: The scheduling problem.
+            terms: The scheduling problem, with the terms of its rows.
             solution: The plan so far.
             active: The rows whose pods may be scheduled.
             policy: The tie-break policy.
         """
+        problem = terms.problem
         self._problem = problem
+        self._terms = terms
         self._interner = problem.interner
         self._pool_masks = problem.pool_masks
         self._tiers = [list(tier) for _, tier in groupby(self._pool_masks, key=lambda s: s.pool.template.order.rank)]
@@ -137,13 +146,11 @@ class SequentialScheduler:
         """Return the constraints of a row's pods, one entry per term, in the order in which they are tried."""
         found = self._constraints.get(row)
         if found is None:
-            rules = self._rules.of(row)
-            terms = self._problem.rows[row].terms
+            terms = self._terms.of(row)
             if self._policy.prefer_last_alternative:
                 terms = terms[::-1]
-            found = self._constraints[row] = tuple(
-                PodConstraints(self._problem, row, term, rules, self._interner) for term in terms
-            )
+            rules = self._rules.of(row)
+            found = self._constraints[row] = tuple(PodConstraints(term, rules) for term in terms)
         return found
 
     def _resume(self, node: PlannedNode) -> None:
@@ -182,7 +189,9 @@ class SequentialScheduler:
             if choice is None:
                 return False
             choices.append(choice)
-        return any(self._schedule_with(constraints, choices) for constraints in self._constraints_of(row))
+        by_term = self._constraints_of(row)
+        fitting = self._fitting(by_term[0], choices) if by_term else None
+        return fitting is not None and any(self._schedule_with(one, choices, fitting) for one in by_term)
 
     def _bind(self, rule: JoinRule) -> bool:
         """Bind a node with pods to join, whose domain is undecided, to a domain that the joining pod allows."""
@@ -205,18 +214,20 @@ class SequentialScheduler:
         node.share = self._resource_shares.take(node.masks, offerings, node.share)
         self._update_columns(candidate)
 
-    def _schedule_with(self, constraints: PodConstraints, choices: Sequence[DomainChoice]) -> bool:
+    def _fitting(self, constraints: PodConstraints, choices: Sequence[DomainChoice]) -> Bools:
+        """Return the candidates with the capacity and the topology for a pod, whichever of its terms they meet."""
         candidates = self._candidates
-        fitting = (
-            constraints.not_ruled_out(candidates.size)
-            & candidates.with_capacity_for(constraints.amounts)
-            & constraints.rules.hosts.admit(candidates.size)
-        )
+        fitting = candidates.with_capacity_for(constraints.term.amounts)
+        fitting &= constraints.rules.hosts.admit(candidates.size)
         for choice in choices:
             key = choice.rules.key
             admitted = [choice.admits(domain) for domain in candidates.known_domains(key)]
             fitting &= candidates.in_domains(key, admitted, without_label=not choice.rules.needs_label)
-        for candidate in candidates.in_order(fitting):
+        return fitting
+
+    def _schedule_with(self, constraints: PodConstraints, choices: Sequence[DomainChoice], fitting: Bools) -> bool:
+        """Schedule a pod by one of its terms on one of the fitting candidates, or on a new node."""
+        for candidate in self._candidates.in_order(fitting & constraints.not_ruled_out(self._candidates.size)):
             if self._try_candidate(candidate, constraints, choices):
                 return True
         return constraints.rules.hosts.admit_new and self._open(constraints, choices)
@@ -224,7 +235,7 @@ class SequentialScheduler:
     def _try_candidate(self, candidate: int, constraints: PodConstraints, choices: Sequence[DomainChoice]) -> bool:
         if candidate >= self._candidates.first_new:
             return self._add_to_new(candidate, constraints, choices)
-        if _conflict(constraints.ports, self._existing_ports[candidate]) or not self._attachments.admit(
+        if _conflict(constraints.cls.ports, self._existing_ports[candidate]) or not self._attachments.admit(
             candidate, constraints.cls
         ):
             constraints.rule_out(candidate)
@@ -251,13 +262,15 @@ class SequentialScheduler:
         node = self._candidates.node(candidate)
         masks = node.masks
         offerings = (
-            0 if not constraints.tolerates(masks) or _conflict(constraints.ports, node.ports) else node.offerings
+            0
+            if not constraints.term.tolerates(masks) or _conflict(constraints.cls.ports, node.ports)
+            else node.offerings
         )
-        offerings &= masks.with_free_ports(constraints.ports)
-        for axis, amount in constraints.amounts:
+        offerings &= masks.with_free_ports(constraints.cls.ports)
+        for axis, amount in constraints.term.amounts:
             offerings &= masks.holding(axis, node.total[axis] + amount)
         impossible = True
-        for alternative in constraints.alternatives if offerings else ():
+        for alternative in constraints.term.alternatives if offerings else ():
             if self._interner.narrowed(masks.offer, alternative) == CONFLICT:
                 continue  # it requires a label that only another pod of the node mentions
             requirements_id = self._interner.narrowed(node.requirements_id, alternative)
@@ -278,12 +291,12 @@ class SequentialScheduler:
             rated = [
                 _RatedNode(self._rating(masks, bound.offerings, option), masks.index, bound, option.reservation)
                 for masks in tier
-                for option in constraints.launch_options(masks)
+                for option in constraints.term.launch_options(masks)
                 if (not option.reservation or self._reservations.left.get(option.reservation, 0) > 0)
                 and (bound := self._usable(self._candidates.size, masks, option, constraints, choices)) is not None
             ]
             if rated:
-                best = min(rated, key=lambda node: node.rank)
+                best = min(rated, key=lambda node: node.rank)  # of equal ones, that of the first alternative
                 if best.reservation:
                     self._reservations.take(best.reservation, 1)
                     self.reserved += 1
@@ -404,9 +417,9 @@ class SequentialScheduler:
         node.requirements_id, node.offerings, device_fit = bound
         if self._node_devices is not None:
             self._node_devices.commit_offerings(candidate, node.masks, node.offerings, device_fit)
-        for axis, amount in constraints.amounts:
+        for axis, amount in constraints.term.amounts:
             node.total[axis] += amount
-        node.ports += constraints.ports
+        node.ports += constraints.cls.ports
         node.pods[constraints.row] = node.pods.get(constraints.row, 0) + 1
         node.share = self._resource_shares.take(node.masks, node.offerings, node.share)
         self._rules.topology.record_new(candidate, constraints.row)
