@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from journeyman.core.api.conditions import INITIALIZED, REGISTERED
-from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, POD, is_true
+from journeyman.core.api.conditions import INITIALIZED, REGISTERED, parse_time
+from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, OFFERING_STATE, POD, is_true
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.faults.call_sites import FaultCoverage
 from journeyman_simulator.faults.fault_scenario import FaultScenario
@@ -28,7 +28,7 @@ REST_MINUTES: Final = 3
 WITHOUT_CLAIMS_MINUTES: Final = 11
 """The same for a cluster with nodes or instances but no NodeClaims, which the sweep reads every ten minutes."""
 PENDING_PODS_MINUTES: Final = 8
-"""The same for a cluster with pending pods; it exceeds the time for which unavailable offerings are skipped."""
+"""The same for a cluster with pending pods, after their unavailable offerings may be tried again."""
 LONGEST_WAIT_FOR_REST: Final = timedelta(minutes=45)
 STUCK: Final = "nothing is stuck"
 TOO_MANY_RUNS: Final = "scenarios end"
@@ -113,8 +113,9 @@ def _run_until_at_rest(world: FaultWorld) -> None:
     while not world.checkers.violations:
         world.run_for(MINUTE)
         now = state(world.server)
-        before, unchanged = now, unchanged + 1 if now == before else 0
-        in_progress = [*unfinished(world.server), *(f"{run} is paused" for run in world.active_runs())]
+        awaited = _awaited_offerings(world)
+        before, unchanged = now, unchanged + 1 if now == before and not awaited else 0
+        in_progress = [*unfinished(world.server), *awaited, *(f"{run} is paused" for run in world.active_runs())]
         if not in_progress and unchanged >= _required_minutes_of_rest(world):
             world.history.record("at rest", "scenario")
             world.checkers.check_at_rest()
@@ -122,6 +123,22 @@ def _run_until_at_rest(world: FaultWorld) -> None:
         if world.clock.now() >= ends_at:
             text = ", ".join(in_progress) or "it keeps changing"
             world.checkers.report(STUCK, f"the cluster did not come to rest: {text}")
+
+
+def _awaited_offerings(world: FaultWorld) -> list[str]:
+    """Return a sentence for each unavailable offering that pending pods may wait for: long, by a clock that was ahead."""
+    if not has_pending_pods(world.server):
+        return []
+    entries = (
+        (str(item["metadata"]["name"]), entry)
+        for item in world.server.list(OFFERING_STATE).items
+        for entry in (item.get("status") or {}).get("unavailable", ())
+    )
+    return [
+        f"OfferingState {name} has {entry['instanceType']} in {entry['zone']} as unavailable until {entry['until']}"
+        for name, entry in entries
+        if (until := parse_time(entry["until"])) is not None and until > world.clock.now()
+    ]
 
 
 def _required_minutes_of_rest(world: FaultWorld) -> int:
