@@ -5,21 +5,13 @@ from statistics import median
 
 import pytest
 
-from journeyman_simulator.faults.call_sites import CALL_SITES
+from journeyman_simulator.faults.call_sites import CALL_SITES, CALLS_AFTER_FAILURES
 from journeyman_simulator.faults.seed_search import SeedSearchResult, search_seeds
 
 SEEDS = range(1, 151)
 EACH = 25  # seeds of a part; parts go to several workers
 COUNTED = range(101, 122)
 MEDIAN_RUNS = 80  # the mean of many seeds is about 60; that of few seeds varies
-AFTER_FAILURES = {
-    "consolidate: patch OfferingState",
-    *(
-        f"{step}: sqs ChangeMessageVisibilityBatch"
-        for step in ("provision", "terminate", "consolidate", "interrupt", "sweep")
-    ),
-}
-"""Calls that steps make only after another call failed; the recorded sample has no such failures."""
 MOST_OF_ANY = 300
 
 with_those_counted = pytest.mark.xdist_group("counted-scenarios")  # on one worker they run once
@@ -40,7 +32,7 @@ def test_no_scenario_violates_an_invariant(part):
     """Reproduce one with `journeyman faults --seed N --shrink`."""
     caught = [result(seed) for seed in part]
     assert [(found.seed, str(found.violations[0])) for one in caught for found in one.found] == []
-    assert {call for one in caught for call in one.coverage.calls} <= {*CALL_SITES, *AFTER_FAILURES}
+    assert {call for one in caught for call in one.coverage.calls} <= {*CALL_SITES, *CALLS_AFTER_FAILURES}
 
 
 @with_those_counted

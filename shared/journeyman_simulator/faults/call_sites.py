@@ -38,6 +38,9 @@ _AFTER_AN_EFFECT: Final = (FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER)
 CALL_SITES: Final = RECORDED_CALL_SITES
 """All call sites, sorted. The generator draws faults from them, and crash coverage requires a crash at each."""
 
+CALLS_AFTER_FAILURES: Final = frozenset({"consolidate: patch OfferingState"})
+"""Calls that steps make only after another call failed; the recorded sample has no such failures."""
+
 
 def kube_site(step: str, verb: str, resource: Resource[Any] | None, subresource: str = "") -> str:
     """Return the site of a call to the API server; the verb `version` has no resource."""

@@ -478,6 +478,12 @@ def _with_instances_ended_before_registration(scenario: FaultScenario) -> FaultS
     return _with(scenario, terminations, *lost_kind)
 
 
+def _with_registration_timeout(scenario: FaultScenario) -> FaultScenario:
+    """Return the scenario with nodes that never join, until their NodeClaims time out and are created again."""
+    jump = fault_scenario.JumpClock(at_seconds=105, seconds=2 * scenario.setup.registration_timeout_seconds)
+    return _with(_with_instances_ended_before_registration(scenario), [jump])
+
+
 def _with_ended_orphaned_instance(scenario: FaultScenario) -> FaultScenario:
     lost = CallFault(site="provision: ec2 CreateFleet", nth=1, kind=FaultKind.CRASH_AFTER)
     return _with(scenario, [fault_scenario.ConsoleTerminate(at_seconds=10, node=-1)], lost)
@@ -558,4 +564,5 @@ RARE_CALL_SCENARIOS: Final[dict[str, ScenarioChange]] = {
     "terminate: get NodeClaim": _with_claims_removed_before_instances,
     "terminate: patch Event": _with_blocked_drain,
     "terminate: patch NodePool": _with_instances_ended_before_registration,
+    "provision: get NodeClaim": _with_registration_timeout,
 }

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from journeyman.errors import ConfigurationError
 from journeyman.runtime.collector import collect_rarely
-from journeyman_simulator.faults.call_sites import CALL_SITES
+from journeyman_simulator.faults.call_sites import CALL_SITES, CALLS_AFTER_FAILURES
 from journeyman_simulator.faults.fault_scenario import FaultKind, FaultScenario, describe_scenario, from_json, to_json
 from journeyman_simulator.faults.history import HistoryEntry
 from journeyman_simulator.faults.invariants.checkers import Violation
@@ -84,7 +84,7 @@ def run_seeds(seeds: str, *, require_crash_coverage: bool) -> int:
     ]
     unlisted = sorted(
         f"{site}: not among the recorded call sites; run make call-sites"
-        for site in {*search.coverage.calls} - {*CALL_SITES}
+        for site in {*search.coverage.calls} - {*CALL_SITES, *CALLS_AFTER_FAILURES}
     )
     missing = [*uncrashed, *unlisted] if require_crash_coverage else []
     _print(console, missing)
