@@ -18,7 +18,7 @@ export MYPY_CACHE_DIR := $(KEPT)/mypy
 export RUFF_CACHE_DIR := $(KEPT)/ruff
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint words types imports unit sam oracle controlplane helm crds metrics settings troubleshooting karpenter-map demo-transcript docs pictures lock bench bench-ablation bench-binding bench-reading call-sites faults nightly clean
+.PHONY: help setup demo test check format lint words types imports unit collect sam oracle controlplane helm crds metrics settings troubleshooting karpenter-map demo-transcript docs pictures lock bench bench-ablation bench-binding bench-reading call-sites faults nightly clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -38,7 +38,7 @@ demo: setup ## Scale a simulated cluster on a simulated cloud up and down
 	@$(BIN)/journeyman demo
 
 test: setup ## Run every test; none needs a cloud account
-	@$(MAKE) --no-print-directory -j 4 sam oracle controlplane helm format lint words imports
+	@$(MAKE) --no-print-directory -j 4 sam oracle controlplane helm format lint words imports collect
 	@echo "$(BIN)/mypy, beside $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup"
 	@mkdir -p .cache; $(BIN)/mypy >.cache/mypy.log 2>&1 & types=$$!; \
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup; tests=$$?; \
@@ -46,6 +46,9 @@ test: setup ## Run every test; none needs a cloud account
 	@$(BIN)/python -m tests.differential.karpenter >/dev/null
 
 check: setup format lint words types imports unit ## Run the checks for each commit (under a minute)
+
+collect: setup # compile the tests once, not in each of the processes that run them
+	@$(BIN)/python -m pytest --collect-only -q >/dev/null
 
 format: setup
 	$(BIN)/ruff format --check .
@@ -131,7 +134,7 @@ faults: setup ## Run 10,000 fault scenarios (SEEDS=…), with a crash at each AP
 
 nightly: setup oracle controlplane faults ## Run 10,000 fault scenarios, compare 2,000 new clusters (CASES=…) with Karpenter, search for counter-examples, mutate the core (MUTANTS=…)
 	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=$(CASES) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/differential tests/property
-	JOURNEYMAN_HOSTILE_CLUSTERS=10000 $(BIN)/python -m pytest -n $(JOBS) -m "nightly or not nightly" tests/fuzz tests/e2e/test_killed_processes.py
+	JOURNEYMAN_HOSTILE_CLUSTERS=10000 $(BIN)/python -m pytest -n $(JOBS) -m "nightly or not nightly" tests/fuzz tests/e2e/test_killed_processes.py tests/unit/core
 	JOURNEYMAN_ADMISSIONS=2000 $(BIN)/python -m pytest tests/contract/crds
 	@for package in scheduling lifecycle disruption; do $(BIN)/python -m tests.mutation $$package --sample $(MUTANTS) || exit 1; done
 

@@ -4,7 +4,8 @@
 `namespace`            a namespace in it for this test alone
 `make_control_plane`   makes a ControlPlane from the arguments of its constructor, at any scope
 
-All tests that use `control_plane` run in one xdist worker, so that only one worker starts it. The logs stay in pytest's
+All tests that use `control_plane` run in one xdist worker, so that only one worker starts it, and one after the other: it
+ends with the last of them, as an idle one takes a twentieth of a core. The logs stay in pytest's
 temporary folder of the run. Without Go and without another control plane (see `program.py` and `existing.py`) the tests are
 skipped with a message. pytest loads this module in every run, so the fixtures import the slow modules themselves.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from tests.controlplane.plane import ControlPlane
 
 _GROUP = "control-plane"
+_shared = ExitStack()
 _LONGEST = 50  # a namespace's name has at most 63 letters
 
 
@@ -33,6 +36,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "control_plane" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group(_GROUP))
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End the shared control planes after the last test that uses them."""
+    if _is_in_group(item) and not (nextitem is not None and _is_in_group(nextitem)):
+        _shared.close()
+
+
+def _is_in_group(item: pytest.Item) -> bool:
+    return any(_GROUP in mark.args for mark in item.iter_markers("xdist_group"))
+
+
+@pytest.fixture(scope="session")
+def shared_planes() -> ExitStack:
+    """Return where fixtures enter the control planes that all tests of the group share."""
+    return _shared
 
 
 @pytest.fixture(scope="session")
@@ -50,16 +69,14 @@ def make_control_plane(tmp_path_factory: pytest.TempPathFactory) -> Callable[...
 
 
 @pytest.fixture(scope="session")
-def control_plane(make_control_plane: Callable[..., ControlPlane]) -> Iterator[ControlPlane]:
+def control_plane(make_control_plane: Callable[..., ControlPlane], shared_planes: ExitStack) -> ControlPlane:
     """Start the shared API server, or use the cluster that JOURNEYMAN_TEST_KUBECONFIG names."""
     from tests.controlplane import existing
 
     path = existing.kubeconfig_path()
     if path is not None:
-        yield cast("ControlPlane", existing.ExistingCluster(path))
-    else:
-        with make_control_plane() as plane:
-            yield plane
+        return cast("ControlPlane", existing.ExistingCluster(path))
+    return shared_planes.enter_context(make_control_plane())
 
 
 @pytest.fixture

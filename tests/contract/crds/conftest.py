@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +22,16 @@ MODELS["CapacityBuffer"] = Models(CapacityBuffer)  # its CRD is the Kubernetes a
 
 
 @pytest.fixture(scope="session")
-def ours(control_plane: ControlPlane) -> Iterator[Mapping[str, Definition]]:
+def ours(control_plane: ControlPlane, shared_planes: ExitStack) -> Mapping[str, Definition]:
     """Return Journeyman's CRDs by kind."""
     documents = {d.resource.kind: crds.custom_resource_definition(d) for d in crds.DEFINITIONS}
-    yield from _installed(control_plane, documents, "ours")
+    return _installed(control_plane, documents, "ours", shared_planes)
 
 
 @pytest.fixture(scope="session")
-def karpenters(control_plane: ControlPlane) -> Iterator[Mapping[str, Definition]]:
+def karpenters(control_plane: ControlPlane, shared_planes: ExitStack) -> Mapping[str, Definition]:
     """Return Karpenter's CRDs by kind."""
-    yield from _installed(control_plane, karpenters_documents(), "karpenters")
+    return _installed(control_plane, karpenters_documents(), "karpenters", shared_planes)
 
 
 def karpenters_documents() -> dict[str, dict[str, Any]]:
@@ -43,13 +43,12 @@ def karpenters_documents() -> dict[str, dict[str, Any]]:
 
 
 def _installed(
-    plane: ControlPlane, documents: Mapping[str, dict[str, Any]], prefix: str
-) -> Iterator[dict[str, Definition]]:
+    plane: ControlPlane, documents: Mapping[str, dict[str, Any]], prefix: str, until: ExitStack
+) -> dict[str, Definition]:
     found = {kind: Definition(plane.admin, document, prefix) for kind, document in documents.items()}
-    with ExitStack() as installed:
-        for definition in found.values():
-            definition.install()
-            installed.callback(definition.remove)
-        for definition in found.values():
-            definition.wait()
-        yield found
+    for definition in found.values():
+        definition.install()
+        until.callback(definition.remove)
+    for definition in found.values():
+        definition.wait()
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,14 +19,14 @@ _REAL = pytest.param("kubernetes", marks=pytest.mark.xdist_group("control-plane"
 
 
 @pytest.fixture(scope="session")
-def plane_with_crds(make_control_plane: Callable[..., ControlPlane]) -> Iterator[ControlPlane]:
+def plane_with_crds(make_control_plane: Callable[..., ControlPlane], shared_planes: ExitStack) -> ControlPlane:
     """Start a control plane with the CRDs and with the controllers for budgets, garbage collection and namespaces.
 
     It is never an existing cluster, because tests compact the server's history.
     """
-    with make_control_plane(controllers=True) as plane:
-        install_crds(plane.admin)
-        yield plane
+    plane: ControlPlane = shared_planes.enter_context(make_control_plane(controllers=True))
+    install_crds(plane.admin)
+    return plane
 
 
 def _opened(kind: str, request: pytest.FixtureRequest) -> AbstractContextManager[Cluster]:

@@ -28,6 +28,7 @@ RECORDED = Path(__file__).with_suffix(".json")
 REGRESSIONS = Path(__file__).parents[3] / "differential" / "cases" / "regressions"
 BENCHMARKS = ("diverse-400", "diverse-1000", "preferences-400")
 TRACES = ((150, False), (400, False), (400, True), (800, True), (1500, False))
+LONGEST = {"production-800-spread", "production-1500"}
 
 
 @cache
@@ -62,7 +63,9 @@ def _errors(results: Results) -> Iterator[tuple[str, str]]:
     return ((pod, error.message) for pod, error in sorted(results.pod_errors.items()))
 
 
-@pytest.mark.parametrize("name", sorted(scenarios()))
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.nightly if n in LONGEST else ()) for n in sorted(scenarios())]
+)
 def test_plan_is_as_recorded(name):
     """Same price, bound, nodes, placements on existing nodes, and errors."""
     assert record(solve(name)) == json.loads(RECORDED.read_text())[name]
