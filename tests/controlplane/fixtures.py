@@ -38,8 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(_GROUP))
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End the shared control planes after the last test that uses them."""
+    """End the shared control planes after the last test that uses them, and after its fixtures have ended."""
     if _is_in_group(item) and not (nextitem is not None and _is_in_group(nextitem)):
         _shared.close()
 
