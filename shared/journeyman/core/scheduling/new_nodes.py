@@ -363,7 +363,7 @@ class WeightTier:
             offers = offers[
                 worth_considering(replace(self._offerings, prices=prices).only(offers), self._requested_axes)
             ]
-            counts = self.within_limits(outcome) if exhaustible else outcome.left
+            counts = self.within_limits(outcome) if exhaustible else outcome.left.copy()
             subproblem = self._subproblem(offers, prices, counts, outcome.reservations)
             fewest_nodes = self._pools[0].template.order.fewest_nodes
             packing = pack(subproblem, fewest_nodes=fewest_nodes, spend=self._problem.effort.spend)
