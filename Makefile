@@ -48,7 +48,7 @@ test: setup ## Run every test; none needs a cloud account
 check: setup format lint words types imports unit ## Run the checks for each commit (under a minute)
 
 collect: setup # compile the tests once, not in each of the processes that run them
-	@$(BIN)/python -m pytest --collect-only -q >/dev/null
+	@mkdir -p .cache; $(BIN)/python -m pytest --collect-only -q >.cache/collect.log || { cat .cache/collect.log; exit 1; }
 
 format: setup
 	$(BIN)/ruff format --check .

@@ -4,10 +4,10 @@
 `namespace`            a namespace in it for this test alone
 `make_control_plane`   makes a ControlPlane from the arguments of its constructor, at any scope
 
-All tests that use `control_plane` run in one xdist worker, so that only one worker starts it, and one after the other: it
-ends with the last of them, as an idle one takes a twentieth of a core. The logs stay in pytest's
-temporary folder of the run. Without Go and without another control plane (see `program.py` and `existing.py`) the tests are
-skipped with a message. pytest loads this module in every run, so the fixtures import the slow modules themselves.
+All tests that use `control_plane` run in one xdist worker, one after the other, so that only one worker starts it. It ends
+with the last of them, because an idle one takes a twentieth of a core. The logs stay in pytest's temporary folder of the
+run. Without Go and without another control plane (see `program.py` and `existing.py`) the tests are skipped with a
+message. pytest loads this module in every run, so the fixtures import the slow modules themselves.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tests.controlplane.plane import ControlPlane
 
 _GROUP = "control-plane"
-_shared = ExitStack()
+_shared = ExitStack()  # the control planes that all tests of the group share
 _LONGEST = 50  # a namespace's name has at most 63 letters
 
 
@@ -51,7 +51,7 @@ def _is_in_group(item: pytest.Item) -> bool:
 
 @pytest.fixture(scope="session")
 def shared_planes() -> ExitStack:
-    """Return where fixtures enter the control planes that all tests of the group share."""
+    """Return the stack of shared control planes; a fixture enters its own, which ends with the last test of the group."""
     return _shared
 
 

@@ -564,5 +564,5 @@ RARE_CALL_SCENARIOS: Final[dict[str, ScenarioChange]] = {
     "terminate: get NodeClaim": _with_claims_removed_before_instances,
     "terminate: patch Event": _with_blocked_drain,
     "terminate: patch NodePool": _with_instances_ended_before_registration,
-    "provision: get NodeClaim": _with_registration_timeout,
+    "provision: get NodeClaim": _with_registration_timeout,  # last, as the seeds of the recorded sample follow the order
 }

@@ -126,7 +126,7 @@ def _run_until_at_rest(world: FaultWorld) -> None:
 
 
 def _awaited_offerings(world: FaultWorld) -> list[str]:
-    """Return a sentence for each unavailable offering that pending pods may wait for: long, by a clock that was ahead."""
+    """Return a sentence for each offering that pending pods may wait for; they wait long if a clock was ahead when it failed."""
     if not has_pending_pods(world.server):
         return []
     entries = (

@@ -133,6 +133,7 @@ def host_constraints_of(
     repelled: Iterable[InverseAntiAffinity] = (),
     used_ports: Iterable[HostPort] = (),
     *,
+    row_index: LabelIndex | None = None,
     is_running: Callable[[TopologyGroup], bool] = lambda _group: True,
     spend_on_columns: Callable[[int], None] = lambda _columns: None,
 ) -> HostConstraints:
@@ -145,10 +146,11 @@ def host_constraints_of(
         rows: The rows of the problem.
         repelled: The domains that the anti-affinity of running pods forbids.
         used_ports: The host ports of daemons and running pods; it must hold every port that can conflict with a row's.
+        row_index: Finds the rows that a group counts; made of the rows by default.
         is_running: Whether a group counts any running pod; by default each may.
         spend_on_columns: Is called with the number of the tables' columns before they are made.
     """
-    builder = _HostConstraintBuilder(rows, is_running)
+    builder = _HostConstraintBuilder(rows, row_index or LabelIndex(rows), is_running)
     builder.add_spreads()
     builder.add_anti_affinities()
     builder.add_ports(used_ports)
@@ -162,10 +164,12 @@ def host_constraints_of(
 class _HostConstraintBuilder:
     """Collects axes and conflicts."""
 
-    def __init__(self, rows: Sequence[PodClass], is_running: Callable[[TopologyGroup], bool]) -> None:
+    def __init__(
+        self, rows: Sequence[PodClass], row_index: LabelIndex, is_running: Callable[[TopologyGroup], bool]
+    ) -> None:
         self._rows = rows
         self._is_running = is_running
-        self._index = LabelIndex(rows)
+        self._index = row_index
         self._axes: list[Axis] = []
         self._conflicts: list[Conflict] = []
         self._takes: list[Collection[int]] = []

@@ -313,10 +313,12 @@ def prepare_task(
     has_ports = any(cls.ports for cls in classes)
     used_ports = inventory.used_ports(selection) if has_ports else frozenset()
     pod_counts = inventory.pod_counts(selection, relaxation.rows)
+    row_index = LabelIndex(relaxation.rows)
     caps = host_constraints_of(
         relaxation.rows,
         repelled,
         used_ports,
+        row_index=row_index,
         is_running=lambda group: bool(pod_counts.by_node(group)),
         spend_on_columns=lambda columns: _spend_on_tables(effort, len(relaxation.rows), nodes, columns),
     )
@@ -337,7 +339,7 @@ def prepare_task(
         repelled=repelled,
         options=inputs.options,
         host_constraints=caps,
-        row_index=LabelIndex(relaxation.rows),
+        row_index=row_index,
         shapes=tuple(shapes),
         shape_of_row=shape_of_row,
         work=work_of_rows,

@@ -190,8 +190,10 @@ class SequentialScheduler:
                 return False
             choices.append(choice)
         by_term = self._constraints_of(row)
-        fitting = self._fitting(by_term[0], choices) if by_term else None
-        return fitting is not None and any(self._schedule_with(one, choices, fitting) for one in by_term)
+        if not by_term:
+            return False
+        fitting = self._fitting(by_term[0], choices)
+        return any(self._schedule_with(constraints, choices, fitting) for constraints in by_term)
 
     def _bind(self, rule: JoinRule) -> bool:
         """Bind a node with pods to join, whose domain is undecided, to a domain that the joining pod allows."""
