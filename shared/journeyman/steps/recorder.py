@@ -41,7 +41,8 @@ class RunRecorder:
     Args:
         run: The run.
         step: The step that runs.
-        requeues_step: The step to requeue after a conflict, a retryable error or the deadline; None for no requeue.
+        requeues_step: The step to requeue after a conflict; None for no requeue. A retryable error or the deadline requeues
+            it only if it is `step`: interrupt requeues terminate, and its own message is delivered again.
         hops: The number of requeues before this run in its chain of messages.
     """
 
@@ -112,13 +113,13 @@ class RunRecorder:
         self._requeue_own(RETRY_AFTER, f"{subject} changed since it was read")
 
     def record_error(self, subject: str, error: JourneymanError) -> None:
-        """Record an error that stops one chain, and requeue the step if the error is retryable."""
+        """Record an error that stops one chain; if it is retryable, requeue a step whose message is not delivered again."""
         self.count("errors")
         self._notes.append(f"{subject}: {error}")
         level = "warning" if error.retryable else "error"
         self._run.telemetry.log(level, error.message, subject=subject, error=type(error).__name__, **log_fields(error))
         emit_error(self._run, self._step, error)
-        if error.retryable:
+        if error.retryable and self._requeues_step is self._step:
             self._requeue_own(_retry_after(error), f"{subject}: {error.message}")
 
     def record_busy(self, error: LeaseLostError) -> None:
@@ -127,10 +128,11 @@ class RunRecorder:
         self._run.telemetry.log("info", error.message, **log_fields(error))
 
     def record_partial(self, error: JourneymanError) -> None:
-        """Record that the deadline or a retryable error stops the run, and requeue the step."""
+        """Record that the deadline or a retryable error stops the run; requeue a step whose message is not delivered again."""
         self._status, self._error = PARTIAL, error
         self._run.telemetry.log("info", error.message, **log_fields(error))
-        self._requeue_own(timedelta(0) if isinstance(error, DeadlineError) else _retry_after(error), error.message)
+        if self._requeues_step is self._step:
+            self._requeue_own(timedelta(0) if isinstance(error, DeadlineError) else _retry_after(error), error.message)
 
     def _requeue_own(self, wait: timedelta, reason: str) -> None:
         if self._requeues_step is not None:

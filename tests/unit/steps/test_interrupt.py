@@ -11,7 +11,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, OFFERING_STATE, POD, OfferingKey, Pod
 from journeyman.core.lifecycle.interruption import InterruptionKind, handle_interruption
 from journeyman.core.plan import DeleteObject, MarkOfferingUnavailable, PatchObject, Step
-from journeyman.errors import ForbiddenError, JourneymanError, MalformedEventError
+from journeyman.errors import ForbiddenError, JourneymanError, KubeUnavailableError, MalformedEventError
 from journeyman.events import parse_trigger
 from journeyman.ports import Instance, Interruption, RequeueDue
 from journeyman.steps.interrupt import interrupt
@@ -110,6 +110,20 @@ def test_partly_handled_interruption_is_delivered_again():
 
     interrupt(cluster.run(), a_notice("instance_stopped", "i-n"))
     assert the_claim(cluster).metadata.deletion_timestamp is not None
+
+
+def test_interruption_without_an_api_server_requeues_nothing():
+    """Its message is delivered again; a requeue by each delivery would run terminate more and more often in an outage."""
+    cluster = a_cluster(a_member("n"))
+
+    def fail() -> None:
+        raise KubeUnavailableError("the API server does not answer")
+
+    store = InterceptingStore(cluster.server, "list", 1, fail)
+    with pytest.raises(JourneymanError, match="must be delivered again"):
+        interrupt(cluster.run(store=store), a_notice("spot_interrupted", "i-n"))
+
+    assert cluster.queue.sent == []
 
 
 def test_conflict_on_the_cordon_does_not_stop_the_deletion():
