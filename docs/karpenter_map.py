@@ -88,7 +88,10 @@ def references(index: Mapping[str, Any]) -> Iterator[Reference]:
     for source in SOURCES:
         for file in sorted((ROOT / source).rglob("*.py")):
             module, context = str(file.relative_to(ROOT)), Context(KARPENTER, "")
-            for name, docstring in _docstrings(ast.parse(file.read_text(encoding="utf-8"))):
+            text = file.read_text(encoding="utf-8")
+            if "Restates:" not in text:  # parsing takes time, and few files have such a line
+                continue
+            for name, docstring in _docstrings(ast.parse(text)):
                 for line in _LINE.finditer(docstring):
                     found, last = _parse(line[1], f"{module}:{name}" if name else module, index, context)
                     yield from found
@@ -176,9 +179,13 @@ def _has(symbols: list[str], name: str) -> bool:
 
 def cited() -> Iterator[Cited]:
     """Yield the specs that tests of ours carry in `@pytest.mark.karpenter(spec, it=title)`."""
+    mark = "pytest.mark.karpenter"
     for file in sorted((ROOT / "tests").rglob("test_*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.mark.karpenter":
+        text = file.read_text(encoding="utf-8")
+        if mark not in text:
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == mark:
                 spec = ast.literal_eval(node.args[0])
                 title = next(ast.literal_eval(k.value) for k in node.keywords if k.arg == "it")
                 yield Cited(spec, title, str(file.relative_to(ROOT)))
