@@ -22,7 +22,7 @@ BUDGET = Resource(
 )
 
 
-@pytest.fixture(params=["Allow", "Terminate"])
+@pytest.fixture(params=[pytest.param("Allow", marks=pytest.mark.nightly), "Terminate"])
 def application(request):
     """Deploy the application with and without loop detection; nodes need ten minutes to join."""
     logs: list = []
@@ -112,7 +112,7 @@ def interrupt(application):
     return claim.metadata.name
 
 
-@pytest.mark.parametrize("seconds", [3, 10])
+@pytest.mark.parametrize("seconds", [pytest.param(3, marks=pytest.mark.nightly), 10])
 def test_spot_notice_survives_a_short_outage_with_most_of_its_two_minutes(unreliable, seconds):
     """The failed message returns within seconds, not after the queue's visibility timeout of 90 s."""
     application, outage = unreliable

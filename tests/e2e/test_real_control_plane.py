@@ -126,6 +126,7 @@ def interrupt_fullest_node(world):
     return seconds
 
 
+@pytest.mark.nightly
 def test_pods_of_a_terminated_instance_move_elsewhere(world, scenario):
     """No kubelet confirms their deletion; Kubernetes' pod garbage collector deletes them once their Node is deleted."""
     world.scale("inflate", 10)
@@ -144,6 +145,7 @@ def test_pods_of_a_terminated_instance_move_elsewhere(world, scenario):
     assert scenario.lines(level="ERROR") == []
 
 
+@pytest.mark.nightly
 def test_outage_of_the_api_server_loses_nothing(world, scenario):
     """The outage starts while nodes launch: errors name the cluster and the remedy, and all work continues afterwards."""
     world.scale("inflate", 10)

@@ -27,7 +27,7 @@ from tests.helpers.digests import digest
 
 RECORDED = Path(__file__).with_suffix(".json")
 SEEDS = range(160)
-EACH = [seed if seed % 2 else pytest.param(seed, marks=pytest.mark.nightly) for seed in SEEDS]
+EACH = [seed if seed % 4 == 1 else pytest.param(seed, marks=pytest.mark.nightly) for seed in SEEDS]
 BROKEN = 12
 """Broken plans for each seed."""
 
