@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("killed-processes")]
 LONG = timedelta(hours=2)  # of virtual time; the message of a killed function returns within 41 s
 
 
-@pytest.fixture(params=[3, pytest.param(20, marks=pytest.mark.nightly)])
+@pytest.fixture(params=[2, pytest.param(20, marks=pytest.mark.nightly)])
 def deaths(request):
     """Return how many invocations are killed."""
     return request.param

@@ -216,8 +216,14 @@ def disrupt_nodes(application):
     application.deploy("large", 1, cpu="14", **on_steady)
     application.deploy("small", 1, cpu="1", **on_steady)
     application.until_running("small", 1, minutes=8)
+    replaced = claims_of(application, "steady")
     application.server.delete(DEPLOYMENT, "large", namespace="default")
-    application.run(minutes=20)
+    application.until(lambda: not replaced & claims_of(application, "steady"), "the replacement of a node", minutes=20)
+    application.run(minutes=1)
+
+
+def claims_of(application, pool):
+    return {c.metadata.name for c in application.claims() if c.metadata.labels["karpenter.sh/nodepool"] == pool}
 
 
 def call_api(application):

@@ -86,8 +86,10 @@ def replaced_words(paths: Iterable[Path]) -> Iterator[str]:
         name = str(path.relative_to(ROOT))
         if EXEMPT.match(name):
             continue
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-            for pattern, use in patterns.items():
+        text = path.read_text(encoding="utf-8")
+        present = {pattern: use for pattern, use in patterns.items() if pattern.search(text)}
+        for number, line in enumerate(text.splitlines() if present else (), start=1):
+            for pattern, use in present.items():
                 if (found := pattern.search(line)) and not TITLE.search(line):
                     yield f"{name}:{number}: {found[0]!r}: use {use}"
 
