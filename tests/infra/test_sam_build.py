@@ -16,7 +16,7 @@ from tests.helpers.runtime_api import RuntimeApi
 
 ROOT = Path(__file__).parents[2]
 RUNTIME = read_template(ROOT / "template.yaml")["Globals"]["Function"]["Runtime"].removeprefix("python")
-LARGEST_LAYER_MB = 170
+LARGEST_LAYER_MB = 100
 RUNTIME_CLIENT = ("awslambdaric", "simplejson", "snapshot-restore-py")
 VARIABLES = {
     "JOURNEYMAN_CLUSTERS": '[{"name": "demo", "region": "us-east-1"}]',
@@ -143,6 +143,41 @@ def test_layer_modules_import_with_the_layers_requirements_alone(built):
     assert done.returncode == 0, done.stderr
     assert len(names) > 100
     assert not [name for name in names if name.startswith("journeyman.cli")]
+
+
+def test_layer_reads_a_kubeconfig_with_an_exec_plugin(built, tmp_path):
+    """The part of the Kubernetes client that the layer keeps runs the plugin and returns its token."""
+    credential = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "spec": {"interactive": False},
+        "status": {"token": "of-the-plugin"},
+    }
+    plugin = {
+        "apiVersion": credential["apiVersion"],
+        "command": "echo",
+        "args": [json.dumps(credential)],
+        "interactiveMode": "Never",
+    }
+    kubeconfig = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://c.example"}}],
+        "users": [{"name": "u", "user": {"exec": plugin}}],
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(kubeconfig))
+    code = (
+        f"import sys; sys.path.append({str(built.folder / 'JourneymanLayer' / 'python')!r})\n"
+        "from journeyman.kube.access.kubeconfig import from_kubeconfig\n"
+        f"print(from_kubeconfig({str(path)!r}).authorization())"
+    )
+
+    done = subprocess.run([built.python, "-I", "-S", "-c", code], text=True, capture_output=True, check=False)
+
+    assert done.stdout == "Bearer of-the-plugin\n", done.stderr
 
 
 def test_layer_is_compiled_if_its_interpreter_is_installed(built):

@@ -1,7 +1,7 @@
 """Access by a kubeconfig: a user's file, or the one that a cloud issues with a client certificate.
 
 A user's file may use anything that kubectl supports (exec plugins, token refresh), so the `kubernetes` package reads it.
-Importing that package takes over a second, so functions import it only for clusters that are registered with a kubeconfig.
+Importing that package takes a third of a second, so functions import it only for clusters that are registered with a kubeconfig.
 A cloud's kubeconfig holds certificates only, and is read here.
 """
 
@@ -36,7 +36,7 @@ def from_kubeconfig(path: str = "", context: str = "") -> Connection:
         ConfigurationError: The file or the context does not exist, or is invalid; or it turns off the verification of the
             server's certificate, which would give the credentials to any machine on the way.
     """
-    from kubernetes import client, config  # noqa: PLC0415 - over a second, see above
+    from kubernetes import client, config  # noqa: PLC0415 - slow, see above
 
     configuration = client.Configuration()
     try:
