@@ -15,7 +15,7 @@ from moto.ec2.responses.spot_instances import SpotInstances
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from werkzeug.wrappers import Request, Response
 
-from journeyman_simulator.cloud_rules.price_table import SimulatedPriceTable, SpotPriceQuery, products
+from journeyman_simulator.cloud_rules.price_table import PricedProduct, SimulatedPriceTable, SpotPriceQuery, products
 from journeyman_simulator.cloud_rules.service_errors import RequestGate, ServiceError
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
 from journeyman_simulator.moto_account.moto_extensions import MotoExtension
@@ -171,6 +171,10 @@ class _PriceList:
         self._gate = gate
         self._region = region
         self._prices = prices
+        self._latest: tuple[Any, list[PricedProduct]] = (
+            None,
+            [],
+        )  # of the latest query, of which callers read all pages
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         request = Request(environ)
@@ -189,12 +193,18 @@ class _PriceList:
             raise ServiceError(
                 "InvalidParameterException", f"the simulation does not support {operation}, only GetProducts"
             )
-        found = products(self._prices, self._region, request, bare_metal=_is_bare_metal)
+        found = self._products(request)
         start = int(request.get("NextToken") or 0)
         end = start + min(int(request.get("MaxResults") or _PRODUCTS_PAGE), _PRODUCTS_PAGE)
         entries = [product.price_list_entry() for product in found[start:end]]
         body = {"FormatVersion": "aws_v1", "PriceList": entries}
         return body | ({"NextToken": str(end)} if end < len(found) else {})
+
+    def _products(self, request: Mapping[str, Any]) -> list[PricedProduct]:
+        query = {name: value for name, value in request.items() if name not in {"NextToken", "MaxResults"}}
+        if self._latest[0] != query:
+            self._latest = query, products(self._prices, self._region, request, bare_metal=_is_bare_metal)
+        return self._latest[1]
 
 
 def _is_bare_metal(instance_type: str) -> bool:
