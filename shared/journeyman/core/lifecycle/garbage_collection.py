@@ -21,7 +21,7 @@ from datetime import datetime, timedelta
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.conditions import INSTANCE_TERMINATING, REGISTERED, format_time, parse_time
+from journeyman.core.api.conditions import INSTANCE_TERMINATING, LAUNCHED, REGISTERED, format_time, parse_time
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.objects import NODECLAIM, Node, NodeClaim, is_true
 from journeyman.core.lifecycle.drain import REQUEUE_MARGIN
@@ -98,12 +98,17 @@ def delete_claims_without_instance(snapshot: Snapshot, cloud: CloudInstances) ->
 
 
 def has_lost_instance(claim: NodeClaim, snapshot: Snapshot, cloud: CloudInstances) -> bool:
-    """Whether the NodeClaim's instance is gone or stopped: looked up by its id, as a list of instances may lag behind."""
+    """Whether the NodeClaim's instance is gone or stopped: looked up by its id, as a list of instances may lag behind.
+
+    Without a provider id there is no instance if no tags name the NodeClaim (`with_own_instances`) and it has no Node.
+    """
     state = snapshot.state_nodes_by_claim[claim.metadata.name]
     if claim.metadata.deletion_timestamp is not None or state.ready:
         return False
     if not is_true(claim.status.conditions, REGISTERED):
         return False
+    if not state.provider_id:
+        return state.node is None and is_true(claim.status.conditions, LAUNCHED)
     return state.provider_id in cloud.ended
 
 
@@ -160,6 +165,8 @@ def _delete_claim_without_instance(claim: NodeClaim, snapshot: Snapshot, cloud: 
     name, state = claim.metadata.name, snapshot.state_nodes_by_claim[claim.metadata.name]
     instance = cloud.find(state.provider_id)
     why = f"instance {state.provider_id} is {'gone' if instance is None else instance.state}"
+    if not state.provider_id:
+        why = f"NodeClaim {name} has no instance"
     chain = chain_of(
         f"NodeClaim {name}",
         DeleteObject(ref=claim_ref(claim), why=why),

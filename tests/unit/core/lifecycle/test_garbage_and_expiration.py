@@ -7,7 +7,7 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.expiration import delete_claims_of_ending_blocks, ending_block, expire_nodeclaims
 from journeyman.core.lifecycle.garbage_collection import collect_garbage
-from journeyman.core.plan import DeleteObject, PatchObject, TerminateInstance
+from journeyman.core.plan import DeleteObject, PatchObject, Requeue, TerminateInstance
 from journeyman.core.state.instances import CloudInstances
 from tests.helpers.builders import (
     NOW,
@@ -143,6 +143,23 @@ def test_claim_that_is_ready_unregistered_or_terminating_is_kept(claim, nodes):
 def test_claim_of_a_running_instance_is_kept_without_its_node(claim):
     """Its kubelet may register again; `delete_inconsistent_claims` limits how long."""
     assert run([claim], instances=[an_instance()]).actions == ()
+
+
+def test_claim_without_provider_id_node_and_instance_is_deleted():
+    """A user removed the provider id and the instance's tags, and the instance was terminated as an orphan."""
+    lost = a_running_claim(status={"providerID": ""})
+    (chain,) = run([lost], instances=[an_instance(tags={}, state="terminated")]).chains
+
+    assert [type(action) for action in chain.actions] == [DeleteObject, Requeue]
+    assert [(e.ref.name, e.reason) for e in chain.events] == [("default-1", "InstanceNotFound")]
+    assert chain.events[0].message.startswith("NodeClaim default-1 has no instance, ")
+
+
+def test_claim_without_provider_id_is_kept_while_it_may_have_an_instance():
+    """Its Node exists, or it is not launched yet: the next launch returns its instance."""
+    edited = {"providerID": "", "nodeName": "node-default-1"}
+    assert run([a_running_claim(status=edited)], [a_node(ready=False)]).actions == ()
+    assert run([a_running_claim(true=("Registered", "Initialized"), status=edited)]).actions == ()
 
 
 def test_unlisted_instance_alone_does_not_delete_its_claim():
