@@ -1,6 +1,6 @@
 """Compares price and speed of the scheduler with Karpenter's, in one run on one machine.
 
-    make bench                                        everything: about twenty minutes, most of them Karpenter's
+    make bench                                        everything: about half an hour, mostly Karpenter and proofs
     python -m tests.bench.bench_scheduling NAME…      some scenarios, or scenario files
 
 `/bound` is the price over the lower bound that the scheduler reports, that of a linear program over resources.
