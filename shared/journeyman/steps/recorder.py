@@ -119,8 +119,8 @@ class RunRecorder:
         level = "warning" if error.retryable else "error"
         self._run.telemetry.log(level, error.message, subject=subject, error=type(error).__name__, **log_fields(error))
         emit_error(self._run, self._step, error)
-        if error.retryable and self._requeues_step is self._step:
-            self._requeue_own(_retry_after(error), f"{subject}: {error.message}")
+        if error.retryable:
+            self._retry_own(_retry_after(error), f"{subject}: {error.message}")
 
     def record_busy(self, error: LeaseLostError) -> None:
         """Record that another run holds the step's Lease; the queue delivers this run's message again."""
@@ -131,8 +131,12 @@ class RunRecorder:
         """Record that the deadline or a retryable error stops the run; requeue a step whose message is not delivered again."""
         self._status, self._error = PARTIAL, error
         self._run.telemetry.log("info", error.message, **log_fields(error))
+        self._retry_own(timedelta(0) if isinstance(error, DeadlineError) else _retry_after(error), error.message)
+
+    def _retry_own(self, wait: timedelta, reason: str) -> None:
+        """Requeue the step, unless it requeues another one: then its own message is delivered again."""
         if self._requeues_step is self._step:
-            self._requeue_own(timedelta(0) if isinstance(error, DeadlineError) else _retry_after(error), error.message)
+            self._requeue_own(wait, reason)
 
     def _requeue_own(self, wait: timedelta, reason: str) -> None:
         if self._requeues_step is not None:

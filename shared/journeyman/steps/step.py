@@ -68,7 +68,8 @@ def run_step(run: RunContext, definition: StepDefinition, trigger: Trigger) -> O
 
     Returns:
         "busy" if another run holds the Lease: the trigger must be delivered again, because the other run may have loaded
-        the cluster before the change. "partial" if the deadline or a retryable error stopped this run; the step is requeued.
+        the cluster before the change. "partial" if the deadline or a retryable error stopped this run; the step is requeued, or
+        its message must be delivered again.
 
     Raises:
         JourneymanError: An error that no retry can solve. Executed actions stay, and requeues are sent.
