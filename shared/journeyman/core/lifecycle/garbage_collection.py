@@ -163,9 +163,10 @@ def _delete_node(node: Node, instance: RunningInstance, snapshot: Snapshot) -> P
 
 def _delete_claim_without_instance(claim: NodeClaim, snapshot: Snapshot, cloud: CloudInstances) -> Plan:
     name, state = claim.metadata.name, snapshot.state_nodes_by_claim[claim.metadata.name]
-    instance = cloud.find(state.provider_id)
-    why = f"instance {state.provider_id} is {'gone' if instance is None else instance.state}"
-    if not state.provider_id:
+    if state.provider_id:
+        instance = cloud.find(state.provider_id)
+        why = f"instance {state.provider_id} is {'gone' if instance is None else instance.state}"
+    else:
         why = f"NodeClaim {name} has no instance"
     chain = chain_of(
         f"NodeClaim {name}",
