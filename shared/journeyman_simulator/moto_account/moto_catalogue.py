@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from moto.core.responses import ActionResult
@@ -94,21 +95,14 @@ def regional_prices(on_demand: Mapping[str, float], region: str, since: datetime
 
 def price_extensions(table: SimulatedPriceTable, time: ServiceTime) -> tuple[MotoExtension, ...]:
     """Return extensions that make DescribeSpotPriceHistory return the table's prices."""
-    latest: tuple[Any, list[dict[str, Any]]] = (
-        None,
-        [],
-    )  # the rows of the latest query, of which callers read all pages
 
-    def rows_for(query: SpotPriceQuery) -> list[dict[str, Any]]:
-        nonlocal latest
-        if latest[0] != (query, table.version):
-            rows = [{**row, "Timestamp": row["Timestamp"].replace(tzinfo=None)} for row in query.rows(table)]
-            latest = (query, table.version), rows
-        return latest[1]
+    @lru_cache(maxsize=1)  # callers read all pages of a query
+    def rows_for(query: SpotPriceQuery, _version: int) -> list[dict[str, Any]]:
+        return [{**row, "Timestamp": row["Timestamp"].replace(tzinfo=None)} for row in query.rows(table)]
 
     def describe_spot_price_history(response: Any) -> str:
         read = response._get_param  # noqa: SLF001 - moto's way to read a parameter
-        rows = rows_for(_history_query(response, time.now()))
+        rows = rows_for(_history_query(response, time.now()), table.version)
         start = int(read("NextToken") or 0)
         end = start + min(int(read("MaxResults") or _HISTORY_PAGE), _HISTORY_PAGE)
         token = str(end) if end < len(rows) else ""
@@ -130,9 +124,9 @@ def _history_query(response: Any, now: datetime) -> SpotPriceQuery:
     if unknown := sorted(set(filters) - {"availability-zone", "instance-type", "product-description"}):
         raise EC2ClientError("InvalidParameterValue", f"The filter '{unknown[0]}' is invalid")
     return SpotPriceQuery(
-        types={*read("InstanceTypes", []), *filters.get("instance-type", ())},
-        zones={*filters.get("availability-zone", ())} | ({read("AvailabilityZone")} - {None}),
-        products={*read("ProductDescriptions", []), *filters.get("product-description", ())},
+        types=frozenset(read("InstanceTypes", [])) | {*filters.get("instance-type", ())},
+        zones=frozenset(filters.get("availability-zone", ())) | ({read("AvailabilityZone")} - {None}),
+        products=frozenset(read("ProductDescriptions", [])) | {*filters.get("product-description", ())},
         start=_aware(read("StartTime"), now - timedelta(days=90)),
         end=_aware(read("EndTime"), now),
     )
@@ -171,10 +165,7 @@ class _PriceList:
         self._gate = gate
         self._region = region
         self._prices = prices
-        self._latest: tuple[Any, list[PricedProduct]] = (
-            None,
-            [],
-        )  # of the latest query, of which callers read all pages
+        self._products = lru_cache(maxsize=1)(self._matching)  # callers read all pages of a query
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         request = Request(environ)
@@ -193,18 +184,16 @@ class _PriceList:
             raise ServiceError(
                 "InvalidParameterException", f"the simulation does not support {operation}, only GetProducts"
             )
-        found = self._products(request)
+        query = {name: value for name, value in request.items() if name not in {"NextToken", "MaxResults"}}
+        found = self._products(json.dumps(query))
         start = int(request.get("NextToken") or 0)
         end = start + min(int(request.get("MaxResults") or _PRODUCTS_PAGE), _PRODUCTS_PAGE)
         entries = [product.price_list_entry() for product in found[start:end]]
         body = {"FormatVersion": "aws_v1", "PriceList": entries}
         return body | ({"NextToken": str(end)} if end < len(found) else {})
 
-    def _products(self, request: Mapping[str, Any]) -> list[PricedProduct]:
-        query = {name: value for name, value in request.items() if name not in {"NextToken", "MaxResults"}}
-        if self._latest[0] != query:
-            self._latest = query, products(self._prices, self._region, request, bare_metal=_is_bare_metal)
-        return self._latest[1]
+    def _matching(self, query: str) -> list[PricedProduct]:
+        return products(self._prices, self._region, json.loads(query), bare_metal=_is_bare_metal)
 
 
 def _is_bare_metal(instance_type: str) -> bool:
