@@ -3,7 +3,7 @@
 Properties are never timed, so that a busy machine fails none of them, and draw the same examples in every run, so that a
 change is judged by what it changed. `HYPOTHESIS_PROFILE=search` looks for new counter-examples.
 
-The garbage collectors of Python and Go run less often: the machine has the memory, and tests take a quarter less time.
+The garbage collectors of Python and Go run less often: the machine has the memory, and tests take a tenth to a sixth less time.
 
 Long xdist groups start first, so that no worker begins one when the others have nothing left to do.
 """

@@ -191,6 +191,7 @@ def test_long_budget_window_is_not_walked(duration):
         ("node_terms", 20, 100),
         pytest.param("node_terms", 20, 300, marks=pytest.mark.nightly),
         ("node_terms_and_spread", 20, 10),
+        pytest.param("node_terms_and_spread", 20, 30, marks=pytest.mark.nightly),
         pytest.param("node_terms_and_spread", 20, 100, marks=pytest.mark.nightly),
         ("values", 20, 10_000),
         ("spreads", 20, 300),
