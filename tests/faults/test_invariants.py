@@ -374,6 +374,16 @@ def test_a_launch_beyond_the_limit_is_detected():
     assert fixture.violations == ["default has 4 vCPUs with m5.large c3, the limit is 3"]
 
 
+def test_a_launch_within_a_limit_raised_since_is_allowed():
+    """Runs check the limit again before they launch."""
+    fixture = Fixture(NodePoolLimitsHold, pools=(ScenarioPool(name="default", limit_cpus=3),))
+    fixture.claim("c1", "Registered")
+    fixture.claim("c2", launched=False)
+    fixture.server.acting_as("human").patch(NODEPOOL, "default", {"spec": {"limits": {"cpu": "4"}}})
+    fixture.launch("c2")
+    assert fixture.violations == []
+
+
 def test_candidate_deleted_before_its_replacement_initializes_is_detected():
     """A deletion without a command is detected, too."""
     fixture = Fixture(ReplacementsInitializedFirst)

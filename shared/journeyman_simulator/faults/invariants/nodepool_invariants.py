@@ -128,9 +128,10 @@ def _number(nodes: str, total: int) -> int:
 
 
 class NodePoolLimitsHold(InvariantChecker):
-    """The vCPUs of a NodePool's nodes never exceed its CPU limit at the creation of the newest NodeClaim.
+    """At a launch, the vCPUs of a NodePool's nodes do not exceed its CPU limit, now or at the creation of the NodeClaim.
 
-    Nodes that a command replaces do not count, as in Karpenter.
+    The higher of the two counts, since users may change the limit between them. Nodes that a command replaces do not count, as
+    in Karpenter.
     """
 
     name = "NodePool limits"
@@ -150,8 +151,7 @@ class NodePoolLimitsHold(InvariantChecker):
         elif kind == "NodeClaim" and write.verb == "create":
             self._observe()
             pool = write.result["metadata"].get("labels", {}).get("karpenter.sh/nodepool", "")
-            limits = self._limits.get(pool, ())
-            self._at_creation[write.name] = max((limit for _, limit in limits), default=_UNLIMITED)
+            self._at_creation[write.name] = self._highest_limit(pool)
         yield from ()
 
     def check_cloud_event(self, event: CloudEvent) -> Iterator[str]:
@@ -159,7 +159,9 @@ class NodePoolLimitsHold(InvariantChecker):
         claim = claim_named(self.view, event.instance.claim)
         if event.kind != "launched" or claim is None:
             return
-        limit = self._at_creation.get(claim.metadata.name, _UNLIMITED)
+        at_creation = self._at_creation.get(claim.metadata.name, _UNLIMITED)
+        self._observe()
+        limit = max(at_creation, self._highest_limit(pool_of(claim)))
         disrupted_nodes = [
             node for node in nodes(self.view) if node.metadata.deletion_timestamp or is_tainted_for_disruption(node)
         ]
@@ -173,6 +175,10 @@ class NodePoolLimitsHold(InvariantChecker):
         total = sum(vcpus(i.instance_type) for i in self.view.instances() if i.runs and i.tags.get(UID_TAG) in counted)
         if total > limit:
             yield f"{pool_of(claim)} has {total} vCPUs with {event.instance.instance_type} {claim.metadata.name}, the limit is {limit}"
+
+    def _highest_limit(self, pool: str) -> int:
+        """Return the highest limit that a run which reads stale objects may see now."""
+        return max((limit for _, limit in self._limits.get(pool, ())), default=_UNLIMITED)
 
     def _observe(self) -> None:
         now = self.view.clock.now()
