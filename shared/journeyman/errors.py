@@ -9,7 +9,7 @@
     │   └── UnknownClusterError           an event names a cluster that is not registered -> dead letter
     ├── MalformedEventError               an event does not parse      -> dead letter
     ├── CloudProviderError                names from Karpenter's cloudprovider/types.go
-    │   ├── NodeClaimNotFoundError        the instance does not exist  -> finish deletion
+    │   ├── NodeClaimNotFoundError        the instance does not exist  -> finish deletion; of a launch: delete the NodeClaim, reschedule
     │   ├── NoInstanceIdError             not a provider id of this cloud -> delete the claim, find its instance by tags
     │   ├── InsufficientCapacityError     names the offerings          -> mark them unavailable, delete the NodeClaim, reschedule
     │   ├── NodeClassNotReadyError        the NodeClass cannot be used -> delete the NodeClaim, reschedule

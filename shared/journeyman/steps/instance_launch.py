@@ -14,14 +14,13 @@ from typing import Any, Final
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM, NodeClaim, OfferingKey
 from journeyman.core.lifecycle.hydration import with_finalizer_and_labels
-from journeyman.core.lifecycle.launch import FailedLaunch, LaunchedInstance, OfferingBackoff, record_launch
+from journeyman.core.lifecycle.launch import FailedLaunch, LaunchedInstance, OfferingBackoff, is_final, record_launch
 from journeyman.core.lifecycle.nodepool_limits import check_limits
 from journeyman.core.lifecycle.progress import claim_patches
 from journeyman.core.plan import Observation, Plan, Step, chain_of
 from journeyman.core.state import Snapshot
 from journeyman.errors import (
     DeadlineError,
-    InsufficientCapacityError,
     JourneymanError,
     LeaseLostError,
     NodeClassNotReadyError,
@@ -209,9 +208,8 @@ class InstanceLauncher:
     def _record_failure(self, outcome: LaunchFailed) -> None:
         """Record the error of a claim's launch and what happens next; the error's context becomes log fields."""
         error, name = outcome.error, outcome.claim
-        is_deleted = isinstance(error, InsufficientCapacityError | NodeClassNotReadyError)
         text = f"failed to launch NodeClaim {name}, "
-        text += "deleted it to schedule its pods again" if is_deleted else "launching it again in the next run"
+        text += "deleted it to schedule its pods again" if is_final(error) else "launching it again in the next run"
         message = error.message if isinstance(error, JourneymanError) else str(error)
         context = {key: str(value) for key, value in getattr(error, "context", {}).items()}
         fields: dict[str, Any] = {**context, "NodeClaim": {"name": name}, "error": type(error).__name__}

@@ -1,6 +1,7 @@
 """Launch at most one instance for a NodeClaim.
 
-1. The launcher adopts an instance that already carries the claim's UID.
+1. The launcher adopts an instance that already carries the claim's UID. If that instance ended, the launch fails for good:
+   a claim has one instance for life, and its pods are scheduled again.
 2. The client token of CreateFleet is the UID, so two concurrent calls create one fleet.
 3. The token changes only after a fleet that failed and was recorded in the claim's launch-retry annotation, since EC2 repeats the
    failure of a used token. After a call without a response it stays, since the instance may exist already.
@@ -44,7 +45,7 @@ from journeyman.cloud.aws.create_fleet import (
     parse_fleet_response,
     unavailable_offerings,
 )
-from journeyman.cloud.aws.instance_provider import InstanceProvider, provider_id_of
+from journeyman.cloud.aws.instance_provider import InstanceProvider, is_usable, provider_id_of
 from journeyman.cloud.aws.instance_type_labels import PARTITION, RESERVATION_LABELS, TENANCY, ZONE_ID
 from journeyman.cloud.aws.launch_filter import (
     capacity_type_of,
@@ -69,6 +70,7 @@ from journeyman.errors import (
     CreateError,
     InsufficientCapacityError,
     JourneymanError,
+    NodeClaimNotFoundError,
     NodeClassNotReadyError,
 )
 from journeyman.ports import Clock, Instance, Launched, LaunchFailed, LaunchOutcome, LaunchRefusal, LaunchRequest
@@ -139,21 +141,21 @@ class FleetLauncher:
         most `max_parallel_launches` are still running then, and a later run adopts their instances.
         """
         try:
-            running = self._instances.by_claim_uid(r.claim.metadata.uid for r in requests)
+            earlier = self._instances.by_claim_uid(r.claim.metadata.uid for r in requests)
         except CloudProviderError as error:
             # without the list of instances, the launcher could launch a second one
             failure = as_create_error(error, "looking for instances of earlier launches")
             yield from (LaunchFailed(claim=r.claim.metadata.name, error=failure) for r in requests)
             return
-        if running:
-            _log.info("adopting instances of earlier launches", extra={"count": len(running)})
+        if earlier:
+            _log.info("found instances of earlier launches", extra={"count": len(earlier)})
         workers = min(self._settings.max_parallel_launches, len(requests))
         if workers <= 1:
-            yield from (self._outcome(request, running.get(request.claim.metadata.uid)) for request in requests)
+            yield from (self._outcome(request, earlier.get(request.claim.metadata.uid)) for request in requests)
             return
         with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="launch") as pool:
             pending = (
-                pool.submit(copy_context().run, self._outcome, r, running.get(r.claim.metadata.uid)) for r in requests
+                pool.submit(copy_context().run, self._outcome, r, earlier.get(r.claim.metadata.uid)) for r in requests
             )
             in_flight = set(islice(pending, workers))
             while in_flight:
@@ -162,11 +164,11 @@ class FleetLauncher:
                     yield future.result()
                     in_flight.update(islice(pending, 1))
 
-    def _outcome(self, request: LaunchRequest, running: Instance | None) -> LaunchOutcome:
+    def _outcome(self, request: LaunchRequest, earlier: Instance | None) -> LaunchOutcome:
         """Return the outcome of one launch. A failure is returned, not raised, so that the other launches continue."""
         try:
-            if running is not None:
-                return launched(request, running, tenancy=_tenancy(request.claim))
+            if earlier is not None:
+                return _adopted(request, earlier)
             return self._launch(_attempt(request))
         except InsufficientCapacityError as error:
             return LaunchFailed(
@@ -174,7 +176,7 @@ class FleetLauncher:
                 error=error,
                 unavailable=tuple(OfferingKey(*offering) for offering in error.offerings),
             )
-        except NodeClassNotReadyError as error:
+        except (NodeClassNotReadyError, NodeClaimNotFoundError) as error:
             return LaunchFailed(claim=request.claim.metadata.name, error=error)
         except CloudProviderError as error:
             return LaunchFailed(
@@ -206,7 +208,7 @@ class FleetLauncher:
         uid = attempt.claim.metadata.uid
         instance = self._instances.by_claim_uid([uid]).get(uid)
         if instance is not None:
-            return launched(attempt.request, instance, tenancy=attempt.tenancy)
+            return _adopted(attempt.request, instance)
         has_given_up = failures(attempt.claim) >= _LOOKUPS
         return LaunchFailed(
             claim=attempt.claim.metadata.name,
@@ -433,6 +435,14 @@ def _tenancy(claim: NodeClaim) -> str:
     tenancy = requirements.from_selectors(claim.spec.requirements).get(TENANCY)
     dedicated = tenancy is not None and tenancy.has("dedicated") and not tenancy.has("default")
     return "dedicated" if dedicated else "default"
+
+
+def _adopted(request: LaunchRequest, instance: Instance) -> Launched:
+    """Return the outcome for an instance of an earlier launch. Raises NodeClaimNotFoundError if that instance ended."""
+    if not is_usable(instance):
+        text = f"the instance of an earlier launch, {instance.provider_id}, is {instance.state}"
+        raise NodeClaimNotFoundError(text, nodeclaim=request.claim.metadata.name)
+    return launched(request, instance, tenancy=_tenancy(request.claim))
 
 
 def launched(

@@ -16,7 +16,6 @@ from journeyman.ports import Instance
 
 # instance.go `instanceStateFilter`: all states but terminated
 _LIVE: Final = ["pending", "running", "stopping", "stopped", "shutting-down"]
-_USABLE: Final = ["pending", "running"]
 _PAGE: Final = 1000
 _FILTER_VALUES: Final = 200  # EC2's limit of values in one filter
 
@@ -39,9 +38,10 @@ class InstanceProvider:
         return tuple(sorted(self._describe(filters), key=lambda instance: instance.provider_id))
 
     def by_claim_uid(self, uids: Iterable[str]) -> dict[str, Instance]:
-        """Return the pending or running instances that were launched for these NodeClaims, by claim UID.
+        """Return the instances that were launched for these NodeClaims, by claim UID, also those that ended.
 
-        If a claim has two instances, the result holds the older one; of two of the same age, the lesser provider id.
+        If a claim has two instances, the result holds one that is pending or running; of two such ones the older, and of
+        two of the same age the lesser provider id. EC2 lists a terminated instance for about an hour.
         """
         found: dict[str, Instance] = {}
         unique_uids = sorted(set(uids))
@@ -49,9 +49,8 @@ class InstanceProvider:
             filters = {
                 f"tag:{tags.CLAIM_UID}": unique_uids[start : start + _FILTER_VALUES],
                 f"tag:{tags.CLUSTER}": [self._cluster],
-                "instance-state-name": _USABLE,
             }
-            for instance in sorted(self._describe(_filters(filters)), key=lambda i: (i.launched_at, i.provider_id)):
+            for instance in sorted(self._describe(_filters(filters)), key=_usable_and_oldest_first):
                 found.setdefault(instance.tags[tags.CLAIM_UID], instance)
         return found
 
@@ -90,6 +89,15 @@ class InstanceProvider:
         with translated("ec2:DescribeInstances", cluster=self._cluster):
             for page in pages.paginate(Filters=filters, PaginationConfig={"PageSize": _PAGE}):
                 yield from _instances(page)
+
+
+def is_usable(instance: Instance) -> bool:
+    """Whether the instance runs, or is about to."""
+    return instance.state in ("pending", "running")
+
+
+def _usable_and_oldest_first(instance: Instance) -> tuple[Any, ...]:
+    return not is_usable(instance), instance.launched_at, instance.provider_id
 
 
 def _filters(values: Mapping[str, list[str]]) -> list[dict[str, Any]]:

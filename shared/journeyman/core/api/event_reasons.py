@@ -192,7 +192,7 @@ _LIFECYCLE: Final = (
         kinds=_NODE,
         type="Warning",
         is_karpenters=False,
-        meaning="The instance of the NodeClaim no longer exists. NodeClaim and Node are deleted.",
+        meaning="The instance of the NodeClaim ended. NodeClaim and Node are deleted.",
         what_to_do="Find out who terminated the instance, if it was not the cloud.",
     ),
     EventReason(

@@ -44,11 +44,18 @@ from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
 from journeyman.errors import (
     CreateError,
     InsufficientCapacityError,
+    NodeClaimNotFoundError,
     NodeClassNotReadyError,
     RateLimitedError,
 )
 
 _MAX_MESSAGE_LENGTH: Final = 1024  # as Karpenter 1.15
+# errors that no other launch of the NodeClaim can mend: the reason of the Event, and of the metric
+_FINAL_ERRORS: Final[Mapping[type[Exception], tuple[str, str]]] = {
+    InsufficientCapacityError: ("InsufficientCapacityError", "insufficient_capacity"),
+    NodeClassNotReadyError: ("NodeClassNotReady", "nodeclass_not_ready"),
+    NodeClaimNotFoundError: ("InstanceNotFound", "garbage_collected"),
+}
 MIN_RETRY_DELAY: Final = timedelta(seconds=1)  # controller.go: exponential 1 s to 1 min
 MAX_RETRY_DELAY: Final = timedelta(minutes=1)
 
@@ -178,17 +185,22 @@ def record_launch(
         backoff: How long unavailable offerings are skipped.
 
     Returns:
-        Launched True with the instance's details; or the deletion of the NodeClaim, if there is no capacity or its NodeClass
-        is not ready; or Launched Unknown and a requeue for the next launch. In each case also the unavailable offerings.
+        Launched True with the instance's details; or the deletion of the NodeClaim, if there is no capacity, its NodeClass is
+        not ready, or the instance of an earlier launch ended; or Launched Unknown and a requeue for the next launch. In each case also the unavailable offerings.
 
     Restates: karpenter pkg/controllers/nodeclaim/lifecycle/launch.go `launchNodeClaim`.
     """
     unavailable = _mark_unavailable(claim, outcome, now, backoff)
     if isinstance(outcome, LaunchedInstance):
         return _record_instance(claim, outcome, now, (*_clear_failures(claim, outcome, now, backoff), *unavailable))
-    if isinstance(outcome.error, InsufficientCapacityError | NodeClassNotReadyError):
+    if is_final(outcome.error):
         return _delete_unlaunchable(claim, outcome.error, now, unavailable)
     return _retry_later(claim, outcome, now, unavailable)
+
+
+def is_final(error: Exception) -> bool:
+    """Whether a launch with this error is not repeated, but its NodeClaim deleted."""
+    return type(error) in _FINAL_ERRORS
 
 
 def _record_instance(
@@ -218,18 +230,16 @@ def _record_instance(
 def _delete_unlaunchable(
     claim: NodeClaim, error: Exception, now: datetime, offering_updates: tuple[Action, ...]
 ) -> Plan:
-    """Delete a NodeClaim for which there is no capacity, or whose NodeClass is not ready; its pods are scheduled again."""
-    no_capacity = isinstance(error, InsufficientCapacityError)
-    reason = "InsufficientCapacityError" if no_capacity else "NodeClassNotReady"
-    metric = "insufficient_capacity" if no_capacity else "nodeclass_not_ready"
+    """Delete a NodeClaim that cannot be launched; its pods are scheduled again."""
+    reason, metric = _FINAL_ERRORS[type(error)]
     name, text = claim.metadata.name, _truncate_message(error)
     actions: tuple[Action, ...] = (
         *offering_updates,
         delete_nodeclaim(claim, f"launch failed: {text}"),
         Requeue(step=Step.TERMINATE, at=now, reason=f"NodeClaim {name} was deleted"),
     )
-    if no_capacity:
-        actions += (Requeue(step=Step.PROVISION, at=now, reason=f"no capacity for NodeClaim {name}"),)
+    if not isinstance(error, NodeClassNotReadyError):  # else the next plan would only make it again
+        actions += (Requeue(step=Step.PROVISION, at=now, reason=f"NodeClaim {name} was not launched: {reason}"),)
     event = Event(ref=claim_ref(claim), reason=reason, message=f"NodeClaim {name} event: {text}", type="Warning")
     return Plan(
         chains=(replace(chain_of(f"NodeClaim {name}", *actions), observations=(nodeclaim_disrupted(claim, metric),)),),

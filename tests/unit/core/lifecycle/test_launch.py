@@ -30,6 +30,7 @@ from journeyman.errors import (
     CloudUnavailableError,
     CreateError,
     InsufficientCapacityError,
+    NodeClaimNotFoundError,
     NodeClassNotReadyError,
     RateLimitedError,
 )
@@ -117,6 +118,16 @@ def test_unready_node_class_deletes_the_claim_and_requeues_terminate_only():
     assert of_type(plan, DeleteObject)
     assert {w.step for w in of_type(plan, Requeue)} == {Step.TERMINATE}
     assert [e.reason for e in plan.events] == ["NodeClassNotReady"]
+
+
+def test_ended_instance_of_an_earlier_launch_deletes_the_claim_and_reschedules():
+    """A NodeClaim has one instance for life, as a Node has."""
+    plan = failed(a_claim(), NodeClaimNotFoundError("the instance of an earlier launch, aws:///z/i-1, is terminated"))
+
+    assert of_type(plan, DeleteObject)
+    assert {w.step for w in of_type(plan, Requeue)} == {Step.PROVISION, Step.TERMINATE}
+    assert [e.reason for e in plan.events] == ["InstanceNotFound"]
+    assert plan.chains[0].observations[0].labels["reason"] == "garbage_collected"
 
 
 @pytest.mark.parametrize(
