@@ -1,7 +1,7 @@
 """No invariant is violated in the scenarios of 50 seeds; `make faults`, and so `make nightly`, runs ten thousand."""
 
 from functools import cache
-from statistics import median
+from statistics import mean
 
 import pytest
 
@@ -11,7 +11,7 @@ from journeyman_simulator.faults.seed_search import SeedSearchResult, search_see
 SEEDS = range(51, 101)
 EACH = 25  # seeds of a part; parts go to several workers
 COUNTED = range(76, 97)
-MEDIAN_RUNS = 80  # the mean of many seeds is about 60; that of few seeds varies
+MEAN_RUNS = 90  # that of many seeds is 77
 MOST_OF_ANY = 300
 
 with_those_counted = pytest.mark.xdist_group("counted-scenarios")  # on one worker they run once
@@ -39,5 +39,5 @@ def test_no_scenario_violates_an_invariant(part):
 def test_a_scenario_takes_few_runs():
     """Runs take nearly all of a scenario's time."""
     runs = [result(seed).runs for seed in COUNTED]
-    assert median(runs) <= MEDIAN_RUNS
+    assert mean(runs) <= MEAN_RUNS
     assert max(runs) <= MOST_OF_ANY
