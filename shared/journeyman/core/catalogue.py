@@ -99,6 +99,7 @@ def without_unavailable(
     skipped = {u.key: u for u in unavailable if u.until > now}
     if not skipped:
         return tuple(types)
+    names = {key.instance_type for key in skipped}
 
     def mark(name: str, offering: Offering) -> Offering:
         key = OfferingKey(name, offering.zone, offering.capacity_type, offering.reservation_id)
@@ -107,7 +108,10 @@ def without_unavailable(
             return offering
         return replace(offering, available=False, unavailable_reason=entry.reason, unavailable_until=entry.until)
 
-    return tuple(replace(t, offerings=tuple(mark(t.name, o) for o in t.offerings)) for t in types)
+    return tuple(
+        t if names.isdisjoint((t.name, "*")) else replace(t, offerings=tuple(mark(t.name, o) for o in t.offerings))
+        for t in types
+    )
 
 
 def price_of(types: Iterable[InstanceType], instance_type: str, zone: str, capacity_type: str) -> float:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from journeyman.core.api.objects import TopologySpreadConstraint
-from journeyman.core.catalogue import Catalogue
+from journeyman.core.catalogue import Catalogue, InstanceType
 from journeyman.core.plan import Requeue, Step
 from journeyman.core.scheduling.results import CachedResults, MinValuesPolicy, Options, PreferencePolicy
 from journeyman.errors import JourneymanError
@@ -82,13 +82,20 @@ class Settings(Struct, frozen=True, kw_only=True):
         )
 
 
+class CachedCatalogue(Struct, frozen=True, kw_only=True):
+    """The catalogue that a run made from what `key` holds; `offered` are the launchable instance types by NodeClass."""
+
+    key: tuple[Any, ...]
+    offered: Mapping[str, tuple[InstanceType, ...]]
+    catalogue: Catalogue
+    overlay_conflicts: Mapping[str, str]
+
+
 class Memory(Struct):
     """The caches that a warm process keeps for a cluster between runs. They may vanish at any time."""
 
     kubernetes_version: tuple[int, int] | None = None
-    catalogue: Catalogue | None = None
-    catalogue_key: Hashable = None
-    overlay_conflicts: Mapping[str, str] = field(default_factory=dict)
+    catalogue: CachedCatalogue | None = None
     parsed: dict[str, Mapping[Hashable, Any]] = field(default_factory=dict)  # `load`'s objects, by kind and version
     cached_results: CachedResults = CachedResults()
     checks_due: datetime | None = None  # when to read the instances' status checks again

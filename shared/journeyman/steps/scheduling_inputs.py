@@ -19,7 +19,7 @@ from journeyman.core.state.guard import report_skipped
 from journeyman.errors import CloudProviderError, InvariantError
 from journeyman.ports import Instance, Prices, Trigger
 from journeyman.steps.actions import WrittenObjects
-from journeyman.steps.context import RunContext, Settings
+from journeyman.steps.context import CachedCatalogue, RunContext, Settings
 from journeyman.steps.recorder import emit_reports
 
 
@@ -99,23 +99,24 @@ def scheduling_inputs_of(run: RunContext, snapshot: Snapshot) -> SchedulingInput
     failures: dict[str, CloudProviderError] = {}
     by_class = {c.name: _instance_types(run, c, failures) for c in snapshot.node_classes}
     active = frozenset(u for u in snapshot.unavailable if u.until > snapshot.now)
-    offered = {name: without_unavailable(types, active, snapshot.now) for name, types in by_class.items()}
     by_pool = {p.metadata.name: p.spec.template.spec.node_class_ref.name for p in snapshot.node_pools}
     overlays = _generations(snapshot.node_overlays, snapshot.node_pools)
     key = (frozenset(by_pool.items()), active, overlays, *sorted(by_class.items(), key=lambda entry: entry[0]))
-    memory = run.memory
-    if memory.catalogue is None or not _is_same_key(memory.catalogue_key, key):
+    cached = run.memory.catalogue
+    if cached is None or not _is_same_key(cached.key, key):
+        offered = {name: without_unavailable(types, active, snapshot.now) for name, types in by_class.items()}
         without_overlays = Catalogue({pool: offered.get(name, ()) for pool, name in by_pool.items()})
         overlaid = apply_overlays(snapshot.node_pools, without_overlays, snapshot.node_overlays)
-        memory.catalogue, memory.overlay_conflicts = overlaid.catalogue, overlaid.conflicts
-        memory.catalogue_key = key
         emit_reports(run, report_skipped(overlaid.skipped))
+        cached = run.memory.catalogue = CachedCatalogue(
+            key=key, offered=offered, catalogue=overlaid.catalogue, overlay_conflicts=overlaid.conflicts
+        )
     return SchedulingInputs(
         snapshot=snapshot,
-        catalogue=memory.catalogue,
-        by_node_class=offered,
+        catalogue=cached.catalogue,
+        by_node_class=cached.offered,
         failures=failures,
-        overlay_conflicts=memory.overlay_conflicts,
+        overlay_conflicts=cached.overlay_conflicts,
         prices=run.cloud.prices(),
     )
 
@@ -136,8 +137,8 @@ def _instance_types(
         return ()
 
 
-def _is_same_key(before: Any, after: Any) -> bool:
+def _is_same_key(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
     """Whether two catalogue keys are equal; lists of types are compared by identity, because adapters cache them."""
-    if not before or len(before) != len(after) or before[:3] != after[:3]:
+    if len(before) != len(after) or before[:3] != after[:3]:
         return False
     return all(a == b and old is new for (a, old), (b, new) in zip(before[3:], after[3:], strict=True))

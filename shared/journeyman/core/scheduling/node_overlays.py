@@ -92,6 +92,8 @@ def apply_overlays(pools: Iterable[NodePool], catalogue: Catalogue, overlays: It
     """
     heaviest_first = sorted(overlays, key=lambda o: (o.spec.weight, o.metadata.name), reverse=True)
     selections, skipped = evaluate_each(heaviest_first, _selection_of)
+    if not selections:
+        return Overlaid(catalogue=catalogue, conflicts={}, skipped=skipped)
     stocks = _stocks(pools, catalogue, frozenset(key for _, selected in selections for key in selected))
     conflicts: dict[str, str] = {}
     for overlay, selected in selections:
