@@ -4,8 +4,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SAM    := .tools/sam
-# One more than the cores of a CI machine: tests on a real control plane wait a lot.
-JOBS   ?= 3
+# Twice the cores of a CI machine: tests on a real control plane wait a lot.
+JOBS   ?= 4
 CASES  ?= 2000
 SEEDS  ?= 10000
 MUTANTS ?= 300
@@ -133,8 +133,8 @@ faults: setup ## Run 10,000 fault scenarios (SEEDS=…), with a crash at each AP
 	@$(BIN)/journeyman faults --seeds 1..$(SEEDS) --require-crash-coverage
 
 nightly: setup oracle controlplane faults ## Run 10,000 fault scenarios, compare 2,000 new clusters (CASES=…) with Karpenter, search for counter-examples, mutate the core (MUTANTS=…)
-	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=$(CASES) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup tests/differential tests/property
-	JOURNEYMAN_HOSTILE_CLUSTERS=10000 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "nightly or not nightly" tests/fuzz tests/e2e tests/unit/core
+	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=$(CASES) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "nightly or not nightly" tests/differential tests/property
+	JOURNEYMAN_HOSTILE_CLUSTERS=10000 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "nightly or not nightly" tests/fuzz tests/e2e tests/faults tests/unit/core
 	JOURNEYMAN_ADMISSIONS=2000 $(BIN)/python -m pytest tests/contract/crds
 	@for package in scheduling lifecycle disruption; do $(BIN)/python -m tests.mutation $$package --sample $(MUTANTS) || exit 1; done
 

@@ -101,21 +101,6 @@ def test_version_is_that_of_go_mod(control_plane):
     assert f"k8s.io/kubernetes {version['gitVersion']}\n" in (Path(__file__).parent / "go.mod").read_text()
 
 
-def test_continue_tokens_expire_with_the_history(control_plane, namespace):
-    """The API server answers 410 after `compact_history`, as a cluster does that has run for long."""
-    admin = control_plane.admin
-    path = f"/api/v1/namespaces/{namespace}/configmaps"
-    for name in ("a", "b"):
-        admin.do("POST", path, {"metadata": {"name": name}})
-    continuation = admin.do("GET", f"{path}?limit=1")["metadata"]["continue"]
-    admin.do("POST", path, {"metadata": {"name": "c"}})
-
-    control_plane.compact_history()
-
-    assert admin.call("GET", f"{path}?limit=1&continue={continuation}")[0] == 410
-    assert [item["metadata"]["name"] for item in admin.do("GET", path)["items"]] == ["a", "b", "c"]
-
-
 def test_deployments_pods_are_bound_and_all_processes_end(make_control_plane):
     """Real controllers create the pod, and the real scheduler binds it to a node that exists as an object only."""
     with make_control_plane(scheduler=True, controllers=True) as plane:

@@ -195,11 +195,12 @@ def standstill(application, function):
     ("function", "effect", "cause", "seconds"),
     [
         ("Provision", ("after", "create NodeClaim"), lambda a: a.deploy("more", 3), 41),
-        (
+        pytest.param(
             "Terminate",
             ("after", "TerminateInstances"),
             lambda a: a.server.delete(NODECLAIM, a.claims()[0].metadata.name),
             41,
+            marks=pytest.mark.nightly,
         ),
         ("Interrupt", ("before", "delete NodeClaim"), interrupt, 21),
     ],

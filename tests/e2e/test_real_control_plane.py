@@ -182,6 +182,7 @@ def test_missing_crds_are_reported_and_pods_get_nodes_once_installed(world, scen
     assert (launched, scenario.calls("CreateFleet")) == (0, len(world.claims()))
 
 
+@pytest.mark.nightly
 def test_refused_requests_name_the_missing_right_and_work_once_granted(world, scenario):
     """The API server first rejects the functions' token, then one verb; the step launches no instance without a NodeClaim."""
     kubeconfig = world.plane.kubeconfig_for("newcomer", ["newcomers"])

@@ -2,6 +2,8 @@
 
 import ast
 
+import pytest
+
 from journeyman.steps.sweep import sweep
 from journeyman_simulator.faults.call_site_recording import record_call_sites, sample_scenarios
 from journeyman_simulator.faults.call_sites import CALL_SITES
@@ -12,6 +14,7 @@ from tests.faults.mutations import SyntaxMutation
 POD = FaultScenario(seed=1, operations=(Deploy(at_seconds=0, app="a", replicas=1),))
 
 
+@pytest.mark.nightly  # `test_seeds.py` detects a new call in a sample of scenarios
 def test_recorded_call_sites_are_up_to_date():
     """`make call-sites` writes them again after a step calls something new, or no longer calls something."""
     assert record_call_sites(sample_scenarios()) == CALL_SITES

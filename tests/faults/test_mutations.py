@@ -12,7 +12,11 @@ from tests.faults.mutations import MUTATIONS
 LAST_SEED = 300
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+SAMPLE = MUTATIONS[::3]
+EACH = [pytest.param(m, marks=() if m in SAMPLE else pytest.mark.nightly, id=m.name) for m in MUTATIONS]
+
+
+@pytest.mark.parametrize("mutation", EACH)
 def test_a_mutation_is_detected_by_its_invariant_checker(mutation):
     """One of the first 300 suitable scenarios violates it, and does not without the mutation."""
     scenarios = filter(mutation.where, map(generate_scenario, seeds_from(mutation.seed)))

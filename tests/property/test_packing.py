@@ -175,7 +175,7 @@ def test_packing_of_many_items_is_never_dearer_than_the_simple_greedy_packing(se
     assert pack(problem).price <= greedy_price(problem) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("pods", [200, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("pods", [200, pytest.param(500, marks=pytest.mark.nightly)])
 def test_packing_of_a_trace_is_never_dearer_than_the_simple_greedy_packing(pods):
     """Two to four pods fill a node, some with GPUs."""
     problem = of_trace(pods)

@@ -28,7 +28,7 @@ RECORDED = Path(__file__).with_suffix(".json")
 REGRESSIONS = Path(__file__).parents[3] / "differential" / "cases" / "regressions"
 BENCHMARKS = ("diverse-400", "diverse-1000", "preferences-400")
 TRACES = ((150, False), (400, False), (400, True), (800, True), (1500, False))
-LONGEST = {"production-800-spread", "production-1500"}
+LONGEST = {"diverse-400", "production-400-spread", "production-800-spread", "production-1500"}
 
 
 @cache

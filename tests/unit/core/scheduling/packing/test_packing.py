@@ -271,7 +271,7 @@ def test_price_is_at_least_the_lower_bound_and_at_most_ten_percent_above(seed):
 
 @pytest.mark.parametrize(
     ("pods", "most"),
-    [(150, 1.03), pytest.param(600, 1.06, marks=pytest.mark.slow), pytest.param(1500, 1.09, marks=pytest.mark.slow)],
+    [(150, 1.03), pytest.param(600, 1.06, marks=pytest.mark.slow), pytest.param(1500, 1.09, marks=pytest.mark.nightly)],
 )
 def test_price_is_close_to_the_lower_bound_when_pods_have_different_requests(pods, most):
     """Requests resemble a production trace; discounts are random, so no node size is the best for all pods."""
