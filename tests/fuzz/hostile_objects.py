@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from msgspec import inspect
@@ -202,6 +203,9 @@ ODD_METADATA = (
     ("labels", None),
 )
 """Of custom resources, which are read as JSON: what no Go type checks anew, or what a later version may hold."""
+
+
+described = cache(inspect.type_info)  # it evaluates all annotations of a Struct anew
 
 
 class HostileObjects:
@@ -413,7 +417,7 @@ class HostileObjects:
         return body
 
     def _body(self, resource: objects.Resource[Any], name: str) -> dict[str, Any]:
-        drawn = self._struct(inspect.type_info(resource.type), 0)
+        drawn = self._struct(described(resource.type), 0)
         drawn.setdefault("spec", {})
         metadata = {**self._metadata(), "name": name}
         body = {"apiVersion": resource.api_version, "kind": resource.kind, **drawn, "metadata": metadata}
@@ -422,7 +426,7 @@ class HostileObjects:
         return body
 
     def _pod_spec(self, amounts: tuple[str, ...]) -> dict[str, Any]:
-        spec = self._struct(inspect.type_info(objects.PodSpec), 0)
+        spec = self._struct(described(objects.PodSpec), 0)
         containers = [
             {"name": f"c{number}", "image": "pause", "resources": {"requests": self._amounts(amounts)}}
             for number in range(self._dice.choice((1, 1, 2, 40)))

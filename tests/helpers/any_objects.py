@@ -6,6 +6,7 @@ import random
 import uuid
 from collections.abc import Iterator
 from datetime import datetime
+from functools import cache
 from typing import Any, get_args, get_origin
 
 import msgspec
@@ -25,6 +26,9 @@ _NEVER_EMPTY = {
 _TEXTS = ("a", "Exists", "größer", "日本", "x" * 200, 'a"\\\n\u2028b')
 _QUANTITIES = ("100m", "1.5Gi", "0.1", "2", 3, 1.5, "1e3", "1024Ki", "-1", "0", "1n", "12E")
 _TIMES = ("2026-11-20T08:15:00Z", "1969-12-31T23:59:59Z", "2038-01-19T03:14:08Z", "2026-11-20T10:15:00+02:00")
+
+
+fields_of = cache(msgspec.structs.fields)  # it evaluates all annotations of a Struct anew
 
 
 class ObjectGenerator:
@@ -48,7 +52,7 @@ class ObjectGenerator:
     def _struct(self, type_: Any) -> dict[str, Any]:
         body = {}
         known = messages.fields(type_)
-        for field in msgspec.structs.fields(type_):
+        for field in fields_of(type_):
             if field.name in known and (_needed(field) or self._random.random() <= self._share):
                 value = self._value(AS_JSON.get((type_, field.name)), known[field.name], _needed(field))
                 body[field.encode_name] = value
@@ -76,9 +80,7 @@ class ObjectGenerator:
             return None if empty else self._random.choice(_TIMES)
         if type_ == (int | str):
             return self._random.choice((0, 3, "50%"))
-        return (
-            {} if empty and not any(_needed(field) for field in msgspec.structs.fields(type_)) else self._struct(type_)
-        )
+        return {} if empty and not any(_needed(field) for field in fields_of(type_)) else self._struct(type_)
 
 
 def _needed(field: msgspec.structs.FieldInfo) -> bool:
@@ -88,7 +90,7 @@ def _needed(field: msgspec.structs.FieldInfo) -> bool:
 def fields_with_values(found: Any) -> Iterator[tuple[type, str]]:
     """Yield (Struct, field) for each field that does not have its default, nested Structs included."""
     if isinstance(found, msgspec.Struct):
-        for field in msgspec.structs.fields(type(found)):
+        for field in fields_of(type(found)):
             value = getattr(found, field.name)
             if field.required or value != messages.default_of(type(found), field.name):
                 yield type(found), field.name
