@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from types import TracebackType
@@ -63,6 +63,7 @@ class LocalDeployment:
         parameters: Mapping[str, str] | None = None,
         boot: timedelta = BOOT,
         port: int = 0,
+        families: Collection[str] = (),
         on_log: Callable[[LogLine], None] | None = None,
     ) -> None:
         """Prepare a deployment.
@@ -74,13 +75,19 @@ class LocalDeployment:
             parameters: Further parameters of the template.
             boot: The time from a running instance to a registered node.
             port: The port on which moto listens; 0 selects a free one.
+            families: The instance families that the region offers; all of moto's if there are none.
             on_log: Called with each log line of the functions, parsed.
         """
         self.cluster = cluster
         self.clock = VirtualClock(start)
         self.server = ApiServer(self.clock)
         self.aws = MotoAccount(
-            self.clock, shipped_on_demand(REGION), region=REGION, port=port, on_event=self._record_cloud_event
+            self.clock,
+            shipped_on_demand(REGION),
+            region=REGION,
+            port=port,
+            families=families,
+            on_event=self._record_cloud_event,
         )
         self._parameters = {"ConsolidationWindow": consolidation_window, **(parameters or {})}
         self._boot = boot

@@ -17,7 +17,7 @@ import io
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -71,6 +71,7 @@ class RealWorld:
         forwarder_groups: The forwarder's groups in the cluster.
         consolidation_window: The template's parameter ConsolidationWindow.
         deaths: If given, the functions run in a separate process, which is killed as it draws.
+        families: The instance families that the region offers; all of moto's if there are none.
 
     Attributes:
         store: Reads and writes the cluster as the admin.
@@ -87,6 +88,7 @@ class RealWorld:
         forwarder_groups: Iterable[str] = ("system:masters",),
         consolidation_window: str = "",
         deaths: Deaths | None = None,
+        families: Collection[str] = (),
     ) -> None:
         self.plane = plane
         self.cluster = cluster
@@ -95,7 +97,13 @@ class RealWorld:
         self.metrics = io.StringIO()
         connection = from_kubeconfig(str(plane.kubeconfig))
         self.store = DatedStore(HttpKubeStore(Transport(connection, cluster=cluster)), self.clock)
-        self.aws = MotoAccount(self.clock, shipped_on_demand(REGION), region=REGION, on_event=self._note_cloud_event)
+        self.aws = MotoAccount(
+            self.clock,
+            shipped_on_demand(REGION),
+            region=REGION,
+            families=families,
+            on_event=self._note_cloud_event,
+        )
         self._groups = tuple(groups)
         self._forwarder_groups = tuple(forwarder_groups)
         self._window = consolidation_window

@@ -16,7 +16,7 @@ from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL,
 from journeyman_simulator.lambda_functions import InvocationOutcome
 from journeyman_simulator.local_deployment import ACTOR, LocalDeployment
 from journeyman_simulator.workload_controllers import DEPLOYMENT
-from tests.helpers.deployed_application import INSTANCE_TYPE, DeployedApplication, SandboxCrashes
+from tests.helpers.deployed_application import FEW_FAMILIES, INSTANCE_TYPE, DeployedApplication, SandboxCrashes
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moto")]
 
@@ -29,7 +29,7 @@ def deployed() -> Iterator[DeployedApplication]:
     """Deploy the application once for all tests; reading the catalogue takes longer than any of them."""
     logs: list = []
     crashes = SandboxCrashes()
-    with LocalDeployment(start=START, on_log=logs.append) as deployment:
+    with LocalDeployment(start=START, families=FEW_FAMILIES, on_log=logs.append) as deployment:
         application = DeployedApplication(deployment, logs, crashes)
         with application.cold():
             yield application

@@ -12,6 +12,7 @@ from journeyman_simulator.deployment_files import deployment_file
 from tests.controlplane.manifests import install_crds
 from tests.controlplane.sandboxes import Deaths
 from tests.controlplane.world import RealWorld
+from tests.helpers.deployed_application import FEW_FAMILIES
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("killed-processes")]
 
@@ -29,7 +30,7 @@ def world(make_control_plane, deaths):
     """Deploy the application, with functions that are killed, on a cluster with the demo's NodePool."""
     with make_control_plane(scheduler=True, controllers=True) as plane:
         install_crds(plane.admin)
-        with RealWorld(plane, deaths=Deaths(deaths, seed=1)) as world:
+        with RealWorld(plane, deaths=Deaths(deaths, seed=1), families=FEW_FAMILIES) as world:
             for name in ("demo-cluster", "inflate"):
                 world.apply(*yaml.safe_load_all(deployment_file("docs", "examples", f"{name}.yaml").read_text()))
             yield world

@@ -12,7 +12,7 @@ from journeyman.errors import KubeUnavailableError
 from journeyman.runtime.composition import installed
 from journeyman_simulator.lambda_functions import InvocationOutcome
 from journeyman_simulator.local_deployment import ACTOR, LocalDeployment, local_runtime
-from tests.helpers.deployed_application import DeployedApplication, SandboxCrashes
+from tests.helpers.deployed_application import FEW_FAMILIES, DeployedApplication, SandboxCrashes
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moto")]
 
@@ -28,7 +28,7 @@ def application(request):
     logs: list = []
     parameters = {"RecursiveLoop": request.param}
     with LocalDeployment(
-        start=START, parameters=parameters, boot=timedelta(minutes=10), on_log=logs.append
+        start=START, parameters=parameters, boot=timedelta(minutes=10), families=FEW_FAMILIES, on_log=logs.append
     ) as deployment:
         application = DeployedApplication(deployment, logs, SandboxCrashes())
         application.node_class()
@@ -83,7 +83,7 @@ class Outage:
 def unreliable():
     """Deploy the application with one Spot node, on an API server with outages."""
     logs: list = []
-    with LocalDeployment(start=START, on_log=logs.append) as deployment:
+    with LocalDeployment(start=START, families=FEW_FAMILIES, on_log=logs.append) as deployment:
         application = DeployedApplication(deployment, logs, SandboxCrashes())
         outage = Outage(deployment.server.acting_as(ACTOR))
         runtime = local_runtime(
@@ -161,7 +161,7 @@ def test_ten_minutes_of_throttled_polls_leave_no_dead_letter(unreliable):
 def crashing():
     """Deploy the application with one Spot node; its functions crash as `crashes` plans it."""
     logs: list = []
-    with LocalDeployment(start=START, on_log=logs.append) as deployment:
+    with LocalDeployment(start=START, families=FEW_FAMILIES, on_log=logs.append) as deployment:
         application = DeployedApplication(deployment, logs, SandboxCrashes())
         with application.cold():
             application.node_class()

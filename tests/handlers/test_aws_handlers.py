@@ -17,6 +17,7 @@ from journeyman.core.plan import Step
 from journeyman.events import parse_trigger
 from journeyman_simulator.lambda_functions import InvocationOutcome
 from journeyman_simulator.local_deployment import LocalDeployment
+from tests.helpers.deployed_application import FEW_FAMILIES
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "events"
@@ -26,7 +27,7 @@ NINE = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
 
 @pytest.fixture
 def deployed() -> Iterator[LocalDeployment]:
-    with LocalDeployment(start=NINE) as deployment:
+    with LocalDeployment(start=NINE, families=FEW_FAMILIES) as deployment:
         yield deployment
 
 

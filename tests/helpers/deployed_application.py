@@ -21,6 +21,8 @@ from journeyman.runtime.composition import installed
 from journeyman_simulator.local_deployment import ACTOR, LocalDeployment, local_runtime
 from journeyman_simulator.workload_controllers import DEPLOYMENT
 
+FEW_FAMILIES = ("c5", "c6g", "g4dn", "m5", "m6g", "r5", "t3")
+"""Reading all instance types takes longer than most tests that deploy the application."""
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 RAW_EVENT: Resource = Resource(group="", version="v1", kind="Event", plural="events", namespaced=True, type=dict)
 

@@ -38,6 +38,7 @@ from journeyman_simulator.moto_account.moto_server import MotoAccount
 from journeyman_simulator.sam_stack import SamStack, read_template
 from tests.controlplane.plane import ControlPlane
 from tests.controlplane.registration import registration
+from tests.helpers.deployed_application import FEW_FAMILIES
 
 FUNCTIONS = ("provision", "terminate", "consolidate", "interrupt", "sweep", "api")
 CLUSTER = "demo"
@@ -77,7 +78,9 @@ class RightsStage:
     def __enter__(self) -> RightsStage:
         with ExitStack() as opened:
             prices = shipped_on_demand(REGION)
-            self.aws = MotoAccount(self.clock, prices, region=REGION, on_event=self._note_cloud_event)
+            self.aws = MotoAccount(
+                self.clock, prices, region=REGION, families=FEW_FAMILIES, on_event=self._note_cloud_event
+            )
             opened.enter_context(self.aws)
             self._seeded = seed_account(self.aws, cluster=CLUSTER, kubernetes_version=KUBERNETES_VERSION)
             self._machines = Ec2Machines(self.aws, CLUSTER)

@@ -23,7 +23,7 @@ from journeyman_simulator.local_deployment import ACTOR, LocalDeployment
 from journeyman_simulator.sam_stack import SamStack, read_template
 from journeyman_simulator.simulator_cli.demo_command import START
 from journeyman_simulator.workload_controllers import DEPLOYMENT
-from tests.helpers.deployed_application import DeployedApplication, SandboxCrashes
+from tests.helpers.deployed_application import FEW_FAMILIES, DeployedApplication, SandboxCrashes
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moto")]
 
@@ -102,7 +102,9 @@ def account():
     """Run the scenario, and return the account's permissions with the roles."""
     logs = []
     with ExitStack() as stack:
-        deployment = stack.enter_context(LocalDeployment(start=START, parameters=PARAMETERS, on_log=logs.append))
+        deployment = stack.enter_context(
+            LocalDeployment(start=START, parameters=PARAMETERS, families=FEW_FAMILIES, on_log=logs.append)
+        )
         application = DeployedApplication(deployment, logs, SandboxCrashes())
         processes, outage = {}, Outage()
         for name, function in deployment.stack.functions.items():

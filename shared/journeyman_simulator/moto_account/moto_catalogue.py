@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
@@ -24,22 +24,39 @@ from journeyman_simulator.moto_account.moto_requests import ec2_response
 
 _TYPES_PAGE = 100  # DescribeInstanceTypes' default and maximum page size
 _OFFERINGS_PAGE = 1000
-_texts: dict[str, str] = {}  # by request; moto reads its catalogue from a file, which does not change
+# by the families offered, and by request; moto reads its catalogue from a file, which does not change
+_texts: dict[frozenset[str], dict[str, str]] = {}
 
 
-def catalogue_extensions() -> tuple[MotoExtension, ...]:
+def offers(instance_type: str, families: Collection[str]) -> bool:
+    """Whether a region that offers these families offers the type; without families it offers all of moto's catalogue."""
+    return not families or instance_type.partition(".")[0] in families
+
+
+def catalogue_extensions(families: Collection[str]) -> tuple[MotoExtension, ...]:
     """Return extensions that cache the responses of the two catalogue calls, whose data never changes."""
+
+    def of_region(region: str, items: list[Any]) -> list[Any]:
+        offered = {offer["InstanceType"] for offer in INSTANCE_TYPE_OFFERINGS["region"].get(region, ())}
+        return [i for i in items if i["InstanceType"] in offered and offers(i["InstanceType"], families)]
+
+    def of_families(_region: str, items: list[Any]) -> list[Any]:
+        return [item for item in items if offers(item["InstanceType"], families)]
+
+    texts = _texts.setdefault(frozenset(families), {})
     return (
         MotoExtension(
             owner=InstanceResponse,
             name="describe_instance_types",
-            replace=lambda original: _with_cached_pages(original, "InstanceTypes", _TYPES_PAGE, _of_region),
+            replace=lambda original: _with_cached_pages(original, "InstanceTypes", _TYPES_PAGE, of_region, texts),
             reason="returns pages of 100 with only the region's types, serialized once (moto takes two seconds per call)",
         ),
         MotoExtension(
             owner=InstanceResponse,
             name="describe_instance_type_offerings",
-            replace=lambda original: _with_cached_pages(original, "InstanceTypeOfferings", _OFFERINGS_PAGE, _all),
+            replace=lambda original: _with_cached_pages(
+                original, "InstanceTypeOfferings", _OFFERINGS_PAGE, of_families, texts
+            ),
             reason="returns pages of 1000, serialized once",
         ),
     )
@@ -50,11 +67,12 @@ def _with_cached_pages(
     key: str,
     max_page_size: int,
     select: Callable[[str, list[Any]], list[Any]],
+    texts: dict[str, str],
 ) -> Callable[[Any], str]:
     def describe(response: Any) -> str:
         response.error_on_dryrun()
         request = json.dumps([key, response.region, sorted(response.querystring.items())], default=str)
-        if request not in _texts:
+        if request not in texts:
             read = response._get_param  # noqa: SLF001 - moto has no public way to read a parameter
             result: Any = original(response).result
             items = select(response.region, result[key])
@@ -62,27 +80,21 @@ def _with_cached_pages(
             page: dict[str, Any] = {key: items[start : start + size]}
             if start + size < len(items):
                 page["NextToken"] = str(start + size)
-            _texts[request] = ec2_response(f"Describe{key}", page)
-        return _texts[request]
+            texts[request] = ec2_response(f"Describe{key}", page)
+        return texts[request]
 
     return describe
-
-
-def _of_region(region: str, types: list[Any]) -> list[Any]:
-    offered = {offer["InstanceType"] for offer in INSTANCE_TYPE_OFFERINGS["region"].get(region, ())}
-    return [item for item in types if item["InstanceType"] in offered]
-
-
-def _all(_region: str, items: list[Any]) -> list[Any]:
-    return items
 
 
 _HISTORY_PAGE = 1000  # DescribeSpotPriceHistory's maximum page size
 
 
-def regional_prices(on_demand: Mapping[str, float], region: str, since: datetime, seed: int) -> SimulatedPriceTable:
+def regional_prices(
+    on_demand: Mapping[str, float], region: str, since: datetime, seed: int, families: Collection[str]
+) -> SimulatedPriceTable:
     """Return the prices of the instance types that a region offers according to moto's catalogue."""
-    offered = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, ())
+    catalogue = INSTANCE_TYPE_OFFERINGS["availability-zone"].get(region, ())
+    offered = (offer for offer in catalogue if offers(offer["InstanceType"], families))
     classes = ((name, facts.get("SupportedUsageClasses", ())) for name, facts in INSTANCE_TYPES.items())
     return SimulatedPriceTable(
         on_demand,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from functools import cache
@@ -69,6 +69,7 @@ class MotoAccount:
         port: The port on which to listen; 0 selects a free one.
         timing: The duration of each instance state.
         price_seed: The seed of the Spot prices.
+        families: The instance families that the region offers, so that less is read; all of moto's if there are none.
         on_event: Called with every event that a simulated service publishes. It must not call AWS, since it runs during
             a request.
     """
@@ -84,13 +85,15 @@ class MotoAccount:
         port: int = 0,
         timing: InstanceTiming = InstanceTiming(),  # noqa: B008 - frozen
         price_seed: int = 1,
+        families: Collection[str] = (),
         on_event: Callable[[dict[str, Any]], object] | None = None,
     ) -> None:
         self.region = region
         self.time = ServiceTime(clock)
         # the first Spot prices are a day old, so that a history that starts now contains a price
         first = clock.now() - timedelta(days=1)
-        self.prices = regional_prices(on_demand_prices, region, first, price_seed)
+        self.prices = regional_prices(on_demand_prices, region, first, price_seed, families)
+        self.families = frozenset(families)
         self.capacity_pools = CapacityPools(self.prices)
         self.queues = MotoQueues(self.time, region)
         self.bus = MotoEventBus(self.time, region, self.queues.deliver, on_event)
@@ -290,7 +293,7 @@ def _extensions(aws: MotoAccount) -> tuple[MotoExtension, ...]:
         *aws.instances.extensions(),
         *fleet_extensions(aws.capacity_pools, aws.time),
         *price_extensions(aws.prices, aws.time),
-        *catalogue_extensions(),
+        *catalogue_extensions(aws.families),
         MotoExtension(
             owner=EC2Response,
             name="describe_capacity_reservations",
