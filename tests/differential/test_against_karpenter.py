@@ -17,7 +17,7 @@ from tests.differential.compare import compare_plans
 from tests.differential.failure_report import describe_failure
 
 CASES = Path(__file__).parent / "cases/regressions"
-MAX_EXAMPLES = int(os.environ.get("JOURNEYMAN_CASES", "100"))
+MAX_EXAMPLES = int(os.environ.get("JOURNEYMAN_CASES", "60"))
 # hypothesis would shrink a failure for minutes; `hunt` reduces it in seconds
 GENERATE_ONLY = settings(max_examples=MAX_EXAMPLES, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 

@@ -167,7 +167,7 @@ def plain_problem(**columns: np.ndarray) -> PackingProblem:
     return whole.of_items(np.flatnonzero(whole.fits().any(axis=1)))
 
 
-@pytest.mark.parametrize("seed", [66, *range(100, 108)])
+@pytest.mark.parametrize("seed", [66, *range(100, 103)])
 def test_packing_of_many_items_is_never_dearer_than_the_simple_greedy_packing(seed):
     """Also where the price is so close to the lower bound that column generation does not run (seed 66)."""
     problem = many_items(seed)
