@@ -16,7 +16,9 @@ from hypothesis import HealthCheck, settings
 
 from journeyman.runtime.collector import collect_rarely
 
-settings.register_profile("gate", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "gate", max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile(  # for mutation tests, in which each property has seconds
     "mutation", settings.get_profile("gate"), max_examples=25
 )

@@ -22,7 +22,7 @@ BUDGET = Resource(
 )
 
 
-@pytest.fixture(params=[pytest.param("Allow", marks=pytest.mark.nightly), "Terminate"])
+@pytest.fixture(params=["Allow", "Terminate"])
 def application(request):
     """Deploy the application with and without loop detection; nodes need ten minutes to join."""
     logs: list = []
@@ -37,6 +37,7 @@ def application(request):
         yield application
 
 
+@pytest.mark.nightly  # tests/faults/test_scenario_run.py has shorter chains
 def test_slowest_join_and_longest_drain_pass_with_and_without_loop_detection(application):
     """Both poll for ten minutes; no message is a dead letter, and the end is noticed within a sweep."""
     joined = application.until_running("web", 1, minutes=14)

@@ -164,6 +164,7 @@ def test_outage_of_the_api_server_loses_nothing(world, scenario):
     assert len(world.claims()) == launched == scenario.calls("CreateFleet")
 
 
+@pytest.mark.nightly
 def test_missing_crds_are_reported_and_pods_get_nodes_once_installed(world, scenario):
     """The step launches no instance without a NodeClaim, and needs no further notification of the pods."""
     remove_crds(world.plane.admin)

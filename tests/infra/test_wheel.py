@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SITE = Path(sysconfig.get_path("purelib"))
+NOWHERE = "http://127.0.0.1:9"
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel"), pytest.mark.timeout(300)]
 
@@ -34,9 +35,14 @@ def environment(tmp_path_factory) -> Path:
     return environment
 
 
-def run(*command, cwd: Path) -> str:
+def run(*command, cwd: Path, **variables: str) -> str:
     done = subprocess.run(
-        [str(part) for part in command], cwd=cwd, env=clean(), text=True, capture_output=True, check=False
+        [str(part) for part in command],
+        cwd=cwd,
+        env={**clean(), **variables},
+        text=True,
+        capture_output=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -111,11 +117,12 @@ def test_demo_runs_from_the_wheel_in_an_empty_folder(environment, tmp_path):
 
 
 def test_replay_runs_from_the_wheel_in_an_empty_folder(environment, tmp_path):
-    """The event and the cluster are files of the wheel."""
+    """Event and cluster are files of the wheel; a missing profile, another region and an unreachable proxy have no effect."""
     events = site_of(environment) / "journeyman_simulator" / "deployment" / "events"
-    event, cluster = events / "schedule" / "minute-sweep.json", events / "clusters" / "two-spot-nodes.yaml"
+    event, cluster = events / "forwarder" / "pods-unschedulable.json", events / "clusters" / "zero-nodes.yaml"
+    own = {"AWS_PROFILE": "nope", "AWS_REGION": "eu-west-1", "HTTP_PROXY": NOWHERE, "http_proxy": NOWHERE}
 
-    output = run(environment / "journeyman", "replay", event, "--cluster", cluster, cwd=tmp_path)
+    output = run(environment / "journeyman", "replay", event, "--cluster", cluster, cwd=tmp_path, **own)
 
-    assert "terminate is due" in output
+    assert "ec2:CreateFleet" in output
     assert not list(tmp_path.iterdir())

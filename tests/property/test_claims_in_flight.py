@@ -24,6 +24,7 @@ from tests.helpers.builders import (
     an_instance_type,
     provider_id_of,
 )
+from tests.helpers.examples import examples
 
 ZONES = ("a", "b", "c")
 APPS = ("web", "db")
@@ -34,7 +35,7 @@ PLAIN = ("plain",)
 KINDS = ("plain", "spread", "spread", "spread", "both", "near", "apart")
 SIZES = (2, 4, 8)
 FREE_MILLICORES = 2700  # mCPU of a claim, before and after launch, beside the daemon
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 selectors = st.sampled_from(APPS).map(lambda app: {"matchLabels": {"app": app}})
 

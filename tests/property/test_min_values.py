@@ -21,10 +21,11 @@ from journeyman.core.scheduling.results import Options
 from journeyman.core.scheduling.scheduler import Scheduler, pods_to_schedule
 from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import a_pod, a_pool, a_snapshot, an_instance_type
+from tests.helpers.examples import examples
 
 FAMILY = "karpenter.k8s.aws/instance-family"
 AXES = ("cpu", "memory")
-FEW = settings(max_examples=60, deadline=None)
+FEW = settings(max_examples=examples(60), deadline=None)
 
 
 @st.composite

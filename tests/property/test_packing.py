@@ -15,8 +15,9 @@ from journeyman.core.scheduling.packing import Packing, PackingProblem, lower_bo
 from journeyman.core.scheduling.packing.shadow_prices import compute_shadow_prices
 from tests.bench.configuration_bound import configuration_bound
 from tests.helpers import production_trace
+from tests.helpers.examples import examples
 
-FEW = settings(max_examples=60, deadline=None)
+FEW = settings(max_examples=examples(60), deadline=None)
 
 
 @st.composite

@@ -22,6 +22,7 @@ from tests.helpers.builders import (
     a_snapshot,
     an_instance_type,
 )
+from tests.helpers.examples import examples
 
 TYPES = tuple(
     an_instance_type(
@@ -34,7 +35,7 @@ TYPES = tuple(
         (16, 8, ("b",), 0.5),
     )
 )
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FEW = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 KEYS = st.sampled_from([labels.ZONE, labels.HOSTNAME])
 
@@ -138,7 +139,7 @@ def test_no_plan_costs_less_than_its_lower_bound(snapshot):
     assert results.lower_bound <= results.price + 1e-9
 
 
-@settings(FEW, max_examples=30)  # each takes two plans
+@settings(FEW, max_examples=examples(30))  # each takes two plans
 @given(snapshot=clusters(), data=st.data())
 def test_order_of_pods_does_not_matter(snapshot, data):
     """Lists may have any order; the decision is the same, byte for byte."""
