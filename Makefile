@@ -70,11 +70,10 @@ unit: setup
 
 sam: $(SAM)/.installed ## Install the SAM CLI, in an environment of its own because of its pinned dependencies
 
-$(SAM)/.installed: tests/infra/requirements.txt
+$(SAM)/.installed: tests/infra/requirements.txt $(STAMP)
 	@echo "Installing the SAM CLI into $(SAM) …"
-	@test -x $(SAM)/bin/python || $(PYTHON) -m venv $(SAM)
-	@$(SAM)/bin/python -m pip install --quiet --disable-pip-version-check "uv>=0.9,<1"
-	@$(SAM)/bin/uv pip install --quiet --python $(SAM)/bin/python --require-hashes -r tests/infra/requirements.txt
+	@$(BIN)/uv venv --quiet --allow-existing --python $(PYTHON) $(SAM)
+	@$(BIN)/uv pip install --quiet --python $(SAM)/bin/python --require-hashes -r tests/infra/requirements.txt
 	@touch $@
 
 oracle: setup ## Build Karpenter's scheduler as a program to compare with (needs Go; built once, kept outside the repository)
