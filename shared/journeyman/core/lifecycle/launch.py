@@ -186,7 +186,8 @@ def record_launch(
 
     Returns:
         Launched True with the instance's details; or the deletion of the NodeClaim, if there is no capacity, its NodeClass is
-        not ready, or the instance of an earlier launch ended; or Launched Unknown and a requeue for the next launch. In each case also the unavailable offerings.
+        not ready, or the instance of an earlier launch ended; or Launched Unknown and a requeue for the next launch. In each
+        case also the unavailable offerings.
 
     Restates: karpenter pkg/controllers/nodeclaim/lifecycle/launch.go `launchNodeClaim`.
     """
