@@ -16,6 +16,7 @@ from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.faults.fault_scenario import (
     CallFault,
     EditClaim,
+    EditTags,
     FaultKind,
     FaultScenario,
     ScenarioBudget,
@@ -89,7 +90,16 @@ class Fixture:
     def as_(self, step):
         return self.server.acting_as(f"journeyman/{step}")
 
-    def claim(self, name, *true, command="", grace=None, finalizers=("karpenter.sh/termination",), launched=True):
+    def claim(
+        self,
+        name,
+        *true,
+        command="",
+        grace=None,
+        finalizers=("karpenter.sh/termination",),
+        launched=True,
+        recorded=True,
+    ):
         """A claim whose conditions of these types are True, and its instance."""
         metadata = {"name": name, "labels": {"karpenter.sh/nodepool": "default"}, "finalizers": list(finalizers)}
         if command:
@@ -99,7 +109,7 @@ class Fixture:
         if grace:
             spec["terminationGracePeriod"] = grace
         self.as_("provision").create(NODECLAIM, {"metadata": metadata, "spec": spec})
-        self.say(name, *true, provider_id=f"aws:///a/{name}")
+        self.say(name, *true, provider_id=f"aws:///a/{name}" if recorded else "")
         return self.launch(name) if launched else None
 
     def say(self, name, *true, provider_id="", by="provision"):
@@ -203,6 +213,16 @@ def test_a_second_instance_is_detected_although_a_user_removed_the_launch(state)
     fixture.fleet = [replace(instance, state=state) for instance in fixture.fleet]
     fixture.launch("c1", suffix="-again")
     assert len(fixture.violations) == 1
+
+
+@pytest.mark.parametrize(("recorded", "found"), [(True, 1), (False, 0)])
+def test_a_second_instance_is_allowed_if_nothing_names_the_first(recorded, found):
+    """A user removed the tag of the first; the NodeClaim names it if its launch was recorded."""
+    removal = EditTags(at_seconds=1, node=0, change="drop-claim")
+    fixture = Fixture(OneInstancePerNodeClaim, operations=(removal,))
+    fixture.claim("c1", recorded=recorded)
+    fixture.launch("c1", suffix="-again")
+    assert len(fixture.violations) == found
 
 
 def test_an_orphaned_instance_is_detected_at_rest_and_after_ten_minutes():

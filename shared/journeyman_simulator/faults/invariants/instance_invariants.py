@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Final
@@ -37,27 +36,37 @@ LONGEST_WITHOUT_CLAIM: Final = timedelta(minutes=10)
 
 
 class OneInstancePerNodeClaim(InvariantChecker):
-    """A NodeClaim has at most one instance in its lifetime.
+    """A NodeClaim has at most one instance in its lifetime, as long as something names the first.
 
-    If users remove launches from NodeClaims and edit tags as well, nothing may name the first instance.
+    That is the instance's own tag, also after it ended, unless users edit tags; or the NodeClaim's status, unless users
+    remove launches from it.
     """
 
     name = "one instance per NodeClaim"
 
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)
-        self._launched: Counter[str] = Counter()
+        self._launched: dict[str, list[str]] = {}  # provider ids, by the NodeClaim's UID
+        self._recorded: set[str] = set()  # provider ids
+        self._has_tags = not edits_tags(view.scenario)
+        self._has_launches = not removes_launches(view.scenario)
+
+    def check_write(self, write: Write) -> Iterator[str]:
+        """Record the provider ids in the status of NodeClaims."""
+        if write.resource.kind == "NodeClaim":
+            self._recorded.add((write.result.get("status") or {}).get("providerID", ""))
+        yield from ()
 
     def check_cloud_event(self, event: CloudEvent) -> Iterator[str]:
-        """Count launches by the NodeClaim's UID."""
-        uid = event.instance.tags.get(UID_TAG)
-        scenario = self.view.scenario
-        if event.kind != "launched" or not uid or (removes_launches(scenario) and edits_tags(scenario)):
+        """Check each launch against the earlier ones for its NodeClaim."""
+        new = event.instance
+        uid = new.tags.get(UID_TAG)
+        if event.kind != "launched" or not uid:
             return
-        self._launched[uid] += 1
-        if self._launched[uid] > 1:
-            number = self._launched[uid]
-            yield f"{event.instance.provider_id} is instance {number} of NodeClaim {event.instance.claim}, by {event.by}"
+        earlier = self._launched.setdefault(uid, [])
+        if any(self._has_tags or (self._has_launches and id_ in self._recorded) for id_ in earlier):
+            yield f"{new.provider_id} is instance {len(earlier) + 1} of NodeClaim {new.claim}, by {event.by}"
+        earlier.append(new.provider_id)
 
 
 class NoOrphanedInstance(InvariantChecker):
