@@ -66,8 +66,8 @@ from journeyman_simulator.workload_controllers import WorkloadControllers
 from journeyman_simulator.world import World, WorldStuckError
 
 START: Final = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
-MAX_RUNS: Final = 1200
-"""Detects a hot loop early. The longest scenarios, in which NodeClaims expire every minute, need half as many runs."""
+MAX_RUNS: Final = 2000
+"""Detects a hot loop. The longest scenarios, in which NodeClaims expire every minute for 16 minutes, need 1,260 runs."""
 KUBERNETES_VERSION: Final = "1.33"
 SERVICE_CIDR: Final = "10.100.0.0/16"
 
