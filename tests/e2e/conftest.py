@@ -9,7 +9,6 @@ from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM
 from journeyman_simulator.local_deployment import ACTOR, LocalDeployment
 from journeyman_simulator.simulator_cli.demo_command import START, WINDOW, DemoScenario
 from journeyman_simulator.simulator_cli.timeline import Timeline
-from tests.helpers.deployed_application import FEW_FAMILIES
 
 
 class DemoRun:
@@ -45,8 +44,6 @@ class DemoRun:
 def demo_run():
     """Run the demo once per session; tests that use it are in the xdist group "moto"."""
     result = DemoRun()
-    with LocalDeployment(
-        start=START, consolidation_window=WINDOW, families=FEW_FAMILIES, on_log=result.log_line
-    ) as deployment:
+    with LocalDeployment(start=START, consolidation_window=WINDOW, on_log=result.log_line) as deployment:
         result.run(deployment)
     return result
