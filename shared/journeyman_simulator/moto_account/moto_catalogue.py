@@ -24,8 +24,7 @@ from journeyman_simulator.moto_account.moto_requests import ec2_response
 
 _TYPES_PAGE = 100  # DescribeInstanceTypes' default and maximum page size
 _OFFERINGS_PAGE = 1000
-# by the families offered, and by request; moto reads its catalogue from a file, which does not change
-_texts: dict[frozenset[str], dict[str, str]] = {}
+_texts: dict[str, str] = {}  # by request; moto reads its catalogue from a file, which does not change
 
 
 def offers(instance_type: str, families: Collection[str]) -> bool:
@@ -35,27 +34,18 @@ def offers(instance_type: str, families: Collection[str]) -> bool:
 
 def catalogue_extensions(families: Collection[str]) -> tuple[MotoExtension, ...]:
     """Return extensions that cache the responses of the two catalogue calls, whose data never changes."""
-
-    def of_region(region: str, items: list[Any]) -> list[Any]:
-        offered = {offer["InstanceType"] for offer in INSTANCE_TYPE_OFFERINGS["region"].get(region, ())}
-        return [i for i in items if i["InstanceType"] in offered and offers(i["InstanceType"], families)]
-
-    def of_families(_region: str, items: list[Any]) -> list[Any]:
-        return [item for item in items if offers(item["InstanceType"], families)]
-
-    texts = _texts.setdefault(frozenset(families), {})
     return (
         MotoExtension(
             owner=InstanceResponse,
             name="describe_instance_types",
-            replace=lambda original: _with_cached_pages(original, "InstanceTypes", _TYPES_PAGE, of_region, texts),
+            replace=lambda original: _with_cached_pages(original, "InstanceTypes", _TYPES_PAGE, _of_region, families),
             reason="returns pages of 100 with only the region's types, serialized once (moto takes two seconds per call)",
         ),
         MotoExtension(
             owner=InstanceResponse,
             name="describe_instance_type_offerings",
             replace=lambda original: _with_cached_pages(
-                original, "InstanceTypeOfferings", _OFFERINGS_PAGE, of_families, texts
+                original, "InstanceTypeOfferings", _OFFERINGS_PAGE, _all, families
             ),
             reason="returns pages of 1000, serialized once",
         ),
@@ -67,23 +57,34 @@ def _with_cached_pages(
     key: str,
     max_page_size: int,
     select: Callable[[str, list[Any]], list[Any]],
-    texts: dict[str, str],
+    families: Collection[str],
 ) -> Callable[[Any], str]:
     def describe(response: Any) -> str:
         response.error_on_dryrun()
-        request = json.dumps([key, response.region, sorted(response.querystring.items())], default=str)
-        if request not in texts:
+        request = json.dumps(
+            [key, response.region, sorted(families), sorted(response.querystring.items())], default=str
+        )
+        if request not in _texts:
             read = response._get_param  # noqa: SLF001 - moto has no public way to read a parameter
             result: Any = original(response).result
-            items = select(response.region, result[key])
+            items = [i for i in select(response.region, result[key]) if offers(i["InstanceType"], families)]
             start, size = int(read("NextToken") or 0), min(int(read("MaxResults") or max_page_size), max_page_size)
             page: dict[str, Any] = {key: items[start : start + size]}
             if start + size < len(items):
                 page["NextToken"] = str(start + size)
-            texts[request] = ec2_response(f"Describe{key}", page)
-        return texts[request]
+            _texts[request] = ec2_response(f"Describe{key}", page)
+        return _texts[request]
 
     return describe
+
+
+def _of_region(region: str, types: list[Any]) -> list[Any]:
+    offered = {offer["InstanceType"] for offer in INSTANCE_TYPE_OFFERINGS["region"].get(region, ())}
+    return [item for item in types if item["InstanceType"] in offered]
+
+
+def _all(_region: str, items: list[Any]) -> list[Any]:
+    return items
 
 
 _HISTORY_PAGE = 1000  # DescribeSpotPriceHistory's maximum page size
