@@ -1,7 +1,7 @@
 """Launch at most one instance for a NodeClaim.
 
-1. The launcher adopts an instance that already carries the claim's UID. If that instance ended, the launch fails for good:
-   a claim has one instance for life, and its pods are scheduled again.
+1. The launcher adopts an instance that already carries the claim's UID. If that instance ended, the launch fails and is not
+   repeated: a claim has one instance in its lifetime. The claim is deleted, and its pods are scheduled again.
 2. The client token of CreateFleet is the UID, so two concurrent calls create one fleet.
 3. The token changes only after a fleet that failed and was recorded in the claim's launch-retry annotation, since EC2 repeats the
    failure of a used token. After a call without a response it stays, since the instance may exist already.

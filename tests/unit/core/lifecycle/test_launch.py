@@ -121,7 +121,7 @@ def test_unready_node_class_deletes_the_claim_and_requeues_terminate_only():
 
 
 def test_ended_instance_of_an_earlier_launch_deletes_the_claim_and_reschedules():
-    """A NodeClaim has one instance for life, as a Node has."""
+    """A NodeClaim has one instance in its lifetime."""
     plan = failed(a_claim(), NodeClaimNotFoundError("the instance of an earlier launch, aws:///z/i-1, is terminated"))
 
     assert of_type(plan, DeleteObject)
