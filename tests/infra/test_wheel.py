@@ -1,7 +1,7 @@
 """`journeyman` from a wheel, without a checkout: the commands of the simulator work in an empty folder.
 
-The wheel has the same files as the checkout, where other tests run the demo and replays to their end. So here they
-only start.
+The wheel has the same files as the checkout, where other tests run the demo to its end. So here it only
+starts.
 """
 
 import os

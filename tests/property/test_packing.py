@@ -168,7 +168,9 @@ def plain_problem(**columns: np.ndarray) -> PackingProblem:
     return whole.of_items(np.flatnonzero(whole.fits().any(axis=1)))
 
 
-@pytest.mark.parametrize("seed", [66, *range(100, 103)])
+@pytest.mark.parametrize(
+    "seed", [66, 100, 101, 102, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(103, 108))]
+)
 def test_packing_of_many_items_is_never_dearer_than_the_simple_greedy_packing(seed):
     """Also where the price is so close to the lower bound that column generation does not run (seed 66)."""
     problem = many_items(seed)

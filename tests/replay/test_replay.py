@@ -73,19 +73,20 @@ def test_later_events_see_the_writes_of_earlier_ones():
 
 
 @pytest.mark.parametrize(
-    ("event", "function"),
+    ("event", "function", "says"),
     [
-        ("schedule/minute-sweep.json", "sweep"),
-        ("schedule/consolidation-window.json", "consolidate"),
-        ("sqs/requeue-batch.json", "sweep"),
-        ("eventbridge/health/instance-retirement.json", "interrupt"),
-        ("api/get-plan.json", "api"),
+        ("schedule/minute-sweep.json", "sweep", "terminate is due"),
+        ("schedule/consolidation-window.json", "consolidate", ""),
+        ("sqs/requeue-batch.json", "sweep", ""),
+        ("eventbridge/health/instance-retirement.json", "interrupt", ""),
+        ("api/get-plan.json", "api", ""),
     ],
 )
-def test_each_event_source_reaches_its_function(event, function):
+def test_each_event_source_reaches_its_function(event, function, says):
     """The deployed handler of each source handles the event."""
     status, text = replay(event, cluster=CLUSTERS / "two-spot-nodes.yaml")
     assert f"→ {function}" in text
+    assert says in text
     assert status == 0, text
 
 
