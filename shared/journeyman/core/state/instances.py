@@ -91,10 +91,16 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
     def launched_for(self, claim: NodeClaim) -> str:
         """Return the provider id of the instance whose tags name this claim; empty if there is none.
 
-        A tag with another UID names an earlier claim of the same name. Instances of Karpenter have no UID tag.
+        A tag with another UID names an earlier claim of the same name. Instances of Karpenter have no UID tag; neither have
+        those whose tag a user removed, and of these, one that is older than the claim was launched for an earlier one.
         """
-        by_name = self._by_claim.get(("", claim.metadata.name), "")
-        return self._by_claim.get((claim.metadata.uid, claim.metadata.name), by_name)
+        own = self._by_claim.get((claim.metadata.uid, claim.metadata.name))
+        if own is not None:
+            return own.provider_id
+        by_name = self._by_claim.get(("", claim.metadata.name))
+        created_at = claim.metadata.creation_timestamp
+        is_older = by_name is not None and created_at is not None and by_name.launched_at < created_at
+        return "" if by_name is None or is_older else by_name.provider_id
 
     def with_own_instances(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot; NodeClaims that name another instance than theirs name the one whose tags name them.
@@ -134,7 +140,7 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
         return {instance.provider_id: instance for instance in self.listed}
 
     @cached_property
-    def _by_claim(self) -> Mapping[tuple[str, str], str]:
-        """Provider ids by UID and name of the claim; the first one that is not terminating if a claim has several instances."""
+    def _by_claim(self) -> Mapping[tuple[str, str], RunningInstance]:
+        """Instances by UID and name of the claim; the first one that is not terminating if a claim has several."""
         ordered = sorted(self.listed, key=lambda i: (i.state in TERMINATING_STATES, i.provider_id), reverse=True)
-        return {(i.claim_uid, i.claim): i.provider_id for i in ordered if i.claim}
+        return {(i.claim_uid, i.claim): i for i in ordered if i.claim}

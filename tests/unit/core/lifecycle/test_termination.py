@@ -455,7 +455,7 @@ def test_instance_in_the_status_is_terminated_before_tagged_ones():
 @pytest.mark.parametrize(("tags", "ends"), [({}, True), ({labels.NODECLAIM_UID_TAG: "another"}, False)])
 def test_instance_belongs_to_the_claim_of_its_uid_or_else_of_its_name(tags, ends):
     """An earlier NodeClaim of the name may have an instance, too; Karpenter's tags have only the name."""
-    instance = an_instance(tags={labels.NODECLAIM_TAG: "default-1", **tags})
+    instance = an_instance(age=timedelta(seconds=50), tags={labels.NODECLAIM_TAG: "default-1", **tags})
     plan = run(a_claim(deleting=NOW), cloud=CloudInstances(listed=(instance,)))
     assert bool(of_type(plan, TerminateInstance)) is ends
 

@@ -1,5 +1,7 @@
 """Instances and NodeClaims: whose instance a NodeClaim names after a user edited its provider id."""
 
+from datetime import timedelta
+
 import pytest
 
 from journeyman.core.api import labels
@@ -62,3 +64,12 @@ def test_instance_of_an_earlier_claim_of_the_same_name_is_not_named():
     """Its tag has another UID."""
     earlier = an_instance("a", tags={labels.NODECLAIM_TAG: "a", labels.NODECLAIM_UID_TAG: "another"})
     assert named(a_running_claim("a", provider_id="i-am-none"), listed=(earlier,)) == ["i-am-none"]
+
+
+def test_instance_without_uid_tag_that_is_older_than_the_claim_is_not_named():
+    """It was launched for an earlier NodeClaim of the same name; a user removed its UID tag (seed 3025244)."""
+    claim = a_running_claim("a", provider_id="i-am-none", age=timedelta(minutes=1))
+    tags = {labels.NODECLAIM_TAG: "a"}
+
+    assert named(claim, listed=(an_instance("a", tags=tags, age=timedelta(seconds=61)),)) == ["i-am-none"]
+    assert named(claim, listed=(an_instance("a", tags=tags, age=timedelta(seconds=60)),)) == [OWN]
