@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SAM    := .tools/sam
+UV     := "uv>=0.9,<1"
 # Twice the cores of a CI machine: tests on a real control plane wait a lot.
 JOBS   ?= 4
 CASES  ?= 2000
@@ -18,7 +19,7 @@ export MYPY_CACHE_DIR := $(KEPT)/mypy
 export RUFF_CACHE_DIR := $(KEPT)/ruff
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint words types imports unit collect sam oracle controlplane helm crds metrics settings troubleshooting karpenter-map demo-transcript docs pictures lock bench bench-ablation bench-binding bench-reading call-sites faults nightly clean
+.PHONY: help setup demo test check format lint words types imports unit sam oracle controlplane helm crds metrics settings troubleshooting karpenter-map demo-transcript docs pictures lock bench bench-ablation bench-binding bench-reading call-sites faults nightly clean
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -28,8 +29,10 @@ setup: $(STAMP) ## Make .venv with the `journeyman` command in it
 $(STAMP): tests/requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Journeyman needs Python 3.10 or newer; set PYTHON=… to one"; exit 1; }
 	@echo "Installing into $(VENV) (about a minute the first time) …"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "uv>=0.9,<1"
+	@# Python's own pip installs uv where there is one, which spares the environment a pip of its own.
+	@test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
+	@test -x $(BIN)/uv || $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check $(UV) 2>/dev/null \
+	|| { $(BIN)/python -m ensurepip && $(BIN)/python -m pip install --quiet --disable-pip-version-check $(UV); }
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r tests/requirements.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
@@ -38,7 +41,7 @@ demo: setup ## Scale a simulated cluster on a simulated cloud up and down
 	@$(BIN)/journeyman demo
 
 test: setup ## Run every test; none needs a cloud account
-	@$(MAKE) --no-print-directory -j 4 sam oracle controlplane helm format lint words imports collect
+	@$(MAKE) --no-print-directory -j 4 sam oracle controlplane helm format lint words imports
 	@echo "$(BIN)/mypy, beside $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup"
 	@mkdir -p .cache; $(BIN)/mypy >.cache/mypy.log 2>&1 & types=$$!; \
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup; tests=$$?; \
@@ -46,9 +49,6 @@ test: setup ## Run every test; none needs a cloud account
 	@$(BIN)/python -m tests.differential.karpenter >/dev/null
 
 check: setup format lint words types imports unit ## Run the checks for each commit (under a minute)
-
-collect: setup # compile the tests once, not in each of the processes that run them
-	@mkdir -p .cache; $(BIN)/python -m pytest --collect-only -q >.cache/collect.log || { cat .cache/collect.log; exit 1; }
 
 format: setup
 	$(BIN)/ruff format --check .

@@ -5,7 +5,6 @@ Run by `make check` as `python -m tests.lint.plain_words`. `docs/glossary.md` ha
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 import sys
@@ -52,6 +51,7 @@ EXEMPT: Final = re.compile(
     r"^(tests/lint/|docs/glossary\.md|docs/karpenter[-_](map\.md|untried\.py)|tests/.*/cases/|events/clusters/|LICENSE)"
 )
 """The lint's own words, the glossary, titles of Karpenter's specs, and data of others."""
+CLASS: Final = re.compile(r"^ *class (\w+)[(:]", re.MULTILINE)
 TITLE: Final = re.compile(r'\bit="')
 """A line with the title of a spec of Karpenter's that a test restates."""
 
@@ -69,9 +69,8 @@ def doubled_names() -> Iterator[str]:
     for path in tracked(*(f"{package}/*.py" for package in PACKAGES)):
         if path.name not in {"__init__.py", "__main__.py"}:
             modules[path.stem].append(path)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                classes[node.name].append(path)
+        for name in CLASS.findall(path.read_text(encoding="utf-8")):
+            classes[name].append(path)
     for kind, found in (("module", modules), ("class", classes)):
         for name, paths in sorted(found.items()):
             places = sorted({SAME_ROLE.sub("", str(path.relative_to(ROOT))) for path in paths})

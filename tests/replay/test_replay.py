@@ -149,7 +149,8 @@ def test_replay_runs_against_a_localstack_compatible_endpoint(localstack_port, t
     ec2.create_tags(Resources=[s["SubnetId"] for s in ec2.describe_subnets()["Subnets"]], Tags=tag)
     ec2.create_tags(Resources=[ec2.describe_security_groups()["SecurityGroups"][0]["GroupId"]], Tags=tag)
     iam.create_role(RoleName="KarpenterNodeRole-demo", AssumeRolePolicyDocument="{}")
-    image = next(i for i in ec2.describe_images(Owners=["amazon"])["Images"] if i["Architecture"] == "x86_64")
+    is_al2023 = {"Name": "name", "Values": ["al2023-ami-2023.*-x86_64"]}
+    image = ec2.describe_images(Owners=["amazon"], Filters=[is_al2023])["Images"][0]
     documents = list(yaml.safe_load_all((CLUSTERS / "zero-nodes.yaml").read_text()))
     node_class = next(d for d in documents if d["kind"] == "EC2NodeClass")
     node_class["spec"] |= {"amiSelectorTerms": [{"id": image["ImageId"]}], "amiFamily": "AL2023"}

@@ -215,9 +215,8 @@ class HttpKubeStore:
 
     def _whole(self, resource: Resource[T], path: str, query: Mapping[str, str]) -> Listing[T]:
         """Return the whole list from one response, which is read while it arrives."""
-        whole = WholeList(resource)
         with ThreadPoolExecutor(max_workers=1) as background, self._explain_unserved_kinds(resource):
-            background.submit(whole.prepare)
+            whole = WholeList(resource, background)
             return self.transport.read(
                 path, whole.read, query=query, accept=whole.ACCEPT, decode_status=whole.decode_status
             )

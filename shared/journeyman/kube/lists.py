@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from contextlib import suppress
 from functools import lru_cache, partial
 from itertools import chain
@@ -58,16 +59,15 @@ class WholeList(Generic[T]):
 
     Args:
         resource: What is listed; `supports_protobuf(resource)` is True.
+        background: Imports protobuf and creates the message classes (some dozens of milliseconds in a new process), while the
+            server prepares its response.
     """
 
     ACCEPT: Final = f"{protobuf.MEDIA_TYPE}, {JSON}"
 
-    def __init__(self, resource: Resource[T]) -> None:
+    def __init__(self, resource: Resource[T], background: Executor) -> None:
         self._resource = resource
-
-    def prepare(self) -> None:
-        """Import protobuf and create the message classes (some dozens of milliseconds), while the server prepares its response."""
-        self._reader()
+        self._reader = background.submit(_reader, resource)
 
     def read(self, pieces: Iterable[bytes]) -> Listing[T]:
         """Return the list from the pieces of a body.
@@ -95,17 +95,18 @@ class WholeList(Generic[T]):
 
     def _read_protobuf(self, pieces: Iterable[bytes]) -> Listing[T]:
         try:
-            found = self._reader().read(pieces)
+            found = self._reader.result().read(pieces)
         except ValueError as error:
             raise UnreadableListError from error
         if found.continue_:
             raise UnreadableListError
         return Listing(items=tuple(found.items), resource_version=found.resource_version)
 
-    def _reader(self) -> Reader[T]:
-        from journeyman.kube.protobuf.reader import Reader  # noqa: PLC0415 - some dozens of milliseconds
 
-        return Reader(self._resource.type)
+def _reader(resource: Resource[T]) -> Reader[T]:
+    from journeyman.kube.protobuf.reader import Reader  # noqa: PLC0415 - some dozens of milliseconds
+
+    return Reader(resource.type)
 
 
 def supports_protobuf(resource: Resource[Any]) -> bool:
