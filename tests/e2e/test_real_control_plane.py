@@ -15,6 +15,7 @@ from journeyman.runtime.composition import installed
 from journeyman_simulator.deployment_files import deployment_file
 from tests.controlplane.manifests import install_crds, remove_crds
 from tests.controlplane.world import RealWorld
+from tests.helpers.deployed_application import FEW_FAMILIES
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("real-world")]
 
@@ -27,7 +28,7 @@ def world(make_control_plane):
     """Deploy the application on a cluster with the demo's NodePool and without nodes."""
     with make_control_plane(scheduler=True, controllers=True) as plane:
         install_crds(plane.admin)  # before the forwarder starts
-        with RealWorld(plane) as world:
+        with RealWorld(plane, families=FEW_FAMILIES) as world:
             example(world, "demo-cluster", "inflate")
             world.run_for(
                 timedelta(seconds=1)
