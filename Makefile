@@ -11,12 +11,13 @@ CASES  ?= 2000
 SEEDS  ?= 10000
 MUTANTS ?= 300
 
-# Caches of compiled modules and of the checkers live outside the repository, so that a new clone starts warm.
+# Caches of compiled modules, of the checkers and of Hypothesis live outside the repository, so that a new clone starts warm.
 KEPT   := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/journeyman
 unexport PYTHONDONTWRITEBYTECODE
 export PYTHONPYCACHEPREFIX := $(KEPT)/python
 export MYPY_CACHE_DIR := $(KEPT)/mypy
 export RUFF_CACHE_DIR := $(KEPT)/ruff
+export HYPOTHESIS_STORAGE_DIRECTORY := $(KEPT)/hypothesis
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check format lint words types imports unit sam oracle controlplane helm crds metrics settings troubleshooting karpenter-map demo-transcript docs pictures lock bench bench-ablation bench-binding bench-reading call-sites faults nightly clean
