@@ -41,7 +41,9 @@ def sam(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
     environment = {
         **os.environ, "SAM_CLI_TELEMETRY": "0", "AWS_DEFAULT_REGION": "us-east-1", "PYTHON": sys.executable, **variables,
     }  # fmt: skip
-    return subprocess.run([tool("sam"), *arguments], cwd=ROOT, env=environment, text=True, capture_output=True, check=False)
+    return subprocess.run(
+        [tool("sam"), *arguments], cwd=ROOT, env=environment, text=True, capture_output=True, check=False
+    )
 
 
 def test_template_validates():
