@@ -134,7 +134,7 @@ faults: setup ## Run 10,000 fault scenarios (SEEDS=…), with a crash at each AP
 
 nightly: setup oracle controlplane faults ## Run 10,000 fault scenarios, compare 2,000 new clusters (CASES=…) with Karpenter, search for counter-examples, mutate the core (MUTANTS=…)
 	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=$(CASES) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "nightly or not nightly" tests/differential tests/property
-	JOURNEYMAN_HOSTILE_CLUSTERS=10000 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "nightly or not nightly" tests/fuzz tests/e2e tests/faults tests/unit/core
+	JOURNEYMAN_HOSTILE_CLUSTERS=10000 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "nightly or not nightly" tests/fuzz tests/e2e tests/faults tests/unit/core tests/infra/test_wheel.py
 	JOURNEYMAN_ADMISSIONS=2000 $(BIN)/python -m pytest tests/contract/crds
 	@for package in scheduling lifecycle disruption; do $(BIN)/python -m tests.mutation $$package --sample $(MUTANTS) || exit 1; done
 

@@ -1,6 +1,6 @@
 """Comparison with Karpenter's scheduler: we schedule every pod that it schedules, for no more, in verified plans.
 
-Covers: every kind of scheduling constraint, on 100 random clusters; `make nightly` draws 2,000 new ones.
+Covers: every kind of scheduling constraint, on 30 random clusters; `make nightly` draws 2,000 new ones.
 accepted_differences.py has the cases in which we differ on purpose.
 """
 
@@ -17,7 +17,7 @@ from tests.differential.compare import compare_plans
 from tests.differential.failure_report import describe_failure
 
 CASES = Path(__file__).parent / "cases/regressions"
-MAX_EXAMPLES = int(os.environ.get("JOURNEYMAN_CASES", "60"))
+MAX_EXAMPLES = int(os.environ.get("JOURNEYMAN_CASES", "30"))
 # hypothesis would shrink a failure for minutes; `hunt` reduces it in seconds
 GENERATE_ONLY = settings(max_examples=MAX_EXAMPLES, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 

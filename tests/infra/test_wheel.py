@@ -100,6 +100,7 @@ def lines_until(text, lines):
             return
 
 
+@pytest.mark.nightly  # the replay below needs the same files
 def test_demo_runs_from_the_wheel_in_an_empty_folder(environment, tmp_path):
     """The first pods run, and no file is written."""
     with subprocess.Popen(

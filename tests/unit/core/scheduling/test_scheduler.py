@@ -960,7 +960,7 @@ def test_deleting_nodeclaim_without_a_node_takes_no_pods():
         (1000, False, False, 1.05),
         pytest.param(8000, False, False, 1.05, marks=pytest.mark.nightly),
         pytest.param(1000, True, False, 1.06, marks=pytest.mark.slow),
-        pytest.param(4000, False, True, 1.07, marks=pytest.mark.slow),
+        pytest.param(4000, False, True, 1.07, marks=[pytest.mark.slow, pytest.mark.nightly]),
     ],
 )
 def test_plan_for_a_production_trace_costs_little_more_than_the_bound(pods, gpus, zone_spread, most):
