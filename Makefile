@@ -49,7 +49,9 @@ test: setup ## Run every test; none needs a cloud account
 	wait $$types; types=$$?; cat .cache/mypy.log; exit $$((tests | types))
 	@$(BIN)/python -m tests.differential.karpenter >/dev/null
 
-check: setup format lint words types imports unit ## Run the checks for each commit (under a minute)
+check: setup ## Run the checks for each commit (under a minute)
+	@$(MAKE) --no-print-directory -j 2 types format lint words imports
+	@$(MAKE) --no-print-directory unit
 
 format: setup
 	$(BIN)/ruff format --check .
@@ -67,7 +69,7 @@ imports: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not nightly" tests/unit
+	$(BIN)/python -m pytest -q -n auto -m "not slow and not nightly" tests/unit
 
 sam: $(SAM)/.installed ## Install the SAM CLI, in an environment of its own because of its pinned dependencies
 

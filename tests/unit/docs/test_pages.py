@@ -20,6 +20,7 @@ def test_generated_pages_are_current(generator):
     assert generator.PAGE.read_text() == generator.page()
 
 
+@pytest.mark.slow
 def test_karpenter_map_is_current_and_has_no_dead_reference():
     """`make karpenter-map` writes it; each cited file, symbol and spec exists in Karpenter."""
     index = karpenter_map.read_index()
@@ -61,6 +62,7 @@ def test_spec_name_resolves_to_its_go_test_file(spec, path):
     assert found.rpartition(" ")[2] == path
 
 
+@pytest.mark.slow
 def test_picture_of_the_worked_example_is_current():
     """`make pictures` draws it."""
     assert scheduling_pictures.PICTURE.read_text() == scheduling_pictures.picture()

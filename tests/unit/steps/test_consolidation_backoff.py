@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from journeyman.core.api.objects import NODE_DISRUPTION, NODEPOOL, POD
 from tests.helpers import builders
 from tests.helpers.builders import pool_body
@@ -33,6 +35,7 @@ def a_tight_cluster() -> SimulatedCluster:
     return simulation
 
 
+@pytest.mark.slow
 def test_consolidation_backs_off_when_kube_scheduler_packs_otherwise():
     """Without back-off there is a command and a launch each minute. The step records every reversal and emits an Event."""
     simulation = a_tight_cluster()
@@ -52,6 +55,7 @@ def test_consolidation_backs_off_when_kube_scheduler_packs_otherwise():
     assert simulation.running() == 5
 
 
+@pytest.mark.slow
 def test_back_off_grows_if_replacements_never_join():
     """Karpenter launches one every ten minutes without end."""
     simulation = SimulatedCluster((FOUR, EIGHT), pool_body(spec={"disruption": {**AT_ONCE, "consolidateAfter": "30s"}}))

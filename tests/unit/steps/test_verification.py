@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
@@ -195,6 +196,7 @@ def test_defect_is_reported_and_does_not_fail_the_run():
     assert {o.name for o in cluster.record.observations} == {"journeyman_plan_defects_total", "journeyman_errors_total"}
 
 
+@pytest.mark.slow
 def test_each_pod_error_names_the_defect_of_its_own_node():
     """Two nodes are overbooked, and each pod's error names only its own node."""
     nodes, claims = (a_node("x"), a_node("y")), (a_running_claim("x"), a_running_claim("y"))

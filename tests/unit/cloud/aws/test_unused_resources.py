@@ -1,5 +1,6 @@
 """Launch templates and instance profiles that nothing uses are deleted; those that a launch may use are not."""
 
+import pytest
 from msgspec.structs import replace
 
 from journeyman_simulator.in_process_account.account import REGION
@@ -26,6 +27,7 @@ def new_images(aws, week: int) -> list[dict[str, str]]:
     return [{"id": f"{image.id}{week}"} for image in released]
 
 
+@pytest.mark.slow
 def test_a_year_of_ami_and_label_changes_keeps_under_200_launch_templates(aws, provider, launch, resolved, clock):
     """Weekly images and daily edits of a NodePool: each makes a template for each architecture and pod density.
 

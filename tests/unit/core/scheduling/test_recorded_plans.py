@@ -29,6 +29,7 @@ REGRESSIONS = Path(__file__).parents[3] / "differential" / "cases" / "regression
 BENCHMARKS = ("diverse-400", "diverse-1000", "preferences-400")
 TRACES = ((150, False), (400, False), (400, True), (800, True), (1500, False))
 LONGEST = {"diverse-400", "production-400-spread", "production-800-spread", "production-1500"}
+LONG = {"diverse-1000", "production-150", "production-400"}
 
 
 @cache
@@ -63,9 +64,14 @@ def _errors(results: Results) -> Iterator[tuple[str, str]]:
     return ((pod, error.message) for pod, error in sorted(results.pod_errors.items()))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.nightly if n in LONGEST else ()) for n in sorted(scenarios())]
-)
+def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    """Return the marks of a scenario's test."""
+    if name in LONGEST:
+        return (pytest.mark.nightly,)
+    return (pytest.mark.slow,) if name in LONG else ()
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in sorted(scenarios())])
 def test_plan_is_as_recorded(name):
     """Same price, bound, nodes, placements on existing nodes, and errors."""
     assert record(solve(name)) == json.loads(RECORDED.read_text())[name]

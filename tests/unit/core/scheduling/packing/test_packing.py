@@ -294,6 +294,7 @@ def test_price_is_close_to_the_lower_bound_when_half_of_the_pods_require_a_zone(
     assert packing.price <= 1.12 * lower_bound(problem)
 
 
+@pytest.mark.slow
 def test_pods_that_exclude_each_other_share_nodes_with_other_pods():
     """60 of the 600 pods need 60 different nodes, and the lower bound includes these nodes."""
     problem = a_trace(4, 600, apart=60)
@@ -328,6 +329,7 @@ def test_many_equal_items_cost_little_more_than_one_item_with_the_same_count():
     assert packing.price <= 1.03 * pack(five).price
 
 
+@pytest.mark.slow
 def test_nodes_stay_balanced_when_an_axis_without_a_shadow_price_is_nearly_used_up():
     """Only cpu has a shadow price on the nodes used, but the pods request 97 % of the memory of these nodes."""
     rng = random.Random(3)
@@ -428,6 +430,7 @@ def test_column_generation_packs_each_item_exactly_as_often_as_it_is_counted(par
         assert held_by(bins, items).tolist() == problem.counts.tolist()
 
 
+@pytest.mark.slow
 def test_packing_repeats_when_column_generation_improves_it():
     """Two or three of these items fill a node; the plan is cheaper than without column generation, and always the same."""
     rng = np.random.default_rng(11)
@@ -452,6 +455,7 @@ def kept_apart(kinds):
     return a_problem([2] * kinds, requests, sizes, [1.0, 3.9])
 
 
+@pytest.mark.slow
 def test_many_kinds_that_keep_to_themselves_are_packed_in_parts():
     """A part has the axes of its own items; the price is that of full nodes, but for one node of each part."""
     problem, few, many = kept_apart(800), [], []
