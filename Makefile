@@ -69,7 +69,7 @@ imports: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest -q -n auto -m "not slow and not nightly" tests/unit
+	$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not nightly" tests/unit
 
 sam: $(SAM)/.installed ## Install the SAM CLI, in an environment of its own because of its pinned dependencies
 
