@@ -14,7 +14,7 @@ MODULES = ("__main__", "aws_sinks", "https_sink")
 CODE = f"""
 import importlib, json, site, sys
 from pathlib import Path
-for folder in map(Path, site.getsitepackages()):
+for folder in filter(Path.is_dir, map(Path, site.getsitepackages())):  # Debian lists some that do not exist
     for name in {{path.name.partition(".")[0] for path in folder.iterdir()}} - {INSTALLED}:
         sys.modules.setdefault(name, None)  # as if it were not installed
 for name in {MODULES}:
