@@ -33,7 +33,7 @@ $(STAMP): tests/requirements.txt pyproject.toml
 	@# Python's own pip installs uv where there is one, which spares the environment a pip of its own.
 	@test -x $(BIN)/python || $(PYTHON) -m venv --without-pip $(VENV)
 	@test -x $(BIN)/uv || $(PYTHON) -m pip --python $(BIN)/python install --quiet --disable-pip-version-check $(UV) 2>/dev/null \
-	|| { $(BIN)/python -m ensurepip && $(BIN)/python -m pip install --quiet --disable-pip-version-check $(UV); }
+	|| { $(BIN)/python -m ensurepip >/dev/null && $(BIN)/python -m pip install --quiet --disable-pip-version-check $(UV); }
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r tests/requirements.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
