@@ -66,8 +66,13 @@ from journeyman_simulator.workload_controllers import WorkloadControllers
 from journeyman_simulator.world import World, WorldStuckError
 
 START: Final = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
-MAX_RUNS: Final = 2000
-"""Detects a hot loop. The longest scenarios, in which NodeClaims expire every minute for 16 minutes, need 1,260 runs."""
+MAX_RUNS: Final = 100
+RUNS_PER_SECOND: Final = 3
+"""Detect a hot loop: so many runs, and so many more per second of virtual time.
+
+NodeClaims that expire every minute, with drains that are polled every two seconds, need 1.9 runs per second for as long as they
+do.
+"""
 KUBERNETES_VERSION: Final = "1.33"
 SERVICE_CIDR: Final = "10.100.0.0/16"
 
@@ -98,7 +103,7 @@ class FaultWorld:
         self._make_account(scenario.setup)
         self._make_faults(scenario)
         self._make_functions()
-        self._run_limit = RunLimit(max_runs, lambda: self.runs, self._describe_runs)
+        self._run_limit = RunLimit(self.clock, max_runs, lambda: self.runs, self._describe_runs)
         self._world = World(self.clock, self._actors())
 
     # -- time and faults ----------------------------------------------------------------------------------------------------
@@ -456,13 +461,15 @@ class RunLimit:
     """Ends a scenario whose functions run more often than in any scenario that comes to rest.
 
     Args:
-        max_runs: The maximum number of runs of all functions together.
+        clock: The scenario's clock.
+        max_runs: The maximum number of runs of all functions together; RUNS_PER_SECOND are added as time passes.
         runs: Returns the number of runs so far.
         describe_runs: Returns how often each function ran, for the error.
     """
 
-    def __init__(self, max_runs: int, runs: Callable[[], int], describe_runs: Callable[[], str]) -> None:
-        self._run_limit = max_runs
+    def __init__(self, clock: Clock, max_runs: int, runs: Callable[[], int], describe_runs: Callable[[], str]) -> None:
+        self._clock = clock
+        self._max_runs = max_runs
         self._runs = runs
         self._describe_runs = describe_runs
 
@@ -472,8 +479,10 @@ class RunLimit:
 
     def act(self) -> bool:
         """Raise TooManyRunsError if the number of runs exceeds the limit."""
-        if self._runs() > self._run_limit:
-            raise TooManyRunsError(f"more than {self._run_limit} runs: {self._describe_runs()}")
+        seconds = int((self._clock.now() - START).total_seconds())
+        limit = self._max_runs + RUNS_PER_SECOND * seconds
+        if self._runs() > limit:
+            raise TooManyRunsError(f"more than {limit} runs in {seconds} seconds: {self._describe_runs()}")
         return False
 
 

@@ -61,7 +61,7 @@ def run_scenario(
         scenario: The scenario.
         checkers: The invariants to check.
         on_entry: Called with each entry of the history when it is recorded.
-        max_runs: The number of invocations after which the scenario counts as one that does not end.
+        max_runs: The number of invocations, `RUNS_PER_SECOND` aside, after which the scenario counts as one that does not end.
         collaborators: Wrappers of the functions' stores, queues and AWS clients.
     """
     with logs_silenced():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import cached_property
+from itertools import chain
 from typing import Final, Protocol
 
 from msgspec import Struct
@@ -94,13 +96,10 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
         A tag with another UID names an earlier claim of the same name. Instances of Karpenter have no UID tag; neither have
         those whose tag a user removed, and of these, one that is older than the claim was launched for an earlier one.
         """
-        own = self._by_claim.get((claim.metadata.uid, claim.metadata.name))
-        if own is not None:
-            return own.provider_id
-        by_name = self._by_claim.get(("", claim.metadata.name))
-        created_at = claim.metadata.creation_timestamp
-        is_older = by_name is not None and created_at is not None and by_name.launched_at < created_at
-        return "" if by_name is None or is_older else by_name.provider_id
+        name, created_at = claim.metadata.name, claim.metadata.creation_timestamp
+        by_uid, by_name = (self._by_claim.get((uid, name), ()) for uid in (claim.metadata.uid, ""))
+        younger = (i for i in by_name if created_at is None or i.launched_at >= created_at)
+        return next((instance.provider_id for instance in chain(by_uid, younger)), "")
 
     def with_own_instances(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot; NodeClaims that name another instance than theirs name the one whose tags name them.
@@ -140,7 +139,10 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
         return {instance.provider_id: instance for instance in self.listed}
 
     @cached_property
-    def _by_claim(self) -> Mapping[tuple[str, str], RunningInstance]:
-        """Instances by UID and name of the claim; the first one that is not terminating if a claim has several."""
-        ordered = sorted(self.listed, key=lambda i: (i.state in TERMINATING_STATES, i.provider_id), reverse=True)
-        return {(i.claim_uid, i.claim): i for i in ordered if i.claim}
+    def _by_claim(self) -> Mapping[tuple[str, str], list[RunningInstance]]:
+        """Instances by UID and name of the claim; those that are not terminating first."""
+        found: defaultdict[tuple[str, str], list[RunningInstance]] = defaultdict(list)
+        for instance in sorted(self.listed, key=lambda i: (i.state in TERMINATING_STATES, i.provider_id)):
+            if instance.claim:
+                found[instance.claim_uid, instance.claim].append(instance)
+        return found

@@ -71,5 +71,7 @@ def test_instance_without_uid_tag_that_is_older_than_the_claim_is_not_named():
     claim = a_running_claim("a", provider_id="i-am-none", age=timedelta(minutes=1))
     tags = {labels.NODECLAIM_TAG: "a"}
 
-    assert named(claim, listed=(an_instance("a", tags=tags, age=timedelta(seconds=61)),)) == ["i-am-none"]
-    assert named(claim, listed=(an_instance("a", tags=tags, age=timedelta(seconds=60)),)) == [OWN]
+    older = an_instance("a", tags=tags, provider_id="aws:///a/i-0", age=timedelta(seconds=61))
+
+    assert named(claim, listed=(older,)) == ["i-am-none"]
+    assert named(claim, listed=(older, an_instance("a", tags=tags, age=timedelta(seconds=60)))) == [OWN]
