@@ -536,8 +536,8 @@ def test_unexpected_errors_are_detected(error, expected, result):
     assert bool(fixture.violations) == result
 
 
-def static(replicas):
-    return Fixture(StaticNodePoolsKeepReplicas, pools=(ScenarioPool(name="default", replicas=replicas),))
+def static(replicas, **setup):
+    return Fixture(StaticNodePoolsKeepReplicas, pools=(ScenarioPool(name="default", replicas=replicas),), **setup)
 
 
 def test_a_surplus_node_of_a_static_nodepool_is_detected_at_creation():
@@ -549,6 +549,25 @@ def test_a_surplus_node_of_a_static_nodepool_is_detected_at_creation():
     assert fixture.violations == []
     fixture.claim("c4")
     assert fixture.violations == ["default gets 3 nodes, replicas is 2 (c1, c3, c4)"]
+
+
+def test_a_surplus_node_is_no_violation_if_its_creation_was_paused():
+    """The run counted the others before the pause; at rest there is no surplus."""
+    pause = CallFault(site="provision: create NodeClaim", nth=1, kind=FaultKind.PAUSE, seconds=77)
+    fixture = static(1, faults=(pause,))
+    fixture.claim("c1")
+    fixture.claim("c2")
+    assert fixture.violations == []
+    fixture.checkers.check_at_rest()
+    assert fixture.violations == ["default has 2 nodes, replicas is 1 (c1, c2)"]
+
+
+@pytest.mark.parametrize(("sweep", "violation"), [(True, True), (False, False)])
+def test_a_static_nodepool_without_pods_is_filled_by_the_sweep(sweep, violation):
+    """No message asks for its nodes."""
+    fixture = static(1, sweep=sweep)
+    fixture.checkers.check_at_rest()
+    assert bool(fixture.violations) == violation
 
 
 def test_a_static_nodepool_of_the_wrong_size_is_detected_at_rest():

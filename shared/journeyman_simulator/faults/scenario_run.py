@@ -142,10 +142,10 @@ def _awaited_offerings(world: FaultWorld) -> list[str]:
 
 
 def _required_minutes_of_rest(world: FaultWorld) -> int:
-    if has_pending_pods(world.server):
-        return PENDING_PODS_MINUTES
     anything = world.server.list(NODE).items or any(instance.runs for instance in world.instances())
-    return WITHOUT_CLAIMS_MINUTES if anything and not world.server.list(NODECLAIM).items else REST_MINUTES
+    if anything and not world.server.list(NODECLAIM).items:
+        return WITHOUT_CLAIMS_MINUTES
+    return PENDING_PODS_MINUTES if has_pending_pods(world.server) else REST_MINUTES
 
 
 def _empty_cluster(world: FaultWorld) -> None:
