@@ -49,7 +49,7 @@ test: setup ## Run every test; none needs a cloud account
 	wait $$types; types=$$?; cat .cache/mypy.log; exit $$((tests | types))
 	@$(BIN)/python -m tests.differential.karpenter >/dev/null
 
-check: setup ## Run the checks for each commit (under a minute)
+check: setup ## Run the checks for each commit (about a minute)
 	@$(MAKE) --no-print-directory -j 2 types format lint words imports
 	@$(MAKE) --no-print-directory unit
 

@@ -32,8 +32,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("sam"), pytest.mark.time
 
 def tool(name: str) -> str:
     """Return the path of the SAM CLI or of the linter that is installed with it."""
-    command = os.environ.get(name.upper().replace("-", "_")) or str(ROOT / ".tools" / "sam" / "bin" / name)
-    assert shutil.which(command), f"there is no {name} at {command}: run `make sam`"
+    variable = name.upper().replace("-", "_")
+    command = os.environ.get(variable) or str(ROOT / ".tools" / "sam" / "bin" / name)
+    assert shutil.which(command), (
+        f"there is no {name} at {command}: run `make sam`, or say where it is with {variable}=…"
+    )
     return command
 
 

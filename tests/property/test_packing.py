@@ -15,7 +15,7 @@ from journeyman.core.scheduling.packing import Packing, PackingProblem, lower_bo
 from journeyman.core.scheduling.packing.shadow_prices import compute_shadow_prices
 from tests.bench.configuration_bound import configuration_bound
 from tests.helpers import production_trace
-from tests.helpers.examples import examples
+from tests.helpers.examples import examples, marked
 
 FEW = settings(max_examples=examples(60), deadline=None)
 
@@ -168,9 +168,7 @@ def plain_problem(**columns: np.ndarray) -> PackingProblem:
     return whole.of_items(np.flatnonzero(whole.fits().any(axis=1)))
 
 
-@pytest.mark.parametrize(
-    "seed", [66, 100, 101, 102, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(103, 108))]
-)
+@pytest.mark.parametrize("seed", marked([66, *range(100, 108)], nightly=range(103, 108)))
 def test_packing_of_many_items_is_never_dearer_than_the_simple_greedy_packing(seed):
     """Also where the price is so close to the lower bound that column generation does not run (seed 66)."""
     problem = many_items(seed)

@@ -67,7 +67,7 @@ class WholeList(Generic[T]):
 
     def __init__(self, resource: Resource[T], background: Executor) -> None:
         self._resource = resource
-        self._reader = background.submit(_reader, resource)
+        self._reader = background.submit(_reader, resource.type)
 
     def read(self, pieces: Iterable[bytes]) -> Listing[T]:
         """Return the list from the pieces of a body.
@@ -89,9 +89,7 @@ class WholeList(Generic[T]):
         """Return the Status in a failure response, of either encoding. Raises ValueError if there is none."""
         if not body.startswith(protobuf.MAGIC):
             return error_translation.decode_status(body)
-        from journeyman.kube.protobuf.reader import Reader  # noqa: PLC0415 - some dozens of milliseconds
-
-        return Reader(error_translation.Status).read_one(body)
+        return _reader(error_translation.Status).read_one(body)
 
     def _read_protobuf(self, pieces: Iterable[bytes]) -> Listing[T]:
         try:
@@ -103,10 +101,10 @@ class WholeList(Generic[T]):
         return Listing(items=tuple(found.items), resource_version=found.resource_version)
 
 
-def _reader(resource: Resource[T]) -> Reader[T]:
+def _reader(type_: type[T]) -> Reader[T]:
     from journeyman.kube.protobuf.reader import Reader  # noqa: PLC0415 - some dozens of milliseconds
 
-    return Reader(resource.type)
+    return Reader(type_)
 
 
 def supports_protobuf(resource: Resource[Any]) -> bool:

@@ -23,6 +23,7 @@ from journeyman.cli.solve import options_of
 from journeyman.core.scheduling import scheduler
 from journeyman.core.scheduling.results import Results
 from tests.helpers import karpenter_benchmark, production_trace, workloads
+from tests.helpers.examples import marked
 
 RECORDED = Path(__file__).with_suffix(".json")
 REGRESSIONS = Path(__file__).parents[3] / "differential" / "cases" / "regressions"
@@ -64,14 +65,7 @@ def _errors(results: Results) -> Iterator[tuple[str, str]]:
     return ((pod, error.message) for pod, error in sorted(results.pod_errors.items()))
 
 
-def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
-    """Return the marks of a scenario's test."""
-    if name in LONGEST:
-        return (pytest.mark.nightly,)
-    return (pytest.mark.slow,) if name in LONG else ()
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in sorted(scenarios())])
+@pytest.mark.parametrize("name", marked(sorted(scenarios()), slow=LONG, nightly=LONGEST))
 def test_plan_is_as_recorded(name):
     """Same price, bound, nodes, placements on existing nodes, and errors."""
     assert record(solve(name)) == json.loads(RECORDED.read_text())[name]

@@ -24,10 +24,11 @@ from journeyman.core.scheduling.verify import verify
 from tests.helpers import random_clusters
 from tests.helpers.broken_plans import broken
 from tests.helpers.digests import digest
+from tests.helpers.examples import marked
 
 RECORDED = Path(__file__).with_suffix(".json")
 SEEDS = range(160)
-EACH = [seed if seed % 4 == 1 else pytest.param(seed, marks=pytest.mark.nightly) for seed in SEEDS]
+EACH = marked(SEEDS, nightly={seed for seed in SEEDS if seed % 4 != 1})
 BROKEN = 12
 """Broken plans for each seed."""
 

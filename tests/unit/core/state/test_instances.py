@@ -70,7 +70,6 @@ def test_instance_without_uid_tag_that_is_older_than_the_claim_is_not_named():
     """It was launched for an earlier NodeClaim of the same name; a user removed its UID tag (seed 3025244)."""
     claim = a_running_claim("a", provider_id="i-am-none", age=timedelta(minutes=1))
     tags = {labels.NODECLAIM_TAG: "a"}
-
     older = an_instance("a", tags=tags, provider_id="aws:///a/i-0", age=timedelta(seconds=61))
 
     assert named(claim, listed=(older,)) == ["i-am-none"]

@@ -17,6 +17,7 @@ import pytest
 
 from journeyman.core.scheduling.packing import PackingProblem, lower_bound, pack
 from tests.helpers.digests import digest
+from tests.helpers.examples import marked
 
 RECORDED = Path(__file__).with_suffix(".json")
 SIZES = ((2, 3), (3, 9), (6, 4), (12, 30), (40, 3), (90, 2), (170, 6), (1, 40), (700, 1))
@@ -24,14 +25,7 @@ SIZES = ((2, 3), (3, 9), (6, 4), (12, 30), (40, 3), (90, 2), (170, 6), (1, 40), 
 SEEDS = tuple(seed for seed in range(72) if seed not in {5, 23, 31, 35, 40, 50, 59})
 """All but those whose packing depends on how the processor rounds."""
 LONGEST = {6, 8, 17, 26, 44, 51}
-LONG = {5, 6, 8}  # places in SIZES
-
-
-def marks(seed: int) -> tuple[pytest.MarkDecorator, ...]:
-    """Return the marks of a seed's test."""
-    if seed in LONGEST:
-        return (pytest.mark.nightly,)
-    return (pytest.mark.slow,) if seed % len(SIZES) in LONG else ()
+LONG = {seed for seed in SEEDS if seed % len(SIZES) in {5, 6, 8}}  # the largest of SIZES
 
 
 def a_problem(seed: int) -> PackingProblem:
@@ -81,7 +75,7 @@ def recorded() -> dict[str, str]:
     return json.loads(RECORDED.read_text())
 
 
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=marks(seed)) for seed in SEEDS])
+@pytest.mark.parametrize("seed", marked(SEEDS, slow=LONG, nightly=LONGEST))
 def test_packing_is_as_recorded(seed):
     """Every bin, what is left, and the bound."""
     assert packed(seed) == recorded()[str(seed)]
