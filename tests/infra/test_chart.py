@@ -15,6 +15,10 @@ SQS, HTTPS, EVENTBRIDGE, RIGHTS_ONLY = (
     CHART / "ci" / f"{name}-values.yaml" for name in ("sqs", "https", "eventbridge", "rights-only")
 )
 STEPS = ("provision", "terminate", "consolidate", "interrupt", "sweep", "api")
+NODE_CLASSES = {
+    "aws": [("karpenter.k8s.aws", "ec2nodeclasses")],
+    "alibaba": [("karpenter.k8s.alibabacloud", "ecsnodeclasses"), ("karpenter.alibabacloud.com", "ecsnodeclasses")],
+}
 PATHS = {
     "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
     "ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles",
@@ -104,17 +108,18 @@ def test_restricted_pod_security_standard_admits_the_forwarder(values, control_p
 # --- custom resource definitions
 
 
-def test_chart_has_the_generated_crds_and_uninstall_keeps_them():
-    """Their text is that of `make crds`; an annotation makes Helm keep them."""
+@pytest.mark.parametrize("cloud", NODE_CLASSES)
+def test_chart_has_the_generated_crds_and_uninstall_keeps_them(cloud):
+    """Their text is that of `make crds`; an annotation makes Helm keep them; NodeClasses of other clouds are left out."""
     generated = {path.name: path.read_text() for path in CRDS.glob("*.yaml")}
     carried = {path.name: path.read_text() for path in (CHART / "files" / "crds").iterdir()}
-    made = of_kind(rendered(RIGHTS_ONLY), "CustomResourceDefinition")
+    made = of_kind(rendered(RIGHTS_ONLY, f"--set=cloud={cloud}"), "CustomResourceDefinition")
 
     assert carried == generated
     assert {crd["metadata"].pop("annotations")["helm.sh/resource-policy"] for crd in made.values()} == {"keep"}
-    assert sorted(made.values(), key=str) == sorted(
-        (yaml.load(text, yaml.CSafeLoader) for text in generated.values()), key=str
-    )
+    wanted = [yaml.load(text, yaml.CSafeLoader) for text in generated.values()]
+    others = {f"{plural}.{group}" for other in NODE_CLASSES if other != cloud for group, plural in NODE_CLASSES[other]}
+    assert made == {crd["metadata"]["name"]: crd for crd in wanted if crd["metadata"]["name"] not in others}
 
 
 def test_skipped_crds_are_left_out():
@@ -127,6 +132,26 @@ def test_skipped_crds_are_left_out():
 
 
 # --- rights
+
+
+def test_rights_on_nodeclasses_are_those_of_the_cloud():
+    """Every ClusterRole, those of people and of the forwarder included, has the same rights on each cloud's NodeClasses."""
+
+    def on_node_classes(cloud):
+        found = {}
+        for name, role in of_kind(rendered(SQS, f"--set=cloud={cloud}"), "ClusterRole").items():
+            for rule in role["rules"]:
+                for resource in rule["resources"]:
+                    if "nodeclasses" in resource:
+                        kinds = [(group, resource.split("/")[0]) for group in rule["apiGroups"]]
+                        assert kinds == NODE_CLASSES[cloud], (name, rule)
+                        found.setdefault(name, []).append((resource.partition("/")[2], rule["verbs"]))
+        return found
+
+    on_aws = on_node_classes("aws")
+    assert on_node_classes("alibaba") == on_aws
+    assert on_aws["journeyman-provision"] == [("", ["list"]), ("", ["patch"]), ("status", ["patch"])]
+    assert {"journeyman-sweep", "journeyman-view", "journeyman-admin", "journeyman-forwarder"} <= on_aws.keys()
 
 
 def test_each_function_has_its_own_role_bound_to_its_own_group():

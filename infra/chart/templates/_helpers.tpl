@@ -12,6 +12,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
+{{/* API groups of the cloud's NodeClasses, and their plural. */}}
+{{- define "journeyman.nodeclass.groups" -}}
+{{- if eq .Values.cloud "alibaba" }}[karpenter.k8s.alibabacloud, karpenter.alibabacloud.com]{{ else }}[karpenter.k8s.aws]{{ end -}}
+{{- end -}}
+
+{{- define "journeyman.nodeclass.plural" -}}
+{{- if eq .Values.cloud "alibaba" }}ecsnodeclasses{{ else }}ec2nodeclasses{{ end -}}
+{{- end -}}
+
 {{- define "journeyman.forwarder.name" -}}
 {{- printf "%s-forwarder" (include "journeyman.fullname" .) -}}
 {{- end -}}
@@ -52,6 +61,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "journeyman.forwarder.settings" -}}
 {{- $sink := .Values.forwarder.sink -}}
 - {name: CLUSTER_NAME, value: {{ .Values.forwarder.clusterName | quote }}}
+- {name: CLOUD, value: {{ .Values.cloud }}}
 - {name: SINK, value: {{ $sink.kind }}}
 {{- if eq $sink.kind "sqs" }}
 - {name: PROVISION_QUEUE_URL, value: {{ $sink.queues.provision | quote }}}

@@ -90,6 +90,7 @@ class RegisteredCluster(Struct, frozen=True, kw_only=True, rename="camel", forbi
     certificate_authority: str = ""  # base64 PEM
     kubernetes_version: str = ""
     service_cidr: str = ""
+    node_class_group: str = ""  # on a cloud whose NodeClass has two API groups; empty: the first of them
 
 
 AccessProvider: TypeAlias = Callable[[RegisteredCluster, Any], Connection]

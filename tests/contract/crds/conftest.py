@@ -11,20 +11,21 @@ import pytest
 from journeyman.core.api import crds
 from journeyman.core.api.capacity_buffer import CapacityBuffer
 from tests.contract.crds import upstream_crds
+from tests.contract.crds.rule import kind_of
 from tests.contract.crds.validators import Definition, Models
 from tests.helpers.go_programs import GoProgramMissingError
 
 if TYPE_CHECKING:
     from tests.controlplane.plane import ControlPlane
 
-MODELS = {definition.resource.kind: Models(definition.model) for definition in crds.DEFINITIONS}
+MODELS = {kind_of(definition.resource): Models(definition.model) for definition in crds.DEFINITIONS}
 MODELS["CapacityBuffer"] = Models(CapacityBuffer)  # its CRD is the Kubernetes autoscalers'
 
 
 @pytest.fixture(scope="session")
 def ours(control_plane: ControlPlane, shared_planes: ExitStack) -> Mapping[str, Definition]:
     """Return Journeyman's CRDs by kind."""
-    documents = {d.resource.kind: crds.custom_resource_definition(d) for d in crds.DEFINITIONS}
+    documents = {kind_of(d.resource): crds.custom_resource_definition(d) for d in crds.DEFINITIONS}
     return _installed(control_plane, documents, "ours", shared_planes)
 
 

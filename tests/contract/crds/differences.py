@@ -54,6 +54,10 @@ class Refused(Difference):
             "and with one of more than three digits it computes that many"
         ),
     )
+    OTHER_CLOUDS_LABEL = (
+        r"label domain \"karpenter[.](k8s[.]alibabacloud|alibabacloud[.]com)\" is restricted",
+        "the labels of Alibaba Cloud's instances are reserved as those of AWS's are; Karpenter's CRDs have those of one cloud",
+    )
 
 
 class Admitted(Difference):

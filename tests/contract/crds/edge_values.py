@@ -32,6 +32,10 @@ KEYS_TOO_LONG: Final = (f"{N63}n", f"example.com/{N63}n", f"{PREFIX}/n")
 OURS_BY_NAME: Final = (
     "karpenter.k8s.aws/instance-family",
     "karpenter.k8s.aws/ec2nodeclass",
+    "karpenter.k8s.alibabacloud/instance-cpu-model",
+    "karpenter.k8s.alibabacloud/ecsnodeclass",
+    "karpenter.alibabacloud.com/ecsnodeclass",
+    "topology.k8s.alibabacloud/zone-id",
     "karpenter.sh/capacity-type",
 )
 RESERVED: Final = (
@@ -41,6 +45,12 @@ RESERVED: Final = (
     "sub.karpenter.sh/x",
     "karpenter.k8s.aws/unheard-of",
     "sub.karpenter.k8s.aws/x",
+)
+RESERVED_BY_OTHER_CLOUDS: Final = (
+    "karpenter.k8s.alibabacloud/unheard-of",
+    "sub.karpenter.k8s.alibabacloud/x",
+    "mykarpenter.alibabacloud.com/x",
+    "karpenter.alibabacloud.com/instance-cpu",
 )
 VALUES_GOOD: Final = ("", "a", N63, "A_b.c-1")
 VALUES_BAD: Final = (f"{N63}n", "-a", "a-", "a b", "ä", "a\n")

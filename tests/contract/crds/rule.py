@@ -9,16 +9,24 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from journeyman.core.api.objects import ACS_ECSNODECLASS, Resource
 from tests.contract.crds.differences import Difference
 
 JSONDict = dict[str, Any]
+
+ACS: Final = f"{ACS_ECSNODECLASS.kind}.{ACS_ECSNODECLASS.group}"
+
+
+def kind_of(resource: Resource[Any]) -> str:
+    """Return the name of a kind here, which for the second kind of that name has its group."""
+    return ACS if resource == ACS_ECSNODECLASS else resource.kind
 
 
 class Rule(Struct, frozen=True, kw_only=True):
     """A validation rule of one field.
 
     Attributes:
-        kind: Kind of the object.
+        kind: Kind of the object, as `kind_of` names it.
         path: The field, from the object's root; a number is an index of a list.
         good: Valid values.
         bad: Invalid values.
@@ -102,6 +110,30 @@ BASES: Final[Mapping[str, JSONDict]] = {
             "subnetSelectorTerms": [{"tags": {"discovery": "*"}}],
             "securityGroupSelectorTerms": [{"tags": {"discovery": "*"}}],
             "blockDeviceMappings": [{"deviceName": "/dev/xvda", "rootVolume": True, "ebs": {"volumeSize": "20Gi"}}],
+        },
+    },
+    "ECSNodeClass": {
+        "apiVersion": "karpenter.k8s.alibabacloud/v1alpha1",
+        "kind": "ECSNodeClass",
+        "metadata": {"name": "specimen"},
+        "spec": {
+            "vSwitchSelectorTerms": [{"tags": {"discovery": "*"}}],
+            "securityGroupSelectorTerms": [{"tags": {"discovery": "*"}}],
+            "imageSelectorTerms": [{"alias": "AlibabaCloudLinux3@latest"}],
+            "systemDisk": {"volumeSize": "40Gi"},
+            "dataDisks": [{"volumeSize": "100Gi"}],
+        },
+    },
+    ACS: {
+        "apiVersion": "karpenter.alibabacloud.com/v1alpha1",
+        "kind": "ECSNodeClass",
+        "metadata": {"name": "specimen"},
+        "spec": {
+            "vSwitchSelectorTerms": [{"tags": {"discovery": "*"}}],
+            "securityGroupSelectorTerms": [{"tags": {"discovery": "*"}}],
+            "imageSelectorTerms": [{"id": "m-123"}],
+            "systemDisk": {"category": "cloud_essd"},
+            "dataDisks": [{"category": "cloud_essd", "size": 120}],
         },
     },
     "CapacityBuffer": {

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.contract.crds.differences import Admitted, Reported
-from tests.contract.crds.edge_values import BOOLEANS_BAD, TAGS_BAD, TAGS_GOOD
+from tests.contract.crds.edge_values import BOOLEANS_BAD
 from tests.contract.crds.rule import BASES, JSONDict, Rule
+from tests.contract.crds.rules_shared import selector_rules
 
 
 def term_rules() -> Iterator[Rule]:
@@ -21,29 +22,12 @@ def term_rules() -> Iterator[Rule]:
     }
     for field, prefix in ids.items():
         at, required = f"spec.{field}", field != "capacityReservationSelectorTerms"
-        own, tags = {"id": f"{prefix}0123456789abcdef0"}, {"tags": {"a": "b"}}
+        own = {"id": f"{prefix}0123456789abcdef0"}
         if required:
             yield Rule(kind=kind, path=at, bad=([], None))
         else:
             yield Rule(kind=kind, path=at, good=(None,), listed=([],), because=Admitted.EMPTY)
-        yield Rule(
-            kind=kind,
-            path=at,
-            good=([own], [tags], [own] * 30, [own, tags]),
-            bad=([own] * 31, [{}], [None], {}, [{"tags": None}]),
-        )
-        yield Rule(
-            kind=kind,
-            path=at,
-            good=([{**own, "tags": None}],),
-            bad=([{**own, **tags}], [{"id": "i-1"}], [{"id": ""}], [{"id": 1}]),
-        )
-        yield Rule(
-            kind=kind,
-            path=at,
-            good=tuple([{"tags": t}] for t in TAGS_GOOD),
-            bad=tuple([{"tags": t}] for t in TAGS_BAD),
-        )
+        yield from selector_rules(kind, at, own)
     yield Rule(
         kind=kind,
         path="spec.subnetSelectorTerms",

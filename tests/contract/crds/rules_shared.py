@@ -17,6 +17,9 @@ from tests.contract.crds.edge_values import (
     QUANTITIES_BAD,
     QUANTITIES_GOOD,
     RESERVED,
+    RESERVED_BY_OTHER_CLOUDS,
+    TAGS_BAD,
+    TAGS_GOOD,
     TIMES_BAD,
     TIMES_GOOD,
     VALUES_BAD,
@@ -41,12 +44,13 @@ def requirement_rules(kind: str, path: str, *, pool_allowed: bool, min_values: b
     yield Rule(
         kind=kind,
         path=f"{at}.key",
-        good=(*KEYS_GOOD, *OURS_BY_NAME[:2], *(("karpenter.sh/nodepool",) if pool_allowed else ())),
+        good=(*KEYS_GOOD, *OURS_BY_NAME[:-1], *(("karpenter.sh/nodepool",) if pool_allowed else ())),
         bad=(*KEYS_BAD, *RESERVED, *(() if pool_allowed else ("karpenter.sh/nodepool",)), 1),
         listed=KEYS_TOO_LONG,
         because=Reported.NOT_A_KEY,
     )
     yield Rule(kind=kind, path=f"{at}.key", bad=("mykarpenter.sh/x", "karpenter.sh", "karpenter.k8s.aws"))
+    yield Rule(kind=kind, path=f"{at}.key", listed=RESERVED_BY_OTHER_CLOUDS, because=Refused.OTHER_CLOUDS_LABEL)
     later = ("karpenter.k8s.aws/nitro-sandbox",)
     yield Rule(kind=kind, path=f"{at}.key", listed=later, because=Admitted.LATER_LABEL)
     yield Rule(
@@ -196,3 +200,33 @@ def quantity_rules(kind: str, path: str) -> Iterator[Rule]:
     )
     negative = ({"example.com/thing": "-1"}, {"example.com/thing": -1}, {"example.com/thing": "-1Gi"})
     yield Rule(kind=kind, path=path, listed=negative, because=Reported.NEGATIVE)
+
+
+def selector_rules(kind: str, at: str, by_id: JSONDict, *, most: int = 30) -> Iterator[Rule]:
+    """Rules of a NodeClass's selector terms.
+
+    Args:
+        kind: The NodeClass's kind.
+        at: The list of terms.
+        by_id: A term with an id.
+        most: The largest number of terms.
+    """
+    tags = {"tags": {"a": "b"}}
+    yield Rule(
+        kind=kind,
+        path=at,
+        good=([by_id], [tags], [by_id] * most, [by_id, tags]),
+        bad=([by_id] * (most + 1), [{}], [None], {}, [{"tags": None}]),
+    )
+    yield Rule(
+        kind=kind,
+        path=at,
+        good=([{**by_id, "tags": None}],),
+        bad=([{**by_id, **tags}], [{"id": "i-1"}], [{"id": ""}], [{"id": 1}]),
+    )
+    yield Rule(
+        kind=kind,
+        path=at,
+        good=tuple([{"tags": t}] for t in TAGS_GOOD),
+        bad=tuple([{"tags": t}] for t in TAGS_BAD),
+    )

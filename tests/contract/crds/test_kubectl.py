@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contract.crds.rule import BASES, with_value
+from tests.contract.crds.rule import ACS, BASES, with_value
 
 pytestmark = pytest.mark.slow
 
@@ -89,6 +89,8 @@ def test_kubectl_get_offeringstate(ours):
         ("NodeClaim", [], "karpenter"),
         ("NodeOverlay", ["overlays"], "karpenter"),
         ("EC2NodeClass", ["ec2nc", "ec2ncs"], "karpenter"),
+        ("ECSNodeClass", ["ecsnc", "ecsncs"], "karpenter"),
+        (ACS, [], "karpenter"),
         ("NodeDisruption", ["disruptions"], "journeyman"),
         ("OfferingState", ["offerings"], "journeyman"),
     ],

@@ -14,13 +14,14 @@ from journeyman.core.api import crds
 from tests.contract.crds import upstream_crds
 from tests.contract.crds.conftest import MODELS, karpenters_documents
 from tests.contract.crds.differences import Reported, explained
-from tests.contract.crds.rule import BASES, with_value
+from tests.contract.crds.rule import BASES, kind_of, with_value
 from tests.helpers.go_programs import GoProgramMissingError
 
 pytestmark = pytest.mark.slow
 
 LISTED = yaml.safe_load(Path(__file__).with_name("public_manifests.yaml").read_text())
 RESTATED = [entry for entry in LISTED["restated"] if "version" not in entry]
+ALIBABA = [*yaml.safe_load_all(Path(__file__).with_name("alibaba_manifests.yaml").read_text())]
 SERVED = {(f"{d.resource.group}/{d.resource.version}", d.resource.kind) for d in crds.DEFINITIONS}
 WORKLOADS = {"Deployment": "apis/apps/v1", "PodDisruptionBudget": "apis/policy/v1"}
 
@@ -73,6 +74,21 @@ def test_published_example_is_treated_as_listed(file, ours, karpenters, control_
         assert there.accepted is theirs.accepted is (kind not in refused), (there.causes, theirs.causes)
         assert MODELS[kind].validate(obj).accepted is (kind not in refused)
         assert refused.get(kind, "") in " ".join(there.causes)
+
+
+@pytest.mark.parametrize("obj", ALIBABA, ids=lambda obj: obj["metadata"]["name"])
+def test_manifest_for_alibaba_cloud_is_admitted(obj, ours):
+    """The NodeClasses of both API groups, and NodePools that select instances by Alibaba Cloud's labels."""
+    (kind,) = (
+        kind_of(d.resource)
+        for d in crds.DEFINITIONS
+        if (d.resource.api_version, d.resource.kind) == (obj["apiVersion"], obj["kind"])
+    )
+    there = ours[kind].validate(obj, strict=True)
+
+    assert there.accepted, there.causes
+    assert MODELS[kind].validate(obj).accepted, MODELS[kind].validate(obj).causes
+    assert MODELS[kind].meaning(there.stored) == MODELS[kind].meaning(obj)
 
 
 def test_every_published_example_is_listed():

@@ -26,8 +26,8 @@ lists are read once, and then watched from their resource version.
 - apiGroups: [karpenter.sh]
   resources: [nodepools]
   verbs: [list]
-- apiGroups: [karpenter.k8s.aws]
-  resources: [ec2nodeclasses]
+- apiGroups: {{ include "journeyman.nodeclass.groups" . }}
+  resources: [{{ include "journeyman.nodeclass.plural" . }}]
   verbs: [list]
 - apiGroups: [journeyman.dev]
   resources: [nodedisruptions, offeringstates]
@@ -102,8 +102,8 @@ lists are read once, and then watched from their resource version.
 - apiGroups: [karpenter.sh]
   resources: [nodepools/status]
   verbs: [patch]
-- apiGroups: [karpenter.k8s.aws]
-  resources: [ec2nodeclasses, ec2nodeclasses/status] # the finalizer, and the status of its selectors
+- apiGroups: {{ include "journeyman.nodeclass.groups" . }}
+  resources: [{{ include "journeyman.nodeclass.plural" . }}, {{ include "journeyman.nodeclass.plural" . }}/status] # the finalizer, and the status of its selectors
   verbs: [patch]
 - apiGroups: [""]
   resources: [nodes] # labels and taints at registration
@@ -193,8 +193,8 @@ lists are read once, and then watched from their resource version.
 - apiGroups: [karpenter.sh]
   resources: [nodepools]
   verbs: [list]
-- apiGroups: [karpenter.k8s.aws]
-  resources: [ec2nodeclasses]
+- apiGroups: {{ include "journeyman.nodeclass.groups" . }}
+  resources: [{{ include "journeyman.nodeclass.plural" . }}]
   verbs: [list]
 {{- if .Values.features.capacityBuffer }}
 - apiGroups: [autoscaling.x-k8s.io]

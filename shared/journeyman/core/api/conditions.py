@@ -52,6 +52,14 @@ EC2NODECLASS_DEPENDENTS: Final = (
     "InstanceProfileReady",
     VALIDATION_SUCCEEDED,
 )
+ECSNODECLASS_DEPENDENTS: Final = ("VSwitchesReady", "SecurityGroupsReady", "ImagesReady", VALIDATION_SUCCEEDED)
+ACS_ECSNODECLASS_DEPENDENTS: Final = (
+    "VSwitchResolved",
+    "SecurityGroupResolved",
+    "ImageResolved",
+    "RAMRoleResolved",
+    VALIDATION_SUCCEEDED,
+)
 
 MAX_MESSAGE: Final = 32768
 MAX_REASON: Final = 1024

@@ -13,7 +13,9 @@ from typing import Any, Final
 from msgspec import Struct
 
 from journeyman.core.api import objects
+from journeyman.core.api.acs_ecsnodeclass import ACSECSNodeClass
 from journeyman.core.api.ec2nodeclass import EC2NodeClass
+from journeyman.core.api.ecsnodeclass import ECSNodeClass
 from journeyman.core.api.model import Model
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.nodeclaim_schema import NodeClaimSchema
@@ -115,6 +117,22 @@ DEFINITIONS: Final = (
         model=EC2NodeClass,
         columns=(_READY, _AGE, PrinterColumn("Role", ".spec.role", wide=True)),
         short_names=("ec2nc", "ec2ncs"),
+    ),
+    CRDDefinition(
+        resource=objects.ECSNODECLASS,
+        model=ECSNodeClass,
+        columns=(
+            _READY,
+            _AGE,
+            PrinterColumn("Image", ".spec.imageSelectorTerms[0].alias", wide=True),
+            PrinterColumn("SystemDisk", ".spec.systemDisk.volumeSize", wide=True),
+        ),
+        short_names=("ecsnc", "ecsncs"),
+    ),
+    CRDDefinition(
+        resource=objects.ACS_ECSNODECLASS,
+        model=ACSECSNodeClass,
+        columns=(_READY, _AGE, PrinterColumn("Role", ".spec.role", wide=True)),
     ),
     CRDDefinition(
         resource=objects.NODE_DISRUPTION,

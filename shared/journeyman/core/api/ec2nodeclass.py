@@ -7,7 +7,6 @@ what Karpenter's admits; what cannot work of that the model rejects, and the con
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from typing import Annotated, Any, Final, Literal
 
@@ -25,42 +24,35 @@ from journeyman.core.api.ec2nodeclass_selectors import (
 )
 from journeyman.core.api.ec2nodeclass_status import EC2NodeClassStatus
 from journeyman.core.api.model import MAX_INT32, Bool, Int, Metadata, Model, crd, problem, rules
+from journeyman.core.api.nodeclass_rules import (
+    VOLUME_SIZE,
+    check_volume_size,
+    resource_tags_checker,
+    resource_tags_rules,
+)
 from journeyman.core.api.objects import ObjectMeta
 
 VolumeType = Literal["standard", "io1", "io2", "gp2", "sc1", "st1", "gp3"]
 Switch = Literal["enabled", "disabled"]
 
-VOLUME_SIZE: Final = (
-    r"^(([1-9][0-9]{0,3}|[1-4][0-9]{4}|5[0-8][0-9]{3}|59000)Gi|([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-3][0-9]{3}|64000)G"
-    r"|([1-9]|[1-4][0-9]|5[0-8])Ti|([1-9]|[1-5][0-9]|6[0-4])T)$"
-)
 FORBIDDEN_TAGS: Final = (
     "eks:eks-cluster-name",
     "karpenter.sh/nodepool",
     "karpenter.sh/nodeclaim",
     "karpenter.k8s.aws/ec2nodeclass",
 )
-FORBIDDEN_TAG_PREFIX: Final = "kubernetes.io/cluster"
 MAX_TAGS: Final = 50
 
 _Text = Annotated[str, Field(min_length=1)]
 
 
-def _check_volume_size(text: str) -> str:
-    if not re.fullmatch(VOLUME_SIZE, text, re.ASCII):
-        raise problem(f"{text!r} is not a volume size: write whole Gi, G, Ti or T, from 1Gi to 58Ti")
-    return text
+_check_tag_keys = resource_tags_checker(FORBIDDEN_TAGS)
 
 
 def _check_tags(tags: dict[str, str]) -> dict[str, str]:
     if len(tags) > MAX_TAGS:
         raise problem(f"{len(tags)} tags are too many; a resource in EC2 has at most {MAX_TAGS}")
-    for key in tags:
-        if not key:
-            raise problem("a tag key is empty; remove it")
-        if key in FORBIDDEN_TAGS or key.startswith(FORBIDDEN_TAG_PREFIX):
-            raise problem(f"tag {key!r} is set by the controller itself; remove it")
-    return tags
+    return _check_tag_keys(tags)
 
 
 class BlockDevice(Model):
@@ -95,7 +87,7 @@ class BlockDevice(Model):
     volume_initialization_rate: Int | None = Field(
         default=None, ge=100, le=300, description="Rate in MiB per second at which the snapshot is loaded."
     )
-    volume_size: Annotated[str, AfterValidator(_check_volume_size)] | None = Field(
+    volume_size: Annotated[str, AfterValidator(check_volume_size)] | None = Field(
         default=None,
         description="Size of the volume in Gi, G, Ti or T.",
         json_schema_extra=crd(pattern=f"^Ti?$|{VOLUME_SIZE}"),  # Karpenter's admits a bare Ti and T
@@ -263,17 +255,7 @@ class EC2NodeClassSpec(Model):
     tags: Annotated[dict[str, str], AfterValidator(_check_tags)] = Field(
         default={},
         description="Tags of all resources that are created.",
-        json_schema_extra=rules(
-            ("empty tag keys aren't supported", "self.all(k, k != '')"),
-            *(
-                (f"tag contains a restricted tag matching {tag}", f"self.all(k, k != '{tag}')")
-                for tag in FORBIDDEN_TAGS
-            ),
-            (
-                f"tag contains a restricted tag matching {FORBIDDEN_TAG_PREFIX}/",
-                f"self.all(k, !k.startsWith('{FORBIDDEN_TAG_PREFIX}'))",
-            ),
-        ),
+        json_schema_extra=resource_tags_rules(FORBIDDEN_TAGS),
     )
     kubelet: dict[str, Any] = Field(
         default={},

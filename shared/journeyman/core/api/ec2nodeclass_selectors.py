@@ -1,20 +1,29 @@
-"""Selector terms of an EC2NodeClass: any term may match, all fields of a term must match.
+"""Selector terms of an EC2NodeClass (`nodeclass_rules`).
 
 Restates: karpenter-provider-aws pkg/apis/v1/ec2nodeclass.go and its CRD.
-
-Like Karpenter, the models reject an `id` with other fields only if every term has both, so that the same manifests are valid.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
-from pydantic.alias_generators import to_camel
 from typing_extensions import Self
 
 from journeyman.core.api.model import Model, problem, rules
+from journeyman.core.api.nodeclass_rules import (
+    MAX_TERMS,
+    Tags,
+    alias_checker,
+    alias_rules,
+    at_least_one_rule,
+    exclusive_rule,
+    only_alias_rule,
+    reject_alias_beside_others,
+    reject_if_any,
+    reject_if_every,
+    terms_checker,
+)
 
 AMIFamily = Literal["AL2", "AL2023", "Bottlerocket", "Custom", "Windows2019", "Windows2022", "Windows2025"]
 
@@ -27,26 +36,6 @@ FAMILY_OF_ALIAS: Final[dict[str, AMIFamily]] = {
     "windows2025": "Windows2025",
 }
 _WINDOWS: Final = [alias for alias in FAMILY_OF_ALIAS if alias.startswith("windows")]
-_MAX_TERMS: Final = 30
-
-
-def _check_tags(tags: dict[str, str]) -> dict[str, str]:
-    if any(not key or not value for key, value in tags.items()):
-        raise problem("empty tag keys or values aren't supported; write * as the value to match any")
-    return tags
-
-
-Tags = Annotated[
-    dict[str, str],
-    Field(
-        max_length=20,
-        description="Tags to match; the value * matches any.",
-        json_schema_extra=rules(
-            ("empty tag keys or values aren't supported", "self.all(k, k != '' && self[k] != '')"),
-        ),
-    ),
-    AfterValidator(_check_tags),
-]
 
 
 class SubnetSelectorTerm(Model):
@@ -100,12 +89,11 @@ class PlacementGroupSelector(Model):
         return self
 
 
+_check_family = alias_checker(FAMILY_OF_ALIAS)
+
+
 def _check_alias(alias: str) -> str:
-    family, at, version = alias.partition("@")
-    if not (at and family.isascii() and family.isalnum() and version):
-        raise problem(f"{alias!r} is improperly formatted, must match the format 'family@version'")
-    if family not in FAMILY_OF_ALIAS:
-        raise problem(f"family {family!r} is not supported, must be one of {', '.join(FAMILY_OF_ALIAS)}")
+    family, _, version = _check_family(alias).partition("@")
     if family in _WINDOWS and version != "latest":
         raise problem(f"{alias!r}: windows families may only specify version 'latest'")
     return alias
@@ -118,14 +106,7 @@ class AMISelectorTerm(Model):
         default=None,
         description="An EKS optimized image as family@version, such as al2023@latest.",
         json_schema_extra=rules(
-            (
-                "'alias' is improperly formatted, must match the format 'family@version'",
-                "self.matches('^[a-zA-Z0-9]+@.+$')",
-            ),
-            (
-                f"family is not supported, must be one of the following: {', '.join(map(repr, FAMILY_OF_ALIAS))}",
-                f"self.split('@')[0] in {list(FAMILY_OF_ALIAS)}",
-            ),
+            *alias_rules(FAMILY_OF_ALIAS),
             (
                 "windows families may only specify version 'latest'",
                 f"self.split('@')[0] in {_WINDOWS} ? self.split('@')[1] == 'latest' : true",
@@ -143,97 +124,45 @@ class AMISelectorTerm(Model):
     )
 
 
-def _terms(
-    *, check: Callable[[tuple[Model, ...]], None] | None = None, of: tuple[str, ...]
-) -> Callable[[tuple[Model, ...]], tuple[Model, ...]]:
-    """Return a validator of a term list: each term must have one of the fields `of`; then `check`."""
-
-    def validate(terms: tuple[Model, ...]) -> tuple[Model, ...]:
-        for index, term in enumerate(terms):
-            if all(getattr(term, field) is None for field in of):
-                raise problem(f"term {index}: expected at least one, got none, of {', '.join(map(to_camel, of))}")
-        if check is not None and terms:
-            check(terms)
-        return terms
-
-    return validate
-
-
-def _at_least_one(*fields: str) -> tuple[str, str]:
-    return (
-        f"expected at least one, got none, [{', '.join(map(repr, fields))}]",
-        f"self.all(x, {' || '.join(f'has(x.{field})' for field in fields)})",
-    )
-
-
-def _exclusive(field: str, others: tuple[str, ...], what: str, *, every: bool = True) -> tuple[str, str]:
-    quantifier = "all" if every else "exists"
-    return (
-        f"'{field}' is mutually exclusive, cannot be set with a combination of other fields in {what}",
-        f"!self.{quantifier}(x, has(x.{field}) && ({' || '.join(f'has(x.{other})' for other in others)}))",
-    )
-
-
-def _refuse_if_every(field: str, others: tuple[str, ...]) -> Callable[[tuple[Model, ...]], None]:
-    def check(terms: tuple[Model, ...]) -> None:
-        if all(_mixes(term, field, others) for term in terms):
-            raise problem(f"'{field}' is mutually exclusive with {', '.join(others)}; use separate terms")
-
-    return check
-
-
-def _mixes(term: Model, field: str, others: tuple[str, ...]) -> bool:
-    return getattr(term, field) is not None and any(getattr(term, other) is not None for other in others)
-
-
-def _check_security_groups(terms: tuple[Model, ...]) -> None:
-    _refuse_if_every("id", ("tags", "name"))(terms)
-    _refuse_if_every("name", ("tags", "id"))(terms)
-
-
-def _check_amis(terms: tuple[Model, ...]) -> None:
-    for term in terms:
-        if _mixes(term, "id", ("alias", "tags", "name", "owner")):
-            raise problem("'id' is mutually exclusive with alias, tags, name and owner; use separate terms")
-        if _mixes(term, "alias", ("id", "tags", "name", "owner")):
-            raise problem("'alias' is mutually exclusive with id, tags, name and owner")
-    if len(terms) > 1 and any(getattr(term, "alias", None) is not None for term in terms):
-        raise problem("'alias' must be the only term")
-
-
 SubnetSelectorTerms = Annotated[
     tuple[SubnetSelectorTerm, ...],
     Field(
         min_length=1,
-        max_length=_MAX_TERMS,
+        max_length=MAX_TERMS,
         json_schema_extra=rules(
             ("subnetSelectorTerms cannot be empty", "self.size() != 0"),
-            _at_least_one("tags", "id"),
-            _exclusive("id", ("tags",), "a subnet selector term"),
+            at_least_one_rule("tags", "id"),
+            exclusive_rule("id", ("tags",), "a subnet selector term"),
         ),
     ),
-    AfterValidator(_terms(of=("tags", "id"), check=_refuse_if_every("id", ("tags",)))),
+    AfterValidator(terms_checker(reject_if_every("id", ("tags",)), of=("tags", "id"))),
 ]
 SecurityGroupSelectorTerms = Annotated[
     tuple[SecurityGroupSelectorTerm, ...],
     Field(
         min_length=1,
-        max_length=_MAX_TERMS,
+        max_length=MAX_TERMS,
         json_schema_extra=rules(
             ("securityGroupSelectorTerms cannot be empty", "self.size() != 0"),
-            _at_least_one("tags", "id", "name"),
-            _exclusive("id", ("tags", "name"), "a security group selector term"),
-            _exclusive("name", ("tags", "id"), "a security group selector term"),
+            at_least_one_rule("tags", "id", "name"),
+            exclusive_rule("id", ("tags", "name"), "a security group selector term"),
+            exclusive_rule("name", ("tags", "id"), "a security group selector term"),
         ),
     ),
-    AfterValidator(_terms(of=("tags", "id", "name"), check=_check_security_groups)),
+    AfterValidator(
+        terms_checker(
+            reject_if_every("id", ("tags", "name")),
+            reject_if_every("name", ("tags", "id")),
+            of=("tags", "id", "name"),
+        )
+    ),
 ]
 CapacityReservationSelectorTerms = Annotated[
     tuple[CapacityReservationSelectorTerm, ...],
     Field(
-        max_length=_MAX_TERMS,
+        max_length=MAX_TERMS,
         json_schema_extra=rules(
-            _at_least_one("tags", "id", "instanceMatchCriteria"),
+            at_least_one_rule("tags", "id", "instanceMatchCriteria"),
             (
                 "'id' is mutually exclusive, cannot be set along with other fields in a capacity reservation selector term",
                 (
@@ -244,9 +173,9 @@ CapacityReservationSelectorTerms = Annotated[
         ),
     ),
     AfterValidator(
-        _terms(
+        terms_checker(
+            reject_if_every("id", ("tags", "owner_id", "instance_match_criteria")),
             of=("tags", "id", "instance_match_criteria"),
-            check=_refuse_if_every("id", ("tags", "owner_id", "instance_match_criteria")),
         )
     ),
 ]
@@ -254,16 +183,20 @@ AMISelectorTerms = Annotated[
     tuple[AMISelectorTerm, ...],
     Field(
         min_length=1,
-        max_length=_MAX_TERMS,
+        max_length=MAX_TERMS,
         json_schema_extra=rules(
-            _at_least_one("tags", "id", "name", "alias", "ssmParameter"),
-            _exclusive("id", ("alias", "tags", "name", "owner"), "amiSelectorTerms", every=False),
-            _exclusive("alias", ("id", "tags", "name", "owner"), "amiSelectorTerms", every=False),
-            (
-                "'alias' is mutually exclusive, cannot be set with a combination of other amiSelectorTerms",
-                "!(self.exists(x, has(x.alias)) && self.size() != 1)",
-            ),
+            at_least_one_rule("tags", "id", "name", "alias", "ssmParameter"),
+            exclusive_rule("id", ("alias", "tags", "name", "owner"), "amiSelectorTerms", every=False),
+            exclusive_rule("alias", ("id", "tags", "name", "owner"), "amiSelectorTerms", every=False),
+            only_alias_rule("amiSelectorTerms"),
         ),
     ),
-    AfterValidator(_terms(of=("tags", "id", "name", "alias", "ssm_parameter"), check=_check_amis)),
+    AfterValidator(
+        terms_checker(
+            reject_if_any("id", ("alias", "tags", "name", "owner")),
+            reject_if_any("alias", ("id", "tags", "name", "owner")),
+            reject_alias_beside_others,
+            of=("tags", "id", "name", "alias", "ssm_parameter"),
+        )
+    ),
 ]

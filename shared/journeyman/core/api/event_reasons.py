@@ -34,6 +34,7 @@ class EventReason(Struct, frozen=True, kw_only=True):
 
 
 _NODE: Final = ("Node", "NodeClaim")
+_NODE_CLASS: Final = ("EC2NodeClass", "ECSNodeClass")
 
 _SCHEDULING: Final = (
     EventReason(
@@ -273,13 +274,13 @@ _TERMINATION: Final = (
     ),
     EventReason(
         reason="WaitingOnNodeClaimTermination",
-        kinds=("EC2NodeClass",),
+        kinds=_NODE_CLASS,
         meaning="The NodeClass is being deleted and waits until the NodeClaims that use it are removed.",
         what_to_do="Delete or drain the NodeClaims in the message.",
     ),
     EventReason(
         reason="Finalized",
-        kinds=(*_NODE, "EC2NodeClass"),
+        kinds=(*_NODE, *_NODE_CLASS),
         meaning="The finalizer was removed; the object is deleted.",
     ),
 )
@@ -374,7 +375,7 @@ _OPERATION: Final = (
     EventReason(
         reason="ObjectSkipped",
         kinds=(
-            *("Pod", "DaemonSet", "Node", "NodeClaim", "NodePool", "EC2NodeClass"),
+            *("Pod", "DaemonSet", "Node", "NodeClaim", "NodePool", *_NODE_CLASS),
             *("NodeOverlay", "CapacityBuffer", "NodeDisruption"),
         ),
         type="Warning",

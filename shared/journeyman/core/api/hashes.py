@@ -15,20 +15,21 @@ import hashlib
 import json
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.duration import parse_nillable_duration
-from journeyman.core.api.ec2nodeclass import EC2NodeClass
-from journeyman.core.api.nodepool import NodePool
+
+if TYPE_CHECKING:
+    from journeyman.core.api.ec2nodeclass import EC2NodeClass
+    from journeyman.core.api.nodepool import NodePool
 
 NODEPOOL_HASH_VERSION: Final = "journeyman-v3"
 EC2NODECLASS_HASH_VERSION: Final = "journeyman-v6"
-EC2NODECLASS_HASH: Final = f"{labels.AWS_GROUP}/ec2nodeclass-hash"
-EC2NODECLASS_HASH_VERSION_KEY: Final = f"{labels.AWS_GROUP}/ec2nodeclass-hash-version"
+ECSNODECLASS_HASH_VERSION: Final = "journeyman-v3"  # of both APIs: they have the same settings
 
 # `hash:"ignore"` in Karpenter; kubelet and amiFamily are hashed separately, as JSON and as resolved
 _EC2_IGNORED: Final = frozenset(
@@ -68,15 +69,23 @@ class HashKeys(Struct, frozen=True):
         return annotations.get(self.hash, ""), annotations.get(self.version, "")
 
 
+def node_class_keys(group: str, kind: str) -> HashKeys:
+    """Return the annotations of a NodeClass's hash; the vendor's ECSNodeClass has them in Karpenter's domain."""
+    prefix = f"{labels.GROUP if group == labels.ACS_GROUP else group}/{kind.lower()}-hash"
+    return HashKeys(prefix, f"{prefix}-version")
+
+
 NODEPOOL_KEYS: Final = HashKeys(labels.NODEPOOL_HASH, labels.NODEPOOL_HASH_VERSION)
-EC2NODECLASS_KEYS: Final = HashKeys(EC2NODECLASS_HASH, EC2NODECLASS_HASH_VERSION_KEY)
+EC2NODECLASS_KEYS: Final = node_class_keys(labels.AWS_GROUP, "EC2NodeClass")
+ECSNODECLASS_KEYS: Final = node_class_keys(labels.ALIBABA_GROUP, "ECSNodeClass")
+ACS_ECSNODECLASS_KEYS: Final = node_class_keys(labels.ACS_GROUP, "ECSNodeClass")
 
 
 def node_pool_hash(pool: NodePool) -> str:
     """Return the hash of the NodePool's template; requirements, limits and disruption do not count."""
     template = pool.spec.template
     spec = template.spec
-    return _hash(
+    return hash_of(
         {
             "labels": template.metadata.labels,
             "annotations": template.metadata.annotations,
@@ -102,7 +111,7 @@ def ec2_node_class_hash(node_class: EC2NodeClass, *, ca_bundle: str = "") -> str
         ca_bundle: The cluster's CA bundle, which is part of user data.
     """
     spec = {key: value for key, value in node_class.spec.to_wire().items() if key not in _EC2_IGNORED}
-    return _hash(
+    return hash_of(
         {
             "spec": spec,
             "amiFamily": node_class.spec.resolved_ami_family,
@@ -126,7 +135,8 @@ def _duration_text(text: str | None) -> str:
     return f"{duration // timedelta(seconds=1)}s" if duration is not None else ""
 
 
-def _hash(value: Mapping[str, Any]) -> str:
+def hash_of(value: Mapping[str, Any]) -> str:
+    """Return the hash of settings; the order of lists, and missing and empty values do not count."""
     return hashlib.sha256(_canonical(_without_zeros(value)).encode()).hexdigest()[:16]
 
 

@@ -1,6 +1,7 @@
 """Names of labels, annotations, taints and finalizers.
 
-Source: karpenter `pkg/apis/v1/labels.go`, karpenter-provider-aws `pkg/apis/v1/labels.go`.
+Source: karpenter `pkg/apis/v1/labels.go`, karpenter-provider-aws `pkg/apis/v1/labels.go`, cloudpilot-ai's and
+AliyunContainerService's karpenter-provider-alibabacloud `pkg/apis/v1alpha1/labels.go`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import Final
 
 GROUP: Final = "karpenter.sh"
 AWS_GROUP: Final = "karpenter.k8s.aws"
+ALIBABA_GROUP: Final = "karpenter.k8s.alibabacloud"  # its ECSNodeClass is the one of most manifests and tutorials
+ACS_GROUP: Final = "karpenter.alibabacloud.com"  # its ECSNodeClass is that of the vendor's own provider
 OWN_GROUP: Final = "journeyman.dev"
 
 # Kubernetes
@@ -20,6 +23,7 @@ ZONE: Final = "topology.kubernetes.io/zone"
 REGION: Final = "topology.kubernetes.io/region"
 INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 WINDOWS_BUILD: Final = "node.kubernetes.io/windows-build"
+ALIBABA_ZONE_ID: Final = "topology.k8s.alibabacloud/zone-id"
 EXCLUDE_BALANCERS: Final = "node.kubernetes.io/exclude-from-external-load-balancers"
 
 # Karpenter labels
@@ -116,6 +120,7 @@ ALIASES: Final[dict[str, str]] = {
     "beta.kubernetes.io/os": OS,
     "beta.kubernetes.io/instance-type": INSTANCE_TYPE,
     "topology.ebs.csi.aws.com/zone": ZONE,
+    "topology.diskplugin.csi.alibabacloud.com/zone": ZONE,
 }
 
 # Labels that a pod may require although no template defines them ("Lenient" compatibility)
@@ -130,6 +135,7 @@ WELL_KNOWN: Final[frozenset[str]] = frozenset(
         CAPACITY_TYPE,
         WINDOWS_BUILD,
         "topology.k8s.aws/zone-id",
+        ALIBABA_ZONE_ID,
     }
     | {
         f"{AWS_GROUP}/{name}"
@@ -164,10 +170,26 @@ WELL_KNOWN: Final[frozenset[str]] = frozenset(
             "placement-group-partition",
         )
     }
+    | {
+        f"{ALIBABA_GROUP}/{name}"
+        for name in (
+            "instance-category",
+            "instance-family",
+            "instance-generation",
+            "instance-size",
+            "instance-cpu",
+            "instance-cpu-model",
+            "instance-memory",
+            "instance-gpu-name",
+            "instance-gpu-manufacturer",
+            "instance-gpu-count",
+            "instance-gpu-memory",
+        )
+    }
 )
 
 # Label domains that users may not set (sub-domains included), unless the label is well known
-RESTRICTED_DOMAINS: Final[tuple[str, ...]] = (GROUP, AWS_GROUP)
+RESTRICTED_DOMAINS: Final[tuple[str, ...]] = (GROUP, AWS_GROUP, ALIBABA_GROUP, ACS_GROUP)
 
 
 def is_restricted(key: str) -> bool:
@@ -183,6 +205,13 @@ def is_restricted(key: str) -> bool:
 def node_class_label(group: str, kind: str) -> str:
     """Return the label with the name of the NodeClass, on NodeClaims and Nodes (karpenter `NodeClassLabelKey`)."""
     return f"{group}/{kind.lower()}"
+
+
+EC2NODECLASS: Final = node_class_label(AWS_GROUP, "EC2NodeClass")
+ECSNODECLASS: Final = node_class_label(ALIBABA_GROUP, "ECSNodeClass")
+ACS_ECSNODECLASS: Final = node_class_label(ACS_GROUP, "ECSNodeClass")
+NODE_CLASSES: Final = (EC2NODECLASS, ECSNODECLASS, ACS_ECSNODECLASS)
+"""The labels with the name of the NodeClass."""
 
 
 # Taints that a starting node has for a while (karpenter `KnownEphemeralTaints`); key -> effects, empty means any

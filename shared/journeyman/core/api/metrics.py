@@ -39,16 +39,19 @@ def object_label(key: str) -> str:
     return key.replace("/", "_").replace(".", "_").replace("-", "_")
 
 
-_EC2NODECLASS: Final = f"{labels.AWS_GROUP}/ec2nodeclass"
 OBJECT_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
-    "nodeclaim": (_EC2NODECLASS, labels.NODEPOOL),
-    "node": (_EC2NODECLASS, labels.NODEPOOL, labels.INITIALIZED),
+    "nodeclaim": (*labels.NODE_CLASSES, labels.NODEPOOL),
+    "node": (*labels.NODE_CLASSES, labels.NODEPOOL, labels.INITIALIZED),
     "nodepool": (),
     "ec2nodeclass": (),
+    "ecsnodeclass": (),
     "nodeoverlay": (),
     "capacitybuffer": (),
 }
 """Which Kubernetes labels of an object are labels of its `operator_*` metrics, by kind in lower case."""
+
+OPTIONAL_LABELS: Final = frozenset(labels.NODE_CLASSES) - {labels.EC2NODECLASS}
+"""Those that metrics of objects without the label do not have; of the others the value is then empty."""
 
 NODE_LABELS: Final = ("node_name", "phase", "managed", *sorted({label_name(key) for key in labels.WELL_KNOWN}))
 """Labels of a metric about one node: the node itself, then every well-known label that it may have."""

@@ -483,6 +483,13 @@ NODEPOOL: Resource[dict[str, Any]] = resource("karpenter.sh", "v1", "NodePool", 
 EC2NODECLASS: Resource[dict[str, Any]] = resource(
     "karpenter.k8s.aws", "v1", "EC2NodeClass", "ec2nodeclasses", dict, namespaced=False
 )
+ECSNODECLASS: Resource[dict[str, Any]] = resource(
+    "karpenter.k8s.alibabacloud", "v1alpha1", "ECSNodeClass", "ecsnodeclasses", dict, namespaced=False
+)
+ACS_ECSNODECLASS: Resource[dict[str, Any]] = resource(
+    "karpenter.alibabacloud.com", "v1alpha1", "ECSNodeClass", "ecsnodeclasses", dict, namespaced=False
+)
+NODE_CLASSES = (EC2NODECLASS, ECSNODECLASS, ACS_ECSNODECLASS)
 NODE_OVERLAY: Resource[dict[str, Any]] = resource(
     "karpenter.sh", "v1alpha1", "NodeOverlay", "nodeoverlays", dict, namespaced=False
 )

@@ -36,11 +36,10 @@ MAX_VALUE: Final = 63
 MAX_PREFIX: Final = 253
 MAX_REQUIREMENTS: Final = 100
 
-NODE_CLASS_LABEL: Final = f"{labels.AWS_GROUP}/ec2nodeclass"
-"""Every node has its NodeClass's name as this label, so templates and NodeClaims may require it."""
-
 CAPACITY_TYPES: Final = frozenset({labels.ON_DEMAND, labels.SPOT, labels.RESERVED})
 
+_NAMES: Final = frozenset({labels.NODEPOOL, *labels.NODE_CLASSES})
+"""Every node has the names of its NodePool and NodeClass as labels, so templates and NodeClaims may require them."""
 _QUALIFIED: Final = re.compile(QUALIFIED_NAME, re.ASCII)
 _VALUE: Final = re.compile(LABEL_VALUE, re.ASCII)
 
@@ -63,7 +62,7 @@ def check_value(value: str) -> str:
 
 def _check_unrestricted(key: str) -> str:
     published = key not in labels.WELL_KNOWN and key.split("/", 1)[0].endswith(labels.RESTRICTED_DOMAINS)
-    if (labels.is_restricted(key) or published) and key not in (NODE_CLASS_LABEL, labels.NODEPOOL):
+    if (labels.is_restricted(key) or published) and key not in _NAMES:
         raise problem(f"label {key!r} is reserved; use a well-known label or one of your own domain")
     return key
 
@@ -76,15 +75,20 @@ def _check_not_node_pool(key: str) -> str:
 
 def domain_rules(subject: str, *, node_pool_allowed: bool) -> list[tuple[str, str]]:
     """Return CEL rules that reject restricted label domains; `subject` is the CEL name of the key."""
-    known_aws = sorted(key for key in labels.WELL_KNOWN if key.startswith(f"{labels.AWS_GROUP}/"))
     found = [
         _domain_rule(subject, labels.GROUP, [labels.CAPACITY_TYPE, labels.NODEPOOL]),
         (f'label "{labels.HOSTNAME}" is restricted', f'{subject} != "{labels.HOSTNAME}"'),
-        _domain_rule(subject, labels.AWS_GROUP, [NODE_CLASS_LABEL, *known_aws]),
+        _domain_rule(subject, labels.AWS_GROUP, [labels.EC2NODECLASS, *_well_known(labels.AWS_GROUP)]),
+        _domain_rule(subject, labels.ALIBABA_GROUP, [labels.ECSNODECLASS, *_well_known(labels.ALIBABA_GROUP)]),
+        _domain_rule(subject, labels.ACS_GROUP, [labels.ACS_ECSNODECLASS]),
     ]
     if not node_pool_allowed:
         found.insert(1, (f'label "{labels.NODEPOOL}" is restricted', f'{subject} != "{labels.NODEPOOL}"'))
     return found
+
+
+def _well_known(domain: str) -> list[str]:
+    return sorted(key for key in labels.WELL_KNOWN if key.startswith(f"{domain}/"))
 
 
 def _domain_rule(subject: str, domain: str, allowed: Iterable[str]) -> tuple[str, str]:

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import DRIFTED, INITIALIZED, LAUNCHED, NODECLAIM_DEPENDENTS, READY, REGISTERED
-from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, NODEPOOL_KEYS, HashKeys, node_pool_hash
+from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, NODEPOOL_KEYS, HashKeys, node_class_keys, node_pool_hash
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODEPOOL, Node, NodeClaim, condition_of, is_true
 from journeyman.core.lifecycle.progress import NodeClaimProgress, with_metadata, with_node
@@ -307,8 +307,7 @@ def with_current_hashes(claim: NodeClaim, pool: NodePool | None, node_class: Nod
     if pool is not None and _has_other_version(claim, NODEPOOL_KEYS, NODEPOOL_HASH_VERSION):
         changes |= _hash_annotations(NODEPOOL_KEYS, NODEPOOL_HASH_VERSION, "" if has_drifted else node_pool_hash(pool))
     if node_class is not None and node_class.hash_version:
-        prefix = f"{node_class.group}/{node_class.kind.lower()}-hash"
-        keys = HashKeys(prefix, f"{prefix}-version")
+        keys = node_class_keys(node_class.group, node_class.kind)
         if _has_other_version(claim, keys, node_class.hash_version):
             changes |= _hash_annotations(keys, node_class.hash_version, "" if has_drifted else node_class.hash)
     return with_metadata(claim, annotations={**claim.metadata.annotations, **changes}) if changes else claim

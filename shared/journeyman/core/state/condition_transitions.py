@@ -12,7 +12,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from journeyman.core.api.metrics import OBJECT_LABELS, object_label
+from journeyman.core.api.metrics import OBJECT_LABELS, OPTIONAL_LABELS, object_label
 from journeyman.core.api.objects import Condition, condition_of
 from journeyman.core.plan import Chain, Event, ObjectRef, Observation
 
@@ -116,4 +116,8 @@ def termination_metrics(
 
 def object_labels(kind: str, labels: Mapping[str, str]) -> dict[str, str]:
     """Return the Kubernetes labels that metrics of this kind have, by metric label name; empty values for missing ones."""
-    return {object_label(key): labels.get(key, "") for key in OBJECT_LABELS[kind]}
+    return {
+        object_label(key): labels.get(key, "")
+        for key in OBJECT_LABELS[kind]
+        if key in labels or key not in OPTIONAL_LABELS
+    }

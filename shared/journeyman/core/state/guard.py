@@ -22,7 +22,9 @@ from journeyman.core.api.objects import (
     CAPACITY_BUFFER,
     DAEMONSET,
     EC2NODECLASS,
+    ECSNODECLASS,
     NODE,
+    NODE_CLASSES,
     NODE_DISRUPTION,
     NODE_OVERLAY,
     NODECLAIM,
@@ -47,12 +49,13 @@ _RESOURCES: Final = {
         "tuple[Resource[Any], ...]",
         (
             *(NODE, NODECLAIM, POD, DAEMONSET, PDB),
-            *(NODEPOOL, EC2NODECLASS, NODE_OVERLAY, CAPACITY_BUFFER, NODE_DISRUPTION, OFFERING_STATE),
+            *(NODEPOOL, EC2NODECLASS, ECSNODECLASS, NODE_OVERLAY, CAPACITY_BUFFER, NODE_DISRUPTION, OFFERING_STATE),
             *(CSI_NODE, PERSISTENT_VOLUME, PERSISTENT_VOLUME_CLAIM, STORAGE_CLASS),
             *(DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE),
         ),
     )
 }
+_NODE_CLASSES: Final = {(resource.group, resource.kind): resource for resource in NODE_CLASSES}
 _MAX_WHY: Final = 500
 """Characters of a reason: an exception may quote the whole value."""
 
@@ -157,18 +160,27 @@ def refs_of(item: Any) -> tuple[ObjectRef, ...]:
     if isinstance(item, StateNode):
         return item.object_refs
     if isinstance(item, InvalidObject | NodeClassState):
-        namespace = item.namespace if isinstance(item, InvalidObject) else ""
-        return (ref_of(item.kind, item.name, namespace, item.uid),)
+        namespace, group = (item.namespace, "") if isinstance(item, InvalidObject) else ("", item.group)
+        return (ref_of(item.kind, item.name, namespace, item.uid, group),)
     meta = item.metadata
     return (ref_of(type(item).__name__, meta.name, meta.namespace, meta.uid),)
 
 
-def ref_of(kind: str, name: str, namespace: str = "", uid: str = "") -> ObjectRef:
-    """Return a reference to an object of this kind; Events on a kind that is not read here have no API group."""
+def ref_of(kind: str, name: str, namespace: str = "", uid: str = "", group: str = "") -> ObjectRef:
+    """Return a reference to an object of this kind; Events on a kind that is not read here have no API group.
+
+    Args:
+        kind: The kind.
+        name: Its name.
+        namespace: Its namespace, if the kind has any.
+        uid: Its UID.
+        group: The API group of a NodeClass, because two groups have the kind ECSNodeClass.
+    """
     unknown: Resource[Any] = Resource(
         group="", version="v1", kind=kind, plural="", namespaced=bool(namespace), type=dict
     )
-    return ObjectRef(resource=_RESOURCES.get(kind, unknown), name=name, namespace=namespace, uid=uid)
+    resource = _NODE_CLASSES.get((group, kind)) or _RESOURCES.get(kind, unknown)
+    return ObjectRef(resource=resource, name=name, namespace=namespace, uid=uid)
 
 
 def _log_name(ref: ObjectRef) -> dict[str, str]:

@@ -2,16 +2,20 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from journeyman.core.api import crds
+from journeyman.core.api.objects import ACS_ECSNODECLASS
 
 ROOT = Path(__file__).parents[4]
 RECORDED = json.loads((Path(__file__).parent / "recorded" / "karpenter_crds.json").read_text())["kinds"]
-SCHEMAS = {d.resource.kind: crds.object_schema(d.model) for d in crds.DEFINITIONS}
+ACS = "ECSNodeClass.karpenter.alibabacloud.com"
+DEFINITIONS = {ACS if d.resource == ACS_ECSNODECLASS else d.resource.kind: d for d in crds.DEFINITIONS}
+SCHEMAS = {kind: crds.object_schema(definition.model) for kind, definition in DEFINITIONS.items()}
 
 BOUNDS = {"maxItems", "maxProperties", "minItems", "minimum", "maximum"}
 
@@ -102,9 +106,18 @@ def test_crds_have_every_field_of_karpenters_and_are_no_narrower(kind):
 @pytest.mark.parametrize("kind", RECORDED)
 def test_crds_have_karpenters_printer_columns(kind):
     """They have the same names, paths, types and priorities, in the same order."""
-    definition = next(d for d in crds.DEFINITIONS if d.resource.kind == kind)
-    shown = [[c.name, c.path, c.type, int(c.wide)] for c in definition.columns]
+    shown = [[c.name, c.path, c.type, int(c.wide)] for c in DEFINITIONS[kind].columns]
     assert shown == RECORDED[kind]["columns"]
+
+
+def test_columns_show_fields_that_exist():
+    """A column of another field would always be empty."""
+    for kind, definition in DEFINITIONS.items():
+        known = {path.replace("[]", "") for path, _ in nodes(SCHEMAS[kind])} | {"metadata.creationTimestamp"}
+        for column in definition.columns:
+            path = re.sub(r"\[[^]]*\]", "", column.path).lstrip(".")
+            of_map = f"{path.rpartition('.')[0]}{{}}"
+            assert {path, of_map} & known or path.startswith("metadata.labels."), (kind, column.path)
 
 
 def test_nodepool_has_the_scale_subresource():

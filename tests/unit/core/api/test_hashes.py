@@ -5,8 +5,11 @@ import copy
 import pytest
 
 from journeyman.core.api.ec2nodeclass import EC2NodeClass
+from journeyman.core.api.ecs_settings import ecs_node_class, ecs_node_class_hash
 from journeyman.core.api.hashes import (
+    ACS_ECSNODECLASS_KEYS,
     EC2NODECLASS_KEYS,
+    ECSNODECLASS_KEYS,
     NODEPOOL_KEYS,
     ec2_node_class_hash,
     ec2_node_class_hash_annotations,
@@ -33,6 +36,22 @@ NODE_CLASS = {
     "blockDeviceMappings": [{"deviceName": "/dev/xvda"}, {"deviceName": "/dev/xvdb"}],
 }
 
+SELECTORS = {
+    "vSwitchSelectorTerms": [{"id": "vsw-1"}, {"id": "vsw-2"}],
+    "securityGroupSelectorTerms": [{"id": "sg-1"}],
+    "imageSelectorTerms": [{"id": "m-1"}],
+}
+ECS = {
+    **SELECTORS,
+    "systemDisk": {"categories": ["cloud_essd", "cloud_auto"], "volumeSize": "40Gi"},
+    "dataDisks": [{"volumeSize": "100Gi"}, {"volumeSize": "200Gi"}],
+}
+ACS = {
+    **SELECTORS,
+    "systemDisk": {"category": "cloud_essd"},
+    "dataDisks": [{"category": "cloud_essd", "size": 100}, {"category": "cloud_essd", "size": 200}],
+}
+
 
 def pool(change=lambda template: None, **spec):
     """A NodePool with a changed template."""
@@ -44,6 +63,18 @@ def pool(change=lambda template: None, **spec):
 def node_class(**spec):
     """An EC2NodeClass with these spec fields."""
     return parse(EC2NodeClass, {"metadata": {"name": "default"}, "spec": {**NODE_CLASS, **spec}})
+
+
+def ecs(**spec):
+    """The hash of an ECSNodeClass of `karpenter.k8s.alibabacloud`; None removes a field."""
+    raw = {"apiVersion": "karpenter.k8s.alibabacloud/v1alpha1", "metadata": {"name": "a"}, "spec": {**ECS, **spec}}
+    return ecs_node_class_hash(ecs_node_class(raw).settings)
+
+
+def acs(**spec):
+    """The hash of an ECSNodeClass of `karpenter.alibabacloud.com`; None removes a field."""
+    raw = {"apiVersion": "karpenter.alibabacloud.com/v1alpha1", "metadata": {"name": "a"}, "spec": {**ACS, **spec}}
+    return ecs_node_class_hash(ecs_node_class(raw).settings)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +151,72 @@ def test_nodeclass_hash_includes_the_ca_bundle():
     assert ec2_node_class_hash(node_class(), ca_bundle="x") != ec2_node_class_hash(node_class())
 
 
+@pytest.mark.parametrize(
+    "same",
+    [
+        ecs(vSwitchSelectorTerms=[{"id": "vsw-9"}], securityGroupSelectorTerms=[{"name": "a"}]),
+        ecs(imageSelectorTerms=[{"alias": "AlibabaCloudLinux3@latest"}]),
+        ecs(dataDisks=ECS["dataDisks"][::-1]),
+        ecs(systemDisk={"categories": ["cloud_auto", "cloud_essd"], "size": 40}),
+        ecs(
+            tags={},
+            userData="",
+            kubeletConfiguration={},
+            formatDataDisk=False,
+            passwordInherit=False,
+            dataDiskCategories=[],
+        ),
+        ecs(vSwitchSelectionPolicy="cheapest"),
+    ],
+)
+def test_ecsnodeclass_hash_ignores_selectors_order_and_empty_values(same):
+    """Both notations of the system disk's size are the same."""
+    assert same == ecs()
+
+
+@pytest.mark.parametrize(
+    "different",
+    [
+        *(ecs(systemDisk=disk) for disk in (None, {**ECS["systemDisk"], "volumeSize": "41Gi"})),
+        *(
+            ecs(systemDisk={**ECS["systemDisk"], **over})
+            for over in ({"performanceLevel": "PL1"}, {"categories": ["cloud"]})
+        ),
+        *(ecs(dataDisks=[]), ecs(dataDiskCategories=["cloud_ssd"]), ecs(formatDataDisk=True)),
+        *(
+            ecs(vSwitchSelectionPolicy="balanced"),
+            ecs(tags={"a": "b"}),
+            ecs(userData="echo"),
+            ecs(resourceGroupId="rg-1"),
+        ),
+        *(ecs(kubeletConfiguration={"maxPods": 10}), ecs(kubeletConfiguration={"cpuCFSQuota": False})),
+        *(ecs(password="Passw0rd"), ecs(keyPairName="a"), ecs(passwordInherit=True)),
+    ],
+)
+def test_ecsnodeclass_hash_changes_with_its_settings(different):
+    """It covers disks, tags, user data, kubelet, login and resource group."""
+    assert different != ecs()
+
+
+def test_vendors_ecsnodeclass_hash_changes_with_its_settings():
+    """It covers the settings of that API alone, and not its selectors and cluster."""
+    disk = ACS["dataDisks"][0]
+    changed = [
+        *(
+            acs(role="r"),
+            acs(spotStrategy="SpotAsPriceGo"),
+            acs(spotPriceLimit=1),
+            acs(metadataOptions={"httpTokens": "required"}),
+        ),
+        *(acs(launchTemplateID="lt-1"), acs(capacityReservationPreference="none"), acs(instanceStorePolicy="RAID0")),
+        *(acs(systemDisk={"size": 41}), acs(systemDisk={"encrypted": True}), acs(kubelet={"maxPods": 10})),
+        *(acs(dataDisks=[{**disk, **over}]) for over in ({"snapshotID": "s-1"}, {"deleteWithInstance": False})),
+    ]
+    assert len({acs(), *changed}) == len(changed) + 1
+    assert acs(clusterID="c1", clusterName="a", clusterEndpoint="https://a") == acs()
+    assert acs(capacityReservationSelectorTerms=[{"id": "crp-1"}], vSwitchSelectorTerms=[{"zoneID": "z"}]) == acs()
+
+
 def test_hashes_do_not_change_between_releases():
     """NodeClaims store them, so other values would replace every node."""
     assert node_pool_hash_annotations(pool()) == {
@@ -130,6 +227,7 @@ def test_hashes_do_not_change_between_releases():
         "karpenter.k8s.aws/ec2nodeclass-hash": "ada3861ecfe255d7",
         "karpenter.k8s.aws/ec2nodeclass-hash-version": "journeyman-v6",
     }
+    assert (ecs(), acs()) == ("0717d62a47c4712e", "8c48a4a731a81878")
 
 
 @pytest.mark.karpenter(
@@ -148,7 +246,7 @@ def test_hashes_do_not_change_between_releases():
     "nodeclaim/disruption/drift",
     it="should not return drifted if karpenter.sh/nodepool-hash-version annotation is not present on the NodeClaim",
 )
-@pytest.mark.parametrize("keys", [NODEPOOL_KEYS, EC2NODECLASS_KEYS])
+@pytest.mark.parametrize("keys", [NODEPOOL_KEYS, EC2NODECLASS_KEYS, ECSNODECLASS_KEYS, ACS_ECSNODECLASS_KEYS])
 def test_hashes_of_different_versions_are_not_compared(keys):
     """A NodeClaim that Karpenter created, or without a hash, has not drifted."""
     owner = {keys.hash: "1", keys.version: "journeyman-v3"}

@@ -97,10 +97,10 @@ def test_metrics_of_nodes_carry_every_well_known_label():
 
 
 def test_condition_metrics_have_the_labels_of_their_kind():
-    """NodePool and EC2NodeClass of an object are labels, as Prometheus writes them."""
+    """NodePool and NodeClass of an object are labels, as Prometheus writes them."""
     counted = METRICS["operator_nodeclaim_status_condition_count"]
     assert counted.labels == (
-        *("namespace", "name", "karpenter_k8s_aws_ec2nodeclass", "karpenter_sh_nodepool"),
-        *("type", "status", "reason"),
+        *("namespace", "name", "karpenter_k8s_aws_ec2nodeclass", "karpenter_k8s_alibabacloud_ecsnodeclass"),
+        *("karpenter_alibabacloud_com_ecsnodeclass", "karpenter_sh_nodepool", "type", "status", "reason"),
     )
     assert METRICS["operator_nodepool_status_condition_transitions_total"].labels == ("type", "status", "reason")

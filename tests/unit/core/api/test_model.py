@@ -13,7 +13,8 @@ from journeyman.errors import InvalidObjectError
 CHECK = """
 import sys
 import journeyman.core.api.hashes, journeyman.core.api.node_disruption, journeyman.core.api.nodeclaim_schema
-import journeyman.core.api.offering_state
+import journeyman.core.api.offering_state, journeyman.core.api.nodepool, journeyman.core.api.ec2nodeclass
+import journeyman.core.api.acs_ecsnodeclass, journeyman.core.api.ecs_settings
 from journeyman.core.api.model import Model
 
 def kinds(base):
@@ -30,6 +31,23 @@ def test_importing_models_builds_no_validators():
     """A cold start builds only the validators of the kinds that it reads."""
     done = subprocess.run([sys.executable, "-c", CHECK], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n[]\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "others"),
+    [
+        (
+            "journeyman.cloud.aws.provider",
+            ("ecsnodeclass", "acs_ecsnodeclass", "kubelet_configuration", "ecs_settings"),
+        ),
+        ("journeyman.core.api.ecs_settings", ("ec2nodeclass", "acs_ecsnodeclass", "ecsnodeclass", "nodepool")),
+    ],
+)
+def test_functions_import_no_nodeclass_of_another_cloud(module, others):
+    """Defining the models costs time on a cold start."""
+    script = f"import sys, {module}; print([m for m in {others} if f'journeyman.core.api.{{m}}' in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_models_are_immutable():

@@ -168,6 +168,8 @@ def test_nodepool_that_karpenter_accepts_is_accepted(path, value):
         ("spec.template.spec.requirements.0.key", "kubernetes.io/hostname", r"'kubernetes.io/hostname' is reserved"),
         ("spec.template.spec.requirements.0.key", "karpenter.sh/custom", r"'karpenter.sh/custom' is reserved"),
         ("spec.template.spec.requirements.0.key", "x.karpenter.k8s.aws/y", r"'x.karpenter.k8s.aws/y' is reserved"),
+        ("spec.template.spec.requirements.0.key", "karpenter.k8s.alibabacloud/y", r"alibabacloud/y' is reserved"),
+        ("spec.template.spec.requirements.0.key", "karpenter.alibabacloud.com/instance-cpu", r"is reserved"),
         ("spec.template.spec.requirements.0.key", "not a key", r"'not a key' is not a label key"),
         (
             "spec.template.spec.requirements.0",

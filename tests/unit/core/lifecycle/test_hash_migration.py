@@ -38,6 +38,23 @@ def test_claim_with_a_hash_of_another_version_gets_current_hashes(before):
     }
 
 
+@pytest.mark.parametrize(
+    ("group", "key"),
+    [
+        ("karpenter.k8s.alibabacloud", "karpenter.k8s.alibabacloud/ecsnodeclass-hash"),
+        ("karpenter.alibabacloud.com", "karpenter.sh/ecsnodeclass-hash"),
+    ],
+)
+def test_claim_has_the_hash_in_the_annotations_of_its_nodeclass(group, key):
+    """The vendor's ECSNodeClass has them in Karpenter's own domain."""
+    node_class = a_node_class(group=group, kind="ECSNodeClass", hash="ours", hash_version="journeyman-v3")
+    after = annotations(a_running_claim(metadata={"annotations": {}}), node_class=node_class)
+    assert {name: value for name, value in after.items() if "nodeclass" in name} == {
+        key: "ours",
+        f"{key}-version": "journeyman-v3",
+    }
+
+
 @pytest.mark.karpenter("nodepool/hash", it="should not update nodepool hash on the nodeclaim if it's drifted")
 def test_drifted_claim_stays_drifted():
     """It keeps its old hash, which never equals a new one."""

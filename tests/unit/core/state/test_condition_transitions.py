@@ -5,7 +5,7 @@ from datetime import timedelta
 import msgspec
 
 from journeyman.core.api import labels
-from journeyman.core.api.metrics import METRICS
+from journeyman.core.api.metrics import METRICS, OPTIONAL_LABELS, object_label
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL, Condition
 from journeyman.core.plan import ObjectRef
 from journeyman.core.state.condition_transitions import transition_events, transition_metrics
@@ -76,6 +76,18 @@ def test_transition_seconds_is_how_long_the_previous_status_lasted():
         "karpenter_sh_nodepool": "default",
         "karpenter_k8s_aws_ec2nodeclass": "linux",
     }
-    assert all(set(s.labels) == set(METRICS[s.name].labels) and s.kind == METRICS[s.name].kind for s in samples)
+    of_other_clouds = {object_label(key) for key in OPTIONAL_LABELS}
+    assert all(set(s.labels) == set(METRICS[s.name].labels) - of_other_clouds for s in samples)
+    assert all(s.kind == METRICS[s.name].kind for s in samples)
     [pool, _] = transition_metrics(POOL, {}, before, conditions(Launched=("True", "Launched", "", 1)))
     assert set(pool.labels) == set(METRICS[pool.name].labels)
+
+
+def test_metrics_have_the_label_of_the_objects_nodeclass():
+    """On AWS they have Karpenter's labels for AWS, and no others."""
+    before, after = conditions(Launched=("Unknown", "L", "", 5)), conditions(Launched=("True", "L", "", 0))
+    on_aws, *_ = transition_metrics(CLAIM, {labels.EC2NODECLASS: "default"}, before, after)
+    on_alibaba, *_ = transition_metrics(CLAIM, {labels.ECSNODECLASS: "default"}, before, after)
+    assert {name for name in on_aws.labels if "nodeclass" in name} == {"karpenter_k8s_aws_ec2nodeclass"}
+    assert on_alibaba.labels["karpenter_k8s_alibabacloud_ecsnodeclass"] == "default"
+    assert "karpenter_alibabacloud_com_ecsnodeclass" not in on_alibaba.labels

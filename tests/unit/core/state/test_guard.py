@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from journeyman.core.api.objects import POD
+from journeyman.core.api.objects import NODE_CLASSES, POD
 from journeyman.core.plan import Event, ObjectRef, Plan
-from journeyman.core.state.guard import evaluate_each, plan_for_each
+from journeyman.core.state.guard import evaluate_each, plan_for_each, ref_of, refs_of
 from journeyman.errors import ConfigurationError, InvariantError
-from tests.helpers.builders import a_pod
+from tests.helpers.builders import a_node_class, a_pod
 
 PODS = (a_pod("first"), a_pod("odd"), a_pod("last"))
 
@@ -69,3 +69,11 @@ def test_results_of_all_other_objects_keep_their_order():
     assert [plan.events[0].ref.name for plan in results] == ["first", "last"]
     assert [str(ref) for ref in skipped.refs] == ["Pod default/odd"]
     assert len(skipped.why) == 500
+
+
+@pytest.mark.parametrize("resource", NODE_CLASSES, ids=lambda resource: resource.api_version)
+def test_nodeclass_is_named_with_its_own_api_group(resource):
+    """Two groups have the kind ECSNodeClass."""
+    (ref,) = refs_of(a_node_class(group=resource.group, kind=resource.kind))
+    assert ref.resource == resource
+    assert ref_of(resource.kind, "default", group=resource.group).resource == resource
