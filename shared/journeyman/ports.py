@@ -403,45 +403,54 @@ class Message(Struct, frozen=True, kw_only=True):
     hops: int = 0
 
 
-class DeadLetter(Struct, frozen=True):
-    """The body and the message group of a message that can never succeed; a standard queue has no groups."""
+class ReceivedMessage(Struct, frozen=True, kw_only=True):
+    """A message as its queue passed it to this process.
 
+    `queue` is the queue's ARN on AWS, and the name of its step on Alibaba Cloud; empty if the event names none. `receipt` is what
+    the queue needs to change this receive; empty on a cloud whose queue has no such changes. `group` is its message group;
+    a standard queue has none. `receives` counts this receive and those before it.
+    """
+
+    id: str
     body: str
+    queue: str = ""
+    receipt: str = ""
     group: str = ""
+    receives: int = 1
 
 
 class Queue(Protocol):
-    """Sends messages to the steps' queues."""
+    """Sends messages to the steps' queues, and settles the messages that this process received from them."""
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Send messages; those not due yet go to the requeue queue. Raises CloudProviderError if the queue refuses one."""
+        """Send messages; each is delivered when it is due. Raises CloudProviderError or ConfigurationError if one is refused."""
         ...
 
-    def hold(self, queue: str, receipts: Sequence[str]) -> AbstractContextManager[None]:
-        """Keep messages that were received from a queue (an ARN on AWS) to this process inside the block.
+    def hold(self, messages: Sequence[ReceivedMessage]) -> AbstractContextManager[None]:
+        """Keep received messages of one queue to this process inside the block.
 
         If the process dies inside it, they are delivered again within seconds, and not after the queue's visibility timeout.
         Raises nothing: a message that cannot be held may be delivered a second time.
         """
         ...
 
-    def retry_after(self, queue: str, seconds_by_receipt: Mapping[str, int]) -> None:
-        """Deliver messages that were received from a queue (an ARN on AWS) again after so many seconds.
+    def retry(self, seconds_by_message: Mapping[ReceivedMessage, int]) -> None:
+        """Deliver received messages of one queue again after so many seconds, with one more receive.
 
-        A message group waits until its failed message is delivered again. Raises CloudProviderError; the messages are then
-        delivered again after the queue's visibility timeout.
+        A message whose receives are used up goes to the dead-letter queue instead. A message group waits until its failed message
+        is delivered again. Raises CloudProviderError if the queue refuses one.
         """
         ...
 
     def send_interruptions(self, queue: str, interruptions: Sequence[Interruption], delay_seconds: int) -> None:
-        """Send interruptions of one cluster each to the queue of their record; they are delivered after so many seconds.
+        """Send interruptions of one cluster each to the queue of their message; they are delivered after so many seconds.
 
         Raises CloudProviderError if one was not sent.
         """
         ...
 
-    def send_to_dead_letters(self, queue: str, messages: Sequence[DeadLetter]) -> bool:
-        """Send copies of messages that can never succeed to a queue's dead-letter queue; return False if it has none.
+    def send_to_dead_letters(self, messages: Sequence[ReceivedMessage]) -> bool:
+        """Send copies of messages of one queue that can never succeed to its dead-letter queue; return False if it has none.
 
         Raises CloudProviderError if one was not sent.
         """

@@ -1,17 +1,15 @@
-"""The AWS provider implements `ports.CloudProvider` over AWS's HTTP APIs.
+"""What only the AWS provider does, over AWS's HTTP APIs; `clouds` has the tests that every cloud's provider passes.
 
 One simulated account of each kind serves the whole file, since reading moto's 1,400 instance types takes seconds. Each test
 has its own cluster in it, so that it does not see other tests' instances.
 """
 
 import itertools
-import threading
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
-import boto3
 import msgspec
 import pytest
-from botocore.config import Config
 from msgspec.structs import replace
 
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
@@ -20,21 +18,18 @@ from journeyman.cloud.aws.fleet_launch import FleetLauncher
 from journeyman.cloud.aws.instance_provider import InstanceProvider
 from journeyman.cloud.aws.instance_types import InstanceTypeProvider
 from journeyman.cloud.aws.launch_templates import LaunchTemplateProvider
-from journeyman.cloud.aws.network_discovery import PlacementGroupProvider
+from journeyman.cloud.aws.network_discovery import PlacementGroupProvider, free_addresses
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
-from journeyman.cloud.aws.pricing import PriceProvider, shipped_on_demand
+from journeyman.cloud.aws.pricing import price_provider, shipped_on_demand
 from journeyman.cloud.aws.provider import AwsCloudProvider
-from journeyman.cloud.aws.subnets import SubnetProvider
+from journeyman.cloud.free_addresses import FreeAddresses
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement, OfferingKey
 from journeyman.core.state import NodeClassState
 from journeyman.errors import (
-    CloudProviderError,
-    CloudUnavailableError,
     CreateError,
     InsufficientCapacityError,
     NodeClaimNotFoundError,
-    NodeClassNotReadyError,
     RateLimitedError,
 )
 from journeyman.ports import Launched, LaunchFailed, LaunchRequest
@@ -125,7 +120,7 @@ def read_types(aws, account, clock):
     """Return a function that returns a NodeClass's instance types; it reads EC2's catalogue once for the whole file."""
     clients = Clients(lambda service, region: aws.client(service), REGION)
     settings = AwsSettings(cluster_name="reader", region=REGION)
-    prices, reservations = PriceProvider(clients, settings, clock), CapacityReservationProvider(clients, clock)
+    prices, reservations = price_provider(clients, settings, clock), CapacityReservationProvider(clients, clock)
     catalogue = InstanceTypeProvider(
         clients, settings, prices, clock, reservations=reservations, groups=PlacementGroupProvider(clients, clock)
     )
@@ -276,33 +271,6 @@ def test_invalid_node_class_gets_a_false_condition(provider, account, clock, spe
     assert condition(status, "Ready")[0] == "False"
 
 
-def test_node_class_without_spec_gets_a_false_condition(provider, account, clock):
-    """Karpenter's CRD admits it."""
-    body = {name: value for name, value in node_class(account).items() if name != "spec"}
-    status = provider.resolve(body, clock.now())
-
-    assert condition(status, "ValidationSucceeded") == ("False", "InvalidSpec")
-    assert condition(status, "Ready")[0] == "False"
-
-
-def test_transition_times_change_only_with_the_status(provider, account, clock):
-    """Resolving an hour later changes nothing."""
-    body = node_class(account)
-    first = provider.resolve(body, clock.now())
-    clock.advance(3600)
-    second = provider.resolve({**body, "status": first}, clock.now())
-    broken = provider.resolve({**node_class(account, role="gone"), "status": second}, clock.now())
-
-    assert second == first
-    times = {c["type"]: c["lastTransitionTime"] for c in broken["conditions"]}
-    assert (
-        times["InstanceProfileReady"] == "2026-11-02T09:00:00Z" or times["InstanceProfileReady"] > times["SubnetsReady"]
-    )
-    assert times["SubnetsReady"] == next(
-        c["lastTransitionTime"] for c in first["conditions"] if c["type"] == "SubnetsReady"
-    )
-
-
 def test_images_are_selected_by_name_and_by_bottlerocket_alias(provider, account, clock):
     """Amazon's images are found by name without an owner."""
     by_alias = provider.resolve(node_class(account, amiSelectorTerms=[{"alias": "bottlerocket@latest"}]), clock.now())
@@ -312,15 +280,6 @@ def test_images_are_selected_by_name_and_by_bottlerocket_alias(provider, account
 
     assert {i["name"].partition("-")[0] for i in by_alias["amis"]} == {"bottlerocket"}
     assert [i["id"] for i in by_name["amis"]] == [account.images[f"{name[:-1]}v20260715"]]
-
-
-def test_throttling_does_not_change_the_status(provider, aws, account, clock):
-    """Throttling is no property of the NodeClass, so no condition reports it."""
-    aws.gate.fail_next("DescribeSubnets", "RequestLimitExceeded", 1)
-    with pytest.raises(RateLimitedError):
-        provider.resolve(node_class(account), clock.now())
-
-    assert condition(provider.resolve(node_class(account), clock.now()), "Ready")[0] == "True"
 
 
 # -- instance types -------------------------------------------------------------------------------------------------
@@ -385,47 +344,6 @@ def test_launch_returns_the_claims_status_and_labels(launch, request_for, ready,
     assert listed.launched_at.tzinfo is timezone.utc
 
 
-def test_repeated_launch_adopts_the_running_instance(launch, request_for, provider):
-    """A retry after a crash does not launch a second instance."""
-    first = launch(request_for("again"))
-    second = launch(request_for("again", "c5.large"))
-
-    assert isinstance(first, Launched)
-    assert isinstance(second, Launched)
-    assert second.instance.provider_id == first.instance.provider_id
-    assert second.labels == first.labels
-    assert second.price == first.price
-    assert len(provider.list()) == 1
-
-
-def test_parallel_launches_of_a_claim_launch_one_instance(aws, settings, clock, request_for, provider):
-    """Neither run sees the other's instance; both send the same client token."""
-    other = AwsCloudProvider(Clients(lambda service, region: aws.client(service), REGION), settings, clock)
-    request = request_for("twice")
-    outcomes = []
-    threads = [threading.Thread(target=lambda p=p: outcomes.extend(p.launch([request]))) for p in (provider, other)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len({outcome.instance.provider_id for outcome in outcomes}) == 1
-    assert len(provider.list()) == 1
-
-
-def test_claim_whose_instance_ended_gets_no_second_one(launch, request_for, provider):
-    """Neither by the same client token nor by the next one, which a recorded failure leads to."""
-    first = launch(request_for("ended"))
-    provider.delete(first.instance.provider_id)
-    outcomes = [
-        launch(request_for("ended", "c5.large")),
-        launch(request_for("ended", "c5.large", annotations={labels.LAUNCH_RETRY: "1 2026-11-02T09:00:00Z"})),
-    ]
-
-    assert [type(outcome.error) for outcome in outcomes] == [NodeClaimNotFoundError] * 2
-    assert {i.provider_id for i in provider.list()} <= {first.instance.provider_id}
-
-
 class LateListing(InstanceProvider):
     """EC2 instances whose first search does not find a just launched instance, as EC2 may do for some seconds."""
 
@@ -446,7 +364,7 @@ def test_instance_that_ec2_listed_late_is_adopted(launch, aws, settings, clock, 
         settings,
         clock,
         instances=LateListing(clients, settings.cluster_name),
-        subnets=SubnetProvider(clients, clock),
+        addresses=FreeAddresses(partial(free_addresses, clients), clock),
         templates=LaunchTemplateProvider(clients, clock),
         reservations=CapacityReservationProvider(clients, clock),
         groups=PlacementGroupProvider(clients, clock),
@@ -474,7 +392,7 @@ def blind(aws, settings, clock):
         settings,
         clock,
         instances=EmptyListing(clients, settings.cluster_name),
-        subnets=SubnetProvider(clients, clock),
+        addresses=FreeAddresses(partial(free_addresses, clients), clock),
         templates=LaunchTemplateProvider(clients, clock),
         reservations=CapacityReservationProvider(clients, clock),
         groups=PlacementGroupProvider(clients, clock),
@@ -510,27 +428,6 @@ def test_only_a_failed_fleet_needs_another_client_token(launch, aws, ready, requ
 
     assert (type(failed.error), failed.answered) == (CreateError, True)
     assert (type(refused.error), refused.answered) == (CreateError, False)
-
-
-def test_each_launch_has_one_outcome(provider, aws, clock, request_for):
-    """A failed launch does not affect the others."""
-    aws.capacity_pools.out_of_stock("c5.large", "us-east-1a", "on-demand", clock.now() + timedelta(minutes=3))
-    requests = [request_for(f"many-{n}") for n in range(6)]
-    requests.insert(3, request_for("unlucky", "c5.large", zones=("us-east-1a",)))
-    outcomes = {outcome.claim: outcome for outcome in provider.launch(requests)}
-
-    assert len(outcomes) == 7
-    assert isinstance(outcomes.pop("unlucky"), LaunchFailed)
-    assert len({outcome.instance.provider_id for outcome in outcomes.values()}) == len(provider.list()) == 6
-
-
-def test_no_launch_starts_after_the_caller_stops_reading_outcomes(provider, request_for):
-    """After losing the Lease only launches in flight continue."""
-    outcomes = provider.launch([request_for(f"rest-{n}") for n in range(12)])
-    next(outcomes)
-    outcomes.close()
-
-    assert 1 <= len(provider.list()) <= 4
 
 
 def test_insufficient_capacity_names_the_offerings(launch, aws, clock, request_for):
@@ -573,39 +470,9 @@ def test_fleet_without_errors_keeps_the_claim(aws, settings, clock, request_for)
     assert outcome.answered
 
 
-def test_zones_without_a_subnet_are_skipped(launch, ready, request_for):
-    """The NodeClass lost their subnets after planning."""
-    request = request_for("nowhere", zones=("us-east-1a",), capacity_type=("on-demand",))
-    elsewhere = [s for s in ready["status"]["subnets"] if s["zone"] != "us-east-1a"]
-    body = {**ready, "status": {**ready["status"], "subnets": elsewhere}}
-    outcome = launch(replace(request, node_class=replace(request.node_class, raw=body)))
-
-    assert isinstance(outcome.error, InsufficientCapacityError)
-    assert outcome.unavailable == tuple(OfferingKey("*", "us-east-1a", kind) for kind in ("on-demand", "spot"))
-
-
-def test_offerings_refused_before_a_success_are_reported(launch, aws, clock, request_for):
-    """The launch used another offering; the next plan must not use the refused ones."""
-    aws.capacity_pools.out_of_stock("c6a.large", "us-east-1a", "on-demand", clock.now() + timedelta(minutes=3))
-    outcome = launch(request_for("detour", "c6a.large", "m5.large", zones=("us-east-1a",)))
-
-    assert isinstance(outcome, Launched)
-    assert outcome.instance.instance_type == "m5.large"
-    assert outcome.unavailable == (OfferingKey("c6a.large", "us-east-1a", "on-demand"),)
-
-
-def test_spot_is_launched_where_it_is_allowed(launch, request_for, provider):
-    """The instance has the capacity type Spot."""
-    outcome = launch(request_for("cheap", capacity_type=("on-demand", "spot")))
-
-    assert outcome.labels[labels.CAPACITY_TYPE] == "spot"
-    assert provider.get(outcome.instance.provider_id).capacity_type == "spot"
-
-
-@pytest.mark.parametrize("capacity_type", ["on-demand", "spot"])
-def test_launch_follows_the_prices_of_node_overlays(launch, request_for, capacity_type):
-    """A savings plan makes the dearer type the cheaper one; EC2 launches what was planned."""
-    request = request_for(f"planned-{capacity_type}", "c5.large", "m5.xlarge", capacity_type=(capacity_type,))
+def test_spot_launch_follows_the_prices_of_node_overlays(launch, request_for):
+    """A fleet has priorities for Spot as well; EC2 launches what was planned."""
+    request = request_for("planned", "c5.large", "m5.xlarge", capacity_type=("spot",))
     overlay = lambda o: replace(o, price=0.001, price_overlaid=True)  # noqa: E731
     types = tuple(
         replace(t, offerings=tuple(map(overlay, t.offerings))) if t.name == "m5.xlarge" else t
@@ -639,12 +506,8 @@ def test_claims_with_equal_settings_share_a_launch_template(launch, aws, request
 @pytest.mark.parametrize(
     ("operation", "code", "kind", "reason"),
     [
-        ("CreateFleet", "RequestLimitExceeded", RateLimitedError, None),
-        ("CreateFleet", "UnauthorizedOperation", CreateError, "Unauthorized"),
-        ("CreateFleet", "InternalError", CreateError, "InternalError"),
+        ("CreateLaunchTemplate", "RequestLimitExceeded", RateLimitedError, None),
         ("CreateLaunchTemplate", "UnauthorizedOperation", CreateError, "Unauthorized"),
-        ("DescribeInstances", "RequestLimitExceeded", RateLimitedError, None),
-        ("DescribeInstances", "UnauthorizedOperation", CreateError, "Unauthorized"),
     ],
 )
 def test_failed_call_is_the_launchs_outcome(launch, aws, request_for, provider, operation, code, kind, reason):
@@ -659,118 +522,13 @@ def test_failed_call_is_the_launchs_outcome(launch, aws, request_for, provider, 
     assert isinstance(launch(request_for(name)), Launched)
 
 
-@pytest.mark.parametrize(
-    ("state", "status", "kind"),
-    [
-        ({"deleting": True}, "True", InsufficientCapacityError),
-        ({"ready": False, "message": "no subnets"}, "False", NodeClassNotReadyError),
-        ({"ready": False}, "Unknown", CreateError),
-    ],
-)
-def test_unready_node_class_launches_nothing(launch, request_for, ready, provider, state, status, kind):
-    """A deleted NodeClass deletes the NodeClaim; an unready one makes it wait; an unknown one is a condition."""
-    body = {**ready, "status": {**ready["status"], "conditions": [{"type": "Ready", "status": status}]}}
-    outcome = launch(request_for("early", body=body, **state))
-
-    assert isinstance(outcome, LaunchFailed)
-    assert type(outcome.error) is kind
-    assert provider.list() == ()
-
-
-def test_claim_without_a_compatible_offering_has_no_capacity(launch, request_for):
-    """For example, its instance type no longer exists."""
-    outcome = launch(request_for("none", "m1.gone"))
-
-    assert isinstance(outcome.error, InsufficientCapacityError)
-    assert outcome.unavailable == ()
-
-
-def test_invalid_claim_does_not_affect_other_launches(provider, request_for):
-    """Its outcome has the error; the other NodeClaims are launched."""
-    good, bad = request_for("good"), request_for("bad")
-    nonsense = NodeSelectorRequirement(key=labels.ARCH, operator="Near", values=("amd64",))
-    spec = msgspec.structs.replace(bad.claim.spec, requirements=(nonsense,))
-    bad = replace(bad, claim=msgspec.structs.replace(bad.claim, spec=spec))
-    outcomes = {outcome.claim: outcome for outcome in provider.launch([bad, good])}
-
-    assert isinstance(outcomes["good"], Launched)
-    assert isinstance(outcomes["bad"].error, CreateError)
-    assert "Near" in str(outcomes["bad"].error)
-
-
 # -- instances ------------------------------------------------------------------------------------------------------
 
 
-def test_instance_exists_until_it_is_terminated(launch, request_for, provider, clock, aws):
-    """It exists while it shuts down; afterwards list, get and delete report that it does not exist."""
-    provider_id = launch(request_for("mortal")).instance.provider_id
-    clock.advance(60)
-    assert provider.get(provider_id).state == "running"
-
-    provider.delete(provider_id)
-    provider.delete(provider_id)
-    assert provider.get(provider_id).state == "shutting-down"
-    assert [i.state for i in provider.list()] == ["shutting-down"]
-
-    clock.advance(600)
-    assert provider.list() == ()
+def test_malformed_instance_id_is_not_found(provider):
+    """EC2 has an error code of its own for it."""
+    provider_id = "aws:///us-east-1a/i-nonsense"
     with pytest.raises(NodeClaimNotFoundError):
         provider.get(provider_id)
     with pytest.raises(NodeClaimNotFoundError):
         provider.delete(provider_id)
-
-
-@pytest.mark.parametrize("provider_id", ["aws:///us-east-1a/i-00000000000000000", "aws:///us-east-1a/i-nonsense"])
-def test_unknown_instance_is_not_found(provider, provider_id):
-    """So a NodeClaim with a stale provider id can be finalized."""
-    with pytest.raises(NodeClaimNotFoundError):
-        provider.get(provider_id)
-    with pytest.raises(NodeClaimNotFoundError):
-        provider.delete(provider_id)
-
-
-@pytest.mark.parametrize("provider_id", ["", "i-1", "kwok://node", "aws:///us-east-1a/eni-1"])
-def test_foreign_provider_id_is_an_error(provider, aws, provider_id):
-    """It does not count as a terminated instance, so no finalizer is removed because of it."""
-    before = aws.gate.calls.total()
-    with pytest.raises(CloudProviderError, match="not an AWS provider id") as caught:
-        provider.delete(provider_id)
-
-    assert not isinstance(caught.value, NodeClaimNotFoundError)
-    assert aws.gate.calls.total() == before
-
-
-def test_instances_of_other_clusters_are_not_listed(launch, request_for, aws, settings, clock):
-    """The provider filters by the cluster's tag."""
-    launch(request_for("ours"))
-    other = replace(settings, cluster_name="another")
-    neighbour = AwsCloudProvider(Clients(lambda service, region: aws.client(service), REGION), other, clock)
-
-    assert neighbour.list() == ()
-
-
-def test_unreachable_cloud_raises_a_retryable_error(settings, account, clock, request_for):
-    """Every method raises it, and none an SDK error."""
-    dead = Config(connect_timeout=0.2, read_timeout=0.2, retries={"total_max_attempts": 1})
-    secret = {"aws_access_key_id": "x", "aws_secret_access_key": "y"}
-
-    def client(service, region):
-        return boto3.client(service, region_name=region, endpoint_url="http://127.0.0.1:9", config=dead, **secret)
-
-    lost = AwsCloudProvider(Clients(client, REGION), settings, clock)
-    request = request_for("lost")
-    calls = [
-        lambda: lost.resolve(node_class(account), clock.now()),
-        lambda: lost.get_instance_types(request.node_class.raw),
-        lost.list,
-        lambda: lost.get("aws:///us-east-1a/i-1"),
-        lambda: lost.delete("aws:///us-east-1a/i-1"),
-    ]
-    for call in calls:
-        with pytest.raises(CloudUnavailableError) as caught:
-            call()
-        assert caught.value.retryable
-
-    [outcome] = lost.launch([request])
-    assert isinstance(outcome.error, CreateError)
-    lost.refresh_prices()

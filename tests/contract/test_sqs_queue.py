@@ -11,7 +11,7 @@ from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Step
 from journeyman.errors import CloudProviderError, CloudUnavailableError, ConfigurationError, RateLimitedError
 from journeyman.events import parse_trigger
-from journeyman.ports import DeadLetter, Interruption, Message, RequeueDue
+from journeyman.ports import Interruption, Message, ReceivedMessage, RequeueDue
 from tests.contract.conftest import on_both_accounts
 
 pytestmark = on_both_accounts
@@ -187,7 +187,7 @@ def test_retried_message_unblocks_its_group(queues, clock):
 
     (first,) = receive()
     assert receive() == []
-    queues.queue.retry_after("arn:aws:sqs:us-east-1:123456789012:provision.fifo", {first["ReceiptHandle"]: 4})
+    queues.queue.retry({received(first["ReceiptHandle"]): 4})
     clock.advance(3)
     assert receive() == []
     clock.advance(1)
@@ -197,7 +197,11 @@ def test_retried_message_unblocks_its_group(queues, clock):
     assert again["Attributes"]["ApproximateReceiveCount"] == "2"
 
 
-PROVISION_ARN = "arn:aws:sqs:us-east-1:123456789012:provision.fifo"
+ARN = "arn:aws:sqs:us-east-1:123456789012:"
+
+
+def received(receipt="", *, body="{", queue="provision.fifo"):
+    return ReceivedMessage(id="m1", body=body, queue=f"{ARN}{queue}", receipt=receipt, group="dev")
 
 
 def in_flight(queues):
@@ -215,7 +219,7 @@ def in_flight(queues):
 def test_message_of_a_crashed_process_is_delivered_again_after_20_seconds(queues, clock):
     """The queue's visibility timeout, with which Lambda received it, would be over after 125 s."""
     receipt, receive = in_flight(queues)
-    queues.queue.hold(PROVISION_ARN, [receipt]).__enter__()  # and the process dies
+    queues.queue.hold([received(receipt)]).__enter__()  # and the process dies
 
     clock.advance(19)
     assert receive() == []
@@ -241,7 +245,7 @@ def test_message_is_held_while_the_process_lives_and_no_longer(queues, clock):
 
     renewals = Renewals()
     queue = SQSQueue(renewals, clock, queues={}, requeue_url=queues.requeue_url, renew_seconds=0.01)
-    with queue.hold(PROVISION_ARN, [receipt]):
+    with queue.hold([received(receipt)]):
         clock.advance(15)
         renewals.count = 0
         renewed.clear()
@@ -264,7 +268,7 @@ def test_hold_without_an_answer_of_sqs_stops_no_run(queues, aws, clock):
     )
     aws.fail_next("ChangeMessageVisibilityBatch", "ServiceUnavailable")
 
-    with queue.hold(PROVISION_ARN, [receipt]):
+    with queue.hold([received(receipt)]):
         pass
 
     ((level, text),) = lines
@@ -274,11 +278,8 @@ def test_hold_without_an_answer_of_sqs_stops_no_run(queues, aws, clock):
 
 def test_message_that_can_never_succeed_goes_to_the_dead_letter_queue(queues):
     """It keeps its body and its message group; a queue without a dead-letter queue keeps its messages."""
-    arn = "arn:aws:sqs:us-east-1:123456789012:"
-    letters = [DeadLetter("{", "dev"), DeadLetter("{", "dev")]
-
-    assert queues.queue.send_to_dead_letters(f"{arn}provision.fifo", letters)
-    assert not queues.queue.send_to_dead_letters(f"{arn}terminate.fifo", letters)
+    assert queues.queue.send_to_dead_letters([received(), received()])
+    assert not queues.queue.send_to_dead_letters([received(queue="terminate.fifo")])
 
     dead = queues.received(queues.dead_url)
     assert [(message["Body"], message["Attributes"]["MessageGroupId"]) for message in dead] == [("{", "dev")] * 2
@@ -295,9 +296,9 @@ def test_long_reasons_are_cut_and_reach_their_queue(queues):
 
 def test_large_dead_letters_are_sent_one_by_one(queues):
     """The messages of a batch may have the size limit of a single message together."""
-    letters = [DeadLetter(str(number) * 900_000, "dev") for number in range(3)]
+    letters = [received(body=str(number) * 900_000) for number in range(3)]
 
-    assert queues.queue.send_to_dead_letters("arn:aws:sqs:us-east-1:123456789012:provision.fifo", letters)
+    assert queues.queue.send_to_dead_letters(letters)
     assert [message["Body"][0] for message in queues.received(queues.dead_url)] == ["0", "1", "2"]
 
 

@@ -10,7 +10,8 @@ from typing import Final
 
 from msgspec import Struct
 
-GIB: Final = 1 << 30
+from journeyman.cloud.kubelet_reservations import GIB
+
 DEFAULT_VOLUME_BYTES: Final = 20 * GIB  # resolver.go `DefaultEBS`
 
 

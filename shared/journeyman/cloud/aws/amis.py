@@ -17,10 +17,11 @@ from msgspec import Struct, field
 
 from journeyman.cloud.aws.ami_families import AL2, AL2023, BOTTLEROCKET, AmiFamily
 from journeyman.cloud.aws.aws_errors import translated
-from journeyman.cloud.aws.aws_settings import AwsSettings, Clients, ttl_cache
+from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.cloud.aws.instance_type_labels import ACCELERATOR_COUNT, GPU_COUNT
 from journeyman.cloud.aws.network_discovery import tag_filters
 from journeyman.cloud.aws.nodeclass_view import JSON, AmiAlias, NodeClassView
+from journeyman.cloud.caching import ttl_cache
 from journeyman.core.api import labels
 from journeyman.ports import Clock
 

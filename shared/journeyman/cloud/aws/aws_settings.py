@@ -8,16 +8,13 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final
 
-from cachetools import TTLCache
 from msgspec import Struct
-
-from journeyman.ports import Clock
 
 # pricing.go: the Pricing API is served from few regions
 _PRICING_ENDPOINTS: Final = (("ap-", "ap-south-1"), ("eu-", "eu-central-1"), ("cn-", "cn-northwest-1"))
 
-_MAX_CACHE_ENTRIES: Final = 1000
-"""Maximum number of entries of one cache, far more than a cluster needs."""
+
+DEFAULT_MEMORY_OVERHEAD: Final = Fraction(75, 1000)  # options.go VM_MEMORY_OVERHEAD_PERCENT
 
 
 class AwsSettings(Struct, frozen=True, kw_only=True):
@@ -31,7 +28,7 @@ class AwsSettings(Struct, frozen=True, kw_only=True):
     service_cidr: str = ""  # nodeadm (AL2023) needs it
     cluster_dns: str = ""  # address of the Service kube-dns; empty leaves it to the AMI
     ipv6: bool = False
-    vm_memory_overhead_percent: Fraction = Fraction(75, 1000)  # options.go VM_MEMORY_OVERHEAD_PERCENT
+    vm_memory_overhead_percent: Fraction = DEFAULT_MEMORY_OVERHEAD
     reserved_enis: int = 0
     isolated_vpc: bool = False  # the VPC reaches neither IAM nor the Pricing API
     reserved_capacity: bool = True  # the feature gate ReservedCapacity
@@ -40,11 +37,6 @@ class AwsSettings(Struct, frozen=True, kw_only=True):
     # karpenter-provider-aws pkg/controllers/providers/pricing: both every 12 h; None: never
     spot_refresh_period: timedelta | None = timedelta(hours=12)
     on_demand_refresh_period: timedelta | None = timedelta(hours=12)
-
-
-def ttl_cache(clock: Clock, ttl: timedelta) -> TTLCache[Any, Any]:
-    """Return an empty cache whose entries expire after `ttl` of the clock's time."""
-    return TTLCache(_MAX_CACHE_ENTRIES, ttl=ttl.total_seconds(), timer=lambda: clock.now().timestamp())
 
 
 class Clients:

@@ -23,10 +23,12 @@ from cachetools.keys import hashkey
 from msgspec.structs import replace
 
 from journeyman.cloud.aws.aws_errors import error_code, translated
-from journeyman.cloud.aws.aws_settings import Clients, ttl_cache
-from journeyman.cloud.aws.instance_type_labels import RESERVATION_LABELS, ZONE_ID, requirement
+from journeyman.cloud.aws.aws_settings import Clients
+from journeyman.cloud.aws.instance_type_labels import RESERVATION_LABELS, ZONE_ID
 from journeyman.cloud.aws.network_discovery import tag_filters
 from journeyman.cloud.aws.nodeclass_view import JSON, NodeClassView
+from journeyman.cloud.caching import ttl_cache
+from journeyman.cloud.type_requirements import requirement
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
 from journeyman.core.api.objects import NodeSelectorRequirement

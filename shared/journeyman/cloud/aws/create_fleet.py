@@ -15,7 +15,7 @@ from journeyman.cloud.aws import tags
 from journeyman.cloud.aws.aws_errors import NO_ADDRESSES, NO_SPOT_ROLE, UNFULFILLABLE
 from journeyman.cloud.aws.capacity_reservations import CAPACITY_BLOCK, INTERRUPTIBLE
 from journeyman.cloud.aws.launch_templates import LaunchTemplate
-from journeyman.cloud.aws.subnets import ChosenSubnet
+from journeyman.cloud.free_addresses import ChosenSubnet
 from journeyman.core.api import labels
 from journeyman.core.api.objects import OfferingKey
 from journeyman.core.catalogue import Offering

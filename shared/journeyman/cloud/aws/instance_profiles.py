@@ -21,8 +21,9 @@ from cachetools.keys import hashkey
 
 from journeyman.cloud.aws import tags
 from journeyman.cloud.aws.aws_errors import error_code, translated
-from journeyman.cloud.aws.aws_settings import AwsSettings, Clients, ttl_cache
+from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
+from journeyman.cloud.caching import ttl_cache
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim
 from journeyman.errors import CloudProviderError

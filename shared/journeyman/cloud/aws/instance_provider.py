@@ -9,6 +9,7 @@ from typing import Any, Final
 from journeyman.cloud.aws import tags
 from journeyman.cloud.aws.aws_errors import translated
 from journeyman.cloud.aws.aws_settings import Clients
+from journeyman.cloud.launching import usable_and_oldest_first
 from journeyman.core.api import labels
 from journeyman.core.state import InstanceStatus
 from journeyman.errors import NodeClaimNotFoundError, NoInstanceIdError
@@ -50,7 +51,7 @@ class InstanceProvider:
                 f"tag:{tags.CLAIM_UID}": unique_uids[start : start + _FILTER_VALUES],
                 f"tag:{tags.CLUSTER}": [self._cluster],
             }
-            for instance in sorted(self._describe(_filters(filters)), key=_usable_and_oldest_first):
+            for instance in sorted(self._describe(_filters(filters)), key=usable_and_oldest_first):
                 found.setdefault(instance.tags[tags.CLAIM_UID], instance)
         return found
 
@@ -84,20 +85,15 @@ class InstanceProvider:
         if reply["TerminatingInstances"][0]["PreviousState"]["Name"] == "terminated":
             raise NodeClaimNotFoundError("the instance is terminated", provider_id=provider_id)
 
+    def statuses(self) -> tuple[InstanceStatus, ...]:
+        """Return the failing checks of all instances in the region (`failing_checks`). Raises CloudProviderError."""
+        return failing_checks(self._clients)
+
     def _describe(self, filters: Sequence[Mapping[str, Any]]) -> Iterator[Instance]:
         pages = self._clients.ec2.get_paginator("describe_instances")
         with translated("ec2:DescribeInstances", cluster=self._cluster):
             for page in pages.paginate(Filters=filters, PaginationConfig={"PageSize": _PAGE}):
                 yield from _instances(page)
-
-
-def is_usable(instance: Instance) -> bool:
-    """Whether the instance runs, or is about to."""
-    return instance.state in ("pending", "running")
-
-
-def _usable_and_oldest_first(instance: Instance) -> tuple[Any, ...]:
-    return not is_usable(instance), instance.launched_at, instance.provider_id
 
 
 def _filters(values: Mapping[str, list[str]]) -> list[dict[str, Any]]:

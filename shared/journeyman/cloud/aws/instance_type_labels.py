@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from journeyman.cloud.aws.ami_families import AmiFamily
 from journeyman.cloud.aws.instance_type_info import Accelerator, InstanceTypeInfo, network_limits
 from journeyman.cloud.aws.network_discovery import PlacementGroup
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NodeSelectorRequirement
 
 ZONE_ID: Final = "topology.k8s.aws/zone-id"
 TENANCY: Final = f"{labels.AWS_GROUP}/instance-tenancy"
@@ -27,9 +25,6 @@ RESERVATION_LABELS: Final = tuple(
 PLACEMENT_GROUP: Final = f"{labels.AWS_GROUP}/placement-group-id"
 PARTITION: Final = f"{labels.AWS_GROUP}/placement-group-partition"
 _NAME: Final = re.compile(r"(^[a-z]+)(-[0-9]+tb)?([0-9]+).*\.")  # instancetype.go `instanceTypeScheme`
-
-Labels = Mapping[str, tuple[str, ...]]
-"""Label values that a node of a type may have; an empty tuple means the node lacks the label."""
 
 
 def labels_of(
@@ -126,31 +121,3 @@ def _flag(value: bool) -> str:
 
 def _kebab(text: str) -> str:
     return text.replace(" ", "-").lower()
-
-
-def requirements_of(values: Labels) -> tuple[NodeSelectorRequirement, ...]:
-    """Return the labels as requirements: `In` their values, `DoesNotExist` without any. Equal results are one object."""
-    return tuple(requirement(key, values[key]) for key in values)
-
-
-@lru_cache(maxsize=65536)
-def requirement(key: str, values: tuple[str, ...]) -> NodeSelectorRequirement:
-    """Return the requirement `In` these values, or `DoesNotExist` if there are none."""
-    if not values:
-        return NodeSelectorRequirement(key=key, operator="DoesNotExist")
-    return NodeSelectorRequirement(key=key, operator="In", values=values)
-
-
-def satisfies(values: Labels, image_requirements: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether nodes with these labels meet the requirements that `status.amis` has for an image."""
-    return all(_satisfies(values.get(str(r["key"]), ()), r) for r in image_requirements)
-
-
-def _satisfies(values: tuple[str, ...], image_requirement: Mapping[str, Any]) -> bool:
-    operator = image_requirement.get("operator")
-    if operator == "Exists":
-        return bool(values)
-    if operator == "DoesNotExist":
-        return not values
-    listed = set(image_requirement.get("values") or ())
-    return not listed.isdisjoint(values) if operator == "In" else listed.isdisjoint(values)

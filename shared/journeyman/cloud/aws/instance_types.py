@@ -13,7 +13,7 @@ from contextvars import copy_context
 from datetime import timedelta
 from operator import attrgetter
 from threading import Lock
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 from cachetools import TTLCache, cachedmethod
@@ -21,26 +21,25 @@ from msgspec import Struct
 
 from journeyman.cloud.aws.ami_families import AL2023
 from journeyman.cloud.aws.aws_errors import translated
-from journeyman.cloud.aws.aws_settings import AwsSettings, Clients, ttl_cache
+from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.cloud.aws.capacity_reservations import CapacityReservationProvider, with_reserved_offerings
 from journeyman.cloud.aws.instance_type_info import DESCRIBE_FILTERS, InstanceTypeInfo, parse_all
-from journeyman.cloud.aws.instance_type_labels import ZONE_ID, labels_of, requirement, requirements_of, satisfies
+from journeyman.cloud.aws.instance_type_labels import ZONE_ID, labels_of
 from journeyman.cloud.aws.network_discovery import PlacementGroup, PlacementGroupProvider
 from journeyman.cloud.aws.node_capacity import NodeSizing
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
-from journeyman.cloud.aws.pricing import PriceProvider
+from journeyman.cloud.caching import put_newest, ttl_cache
+from journeyman.cloud.prices import PriceProvider
+from journeyman.cloud.type_requirements import requirement, requirements_of, satisfies
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import InstanceType, Offering
 from journeyman.errors import NodeClassNotReadyError
 from journeyman.ports import Clock
 
-V = TypeVar("V")
-
 _log = logging.getLogger(__name__)
 
 RAW_TTL: Final = timedelta(hours=12)  # controllers/providers/instancetype/controller.go refresh period
-_CACHED_NODE_CLASSES: Final = 32  # NodeClasses whose instance types stay cached
 
 
 class RegionInstanceTypes(Struct, frozen=True, eq=False):
@@ -94,7 +93,7 @@ class InstanceTypeProvider:
             if cached is not None and cached[0] is types and cached[1] == free:
                 return cached[2]
             reserved = with_reserved_offerings(types, node_class, free)
-            _put(self._reserved, key, (types, free, reserved))
+            put_newest(self._reserved, key, (types, free, reserved))
             return reserved
 
     def _without_reservations(
@@ -107,7 +106,7 @@ class InstanceTypeProvider:
             if cached is not None and cached[:2] == (region_types, self._prices.version):
                 return cached[2]
             types = self._build(region_types, node_class, group)
-            _put(self._built, key, (region_types, self._prices.version, types))
+            put_newest(self._built, key, (region_types, self._prices.version, types))
             return types
 
     @cachedmethod(attrgetter("_region_cache"), lock=attrgetter("_lock"))
@@ -154,14 +153,6 @@ def _read_zones(ec2: Any) -> dict[str, frozenset[str]]:
             for offering in page["InstanceTypeOfferings"]:
                 zones.setdefault(offering["InstanceType"], set()).add(offering["Location"])
     return {name: frozenset(found) for name, found in zones.items()}
-
-
-def _put(cache: dict[bytes, V], key: bytes, value: V) -> None:
-    """Add an entry; remove the oldest ones if the cache is full."""
-    cache.pop(key, None)
-    while len(cache) >= _CACHED_NODE_CLASSES:
-        cache.pop(next(iter(cache)))
-    cache[key] = value
 
 
 def _fingerprint(node_class: NodeClassView, *more: Any) -> bytes:

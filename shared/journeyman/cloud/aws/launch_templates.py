@@ -25,13 +25,16 @@ from cachetools import TTLCache
 from msgspec import Struct
 
 from journeyman.cloud.aws import tags
-from journeyman.cloud.aws.ami_families import CUSTOM, GIB
+from journeyman.cloud.aws.ami_families import CUSTOM
 from journeyman.cloud.aws.aws_errors import error_code, translated
-from journeyman.cloud.aws.aws_settings import AwsSettings, Clients, ttl_cache
-from journeyman.cloud.aws.instance_type_labels import satisfies
+from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.cloud.aws.node_capacity import EFA
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
-from journeyman.cloud.aws.user_data import MAX_BYTES, Bootstrap, boot_taints, node_labels, user_data
+from journeyman.cloud.aws.user_data import MAX_BYTES, Bootstrap, node_labels, user_data
+from journeyman.cloud.caching import ttl_cache
+from journeyman.cloud.kubelet_reservations import GIB
+from journeyman.cloud.node_bootstrap import boot_taints
+from journeyman.cloud.type_requirements import satisfies
 from journeyman.core.api import labels, quantity
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.api.resources import PODS

@@ -15,8 +15,9 @@ from cachetools import TTLCache, cachedmethod
 from msgspec import Struct
 
 from journeyman.cloud.aws.aws_errors import error_code, translated
-from journeyman.cloud.aws.aws_settings import Clients, ttl_cache
+from journeyman.cloud.aws.aws_settings import Clients
 from journeyman.cloud.aws.nodeclass_view import JSON, NodeClassView
+from journeyman.cloud.caching import ttl_cache
 from journeyman.errors import CloudProviderError
 from journeyman.ports import Clock
 
@@ -133,3 +134,11 @@ class NetworkDiscovery:
                 for page in pages.paginate(Filters=parameters):
                     found += page[result]
         return tuple(found)
+
+
+def free_addresses(clients: Clients, subnet_ids: tuple[str, ...]) -> dict[str, int]:
+    """Return the number of free addresses of these subnets by id. Raises CloudProviderError."""
+    filters: list[dict[str, Any]] = [{"Name": "subnet-id", "Values": list(subnet_ids)}]
+    with translated("ec2:DescribeSubnets"):
+        pages = clients.ec2.get_paginator("describe_subnets").paginate(Filters=filters)
+        return {s["SubnetId"]: s["AvailableIpAddressCount"] for page in pages for s in page["Subnets"]}

@@ -1,7 +1,6 @@
 """Compute the capacity and overhead of a node, in integers.
 
-Restates: karpenter-provider-aws pkg/providers/instancetype/types.go (`computeCapacity`, `kubeReservedResources`,
-`evictionThreshold`).
+Restates: karpenter-provider-aws pkg/providers/instancetype/types.go `computeCapacity`.
 Differs: percentages are exact fractions, upstream's are floats; the two can differ by 1 MiB where a float rounds a
 whole number up.
 """
@@ -12,17 +11,22 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Final
 
-from msgspec import Struct
-
-from journeyman.cloud.aws.ami_families import CUSTOM, DEFAULT_VOLUME_BYTES, GIB
+from journeyman.cloud.aws.ami_families import CUSTOM, DEFAULT_VOLUME_BYTES
 from journeyman.cloud.aws.aws_settings import AwsSettings
 from journeyman.cloud.aws.instance_type_info import InstanceTypeInfo, network_limits
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
+from journeyman.cloud.kubelet_reservations import (
+    GIB,
+    MIB,
+    NodeSize,
+    eviction_threshold,
+    kubelet_of,
+    reserved_millicores,
+)
 from journeyman.core.api import quantity
-from journeyman.core.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amount
+from journeyman.core.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from journeyman.errors import InvalidQuantityError
 
-MIB: Final = 1 << 20
 GPU_VENDORS: Final = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "Habana": "habana.ai/gaudi"}
 NEURON: Final = "aws.amazon.com/neuron"
 NEURON_CORE: Final = "aws.amazon.com/neuroncore"
@@ -31,58 +35,7 @@ POD_ENI: Final = "vpc.amazonaws.com/pod-eni"
 PRIVATE_IPV4: Final = "vpc.amazonaws.com/PrivateIPv4Address"
 
 _GRAVITON_RESERVED_MIB: Final = 64  # types.go `memory`: contiguous memory that Gravitons keep
-_EVICTION_MEMORY: Final = 100 * MIB
 _PODS_WITHOUT_ENI_LIMIT: Final = 110
-# types.go `kubeReservedResources`: (from, to, parts per 10,000) in millicores
-_CPU_RESERVED: Final = ((0, 1000, 600), (1000, 2000, 100), (2000, 4000, 50), (4000, 1 << 31, 25))
-
-
-class KubeletSettings(Struct, frozen=True, kw_only=True):
-    """The kubelet settings that change a node's capacity. Invalid quantities count as unset."""
-
-    max_pods: int | None
-    pods_per_core: int
-    kube_reserved: Mapping[str, int]
-    system_reserved: Mapping[str, int]
-    eviction_hard: Mapping[str, str]
-
-
-def kubelet_of(node_class: NodeClassView) -> KubeletSettings:
-    """Return the settings in `spec.kubelet`."""
-    raw = node_class.kubelet
-    max_pods = raw.get("maxPods")
-    pods_per_core = raw.get("podsPerCore")
-    return KubeletSettings(
-        max_pods=max_pods if isinstance(max_pods, int) else None,
-        pods_per_core=pods_per_core if isinstance(pods_per_core, int) else 0,
-        kube_reserved=_amounts(raw.get("kubeReserved")),
-        system_reserved=_amounts(raw.get("systemReserved")),
-        eviction_hard={key: str(value) for key, value in _mapping(raw.get("evictionHard")).items()},
-    )
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _amounts(value: Any) -> dict[str, int]:
-    """Return the valid quantities. The others are reported elsewhere: a NodeClass with one is not Ready."""
-    parsed = {name: _amount_or_none(name, text) for name, text in _mapping(value).items()}
-    return {name: found for name, found in parsed.items() if found is not None}
-
-
-def _amount_or_none(name: str, text: Any) -> int | None:
-    try:
-        return amount(name, text, round_up=True)
-    except InvalidQuantityError:
-        return None
-
-
-class NodeSize(Struct, frozen=True, kw_only=True):
-    """Capacity of a node and its overhead."""
-
-    capacity: dict[str, int]
-    overhead: dict[str, int]
 
 
 class NodeSizing:
@@ -92,7 +45,7 @@ class NodeSizing:
         self._node_class = node_class
         self._family = node_class.family
         self._settings = settings
-        self._kubelet = kubelet_of(node_class)
+        self._kubelet = kubelet_of(node_class.kubelet)
         self._ebs_bytes = ebs_ephemeral_bytes(node_class)
         self._efa_only = sum(1 for nic in node_class.network_interfaces if nic.get("interfaceType") == "efa-only")
         self._efa_only_on_card_0 = sum(
@@ -167,33 +120,6 @@ def memory_bytes(info: InstanceTypeInfo, overhead: Fraction) -> int:
     return (mib - hidden_mib) * MIB
 
 
-def reserved_millicores(millicores: int) -> int:
-    """Return kube-reserved CPU: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest."""
-    return sum(
-        (min(millicores, end) - start) * share // 10_000 for start, end, share in _CPU_RESERVED if millicores >= start
-    )
-
-
-def eviction_threshold(capacity: Mapping[str, int], eviction_hard: Mapping[str, str]) -> dict[str, int]:
-    """Return what the kubelet keeps free: 100 MiB of memory and a tenth of the disk, unless `eviction_hard` differs."""
-    threshold = {MEMORY: _EVICTION_MEMORY, EPHEMERAL_STORAGE: -(-capacity[EPHEMERAL_STORAGE] // 10)}
-    for signal, resource in (("memory.available", MEMORY), ("nodefs.available", EPHEMERAL_STORAGE)):
-        if signal in eviction_hard:
-            threshold[resource] = _signal_amount(eviction_hard[signal], capacity[resource], threshold[resource])
-    return threshold
-
-
-def _signal_amount(text: str, capacity: int, default: int) -> int:
-    """Return a threshold, given as a percentage or quantity: 0 for 100 %, which disables it; `default` if invalid."""
-    try:
-        if not text.endswith("%"):
-            return quantity.parse(text).units(round_up=True)
-        percent = Fraction(text[:-1])
-    except (InvalidQuantityError, ValueError):
-        return default
-    return 0 if percent == 100 else -(-capacity * percent.numerator // (100 * percent.denominator))
-
-
 def ebs_ephemeral_bytes(node_class: NodeClassView) -> int:
     """Return the size in bytes of the EBS volume that holds ephemeral storage.
 
@@ -216,7 +142,8 @@ def ebs_ephemeral_bytes(node_class: NodeClassView) -> int:
 
 def _volume_bytes(mapping: Mapping[str, Any]) -> int:
     """Return the volume's size in bytes; 0 if the mapping has none."""
-    size = _mapping(mapping.get("ebs")).get("volumeSize")
+    ebs = mapping.get("ebs")
+    size = ebs.get("volumeSize") if isinstance(ebs, Mapping) else None
     if size is None:
         return 0
     try:

@@ -12,9 +12,6 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final
 
-import msgspec
-from msgspec import Struct
-
 from journeyman.cloud.aws.ami_families import AL2023
 from journeyman.cloud.aws.amis import AmiProvider, UnsupportedAliasError
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
@@ -24,10 +21,11 @@ from journeyman.cloud.aws.kubelet_validation import kubelet_problems
 from journeyman.cloud.aws.network_discovery import NetworkDiscovery, PlacementGroupProvider
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.aws.tags import restricted_tags
+from journeyman.cloud.nodeclass_conditions import StatusPart, conditions_of, selected
 from journeyman.core.api.conditions import EC2NODECLASS_DEPENDENTS, VALIDATION_SUCCEEDED, ConditionSet
 from journeyman.core.api.ec2nodeclass import EC2NodeClass
 from journeyman.core.api.model import parse
-from journeyman.core.api.objects import Condition, NodeClaim, ObjectMeta
+from journeyman.core.api.objects import NodeClaim
 from journeyman.errors import InvalidObjectError
 from journeyman.ports import Clock
 
@@ -38,23 +36,6 @@ _INSTANCE_PROFILE: Final = "InstanceProfileReady"
 _PLACEMENT_GROUP: Final = "PlacementGroupReady"
 _CAPACITY_RESERVATIONS: Final = "CapacityReservationsReady"
 _DEPENDENCIES: Final = (_AMIS, _INSTANCE_PROFILE, _SECURITY_GROUPS, _SUBNETS)
-
-
-class _StatusPart(Struct, frozen=True, kw_only=True):
-    """A field of the status with its condition, which is True if `reason` is empty; "" means no condition or no field."""
-
-    condition: str
-    field: str
-    value: Any
-    reason: str = ""
-    message: str = ""
-
-
-def _selected(condition: str, field: str, value: Any, reason: str, message: str) -> _StatusPart:
-    """Return the part for a selector's matches; its condition is False, with this reason and message, if there are none."""
-    if value:
-        return _StatusPart(condition=condition, field=field, value=value)
-    return _StatusPart(condition=condition, field=field, value=value, reason=reason, message=message)
 
 
 class NodeClassReconciler:
@@ -112,57 +93,57 @@ class NodeClassReconciler:
         """Delete the instance profiles that nothing uses; return their names. Raises CloudProviderError."""
         return self._profiles.delete_unused(node_classes, claims, now)
 
-    def _find_images(self, node_class: NodeClassView, now: datetime) -> _StatusPart:
+    def _find_images(self, node_class: NodeClassView, now: datetime) -> StatusPart:
         try:
             images = [image.to_status() for image in self._images.find(node_class, now)]
         except UnsupportedAliasError as error:
-            return _StatusPart(condition=_AMIS, field="amis", value=[], reason="UnsupportedAlias", message=str(error))
-        return _selected(_AMIS, "amis", images, "AMINotFound", "AMISelector did not match any AMIs")
+            return StatusPart(condition=_AMIS, field="amis", value=[], reason="UnsupportedAlias", message=str(error))
+        return selected(_AMIS, "amis", images, "AMINotFound", "AMISelector did not match any AMIs")
 
-    def _find_subnets(self, node_class: NodeClassView) -> _StatusPart:
+    def _find_subnets(self, node_class: NodeClassView) -> StatusPart:
         subnets = self._network.subnets(node_class)
-        return _selected(_SUBNETS, "subnets", subnets, "SubnetsNotFound", "SubnetSelector did not match any Subnets")
+        return selected(_SUBNETS, "subnets", subnets, "SubnetsNotFound", "SubnetSelector did not match any Subnets")
 
-    def _find_security_groups(self, node_class: NodeClassView) -> _StatusPart:
+    def _find_security_groups(self, node_class: NodeClassView) -> StatusPart:
         groups = self._network.security_groups(node_class)
         text = "SecurityGroupSelector did not match any SecurityGroups"
-        return _selected(_SECURITY_GROUPS, "securityGroups", groups, "SecurityGroupsNotFound", text)
+        return selected(_SECURITY_GROUPS, "securityGroups", groups, "SecurityGroupsNotFound", text)
 
-    def _find_profile(self, node_class: NodeClassView) -> _StatusPart:
+    def _find_profile(self, node_class: NodeClassView) -> StatusPart:
         field = "instanceProfile"
         if self._settings.isolated_vpc and not node_class.spec.get(field):
             text = "spec.instanceProfile is required where IAM cannot be reached"
-            return _StatusPart(
+            return StatusPart(
                 condition=_INSTANCE_PROFILE, field=field, value="", reason="InstanceProfileNotFound", message=text
             )
         try:
             name = self._profiles.ensure(node_class)
         except RoleNotFoundError as error:
-            return _StatusPart(
+            return StatusPart(
                 condition=_INSTANCE_PROFILE, field=field, value="", reason="RoleNotFound", message=str(error)
             )
-        return _StatusPart(condition=_INSTANCE_PROFILE, field=field, value=name)
+        return StatusPart(condition=_INSTANCE_PROFILE, field=field, value=name)
 
-    def _find_optional(self, node_class: NodeClassView, now: datetime) -> Iterator[_StatusPart]:
+    def _find_optional(self, node_class: NodeClassView, now: datetime) -> Iterator[StatusPart]:
         """Yield the parts that a NodeClass has only if it selects something: capacity reservations, a placement group."""
         if node_class.terms("capacityReservationSelectorTerms"):
             yield self._find_reservations(node_class, now)
         elif node_class.capacity_reservations:
-            yield _StatusPart(condition="", field="capacityReservations", value=[])
+            yield StatusPart(condition="", field="capacityReservations", value=[])
         if node_class.placement_group:
             reason = "" if self._groups.find(node_class) is not None else "PlacementGroupNotFound"
             text = f"there is no available placement group {node_class.placement_group}"
-            yield _StatusPart(condition=_PLACEMENT_GROUP, field="", value=None, reason=reason, message=text)
+            yield StatusPart(condition=_PLACEMENT_GROUP, field="", value=None, reason=reason, message=text)
 
-    def _find_reservations(self, node_class: NodeClassView, now: datetime) -> _StatusPart:
+    def _find_reservations(self, node_class: NodeClassView, now: datetime) -> StatusPart:
         field = "capacityReservations"
         if not self._settings.reserved_capacity:
             text = "the feature gate ReservedCapacity is disabled, so capacityReservationSelectorTerms have no effect"
-            return _StatusPart(
+            return StatusPart(
                 condition=_CAPACITY_RESERVATIONS, field=field, value=[], reason="ReservedCapacityDisabled", message=text
             )
         found = self._reservations.find(node_class, now)
-        return _StatusPart(condition=_CAPACITY_RESERVATIONS, field=field, value=found)
+        return StatusPart(condition=_CAPACITY_RESERVATIONS, field=field, value=found)
 
     def _conditions(self, node_class: NodeClassView, now: datetime) -> ConditionSet:
         """Return the conditions so far; those of capacity reservations and a placement group count if the NodeClass selects them."""
@@ -174,15 +155,7 @@ class NodeClassReconciler:
         if not self._settings.reserved_capacity:
             dependents = [name for name in dependents if name != _CAPACITY_RESERVATIONS]
         unselected = [name for name, selects in optional.items() if not selects]
-        metadata = msgspec.convert(node_class.raw.get("metadata") or {}, ObjectMeta)
-        before = msgspec.convert(node_class.status.get("conditions") or (), tuple[Condition, ...])
-        conditions = ConditionSet(
-            conditions=before,
-            dependents=(*EC2NODECLASS_DEPENDENTS, *dependents),
-            generation=metadata.generation,
-            created=metadata.creation_timestamp,
-            deleting=metadata.deletion_timestamp is not None,
-        )
+        conditions = conditions_of(node_class.raw, (*EC2NODECLASS_DEPENDENTS, *dependents))
         return conditions.clear(*unselected).initialised(now)
 
     def _validated(self, node_class: NodeClassView, conditions: ConditionSet, now: datetime) -> ConditionSet:

@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from journeyman.cloud.aws.ami_families import BY_ALIAS, CUSTOM, FAMILIES, AmiFamily
+from journeyman.cloud.free_addresses import SubnetsByZone, subnets_by_zone
 
 JSON = Mapping[str, Any]
 
@@ -107,6 +108,11 @@ class NodeClassView:
     def subnets(self) -> tuple[JSON, ...]:
         """Return `status.subnets`."""
         return tuple(self.status.get("subnets") or ())
+
+    @cached_property
+    def subnets_by_zone(self) -> SubnetsByZone:
+        """Return the ids of the subnets in `status`, by zone."""
+        return subnets_by_zone((str(subnet["zone"]), str(subnet["id"])) for subnet in self.subnets)
 
     @property
     def capacity_reservations(self) -> tuple[JSON, ...]:

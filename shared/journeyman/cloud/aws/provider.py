@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.cloud.aws.capacity_reservations import CapacityReservationProvider
 from journeyman.cloud.aws.fleet_launch import FleetLauncher
-from journeyman.cloud.aws.instance_provider import InstanceProvider, failing_checks
+from journeyman.cloud.aws.instance_provider import InstanceProvider
 from journeyman.cloud.aws.instance_types import InstanceTypeProvider
 from journeyman.cloud.aws.launch_templates import LaunchTemplateProvider
-from journeyman.cloud.aws.network_discovery import PlacementGroupProvider
+from journeyman.cloud.aws.network_discovery import PlacementGroupProvider, free_addresses
 from journeyman.cloud.aws.nodeclass_status import NodeClassReconciler
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
-from journeyman.cloud.aws.pricing import PriceProvider
-from journeyman.cloud.aws.subnets import SubnetProvider
+from journeyman.cloud.aws.pricing import price_provider
+from journeyman.cloud.base_provider import BaseCloudProvider
+from journeyman.cloud.free_addresses import FreeAddresses
 from journeyman.core.api.ec2nodeclass import EC2NodeClass
 from journeyman.core.api.hashes import ec2_node_class_hash_annotations
 from journeyman.core.api.model import parse
 from journeyman.core.api.objects import EC2NODECLASS, NodeClaim, Resource
 from journeyman.core.catalogue import InstanceType
-from journeyman.core.state import InstanceStatus, RepairPolicy
-from journeyman.ports import JSON, Clock, Instance, LaunchOutcome, LaunchRequest, Prices
+from journeyman.core.state import RepairPolicy
+from journeyman.ports import JSON, Clock
 
 _HALF_AN_HOUR: Final = timedelta(minutes=30)
 _TOLERATED: Final = (
@@ -46,40 +48,35 @@ Restates: karpenter-provider-aws pkg/cloudprovider/cloudprovider.go `RepairPolic
 """
 
 
-class AwsCloudProvider:
-    """One AWS account and region, for one EKS cluster.
-
-    Its only state is caches, which a cold start loses.
-    """
+class AwsCloudProvider(BaseCloudProvider):
+    """One AWS account and region, for one EKS cluster."""
 
     name = "aws"
     node_class: Resource[dict[str, Any]] = EC2NODECLASS
     repair_policies: tuple[RepairPolicy, ...] = REPAIR_POLICIES
 
     def __init__(self, clients: Clients, settings: AwsSettings, clock: Clock) -> None:
-        self._clients = clients
         self._clock = clock
+        self._cluster_name = settings.cluster_name
         self._cluster_ca = settings.cluster_ca
-        self._prices = PriceProvider(clients, settings, clock)
         reservations = CapacityReservationProvider(clients, clock)
         groups = PlacementGroupProvider(clients, clock)
-        self._types = InstanceTypeProvider(
-            clients, settings, self._prices, clock, reservations=reservations, groups=groups
-        )
-        self._instances = InstanceProvider(clients, settings.cluster_name)
-        self._resolver = NodeClassReconciler(clients, settings, clock, reservations, groups)
+        instances = InstanceProvider(clients, settings.cluster_name)
+        prices = price_provider(clients, settings, clock)
         self._templates = LaunchTemplateProvider(clients, clock)
-        self._cluster_name = settings.cluster_name
-        self._launcher = FleetLauncher(
+        launcher = FleetLauncher(
             clients,
             settings,
             clock,
-            instances=self._instances,
-            subnets=SubnetProvider(clients, clock),
+            instances=instances,
+            addresses=FreeAddresses(partial(free_addresses, clients), clock),
             templates=self._templates,
             reservations=reservations,
             groups=groups,
         )
+        super().__init__(launcher, instances, prices)
+        self._types = InstanceTypeProvider(clients, settings, prices, clock, reservations=reservations, groups=groups)
+        self._resolver = NodeClassReconciler(clients, settings, clock, reservations, groups)
 
     def resolve(self, node_class: JSON, now: datetime) -> Mapping[str, Any]:
         """Return the `status` that an EC2NodeClass should have at `now`; mistakes become conditions.
@@ -124,39 +121,3 @@ class AwsCloudProvider:
             CloudProviderError: AWS did not respond.
         """
         return self._types.for_node_class(NodeClassView(node_class))
-
-    def launch(self, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
-        """Launch instances in parallel; yield one outcome per request. Raises nothing."""
-        return self._launcher.launch(requests)
-
-    def list(self) -> tuple[Instance, ...]:
-        """Return all instances of this cluster that are not terminated, by provider id."""
-        return self._instances.list()
-
-    def get(self, provider_id: str) -> Instance:
-        """Return one instance. Raises NodeClaimNotFoundError if it is terminated or does not exist."""
-        return self._instances.get(provider_id)
-
-    def delete(self, provider_id: str) -> None:
-        """Terminate an instance; safe to repeat. Raises NodeClaimNotFoundError if it does not exist any more."""
-        self._instances.delete(provider_id)
-
-    def statuses(self) -> tuple[InstanceStatus, ...]:
-        """Return failed EC2 status checks in the region, other clusters' instances included, by provider id.
-
-        Raises:
-            CloudProviderError: EC2 did not respond, or the role lacks ec2:DescribeInstanceStatus.
-        """
-        return failing_checks(self._clients)
-
-    def prices(self) -> Prices:
-        """Return the source, age and currency of the prices, and the on-demand prices that AWS returned."""
-        return self._prices.state()
-
-    def adopt_prices(self, recorded: Prices) -> None:
-        """Use the on-demand prices that another process read, if they are newer than this one's."""
-        self._prices.adopt(recorded)
-
-    def refresh_prices(self) -> None:
-        """Read on-demand prices from AWS if they are due; on failure, keep the last ones. Raises nothing."""
-        self._prices.refresh_on_demand_if_due()

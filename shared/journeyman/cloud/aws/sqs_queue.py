@@ -14,24 +14,22 @@ message five seconds later, because the first one may have been received already
 from __future__ import annotations
 
 import json
-import math
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
+from journeyman.cloud import messages as formats
 from journeyman.cloud.aws.aws_errors import translated
 from journeyman.core.plan import Step
-from journeyman.errors import CloudProviderError, ConfigurationError, JourneymanError
-from journeyman.ports import Clock, DeadLetter, Interruption, Message
+from journeyman.errors import CloudProviderError, JourneymanError
+from journeyman.ports import Clock, Interruption, Message, ReceivedMessage
 
 LONGEST_DELAY_SECONDS: Final = 900  # SQS: DelaySeconds
 ENTRIES_PER_CALL: Final = 10  # SQS: SendMessageBatch
 BYTES_PER_CALL: Final = 256 * 1024
 """SQS accepts messages and batches of 1 MiB; some regions did of 256 KiB for long. A larger message is sent alone."""
-LONGEST_REASON: Final = 1000
-"""The characters of a reason that are sent; it is for people, and may quote an error of any length."""
 ATTEMPTS: Final = 3
 HOLD_SECONDS: Final = 20
 """How long a message stays invisible after each renewal: three renewals, so that two may fail."""
@@ -86,7 +84,7 @@ class SQSQueue:
             CloudProviderError: SQS rejected some messages, which the error names; it accepted the others.
         """
         by_queue: dict[str, list[Entry]] = {}
-        for message in dict.fromkeys(messages):
+        for message in formats.distinct(messages):
             url, entry = self._entry(message)
             by_queue.setdefault(url, []).append(entry)
         refused = [
@@ -99,8 +97,8 @@ class SQSQueue:
             raise _not_sent(refused)
 
     @contextmanager
-    def hold(self, queue: str, receipts: Sequence[str]) -> Iterator[None]:
-        """Keep received messages of a queue, given by its ARN, invisible inside the block, by `HOLD_SECONDS` at a time.
+    def hold(self, messages: Sequence[ReceivedMessage]) -> Iterator[None]:
+        """Keep received messages of one queue invisible inside the block, by `HOLD_SECONDS` at a time.
 
         A renewal that fails is logged; after two failures SQS may deliver the messages a second time, while this run goes on.
         """
@@ -108,9 +106,9 @@ class SQSQueue:
 
         def renew_until_ended() -> None:
             while not ended.wait(self._renew_seconds):
-                self._renew(queue, receipts)
+                self._renew(messages)
 
-        self._renew(queue, receipts)
+        self._renew(messages)
         renewing = threading.Thread(target=renew_until_ended, name="hold-messages", daemon=True)
         if self._renew_seconds:
             renewing.start()
@@ -121,27 +119,30 @@ class SQSQueue:
             if self._renew_seconds:
                 renewing.join(_LAST_RENEWAL_SECONDS)
 
-    def _renew(self, queue: str, receipts: Sequence[str]) -> None:
+    def _renew(self, messages: Sequence[ReceivedMessage]) -> None:
         try:
-            self.retry_after(queue, dict.fromkeys(receipts, HOLD_SECONDS))
+            self.retry(dict.fromkeys(messages, HOLD_SECONDS))
         except JourneymanError as error:
-            text = f"cannot hold {len(receipts)} message(s) of {queue}, which may be delivered a second time: {error.message}"
+            queue = messages[0].queue
+            text = f"cannot hold {len(messages)} message(s) of {queue}, which may be delivered a second time: {error.message}"
             self._log("warning", text, error=type(error).__name__)
 
-    def retry_after(self, queue: str, seconds_by_receipt: Mapping[str, int]) -> None:
-        """Make received messages of a queue, given by its ARN, visible again after so many seconds.
+    def retry(self, seconds_by_message: Mapping[ReceivedMessage, int]) -> None:
+        """Make received messages of one queue visible again after so many seconds.
 
-        SQS keeps their receive counts. It ignores an expired receipt, whose message is visible already.
+        SQS counts their receives, and moves them to the dead-letter queue once these are used up. It ignores an expired receipt,
+        whose message is visible already.
 
         Raises:
-            RateLimitedError, CloudUnavailableError: SQS throttles the calls, or cannot be reached.
-            CloudProviderError: SQS rejected the call.
+            RateLimitedError, CloudUnavailableError: SQS throttles the calls, or cannot be reached; the messages are delivered
+                again after the queue's visibility timeout.
+            CloudProviderError: SQS rejected the call; same.
         """
-        url = self._url(queue)
         entries = [
-            {"Id": str(number), "ReceiptHandle": receipt, "VisibilityTimeout": seconds}
-            for number, (receipt, seconds) in enumerate(seconds_by_receipt.items())
+            {"Id": str(number), "ReceiptHandle": message.receipt, "VisibilityTimeout": seconds}
+            for number, (message, seconds) in enumerate(seconds_by_message.items())
         ]
+        url = self._url(next(iter(seconds_by_message)).queue)
         for batch in _batches(entries):
             with translated("sqs:ChangeMessageVisibility", queue=url):
                 self._sqs.change_message_visibility_batch(QueueUrl=url, Entries=batch)
@@ -154,21 +155,21 @@ class SQSQueue:
             CloudProviderError: SQS rejected some messages.
         """
         entries = [
-            {"Id": str(number), "MessageBody": _interruption_body(interruption), "DelaySeconds": delay_seconds}
+            {"Id": str(number), "MessageBody": formats.interruption_body(interruption), "DelaySeconds": delay_seconds}
             for number, interruption in enumerate(interruptions)
         ]
         refused = [failure for batch in _batches(entries) for failure in self._send_batch(self._url(queue), batch)]
         if refused:
             raise _not_sent(refused)
 
-    def send_to_dead_letters(self, queue: str, messages: Sequence[DeadLetter]) -> bool:
-        """Send messages to the dead-letter queue of a queue, given by its ARN; return False if it has none.
+    def send_to_dead_letters(self, messages: Sequence[ReceivedMessage]) -> bool:
+        """Send messages of one queue to its dead-letter queue; return False if it has none.
 
         Raises:
             RateLimitedError, CloudUnavailableError: SQS throttles the calls, or cannot be reached.
             CloudProviderError: SQS rejected some messages.
         """
-        url = self._dead_letter_url(queue)
+        url = self._dead_letter_url(messages[0].queue)
         if not url:
             return False
         refused = [
@@ -180,7 +181,7 @@ class SQSQueue:
             raise _not_sent(refused)
         return True
 
-    def _dead_letter(self, message: DeadLetter) -> Entry:
+    def _dead_letter(self, message: ReceivedMessage) -> Entry:
         message_id = self._new_id()
         fifo = {"MessageGroupId": message.group, "MessageDeduplicationId": message_id} if message.group else {}
         return {"Id": message_id, "MessageBody": message.body, **fifo}
@@ -201,40 +202,14 @@ class SQSQueue:
         return self._dead_letter_urls[queue]
 
     def _entry(self, message: Message) -> tuple[str, Entry]:
-        delay_seconds = self._delay_seconds(message)
+        delay_seconds = formats.delay_seconds(message, self._clock, longest=LONGEST_DELAY_SECONDS)
         message_id = self._new_id()
-        entry: Entry = {"Id": message_id, "MessageBody": self._body(message, message_id)}
+        body = formats.requeue_body(message, message_id=message_id, clock=self._clock)
+        entry: Entry = {"Id": message_id, "MessageBody": body}
         queue = self._queues.get(message.step)
         if queue is not None and not delay_seconds:
             return queue, {**entry, "MessageGroupId": message.cluster, "MessageDeduplicationId": message_id}
-        if message.step is Step.INTERRUPT:
-            raise ConfigurationError(
-                "an interruption message cannot be requeued: only the cloud sends it", cluster=message.cluster
-            )
         return self._requeue_url, {**entry, "DelaySeconds": delay_seconds}
-
-    def _delay_seconds(self, message: Message) -> int:
-        if message.at is None:
-            return 0
-        seconds = math.ceil((message.at - self._clock.now()).total_seconds())
-        return min(max(seconds, 0), LONGEST_DELAY_SECONDS)
-
-    def _body(self, message: Message, message_id: str) -> str:
-        """Return the body of a requeue message (`journeyman.events.wire_format`)."""
-        body: dict[str, Any] = {
-            "version": "1",
-            "source": "requeue",
-            "id": message_id,
-            "time": self._clock.now().isoformat(),
-            "cluster": message.cluster,
-            "step": message.step.value,
-            "reason": message.reason[:LONGEST_REASON],
-        }
-        if message.at is not None:
-            body["at"] = message.at.isoformat()
-        if message.hops:
-            body["hops"] = message.hops
-        return json.dumps(body, separators=(",", ":"))
 
     def _send_batch(self, url: str, entries: Sequence[Entry]) -> list[Failure]:
         """Send up to ten messages and return those that failed. Entries that fail inside SQS are retried with the same ids."""
@@ -255,36 +230,14 @@ class SQSQueue:
         return reply
 
 
-def _interruption_body(interruption: Interruption) -> str:
-    """Return the body of a message about instances of one cluster (`journeyman.events.wire_format`)."""
-    body = {
-        "version": "1",
-        "source": "interruption",
-        "id": interruption.id,
-        "time": interruption.time.isoformat(),
-        "cluster": interruption.cluster,
-        "reason": interruption.reason,
-        "kind": interruption.kind.value,
-        "instanceIds": interruption.instance_ids,
-        "account": interruption.account,
-        "region": interruption.region,
-    }
-    return json.dumps(body, separators=(",", ":"))
-
-
 def _batches(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
     """Yield the entries in batches that SQS accepts, in order."""
-    batch: list[Entry] = []
-    size = 0
-    for entry in entries:
-        entry_bytes = len(str(entry.get("MessageBody", "")).encode())
-        if batch and (len(batch) == ENTRIES_PER_CALL or size + entry_bytes > BYTES_PER_CALL):
-            yield batch
-            batch, size = [], 0
-        batch.append(entry)
-        size += entry_bytes
-    if batch:
-        yield batch
+    return formats.batches(
+        entries,
+        entries_per_call=ENTRIES_PER_CALL,
+        bytes_per_call=BYTES_PER_CALL,
+        size_of=lambda entry: len(str(entry.get("MessageBody", "")).encode()),
+    )
 
 
 def _not_sent(refused: Sequence[Failure]) -> CloudProviderError:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable, Mapping
-from email import message_from_string
-from email.message import Message
+from collections.abc import Mapping
 from importlib import import_module
 from ipaddress import ip_address
 from typing import Any, Final
@@ -21,14 +19,12 @@ import msgspec
 from msgspec import Struct
 
 from journeyman.cloud.aws.ami_families import AL2, BOTTLEROCKET, CUSTOM, AmiFamily
+from journeyman.cloud.node_bootstrap import SHELL_SCRIPT, kubelet_labels, mime_archive, mime_parts
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, Taint
 
 MAX_BYTES: Final = 16384  # EC2's limit, before base64
-_BOUNDARY: Final = "//"
-_SHELL: Final = 'text/x-shellscript; charset="us-ascii"'
 _NODE_CONFIG: Final = "application/node.eks.aws"
-_IS_MIME: Final = re.compile(r"\s*(MIME-Version|Content-Type):")
 _IS_NODE_CONFIG: Final = re.compile(r"^\s*[\"']?apiVersion[\"']?\s*:\s*[\"']?node\.eks\.aws/", re.MULTILINE)
 
 
@@ -46,8 +42,8 @@ def user_data(bootstrap: Bootstrap) -> str:
     if family.is_windows:
         return _windows(bootstrap)
     if family is AL2:
-        return _mime([*_user_parts(bootstrap.custom), (_SHELL, _eks_bootstrap(bootstrap))])
-    return _mime([*_user_parts(bootstrap.custom), (_NODE_CONFIG, _node_config(bootstrap))])
+        return mime_archive([*_user_parts(bootstrap.custom), (SHELL_SCRIPT, _eks_bootstrap(bootstrap))])
+    return mime_archive([*_user_parts(bootstrap.custom), (_NODE_CONFIG, _node_config(bootstrap))])
 
 
 def _node_config(bootstrap: Bootstrap) -> str:
@@ -152,29 +148,7 @@ def _label_flag(node_labels: Mapping[str, str]) -> str:
 
 def _user_parts(custom: str) -> list[tuple[str, str]]:
     """Return `spec.userData` as MIME parts: (content type, text)."""
-    if not custom.strip():
-        return []
-    if _IS_MIME.match(custom):
-        return _parsed_mime(custom)
-    return [(_NODE_CONFIG if _IS_NODE_CONFIG.search(custom) else _SHELL, custom)]
-
-
-def _parsed_mime(text: str) -> list[tuple[str, str]]:
-    message: Message = message_from_string(text.lstrip())
-    if not message.is_multipart():
-        raise ValueError("user data starts like MIME but is not a multipart archive")
-    return [
-        (part.get("Content-Type", _SHELL), str(part.get_payload())) for part in message.walk() if part is not message
-    ]
-
-
-def _mime(parts: Iterable[tuple[str, str]]) -> str:
-    head = f'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="{_BOUNDARY}"\n\n'
-    body = "".join(f"--{_BOUNDARY}\nContent-Type: {kind}\n\n{text}\n" for kind, text in parts)
-    return f"{head}{body}--{_BOUNDARY}--\n"
-
-
-_UNREGISTERED: Final = Taint(key=labels.UNREGISTERED_TAINT, effect="NoExecute")
+    return mime_parts(custom, _NODE_CONFIG if _IS_NODE_CONFIG.search(custom) else SHELL_SCRIPT)
 
 
 class Bootstrap(Struct, frozen=True, kw_only=True):
@@ -194,26 +168,10 @@ class Bootstrap(Struct, frozen=True, kw_only=True):
 
 
 def node_labels(claim: NodeClaim, capacity_type: str, family: AmiFamily) -> dict[str, str]:
-    """Return the labels with which the kubelet registers its Node.
-
-    The API server rejects labels of the kubernetes.io and k8s.io domains from kubelets; registration adds those.
-    """
-    all_labels = {**claim.metadata.labels, labels.CAPACITY_TYPE: capacity_type}
-    if family is not CUSTOM:
-        all_labels[labels.DO_NOT_SYNC_TAINTS] = "true"
-    return {key: all_labels[key] for key in sorted(all_labels) if not _is_kubernetes_domain(key)}
-
-
-def _is_kubernetes_domain(key: str) -> bool:
-    domain = key.split("/", 1)[0] if "/" in key else ""
-    return any(domain == d or domain.endswith(f".{d}") for d in ("kubernetes.io", "k8s.io"))
-
-
-def boot_taints(claim: NodeClaim) -> tuple[Taint, ...]:
-    """Return the taints with which the Node registers: the claim's and `karpenter.sh/unregistered`."""
-    taints = (*claim.spec.taints, *claim.spec.startup_taints)
-    has_unregistered = any((t.key, t.effect) == (_UNREGISTERED.key, _UNREGISTERED.effect) for t in taints)
-    return taints if has_unregistered else (*taints, _UNREGISTERED)
+    """Return the labels with which the kubelet registers its Node (`kubelet_labels`); a user's own image syncs taints itself."""
+    if family is CUSTOM:
+        return kubelet_labels(claim, {labels.CAPACITY_TYPE: capacity_type})
+    return kubelet_labels(claim, {labels.CAPACITY_TYPE: capacity_type, labels.DO_NOT_SYNC_TAINTS: "true"})
 
 
 _tomllib: Final[Any] = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")

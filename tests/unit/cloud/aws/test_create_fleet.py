@@ -11,8 +11,8 @@ from journeyman.cloud.aws.create_fleet import (
     unavailable_offerings,
 )
 from journeyman.cloud.aws.launch_templates import LaunchTemplate
-from journeyman.cloud.aws.subnets import ChosenSubnet
-from tests.unit.cloud.aws.test_launch_filter import a_type
+from journeyman.cloud.free_addresses import ChosenSubnet
+from tests.unit.cloud.test_launch_filter import a_type
 
 SUBNETS = {
     "a": ChosenSubnet(id="subnet-a", zone="a", reserved=1),

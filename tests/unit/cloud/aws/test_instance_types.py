@@ -9,7 +9,7 @@ from journeyman.cloud.aws.instance_type_info import Accelerator, parse, parse_al
 from journeyman.cloud.aws.instance_type_labels import labels_of
 from journeyman.cloud.aws.instance_types import InstanceTypeProvider, incompatibility
 from journeyman.cloud.aws.network_discovery import PlacementGroupProvider
-from journeyman.cloud.aws.pricing import PriceProvider
+from journeyman.cloud.aws.pricing import price_provider
 from journeyman.core.api import labels
 from journeyman.errors import NodeClassNotReadyError, RateLimitedError
 from tests.unit.cloud.aws.conftest import Pages, info, node_class
@@ -68,7 +68,7 @@ def ec2():
 def catalogue(ec2, settings, clock):
     """Return an InstanceTypeProvider and the prices that it uses."""
     clients = Clients(lambda service, region: ec2, "us-east-1")
-    prices = PriceProvider(clients, settings, clock)
+    prices = price_provider(clients, settings, clock)
     return InstanceTypeProvider(
         clients,
         settings,
@@ -117,7 +117,7 @@ def test_unchanged_instance_types_are_the_same_tuple(catalogue, ec2, clock):
 def test_changed_price_returns_new_instance_types(ec2, settings, clock):
     """Instance types contain their prices."""
     clients = Clients(lambda service, region: ec2, "us-east-1")
-    prices = PriceProvider(clients, settings, clock)
+    prices = price_provider(clients, settings, clock)
     catalogue = InstanceTypeProvider(
         clients,
         settings,

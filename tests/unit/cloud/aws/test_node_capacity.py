@@ -6,14 +6,8 @@ from fractions import Fraction
 import pytest
 
 from journeyman.cloud.aws.instance_type_info import Accelerator
-from journeyman.cloud.aws.node_capacity import (
-    GIB,
-    MIB,
-    NodeSizing,
-    ebs_ephemeral_bytes,
-    memory_bytes,
-    reserved_millicores,
-)
+from journeyman.cloud.aws.node_capacity import NodeSizing, ebs_ephemeral_bytes, memory_bytes
+from journeyman.cloud.kubelet_reservations import GIB, MIB, reserved_millicores
 from tests.unit.cloud.aws.conftest import info, node_class
 
 

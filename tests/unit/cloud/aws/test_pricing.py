@@ -9,7 +9,7 @@ from botocore.exceptions import ClientError
 from msgspec.structs import replace
 
 from journeyman.cloud.aws.aws_settings import Clients
-from journeyman.cloud.aws.pricing import PriceProvider, shipped_prices
+from journeyman.cloud.aws.pricing import price_provider, shipped_prices
 from journeyman.ports import Prices
 from tests.unit.cloud.aws.conftest import START, Pages
 
@@ -54,7 +54,7 @@ def book(aws, settings, clock):
     """Return a function that makes a price provider for settings with changes."""
 
     def make(**changes):
-        return PriceProvider(Clients(lambda service, region: aws, "us-east-1"), replace(settings, **changes), clock)
+        return price_provider(Clients(lambda service, region: aws, "us-east-1"), replace(settings, **changes), clock)
 
     return make
 

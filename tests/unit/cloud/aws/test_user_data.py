@@ -15,7 +15,8 @@ from journeyman.cloud.aws.launch_templates import (
     metadata_options,
     network_interfaces,
 )
-from journeyman.cloud.aws.user_data import Bootstrap, boot_taints, node_labels, user_data
+from journeyman.cloud.aws.user_data import Bootstrap, node_labels, user_data
+from journeyman.cloud.node_bootstrap import boot_taints
 from journeyman.core.api.objects import Taint
 from journeyman.errors import CreateError
 from tests.unit.cloud.aws.conftest import claim, node_class

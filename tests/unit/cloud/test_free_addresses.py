@@ -1,29 +1,38 @@
 """Launches are distributed over a zone's subnets by their free addresses."""
 
+from datetime import datetime, timezone
+
 import pytest
 
-from journeyman.cloud.aws.aws_settings import Clients
-from journeyman.cloud.aws.subnets import SubnetProvider
-from tests.unit.cloud.aws.conftest import Pages, node_class
-from tests.unit.cloud.aws.test_launch_filter import a_type
+from journeyman.cloud.free_addresses import FreeAddresses, subnets_by_zone
+from journeyman_simulator.clock import VirtualClock
+from tests.unit.cloud.test_launch_filter import a_type
 
-TWO_IN_A = [{"id": "subnet-1", "zone": "a"}, {"id": "subnet-2", "zone": "a"}, {"id": "subnet-3", "zone": "b"}]
+TWO_IN_A = subnets_by_zone([("a", "subnet-1"), ("a", "subnet-2"), ("b", "subnet-3")])
 TYPES = (a_type("m5.large", 0.1, pods=30), a_type("m5.xlarge", 0.2, pods=60))
 
 
 @pytest.fixture
-def ec2():
-    """Return an EC2 client with two subnets in zone a that have nearly equal free addresses."""
-    free = {"subnet-1": 100, "subnet-2": 90, "subnet-3": 50}
-    return Pages(
-        describe_subnets=[{"Subnets": [{"SubnetId": i, "AvailableIpAddressCount": n} for i, n in free.items()]}]
-    )
+def clock():
+    """Return a virtual clock."""
+    return VirtualClock(datetime(2026, 11, 2, 8, tzinfo=timezone.utc))
 
 
 @pytest.fixture
-def subnets(ec2, clock):
-    """Return the subnet provider under test."""
-    return SubnetProvider(Clients(lambda service, region: ec2, "us-east-1"), clock)
+def described():
+    """Return the requests for free addresses so far."""
+    return []
+
+
+@pytest.fixture
+def subnets(described, clock):
+    """Return the object under test; the subnets in zone a have nearly equal free addresses."""
+
+    def describe(ids):
+        described.append(ids)
+        return {"subnet-1": 100, "subnet-2": 90, "subnet-3": 50}
+
+    return FreeAddresses(describe, clock)
 
 
 @pytest.fixture
@@ -31,7 +40,7 @@ def choose(subnets):
     """Return a function that returns the subnet chosen in zone a, and all chosen ones."""
 
     def choice():
-        chosen = subnets.choose(node_class(status={"subnets": TWO_IN_A}), TYPES, "on-demand")
+        chosen = subnets.choose(TWO_IN_A, TYPES, "on-demand")
         return chosen["a"].id, tuple(chosen.values())
 
     return choice
@@ -52,28 +61,27 @@ def test_unused_addresses_are_released(choose, subnets):
 
 def test_exhausted_subnet_is_last_until_it_is_read_again(choose, subnets, clock):
     """A minute later the free addresses are read again."""
-    class_ = node_class(status={"subnets": TWO_IN_A})
     choose()
     subnets.mark_exhausted("subnet-1")
     assert choose()[0] == "subnet-2"
-    assert not subnets.is_zone_exhausted(class_, "a")
+    assert not subnets.is_zone_exhausted(TWO_IN_A, "a")
 
     subnets.mark_exhausted("subnet-2")
-    assert subnets.is_zone_exhausted(class_, "a")
+    assert subnets.is_zone_exhausted(TWO_IN_A, "a")
     clock.advance(61)
     assert choose()[0] == "subnet-1"
 
 
-def test_single_subnet_per_zone_needs_no_request(subnets, ec2):
+def test_single_subnet_per_zone_needs_no_request(subnets, described):
     """Free addresses do not matter without a choice."""
-    chosen = subnets.choose(node_class(), TYPES, "on-demand")
+    chosen = subnets.choose({"a": ("subnet-1",), "b": ("subnet-3",)}, TYPES, "on-demand")
 
-    assert {zone: subnet.id for zone, subnet in chosen.items()} == {"us-east-1a": "subnet-a", "us-east-1b": "subnet-b"}
-    assert not ec2.asked
+    assert {zone: subnet.id for zone, subnet in chosen.items()} == {"a": "subnet-1", "b": "subnet-3"}
+    assert not described
 
 
 def test_zone_without_a_compatible_type_is_not_charged(subnets):
     """The charge is the fewest pods among the types in the zone."""
-    chosen = subnets.choose(node_class(status={"subnets": TWO_IN_A}), TYPES, "on-demand")
+    chosen = subnets.choose(TWO_IN_A, TYPES, "on-demand")
 
     assert (chosen["a"].reserved, chosen["b"].reserved) == (30, 0)

@@ -8,7 +8,7 @@ Differs: free addresses are read only where a zone has a choice of subnets, and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from operator import attrgetter
 from threading import Lock
@@ -17,42 +17,48 @@ from typing import Any, Final
 from cachetools import TTLCache, cachedmethod
 from msgspec import Struct
 
-from journeyman.cloud.aws.aws_errors import translated
-from journeyman.cloud.aws.aws_settings import Clients, ttl_cache
-from journeyman.cloud.aws.nodeclass_view import NodeClassView
+from journeyman.cloud.caching import ttl_cache
 from journeyman.core.api.resources import PODS
 from journeyman.core.catalogue import InstanceType
 from journeyman.ports import Clock
+
+SubnetsByZone = Mapping[str, tuple[str, ...]]
+"""Subnet ids by zone."""
 
 _TTL: Final = timedelta(minutes=1)  # cache.go `DefaultTTL`, for descriptions
 
 
 class ChosenSubnet(Struct, frozen=True, kw_only=True):
-    """A zone's subnet for one launch, in which `reserved` addresses are reserved until the fleet responds."""
+    """A zone's subnet for one launch, in which `reserved` addresses are reserved until the cloud responds."""
 
     id: str
     zone: str
     reserved: int
 
 
-class SubnetProvider:
-    """Tracks free addresses: the number that EC2 reported, less the expected use of later launches. Thread-safe."""
+class FreeAddresses:
+    """Tracks free addresses: the number that the cloud reported, less the expected use of later launches. Thread-safe.
 
-    def __init__(self, clients: Clients, clock: Clock) -> None:
-        self._clients = clients
+    Args:
+        describe: Returns the free addresses of subnets by id. It may raise CloudProviderError.
+        clock: Decides when they are read again.
+    """
+
+    def __init__(self, describe: Callable[[tuple[str, ...]], Mapping[str, int]], clock: Clock) -> None:
+        self._describe = describe
         self._free_cache: TTLCache[Any, Mapping[str, int]] = ttl_cache(clock, _TTL)
         self._reserved: Counter[str] = Counter()
         self._exhausted: set[str] = set()
         self._lock = Lock()
 
     def choose(
-        self, node_class: NodeClassView, types: Collection[InstanceType], capacity_type: str
+        self, subnets: SubnetsByZone, types: Collection[InstanceType], capacity_type: str
     ) -> dict[str, ChosenSubnet]:
-        """Return one subnet per zone of the NodeClass, after reserving the addresses that the launch is expected to use."""
-        free = self._free(node_class)
+        """Return one subnet per zone, after reserving the addresses that the launch is expected to use."""
+        free = self._free(subnets)
         with self._lock:
             chosen: dict[str, ChosenSubnet] = {}
-            for zone, ids in subnets_by_zone(node_class).items():
+            for zone, ids in subnets.items():
                 best = max(
                     ids, key=lambda id_: (id_ not in self._exhausted, free.get(id_, 0) - self._reserved[id_], id_)
                 )
@@ -68,31 +74,25 @@ class SubnetProvider:
                     self._reserved[subnet.id] -= subnet.reserved
 
     def mark_exhausted(self, subnet_id: str) -> None:
-        """Record that the subnet has no free address; `choose` then takes it last, until the next DescribeSubnets."""
+        """Record that the subnet has no free address; `choose` then takes it last, until the next description."""
         with self._lock:
             self._exhausted.add(subnet_id)
 
-    def is_zone_exhausted(self, node_class: NodeClassView, zone: str) -> bool:
-        """Whether EC2 reported for every subnet of the zone that it has no free address."""
+    def is_zone_exhausted(self, subnets: SubnetsByZone, zone: str) -> bool:
+        """Whether the cloud reported for every subnet of the zone that it has no free address."""
         with self._lock:
-            return all(id_ in self._exhausted for id_ in subnets_by_zone(node_class).get(zone, ()))
+            return all(id_ in self._exhausted for id_ in subnets.get(zone, ()))
 
-    def _free(self, node_class: NodeClassView) -> Mapping[str, int]:
-        """Return free addresses by subnet; empty, without a call to AWS, if no zone has two subnets."""
-        by_zone = subnets_by_zone(node_class)
-        if all(len(ids) == 1 for ids in by_zone.values()):
+    def _free(self, subnets: SubnetsByZone) -> Mapping[str, int]:
+        """Return free addresses by subnet; empty, without a request, if no zone has two subnets."""
+        if all(len(ids) == 1 for ids in subnets.values()):
             return {}
-        ids = tuple(sorted(id_ for group in by_zone.values() for id_ in group))
-        return self._describe(ids)
+        return self._read(tuple(sorted(id_ for group in subnets.values() for id_ in group)))
 
     @cachedmethod(attrgetter("_free_cache"), lock=attrgetter("_lock"))
-    def _describe(self, ids: tuple[str, ...]) -> Mapping[str, int]:
-        """Return free addresses from EC2, and discard the reservations in these subnets."""
-        free: dict[str, int] = {}
-        filters: list[dict[str, Any]] = [{"Name": "subnet-id", "Values": list(ids)}]
-        with translated("ec2:DescribeSubnets"):
-            for page in self._clients.ec2.get_paginator("describe_subnets").paginate(Filters=filters):
-                free.update((s["SubnetId"], s["AvailableIpAddressCount"]) for s in page["Subnets"])
+    def _read(self, ids: tuple[str, ...]) -> Mapping[str, int]:
+        """Return free addresses from the cloud, and discard the reservations in these subnets."""
+        free = self._describe(ids)
         with self._lock:
             for id_ in ids:
                 self._reserved.pop(id_, None)
@@ -100,11 +100,11 @@ class SubnetProvider:
         return free
 
 
-def subnets_by_zone(node_class: NodeClassView) -> dict[str, tuple[str, ...]]:
-    """Return the subnet ids in the NodeClass's status by zone, zones by name."""
+def subnets_by_zone(subnets: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return the ids of (zone, id) pairs by zone, all sorted."""
     by_zone: dict[str, tuple[str, ...]] = {}
-    for subnet in sorted(node_class.subnets, key=lambda s: (str(s["zone"]), str(s["id"]))):
-        by_zone[subnet["zone"]] = (*by_zone.get(subnet["zone"], ()), subnet["id"])
+    for zone, id_ in sorted(subnets):
+        by_zone[zone] = (*by_zone.get(zone, ()), id_)
     return by_zone
 
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from journeyman.cloud.aws.instance_type_labels import SIZE
-from journeyman.cloud.aws.node_capacity import GPU_VENDORS, NEURON, NEURON_CORE
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement
 from journeyman.core.api.resources import fits, to_resources
@@ -21,35 +19,41 @@ from journeyman.core.catalogue import InstanceType, Offering
 from journeyman.core.scheduling import requirements
 from journeyman.core.scheduling.requirements import Requirements
 
-MAX_INSTANCE_TYPES: Final = 60  # instance.go `maxInstanceTypes`
-_EXOTIC: Final = (*GPU_VENDORS.values(), NEURON, NEURON_CORE)
+
+class LaunchLimits(Struct, frozen=True, kw_only=True):
+    """What a cloud's launch request can hold, and which of its types pods must ask for by name."""
+
+    max_instance_types: int
+    size_label: str  # its value contains `metal` for bare metal
+    accelerators: tuple[str, ...]  # the resources of GPUs and the like
 
 
-def launchable(claim: NodeClaim, types: Iterable[InstanceType]) -> tuple[InstanceType, ...]:
+def launchable(claim: NodeClaim, types: Iterable[InstanceType], limits: LaunchLimits) -> tuple[InstanceType, ...]:
     """Return the types that the launch may use, cheapest first, with only the offerings it may use.
 
     Args:
         claim: The NodeClaim, of which the requirements and resource requests are read.
         types: Instance types in any order; an offering's `available` is current.
+        limits: The cloud's.
 
     Returns:
-        At most 60 types; none if no type fits now, or too few fit for the claim's minValues. If a requirement has minValues,
+        At most `limits.max_instance_types`; none if no type fits now, or too few fit for the claim's minValues. If a requirement has minValues,
         expensive spot offerings, bare metal and accelerators stay, since removing them could violate minValues.
     """
     required = requirements.from_selectors(claim.spec.requirements)
     min_values = {key: each.min_values for key, each in required.items() if each.min_values is not None}
     candidates = _compatible_and_available(claim, required, types)
     if not min_values:
-        candidates = _without_expensive_spot(_without_exotic(candidates))
-    cheapest = tuple(sorted(candidates, key=lambda t: (_cheapest_price(t), t.name))[:MAX_INSTANCE_TYPES])
+        candidates = _without_expensive_spot(_without_exotic(candidates, limits))
+    cheapest = tuple(sorted(candidates, key=lambda t: (_cheapest_price(t), t.name))[: limits.max_instance_types])
     return cheapest if _has_variety(cheapest, min_values) else ()
 
 
-def has_unsatisfiable_min_values(claim: NodeClaim, types: Iterable[InstanceType]) -> bool:
+def has_unsatisfiable_min_values(claim: NodeClaim, types: Iterable[InstanceType], limits: LaunchLimits) -> bool:
     """Whether minValues cannot be met even if every offering were available, though some types fit."""
     all_available = tuple(replace(t, offerings=tuple(replace(o, available=True) for o in t.offerings)) for t in types)
     fitting = _compatible_and_available(claim, requirements.from_selectors(claim.spec.requirements), all_available)
-    return bool(fitting) and not launchable(claim, all_available)
+    return bool(fitting) and not launchable(claim, all_available, limits)
 
 
 def capacity_type_of(types: Iterable[InstanceType]) -> str:
@@ -109,15 +113,16 @@ def _read(offered: tuple[NodeSelectorRequirement, ...]) -> Requirements:
     return requirements.from_selectors(offered)
 
 
-def _without_exotic(types: tuple[InstanceType, ...]) -> tuple[InstanceType, ...]:
+def _without_exotic(types: tuple[InstanceType, ...], limits: LaunchLimits) -> tuple[InstanceType, ...]:
     """Return the types without bare metal and accelerators, or all types if none would be left."""
-    return tuple(t for t in types if not is_exotic(t)) or types
+    return tuple(t for t in types if not is_exotic(t, limits)) or types
 
 
-def is_exotic(instance_type: InstanceType) -> bool:
+def is_exotic(instance_type: InstanceType, limits: LaunchLimits) -> bool:
     """Whether the type is bare metal or has GPUs or other accelerators."""
-    size = _values(instance_type, SIZE)
-    return any("metal" in value for value in size) or any(instance_type.capacity.get(name) for name in _EXOTIC)
+    size = _values(instance_type, limits.size_label)
+    has_accelerator = any(instance_type.capacity.get(name) for name in limits.accelerators)
+    return has_accelerator or any("metal" in value for value in size)
 
 
 def _without_expensive_spot(types: tuple[InstanceType, ...]) -> tuple[InstanceType, ...]:

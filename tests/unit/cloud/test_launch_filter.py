@@ -2,8 +2,8 @@
 
 import msgspec
 
-from journeyman.cloud.aws.launch_filter import (
-    MAX_INSTANCE_TYPES,
+from journeyman.cloud.aws.fleet_launch import LIMITS
+from journeyman.cloud.launch_filter import (
     capacity_type_of,
     has_unsatisfiable_min_values,
     launchable,
@@ -61,13 +61,13 @@ def test_compatible_available_and_large_enough_types_remain():
         a_type("r5.large", 0.12, zones=("b",)),
     )
 
-    assert names(launchable(claim(arch=("amd64",), zone=("a",), requests={"cpu": "1"}), types)) == ["m5.large"]
+    assert names(launchable(claim(arch=("amd64",), zone=("a",), requests={"cpu": "1"}), types, LIMITS)) == ["m5.large"]
 
 
 def test_offerings_of_other_zones_or_capacity_types_are_dropped():
     """A type keeps only the offerings that the claim allows."""
     wide = a_type("m5.large", 0.1, spot=0.04, zones=("a", "b"))
-    kept = launchable(claim(zone=("b",), capacity_type=("on-demand",)), (wide,))
+    kept = launchable(claim(zone=("b",), capacity_type=("on-demand",)), (wide,), LIMITS)
 
     assert [(o.zone, o.capacity_type) for t in kept for o in t.offerings] == [("b", "on-demand")]
 
@@ -77,30 +77,30 @@ def test_metal_and_accelerated_types_are_used_last():
     plain, metal = a_type("m5.large", 0.5), a_type("m5.metal", 0.1)
     gpu = a_type("g5.large", 0.2, **{"nvidia.com/gpu": 1})
 
-    assert names(launchable(claim(), (plain, metal, gpu))) == ["m5.large"]
-    assert names(launchable(claim(), (metal, gpu))) == ["m5.metal", "g5.large"]
-    assert names(launchable(claim(requests={"nvidia.com/gpu": "1"}), (plain, metal, gpu))) == ["g5.large"]
+    assert names(launchable(claim(), (plain, metal, gpu), LIMITS)) == ["m5.large"]
+    assert names(launchable(claim(), (metal, gpu), LIMITS)) == ["m5.metal", "g5.large"]
+    assert names(launchable(claim(requests={"nvidia.com/gpu": "1"}), (plain, metal, gpu), LIMITS)) == ["g5.large"]
 
 
 def test_spot_above_the_cheapest_on_demand_price_is_dropped():
     """That applies only if both are allowed; a NodeClaim for Spot alone keeps them."""
     cheap, dear = a_type("m5.large", 0.10, spot=0.09), a_type("m5.xlarge", 0.20, spot=0.11)
-    kept = launchable(claim(capacity_type=("on-demand", "spot")), (cheap, dear))
+    kept = launchable(claim(capacity_type=("on-demand", "spot")), (cheap, dear), LIMITS)
 
     assert [(t.name, o.capacity_type) for t in kept for o in t.offerings] == [
         ("m5.large", "on-demand"),
         ("m5.large", "spot"),
         ("m5.xlarge", "on-demand"),
     ]
-    assert names(launchable(claim(capacity_type=("spot",)), (cheap, dear))) == ["m5.large", "m5.xlarge"]
+    assert names(launchable(claim(capacity_type=("spot",)), (cheap, dear), LIMITS)) == ["m5.large", "m5.xlarge"]
 
 
 def test_sixty_cheapest_types_remain_in_total_order():
     """They are sorted by price, then name, whatever the input's order."""
     types = tuple(a_type(f"m{n:03}.large", 1.0 - n % 2 / 10) for n in range(100))
-    kept = launchable(claim(), tuple(reversed(types)))
+    kept = launchable(claim(), tuple(reversed(types)), LIMITS)
 
-    assert len(kept) == MAX_INSTANCE_TYPES
+    assert len(kept) == LIMITS.max_instance_types
     assert names(kept)[:2] == ["m001.large", "m003.large"]
     assert names(kept)[50] == "m000.large"
 
@@ -112,8 +112,8 @@ def test_min_values_are_kept_or_the_launch_is_refused():
     base = claim()
     asking = msgspec.structs.replace(base, spec=msgspec.structs.replace(base.spec, requirements=(required,)))
 
-    assert names(launchable(asking, types)) == ["m5.large", "m5.metal"]
-    assert launchable(asking, types[:1]) == ()
+    assert names(launchable(asking, types, LIMITS)) == ["m5.large", "m5.metal"]
+    assert launchable(asking, types[:1], LIMITS) == ()
 
 
 def test_unavailable_types_count_for_min_values_missing_ones_do_not():
@@ -123,9 +123,9 @@ def test_unavailable_types_count_for_min_values_missing_ones_do_not():
     base = claim()
     asking = msgspec.structs.replace(base, spec=msgspec.structs.replace(base.spec, requirements=(required,)))
 
-    assert not has_unsatisfiable_min_values(asking, types)
-    assert has_unsatisfiable_min_values(asking, types[:1])
-    assert not has_unsatisfiable_min_values(asking, ())
+    assert not has_unsatisfiable_min_values(asking, types, LIMITS)
+    assert has_unsatisfiable_min_values(asking, types[:1], LIMITS)
+    assert not has_unsatisfiable_min_values(asking, (), LIMITS)
 
 
 def test_spot_is_preferred_and_types_without_spot_are_dropped():

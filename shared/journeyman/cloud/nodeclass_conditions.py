@@ -1,0 +1,41 @@
+"""The conditions of a NodeClass's status, and its parts: each a field with its condition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from journeyman.core.api.conditions import ConditionSet
+from journeyman.core.api.objects import Condition, ObjectMeta
+
+
+class StatusPart(Struct, frozen=True, kw_only=True):
+    """A field of the status with its condition, which is True if `reason` is empty; "" means no condition or no field."""
+
+    condition: str
+    field: str
+    value: Any
+    reason: str = ""
+    message: str = ""
+
+
+def selected(condition: str, field: str, value: Any, reason: str, message: str) -> StatusPart:
+    """Return the part for a selector's matches; its condition is False, with this reason and message, if there are none."""
+    if value:
+        return StatusPart(condition=condition, field=field, value=value)
+    return StatusPart(condition=condition, field=field, value=value, reason=reason, message=message)
+
+
+def conditions_of(raw: Mapping[str, Any], dependents: tuple[str, ...]) -> ConditionSet:
+    """Return the conditions of a NodeClass, which may be invalid, at its current generation; `dependents` decide on Ready."""
+    metadata = msgspec.convert(raw.get("metadata") or {}, ObjectMeta)
+    return ConditionSet(
+        conditions=msgspec.convert((raw.get("status") or {}).get("conditions") or (), tuple[Condition, ...]),
+        dependents=dependents,
+        generation=metadata.generation,
+        created=metadata.creation_timestamp,
+        deleting=metadata.deletion_timestamp is not None,
+    )
