@@ -1,0 +1,1 @@
+"""The Alibaba Cloud adapter: ACK clusters, ECS instances."""

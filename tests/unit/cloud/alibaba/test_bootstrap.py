@@ -1,0 +1,126 @@
+"""The user data with which an instance joins its ACK cluster."""
+
+import base64
+import json
+import re
+
+import pytest
+
+from journeyman.cloud.alibaba.bootstrap import MAX_BYTES, user_data
+from journeyman.cloud.node_bootstrap import mime_parts
+from journeyman.errors import CreateError
+from tests.unit.cloud.alibaba.conftest import AckCluster, a_claim
+
+SCRIPT = "curl https://attach.example/attach_node.sh | bash -s -- --token x"
+
+
+def written(claim=None, *, kubelet=None, custom=""):
+    """Return the user data of a NodeClaim."""
+    return user_data(
+        claim or a_claim(),
+        attach_script=SCRIPT,
+        cluster_id="c1",
+        capacity_type="spot",
+        kubelet=kubelet or {},
+        custom=custom,
+    )
+
+
+def flag(text, name):
+    """Return the value of a flag of the attach script."""
+    return re.search(rf"--{name} (\S+)", text)[1]
+
+
+def test_attach_script_gets_labels_of_claim_and_cluster():
+    """The API server would refuse labels of Kubernetes' own domains from a kubelet; registration adds them."""
+    labels = dict(pair.split("=") for pair in flag(written(), "labels").split(","))
+
+    assert labels["k8s.aliyun.com"] == "true"
+    assert labels["ack.aliyun.com"] == "c1"
+    assert labels["karpenter.sh/capacity-type"] == "spot"
+    assert labels["karpenter.sh/nodepool"] == "default"
+    assert labels["team"] == "web"
+    assert "node.kubernetes.io/role" not in labels
+
+
+def test_attach_script_gets_all_taints():
+    """Startup taints are among them, and the taint that keeps pods off until registration."""
+    taints = {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}
+    startup = {"startupTaints": [{"key": "cni", "effect": "NoExecute"}]}
+
+    assert flag(written(a_claim(spec={**taints, **startup})), "taints").split(",") == [
+        "gpu=yes:NoSchedule",
+        "cni=:NoExecute",
+        "karpenter.sh/unregistered=:NoExecute",
+    ]
+
+
+def test_node_config_has_all_kubelet_settings():
+    """Neither published provider passes more than some of them on."""
+    kubelet = {
+        "maxPods": 30,
+        "evictionHard": {"memory.available": "5%"},
+        "clusterDNS": ["10.0.0.10"],
+        "cpuCFSQuota": False,
+    }
+    config = json.loads(base64.b64decode(flag(written(kubelet=kubelet), "node-config")))
+
+    assert config == {"kubelet_config": kubelet}
+
+
+def test_early_parts_come_before_the_attach_script():
+    """Other parts of the user, and a plain script, come after it."""
+    custom = "\n".join(
+        [
+            'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="B"\n',
+            "--B\nContent-Type: text/x-shellscript\n\necho late",
+            "--B\nContent-Type: text/x-shellscript; stage=pre\n\necho early",
+            "--B--",
+        ]
+    )
+    texts = [text for _, text in mime_parts(written(custom=custom))]
+    plain = [text for _, text in mime_parts(written(custom="#!/bin/sh\necho plain"))]
+
+    assert ["early" in texts[0], "attach_node" in texts[1], "late" in texts[2]] == [True] * 3
+    assert ["attach_node" in plain[0], "plain" in plain[1]] == [True] * 2
+
+
+def test_invalid_mime_is_a_condition():
+    """The message names the field."""
+    with pytest.raises(CreateError, match=r"spec\.userData") as caught:
+        written(custom="MIME-Version: 1.0\n\nnot multipart")
+
+    assert caught.value.condition_reason == "UserDataInvalid"
+
+
+def test_user_data_that_ecs_would_refuse_is_a_condition():
+    """It has the size; a smaller text is accepted."""
+    left = MAX_BYTES - len(written(custom="#").encode())
+    assert len(written(custom="#" * (left + 1)).encode()) == MAX_BYTES
+    with pytest.raises(CreateError) as caught:
+        written(custom="#" * (left + 2))
+
+    assert caught.value.condition_reason == "UserDataSizeLimitExceeded"
+    assert caught.value.context["user_data_bytes"] == MAX_BYTES + 1
+
+
+def test_attach_script_gets_the_runtime_of_the_node_pools():
+    """The script may name a runtime that the cluster's version does not support any more; a token lives for a day."""
+    ack = AckCluster()
+    ack.requested(formatDataDisk=True)
+    [script] = [body for action, body in ack.open_api.launches if action == "DescribeClusterAttachScripts"]
+    text = base64.b64decode(ack.open_api.launch["LaunchConfiguration"]["UserData"]).decode()
+
+    assert script["format_disk"]
+    assert script["expired"] == ack.clock.now().timestamp() + 86400
+    assert text.count("--runtime containerd --runtime-version 1.6.38") == 1
+
+
+def test_attach_scripts_are_cached_by_the_format_of_the_disk():
+    """The first NodeClass does not decide for the others."""
+    ack = AckCluster()
+    for name, formats in (("a", True), ("b", False), ("c", True)):
+        ack.launch(ack.node_class(formatDataDisk=formats), a_claim(name))
+    scripts = [body["format_disk"] for action, body in ack.open_api.launches if "Script" in action]
+
+    assert scripts == [True, False]

@@ -1,0 +1,118 @@
+"""What the selector terms of an ECSNodeClass select: images by alias, vSwitches, security groups, roles."""
+
+from tests.unit.cloud.alibaba.conftest import FOUND, condition
+
+
+def images(body):
+    """Return the ids of the images in a status."""
+    return {image["id"] for image in body["status"]["images"]}
+
+
+def test_alias_selects_the_newest_image_of_each_architecture(ack):
+    """`latest` follows ACK."""
+    ids = ack.seeded.images
+
+    assert images(ack.node_class()) == {ids["AliyunLinux3"], ids["AliyunLinux3Arm64/arm64"]}
+    assert images(ack.node_class(imageSelectorTerms=[{"alias": "ContainerOS@latest"}])) == {
+        ids["ContainerOS/x86_64"],
+        ids["ContainerOS/arm64"],
+    }
+
+
+def test_alias_with_a_version_selects_that_release(ack):
+    """The version is the release in the image's id, for both families."""
+    ids = ack.seeded.images
+    release = ids["AliyunLinux3"].rpartition("_")[2].removesuffix(".vhd")
+
+    for family, name in (("AlibabaCloudLinux3", "AliyunLinux3"), ("ContainerOS", "ContainerOS")):
+        body = ack.node_class(imageSelectorTerms=[{"alias": f"{family}@{release}"}])
+        assert ids[name] in images(body)
+
+
+def test_unknown_alias_names_the_known_versions(ack):
+    """The condition says what to write."""
+    release = ack.seeded.images["AliyunLinux3"].rpartition("_")[2].removesuffix(".vhd")
+    status, reason, message = condition(
+        ack.node_class(imageSelectorTerms=[{"alias": "AlibabaCloudLinux3@20200101"}]), "ImagesReady"
+    )
+
+    assert (status, reason) == ("False", "UnknownAlias")
+    assert "AlibabaCloudLinux3@latest" in message
+    assert release in message
+    assert ack.seeded.kubernetes_version in message
+
+
+def test_image_of_an_earlier_term_wins(acs):
+    """For each architecture; of one term's images it is the newest."""
+    acs.account.images.add_custom("m-old", tags={"mine": "yes"})
+    acs.clock.advance(60)
+    acs.account.images.add_custom("m-new", tags={"mine": "yes"})
+    terms = [
+        {"tags": {"mine": "yes"}},
+        {"imageFamily": "acs:containeros_3_x64"},
+        {"imageFamily": "acs:containeros_3_arm64"},
+    ]
+
+    assert images(acs.node_class(imageSelectorTerms=terms)) == {"m-new", acs.seeded.images["ContainerOS/arm64"]}
+
+
+def test_vswitches_are_read_from_all_pages_and_by_zone(acs):
+    """A page has 50."""
+    zone = "cn-hangzhou-h"
+    for number in range(60):
+        acs.account.network.add_vswitch(zone, f"10.1.{number}.0/24").tags["karpenter.sh/discovery"] = "demo"
+    everywhere = acs.node_class()["status"]["vSwitches"]
+    here = acs.node_class(vSwitchSelectorTerms=[{**FOUND[0], "zoneID": zone}])["status"]["vSwitches"]
+
+    assert len(everywhere) == 63
+    assert len(here) == 61
+    assert {vswitch["zone"] for vswitch in here} == {zone}
+
+
+def test_star_matches_any_value_of_a_tag(ack):
+    """As in the published provider."""
+    terms = [{"tags": {"karpenter.sh/discovery": "*"}}]
+
+    assert len(ack.node_class(vSwitchSelectorTerms=terms)["status"]["vSwitches"]) == 3
+
+
+def test_security_group_name_is_matched_as_a_whole(ack):
+    """ECS finds a part of the name as well."""
+    found = [{"SecurityGroupId": f"sg-{n}", "SecurityGroupName": name} for n, name in enumerate(("nodes", "old-nodes"))]
+    ack.open_api.answers["DescribeSecurityGroups"] = {"SecurityGroups": {"SecurityGroup": found}}
+    body = ack.node_class(securityGroupSelectorTerms=[{"name": "nodes"}])
+
+    assert body["status"]["securityGroups"] == [{"id": "sg-0", "name": "nodes"}]
+
+
+def test_role_must_exist_and_trust_ecs(acs):
+    """The condition names it."""
+    acs.account.roles.add("of-a-function", "fc.aliyuncs.com")
+    for role in ("none", "of-a-function"):
+        status, reason, message = condition(acs.node_class(role=role), "RAMRoleResolved")
+        assert (status, reason) == ("False", "RAMRoleNotFound")
+        assert role in message
+
+    assert condition(acs.node_class(role=acs.seeded.role), "RAMRoleResolved")[0] == "True"
+
+
+def test_launch_template_does_not_replace_selector_terms(acs):
+    """The condition names the terms to add, because a template's vSwitches and images are not read."""
+    body = acs.node_class(launchTemplateID="lt-1", vSwitchSelectorTerms=None, imageSelectorTerms=None)
+
+    status, reason, message = condition(body, "ValidationSucceeded")
+    assert (status, reason) == ("False", "SelectorTermsMissing")
+    assert message.endswith("set vSwitchSelectorTerms, imageSelectorTerms as well")
+
+
+def test_instance_store_policy_is_reported_as_without_effect(acs):
+    """ACK mounts no instance store disks, so a node would lack the storage that its pods expect."""
+    assert condition(acs.node_class(instanceStorePolicy="RAID0"), "ValidationSucceeded")[1] == "UnsupportedSetting"
+
+
+def test_too_many_tags_are_a_condition(ack):
+    """An instance has 20, of which the controller sets some."""
+    body = ack.node_class(tags={f"k{number}": "v" for number in range(15)})
+
+    assert condition(body, "ValidationSucceeded")[:2] == ("False", "TagValidationFailed")
+    assert condition(ack.node_class(tags={f"k{n}": "v" for n in range(14)}), "Ready")[0] == "True"

@@ -1,0 +1,79 @@
+"""Launches while ECS lists an instance late: the client token finds it, and no second one is launched."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.cloud.alibaba.provider import AlibabaCloudProvider
+from journeyman.core.api import labels
+from journeyman.errors import CreateError
+from journeyman.ports import Launched
+from tests.unit.cloud.alibaba.conftest import AckCluster, a_claim
+
+LAG = 30
+
+
+@pytest.fixture
+def ack():
+    """Return an account that lists a new instance after half a minute, and really launches."""
+    ack = AckCluster()
+    ack.account.describe_lag_seconds = LAG
+    ack.new_process = lambda: AlibabaCloudProvider(ack.account.open_api(), ack.settings, ack.clock)
+    ack.provider = ack.new_process()
+    return ack
+
+
+def test_instance_that_ecs_lists_late_is_adopted_later(ack):
+    """Another process has another attach script, so the token alone does not return the first answer."""
+    body = ack.node_class()
+    first = ack.launch(body)
+    ack.provider = ack.new_process()
+    waiting = ack.launch(body)
+    ack.clock.advance(LAG)
+    adopted = ack.launch(body)
+
+    assert isinstance(first, Launched)
+    assert (type(waiting.error), waiting.answered) == (CreateError, False)
+    assert adopted.instance.provider_id == first.instance.provider_id
+    assert len(ack.account.instances.known) == 1
+
+
+def test_repeated_request_of_a_warm_process_gets_the_first_answer(ack):
+    """It sends the same parameters with the same token."""
+    body = ack.node_class()
+
+    assert ack.launch(body).instance.provider_id == ack.launch(body).instance.provider_id
+    assert len(ack.account.instances.known) == 1
+
+
+def test_client_token_without_an_instance_changes_after_two_minutes(ack):
+    """Its first use may have failed in a crashed run, so ECS is given time to list an instance first."""
+    body = ack.node_class()
+    ack.launch(body)
+    ack.provider = ack.new_process()
+    claim = a_claim()
+    claim.metadata.annotations[labels.LAUNCH_RETRY] = "7 2026-11-02T09:00:00Z 0"
+    last = ack.launch(body, claim)
+
+    assert last.answered
+    assert last.retry_after == timedelta(minutes=2)
+
+
+def test_quota_of_the_account_is_a_condition_and_marks_nothing(ack):
+    """Other offerings would be refused as well."""
+    ack.account.set_vcpu_quota(1)
+    outcome = ack.launch(ack.node_class())
+
+    assert outcome.error.condition_reason == "VCPULimitExceeded"
+    assert outcome.unavailable == ()
+    assert outcome.answered
+
+
+def test_account_in_arrears_is_a_condition(ack):
+    """The message says what to do."""
+    body = ack.node_class()
+    ack.account.in_arrears = True
+    outcome = ack.launch(body)
+
+    assert outcome.error.condition_reason == "AccountInArrears"
+    assert "pay" in outcome.error.message
