@@ -10,45 +10,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from chalice.app import Chalice, Response
-
 from journeyman.runtime import api
 from journeyman.runtime.aws import runtime
 from journeyman.runtime.lambda_entry import entry_point
 
-app = Chalice(app_name="journeyman", configure_logs=False)
-
-
-@app.route("/clusters", methods=["GET"])
-def clusters() -> Response:
-    """List the clusters of this deployment."""
-    return api.respond(runtime(), lambda: api.clusters(runtime()))
-
-
-@app.route("/clusters/{name}/plan", methods=["GET"])
-def plan(name: str) -> Response:
-    """Show what provision would do now; write nothing."""
-    return api.respond(runtime(), lambda: api.plan(runtime(), name, app.lambda_context))
-
-
-@app.route("/clusters/{name}/metrics", methods=["GET"])
-def metrics(name: str) -> Response:
-    """Show the cluster's gauges for Prometheus; write nothing."""
-    of = (app.current_request.query_params or {}).get("of", "")
-    return api.respond(runtime(), lambda: api.metrics(runtime(), name, of, app.lambda_context))
-
-
-@app.route("/clusters/{name}/requeue", methods=["POST"])
-def requeue(name: str) -> Response:
-    """Start provision for the cluster."""
-    return api.respond(runtime(), lambda: api.requeue(runtime(), name), status=202)
-
-
-@app.route("/clusters/{name}/events", methods=["POST"])
-def events(name: str) -> Response:
-    """Receive a forwarder's event, and start the step that it names."""
-    request = app.current_request
-    return api.receive(runtime(), name, request.headers.get("authorization", ""), request.raw_body)
+app = api.application(runtime)
 
 
 @entry_point

@@ -16,7 +16,7 @@ from journeyman.core.api.objects import NODE, NODECLAIM
 from journeyman.core.plan import Step
 from journeyman.events import parse_trigger
 from journeyman_simulator.lambda_functions import InvocationOutcome
-from journeyman_simulator.local_deployment import LocalDeployment
+from journeyman_simulator.local_aws import LocalAwsDeployment
 from tests.helpers.deployed_application import FEW_FAMILIES
 
 ROOT = Path(__file__).parents[2]
@@ -26,8 +26,8 @@ NINE = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
 
 
 @pytest.fixture
-def deployed() -> Iterator[LocalDeployment]:
-    with LocalDeployment(start=NINE, families=FEW_FAMILIES) as deployment:
+def deployed() -> Iterator[LocalAwsDeployment]:
+    with LocalAwsDeployment(start=NINE, families=FEW_FAMILIES) as deployment:
         yield deployment
 
 
@@ -39,7 +39,7 @@ def writes(deployed) -> list:
     return found
 
 
-def load_cluster(deployed: LocalDeployment, name: str) -> None:
+def load_cluster(deployed: LocalAwsDeployment, name: str) -> None:
     deployed.server.load(list(yaml.safe_load_all((SAMPLES / "clusters" / f"{name}.yaml").read_text())))
 
 

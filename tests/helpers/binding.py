@@ -26,7 +26,7 @@ from journeyman.kube.access.kubeconfig import from_kubeconfig
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman.ports import RequeueDue
-from journeyman.runtime.aws import SystemClock
+from journeyman.runtime.adapters import SystemClock
 from journeyman.steps.context import Memory, RunContext, Settings
 from journeyman.steps.provision import provision
 from journeyman_simulator.kubelet import Machine

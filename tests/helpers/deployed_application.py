@@ -18,7 +18,8 @@ from journeyman.core.api.objects import (
     condition_of,
 )
 from journeyman.runtime.composition import installed
-from journeyman_simulator.local_deployment import ACTOR, LocalDeployment, local_runtime
+from journeyman_simulator.local_aws import LocalAwsDeployment, local_runtime
+from journeyman_simulator.local_deployment import ACTOR
 from journeyman_simulator.workload_controllers import DEPLOYMENT
 
 FEW_FAMILIES = ("c5", "c6g", "g4dn", "m5", "m6g", "r5", "t3")
@@ -98,7 +99,7 @@ class CrashingAccount:
 class DeployedApplication:
     """The deployed application, with methods that create objects, run it and query its results."""
 
-    def __init__(self, deployment: LocalDeployment, logs: list, crashes: SandboxCrashes) -> None:
+    def __init__(self, deployment: LocalAwsDeployment, logs: list, crashes: SandboxCrashes) -> None:
         self.deployment, self.logs, self.crashes = deployment, logs, crashes
         self.server, self.clock = deployment.server, deployment.clock
         self.aws, self.world = deployment.aws, deployment.world

@@ -20,7 +20,6 @@ from journeyman.core.state import InstanceStatus, RepairPolicy
 from journeyman.errors import InsufficientCapacityError, LeaseLostError, NodeClaimNotFoundError
 from journeyman.ports import (
     Clock,
-    DeadLetter,
     Instance,
     Interruption,
     Launched,
@@ -29,6 +28,7 @@ from journeyman.ports import (
     LaunchRequest,
     Message,
     Prices,
+    ReceivedMessage,
     ScheduledRun,
 )
 from journeyman.steps.context import Memory, Outcome, RunContext, Settings
@@ -274,7 +274,7 @@ class FakeQueue:
     """A queue that records the sent messages, dead letters and retries; it raises `fails`, if set, instead."""
 
     sent: list[Message] = field(default_factory=list)
-    dead_letters: list[DeadLetter] = field(default_factory=list)
+    dead_letters: list[ReceivedMessage] = field(default_factory=list)
     retried: dict[str, int] = field(default_factory=dict)
     held: list[str] = field(default_factory=list)
     released: list[str] = field(default_factory=list)
@@ -287,24 +287,24 @@ class FakeQueue:
         self.sent.extend(messages)
 
     @contextmanager
-    def hold(self, queue: str, receipts: Sequence[str]) -> Iterator[None]:
-        self.held.extend(receipts)
+    def hold(self, messages: Sequence[ReceivedMessage]) -> Iterator[None]:
+        self.held.extend(message.id for message in messages)
         try:
             yield
         finally:
-            self.released.extend(receipts)
+            self.released.extend(message.id for message in messages)
 
-    def retry_after(self, queue: str, seconds_by_receipt: Mapping[str, int]) -> None:
+    def retry(self, seconds_by_message: Mapping[ReceivedMessage, int]) -> None:
         if self.fails is not None:
             raise self.fails
-        self.retried |= seconds_by_receipt
+        self.retried |= {message.id: seconds for message, seconds in seconds_by_message.items()}
 
     def send_interruptions(self, queue: str, interruptions: Sequence[Interruption], delay_seconds: int) -> None:
         if self.fails is not None:
             raise self.fails
         self.interruptions.extend(interruptions)
 
-    def send_to_dead_letters(self, queue: str, messages: Sequence[DeadLetter]) -> bool:
+    def send_to_dead_letters(self, messages: Sequence[ReceivedMessage]) -> bool:
         if self.fails is not None:
             raise self.fails
         self.dead_letters.extend(messages)

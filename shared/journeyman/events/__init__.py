@@ -1,7 +1,7 @@
 """Parses triggers: one parser per source, one closed union of values (`ports.Trigger`).
 
-`parse_trigger` accepts an SQS record (its body is parsed), an EventBridge event, or a message of ours (forwarder,
-requeue, schedule, sweep). Any other payload raises MalformedEventError, which names the message and says what to do;
+`parse_trigger` accepts an SQS record (its body is parsed), an EventBridge event, an event of Alibaba Cloud, or a message of ours
+(forwarder, requeue, schedule, sweep). Any other payload raises MalformedEventError, which names the message and says what to do;
 redelivery cannot help, so the message ends in the dead-letter queue.
 """
 
@@ -21,7 +21,7 @@ def parse_trigger(payload: Mapping[str, Any]) -> Trigger:
 
     Args:
         payload: An SQS record as Lambda passes it (`body` is text), an EventBridge event (`detail-type`), or a message
-            of ours (`version` and `source`).
+            of ours (`version` and `source`), or an event in one of the shapes of `events.alibaba_events`.
 
     Raises:
         MalformedEventError: It is none of these, or a field is missing or wrong. Nothing else is raised, because an error of
@@ -43,6 +43,10 @@ def _parse(payload: Mapping[str, Any]) -> Trigger:
     source = payload.get("source")
     parser = wire_format.PARSERS.get(source) if isinstance(source, str) else None
     if parser is None:
+        from journeyman.events import alibaba_events  # noqa: PLC0415 - on another cloud no event needs it
+
+        parser = alibaba_events.parser_of(payload)
+    if parser is None:
         sources = ", ".join(sorted(wire_format.PARSERS))
         raise malformed(
             f"cannot read the event: source {source!r} is none of {sources}, nor an EventBridge event", payload
@@ -51,8 +55,15 @@ def _parse(payload: Mapping[str, Any]) -> Trigger:
 
 
 def _parse_sqs_record(record: Mapping[str, Any]) -> Trigger:
-    message_id = str(record.get("messageId", ""))
-    body = record["body"]
+    return parse_body(record["body"], what="SQS message", message_id=str(record.get("messageId", "")))
+
+
+def parse_body(body: object, *, what: str, message_id: str) -> Trigger:
+    """Return the trigger in the body of a queue's message; `what` and `message_id` name it in the error.
+
+    Raises:
+        MalformedEventError: The body is not text, or does not parse.
+    """
     if not isinstance(body, str):
-        raise malformed(f"cannot read SQS message {message_id}: its body is not text", {"id": message_id})
-    return parse_trigger(decode_json(body, what=f"body of SQS message {message_id}", message_id=message_id))
+        raise malformed(f"cannot read {what} {message_id}: its body is not text", {"id": message_id})
+    return parse_trigger(decode_json(body, what=f"body of {what} {message_id}", message_id=message_id))

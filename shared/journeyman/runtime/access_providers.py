@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from journeyman.core.plan import Step
 from journeyman.errors import ConfigurationError
-from journeyman.kube.access import eks
 from journeyman.kube.access.in_cluster import in_cluster
 from journeyman.kube.clusters import (
     AccessProvider,
@@ -56,6 +55,8 @@ def access_providers(
     """
 
     def connect_eks(cluster: RegisteredCluster, access: EksAccess) -> Connection:
+        from journeyman.kube.access import eks  # noqa: PLC0415 - only AWS has its SDK
+
         return eks.connect(
             cluster.name,
             sessions(cluster),
@@ -66,11 +67,25 @@ def access_providers(
             groups=_groups(function_name(variables), access),
         )
 
+    return {EksAccess: connect_eks, **own_access_providers(clock, variables)}
+
+
+def own_access_providers(
+    clock: Clock, variables: Variables, *, ack: Callable[[], Credentials] | None = None
+) -> dict[type[Struct], AccessProvider]:
+    """Return the access provider for each kind of access but EKS, which needs AWS's SDK.
+
+    Args:
+        clock: Decides when certificates are renewed.
+        variables: The environment, read again for each request to Alibaba Cloud and Huawei Cloud.
+        ack: Returns the access key for ACK; by default that in the variables.
+    """
+
     def connect_ack(cluster: RegisteredCluster, access: AckAccess) -> Connection:
         from journeyman.kube.access.ack import AckCluster  # noqa: PLC0415 - 10 ms of a cold start without such clusters
 
         private = access.endpoint == "private"
-        credentials = _credentials(variables, ALIBABA_VARIABLES)
+        credentials = ack or _credentials(variables, ALIBABA_VARIABLES)
         return AckCluster(
             access.cluster_id,
             cluster.region,
@@ -106,7 +121,6 @@ def access_providers(
         return in_cluster(variables)
 
     return {
-        EksAccess: connect_eks,
         AckAccess: connect_ack,
         CceAccess: connect_cce,
         KubeconfigAccess: connect_by_kubeconfig,

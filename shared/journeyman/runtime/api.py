@@ -1,13 +1,13 @@
-"""Implements the HTTP API, whose routes are in the handler (`functions/*/api.py`)."""
+"""Implements the HTTP API: its routes, which the handlers of every cloud serve (`functions/*/api.py`), and what they answer."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
-from chalice.app import Response
+from chalice.app import Chalice, Response
 from msgspec.structs import replace
 
 from journeyman.core.plan import Step
@@ -24,6 +24,7 @@ from journeyman.steps.load import EVERYTHING, load
 from journeyman.steps.scheduling_inputs import scheduling_inputs_of
 
 Body = dict[str, Any]
+View = TypeVar("View", bound=Callable[..., Response])
 
 STATUS: Final[Mapping[type[JourneymanError], int]] = {
     UnknownClusterError: 404,
@@ -31,6 +32,53 @@ STATUS: Final[Mapping[type[JourneymanError], int]] = {
     ForbiddenError: 502,
 }
 _RECEIVERS: Final[WeakKeyDictionary[Runtime, Receiver]] = WeakKeyDictionary()
+
+
+def application(runtime: Callable[[], Runtime]) -> Any:
+    """Return the Chalice application with all routes; `runtime` returns the process's runtime, and is called for each request."""
+    app = events_application(runtime)
+
+    @_route(app, "GET", "/clusters")
+    def list_clusters() -> Response:
+        """List the clusters of this deployment."""
+        return respond(runtime(), lambda: clusters(runtime()))
+
+    @_route(app, "GET", "/clusters/{name}/plan")
+    def show_plan(name: str) -> Response:
+        """Show what provision would do now; write nothing."""
+        return respond(runtime(), lambda: plan(runtime(), name, app.lambda_context))
+
+    @_route(app, "GET", "/clusters/{name}/metrics")
+    def show_metrics(name: str) -> Response:
+        """Show the cluster's gauges for Prometheus; write nothing."""
+        of = (app.current_request.query_params or {}).get("of", "")
+        return respond(runtime(), lambda: metrics(runtime(), name, of, app.lambda_context))
+
+    @_route(app, "POST", "/clusters/{name}/requeue")
+    def start_provision(name: str) -> Response:
+        """Start provision for the cluster."""
+        return respond(runtime(), lambda: requeue(runtime(), name), status=202)
+
+    return app
+
+
+def events_application(runtime: Callable[[], Runtime]) -> Any:
+    """Return an application with the route for forwarders' events only, whose sender the cluster authenticates and not the cloud."""
+    app: Any = Chalice(app_name="journeyman", configure_logs=False)
+
+    @_route(app, "POST", "/clusters/{name}/events")
+    def receive_event(name: str) -> Response:
+        """Receive a forwarder's event, and start the step that it names."""
+        request = app.current_request
+        return receive(runtime(), name, request.headers.get("authorization", ""), request.raw_body)
+
+    return app
+
+
+def _route(app: Any, method: str, path: str) -> Callable[[View], View]:
+    """Return Chalice's decorator that adds a route."""
+    decorator: Callable[[View], View] = app.route(path, methods=[method])
+    return decorator
 
 
 def respond(runtime: Runtime, work: Callable[[], Body | Response], *, status: int = 200) -> Response:

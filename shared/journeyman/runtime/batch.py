@@ -1,14 +1,15 @@
-"""Runs one step for the triggers of one invocation, once per cluster and clusters in parallel; reads SQS batches.
+"""Runs one step for the triggers of one invocation, once per cluster and clusters in parallel.
 
 A message only starts a step, so several messages for one cluster in a batch are one run, and their order does not matter.
 The runs of one cluster are sequential. A cluster that does not respond does not delay the others. A run that has not ended
 shortly before the platform ends the process counts as failed.
 
-While the function lives, it holds the batch's messages (`SqsBatch.held`); those of a function that crashed are delivered again within
-seconds. A failed record is delivered again within 30 seconds (`retry_seconds`), because it blocks its message group of a FIFO queue until
-then, and goes to the dead-letter queue when its receives are used up. A record that can never succeed, because it does not
-parse or names an unknown cluster, goes there at once. Failed records are reported individually. Powertools' FIFO processor
-would report all records from the first failure on, and move valid messages of the group to the dead-letter queue.
+While the function lives, it holds the batch's messages (`MessageBatch.held`); those of a function that crashed are delivered again within
+seconds. A failed message is delivered again within 30 seconds (`retry_seconds`), because it blocks its message group of a FIFO queue until
+then, and goes to the dead-letter queue when its receives are used up. A message that can never succeed, because it does not
+parse or names an unknown cluster, goes there at once.
+
+Reading a batch and answering it depend on the platform: `lambda_entry.SqsBatch`, `fc_entry.EventStreamBatch`.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from typing import Any, Final
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec import Struct, field
 
-from journeyman.core.lifecycle.interruption import InterruptionKind
-from journeyman.core.plan import Step
+from journeyman.core.lifecycle.interruption import (
+    InterruptionKind,
+    deleted_message_metrics,
+    received_message_metrics,
+)
+from journeyman.core.plan import Observation, Step
 from journeyman.errors import (
     ConfigurationError,
     DeadlineError,
@@ -36,16 +40,14 @@ from journeyman.errors import (
     UnknownClusterError,
 )
 from journeyman.events import parse_trigger
-from journeyman.ports import EVERY_CLUSTER, DeadLetter, Interruption, Message, Trigger
+from journeyman.ports import EVERY_CLUSTER, Interruption, Message, ReceivedMessage, Trigger
 from journeyman.runtime.composition import Context, Runtime
 from journeyman.steps.context import BUSY, Outcome, RunContext
 from journeyman.steps.recorder import emit_error, error_metric
 
 StepFunction = Callable[[RunContext, Trigger], Outcome]
-LambdaEvent = Mapping[str, Any]
 Result = Outcome | Exception
-Record = Mapping[str, Any]
-"""A message as Lambda passes it to the function."""
+Answer = dict[str, Any]
 
 MAX_PARALLEL_CLUSTERS = 16
 """Clusters that run in parallel. They wait for responses most of the time."""
@@ -201,91 +203,167 @@ def log_errors(runtime: Runtime) -> Iterator[None]:
         raise
 
 
-class SqsBatch(Struct):
-    """The records of one batch, with the trigger or the failure of each by message id."""
+@contextmanager
+def logged(runtime: Runtime) -> Iterator[None]:
+    """Log an error that is raised inside the block, and go on after the block."""
+    try:
+        yield
+    except JourneymanError as error:
+        runtime.log_error(error)
 
-    records: Sequence[Record]
-    triggers: dict[str, Trigger]
-    failures: dict[str, Exception]
 
-    @classmethod
-    def read(cls, runtime: Runtime, event: LambdaEvent) -> SqsBatch:
-        """Return the batch with every record parsed; a record that does not parse is logged and becomes a failure.
+class MessageBatch(Struct):
+    """The messages of one invocation, with the trigger or the failure of each by message id."""
 
-        The triggers of one batch may share their hops (`_with_shared_hops`).
-        """
-        batch = cls(records=event["Records"], triggers={}, failures={})
-        for record in batch.records:
-            trigger = _parse(runtime, record)
+    runtime: Runtime
+    messages: Sequence[ReceivedMessage]
+    triggers: dict[str, Trigger] = field(default_factory=dict)
+    failures: dict[str, Exception] = field(default_factory=dict)
+
+    def parse(self, payloads: Iterable[Mapping[str, Any]]) -> None:
+        """Parse the payload of each message, in order; a message that does not parse is logged and becomes a failure."""
+        for message, payload in zip(self.messages, payloads, strict=True):
+            trigger = _parse(self.runtime, payload)
             if isinstance(trigger, MalformedEventError):
-                batch.failures[record["messageId"]] = trigger
+                self.failures[message.id] = trigger
             else:
-                batch.triggers[record["messageId"]] = trigger
-        batch.triggers = _with_shared_hops(batch.triggers, runtime.max_hops)
-        return batch
+                self.triggers[message.id] = trigger
 
     @contextmanager
-    def held(self, runtime: Runtime) -> Iterator[None]:
+    def held(self) -> Iterator[None]:
         """Hold the batch's messages inside the block, so that a crash in it holds up their message groups for seconds only."""
-        received = [r for r in self.records if "receiptHandle" in r and "eventSourceARN" in r]
         with ExitStack() as holds:
-            for queue, records in _by_queue(received).items():
-                holds.enter_context(runtime.queue.hold(queue, [record["receiptHandle"] for record in records]))
+            for messages in _by_queue(self.messages):
+                holds.enter_context(self.runtime.queue.hold(messages))
             yield
 
-    def repeat_alone(self, runtime: Runtime, message_id: str, failed: Sequence[Trigger]) -> bool:
-        """Send a message for each cluster whose run of a record failed, since the others succeeded; return whether that worked."""
-        queue = next((r.get("eventSourceARN", "") for r in self.records if r["messageId"] == message_id), "")
+    def repeat_alone(self, message_id: str, failed: Sequence[Trigger]) -> bool:
+        """Send a message for each cluster whose run of a message failed, since the others succeeded; return whether that worked."""
+        queue = next((message.queue for message in self.messages if message.id == message_id), "")
         interruptions = [trigger for trigger in failed if isinstance(trigger, Interruption)]
         if interruptions and not queue:
             return False
         try:
             if interruptions:
-                runtime.queue.send_interruptions(queue, interruptions, retry_seconds(1, message_id))
+                self.runtime.queue.send_interruptions(queue, interruptions, retry_seconds(1, message_id))
             others = [trigger for trigger in failed if not isinstance(trigger, Interruption)]
-            runtime.queue.send([Message(cluster=t.cluster, step=t.step, reason=t.reason, hops=t.hops) for t in others])
+            messages = [Message(cluster=t.cluster, step=t.step, reason=t.reason, hops=t.hops) for t in others]
+            self.runtime.queue.send(messages)
         except JourneymanError as error:
-            runtime.log_error(error)
+            self.runtime.log_error(error)
             return False
         return True
 
-    def answer(self, runtime: Runtime) -> dict[str, Any]:
-        """Return the failed records as `batchItemFailures`, after setting when each is delivered again.
+    def answer(self) -> Answer:
+        """Return the function's response, after settling the failed messages as the platform needs it."""
+        raise NotImplementedError
 
-        Records that can never succeed go to the dead-letter queue instead. Where SQS refuses that, they are retried as well.
+    def failed(self) -> list[ReceivedMessage]:
+        """Return the failed messages, in order."""
+        return [message for message in self.messages if message.id in self.failures]
+
+    def send_dead_letters(self) -> set[str]:
+        """Send messages that can never succeed to the dead-letter queue; return the ids of those that it accepted."""
+        sent: set[str] = set()
+        for messages in _by_queue(m for m in self.failed() if isinstance(self.failures[m.id], _PERMANENT)):
+            with logged(self.runtime):
+                if self.runtime.queue.send_to_dead_letters(messages):
+                    sent |= {message.id for message in messages}
+        return sent
+
+    def retry(self, messages: Iterable[ReceivedMessage]) -> None:
+        """Set when each of these failed messages is delivered again. Raises CloudProviderError if the queue refuses one."""
+        for of_queue in _by_queue(messages):
+            self.runtime.queue.retry(self._retry_delays(of_queue, self.runtime.clock.now()))
+
+    def _retry_delays(self, messages: Iterable[ReceivedMessage], now: datetime) -> dict[ReceivedMessage, int]:
+        """Return the seconds until each message is delivered again; messages of one group return together.
+
+        A message that waits for the Lease of a crashed run returns when that ends, if it would return later otherwise.
         """
-        failed = [record for record in self.records if record["messageId"] in self.failures]
-        # test events written by hand may lack both
-        received = [record for record in failed if "receiptHandle" in record and "eventSourceARN" in record]
-        permanent = [r for r in received if isinstance(self.failures[r["messageId"]], _PERMANENT)]
-        moved: set[str] = set()
-        for queue, records in _by_queue(permanent).items():
-            letters = [DeadLetter(r["body"], r.get("attributes", {}).get("MessageGroupId", "")) for r in records]
-            with _logged(runtime):
-                if runtime.queue.send_to_dead_letters(queue, letters):
-                    moved |= {record["messageId"] for record in records}
-        for queue, records in _by_queue(r for r in received if r["messageId"] not in moved).items():
-            with _logged(runtime):
-                runtime.queue.retry_after(queue, self._retry_delays(records, runtime.clock.now()))
-        message_ids = [record["messageId"] for record in failed if record["messageId"] not in moved]
-        return {"batchItemFailures": [{"itemIdentifier": message_id} for message_id in message_ids]}
-
-    def _retry_delays(self, records: Iterable[Record], now: datetime) -> dict[str, int]:
-        """Return the seconds until each record is delivered again by receipt handle; records of one group return together.
-
-        A record that waits for the Lease of a crashed run returns when that ends, if it would return later otherwise.
-        """
-        by_group: dict[str, list[Record]] = {}
-        for record in records:
-            group = record.get("attributes", {}).get("MessageGroupId", record["messageId"])
-            by_group.setdefault(group, []).append(record)
-        delays: dict[str, int] = {}
+        by_group: dict[str, list[ReceivedMessage]] = {}
+        for message in messages:
+            by_group.setdefault(message.group or message.id, []).append(message)
+        delays: dict[ReceivedMessage, int] = {}
         for group, members in by_group.items():
-            receives = max(int(r.get("attributes", {}).get("ApproximateReceiveCount", 1)) for r in members)
-            waits = [_lease_seconds(self.failures[record["messageId"]], now) for record in members]
+            receives = max(message.receives for message in members)
+            waits = [_lease_seconds(self.failures[message.id], now) for message in members]
             seconds = min(retry_seconds(receives, group), *waits)
-            delays.update({record["receiptHandle"]: seconds for record in members})
+            delays.update(dict.fromkeys(members, seconds))
         return delays
+
+
+ReadBatch = Callable[[Step, Any], MessageBatch]
+"""Returns the batch in an event of a step's function, with every message parsed."""
+
+
+def process_batch(read: ReadBatch, step: str, function: StepFunction, event: Any, context: Context) -> Answer:
+    """Run the step for the batch of messages in an event; return the platform's answer.
+
+    A message of several clusters is repeated for those that failed only. Interruptions name no cluster, so they are counted here,
+    once for all clusters.
+    """
+    batch = read(Step(step), event)
+    runtime = batch.runtime
+    with batch.held():
+        runner = StepRunner(runtime, Step(step), function, context, runtime.route(batch.triggers.values()))
+        accepted: dict[str, tuple[Trigger, ...]] = {}
+        for message_id, trigger in batch.triggers.items():
+            triggers = accept_or_fail(runtime, runner, trigger)
+            if isinstance(triggers, JourneymanError):
+                batch.failures[message_id] = triggers
+            else:
+                accepted[message_id] = triggers
+        results = iter(runner.run([trigger for triggers in accepted.values() for trigger in triggers]))
+        for message_id, triggers in accepted.items():
+            _record_results(batch, message_id, [(trigger, next(results)) for trigger in triggers])
+    return batch.answer()
+
+
+def _record_results(batch: MessageBatch, message_id: str, results: Sequence[tuple[Trigger, Result]]) -> None:
+    """Record whether a message failed, and count it; repeat a message of several clusters for those that failed."""
+    failures = [(trigger, result) for trigger, result in results if isinstance(result, Exception)]
+    is_partial = 0 < len(failures) < len(results)
+    is_repeated = is_partial and batch.repeat_alone(message_id, [trigger for trigger, _ in failures])
+    if failures and not is_repeated:
+        batch.failures[message_id] = failures[0][1]
+    _count_interruption(batch.runtime, batch.triggers[message_id], is_handled=not failures)
+
+
+def accept_or_fail(runtime: Runtime, runner: StepRunner, trigger: Trigger) -> tuple[Trigger, ...] | JourneymanError:
+    """Return the triggers of `StepRunner.accept`, or the error that it raised, which is logged."""
+    try:
+        with log_errors(runtime):
+            return runner.accept(trigger)
+    except JourneymanError as error:
+        return error
+
+
+def _count_interruption(runtime: Runtime, trigger: Trigger, *, is_handled: bool) -> None:
+    if isinstance(trigger, Interruption):
+        if trigger.cluster == EVERY_CLUSTER:  # otherwise it was received before, for several clusters
+            runtime.observe(*received_message_metrics(trigger.kind.value))
+        if is_handled:
+            runtime.observe(*deleted_message_metrics(trigger.time, runtime.clock.now()))
+
+
+def sweep_clusters(runtime: Runtime, runner: StepRunner, event: Mapping[str, Any]) -> Answer:
+    """Sweep the clusters for an event of the schedule; return what was found in each.
+
+    Raises:
+        MalformedEventError: The event does not parse.
+        JourneymanError: The sweep of a cluster failed; the others were swept.
+    """
+    with log_errors(runtime):
+        triggers = runner.accept(parse_trigger(event))
+    results = runner.run(triggers)
+    if any(isinstance(result, Outcome) for result in results):
+        runtime.observe(Observation(name="journeyman_sweeps_total"))
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    outcomes = [result for result in results if isinstance(result, Outcome)]
+    return {"clusters": [{"cluster": o.cluster, "status": o.status, **o.counts} for o in outcomes]}
 
 
 def _lease_seconds(failure: Exception, now: datetime) -> int:
@@ -297,20 +375,6 @@ def _lease_seconds(failure: Exception, now: datetime) -> int:
     return min(max(seconds, 1), LONGEST_RETRY_SECONDS)
 
 
-def _with_shared_hops(triggers: Mapping[str, Trigger], limit: int) -> dict[str, Trigger]:
-    """Return the triggers with the hops that count for their chains.
-
-    While Lambda may stop chains, every trigger has the hops of the longest chain, because Lambda takes what the invocation sends for
-    a part of all chains of its batch. Otherwise each keeps its own. No message of ours has more hops than the limit: one
-    that does is forged or faulty, and ends its own chain only.
-    """
-    if limit >= _LAMBDA_STOPS_AFTER:
-        return dict(triggers)
-    longest = max((t.hops for t in triggers.values() if t.hops <= limit), default=0)
-    return {key: t if t.hops > limit else replace(t, hops=longest) for key, t in triggers.items()}
-
-
-_LAMBDA_STOPS_AFTER: Final = 16  # runs of a function in a chain, unless its property RecursiveLoop is Allow
 _PERMANENT: Final = (MalformedEventError, UnknownClusterError)
 LONGEST_RETRY_SECONDS: Final = 30
 
@@ -325,25 +389,18 @@ def retry_seconds(receives: int, key: str) -> int:
     return max(1, round(longest * (1 - share / 4)))
 
 
-def _by_queue(records: Iterable[Record]) -> dict[str, list[Record]]:
-    by_queue: dict[str, list[Record]] = {}
-    for record in records:
-        by_queue.setdefault(record["eventSourceARN"], []).append(record)
-    return by_queue
+def _by_queue(messages: Iterable[ReceivedMessage]) -> list[list[ReceivedMessage]]:
+    """Return the messages of each queue, without those whose queue is unknown, as in test events that are written by hand."""
+    by_queue: dict[str, list[ReceivedMessage]] = {}
+    for message in messages:
+        if message.queue:
+            by_queue.setdefault(message.queue, []).append(message)
+    return list(by_queue.values())
 
 
-@contextmanager
-def _logged(runtime: Runtime) -> Iterator[None]:
-    """Log an error of the queue; the messages are then delivered again after their visibility timeout."""
-    try:
-        yield
-    except JourneymanError as error:
-        runtime.log_error(error)
-
-
-def _parse(runtime: Runtime, record: Record) -> Trigger | MalformedEventError:
+def _parse(runtime: Runtime, payload: Mapping[str, Any]) -> Trigger | MalformedEventError:
     try:
         with log_errors(runtime):
-            return parse_trigger(record)
+            return parse_trigger(payload)
     except MalformedEventError as error:
         return error

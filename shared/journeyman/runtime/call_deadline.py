@@ -47,6 +47,11 @@ def calls_end_by(moment: datetime) -> Iterator[None]:
         _run_ends_at.reset(token)
 
 
+def run_ends_at() -> datetime | None:
+    """Return when the run of this context ends; None outside of a run."""
+    return _run_ends_at.get()
+
+
 class CallDeadline:
     """Checks every attempt of boto3 clients against the end of the call and of the run."""
 
@@ -65,12 +70,12 @@ class CallDeadline:
             DeadlineError: The run's time is up.
             CloudUnavailableError: The call has taken too long already.
         """
-        now, run_ends_at = self._clock.now(), _run_ends_at.get()
-        if run_ends_at is not None and now >= run_ends_at:
+        now, ends_at = self._clock.now(), run_ends_at()
+        if ends_at is not None and now >= ends_at:
             raise DeadlineError("not calling AWS: the run's time is up", operation=operation_name)
         started_at = request.context.setdefault(_STARTED_AT, now)
         call_ends_at = started_at + timedelta(seconds=CALL_SECONDS)
-        latest_end = call_ends_at if run_ends_at is None else min(call_ends_at, run_ends_at)
+        latest_end = call_ends_at if ends_at is None else min(call_ends_at, ends_at)
         if started_at is not now and now + _ATTEMPT > latest_end:
             seconds = (now - started_at).total_seconds()
             raise CloudUnavailableError(

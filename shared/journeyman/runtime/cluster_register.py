@@ -15,7 +15,6 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from journeyman.cloud.aws.aws_errors import translated
 from journeyman.errors import ConfigurationError, JourneymanError
 from journeyman.kube.clusters import RegisteredCluster, with_role_of
 from journeyman.ports import Clock
@@ -151,6 +150,8 @@ def read_parameters(ssm: Any, path: str) -> dict[str, str]:
     Raises:
         CloudProviderError: SSM did not respond, or rejected the call.
     """
+    from journeyman.cloud.aws.aws_errors import translated  # noqa: PLC0415 - only AWS has its SDK
+
     pages = ssm.get_paginator("get_parameters_by_path")
     with translated("ssm:GetParametersByPath", path=path):
         return {p["Name"]: p["Value"] for page in pages.paginate(Path=path) for p in page["Parameters"]}

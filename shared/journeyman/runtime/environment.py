@@ -1,7 +1,7 @@
 """Defines and parses the functions' environment variables.
 
 A wrong value raises a ConfigurationError that names the variable, in the first invocation rather than at import.
-`runtime.aws.logger` reads LOG_LEVEL; `runtime.receiver` reads FORWARDER_SERVICE_ACCOUNT and FORWARDER_AUDIENCE.
+`runtime.adapters.logger` reads LOG_LEVEL; `runtime.receiver` reads FORWARDER_SERVICE_ACCOUNT and FORWARDER_AUDIENCE.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Environment(Struct, frozen=True, kw_only=True):
     queues: Mapping[Step, str]  # FIFO queue URLs
     requeue_url: str
     system_namespace: str
-    vm_memory_overhead_percent: Fraction
+    vm_memory_overhead_percent: Fraction | None  # None: the cloud's default
     reserved_enis: int
     isolated_vpc: bool
     event_component: str = COMPONENT
@@ -164,27 +164,37 @@ class Environment(Struct, frozen=True, kw_only=True):
         return {name: replace(self.defaults, cluster_name=name) for name in self.clusters}
 
 
-def read_environment(variables: Variables) -> Environment:
+def read_environment(variables: Variables, *, has_sqs: bool = True) -> Environment:
     """Return the parsed environment.
+
+    Args:
+        variables: The process's.
+        has_sqs: Whether the variables name queues of SQS, as on AWS.
 
     Raises:
         ConfigurationError: A variable is missing or does not parse; the error names it and shows a valid value.
     """
     clusters = _clusters(variables)
     return Environment(
-        region=variables.get("AWS_REGION") or next(iter(clusters.values())).region,
+        region=variables.get("AWS_REGION") or variables.get("FC_REGION") or next(iter(clusters.values())).region,
         clusters=clusters,
         clusters_path=_read(variables, "JOURNEYMAN_CLUSTERS_PATH", str),
         function=function_name(variables),
         defaults=_settings(variables),
-        queues={step: _required(variables, f"JOURNEYMAN_{step.name}_QUEUE_URL") for step in FIFO_QUEUE_STEPS},
-        requeue_url=_required(variables, "JOURNEYMAN_REQUEUE_QUEUE_URL"),
+        queues={s: _required(variables, f"JOURNEYMAN_{s.name}_QUEUE_URL") for s in FIFO_QUEUE_STEPS if has_sqs},
+        requeue_url=_required(variables, "JOURNEYMAN_REQUEUE_QUEUE_URL") if has_sqs else "",
         system_namespace=_read(variables, "SYSTEM_NAMESPACE", str),
-        vm_memory_overhead_percent=_read(variables, "VM_MEMORY_OVERHEAD_PERCENT", Fraction),
+        vm_memory_overhead_percent=_memory_overhead(variables, has_sqs=has_sqs),
         reserved_enis=_read(variables, "RESERVED_ENIS", int),
         isolated_vpc=_read(variables, "ISOLATED_VPC", _boolean),
         event_component=_read(variables, "EVENT_COMPONENT", str),
     )
+
+
+def _memory_overhead(variables: Variables, *, has_sqs: bool) -> Fraction | None:
+    """Return the setting; None if it is not set and the default is that of another cloud."""
+    name = "VM_MEMORY_OVERHEAD_PERCENT"
+    return _read(variables, name, Fraction) if has_sqs or variables.get(name) else None
 
 
 def _clusters(variables: Variables) -> dict[str, RegisteredCluster]:

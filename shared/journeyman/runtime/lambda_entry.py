@@ -7,26 +7,35 @@ and opens no connection.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from typing import Any, Final
 
 from aws_lambda_powertools import Tracer
+from msgspec.structs import replace
 
-from journeyman.core.lifecycle.interruption import deleted_message_metrics, received_message_metrics
-from journeyman.core.plan import Observation, Step
+from journeyman.core.plan import Step
 from journeyman.errors import JourneymanError
-from journeyman.events import parse_trigger
 from journeyman.observe.logs import SERVICE
-from journeyman.ports import EVERY_CLUSTER, Interruption, Message, RequeueDue, Trigger
+from journeyman.ports import Message, ReceivedMessage, RequeueDue, Trigger
 from journeyman.runtime import aws
-from journeyman.runtime.batch import LambdaEvent, Result, SqsBatch, StepFunction, StepRunner, log_errors
+from journeyman.runtime.adapters import logger
+from journeyman.runtime.batch import (
+    Answer,
+    MessageBatch,
+    StepFunction,
+    StepRunner,
+    accept_or_fail,
+    log_errors,
+    logged,
+    process_batch,
+    sweep_clusters,
+)
 from journeyman.runtime.composition import Context, Runtime
-from journeyman.steps.context import Outcome
 from journeyman.steps.recorder import CHAIN_ENDS, chain_end_metric
 
-Answer = dict[str, Any]
 Handler = Callable[[Any, Any], Any]
+LambdaEvent = Mapping[str, Any]
 
 CORRELATION_ID = "id || requestContext.requestId || Records[0].messageId"
 """JMESPath of the invocation's correlation id in Lambda's event; a run's log lines have the id of its record."""
@@ -46,7 +55,7 @@ def entry_point(handler: Handler) -> Handler:
 
 
 def _observed(handler: Handler) -> Handler:
-    logged: Handler = aws.logger().inject_lambda_context(_traced(handler), correlation_id_path=CORRELATION_ID)
+    logged: Handler = logger().inject_lambda_context(_traced(handler), correlation_id_path=CORRELATION_ID)
     return logged
 
 
@@ -60,54 +69,67 @@ def _traced(handler: Handler) -> Handler:
     return traced
 
 
-def run_batch(step: str, function: StepFunction, event: LambdaEvent, context: Context) -> Answer:
-    """Run the step for a batch of SQS records; return which of them failed.
+class SqsBatch(MessageBatch):
+    """The records of a batch that Lambda received from SQS.
 
-    A record of several clusters is repeated for those that failed only. Interruptions name no cluster, so they are counted here, once for all clusters.
+    Failed records are reported individually. Powertools' FIFO processor would report all records from the first failure on, and
+    move valid messages of the group to the dead-letter queue.
     """
-    runtime = aws.runtime()
-    batch = SqsBatch.read(runtime, event)
-    with batch.held(runtime):
-        runner = StepRunner(runtime, Step(step), function, context, runtime.route(batch.triggers.values()))
-        accepted: dict[str, tuple[Trigger, ...]] = {}
-        for message_id, trigger in batch.triggers.items():
-            triggers = _accepted(runtime, runner, trigger)
-            if isinstance(triggers, JourneymanError):
-                batch.failures[message_id] = triggers
-            else:
-                accepted[message_id] = triggers
-        results = iter(runner.run([trigger for triggers in accepted.values() for trigger in triggers]))
-        for message_id, triggers in accepted.items():
-            _record_results(runtime, batch, message_id, [(trigger, next(results)) for trigger in triggers])
-    return batch.answer(runtime)
+
+    @classmethod
+    def read(cls, _step: Step, event: LambdaEvent) -> SqsBatch:
+        """Return the batch with every record parsed. The triggers of one batch may share their hops (`_with_shared_hops`)."""
+        records = event["Records"]
+        batch = cls(runtime=aws.runtime(), messages=[_received(record) for record in records])
+        batch.parse(records)
+        batch.triggers = _with_shared_hops(batch.triggers, batch.runtime.max_hops)
+        return batch
+
+    def answer(self) -> Answer:
+        """Return the failed records as `batchItemFailures`, after setting when each is delivered again.
+
+        Records that can never succeed go to the dead-letter queue instead. Where SQS refuses that, they are retried as well. If
+        SQS refuses the retries, the messages are delivered again after their visibility timeout.
+        """
+        sent = self.send_dead_letters()
+        failed = [message for message in self.failed() if message.id not in sent]
+        with logged(self.runtime):
+            self.retry(failed)
+        return {"batchItemFailures": [{"itemIdentifier": message.id} for message in failed]}
 
 
-def _record_results(
-    runtime: Runtime, batch: SqsBatch, message_id: str, results: Sequence[tuple[Trigger, Result]]
-) -> None:
-    """Record whether a record failed, and count it; repeat a record of several clusters for those that failed."""
-    failures = [(trigger, result) for trigger, result in results if isinstance(result, Exception)]
-    is_partial = 0 < len(failures) < len(results)
-    is_repeated = is_partial and batch.repeat_alone(runtime, message_id, [trigger for trigger, _ in failures])
-    if failures and not is_repeated:
-        batch.failures[message_id] = failures[0][1]
-    _count_interruption(runtime, batch.triggers[message_id], is_handled=not failures)
+def _received(record: Mapping[str, Any]) -> ReceivedMessage:
+    """Return the message of a record; without its queue if the record cannot be changed there, as in a hand-written event."""
+    attributes = record.get("attributes", {})
+    receipt = record.get("receiptHandle", "")
+    return ReceivedMessage(
+        id=record["messageId"],
+        body=record.get("body", ""),
+        queue=record.get("eventSourceARN", "") if receipt else "",
+        receipt=receipt,
+        group=attributes.get("MessageGroupId", ""),
+        receives=int(attributes.get("ApproximateReceiveCount", 1)),
+    )
 
 
-def _accepted(runtime: Runtime, runner: StepRunner, trigger: Trigger) -> tuple[Trigger, ...] | JourneymanError:
-    try:
-        with log_errors(runtime):
-            return runner.accept(trigger)
-    except JourneymanError as error:
-        return error
+_LAMBDA_STOPS_AFTER: Final = 16  # runs of a function in a chain, unless its property RecursiveLoop is Allow
 
 
-def _count_interruption(runtime: Runtime, trigger: Trigger, *, is_handled: bool) -> None:
-    if isinstance(trigger, Interruption):
-        if trigger.cluster == EVERY_CLUSTER:  # otherwise it was received before, for several clusters
-            runtime.observe(*received_message_metrics(trigger.kind.value))
-        if is_handled:
-            runtime.observe(*deleted_message_metrics(trigger.time, runtime.clock.now()))
+def _with_shared_hops(triggers: Mapping[str, Trigger], limit: int) -> dict[str, Trigger]:
+    """Return the triggers with the hops that count for their chains.
+
+    While Lambda may stop chains, every trigger has the hops of the longest chain, because Lambda takes what the invocation sends for
+    a part of all chains of its batch. Otherwise each keeps its own. No message of ours has more hops than the limit: one
+    that does is forged or faulty, and ends its own chain only.
+    """
+    if limit >= _LAMBDA_STOPS_AFTER:
+        return dict(triggers)
+    longest = max((t.hops for t in triggers.values() if t.hops <= limit), default=0)
+    return {key: t if t.hops > limit else replace(t, hops=longest) for key, t in triggers.items()}
+
+
+run_batch: Callable[[str, StepFunction, LambdaEvent, Context], Answer] = partial(process_batch, SqsBatch.read)
+"""Runs a step, given by its name, for an event of SQS records; returns which of them failed (`process_batch`)."""
 
 
 def run_sweep(function: StepFunction, event: LambdaEvent, context: Context) -> Answer:
@@ -120,39 +142,30 @@ def run_sweep(function: StepFunction, event: LambdaEvent, context: Context) -> A
     runtime = aws.runtime()
     runner = StepRunner(runtime, Step.SWEEP, function, context)
     if "Records" in event:
-        return _forward_requeues(runtime, runner, SqsBatch.read(runtime, event))
-    with log_errors(runtime):
-        triggers = runner.accept(parse_trigger(event))
-    results = runner.run(triggers)
-    if any(isinstance(result, Outcome) for result in results):
-        runtime.observe(Observation(name="journeyman_sweeps_total"))
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
-    outcomes = [result for result in results if isinstance(result, Outcome)]
-    return {"clusters": [{"cluster": o.cluster, "status": o.status, **o.counts} for o in outcomes]}
+        return _forward_requeues(runner, SqsBatch.read(Step.SWEEP, event))
+    return sweep_clusters(runtime, runner, event)
 
 
-def _forward_requeues(runtime: Runtime, runner: StepRunner, batch: SqsBatch) -> Answer:
+def _forward_requeues(runner: StepRunner, batch: SqsBatch) -> Answer:
     """Send each requeue message to its step's queue if it is due, or else back to the requeue queue.
 
     The sweep has no queue of its own, so its requeues run here. Equal messages of a batch are sent once. Each message that is
     sent back is one more hop of its chain, which ends at the limit: the sweep finds the due work.
     """
     sent: set[Message] = set()
-    with batch.held(runtime):
+    with batch.held():
         for message_id, trigger in batch.triggers.items():
-            failure = _forward(runtime, runner, trigger, sent)
+            failure = _forward(batch.runtime, runner, trigger, sent)
             if failure is not None:
                 batch.failures[message_id] = failure
-    return batch.answer(runtime)
+    return batch.answer()
 
 
 def _forward(runtime: Runtime, runner: StepRunner, trigger: Trigger, sent: set[Message]) -> Exception | None:
     at = trigger.at if isinstance(trigger, RequeueDue) else None
     is_due = at is None or at <= runtime.clock.now()
     if trigger.step is Step.SWEEP and is_due:
-        accepted = _accepted(runtime, runner, trigger)
+        accepted = accept_or_fail(runtime, runner, trigger)
         results = [accepted] if isinstance(accepted, JourneymanError) else runner.run(accepted)
         return next((result for result in results if isinstance(result, Exception)), None)
     try:

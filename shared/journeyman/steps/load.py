@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.capacity_buffer import CapacityBuffer
 from journeyman.core.api.dra import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE
+from journeyman.core.api.hashes import node_class_keys
 from journeyman.core.api.model import Model, parse
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.nodeoverlay import NodeOverlay
@@ -225,7 +226,7 @@ def node_class_state(raw: Mapping[str, Any], resource: Resource[dict[str, Any]])
     meta = msgspec.convert(_without_nulls(raw.get("metadata") or {}), ObjectMeta)
     conditions = conditions_in(raw)
     ready = condition_of(conditions, "Ready")
-    prefix = f"{resource.group}/{resource.kind.lower()}-hash"
+    keys = node_class_keys(resource.group, resource.kind)
     return NodeClassState(
         name=meta.name,
         uid=meta.uid,
@@ -240,8 +241,8 @@ def node_class_state(raw: Mapping[str, Any], resource: Resource[dict[str, Any]])
         deletion_timestamp=meta.deletion_timestamp,
         finalizers=meta.finalizers,
         conditions=conditions,
-        hash=meta.annotations.get(prefix, ""),
-        hash_version=meta.annotations.get(f"{prefix}-version", ""),
+        hash=meta.annotations.get(keys.hash, ""),
+        hash_version=meta.annotations.get(keys.version, ""),
         block_ends=_block_ends(raw),
         raw=raw,
     )
@@ -278,7 +279,8 @@ def _node_classes(run: RunContext) -> tuple[tuple[NodeClassState, ...], tuple[In
     states: list[NodeClassState] = []
     invalid: list[InvalidObject] = []
     for raw in sorted(list_items(run, kind), key=lambda raw: str(raw["metadata"]["name"])):
-        ref = ref_of(kind.kind, str(raw["metadata"]["name"]), uid=str(raw["metadata"].get("uid", "")))
+        name, uid = str(raw["metadata"]["name"]), str(raw["metadata"].get("uid", ""))
+        ref = ref_of(kind.kind, name, uid=uid, group=kind.group)
         found = evaluate(ref, node_class_state, raw, kind)
         if isinstance(found, SkippedObject):
             invalid.append(_invalid_object(kind.kind, raw, found.why))

@@ -178,7 +178,7 @@ def test_entry_point_logs_lambdas_context_and_the_correlation_id():
         seen["event"] = event
         return "answer"
 
-    from journeyman.runtime.aws import logger
+    from journeyman.runtime.adapters import logger
 
     lines, handler_of_lines = io.StringIO(), logger().registered_handler
     previous, handler_of_lines.stream = handler_of_lines.stream, lines  # an earlier test may have closed it

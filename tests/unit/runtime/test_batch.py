@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from journeyman.cloud.alibaba.smq_queue import with_receives
 from journeyman.core.plan import Observation, Step
 from journeyman.errors import (
     ConfigurationError,
@@ -22,6 +23,7 @@ from journeyman.errors import (
     UnknownClusterError,
 )
 from journeyman.ports import Message, ScheduledRun
+from journeyman.runtime import fc_entry
 from journeyman.runtime.batch import FAILED, MAX_PARALLEL_CLUSTERS, StepRunner, retry_seconds
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.lambda_entry import entry_point, run_batch, run_sweep
@@ -138,13 +140,39 @@ def a_record(number, cluster="blue", *, body=None, step="provision", **more):
     }
 
 
-def run_queue(runtime, function, *records, context=None):
+def run_sqs(runtime, function, *records, context=None):
     with installed(runtime):
         answer = run_batch(function.step.value, function, {"Records": list(records)}, context or Context())
     return [failure["itemIdentifier"] for failure in answer["batchItemFailures"]]
 
 
-def test_messages_for_one_cluster_are_one_run(runtime):
+def cloud_event(record):
+    """Return an SQS record as EventBridge passes a message of SMQ, whose body counts its receives."""
+    receives = int(record["attributes"].get("ApproximateReceiveCount", 1))
+    body = record["body"] if receives == 1 else with_receives(record["body"], receives - 1)
+    return {
+        "id": f"event-{record['messageId']}",
+        "source": "trigger",
+        "specversion": "1.0",
+        "type": "mns:Queue:SendMessage",
+        "data": {"messageId": record["messageId"], "messageBody": body},
+    }
+
+
+def run_smq(runtime, function, *records, context=None):
+    event = [cloud_event(record) for record in records]
+    with installed(runtime):
+        answer = fc_entry.run_batch(function.step.value, function, event, context or Context())
+    return answer["retried"]
+
+
+@pytest.fixture(params=[run_sqs, run_smq], ids=["SQS", "SMQ"])
+def run_queue(request):
+    """Return the function that runs a step for records of a queue, on each cloud, and returns the ids of those that are retried."""
+    return request.param
+
+
+def test_messages_for_one_cluster_are_one_run(run_queue, runtime):
     """Ten requeue messages start one run."""
     step = StepOf()
 
@@ -157,7 +185,7 @@ def test_malformed_message_fails_alone(runtime, adapters):
     """It goes to the dead-letter queue at once; later messages are handled."""
     step = StepOf()
 
-    failed = run_queue(runtime, step, a_record(1), a_record(2, body="{"), a_record(3), a_record(4, "nowhere"))
+    failed = run_sqs(runtime, step, a_record(1), a_record(2, body="{"), a_record(3), a_record(4, "nowhere"))
 
     assert (failed, step.runs) == ([], [("blue", "m1")])
     assert [letter.group for letter in adapters.fake_queue.dead_letters] == ["blue", "nowhere"]
@@ -169,7 +197,7 @@ def test_malformed_message_fails_alone(runtime, adapters):
     assert all(fields["to_do"] for _, _, fields in adapters.lines)
 
 
-def test_message_of_nested_objects_fails_alone(runtime, adapters):
+def test_message_of_nested_objects_fails_alone(run_queue, runtime, adapters):
     """The decoder stops at such a depth with another error than for other malformed JSON."""
     step, nested = StepOf(), '{"a":' * 10_000 + "1" + "}" * 10_000
 
@@ -189,12 +217,12 @@ def test_failed_messages_are_delivered_again_within_30_seconds(runtime, adapters
     step = StepOf(fails={"green": RateLimitedError("slow down"), "blue": RateLimitedError("slow down")})
     records = [a_record(1, "green"), received_again(a_record(2, "blue"), 5), a_record(3, "blue")]
 
-    assert run_queue(runtime, step, *records) == ["record-1", "record-2", "record-3"]
+    assert run_sqs(runtime, step, *records) == ["record-1", "record-2", "record-3"]
 
     delays = adapters.fake_queue.retried
-    assert 1 <= delays["receipt-1"] <= 2
-    assert 22 <= delays["receipt-2"] <= 30
-    assert delays["receipt-3"] == delays["receipt-2"]
+    assert 1 <= delays["record-1"] <= 2
+    assert 22 <= delays["record-2"] <= 30
+    assert delays["record-3"] == delays["record-2"]
 
 
 def test_messages_return_later_each_time_and_not_together():
@@ -211,10 +239,10 @@ def test_message_that_the_dead_letter_queue_refuses_is_delivered_again(runtime, 
     """SQS may be down for a moment; the record stays in its queue."""
     adapters.fake_queue.fails = RateLimitedError("SQS is busy")
 
-    assert run_queue(runtime, StepOf(), a_record(4, body="{")) == ["record-4"]
+    assert run_sqs(runtime, StepOf(), a_record(4, body="{")) == ["record-4"]
 
 
-def test_message_for_another_step_is_refused(runtime, adapters):
+def test_message_for_another_step_is_refused(run_queue, runtime, adapters):
     """A terminate message in the provision queue is an error of its sender."""
     step = StepOf()
 
@@ -223,7 +251,7 @@ def test_message_for_another_step_is_refused(runtime, adapters):
     assert len(adapters.fake_queue.dead_letters) == 1
 
 
-def test_failed_run_fails_all_records_of_its_cluster_only(runtime, adapters):
+def test_failed_run_fails_all_records_of_its_cluster_only(run_queue, runtime, adapters):
     """The error is logged once."""
     step = StepOf(fails={"blue": RateLimitedError("EC2 throttles us")})
 
@@ -234,14 +262,14 @@ def test_failed_run_fails_all_records_of_its_cluster_only(runtime, adapters):
     assert [line[1] for line in adapters.lines] == ["EC2 throttles us"]
 
 
-def test_failed_batch_is_reported_without_raising(runtime):
+def test_failed_batch_is_reported_without_raising(run_queue, runtime):
     """A function error would raise an alarm although the cloud only throttles."""
     step = StepOf(fails={"blue": RateLimitedError("EC2 throttles us")})
 
     assert run_queue(runtime, step, a_record(1)) == ["record-1"]
 
 
-def test_wrong_setting_acknowledges_the_message(runtime, adapters):
+def test_wrong_setting_acknowledges_the_message(run_queue, runtime, adapters):
     """Redelivery cannot help; the sweep tries again each minute."""
     step = StepOf(fails={"blue": ConfigurationError("the role is missing", role="node")})
 
@@ -249,7 +277,7 @@ def test_wrong_setting_acknowledges_the_message(runtime, adapters):
     assert adapters.lines[0][2]["role"] == "node"
 
 
-def test_unhandled_interruption_is_never_acknowledged(runtime):
+def test_unhandled_interruption_is_never_acknowledged(run_queue, runtime):
     """EC2 does not repeat it."""
     error = ConfigurationError("the role is missing")
     step = StepOf(Step.INTERRUPT, fails={"blue": error, "green": error})
@@ -258,7 +286,7 @@ def test_unhandled_interruption_is_never_acknowledged(runtime):
     assert sorted(cluster for cluster, _ in step.runs) == ["blue", "green"]
 
 
-def test_record_of_several_clusters_is_repeated_for_the_failed_one_only(runtime, adapters):
+def test_record_of_several_clusters_is_repeated_for_the_failed_one_only(run_queue, runtime, adapters):
     """The other cluster's instances are handled; a redelivery of the record would handle them again, each time."""
     adapters.owners = {"e1": {"blue": ("i-1",), "green": ("i-2", "i-3")}}
     step = StepOf(Step.INTERRUPT, fails={"green": KubeUnavailableError("down", status=0, reason="")})
@@ -274,10 +302,10 @@ def test_record_of_several_clusters_is_redelivered_if_it_cannot_be_repeated(runt
     adapters.fake_queue.fails = RateLimitedError("SQS is busy")
     step = StepOf(Step.INTERRUPT, fails={"green": KubeUnavailableError("down", status=0, reason="")})
 
-    assert run_queue(runtime, step, an_interruption(1)) == ["record-1"]
+    assert run_sqs(runtime, step, an_interruption(1)) == ["record-1"]
 
 
-def test_repeated_interruption_is_not_routed_again(runtime, adapters):
+def test_repeated_interruption_is_not_routed_again(run_queue, runtime, adapters):
     """It names its cluster, as SQSQueue writes it."""
     body = {"version": "1", "source": "interruption", "id": "e1", "time": NOW.isoformat(), "cluster": "green"}
     body |= {"kind": "spot_interrupted", "instanceIds": ["i-2"], "reason": "-"}
@@ -299,12 +327,12 @@ def test_forged_hops_do_not_end_the_chains_of_the_batch(adapters, allowed):
 
     step.step = Step.PROVISION
     records = [a_record(1, hops=10**6), a_record(2, hops=2), a_record(3, "green", hops=1)]
-    assert run_queue(Runtime(settings, adapters), step, *records) == []
+    assert run_sqs(Runtime(settings, adapters), step, *records) == []
 
     assert hops == {"blue": 2, "green": 2 if allowed == 12 else 1}
 
 
-def test_bug_fails_the_record_and_logs_a_stack_trace(runtime, adapters):
+def test_bug_fails_the_record_and_logs_a_stack_trace(run_queue, runtime, adapters):
     """The message goes to the dead-letter queue, which has an alarm."""
     step = StepOf(fails={"blue": InvariantError("verify rejects the plan"), "green": ZeroDivisionError("oops")})
 
@@ -312,13 +340,13 @@ def test_bug_fails_the_record_and_logs_a_stack_trace(runtime, adapters):
     assert all("Traceback" in fields["stacktrace"] for _, _, fields in adapters.lines)
 
 
-def test_busy_run_fails_its_record(runtime, adapters):
+def test_busy_run_fails_its_record(run_queue, runtime, adapters):
     """The other run may have read the cluster before this message's cause; being busy is no error."""
     assert run_queue(runtime, StepOf(status=BUSY), a_record(1)) == ["record-1"]
     assert adapters.lines[0][0] == "info"
 
 
-def test_messages_are_held_while_the_step_runs_and_released_before_they_are_retried(runtime, adapters):
+def test_messages_are_held_while_the_step_runs_and_released_before_they_are_retried(run_queue, runtime, adapters):
     """After a crash in the step they are delivered again within seconds; a renewal after the retry would delay it."""
     queue, seen = adapters.fake_queue, []
 
@@ -329,9 +357,9 @@ def test_messages_are_held_while_the_step_runs_and_released_before_they_are_retr
     step.step = Step.PROVISION
     assert run_queue(runtime, step, a_record(1), a_record(2)) == ["record-1", "record-2"]
 
-    assert seen == [(["receipt-1", "receipt-2"], [], {})]
-    assert queue.released == ["receipt-1", "receipt-2"]
-    assert set(queue.retried) == {"receipt-1", "receipt-2"}
+    assert seen == [(["record-1", "record-2"], [], {})]
+    assert queue.released == ["record-1", "record-2"]
+    assert set(queue.retried) == {"record-1", "record-2"}
 
 
 def test_requeue_messages_are_held_while_they_are_forwarded(runtime, adapters):
@@ -340,11 +368,11 @@ def test_requeue_messages_are_held_while_they_are_forwarded(runtime, adapters):
     with installed(runtime):
         assert run_sweep(StepOf(Step.SWEEP), event, Context()) == {"batchItemFailures": []}
 
-    assert adapters.fake_queue.held == adapters.fake_queue.released == ["receipt-1"]
+    assert adapters.fake_queue.held == adapters.fake_queue.released == ["record-1"]
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(8, 8), (0, 1), (-3, 1), (300, 30)])
-def test_message_returns_when_the_lease_of_a_crashed_run_ends(runtime, adapters, seconds, expected):
+def test_message_returns_when_the_lease_of_a_crashed_run_ends(run_queue, runtime, adapters, seconds, expected):
     """Its fifth retry would be up to 30 s later."""
     lost = LeaseLostError("another run holds it", until=(NOW + timedelta(seconds=seconds)).isoformat())
 
@@ -354,7 +382,7 @@ def test_message_returns_when_the_lease_of_a_crashed_run_ends(runtime, adapters,
     step.step = Step.PROVISION
     assert run_queue(runtime, step, received_again(a_record(1), 9)) == ["record-1"]
 
-    assert adapters.fake_queue.retried["receipt-1"] in range(expected * 3 // 4, expected + 1)
+    assert adapters.fake_queue.retried["record-1"] in range(expected * 3 // 4, expected + 1)
 
 
 def an_interruption(number, instance="i-1", state="stopping"):
@@ -369,7 +397,7 @@ def an_interruption(number, instance="i-1", state="stopping"):
     return a_record(number, body=json.dumps(event))
 
 
-def test_every_interruption_runs_for_each_cluster_that_may_have_it(runtime):
+def test_every_interruption_runs_for_each_cluster_that_may_have_it(run_queue, runtime):
     """An interruption names no cluster, and the cloud may not know its instance yet."""
     step = StepOf(Step.INTERRUPT)
 
@@ -380,7 +408,7 @@ def test_every_interruption_runs_for_each_cluster_that_may_have_it(runtime):
         assert [id_ for cluster, id_ in step.runs if cluster == name] == ["e1", "e2"]
 
 
-def test_interruption_runs_only_for_the_cluster_that_has_the_instance(runtime, adapters):
+def test_interruption_runs_only_for_the_cluster_that_has_the_instance(run_queue, runtime, adapters):
     """One look-up serves the batch; a foreign instance starts no run, and another cluster's outage fails no record."""
     adapters.owners = {"e1": {"blue": ("i-1",)}, "e2": {}}
     step = StepOf(Step.INTERRUPT, fails={"green": KubeUnavailableError("down", status=0, reason="")})
@@ -391,7 +419,7 @@ def test_interruption_runs_only_for_the_cluster_that_has_the_instance(runtime, a
     assert [kind for kind, _ in adapters.counted].count("received_messages_total") == 2
 
 
-def test_unreachable_cluster_fails_only_the_records_of_its_own_instances(runtime, adapters):
+def test_unreachable_cluster_fails_only_the_records_of_its_own_instances(run_queue, runtime, adapters):
     """The record is delivered again; the other cluster's record is not."""
     adapters.owners = {"e1": {"blue": ("i-1",)}, "e2": {"green": ("i-2",)}}
     step = StepOf(Step.INTERRUPT, fails={"green": KubeUnavailableError("down", status=0, reason="")})
@@ -399,13 +427,13 @@ def test_unreachable_cluster_fails_only_the_records_of_its_own_instances(runtime
     assert run_queue(runtime, step, an_interruption(1), an_interruption(2, "i-2")) == ["record-2"]
 
 
-def test_events_without_effect_are_not_looked_up(runtime, adapters):
+def test_events_without_effect_are_not_looked_up(run_queue, runtime, adapters):
     """Every launch in the account sends two of them."""
     assert run_queue(runtime, StepOf(Step.INTERRUPT), an_interruption(1, state="running")) == []
     assert adapters.looked_up == []
 
 
-def test_interruption_is_counted_once_for_all_clusters(runtime, adapters):
+def test_interruption_is_counted_once_for_all_clusters(run_queue, runtime, adapters):
     """The metric counts it once, although every cluster handles it."""
     run_queue(runtime, StepOf(Step.INTERRUPT), an_interruption(1))
 
@@ -416,7 +444,7 @@ def test_interruption_is_counted_once_for_all_clusters(runtime, adapters):
     ]
 
 
-def test_redelivered_interruption_is_counted_as_deleted_once(runtime, adapters):
+def test_redelivered_interruption_is_counted_as_deleted_once(run_queue, runtime, adapters):
     """The metrics count two receives and one deletion."""
     run_queue(runtime, StepOf(Step.INTERRUPT, fails={"green": RateLimitedError("busy")}), an_interruption(1))
     assert [name for name, _ in adapters.counted] == ["received_messages_total"]
@@ -427,7 +455,7 @@ def test_redelivered_interruption_is_counted_as_deleted_once(runtime, adapters):
     assert (names.count("received_messages_total"), names.count("deleted_messages_total")) == (2, 1)
 
 
-def test_ignored_event_is_counted_without_a_connection(runtime, adapters):
+def test_ignored_event_is_counted_without_a_connection(run_queue, runtime, adapters):
     """Such messages are frequent; Karpenter counts them, too."""
     step = StepOf(Step.INTERRUPT)
 
@@ -458,7 +486,7 @@ def test_clusters_run_in_parallel(runtime):
     assert [outcome.cluster for outcome in outcomes] == ["blue", "green"]
 
 
-def test_unreachable_cluster_does_not_delay_others_of_its_batch(runtime):
+def test_unreachable_cluster_does_not_delay_others_of_its_batch(run_queue, runtime):
     """A later message's cluster completes while an unreachable one waits; only the latter's messages are retried."""
     green_is_done = threading.Event()
 
@@ -520,7 +548,7 @@ def test_cluster_that_answers_again_is_in_its_place(adapters):
     assert runtime.in_order_of_reachability(names) == names
 
 
-def test_unreachable_cluster_is_tried_once_per_batch(runtime, adapters):
+def test_unreachable_cluster_is_tried_once_per_batch(run_queue, runtime, adapters):
     """Otherwise ten Spot warnings in a batch would wait ten times and use all the time."""
     step = StepOf(Step.INTERRUPT, fails={"blue": KubeUnavailableError("no answer")})
 
@@ -535,7 +563,7 @@ def test_unreachable_cluster_is_tried_once_per_batch(runtime, adapters):
     assert [line[1] for line in adapters.lines] == ["no answer"]
 
 
-def test_only_messages_of_runs_past_the_deadline_are_retried(runtime, adapters):
+def test_only_messages_of_runs_past_the_deadline_are_retried(run_queue, runtime, adapters):
     """The platform would end the process, and the queue would deliver the messages of all clusters again."""
     end = threading.Event()
 
@@ -559,7 +587,7 @@ def test_only_messages_of_runs_past_the_deadline_are_retried(runtime, adapters):
     assert (line["error"], line["cluster"]) == ("DeadlineError", "blue")
 
 
-def test_ignored_event_starts_no_run(runtime):
+def test_ignored_event_starts_no_run(run_queue, runtime):
     """It is acknowledged, as Karpenter deletes it."""
     step = StepOf(Step.INTERRUPT)
 
@@ -567,7 +595,7 @@ def test_ignored_event_starts_no_run(runtime):
     assert step.runs == []
 
 
-def test_warm_invocations_reuse_connections(runtime, adapters):
+def test_warm_invocations_reuse_connections(run_queue, runtime, adapters):
     """A second invocation reuses them; the first run for a cluster opens its connections."""
     run_queue(runtime, StepOf(), a_record(1))
     run_queue(runtime, StepOf(), a_record(2))
@@ -578,7 +606,7 @@ def test_warm_invocations_reuse_connections(runtime, adapters):
 @pytest.mark.parametrize(
     "error", [KubeUnavailableError("no answer"), ForbiddenError("Unauthorized"), ConfigurationError("not trusted")]
 )
-def test_unreachable_cluster_is_connected_again(runtime, adapters, error):
+def test_unreachable_cluster_is_connected_again(run_queue, runtime, adapters, error):
     """It may have been created again with another address and CA."""
     run_queue(runtime, StepOf(fails={"blue": error}), a_record(1), a_record(2, "green"))
     run_queue(runtime, StepOf(), a_record(3), a_record(4, "green"))
@@ -607,7 +635,7 @@ def test_cluster_without_a_connection_does_not_stop_others(adapters):
     assert [line[1] for line in broken.lines] == ["there is no EKS cluster blue"]
 
 
-def test_events_are_flushed_however_the_run_ends(runtime, adapters):
+def test_events_are_flushed_however_the_run_ends(run_queue, runtime, adapters):
     """That happens a second before the platform ends the process."""
     run_queue(runtime, StepOf(fails={"blue": ZeroDivisionError("oops")}), a_record(1))
 
@@ -659,7 +687,7 @@ def test_each_sweep_is_counted_if_it_swept_a_cluster(runtime, adapters):
     assert len(adapters.counted) == 2
 
 
-def test_error_before_a_run_starts_is_counted(runtime, adapters):
+def test_error_before_a_run_starts_is_counted(run_queue, runtime, adapters):
     """A wrong setting fails no message and no function; the metric raises an alarm."""
 
     class Broken(Adapters):

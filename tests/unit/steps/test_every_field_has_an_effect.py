@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from journeyman.cloud.aws.launch_filter import launchable
+from journeyman.cloud.aws.fleet_launch import LIMITS
+from journeyman.cloud.launch_filter import launchable
 from journeyman.core.api import labels
 from journeyman.core.api.nodeclaim_schema import NodeClaimSpecSchema
 from journeyman.core.api.nodepool import NodePoolSpec
@@ -167,8 +168,8 @@ def test_resources_of_a_nodeclaim_exclude_instance_types_that_do_not_fit():
     medium = an_instance_type("m.medium", cpu=4, memory_gib=16, price=0.2)
     plain, larger = (a_claim(spec=spec) for spec in ({}, OF_A_NODECLAIM["resources"][1]))
 
-    assert launchable(plain, [medium])
-    assert not launchable(larger, [medium])
+    assert launchable(plain, [medium], LIMITS)
+    assert not launchable(larger, [medium], LIMITS)
 
 
 def test_the_same_objects_are_written_alike():
