@@ -31,7 +31,9 @@ def main(variables: Mapping[str, str]) -> int:
     set_up_logging(settings.cluster, settings.log_level)
     metrics = Metrics()
     batcher = Batcher(settings.idle_seconds, settings.max_seconds)
-    forwarder = Forwarder(settings.cluster, transport, sink_of(settings), batcher=batcher, metrics=metrics)
+    forwarder = Forwarder(
+        settings.cluster, transport, sink_of(settings), cloud=settings.cloud, batcher=batcher, metrics=metrics
+    )
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

@@ -1,6 +1,6 @@
 """Watches one cluster, and sends each step one message per batch of notifications.
 
-Five threads watch pods, nodes, NodeClaims, NodePools and NodeClasses; one thread sends the batches that are due. All of them
+A thread each watches pods, nodes, NodeClaims, NodePools and each kind of NodeClass; one thread sends the batches that are due. All of them
 retry forever. A notification is lost only with the process, and the next process notifies again once it has listed everything:
 of unschedulable pods, and of its start if there are NodeClaims. A step's open batch is a count for each cause
 (`notifications.Batcher`), so neither an outage of the sink nor many changes cost memory.
@@ -60,6 +60,7 @@ class Forwarder:
         cluster: The cluster's name in the functions' settings.
         transport: Sends requests to the cluster's API server.
         sink: Sends messages to the functions.
+        cloud: The cloud whose NodeClasses are watched: a key of `NODE_CLASSES`.
         batcher: Collects notifications into batches.
         metrics: Counts messages, watches and bytes.
         watch_seconds: How long one watch lasts before the next one begins.
@@ -72,6 +73,7 @@ class Forwarder:
         transport: Transport,
         sink: Sink,
         *,
+        cloud: str = "aws",
         batcher: Batcher | None = None,
         metrics: Metrics | None = None,
         watch_seconds: float = WATCH_SECONDS,
@@ -90,10 +92,7 @@ class Forwarder:
             "watch_seconds": watch_seconds,
             "first_pause_seconds": first_pause_seconds,
         }
-        pools, classes = (
-            trackers.SpecTracker(NotificationCause.POOL_CHANGED),
-            trackers.SpecTracker(NotificationCause.CLASS_CHANGED),
-        )
+        pools = trackers.SpecTracker(NotificationCause.POOL_CHANGED)
         self._pods = Watcher(transport, watched_objects.PodResource(), trackers.PodTracker(), self._notify, **shared)
         self._watchers: tuple[Watcher[Any], ...] = (
             self._pods,
@@ -102,7 +101,10 @@ class Forwarder:
                 transport, watched_objects.NodeClaimResource(), trackers.NodeClaimTracker(), self._notify, **shared
             ),
             Watcher(transport, watched_objects.NodePoolResource(), pools, self._notify, **shared),
-            Watcher(transport, watched_objects.NodeClassResource(), classes, self._notify, **shared),
+            *(
+                Watcher(transport, kind, trackers.SpecTracker(NotificationCause.CLASS_CHANGED), self._notify, **shared)
+                for kind in watched_objects.NODE_CLASSES[cloud]
+            ),
         )
         self._sender = threading.Thread(target=self._send_batches, name="send", daemon=True)
 

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 from infra.forwarder.notifications import NotifiedStep
+from infra.forwarder.watched_objects import NODE_CLASSES
 from journeyman.kube.access.in_cluster import SERVICE_ACCOUNT, server_of
 
 T = TypeVar("T")
@@ -26,6 +27,7 @@ class ForwarderSettings(NamedTuple):
     """The settings of the process."""
 
     cluster: str
+    cloud: str
     server: str
     token_file: Path | None
     ca_file: str
@@ -62,6 +64,7 @@ def read_settings(variables: Mapping[str, str]) -> ForwarderSettings:
         raise SettingError(f"RECEIVER_URL is {receiver!r}: a token is only sent over https://")
     return ForwarderSettings(
         cluster=cluster,
+        cloud=_read(variables, "CLOUD", "aws", _one_of(*NODE_CLASSES)),
         server=server,
         token_file=Path(token_file) if token_file else None,
         ca_file=variables.get("KUBERNETES_CA_FILE", "" if is_outside else str(SERVICE_ACCOUNT / "ca.crt")),

@@ -324,8 +324,19 @@ class NodePoolResource(_SpecResource):
 
 
 class NodeClassResource(_SpecResource):
-    """All EC2NodeClasses; nodes are not launched for other kinds yet."""
+    """All NodeClasses of one kind and API group."""
 
-    kind = "EC2NodeClass"
-    name = "ec2nodeclasses"
-    path = "/apis/karpenter.k8s.aws/v1/ec2nodeclasses"
+    def __init__(self, kind: str, group: str, version: str) -> None:
+        self.kind = kind
+        self.name = f"{kind.lower()}es"
+        self.path = f"/apis/{group}/{version}/{self.name}"
+
+
+NODE_CLASSES: Mapping[str, tuple[NodeClassResource, ...]] = {
+    "aws": (NodeClassResource("EC2NodeClass", "karpenter.k8s.aws", "v1"),),
+    "alibaba": (
+        NodeClassResource("ECSNodeClass", "karpenter.k8s.alibabacloud", "v1alpha1"),
+        NodeClassResource("ECSNodeClass", "karpenter.alibabacloud.com", "v1alpha1"),
+    ),
+}
+"""The kinds of NodeClasses by cloud."""

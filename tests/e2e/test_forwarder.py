@@ -18,7 +18,7 @@ from journeyman.events import parse_trigger
 from journeyman.kube.access.in_cluster import with_token_file
 from journeyman.kube.connection_pool import Connection
 from journeyman.kube.transport import Transport
-from journeyman.runtime.aws import SystemClock
+from journeyman.runtime.adapters import SystemClock
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.http_server import HttpApiServer
 from journeyman_simulator.moto_account.moto_server import MotoAccount

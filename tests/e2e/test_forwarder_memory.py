@@ -23,7 +23,7 @@ import pytest
 
 from infra.forwarder.observability import PREFIX
 from journeyman.core.api.objects import POD
-from journeyman.runtime.aws import SystemClock
+from journeyman.runtime.adapters import SystemClock
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.http_server import HttpApiServer
 from journeyman_simulator.moto_account.moto_server import MotoAccount

@@ -30,7 +30,8 @@ from journeyman.events import parse_trigger
 from journeyman.kube.connection_pool import Connection, client_context
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
-from journeyman.runtime.aws import AwsAdapters, SystemClock
+from journeyman.runtime.adapters import SystemClock
+from journeyman.runtime.aws import AwsAdapters
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.environment import read_environment
 from journeyman_simulator.moto_account.moto_server import MotoAccount

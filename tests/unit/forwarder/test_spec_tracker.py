@@ -4,7 +4,7 @@ import msgspec
 
 from infra.forwarder.notifications import NotificationCause
 from infra.forwarder.trackers import SpecTracker
-from infra.forwarder.watched_objects import NodeClassResource, NodePoolResource
+from infra.forwarder.watched_objects import NODE_CLASSES, NodePoolResource
 
 
 def a_pool(uid, *, generation=1, version="7", deleting=False):
@@ -52,7 +52,7 @@ def test_list_without_nodepools_or_nodeclasses_is_empty():
     """kube-apiserver writes `null` for an empty list of metadata."""
     empty = b'{"kind":"PartialObjectMetadataList","metadata":{"resourceVersion":"8"},"items":null}'
 
-    assert [list(resource.decode_page(empty).objects) for resource in (NodePoolResource(), NodeClassResource())] == [
+    assert [list(resource.decode_page(empty).objects) for resource in (NodePoolResource(), *NODE_CLASSES["aws"])] == [
         [],
         [],
     ]
