@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 from journeyman.errors import ConfigurationError
-from journeyman_simulator.lambda_functions import LambdaHandler
 
 _WHEEL_FOLDER: Final = Path(__file__).parent / "deployment"
 ROOT: Final = _WHEEL_FOLDER if _WHEEL_FOLDER.is_dir() else Path(__file__).resolve().parents[2]
@@ -47,8 +47,8 @@ def import_deployed(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
-def load_handler(handler: str) -> LambdaHandler:
-    """Return the function that the template's property `Handler` names, such as `provision.lambda_handler`."""
+def load_handler(handler: str, cloud: str = "aws") -> Callable[..., Any]:
+    """Return the function that a template's handler names, such as `provision.lambda_handler`, of a cloud's functions."""
     module, _, function = handler.partition(".")
-    loaded: LambdaHandler = getattr(import_deployed(f"functions.aws.{module}"), function)
+    loaded: Callable[..., Any] = getattr(import_deployed(f"functions.{cloud}.{module}"), function)
     return loaded

@@ -29,9 +29,12 @@ class LocalForwarder:
         clock: The virtual clock.
         cluster: The cluster's registered name.
         send: Sends a message.
+        node_class: The kind of NodeClass to watch.
     """
 
-    def __init__(self, server: ApiServer, clock: Clock, cluster: str, send: Send) -> None:
+    def __init__(
+        self, server: ApiServer, clock: Clock, cluster: str, send: Send, node_class: Resource[Any] = EC2NODECLASS
+    ) -> None:
         self._server = server
         self._clock = clock
         self._cluster = cluster
@@ -49,7 +52,12 @@ class LocalForwarder:
             _WatchedKind(server, NODE, objects.NodeResource(), trackers.NodeTracker()),
             _WatchedKind(server, NODECLAIM, objects.NodeClaimResource(), trackers.NodeClaimTracker()),
             _WatchedKind(server, NODEPOOL, objects.NodePoolResource(), specs(cause.POOL_CHANGED)),
-            _WatchedKind(server, EC2NODECLASS, objects.NodeClassResource(), specs(cause.CLASS_CHANGED)),
+            _WatchedKind(
+                server,
+                node_class,
+                objects.NodeClassResource(node_class.kind, node_class.group, node_class.version),
+                specs(cause.CLASS_CHANGED),
+            ),
         )
         self._listed_version = ""
 

@@ -31,12 +31,8 @@ from journeyman_simulator.apiserver import ApiServer, Write
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.deployment_files import deployment_file, load_handler
 from journeyman_simulator.lambda_functions import LambdaFunction, LambdaInvocation
-from journeyman_simulator.local_deployment import (
-    ACTOR,
-    REGION,
-    captured_logs,
-    local_runtime,
-)
+from journeyman_simulator.local_aws import REGION, local_runtime
+from journeyman_simulator.local_deployment import ACTOR, captured_logs
 from journeyman_simulator.moto_account.moto_seed import seed_account
 from journeyman_simulator.moto_account.moto_server import MotoAccount, client_for
 from journeyman_simulator.sam_stack import ClientSource, SamStack, read_template

@@ -2,14 +2,12 @@
 
 The demo, replay and end-to-end tests run on the deployed template, and so test it. Each function has the role that SAM would
 create for it, so that the account denies what its policies do not allow. The stack skips resource types that have no effect
-in a simulation (alarms, log groups, the API). It supports only the intrinsic functions that the template uses; for any other
-it raises an error that names the function.
+in a simulation (alarms, log groups, the API). `IntrinsicFunctions` evaluates the template.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -17,14 +15,12 @@ from typing import Any, Final, Protocol
 
 import yaml
 
-from journeyman.errors import ConfigurationError
 from journeyman.ports import Clock
-from journeyman_simulator.cloud_rules.iam_policies import PolicyStatement, read_statements
+from journeyman_simulator.cloud_rules.intrinsic_functions import NO_VALUE, IntrinsicFunctions
+from journeyman_simulator.cloud_rules.policy_statements import PolicyStatement, read_statements
 from journeyman_simulator.lambda_functions import EventSourceMapping, LambdaFunction, LambdaHandler
 
 _ROLE = "arn:aws:iam::123456789012:role/simulated"
-_NO_VALUE: Final = object()  # AWS::NoValue
-_SUBSTITUTION = re.compile(r"\$\{([A-Za-z0-9:.]+)\}")
 _POLLER_ACTIONS: Final = (  # of SAM's policy template
     "sqs:ChangeMessageVisibility",
     "sqs:ChangeMessageVisibilityBatch",
@@ -82,7 +78,7 @@ class SamStack:
         self._aws = aws
         self._sqs = aws.client("sqs")
         self._resources: Mapping[str, Mapping[str, Any]] = template["Resources"]
-        self._conditions: Mapping[str, Any] = template.get("Conditions", {})
+        self._functions = IntrinsicFunctions(template.get("Conditions", {}), self._reference, self._attribute)
         self._globals: Mapping[str, Any] = template["Globals"]["Function"]
         defaults = {name: str(p["Default"]) for name, p in template["Parameters"].items() if "Default" in p}
         self._lists = {name for name, p in template["Parameters"].items() if p["Type"] == "CommaDelimitedList"}
@@ -165,7 +161,7 @@ class SamStack:
     def _of_type(self, kind: str) -> Iterator[str]:
         for name, resource in self._resources.items():
             condition = resource.get("Condition")
-            if resource["Type"] == kind and (condition is None or self._value(self._conditions[condition])):
+            if resource["Type"] == kind and (condition is None or self._functions.holds(condition)):
                 yield name
 
     def _properties(self, name: str) -> Mapping[str, Any]:
@@ -230,43 +226,7 @@ class SamStack:
 
     def _value(self, value: Any) -> Any:
         """Return the value with its intrinsic functions evaluated."""
-        if isinstance(value, list):
-            return [one for item in value if (one := self._value(item)) is not _NO_VALUE]
-        if not isinstance(value, Mapping):
-            return value
-        if len(value) == 1:
-            ((key, argument),) = value.items()
-            if key == "Ref":
-                return self._reference(argument)
-            if key.startswith("Fn::"):
-                return self._function(key, argument)
-        return {key: one for key, item in value.items() if (one := self._value(item)) is not _NO_VALUE}
-
-    def _function(self, key: str, argument: Any) -> Any:
-        if key == "Fn::GetAtt":
-            return self._attribute(argument)
-        if key == "Fn::Sub":
-            return _SUBSTITUTION.sub(lambda match: str(self._substituted(match[1])), argument)
-        if key == "Fn::Equals":
-            first, second = (self._value(item) for item in argument)
-            return first == second
-        if key == "Fn::Not":
-            return not self._value(argument[0])
-        if key == "Fn::Join":
-            separator, items = argument
-            return separator.join(map(str, self._value(items)))
-        if key == "Fn::Split":
-            separator, text = argument
-            return str(self._value(text)).split(separator)
-        if key == "Fn::If":
-            condition, if_so, otherwise = argument
-            return self._value(if_so if self._value(self._conditions[condition]) else otherwise)
-        raise ConfigurationError(
-            f"the template uses {key}, which the simulation does not support", to_do="add it to SamStack"
-        )
-
-    def _substituted(self, name: str) -> Any:
-        return self._attribute(name) if "." in name else self._reference(name)
+        return self._functions.value(value)
 
     def _reference(self, name: str) -> Any:
         pseudo = {
@@ -274,7 +234,7 @@ class SamStack:
             "AWS::AccountId": self._aws.account,
             "AWS::StackName": "journeyman",
             "AWS::Partition": "aws",
-            "AWS::NoValue": _NO_VALUE,
+            "AWS::NoValue": NO_VALUE,
         }
         if name in pseudo:
             return pseudo[name]

@@ -1,5 +1,6 @@
 """Fixtures: a new simulated AWS account for each test, on moto or in process; moto is imported only if a test uses it."""
 
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -68,3 +69,46 @@ def aws(request, clock: VirtualClock) -> Iterator:
 def account(aws):
     """Create a cluster's resources in the account."""
     return seeded(aws)
+
+
+ALIBABA_TRANSPORTS = ("http with the real SDK", "in process")
+
+
+@pytest.fixture
+def alibaba(clock: VirtualClock):
+    """Return a simulated Alibaba Cloud account with all instance types, and without a cluster."""
+    from journeyman_simulator.alibaba_account import AlibabaAccount
+
+    return AlibabaAccount(clock)
+
+
+@pytest.fixture
+def ack(alibaba):
+    """Create an ACK cluster, and what an ECSNodeClass selects."""
+    return alibaba.seed()
+
+
+@pytest.fixture(scope="session")
+def free_port() -> int:
+    """Return a free port for all servers of a run, since the SDK takes 0.1 s to prepare for a new endpoint."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def endpoint(alibaba, free_port) -> Iterator[str]:
+    """Serve the account over HTTP."""
+    from journeyman_simulator.alibaba_account.openapi_server import serving
+
+    with serving(alibaba, port=free_port) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(params=ALIBABA_TRANSPORTS)
+def api(request, alibaba):
+    """Return an `OpenApi` of the account, over each transport."""
+    if request.param == "in process":
+        return alibaba.open_api()
+    from tests.contract.official_sdk import sdk_open_api
+
+    return sdk_open_api(request.getfixturevalue("endpoint"), alibaba.access_key)

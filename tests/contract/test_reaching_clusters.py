@@ -15,7 +15,7 @@ from journeyman.kube.clusters import ClusterRegistry, read_clusters, registered
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman.runtime.access_providers import ALIBABA_VARIABLES, HUAWEI_VARIABLES, Sessions, access_providers
-from journeyman.runtime.aws import SystemClock
+from journeyman.runtime.adapters import SystemClock
 from journeyman.signing import Credentials
 from journeyman_simulator.clock import VirtualClock
 from tests.helpers import ack, cce

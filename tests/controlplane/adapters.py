@@ -8,7 +8,8 @@ from typing import Any
 
 from journeyman.observe import RunTelemetry
 from journeyman.ports import KubeStore
-from journeyman.runtime.aws import AwsAdapters, logger
+from journeyman.runtime.adapters import logger
+from journeyman.runtime.aws import AwsAdapters
 from journeyman.runtime.composition import Runtime
 from journeyman.runtime.environment import read_environment
 from journeyman.steps.context import Settings

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api.objects import ObjectMeta, Pod
 from journeyman.ports import Listing
-from journeyman.runtime.aws import SystemClock
+from journeyman.runtime.adapters import SystemClock
 
 _RESOLUTION = timedelta(seconds=1)  # the API server rounds timestamps down to it
 _DEFAULT_GRACE_SECONDS = 30

@@ -6,7 +6,7 @@ import base64
 from pathlib import Path
 from typing import Any
 
-from journeyman_simulator.local_deployment import KUBERNETES_VERSION, REGION, SERVICE_CIDR
+from journeyman_simulator.local_aws import KUBERNETES_VERSION, REGION, SERVICE_CIDR
 from tests.controlplane.plane import ControlPlane
 
 

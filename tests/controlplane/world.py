@@ -40,7 +40,8 @@ from journeyman_simulator.deployment_files import deployment_file, load_handler
 from journeyman_simulator.ec2_machines import Ec2Machines
 from journeyman_simulator.kubelet import Kubelets
 from journeyman_simulator.lambda_functions import LambdaHandler
-from journeyman_simulator.local_deployment import KUBERNETES_VERSION, REGION, captured_logs
+from journeyman_simulator.local_aws import KUBERNETES_VERSION, REGION
+from journeyman_simulator.local_deployment import captured_logs
 from journeyman_simulator.moto_account.moto_seed import seed_account
 from journeyman_simulator.moto_account.moto_server import MotoAccount
 from journeyman_simulator.sam_stack import SamStack, read_template

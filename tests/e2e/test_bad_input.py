@@ -14,7 +14,8 @@ import pytest
 
 from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, is_true
 from journeyman_simulator.lambda_functions import InvocationOutcome
-from journeyman_simulator.local_deployment import ACTOR, LocalDeployment
+from journeyman_simulator.local_aws import LocalAwsDeployment
+from journeyman_simulator.local_deployment import ACTOR
 from journeyman_simulator.workload_controllers import DEPLOYMENT
 from tests.helpers.deployed_application import FEW_FAMILIES, INSTANCE_TYPE, DeployedApplication, SandboxCrashes
 
@@ -29,7 +30,7 @@ def deployed() -> Iterator[DeployedApplication]:
     """Deploy the application once for all tests; reading the catalogue takes longer than any of them."""
     logs: list = []
     crashes = SandboxCrashes()
-    with LocalDeployment(start=START, families=FEW_FAMILIES, on_log=logs.append) as deployment:
+    with LocalAwsDeployment(start=START, families=FEW_FAMILIES, on_log=logs.append) as deployment:
         application = DeployedApplication(deployment, logs, crashes)
         with application.cold():
             yield application

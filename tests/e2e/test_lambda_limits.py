@@ -11,7 +11,8 @@ from journeyman.core.api.objects import NODE, NODECLAIM, Resource
 from journeyman.errors import KubeUnavailableError
 from journeyman.runtime.composition import installed
 from journeyman_simulator.lambda_functions import InvocationOutcome
-from journeyman_simulator.local_deployment import ACTOR, LocalDeployment, local_runtime
+from journeyman_simulator.local_aws import LocalAwsDeployment, local_runtime
+from journeyman_simulator.local_deployment import ACTOR
 from tests.helpers.deployed_application import FEW_FAMILIES, DeployedApplication, SandboxCrashes
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moto")]
@@ -27,7 +28,7 @@ def application(request):
     """Deploy the application with and without loop detection; nodes need ten minutes to join."""
     logs: list = []
     parameters = {"RecursiveLoop": request.param}
-    with LocalDeployment(
+    with LocalAwsDeployment(
         start=START, parameters=parameters, boot=timedelta(minutes=10), families=FEW_FAMILIES, on_log=logs.append
     ) as deployment:
         application = DeployedApplication(deployment, logs, SandboxCrashes())
@@ -84,7 +85,7 @@ class Outage:
 def unreliable():
     """Deploy the application with one Spot node, on an API server with outages."""
     logs: list = []
-    with LocalDeployment(start=START, families=FEW_FAMILIES, on_log=logs.append) as deployment:
+    with LocalAwsDeployment(start=START, families=FEW_FAMILIES, on_log=logs.append) as deployment:
         application = DeployedApplication(deployment, logs, SandboxCrashes())
         outage = Outage(deployment.server.acting_as(ACTOR))
         runtime = local_runtime(
@@ -162,7 +163,7 @@ def test_ten_minutes_of_throttled_polls_leave_no_dead_letter(unreliable):
 def crashing():
     """Deploy the application with one Spot node; its functions crash as `crashes` plans it."""
     logs: list = []
-    with LocalDeployment(start=START, families=FEW_FAMILIES, on_log=logs.append) as deployment:
+    with LocalAwsDeployment(start=START, families=FEW_FAMILIES, on_log=logs.append) as deployment:
         application = DeployedApplication(deployment, logs, SandboxCrashes())
         with application.cold():
             application.node_class()

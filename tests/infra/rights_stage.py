@@ -23,7 +23,8 @@ from journeyman.kube.caching_store import CachingKubeStore, ListCache
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman.ports import CloudProvider, KubeStore
-from journeyman.runtime.aws import AwsAdapters, SystemClock
+from journeyman.runtime.adapters import SystemClock
+from journeyman.runtime.aws import AwsAdapters
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.environment import read_environment
 from journeyman.steps.context import Settings
@@ -32,7 +33,8 @@ from journeyman_simulator.deployment_files import deployment_file, load_handler
 from journeyman_simulator.ec2_machines import Ec2Machines
 from journeyman_simulator.kubelet import Kubelets
 from journeyman_simulator.lambda_functions import InvocationOutcome
-from journeyman_simulator.local_deployment import KUBERNETES_VERSION, REGION, captured_logs
+from journeyman_simulator.local_aws import KUBERNETES_VERSION, REGION
+from journeyman_simulator.local_deployment import captured_logs
 from journeyman_simulator.moto_account.moto_seed import seed_account
 from journeyman_simulator.moto_account.moto_server import MotoAccount
 from journeyman_simulator.sam_stack import SamStack, read_template

@@ -14,14 +14,16 @@ import pytest
 from journeyman.core.api.objects import EC2NODECLASS, NODEPOOL
 from journeyman.errors import KubeUnavailableError
 from journeyman.observe import RunTelemetry
-from journeyman.runtime.aws import AwsAdapters, logger
+from journeyman.runtime.adapters import logger
+from journeyman.runtime.aws import AwsAdapters
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.environment import read_environment
-from journeyman_simulator.cloud_rules.iam_policies import granted_rights
+from journeyman_simulator.cloud_rules.policy_statements import granted_rights
 from journeyman_simulator.lambda_functions import InvocationOutcome
-from journeyman_simulator.local_deployment import ACTOR, LocalDeployment
+from journeyman_simulator.local_aws import LocalAwsDeployment
+from journeyman_simulator.local_deployment import ACTOR
 from journeyman_simulator.sam_stack import SamStack, read_template
-from journeyman_simulator.simulator_cli.demo_command import START
+from journeyman_simulator.simulator_cli.demo_command import CLOUDS
 from journeyman_simulator.workload_controllers import DEPLOYMENT
 from tests.helpers.deployed_application import FEW_FAMILIES, DeployedApplication, SandboxCrashes
 
@@ -103,7 +105,9 @@ def account():
     logs = []
     with ExitStack() as stack:
         deployment = stack.enter_context(
-            LocalDeployment(start=START, parameters=PARAMETERS, families=FEW_FAMILIES, on_log=logs.append)
+            LocalAwsDeployment(
+                start=CLOUDS["aws"].start, parameters=PARAMETERS, families=FEW_FAMILIES, on_log=logs.append
+            )
         )
         application = DeployedApplication(deployment, logs, SandboxCrashes())
         processes, outage = {}, Outage()

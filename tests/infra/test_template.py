@@ -16,7 +16,8 @@ from journeyman.events import parse_trigger
 from journeyman.kube.clusters import EksAccess, KubeconfigAccess
 from journeyman.observe.embedded_metrics import NAMESPACE
 from journeyman.runtime.environment import FIFO_QUEUE_STEPS, read_environment
-from journeyman_simulator.cloud_rules.iam_policies import allowing_statement, needed_rights, read_statements
+from journeyman_simulator.cloud_rules.iam_policies import needed_rights
+from journeyman_simulator.cloud_rules.policy_statements import allowing_statement, read_statements
 from journeyman_simulator.cloud_rules.trace_header import MAX_RUNS
 from journeyman_simulator.sam_stack import SamStack, read_template
 

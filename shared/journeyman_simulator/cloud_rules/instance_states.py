@@ -57,7 +57,35 @@ class EventPublisher(Protocol):
         ...
 
 
-class InstanceLifecycle(ABC, Generic[I]):
+class TimedTransitions:
+    """Makes an account's transitions, each at its own time, in the order in which they were scheduled."""
+
+    def __init__(self, time: ServiceTime) -> None:
+        self._time = time
+        self._transitions: list[tuple[datetime, int, Callable[[], object]]] = []
+        self._order = count()
+
+    def settle(self) -> bool:
+        """Make the transitions that are due, each at its own time; return whether one was due."""
+        now = self._time.now()
+        changed = False
+        while self._transitions and self._transitions[0][0] <= now:
+            moment, _, transition = heapq.heappop(self._transitions)
+            with self._time.at(moment):
+                transition()
+            changed = True
+        return changed
+
+    def due(self) -> datetime | None:
+        """Return when the next instance changes its state."""
+        return self._transitions[0][0] if self._transitions else None
+
+    def _schedule(self, seconds: float, transition: Callable[[], object]) -> None:
+        moment = self._time.now() + timedelta(seconds=seconds)
+        heapq.heappush(self._transitions, (moment, next(self._order), transition))
+
+
+class InstanceLifecycle(TimedTransitions, ABC, Generic[I]):
     """Changes the states of an account's instances as time passes, and publishes each transition.
 
     This class has the rules; the account's subclass reads and writes its records of instances.
@@ -66,13 +94,11 @@ class InstanceLifecycle(ABC, Generic[I]):
     def __init__(
         self, time: ServiceTime, bus: EventPublisher, timing: InstanceTiming, *, region: str, account: str
     ) -> None:
-        self._time = time
+        super().__init__(time)
         self._bus = bus
         self._timing = timing
         self._region = region
         self._account = account
-        self._transitions: list[tuple[datetime, int, Callable[[], object]]] = []
-        self._order = count()
         self.checks = InstanceStatusChecks(time)
 
     @abstractmethod
@@ -94,21 +120,6 @@ class InstanceLifecycle(ABC, Generic[I]):
     @abstractmethod
     def forget(self, instance: I) -> None:
         """Remove a terminated instance that EC2 no longer shows."""
-
-    def settle(self) -> bool:
-        """Make the transitions that are due, each at its own time; return whether one was due."""
-        now = self._time.now()
-        changed = False
-        while self._transitions and self._transitions[0][0] <= now:
-            moment, _, transition = heapq.heappop(self._transitions)
-            with self._time.at(moment):
-                transition()
-            changed = True
-        return changed
-
-    def due(self) -> datetime | None:
-        """Return when the next instance changes its state."""
-        return self._transitions[0][0] if self._transitions else None
 
     def start_launch(self, instance: I) -> None:
         """Make a launched or started instance pending, and later running."""
@@ -197,10 +208,6 @@ class InstanceLifecycle(ABC, Generic[I]):
             if facts.is_spot and facts.state in {"pending", "running"}:
                 return instance
         raise ConfigurationError("only a pending or running Spot instance can be interrupted", instance=instance_id)
-
-    def _schedule(self, seconds: float, transition: Callable[[], object]) -> None:
-        moment = self._time.now() + timedelta(seconds=seconds)
-        heapq.heappush(self._transitions, (moment, next(self._order), transition))
 
 
 _STATUS_FILTERS: Final[Mapping[str, Callable[[JSON], Sequence[str]]]] = {

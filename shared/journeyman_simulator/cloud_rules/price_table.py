@@ -28,11 +28,12 @@ class SimulatedPriceTable:
     """The prices of one region.
 
     Args:
-        on_demand: USD per hour by instance type; a missing type has neither on-demand nor Spot prices.
+        on_demand: Price per hour by instance type; a missing type has neither on-demand nor Spot prices.
         pools: The (type, zone) pairs that the region offers.
         without_spot: Types that are offered only on demand.
         since: The time of the first Spot price of every pool.
         seed: The seed of the Spot prices.
+        spot_shares: The range of the Spot prices, as shares of the on-demand price.
     """
 
     def __init__(
@@ -43,11 +44,13 @@ class SimulatedPriceTable:
         since: datetime,
         without_spot: Set[str] = frozenset(),
         seed: int = 1,
+        spot_shares: tuple[float, float] = (_MIN_SPOT_SHARE, _MAX_SPOT_SHARE),
     ) -> None:
         self._on_demand = on_demand
         self._without_spot = without_spot
         self._since = since
         self._seed = seed
+        self._spot_shares = spot_shares
         self._pools = sorted(pools)
         self._offered = frozenset(self._pools)
         self._first_prices: dict[tuple[str, str], float | None] = {}
@@ -102,7 +105,7 @@ class SimulatedPriceTable:
         if on_demand is None or not self.is_offered(instance_type, zone) or instance_type in self._without_spot:
             return None
         draw = random.Random(f"{self._seed}/{instance_type}/{zone}")
-        return round(on_demand * draw.uniform(_MIN_SPOT_SHARE, _MAX_SPOT_SHARE), 4)
+        return round(on_demand * draw.uniform(*self._spot_shares), 4)
 
 
 class SpotPriceQuery(Struct, frozen=True, kw_only=True):

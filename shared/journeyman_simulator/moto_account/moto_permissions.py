@@ -13,13 +13,11 @@ from botocore.exceptions import ClientError
 from moto.ec2.models import ec2_backends
 from moto.iam.models import iam_backends
 
-from journeyman_simulator.cloud_rules.iam_policies import (
+from journeyman_simulator.cloud_rules.iam_policies import TaggedResource, TaggedTemplate, needed_rights
+from journeyman_simulator.cloud_rules.policy_statements import (
     GrantedRight,
     PolicyStatement,
-    TaggedResource,
-    TaggedTemplate,
     allowing_statement,
-    needed_rights,
     right_of,
 )
 

@@ -6,20 +6,29 @@ pyproject.toml lists them in the entry point group `journeyman.commands`. Each i
 from __future__ import annotations
 
 import os
+from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 
+class Cloud(str, Enum):
+    """The clouds that the simulator has."""
+
+    AWS = "aws"
+    ALIBABA = "alibaba"
+
+
 def demo(
+    cloud: Annotated[Cloud, typer.Option("--cloud", envvar="CLOUD", help="The simulated cloud.")] = Cloud.AWS,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only the summary table.")] = False,
 ) -> None:
-    """Run the deployed Lambda handlers through a day of a simulated cluster and AWS account."""
+    """Run the deployed handlers through a day of a simulated cluster and cloud account."""
     _remove_aws_settings()
     from journeyman_simulator.simulator_cli.demo_command import run_demo
 
-    raise typer.Exit(run_demo(quiet=quiet))
+    raise typer.Exit(run_demo(cloud.value, quiet=quiet))
 
 
 def replay(
@@ -44,6 +53,7 @@ def replay(
 
 def faults(
     *,
+    cloud: Annotated[Cloud, typer.Option("--cloud", envvar="CLOUD", help="The simulated cloud.")] = Cloud.AWS,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Run the scenario of this seed.")] = 0,
     scenario: Annotated[
         Path | None,
@@ -67,10 +77,11 @@ def faults(
     _remove_aws_settings()
     from journeyman_simulator.simulator_cli.faults_command import run_scenario, run_seeds
 
+    name: Literal["aws", "alibaba"] = "alibaba" if cloud is Cloud.ALIBABA else "aws"
     raise typer.Exit(
-        run_seeds(seeds, require_crash_coverage=require_crash_coverage)
+        run_seeds(seeds, cloud=name, require_crash_coverage=require_crash_coverage)
         if seeds
-        else run_scenario(seed, scenario, shrink=shrink, quiet=quiet)
+        else run_scenario(seed, scenario, cloud=name, shrink=shrink, quiet=quiet)
     )
 
 

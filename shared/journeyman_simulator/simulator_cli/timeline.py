@@ -13,8 +13,8 @@ from rich.table import Table
 
 from journeyman.ports import Clock
 
-_COLUMNS: Final = ("time", "event", "decision", "node", "$/hour")
-_FIXED_WIDTHS: Final = {"time": 8, "$/hour": 7}
+_COLUMNS: Final = ("time", "event", "decision", "node", "price")
+_FIXED_WIDTHS: Final = {"time": 8, "price": 7}
 _MAX_WIDTH: Final = 150
 _MIN_NODE_WIDTH: Final = 16  # the width of a name such as `default-79xcs2g1`
 _HIDDEN_MESSAGES: Final = (
@@ -33,10 +33,13 @@ _STYLES: Final = {"launched": "green", "disrupting": "yellow", "initiating delet
 class Timeline:
     """Prints rows for the functions' log lines and for external events."""
 
-    def __init__(self, console: Console, clock: Clock, price: Callable[[], float], *, quiet: bool = False) -> None:
+    def __init__(
+        self, console: Console, clock: Clock, price: Callable[[], float], *, currency: str = "$", quiet: bool = False
+    ) -> None:
         self._console = console
         self._clock = clock
         self._price = price
+        self._currency = currency
         self._quiet = quiet
         self._triggers: dict[str, str] = {}
         self.errors: list[str] = []
@@ -44,7 +47,8 @@ class Timeline:
     def heading(self) -> None:
         """Print the names of the columns."""
         if not self._quiet:
-            self._print({name: f"[bold]{name}[/bold]" for name in _COLUMNS})
+            titles = {**dict(zip(_COLUMNS, _COLUMNS, strict=True)), "price": f"{self._currency}/hour"}
+            self._print({name: f"[bold]{title}[/bold]" for name, title in titles.items()})
 
     def phase(self, title: str) -> None:
         """Print the title of a phase."""
@@ -82,14 +86,14 @@ class Timeline:
                     "event": event,
                     "decision": decision,
                     "node": escape(node),
-                    "$/hour": f"{self._price():.4f}",
+                    "price": f"{self._price():.4f}",
                 }
             )
 
     def _print(self, cells: Mapping[str, str]) -> None:
         grid = Table.grid(padding=(0, 1))
         for name, width in _widths(min(self._console.width, _MAX_WIDTH)).items():
-            grid.add_column(width=width, justify="right" if name == "$/hour" else "left", overflow="fold")
+            grid.add_column(width=width, justify="right" if name == "price" else "left", overflow="fold")
         grid.add_row(*(cells[name] for name in _COLUMNS))
         self._console.print(grid)
 
