@@ -1,0 +1,660 @@
+"""The clouds that the conformance suite runs on: one class for each cloud and transport.
+
+A `CloudUnderTest` is one simulated account. It makes providers for any number of clusters in it, which share nothing but the
+account, and has the account's faults by the same names for all clouds. What a cloud cannot do is in its `differences`, with the
+reason. A further cloud is one more class, and one more line in `CLOUDS`.
+"""
+
+import itertools
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta, timezone
+from typing import Any, ClassVar
+
+import pytest
+from botocore.exceptions import ConnectionClosedError
+
+from journeyman.cloud.alibaba.alibaba_settings import AlibabaSettings
+from journeyman.cloud.alibaba.open_api import OpenApi, OpenApiError
+from journeyman.cloud.alibaba.provider import AlibabaCloudProvider
+from journeyman.cloud.alibaba.sdk_client import SdkOpenApi
+from journeyman.cloud.alibaba.tags import cluster_tag
+from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
+from journeyman.cloud.aws.pricing import shipped_on_demand
+from journeyman.cloud.aws.provider import AwsCloudProvider
+from journeyman.core.api import labels
+from journeyman.core.api.ecs_settings import ACS_API, ECS_API, ECSNodeClassAPI
+from journeyman.ports import CloudProvider, Instance
+from journeyman.signing import Credentials
+from journeyman_simulator.alibaba_account import AlibabaAccount
+from journeyman_simulator.alibaba_account.openapi_server import serving
+from journeyman_simulator.clock import VirtualClock
+from tests.contract.conftest import opened, seeded
+
+START = datetime(2026, 11, 2, 8, 0, tzinfo=timezone.utc)
+JSON = dict[str, Any]
+
+
+class CloudUnderTest(ABC):
+    """One account of a cloud, with faults.
+
+    Operations are `launch`, `list`, `delete`, `subnets`, `prices` and `statuses`; failures are `throttled`, `unavailable`,
+    `denied`, `expired` and `bad key`.
+    """
+
+    name: ClassVar[str]
+    types: ClassVar[tuple[str, str, str]]  # cheapest first
+    currency: ClassVar[str]
+    group: ClassVar[str]
+    kind: ClassVar[str]
+    page: ClassVar[int]  # instances in one page of a list
+    subnet_condition: ClassVar[tuple[str, str]]  # type and reason, if the selector terms select none
+    group_condition: ClassVar[str] = "SecurityGroupsReady"  # the type of the condition of security groups
+    unknown_provider_id: ClassVar[str]
+    foreign_provider_ids: ClassVar[tuple[str, ...]]
+    permissions: ClassVar[Mapping[str, str]]  # by operation
+    failures: ClassVar[Mapping[str, str]]  # error codes
+    settings: ClassVar[Mapping[str, JSON]] = {}
+    """Parts of a spec: `static` counts for drift by the hash, `selector` does not, `reserved tag` is refused."""
+    zones_per_launch: ClassVar[int] = 2  # of the zones that a claim allows, at most two here
+    estimates: ClassVar[bool]  # whether the shipped prices of the region are estimates
+    differences: ClassVar[Mapping[str, str]] = {}
+    """The reason why a behaviour is not tested on this cloud, by behaviour."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock(START)
+        self.zones: tuple[str, ...] = ()
+        self.published: list[JSON] = []
+        self._stack = ExitStack()
+        self._serial = itertools.count(1)
+
+    def __enter__(self) -> "CloudUnderTest":
+        with ExitStack() as stack:
+            self.open(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @abstractmethod
+    def open(self, stack: ExitStack) -> None:
+        """Open the account, and create what a NodeClass selects."""
+
+    @abstractmethod
+    def provider(self, cluster: str, *, unreachable: bool = False) -> CloudProvider:
+        """Return a provider with empty caches for a cluster, which is created when it is first named."""
+
+    @abstractmethod
+    def node_class(self, network: str = "demo", **spec: Any) -> JSON:
+        """Return a NodeClass as a user writes it, in the subnets whose tag names the network."""
+
+    @abstractmethod
+    def add_subnet(self, zone: str, network: str, *, is_full: bool = False) -> None:
+        """Create a subnet in a zone that NodeClasses of the network select."""
+
+    @abstractmethod
+    def fail(self, operation: str, failure: str) -> None:
+        """Make the next request for an operation fail, however often the client repeats it."""
+
+    @contextmanager
+    def denying(self, operation: str) -> Iterator[None]:
+        """Lack the permission for an operation inside the block, in which it is requested once."""
+        self.fail(operation, "denied")
+        yield
+
+    @abstractmethod
+    def lose_next_launch(self) -> None:
+        """Let the next launch take effect without an answer."""
+
+    @abstractmethod
+    def out_of_stock(self, instance_type: str, zone: str, capacity_type: str) -> None:
+        """Make launches of an offering fail for three minutes."""
+
+    @abstractmethod
+    def shows_stock(self, *, of: str, zone: str, has_stock: bool) -> None:
+        """Let instance types show whether an offering has stock."""
+
+    @abstractmethod
+    def interrupt(self, instance_id: str) -> None:
+        """Reclaim a Spot instance, after its notice."""
+
+    @abstractmethod
+    def terminate(self, instance_id: str) -> None:
+        """Terminate an instance as a user can."""
+
+    @abstractmethod
+    def stop(self, instance_id: str) -> None:
+        """Stop an instance as a user can."""
+
+    @abstractmethod
+    def tag(self, instance_id: str, tags: Mapping[str, str]) -> None:
+        """Add tags to an instance."""
+
+    @abstractmethod
+    def untag(self, instance_id: str, key: str) -> None:
+        """Remove a tag of an instance."""
+
+    @abstractmethod
+    def schedule_maintenance(self, instance_id: str) -> None:
+        """Schedule maintenance of an instance's host."""
+
+    @abstractmethod
+    def add_copies(self, instance: Instance, number: int) -> None:
+        """Launch further instances with the tags of one."""
+
+    @abstractmethod
+    def act(self) -> None:
+        """Make the transitions that are due."""
+
+    @abstractmethod
+    def calls(self) -> Counter[str]:
+        """Return the number of requests by the cloud's operation."""
+
+    def require(self, behaviour: str) -> None:
+        """Skip the test if the cloud does not have a behaviour."""
+        if reason := self.differences.get(behaviour):
+            pytest.skip(f"{self.name}: {reason}")
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.clock.advance(seconds)
+        self.act()
+
+    def cluster_tags(self, cluster: str) -> Mapping[str, str]:
+        """Return the tags by which a cluster's instances are found."""
+        raise NotImplementedError
+
+    @staticmethod
+    def instance_id(instance: Instance) -> str:
+        """Return the cloud's id of an instance."""
+        return instance.provider_id[instance.provider_id.rindex("i-") :]
+
+
+class _LossyEc2:
+    """EC2, whose next answer to CreateFleet is lost on request."""
+
+    def __init__(self, client: Any, losses: Counter[str]) -> None:
+        self._client = client
+        self._losses = losses
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._client, name)
+        if name != "create_fleet" or not self._losses[name]:
+            return call
+
+        def send(**parameters: Any) -> Any:
+            self._losses[name] -= 1
+            call(**parameters)
+            raise ConnectionClosedError(endpoint_url="https://ec2.example")
+
+        return send
+
+
+class _Aws(CloudUnderTest):
+    """An AWS account; its clients do not repeat requests."""
+
+    account_kind: ClassVar[str]
+    opening: ClassVar[Mapping[str, Any]] = {}
+    region = "us-east-1"
+    types = ("c5.large", "m5.large", "m5.xlarge")
+    currency = "USD"
+    group = labels.AWS_GROUP
+    kind = "EC2NodeClass"
+    page = 1000
+    estimates = False
+    subnet_condition = ("SubnetsReady", "SubnetsNotFound")
+    unknown_provider_id = "aws:///us-east-1a/i-00000000000000000"
+    foreign_provider_ids = ("", "i-1", "kwok://node", "aws:///us-east-1a/eni-1", "cn-hangzhou.i-bp1abc")
+    operations: ClassVar[Mapping[str, str]] = {
+        "launch": "CreateFleet",
+        "list": "DescribeInstances",
+        "delete": "TerminateInstances",
+        "subnets": "DescribeSubnets",
+        "prices": "GetProducts",
+        "statuses": "DescribeInstanceStatus",
+    }
+    permissions: ClassVar[Mapping[str, str]] = {name: f"ec2:{operation}" for name, operation in operations.items()} | {
+        "prices": "pricing:GetProducts"
+    }
+    failures: ClassVar[Mapping[str, str]] = {
+        "throttled": "RequestLimitExceeded",
+        "unavailable": "InternalError",
+        "denied": "UnauthorizedOperation",
+        "expired": "RequestExpired",
+        "bad key": "AuthFailure",
+    }
+    settings: ClassVar[Mapping[str, JSON]] = {
+        "static": {"userData": "echo hello"},
+        "selector": {"subnetSelectorTerms": [{"id": "subnet-1"}]},
+        "reserved tag": {"tags": {"kubernetes.io/cluster/x": "owned"}},
+    }
+
+    def open(self, stack: ExitStack) -> None:
+        """See `CloudUnderTest`."""
+        prices = shipped_on_demand(self.region)
+        account = opened(self.account_kind, self.clock, prices, on_event=self.published.append, **self.opening)
+        self.account = stack.enter_context(account)
+        self._seeded = seeded(self.account, kubernetes_version="1.34")
+        self._losses: Counter[str] = Counter()
+        self._ec2 = self.account.client("ec2", max_attempts=1)
+        subnets = self._ec2.describe_subnets(SubnetIds=list(self._seeded.subnets))["Subnets"]
+        self._vpc = subnets[0]["VpcId"]
+        self.zones = tuple(sorted(s["AvailabilityZone"] for s in subnets))[:3]
+
+    def provider(self, cluster: str, *, unreachable: bool = False) -> CloudProvider:
+        """See `CloudUnderTest`."""
+        settings = AwsSettings(
+            cluster_name=cluster,
+            region=self.region,
+            kubernetes_version="1.34",
+            cluster_endpoint="https://demo",
+            cluster_ca="Y2E=",
+            service_cidr="10.100.0.0/16",
+            max_parallel_launches=4,
+        )
+        create = _unreachable_aws_client if unreachable else self._client
+        return AwsCloudProvider(Clients(create, self.region), settings, self.clock)
+
+    def _client(self, service: str, region: str) -> Any:
+        client = self.account.client(service, max_attempts=1)
+        return _LossyEc2(client, self._losses) if service == "ec2" else client
+
+    def node_class(self, network: str = "demo", **spec: Any) -> JSON:
+        """See `CloudUnderTest`."""
+        return {
+            "apiVersion": "karpenter.k8s.aws/v1",
+            "kind": self.kind,
+            "metadata": {
+                "name": "default",
+                "uid": "0c6f",
+                "generation": 2,
+                "creationTimestamp": "2026-11-02T07:00:00Z",
+            },
+            "spec": {
+                "amiSelectorTerms": [{"alias": "al2023@latest"}],
+                "role": self._seeded.role,
+                "subnetSelectorTerms": [{"tags": {"karpenter.sh/discovery": network}}],
+                "securityGroupSelectorTerms": [{"tags": {"karpenter.sh/discovery": "demo"}}],
+                **spec,
+            },
+        }
+
+    def add_subnet(self, zone: str, network: str, *, is_full: bool = False) -> None:
+        """See `CloudUnderTest`."""
+        block = f"172.31.{128 + next(self._serial)}.0/28"
+        made = self._ec2.create_subnet(VpcId=self._vpc, CidrBlock=block, AvailabilityZone=zone)["Subnet"]["SubnetId"]
+        self._ec2.create_tags(Resources=[made], Tags=[{"Key": "karpenter.sh/discovery", "Value": network}])
+        if is_full:
+            image = next(id_ for name, id_ in self._seeded.images.items() if "al2023-x86_64" in name)
+            self._ec2.run_instances(
+                ImageId=image, InstanceType="m5.large", SubnetId=made, MinCount=11, MaxCount=11
+            )  # all addresses of the block
+
+    def fail(self, operation: str, failure: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.fail_next(self.operations[operation], self.failures[failure])
+
+    def lose_next_launch(self) -> None:
+        """See `CloudUnderTest`."""
+        self._losses["create_fleet"] += 1
+
+    def out_of_stock(self, instance_type: str, zone: str, capacity_type: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.out_of_stock(instance_type, zone, capacity_type, self.clock.now() + timedelta(minutes=3))
+
+    def shows_stock(self, *, of: str, zone: str, has_stock: bool) -> None:
+        """See `CloudUnderTest`."""
+        raise NotImplementedError
+
+    def interrupt(self, instance_id: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.interrupt(instance_id)
+
+    def terminate(self, instance_id: str) -> None:
+        """See `CloudUnderTest`."""
+        self._ec2.terminate_instances(InstanceIds=[instance_id])
+
+    def stop(self, instance_id: str) -> None:
+        """See `CloudUnderTest`."""
+        self._ec2.stop_instances(InstanceIds=[instance_id])
+
+    def tag(self, instance_id: str, tags: Mapping[str, str]) -> None:
+        """See `CloudUnderTest`."""
+        self._ec2.create_tags(Resources=[instance_id], Tags=[{"Key": k, "Value": v} for k, v in tags.items()])
+
+    def untag(self, instance_id: str, key: str) -> None:
+        """See `CloudUnderTest`."""
+        [tag] = self._ec2.describe_tags(
+            Filters=[{"Name": "resource-id", "Values": [instance_id]}, {"Name": "key", "Values": [key]}]
+        )["Tags"]
+        self._ec2.delete_tags(Resources=[instance_id], Tags=[{"Key": key, "Value": tag["Value"]}])
+
+    def schedule_maintenance(self, instance_id: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.instances.checks.plan(instance_id, "instance-retirement", self.clock.now() + timedelta(days=2))
+
+    def add_copies(self, instance: Instance, number: int) -> None:
+        """See `CloudUnderTest`."""
+        tags = [{"Key": key, "Value": value} for key, value in instance.tags.items() if not key.startswith("aws:")]
+        self._ec2.run_instances(
+            ImageId=instance.image_id,
+            InstanceType=instance.instance_type,
+            MinCount=number,
+            MaxCount=number,
+            TagSpecifications=[{"ResourceType": "instance", "Tags": tags}],
+        )
+
+    def act(self) -> None:
+        """See `CloudUnderTest`."""
+        self.account.act()
+
+    def calls(self) -> Counter[str]:
+        """See `CloudUnderTest`."""
+        return Counter(self.account.calls())
+
+    def cluster_tags(self, cluster: str) -> Mapping[str, str]:
+        """See `CloudUnderTest`."""
+        return {"eks:eks-cluster-name": cluster}
+
+
+def _unreachable_aws_client(service: str, region: str) -> Any:
+    import boto3
+    from botocore.config import Config
+
+    dead = Config(connect_timeout=0.2, read_timeout=0.2, retries={"total_max_attempts": 1})
+    secret = {"aws_access_key_id": "x", "aws_secret_access_key": "y"}
+    return boto3.client(service, region_name=region, endpoint_url="http://127.0.0.1:9", config=dead, **secret)
+
+
+_STOCK_IS_UNKNOWN = "EC2 does not report which offerings have stock; a launch finds out"
+
+
+class AwsOnMoto(_Aws):
+    """AWS over its wire protocols, with boto3."""
+
+    name = "AWS on moto"
+    account_kind = "moto"
+    opening: ClassVar[Mapping[str, Any]] = {"families": ("c5", "m5")}
+    differences: ClassVar[Mapping[str, str]] = {
+        "stock": _STOCK_IS_UNKNOWN,
+        "node pool tag": "moto applies one of several filters by tag key; EC2 applies all",
+        "pages": "moto takes seconds for the 1,000 instances of EC2's page; boto3's paginator turns the pages",
+    }
+
+
+class AwsInProcess(_Aws):
+    """AWS in this process."""
+
+    name = "AWS in process"
+    account_kind = "in process"
+    differences: ClassVar[Mapping[str, str]] = {"stock": _STOCK_IS_UNKNOWN}
+
+    def tag(self, instance_id: str, tags: Mapping[str, str]) -> None:
+        """See `CloudUnderTest`; the account in process tags no instances by request."""
+        self.account.instances.known[instance_id].tags.update(tags)
+
+    def untag(self, instance_id: str, key: str) -> None:
+        """See `tag`."""
+        del self.account.instances.known[instance_id].tags[key]
+
+
+class _Alibaba(CloudUnderTest):
+    """An Alibaba Cloud account with an ACK cluster for each cluster's name."""
+
+    region = "cn-hangzhou"
+    node_class_api: ClassVar[ECSNodeClassAPI] = ECS_API
+    attempts: ClassVar[int] = 1
+    types = ("ecs.c7.large", "ecs.g7.large", "ecs.g7.xlarge")
+    currency = "CNY"
+    group = ECS_API.resource.group
+    kind = "ECSNodeClass"
+    page = 100
+    estimates = True
+    subnet_condition = ("VSwitchesReady", "VSwitchesNotFound")
+    unknown_provider_id = "cn-hangzhou.i-bp100000000000000000"
+    foreign_provider_ids = ("", "i-1", "kwok://node", "cn-hangzhou.eni-1", "aws:///us-east-1a/i-00000000000000001")
+    operations: ClassVar[Mapping[str, tuple[str, str]]] = {
+        "launch": ("ecs", "CreateAutoProvisioningGroup"),
+        "list": ("ecs", "DescribeInstances"),
+        "delete": ("ecs", "DeleteInstances"),
+        "subnets": ("vpc", "DescribeVSwitches"),
+        "prices": ("ecs", "DescribePrice"),
+        "statuses": ("ecs", "DescribeInstanceHistoryEvents"),
+    }
+    permissions: ClassVar[Mapping[str, str]] = {
+        name: f"{service}:{action}" for name, (service, action) in operations.items()
+    }
+    failures: ClassVar[Mapping[str, str]] = {
+        "throttled": "Throttling.User",
+        "unavailable": "InternalError",
+        "denied": "Forbidden.RAM",
+        "expired": "InvalidSecurityToken.Expired",
+        "bad key": "InvalidAccessKeyId.NotFound",
+    }
+    settings: ClassVar[Mapping[str, JSON]] = {
+        "static": {"userData": "echo hello"},
+        "selector": {"vSwitchSelectorTerms": [{"id": "vsw-1"}]},
+        "reserved tag": {"tags": {"ecs:ecs-cluster-id": "c1"}},
+    }
+
+    def open(self, stack: ExitStack) -> None:
+        """See `CloudUnderTest`."""
+        self.account = AlibabaAccount(self.clock, on_event=self.published.append)
+        self._seeded = self.account.seed(cluster="demo")
+        self.zones = tuple(sorted(self._seeded.vswitches))
+        self._clusters: dict[str, str] = {}
+        self._api = self.api(stack)
+
+    @abstractmethod
+    def api(self, stack: ExitStack) -> OpenApi:
+        """Return a client of the account."""
+
+    @abstractmethod
+    def unreachable_api(self) -> OpenApi:
+        """Return a client whose requests get no answer."""
+
+    def provider(self, cluster: str, *, unreachable: bool = False) -> CloudProvider:
+        """See `CloudUnderTest`."""
+        settings = AlibabaSettings(cluster_id=self._cluster_id(cluster), region=self.region, max_parallel_launches=4)
+        api = self.unreachable_api() if unreachable else self._api
+        return AlibabaCloudProvider(api, settings, self.clock, self.node_class_api)
+
+    def _cluster_id(self, cluster: str) -> str:
+        if cluster not in self._clusters:
+            seeded_ = self._seeded
+            self._clusters[cluster] = self.account.clusters.add(
+                name=cluster,
+                kubernetes_version=seeded_.kubernetes_version,
+                endpoint=seeded_.endpoint,
+                network=seeded_.network,
+                security_group=seeded_.security_group,
+            ).id
+        return self._clusters[cluster]
+
+    def node_class(self, network: str = "demo", **spec: Any) -> JSON:
+        """See `CloudUnderTest`."""
+        return {
+            "apiVersion": "karpenter.k8s.alibabacloud/v1alpha1",
+            "kind": self.kind,
+            "metadata": {
+                "name": "default",
+                "uid": "0c6f",
+                "generation": 2,
+                "creationTimestamp": "2026-11-02T07:00:00Z",
+            },
+            "spec": {
+                "imageSelectorTerms": [{"alias": "AlibabaCloudLinux3@latest"}],
+                "vSwitchSelectorTerms": [{"tags": {"karpenter.sh/discovery": network}}],
+                "securityGroupSelectorTerms": [{"tags": {"karpenter.sh/discovery": "demo"}}],
+                "systemDisk": {"volumeSize": "40Gi"},
+                **spec,
+            },
+        }
+
+    def add_subnet(self, zone: str, network: str, *, is_full: bool = False) -> None:
+        """See `CloudUnderTest`."""
+        with self.account.gate.lock:
+            made = self.account.network.add_vswitch(zone, f"10.0.{100 + next(self._serial)}.0/28")
+            made.tags["karpenter.sh/discovery"] = network
+            if is_full:
+                self.account.set_free_addresses(made.id, 0)
+
+    def fail(self, operation: str, failure: str) -> None:
+        """See `CloudUnderTest`."""
+        _, action = self.operations[operation]
+        is_repeated = failure in ("throttled", "unavailable")
+        self.account.fail_next(action, self.failures[failure], self.attempts if is_repeated else 1)
+
+    @contextmanager
+    def denying(self, operation: str) -> Iterator[None]:
+        """See `CloudUnderTest`."""
+        self.account.deny(self.permissions[operation])
+        try:
+            yield
+        finally:
+            self.account.allow(self.permissions[operation])
+
+    def lose_next_launch(self) -> None:
+        """See `CloudUnderTest`."""
+        _, action = self.operations["launch"]
+        self.account.lose_next_answer(action)
+
+    def out_of_stock(self, instance_type: str, zone: str, capacity_type: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.out_of_stock(instance_type, zone, capacity_type, self.clock.now() + timedelta(minutes=3))
+
+    def shows_stock(self, *, of: str, zone: str, has_stock: bool) -> None:
+        """See `CloudUnderTest`."""
+        self.account.set_stock(of, zone, "on-demand", category="" if has_stock else "WithoutStock")
+
+    def interrupt(self, instance_id: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.interrupt(instance_id)
+
+    def terminate(self, instance_id: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.terminate(instance_id)
+
+    def stop(self, instance_id: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.stop(instance_id)
+
+    def tag(self, instance_id: str, tags: Mapping[str, str]) -> None:
+        """See `CloudUnderTest`."""
+        self.account.set_tags(instance_id, tags)
+
+    def untag(self, instance_id: str, key: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.remove_tags(instance_id, key)
+
+    def schedule_maintenance(self, instance_id: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.schedule_maintenance(instance_id)
+
+    def add_copies(self, instance: Instance, number: int) -> None:
+        """See `CloudUnderTest`."""
+        for _ in range(number):
+            self.account.instances.launch(
+                instance_type=instance.instance_type,
+                vswitch_id=self._seeded.vswitches[instance.zone],
+                image_id=instance.image_id,
+                security_groups=[self._seeded.security_group],
+                spot_strategy="NoSpot",
+                tags=instance.tags,
+                settings={},
+            )
+
+    def act(self) -> None:
+        """See `CloudUnderTest`."""
+        with self.account.gate.lock:
+            self.account.act()
+
+    def calls(self) -> Counter[str]:
+        """See `CloudUnderTest`."""
+        return Counter(self.account.calls())
+
+    def cluster_tags(self, cluster: str) -> Mapping[str, str]:
+        """See `CloudUnderTest`."""
+        return {cluster_tag(self._cluster_id(cluster)): "owned"}
+
+
+def _unreachable_api(call: Any) -> Any:
+    raise OpenApiError("", "the connection was refused")
+
+
+class AlibabaOverHttp(_Alibaba):
+    """Alibaba Cloud over HTTP, with the official SDK; it sends a throttled or failed request three times."""
+
+    name = "Alibaba Cloud over HTTP"
+    attempts = 3
+
+    def api(self, stack: ExitStack) -> OpenApi:
+        """See `_Alibaba`."""
+        return self._client(stack.enter_context(serving(self.account)))
+
+    def unreachable_api(self) -> OpenApi:
+        """See `_Alibaba`."""
+        return self._client("127.0.0.1:9")
+
+    def _client(self, endpoint: str) -> OpenApi:
+        key = self.account.access_key
+        credentials = Credentials(access_key_id=key.id, access_key_secret=key.secret)
+        return SdkOpenApi(
+            self.region,
+            self.clock,
+            lambda: credentials,
+            endpoint=lambda service, region: (endpoint, False),
+            pause=lambda seconds: None,
+        )
+
+
+class AlibabaInProcess(_Alibaba):
+    """Alibaba Cloud in this process."""
+
+    name = "Alibaba Cloud in process"
+
+    def api(self, stack: ExitStack) -> OpenApi:
+        """See `_Alibaba`."""
+        return self.account.open_api()
+
+    def unreachable_api(self) -> OpenApi:
+        """See `_Alibaba`."""
+        return _unreachable_api
+
+
+class AlibabaRunInstances(AlibabaInProcess):
+    """Alibaba Cloud with the NodeClasses of the vendor's provider, whose metadata options only RunInstances can set."""
+
+    name = "Alibaba Cloud with RunInstances"
+    zones_per_launch = 1
+    node_class_api = ACS_API
+    group = ACS_API.resource.group
+    subnet_condition = ("VSwitchResolved", "VSwitchesNotFound")
+    group_condition = "SecurityGroupResolved"
+    operations: ClassVar[Mapping[str, tuple[str, str]]] = {**_Alibaba.operations, "launch": ("ecs", "RunInstances")}
+    permissions: ClassVar[Mapping[str, str]] = {**_Alibaba.permissions, "launch": "ecs:RunInstances"}
+    settings: ClassVar[Mapping[str, JSON]] = {
+        **_Alibaba.settings,
+        "reserved tag": {"tags": {"kubernetes.io/cluster/x": "owned"}},
+    }
+    differences: ClassVar[Mapping[str, str]] = {
+        "several offerings": "RunInstances has one type and vSwitch; the next launch uses another offering"
+    }
+
+    def node_class(self, network: str = "demo", **spec: Any) -> JSON:
+        """See `CloudUnderTest`."""
+        family = {"imageFamily": "acs:alibaba_cloud_linux_3_2104_lts_x64"}
+        given = {"imageSelectorTerms": [family], "systemDisk": {"size": 40}, "metadataOptions": {}, **spec}
+        return {**super().node_class(network, **given), "apiVersion": ACS_API.resource.api_version}
+
+
+CLOUDS: Sequence[type[CloudUnderTest]] = (
+    AwsOnMoto,
+    AwsInProcess,
+    AlibabaOverHttp,
+    AlibabaInProcess,
+    AlibabaRunInstances,
+)

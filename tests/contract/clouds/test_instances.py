@@ -1,0 +1,289 @@
+"""Every cloud's provider lists, gets and deletes the instances of its own cluster, and no failure looks like their absence."""
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.lifecycle.interruption import InterruptionKind
+from journeyman.errors import (
+    CloudProviderError,
+    CloudUnavailableError,
+    CreateError,
+    NodeClaimNotFoundError,
+    NoInstanceIdError,
+    RateLimitedError,
+)
+from journeyman.events import parse_trigger
+from journeyman.ports import Interruption
+
+
+def ids(instances):
+    """Return the provider ids of instances."""
+    return [instance.provider_id for instance in instances]
+
+
+def deleted(cloud, provider, provider_id):
+    """Delete an instance as the terminate step does: again until it is gone. Return how often that took."""
+    for attempt in range(1, 10):
+        try:
+            provider.delete(provider_id)
+        except CloudUnavailableError:
+            pass
+        except NodeClaimNotFoundError:
+            return attempt
+        cloud.wait(120)
+    raise AssertionError("the instance does not end")
+
+
+# -- delete -----------------------------------------------------------------------------------------------------------
+
+
+def test_instance_exists_until_it_is_terminated(cloud, running, provider):
+    """It exists while it shuts down; afterwards list, get and delete report that it does not."""
+    provider_id = running("mortal").provider_id
+    assert provider.get(provider_id).state == "running"
+
+    provider.delete(provider_id)
+    provider.delete(provider_id)
+    assert provider.get(provider_id).state in ("shutting-down", "stopping")
+    assert ids(provider.list()) == [provider_id]
+
+    cloud.wait(600)
+    assert provider.list() == ()
+    with pytest.raises(NodeClaimNotFoundError):
+        provider.get(provider_id)
+    with pytest.raises(NodeClaimNotFoundError):
+        provider.delete(provider_id)
+
+
+def test_instance_that_still_starts_is_deleted(cloud, launch, request_for, provider):
+    """A cloud that cannot delete it yet raises a retryable error."""
+    provider_id = launch(request_for("hasty")).instance.provider_id
+
+    assert deleted(cloud, provider, provider_id) <= 4
+    assert provider.list() == ()
+
+
+def test_stopped_instance_is_listed_and_deleted(cloud, running, provider):
+    """It still belongs to the cluster, and costs its disk."""
+    instance = running("stopped")
+    cloud.stop(cloud.instance_id(instance))
+    cloud.wait(600)
+    assert [(i.provider_id, i.state) for i in provider.list()] == [(instance.provider_id, "stopped")]
+
+    deleted(cloud, provider, instance.provider_id)
+    assert provider.list() == ()
+
+
+def test_externally_terminated_instance_is_not_found(cloud, running, provider):
+    """A user terminated it in the console."""
+    instance = running("gone")
+    cloud.terminate(cloud.instance_id(instance))
+    cloud.wait(600)
+
+    assert provider.list() == ()
+    with pytest.raises(NodeClaimNotFoundError):
+        provider.get(instance.provider_id)
+    with pytest.raises(NodeClaimNotFoundError):
+        provider.delete(instance.provider_id)
+
+
+def test_unknown_instance_is_not_found(cloud, provider):
+    """So a NodeClaim with a stale provider id can be finalized."""
+    with pytest.raises(NodeClaimNotFoundError):
+        provider.get(cloud.unknown_provider_id)
+    with pytest.raises(NodeClaimNotFoundError):
+        provider.delete(cloud.unknown_provider_id)
+
+
+def test_foreign_provider_id_is_an_error_without_a_request(cloud, provider):
+    """It does not count as a terminated instance, so no finalizer is removed because of it."""
+    before = cloud.calls()
+    for provider_id in cloud.foreign_provider_ids:
+        for method in (provider.get, provider.delete):
+            with pytest.raises(NoInstanceIdError, match="provider id"):
+                method(provider_id)
+
+    assert cloud.calls() == before
+
+
+# -- list -------------------------------------------------------------------------------------------------------------
+
+
+def test_list_has_only_the_clusters_own_instances(cloud, cluster, launch, request_for, provider):
+    """Another cluster sees none of them; each carries its claim's name and UID, the NodePool, and the user's tags."""
+    body = cloud.node_class(tags={"team": "web"})
+    body["status"] = provider.resolve(body, cloud.clock.now())
+    request = request_for("ours", body=body)
+    outcome = launch(request)
+    [listed] = provider.list()
+
+    assert cloud.provider(f"{cluster}0").list() == ()
+    assert (listed.provider_id, listed.claim) == (outcome.instance.provider_id, "ours")
+    assert listed.claim_uid == request.claim.metadata.uid
+    assert (listed.tags[labels.NODEPOOL], listed.tags["team"]) == ("web", "web")
+    assert listed.launched_at.utcoffset().total_seconds() == 0
+
+
+def test_list_leaves_out_instances_without_a_node_pool(cloud, running, provider):
+    """A managed node of the cluster, or one whose NodePool tag a user removed, is none of ours."""
+    cloud.require("node pool tag")
+    instance = running("stripped")
+    cloud.untag(cloud.instance_id(instance), labels.NODEPOOL)
+
+    assert provider.list() == ()
+    assert provider.get(instance.provider_id).provider_id == instance.provider_id
+
+
+def test_foreign_tags_on_an_instance_change_nothing(cloud, cluster, running, provider):
+    """A user tagged it for another cluster as well."""
+    instance = running("tagged")
+    cloud.tag(cloud.instance_id(instance), {"owner": "alice", "karpenter.sh/discovery": "other"})
+    [listed] = provider.list()
+
+    assert listed.claim == "tagged"
+    assert listed.tags["owner"] == "alice"
+    assert listed.tags.items() >= cloud.cluster_tags(cluster).items()
+
+
+def test_list_reads_all_pages(cloud, running, provider):
+    """There are more instances than one answer of the cloud has."""
+    cloud.require("pages")
+    running("first")
+    [listed] = provider.list()
+    cloud.add_copies(listed, cloud.page)
+    found = provider.list()
+    for instance in found:
+        cloud.terminate(cloud.instance_id(instance))
+    cloud.wait(600)
+
+    assert len(set(ids(found))) == cloud.page + 1
+    assert ids(found) == sorted(ids(found))
+
+
+def test_missing_list_permission_is_not_an_empty_list(cloud, cluster, running, provider):
+    """Neither for a new process, nor for one that could list before; else garbage collection would delete live claims."""
+    other = cloud.provider(f"{cluster}0")
+    assert other.list() == ()
+    instance = running("hidden")
+    for using, call in (
+        (provider, lambda p: p.list()),
+        (provider, lambda p: p.get(instance.provider_id)),
+        (other, lambda p: p.list()),
+        (cloud.provider(cluster), lambda p: p.list()),
+    ):
+        with cloud.denying("list"), pytest.raises(CloudProviderError) as caught:
+            call(using)
+
+        assert not isinstance(caught.value, NodeClaimNotFoundError)
+        assert cloud.permissions["list"] in str(caught.value)
+    assert ids(provider.list()) == [instance.provider_id]
+
+
+# -- interruption and health ------------------------------------------------------------------------------------------
+
+
+def test_spot_reclaim_is_an_interruption_of_that_instance(cloud, running, provider):
+    """The event names it, and after the notice the instance ends."""
+    instance = running("spot", capacity_type="spot")
+    cloud.published.clear()
+    cloud.interrupt(cloud.instance_id(instance))
+    triggers = [parse_trigger(event) for event in cloud.published]
+    reclaims = [t for t in triggers if isinstance(t, Interruption) and t.kind is InterruptionKind.SPOT_INTERRUPTED]
+
+    assert {t.instance_ids for t in reclaims} == {(cloud.instance_id(instance),)}
+    assert ids(provider.list()) == [instance.provider_id]
+    cloud.wait(600)
+    cloud.wait(600)
+    assert provider.list() == ()
+
+
+def test_external_stop_and_termination_are_interruptions(cloud, running):
+    """Each event names the instance."""
+    instance = running("handled")
+    id_ = cloud.instance_id(instance)
+    cloud.published.clear()
+    cloud.stop(id_)
+    cloud.wait(600)
+    stopped = {t.kind for t in map(parse_trigger, cloud.published) if id_ in t.instance_ids}
+    cloud.terminate(id_)
+    cloud.wait(600)
+    ended = {t.kind for t in map(parse_trigger, cloud.published) if id_ in t.instance_ids}
+
+    assert InterruptionKind.INSTANCE_STOPPED in stopped
+    assert InterruptionKind.INSTANCE_TERMINATED in ended
+
+
+def test_scheduled_maintenance_is_a_status_of_the_instance(cloud, running, provider):
+    """A healthy instance has none."""
+    instance, healthy = running("maintained"), running("healthy")
+    cloud.schedule_maintenance(cloud.instance_id(instance))
+    statuses = [s for s in provider.statuses() if s.provider_id in (instance.provider_id, healthy.provider_id)]
+
+    assert [(s.provider_id, s.category) for s in statuses] == [(instance.provider_id, "EventStatus")]
+    assert statuses[0].name
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"), [("throttled", RateLimitedError), ("unavailable", CloudUnavailableError), ("expired", CloudUnavailableError)]
+)  # fmt: skip
+def test_passing_failures_are_retryable(cloud, running, provider, failure, kind):
+    """Throttling, an outage and expired credentials say nothing about the instance."""
+    instance = running("busy")
+    calls = {
+        "list": [provider.list, lambda: provider.get(instance.provider_id)],
+        "delete": [lambda: provider.delete(instance.provider_id)],
+        "statuses": [provider.statuses],
+        "subnets": [lambda: cloud.provider("fresh").resolve(cloud.node_class(), cloud.clock.now())],
+    }
+    for operation, methods in calls.items():
+        for method in methods:
+            cloud.fail(operation, failure)
+            with pytest.raises(kind) as caught:
+                method()
+            assert caught.value.retryable
+            assert cloud.permissions[operation] in str(caught.value)
+
+
+@pytest.mark.parametrize("failure", ["denied", "bad key"])
+def test_refusals_name_the_operation_and_the_remedy(cloud, running, provider, failure):
+    """A retry does not help; a user must change the role's permissions or the key."""
+    instance = running("locked")
+    calls = {
+        "delete": lambda: provider.delete(instance.provider_id),
+        "statuses": provider.statuses,
+        "subnets": lambda: cloud.provider("fresh").resolve(cloud.node_class(), cloud.clock.now()),
+    }
+    for operation, method in calls.items():
+        cloud.fail(operation, failure)
+        with pytest.raises(CloudProviderError) as caught:
+            method()
+        assert not caught.value.retryable
+        assert not isinstance(caught.value, NodeClaimNotFoundError)
+        assert cloud.permissions[operation] in str(caught.value)
+        assert any(word in str(caught.value) for word in ("grant", "key"))
+
+
+def test_unreachable_cloud_raises_a_retryable_error(cloud, cluster, request_for):
+    """Every method raises it, and none an SDK error."""
+    lost = cloud.provider(cluster, unreachable=True)
+    request = request_for("lost")
+    calls = [
+        lambda: lost.resolve(cloud.node_class(), cloud.clock.now()),
+        lambda: lost.get_instance_types(request.node_class.raw),
+        lost.list,
+        lambda: lost.get(cloud.unknown_provider_id),
+        lambda: lost.delete(cloud.unknown_provider_id),
+        lost.statuses,
+    ]
+    for call in calls:
+        with pytest.raises(CloudUnavailableError) as caught:
+            call()
+        assert caught.value.retryable
+
+    [outcome] = lost.launch([request])
+    assert (type(outcome.error), outcome.answered) == (CreateError, False)
+    lost.refresh_prices()
+    assert lost.prices().message
