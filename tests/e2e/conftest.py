@@ -6,15 +6,16 @@ import pytest
 from rich.console import Console
 
 from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM
-from journeyman_simulator.local_deployment import ACTOR, LocalDeployment
-from journeyman_simulator.simulator_cli.demo_command import START, WINDOW, DemoScenario
+from journeyman_simulator.local_deployment import ACTOR
+from journeyman_simulator.simulator_cli.demo_command import CLOUDS, DemoScenario
 from journeyman_simulator.simulator_cli.timeline import Timeline
 
 
 class DemoRun:
     """A run of the demo scenario and its recorded writes, log lines and invocations."""
 
-    def __init__(self):
+    def __init__(self, cloud):
+        self.cloud = cloud
         self.writes, self.lines = [], []
         self.output = io.StringIO()
 
@@ -25,7 +26,8 @@ class DemoRun:
     def run(self, deployment):
         deployment.server.on_write(lambda write: self.writes.append((deployment.clock.now(), write)))
         self.timeline = Timeline(Console(file=self.output, width=140), deployment.clock, lambda: 0.0)
-        self.scenario = DemoScenario(deployment, self.timeline)
+        self.facts, self.window_opens = deployment.facts, self.cloud.window_opens
+        self.scenario = DemoScenario(self.cloud, deployment, self.timeline)
         self.scenario.run()
         self.disruptions = deployment.server.list(NODE_DISRUPTION).items
         self.left = (
@@ -33,17 +35,18 @@ class DemoRun:
             deployment.server.list(NODECLAIM).items,
             deployment.server.list(NODE).items,
         )
-        self.invocations = [i for f in deployment.stack.functions.values() for i in f.invocations]
-        self.calls = deployment.aws.calls()
+        self.invocations = [i for f in deployment.functions for i in f.invocations]
+        self.launches = deployment.calls()[deployment.facts.launch_operation]
 
     def ours(self, verb, kind):
         return [(at, w) for at, w in self.writes if w.user == ACTOR and w.verb == verb and w.resource.kind == kind]
 
 
-@pytest.fixture(scope="session")
-def demo_run():
-    """Run the demo once per session; tests that use it are in the xdist group "moto"."""
-    result = DemoRun()
-    with LocalDeployment(start=START, consolidation_window=WINDOW, on_log=result.log_line) as deployment:
+@pytest.fixture(scope="session", params=sorted(CLOUDS))
+def demo_run(request):
+    """Run the demo once per session and cloud; tests that use it are in the xdist group "moto"."""
+    cloud = CLOUDS[request.param]
+    result = DemoRun(cloud)
+    with cloud.deploy(cloud.start, cloud.window, result.log_line) as deployment:
         result.run(deployment)
     return result

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LOCKED = [ROOT / "shared" / "requirements.txt", ROOT / "infra" / "forwarder" / "requirements.txt"]
+ALIBABA = ROOT / "shared" / "requirements-alibaba.txt"
+LOCKED = [ROOT / "shared" / "requirements.txt", ALIBABA, ROOT / "infra" / "forwarder" / "requirements.txt"]
+NOT_ON_ALIBABA = {"boto3", "tomli", "tomli-w"}  # AWS's SDK, its user data, and Python before 3.11
 
 
 @pytest.mark.parametrize("path", LOCKED, ids=lambda p: str(p.relative_to(ROOT)))
@@ -27,3 +29,23 @@ def test_the_layer_has_every_dependency_the_package_declares():
     locked = {line.partition("==")[0] for line in LOCKED[0].read_text().splitlines() if "==" in line}
 
     assert names <= locked
+
+
+def test_the_layer_of_function_compute_has_every_dependency_but_those_of_aws():
+    """The package's dependencies and its extra `alibaba`, without AWS's SDK; the input file says the same."""
+    text = (ROOT / "pyproject.toml").read_text()
+    declared = re.search(r"^dependencies = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE)
+    extra = re.search(r"^alibaba = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE)
+    names = {
+        re.split(r"[\[>=<,;]", name)[0] for name in re.findall(r'^  "([^"]+)"', declared[1] + extra[1], re.MULTILINE)
+    }
+    wanted = {
+        re.split(r"[\[>=<,;]", line)[0]
+        for line in ALIBABA.with_suffix(".in").read_text().splitlines()
+        if line and not line.startswith("#")
+    }
+    locked = {line.partition("==")[0] for line in ALIBABA.read_text().splitlines() if "==" in line}
+
+    assert wanted == names - NOT_ON_ALIBABA
+    assert wanted <= locked
+    assert not locked & {"boto3", "botocore", "aws-xray-sdk"}

@@ -16,8 +16,11 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("shared/journeyman", "shared/journeyman_simulator", "infra/forwarder")
 
-SAME_ROLE: Final = re.compile(r"shared/journeyman/cloud/(aws|alibaba|huawei)/")
-"""Modules and classes of the clouds may share a name with each other: they play the same part."""
+SAME_ROLE: Final = re.compile(
+    r"shared/journeyman/cloud/(aws|alibaba|huawei)/|(?<=shared/journeyman/core/api/)(ec2|ecs|acs_ecs)(?=nodeclass)"
+    r"|(?<=nodeclass)_(selectors|status)(?=\.py)"
+)
+"""Modules and classes of the clouds may share a name with each other: they play the same part, as the NodeClasses' do."""
 
 REPLACED: Final = {
     r"told|(?<!response\.)tells?|telling|tell_\w+": "record, report, say which function returns it",

@@ -1,7 +1,7 @@
 """Runs `journeyman demo`: provisioning, consolidation, a Spot interruption and scale to zero in a simulation.
 
-The handlers, queues, rules and schedules are the deployed ones (template.yaml); only the cluster, the cloud and the clock
-are simulated. Each phase ends with a check: the demo fails if a pod does not run, or if a NodeClaim, an instance or a dead
+The handlers, queues, rules and schedules are the deployed ones (template.yaml, infra/alibaba/s.yaml); only the cluster, the
+cloud and the clock are simulated. Each phase ends with a check: the demo fails if a pod does not run, or if a NodeClaim, an instance or a dead
 letter remains at the end.
 """
 
@@ -24,19 +24,67 @@ from journeyman.cli.console import standard_output
 from journeyman.core.api.objects import NODE, NODECLAIM, POD, Pod, is_true
 from journeyman.errors import JourneymanError
 from journeyman_simulator.deployment_files import deployment_file
-from journeyman_simulator.local_deployment import LocalDeployment, LogLine
+from journeyman_simulator.local_deployment import CloudFacts, LocalDeployment, LogLine
 from journeyman_simulator.simulator_cli.timeline import Timeline
 from journeyman_simulator.workload_controllers import DEPLOYMENT
 
-START: Final = datetime(2026, 3, 2, 21, 30, tzinfo=timezone.utc)
-WINDOW_OPENS: Final = datetime(2026, 3, 2, 22, 0, tzinfo=timezone.utc)
-WINDOW: Final = "cron(0 22 * * ? *)"
 BETWEEN_SWEEPS: Final = timedelta(seconds=20)
-SPOT_NOTICE: Final = timedelta(minutes=2)
-EXAMPLES: Final = ("demo-cluster", "inflate", "cpu-burst")
-LAMBDA_GB_SECOND: Final = 0.0000166667  # USD, x86, us-east-1, from the public price page
-LAMBDA_REQUEST: Final = 0.0000002  # USD, from the same page
+WORKLOADS: Final = ("inflate", "cpu-burst")
 LARGEST_FUNCTION_GB: Final = 1769 / 1024  # template.yaml; some functions have less memory
+
+
+class DemoCloud(Struct, frozen=True, kw_only=True):
+    """How the demo runs on a cloud.
+
+    Attributes:
+        manifests: The example with the cluster's NodePool and NodeClass.
+        start: When the demo starts, half an hour before its budget window opens.
+        window: When the window opens, as the deployment's schedules have it.
+        deploy: Returns the deployment, given the start, the window and a receiver of log lines.
+        patience: How long a phase may take, for consolidateAfter and budgets differ.
+    """
+
+    manifests: str
+    start: datetime
+    window: str
+    deploy: Callable[[datetime, str, Callable[[LogLine], None]], LocalDeployment]
+    patience: timedelta
+
+    @property
+    def window_opens(self) -> datetime:
+        """When the budget window opens."""
+        return self.start + timedelta(minutes=30)
+
+
+def _on_aws(start: datetime, window: str, on_log: Callable[[LogLine], None]) -> LocalDeployment:
+    from journeyman_simulator.local_aws import LocalAwsDeployment
+
+    return LocalAwsDeployment(start=start, consolidation_window=window, on_log=on_log)
+
+
+def _on_alibaba(start: datetime, window: str, on_log: Callable[[LogLine], None]) -> LocalDeployment:
+    from journeyman_simulator.alibaba_account.local_alibaba import LocalAlibabaDeployment
+
+    return LocalAlibabaDeployment(start=start, consolidation_window=window, on_log=on_log)
+
+
+CLOUDS: Final = {
+    "aws": DemoCloud(
+        manifests="demo-cluster",
+        start=datetime(2026, 3, 2, 21, 30, tzinfo=timezone.utc),
+        window="cron(0 22 * * ? *)",
+        deploy=_on_aws,
+        patience=timedelta(minutes=15),
+    ),
+    "alibaba": DemoCloud(
+        manifests="alibaba-cluster",
+        start=datetime(2026, 3, 2, 23, 30, tzinfo=timezone.utc),  # its budget forbids consolidation until midnight
+        window="CRON_TZ=UTC 0 0 0 * * *",
+        deploy=_on_alibaba,
+        patience=timedelta(minutes=45),
+    ),
+}
+"""The clouds by name, as `--cloud` has them."""
 
 
 class DemoPhase(Struct, kw_only=True):
@@ -46,6 +94,7 @@ class DemoPhase(Struct, kw_only=True):
     pods: int = 0
     nodes: int = 0
     price_before: float = 0.0
+    price_peak: float = 0.0  # before the budget window opens
     price_after: float = 0.0
     invocations: int = 0
     billed_ms: int = 0
@@ -56,7 +105,8 @@ class DemoPhase(Struct, kw_only=True):
 class DemoScenario:
     """Runs the phases on an open deployment."""
 
-    def __init__(self, deployment: LocalDeployment, timeline: Timeline) -> None:
+    def __init__(self, cloud: DemoCloud, deployment: LocalDeployment, timeline: Timeline) -> None:
+        self._cloud = cloud
         self._deployment = deployment
         self._timeline = timeline
         self.phases: list[DemoPhase] = []
@@ -75,7 +125,7 @@ class DemoScenario:
         return [problem for phase in self.phases for problem in phase.problems]
 
     def _load_examples(self) -> None:
-        for name in EXAMPLES:
+        for name in (self._cloud.manifests, *WORKLOADS):
             self._deployment.server.load(
                 yaml.safe_load_all(deployment_file("docs", "examples", f"{name}.yaml").read_text())
             )
@@ -100,29 +150,32 @@ class DemoScenario:
             self._until_initialized()
             self._scale("cpu-burst", 5)
             self._until_running("cpu-burst", 5, within=timedelta(minutes=2))
-            full = self._deployment.price_per_hour
-            self._deployment.world.run_for(WINDOW_OPENS - self._deployment.clock.now())
+            full = phase.price_peak = self._deployment.price_per_hour
+            self._deployment.world.run_for(self._cloud.window_opens - self._deployment.clock.now())
             if self._deployment.price_per_hour != full:
                 phase.problems.append("an underutilized node was disrupted while the budget forbade it")
-            self._timeline.external_event("22:00, the budget window opens")
+            self._timeline.external_event(f"{self._cloud.window_opens:%H:%M}, the budget window opens")
             self._deployment.world.run_until(
                 lambda: self._deployment.price_per_hour < full and self._is_settled(),
-                within=timedelta(minutes=15),
+                within=self._cloud.patience,
                 waiting_for="a cheaper fleet",
             )
             self._check_running(phase, {"inflate": 10, "cpu-burst": 5})
 
     def _spot_interruption(self) -> None:
-        with self._phase("3. EC2 reclaims a Spot node with two minutes' notice") as phase:
+        facts = self._deployment.facts
+        with self._phase(f"3. {facts.reclaims}") as phase:
             node = self._busiest_spot_node()
             warned = self._deployment.clock.now()
-            self._timeline.external_event("EC2 Spot Instance Interruption Warning", node=node.rsplit("/", 1)[-1])
-            self._deployment.aws.interrupt(node.rsplit("/", 1)[-1])
-            self._until_running("inflate", 10, within=SPOT_NOTICE, not_on=node)
+            self._timeline.external_event(facts.spot_warning, node=node.rsplit("/", 1)[-1])
+            self._deployment.interrupt(node)
+            self._until_running("inflate", 10, within=facts.notice, not_on=node)
             phase.seconds_to_run = (self._deployment.clock.now() - warned).total_seconds()
             self._timeline.external_event(f"10 of 10 pods run elsewhere after {phase.seconds_to_run:.0f} s")
             self._deployment.world.run_until(
-                self._is_settled, within=timedelta(minutes=10), waiting_for="the old node to be gone"
+                lambda: self._is_settled() and not self._has_node(node),
+                within=timedelta(minutes=10),
+                waiting_for="the old node to be gone",
             )
             self._check_running(phase, {"inflate": 10, "cpu-burst": 5})
 
@@ -132,13 +185,14 @@ class DemoScenario:
             self._scale("cpu-burst", 0)
             self._deployment.world.run_until(
                 lambda: not self._deployment.leftovers() and self._is_settled(),
-                within=timedelta(minutes=15),
+                within=self._cloud.patience,
                 waiting_for="an empty cluster",
             )
             self._deployment.world.run_for(timedelta(minutes=2))  # nothing may be launched again
             phase.problems += [f"left over: {thing}" for thing in self._deployment.leftovers()]
             if self._deployment.price_per_hour:
-                phase.problems.append(f"the price is {self._deployment.price_per_hour:.4f} $/h, not 0")
+                currency = self._deployment.facts.currency
+                phase.problems.append(f"the price is {self._deployment.price_per_hour:.4f} {currency}/h, not 0")
             self._timeline.external_event("no nodes, no instances, nothing left over")
 
     @contextmanager
@@ -157,7 +211,7 @@ class DemoScenario:
         phase.invocations, phase.billed_ms = runs_now - runs, billed_now - billed
 
     def _bill(self) -> tuple[int, int]:
-        executed = [i for function in self._deployment.stack.functions.values() for i in function.invocations]
+        executed = [i for function in self._deployment.functions for i in function.invocations]
         return len(executed), sum(i.billed_ms for i in executed)
 
     def _scale(self, name: str, replicas: int) -> datetime:
@@ -183,6 +237,9 @@ class DemoScenario:
             )
 
         self._deployment.world.run_until(executed, within=timedelta(minutes=5), waiting_for="initialized NodeClaims")
+
+    def _has_node(self, provider_id: str) -> bool:
+        return any(node.spec.provider_id == provider_id for node in self._deployment.server.list(NODE).items)
 
     def _is_settled(self) -> bool:
         """Whether all NodeClaims are initialized, all pods run, and none is terminating."""
@@ -212,10 +269,11 @@ class DemoScenario:
         return max(nodes, key=lambda n: (pods_per_node[n.metadata.name], n.metadata.name)).spec.provider_id
 
 
-def run_demo(*, quiet: bool = False, console: Console | None = None) -> int:
+def run_demo(cloud: str = "aws", *, quiet: bool = False, console: Console | None = None) -> int:
     """Run the demo and print its timeline.
 
     Args:
+        cloud: A key of `CLOUDS`.
         quiet: Whether to print only the summary table.
         console: The console; standard output if None.
 
@@ -224,25 +282,28 @@ def run_demo(*, quiet: bool = False, console: Console | None = None) -> int:
     """
     console = console or standard_output()
     started = time.monotonic()
-    console.print(
-        "[bold]Journeyman[/bold]: the deployed Lambda handlers on an in-memory cluster and a simulated AWS account (moto), in virtual time.\n"
-    )
     timelines: list[Timeline] = []
 
     def on_log(line: LogLine) -> None:
         for timeline in timelines:
             timeline.log_line(line)
 
-    deployment = LocalDeployment(start=START, consolidation_window=WINDOW, on_log=on_log)
+    chosen = CLOUDS[cloud]
+    deployment = chosen.deploy(chosen.start, chosen.window, on_log)
+    facts = deployment.facts
+    console.print(
+        f"[bold]Journeyman[/bold]: the deployed {facts.functions} handlers on an in-memory cluster and a simulated "
+        f"{facts.account} account, in virtual time.\n"
+    )
     with ExitStack() as opened:
-        with console.status("creating queues, rules and functions in a simulated AWS account …"):
+        with console.status(f"creating queues, rules and functions in a simulated {facts.account} account …"):
             opened.enter_context(deployment)
-        timeline = Timeline(console, deployment.clock, _cached_price(deployment), quiet=quiet)
+        timeline = Timeline(console, deployment.clock, _cached_price(deployment), currency=facts.currency, quiet=quiet)
         timelines.append(timeline)
         timeline.heading()
-        scenario = DemoScenario(deployment, timeline)
+        scenario = DemoScenario(chosen, deployment, timeline)
         problems = _run(scenario)
-    _print_summary(console, scenario, problems, time.monotonic() - started)
+    _print_summary(console, facts, scenario, problems, time.monotonic() - started)
     return 1 if problems else 0
 
 
@@ -269,10 +330,21 @@ def _cached_price(deployment: LocalDeployment) -> Callable[[], float]:
     return price
 
 
-def _print_summary(console: Console, scenario: DemoScenario, problems: list[str], real_seconds: float) -> None:
+def _print_summary(
+    console: Console, facts: CloudFacts, scenario: DemoScenario, problems: list[str], real_seconds: float
+) -> None:
     table = Table(title="\nSummary", title_justify="left", padding=(0, 0, 0, 1))
     table.add_column("phase", min_width=20)
-    for name in ("pods", "nodes", "$/h\nbefore", "$/h\nafter", "function\nruns", "billed\nms", "s until\nrunning"):
+    price = f"{facts.currency}/h"
+    for name in (
+        "pods",
+        "nodes",
+        f"{price}\nbefore",
+        f"{price}\nafter",
+        "function\nruns",
+        "billed\nms",
+        "s until\nrunning",
+    ):
         table.add_column(name, justify="right")
     for c in scenario.phases:
         until_running = "" if c.seconds_to_run is None else f"{c.seconds_to_run:.0f}"
@@ -290,9 +362,9 @@ def _print_summary(console: Console, scenario: DemoScenario, problems: list[str]
     table.add_section()
     table.add_row("all", "", "", "", "", str(invocations), str(billed), "")
     console.print(table)
-    cost = billed / 1000 * LARGEST_FUNCTION_GB * LAMBDA_GB_SECOND + invocations * LAMBDA_REQUEST
+    cost = billed / 1000 * LARGEST_FUNCTION_GB * facts.gigabyte_second + invocations * facts.request
     console.print(
-        f"{invocations} function runs, billed {billed / 1000:.1f} s: at most {cost * 100:.3f} cents on Lambda. "
+        f"{invocations} function runs, billed {billed / 1000:.1f} s: at most {facts.currency} {cost:.5f} on {facts.functions}. "
         f"Simulated in {real_seconds:.0f} s with {_peak_memory_mb()} MB of memory."
     )
     for problem in problems:

@@ -1,0 +1,516 @@
+"""infra/alibaba: triggers, queues, environment and quotas of the deployment on Function Compute."""
+
+import importlib
+import json
+import os
+import re
+import subprocess
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from journeyman.cloud.alibaba.smq_queue import LONGEST_DELAY_SECONDS
+from journeyman.core.lifecycle.interruption import InterruptionKind
+from journeyman.core.plan import Step
+from journeyman.events import parse_trigger
+from journeyman.ports import EVERY_CLUSTER
+from journeyman.runtime.alibaba import read_alibaba_environment
+from journeyman.runtime.environment import VARIABLES, read_environment
+from journeyman_simulator.alibaba_account import AlibabaAccount
+from journeyman_simulator.alibaba_account.event_stream import EventStreamMapping
+from journeyman_simulator.alibaba_account.fc_stack import FcStack, read_description
+from journeyman_simulator.alibaba_account.fc_triggers import TimerSchedule
+from journeyman_simulator.alibaba_account.smq import SimulatedSmq
+from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.lambda_functions import InvocationOutcome
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = ROOT / "events" / "alibaba"
+DESCRIPTION = read_description()
+START = datetime(2026, 11, 21, 9, 0, 30, tzinfo=timezone.utc)
+SETTINGS = {"JOURNEYMAN_CLUSTER_NAME": "demo", "JOURNEYMAN_CLUSTER_ID": "c1"}
+STEPS = [step.value for step in Step]
+MOST_ENVIRONMENT_BYTES = 4096
+MOST_RULES = 10  # of cloud services, on the default bus
+MOST_TRIGGERS = 10  # of a function
+MOST_FUNCTION_SECONDS = 86_400
+LARGEST_TIMER_PAYLOAD = 128 * 1024
+REFUSED_VARIABLES = re.compile(r"FC_.*|ALIBABA_CLOUD_.*|accessKey.*|securityToken", re.IGNORECASE)
+
+
+def stack(**settings) -> FcStack:
+    clock = VirtualClock(START)
+    account = AlibabaAccount(clock, types=["ecs.g7.large"])
+    return FcStack(account, SimulatedSmq(clock), DESCRIPTION, {**SETTINGS, **settings})
+
+
+STACK = stack()
+FUNCTIONS = STACK.properties
+TRIGGERS = [(name, trigger) for name, props in FUNCTIONS.items() for trigger in props["triggers"]]
+NAMED = [f"{name}-{trigger['triggerName']}" for name, trigger in TRIGGERS]
+
+
+# --- the documented schema of fc3; an unknown property is an error
+
+
+class Strict(BaseModel):
+    """A part of s.yaml, with no other properties than these."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Hook(Strict):
+    handler: str
+    timeout: Annotated[int, Field(ge=1, le=300)]
+
+
+class Lifecycle(Strict):
+    initializer: Hook
+
+
+class Destination(Strict):
+    destination: Annotated[str, Field(pattern=r"acs:mns:[a-z0-9-]+:\d+:/queues/[A-Za-z0-9-]+/messages")]
+
+
+class Destinations(Strict):
+    onFailure: Destination  # noqa: N815 - the schema's name
+
+
+class AsyncInvoke(Strict):
+    maxAsyncRetryAttempts: Annotated[int, Field(ge=0, le=8)]  # noqa: N815 - same
+    maxAsyncEventAgeInSeconds: Annotated[int, Field(ge=1, le=604_800)]  # noqa: N815 - same
+    destinationConfig: Destinations | None = None  # noqa: N815 - same
+
+
+class Concurrency(Strict):
+    reservedConcurrency: Annotated[int, Field(ge=1, le=90)]  # noqa: N815 - same
+
+
+class Timer(Strict):
+    cronExpression: str  # noqa: N815 - same
+    enable: bool
+    payload: Annotated[str, Field(max_length=LARGEST_TIMER_PAYLOAD)]
+
+
+class Http(Strict):
+    authType: Literal["function", "anonymous", "jwt"]  # noqa: N815 - same
+    methods: list[Literal["GET", "POST", "PUT", "DELETE", "HEAD", "PATCH", "OPTIONS"]]
+    disableURLInternet: bool  # noqa: N815 - same
+
+
+class MnsSource(Strict):
+    RegionId: str
+    QueueName: str
+    IsBase64Decode: bool
+
+
+class MnsParameters(Strict):
+    sourceMNSParameters: MnsSource  # noqa: N815 - same
+
+
+class MnsSourceConfig(Strict):
+    eventSourceType: Literal["MNS"]  # noqa: N815 - same
+    eventSourceParameters: MnsParameters  # noqa: N815 - same
+
+
+class Nothing(Strict):
+    """No properties."""
+
+
+class DefaultSourceConfig(Strict):
+    eventSourceType: Literal["Default"]  # noqa: N815 - same
+    eventSourceParameters: Nothing  # noqa: N815 - same
+
+
+class Delivery(Strict):
+    eventSchema: Literal["CloudEvents", "RawData"]  # noqa: N815 - same
+
+
+class Sink(Strict):
+    deliveryOption: Delivery  # noqa: N815 - same
+
+
+class Retry(Strict):
+    PushRetryStrategy: Literal["BACKOFF_RETRY", "EXPONENTIAL_DECAY_RETRY"]
+
+
+class DeadLetters(Strict):
+    Arn: Annotated[str, Field(pattern=r"acs:mns:[a-z0-9-]+:\d+:/queues/[A-Za-z0-9-]+")]
+
+
+class Window(Strict):
+    CountBasedWindow: Annotated[int, Field(ge=1, le=10_000)]
+    TimeBasedWindow: Annotated[int, Field(ge=0, le=15)]
+
+
+class Streaming(Strict):
+    mode: Literal["event-streaming"]
+    errorsTolerance: Literal["NONE", "ALL"]  # noqa: N815 - same
+    retryStrategy: Retry  # noqa: N815 - same
+    deadLetterQueue: DeadLetters  # noqa: N815 - same
+    batchWindow: Window  # noqa: N815 - same
+
+
+class EventDriven(Strict):
+    mode: Literal["event-driven"]
+
+
+class EventBridge(Strict):
+    triggerEnable: bool  # noqa: N815 - same
+    asyncInvocationType: bool  # noqa: N815 - same
+    eventRuleFilterPattern: str  # noqa: N815 - same
+    eventSourceConfig: MnsSourceConfig | DefaultSourceConfig  # noqa: N815 - same
+    eventSinkConfig: Sink  # noqa: N815 - same
+    runOptions: Streaming | EventDriven  # noqa: N815 - same
+
+
+class TimerTrigger(Strict):
+    triggerName: str  # noqa: N815 - same
+    triggerType: Literal["timer"]  # noqa: N815 - same
+    triggerConfig: Timer  # noqa: N815 - same
+
+
+class HttpTrigger(Strict):
+    triggerName: str  # noqa: N815 - same
+    triggerType: Literal["http"]  # noqa: N815 - same
+    triggerConfig: Http  # noqa: N815 - same
+
+
+class EventBridgeTrigger(Strict):
+    triggerName: str  # noqa: N815 - same
+    triggerType: Literal["eventbridge"]  # noqa: N815 - same
+    triggerConfig: EventBridge  # noqa: N815 - same
+
+
+class Props(Strict):
+    region: str
+    functionName: Annotated[str, Field(pattern=r"[A-Za-z_][A-Za-z0-9_-]{0,63}")]  # noqa: N815 - same
+    description: str
+    runtime: Literal["python3.9", "python3.10", "python3.12"]
+    code: str
+    handler: Annotated[str, Field(pattern=r"\w+\.\w+")]
+    layers: list[Annotated[str, Field(pattern=r"acs:fc:[a-z0-9-]+:\d+:layers/[\w-]+/versions/\d+")]]
+    role: Annotated[str, Field(pattern=r"acs:ram::\d+:role/[A-Za-z0-9.-]{1,64}")]
+    cpu: Annotated[float, Field(ge=0.05, le=16)]
+    memorySize: Annotated[int, Field(ge=128, le=32_768, multiple_of=64)]  # noqa: N815 - same
+    diskSize: Literal[512, 10_240]  # noqa: N815 - same
+    timeout: Annotated[int, Field(ge=1, le=MOST_FUNCTION_SECONDS)]
+    instanceConcurrency: Literal[1]  # noqa: N815 - Function Compute's Python runtimes allow no other
+    internetAccess: bool  # noqa: N815 - same
+    logConfig: Literal["auto"]  # noqa: N815 - same
+    environmentVariables: dict[str, str]  # noqa: N815 - same
+    instanceLifecycleConfig: Lifecycle  # noqa: N815 - same
+    asyncInvokeConfig: AsyncInvoke | None = None  # noqa: N815 - same
+    concurrencyConfig: Concurrency | None = None  # noqa: N815 - same
+    triggers: list[TimerTrigger | HttpTrigger | EventBridgeTrigger]
+
+
+class QueueProperties(Strict):
+    QueueName: Annotated[str, Field(pattern=r"[A-Za-z][A-Za-z0-9-]{0,119}")]
+    VisibilityTimeout: Annotated[int, Field(ge=1, le=43_200)] = 30
+    MessageRetentionPeriod: Annotated[int, Field(ge=60, le=604_800)]
+
+
+class Statement(Strict):
+    Effect: Literal["Allow"]
+    Action: list[Annotated[str, Field(pattern=r"(ecs|vpc|cs|ram|mns):[A-Z][A-Za-z0-9]+")]]
+    Resource: Literal["*"] | list[Annotated[str, Field(pattern=r"acs:(ecs|vpc|cs|ram|mns):[^*]*(\*[^*]*)*")]]
+    Condition: dict[Literal["StringEquals", "StringLike"], dict[str, list[str]]] | None = None
+
+
+class Policy(Strict):
+    Version: Literal["1"]
+    Statement: list[Statement]
+
+
+class PolicyProperties(Strict):
+    PolicyName: Annotated[str, Field(pattern=r"[A-Za-z0-9-]{1,128}")]
+    Description: str
+    PolicyDocument: Policy
+
+
+class RoleProperties(Strict):
+    RoleName: Annotated[str, Field(pattern=r"[A-Za-z0-9.-]{1,64}")]
+    AssumeRolePolicyDocument: dict[str, Any]
+    PolicyAttachments: dict[Literal["Custom"], list[str]]
+
+
+class RosProps(Strict):
+    region: str
+    name: str
+    template: str
+    parameters: dict[str, str]
+
+
+def validate(model, value):
+    TypeAdapter(model).validate_python(value)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_function_has_only_properties_that_fc3_documents(name):
+    """The component ignores a misspelt property, which would then have no effect."""
+    validate(Props, dict(FUNCTIONS[name]))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("memory",), 512),
+        (("timeout",), "60"),
+        (("memorySize",), 1000),
+        (("triggers", 0, "config"), {}),
+        (("triggers", 0, "triggerConfig", "runOptions", "mode"), "event_streaming"),
+        (
+            (
+                "triggers",
+                0,
+                "triggerConfig",
+                "eventSourceConfig",
+                "eventSourceParameters",
+                "sourceMNSParameters",
+                "queueName",
+            ),
+            "q",
+        ),
+        (("environmentVariables", "LOG_LEVEL"), 1),
+    ],
+)
+def test_schema_refuses_mistakes(path, value):
+    """Names, types, ranges and modes."""
+    props = json.loads(json.dumps(FUNCTIONS["provision"]))
+    at = props
+    for key in path[:-1]:
+        at = at[key]
+    at[path[-1]] = value
+
+    with pytest.raises(ValueError, match="validation error"):
+        validate(Props, props)
+
+
+def test_template_has_only_properties_that_ros_documents():
+    """Its queues, policies and roles; the resource of Serverless Devs that deploys it; and no other type of resource."""
+    for queue in STACK.ros.queues.values():
+        validate(QueueProperties, queue)
+    for policy in STACK.ros.policies.values():
+        validate(PolicyProperties, policy)
+    for role in STACK.ros.roles.values():
+        validate(RoleProperties, role)
+    cloud = DESCRIPTION.serverless["resources"]["cloud"]
+    validate(RosProps, cloud["props"])
+    assert (ROOT / cloud["props"]["template"]).is_file()
+    assert {resource["Type"] for resource in DESCRIPTION.template["Resources"].values()} == {
+        "ALIYUN::MNS::Queue",
+        "ALIYUN::RAM::ManagedPolicy",
+        "ALIYUN::RAM::Role",
+    }
+
+
+# --- functions
+
+
+def test_every_step_and_the_api_has_a_function():
+    """`events` is a second function of the API, whose trigger is anonymous."""
+    assert set(FUNCTIONS) == {*STEPS, "api", "events"}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_handler_and_initializer_exist(name):
+    """The code folder has the modules, by which Function Compute finds them."""
+    props = FUNCTIONS[name]
+    for handler in (props["handler"], props["instanceLifecycleConfig"]["initializer"]["handler"]):
+        module, _, function = handler.partition(".")
+        assert callable(getattr(importlib.import_module(f"functions.alibaba.{module}"), function))
+    assert (ROOT / "infra" / "alibaba" / props["code"]).resolve() == ROOT / "functions" / "alibaba"
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_memory_is_one_to_four_gigabytes_for_each_cpu(name):
+    """Function Compute refuses other ratios, and CPUs that are no multiple of 0.05."""
+    props = FUNCTIONS[name]
+
+    assert 1 <= props["memorySize"] / 1024 / props["cpu"] <= 4
+    assert round(props["cpu"] * 100) % 5 == 0
+
+
+TEN = [
+    {"name": f"production-{n}", "region": "ap-southeast-1", "access": {"kind": "ack", "clusterId": f"c{n:032x}"}}
+    for n in range(9)
+]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_environment_of_ten_clusters_is_within_four_kilobytes(name):
+    """Function Compute counts all names and values, and refuses its own names."""
+    settings = {"JOURNEYMAN_CLUSTER_ID": f"c{1:032x}", "JOURNEYMAN_MORE_CLUSTERS": json.dumps(TEN)}
+    settings["FORWARDER_SERVICE_ACCOUNT"] = "journeyman/journeyman-forwarder"
+    environment = stack(**settings).properties[name]["environmentVariables"]
+
+    assert sum(len(key) + len(value) for key, value in environment.items()) <= MOST_ENVIRONMENT_BYTES
+    assert not [key for key in environment if REFUSED_VARIABLES.fullmatch(key)]
+    assert len(read_environment(environment, has_sqs=False).clusters) == 10
+
+
+def test_environment_is_what_the_code_reads():
+    """The defaults of s.yaml are those of the code; the queues' names are those that the template creates."""
+    environment = STACK.variables
+    needed = {"JOURNEYMAN_CLUSTERS": environment["JOURNEYMAN_CLUSTERS"], "JOURNEYMAN_MAX_HOPS": "240"}
+    prefix = read_alibaba_environment(environment).queue_prefix
+    known = {variable.name for variable in VARIABLES} | {"SMQ_ENDPOINT", "JOURNEYMAN_QUEUE_PREFIX"}
+
+    assert read_environment(environment, has_sqs=False) == read_environment(needed, has_sqs=False)
+    assert set(STACK.queue_names.values()) == {f"{prefix}{name}" for name in (*STEPS, "dead-letters")}
+    assert {name for name in environment if not name.startswith("POWERTOOLS_")} <= known
+
+
+# --- triggers
+
+
+def test_every_step_has_a_stream_from_its_own_queue():
+    """Messages are decoded, invocations synchronous, and what never succeeds goes to the dead-letter queue."""
+    for step in STEPS:
+        (config,) = [
+            trigger["triggerConfig"] for trigger in FUNCTIONS[step]["triggers"] if trigger["triggerName"] == "queue"
+        ]
+        source = config["eventSourceConfig"]["eventSourceParameters"]["sourceMNSParameters"]
+        assert source == {"RegionId": "cn-hangzhou", "QueueName": f"journeyman-{step}", "IsBase64Decode": True}
+        assert config["triggerEnable"] is True
+        assert config["asyncInvocationType"] is False
+        assert config["runOptions"]["mode"] == "event-streaming"
+        assert config["runOptions"]["deadLetterQueue"]["Arn"].endswith(":/queues/journeyman-dead-letters")
+
+
+def test_visibility_outlasts_the_function_and_retention_the_longest_delay():
+    """A message that became visible during its run would start a second one; its retention starts when it is sent."""
+    for step in STEPS:
+        queue = STACK.ros.queues[f"{step.title()}Queue"]
+        assert FUNCTIONS[step]["timeout"] < queue["VisibilityTimeout"] <= FUNCTIONS[step]["timeout"] + 5
+        assert queue["MessageRetentionPeriod"] > LONGEST_DELAY_SECONDS
+
+
+def test_triggers_are_within_the_quotas():
+    """Rules for cloud services on the default bus, and triggers of a function."""
+    rules = [name for name, trigger in TRIGGERS if source_type(trigger) == "Default"]
+
+    assert len(rules) <= MOST_RULES
+    assert set(rules) == {"interrupt"}
+    assert max(len(props["triggers"]) for props in FUNCTIONS.values()) <= MOST_TRIGGERS
+    assert len(set(NAMED)) == len(NAMED)
+
+
+def source_type(trigger):
+    return trigger["triggerConfig"].get("eventSourceConfig", {}).get("eventSourceType")
+
+
+@pytest.fixture(scope="module")
+def created():
+    """Return a stack whose functions record their events."""
+    found = stack(JOURNEYMAN_CONSOLIDATION_WINDOW_ENABLED="true")
+    found.create_resources(lambda _name: lambda _event, _context: None, VirtualClock(START), checks_permissions=False)
+    return found
+
+
+ECS_EVENTS = sorted((SAMPLES / "ecs").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", ECS_EVENTS, ids=lambda path: path.stem)
+def test_event_has_a_rule_exactly_if_the_parser_finds_an_effect(created, path):
+    """A rule that passes other events starts the function for nothing."""
+    event = json.loads(path.read_text())
+    matching = [rule.name for rule in created.rules if rule.matches(event)]
+
+    assert (len(matching) == 1) is (parse_trigger(event).kind is not InterruptionKind.NO_OP), matching
+
+
+def test_timers_have_payloads_that_the_parser_understands(created):
+    """The sweep of each minute, and the consolidation at the start of a window."""
+    parsed = {
+        timer.function.name: parse_trigger(
+            {"triggerTime": "2026-11-21T09:00:00Z", "triggerName": timer.name, "payload": timer.payload}
+        )
+        for timer in created.timers.timers
+    }
+    sweep, window = parsed["journeyman-sweep"], parsed["journeyman-consolidate"]
+
+    assert (sweep.step, sweep.cluster) == (Step.SWEEP, EVERY_CLUSTER)
+    assert (window.step, window.cluster) == (Step.CONSOLIDATE, "demo")
+
+
+def test_window_is_disabled_by_default_and_in_the_zone_of_its_expression():
+    """A timer trigger cannot be left out, so that it has a setting of its own."""
+    (window,) = [t["triggerConfig"] for name, t in TRIGGERS if t["triggerName"] == "window"]
+    evening = datetime(2026, 11, 21, 14, 0, tzinfo=timezone.utc)
+
+    assert window["enable"] is False
+    assert TimerSchedule(window["cronExpression"]).after(START) == evening
+
+
+def test_only_the_events_function_can_be_called_without_a_signature():
+    """The clusters authenticate its senders; its URL is closed by default, and few requests run at once."""
+    http = {name: t["triggerConfig"] for name, t in TRIGGERS if t["triggerType"] == "http"}
+
+    assert {name: config["authType"] for name, config in http.items()} == {"api": "function", "events": "anonymous"}
+    assert http["events"] == {"authType": "anonymous", "methods": ["POST"], "disableURLInternet": True}
+    assert FUNCTIONS["events"]["concurrencyConfig"] == {"reservedConcurrency": 2}
+    assert "FORWARDER_SERVICE_ACCOUNT" not in FUNCTIONS["api"]["environmentVariables"]
+
+
+def test_streams_invoke_their_functions_with_batches(created):
+    """One mapping for each queue, which the simulation polls."""
+    assert {mapping.function.name for mapping in created.mappings} == {f"journeyman-{step}" for step in STEPS}
+    assert all(isinstance(mapping, EventStreamMapping) for mapping in created.mappings)
+
+
+def test_interruption_reaches_the_function_and_is_repeated_until_it_is_a_dead_letter():
+    """ECS's event goes through a rule and asynchronous invocations, of which there are nine."""
+    clock = VirtualClock(START)
+    account = AlibabaAccount(clock, types=["ecs.g7.large"])
+    found = FcStack(account, SimulatedSmq(clock), DESCRIPTION, SETTINGS)
+    found.create_resources(lambda _name: failing, clock, checks_permissions=False)
+    account.bus.publish("Instance:PreemptibleInstanceInterruption", "i-1", {"instanceId": "i-1", "action": "delete"})
+    while (due := found.invocations.due()) is not None:
+        clock.advance_to(max(due, clock.now()))
+        found.invocations.act()
+    runs = found.functions["interrupt"].invocations
+
+    assert [run.outcome for run in runs] == [InvocationOutcome.FAILED] * 9
+    (letter,) = found.dead_letters()
+    assert json.loads(letter.text)["requestPayload"]["subject"].endswith("instance/i-1")
+
+
+def failing(_event, _context):
+    raise RuntimeError("no")
+
+
+# --- deploying
+
+
+def make(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, **variables}
+    return subprocess.run(["make", *arguments], cwd=ROOT, env=environment, text=True, capture_output=True, check=False)
+
+
+def test_deploying_without_serverless_devs_says_how_to_install_it():
+    """Before anything is built."""
+    done = make("deploy-alibaba", "S=no-such-program")
+
+    assert done.returncode != 0
+    assert "npm install -g @serverless-devs/s" in done.stdout
+
+
+def test_deploying_without_a_cluster_names_the_missing_settings():
+    """Before anything is built."""
+    done = make("deploy-alibaba", "S=true", JOURNEYMAN_CLUSTER_NAME="", JOURNEYMAN_CLUSTER_ID="")
+
+    assert done.returncode != 0
+    assert "JOURNEYMAN_CLUSTER_ID" in done.stdout
+
+
+def test_readme_lists_every_setting_of_the_description():
+    """A setting is an environment variable that s.yaml reads."""
+    read = set(re.findall(r"env\('(\w+)'", (ROOT / "infra" / "alibaba" / "s.yaml").read_text()))
+    text = (ROOT / "infra" / "alibaba" / "README.md").read_text()
+
+    assert sorted(name for name in read if f"`{name}`" not in text) == []
