@@ -22,6 +22,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from journeyman.cloud.alibaba.open_api import ApiCall
 from journeyman.core.lifecycle.garbage_collection import collect_garbage
 from journeyman.core.state.pod_predicates import is_provisionable
 from journeyman.errors import UnknownClusterError
@@ -61,6 +62,7 @@ from journeyman_simulator.faults.invariants.progress_invariants import (
     UnfinishedWorkHasARequeue,
 )
 from journeyman_simulator.faults.sandboxes import Collaborators
+from journeyman_simulator.faults.scenario_clouds import CLOUDS
 
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 
@@ -173,13 +175,20 @@ class LostMessages(Wrapper):
 
 
 class UnstableTokens(Wrapper):
-    """An EC2 client that gives each fleet request a new client token."""
+    """A client that gives each launch a new client token: of EC2, or of all services of Alibaba Cloud."""
 
     serial = count()
 
     def create_fleet(self, **request: Any) -> Any:
-        token = f"{request['ClientToken']}-{next(self.serial)}"
-        return self.wrapped.create_fleet(**{**request, "ClientToken": token})
+        return self.wrapped.create_fleet(**self._with_new_token(request))
+
+    def __call__(self, call: ApiCall) -> Any:
+        if "ClientToken" in call.parameters:
+            call = replace(call, parameters=self._with_new_token(call.parameters))
+        return self.wrapped(call)
+
+    def _with_new_token(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        return {**request, "ClientToken": f"{request['ClientToken']}-{next(self.serial)}"}
 
 
 def altered_lists(kind: str, alter: Callable[[Any], Any], step: str = "") -> Collaborators:
@@ -221,8 +230,9 @@ def initialized_once_registered(claim: Any) -> Any:
 
 
 def without_device_condition(node: Any) -> Any:
-    """The Node without AcceleratedHardwareReady."""
-    kept = tuple(c for c in node.status.conditions if c.type != "AcceleratedHardwareReady")
+    """The Node without the conditions that last until its repair."""
+    lasting = {cloud.lasting_condition[0] for cloud in CLOUDS.values()}
+    kept = tuple(c for c in node.status.conditions if c.type not in lasting)
     return replace(node, status=replace(node.status, conditions=kept))
 
 
@@ -232,12 +242,14 @@ def without_device_condition(node: Any) -> Any:
 class Mutation(Struct, frozen=True, kw_only=True):
     """A broken product, the invariant that it violates, and the scenarios to look in.
 
-    `seed` is where to look first: its scenario showed it once, most others do not.
+    `seed` is where to look first: its scenario showed it once, most others do not. `alibaba_seed` is the same on Alibaba Cloud, and 0
+    if no scenario there is known to show it.
     """
 
     name: str
     invariant: type[InvariantChecker]
     seed: int
+    alibaba_seed: int = 0
     syntax: SyntaxMutation | None = None
     collaborators: Collaborators = Collaborators()
     where: Callable[[FaultScenario], bool] = lambda _: True  # most scenarios cannot violate most invariants
@@ -252,8 +264,9 @@ class Mutation(Struct, frozen=True, kw_only=True):
             yield
 
 
-def _has_fault_at(*sites: str) -> Callable[[FaultScenario], bool]:
-    return lambda scenario: any(isinstance(fault, CallFault) and fault.site in sites for fault in scenario.faults)
+def _has_fault_of_launch(scenario: FaultScenario) -> bool:
+    site = f"provision: {CLOUDS[scenario.setup.cloud].launch}"
+    return any(isinstance(fault, CallFault) and fault.site == site for fault in scenario.faults)
 
 
 def _has_operation(*operations: type) -> Callable[[FaultScenario], bool]:
@@ -295,13 +308,15 @@ MUTATIONS = (
         collaborators=Collaborators(client=lambda _step, client: UnstableTokens(client)),
         invariant=OneInstancePerNodeClaim,
         seed=11,
-        where=_has_fault_at("provision: ec2 CreateFleet"),
+        alibaba_seed=37,
+        where=_has_fault_of_launch,
     ),
     Mutation(
         name="no garbage collection",
         syntax=SyntaxMutation(collect_garbage, returning("Plan()")),
         invariant=NoOrphanedInstance,
         seed=44,
+        alibaba_seed=39,
         where=_has_operation(StripFinalizer),
     ),
     Mutation(
@@ -309,12 +324,14 @@ MUTATIONS = (
         collaborators=altered_lists("Pod", without_protection, "terminate"),
         invariant=PodsEvictedAsAllowed,
         seed=45,
+        alibaba_seed=17,
     ),
     Mutation(
         name="termination sees no pods",
         collaborators=altered_lists("Pod", lambda _pod: None, "terminate"),
         invariant=InstancesDrainedFirst,
         seed=28,
+        alibaba_seed=1,
         where=_has_operation(DeleteClaim, DeleteNode, DeletePool),
     ),
     Mutation(
@@ -322,6 +339,7 @@ MUTATIONS = (
         collaborators=altered_lists("NodePool", with_unlimited_budgets, "consolidate"),
         invariant=DisruptionBudgetsHold,
         seed=73,
+        alibaba_seed=194,
         where=_empties_nodes_at_once,
     ),
     Mutation(
@@ -329,6 +347,7 @@ MUTATIONS = (
         collaborators=altered_lists("NodePool", with_doubled_limits, "provision"),
         invariant=NodePoolLimitsHold,
         seed=58,
+        alibaba_seed=17,
         where=_has_pool(limit_cpus=4),
     ),
     Mutation(
@@ -339,6 +358,7 @@ MUTATIONS = (
         ),
         invariant=StaticNodePoolsKeepReplicas,
         seed=19,
+        alibaba_seed=5,
         where=_has_pool(name="static"),
     ),
     Mutation(
@@ -355,6 +375,7 @@ MUTATIONS = (
         ),
         invariant=ConsolidationLowersPrice,
         seed=145,
+        alibaba_seed=193,
         where=_leaves_nodes_too_large,
     ),
     Mutation(
@@ -362,12 +383,14 @@ MUTATIONS = (
         syntax=SyntaxMutation(is_provisionable, returning("False")),
         invariant=SchedulablePodsRun,
         seed=1,
+        alibaba_seed=1,
     ),
     Mutation(
         name="no step sees failing devices",
         collaborators=altered_lists("Node", without_device_condition),
         invariant=UnhealthyNodesReplaced,
         seed=241,
+        alibaba_seed=41,
         where=_is_unhealthy_for_long,
     ),
     Mutation(
@@ -375,6 +398,7 @@ MUTATIONS = (
         collaborators=Collaborators(queue=lambda _step, queue: LostMessages(queue)),  # type: ignore[arg-type, return-value]
         invariant=UnfinishedWorkHasARequeue,
         seed=28,
+        alibaba_seed=1,
         where=lambda scenario: not scenario.setup.sweep,
     ),
     Mutation(
@@ -382,6 +406,7 @@ MUTATIONS = (
         collaborators=Collaborators(store=lambda step, store: RefusedReads(store) if step == "interrupt" else store),  # type: ignore[arg-type, return-value]
         invariant=NothingStuck,
         seed=23,
+        alibaba_seed=23,
         where=_has_operation(Maintenance),
     ),
     Mutation(
@@ -391,6 +416,7 @@ MUTATIONS = (
         ),
         invariant=OnlyExpectedErrors,
         seed=58,
+        alibaba_seed=19,
         where=_has_pool(limit_cpus=4),
     ),
 )

@@ -1,17 +1,18 @@
 """Edits, deletions and failures outside of Journeyman, one at a time: the pods run in the end, and an Event reports each."""
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api.objects import NODE, NODECLAIM, POD, Resource
 from journeyman_simulator.faults import fault_scenario
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
+from journeyman_simulator.faults.scenario_clouds import CLOUDS
 from journeyman_simulator.faults.scenario_run import run_scenario
 
 RAW_EVENT: Resource = Resource(group="", version="v1", kind="Event", plural="events", namespaced=True, type=dict)
 LATER, LAUNCHING = 90, 3  # seconds: at the first, all pods run; at the second, instances are launching
-ON_DEMAND = fault_scenario.ScenarioSetup(
-    pools=(fault_scenario.ScenarioPool(name="default", capacity_types=("on-demand",)),)
-)
+SETUPS = tuple(fault_scenario.ScenarioSetup(cloud=cloud.name, types=cloud.large_types) for cloud in CLOUDS.values())
+ON_DEMAND = (fault_scenario.ScenarioPool(name="default", capacity_types=("on-demand",)),)
 SIX = fault_scenario.Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900)
 
 
@@ -62,9 +63,12 @@ def end_of(*operations, setup=None):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, fault_scenario.Operation) else value[1],
 )
-def test_a_lost_node_or_claim_is_replaced_once(operation, said):
+@pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: setup.cloud)
+def test_a_lost_node_or_claim_is_replaced_once(setup, operation, said):
     """All pods run again on three nodes of three NodeClaims; only one more instance was launched."""
-    numbers, events = end_of(operation, setup=ON_DEMAND if isinstance(operation, fault_scenario.StopInstance) else None)
+    if isinstance(operation, fault_scenario.StopInstance):
+        setup = replace(setup, pools=ON_DEMAND)
+    numbers, events = end_of(operation, setup=setup)
 
     assert numbers == (6, 3, 4)
     assert said in events
@@ -146,12 +150,15 @@ def test_a_nodepool_deleted_during_a_launch_takes_its_instances_along():
     assert {("Pod", "FailedScheduling"), ("NodeClaim", "NodePoolDeleted"), ("NodeClaim", "Finalized")} <= events
 
 
-def test_an_invalid_nodeclass_keeps_its_running_nodes():
+@pytest.mark.parametrize(
+    ("setup", "reason"), [(SETUPS[0], "SubnetsReady"), (SETUPS[1], "VSwitchesReady")], ids=["aws", "alibaba"]
+)
+def test_an_invalid_nodeclass_keeps_its_running_nodes(setup, reason):
     """Conditions of the NodeClass and the NodePool report it."""
-    numbers, events = end_of(fault_scenario.BreakNodeClass(at_seconds=LATER))
+    numbers, events = end_of(fault_scenario.BreakNodeClass(at_seconds=LATER), setup=setup)
 
     assert numbers == (6, 3, 3)
-    assert {("EC2NodeClass", "SubnetsReady"), ("NodePool", "NodeClassReady")} <= events
+    assert {(CLOUDS[setup.cloud].node_class.kind, reason), ("NodePool", "NodeClassReady")} <= events
 
 
 def test_a_clock_jump_past_the_registration_timeout_relaunches_nodes():

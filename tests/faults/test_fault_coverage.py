@@ -1,7 +1,10 @@
 """Counts of calls and faults: for one scenario, added over several, and as a table."""
 
+import pytest
+
 from journeyman_simulator.faults.call_sites import CALL_SITES, FaultCoverage, from_json, has_effect, kinds_of, to_json
 from journeyman_simulator.faults.fault_scenario import FaultKind
+from journeyman_simulator.faults.scenario_clouds import CLOUDS
 
 LAUNCH, LOOK = "provision: ec2 CreateFleet", "sweep: list Pod"
 
@@ -44,12 +47,12 @@ def test_the_table_marks_possible_faults_that_were_not_injected():
     assert messages == "messages to requeue: 1 drop"
 
 
-def test_every_call_site_is_unique_and_can_crash():
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_every_call_site_is_unique_and_can_crash(cloud):
     """The response of a call with an effect can be lost, too."""
-    assert len(set(CALL_SITES)) == len(CALL_SITES)
-    assert all(
-        {FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.PAUSE} <= {*kinds_of(site)} for site in CALL_SITES
-    )
-    effects = [site for site in CALL_SITES if has_effect(site)]
+    sites = CALL_SITES[cloud]
+    assert len(set(sites)) == len(sites)
+    assert all({FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.PAUSE} <= {*kinds_of(site)} for site in sites)
+    effects = [site for site in sites if has_effect(site)]
     assert "terminate: evict Pod" in effects
     assert "provision: get Lease" not in effects

@@ -1,14 +1,29 @@
-"""Each kind of call fault, at the API server and at AWS."""
+"""Each kind of call fault, at the API server and at the cloud."""
 
 from datetime import datetime, timedelta, timezone
 
 import pytest
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
+from journeyman.cloud.alibaba.open_api import ECS, ApiCall, OpenApiError
+from journeyman.cloud.alibaba.smq_queue import SmqQueue
 from journeyman.core.api.objects import LEASE, NODE
-from journeyman.errors import ConflictError, KubeUnavailableError, NotFoundError, TooManyRequestsError
+from journeyman.core.plan import Step
+from journeyman.errors import (
+    CloudUnavailableError,
+    ConflictError,
+    KubeUnavailableError,
+    NotFoundError,
+    RateLimitedError,
+    TooManyRequestsError,
+)
+from journeyman.ports import Message
+from journeyman_simulator.alibaba_account.alibaba_account import AlibabaAccount, AlibabaClient
+from journeyman_simulator.alibaba_account.smq import InProcessSmq, SimulatedSmq
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.faults.alibaba_cloud import FaultyOpenApi, FaultySmq
+from journeyman_simulator.faults.aws_cloud import FaultyClient
 from journeyman_simulator.faults.call_sites import FaultCoverage, kinds_of
 from journeyman_simulator.faults.cooperative_scheduler import CooperativeScheduler
 from journeyman_simulator.faults.fault_injection import (
@@ -19,7 +34,7 @@ from journeyman_simulator.faults.fault_injection import (
     running,
 )
 from journeyman_simulator.faults.fault_scenario import CallFault, FaultKind
-from journeyman_simulator.faults.faulty_adapters import TOUCHED, FaultyClient, FaultyStore
+from journeyman_simulator.faults.faulty_adapters import TOUCHED, FaultyStore
 from journeyman_simulator.faults.history import History
 from journeyman_simulator.in_process_account.account import InProcessAccount
 from journeyman_simulator.world import World
@@ -62,6 +77,38 @@ class Fixture:
 
     def nodes(self):
         return [node.metadata.name for node in self.server.list(NODE).items]
+
+
+class AlibabaFixture:
+    """A function's clients of Alibaba Cloud with injected faults, and one run of it."""
+
+    def __init__(self, *faults):
+        self.fixture = Fixture(*faults)
+        self.account = AlibabaAccount(self.fixture.clock)
+        self.account.seed()
+        self.smq = SimulatedSmq(self.fixture.clock)
+        self.smq.create("terminate")
+        self.api = FaultyOpenApi(AlibabaClient(self.account, "me", None), "provision", self.fixture.faults)
+        smq = FaultySmq(InProcessSmq(self.smq), "provision", self.fixture.faults)
+        queues = {Step.TERMINATE: "terminate"}
+        self.queue = SmqQueue(smq, self.fixture.clock, queues=queues, dead_letter_queue="dead")
+
+    def launch(self):
+        return self.account.instances.launch(
+            instance_type="ecs.g7.large",
+            vswitch_id=next(iter(self.account.network.vswitches)),
+            image_id=next(iter(self.account.images.known)),
+            security_groups=(),
+            spot_strategy="NoSpot",
+            tags={},
+            settings={},
+        )
+
+    def call(self, action, **parameters):
+        return self.fixture.do(lambda: self.api(ApiCall(service=ECS, action=action, parameters=parameters)))
+
+    def send(self, message):
+        self.fixture.do(lambda: self.queue.send([message]))
 
 
 def wrong(kind, site="provision: create Node", nth=1, seconds=0.0):
@@ -190,6 +237,48 @@ def test_aws_faults_are_botocore_errors(kind, error, done):
     assert len(templates) == done
 
 
+@pytest.mark.parametrize(
+    ("kind", "code", "done"),
+    [
+        (FaultKind.FAIL_BEFORE, "InternalError", False),
+        (FaultKind.FAIL_AFTER, "", True),
+        (FaultKind.THROTTLE, "Throttling.User", False),
+    ],
+)
+def test_faults_of_alibaba_cloud_are_the_errors_of_its_client(kind, code, done):
+    """The adapter translates them as it does those of the service."""
+    alibaba = AlibabaFixture(wrong(kind, "provision: ecs TagResources"))
+    instance = alibaba.launch()
+    tag = {"RegionId": alibaba.account.region, "ResourceType": "instance", "ResourceId": [instance.id]}
+    with pytest.raises(OpenApiError) as raised:
+        alibaba.call("TagResources", **tag, Tag=[{"Key": "a", "Value": "b"}])
+    assert raised.value.code == code
+    assert (instance.tags == {"a": "b"}) is done
+
+
+def test_ecs_instances_are_described_as_they_were():
+    """ECS does not list an instance that was just launched."""
+    alibaba = AlibabaFixture(wrong(FaultKind.STALE, "provision: ecs DescribeInstances", seconds=5))
+    instance = alibaba.launch()
+    alibaba.fixture.clock.advance(4)
+    pages = [alibaba.call("DescribeInstances", RegionId=alibaba.account.region) for _ in range(2)]
+    assert [[i["InstanceId"] for i in page["Instances"]["Instance"]] for page in pages] == [[], [instance.id]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"), [(FaultKind.FAIL_AFTER, CloudUnavailableError), (FaultKind.THROTTLE, RateLimitedError)]
+)
+def test_a_failed_request_to_smq_fails_each_time_that_it_is_repeated(kind, error):
+    """The messages are sent in the next run."""
+    alibaba = AlibabaFixture(wrong(kind, "provision: smq BatchSendMessage"))
+    message = Message(cluster="demo", step=Step.TERMINATE, reason="test")
+    with pytest.raises(error):
+        alibaba.send(message)
+    assert len(alibaba.smq.queues["terminate"].messages) == (3 if kind is FaultKind.FAIL_AFTER else 0)
+    alibaba.send(message)
+    assert alibaba.fixture.coverage.calls == {"provision: smq BatchSendMessage": 2}
+
+
 def test_other_runs_continue_while_a_call_times_out():
     """Twenty seconds pass before the time-out is raised; the write took effect at their start."""
     fixture = Fixture(
@@ -258,6 +347,9 @@ def test_possible_faults_depend_on_the_call():
     assert FaultKind.STALE in kinds_of("provision: ec2 DescribeInstances")
     assert FaultKind.FAIL_AFTER not in kinds_of("provision: ec2 DescribeInstances")
     assert FaultKind.FAIL_AFTER in kinds_of("provision: ec2 CreateFleet")
+    assert FaultKind.STALE in kinds_of("provision: ecs DescribeInstances")
+    assert FaultKind.FAIL_AFTER not in kinds_of("provision: vpc DescribeVSwitches")
+    assert FaultKind.FAIL_AFTER in kinds_of("provision: smq BatchSendMessage")
 
 
 def test_a_store_without_faults_passes_every_verb_through():

@@ -1,16 +1,20 @@
 """The output and the exit code of `journeyman faults --seeds`."""
 
+import pytest
+
+from journeyman_simulator.faults.scenario_clouds import CLOUDS
 from journeyman_simulator.simulator_cli.faults_command import run_seeds
 from tests.faults.mutations import MUTATIONS
 
 DEAF = next(mutation for mutation in MUTATIONS if mutation.name == "no pod is provisionable")
 
 
-def test_a_search_without_violations_succeeds_and_prints_its_coverage(capsys):
+@pytest.mark.parametrize("cloud", CLOUDS.values(), ids=lambda cloud: cloud.name)
+def test_a_search_without_violations_succeeds_and_prints_its_coverage(capsys, cloud):
     """The output has a table of calls and faults, then the totals."""
-    assert run_seeds("1..2", require_crash_coverage=False) == 0
+    assert run_seeds("1..2", cloud=cloud.name, require_crash_coverage=False) == 0
     out = capsys.readouterr().out
-    assert "  ec2 CreateFleet " in out
+    assert f"  {cloud.launch} " in out
     assert "2 scenarios, " in out
     assert "0 violate an invariant" in out
 
@@ -21,10 +25,11 @@ def test_a_call_without_a_crash_fails_a_search_that_requires_it(capsys):
     assert "terminate: ec2 TerminateInstances: no process crashed at this call" in capsys.readouterr().out
 
 
-def test_a_violation_fails_the_search_and_prints_how_to_reproduce_it(capsys):
+@pytest.mark.parametrize(("cloud", "option"), [("aws", ""), ("alibaba", "--cloud alibaba ")])
+def test_a_violation_fails_the_search_and_prints_how_to_reproduce_it(capsys, cloud, option):
     """The seed reproduces it."""
     with DEAF.applied():
-        assert run_seeds("1..3", require_crash_coverage=False) == 1
+        assert run_seeds("1..3", cloud=cloud, require_crash_coverage=False) == 1
     out = capsys.readouterr().out
     assert "schedulable pods run" in out
-    assert "journeyman faults --seed " in out
+    assert f"journeyman faults {option}--seed " in out

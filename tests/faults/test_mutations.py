@@ -13,13 +13,21 @@ LAST_SEED = 300
 
 
 SAMPLE = MUTATIONS[::3]
-EACH = [pytest.param(m, marks=() if m in SAMPLE else pytest.mark.nightly, id=m.name) for m in MUTATIONS]
+EACH = [
+    *(pytest.param(m, "aws", marks=() if m in SAMPLE else pytest.mark.nightly, id=m.name) for m in MUTATIONS),
+    *(
+        pytest.param(m, "alibaba", marks=pytest.mark.nightly, id=f"{m.name} on Alibaba Cloud")
+        for m in MUTATIONS
+        if m.alibaba_seed
+    ),
+]
 
 
-@pytest.mark.parametrize("mutation", EACH)
-def test_a_mutation_is_detected_by_its_invariant_checker(mutation):
+@pytest.mark.parametrize(("mutation", "cloud"), EACH)
+def test_a_mutation_is_detected_by_its_invariant_checker(mutation, cloud):
     """One of the first 300 suitable scenarios violates it, and does not without the mutation."""
-    scenarios = filter(mutation.where, map(generate_scenario, seeds_from(mutation.seed)))
+    first = mutation.seed if cloud == "aws" else mutation.alibaba_seed
+    scenarios = filter(mutation.where, (generate_scenario(seed, cloud) for seed in seeds_from(first)))
     with mutation.applied():
         caught = next((s for s in scenarios if violates(mutation, s, mutation.collaborators)), None)
     assert caught is not None

@@ -21,7 +21,7 @@ CALLS = (
 
 def observe(view):
     """Return (NodeClasses, NodeClaims, running instances, instance profiles, launch templates)."""
-    account = view.account
+    account = view.cloud.account
     classes, claims = (len(view.server.list(kind).items) for kind in (EC2NODECLASS, NODECLAIM))
     templates = account.client("ec2").describe_launch_templates()["LaunchTemplates"]
     running = sum(instance.runs for instance in view.instances())

@@ -10,7 +10,7 @@ from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL,
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import SkewedClock, VirtualClock
 from journeyman_simulator.faults import fault_scenario
-from journeyman_simulator.faults.account_operations import AccountOperations, InstanceRecords
+from journeyman_simulator.faults.aws_cloud import Ec2Operations, instance_records
 from journeyman_simulator.faults.manifests import initial_manifests
 from journeyman_simulator.faults.node_faults import NodeFaults
 from journeyman_simulator.faults.operations import Operations
@@ -42,10 +42,10 @@ class Fixture:
         self.account = InProcessAccount(self.clock, types=TYPES, on_event=self.events.append)
         self.image = next(iter(self.account.seed().images.values()))
         self.skew = SkewedClock(self.clock)
-        records = InstanceRecords(lambda *_: 0.1, self.happened.append)
+        records = instance_records(lambda *_: 0.1, self.happened.append)
         self.account.instances.observers.append(records.record_event)
         self.node_faults = NodeFaults(self, self.server, self.clock, records.never_joining)
-        self.hand = AccountOperations(self.account, records)
+        self.hand = Ec2Operations(self.account, records)
 
     def machines(self):
         """Return the account's instances as machines for kubelets."""

@@ -2,7 +2,17 @@
 
 from itertools import combinations
 
-from journeyman_simulator.faults.fault_scenario import CallFault, EditClaim, EditNode, EditTags
+from journeyman_simulator.faults.call_sites import CALL_SITES
+from journeyman_simulator.faults.fault_scenario import (
+    CallFault,
+    EditClaim,
+    EditNode,
+    EditTags,
+    FailCheck,
+    MessageFault,
+    Rebalance,
+)
+from journeyman_simulator.faults.scenario_clouds import CLOUDS
 from journeyman_simulator.faults.scenario_generator import generate_scenario
 
 SCENARIOS = [generate_scenario(seed) for seed in range(500)]
@@ -22,9 +32,30 @@ def edits_together(scenario):
     ]
 
 
+ON_ALIBABA = [generate_scenario(seed, "alibaba") for seed in range(500)]
+
+
 def test_a_seed_always_gives_the_same_scenario():
-    """Scenarios can be run again by their seed alone."""
+    """Scenarios can be run again by their cloud and seed alone."""
     assert [generate_scenario(scenario.seed) for scenario in SCENARIOS[:50]] == SCENARIOS[:50]
+    assert [generate_scenario(scenario.seed, "alibaba") for scenario in ON_ALIBABA[:50]] == ON_ALIBABA[:50]
+
+
+def test_scenarios_have_only_what_their_cloud_has():
+    """Its types, call sites and queues; Alibaba Cloud recommends no rebalancing, has no status checks, and stops no chains."""
+    facts = CLOUDS["alibaba"]
+    types = {type_ for scenario in ON_ALIBABA for type_ in scenario.setup.types}
+    sites = {fault.site for scenario in ON_ALIBABA for fault in scenario.faults if isinstance(fault, CallFault)}
+    queues = {fault.queue for scenario in ON_ALIBABA for fault in scenario.faults if isinstance(fault, MessageFault)}
+    operations = {type(operation) for scenario in ON_ALIBABA for operation in scenario.operations}
+
+    assert types == {*facts.generated_types}
+    assert sites == {*CALL_SITES["alibaba"]}
+    assert queues == {*facts.queues}
+    assert not operations & {Rebalance, FailCheck}
+    assert not any(pool.rebalance for scenario in ON_ALIBABA for pool in scenario.setup.pools)
+    assert {scenario.setup.recursive_loops for scenario in ON_ALIBABA} == {"Allow"}
+    assert operations >= {type(o) for s in SCENARIOS for o in s.operations} - {Rebalance, FailCheck}
 
 
 def test_every_tenth_scenario_combines_edits_of_related_objects():

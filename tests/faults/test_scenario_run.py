@@ -27,6 +27,7 @@ from journeyman_simulator.faults.fault_scenario import (
     to_json,
 )
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
+from journeyman_simulator.faults.scenario_clouds import CLOUDS
 from journeyman_simulator.faults.scenario_run import TOO_MANY_RUNS, run_scenario
 
 SIX = Deploy(at_seconds=0, app="a", replicas=6, cpu_millicores=900)
@@ -80,11 +81,13 @@ def test_a_scenario_without_faults_ends_with_the_needed_nodes():
     "kind",
     [FaultKind.FAIL_BEFORE, FaultKind.FAIL_AFTER, FaultKind.THROTTLE, FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER],
 )
-def test_a_failed_launch_ends_like_a_successful_one(kind):
+@pytest.mark.parametrize("cloud", CLOUDS.values(), ids=lambda cloud: cloud.name)
+def test_a_failed_launch_ends_like_a_successful_one(cloud, kind):
     """Every NodeClaim has its instance, and no launch is repeated."""
-    how, result = end_of(SIX, faults=(wrong(kind, "provision: ec2 CreateFleet", 2),))
+    setup, launch = ScenarioSetup(cloud=cloud.name, types=cloud.large_types), f"provision: {cloud.launch}"
+    how, result = end_of(SIX, faults=(wrong(kind, launch, 2),), setup=setup)
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
-    assert result.coverage.fired == {"provision: ec2 CreateFleet": {kind.value: 1}}
+    assert result.coverage.fired == {launch: {kind.value: 1}}
 
 
 def test_the_run_after_a_crash_starts_cold():
@@ -122,6 +125,17 @@ def test_a_lost_duplicate_or_late_message_changes_nothing_in_the_end(kind):
     how, result = end_of(SIX, faults=faults)
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
     assert result.coverage.messages == {"provision": {kind.value: 1}, "requeue": {kind.value: 1}}
+
+
+@pytest.mark.parametrize("kind", [MessageFaultKind.DROP, MessageFaultKind.DUPLICATE, MessageFaultKind.DELAY])
+def test_a_lost_duplicate_or_late_event_of_ecs_changes_nothing_in_the_end(kind):
+    """EventBridge passes the events to the function without a queue; the faults of messages to `interrupt` are theirs."""
+    alibaba = CLOUDS["alibaba"]
+    setup = ScenarioSetup(cloud=alibaba.name, types=alibaba.large_types)
+    fault = MessageFault(queue="interrupt", nth=1, kind=kind, seconds=30 * (kind is MessageFaultKind.DELAY))
+    how, result = end_of(SIX, ConsoleTerminate(at_seconds=90, node=0), faults=(fault,), setup=setup)
+    assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 4"
+    assert result.coverage.messages == {"interrupt": {kind.value: 1}}
 
 
 def test_machines_that_never_join_are_replaced():
@@ -233,27 +247,31 @@ def test_scenarios_survive_json():
     assert from_json(to_json(scenario)) == scenario
 
 
-STORMY = FaultScenario(
-    seed=1,
-    setup=ScenarioSetup(pools=(ScenarioPool(name="default", policy="WhenEmptyOrUnderutilized"),), daemons=True),
-    operations=(
-        SIX,
-        Deploy(at_seconds=20, app="b", replicas=3, spread_zones=True),
-        Scale(at_seconds=120, app="a", replicas=1),
-    ),
-    faults=(
-        wrong(FaultKind.PAUSE, "provision: patch NodeClaim/status", 2, 3),
-        wrong(FaultKind.CRASH_AFTER, "provision: ec2 CreateFleet", 4),
-        wrong(FaultKind.TIMEOUT_AFTER, "consolidate: patch NodeDisruption/status", 1, 20),
-        MessageFault(queue="requeue", nth=3, kind=MessageFaultKind.DUPLICATE),
-    ),
-)
+def stormy(cloud):
+    pools = (ScenarioPool(name="default", policy="WhenEmptyOrUnderutilized"),)
+    return FaultScenario(
+        seed=1,
+        setup=ScenarioSetup(cloud=cloud.name, pools=pools, daemons=True),
+        operations=(
+            SIX,
+            Deploy(at_seconds=20, app="b", replicas=3, spread_zones=True),
+            Scale(at_seconds=120, app="a", replicas=1),
+        ),
+        faults=(
+            wrong(FaultKind.PAUSE, "provision: patch NodeClaim/status", 2, 3),
+            wrong(FaultKind.CRASH_AFTER, f"provision: {cloud.launch}", 4),
+            wrong(FaultKind.TIMEOUT_AFTER, "consolidate: patch NodeDisruption/status", 1, 20),
+            MessageFault(queue="terminate", nth=3, kind=MessageFaultKind.DUPLICATE),
+        ),
+    )
 
 
-def test_a_scenario_has_the_same_history_in_every_process(tmp_path):
+@pytest.mark.parametrize("cloud", CLOUDS.values(), ids=lambda cloud: cloud.name)
+def test_a_scenario_has_the_same_history_in_every_process(tmp_path, cloud):
     """Every byte of every write is the same for any hash seed."""
+    scenario = stormy(cloud)
     path = tmp_path / "scenario.json"
-    path.write_bytes(to_json(STORMY))
+    path.write_bytes(to_json(scenario))
     program = (
         "import pathlib, sys\n"
         "from journeyman_simulator.faults.scenario_run import TOO_MANY_RUNS, run_scenario\n"
@@ -268,7 +286,7 @@ def test_a_scenario_has_the_same_history_in_every_process(tmp_path):
         capture_output=True,
         text=True,
     )
-    assert elsewhere.stdout.strip() == run_scenario(STORMY).digest
+    assert elsewhere.stdout.strip() == run_scenario(scenario).digest
 
 
 def test_a_scenario_with_too_many_runs_is_ended_with_their_reasons():
@@ -295,9 +313,11 @@ def test_chains_that_lambda_stops_are_continued_by_the_sweep(loops, stops):
 
 
 @pytest.mark.parametrize("step", ["provision", "terminate", "sweep"])
-def test_throttled_functions_do_their_work_later(step):
-    """Their messages wait in the queues; their receives count."""
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_throttled_functions_do_their_work_later(cloud, step):
+    """Their messages wait in the queues; on AWS their receives count."""
     throttle = FunctionThrottle(step=step, at_seconds=0, seconds=150)
-    counts, _ = end_of(SIX, DeleteClaim(at_seconds=60, claim=0), setup=ScenarioSetup(throttles=(throttle,)))
+    setup = ScenarioSetup(cloud=cloud, throttles=(throttle,))
+    counts, _ = end_of(SIX, DeleteClaim(at_seconds=60, claim=0), setup=setup)
 
     assert counts.startswith("6 pods")

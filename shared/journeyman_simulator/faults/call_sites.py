@@ -1,6 +1,6 @@
-"""Lists the calls that runs make to the API server and to AWS with the faults possible at each, and counts both.
+"""Lists the calls that runs make to the API server and to the cloud with the faults possible at each, and counts both.
 
-A call site is "<step>: <verb> <Kind>[/<subresource>]" or "<step>: <service> <Operation>". `call_site_recording` records
+A call site is "<step>: <verb> <Kind>[/<subresource>]" or "<step>: <service> <Operation>", with the cloud's names. `call_site_recording` records
 the list from a fixed sample of scenarios; a test fails until the recording contains a new call. Scenarios then inject
 faults into the call and crash the process there.
 """
@@ -8,7 +8,7 @@ faults into the call and crash the process there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any, Final
 
@@ -18,12 +18,12 @@ from msgspec import Struct, field
 from journeyman.core.api.objects import Resource
 from journeyman_simulator.faults.fault_scenario import FaultKind
 from journeyman_simulator.faults.recorded_call_sites import RECORDED_CALL_SITES
+from journeyman_simulator.faults.scenario_clouds import CLOUDS
 
 KUBE_READS: Final = frozenset({"list", "get", "version"})
-SERVICES: Final = frozenset({"ec2", "iam", "pricing", "sqs", "ssm"})
+_KUBE_VERBS: Final = KUBE_READS | {"create", "patch", "apply", "delete", "evict"}
 _READING_OPERATIONS: Final = ("Describe", "Get", "List")
-_CHANGING_READS: Final = frozenset({"ec2 DescribeInstances", "ec2 DescribeLaunchTemplates", "iam GetInstanceProfile"})
-"""Reads of the account whose responses change within a scenario."""
+_CHANGING_READS: Final = frozenset(call for facts in CLOUDS.values() for call in facts.changing_reads)
 
 _AT_EVERY_CALL: Final = (
     FaultKind.FAIL_BEFORE,
@@ -35,10 +35,10 @@ _AT_EVERY_CALL: Final = (
 )
 _AFTER_AN_EFFECT: Final = (FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER)
 
-CALL_SITES: Final = RECORDED_CALL_SITES
-"""All call sites, sorted. The generator draws faults from them, and crash coverage requires a crash at each."""
+CALL_SITES: Final[Mapping[str, tuple[str, ...]]] = RECORDED_CALL_SITES
+"""All call sites by cloud, sorted. The generator draws faults from them, and crash coverage requires a crash at each."""
 
-CALLS_AFTER_FAILURES: Final = frozenset({"consolidate: patch OfferingState"})
+CALLS_AFTER_FAILURES: Final = frozenset({"consolidate: patch OfferingState", "interrupt: get Event"})
 """Calls that steps make only after another call failed; the recorded sample has no such failures."""
 
 
@@ -48,8 +48,8 @@ def kube_site(step: str, verb: str, resource: Resource[Any] | None, subresource:
     return f"{step}: {verb}{kind}{'/' + subresource if subresource else ''}"
 
 
-def aws_site(step: str, service: str, operation: str) -> str:
-    """Return the site of a call to AWS; `operation` is AWS's name, such as "CreateFleet"."""
+def cloud_site(step: str, service: str, operation: str) -> str:
+    """Return the site of a call to the cloud; `operation` is the cloud's name, such as "CreateFleet"."""
     return f"{step}: {service} {operation}"
 
 
@@ -66,7 +66,7 @@ def kinds_of(site: str) -> tuple[FaultKind, ...]:
     call = site.partition(": ")[2]
     verb, _, object_ = call.partition(" ")
     possible = set(_AT_EVERY_CALL)
-    if verb in SERVICES:
+    if verb not in _KUBE_VERBS:
         if call in _CHANGING_READS:
             possible.add(FaultKind.STALE)
         if not object_.startswith(_READING_OPERATIONS):

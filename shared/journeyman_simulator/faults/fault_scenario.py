@@ -15,6 +15,7 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 
 CAPACITY_TYPES: Final = ("on-demand", "spot")
+CloudName = Literal["aws", "alibaba"]
 Policy = Literal["WhenEmpty", "WhenEmptyOrUnderutilized"]
 ClaimChange = Literal[
     "drop-pool-label",
@@ -72,7 +73,7 @@ class ScenarioPool(Struct, frozen=True, kw_only=True):
 
 
 class FunctionThrottle(Struct, frozen=True, kw_only=True):
-    """A time in which Lambda throttles a step's function, as in an account whose concurrency limit is reached."""
+    """A time in which the cloud throttles a step's function, as in an account whose concurrency limit is reached."""
 
     step: Literal["provision", "terminate", "consolidate", "interrupt", "sweep"]
     at_seconds: float
@@ -82,6 +83,7 @@ class FunctionThrottle(Struct, frozen=True, kw_only=True):
 class ScenarioSetup(Struct, frozen=True, kw_only=True):
     """The cluster and account before the first operation, the product's settings, and how the scenario ends."""
 
+    cloud: CloudName = "aws"
     pools: tuple[ScenarioPool, ...] = (ScenarioPool(name="default"),)
     types: tuple[str, ...] = ()  # the instance types that the account offers; empty for all simulated types
     zones: int = 2
@@ -183,31 +185,31 @@ class DeletePool(Operation, frozen=True, kw_only=True):
 
 
 class BreakNodeClass(Operation, frozen=True, kw_only=True):
-    """Make the EC2NodeClass select subnets that do not exist."""
+    """Make the NodeClass select networks that do not exist."""
 
 
 class MendNodeClass(Operation, frozen=True, kw_only=True):
-    """Restore the EC2NodeClass."""
+    """Restore the NodeClass."""
 
 
 class DeleteNodeClass(Operation, frozen=True, kw_only=True):
-    """Delete the EC2NodeClass; its finalizer waits for the last NodeClaim."""
+    """Delete the NodeClass; its finalizer waits for the last NodeClaim."""
 
 
 class Interrupt(Operation, frozen=True, kw_only=True):
-    """EC2 sends a Spot interruption warning and reclaims the instance two minutes later."""
+    """The cloud announces the interruption of a Spot instance, and reclaims it two minutes (AWS) or five later."""
 
     node: int
 
 
 class Rebalance(Operation, frozen=True, kw_only=True):
-    """EC2 sends a rebalance recommendation."""
+    """EC2 sends a rebalance recommendation; AWS only."""
 
     node: int
 
 
 class Maintenance(Operation, frozen=True, kw_only=True):
-    """AWS Health announces the retirement of an instance."""
+    """The cloud announces the retirement (AWS) or maintenance of an instance."""
 
     node: int
 
@@ -293,7 +295,7 @@ class UnhealthyCondition(Operation, frozen=True, kw_only=True):
 
 
 class FailCheck(Operation, frozen=True, kw_only=True):
-    """Fail one of an instance's EC2 status checks for `seconds`."""
+    """Fail one of an instance's EC2 status checks for `seconds`; AWS only."""
 
     node: int
     check: Literal["InstanceStatus", "SystemStatus"]
@@ -361,7 +363,7 @@ AnyOperation = (
 
 
 class FaultKind(str, Enum):
-    """What happens to one call to the API server or to AWS."""
+    """What happens to one call to the API server or to the cloud."""
 
     FAIL_BEFORE = "fail-before"  # an error without effect
     FAIL_AFTER = "fail-after"  # an error after the effect

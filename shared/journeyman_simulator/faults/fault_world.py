@@ -1,15 +1,14 @@
 """Runs the deployed application on a simulated cluster and account for a fault scenario.
 
-The resources come from template.yaml; the handlers and the AWS adapter are the deployed ones. The module uses no random
-numbers: the same scenario has the same history, including every byte of every write.
+The resources come from the deployment's template (`SimulatedCloud`); the handlers and the adapters are the deployed ones. The
+module uses no random numbers: the same scenario has the same history, including every byte of every write.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
-from functools import cache, partial
+from functools import partial
 from itertools import count
 from typing import Any, Final
 
@@ -17,23 +16,15 @@ from msgspec.structs import replace
 
 from journeyman.core.plan import Step
 from journeyman.errors import JourneymanError
-from journeyman.events import parse_trigger
 from journeyman.ports import Clock
-from journeyman.runtime.environment import Environment, read_environment
+from journeyman.runtime.environment import Environment
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import SkewedClock, VirtualClock
-from journeyman_simulator.cloud_rules.schedule_runner import ScheduleRunner
-from journeyman_simulator.deployment_files import deployment_file
-from journeyman_simulator.ec2_machines import Ec2Machines
-from journeyman_simulator.faults.account_operations import AccountOperations, InstanceRecords
+from journeyman_simulator.faults.alibaba_cloud import AlibabaCloud
+from journeyman_simulator.faults.aws_cloud import AwsCloud
 from journeyman_simulator.faults.call_sites import FaultCoverage
 from journeyman_simulator.faults.cooperative_scheduler import CooperativeScheduler
-from journeyman_simulator.faults.fault_injection import (
-    FaultInjector,
-    MessageFaultInjector,
-    ProcessCrashed,
-    current_name,
-)
+from journeyman_simulator.faults.fault_injection import FaultInjector, MessageFaultInjector, current_name
 from journeyman_simulator.faults.fault_scenario import (
     CallFault,
     FaultScenario,
@@ -43,27 +34,19 @@ from journeyman_simulator.faults.fault_scenario import (
 )
 from journeyman_simulator.faults.history import History, HistoryEntry
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker, InvariantCheckers
-from journeyman_simulator.faults.manifests import CLUSTER, initial_manifests
+from journeyman_simulator.faults.manifests import initial_manifests
 from journeyman_simulator.faults.node_faults import NodeFaults
 from journeyman_simulator.faults.operations import Operations
-from journeyman_simulator.faults.sandboxes import (
-    ORIGINALS,
-    Collaborators,
-    SandboxConnections,
-    Sandboxes,
-    VirtualLambdaContext,
-)
+from journeyman_simulator.faults.sandboxes import ORIGINALS, Collaborators, SandboxConnections, Sandboxes
+from journeyman_simulator.faults.scenario_clouds import CLOUDS, CLUSTER
 from journeyman_simulator.faults.scenario_view import HUMAN, CloudEvent, CloudInstance, PendingMessage, RunError
-from journeyman_simulator.in_process_account.account import ACCOUNT_ID, REGION, ZONES, InProcessAccount
-from journeyman_simulator.in_process_account.ec2_catalogue import SMALL_SELECTION
-from journeyman_simulator.in_process_account.sqs_queues import SimulatedMessage
+from journeyman_simulator.faults.simulated_cloud import QueueMapping, SimulatedCloud, Start
 from journeyman_simulator.kube_scheduler import KubeScheduler
 from journeyman_simulator.kubelet import Kubelets
-from journeyman_simulator.lambda_functions import EventSourceMapping, LambdaFunction, LambdaHandler
+from journeyman_simulator.lambda_functions import LambdaFunction
 from journeyman_simulator.local_forwarder import LocalForwarder
-from journeyman_simulator.sam_stack import SamStack, read_template
 from journeyman_simulator.workload_controllers import WorkloadControllers
-from journeyman_simulator.world import World, WorldStuckError
+from journeyman_simulator.world import World
 
 START: Final = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
 MAX_RUNS: Final = 100
@@ -73,8 +56,7 @@ RUNS_PER_SECOND: Final = 3
 NodeClaims that expire every minute, with drains that are polled every two seconds, need 1.9 runs per second for as long as they
 do.
 """
-KUBERNETES_VERSION: Final = "1.33"
-SERVICE_CIDR: Final = "10.100.0.0/16"
+_CLOUDS: Final[Mapping[str, type[SimulatedCloud]]] = {"aws": AwsCloud, "alibaba": AlibabaCloud}
 
 
 class FaultWorld:
@@ -100,7 +82,7 @@ class FaultWorld:
         self.checkers = InvariantCheckers(self, checkers)
         self.server.on_write(self.history.on_write)
         self.server.on_write(self.checkers.check_write)
-        self._make_account(scenario.setup)
+        self.cloud = _CLOUDS[scenario.setup.cloud](self.clock, scenario.setup, self._record_instance)
         self._make_faults(scenario)
         self._make_functions()
         self._run_limit = RunLimit(self.clock, max_runs, lambda: self.runs, self._describe_runs)
@@ -143,21 +125,18 @@ class FaultWorld:
     def _describe_runs(self) -> str:
         """Return the number of runs of each function and the reason of its last run, most runs first."""
         by_runs = sorted((s for s in self._sandboxes if s.runs), key=lambda s: -s.runs)
-        return "; ".join(f"{s.step} {s.runs} times, last for {_reason(s.last)}" for s in by_runs)
+        return "; ".join(f"{s.step} {s.runs} times, last for {self._reason(s.last)}" for s in by_runs)
+
+    def _reason(self, event: Any) -> str:
+        return " and ".join(self.cloud.reasons(event)) or "no reason"
 
     def instances(self) -> tuple[CloudInstance, ...]:
         """Return `ScenarioView.instances`."""
-        return self._records.instances()
+        return self.cloud.records.instances()
 
     def pending_messages(self) -> tuple[PendingMessage, ...]:
         """Return `ScenarioView.waiting`."""
-        pending_messages = [
-            _pending_message(queue, message)
-            for name, queue in self._messages.queues.items()
-            if queue != Step.INTERRUPT.value
-            for message in self.account.queues.known[name].messages
-        ]
-        return tuple(sorted(pending_messages, key=lambda w: (w.at, w.step.value)))
+        return tuple(sorted(self.cloud.pending_messages(), key=lambda w: (w.at, w.step.value)))
 
     def active_runs(self) -> tuple[str, ...]:
         """Return `ScenarioView.busy`."""
@@ -165,21 +144,9 @@ class FaultWorld:
 
     def dead_letters(self) -> tuple[str, ...]:
         """Return `ScenarioView.dead_letters`."""
-        names = (url.rsplit("/", 1)[-1] for url in self._stack.dead_letter_urls)
-        return tuple(message.body for name in names for message in self.account.queues.known[name].messages)
+        return self.cloud.dead_letters()
 
     # -- construction -------------------------------------------------------------------------------------------------------
-
-    def _make_account(self, setup: ScenarioSetup) -> None:
-        zones = dict(list(ZONES.items())[: setup.zones])
-        types = setup.types or SMALL_SELECTION
-        self.account = InProcessAccount(self.clock, types=types, zones=zones, on_event=self._record_cloud_event)
-        seeded = self.account.seed(cluster=CLUSTER, kubernetes_version=KUBERNETES_VERSION)
-        self._endpoint = seeded.endpoint
-        self._machines = Ec2Machines(self.account, CLUSTER)
-        prices = self.account.prices
-        self._records = InstanceRecords(lambda *offering: prices.price(*offering) or 0.0, self._record_instance)
-        self.account.instances.observers.append(self._records.record_event)
 
     def _make_faults(self, scenario: FaultScenario) -> None:
         """Create the fault injectors and the operations."""
@@ -195,59 +162,39 @@ class FaultWorld:
         )
         message_faults = [fault for fault in scenario.faults if isinstance(fault, MessageFault)]
         self._messages = MessageFaultInjector(message_faults, self.coverage, record)
-        self.account.queues.decide = self._messages.decide
-        self._node_faults = NodeFaults(self._machines, self.server, self.clock, self._records.never_joining)
+        self.cloud.decide_messages(self._messages.decide)
+        machines, records = self.cloud.machines, self.cloud.records
+        self._node_faults = NodeFaults(machines, self.server, self.clock, records.never_joining)
         self._skew = SkewedClock(self.clock)
         self._operations = Operations(
             scenario,
             server=self.server,
             clock=self.clock,
-            cloud=AccountOperations(self.account, self._records),
+            cloud=self.cloud.operations,
             node_faults=self._node_faults,
             skew=self._skew,
-            types=sorted(scenario.setup.types or SMALL_SELECTION),
-            zones=self.account.prices.zones(),
+            types=sorted(scenario.setup.types or CLOUDS[scenario.setup.cloud].types),
+            zones=self.cloud.zones,
             on_operation=partial(record, who=HUMAN),
         )
 
     def _make_functions(self) -> None:
-        parameters = {
-            "ClusterName": CLUSTER,
-            "NodeRoleArn": f"arn:aws:iam::{ACCOUNT_ID}:role/KarpenterNodeRole-{CLUSTER}",
-            "RecursiveLoop": "Terminate" if self.scenario.setup.recursive_loops == "Terminate" else "Allow",
-        }
-        self._stack = SamStack(self.account, _template(), parameters)
         self._sandboxes: list[Sandboxes] = []
         self._ids = count(1)
         connections = self._connections()
-        sandboxes = {step.value: Sandboxes(f"{step.value}.lambda_handler", connections) for step in Step}
+        sandboxes = {step: self.cloud.sandboxes(step, connections) for step in Step}
         self._sandboxes = [*sandboxes.values()]
-
-        def handler(text: str) -> LambdaHandler:
-            return sandboxes.get(text.partition(".")[0], _unknown_function)
-
-        self._stack.create_resources(handler, self.clock, self.account.queues.due)
-        self._throttles = FunctionThrottles(self.scenario.setup.throttles, self._stack.functions, self.clock)
-        for function in self._stack.functions.values():
-            function.allows_loops &= self.scenario.setup.recursive_loops == "Allow"
-            function.fatal, function.new_id, function.context = (
-                (ProcessCrashed,),
-                connections.new_id,
-                VirtualLambdaContext,
-            )
-        self._messages.queues = {
-            url.rsplit("/", 1)[-1]: name.removesuffix("Queue").lower()
-            for name, url in self._stack.queue_urls.items()
-            if name.endswith("Queue")
-        }
+        self.cloud.create_functions(sandboxes, connections.new_id)
+        self._steps = {function.name: step.value for step, function in self.cloud.functions.items()}
+        self._throttles = FunctionThrottles(self.scenario.setup.throttles, self.cloud.functions, self.clock)
+        self._messages.queues = self.cloud.queues
 
     def _connections(self) -> SandboxConnections:
         return SandboxConnections(
-            environment=_environment(self._stack.variables, self.scenario.setup, self._endpoint),
+            environment=_with_settings(self.cloud.environment(), self.scenario.setup),
             clock=self.clock,
             seen_clock=self._skew,
             server=self.server,
-            account=self.account,
             version_at=self.history.version_at,
             faults=self._faults,
             on_error=self._record_error,
@@ -256,14 +203,7 @@ class FaultWorld:
         )
 
     def _actors(self) -> list[Any]:
-        ticker = ScheduleRunner(
-            self.account.client("events"),
-            self.account.client("scheduler"),
-            self.clock,
-            self.account.deliver,
-            version=self.account.schedule_version,
-            new_id=lambda: f"tick-{next(self._ids)}",
-        )
+        node_class = CLOUDS[self.scenario.setup.cloud].node_class
         return [
             self._run_limit,
             self._operations,
@@ -271,32 +211,18 @@ class FaultWorld:
             WorkloadControllers(self.server.acting_as("kube-controller-manager")),
             KubeScheduler(self.server.acting_as("kube-scheduler"), self.clock),
             Kubelets(self.server.acting_as("kubelet"), self.clock, self._node_faults),
-            self.account,
-            LocalForwarder(self.server, self.clock, CLUSTER, self._forward),
+            self.cloud.account,
+            LocalForwarder(self.server, self.clock, CLUSTER, self.cloud.send, node_class),
             MinuteTicker(self.clock, self.checkers.check_every_minute),
-            *([ticker] if self.scenario.setup.sweep else []),
-            ScheduledInvocations(self.account, self._stack, self._start),
+            *self.cloud.schedules(self._start, lambda: f"tick-{next(self._ids)}"),
             self._scheduler,
-            *(QueuePoller(mapping, self.clock, self._start, self.history.record) for mapping in self._stack.mappings),
+            *(QueuePoller(mapping, self.clock, self._start, self.history.record) for mapping in self.cloud.mappings),
         ]
 
     def _start(self, function: LambdaFunction, work: Callable[[], object]) -> None:
         """Run `work`, which invokes the function, until it ends or a fault pauses it."""
-        handler = function.handler
-        can_pause = isinstance(handler, Sandboxes) and self._faults.can_pause(handler.step)
-        self._scheduler.start(work, can_pause=can_pause)
-
-    def _forward(self, step: Step, body: str, message_id: str) -> None:
-        """Send a message of the forwarder to a step's queue."""
-        self.account.client("sqs").send_message(
-            QueueUrl=self._stack.queue_urls[f"{step.value.title()}Queue"],
-            MessageBody=body,
-            MessageGroupId=CLUSTER,
-            MessageDeduplicationId=message_id,
-        )
-
-    def _record_cloud_event(self, event: Any) -> None:
-        self._machines.record_event(event)
+        step = self._steps.get(function.name, "")
+        self._scheduler.start(work, can_pause=bool(step) and self._faults.can_pause(step))
 
     def _record_instance(self, event: CloudEvent) -> None:
         self.history.record(f"{event.kind} {event.instance.provider_id} {event.instance.state}", event.by)
@@ -307,73 +233,26 @@ class FaultWorld:
         self.checkers.check_error(error)
 
 
-def _reason(event: dict[str, Any]) -> str:
-    """Return the reason in an event."""
-    return " and ".join(parse_trigger(record).reason for record in event.get("Records", [event])) or "no reason"
-
-
-def _pending_message(queue: str, message: SimulatedMessage) -> PendingMessage:
-    """Return the step of a message and the time when it is due, which a message in the requeue queue contains."""
-    receivable = datetime.fromtimestamp(message.visible_at / 1000, timezone.utc)
-    body = json.loads(message.body)
-    at = datetime.fromisoformat(body["at"]) if body.get("at") else receivable
-    step = Step(body["step"]) if queue == "requeue" else Step(queue)
-    return PendingMessage(step=step, at=max(at, receivable))
-
-
-def _unknown_function(_event: dict[str, Any], _context: Any) -> Any:
-    raise WorldStuckError("an unknown function was invoked")
-
-
-@cache
-def _template() -> dict[str, Any]:
-    """Return template.yaml, read once."""
-    return read_template(deployment_file("template.yaml"))
-
-
-def _environment(variables: dict[str, str], setup: ScenarioSetup, endpoint: str) -> Environment:
-    """Return the functions' environment: the template's, with the scenario's settings."""
-    registered = {
-        "name": CLUSTER,
-        "region": REGION,
-        "endpoint": endpoint,
-        "kubernetesVersion": KUBERNETES_VERSION,
-        "serviceCidr": SERVICE_CIDR,
-        "access": {"kind": "kubeconfig"},
-    }
-    gates = {"NodeRepair": setup.node_repair, "SpotToSpotConsolidation": setup.spot_to_spot, "StaticCapacity": True}
-    read = read_environment(
-        {
-            **variables,
-            "JOURNEYMAN_CLUSTERS": json.dumps([registered]),
-            "JOURNEYMAN_CLUSTERS_PATH": "",
-            "FEATURE_GATES": ",".join(f"{name}={str(on).lower()}" for name, on in gates.items()),
-        }
-    )
+def _with_settings(environment: Environment, setup: ScenarioSetup) -> Environment:
+    """Return the functions' environment with the scenario's settings."""
     settings = replace(
-        read.settings[CLUSTER],
+        environment.settings[CLUSTER],
         pod_nomination=setup.pod_nomination,
         registration_poll=timedelta(seconds=setup.registration_poll_seconds),
         drain_poll=timedelta(seconds=setup.drain_poll_seconds),
         instance_poll=timedelta(seconds=setup.instance_poll_seconds),
         registration_timeout=timedelta(seconds=setup.registration_timeout_seconds),
     )
-    return replace(read, defaults=settings)
+    return replace(environment, defaults=settings)
 
 
 MINUTE: Final = timedelta(minutes=1)
 
 
-Start = Callable[[LambdaFunction, Callable[[], object]], None]
-"""Starts a run of a function, which may pause, given the function and a callable that invokes it."""
-
-
 class QueuePoller:
-    """Polls for an event source mapping whose function may pause during a batch."""
+    """Polls for a queue's mapping whose function may pause during a batch."""
 
-    def __init__(
-        self, mapping: EventSourceMapping, clock: Clock, start: Start, record: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, mapping: QueueMapping, clock: Clock, start: Start, record: Callable[[str, str], None]) -> None:
         self._mapping = mapping
         self._clock = clock
         self._start = start
@@ -396,39 +275,16 @@ class QueuePoller:
             self._record(f"Lambda stopped {function.stopped - stopped} chain(s) of {function.name}", "cloud")
 
 
-class ScheduledInvocations:
-    """Invokes the functions that EventBridge schedules target directly."""
-
-    def __init__(self, account: InProcessAccount, stack: SamStack, start: Start) -> None:
-        self.account = account
-        self._functions: dict[str, LambdaFunction] = {function.arn: function for function in stack.functions.values()}
-        self._start = start
-
-    def due(self) -> datetime | None:
-        """Return None: the `ScheduleRunner` is due when a schedule fires."""
-        return None
-
-    def act(self) -> bool:
-        """Invoke the function of each delivery; return whether there was one."""
-        deliveries = self.account.take_deliveries()
-        for delivery in deliveries:
-            function = self._functions[delivery.function_arn]
-            if function.is_throttled:
-                continue  # the schedule allows no retry; the next minute sweeps again
-            self._start(function, partial(function.invoke, delivery.event))
-        return bool(deliveries)
-
-
 class FunctionThrottles:
     """Throttles functions at the scenario's times. An `Actor`."""
 
     def __init__(
-        self, throttles: Sequence[FunctionThrottle], functions: Mapping[str, LambdaFunction], clock: Clock
+        self, throttles: Sequence[FunctionThrottle], functions: Mapping[Step, LambdaFunction], clock: Clock
     ) -> None:
         self._clock = clock
         start = clock.now()
         self._spans = [
-            (functions[f"{t.step.title()}Function"], begins, begins + timedelta(seconds=t.seconds))
+            (functions[Step(t.step)], begins, begins + timedelta(seconds=t.seconds))
             for t in throttles
             for begins in [start + timedelta(seconds=t.at_seconds)]
         ]

@@ -1,4 +1,4 @@
-"""Injects faults into a `ports.KubeStore` and a boto3 client, with the errors that their callers see."""
+"""Injects faults into a `ports.KubeStore`, with the errors that its callers see; `aws_cloud` and `alibaba_cloud` do so for clouds."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from functools import partial, update_wrapper
 from inspect import signature
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
-
 from journeyman.core.api.objects import POD, Resource
 from journeyman.errors import GoneError, KubeAPIError, KubeUnavailableError, TooManyRequestsError
 from journeyman.ports import Patch, WatchEvent
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.server import patch_sequentially
-from journeyman_simulator.faults.call_sites import KUBE_READS, aws_site, kube_site
+from journeyman_simulator.faults.call_sites import KUBE_READS, kube_site
 from journeyman_simulator.faults.fault_injection import FaultInjector, InjectableCall
 from journeyman_simulator.faults.fault_scenario import FaultKind
 from journeyman_simulator.faults.scenario_view import HUMAN, RUN_USER_PREFIX
@@ -116,65 +114,6 @@ def _error(site: str, kind: FaultKind) -> Exception:
     return kube_error(kind, site)
 
 
-class FaultyClient:
-    """One function's client of one AWS service.
-
-    Args:
-        client: The account's client.
-        service: boto3's name of the service.
-        step: The function's step.
-        faults: Decides for each call whether it fails.
-    """
-
-    def __init__(self, client: Any, service: str, step: str, faults: FaultInjector) -> None:
-        self._client = client
-        self._service = service
-        self._step = step
-        self._faults = faults
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        """Return the operation with that Python name, such as `create_fleet`."""
-        return partial(self.call, name)
-
-    def get_paginator(self, name: str) -> FaultyPaginator:
-        """Return a paginator of an operation."""
-        return FaultyPaginator(self, name)
-
-    def call(self, name: str, **parameters: Any) -> Any:
-        """Call an operation once."""
-        operation = "".join(word.capitalize() for word in name.split("_"))
-
-        def as_of(time: datetime) -> Any:
-            return getattr(self._client.as_of(time), name)(**parameters)
-
-        def error(kind: Any) -> Exception:
-            return aws_error(kind, self._service, operation)
-
-        site = aws_site(self._step, self._service, operation)
-        perform = partial(getattr(self._client, name), **parameters)
-        return self._faults.call(InjectableCall(site=site, error=error, cached=True), perform, as_of)
-
-
-class FaultyPaginator:
-    """A paginator that makes a call for each page."""
-
-    def __init__(self, client: FaultyClient, operation: str) -> None:
-        self._client = client
-        self._operation = operation
-
-    def paginate(self, PaginationConfig: Mapping[str, Any] | None = None, **arguments: Any) -> Iterator[Any]:  # noqa: N803 - boto3's name
-        """Yield the pages, requesting each when the caller takes it."""
-        if size := (PaginationConfig or {}).get("PageSize"):
-            arguments["MaxResults"] = size
-        while True:
-            page = self._client.call(self._operation, **arguments)
-            yield page
-            if not page.get("NextToken"):
-                return
-            arguments["NextToken"] = page["NextToken"]
-
-
-_THROTTLED: Final = {"ec2": "RequestLimitExceeded"}  # EC2 has its own error code; the others use ThrottlingException
 _CONNECTION_ERRORS: Final = {
     FaultKind.FAIL_BEFORE: "the connection was refused",
     FaultKind.FAIL_AFTER: "the connection broke before the response",
@@ -188,20 +127,3 @@ def kube_error(kind: FaultKind, site: str) -> KubeAPIError:
     if kind is FaultKind.THROTTLE:
         return TooManyRequestsError("the server has asked us to wait", status=429, reason="TooManyRequests", call=site)
     return KubeUnavailableError(_CONNECTION_ERRORS[kind], call=site)
-
-
-def aws_error(kind: FaultKind, service: str, operation: str) -> Exception:
-    """Return the error that botocore raises after its retries."""
-    url = f"https://{service}.us-east-1.amazonaws.com/"
-    if kind is FaultKind.FAIL_AFTER:
-        return ConnectionClosedError(endpoint_url=url)
-    if kind in {FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER}:
-        return ReadTimeoutError(endpoint_url=url)
-    if kind is FaultKind.THROTTLE:
-        return _client_error(_THROTTLED.get(service, "ThrottlingException"), "Request limit exceeded.", 503, operation)
-    return _client_error("InternalError", "An internal error has occurred", 500, operation)
-
-
-def _client_error(code: str, message: str, status: int, operation: str) -> ClientError:
-    response = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
-    return ClientError(response, operation)  # type: ignore[arg-type]  # the stubs require headers

@@ -6,39 +6,30 @@ from typing import Any, Final
 
 from journeyman.core.api import labels
 from journeyman_simulator.faults.fault_scenario import Deploy, ScenarioPool, ScenarioSetup
+from journeyman_simulator.faults.scenario_clouds import CLOUDS, CLUSTER, ScenarioCloud
 
-CLUSTER: Final = "demo"
 NAMESPACE: Final = "default"
 DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
 NODE_CLASS: Final = "default"
-_DISCOVERY: Final = "karpenter.sh/discovery"
 
 Manifest = dict[str, Any]
 
 
 def initial_manifests(setup: ScenarioSetup) -> list[Manifest]:
-    """Return all initial objects, the EC2NodeClass first."""
+    """Return all initial objects, the NodeClass first."""
+    cloud = CLOUDS[setup.cloud]
     daemons = [daemon_set()] if setup.daemons else []
-    return [node_class(), *(node_pool(pool) for pool in setup.pools), *daemons]
+    return [node_class(cloud), *(node_pool(pool, cloud) for pool in setup.pools), *daemons]
 
 
-def node_class(discovery: str = CLUSTER) -> Manifest:
-    """Return the EC2NodeClass, which selects subnets by this value of their discovery tag."""
-    spec = {
-        "role": f"KarpenterNodeRole-{CLUSTER}",
-        "amiSelectorTerms": [{"alias": "al2023@latest"}],
-        "subnetSelectorTerms": subnet_selector(discovery),
-        "securityGroupSelectorTerms": [{"tags": {_DISCOVERY: CLUSTER}}],
-    }
-    return _object("karpenter.k8s.aws/v1", "EC2NodeClass", NODE_CLASS, spec)
+def node_class(cloud: ScenarioCloud) -> Manifest:
+    """Return the NodeClass, which selects networks by their discovery tag."""
+    kind = cloud.node_class
+    spec = {**cloud.node_class_spec, **cloud.network_selector(CLUSTER)}
+    return _object(f"{kind.group}/{kind.version}", kind.kind, NODE_CLASS, spec)
 
 
-def subnet_selector(discovery: str) -> list[Manifest]:
-    """Return an EC2NodeClass's subnet selector terms."""
-    return [{"tags": {_DISCOVERY: discovery}}]
-
-
-def node_pool(pool: ScenarioPool) -> Manifest:
+def node_pool(pool: ScenarioPool, cloud: ScenarioCloud) -> Manifest:
     """Return a NodePool."""
     requirements = [{"key": "karpenter.sh/capacity-type", "operator": "In", "values": list(pool.capacity_types)}]
     if pool.types:
@@ -46,7 +37,7 @@ def node_pool(pool: ScenarioPool) -> Manifest:
             {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": list(pool.types)},
         )
     template: Manifest = {
-        "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": NODE_CLASS},
+        "nodeClassRef": {"group": cloud.node_class.group, "kind": cloud.node_class.kind, "name": NODE_CLASS},
         "requirements": requirements,
         "expireAfter": expire_after(pool.expire_after_seconds),
     }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from random import Random
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
 from journeyman_simulator.faults import fault_scenario
 from journeyman_simulator.faults.fault_scenario import AnyOperation, ScenarioSetup
+from journeyman_simulator.faults.scenario_clouds import CLOUDS
 
 LAST_OPERATION_SECONDS: Final = 150
 MIN_OPERATIONS: Final = 3
@@ -20,9 +21,7 @@ _CPUS: Final = (200, 500, 900, 1500)
 _MEMORIES: Final = (128, 256, 1024, 3000)
 _GRACES: Final = (1, 1, 5, 40)
 _FEW: Final = 4  # replicas of Deployments with a node for each pod
-_STATUSES: Final[tuple[Literal["True", "False", "Unknown"], ...]] = ("False", "Unknown")
 _EDITS: Final[tuple[fault_scenario.ClaimChange, ...]] = get_args(fault_scenario.ClaimChange)
-_REPAIRED_AFTER: Final = 600  # seconds: the shortest toleration of Karpenter's repair policies
 _LONG_UNHEALTHY: Final = 0.3  # of scenarios with node repair: a node is unhealthy until its repair
 
 Draw = Callable[[Random, float, ScenarioSetup], AnyOperation]
@@ -36,7 +35,9 @@ def draw_operations(rng: Random, setup: ScenarioSetup) -> tuple[AnyOperation, ..
         draw(rng, rng.randrange(0, LAST_OPERATION_SECONDS, 5), setup)
         for draw in rng.choices(draws, weights, k=rng.randint(MIN_OPERATIONS, MAX_OPERATIONS))
     ]
-    repair = _unhealthy_for_long(rng) if setup.node_repair and setup.sweep and rng.random() < _LONG_UNHEALTHY else []
+    repair = (
+        _unhealthy_for_long(rng, setup) if setup.node_repair and setup.sweep and rng.random() < _LONG_UNHEALTHY else []
+    )
     return by_time([*first, *later, *repair])
 
 
@@ -88,7 +89,7 @@ def shrink_workload(*, out_of_stock: bool) -> tuple[AnyOperation, ...]:
 
 
 def uninstall(setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
-    """Return operations that delete the EC2NodeClass and then all NodePools."""
+    """Return operations that delete the NodeClass and then all NodePools."""
     pools = range(len(setup.pools))
     return (
         fault_scenario.DeleteNodeClass(at_seconds=80),
@@ -99,6 +100,8 @@ def uninstall(setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
 def _is_possible(draw: Draw, setup: ScenarioSetup) -> bool:
     if draw is _set_replicas:
         return any(pool.replicas for pool in setup.pools)
+    if _DRAWN.get(draw) in CLOUDS[setup.cloud].missing:
+        return False
     if draw is _fail_check:
         return setup.node_repair
     return setup.sweep or draw not in _NEEDS_SWEEP
@@ -249,28 +252,32 @@ def _stop_kubelet(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
     )
 
 
-def _unhealthy(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
-    condition = rng.choice(("NetworkingReady", "KernelReady", "StorageReady", "AcceleratedHardwareReady"))
+def _unhealthy(rng: Random, at: float, setup: ScenarioSetup) -> AnyOperation:
+    cloud = CLOUDS[setup.cloud]
+    condition = rng.choice(cloud.conditions)
     return fault_scenario.UnhealthyCondition(
         at_seconds=at,
         node=rng.randrange(_NODES),
         condition=condition,
-        status=rng.choice(_STATUSES),
+        status=rng.choice(cloud.unhealthy_statuses),
         seconds=rng.choice((30.0, 300.0)),
     )
 
 
-def _unhealthy_for_long(rng: Random) -> list[AnyOperation]:
+def _unhealthy_for_long(rng: Random, setup: ScenarioSetup) -> list[AnyOperation]:
     """Return operations that make a node unhealthy until its repair is due."""
+    cloud = CLOUDS[setup.cloud]
+    condition, status = cloud.lasting_condition
+    repaired_after = cloud.tolerated[condition, status].total_seconds()
     starts_at = rng.randrange(60, LAST_OPERATION_SECONDS, 5)
     unhealthy = fault_scenario.UnhealthyCondition(
         at_seconds=starts_at,
         node=rng.randrange(_NODES),
-        condition="AcceleratedHardwareReady",
-        status="False",
-        seconds=2.0 * _REPAIRED_AFTER,
+        condition=condition,
+        status=status,
+        seconds=2.0 * repaired_after,
     )
-    return [unhealthy, fault_scenario.Unprotect(at_seconds=starts_at + 1.4 * _REPAIRED_AFTER)]
+    return [unhealthy, fault_scenario.Unprotect(at_seconds=starts_at + 1.4 * repaired_after)]
 
 
 def _fail_check(rng: Random, at: float, _: ScenarioSetup) -> AnyOperation:
@@ -317,6 +324,12 @@ _DRAWS: Final[tuple[tuple[Draw, float], ...]] = (
     (_fail_check, 2.0),
     (_jump_clock, 1.0),
 )
+
+_DRAWN: Final[Mapping[Draw, type[fault_scenario.Operation]]] = {
+    _rebalance: fault_scenario.Rebalance,
+    _fail_check: fault_scenario.FailCheck,
+}
+"""The operations that some clouds lack."""
 
 _NEEDS_SWEEP: Final = frozenset({_strip_finalizer, _edit_claim})
 """Operations whose effects only the sweep finds: no event reports a missing field or an instance without NodeClaim."""

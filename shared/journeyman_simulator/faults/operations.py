@@ -13,9 +13,8 @@ from functools import partial, singledispatchmethod
 from typing import Any, Final, TypeVar
 
 from journeyman.core.api.conditions import format_time, to_wire
-from journeyman.core.api.labels import NODECLAIM_TAG, NODECLAIM_UID_TAG
+from journeyman.core.api.labels import NODECLAIM_TAG, NODECLAIM_UID_TAG, node_class_label
 from journeyman.core.api.objects import (
-    EC2NODECLASS,
     NODE,
     NODECLAIM,
     NODEPOOL,
@@ -30,7 +29,6 @@ from journeyman.ports import Clock
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import SkewedClock
 from journeyman_simulator.faults import fault_scenario, manifests
-from journeyman_simulator.faults.account_operations import AccountOperations
 from journeyman_simulator.faults.fault_scenario import (
     CAPACITY_TYPES,
     ClaimChange,
@@ -43,7 +41,9 @@ from journeyman_simulator.faults.fault_scenario import (
 )
 from journeyman_simulator.faults.manifests import DO_NOT_DISRUPT, NAMESPACE
 from journeyman_simulator.faults.node_faults import NodeFaults
+from journeyman_simulator.faults.scenario_clouds import CLOUDS, CLUSTER
 from journeyman_simulator.faults.scenario_view import HUMAN
+from journeyman_simulator.faults.simulated_cloud import CloudOperations
 from journeyman_simulator.workload_controllers import DEPLOYMENT
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class Operations:
         *,
         server: ApiServer,
         clock: Clock,
-        cloud: AccountOperations,
+        cloud: CloudOperations,
         node_faults: NodeFaults,
         skew: SkewedClock,
         types: Sequence[str],
@@ -85,6 +85,7 @@ class Operations:
         self._node_faults = node_faults
         self._skew = skew
         self._types, self._zones = types, zones
+        self._facts = CLOUDS[scenario.setup.cloud]
         self._pools = [pool.name for pool in scenario.setup.pools]
         self._scheduled: list[tuple[datetime, int, Callable[[], None]]] = []
         self._serial = 0
@@ -107,7 +108,7 @@ class Operations:
         return executed
 
     def restore(self) -> None:
-        """Undo the lasting effects of operations, except interruptions that EC2 announced."""
+        """Undo the lasting effects of operations, except interruptions that the cloud announced."""
         self._cloud.set_unavailable(sorted(self._unavailable), unavailable=False)
         self._restore_node_class()
         self._stop_expiry()
@@ -179,7 +180,7 @@ class Operations:
 
     @_execute.register
     def _(self, _: fault_scenario.BreakNodeClass) -> None:
-        self._select_subnets("nowhere")
+        self._select_networks("nowhere")
 
     @_execute.register
     def _(self, _: fault_scenario.MendNodeClass) -> None:
@@ -187,7 +188,7 @@ class Operations:
 
     @_execute.register
     def _(self, _: fault_scenario.DeleteNodeClass) -> None:
-        self._server.delete(EC2NODECLASS, manifests.NODE_CLASS)
+        self._server.delete(self._facts.node_class, manifests.NODE_CLASS)
 
     @_execute.register
     def _(self, operation: fault_scenario.Interrupt) -> None:
@@ -202,7 +203,7 @@ class Operations:
     @_execute.register
     def _(self, operation: fault_scenario.Maintenance) -> None:
         for provider_id in self._instance(operation.node):
-            self._cloud.announce_retirement(provider_id)
+            self._cloud.announce_maintenance(provider_id)
 
     @_execute.register
     def _(self, operation: fault_scenario.StopInstance) -> None:
@@ -329,7 +330,7 @@ class Operations:
 
     def _restore_node_class(self) -> None:
         with suppress(NotFoundError):  # it was deleted
-            self._select_subnets(manifests.CLUSTER)
+            self._select_networks(CLUSTER)
 
     def _stop_expiry(self) -> None:
         """Set `expireAfter: Never`, since a cluster whose nodes expire never comes to rest."""
@@ -351,9 +352,9 @@ class Operations:
             if DO_NOT_DISRUPT in template["metadata"].get("annotations", {}):
                 self._patch(DEPLOYMENT, meta["name"], {"spec": {"template": _UNPROTECTED}}, meta["namespace"])
 
-    def _select_subnets(self, discovery: str) -> None:
-        selector = manifests.subnet_selector(discovery)
-        self._patch(EC2NODECLASS, manifests.NODE_CLASS, {"spec": {"subnetSelectorTerms": selector}})
+    def _select_networks(self, discovery: str) -> None:
+        selector = self._facts.network_selector(discovery)
+        self._patch(self._facts.node_class, manifests.NODE_CLASS, {"spec": selector})
 
     def _set_unavailable(self, pools: Sequence[tuple[str, str, str]], *, unavailable: bool) -> None:
         self._unavailable = self._unavailable | {*pools} if unavailable else self._unavailable - {*pools}
@@ -409,7 +410,6 @@ _CLAIM_PATCHES: Final[Mapping[str, JSON]] = {
     "drop-hash": {"metadata": {"annotations": {"karpenter.sh/nodepool-hash": None}}},
     "do-not-disrupt": {"metadata": {"annotations": {DO_NOT_DISRUPT: "true"}}},
     "foreign-label": {"metadata": {"labels": {"example.com/edited": "by-hand"}}},
-    "drop-class-label": {"metadata": {"labels": {"karpenter.k8s.aws/ec2nodeclass": None}}},
     "drop-finalizers": {"metadata": {"finalizers": None}},
     "drop-provider-id": {"status": {"providerID": None}},
     "drop-conditions": {"status": {"conditions": None}},
@@ -447,6 +447,9 @@ def claim_patch(
         return {"metadata": {"annotations": {_TERMINATION_TIMESTAMP: format_time(now + _ENDS[change])}}}
     if change == "other-provider-id":
         return {"status": {"providerID": other.status.provider_id or None}}
+    if change == "drop-class-label":
+        reference = claim.spec.node_class_ref
+        return {"metadata": {"labels": {node_class_label(reference.group, reference.kind): None}}}
     return _CLAIM_PATCHES[change]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from random import Random
 from typing import Any, Final, get_args
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman_simulator.faults import fault_scenario
@@ -22,6 +23,7 @@ from journeyman_simulator.faults.fault_scenario import (
     ClaimChange,
     ClaimForgery,
     ClaimStatusChange,
+    CloudName,
     Deploy,
     EditClaim,
     EditNode,
@@ -50,9 +52,8 @@ from journeyman_simulator.faults.operation_generator import (
     shrink_workload,
     uninstall,
 )
-from journeyman_simulator.in_process_account.ec2_catalogue import SMALL_SELECTION
+from journeyman_simulator.faults.scenario_clouds import CLOUDS, ScenarioCloud
 
-QUEUES: Final = ("provision", "terminate", "consolidate", "interrupt", "requeue")
 CRASHES: Final = (FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER)
 MAX_CALL_FAULTS: Final = 4
 MAX_MESSAGE_FAULTS: Final = 4
@@ -72,33 +73,37 @@ _LAGS: Final = (1.0, 2.0, 5.0)
 _DELAYS: Final = (1.0, 10.0, 45.0, 120.0)
 
 
-def generate_scenario(seed: int) -> FaultScenario:
-    """Return the scenario of a seed; equal seeds give equal scenarios."""
-    return with_rare_features(_scenario_of(seed))
+def generate_scenario(seed: int, cloud: CloudName = "aws") -> FaultScenario:
+    """Return the scenario of a seed on a cloud; equal seeds give equal scenarios."""
+    return with_rare_features(_scenario_of(seed, cloud))
 
 
-def _scenario_of(seed: int) -> FaultScenario:
+def _scenario_of(seed: int, cloud: CloudName) -> FaultScenario:
+    sites, facts = _SITES[cloud], CLOUDS[cloud]
     rng = Random(seed)
     sweep = rng.random() >= _WITHOUT_SWEEP
-    setup = draw_setup(rng, sweep=sweep)
+    setup = draw_setup(rng, sweep=sweep, cloud=cloud)
     operations = draw_operations(rng, setup)
     if not sweep:
-        return FaultScenario(seed=seed, setup=setup, operations=operations, faults=_overlap_faults(rng))
-    calls = _call_faults(rng, lags=rng.random() < _LAGGING)
-    messages = _message_faults(rng)
-    lost = _lost_launch(rng) if rng.random() < _LOST_LAUNCHES else ()
+        return FaultScenario(seed=seed, setup=setup, operations=operations, faults=_overlap_faults(rng, facts))
+    calls = _call_faults(rng, sites, lags=rng.random() < _LAGGING)
+    messages = _message_faults(rng, facts)
+    lost = _lost_launch(rng, facts) if rng.random() < _LOST_LAUNCHES else ()
     return FaultScenario(
-        seed=seed, setup=setup, operations=operations, faults=(*_first_call_crash(seed), *lost, *calls, *messages)
+        seed=seed,
+        setup=setup,
+        operations=operations,
+        faults=(*_first_call_crash(seed, sites.all), *lost, *calls, *messages),
     )
 
 
 # -- calls ----------------------------------------------------------------------------------------------------------
 
 
-def _call_faults(rng: Random, *, lags: bool) -> tuple[CallFault, ...]:
+def _call_faults(rng: Random, sites: _CloudSites, *, lags: bool) -> tuple[CallFault, ...]:
     faults: list[CallFault] = []
     for _ in range(rng.randint(0, MAX_CALL_FAULTS)):
-        site = rng.choice(CALL_SITES if rng.random() < 0.5 else _EFFECTS)
+        site = rng.choice(sites.all if rng.random() < 0.5 else sites.effects)
         kind = _kind(rng, site, lags=lags)
         nth = _ordinal(rng)
         faults.append(CallFault(site=site, nth=nth, kind=kind, seconds=_seconds(rng, site, kind)))
@@ -108,11 +113,11 @@ def _call_faults(rng: Random, *, lags: bool) -> tuple[CallFault, ...]:
     return tuple(faults)
 
 
-def _first_call_crash(seed: int) -> tuple[CallFault, ...]:
+def _first_call_crash(seed: int, sites: Sequence[str]) -> tuple[CallFault, ...]:
     """Return a crash at the first call of a site for every second seed: each site in turn, before and after the effect."""
     number, rest = divmod(seed, 2)
-    round_, index = divmod(number, len(CALL_SITES))
-    return () if rest else (CallFault(site=CALL_SITES[index], nth=1, kind=CRASHES[round_ % 2]),)
+    round_, index = divmod(number, len(sites))
+    return () if rest else (CallFault(site=sites[index], nth=1, kind=CRASHES[round_ % 2]),)
 
 
 def _kind(rng: Random, site: str, *, lags: bool) -> FaultKind:
@@ -133,23 +138,28 @@ def _seconds(rng: Random, site: str, kind: FaultKind) -> float:
     return rng.choice(spans[kind]) if kind in spans else 0.0
 
 
-def _overlap_faults(rng: Random) -> tuple[Fault, ...]:
+def _overlap_faults(rng: Random, cloud: ScenarioCloud) -> tuple[Fault, ...]:
     """Draw faults for scenarios without a sweep: overlapping runs and late messages, but no lost messages."""
     faults: list[Fault] = [
-        CallFault(site=rng.choice(CALL_SITES), nth=_ordinal(rng), kind=FaultKind.PAUSE, seconds=rng.choice(_PAUSES[:4]))
+        CallFault(
+            site=rng.choice(CALL_SITES[cloud.name]),
+            nth=_ordinal(rng),
+            kind=FaultKind.PAUSE,
+            seconds=rng.choice(_PAUSES[:4]),
+        )
         for _ in range(rng.randint(0, 2))
     ]
     late = (MessageFaultKind.DUPLICATE, MessageFaultKind.REORDER)
-    faults += [_message_fault(rng, lambda: rng.choice(late)) for _ in range(rng.randint(0, 2))]
+    faults += [_message_fault(rng, cloud, lambda: rng.choice(late)) for _ in range(rng.randint(0, 2))]
     return tuple(faults)
 
 
-def _lost_launch(rng: Random) -> tuple[CallFault, ...]:
+def _lost_launch(rng: Random, cloud: ScenarioCloud) -> tuple[CallFault, ...]:
     """Return faults that lose the response to a launch, and hide the instance in later reads of instances."""
     step, nth = "provision", _ordinal(rng)
     lost_kind = rng.choice((FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER, FaultKind.CRASH_AFTER))
-    launch = f"{step}: ec2 CreateFleet"
-    describe = f"{step}: ec2 DescribeInstances"
+    launch = f"{step}: {cloud.launch}"
+    describe = f"{step}: {cloud.describe}"
     lost = CallFault(site=launch, nth=nth, kind=lost_kind, seconds=_seconds(rng, launch, lost_kind))
     stale_reads = (
         CallFault(site=describe, nth=n, kind=FaultKind.STALE, seconds=20.0) for n in range(2, 2 + _STALE_READS)
@@ -160,15 +170,15 @@ def _lost_launch(rng: Random) -> tuple[CallFault, ...]:
 # -- messages -------------------------------------------------------------------------------------------------------
 
 
-def _message_faults(rng: Random) -> tuple[MessageFault, ...]:
+def _message_faults(rng: Random, cloud: ScenarioCloud) -> tuple[MessageFault, ...]:
     return tuple(
-        _message_fault(rng, lambda: rng.choice(tuple(MessageFaultKind)))
+        _message_fault(rng, cloud, lambda: rng.choice(tuple(MessageFaultKind)))
         for _ in range(rng.randint(0, MAX_MESSAGE_FAULTS))
     )
 
 
-def _message_fault(rng: Random, draw: Callable[[], MessageFaultKind]) -> MessageFault:
-    queue, kind = rng.choice(QUEUES), draw()
+def _message_fault(rng: Random, cloud: ScenarioCloud, draw: Callable[[], MessageFaultKind]) -> MessageFault:
+    queue, kind = rng.choice(cloud.queues), draw()
     seconds = rng.choice(_DELAYS) if kind is MessageFaultKind.DELAY else 0.0
     return MessageFault(queue=queue, nth=_ordinal(rng, 0.4), kind=kind, seconds=seconds)
 
@@ -181,15 +191,26 @@ def _ordinal(rng: Random, often: float = 0.6) -> int:
     return nth
 
 
-_EFFECTS: Final = tuple(site for site in CALL_SITES if has_effect(site))
+class _CloudSites(Struct, frozen=True, kw_only=True):
+    """The call sites of one cloud: all, those with an effect, and those at which others edit objects while the run waits."""
+
+    all: tuple[str, ...]
+    effects: tuple[str, ...]
+    slow: tuple[str, ...]
 
 
-_LARGE: Final = ("m5.large", "m6g.large", "r5.large")
-"""Types that fit every generated pod; each setup offers one of them."""
-_TYPES: Final = tuple(sorted({*SMALL_SELECTION, "c6i.large", "m5.2xlarge", "m6g.xlarge", "t3.medium"}))
+def _sites_of(sites: tuple[str, ...]) -> _CloudSites:
+    effects = tuple(site for site in sites if has_effect(site))
+    slow = tuple(site for site in sites if site.startswith("terminate: ") or site in effects or ": get " in site)
+    return _CloudSites(all=sites, effects=effects, slow=slow)
+
+
+_SITES: Final = {cloud: _sites_of(sites) for cloud, sites in CALL_SITES.items()}
+
+
 _BUDGETS: Final = ("100%", "100%", "50%", "30%", "2", "1", "1", "0")
 _REASONS: Final[tuple[tuple[str, ...], ...]] = ((), (), (), ("Empty",), ("Drifted", "Underutilized"))
-_FREEZES: Final = 0.25  # of scenarios: Lambda freezes a sandbox in the middle of a run and resumes it
+_FREEZES: Final = 0.25  # of scenarios: the cloud freezes a sandbox in the middle of a run and resumes it
 
 _WITH_DEPLOYED_INTERVALS: Final = 0.1  # of scenarios
 _DEPLOYED_INTERVALS: Final[Mapping[str, Any]] = {
@@ -208,12 +229,14 @@ _LONG_INTERVALS: Final[Mapping[str, Any]] = {
 _STATIC: Final = 0.15  # of scenarios: with a static NodePool
 
 
-def draw_setup(rng: Random, *, sweep: bool) -> ScenarioSetup:
+def draw_setup(rng: Random, *, sweep: bool, cloud: CloudName = "aws") -> ScenarioSetup:
     """Draw the NodePools, the offered instance types, and the product's settings."""
+    facts = CLOUDS[cloud]
     names = ("default",) if rng.random() < 0.7 else ("default", "second")
-    types = tuple(sorted({rng.choice(_LARGE), *rng.sample(_TYPES, rng.randint(2, 4))}))
+    types = tuple(sorted({rng.choice(facts.large_types), *rng.sample(facts.generated_types, rng.randint(2, 4))}))
     return ScenarioSetup(
-        pools=(*(_pool(rng, name, types) for name in names), *_static_pool(rng, types)),
+        cloud=cloud,
+        pools=(*(_pool(rng, name, types, facts) for name in names), *_static_pool(rng, types, facts)),
         types=types,
         zones=rng.choice((2, 2, 3)),
         daemons=rng.random() < 0.3,
@@ -227,13 +250,13 @@ def draw_setup(rng: Random, *, sweep: bool) -> ScenarioSetup:
     )
 
 
-def _pool(rng: Random, name: str, types: tuple[str, ...]) -> ScenarioPool:
+def _pool(rng: Random, name: str, types: tuple[str, ...], cloud: ScenarioCloud) -> ScenarioPool:
     only = tuple(sorted(rng.sample(types, 2))) if rng.random() < 0.15 else ()
     capacity_types = rng.choice((CAPACITY_TYPES, CAPACITY_TYPES, ("on-demand",), ("spot",)))
     return ScenarioPool(
         name=name,
         capacity_types=capacity_types,
-        rebalance=capacity_types == ("spot",),
+        rebalance=capacity_types == ("spot",) and fault_scenario.Rebalance not in cloud.missing,
         types=only,
         policy=rng.choice(("WhenEmpty", "WhenEmptyOrUnderutilized")),
         consolidate_after_seconds=rng.choice((0, 0, 20, 60, -1)),
@@ -272,11 +295,11 @@ def with_budget_of_one_node(setup: ScenarioSetup) -> ScenarioSetup:
     return replace(setup, pools=(first, *setup.pools[1:]))
 
 
-def _static_pool(rng: Random, types: tuple[str, ...]) -> tuple[ScenarioPool, ...]:
+def _static_pool(rng: Random, types: tuple[str, ...], cloud: ScenarioCloud) -> tuple[ScenarioPool, ...]:
     """Draw a static NodePool for some scenarios, without weight and CPU limit, which the API server rejects."""
     if rng.random() >= _STATIC:
         return ()
-    return (replace(_pool(rng, "static", types), replicas=rng.choice((1, 2, 3)), limit_cpus=0, weight=0),)
+    return (replace(_pool(rng, "static", types, cloud), replicas=rng.choice((1, 2, 3)), limit_cpus=0, weight=0),)
 
 
 def _budget(rng: Random) -> ScenarioBudget:
@@ -287,6 +310,8 @@ _MORE_EMPTY_THAN_BUDGET: Final = 0.08  # of scenarios: more nodes are empty than
 _STOPPED_LOOPS: Final = 0.1  # of scenarios with a sweep: Lambda stops chains of messages
 _THROTTLED: Final = 0.1  # of scenarios
 _MAX_THROTTLES: Final = 3
+_UNINSTALLED: Final[Mapping[CloudName, float]] = {"aws": 0.0, "alibaba": 0.05}
+"""Of scenarios with a sweep: the NodeClass is deleted. On AWS this leads to rare calls, so the faults at these calls have it."""
 _THROTTLE_SECONDS: Final = (15.0, 60.0, 150.0)
 _EDITED_BY_HAND: Final = 0.1  # of scenarios with a sweep: some edits send no event
 _MAX_EDITS: Final = 2
@@ -301,7 +326,8 @@ def with_rare_features(scenario: FaultScenario) -> FaultScenario:
         _with_more_empty_nodes_than_budget,
         _with_manual_edits,
         _with_combined_edits,
-        _with_lambda_limits,
+        _with_platform_limits,
+        _with_uninstallation,
     ):
         scenario = change(scenario)
     return scenario
@@ -351,7 +377,7 @@ def _with_combined_edits(scenario: FaultScenario) -> FaultScenario:
         operations.append(draw(rng, at, target))
         at += rng.choice(_BETWEEN_EDITS)
     setup = with_short_termination_grace(scenario.setup) if rng.random() < _SHORT_GRACE else scenario.setup
-    slow = _slow_calls(rng) if rng.random() < _SLOW else ()
+    slow = _slow_calls(rng, _SITES[scenario.setup.cloud].slow) if rng.random() < _SLOW else ()
     return replace(
         scenario,
         setup=setup,
@@ -360,18 +386,26 @@ def _with_combined_edits(scenario: FaultScenario) -> FaultScenario:
     )
 
 
-def _with_lambda_limits(scenario: FaultScenario) -> FaultScenario:
-    """Return the scenario with chains of messages that Lambda stops, or with functions that it throttles.
+def _with_platform_limits(scenario: FaultScenario) -> FaultScenario:
+    """Return the scenario with chains of messages that Lambda stops, or with functions that the cloud throttles.
 
     Without a sweep nothing continues a stopped chain.
     """
     rng = Random(f"{scenario.seed}: limits of Lambda")
     setup = scenario.setup
-    if rng.random() < _STOPPED_LOOPS and setup.sweep:
+    if rng.random() < _STOPPED_LOOPS and setup.sweep and CLOUDS[setup.cloud].stops_chains:
         setup = replace(setup, recursive_loops=rng.choice(("Terminate", "Stopped")))
     if rng.random() < _THROTTLED:
         setup = replace(setup, throttles=tuple(_throttle(rng) for _ in range(rng.randint(1, _MAX_THROTTLES))))
     return replace(scenario, setup=setup)
+
+
+def _with_uninstallation(scenario: FaultScenario) -> FaultScenario:
+    """Return the scenario with a deleted NodeClass and NodePools."""
+    rng = Random(f"{scenario.seed}: uninstalled")
+    if rng.random() >= _UNINSTALLED[scenario.setup.cloud] or not scenario.setup.sweep:
+        return scenario
+    return _with_deleted_node_class(scenario)
 
 
 def _throttle(rng: Random) -> FunctionThrottle:
@@ -383,9 +417,9 @@ def _throttle(rng: Random) -> FunctionThrottle:
     )
 
 
-def _slow_calls(rng: Random) -> tuple[CallFault, ...]:
+def _slow_calls(rng: Random, among: Sequence[str]) -> tuple[CallFault, ...]:
     """Draw calls that take seconds: others edit objects while the run waits, or the run was too late for an answer."""
-    sites = rng.choices(_SLOW_SITES, k=rng.randint(1, _MAX_SLOW_CALLS))
+    sites = rng.choices(among, k=rng.randint(1, _MAX_SLOW_CALLS))
     return tuple(
         CallFault(site=site, nth=_ordinal(rng, 0.4), kind=rng.choice(_SLOW_KINDS), seconds=rng.choice(_SLOW_SECONDS))
         for site in sites
@@ -438,9 +472,6 @@ _SLOW: Final = 0.5  # of scenarios with combined edits
 _MAX_SLOW_CALLS: Final = 3
 _SLOW_KINDS: Final = (FaultKind.PAUSE, FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER)
 _SLOW_SECONDS: Final = (1.0, 2.0, 5.0, 20.0)
-_SLOW_SITES: Final = tuple(
-    site for site in CALL_SITES if site.startswith("terminate: ") or site in _EFFECTS or ": get " in site
-)
 
 
 def _edit(rng: Random) -> AnyOperation:
@@ -460,8 +491,9 @@ def with_rare_call(scenario: FaultScenario) -> FaultScenario:
     """Return the scenario with a change that leads to the rare call of its first fault at one; such changes replace the setup."""
     if not scenario.setup.sweep:
         return scenario
+    rare = RARE_CALL_SCENARIOS[scenario.setup.cloud]
     sites = [fault.site for fault in scenario.faults if isinstance(fault, CallFault)]
-    change = next((RARE_CALL_SCENARIOS[site] for site in sites if site in RARE_CALL_SCENARIOS), None)
+    change = next((rare[site] for site in sites if site in rare), None)
     return scenario if change is None else change(scenario)
 
 
@@ -485,7 +517,7 @@ def _with_registration_timeout(scenario: FaultScenario) -> FaultScenario:
 
 
 def _with_ended_orphaned_instance(scenario: FaultScenario) -> FaultScenario:
-    lost = CallFault(site="provision: ec2 CreateFleet", nth=1, kind=FaultKind.CRASH_AFTER)
+    lost = CallFault(site=f"provision: {CLOUDS[scenario.setup.cloud].launch}", nth=1, kind=FaultKind.CRASH_AFTER)
     return _with(scenario, [fault_scenario.ConsoleTerminate(at_seconds=10, node=-1)], lost)
 
 
@@ -495,6 +527,10 @@ def _with_repeated_recommendations(scenario: FaultScenario) -> FaultScenario:
 
 def _with_late_recommendations(scenario: FaultScenario) -> FaultScenario:
     return _with(scenario, _recommendations(*range(_PODS_RUN_AT - 20, 300, _NOTICE_INTERVAL)))
+
+
+def _with_interrupted_nodes(scenario: FaultScenario) -> FaultScenario:
+    return _with(scenario, [fault_scenario.Interrupt(at_seconds=_PODS_RUN_AT, node=node) for node in range(_NODES)])
 
 
 def _with_rebalancing_nodepool(scenario: FaultScenario) -> FaultScenario:
@@ -542,7 +578,7 @@ def _with_claims_removed_before_instances(scenario: FaultScenario) -> FaultScena
     return _with(scenario, [fault_scenario.StripFinalizer(at_seconds=_PODS_RUN_AT + 30 * n, claim=0) for n in range(3)])
 
 
-RARE_CALL_SCENARIOS: Final[dict[str, ScenarioChange]] = {
+_RARE_AWS_CALLS: Final[Mapping[str, ScenarioChange]] = {
     "consolidate: apply OfferingState": _with_unavailable_replacement,
     "consolidate: create NodeClaim": _with_replaced_node,
     "consolidate: delete NodeClaim": _with_early_empty_nodes,
@@ -566,3 +602,28 @@ RARE_CALL_SCENARIOS: Final[dict[str, ScenarioChange]] = {
     "terminate: patch NodePool": _with_instances_ended_before_registration,
     "provision: get NodeClaim": _with_registration_timeout,  # last, as the seeds of the recorded sample follow the order
 }
+
+_RARE_ALIBABA_CALLS: Final[Mapping[str, ScenarioChange]] = {
+    "consolidate: apply OfferingState": _with_unavailable_replacement,
+    "consolidate: create NodeClaim": _with_replaced_node,
+    "consolidate: cs DescribeClusterAttachScripts": _with_replaced_node,
+    "consolidate: cs DescribeClusterNodePools": _with_replaced_node,
+    "consolidate: delete NodeClaim": _with_early_empty_nodes,
+    "consolidate: ecs CreateAutoProvisioningGroup": _with_replaced_node,
+    "consolidate: ecs DescribeInstances": _with_replaced_node,
+    "consolidate: patch OfferingState/status": _with_unavailable_replacement,
+    "interrupt: apply OfferingState": _with_interrupted_nodes,
+    "interrupt: patch OfferingState/status": _with_interrupted_nodes,
+    "provision: delete NodeClaim": _without_offerings_at_first,
+    "terminate: delete Pod": _with_force_termination,
+    "terminate: get NodeClaim": _with_claims_removed_before_instances,
+    "terminate: patch Event": _with_blocked_drain,
+    "terminate: patch NodePool": _with_instances_ended_before_registration,
+    "provision: get NodeClaim": _with_registration_timeout,  # last, as the seeds of the recorded sample follow the order
+}
+
+RARE_CALL_SCENARIOS: Final[Mapping[str, Mapping[str, ScenarioChange]]] = {
+    "aws": _RARE_AWS_CALLS,
+    "alibaba": _RARE_ALIBABA_CALLS,
+}
+"""By cloud: the changes of scenarios that lead to rare calls, by call site."""

@@ -16,7 +16,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from journeyman_simulator.faults.call_sites import FaultCoverage, from_json, to_json
-from journeyman_simulator.faults.fault_scenario import FaultScenario
+from journeyman_simulator.faults.fault_scenario import CloudName, FaultScenario
 from journeyman_simulator.faults.history import HistoryEntry
 from journeyman_simulator.faults.invariants import ALL_CHECKERS
 from journeyman_simulator.faults.invariants.checkers import Violation
@@ -84,6 +84,7 @@ def _without_garbage_collection() -> Iterator[None]:
 def search_seeds(
     seeds: Sequence[int],
     *,
+    cloud: CloudName = "aws",
     processes: int = 1,
     on_found: Callable[[ViolatingSeed], None] | None = None,
     on_progress: Callable[[int], None] | None = None,
@@ -92,13 +93,14 @@ def search_seeds(
 
     Args:
         seeds: The seeds.
+        cloud: The cloud of the scenarios.
         processes: The number of processes. With one, or with few seeds, the scenarios run in this process.
         on_found: Called with each violating seed, once its chunk is done.
         on_progress: Called with the number of scenarios run since the last call.
     """
     search, started = SeedSearchResult(), time.monotonic()
     for chunk_result in _chunk_results(
-        [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)], processes
+        [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)], cloud, processes
     ):
         coverage = from_json(chunk_result.coverage)
         search.coverage.add(coverage)
@@ -123,18 +125,19 @@ def _violates(invariant: str, scenario: FaultScenario) -> bool:
     return [violation.invariant for violation in run_checked(scenario).violations[:1]] == [invariant]
 
 
-def _chunk_results(chunks: Sequence[Sequence[int]], processes: int) -> Iterator[_ChunkResult]:
+def _chunk_results(chunks: Sequence[Sequence[int]], cloud: CloudName, processes: int) -> Iterator[_ChunkResult]:
+    run_chunk = partial(_run_chunk, cloud)
     if processes == 1 or len(chunks) == 1:
-        yield from map(_run_chunk, chunks)
+        yield from map(run_chunk, chunks)
         return
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(_run_chunk, chunks)
+        yield from pool.map(run_chunk, chunks)
 
 
-def _run_chunk(seeds: Sequence[int]) -> _ChunkResult:
+def _run_chunk(cloud: CloudName, seeds: Sequence[int]) -> _ChunkResult:
     coverage, found, runs, minutes = FaultCoverage(), [], 0, 0.0
     for seed in seeds:
-        result = run_checked(generate_scenario(seed))
+        result = run_checked(generate_scenario(seed, cloud))
         coverage.add(result.coverage)
         runs += result.runs
         minutes += result.minutes

@@ -16,7 +16,7 @@ from journeyman_simulator.faults.fault_scenario import AnyOperation, Fault, Faul
 
 MAX_ATTEMPTS: Final = 400
 _IDENTIFYING_FIELDS: Final = frozenset(
-    {"name", "app", "site", "queue", "kind", "seed", "condition", "status", "change"}
+    {"cloud", "name", "app", "site", "queue", "kind", "seed", "condition", "status", "change"}
 )
 """Fields that identify an object; the others are amounts."""
 

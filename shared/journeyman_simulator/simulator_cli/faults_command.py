@@ -17,7 +17,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from journeyman.errors import ConfigurationError
 from journeyman.runtime.collector import collect_rarely
 from journeyman_simulator.faults.call_sites import CALL_SITES, CALLS_AFTER_FAILURES
-from journeyman_simulator.faults.fault_scenario import FaultKind, FaultScenario, describe_scenario, from_json, to_json
+from journeyman_simulator.faults.fault_scenario import (
+    CloudName,
+    FaultKind,
+    FaultScenario,
+    describe_scenario,
+    from_json,
+    to_json,
+)
 from journeyman_simulator.faults.history import HistoryEntry
 from journeyman_simulator.faults.invariants.checkers import Violation
 from journeyman_simulator.faults.scenario_generator import generate_scenario
@@ -33,8 +40,15 @@ _LAST_ENTRIES: Final = 30
 _COLUMNS: Final = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
 
 
-def run_scenario(seed: int, file: Path | None, *, shrink: bool, quiet: bool) -> int:
+def run_scenario(seed: int, file: Path | None, *, cloud: CloudName = "aws", shrink: bool, quiet: bool) -> int:
     """Run one scenario and print its history.
+
+    Args:
+        seed: The seed of the scenario.
+        file: A scenario to run instead.
+        cloud: The cloud of the seed's scenario.
+        shrink: Whether to reduce a scenario that violates an invariant.
+        quiet: Whether to print only the violations.
 
     Returns:
         The exit code: 1 if the scenario violates an invariant.
@@ -43,7 +57,7 @@ def run_scenario(seed: int, file: Path | None, *, shrink: bool, quiet: bool) -> 
         ConfigurationError: The file is not a scenario.
     """
     console = Console(highlight=False, soft_wrap=True)
-    scenario = _read(file) if file is not None else generate_scenario(seed)
+    scenario = _read(file) if file is not None else generate_scenario(seed, cloud)
     _print(console, describe_scenario(scenario))
     result = run_checked(scenario, None if quiet else _printer(console))
     _print_result(console, result)
@@ -52,11 +66,12 @@ def run_scenario(seed: int, file: Path | None, *, shrink: bool, quiet: bool) -> 
     return 1 if result.violations else 0
 
 
-def run_seeds(seeds: str, *, require_crash_coverage: bool) -> int:
+def run_seeds(seeds: str, *, cloud: CloudName = "aws", require_crash_coverage: bool) -> int:
     """Run the scenarios of many seeds, and print each violation and the injected faults by call site.
 
     Args:
         seeds: The first and the last seed, such as "1..300".
+        cloud: The cloud of the scenarios.
         require_crash_coverage: Whether to fail if no process crashed at one of the recorded call sites.
 
     Returns:
@@ -72,19 +87,20 @@ def run_seeds(seeds: str, *, require_crash_coverage: bool) -> int:
         task = progress.add_task("scenarios", total=len(seed_range))
         search = search_seeds(
             seed_range,
+            cloud=cloud,
             processes=os.cpu_count() or 1,
-            on_found=lambda found: _print(console, _violation_lines(found)),
+            on_found=lambda found: _print(console, _violation_lines(found, cloud)),
             on_progress=lambda number: progress.advance(task, number),
         )
     console.print(search.coverage.table(), markup=False)
     _print(console, _summary_lines(search))
     uncrashed = [
         f"{site}: no process crashed at this call"
-        for site in search.coverage.sites_without(CALL_SITES, FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER)
+        for site in search.coverage.sites_without(CALL_SITES[cloud], FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER)
     ]
     unlisted = sorted(
         f"{site}: not among the recorded call sites; run make call-sites"
-        for site in {*search.coverage.calls} - {*CALL_SITES, *CALLS_AFTER_FAILURES}
+        for site in {*search.coverage.calls} - {*CALL_SITES[cloud], *CALLS_AFTER_FAILURES}
     )
     missing = [*uncrashed, *unlisted] if require_crash_coverage else []
     _print(console, missing)
@@ -141,9 +157,10 @@ def _shrink(console: Console, result: ScenarioResult) -> None:
     console.print(f"saved in {file}; run it with: journeyman faults --scenario {file}")
 
 
-def _violation_lines(found: ViolatingSeed) -> list[str]:
+def _violation_lines(found: ViolatingSeed, cloud: CloudName) -> list[str]:
     first: Violation = found.violations[0]
-    return [f"seed {found.seed}: {first}", f"  journeyman faults --seed {found.seed} --shrink"]
+    option = "" if cloud == "aws" else f"--cloud {cloud} "
+    return [f"seed {found.seed}: {first}", f"  journeyman faults {option}--seed {found.seed} --shrink"]
 
 
 def _summary_lines(search: SeedSearchResult) -> list[str]:

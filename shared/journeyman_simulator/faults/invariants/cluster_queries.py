@@ -28,8 +28,8 @@ END_ANNOTATION: Final = "karpenter.sh/nodeclaim-termination-timestamp"
 COMMAND_ANNOTATION: Final = "journeyman.dev/node-disruption"
 
 _LAUNCH_EDITS: Final = frozenset({"drop-status", "drop-provider-id", "drop-conditions"})
-_GIB_PER_CPU: Final = {"c": 2, "m": 4, "r": 8, "t": 2}
-_CPUS: Final = {"medium": 2, "large": 2, "xlarge": 4, "2xlarge": 8}
+_GIB_PER_CPU: Final = {"c": 2, "g": 4, "m": 4, "r": 8, "t": 2, "u": 2}  # by the first letter of the family
+_CPUS: Final = {"medium": 2, "large": 2, "xlarge": 4, "2xlarge": 8, "4xlarge": 16}
 _DELAYING_KINDS: Final = frozenset(
     {FaultKind.PAUSE, FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER, FaultKind.STALE, FaultKind.LAG}
 )
@@ -37,12 +37,12 @@ _DELAYING_KINDS: Final = frozenset(
 
 def vcpus(instance_type: str) -> int:
     """Return the vCPUs of an instance type that scenarios use. Raises KeyError for others."""
-    return _CPUS[instance_type.partition(".")[2]]
+    return _CPUS[instance_type.rpartition(".")[2]]
 
 
 def memory_mib(instance_type: str) -> int:
     """Return the memory in MiB of an instance type that scenarios use. Raises KeyError for others."""
-    return vcpus(instance_type) * _GIB_PER_CPU[instance_type[0]] * 1024
+    return vcpus(instance_type) * _GIB_PER_CPU[instance_type.removeprefix("ecs.")[0]] * 1024
 
 
 def is_ours(write: Write, step: str = "") -> bool:

@@ -22,6 +22,7 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     phase,
     skew,
 )
+from journeyman_simulator.faults.scenario_clouds import CLOUDS, ConditionStatus, NodeCondition
 from journeyman_simulator.faults.scenario_view import CloudEvent, CloudInstance, ScenarioView
 
 
@@ -82,15 +83,6 @@ class ConsolidationLowersPrice(InvariantChecker):
             yield f"{command['metadata']['name']} replaces {before:.4f} an hour by {after:.4f}"
 
 
-TOLERATED: Final[Mapping[tuple[str, str], timedelta]] = {
-    ("AcceleratedHardwareReady", "False"): timedelta(minutes=10),
-    **{
-        (condition, "False"): timedelta(minutes=30)
-        for condition in ("Ready", "StorageReady", "NetworkingReady", "KernelReady", "ContainerRuntimeReady")
-    },
-    ("Ready", "Unknown"): timedelta(minutes=30),
-}
-"""Karpenter's repair policies for AWS."""
 REPAIR_DELAY: Final = timedelta(minutes=4)
 """Two periods of the sweep, of which the first run may fail."""
 
@@ -103,7 +95,8 @@ class UnhealthyNodesReplaced(InvariantChecker):
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)
         self._skew = skew(view.scenario)
-        self._since: dict[tuple[str, str, str], datetime] = {}
+        self._tolerated = CLOUDS[view.scenario.setup.cloud].tolerated
+        self._since: dict[tuple[str, str, ConditionStatus], datetime] = {}
 
     def check_write(self, write: Write) -> Iterator[str]:
         """Record when nodes become unhealthy."""
@@ -118,12 +111,14 @@ class UnhealthyNodesReplaced(InvariantChecker):
             return
         for (name, condition, status), since in sorted(self._since.items()):
             unhealthy_for = self.view.clock.now() - since
-            if unhealthy_for > TOLERATED[condition, status] + REPAIR_DELAY + self._skew and not self._is_deleted(name):
+            if unhealthy_for > self._tolerated[condition, status] + REPAIR_DELAY + self._skew and not self._is_deleted(
+                name
+            ):
                 yield f"Node {name} has been {condition}={status} since {since:%H:%M:%S}, and is not replaced"
 
     def _observe(self) -> None:
         now = self.view.clock.now()
-        unhealthy = {(n.metadata.name, c, s) for n in nodes(self.view) for c, s in _unhealthy_conditions(n)}
+        unhealthy = {(n.metadata.name, c, s) for n in nodes(self.view) for c, s in self._unhealthy_conditions(n)}
         self._since = {key: self._since.get(key, now) for key in unhealthy}
 
     def _is_deleted(self, name: str) -> bool:
@@ -131,7 +126,6 @@ class UnhealthyNodesReplaced(InvariantChecker):
         claim = claim_of(self.view, node)
         return claim is None or is_terminating(claim) or node.metadata.deletion_timestamp is not None
 
-
-def _unhealthy_conditions(node: Node) -> list[tuple[str, str]]:
-    reported = [(condition.type, condition.status) for condition in node.status.conditions]
-    return [key for key in reported if key in TOLERATED]
+    def _unhealthy_conditions(self, node: Node) -> list[NodeCondition]:
+        reported = {(condition.type, condition.status) for condition in node.status.conditions}
+        return [key for key in self._tolerated if key in reported]

@@ -30,7 +30,7 @@ LONGEST_SWEEP: Final = timedelta(minutes=4)
 LONGEST_WITHOUT_CLAIMS: Final = timedelta(minutes=12)
 """The same for a cluster without NodeClaims, which the sweep reads every ten minutes."""
 MAX_RECEIVE_COUNT: Final = 50
-"""template.yaml's `maxReceiveCount`: the number of receives after which SQS moves a message to the dead-letter queue."""
+"""template.yaml's `maxReceiveCount`, and `MAX_RECEIVES` on Alibaba Cloud: after so many receives a message is a dead letter."""
 _FAULTS_WITHOUT_ERROR: Final = frozenset({FaultKind.STALE, FaultKind.LAG})  # faults that do not make a run fail
 _ACTIVE_PHASES: Final = frozenset({"", "Proposed", "Executing"})
 

@@ -1,0 +1,484 @@
+"""Simulates Alibaba Cloud for scenarios: an account in this process with the deployed functions, and faults of its calls."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta, timezone
+from functools import cache, partial
+from typing import Any, Final, cast
+
+from msgspec.structs import replace
+
+from journeyman.cloud.alibaba.alibaba_settings import AlibabaSettings
+from journeyman.cloud.alibaba.open_api import ApiCall, OpenApiError
+from journeyman.cloud.alibaba.smq_queue import ATTEMPTS, Smq, SmqError, SmqMessage, SmqQueue
+from journeyman.core.plan import Step
+from journeyman.errors import ConfigurationError
+from journeyman.events import parse_trigger
+from journeyman.events.alibaba_events import body_of
+from journeyman.kube.clusters import RegisteredCluster
+from journeyman.ports import Queue
+from journeyman.runtime.alibaba import AlibabaAdapters, AlibabaEnvironment, read_alibaba_environment
+from journeyman.runtime.environment import Environment
+from journeyman_simulator.alibaba_account.alibaba_account import AlibabaAccount, AlibabaClient
+from journeyman_simulator.alibaba_account.alibaba_machines import AlibabaMachines
+from journeyman_simulator.alibaba_account.ecs_instance_states import DELETED, EcsInstance
+from journeyman_simulator.alibaba_account.event_stream import FcHandler, FcInvocationContext
+from journeyman_simulator.alibaba_account.fc_stack import DEAD_LETTERS, FcDescription, FcStack, read_description
+from journeyman_simulator.alibaba_account.smq import SimulatedSmq
+from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.cloud_rules.service_errors import ServiceError
+from journeyman_simulator.deployment_files import load_handler
+from journeyman_simulator.faults.call_sites import cloud_site
+from journeyman_simulator.faults.fault_injection import FaultInjector, InjectableCall, ProcessCrashed
+from journeyman_simulator.faults.fault_scenario import FaultKind, ScenarioSetup
+from journeyman_simulator.faults.sandboxes import SandboxConnections, Sandboxes, SimulatedAdapters, silent_logger
+from journeyman_simulator.faults.scenario_clouds import ALIBABA, CLUSTER
+from journeyman_simulator.faults.scenario_view import HUMAN, CloudEvent, CloudInstance, PendingMessage
+from journeyman_simulator.faults.simulated_cloud import (
+    KUBERNETES_VERSION,
+    SCENARIO_DURATION,
+    InstanceRecords,
+    Price,
+    SimulatedCloud,
+    Start,
+    scenario_environment,
+)
+from journeyman_simulator.in_process_account.sqs_queues import MessageOutcome
+from journeyman_simulator.lambda_functions import LambdaContext, LambdaFunction
+from journeyman_simulator.world import Actor
+
+REGION: Final = "cn-hangzhou"
+_ZONES: Final = tuple(f"{REGION}-{letter}" for letter in "hjk")
+_MAINTENANCE_NOTICE: Final = timedelta(days=14)
+
+
+class AlibabaCloud(SimulatedCloud):
+    """An account with the functions and queues of infra/alibaba."""
+
+    account: AlibabaAccount
+
+    def __init__(self, clock: VirtualClock, setup: ScenarioSetup, on_instance: Callable[[CloudEvent], None]) -> None:
+        """Create the account (`SimulatedCloud`)."""
+        super().__init__(clock, setup, on_instance)
+        self.zones = _ZONES[: setup.zones]
+        self.account = AlibabaAccount(clock, region=REGION, types=setup.types or ALIBABA.types, zones=self.zones)
+        seeded = self.account.seed(cluster=CLUSTER, kubernetes_version=KUBERNETES_VERSION)
+        self.machines = AlibabaMachines(self.account, seeded.cluster_id)
+        prices = self.account.prices
+        ends = EndingInstances()
+        self.records = instance_records(lambda *offering: prices.price(*offering) or 0.0, ends, on_instance)
+        self.operations = EcsOperations(self.account, self.records, ends)
+        self.account.instances.observers.append(self.records.record_event)
+        self.smq = SimulatedSmq(clock)
+        variables = {
+            "JOURNEYMAN_CLUSTER_NAME": CLUSTER,
+            "JOURNEYMAN_CLUSTER_ID": seeded.cluster_id,
+            "JOURNEYMAN_CLUSTER_IDS": seeded.cluster_id,
+        }
+        self._stack = FcStack(self.account, self.smq, _description(), variables)
+        self._alibaba = read_alibaba_environment(self._stack.variables)
+
+    def decide_messages(self, decide: Callable[[str, str], MessageOutcome]) -> None:
+        """See `SimulatedCloud`."""
+        self.smq.decide = decide
+
+    def environment(self) -> Environment:
+        """Return the environment in s.yaml (`SimulatedCloud`)."""
+        return scenario_environment({**self._stack.variables, "FC_REGION": REGION}, self._setup, has_sqs=False)
+
+    def sandboxes(self, step: Step, connections: SandboxConnections) -> Sandboxes:
+        """See `SimulatedCloud`."""
+        handler = load_handler(f"{step.value}.handler", "alibaba")
+        new_adapters = partial(
+            SimulatedAlibabaAdapters, step.value, connections, self._alibaba, self.account, self._stack
+        )
+        return Sandboxes(step.value, handler, connections, new_adapters)
+
+    def create_functions(self, sandboxes: Mapping[Step, Sandboxes], new_id: Callable[[], str]) -> None:
+        """See `SimulatedCloud`."""
+        by_step = {step.value: each for step, each in sandboxes.items()}
+        functions = self._stack.functions
+
+        def handler(text: str) -> FcHandler:
+            name = text.partition(".")[0]
+
+            def run(event: bytes, context: Any) -> Any:
+                if functions[name].is_throttled:
+                    raise FunctionThrottledError(name)
+                return by_step[name](event, context)
+
+            return run
+
+        self._stack.create_resources(
+            handler, self._clock, checks_permissions=False, fatal=(ProcessCrashed,), new_id=new_id
+        )
+        for function in functions.values():
+            function.context = cast("Callable[[LambdaFunction, str], LambdaContext]", VirtualFcContext)
+        self.functions = {step: functions[step.value] for step in sandboxes}
+        self.mappings = self._stack.mappings
+        names = self._stack.queue_names
+        self.queues = {names[f"{step.value.title()}Queue"]: step.value for step in sandboxes}
+        self._names = {step: name for name, step in self.queues.items()}
+
+    def schedules(self, start: Start, new_id: Callable[[], str]) -> Sequence[Actor]:
+        """See `SimulatedCloud`."""
+        self._stack.invocations.start = start
+        subscribers = self.account.bus.subscribers
+        events = UnreliableEvents(self._stack, subscribers.pop(), self._decide_event, self._clock)
+        subscribers.append(events.publish)
+        timers = [self._stack.timers] if self._setup.sweep else []
+        return [events, *timers, self._stack.invocations]
+
+    def _decide_event(self, event: Mapping[str, Any]) -> MessageOutcome:
+        return self.smq.decide(self._names[Step.INTERRUPT.value], json.dumps(event))
+
+    def send(self, step: Step, body: str, message_id: str) -> None:
+        """See `SimulatedCloud`."""
+        self.smq.send(self._names[step.value], [SmqMessage(base64.b64encode(body.encode()).decode())])
+
+    def pending_messages(self) -> Iterable[PendingMessage]:
+        """See `SimulatedCloud`."""
+        return (
+            PendingMessage(step=Step(step), at=datetime.fromtimestamp(message.visible_at / 1000, timezone.utc))
+            for name, step in self.queues.items()
+            if step != Step.INTERRUPT.value
+            for message in self.smq.queues[name].messages
+        )
+
+    def dead_letters(self) -> tuple[str, ...]:
+        """Return the bodies of dead letters, without the events into which EventBridge wraps them."""
+        bodies = [message.text for message in self._stack.dead_letters()]
+        return tuple(body_of(json.loads(body)) or body for body in bodies)
+
+    def reasons(self, event: Any) -> list[str]:
+        """See `SimulatedCloud`."""
+        if not event:
+            return []
+        parsed = json.loads(event)
+        return [parse_trigger(item).reason for item in (parsed if isinstance(parsed, list) else [parsed])]
+
+
+@cache
+def _description() -> FcDescription:
+    """Return infra/alibaba, read once."""
+    return read_description()
+
+
+class FunctionThrottledError(Exception):
+    """Function Compute accepts no invocation of the function now; no sandbox starts."""
+
+
+class UnreliableEvents:
+    """Passes ECS's events to the rules of EventBridge, with the faults of messages to `interrupt`. An `Actor`.
+
+    Args:
+        stack: Its rules select the events that have faults.
+        deliver: Passes an event to the rules.
+        decide: Returns the outcome of an event.
+        clock: The time.
+    """
+
+    def __init__(
+        self,
+        stack: FcStack,
+        deliver: Callable[[dict[str, Any]], object],
+        decide: Callable[[Mapping[str, Any]], MessageOutcome],
+        clock: VirtualClock,
+    ) -> None:
+        self._stack = stack
+        self._deliver = deliver
+        self._decide = decide
+        self._clock = clock
+        self._late: list[tuple[datetime, dict[str, Any]]] = []
+
+    def publish(self, event: dict[str, Any]) -> None:
+        """Deliver an event that a rule wants: as often and as late as was decided."""
+        if not any(rule.matches(event) for rule in self._stack.rules):
+            return
+        outcome = self._decide(event)
+        at = self._clock.now() + timedelta(seconds=outcome.delay_seconds)
+        if outcome.delay_seconds:
+            self._late.append((at, event))
+            return
+        for _ in range(outcome.copies):
+            self._deliver(event)
+
+    def due(self) -> datetime | None:
+        """Return when the next late event is delivered."""
+        return min((at for at, _ in self._late), default=None)
+
+    def act(self) -> bool:
+        """Deliver the late events that are due; return whether there was one."""
+        now = self._clock.now()
+        due = [event for at, event in self._late if at <= now]
+        self._late = [(at, event) for at, event in self._late if at > now]
+        for event in due:
+            self._deliver(event)
+        return bool(due)
+
+
+# -- instances ------------------------------------------------------------------------------------------------------
+
+_STATES: Final[Mapping[str, str]] = {
+    "Pending": "pending",
+    "Starting": "pending",
+    "Running": "running",
+    "Stopping": "stopping",
+    "Stopped": "stopped",
+    DELETED: "terminated",
+}
+
+
+class EndingInstances:
+    """The instances that will be released once they are stopped, which ECS shows as Stopping."""
+
+    def __init__(self) -> None:
+        self.ids: set[str] = set()
+
+    def state_of(self, instance: EcsInstance) -> str:
+        """Return the instance's state in the words of `CloudInstance`."""
+        if not instance.changes:
+            return "pending"
+        is_ending = instance.id in self.ids or "Recycling" in instance.locks
+        return "shutting-down" if instance.state == "Stopping" and is_ending else _STATES[instance.state]
+
+
+def instance_records(price: Price, ends: EndingInstances, on_event: Callable[[CloudEvent], None]) -> InstanceRecords:
+    """Return records of ECS instances, with these prices; call `on_event` with each event."""
+
+    def describe(instance: EcsInstance, launch_tags: Mapping[str, str]) -> CloudInstance:
+        return CloudInstance(
+            provider_id=f"{REGION}.{instance.id}",
+            instance_type=instance.instance_type,
+            zone=instance.zone,
+            capacity_type=instance.capacity_type,
+            price=price(instance.instance_type, instance.zone, instance.capacity_type),
+            state=ends.state_of(instance),
+            launched_at=instance.created_at,
+            tags=launch_tags,
+        )
+
+    return InstanceRecords(describe, on_event)
+
+
+class EcsOperations:
+    """Operates on instances by provider id. An operation that ECS rejects has no effect."""
+
+    def __init__(self, account: AlibabaAccount, records: InstanceRecords, ends: EndingInstances) -> None:
+        """Create the operations on the account; `records` stores who called each."""
+        self._account = account
+        self._records = records
+        self._ends = ends
+        account.instances.observers.append(self._record_deletion)
+
+    def _record_deletion(self, observation: Any) -> None:
+        if observation.what == "deletion-requested":
+            self._ends.ids.add(observation.instance.id)
+
+    def interrupt(self, provider_id: str) -> None:
+        """Announce the interruption of a Spot instance, and reclaim it about five minutes later; Spot instances only."""
+        with suppress(ConfigurationError):
+            self._account.interrupt(_id(provider_id))
+
+    def recommend_rebalance(self, provider_id: str) -> None:
+        """Do nothing: ECS recommends nothing."""
+
+    def announce_maintenance(self, provider_id: str) -> None:
+        """Schedule that the instance is deployed again on another host."""
+        with suppress(ServiceError):
+            self._account.schedule_maintenance(_id(provider_id), within=_MAINTENANCE_NOTICE)
+
+    def stop(self, provider_id: str) -> None:
+        """Stop the instance as a user of the console."""
+        with suppress(ServiceError), self._records.attribute_to(HUMAN):
+            self._account.instances.stop(_id(provider_id))
+
+    def terminate(self, provider_id: str) -> None:
+        """Release the instance as a user of the console."""
+        self._ends.ids.add(_id(provider_id))
+        with suppress(ServiceError), self._records.attribute_to(HUMAN):
+            self._account.instances.terminate(_id(provider_id))
+
+    def edit_tags(self, provider_id: str, changes: Mapping[str, str | None]) -> None:
+        """Set the instance's tags, and remove those that are None, as a user of the console."""
+        tags = self._account.instances.known[_id(provider_id)].tags
+        for key, value in changes.items():
+            if value is None:
+                tags.pop(key, None)
+            else:
+                tags[key] = value
+
+    def tags(self, provider_id: str) -> Mapping[str, str]:
+        """Return the instance's tags; none if it does not exist."""
+        instance = self._account.instances.known.get(_id(provider_id))
+        return {} if instance is None else dict(instance.tags)
+
+    def fail_check(self, provider_id: str, check: str) -> None:
+        """Do nothing: ECS has no status checks."""
+
+    def pass_checks(self, provider_id: str = "") -> None:
+        """Do nothing: ECS has no status checks."""
+
+    def launched(self) -> Sequence[str]:
+        """Return the provider ids of all instances that were launched, in order of launch."""
+        return self._records.launched()
+
+    def prevent_next_from_joining(self) -> None:
+        """Prevent the next launched instance from registering a node."""
+        self._account.instances.prevent_next_from_joining()
+
+    def set_unavailable(self, pools: Sequence[tuple[str, str, str]], *, unavailable: bool) -> None:
+        """Make offerings (type, zone, capacity type) unavailable or available."""
+        now = self._account.time.now()
+        for pool in pools:
+            self._account.out_of_stock(*pool, now + SCENARIO_DURATION if unavailable else now)
+
+
+def _id(provider_id: str) -> str:
+    return provider_id.partition(".")[2]
+
+
+# -- functions ------------------------------------------------------------------------------------------------------
+
+
+class VirtualFcContext(FcInvocationContext):
+    """Function Compute's context object, with the timeout in virtual time."""
+
+    def __init__(self, function: LambdaFunction, request_id: str) -> None:
+        super().__init__(function, request_id)
+        self.ends_at = function.clock.now() + timedelta(seconds=function.timeout_seconds)
+
+
+class SimulatedAlibabaAdapters(SimulatedAdapters, AlibabaAdapters):
+    """The adapters of one sandbox: without logs and metrics, and with sequential requests, so that runs are reproducible."""
+
+    def __init__(
+        self,
+        step: str,
+        connections: SandboxConnections,
+        alibaba: AlibabaEnvironment,
+        account: AlibabaAccount,
+        stack: FcStack,
+    ) -> None:
+        """Create the adapters of a sandbox of the step's function."""
+        self.connections = connections
+        self._step = step
+        self._queue_names = stack.queue_names
+        client = FaultyOpenApi(AlibabaClient(account, step, None), step, connections.faults)
+        faulty_client = connections.collaborators.client(step, client)
+        self._faulty_smq = FaultySmq(stack.smq_client(), step, connections.faults)
+        super().__init__(
+            connections.environment,
+            alibaba,
+            clock=connections.seen_clock,
+            stores=lambda _: connections.store(step),
+            open_api=lambda _region: faulty_client,
+            smq=self._faulty_smq,
+            log_to=silent_logger(),
+        )
+
+    def queue(self) -> Queue:
+        """Return the queue adapter, with serial numbers as message ids."""
+        queue = SmqQueue(
+            self._faulty_smq,
+            self.clock,
+            queues={step: self._queue_names[f"{step.value.title()}Queue"] for step in Step},
+            dead_letter_queue=self._queue_names[DEAD_LETTERS],
+            new_id=self.connections.new_id,
+        )
+        return self.connections.collaborators.queue(self._step, queue)
+
+    def alibaba_settings(self, cluster: RegisteredCluster) -> AlibabaSettings:
+        """Return the settings without concurrency, so that a scenario is reproducible."""
+        return replace(super().alibaba_settings(cluster), max_parallel_launches=1, parallel_reads=False)
+
+
+# -- calls ----------------------------------------------------------------------------------------------------------
+
+
+class FaultyOpenApi:
+    """One function's `OpenApi`.
+
+    Args:
+        client: The account's client.
+        step: The function's step.
+        faults: Decides for each call whether it fails.
+    """
+
+    def __init__(self, client: AlibabaClient, step: str, faults: FaultInjector) -> None:
+        self._client = client
+        self._step = step
+        self._faults = faults
+
+    def __call__(self, call: ApiCall) -> Any:
+        """Send a request, or inject its fault."""
+
+        def as_of(time: datetime) -> Any:
+            return self._client.as_of(time)(call)
+
+        site = cloud_site(self._step, call.service, call.action)
+        injectable = InjectableCall(site=site, error=alibaba_error, cached=True)
+        return self._faults.call(injectable, partial(self._client, call), as_of)
+
+
+class FaultySmq:
+    """One function's `Smq`. A request that fails fails again as often as the adapter repeats it.
+
+    Args:
+        smq: The account's queues.
+        step: The function's step.
+        faults: Decides for each call whether it fails.
+    """
+
+    def __init__(self, smq: Smq, step: str, faults: FaultInjector) -> None:
+        self._smq = smq
+        self._step = step
+        self._faults = faults
+        self._failing: Sequence[SmqMessage] = ()
+        self._remaining: list[FaultKind] = []
+
+    def send(self, queue: str, messages: Sequence[SmqMessage]) -> None:
+        """Send messages, or inject the fault of the request. Raises SmqError."""
+        if self._remaining and self._failing == messages:
+            kind = self._remaining.pop()
+            if kind in {FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER}:
+                self._smq.send(queue, messages)
+            raise smq_error(kind)
+        self._remaining = []
+
+        def error(kind: FaultKind) -> SmqError:
+            self._failing = messages
+            self._remaining = [kind] * (0 if kind is FaultKind.THROTTLE else ATTEMPTS - 1)
+            return smq_error(kind)
+
+        site = cloud_site(self._step, "smq", "BatchSendMessage")
+        self._faults.call(InjectableCall(site=site, error=error), partial(self._smq.send, queue, messages))
+
+
+_NO_ANSWER: Final = {
+    FaultKind.FAIL_AFTER: "ConnectionError: the connection broke before the response",
+    FaultKind.TIMEOUT_BEFORE: "ReadTimeout: no response in time",
+    FaultKind.TIMEOUT_AFTER: "ReadTimeout: no response in time",
+}
+
+
+def alibaba_error(kind: FaultKind) -> OpenApiError:
+    """Return the error that `SdkOpenApi` raises after its attempts."""
+    if kind in _NO_ANSWER:
+        return OpenApiError("", _NO_ANSWER[kind])
+    if kind is FaultKind.THROTTLE:
+        return OpenApiError("Throttling.User", "Request was denied due to user flow control.", status=400)
+    return OpenApiError("InternalError", "The request processing has failed due to some unknown error.", status=500)
+
+
+def smq_error(kind: FaultKind) -> SmqError:
+    """Return the error that `SdkSmq` raises."""
+    if kind in _NO_ANSWER:
+        return SmqError("", _NO_ANSWER[kind])
+    if kind is FaultKind.THROTTLE:
+        return SmqError("QpsLimitExceeded", "The QPS limit is exceeded.")
+    return SmqError("InternalError", "Internal error.")

@@ -1,0 +1,264 @@
+"""Defines what a cloud must simulate for scenarios: an account, the functions deployed in it, and operations (`SimulatedCloud`).
+
+It also records every instance that an account has had.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, Protocol
+
+from journeyman.core.plan import Step
+from journeyman.runtime.environment import Environment, Variables, read_environment
+from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.faults.fault_injection import current_step
+from journeyman_simulator.faults.fault_scenario import ScenarioSetup
+from journeyman_simulator.faults.sandboxes import SandboxConnections, Sandboxes
+from journeyman_simulator.faults.scenario_view import CLOUD, RUN_USER_PREFIX, CloudEvent, CloudInstance, PendingMessage
+from journeyman_simulator.in_process_account.sqs_queues import MessageOutcome
+from journeyman_simulator.kubelet import MachineSource
+from journeyman_simulator.lambda_functions import LambdaFunction
+from journeyman_simulator.world import Actor
+
+KUBERNETES_VERSION: Final = "1.33"
+SCENARIO_DURATION: Final = timedelta(days=1)
+"""Longer than any scenario."""
+_KINDS: Final[Mapping[str, Literal["launched", "terminate"]]] = {
+    "launched": "launched",
+    "termination-requested": "terminate",
+    "deletion-requested": "terminate",
+}
+
+Price = Callable[[str, str, str], float]
+"""Returns the hourly price of an offering: instance type, zone, capacity type."""
+
+Start = Callable[[LambdaFunction, Callable[[], object]], None]
+"""Starts a run of a function, which may pause, given the function and a callable that invokes it."""
+
+
+class CloudOperations(Protocol):
+    """Operates on instances by provider id, as a user or as the cloud. An operation that the cloud rejects or lacks has no effect."""
+
+    def interrupt(self, provider_id: str) -> None:
+        """Announce the interruption of a Spot instance, and reclaim it minutes later."""
+        ...
+
+    def recommend_rebalance(self, provider_id: str) -> None:
+        """Recommend to replace a Spot instance."""
+        ...
+
+    def announce_maintenance(self, provider_id: str) -> None:
+        """Announce that the instance will be retired or maintained."""
+        ...
+
+    def stop(self, provider_id: str) -> None:
+        """Stop the instance as a user of the console."""
+        ...
+
+    def terminate(self, provider_id: str) -> None:
+        """Terminate the instance as a user of the console."""
+        ...
+
+    def edit_tags(self, provider_id: str, changes: Mapping[str, str | None]) -> None:
+        """Set the instance's tags, and remove those that are None, as a user of the console."""
+        ...
+
+    def tags(self, provider_id: str) -> Mapping[str, str]:
+        """Return the instance's tags; none if it does not exist."""
+        ...
+
+    def fail_check(self, provider_id: str, check: str) -> None:
+        """Fail a status check of the instance from now on."""
+        ...
+
+    def pass_checks(self, provider_id: str = "") -> None:
+        """Pass all status checks of the instance, or of every instance if no provider id is given."""
+        ...
+
+    def launched(self) -> Sequence[str]:
+        """Return the provider ids of all instances that were launched, in order of launch."""
+        ...
+
+    def prevent_next_from_joining(self) -> None:
+        """Prevent the next launched instance from registering a node."""
+        ...
+
+    def set_unavailable(self, pools: Sequence[tuple[str, str, str]], *, unavailable: bool) -> None:
+        """Make offerings (type, zone, capacity type) unavailable or available."""
+        ...
+
+
+class RecordedInstance(Protocol):
+    """An account's record of an instance."""
+
+    id: str
+    tags: dict[str, str]
+    joins: bool  # whether its kubelet registers a node
+
+
+class RecordedEvent(Protocol):
+    """An account's event of an instance: "launched", a request to terminate, or the state."""
+
+    @property
+    def at(self) -> datetime:
+        """The time."""
+        ...
+
+    @property
+    def what(self) -> str:
+        """The event."""
+        ...
+
+    @property
+    def instance(self) -> RecordedInstance:
+        """The instance, after the event."""
+        ...
+
+
+class InstanceRecords:
+    """Records the account's instances, including those that the cloud no longer lists, and reports their events.
+
+    Args:
+        describe: Returns an instance, given the account's record and the tags at its launch.
+        on_event: Called with each event, in order.
+    """
+
+    def __init__(
+        self,
+        describe: Callable[[Any, Mapping[str, str]], CloudInstance],
+        on_event: Callable[[CloudEvent], None],
+    ) -> None:
+        self._describe = describe
+        self._on_event = on_event
+        self._by = CLOUD
+        self._known: dict[str, RecordedInstance] = {}
+        self._launch_tags: dict[str, Mapping[str, str]] = {}
+
+    @contextmanager
+    def attribute_to(self, who: str) -> Iterator[None]:
+        """Attribute the events inside the context to `who`."""
+        before, self._by = self._by, who
+        try:
+            yield
+        finally:
+            self._by = before
+
+    def record_event(self, event: RecordedEvent) -> None:
+        """Record an event of an instance, and report it."""
+        self._known[event.instance.id] = event.instance
+        self._launch_tags.setdefault(event.instance.id, dict(event.instance.tags))
+        kind: Literal["launched", "terminate", "state"] = _KINDS.get(event.what, "state")
+        step = current_step()
+        by = f"{RUN_USER_PREFIX}{step}" if step else self._by
+        self._on_event(CloudEvent(at=event.at, kind=kind, instance=self._cloud_instance(event.instance), by=by))
+
+    def instances(self) -> tuple[CloudInstance, ...]:
+        """Return all instances, in order of launch."""
+        return tuple(self._cloud_instance(instance) for instance in self._known.values())
+
+    def launched(self) -> Sequence[str]:
+        """Return the provider ids of all instances, in order of launch."""
+        return [instance.provider_id for instance in self.instances()]
+
+    def never_joining(self) -> tuple[str, ...]:
+        """Return the provider ids of instances that never register a node."""
+        return tuple(self._cloud_instance(each).provider_id for each in self._known.values() if not each.joins)
+
+    def _cloud_instance(self, instance: RecordedInstance) -> CloudInstance:
+        return self._describe(instance, self._launch_tags[instance.id])
+
+
+class QueueMapping(Protocol):
+    """Takes messages from a queue for a function."""
+
+    function: LambdaFunction
+
+    def due(self) -> datetime | None:
+        """Return when the next message can be received."""
+        ...
+
+    def act(self) -> bool:
+        """Invoke the function with the next batch; return whether there was one."""
+        ...
+
+
+class SimulatedCloud(ABC):
+    """The account of a scenario, and the functions that are deployed in it.
+
+    Attributes:
+        account: The account, which changes its instances as time passes.
+        machines: The instances as machines.
+        operations: Operations of users and of the cloud.
+        records: All instances.
+        zones: The zones, sorted.
+        queues: The queue's name in scenarios by its name in the account; other queues have no faults.
+        functions: The function of each step, once created.
+        mappings: The queues' mappings to functions, once created.
+    """
+
+    account: Actor
+    machines: MachineSource
+    operations: CloudOperations
+    records: InstanceRecords
+    zones: Sequence[str]
+
+    def __init__(self, clock: VirtualClock, setup: ScenarioSetup, on_instance: Callable[[CloudEvent], None]) -> None:
+        """Create the account; call `on_instance` with each event of an instance."""
+        self._clock = clock
+        self._setup = setup
+        self._on_instance = on_instance
+        self.queues: Mapping[str, str] = {}
+        self.functions: Mapping[Step, LambdaFunction] = {}
+        self.mappings: Sequence[QueueMapping] = ()
+
+    @abstractmethod
+    def decide_messages(self, decide: Callable[[str, str], MessageOutcome]) -> None:
+        """Decide the outcome of each message, given the queue's name in the account and the body."""
+
+    @abstractmethod
+    def environment(self) -> Environment:
+        """Return the functions' environment, with the scenario's cluster and feature gates."""
+
+    @abstractmethod
+    def sandboxes(self, step: Step, connections: SandboxConnections) -> Sandboxes:
+        """Return the sandboxes of a step's function."""
+
+    @abstractmethod
+    def create_functions(self, sandboxes: Mapping[Step, Sandboxes], new_id: Callable[[], str]) -> None:
+        """Deploy the functions, which run in these sandboxes; `new_id` returns request ids."""
+
+    @abstractmethod
+    def schedules(self, start: Start, new_id: Callable[[], str]) -> Sequence[Actor]:
+        """Return the actors that invoke functions by time; the sweep's only if the scenario has one."""
+
+    @abstractmethod
+    def send(self, step: Step, body: str, message_id: str) -> None:
+        """Send a message of the forwarder to a step's queue."""
+
+    @abstractmethod
+    def pending_messages(self) -> Iterable[PendingMessage]:
+        """Return the messages that will start a step, including delayed ones."""
+
+    @abstractmethod
+    def dead_letters(self) -> tuple[str, ...]:
+        """Return the bodies of the messages in dead-letter queues."""
+
+    @abstractmethod
+    def reasons(self, event: Any) -> list[str]:
+        """Return the reasons in an event of a function."""
+
+
+def scenario_environment(variables: Variables, setup: ScenarioSetup, *, has_sqs: bool) -> Environment:
+    """Return the environment of functions with these variables, with the scenario's feature gates.
+
+    Args:
+        variables: Those of the deployment, with the registered cluster.
+        setup: The scenario's setup.
+        has_sqs: See `read_environment`.
+    """
+    gates = {"NodeRepair": setup.node_repair, "SpotToSpotConsolidation": setup.spot_to_spot, "StaticCapacity": True}
+    texts = ",".join(f"{name}={str(on).lower()}" for name, on in gates.items())
+    return read_environment({**variables, "FEATURE_GATES": texts}, has_sqs=has_sqs)

@@ -1,0 +1,161 @@
+"""Each cloud operates on its instances, records them, and sends its events to the functions."""
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.faults.alibaba_cloud import AlibabaCloud
+from journeyman_simulator.faults.aws_cloud import AwsCloud
+from journeyman_simulator.faults.fault_scenario import ScenarioSetup
+
+
+class AwsFixture:
+    """An account on AWS; a Spot instance ends two minutes after its notice."""
+
+    stoppable_spot = False
+    notice = 120
+
+    def __init__(self):
+        self.clock = VirtualClock(datetime(2026, 1, 5, 12, tzinfo=timezone.utc))
+        self.events = []
+        self.cloud = self.new_cloud()
+
+    def new_cloud(self):
+        return AwsCloud(self.clock, ScenarioSetup(), self.events.append)
+
+    def _launch(self, *, spot):
+        account = self.cloud.account
+        return account.instances.launch(
+            instance_type="m5.large",
+            architecture="x86_64",
+            subnet_id=next(iter(account.network.subnets)),
+            image_id="ami-1",
+            spot=spot,
+            tags={"a": "1", "b": "2"},
+        )
+
+    def launch(self, *, spot=False):
+        """Return the provider id of a running instance."""
+        self._launch(spot=spot)
+        self.let_pass(60)
+        return self.cloud.operations.launched()[-1]
+
+    def let_pass(self, seconds):
+        self.clock.advance(seconds)
+        self.cloud.account.act()
+
+    def state(self):
+        return self.cloud.records.instances()[-1].state
+
+
+class AlibabaFixture(AwsFixture):
+    """An account on Alibaba Cloud; a Spot instance ends five minutes after its notice."""
+
+    stoppable_spot = True
+    notice = 300
+
+    def new_cloud(self):
+        return AlibabaCloud(self.clock, ScenarioSetup(cloud="alibaba"), self.events.append)
+
+    def _launch(self, *, spot):
+        account = self.cloud.account
+        return account.instances.launch(
+            instance_type="ecs.g7.large",
+            vswitch_id=next(iter(account.network.vswitches)),
+            image_id="m-1",
+            security_groups=(),
+            spot_strategy="SpotAsPriceGo" if spot else "NoSpot",
+            tags={"a": "1", "b": "2"},
+            settings={},
+        )
+
+
+@pytest.fixture(params=[AwsFixture, AlibabaFixture], ids=["aws", "alibaba"])
+def fixture(request):
+    return request.param()
+
+
+def test_launches_are_recorded_with_offering_and_price(fixture):
+    """The event of a launch comes first, and is the cloud's without a run."""
+    provider_id = fixture.launch(spot=True)
+    (instance,) = fixture.cloud.records.instances()
+
+    assert [event.kind for event in fixture.events] == ["launched", *["state"] * (len(fixture.events) - 1)]
+    assert {event.by for event in fixture.events} == {"cloud"}
+    assert (instance.provider_id, instance.capacity_type, instance.state) == (provider_id, "spot", "running")
+    assert (instance.zone in fixture.cloud.zones, instance.price > 0, instance.tags["a"]) == (True, True, "1")
+
+
+def test_an_interrupted_spot_instance_ends_after_its_notice(fixture):
+    """Then it is no longer billed; an on-demand instance is not interrupted."""
+    fixture.cloud.operations.interrupt(fixture.launch(spot=True))
+    fixture.let_pass(fixture.notice - 1)
+    before = fixture.state()
+    fixture.let_pass(1)
+    after = fixture.state()
+    fixture.cloud.operations.interrupt(fixture.launch())
+    fixture.let_pass(600)
+
+    assert (before, after, fixture.state()) == ("running", "shutting-down", "running")
+
+
+def test_users_terminate_instances(fixture):
+    """The event names the user; the instance is not billed while it shuts down."""
+    fixture.cloud.operations.terminate(fixture.launch())
+    state = fixture.state()
+    by = fixture.events[-1].by
+    fixture.let_pass(60)
+
+    assert (state, by, fixture.state()) == ("shutting-down", "human", "terminated")
+
+
+@pytest.mark.parametrize("spot", [False, True])
+def test_users_stop_instances(fixture, spot):
+    """EC2 rejects this for Spot instances."""
+    fixture.cloud.operations.stop(fixture.launch(spot=spot))
+    stops = not spot or fixture.stoppable_spot
+
+    assert fixture.state() == ("stopping" if stops else "running")
+
+
+def test_users_edit_tags_but_not_those_of_the_launch(fixture):
+    """Checkers see the tags at the launch."""
+    provider_id = fixture.launch()
+    fixture.cloud.operations.edit_tags(provider_id, {"a": None, "b": "3"})
+
+    assert dict(fixture.cloud.operations.tags(provider_id)) == {"b": "3"}
+    assert dict(fixture.cloud.records.instances()[0].tags) == {"a": "1", "b": "2"}
+
+
+def test_operations_on_an_unknown_instance_have_no_effect(fixture):
+    """A user may have written the provider id into a NodeClaim."""
+    unknown = fixture.launch().rpartition("i-")[0] + "i-0"
+    operations = fixture.cloud.operations
+    for operation in (operations.interrupt, operations.stop, operations.terminate, operations.recommend_rebalance):
+        operation(unknown)
+
+    assert (fixture.state(), operations.tags(unknown)) == ("running", {})
+
+
+def test_an_instance_that_never_joins_is_known(fixture):
+    """Only the next launch is affected."""
+    fixture.cloud.operations.prevent_next_from_joining()
+    first = fixture.launch()
+    fixture.launch()
+
+    assert fixture.cloud.records.never_joining() == (first,)
+
+
+def test_maintenance_is_announced(fixture):
+    """Nothing happens to the instance yet."""
+    seen = []
+    fixture.launch()
+    subscribers = getattr(fixture.cloud.account.bus, "subscribers", None)
+    if subscribers is not None:
+        subscribers.append(seen.append)
+    fixture.cloud.operations.announce_maintenance(fixture.cloud.operations.launched()[0])
+    fixture.let_pass(timedelta(days=1).total_seconds())
+
+    assert fixture.state() == "running"
+    assert subscribers is None or [event["data"]["eventStatus"] for event in seen] == ["Scheduled"]
