@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SAM    := .tools/sam
 UV     := "uv>=0.9,<1"
+# Serverless Devs
+S      ?= s
 # Twice the cores of a CI machine: tests on a real control plane wait a lot.
 JOBS   ?= 4
 CASES  ?= 2000
@@ -20,7 +22,7 @@ export RUFF_CACHE_DIR := $(KEPT)/ruff
 export HYPOTHESIS_STORAGE_DIRECTORY := $(KEPT)/hypothesis
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint words types imports unit sam oracle controlplane helm crds metrics settings troubleshooting karpenter-map demo-transcript docs pictures lock bench bench-ablation bench-binding bench-reading call-sites faults nightly clean
+.PHONY: help setup demo test check format lint words types imports unit sam oracle controlplane helm crds metrics settings troubleshooting karpenter-map demo-transcript docs pictures lock bench bench-ablation bench-binding bench-reading call-sites faults nightly clean layer-alibaba deploy-alibaba
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -38,8 +40,8 @@ $(STAMP): tests/requirements.txt pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: setup ## Scale a simulated cluster on a simulated cloud up and down
-	@$(BIN)/journeyman demo
+demo: setup ## Scale a simulated cluster on a simulated cloud up and down (CLOUD=alibaba: on Alibaba Cloud)
+	@$(BIN)/journeyman demo --cloud $(or $(CLOUD),aws)
 
 test: setup ## Run every test; none needs a cloud account
 	@$(MAKE) --no-print-directory -j 4 sam oracle controlplane helm format lint words imports
@@ -88,6 +90,27 @@ controlplane: setup ## Build Kubernetes' control plane as a program for tests (n
 helm: setup ## Build Helm as a program for tests of the chart (needs Go; built once, kept outside the repository)
 	@$(BIN)/python -m tests.infra.helm_program
 
+layer-alibaba: setup ## Build the layer of Function Compute into .cache/alibaba/layer.zip
+	@rm -rf .cache/alibaba && mkdir -p .cache/alibaba
+	@$(MAKE) --no-print-directory -C shared build-AlibabaLayer ARTIFACTS_DIR=$(CURDIR)/.cache/alibaba PYTHON=$(CURDIR)/$(BIN)/python
+	@find .cache/alibaba/python -exec touch -t 202001010000 {} + # so that an unchanged layer is not published again
+	@cd .cache/alibaba && $(CURDIR)/$(BIN)/python -c "import pathlib, zipfile; archive = zipfile.ZipFile('layer.zip', 'w', zipfile.ZIP_DEFLATED); \
+	  [archive.write(file) for file in sorted(pathlib.Path('python').rglob('*'))]; archive.close()"
+	@du -sh .cache/alibaba/python .cache/alibaba/layer.zip
+
+deploy-alibaba: ## Deploy to Alibaba Cloud with Serverless Devs (infra/alibaba/README.md has the settings)
+	@command -v $(S) >/dev/null || { echo "Serverless Devs is not installed: npm install -g @serverless-devs/s, then s config add"; exit 1; }
+	@set -a; test ! -f .env || . ./.env; set +a; \
+	test -n "$$JOURNEYMAN_CLUSTER_NAME" -a -n "$$JOURNEYMAN_CLUSTER_ID" \
+	|| { echo "Set JOURNEYMAN_CLUSTER_NAME and JOURNEYMAN_CLUSTER_ID, here or in .env (infra/alibaba/README.md)"; exit 1; }; \
+	$(MAKE) --no-print-directory layer-alibaba && \
+	$(S) cli fc3 layer publish --region $${JOURNEYMAN_REGION:-cn-hangzhou} --layer-name $${JOURNEYMAN_NAME:-journeyman} \
+	  --code $(CURDIR)/.cache/alibaba/layer.zip --compatible-runtime python3.12 -a $${JOURNEYMAN_ACCESS:-default} >.cache/alibaba/published \
+	|| { cat .cache/alibaba/published; exit 1; }; \
+	layer=$$(grep -o 'acs:fc:[^"[:space:]]*:layers/[^"[:space:]]*' .cache/alibaba/published | tail -n 1); \
+	test -n "$$layer" || { cat .cache/alibaba/published; echo "Serverless Devs did not say which version of the layer it published"; exit 1; }; \
+	JOURNEYMAN_LAYER_ARN=$$layer $(S) deploy -t infra/alibaba/s.yaml -a $${JOURNEYMAN_ACCESS:-default}
+
 crds: setup ## Generate infra/crds, and the chart's copy, from the models
 	$(BIN)/python infra/crds/generate.py
 
@@ -131,10 +154,11 @@ bench-reading: setup controlplane ## Measure reads of a real API server, beside 
 call-sites: setup ## Record again which API calls each step makes, for the fault injection
 	$(BIN)/python -m journeyman_simulator.faults.call_site_recording
 
-faults: setup ## Run 10,000 fault scenarios (SEEDS=…), with a crash at each API call at least once
-	@$(BIN)/journeyman faults --seeds 1..$(SEEDS) --require-crash-coverage
+faults: setup ## Run 10,000 fault scenarios (SEEDS=…, CLOUD=alibaba), with a crash at each API call at least once
+	@$(BIN)/journeyman faults --cloud $(or $(CLOUD),aws) --seeds 1..$(SEEDS) --require-crash-coverage
 
-nightly: setup oracle controlplane faults ## Run 10,000 fault scenarios, compare 2,000 new clusters (CASES=…) with Karpenter, search for counter-examples, mutate the core (MUTANTS=…)
+nightly: setup oracle controlplane ## Run 10,000 fault scenarios on each cloud, compare 2,000 new clusters (CASES=…) with Karpenter, search for counter-examples, mutate the core (MUTANTS=…)
+	@for cloud in aws alibaba; do $(MAKE) --no-print-directory faults CLOUD=$$cloud || exit 1; done
 	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=$(CASES) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "nightly or not nightly" tests/differential tests/property
 	JOURNEYMAN_HOSTILE_CLUSTERS=10000 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "nightly or not nightly" tests/fuzz tests/e2e tests/faults tests/unit/core tests/infra/test_wheel.py
 	JOURNEYMAN_ADMISSIONS=2000 $(BIN)/python -m pytest tests/contract/crds
