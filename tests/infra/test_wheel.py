@@ -75,7 +75,9 @@ def test_wheel_has_every_file_of_the_packages(environment, folder):
     assert files(site_of(environment) / folder, "deployment") == files(ROOT / "shared" / folder)
 
 
-@pytest.mark.parametrize("folder", ["functions", "infra/crds", "infra/forwarder", "docs/examples", "events"])
+@pytest.mark.parametrize(
+    "folder", ["functions", "infra/alibaba", "infra/crds", "infra/forwarder", "docs/examples", "events"]
+)
 def test_wheel_has_every_file_of_the_deployment(environment, folder):
     """The commands run and read these files."""
     assert files(site_of(environment) / "journeyman_simulator" / "deployment" / folder) == files(ROOT / folder)
@@ -100,11 +102,17 @@ def lines_until(text, lines):
             return
 
 
-@pytest.mark.nightly  # the replay below needs the same files
-def test_demo_runs_from_the_wheel_in_an_empty_folder(environment, tmp_path):
+@pytest.mark.parametrize(
+    "cloud",
+    [
+        pytest.param("aws", marks=pytest.mark.nightly),  # the replay below needs the same files
+        "alibaba",
+    ],
+)
+def test_demo_runs_from_the_wheel_in_an_empty_folder(environment, tmp_path, cloud):
     """The first pods run, and no file is written."""
     with subprocess.Popen(
-        [environment / "journeyman", "demo"],
+        [environment / "journeyman", "demo", "--cloud", cloud],
         cwd=tmp_path,
         env={**clean(), "COLUMNS": "120"},  # narrower, the line that is awaited would be wrapped
         text=True,
