@@ -16,7 +16,6 @@ from journeyman.cloud.alibaba.alibaba_settings import AlibabaSettings
 from journeyman.cloud.alibaba.open_api import ApiCall, OpenApiError
 from journeyman.cloud.alibaba.smq_queue import ATTEMPTS, Smq, SmqError, SmqMessage, SmqQueue
 from journeyman.core.plan import Step
-from journeyman.errors import ConfigurationError
 from journeyman.events import parse_trigger
 from journeyman.events.alibaba_events import body_of
 from journeyman.kube.clusters import RegisteredCluster
@@ -37,10 +36,10 @@ from journeyman_simulator.faults.fault_injection import FaultInjector, Injectabl
 from journeyman_simulator.faults.fault_scenario import FaultKind, ScenarioSetup
 from journeyman_simulator.faults.sandboxes import SandboxConnections, Sandboxes, SimulatedAdapters, silent_logger
 from journeyman_simulator.faults.scenario_clouds import ALIBABA, CLUSTER
-from journeyman_simulator.faults.scenario_view import HUMAN, CloudEvent, CloudInstance, PendingMessage
+from journeyman_simulator.faults.scenario_view import CloudEvent, CloudInstance, PendingMessage
 from journeyman_simulator.faults.simulated_cloud import (
     KUBERNETES_VERSION,
-    SCENARIO_DURATION,
+    CloudOperations,
     InstanceRecords,
     Price,
     SimulatedCloud,
@@ -265,13 +264,12 @@ def instance_records(price: Price, ends: EndingInstances, on_event: Callable[[Cl
     return InstanceRecords(describe, on_event)
 
 
-class EcsOperations:
-    """Operates on instances by provider id. An operation that ECS rejects has no effect."""
+class EcsOperations(CloudOperations):
+    """Operates on ECS instances. ECS reclaims Spot instances five minutes after the event; it has no status checks."""
 
     def __init__(self, account: AlibabaAccount, records: InstanceRecords, ends: EndingInstances) -> None:
-        """Create the operations on the account; `records` stores who called each."""
-        self._account = account
-        self._records = records
+        """Create the operations on the account; `ends` gets the instances that are deleted."""
+        super().__init__(account, records)
         self._ends = ends
         account.instances.observers.append(self._record_deletion)
 
@@ -279,10 +277,10 @@ class EcsOperations:
         if observation.what == "deletion-requested":
             self._ends.ids.add(observation.instance.id)
 
-    def interrupt(self, provider_id: str) -> None:
-        """Announce the interruption of a Spot instance, and reclaim it about five minutes later; Spot instances only."""
-        with suppress(ConfigurationError):
-            self._account.interrupt(_id(provider_id))
+    @staticmethod
+    def instance_id(provider_id: str) -> str:
+        """See `CloudOperations`."""
+        return provider_id.partition(".")[2]
 
     def recommend_rebalance(self, provider_id: str) -> None:
         """Do nothing: ECS recommends nothing."""
@@ -290,56 +288,18 @@ class EcsOperations:
     def announce_maintenance(self, provider_id: str) -> None:
         """Schedule that the instance is deployed again on another host."""
         with suppress(ServiceError):
-            self._account.schedule_maintenance(_id(provider_id), within=_MAINTENANCE_NOTICE)
-
-    def stop(self, provider_id: str) -> None:
-        """Stop the instance as a user of the console."""
-        with suppress(ServiceError), self._records.attribute_to(HUMAN):
-            self._account.instances.stop(_id(provider_id))
+            self._account.schedule_maintenance(self.instance_id(provider_id), within=_MAINTENANCE_NOTICE)
 
     def terminate(self, provider_id: str) -> None:
-        """Release the instance as a user of the console."""
-        self._ends.ids.add(_id(provider_id))
-        with suppress(ServiceError), self._records.attribute_to(HUMAN):
-            self._account.instances.terminate(_id(provider_id))
-
-    def edit_tags(self, provider_id: str, changes: Mapping[str, str | None]) -> None:
-        """Set the instance's tags, and remove those that are None, as a user of the console."""
-        tags = self._account.instances.known[_id(provider_id)].tags
-        for key, value in changes.items():
-            if value is None:
-                tags.pop(key, None)
-            else:
-                tags[key] = value
-
-    def tags(self, provider_id: str) -> Mapping[str, str]:
-        """Return the instance's tags; none if it does not exist."""
-        instance = self._account.instances.known.get(_id(provider_id))
-        return {} if instance is None else dict(instance.tags)
+        """See `CloudOperations`."""
+        self._ends.ids.add(self.instance_id(provider_id))
+        super().terminate(provider_id)
 
     def fail_check(self, provider_id: str, check: str) -> None:
         """Do nothing: ECS has no status checks."""
 
     def pass_checks(self, provider_id: str = "") -> None:
         """Do nothing: ECS has no status checks."""
-
-    def launched(self) -> Sequence[str]:
-        """Return the provider ids of all instances that were launched, in order of launch."""
-        return self._records.launched()
-
-    def prevent_next_from_joining(self) -> None:
-        """Prevent the next launched instance from registering a node."""
-        self._account.instances.prevent_next_from_joining()
-
-    def set_unavailable(self, pools: Sequence[tuple[str, str, str]], *, unavailable: bool) -> None:
-        """Make offerings (type, zone, capacity type) unavailable or available."""
-        now = self._account.time.now()
-        for pool in pools:
-            self._account.out_of_stock(*pool, now + SCENARIO_DURATION if unavailable else now)
-
-
-def _id(provider_id: str) -> str:
-    return provider_id.partition(".")[2]
 
 
 # -- functions ------------------------------------------------------------------------------------------------------

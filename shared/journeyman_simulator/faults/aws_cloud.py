@@ -23,7 +23,6 @@ from journeyman.runtime.aws import AwsAdapters
 from journeyman.runtime.environment import Environment
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.cloud_rules.schedule_runner import ScheduleRunner
-from journeyman_simulator.cloud_rules.service_errors import ServiceError
 from journeyman_simulator.deployment_files import deployment_file, load_handler
 from journeyman_simulator.ec2_machines import Ec2Machines
 from journeyman_simulator.faults.call_sites import cloud_site
@@ -31,10 +30,10 @@ from journeyman_simulator.faults.fault_injection import FaultInjector, Injectabl
 from journeyman_simulator.faults.fault_scenario import FaultKind, ScenarioSetup
 from journeyman_simulator.faults.sandboxes import SandboxConnections, Sandboxes, SimulatedAdapters, silent_logger
 from journeyman_simulator.faults.scenario_clouds import CLUSTER
-from journeyman_simulator.faults.scenario_view import HUMAN, CloudEvent, CloudInstance, PendingMessage
+from journeyman_simulator.faults.scenario_view import CloudEvent, CloudInstance, PendingMessage
 from journeyman_simulator.faults.simulated_cloud import (
     KUBERNETES_VERSION,
-    SCENARIO_DURATION,
+    CloudOperations,
     InstanceRecords,
     Price,
     SimulatedCloud,
@@ -231,79 +230,32 @@ def instance_records(price: Price, on_event: Callable[[CloudEvent], None]) -> In
     return InstanceRecords(describe, on_event)
 
 
-class Ec2Operations:
-    """Operates on instances by provider id. An operation that EC2 rejects has no effect."""
+class Ec2Operations(CloudOperations):
+    """Operates on EC2 instances. EC2 interrupts Spot instances two minutes after the warning, and stops no Spot instance."""
 
-    def __init__(self, account: InProcessAccount, records: InstanceRecords) -> None:
-        """Create the operations on the account; `records` stores who called each."""
-        self._account = account
-        self._records = records
-
-    def interrupt(self, provider_id: str) -> None:
-        """Send a Spot interruption warning, and reclaim the instance two minutes later; Spot instances only."""
-        with suppress(ConfigurationError):
-            self._account.interrupt(_id(provider_id))
+    @staticmethod
+    def instance_id(provider_id: str) -> str:
+        """See `CloudOperations`."""
+        return provider_id.rpartition("/")[2]
 
     def recommend_rebalance(self, provider_id: str) -> None:
-        """Send a rebalance recommendation; Spot instances only."""
+        """See `CloudOperations`."""
         with suppress(ConfigurationError):
-            self._account.recommend_rebalance(_id(provider_id))
+            self._account.recommend_rebalance(self.instance_id(provider_id))
 
     def announce_maintenance(self, provider_id: str) -> None:
         """Send AWS Health's announcement that the instance's host retires."""
-        self._account.instances.announce_retirement(_id(provider_id), _RETIREMENT_NOTICE)
-
-    def stop(self, provider_id: str) -> None:
-        """Stop the instance as a user of the console; EC2 rejects this for Spot instances."""
-        with suppress(ServiceError), self._records.attribute_to(HUMAN):
-            self._account.instances.stop(_id(provider_id))
-
-    def terminate(self, provider_id: str) -> None:
-        """Terminate the instance as a user of the console."""
-        with suppress(ServiceError), self._records.attribute_to(HUMAN):
-            self._account.instances.terminate(_id(provider_id))
-
-    def edit_tags(self, provider_id: str, changes: Mapping[str, str | None]) -> None:
-        """Set the instance's tags, and remove those that are None, as a user of the console."""
-        tags = self._account.instances.known[_id(provider_id)].tags
-        for key, value in changes.items():
-            if value is None:
-                tags.pop(key, None)
-            else:
-                tags[key] = value
-
-    def tags(self, provider_id: str) -> Mapping[str, str]:
-        """Return the instance's tags; none if it does not exist."""
-        instance = self._account.instances.known.get(_id(provider_id))
-        return {} if instance is None else dict(instance.tags)
+        self._account.instances.announce_retirement(self.instance_id(provider_id), _RETIREMENT_NOTICE)
 
     def fail_check(self, provider_id: str, check: str) -> None:
-        """Fail an EC2 status check of the instance from now on."""
-        self._account.instances.checks.fail(_id(provider_id), check)
+        """See `CloudOperations`."""
+        self._account.instances.checks.fail(self.instance_id(provider_id), check)
 
     def pass_checks(self, provider_id: str = "") -> None:
-        """Pass all status checks of the instance, or of every instance if no provider id is given."""
-        ids = [_id(provider_id)] if provider_id else list(self._account.instances.known)
+        """See `CloudOperations`."""
+        ids = [self.instance_id(provider_id)] if provider_id else list(self._account.instances.known)
         for instance_id in ids:
             self._account.instances.checks.recover(instance_id)
-
-    def launched(self) -> Sequence[str]:
-        """Return the provider ids of all instances that were launched, in order of launch."""
-        return self._records.launched()
-
-    def prevent_next_from_joining(self) -> None:
-        """Prevent the next launched instance from registering a node."""
-        self._account.instances.prevent_next_from_joining()
-
-    def set_unavailable(self, pools: Sequence[tuple[str, str, str]], *, unavailable: bool) -> None:
-        """Make offerings (type, zone, capacity type) unavailable or available."""
-        now = self._account.time.now()
-        for pool in pools:
-            self._account.out_of_stock(*pool, now + SCENARIO_DURATION if unavailable else now)
-
-
-def _id(provider_id: str) -> str:
-    return provider_id.rpartition("/")[2]
 
 
 # -- functions ------------------------------------------------------------------------------------------------------

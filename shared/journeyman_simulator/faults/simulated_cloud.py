@@ -7,17 +7,26 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, Protocol
 
 from journeyman.core.plan import Step
+from journeyman.errors import ConfigurationError
 from journeyman.runtime.environment import Environment, Variables, read_environment
 from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.cloud_rules.service_errors import ServiceError
 from journeyman_simulator.faults.fault_injection import current_step
 from journeyman_simulator.faults.fault_scenario import ScenarioSetup
 from journeyman_simulator.faults.sandboxes import SandboxConnections, Sandboxes
-from journeyman_simulator.faults.scenario_view import CLOUD, RUN_USER_PREFIX, CloudEvent, CloudInstance, PendingMessage
+from journeyman_simulator.faults.scenario_view import (
+    CLOUD,
+    HUMAN,
+    RUN_USER_PREFIX,
+    CloudEvent,
+    CloudInstance,
+    PendingMessage,
+)
 from journeyman_simulator.in_process_account.sqs_queues import MessageOutcome
 from journeyman_simulator.kubelet import MachineSource
 from journeyman_simulator.lambda_functions import LambdaFunction
@@ -37,58 +46,6 @@ Price = Callable[[str, str, str], float]
 
 Start = Callable[[LambdaFunction, Callable[[], object]], None]
 """Starts a run of a function, which may pause, given the function and a callable that invokes it."""
-
-
-class CloudOperations(Protocol):
-    """Operates on instances by provider id, as a user or as the cloud. An operation that the cloud rejects or lacks has no effect."""
-
-    def interrupt(self, provider_id: str) -> None:
-        """Announce the interruption of a Spot instance, and reclaim it minutes later."""
-        ...
-
-    def recommend_rebalance(self, provider_id: str) -> None:
-        """Recommend to replace a Spot instance."""
-        ...
-
-    def announce_maintenance(self, provider_id: str) -> None:
-        """Announce that the instance will be retired or maintained."""
-        ...
-
-    def stop(self, provider_id: str) -> None:
-        """Stop the instance as a user of the console."""
-        ...
-
-    def terminate(self, provider_id: str) -> None:
-        """Terminate the instance as a user of the console."""
-        ...
-
-    def edit_tags(self, provider_id: str, changes: Mapping[str, str | None]) -> None:
-        """Set the instance's tags, and remove those that are None, as a user of the console."""
-        ...
-
-    def tags(self, provider_id: str) -> Mapping[str, str]:
-        """Return the instance's tags; none if it does not exist."""
-        ...
-
-    def fail_check(self, provider_id: str, check: str) -> None:
-        """Fail a status check of the instance from now on."""
-        ...
-
-    def pass_checks(self, provider_id: str = "") -> None:
-        """Pass all status checks of the instance, or of every instance if no provider id is given."""
-        ...
-
-    def launched(self) -> Sequence[str]:
-        """Return the provider ids of all instances that were launched, in order of launch."""
-        ...
-
-    def prevent_next_from_joining(self) -> None:
-        """Prevent the next launched instance from registering a node."""
-        ...
-
-    def set_unavailable(self, pools: Sequence[tuple[str, str, str]], *, unavailable: bool) -> None:
-        """Make offerings (type, zone, capacity type) unavailable or available."""
-        ...
 
 
 class RecordedInstance(Protocol):
@@ -169,6 +126,83 @@ class InstanceRecords:
 
     def _cloud_instance(self, instance: RecordedInstance) -> CloudInstance:
         return self._describe(instance, self._launch_tags[instance.id])
+
+
+class CloudOperations(ABC):
+    """Operates on instances by provider id, as a user or as the cloud. An operation that the cloud rejects or lacks has no effect.
+
+    Args:
+        account: The account, whose `instances` are as `cloud_rules.instance_states` has them.
+        records: Stores who called each operation.
+    """
+
+    def __init__(self, account: Any, records: InstanceRecords) -> None:
+        self._account = account
+        self._records = records
+
+    @staticmethod
+    @abstractmethod
+    def instance_id(provider_id: str) -> str:
+        """Return the cloud's own id of an instance."""
+
+    @abstractmethod
+    def recommend_rebalance(self, provider_id: str) -> None:
+        """Recommend to replace a Spot instance."""
+
+    @abstractmethod
+    def announce_maintenance(self, provider_id: str) -> None:
+        """Announce that the instance will be retired or maintained."""
+
+    @abstractmethod
+    def fail_check(self, provider_id: str, check: str) -> None:
+        """Fail a status check of the instance from now on."""
+
+    @abstractmethod
+    def pass_checks(self, provider_id: str = "") -> None:
+        """Pass all status checks of the instance, or of every instance if no provider id is given."""
+
+    def interrupt(self, provider_id: str) -> None:
+        """Announce the interruption of a Spot instance, and reclaim it minutes later."""
+        with suppress(ConfigurationError):
+            self._account.interrupt(self.instance_id(provider_id))
+
+    def stop(self, provider_id: str) -> None:
+        """Stop the instance as a user of the console."""
+        with suppress(ServiceError), self._records.attribute_to(HUMAN):
+            self._account.instances.stop(self.instance_id(provider_id))
+
+    def terminate(self, provider_id: str) -> None:
+        """Terminate the instance as a user of the console."""
+        with suppress(ServiceError), self._records.attribute_to(HUMAN):
+            self._account.instances.terminate(self.instance_id(provider_id))
+
+    def edit_tags(self, provider_id: str, changes: Mapping[str, str | None]) -> None:
+        """Set the instance's tags, and remove those that are None, as a user of the console."""
+        tags = self._account.instances.known[self.instance_id(provider_id)].tags
+        for key, value in changes.items():
+            if value is None:
+                tags.pop(key, None)
+            else:
+                tags[key] = value
+
+    def tags(self, provider_id: str) -> Mapping[str, str]:
+        """Return the instance's tags; none if it does not exist."""
+        instance = self._account.instances.known.get(self.instance_id(provider_id))
+        return {} if instance is None else dict(instance.tags)
+
+    def launched(self) -> Sequence[str]:
+        """Return the provider ids of all instances that were launched, in order of launch."""
+        return self._records.launched()
+
+    def prevent_next_from_joining(self) -> None:
+        """Prevent the next launched instance from registering a node."""
+        self._account.instances.prevent_next_from_joining()
+
+    def set_unavailable(self, pools: Sequence[tuple[str, str, str]], *, unavailable: bool) -> None:
+        """Make offerings (type, zone, capacity type) unavailable or available."""
+        now = self._account.time.now()
+        for pool in pools:
+            self._account.out_of_stock(*pool, now + SCENARIO_DURATION if unavailable else now)
 
 
 class QueueMapping(Protocol):
