@@ -22,13 +22,13 @@ from journeyman.core.api.ecsnodeclass import (
     MAX_TAGS,
     DiskCategory,
     PerformanceLevel,
-    SecurityGroup,
     SecurityGroupSelectorTerm,
 )
 from journeyman.core.api.kubelet_configuration import KubeletConfiguration
 from journeyman.core.api.model import Bool, Int, Metadata, Model, crd, problem, rules
 from journeyman.core.api.nodeclass_rules import (
     MAX_TERMS,
+    SecurityGroup,
     Tags,
     at_least_one_rule,
     exclusive_rule,

@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from journeyman.core.api.conditions import Conditions
-from journeyman.core.api.model import Bool, Model, Time, ValidatedBy, crd
+from journeyman.core.api.model import Bool, Model, Time, ValidatedBy
+from journeyman.core.api.nodeclass_rules import ImageRequirementModel, SecurityGroup
 from journeyman.core.api.objects import NodeSelectorRequirement
 
 
@@ -24,30 +25,13 @@ class Subnet(Model):
     )
 
 
-class SecurityGroup(Model):
-    """A security group found by the selector terms."""
-
-    id: str = Field(description="ID of the security group.")
-    name: str = Field(default="", description="Name of the security group.")
-
-
-class AMIRequirementModel(Model):
-    """A requirement on the instance types that can boot an image."""
-
-    key: str = Field(description="Key of the label.")
-    operator: str = Field(description="Relation of the label to the values.")
-    values: tuple[str, ...] = Field(
-        default=(), description="Values of the label.", json_schema_extra=crd(x_kubernetes_list_type="atomic")
-    )
-
-
 class AMI(Model):
     """A machine image found by the selector terms."""
 
     id: str = Field(description="ID of the image.")
     name: str = Field(default="", description="Name of the image.")
     deprecated: Bool = Field(default=False, description="Whether the image is deprecated.")
-    requirements: tuple[Annotated[NodeSelectorRequirement, ValidatedBy(AMIRequirementModel)], ...] = Field(
+    requirements: tuple[Annotated[NodeSelectorRequirement, ValidatedBy(ImageRequirementModel)], ...] = Field(
         description="Requirements on the instance types that can boot the image."
     )
 

@@ -21,6 +21,8 @@ from journeyman.core.api.model import MAX_INT32, Bool, Int, Metadata, Model, Val
 from journeyman.core.api.nodeclass_rules import (
     MAX_TERMS,
     VOLUME_SIZE,
+    ImageRequirementModel,
+    SecurityGroup,
     Tags,
     alias_checker,
     alias_rules,
@@ -227,23 +229,6 @@ class VSwitch(Model):
 
     id: str = Field(description="ID of the vSwitch.")
     zone_id: str = Field(alias="zoneID", description="Zone of the vSwitch.")
-
-
-class SecurityGroup(Model):
-    """A security group found by the selector terms."""
-
-    id: str = Field(description="ID of the security group.")
-    name: str = Field(default="", description="Name of the security group.")
-
-
-class ImageRequirementModel(Model):
-    """A requirement on the instance types that can boot an image."""
-
-    key: str = Field(description="Key of the label.")
-    operator: str = Field(description="Relation of the label to the values.")
-    values: tuple[str, ...] = Field(
-        default=(), description="Values of the label.", json_schema_extra=crd(x_kubernetes_list_type="atomic")
-    )
 
 
 class Image(Model):

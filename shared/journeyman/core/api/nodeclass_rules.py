@@ -1,4 +1,4 @@
-"""Rules that NodeClasses of several clouds share: selector terms, tags, image aliases and volume sizes.
+"""What NodeClasses of several clouds share: rules of selector terms, tags, aliases and volume sizes; status models.
 
 Any term of a list may match; all fields of a term must match. Like Karpenter, most lists admit an `id` with other fields beside a
 term without, so that the same manifests are valid.
@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, Field
 from pydantic.alias_generators import to_camel
 
-from journeyman.core.api.model import Model, problem, rules
+from journeyman.core.api.model import Model, crd, problem, rules
 
 MAX_TERMS: Final = 30
 FORBIDDEN_TAG_PREFIX: Final = "kubernetes.io/cluster"
@@ -24,6 +24,23 @@ VOLUME_SIZE: Final = (
 _ALIAS: Final = "^[a-zA-Z0-9]+@.+$"
 
 Terms = tuple[Model, ...]
+
+
+class SecurityGroup(Model):
+    """A security group found by the selector terms."""
+
+    id: str = Field(description="ID of the security group.")
+    name: str = Field(default="", description="Name of the security group.")
+
+
+class ImageRequirementModel(Model):
+    """A requirement on the instance types that can boot an image."""
+
+    key: str = Field(description="Key of the label.")
+    operator: str = Field(description="Relation of the label to the values.")
+    values: tuple[str, ...] = Field(
+        default=(), description="Values of the label.", json_schema_extra=crd(x_kubernetes_list_type="atomic")
+    )
 
 
 def _check_selector_tags(tags: dict[str, str]) -> dict[str, str]:
