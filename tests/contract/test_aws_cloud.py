@@ -8,7 +8,6 @@ import itertools
 from datetime import datetime, timedelta, timezone
 from functools import partial
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -24,18 +23,18 @@ from journeyman.cloud.aws.pricing import price_provider, shipped_on_demand
 from journeyman.cloud.aws.provider import AwsCloudProvider
 from journeyman.cloud.free_addresses import FreeAddresses
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement, OfferingKey
-from journeyman.core.state import NodeClassState
+from journeyman.core.api.objects import OfferingKey
 from journeyman.errors import (
     CreateError,
     InsufficientCapacityError,
     NodeClaimNotFoundError,
     RateLimitedError,
 )
-from journeyman.ports import Launched, LaunchFailed, LaunchRequest
+from journeyman.ports import Launched, LaunchFailed
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.in_process_account.account import InProcessAccount
 from tests.contract.conftest import opened, seeded
+from tests.helpers.launching import launch_request
 
 pytestmark = pytest.mark.xdist_group("aws-cloud")  # one worker, so that the account is created once
 
@@ -132,36 +131,14 @@ def request_for(ready, read_types):
     """Return a function that makes the launch request of a NodeClaim which allows these types."""
 
     def make(name, *types, capacity_type=("on-demand",), zones=(), annotations=None, body=ready, **state):
-        wanted = {labels.INSTANCE_TYPE: types or ("m5.large",), labels.CAPACITY_TYPE: capacity_type}
-        if zones:
-            wanted[labels.ZONE] = zones
-        requirements = [NodeSelectorRequirement(key=k, operator="In", values=v) for k, v in wanted.items()]
-        claim = {
-            "metadata": {
-                "name": name,
-                "uid": f"uid-of-{name}",
-                "labels": {labels.NODEPOOL: "web"},
-                "annotations": annotations or {},
-            },
-            "spec": {
-                "requirements": msgspec.to_builtins(requirements),
-                "resources": {"requests": {"cpu": "1", "memory": "1Gi", "pods": "3"}},
-            },
-        }
-        fields = {
-            "name": "default",
-            "uid": "0c6f",
-            "kind": "EC2NodeClass",
-            "group": labels.AWS_GROUP,
-            "generation": 2,
-            "ready": True,
-            "hash": "abc",
-            "hash_version": "v1",
-            "raw": body,
-        }
-        return LaunchRequest(
-            claim=msgspec.convert(claim, NodeClaim),
-            node_class=NodeClassState(**{**fields, **state}),
+        return launch_request(
+            name,
+            uid=f"uid-of-{name}",
+            types=types or ("m5.large",),
+            capacity_types=capacity_type,
+            zones=zones,
+            annotations=annotations,
+            node_class={"kind": "EC2NodeClass", "group": labels.AWS_GROUP, "raw": body, **state},
             instance_types=read_types(body),
         )
 

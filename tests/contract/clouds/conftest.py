@@ -2,14 +2,10 @@
 
 import itertools
 
-import msgspec
 import pytest
 
-from journeyman.core.api import labels
-from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement
-from journeyman.core.state import NodeClassState
-from journeyman.ports import LaunchRequest
 from tests.contract.clouds.clouds import CLOUDS
+from tests.helpers.launching import launch_request
 
 _SERIAL = itertools.count(1)
 
@@ -54,36 +50,14 @@ def request_for(cloud, ready, instance_types, cluster):
     """Return a function that makes the launch request of a NodeClaim which allows these types."""
 
     def make(name, *types, capacity_type="on-demand", zones=(), annotations=None, body=ready, **state):
-        wanted = {labels.INSTANCE_TYPE: types or cloud.types[:1], labels.CAPACITY_TYPE: capacity_type.split()}
-        if zones:
-            wanted[labels.ZONE] = zones
-        requirements = [NodeSelectorRequirement(key=k, operator="In", values=tuple(v)) for k, v in wanted.items()]
-        claim = {
-            "metadata": {
-                "name": name,
-                "uid": f"uid-{cluster}-{name}",
-                "labels": {labels.NODEPOOL: "web"},
-                "annotations": annotations or {},
-            },
-            "spec": {
-                "requirements": msgspec.to_builtins(requirements),
-                "resources": {"requests": {"cpu": "1", "memory": "1Gi", "pods": "3"}},
-            },
-        }
-        fields = {
-            "name": "default",
-            "uid": "0c6f",
-            "kind": cloud.kind,
-            "group": cloud.group,
-            "generation": 2,
-            "ready": True,
-            "hash": "abc",
-            "hash_version": "v1",
-            "raw": body,
-        }
-        return LaunchRequest(
-            claim=msgspec.convert(claim, NodeClaim),
-            node_class=NodeClassState(**{**fields, **state}),
+        return launch_request(
+            name,
+            uid=f"uid-{cluster}-{name}",
+            types=types or cloud.types[:1],
+            capacity_types=capacity_type.split(),
+            zones=zones,
+            annotations=annotations,
+            node_class={"kind": cloud.kind, "group": cloud.group, "raw": body, **state},
             instance_types=instance_types,
         )
 
