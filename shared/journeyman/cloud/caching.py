@@ -15,8 +15,8 @@ V = TypeVar("V")
 
 _MAX_ENTRIES: Final = 1000
 """Maximum number of entries of one cache, far more than a cluster needs."""
-_NODE_CLASSES: Final = 32
-"""NodeClasses whose instance types stay cached."""
+NODE_CLASSES: Final = 32
+"""NodeClasses whose view and instance types stay cached."""
 
 
 def ttl_cache(clock: Clock, ttl: timedelta) -> TTLCache[Any, Any]:
@@ -24,7 +24,7 @@ def ttl_cache(clock: Clock, ttl: timedelta) -> TTLCache[Any, Any]:
     return TTLCache(_MAX_ENTRIES, ttl=ttl.total_seconds(), timer=lambda: clock.now().timestamp())
 
 
-def put_newest(cache: dict[K, V], key: K, value: V, limit: int = _NODE_CLASSES) -> None:
+def put_newest(cache: dict[K, V], key: K, value: V, limit: int = NODE_CLASSES) -> None:
     """Add an entry; remove the oldest ones if the cache is full."""
     cache.pop(key, None)
     while len(cache) >= limit:
