@@ -18,6 +18,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from journeyman.core.api import labels
 from journeyman.errors import CloudProviderError
 from journeyman.ports import Clock, Prices
 
@@ -74,6 +75,10 @@ class PriceProvider:
         if self._spot is None:
             return self.on_demand(instance_type)
         return self._spot.get((instance_type, zone))
+
+    def offering(self, instance_type: str, zone: str, capacity_type: str) -> float | None:
+        """Return the price of an offering; None if it is unknown."""
+        return self.spot(instance_type, zone) if capacity_type == labels.SPOT else self.on_demand(instance_type)
 
     def state(self) -> Prices:
         """Return the prices' source, age and currency, and the on-demand prices that the cloud returned. Makes no call."""

@@ -272,7 +272,7 @@ class _InstanceTypeBuilder:
             )
             for kind in _STRATEGIES
             for zone, has_stock in sorted(sold.get(kind, {}).items())
-            if zone in self._zones and (price := self._price(info.name, zone, kind)) is not None
+            if zone in self._zones and (price := self._prices.offering(info.name, zone, kind)) is not None
         )
         size = node_size(info, pods, self._storage_bytes, self._kubelet, self._memory_overhead)
         kinds = tuple(sorted({offering.capacity_type for offering in offerings}))
@@ -283,11 +283,6 @@ class _InstanceTypeBuilder:
             capacity=size.capacity,
             overhead=size.overhead,
         )
-
-    def _price(self, instance_type: str, zone: str, capacity_type: str) -> float | None:
-        if capacity_type == labels.SPOT:
-            return self._prices.spot(instance_type, zone)
-        return self._prices.on_demand(instance_type)
 
 
 def pod_limit(info: EcsTypeInfo, network: str, kubelet: KubeletSettings) -> int:

@@ -207,7 +207,7 @@ class _InstanceTypeBuilder:
             )
             for zone in zone_ids
             for capacity_type in info.usage_classes
-            if (price := self._price(info.name, zone, capacity_type)) is not None
+            if (price := self._prices.offering(info.name, zone, capacity_type)) is not None
         )
         return InstanceType(
             name=info.name,
@@ -216,11 +216,6 @@ class _InstanceTypeBuilder:
             capacity=size.capacity,
             overhead=size.overhead,
         )
-
-    def _price(self, instance_type: str, zone: str, capacity_type: str) -> float | None:
-        if capacity_type == labels.SPOT:
-            return self._prices.spot(instance_type, zone)
-        return self._prices.on_demand(instance_type)
 
 
 def _offering_requirements(
