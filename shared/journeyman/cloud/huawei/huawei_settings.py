@@ -1,0 +1,23 @@
+"""Settings of the Huawei Cloud provider for one cluster."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from fractions import Fraction
+
+from msgspec import Struct
+
+
+class HuaweiSettings(Struct, frozen=True, kw_only=True):
+    """Settings for one CCE cluster."""
+
+    cluster_id: str  # CCE's id, a UUID
+    project_id: str
+    region: str
+    domain_id: str = ""  # of the account; empty: prices cannot be read
+    # No API has Spot prices, so this share of the on-demand price stands in for them
+    spot_price_percent: Fraction = Fraction(40, 100)
+    vm_memory_overhead_percent: Fraction = Fraction(0)  # as the published provider; CCE's own reservations are counted
+    max_parallel_launches: int = 8
+    parallel_reads: bool = True  # False sends requests one after another, so that a simulation is reproducible
+    on_demand_refresh_period: timedelta | None = timedelta(hours=12)  # as on AWS; None: never
