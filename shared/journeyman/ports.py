@@ -17,7 +17,7 @@ from journeyman.core.api.objects import NodeClaim, OfferingKey, Resource
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Event, Observation, Step
-from journeyman.core.state import InstanceStatus, NodeClassState, RepairPolicy
+from journeyman.core.state import BuildFailure, InstanceStatus, NodeClassState, RepairPolicy
 from journeyman.errors import KubeAPIError
 
 T = TypeVar("T")
@@ -156,6 +156,7 @@ class Instance(Struct, frozen=True, kw_only=True):
     reservation_id: str = ""  # of the capacity reservation that it uses
     partition: str = ""  # the partition of its placement group, if that has any
     tags: Mapping[str, str] = field(default_factory=dict)
+    failure: BuildFailure | None = None  # why the cloud could not build it, after it had accepted the launch
 
     @property
     def claim(self) -> str:
@@ -198,6 +199,7 @@ class Launched(Struct, frozen=True, kw_only=True):
     unavailable: tuple[OfferingKey, ...] = ()  # offerings to mark unavailable
     refusals: tuple[LaunchRefusal, ...] = ()  # each refusal, for the metrics
     user_data_bytes: int = 0  # 0 if the size of the user data is unknown
+    is_confirmed: bool = True  # False if the cloud accepted the launch, and may still fail to build the instance
 
 
 class LaunchFailed(Struct, frozen=True, kw_only=True):

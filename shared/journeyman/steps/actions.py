@@ -283,8 +283,11 @@ class ActionPerformer:
 
     def _is_claimed(self, action: TerminateInstance) -> bool:
         """Whether the claim that the instance was launched for exists now, with this instance or none yet."""
-        if not action.claim:
-            return False
+        if not action.claim:  # some clouds know only the UID while they build an instance
+            claims = self._run.store.list(NODECLAIM).items if action.claim_uid else ()
+            return any(
+                c.metadata.uid == action.claim_uid and c.status.provider_id in ("", action.provider_id) for c in claims
+            )
         try:
             claim = self._run.store.get(NODECLAIM, action.claim)
         except NotFoundError:

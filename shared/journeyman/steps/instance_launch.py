@@ -252,6 +252,7 @@ def _launch_result(outcome: LaunchOutcome) -> LaunchedInstance | FailedLaunch:
         offering=OfferingKey(instance.instance_type, instance.zone, instance.capacity_type, instance.reservation_id),
         launched_at=instance.launched_at,
         unavailable=outcome.unavailable,
+        is_confirmed=outcome.is_confirmed,
     )
 
 

@@ -28,6 +28,7 @@ from journeyman.core.lifecycle.health import (
     terminate_impaired_instances,
 )
 from journeyman.core.lifecycle.hydration import hydrate_nodes, relabel_unreserved, restore_provider_ids
+from journeyman.core.lifecycle.launch import OfferingBackoff
 from journeyman.core.lifecycle.liveness import LivenessTimeouts, delete_claims_of_ended_instances
 from journeyman.core.lifecycle.nodepool_status import registration_outcomes, update_nodepool_counts
 from journeyman.core.lifecycle.termination import finalize_terminating, is_awaiting_volumes, is_being_finalized
@@ -182,7 +183,9 @@ def _delete_inconsistent_claims(inputs: StepInputs) -> Plan:
 
 
 def _delete_claims_of_ended_instances(inputs: StepInputs) -> Plan:
-    return delete_claims_of_ended_instances(inputs.loaded, _cloud(inputs).ended)
+    settings = inputs.settings
+    backoff = OfferingBackoff(first=settings.unavailable_for, longest=settings.unavailable_longest)
+    return delete_claims_of_ended_instances(inputs.loaded, _cloud(inputs), backoff)
 
 
 def _repair(inputs: StepInputs) -> Plan:

@@ -370,20 +370,22 @@ def test_terminating_twice_is_terminating_once(cluster):
 
 
 @pytest.mark.parametrize(
-    ("uid", "provider_id", "state"),
+    ("name", "uid", "provider_id", "state"),
     [
-        ("", "", "running"),  # Karpenter's tag names no UID
-        ("uid-a", "", "running"),
-        ("uid-a", "i-1", "running"),
-        ("uid-of-another-a", "", "shutting-down"),
-        ("uid-a", "i-2", "shutting-down"),  # the NodeClaim has another instance
+        ("a", "", "", "running"),  # Karpenter's tag names no UID
+        ("a", "uid-a", "", "running"),
+        ("a", "uid-a", "i-1", "running"),
+        ("", "uid-a", "", "running"),  # the cloud knows only the UID while it builds the instance
+        ("", "uid-of-another-a", "", "shutting-down"),
+        ("a", "uid-of-another-a", "", "shutting-down"),
+        ("a", "uid-a", "i-2", "shutting-down"),  # the NodeClaim has another instance
     ],
 )
-def test_instance_is_not_terminated_if_its_claim_exists(cluster, uid, provider_id, state):
+def test_instance_is_not_terminated_if_its_claim_exists(cluster, name, uid, provider_id, state):
     """The NodeClaim was created after the list was read; the chain's actions on the node are skipped, too."""
     cluster.add(claim_body("a", provider_id=provider_id, metadata={"uid": "uid-a"}))
     cluster.cloud.run_orphan("i-1", NOW)
-    orphan = TerminateInstance(provider_id="i-1", claim="a", claim_uid=uid, unless_claimed=True, why="test")
+    orphan = TerminateInstance(provider_id="i-1", claim=name, claim_uid=uid, unless_claimed=True, why="test")
     cluster.add({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
     node = DeleteObject(ref=ref(cluster, NODE, "n"), why="test")
 

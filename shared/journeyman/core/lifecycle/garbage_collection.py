@@ -114,10 +114,15 @@ def has_lost_instance(claim: NodeClaim, snapshot: Snapshot, cloud: CloudInstance
 
 def _has_pending_claim(instance: RunningInstance, snapshot: Snapshot) -> bool:
     """Whether the NodeClaim that the instance was launched for exists and has no provider id yet."""
-    claim = snapshot.claims_by_name.get(instance.claim)
+    named = snapshot.claims_by_name.get(instance.claim)
+    claim = named if instance.claim else _claim_with_uid(instance.claim_uid, snapshot)
     if claim is None or claim.status.provider_id:
         return False
     return instance.claim_uid in ("", claim.metadata.uid)
+
+
+def _claim_with_uid(uid: str, snapshot: Snapshot) -> NodeClaim | None:
+    return next((claim for claim in snapshot.claims if uid and claim.metadata.uid == uid), None)
 
 
 def _terminate_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:

@@ -179,7 +179,7 @@ class _InterruptionMessage(Struct, frozen=True, kw_only=True, dict=True):
 
         Restates: karpenter-provider-aws pkg/controllers/interruption/utils.go `markUnavailableOfferings`.
         """
-        offering = self._launched_offerings.get(id_) or _offering_of(claim)
+        offering = self._launched_offerings.get(id_) or offering_of(claim)
         over = self.at + self.unavailable_for <= self.snapshot.now
         capacity_type, reason = _INTERRUPTED_CAPACITY.get(self.kind, ("", ""))
         if over or not all(offering[:3]) or offering.capacity_type != capacity_type:
@@ -213,7 +213,7 @@ class _InterruptionMessage(Struct, frozen=True, kw_only=True, dict=True):
         }
 
 
-def _offering_of(claim: NodeClaim) -> OfferingKey:
+def offering_of(claim: NodeClaim) -> OfferingKey:
     """Return the offering in the NodeClaim's labels, empty where a label is missing."""
     values = claim.metadata.labels
     keys = (labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE, labels.RESERVATION_ID)

@@ -74,6 +74,7 @@ class LaunchedInstance(Struct, frozen=True, kw_only=True):
     offering: OfferingKey = OfferingKey("", "", "")
     launched_at: datetime | None = None  # earlier than this launch if that returned an instance of an earlier run
     unavailable: Offerings = ()
+    is_confirmed: bool = True  # False if the cloud may still fail to build it
 
 
 class OfferingBackoff(Struct, frozen=True, kw_only=True):
@@ -301,7 +302,7 @@ def _clear_failures(
     claim: NodeClaim, instance: LaunchedInstance, now: datetime, backoff: OfferingBackoff
 ) -> Iterator[ClearOfferingFailures]:
     """Yield the reset of the offering's failure count, if it has one: the instance was launched from it."""
-    if backoff.previously_failed.intersection(instance.offering.meant_by):
+    if instance.is_confirmed and backoff.previously_failed.intersection(instance.offering.meant_by):
         at = instance.launched_at or now
         yield ClearOfferingFailures(node_class=claim.spec.node_class_ref.name, offering=instance.offering, at=at)
 

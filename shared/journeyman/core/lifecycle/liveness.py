@@ -8,7 +8,6 @@ launch: if ours were ahead by more than the timeout, every NodeClaim would be de
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -17,10 +16,13 @@ from msgspec.structs import replace
 
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.objects import NodeClaim, condition_of, is_true
+from journeyman.core.lifecycle.interruption import offering_of
+from journeyman.core.lifecycle.launch import OfferingBackoff
 from journeyman.core.lifecycle.progress import delete_nodeclaim
-from journeyman.core.plan import Event, Plan, Requeue, Step, chain_of, claim_ref
-from journeyman.core.state import Snapshot
+from journeyman.core.plan import Event, MarkOfferingUnavailable, Plan, Requeue, Step, chain_of, claim_ref
+from journeyman.core.state import BuildFailure, Snapshot
 from journeyman.core.state.guard import plan_for_each
+from journeyman.core.state.instances import CloudInstances
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
 
 LAUNCH_TIMEOUT: Final = "launch_timeout"
@@ -60,30 +62,55 @@ def is_awaiting_node(claim: NodeClaim) -> bool:
     return claim.metadata.deletion_timestamp is None and bool(claim.status.provider_id) and not registered
 
 
-def delete_claims_of_ended_instances(snapshot: Snapshot, ended: Collection[str]) -> Plan:
+def delete_claims_of_ended_instances(snapshot: Snapshot, cloud: CloudInstances, backoff: OfferingBackoff) -> Plan:
     """Delete unregistered NodeClaims whose instance has ended; their pods are scheduled again.
 
     Args:
         snapshot: The NodeClaims.
-        ended: Provider ids of instances that the cloud does not find or that are stopped. Each was looked up by its id: a list
-            of instances may lag behind.
+        cloud: The instances. Each that was not listed was looked up by its id: a list may lag behind.
+        backoff: How long an offering is skipped from which the cloud could not build an instance that it had accepted to launch.
     """
-    ended_claims = (c for c in snapshot.claims if is_awaiting_node(c) and c.status.provider_id in ended)
-    return plan_for_each(ended_claims, lambda claim: delete_unregistered(claim, INSTANCE_GONE, snapshot.now))
+
+    def decide(claim: NodeClaim) -> Plan:
+        instance = cloud.find(claim.status.provider_id)
+        failure = instance.failure if instance is not None else None
+        return _mark_unavailable(claim, failure, snapshot.now, backoff) + delete_unregistered(
+            claim, INSTANCE_GONE, snapshot.now, failure
+        )
+
+    ended = (c for c in snapshot.claims if is_awaiting_node(c) and c.status.provider_id in cloud.ended)
+    return plan_for_each(ended, decide)
 
 
-def delete_unregistered(claim: NodeClaim, reason: str, now: datetime) -> Plan:
+def _mark_unavailable(claim: NodeClaim, failure: BuildFailure | None, now: datetime, backoff: OfferingBackoff) -> Plan:
+    """Skip the claim's offering, if the cloud had no capacity to build the instance; in a chain that does not delay the deletion."""
+    offering = offering_of(claim)
+    if failure is None or not failure.is_capacity or not all(offering[:3]):
+        return Plan()
+    mark = MarkOfferingUnavailable(
+        node_class=claim.spec.node_class_ref.name,
+        offerings=(offering,),
+        at=now,
+        first=backoff.first,
+        longest=backoff.longest,
+        reason=failure.reason,
+    )
+    return Plan(chains=(chain_of(f"offerings of NodeClaim {claim.metadata.name}", mark),))
+
+
+def delete_unregistered(claim: NodeClaim, reason: str, now: datetime, failure: BuildFailure | None = None) -> Plan:
     """Delete a NodeClaim that did not register. Its finalizer terminates the instance, and its pods are scheduled again.
 
     Args:
         claim: The NodeClaim.
         reason: `LAUNCH_TIMEOUT`, `REGISTRATION_TIMEOUT` or `INSTANCE_GONE`, the metric's reason.
         now: The time.
+        failure: Why the cloud could not build the instance, if it could not.
 
     Restates: karpenter pkg/controllers/nodeclaim/lifecycle/liveness.go `deleteNodeClaimForTimeout`.
     """
     name, ref = claim.metadata.name, claim_ref(claim)
-    event = Event(ref=ref, reason=_EVENTS[reason], message=_message(claim, reason, now), type="Warning")
+    event = Event(ref=ref, reason=_EVENTS[reason], message=_message(claim, reason, now, failure), type="Warning")
     chain = chain_of(
         f"NodeClaim {name}",
         delete_nodeclaim(claim, reason),
@@ -94,9 +121,11 @@ def delete_unregistered(claim: NodeClaim, reason: str, now: datetime) -> Plan:
     return Plan(chains=(chain,), notes=(f"deleted NodeClaim {name}: {reason}",))
 
 
-def _message(claim: NodeClaim, reason: str, now: datetime) -> str:
+def _message(claim: NodeClaim, reason: str, now: datetime, failure: BuildFailure | None) -> str:
     """Return the Event's message: what did not happen, the condition's message, and what is deleted."""
     instance = claim.status.provider_id
+    if failure is not None:
+        return f"Instance {instance} could not be built, {failure.message}; the NodeClaim is deleted, its pods are scheduled again"
     if reason == INSTANCE_GONE:
         return f"Instance {instance} ended before its node registered; the NodeClaim is deleted, its pods are scheduled again"
     if reason == LAUNCH_TIMEOUT:

@@ -42,6 +42,17 @@ class InstanceStatus(Struct, frozen=True, kw_only=True):
     since: datetime | None = None
 
 
+class BuildFailure(Struct, frozen=True, kw_only=True):
+    """Why a cloud could not build an instance whose launch it had accepted.
+
+    `reason` is that of the Launched condition of a failed launch; `is_capacity` is whether another offering may succeed.
+    """
+
+    reason: str
+    message: str
+    is_capacity: bool
+
+
 TERMINATING_STATES: Final = frozenset({"shutting-down", "terminated"})
 """States of an instance whose termination has started."""
 NOT_RUNNING_STATES: Final = TERMINATING_STATES | {"stopping", "stopped"}
@@ -66,6 +77,10 @@ class RunningInstance(Protocol):
     @property
     def launched_at(self) -> datetime:
         """The launch time."""
+
+    @property
+    def failure(self) -> BuildFailure | None:
+        """Why the cloud could not build it; None if it could, or still builds it."""
 
     @property
     def claim(self) -> str:
@@ -94,12 +109,13 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
         """Return the provider id of the instance whose tags name this claim; empty if there is none.
 
         A tag with another UID names an earlier claim of the same name. Instances of Karpenter have no UID tag; neither have
-        those whose tag a user removed, and of these, one that is older than the claim was launched for an earlier one.
+        those whose tag a user removed, and of these, one that is older than the claim was launched for an earlier one. Some
+        clouds know only the UID while they build the instance.
         """
-        name, created_at = claim.metadata.name, claim.metadata.creation_timestamp
-        by_uid, by_name = (self._by_claim.get((uid, name), ()) for uid in (claim.metadata.uid, ""))
+        name, uid, created_at = claim.metadata.name, claim.metadata.uid, claim.metadata.creation_timestamp
+        by_both, by_uid, by_name = (self._by_claim.get(key, ()) for key in ((uid, name), (uid, ""), ("", name)))
         younger = (i for i in by_name if created_at is None or i.launched_at >= created_at)
-        return next((instance.provider_id for instance in chain(by_uid, younger)), "")
+        return next((instance.provider_id for instance in chain(by_both, by_uid, younger)), "")
 
     def with_own_instances(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot; NodeClaims that name another instance than theirs name the one whose tags name them.
@@ -143,6 +159,6 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
         """Instances by UID and name of the claim; those that are not terminating first."""
         found: defaultdict[tuple[str, str], list[RunningInstance]] = defaultdict(list)
         for instance in sorted(self.listed, key=lambda i: (i.state in TERMINATING_STATES, i.provider_id)):
-            if instance.claim:
+            if instance.claim or instance.claim_uid:
                 found[instance.claim_uid, instance.claim].append(instance)
         return found

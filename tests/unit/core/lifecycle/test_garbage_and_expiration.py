@@ -77,6 +77,7 @@ def test_orphaned_instance_of_draining_node_is_not_terminated():
         ([a_launched_claim()], an_instance()),
         ([a_claim("cut-off")], an_instance("cut-off")),
         ([a_claim("cut-off")], an_instance("cut-off", tags={labels.NODECLAIM_TAG: "cut-off"})),
+        ([a_claim("cut-off")], an_instance("cut-off", tags={labels.NODECLAIM_UID_TAG: "uid-cut-off"})),
     ],
     ids=[
         "it is young: a look at it may be late",
@@ -84,6 +85,7 @@ def test_orphaned_instance_of_draining_node_is_not_terminated():
         "its claim is there",
         "its launch was cut off",
         "its launch by Karpenter was cut off",
+        "its cloud knows only the UID while it builds the instance",
     ],
 )
 def test_instance_with_claim_or_recent_launch_is_not_terminated(claims, instance):

@@ -39,15 +39,16 @@ def test_claim_with_a_hash_of_another_version_gets_current_hashes(before):
 
 
 @pytest.mark.parametrize(
-    ("group", "key"),
+    ("group", "kind", "key"),
     [
-        ("karpenter.k8s.alibabacloud", "karpenter.k8s.alibabacloud/ecsnodeclass-hash"),
-        ("karpenter.alibabacloud.com", "karpenter.sh/ecsnodeclass-hash"),
+        ("karpenter.k8s.alibabacloud", "ECSNodeClass", "karpenter.k8s.alibabacloud/ecsnodeclass-hash"),
+        ("karpenter.alibabacloud.com", "ECSNodeClass", "karpenter.sh/ecsnodeclass-hash"),
+        ("karpenter.k8s.huawei", "CCENodeClass", "karpenter.k8s.huawei/ccenodeclass-hash"),
     ],
 )
-def test_claim_has_the_hash_in_the_annotations_of_its_nodeclass(group, key):
+def test_claim_has_the_hash_in_the_annotations_of_its_nodeclass(group, kind, key):
     """The vendor's ECSNodeClass has them in Karpenter's own domain."""
-    node_class = a_node_class(group=group, kind="ECSNodeClass", hash="ours", hash_version="journeyman-v3")
+    node_class = a_node_class(group=group, kind=kind, hash="ours", hash_version="journeyman-v3")
     after = annotations(a_running_claim(metadata={"annotations": {}}), node_class=node_class)
     assert {name: value for name, value in after.items() if "nodeclass" in name} == {
         key: "ours",

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import OfferingKey
@@ -293,3 +294,6 @@ def test_offering_failures_are_cleared_as_of_the_instances_launch(launched_at):
     (cleared,) = of_type(plan, ClearOfferingFailures)
     assert (cleared.offering, cleared.at) == (offering, launched_at or NOW)
     assert not of_type(record_launch(a_claim(), instance, NOW, BACKOFF), ClearOfferingFailures)
+    accepted = replace(instance, is_confirmed=False)
+    failed_before = OfferingBackoff(previously_failed=frozenset({offering}))
+    assert not of_type(record_launch(a_claim(), accepted, NOW, failed_before), ClearOfferingFailures)

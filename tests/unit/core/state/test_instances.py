@@ -54,6 +54,13 @@ def test_claim_that_is_to_be_launched_keeps_its_status():
     assert named(a_claim("a")) == [""]
 
 
+def test_claim_names_an_instance_of_which_the_cloud_knows_only_its_uid():
+    """Some clouds have no tags until they have built the instance; that of an earlier claim of the same name has another UID."""
+    earlier = an_instance("b", tags={labels.NODECLAIM_UID_TAG: "uid-of-an-earlier-a"})
+    building = an_instance("a", tags={labels.NODECLAIM_UID_TAG: "uid-a"})
+    assert named(a_running_claim("a", provider_id=""), listed=(earlier, building)) == [OWN]
+
+
 def test_running_instance_is_preferred_to_one_that_terminates():
     """Both were launched for the NodeClaim."""
     ended = an_instance("a", provider_id="aws:///a/i-0", state="terminated")
