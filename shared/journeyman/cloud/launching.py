@@ -39,6 +39,7 @@ from journeyman.errors import (
     JourneymanError,
     NodeClaimNotFoundError,
     NodeClassNotReadyError,
+    RateLimitedError,
 )
 from journeyman.ports import Instance, Launched, LaunchFailed, LaunchOutcome, LaunchRequest
 
@@ -82,8 +83,23 @@ class Launcher(ABC):
         """Return the outcome for an instance that was launched for the request."""
 
     @abstractmethod
+    def launch_reason(self, error: CloudProviderError) -> tuple[str, str]:
+        """Return reason and message of the Launched condition for a launch that failed with this error of the cloud."""
+
     def as_create_error(self, error: CloudProviderError, doing: str) -> CloudProviderError:
-        """Return the error of a launch: CreateError or RateLimitedError; its message starts with `doing`."""
+        """Return the error of a launch: a RateLimitedError or CreateError unchanged, any other as a CreateError.
+
+        Args:
+            error: The translated error of a request.
+            doing: The operation, as a participle; the message starts with it.
+        """
+        if isinstance(error, (RateLimitedError, CreateError)):
+            return error
+        reason, message = self.launch_reason(error)
+        facts = {key: value for key, value in error.context.items() if key != "condition_reason"}
+        failed = CreateError(f"{doing}: {message}: {error.message}", condition_reason=reason, **facts)
+        failed.__cause__ = error
+        return failed
 
     def launch(self, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:
         """Yield one outcome per request (`launch_each`). Raises nothing."""

@@ -13,7 +13,6 @@ from journeyman.cloud.alibaba.open_api import OpenApiError
 from journeyman.errors import (
     CloudProviderError,
     CloudUnavailableError,
-    CreateError,
     NodeClaimNotFoundError,
     RateLimitedError,
 )
@@ -143,19 +142,3 @@ def launch_reason(code: str) -> tuple[str, str]:
         if code.startswith(prefix):
             return reason, message
     return "LaunchFailed", "the instance could not be launched"
-
-
-def as_create_error(error: CloudProviderError, doing: str) -> CloudProviderError:
-    """Return the error of a launch: a RateLimitedError or CreateError unchanged, any other as a CreateError.
-
-    Args:
-        error: The translated error of a request.
-        doing: The operation, as a participle; the message starts with it.
-    """
-    if isinstance(error, (RateLimitedError, CreateError)):
-        return error
-    reason, message = launch_reason(error_code(error))
-    facts = {key: value for key, value in error.context.items() if key != "condition_reason"}
-    failed = CreateError(f"{doing}: {message}: {error.message}", condition_reason=reason, **facts)
-    failed.__cause__ = error
-    return failed

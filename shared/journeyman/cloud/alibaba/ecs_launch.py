@@ -25,7 +25,6 @@ from journeyman.cloud.alibaba.alibaba_errors import (
     NO_ADDRESSES,
     TOKEN_REUSED,
     UNFULFILLABLE,
-    as_create_error,
     error_code,
     launch_reason,
     translated,
@@ -114,9 +113,9 @@ class EcsLauncher(Launcher):
         self._cluster = cluster
         self._view = view
 
-    def as_create_error(self, error: CloudProviderError, doing: str) -> CloudProviderError:
-        """Return `Launcher.as_create_error`."""
-        return as_create_error(error, doing)
+    def launch_reason(self, error: CloudProviderError) -> tuple[str, str]:
+        """Return `Launcher.launch_reason`."""
+        return launch_reason(error_code(error))
 
     def launch_one(self, request: LaunchRequest) -> LaunchOutcome:
         """Return the outcome of one launch (`Launcher.launch_one`)."""

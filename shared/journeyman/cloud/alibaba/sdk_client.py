@@ -1,7 +1,6 @@
 """Send requests to Alibaba Cloud by the official SDK's generic client.
 
-The SDK retries nothing by itself, so throttled and failed requests are repeated here, with the same parameters and so with the
-same client token. The end of the run bounds the attempts, as on AWS.
+The SDK retries nothing by itself, so throttled and failed requests are repeated (`RepeatedCalls`).
 """
 
 from __future__ import annotations
@@ -10,20 +9,14 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from journeyman.cloud.alibaba.open_api import CS, ECS, RAM, VERSIONS, VPC, ApiCall, OpenApiError
-from journeyman.errors import DeadlineError
+from journeyman.cloud.repeated_calls import CONNECT_SECONDS, READ_SECONDS, RepeatedCalls
 from journeyman.ports import Clock
 from journeyman.signing import Credentials
 
-CONNECT_SECONDS: Final = 2
-READ_SECONDS: Final = 15
-CALL_SECONDS: Final = 30
-"""How long a request may take with its repetitions: a Lease that was just checked outlasts it."""
-_ATTEMPTS: Final = 3
-_FIRST_PAUSE_SECONDS: Final = 0.5  # doubles with each attempt
 _TRANSIENT: Final = ("Throttling", "ServiceUnavailable", "InternalError")
 _TEXT_ANSWERS: Final = frozenset({"DescribeClusterAttachScripts"})
 _CENTRAL_VPC: Final = frozenset({"cn-hangzhou"})
@@ -56,36 +49,15 @@ class SdkOpenApi:
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
         self._region = region
-        self._clock = clock
         self._credentials = credentials
         self._endpoint = endpoint or public_endpoint
-        self._ends_at = ends_at
-        self._pause = pause
+        self._calls = RepeatedCalls("Alibaba Cloud", clock, ends_at=ends_at, pause=pause)
         self._clients: dict[str, tuple[Credentials, Any]] = {}
         self._lock = threading.Lock()
 
     def __call__(self, call: ApiCall) -> Any:
         """Return the answer (`OpenApi`). Raises OpenApiError, DeadlineError."""
-        started_at = self._clock.now()
-        pause = _FIRST_PAUSE_SECONDS
-        for attempt in range(1, _ATTEMPTS + 1):
-            seconds = self._seconds_left(started_at)
-            if seconds <= 0:
-                raise DeadlineError("not calling Alibaba Cloud: the run's time is up", operation=call.action)
-            try:
-                return self._send(call, seconds)
-            except OpenApiError as error:
-                is_transient = error.code.startswith(_TRANSIENT) or error.status in (429, 503)
-                if not is_transient or attempt == _ATTEMPTS or self._seconds_left(started_at) <= pause:
-                    raise
-            self._pause(pause)
-            pause *= 2
-        raise AssertionError("unreachable: the last attempt returns or raises")
-
-    def _seconds_left(self, started_at: datetime) -> float:
-        ends_at, run_ends_at = started_at + timedelta(seconds=CALL_SECONDS), self._ends_at()
-        latest = ends_at if run_ends_at is None else min(ends_at, run_ends_at)
-        return (latest - self._clock.now()).total_seconds()
+        return self._calls.call(call.action, lambda seconds: self._send(call, seconds), _is_transient)
 
     def _send(self, call: ApiCall, seconds: float) -> Any:
         from alibabacloud_tea_openapi import utils_models  # noqa: PLC0415 - imported for the first request
@@ -135,6 +107,10 @@ class SdkOpenApi:
                 )
                 known = self._clients[service] = (credentials, Client(config))
             return known[1]
+
+
+def _is_transient(error: Exception) -> bool:
+    return isinstance(error, OpenApiError) and (error.code.startswith(_TRANSIENT) or error.status in (429, 503))
 
 
 def import_sdk() -> None:

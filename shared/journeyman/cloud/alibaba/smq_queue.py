@@ -16,13 +16,10 @@ of an unreadable message can then make the XML of a request invalid.
 from __future__ import annotations
 
 import base64
-import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
-
-import msgspec
 
 from journeyman.cloud import messages as formats
 from journeyman.core.plan import Step
@@ -41,8 +38,6 @@ BYTES_PER_CALL: Final = 64 * 1024
 """SMQ: the bodies of all messages of a call, as sent."""
 LARGEST_BODY_BYTES: Final = BYTES_PER_CALL // 4 * 3
 """The bytes of a body that fits into a call in Base64."""
-MAX_RECEIVES: Final = 50
-"""How often a message is received before it goes to the dead-letter queue, as on AWS."""
 ATTEMPTS: Final = 3
 TIMEOUT_SECONDS: Final = 10
 """How long a request waits for a connection, and then for each part of the response."""
@@ -165,7 +160,7 @@ class SmqQueue:
         *,
         queues: Mapping[Step, str],
         dead_letter_queue: str,
-        max_receives: int = MAX_RECEIVES,
+        max_receives: int = formats.MAX_RECEIVES,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
         """Create a sender.
@@ -219,7 +214,7 @@ class SmqQueue:
             if message.receives >= self._max_receives:
                 by_queue.setdefault(self._dead_letter_queue, []).append(_dead_letter(message))
             else:
-                again = SmqMessage(with_receives(message.body, message.receives), seconds)
+                again = SmqMessage(formats.with_receives(message.body, message.receives), seconds)
                 by_queue.setdefault(self._name_of(Step(message.queue)), []).append(again)
         self._send(by_queue)
 
@@ -280,29 +275,6 @@ class SmqQueue:
                     continue
             break
         return rejected
-
-
-def with_receives(body: str, receives: int) -> str:
-    """Return the body of a message with the number of its receives; unchanged if it is not a JSON object."""
-    try:
-        counted = {**msgspec.json.decode(body, type=dict[str, Any]), "receives": receives}
-        return json.dumps(counted, separators=(",", ":"))
-    except (ValueError, RecursionError):  # msgspec's errors are subclasses
-        return body
-
-
-def receives_of(body: str) -> int:
-    """Return which receive of a message this is, by its body; 1 if it was not sent again yet, or does not parse."""
-    try:
-        return max(msgspec.json.decode(body, type=_Counted).receives, 0) + 1
-    except (ValueError, RecursionError):
-        return 1
-
-
-class _Counted(msgspec.Struct, frozen=True):
-    """The field that `SmqQueue.retry` adds to a body."""
-
-    receives: int = 0
 
 
 def _dead_letter(message: ReceivedMessage) -> SmqMessage:

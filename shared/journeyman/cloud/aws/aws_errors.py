@@ -16,7 +16,6 @@ from botocore.parsers import ResponseParserError
 from journeyman.errors import (
     CloudProviderError,
     CloudUnavailableError,
-    CreateError,
     NodeClaimNotFoundError,
     RateLimitedError,
 )
@@ -169,19 +168,3 @@ def launch_reason(text: str) -> tuple[str, str]:
         if all(part in text for part in parts):
             return reason, message
     return "LaunchFailed", "the instance could not be launched"
-
-
-def as_create_error(error: CloudProviderError, doing: str) -> CloudProviderError:
-    """Return the error of a launch: a RateLimitedError or CreateError unchanged, any other as a CreateError.
-
-    Args:
-        error: The translated error of an AWS call.
-        doing: The operation, as a participle; the message starts with it.
-    """
-    if isinstance(error, (RateLimitedError, CreateError)):
-        return error
-    reason, message = launch_reason(f"{error_code(error)}: {error.message}")
-    facts = {key: value for key, value in error.context.items() if key != "condition_reason"}
-    failed = CreateError(f"{doing}: {message}: {error.message}", condition_reason=reason, **facts)
-    failed.__cause__ = error
-    return failed

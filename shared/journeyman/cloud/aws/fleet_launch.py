@@ -20,7 +20,6 @@ from journeyman.cloud.aws import instance_profiles, tags
 from journeyman.cloud.aws.aws_errors import (
     NO_SUCH_TEMPLATE,
     TOKEN_REUSED,
-    as_create_error,
     error_code,
     launch_reason,
     translated,
@@ -118,9 +117,9 @@ class FleetLauncher(Launcher):
         self._addresses = addresses
         self._templates = templates
 
-    def as_create_error(self, error: CloudProviderError, doing: str) -> CloudProviderError:
-        """Return `Launcher.as_create_error`."""
-        return as_create_error(error, doing)
+    def launch_reason(self, error: CloudProviderError) -> tuple[str, str]:
+        """Return `Launcher.launch_reason`."""
+        return launch_reason(f"{error_code(error)}: {error.message}")
 
     def launched(self, request: LaunchRequest, instance: Instance) -> Launched:
         """Return `Launcher.launched`."""

@@ -5,7 +5,6 @@ import pytest
 from journeyman.cloud.alibaba.alibaba_errors import (
     NO_ADDRESSES,
     UNFULFILLABLE,
-    as_create_error,
     launch_reason,
     translated,
 )
@@ -98,10 +97,10 @@ def test_wrong_access_key_is_not_reported_as_a_missing_permission(code):
 )
 def test_each_refusal_of_a_launch_has_a_reason_and_a_remedy(code, reason, remedy):
     """They are in the Launched condition."""
-    error = as_create_error(error_for(code, 400), "launching")
+    found, message = launch_reason(code)
 
-    assert launch_reason(code)[0] == error.condition_reason == reason
-    assert remedy in error.message
+    assert found == reason
+    assert remedy in message
 
 
 def test_codes_that_only_an_offering_causes_do_not_stop_other_offerings():

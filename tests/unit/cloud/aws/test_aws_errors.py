@@ -7,11 +7,10 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
-from journeyman.cloud.aws.aws_errors import as_create_error, error_code, launch_reason, translated
+from journeyman.cloud.aws.aws_errors import error_code, launch_reason, translated
 from journeyman.errors import (
     CloudProviderError,
     CloudUnavailableError,
-    CreateError,
     NodeClaimNotFoundError,
     RateLimitedError,
 )
@@ -119,13 +118,3 @@ def test_forbidden_call_names_the_missing_permission():
 def test_failed_launch_has_karpenters_reason(text, reason):
     """Alerts for Karpenter's reasons then work."""
     assert launch_reason(text)[0] == reason
-
-
-def test_throttled_launch_is_no_create_error():
-    """Every other error gets a reason for the Launched condition."""
-    throttled = RateLimitedError("slow down")
-    assert as_create_error(throttled, "launching") is throttled
-
-    failed = as_create_error(CloudProviderError("bad image", code="InvalidAMIID.NotFound"), "launching")
-    assert isinstance(failed, CreateError)
-    assert failed.condition_reason == "AMINotFound"
