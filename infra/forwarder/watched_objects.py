@@ -338,5 +338,6 @@ NODE_CLASSES: Mapping[str, tuple[NodeClassResource, ...]] = {
         NodeClassResource("ECSNodeClass", "karpenter.k8s.alibabacloud", "v1alpha1"),
         NodeClassResource("ECSNodeClass", "karpenter.alibabacloud.com", "v1alpha1"),
     ),
+    "huawei": (NodeClassResource("CCENodeClass", "karpenter.k8s.huawei", "v1alpha1"),),
 }
 """The kinds of NodeClasses by cloud."""

@@ -18,6 +18,7 @@ STEPS = ("provision", "terminate", "consolidate", "interrupt", "sweep", "api")
 NODE_CLASSES = {
     "aws": [("karpenter.k8s.aws", "ec2nodeclasses")],
     "alibaba": [("karpenter.k8s.alibabacloud", "ecsnodeclasses"), ("karpenter.alibabacloud.com", "ecsnodeclasses")],
+    "huawei": [("karpenter.k8s.huawei", "ccenodeclasses")],
 }
 PATHS = {
     "CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
@@ -149,7 +150,7 @@ def test_rights_on_nodeclasses_are_those_of_the_cloud():
         return found
 
     on_aws = on_node_classes("aws")
-    assert on_node_classes("alibaba") == on_aws
+    assert on_node_classes("alibaba") == on_node_classes("huawei") == on_aws
     assert on_aws["journeyman-provision"] == [("", ["list"]), ("", ["patch"]), ("status", ["patch"])]
     assert {"journeyman-sweep", "journeyman-view", "journeyman-admin", "journeyman-forwarder"} <= on_aws.keys()
 

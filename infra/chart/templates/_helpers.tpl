@@ -14,11 +14,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/* API groups of the cloud's NodeClasses, and their plural. */}}
 {{- define "journeyman.nodeclass.groups" -}}
-{{- if eq .Values.cloud "alibaba" }}[karpenter.k8s.alibabacloud, karpenter.alibabacloud.com]{{ else }}[karpenter.k8s.aws]{{ end -}}
+{{- if eq .Values.cloud "alibaba" }}[karpenter.k8s.alibabacloud, karpenter.alibabacloud.com]
+{{- else if eq .Values.cloud "huawei" }}[karpenter.k8s.huawei]
+{{- else }}[karpenter.k8s.aws]{{ end -}}
 {{- end -}}
 
 {{- define "journeyman.nodeclass.plural" -}}
-{{- if eq .Values.cloud "alibaba" }}ecsnodeclasses{{ else }}ec2nodeclasses{{ end -}}
+{{- if eq .Values.cloud "alibaba" }}ecsnodeclasses{{ else if eq .Values.cloud "huawei" }}ccenodeclasses{{ else }}ec2nodeclasses{{ end -}}
 {{- end -}}
 
 {{- define "journeyman.forwarder.name" -}}

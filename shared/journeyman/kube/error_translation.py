@@ -48,7 +48,10 @@ _CRDS: Final = (
     "install the CRDs: kubectl apply --server-side -f infra/crds, or install the Helm chart infra/chart, which has them"
 )
 _OWN_GROUPS: Final = frozenset(
-    {"karpenter.sh", "karpenter.k8s.aws", "karpenter.k8s.alibabacloud", "karpenter.alibabacloud.com", "journeyman.dev"}
+    {
+        *("karpenter.sh", "journeyman.dev"),
+        *("karpenter.k8s.aws", "karpenter.k8s.alibabacloud", "karpenter.alibabacloud.com", "karpenter.k8s.huawei"),
+    }
 )
 _ADVICE: Final[Mapping[int, str]] = {
     401: "check the cluster's access entries, that the token or client certificate has not expired, and that the clock is "

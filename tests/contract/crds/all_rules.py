@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import Final
 
-from tests.contract.crds import rules_alibaba, rules_aws, rules_core, rules_own, rules_status
+from tests.contract.crds import rules_alibaba, rules_aws, rules_core, rules_huawei, rules_own, rules_status
 
 RULES: Final = tuple(
     chain(
@@ -25,8 +25,12 @@ RULES: Final = tuple(
         rules_alibaba.disk_rules(),
         rules_alibaba.kubelet_rules(),
         rules_alibaba.instance_rules(),
+        rules_huawei.selector_rules(),
+        rules_huawei.disk_rules(),
+        rules_huawei.instance_rules(),
+        rules_huawei.added_rules(),
         rules_own.node_disruption_rules(),
         rules_own.offering_state_rules(),
     )
 )
-STATUS_RULES: Final = (*rules_status.status_rules(), *rules_alibaba.status_rules())
+STATUS_RULES: Final = (*rules_status.status_rules(), *rules_alibaba.status_rules(), *rules_huawei.status_rules())

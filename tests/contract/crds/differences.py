@@ -11,11 +11,12 @@ from enum import Enum
 
 
 class Difference(Enum):
-    """A difference: a regular expression for the error ("field: message"), and the reason for it."""
+    """A difference: a regular expression for the error ("field: message"), the reason for it, and the only kind that has it, if any."""
 
-    def __init__(self, error: str, because: str) -> None:
+    def __init__(self, error: str, because: str, only: str = "") -> None:
         self.error = re.compile(error, re.DOTALL)
         self.because = because
+        self.only = only
 
 
 class Reported(Difference):
@@ -55,8 +56,19 @@ class Refused(Difference):
         ),
     )
     OTHER_CLOUDS_LABEL = (
-        r"label domain \"karpenter[.](k8s[.]alibabacloud|alibabacloud[.]com)\" is restricted",
-        "the labels of Alibaba Cloud's instances are reserved as those of AWS's are; Karpenter's CRDs have those of one cloud",
+        r"label domain \"karpenter[.](k8s[.]alibabacloud|alibabacloud[.]com|k8s[.]huawei)\" is restricted",
+        (
+            "the labels of Alibaba Cloud's and Huawei Cloud's instances are reserved as those of AWS's are; Karpenter's CRDs have "
+            "those of one cloud"
+        ),
+    )
+    ADDED_FIELD = (
+        (
+            r"spec[.](tags|preInstall|postInstall|agencyName|metadataOptions|securityReinforcementType|spotPriceLimit"
+            r"|imsSelector[.]imageID)"
+        ),
+        "karpenter-provider-huawei does not have these fields of a CCENodeClass, and drops them",
+        "CCENodeClass",
     )
 
 
@@ -85,6 +97,7 @@ class Admitted(Difference):
     )
 
 
-def explained(causes: tuple[str, ...], kind: type[Difference]) -> bool:
-    """Return whether all errors are listed differences of this kind."""
-    return all(any(difference.error.search(cause) for difference in kind) for cause in causes)
+def explained(causes: tuple[str, ...], kind: type[Difference], of: str = "") -> bool:
+    """Return whether all errors, of an object of the kind `of`, are listed differences of this kind."""
+    listed = [difference for difference in kind if difference.only in ("", of)]
+    return all(any(difference.error.search(cause) for difference in listed) for cause in causes)

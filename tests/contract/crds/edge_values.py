@@ -36,6 +36,8 @@ OURS_BY_NAME: Final = (
     "karpenter.k8s.alibabacloud/ecsnodeclass",
     "karpenter.alibabacloud.com/ecsnodeclass",
     "topology.k8s.alibabacloud/zone-id",
+    "karpenter.k8s.huawei/instance-memory",
+    "karpenter.k8s.huawei/ccenodeclass",
     "karpenter.sh/capacity-type",
 )
 RESERVED: Final = (
@@ -51,6 +53,8 @@ RESERVED_BY_OTHER_CLOUDS: Final = (
     "sub.karpenter.k8s.alibabacloud/x",
     "mykarpenter.alibabacloud.com/x",
     "karpenter.alibabacloud.com/instance-cpu",
+    "karpenter.k8s.huawei/instance-family",
+    "sub.karpenter.k8s.huawei/x",
 )
 VALUES_GOOD: Final = ("", "a", N63, "A_b.c-1")
 VALUES_BAD: Final = (f"{N63}n", "-a", "a-", "a b", "ä", "a\n")

@@ -21,7 +21,7 @@ from tests.contract.crds.edge_values import (
 )
 from tests.contract.crds.rule import ARCH, BASES, NODE_CLASS_REF, TAINT, JSONDict, with_value
 
-KINDS: Final = ("NodePool", "EC2NodeClass", "NodeClaim", "NodeOverlay", "CapacityBuffer")
+KINDS: Final = ("NodePool", "EC2NodeClass", "NodeClaim", "NodeOverlay", "CapacityBuffer", "CCENodeClass")
 
 _TEXTS: Final = ("", "a", " ", "A", "default", "a" * 64, "a.b/c", "ä", "1", "0", "-1", "1.5", "10%", "Never", "true")
 _WRONG: Final = (None, True, 0, -1, 1.5, 2**31, 2**63, "", "a", [], {}, [None], {"a": None}, {"": ""})

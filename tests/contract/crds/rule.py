@@ -136,6 +136,20 @@ BASES: Final[Mapping[str, JSONDict]] = {
             "dataDisks": [{"category": "cloud_essd", "size": 120}],
         },
     },
+    "CCENodeClass": {
+        "apiVersion": "karpenter.k8s.huawei/v1alpha1",
+        "kind": "CCENodeClass",
+        "metadata": {"name": "specimen"},
+        "spec": {
+            "subnetSelectorTerms": [{"name": "nodes"}],
+            "imsSelector": {"imsFamily": "Huawei Cloud EulerOS 2.0"},
+            "blockDeviceMappings": {
+                "root": {"volumeSize": 50, "volumeType": "SSD"},
+                "users": [{"volumeSize": 100, "volumeType": "SAS"}],
+            },
+            "login": {"sshKey": "admin"},
+        },
+    },
     "CapacityBuffer": {
         "apiVersion": "autoscaling.x-k8s.io/v1beta1",
         "kind": "CapacityBuffer",

@@ -91,6 +91,7 @@ def test_kubectl_get_offeringstate(ours):
         ("EC2NodeClass", ["ec2nc", "ec2ncs"], "karpenter"),
         ("ECSNodeClass", ["ecsnc", "ecsncs"], "karpenter"),
         (ACS, [], "karpenter"),
+        ("CCENodeClass", [], "karpenter"),
         ("NodeDisruption", ["disruptions"], "journeyman"),
         ("OfferingState", ["offerings"], "journeyman"),
     ],

@@ -22,6 +22,8 @@ pytestmark = pytest.mark.slow
 LISTED = yaml.safe_load(Path(__file__).with_name("public_manifests.yaml").read_text())
 RESTATED = [entry for entry in LISTED["restated"] if "version" not in entry]
 ALIBABA = [*yaml.safe_load_all(Path(__file__).with_name("alibaba_manifests.yaml").read_text())]
+_HUAWEI = (Path(__file__).parents[3] / "docs" / "examples" / "huawei-cluster.yaml").read_text()
+HUAWEI = [obj for obj in yaml.safe_load_all(_HUAWEI) if obj["kind"] != "Deployment"]
 SERVED = {(f"{d.resource.group}/{d.resource.version}", d.resource.kind) for d in crds.DEFINITIONS}
 WORKLOADS = {"Deployment": "apis/apps/v1", "PodDisruptionBudget": "apis/policy/v1"}
 
@@ -76,9 +78,9 @@ def test_published_example_is_treated_as_listed(file, ours, karpenters, control_
         assert refused.get(kind, "") in " ".join(there.causes)
 
 
-@pytest.mark.parametrize("obj", ALIBABA, ids=lambda obj: obj["metadata"]["name"])
-def test_manifest_for_alibaba_cloud_is_admitted(obj, ours):
-    """The NodeClasses of both API groups, and NodePools that select instances by Alibaba Cloud's labels."""
+@pytest.mark.parametrize("obj", [*ALIBABA, *HUAWEI], ids=lambda obj: f"{obj['kind']} {obj['metadata']['name']}")
+def test_manifest_for_another_cloud_is_admitted(obj, ours):
+    """The NodeClasses of Alibaba Cloud's two API groups and of Huawei Cloud, and NodePools that select instances by their labels."""
     (kind,) = (
         kind_of(d.resource)
         for d in crds.DEFINITIONS

@@ -26,6 +26,7 @@ CHANGES = [
     ("NodeOverlay", "spec.price", "0.1", True),
     ("EC2NodeClass", "spec.role", "AnotherRole", True),
     ("EC2NodeClass", "spec.amiFamily", "Bottlerocket", True),
+    ("CCENodeClass", "spec.login", {"sshKey": "other"}, True),
     ("NodeDisruption", "spec.reason", "Drifted", False),
     ("NodeDisruption", "spec.savingPerHour", "1", False),
     ("NodeDisruption", "spec.candidates", [{"nodeClaim": "default-9"}], False),

@@ -1,7 +1,8 @@
 """Karpenter's own CustomResourceDefinitions, from its published Go module.
 
 `upstream/go.mod` has its version, `upstream/go.sum` its checksum. The AWS provider's module has all CRDs: EC2NodeClass, and
-Karpenter's own with the restrictions that AWS adds, as its charts install them.
+Karpenter's own with the restrictions that AWS adds, as its charts install them. That of CCENodeClass, which is in no such module,
+is a file.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def documents() -> dict[str, JSONDict]:
         GoProgramMissingError: Go is missing, or the module cannot be downloaded.
     """
     folder = _module() / "pkg" / "apis" / "crds"
-    found = [yaml.load(path.read_text(), yaml.CSafeLoader) for path in sorted(folder.glob("*.yaml"))]
+    files = (*sorted(folder.glob("*.yaml")), *sorted(_HERE.glob("*.yaml")))
+    found = [yaml.load(path.read_text(), yaml.CSafeLoader) for path in files]
     return {document["spec"]["names"]["kind"]: document for document in found}
 
 

@@ -111,7 +111,8 @@ def test_every_reason_in_the_table_is_used_and_described():
 
 def test_the_table_has_karpenters_reasons_with_karpenters_type_and_objects():
     """`kubectl get events` and alerts select Events by type; Karpenter's source here is that for AWS."""
-    ours = {reason: (e.type, set(e.kinds) - {"ECSNodeClass"}) for reason, e in EVENT_REASONS.items() if e.is_karpenters}
+    of_other_clouds = {"ECSNodeClass", "CCENodeClass"}
+    ours = {reason: (e.type, set(e.kinds) - of_other_clouds) for reason, e in EVENT_REASONS.items() if e.is_karpenters}
     assert ours == {reason: (type_, kinds) for reason, (type_, kinds, *_) in KARPENTER.items()}
 
 

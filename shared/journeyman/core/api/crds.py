@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from journeyman.core.api import objects
 from journeyman.core.api.acs_ecsnodeclass import ACSECSNodeClass
+from journeyman.core.api.ccenodeclass import CCENodeClass
 from journeyman.core.api.ec2nodeclass import EC2NodeClass
 from journeyman.core.api.ecsnodeclass import ECSNodeClass
 from journeyman.core.api.model import Model
@@ -133,6 +134,11 @@ DEFINITIONS: Final = (
         resource=objects.ACS_ECSNODECLASS,
         model=ACSECSNodeClass,
         columns=(_READY, _AGE, PrinterColumn("Role", ".spec.role", wide=True)),
+    ),
+    CRDDefinition(
+        resource=objects.CCENODECLASS,
+        model=CCENodeClass,
+        columns=(_READY, _AGE, PrinterColumn("OS", ".spec.imsSelector.imsFamily", wide=True)),
     ),
     CRDDefinition(
         resource=objects.NODE_DISRUPTION,

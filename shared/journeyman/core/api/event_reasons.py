@@ -34,7 +34,7 @@ class EventReason(Struct, frozen=True, kw_only=True):
 
 
 _NODE: Final = ("Node", "NodeClaim")
-_NODE_CLASS: Final = ("EC2NodeClass", "ECSNodeClass")
+_NODE_CLASS: Final = ("EC2NodeClass", "ECSNodeClass", "CCENodeClass")
 
 _SCHEDULING: Final = (
     EventReason(

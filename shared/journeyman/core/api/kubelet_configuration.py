@@ -38,7 +38,9 @@ def _matching(pattern: str, what: str) -> Callable[[str], str]:
     return check
 
 
-def _with_keys(field: str, allowed: Sequence[str]) -> Callable[[dict[str, str]], dict[str, str]]:
+def with_keys(field: str, allowed: Sequence[str]) -> Callable[[dict[str, str]], dict[str, str]]:
+    """Return a validator that admits these keys only."""
+
     def check(values: dict[str, str]) -> dict[str, str]:
         for key in values:
             if key not in allowed:
@@ -48,7 +50,8 @@ def _with_keys(field: str, allowed: Sequence[str]) -> Callable[[dict[str, str]],
     return check
 
 
-def _check_not_negative(values: dict[str, str]) -> dict[str, str]:
+def check_not_negative(values: dict[str, str]) -> dict[str, str]:
+    """Return the values if none is negative. Raises a pydantic error otherwise."""
     for key, value in values.items():
         if value.startswith("-"):
             raise problem(f"{key} {value!r} is negative; give zero or more")
@@ -59,7 +62,8 @@ def _key_rule(field: str, allowed: Sequence[str]) -> tuple[str, str]:
     return f"valid keys for {field} are {list(allowed)}", f"self.all(x, x in {list(allowed)})"
 
 
-def _reserved_rules(field: str) -> dict[str, Any]:
+def reserved_rules(field: str) -> dict[str, Any]:
+    """Return the CEL rules of reserved resources: known keys, and no negative amount."""
     return rules(
         _key_rule(field, RESERVABLE),
         (f"{field} value cannot be a negative resource quantity", "self.all(x, !self[x].startsWith('-'))"),
@@ -127,34 +131,34 @@ class KubeletConfiguration(Model):
     )
     system_reserved: Annotated[
         dict[str, _Amount],
-        AfterValidator(_with_keys("systemReserved", RESERVABLE)),
-        AfterValidator(_check_not_negative),
+        AfterValidator(with_keys("systemReserved", RESERVABLE)),
+        AfterValidator(check_not_negative),
     ] = Field(
         default={},
         description="Resources reserved for the operating system.",
-        json_schema_extra=_reserved_rules("systemReserved"),
+        json_schema_extra=reserved_rules("systemReserved"),
     )
     kube_reserved: Annotated[
         dict[str, _Amount],
-        AfterValidator(_with_keys("kubeReserved", RESERVABLE)),
-        AfterValidator(_check_not_negative),
+        AfterValidator(with_keys("kubeReserved", RESERVABLE)),
+        AfterValidator(check_not_negative),
     ] = Field(
         default={},
         description="Resources reserved for Kubernetes' own components.",
-        json_schema_extra=_reserved_rules("kubeReserved"),
+        json_schema_extra=reserved_rules("kubeReserved"),
     )
-    eviction_hard: Annotated[dict[str, _Threshold], AfterValidator(_with_keys("evictionHard", SIGNALS))] = Field(
+    eviction_hard: Annotated[dict[str, _Threshold], AfterValidator(with_keys("evictionHard", SIGNALS))] = Field(
         default={},
         description="Thresholds by signal at which the kubelet evicts pods at once.",
         json_schema_extra=rules(_key_rule("evictionHard", SIGNALS)),
     )
-    eviction_soft: Annotated[dict[str, _Threshold], AfterValidator(_with_keys("evictionSoft", SIGNALS))] = Field(
+    eviction_soft: Annotated[dict[str, _Threshold], AfterValidator(with_keys("evictionSoft", SIGNALS))] = Field(
         default={},
         description="Thresholds by signal at which the kubelet evicts pods after a grace period.",
         json_schema_extra=rules(_key_rule("evictionSoft", SIGNALS)),
     )
     eviction_soft_grace_period: Annotated[
-        dict[str, _GracePeriod], AfterValidator(_with_keys("evictionSoftGracePeriod", SIGNALS))
+        dict[str, _GracePeriod], AfterValidator(with_keys("evictionSoftGracePeriod", SIGNALS))
     ] = Field(
         default={},
         description="Grace periods by signal; each needs a threshold in evictionSoft.",

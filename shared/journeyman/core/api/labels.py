@@ -1,7 +1,8 @@
 """Names of labels, annotations, taints and finalizers.
 
 Source: karpenter `pkg/apis/v1/labels.go`, karpenter-provider-aws `pkg/apis/v1/labels.go`, cloudpilot-ai's and
-AliyunContainerService's karpenter-provider-alibabacloud `pkg/apis/v1alpha1/labels.go`.
+AliyunContainerService's karpenter-provider-alibabacloud `pkg/apis/v1alpha1/labels.go`, HuaweiCloudDeveloper's
+karpenter-provider-huawei `pkg/apis/v1alpha1/labels.go`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ GROUP: Final = "karpenter.sh"
 AWS_GROUP: Final = "karpenter.k8s.aws"
 ALIBABA_GROUP: Final = "karpenter.k8s.alibabacloud"  # its ECSNodeClass is the one of most manifests and tutorials
 ACS_GROUP: Final = "karpenter.alibabacloud.com"  # its ECSNodeClass is that of the vendor's own provider
+HUAWEI_GROUP: Final = "karpenter.k8s.huawei"
 OWN_GROUP: Final = "journeyman.dev"
 
 # Kubernetes
@@ -186,10 +188,23 @@ WELL_KNOWN: Final[frozenset[str]] = frozenset(
             "instance-gpu-memory",
         )
     }
+    | {
+        f"{HUAWEI_GROUP}/{name}"
+        for name in (
+            "instance-size",
+            "instance-cpu",
+            "instance-memory",
+            "instance-network-bandwidth",
+            "instance-gpu-name",
+            "instance-gpu-manufacturer",
+            "instance-gpu-count",
+            "instance-gpu-memory",
+        )
+    }
 )
 
 # Label domains that users may not set (sub-domains included), unless the label is well known
-RESTRICTED_DOMAINS: Final[tuple[str, ...]] = (GROUP, AWS_GROUP, ALIBABA_GROUP, ACS_GROUP)
+RESTRICTED_DOMAINS: Final[tuple[str, ...]] = (GROUP, AWS_GROUP, ALIBABA_GROUP, ACS_GROUP, HUAWEI_GROUP)
 
 
 def is_restricted(key: str) -> bool:
@@ -210,15 +225,18 @@ def node_class_label(group: str, kind: str) -> str:
 EC2NODECLASS: Final = node_class_label(AWS_GROUP, "EC2NodeClass")
 ECSNODECLASS: Final = node_class_label(ALIBABA_GROUP, "ECSNodeClass")
 ACS_ECSNODECLASS: Final = node_class_label(ACS_GROUP, "ECSNodeClass")
-NODE_CLASSES: Final = (EC2NODECLASS, ECSNODECLASS, ACS_ECSNODECLASS)
+CCENODECLASS: Final = node_class_label(HUAWEI_GROUP, "CCENodeClass")
+NODE_CLASSES: Final = (EC2NODECLASS, ECSNODECLASS, ACS_ECSNODECLASS, CCENODECLASS)
 """The labels with the name of the NodeClass."""
 
 
-# Taints that a starting node has for a while (karpenter `KnownEphemeralTaints`); key -> effects, empty means any
+# Taints that a starting node has for a while (karpenter `KnownEphemeralTaints`, to which karpenter-provider-huawei adds
+# `network-unavailable`); key -> effects, empty means any
 EPHEMERAL_TAINTS: Final[dict[str, tuple[str, ...]]] = {
     "node.kubernetes.io/not-ready": ("NoSchedule", "NoExecute"),
     "node.kubernetes.io/unreachable": ("NoSchedule",),
     "node.cloudprovider.kubernetes.io/uninitialized": ("NoSchedule",),
+    "node.kubernetes.io/network-unavailable": ("NoSchedule",),
     UNREGISTERED_TAINT: ("NoExecute",),
 }
 EPHEMERAL_TAINT_PREFIX: Final = "readiness.k8s.io/"

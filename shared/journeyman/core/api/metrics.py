@@ -45,6 +45,7 @@ OBJECT_LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     "nodepool": (),
     "ec2nodeclass": (),
     "ecsnodeclass": (),
+    "ccenodeclass": (),
     "nodeoverlay": (),
     "capacitybuffer": (),
 }

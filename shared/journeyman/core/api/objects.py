@@ -489,7 +489,10 @@ ECSNODECLASS: Resource[dict[str, Any]] = resource(
 ACS_ECSNODECLASS: Resource[dict[str, Any]] = resource(
     "karpenter.alibabacloud.com", "v1alpha1", "ECSNodeClass", "ecsnodeclasses", dict, namespaced=False
 )
-NODE_CLASSES = (EC2NODECLASS, ECSNODECLASS, ACS_ECSNODECLASS)
+CCENODECLASS: Resource[dict[str, Any]] = resource(
+    "karpenter.k8s.huawei", "v1alpha1", "CCENodeClass", "ccenodeclasses", dict, namespaced=False
+)
+NODE_CLASSES = (EC2NODECLASS, ECSNODECLASS, ACS_ECSNODECLASS, CCENODECLASS)
 NODE_OVERLAY: Resource[dict[str, Any]] = resource(
     "karpenter.sh", "v1alpha1", "NodeOverlay", "nodeoverlays", dict, namespaced=False
 )

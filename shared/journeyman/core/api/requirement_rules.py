@@ -81,6 +81,7 @@ def domain_rules(subject: str, *, node_pool_allowed: bool) -> list[tuple[str, st
         _domain_rule(subject, labels.AWS_GROUP, [labels.EC2NODECLASS, *_well_known(labels.AWS_GROUP)]),
         _domain_rule(subject, labels.ALIBABA_GROUP, [labels.ECSNODECLASS, *_well_known(labels.ALIBABA_GROUP)]),
         _domain_rule(subject, labels.ACS_GROUP, [labels.ACS_ECSNODECLASS]),
+        _domain_rule(subject, labels.HUAWEI_GROUP, [labels.CCENODECLASS, *_well_known(labels.HUAWEI_GROUP)]),
     ]
     if not node_pool_allowed:
         found.insert(1, (f'label "{labels.NODEPOOL}" is restricted', f'{subject} != "{labels.NODEPOOL}"'))

@@ -101,6 +101,7 @@ def test_condition_metrics_have_the_labels_of_their_kind():
     counted = METRICS["operator_nodeclaim_status_condition_count"]
     assert counted.labels == (
         *("namespace", "name", "karpenter_k8s_aws_ec2nodeclass", "karpenter_k8s_alibabacloud_ecsnodeclass"),
-        *("karpenter_alibabacloud_com_ecsnodeclass", "karpenter_sh_nodepool", "type", "status", "reason"),
+        *("karpenter_alibabacloud_com_ecsnodeclass", "karpenter_k8s_huawei_ccenodeclass", "karpenter_sh_nodepool"),
+        *("type", "status", "reason"),
     )
     assert METRICS["operator_nodepool_status_condition_transitions_total"].labels == ("type", "status", "reason")

@@ -14,7 +14,7 @@ CHECK = """
 import sys
 import journeyman.core.api.hashes, journeyman.core.api.node_disruption, journeyman.core.api.nodeclaim_schema
 import journeyman.core.api.offering_state, journeyman.core.api.nodepool, journeyman.core.api.ec2nodeclass
-import journeyman.core.api.acs_ecsnodeclass, journeyman.core.api.ecs_settings
+import journeyman.core.api.acs_ecsnodeclass, journeyman.core.api.ecs_settings, journeyman.core.api.ccenodeclass
 from journeyman.core.api.model import Model
 
 def kinds(base):
@@ -38,9 +38,10 @@ def test_importing_models_builds_no_validators():
     [
         (
             "journeyman.cloud.aws.provider",
-            ("ecsnodeclass", "acs_ecsnodeclass", "kubelet_configuration", "ecs_settings"),
+            ("ecsnodeclass", "acs_ecsnodeclass", "ccenodeclass", "kubelet_configuration", "ecs_settings"),
         ),
         ("journeyman.core.api.ecs_settings", ("ec2nodeclass", "acs_ecsnodeclass", "ecsnodeclass", "nodepool")),
+        ("journeyman.core.api.ccenodeclass", ("ec2nodeclass", "acs_ecsnodeclass", "ecsnodeclass", "nodepool")),
     ],
 )
 def test_functions_import_no_nodeclass_of_another_cloud(module, others):
