@@ -3,16 +3,15 @@
 The fields without an effect are listed, each with the reason.
 """
 
-from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from journeyman.core.api.acs_ecsnodeclass import ACSECSNodeClassSpec
 from journeyman.core.api.ecs_settings import ACS_API, ECS_API
 from journeyman.core.api.ecsnodeclass import ECSNodeClassSpec
 from journeyman.core.api.kubelet_configuration import KubeletConfiguration
+from tests.helpers.field_paths import field_paths
 from tests.unit.cloud.alibaba.conftest import AckCluster, a_claim
 
 NONE_FOUND = [{"tags": {"no": "such"}}]
@@ -127,24 +126,6 @@ WITHOUT_EFFECT = {
     "clusterEndpoint": "ACK's attach script has it",
     "metadataOptions.httpPutResponseHopLimit": "ECS documents HttpPutResponseHopLimit as not available",
 }
-
-
-def field_paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield the path of each field of a model that is not a model itself, as manifests write it."""
-    for name, field in model.model_fields.items():
-        path = f"{prefix}{field.alias or name}"
-        inner = next(_models_in(field.annotation), None)
-        if inner is None:
-            yield path
-        else:
-            yield from field_paths(inner, f"{path}.")
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for part in get_args(annotation):
-        yield from _models_in(part)
 
 
 def test_every_field_is_listed():

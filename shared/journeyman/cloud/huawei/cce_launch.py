@@ -1,0 +1,244 @@
+"""Launch at most one node for a NodeClaim with CreateNode, which takes one flavor and zone a request.
+
+`cloud.launching` has what every cloud does; here is CCE's part. Offerings are tried from the cheapest on, until one is accepted.
+
+CreateNode has no client token, so two requests create two nodes. A node's name has the NodeClaim's UID: each launch first looks for
+it (`HuaweiInstances.by_claim_uid`), and a request without an answer ends the launch, which a later run repeats. A second node,
+created by a request that took effect that late, has no NodeClaim, and is garbage-collected.
+
+Restates: huaweicloud-samples/karpenter-provider-huawei pkg/providers/instance/instance.go `Create`.
+Differs: a name, so that a node is found after a crash; Spot; every error code of missing stock; a node's failure after its creation
+(`HuaweiInstances`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from journeyman.cloud.free_addresses import ChosenSubnet, FreeAddresses, SubnetsByZone
+from journeyman.cloud.huawei.cce_nodes import HuaweiInstances
+from journeyman.cloud.huawei.huawei_errors import (
+    NO_ADDRESSES,
+    UNFULFILLABLE,
+    cause_of,
+    error_code,
+    launch_reason,
+    translated,
+)
+from journeyman.cloud.huawei.huawei_settings import HuaweiSettings
+from journeyman.cloud.huawei.instance_types import ASCEND_NPU, NVIDIA_GPU, SIZE
+from journeyman.cloud.huawei.node_request import create_node_body
+from journeyman.cloud.huawei.rest_api import CCE, RestApi, RestCall
+from journeyman.cloud.launch_filter import LaunchLimits
+from journeyman.cloud.launching import Launcher, outcome_of, types_to_launch
+from journeyman.core.api import labels
+from journeyman.core.api.ccenodeclass import CCENodeClassView
+from journeyman.core.api.hashes import CCENODECLASS_KEYS
+from journeyman.core.api.objects import OfferingKey
+from journeyman.core.catalogue import InstanceType
+from journeyman.errors import (
+    CloudProviderError,
+    CloudUnavailableError,
+    CreateError,
+    InsufficientCapacityError,
+    RateLimitedError,
+)
+from journeyman.ports import (
+    JSON,
+    Clock,
+    Instance,
+    Launched,
+    LaunchFailed,
+    LaunchOutcome,
+    LaunchRefusal,
+    LaunchRequest,
+)
+
+LIMITS: Final = LaunchLimits(max_instance_types=20, size_label=SIZE, accelerators=(NVIDIA_GPU, ASCEND_NPU))
+MAX_ATTEMPTS: Final = 8
+"""Offerings that one launch tries, so that it ends within the time that a run reserves for it."""
+
+
+class _NodeLaunch(Struct, frozen=True, kw_only=True):
+    """The inputs of one launch."""
+
+    request: LaunchRequest
+    node_class: CCENodeClassView
+    types: tuple[InstanceType, ...]
+    capacity_type: str
+    subnets: SubnetsByZone
+
+    @property
+    def candidates(self) -> Sequence[tuple[str, str]]:
+        """Flavors and zones, from the cheapest on."""
+        offered = sorted((o.price, o.zone, t.name) for t in self.types for o in t.offerings)
+        return [(name, zone) for _, zone, name in offered]
+
+
+class CceLauncher(Launcher):
+    """Creates nodes, several NodeClaims in parallel."""
+
+    cloud = "CCE"
+
+    def __init__(
+        self,
+        api: RestApi,
+        settings: HuaweiSettings,
+        clock: Clock,
+        *,
+        instances: HuaweiInstances,
+        addresses: FreeAddresses,
+        view: Callable[[JSON], CCENodeClassView],
+    ) -> None:
+        super().__init__(instances, settings.max_parallel_launches)
+        self._api = api
+        self._settings = settings
+        self._clock = clock
+        self._nodes = instances
+        self._addresses = addresses
+        self._view = view
+
+    def launch_reason(self, error: CloudProviderError) -> tuple[str, str]:
+        """Return `Launcher.launch_reason`."""
+        return launch_reason(error_code(error), cause_of(error))
+
+    def launch_one(self, request: LaunchRequest) -> LaunchOutcome:
+        """Return the outcome of one launch (`Launcher.launch_one`)."""
+        capacity_type, types = types_to_launch(request, LIMITS)
+        node_class = self._view(request.node_class.raw)
+        if not node_class.subnet_ids:
+            raise CreateError("the NodeClass has no subnet", condition_reason="SubnetNotFound")
+        zones = sorted({offering.zone for t in types for offering in t.offerings})
+        launch = _NodeLaunch(
+            request=request,
+            node_class=node_class,
+            types=types,
+            capacity_type=capacity_type,
+            subnets=dict.fromkeys(zones, node_class.subnet_ids),  # a subnet serves all zones
+        )
+        chosen = self._addresses.choose(launch.subnets, launch.types, launch.capacity_type)
+        used: str | None = None
+        try:
+            outcome, used = self._try_offerings(launch, chosen)
+        finally:
+            self._addresses.release_unused(chosen.values(), used)
+        return outcome
+
+    def _try_offerings(self, launch: _NodeLaunch, chosen: dict[str, ChosenSubnet]) -> tuple[LaunchOutcome, str | None]:
+        """Return the outcome of the first offering that CCE does not refuse for lack of capacity, and the subnet it uses.
+
+        Raises:
+            RateLimitedError, CloudUnavailableError: CCE did not decide; a later run repeats the launch.
+        """
+        refusals: list[LaunchRefusal] = []
+        unavailable: set[OfferingKey] = set()
+        texts: list[str] = []
+        for flavor, zone in launch.candidates[:MAX_ATTEMPTS]:
+            subnet = chosen[zone]
+            try:
+                instance = self._create(launch, flavor, zone, subnet.id)
+            except (RateLimitedError, CloudUnavailableError):
+                raise
+            except CloudProviderError as error:
+                reason, message = self.launch_reason(error)
+                refusals.append(
+                    LaunchRefusal(zone=zone, zone_id=zone, capacity_type=launch.capacity_type, reason=reason)
+                )
+                if reason not in UNFULFILLABLE:
+                    return self._failed(launch, error, unavailable, refusals), None
+                texts.append(f"{flavor} in {zone}: {message}")
+                unavailable |= self._refused(launch, flavor, zone, subnet, reason)
+                if reason == NO_ADDRESSES:
+                    break
+                continue
+            outcome = self.launched(launch.request, instance)
+            return replace(outcome, unavailable=tuple(sorted(unavailable)), refusals=tuple(refusals)), subnet.id
+        offerings = tuple(sorted(unavailable))
+        failure = InsufficientCapacityError(f"CCE created no node: {'; '.join(texts)}", offerings=offerings)
+        return self._failed(launch, failure, unavailable, refusals), None
+
+    def _create(self, launch: _NodeLaunch, flavor: str, zone: str, subnet_id: str) -> Instance:
+        settings, claim = self._settings, launch.request.claim
+        body = create_node_body(
+            launch.node_class,
+            claim,
+            flavor=flavor,
+            zone=zone,
+            subnet_id=subnet_id,
+            capacity_type=launch.capacity_type,
+            cluster_id=settings.cluster_id,
+        )
+        path = f"/api/v3/projects/{settings.project_id}/clusters/{settings.cluster_id}/nodes"
+        with translated("cce:node:create", nodeclaim=claim.metadata.name):
+            node = self._api(RestCall(service=CCE, operation="CreateNode", method="POST", path=path, body=body))
+        return Instance(
+            provider_id=self._node_id(node, claim.metadata.name),
+            instance_type=flavor,
+            zone=zone,
+            capacity_type=launch.capacity_type,
+            state="pending",
+            launched_at=self._clock.now(),
+            image_id=launch.node_class.spec.ims_selector.image_id or "",
+        )
+
+    def _node_id(self, node: Any, claim: str) -> str:
+        """Return the id of a created node, from its job if the answer lacks it. Raises CloudUnavailableError."""
+        node_id = str((node.get("metadata") or {}).get("uid") or "")
+        job_id = str((node.get("status") or {}).get("jobID") or "")
+        if not node_id and job_id:
+            node_id = self._nodes.node_id_of_job(job_id)
+        if not node_id:
+            text = "CCE did not say which node it creates; the next run finds it by its name"
+            raise CloudUnavailableError(text, nodeclaim=claim, job=job_id)
+        return node_id
+
+    def launched(self, request: LaunchRequest, instance: Instance) -> Launched:
+        """Return `Launcher.launched`."""
+        outcome = outcome_of(
+            request,
+            instance,
+            more_labels={},
+            annotations={
+                CCENODECLASS_KEYS.hash: request.node_class.hash,
+                CCENODECLASS_KEYS.version: request.node_class.hash_version,
+            },
+        )
+        return replace(outcome, is_confirmed=False)
+
+    def _refused(
+        self, launch: _NodeLaunch, flavor: str, zone: str, subnet: ChosenSubnet, reason: str
+    ) -> set[OfferingKey]:
+        """Return the offerings to mark unavailable; without a free address in any subnet, those of all zones ("*")."""
+        if reason != NO_ADDRESSES:
+            return {OfferingKey(flavor, zone, launch.capacity_type)}
+        self._addresses.mark_exhausted(subnet.id)
+        return {
+            OfferingKey("*", each, kind)
+            for each in launch.subnets
+            if self._addresses.is_zone_exhausted(launch.subnets, each)
+            for kind in (labels.ON_DEMAND, labels.SPOT)
+        }
+
+    def _failed(
+        self,
+        launch: _NodeLaunch,
+        error: CloudProviderError,
+        unavailable: set[OfferingKey],
+        refusals: Sequence[LaunchRefusal],
+    ) -> LaunchFailed:
+        """Return the failure of a launch for which CCE created nothing.
+
+        After insufficient capacity, `steps` deletes the NodeClaim and schedules its pods again.
+        """
+        is_capacity = isinstance(error, InsufficientCapacityError)
+        return LaunchFailed(
+            claim=launch.request.claim.metadata.name,
+            error=error if is_capacity else self.as_create_error(error, "launching"),
+            unavailable=tuple(sorted(unavailable)),
+            refusals=tuple(refusals),
+            answered=True,
+        )

@@ -1,0 +1,65 @@
+"""Compute the `status` of a CCENodeClass: subnets and conditions.
+
+Restates: huaweicloud-samples/karpenter-provider-huawei pkg/controllers/nodeclass.
+Differs: ValidationSucceeded says why CCE would refuse a node, and is a part of Ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from journeyman.cloud.huawei.cluster_network import ClusterNetwork
+from journeyman.cloud.nodeclass_conditions import conditions_of
+from journeyman.core.api.ccenodeclass import SUBNETS_READY, CCENodeClassView, cce_node_class, problems_of, status_of
+from journeyman.core.api.conditions import VALIDATION_SUCCEEDED
+from journeyman.errors import InvalidObjectError
+
+DEPENDENTS: Final = (SUBNETS_READY, VALIDATION_SUCCEEDED)
+
+
+class NodeClassReconciler:
+    """Computes the status of the CCENodeClasses of one cluster."""
+
+    def __init__(self, network: ClusterNetwork) -> None:
+        self._network = network
+
+    def resolve(self, raw: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+        """Return the status at `now`; its conditions carry the current generation.
+
+        Raises:
+            CloudProviderError: Huawei Cloud did not respond; the status is unknown.
+        """
+        conditions = conditions_of(raw, DEPENDENTS).initialised(now)
+        try:
+            node_class = cce_node_class(raw)
+        except InvalidObjectError as error:
+            conditions = conditions.set_false(VALIDATION_SUCCEEDED, now, "InvalidSpec", error.message)
+            return {**(raw.get("status") or {}), "conditions": conditions.to_wire()}
+        subnet_ids, reason, message = self._subnets(node_class)
+        if reason:
+            conditions = conditions.set_false(SUBNETS_READY, now, reason, message)
+        else:
+            conditions = conditions.set_true(SUBNETS_READY, now)
+        if problems := problems_of(node_class.node_class):
+            conditions = conditions.set_false(VALIDATION_SUCCEEDED, now, "NodeRefused", "; ".join(problems))
+        elif reason:
+            text = f"Awaiting {SUBNETS_READY}"
+            conditions = conditions.set_false(VALIDATION_SUCCEEDED, now, "DependenciesNotReady", text)
+        else:
+            conditions = conditions.set_true(VALIDATION_SUCCEEDED, now)
+        return status_of(subnet_ids, conditions.conditions)
+
+    def _subnets(self, node_class: CCENodeClassView) -> tuple[tuple[str, ...], str, str]:
+        """Return the selected subnets, and reason and message of the condition, both empty if there are some."""
+        selected = self._network.select(node_class.spec.subnet_selector_terms)
+        if not selected:
+            return (), "SubnetsNotFound", "SubnetSelector did not match any Subnets"
+        vpc = self._network.vpc()
+        usable = tuple(subnet.id for subnet in selected if vpc in ("", subnet.vpc_id))
+        if not usable:
+            ids = ", ".join(subnet.id for subnet in selected)
+            text = f"the selected subnets are not in the cluster's VPC {vpc}: {ids}; select subnets of that VPC"
+            return (), "SubnetsNotInVPC", text
+        return usable, "", ""

@@ -1,0 +1,188 @@
+"""Launches by CreateNode: its request, refused offerings, and nodes that CCE cannot build."""
+
+import base64
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.api.objects import OfferingKey
+from journeyman.errors import CreateError, InsufficientCapacityError, NodeClassNotReadyError
+from journeyman.ports import Launched, LaunchFailed
+from tests.unit.cloud.huawei.conftest import CceCluster, a_claim, condition
+
+HOUR = 3600
+CHEAP, NEXT = "c7.large.2", "c9.large.4"
+
+
+def dry(cce, name=CHEAP, kinds=("on-demand",), *, in_job=False):
+    """Take the stock of a flavor in all zones for an hour."""
+    until = cce.clock.now() + cce.clock.now().resolution * HOUR * 1_000_000
+    for zone in cce.account.zones:
+        for kind in kinds:
+            (cce.account.fails_in_job if in_job else cce.account.out_of_stock)(name, zone, kind, until)
+
+
+def test_request_has_all_settings_where_cce_expects_them(cce):
+    """The published provider's request, with a name, tags and labels."""
+    taints = [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]
+    startup = [{"key": "node.kubernetes.io/network-unavailable", "effect": "NoSchedule"}]
+    claim = a_claim("web-1", spec={"taints": taints, "startupTaints": startup}, instance_type=CHEAP)
+    spec = cce.created(
+        claim,
+        kubelet={"maxPods": 60, "kubeReserved": {"cpu": "200m", "memory": "1Gi"}, "systemReserved": {"pid": "1000"}},
+        tags={"team": "web"},
+        preInstall="echo hello",
+        metadataOptions={"httpTokens": "required"},
+    )
+
+    assert (spec["flavor"], spec["az"], spec["count"], spec["billingMode"]) == (CHEAP, "cn-north-4a", 1, 0)
+    assert spec["os"] == "Huawei Cloud EulerOS 2.0"
+    assert spec["rootVolume"] == {"size": 40, "volumetype": "SSD"}
+    assert spec["dataVolumes"] == [{"size": 100, "volumetype": "SSD"}]
+    assert spec["storage"]["storageSelectors"][0]["matchLabels"] == {"size": "100", "volumeType": "SSD", "count": "1"}
+    assert spec["nodeNicSpec"]["primaryNic"]["subnetId"] == cce.seeded.subnets["demo"]
+    assert spec["taints"] == [
+        {"key": "gpu", "effect": "NoSchedule", "value": "yes"},
+        {"key": "karpenter.sh/unregistered", "effect": "NoExecute"},
+    ]
+    assert spec["k8sTags"]["team"] == "web"
+    assert spec["k8sTags"][labels.NODEPOOL] == "default"
+    assert not any("kubernetes.io/" in key for key in spec["k8sTags"])
+    assert {"key": "karpenter-nodeclaim", "value": "web-1"} in spec["userTags"]
+    assert {"key": "team", "value": "web"} in spec["userTags"]
+    assert base64.b64decode(spec["extendParam"].pop("alpha.cce/preInstall")) == b"echo hello"
+    assert spec["extendParam"] == {
+        "maxPods": 60,
+        "kubeReservedCpu": 200,
+        "kubeReservedMem": 1024,
+        "systemReservedPid": 1000,
+        "serverMetadataHttpTokens": "required",
+    }
+    name = cce.api.bodies("CreateNode")[-1]["metadata"]["name"]
+    assert name.startswith("web-1-")
+
+
+def test_spot_node_has_the_users_limit_as_its_price(cce):
+    """Without a limit, CCE uses the on-demand price."""
+    spot = a_claim("spot", capacity_type="spot", instance_type=NEXT)
+    assert cce.created(spot)["extendParam"] == {"marketType": "spot"}
+    limited = a_claim("limited", capacity_type="spot", instance_type=NEXT)
+    assert cce.created(limited, spotPriceLimit=0.5)["extendParam"] == {"marketType": "spot", "spotPrice": "0.5"}
+    assert all(instance.capacity_type == "spot" for instance in cce.provider.list())
+
+
+def test_spot_above_the_users_limit_is_no_offering(cce):
+    """A launch would wait for a price that the user does not pay."""
+    types = cce.provider.get_instance_types(cce.node_class(spotPriceLimit=0.001))
+    assert {o.capacity_type for t in types for o in t.offerings} == {"on-demand"}
+
+
+def test_offerings_are_tried_from_the_cheapest_on(cce):
+    """A refused one is reported, and the next one launched."""
+    dry(cce)
+    outcome = cce.launch(cce.node_class(), a_claim(arch="amd64"))
+
+    assert isinstance(outcome, Launched)
+    assert outcome.instance.instance_type == NEXT
+    assert outcome.unavailable == tuple(OfferingKey(CHEAP, zone, "on-demand") for zone in cce.account.zones)
+    assert {refusal.reason for refusal in outcome.refusals} == {"NoStock"}
+    assert len(cce.provider.list()) == 1
+
+
+def test_launch_stops_at_a_refusal_that_concerns_every_offering(cce):
+    """A quota; the condition says what to do."""
+    cce.account.server_quota = 0
+    outcome = cce.launch(cce.node_class())
+
+    assert isinstance(outcome, LaunchFailed)
+    assert isinstance(outcome.error, CreateError)
+    assert outcome.error.condition_reason == "QuotaExceeded"
+    assert "request a higher one" in outcome.error.message
+    assert len(cce.api.bodies("CreateNode")) == 1
+
+
+def test_node_that_cce_cannot_build_says_why(cce):
+    """CreateNode accepted it; the job found no stock. It can be deleted, and is no usable instance."""
+    dry(cce, in_job=True)
+    outcome = cce.launch(cce.node_class(), a_claim(instance_type=CHEAP))
+    assert isinstance(outcome, Launched)
+    assert not outcome.is_confirmed
+    cce.wait(60)
+
+    [failed] = cce.provider.list()
+    assert failed.state == "stopped"
+    assert (failed.failure.reason, failed.failure.is_capacity) == ("NoStock", True)
+    assert "stock" in failed.failure.message
+    again = cce.launch(cce.node_class(), a_claim(instance_type=CHEAP))
+    assert "is stopped" in again.error.message
+    cce.provider.delete(failed.provider_id)
+    cce.wait(60)
+    assert cce.provider.list() == ()
+
+
+def test_subnets_without_addresses_make_all_zones_unavailable(cce):
+    """A subnet serves every zone; another subnet of the NodeClass is tried by the next launch."""
+    both = [{"name": "demo"}, {"name": "demo-2"}]
+    body = cce.node_class(subnetSelectorTerms=both)
+    for name in ("demo", "demo-2"):
+        cce.account.set_free_addresses(cce.seeded.subnets[name], 0)
+    first, second = cce.launch(body, a_claim("a")), cce.launch(body, a_claim("b"))
+
+    assert isinstance(second.error, InsufficientCapacityError)
+    assert first.unavailable == ()
+    assert {key.instance_type for key in second.unavailable} == {"*"}
+    assert {key.zone for key in second.unavailable} == set(cce.account.zones)
+
+
+def test_node_id_comes_from_the_job_if_the_answer_lacks_it(cce):
+    """A job that does not say it yet ends the launch; the next run finds the node by its name."""
+    first = cce.launch(cce.node_class())
+    cce.api.answers["CreateNode"] = {"metadata": {}, "status": {"jobID": "job-1"}}
+    vm_job = {"spec": {"type": "CreateNodeVM", "resourceID": first.instance.provider_id}, "status": {}}
+    cce.api.answers["ShowJob"] = {"spec": {"type": "CreateNode", "subJobs": [vm_job]}, "status": {"phase": "Running"}}
+    found = cce.launch(cce.node_class(), a_claim("found"))
+    cce.api.answers["ShowJob"] = {"spec": {"type": "CreateNode"}, "status": {"phase": "Initializing"}}
+    unknown = cce.launch(cce.node_class(), a_claim("unknown"))
+
+    assert found.instance.provider_id == first.instance.provider_id
+    assert isinstance(unknown, LaunchFailed)
+    assert not unknown.answered
+    assert "finds it by its name" in unknown.error.message
+
+
+def test_turbo_cluster_gets_only_flavors_with_sub_interfaces():
+    """CCE refuses the others."""
+    plain, turbo = CceCluster(types=None), CceCluster(network_mode="eni", types=None)
+    offered = [{t.name for t in c.provider.get_instance_types(c.node_class())} for c in (plain, turbo)]
+
+    assert offered[1] < offered[0]
+    assert isinstance(turbo.launch(turbo.node_class()), Launched)
+
+
+def test_node_class_without_status_has_no_types(cce):
+    """Its subnets are not known yet."""
+    body = cce.node_class()
+    with pytest.raises(NodeClassNotReadyError):
+        cce.provider.get_instance_types({**body, "status": {}})
+
+
+def test_settings_that_cce_refuses_are_a_condition(cce):
+    """The CRD admits them, as the published one does."""
+    body = cce.node_class(blockDeviceMappings={"root": {"volumeSize": 2000, "volumeType": "SSD"}})
+    status, reason, message = condition(body, "ValidationSucceeded")
+
+    assert (status, reason) == ("False", "NodeRefused")
+    assert "2000" in message
+    assert "1024" in message
+    assert condition(body, "Ready")[0] == "False"
+    assert condition(body, "SubnetsReady")[0] == "True"
+
+
+def test_subnet_of_another_vpc_is_a_condition(cce):
+    """CCE would refuse each node there."""
+    cce.account.network.add_subnet("elsewhere", "10.1.0.0/24", vpc_id="11111111-2222-4333-8444-555555555555")
+    body = cce.node_class(subnetSelectorTerms=[{"name": "elsewhere"}])
+    status, reason, message = condition(body, "SubnetsReady")
+
+    assert (status, reason) == ("False", "SubnetsNotInVPC")
+    assert cce.seeded.vpc in message

@@ -1,0 +1,86 @@
+"""Error codes of Huawei Cloud, as errors that say what to do."""
+
+import pytest
+
+from journeyman.cloud.huawei.huawei_errors import UNFULFILLABLE, launch_reason, translated
+from journeyman.cloud.huawei.rest_api import RestApiError
+from journeyman.errors import (
+    CloudProviderError,
+    CloudUnavailableError,
+    NodeClaimNotFoundError,
+    RateLimitedError,
+)
+
+
+def raised(code, status, message="because"):
+    with pytest.raises(CloudProviderError) as caught, translated("cce:node:create", nodeclaim="a"):
+        raise RestApiError(code, message, status=status, request_id="r-1")
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind", "retryable"),
+    [
+        ("", 0, CloudUnavailableError, True),
+        ("CCE.01404001", 404, NodeClaimNotFoundError, False),
+        ("CCE.02429001", 429, RateLimitedError, True),
+        ("APIGW.0308", 429, RateLimitedError, True),
+        ("CCE.01429002", 429, RateLimitedError, True),
+        ("CCE.01500001", 500, CloudUnavailableError, True),
+        ("502", 502, CloudUnavailableError, True),
+        ("CCE.01400001", 400, CloudProviderError, False),
+        ("APIGW.0301", 401, CloudProviderError, False),
+    ],
+)
+def test_each_kind_of_failure_has_its_error(code, status, kind, retryable):
+    """Its context has the code and the request id for the log."""
+    error = raised(code, status)
+    assert (type(error), error.retryable) == (kind, retryable)
+    assert (error.context["code"], error.context["request_id"], error.context["nodeclaim"]) == (code, "r-1", "a")
+    assert "because" in str(error)
+
+
+def test_refusals_for_lack_of_rights_name_the_remedy():
+    """An expired key is renewed by the next run; a wrong one is not."""
+    assert "grant cce:node:create" in raised("CCE.01403001", 403).message
+    assert "access key" in raised("APIGW.0301", 401).message
+    assert raised("APIGW.0301", 401, "the security token has expired").retryable
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "reason"),
+    [
+        ("CCE_CM.0021", "[c7.large.2|cn-north-4a] flavor is insufficient in specified az", "NoStock"),
+        ("CCE.01400021", "No available flavors for nodes", "NoStock"),
+        ("CCE.01400022", "No EVS type for nodes", "NoStock"),
+        ("", "Ecs.0319: Insufficient flavor capacity.", "NoStock"),
+        ("", "create server failed: Ecs.0219, No valid host was found", "NoStock"),
+        ("", "the flavor is sold out in the zone", "NoStock"),
+        ("400", "reason: ECSResourcesInsufficient", "NoStock"),
+        ("CCE.01400025", "", "NetworkUnsupported"),
+        ("", "Eni network is not supported by the flavor", "NetworkUnsupported"),
+        ("", "No more IP addresses available on network 1", "NoFreeAddress"),
+        ("CCE.01400008", "", "QuotaExceeded"),
+        ("CCE.01400009", "", "VCPULimitExceeded"),
+        ("CCE.01400013", "", "QuotaExceeded"),
+        ("CCE.01400014", "", "ClusterFull"),
+        ("CCE.01400017", "", "NoContainerCIDR"),
+        ("CCE.01400018", "", "OSUnsupported"),
+        ("CCE.01400002", "", "SubnetNotInVPC"),
+        ("CCE.01403001", "", "Unauthorized"),
+        ("CCE.01500001", "", "InternalError"),
+        ("", "Ecs.0219: Failed to create the ECS.", "LaunchFailed"),
+        ("", "the account is in arrears", "AccountInArrears"),
+        ("Something.New", "", "LaunchFailed"),
+    ],
+)
+def test_each_refusal_of_a_launch_has_a_reason(code, text, reason):
+    """It is in the Launched condition; jobs have no code, but may name one in their text."""
+    assert launch_reason(code, text)[0] == reason
+
+
+def test_only_an_offerings_own_refusals_let_others_be_tried():
+    """A quota concerns all of them."""
+    reasons = {launch_reason(code, "")[0] for code in ("CCE.01400008", "CCE.01400014", "CCE.01403001", "CCE.01400018")}
+    assert not reasons & UNFULFILLABLE
+    assert launch_reason("CCE.01400021", "")[0] in UNFULFILLABLE
