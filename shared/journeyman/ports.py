@@ -408,7 +408,7 @@ class Message(Struct, frozen=True, kw_only=True):
 class ReceivedMessage(Struct, frozen=True, kw_only=True):
     """A message as its queue passed it to this process.
 
-    `queue` is the queue's ARN on AWS, and the name of its step on Alibaba Cloud; empty if the event names none. `receipt` is what
+    `queue` is the queue's ARN on AWS, and the name of its step on the other clouds; empty if the event names none. `receipt` is what
     the queue needs to change this receive; empty on a cloud whose queue has no such changes. `group` is its message group;
     a standard queue has none. `receives` counts this receive and those before it.
     """
@@ -462,6 +462,9 @@ class Queue(Protocol):
 class Lease(Protocol):
     """The Lease of one step in one cluster: only the run that holds it may write."""
 
+    next_run: datetime | None
+    """When a message that an earlier run sent starts the step again, known once the Lease is acquired; None if there is none."""
+
     def acquire(self) -> None:
         """Acquire the Lease. Raises LeaseLostError if another run holds it."""
         ...
@@ -473,8 +476,8 @@ class Lease(Protocol):
         """
         ...
 
-    def release(self) -> None:
-        """Release the Lease; never raises."""
+    def release(self, next_run: datetime | None = None) -> None:
+        """Release the Lease, and store when the next run was sent for; never raises."""
         ...
 
 

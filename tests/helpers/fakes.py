@@ -319,6 +319,7 @@ class FakeLease:
     checks_left: int | None = None
     held: bool = False
     releases: int = 0
+    next_run: datetime | None = None
 
     def acquire(self) -> None:
         if self.held_by_other:
@@ -331,9 +332,10 @@ class FakeLease:
             if self.checks_left < 0:
                 raise LeaseLostError("another run took it")
 
-    def release(self) -> None:
+    def release(self, next_run: datetime | None = None) -> None:
         self.held = False
         self.releases += 1
+        self.next_run = next_run
 
 
 @dataclass

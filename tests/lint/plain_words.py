@@ -17,7 +17,7 @@ ROOT: Final = Path(__file__).parents[2]
 PACKAGES: Final = ("shared/journeyman", "shared/journeyman_simulator", "infra/forwarder")
 
 SAME_ROLE: Final = re.compile(
-    r"shared/journeyman/cloud/(aws|alibaba|huawei)/|(?<=shared/journeyman/core/api/)(ec2|ecs|acs_ecs)(?=nodeclass)"
+    r"shared/journeyman/cloud/(aws|alibaba|huawei)/|(?<=shared/journeyman/core/api/)(ec2|ecs|acs_ecs|cce)(?=nodeclass)"
     r"|(?<=nodeclass)_(selectors|status)(?=\.py)"
 )
 """Modules and classes of the clouds may share a name with each other: they play the same part, as the NodeClasses' do."""

@@ -1,15 +1,19 @@
 """`ports.Lease` as a coordination.k8s.io Lease: one run of a step may write at a time.
 
-A run acquires the Lease, checks it before each write to the outside, and releases it. Every change carries the resourceVersion that
+A run acquires the Lease, checks it before each write to the outside, and releases it, with the time of the message that it sent to
+its step (`next_run`). Every change carries the resourceVersion that
 it was decided on, so of two runs that both find the Lease free one gets a conflict and stops. A run that died holds the Lease until
 it expires. The clocks of different functions differ by well under a second; a Lease lasts far longer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any, Final
 
+from journeyman.core.api import labels
+from journeyman.core.api.conditions import parse_time
 from journeyman.core.api.objects import LEASE, LeaseObject
 from journeyman.errors import AlreadyExistsError, ConflictError, JourneymanError, LeaseLostError, NotFoundError
 from journeyman.ports import Clock, KubeStore
@@ -50,6 +54,7 @@ class KubeLease:
         self._duration = duration_seconds
         self._version = ""
         self._renewed_at: datetime | None = None
+        self.next_run: datetime | None = None
 
     def acquire(self) -> None:
         """Acquire the Lease if it is free, expired, or held by an earlier delivery of this run's message.
@@ -63,6 +68,7 @@ class KubeLease:
             self._create(now)
             return
         self._check_free(current, now)
+        self.next_run = _time_of(current)
         is_holder = current.spec.holder_identity == self._holder
         change: dict[str, Any] = {"holderIdentity": self._holder, "leaseDurationSeconds": self._duration}
         if not is_holder:
@@ -81,12 +87,17 @@ class KubeLease:
         if now - self._renewed_at >= timedelta(seconds=self._duration) / 4:
             self._write({}, now, self._version)
 
-    def release(self) -> None:
-        """Release the Lease, if this run holds it; errors are ignored, because the Lease expires."""
+    def release(self, next_run: datetime | None = None) -> None:
+        """Release the Lease, if this run holds it; errors are ignored, because the Lease expires.
+
+        Args:
+            next_run: When a message that was sent starts the step again; the Lease keeps it for that run and those before it.
+        """
         if self._renewed_at is None:
             return
+        annotations = {} if next_run == self.next_run else {labels.NEXT_RUN: _text(next_run) if next_run else None}
         try:
-            self._write({"holderIdentity": ""}, self._clock.now(), self._version)
+            self._write({"holderIdentity": ""}, self._clock.now(), self._version, annotations)
         except JourneymanError:
             pass  # it expires by itself
         finally:
@@ -123,8 +134,15 @@ class KubeLease:
             raise LeaseLostError(f"another run acquired Lease {self._name} first", holder="") from error
         self._record(written, now)
 
-    def _write(self, change: dict[str, Any], now: datetime, resource_version: str) -> None:
-        patch = {"metadata": {"resourceVersion": resource_version}, "spec": {**change, "renewTime": _text(now)}}
+    def _write(
+        self,
+        change: dict[str, Any],
+        now: datetime,
+        resource_version: str,
+        annotations: Mapping[str, str | None] | None = None,
+    ) -> None:
+        metadata = {"resourceVersion": resource_version, **({"annotations": dict(annotations)} if annotations else {})}
+        patch = {"metadata": metadata, "spec": {**change, "renewTime": _text(now)}}
         try:
             written = self._store.patch(LEASE, self._name, patch, namespace=self._namespace)
         except (ConflictError, NotFoundError) as error:
@@ -135,6 +153,11 @@ class KubeLease:
     def _record(self, written: dict[str, Any], now: datetime) -> None:
         self._version = written["metadata"]["resourceVersion"]
         self._renewed_at = now
+
+
+def _time_of(lease: LeaseObject) -> datetime | None:
+    """Return the time in the annotation; None without one, or if a user broke it."""
+    return parse_time(lease.metadata.annotations.get(labels.NEXT_RUN, ""))
 
 
 def _text(moment: datetime) -> str:

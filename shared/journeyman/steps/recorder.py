@@ -30,6 +30,9 @@ RETRY_ERROR_AFTER: Final = timedelta(seconds=5)
 MAX_REQUEUE_DELAY: Final = timedelta(minutes=15)
 """The longest delay of an SQS message. The sweep finds what is due later."""
 
+MERGED_WITHIN: Final = timedelta(minutes=1)
+"""A requeue is merged into the message of an earlier run only if that is due so soon: if it is lost, the sweep is as late."""
+
 CHAIN_ENDS: Final = "the chain of requeues has reached its limit; the next sweep starts a new one"
 
 _DEFAULT_NAMESPACE: Final = ObjectRef(resource=NAMESPACE, name="default")
@@ -144,9 +147,18 @@ class RunRecorder:
 
     # -- end of the run ------------------------------------------------------------------------------------------------
 
-    def send_requeues(self) -> None:
-        """Send the requeues. If that fails, or the chain of messages has reached its limit, the sweep finds the due work."""
+    def send_requeues(self) -> datetime | None:
+        """Send the requeues. If that fails, or the chain of messages has reached its limit, the sweep finds the due work.
+
+        Chains of messages of one step are merged: a requeue is not sent if an earlier run's message starts the step before it.
+        Without that, each message that arrives while a step polls would start a chain of its own.
+
+        Returns:
+            When a message starts the step again, for the Lease; None if that is not known, or not soon.
+        """
         now = self._run.clock.now()
+        pending = self._soon(self._run.lease.next_run)
+        requeues = [r for r in self.requeues if not (r.step is self._step and pending and now < pending <= r.at)]
         messages = [
             Message(
                 cluster=self._run.cluster,
@@ -155,18 +167,26 @@ class RunRecorder:
                 at=r.at if r.at > now else None,
                 hops=self._hops + 1,
             )
-            for r in self.requeues
+            for r in requeues
         ]
         if self._requeues and self._chain_ends:
             reasons = "; ".join(requeue.reason for _, requeue in sorted(self._requeues.items()))
             self._run.telemetry.log("info", CHAIN_ENDS, hops=str(self._hops), reason=reasons)
             self.observe((chain_end_metric(self._step),))
         if not messages:
-            return
+            return pending
         try:
             self._run.queue.send(messages)
         except JourneymanError as error:
             self._run.telemetry.log("warning", f"requeues were not sent: {error.message}", **log_fields(error))
+            return pending
+        own = next((self._soon(r.at) for r in requeues if r.step is self._step), None)
+        return min((at for at in (own, pending) if at is not None), default=None)
+
+    def _soon(self, at: datetime | None) -> datetime | None:
+        """Return a time within the next minute; None for any other."""
+        now = self._run.clock.now()
+        return at if at is not None and now < at <= now + MERGED_WITHIN else None
 
     @property
     def requeues(self) -> tuple[Requeue, ...]:

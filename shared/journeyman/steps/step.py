@@ -90,9 +90,9 @@ def run_step(run: RunContext, definition: StepDefinition, trigger: Trigger) -> O
             raise
         recorder.record_partial(error)
     finally:
-        recorder.send_requeues()
+        next_run = recorder.send_requeues()
         if definition.fenced:
-            run.lease.release()
+            run.lease.release(next_run)
     return recorder.outcome()
 
 

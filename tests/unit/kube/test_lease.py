@@ -1,6 +1,6 @@
 """The Lease of a step, with several runs and one clock."""
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -48,6 +48,35 @@ def test_one_run_holds_the_lease_at_a_time(server, lease):
     second.acquire()
     assert stored(server).holder_identity == "run-2"
     assert stored(server).lease_transitions == 1
+
+
+def test_next_run_is_kept_for_the_runs_before_it(clock, server, lease):
+    """A run that dies sent no message, or one that is still to come; a time that a user broke counts as none."""
+    first, second, third = lease("run-1"), lease("run-2"), lease("run-3")
+    at = clock.now() + timedelta(seconds=30)
+    first.acquire()
+    assert first.next_run is None
+    first.release(at)
+    second.acquire()
+    assert second.next_run == at
+    second.release(second.next_run)
+    third.acquire()
+    assert third.next_run == at
+    third.release()
+    fourth = lease("run-4")
+    fourth.acquire()
+    assert fourth.next_run is None
+    fourth.release()
+
+    server.patch(
+        LEASE,
+        "journeyman-provision",
+        {"metadata": {"annotations": {"journeyman.dev/next-run": "soon"}}},
+        namespace="kube-system",
+    )
+    fifth = lease("run-5")
+    fifth.acquire()
+    assert fifth.next_run is None
 
 
 def test_lease_of_a_dead_run_expires(clock, server, lease):

@@ -1,5 +1,7 @@
 """Errors for operators are Events, once per permission and kind; every error that stops something is counted."""
 
+from datetime import timedelta
+
 import pytest
 
 from journeyman.core.plan import Step
@@ -77,3 +79,33 @@ def test_chain_of_requeues_ends_at_its_limit(hops, sent):
     ended = [o.name for o in cluster.record.observations] == ["journeyman_requeue_chains_ended_total"]
     assert ended is (not sent)
     assert any(CHAIN_ENDS in str(line) for line in cluster.record.lines) is (not sent)
+
+
+@pytest.mark.parametrize(
+    ("pending", "wanted", "is_sent", "next_run"),
+    [
+        (None, 10, True, 10),
+        (5, 10, False, 5),  # an earlier run's message starts the step before
+        (10, 10, False, 10),
+        (20, 10, True, 10),
+        (-1, 10, True, 10),  # that message came, or is lost
+        (90, 95, True, None),  # if it is lost, the sweep should not be late
+        (None, 300, True, None),
+        (5, 0, True, 5),  # what is due now is not merged
+    ],
+)
+def test_requeue_is_merged_into_an_earlier_message_of_the_step(pending, wanted, is_sent, next_run):
+    """So that messages that arrive while a step polls start no further chains. The Lease keeps the time for the next run."""
+    cluster = Cluster()
+    now = cluster.clock.now()
+
+    def at(seconds):
+        return None if seconds is None else now + timedelta(seconds=seconds)
+
+    cluster.fence.next_run = at(pending)
+    recorder = RunRecorder(cluster.run(), Step.TERMINATE, Step.TERMINATE)
+    recorder.requeue(Step.TERMINATE, at(wanted), "a node is draining")
+    recorder.requeue(Step.PROVISION, at(wanted), "pods are pending")
+
+    assert recorder.send_requeues() == at(next_run)
+    assert [m.step for m in cluster.queue.sent] == [Step.PROVISION, *([Step.TERMINATE] if is_sent else [])]

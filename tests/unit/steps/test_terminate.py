@@ -52,13 +52,21 @@ def run(cluster, **changes):
     return terminate(cluster.run(**changes), TRIGGER)
 
 
+def next_run(cluster):
+    """Return when the step runs again: for a message that was just sent, or for that of an earlier run."""
+    now = cluster.clock.now()
+    sent = next((m.at or now for m in cluster.queue.sent if m.step is Step.TERMINATE), None)
+    pending = cluster.fence.next_run
+    return sent or (pending if pending and pending > now else None)
+
+
 def follow_requeues(cluster, within=timedelta(minutes=5), **changes):
     """Run the step at each requeue until it sends no more."""
     end = cluster.clock.now() + within
     runs = 1
     run(cluster, **changes)
-    while requeue := next((m for m in cluster.queue.sent if m.step is Step.TERMINATE), None):
-        cluster.clock.advance_to(max(requeue.at or cluster.clock.now(), cluster.clock.now()))
+    while at := next_run(cluster):
+        cluster.clock.advance_to(max(at, cluster.clock.now()))
         cluster.kubelets.act()
         run(cluster, **changes)
         runs += 1

@@ -36,6 +36,7 @@ REGISTERED: Final = f"{GROUP}/registered"
 INITIALIZED: Final = f"{GROUP}/initialized"
 DO_NOT_SYNC_TAINTS: Final = f"{GROUP}/do-not-sync-taints"
 NODECLAIM_TAG: Final = f"{GROUP}/nodeclaim"  # on an instance: the NodeClaim it was launched for
+NEXT_RUN: Final = f"{OWN_GROUP}/next-run"  # on a Lease: when a message that a run sent starts the step again
 NODECLAIM_UID_TAG: Final = f"{OWN_GROUP}/nodeclaim-uid"  # on an instance that we launched: that NodeClaim's UID
 
 # Karpenter annotations
@@ -191,6 +192,9 @@ WELL_KNOWN: Final[frozenset[str]] = frozenset(
     | {
         f"{HUAWEI_GROUP}/{name}"
         for name in (
+            "instance-category",  # this and the next two are additions to the published provider's
+            "instance-family",
+            "instance-generation",
             "instance-size",
             "instance-cpu",
             "instance-memory",
