@@ -148,6 +148,19 @@ class LambdaFunction(Struct, kw_only=True):
             return InvocationOutcome.FAILED, None, f"{type(error).__name__}: {error}"
 
 
+def initialized(handler: LambdaHandler, initializer: Callable[[Any], object] | None) -> LambdaHandler:
+    """Return a handler before whose first event the initializer runs, which gets the context; again if it failed."""
+    done: list[bool] = []
+
+    def handle(event: Any, context: Any) -> Any:
+        if initializer is not None and not done:
+            initializer(context)
+            done.append(True)
+        return handler(event, context)
+
+    return handle
+
+
 class EventSourceMapping:
     """Polls a queue for a function, as Lambda does. An `Actor` of a simulated `World`.
 

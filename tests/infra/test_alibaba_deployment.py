@@ -2,9 +2,7 @@
 
 import importlib
 import json
-import os
 import re
-import subprocess
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -26,6 +24,7 @@ from journeyman_simulator.alibaba_account.fc_triggers import TimerSchedule
 from journeyman_simulator.alibaba_account.smq import SimulatedSmq
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.lambda_functions import InvocationOutcome
+from tests.infra.built_layer import make
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "events" / "alibaba"
@@ -485,11 +484,6 @@ def failing(_event, _context):
 
 
 # --- deploying
-
-
-def make(*arguments: str, **variables: str) -> subprocess.CompletedProcess:
-    environment = {**os.environ, **variables}
-    return subprocess.run(["make", *arguments], cwd=ROOT, env=environment, text=True, capture_output=True, check=False)
 
 
 def test_deploying_without_serverless_devs_says_how_to_install_it():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -29,17 +27,14 @@ from journeyman_simulator.alibaba_account.ram_permissions import RamPermissions
 from journeyman_simulator.alibaba_account.ram_roles import RamRoles
 from journeyman_simulator.alibaba_account.vpc_network import VpcNetwork
 from journeyman_simulator.cloud_rules.fleet_allocation import ClientTokens
-from journeyman_simulator.cloud_rules.service_errors import RequestGate, ServiceError
+from journeyman_simulator.cloud_rules.instance_operations import InstanceOperations
+from journeyman_simulator.cloud_rules.service_errors import LostResponseError, RequestGate, ServiceError
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
 
 ACCOUNT_ID: Final = "1000000000000001"
 QUICK: Final = EcsTiming(pending_seconds=2, starting_seconds=4, forced_stop_seconds=12, clean_stop_seconds=60)
 DEFAULT_CALLER: Final = "journeyman"
 _UNCHECKED_BY_THE_GATE: Final = frozenset({"DescribeInstances"})  # its handler checks the permission
-
-
-class LostResponseError(Exception):
-    """The request took effect, and the caller gets no answer."""
 
 
 class SimulatedAccessKey(Struct, frozen=True, kw_only=True):
@@ -68,7 +63,7 @@ class SeededAlibabaAccount(Struct, frozen=True, kw_only=True):
     images: dict[str, str]  # ids by image type ("AliyunLinux3"), and by type and architecture ("ContainerOS/arm64")
 
 
-class AlibabaAccount:
+class AlibabaAccount(InstanceOperations):
     """An account that initially has only a vSwitch in each zone. An `Actor` of a simulated `World`.
 
     Args:
@@ -82,6 +77,7 @@ class AlibabaAccount:
         on_event: Called with every event that ECS publishes to EventBridge; it must not call the account.
     """
 
+    instances: SimulatedEcsInstances
     account = ACCOUNT_ID
 
     def __init__(
@@ -122,9 +118,6 @@ class AlibabaAccount:
         self.access_keys: dict[str, SimulatedAccessKey] = {}
         self.access_key = self.add_access_key(DEFAULT_CALLER)
         self._denied: set[tuple[str, str]] = set()
-        self._lost_answers: Counter[str] = Counter()
-        self._rates: dict[str, int] = {}
-        self._recent: dict[str, deque[datetime]] = {}
         self._requests = 0
         self._handlers = self._all_handlers()
 
@@ -182,7 +175,8 @@ class AlibabaAccount:
             self._check_region(arguments)
             if action.name not in _UNCHECKED_BY_THE_GATE and self.is_denied(caller, action.qualified_name, arguments):
                 raise not_authorized(action.qualified_name)
-            self._check_rate(action.name)
+            if self.gate.exceeds_rate(action.name, self.time.now()):
+                raise ServiceError("Throttling.User", "Request was denied due to user flow control.")
             if injected:
                 raise injected
             moment = self.time.now() - timedelta(seconds=self.describe_lag_seconds)
@@ -190,9 +184,7 @@ class AlibabaAccount:
                 parameters=arguments, as_of=moment if as_of is None else min(moment, as_of), caller=caller
             )
             answer = self._handlers[action.name](request)
-            if self._lost_answers[action.name]:
-                self._lost_answers[action.name] -= 1
-                raise LostResponseError(f"{action.name} took effect; its answer is lost")
+            self.gate.check_answer(action.name)
             return answer
 
     def next_request_id(self) -> str:
@@ -203,31 +195,9 @@ class AlibabaAccount:
         if (region := arguments.get("RegionId", self.region)) != self.region:
             raise ServiceError("InvalidRegionId.NotFound", f"The specified RegionId {region} does not exist.")
 
-    def _check_rate(self, action: str) -> None:
-        most = self._rates.get(action)
-        if most is None:
-            return
-        now = self.time.now()
-        recent = self._recent.setdefault(action, deque())
-        while recent and now - recent[0] >= timedelta(minutes=1):
-            recent.popleft()
-        if len(recent) >= most:
-            raise ServiceError("Throttling.User", "Request was denied due to user flow control.")
-        recent.append(now)
-
     def _require_solvent(self) -> None:
         if self.in_arrears:
             raise ServiceError("Account.Arrearage", "Your account has an outstanding payment.")
-
-    # -- as an actor of a simulation ------------------------------------------------------------------------------
-
-    def act(self) -> bool:
-        """Make the transitions that are due; return whether one was due."""
-        return self.instances.settle()
-
-    def due(self) -> datetime | None:
-        """Return when the next instance changes its state; None if no change is pending."""
-        return self.instances.due()
 
     # -- faults ---------------------------------------------------------------------------------------------------
 
@@ -257,13 +227,11 @@ class AlibabaAccount:
 
     def lose_next_answer(self, action: str, times: int = 1) -> None:
         """Let the next `times` successful requests for `action` take effect, without an answer for the caller."""
-        self._lost_answers[action] += times
+        self.gate.lose_next_answer(action, times)
 
     def limit_rate(self, action: str, per_minute: int | None) -> None:
         """Make requests for `action` beyond a number per minute fail with Throttling.User; None for no limit."""
-        self._rates.pop(action, None)
-        if per_minute is not None:
-            self._rates[action] = per_minute
+        self.gate.limit_rate(action, per_minute)
 
     def add_key_pair(self, name: str) -> None:
         """Create a key pair, which launches can name."""
@@ -290,47 +258,10 @@ class AlibabaAccount:
         self.access_keys[key.id] = key
         return key
 
-    def calls(self) -> Mapping[str, int]:
-        """Return the number of requests by action."""
-        return dict(self.gate.calls)
-
-    # -- what happens to instances without a request ----------------------------------------------------------------
-
-    def interrupt(self, instance_id: str) -> None:
-        """Reclaim a Spot instance with about 5 minutes' notice. Raises ConfigurationError if no such Spot instance runs."""
-        with self._current_instances() as instances:
-            instances.interrupt(instance_id)
-
-    def terminate(self, instance_id: str) -> None:
-        """Release an instance, as a user can in the console. Raises ServiceError if it does not exist."""
-        with self._current_instances() as instances:
-            instances.terminate(instance_id)
-
-    def stop(self, instance_id: str) -> None:
-        """Stop an instance, as a user can in the console. Raises ServiceError if it does not exist or still starts."""
-        with self._current_instances() as instances:
-            instances.stop(instance_id)
-
-    def start(self, instance_id: str) -> None:
-        """Start a stopped instance. Raises ServiceError if it does not exist or is not Stopped."""
-        with self._current_instances() as instances:
-            instances.start(instance_id)
-
     def protect(self, instance_id: str, *, protected: bool = True) -> None:
         """Set the deletion protection of an instance. Raises ServiceError if it does not exist."""
-        with self._current_instances() as instances:
-            instances.require(instance_id).deletion_protection = protected
-
-    def set_tags(self, instance_id: str, tags: Mapping[str, str]) -> None:
-        """Set tags of an instance, as a user can in the console. Raises ServiceError if it does not exist."""
-        with self._current_instances() as instances:
-            instances.require(instance_id).tags.update(tags)
-
-    def remove_tags(self, instance_id: str, *keys: str) -> None:
-        """Remove tags of an instance, as a user can in the console. Raises ServiceError if it does not exist."""
-        with self._current_instances() as instances:
-            for key in keys:
-                instances.require(instance_id).tags.pop(key, None)
+        with self._current_instances():
+            self.instances.require(instance_id).deletion_protection = protected
 
     def schedule_maintenance(
         self, instance_id: str, event_type: str = "SystemMaintenance.Redeploy", within: timedelta = timedelta(hours=48)
@@ -342,24 +273,8 @@ class AlibabaAccount:
             event_type: "SystemMaintenance.Reboot", "SystemFailure.Delete", and so on.
             within: The time until the event is carried out.
         """
-        with self._current_instances() as instances:
-            return instances.schedule_maintenance(instance_id, event_type, within)
-
-    def cancel_maintenance(self, event_id: str) -> None:
-        """Cancel a scheduled system event, and publish that."""
-        with self._current_instances() as instances:
-            instances.cancel_maintenance(event_id)
-
-    def prevent_next_from_joining(self, number: int = 1) -> None:
-        """Prevent the instances of the next `number` launches from registering a node."""
-        self.instances.prevent_next_from_joining(number)
-
-    @contextmanager
-    def _current_instances(self) -> Iterator[SimulatedEcsInstances]:
-        """Yield the instances after the transitions that are due, while no request runs."""
-        with self.gate.lock:
-            self.gate.before()
-            yield self.instances
+        with self._current_instances():
+            return self.instances.schedule_maintenance(instance_id, event_type, within)
 
     # -- seeding --------------------------------------------------------------------------------------------------
 

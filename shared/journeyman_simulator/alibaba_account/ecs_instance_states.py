@@ -17,7 +17,12 @@ from journeyman.errors import ConfigurationError
 from journeyman_simulator.alibaba_account.ecs_events import EcsEventBus
 from journeyman_simulator.alibaba_account.openapi_errors import instance_does_not_exist
 from journeyman_simulator.alibaba_account.vpc_network import VpcNetwork
-from journeyman_simulator.cloud_rules.instance_states import TimedTransitions
+from journeyman_simulator.cloud_rules.instance_states import (
+    InstanceObservation,
+    StateChange,
+    StateHistory,
+    TimedTransitions,
+)
 from journeyman_simulator.cloud_rules.service_errors import ServiceError
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
 
@@ -39,14 +44,7 @@ class EcsTiming(Struct, frozen=True, kw_only=True):
     deleted_known_seconds: float = 3600  # for observers of the account; no answer shows a deleted instance
 
 
-class EcsStateChange(Struct, frozen=True):
-    """A state and its start."""
-
-    at: datetime
-    state: str
-
-
-class EcsInstance(Struct, kw_only=True, eq=False):
+class EcsInstance(StateHistory, kw_only=True, eq=False):
     """The record of an instance."""
 
     id: str
@@ -63,12 +61,6 @@ class EcsInstance(Struct, kw_only=True, eq=False):
     deletion_protection: bool = False
     locks: list[str] = field(default_factory=list)  # of OperationLocks
     joins: bool = True  # whether its kubelet registers a node
-    changes: list[EcsStateChange] = field(default_factory=list)
-
-    @property
-    def state(self) -> str:
-        """Return the current state."""
-        return self.changes[-1].state
 
     @property
     def capacity_type(self) -> str:
@@ -78,22 +70,7 @@ class EcsInstance(Struct, kw_only=True, eq=False):
     @property
     def running_since(self) -> datetime | None:
         """Return when the instance began to run; None if it does not run."""
-        return self.changes[-1].at if self.state == "Running" else None
-
-    def state_at(self, moment: datetime) -> str:
-        """Return the state at a moment; "" before the launch."""
-        for change in reversed(self.changes):
-            if change.at <= moment:
-                return change.state
-        return ""
-
-
-class InstanceObservation(Struct, frozen=True):
-    """An event for observers of the account: a launch, a request to release, or a change of state."""
-
-    at: datetime
-    what: str  # "launched", "deletion-requested", or the state
-    instance: EcsInstance
+        return self.since("Running")
 
 
 class SimulatedEcsInstances(TimedTransitions):
@@ -314,7 +291,7 @@ class SimulatedEcsInstances(TimedTransitions):
         return True
 
     def _enter(self, instance: EcsInstance, state: str) -> None:
-        instance.changes.append(EcsStateChange(self._time.now(), state))
+        instance.changes.append(StateChange(self._time.now(), state))
         self._notify(state, instance)
         data = {"resourceId": instance.id, "resourceType": "ALIYUN::ECS::Instance", "state": state}
         self._bus.publish("Instance:StateChange", instance.id, data)

@@ -17,7 +17,13 @@ from msgspec import Struct
 from journeyman.cloud.alibaba.smq_queue import SmqError, SmqMessage
 from journeyman.ports import Clock
 from journeyman_simulator.alibaba_account.smq import SimulatedSmq, StoredMessage
-from journeyman_simulator.lambda_functions import InvocationOutcome, LambdaContext, LambdaFunction, LambdaInvocation
+from journeyman_simulator.lambda_functions import (
+    InvocationOutcome,
+    LambdaContext,
+    LambdaFunction,
+    LambdaInvocation,
+    initialized,
+)
 
 FcHandler = Callable[[bytes, Any], Any]
 
@@ -72,18 +78,20 @@ def fc_function(
         account: The account in the context.
         more: Further fields of `LambdaFunction`, such as its timeout.
     """
-    initialized: list[bool] = []
 
     def invoke(event: Any, context: Any) -> Any:
-        if initializer is not None and not initialized:
-            initializer(context)
-            initialized.append(True)
         answer = handler(json.dumps(event).encode(), context)
         return answer if answer is None or isinstance(answer, (str, bytes)) else json.loads(json.dumps(answer))
 
     context = cast("Callable[[LambdaFunction, str], LambdaContext]", FcInvocationContext)
     return LambdaFunction(
-        name=name, handler=invoke, clock=clock, region=region, account=account, context=context, **more
+        name=name,
+        handler=initialized(invoke, initializer),
+        clock=clock,
+        region=region,
+        account=account,
+        context=context,
+        **more,
     )
 
 

@@ -25,7 +25,6 @@ from journeyman_simulator.alibaba_account.event_stream import (
 )
 from journeyman_simulator.alibaba_account.fc_triggers import (
     AsyncInvocations,
-    AsyncInvokeConfig,
     EventRule,
     FcTimers,
 )
@@ -34,6 +33,7 @@ from journeyman_simulator.alibaba_account.serverless_devs import DescriptionVari
 from journeyman_simulator.alibaba_account.smq import SimulatedSmq, SmqAttributes, StoredMessage
 from journeyman_simulator.cloud_rules.intrinsic_functions import NO_VALUE, IntrinsicFunctions
 from journeyman_simulator.cloud_rules.policy_statements import PolicyStatement, read_statements
+from journeyman_simulator.cloud_rules.repeated_invocations import AsyncInvokeConfig
 from journeyman_simulator.deployment_files import deployment_file
 from journeyman_simulator.lambda_functions import LambdaFunction
 from journeyman_simulator.world import Actor

@@ -11,12 +11,10 @@ import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Final
-from urllib.parse import parse_qsl, quote
-
-from msgspec import Struct
 
 from journeyman_simulator.alibaba_account.alibaba_account import SimulatedAccessKey
 from journeyman_simulator.alibaba_account.openapi_errors import missing_parameter
+from journeyman_simulator.cloud_rules.local_http import HttpRequest, canonical_query
 from journeyman_simulator.cloud_rules.service_errors import ServiceError
 
 _ALGORITHM: Final = "ACS3-HMAC-SHA256"
@@ -27,16 +25,6 @@ _MUST_BE_SIGNED: Final = ("host", "x-acs-action", "x-acs-content-sha256", "x-acs
 _VALIDITY: Final = timedelta(minutes=15)
 
 
-class SignedRequest(Struct, frozen=True, kw_only=True):
-    """A request as it came over HTTP; the names of headers are in lower case."""
-
-    method: str
-    path: str
-    query: str  # as sent, percent-encoded
-    headers: Mapping[str, str]
-    body: bytes
-
-
 class SignatureVerifier:
     """Finds the caller of each request, by the account's access keys, and remembers the nonces."""
 
@@ -44,7 +32,7 @@ class SignatureVerifier:
         self._access_keys = access_keys
         self._nonces: dict[str, datetime] = {}
 
-    def caller_of(self, request: SignedRequest, now: datetime) -> str:
+    def caller_of(self, request: HttpRequest, now: datetime) -> str:
         """Return the caller who signed a request.
 
         Raises:
@@ -75,7 +63,7 @@ class SignatureVerifier:
             raise ServiceError("InvalidTimeStamp.Expired", "Specified time stamp or date value is expired.")
 
     def _check_signature(
-        self, request: SignedRequest, signed: list[str], signature: str, key: SimulatedAccessKey
+        self, request: HttpRequest, signed: list[str], signature: str, key: SimulatedAccessKey
     ) -> None:
         payload = hashlib.sha256(request.body).hexdigest()
         if request.headers["x-acs-content-sha256"] != payload:
@@ -103,12 +91,6 @@ class SignatureVerifier:
         if nonce in self._nonces:
             raise ServiceError("SignatureNonceUsed", "Specified signature nonce was used already.")
         self._nonces[nonce] = now
-
-
-def canonical_query(query: str) -> str:
-    """Return a query sorted by name, percent-encoded as RFC 3986 requires."""
-    pairs = sorted(parse_qsl(query, keep_blank_values=True))
-    return "&".join(f"{quote(name, safe='~')}={quote(value, safe='~')}" for name, value in pairs)
 
 
 def _mismatch(reason: str) -> ServiceError:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from itertools import count
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from journeyman.errors import ConfigurationError
 from journeyman_simulator.cloud_rules.service_errors import incorrect_instance_state, spot_instance_cannot_stop
@@ -55,6 +55,41 @@ class EventPublisher(Protocol):
     def publish(self, source: str, detail_type: str, detail: JSON, resources: Sequence[str]) -> None:
         """Put an event on the default bus, with the current time."""
         ...
+
+
+class StateChange(Struct, frozen=True):
+    """A state, with its start and its reason."""
+
+    at: datetime
+    state: str
+    reason: str = ""
+
+
+class StateHistory(Struct, kw_only=True, eq=False):
+    """A record of an instance with every change of its state, so that a read can return the state of some seconds ago."""
+
+    changes: list[StateChange] = field(default_factory=list)
+
+    @property
+    def state(self) -> str:
+        """Return the current state; "" before the first."""
+        return self.changes[-1].state if self.changes else ""
+
+    def since(self, state: str) -> datetime | None:
+        """Return when the current state began, if it is this one."""
+        return self.changes[-1].at if self.state == state else None
+
+    def state_at(self, moment: datetime) -> str:
+        """Return the state at a moment; "" before the first."""
+        return next((change.state for change in reversed(self.changes) if change.at <= moment), "")
+
+
+class InstanceObservation(Struct, frozen=True):
+    """An event for observers of an account: a launch, a request to delete, or a change of state."""
+
+    at: datetime
+    what: str  # "launched", "deletion-requested", or the state
+    instance: Any  # the account's record
 
 
 class TimedTransitions:

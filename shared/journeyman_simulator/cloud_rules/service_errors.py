@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter, deque
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from threading import RLock
 from typing import Final
 
@@ -34,6 +35,10 @@ class NotSimulatedError(NotImplementedError):
     """A feature that AWS may have and the simulation lacks. It is no JourneymanError, so that the product never handles it."""
 
 
+class LostResponseError(Exception):
+    """The request took effect, and the caller gets no answer."""
+
+
 class RequestGate:
     """Runs requests one at a time (an account's state is not thread-safe), counts them and injects failures.
 
@@ -46,6 +51,9 @@ class RequestGate:
         self.calls: Counter[str] = Counter()
         self.before = before
         self._failures: dict[str, deque[str]] = {}
+        self._lost_answers: Counter[str] = Counter()
+        self._rates: dict[str, int] = {}
+        self._recent: dict[str, deque[datetime]] = {}
 
     def fail_next(self, operation: str, code: str, times: int) -> None:
         """Make the next `times` requests for `operation` ("CreateFleet") fail with the error `code`, without effect."""
@@ -56,6 +64,35 @@ class RequestGate:
         self.calls[operation] += 1
         failures = self._failures.get(operation)
         return ServiceError(failures.popleft(), f"simulated failure of {operation}") if failures else None
+
+    def lose_next_answer(self, operation: str, times: int) -> None:
+        """Let the next `times` successful requests for `operation` take effect, without an answer for the caller."""
+        self._lost_answers[operation] += times
+
+    def check_answer(self, operation: str) -> None:
+        """Raise LostResponseError if the caller must not get the answer of a request that took effect."""
+        if self._lost_answers[operation]:
+            self._lost_answers[operation] -= 1
+            raise LostResponseError(f"{operation} took effect; its answer is lost")
+
+    def limit_rate(self, operation: str, per_minute: int | None) -> None:
+        """Limit the requests for `operation` to a number per minute; None for no limit."""
+        self._rates.pop(operation, None)
+        if per_minute is not None:
+            self._rates[operation] = per_minute
+
+    def exceeds_rate(self, operation: str, now: datetime) -> bool:
+        """Whether a request at `now` is beyond the limit; if it is not, it counts."""
+        most = self._rates.get(operation)
+        if most is None:
+            return False
+        recent = self._recent.setdefault(operation, deque())
+        while recent and now - recent[0] >= timedelta(minutes=1):
+            recent.popleft()
+        if len(recent) >= most:
+            return True
+        recent.append(now)
+        return False
 
 
 def instance_not_found(instance_id: str) -> ServiceError:

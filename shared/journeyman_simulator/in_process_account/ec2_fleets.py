@@ -18,6 +18,7 @@ from journeyman_simulator.cloud_rules.fleet_allocation import (
     launch_tags,
     security_group_ids,
 )
+from journeyman_simulator.cloud_rules.instance_states import StateChange
 from journeyman_simulator.cloud_rules.service_errors import NotSimulatedError, ServiceError, launch_template_not_found
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
 from journeyman_simulator.in_process_account.ec2_catalogue import SimulatedInstanceTypes
@@ -35,11 +36,7 @@ from journeyman_simulator.in_process_account.service_client import (
     tag_pairs,
     to_pairs,
 )
-from journeyman_simulator.in_process_account.simulated_instances import (
-    SimulatedInstance,
-    SimulatedInstances,
-    StateChange,
-)
+from journeyman_simulator.in_process_account.simulated_instances import SimulatedInstance, SimulatedInstances
 
 JSON = Mapping[str, Any]
 

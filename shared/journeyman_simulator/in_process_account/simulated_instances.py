@@ -17,6 +17,7 @@ from journeyman_simulator.cloud_rules.instance_states import (
     InstanceFacts,
     InstanceLifecycle,
     InstanceTiming,
+    StateChange,
 )
 from journeyman_simulator.cloud_rules.service_errors import instance_not_found
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
@@ -36,14 +37,6 @@ from journeyman_simulator.in_process_account.service_client import (
 
 _RETIREMENT: Final = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"
 JSON = Mapping[str, Any]
-
-
-class StateChange(Struct, frozen=True):
-    """A state, with its start and its reason."""
-
-    at: datetime
-    state: str
-    reason: str = ""
 
 
 class SimulatedInstance(Struct, kw_only=True, eq=False):

@@ -8,13 +8,13 @@ from journeyman.errors import ConfigurationError
 from journeyman_simulator.alibaba_account.event_stream import fc_function
 from journeyman_simulator.alibaba_account.fc_triggers import (
     AsyncInvocations,
-    AsyncInvokeConfig,
     EventRule,
     FcTimers,
     TimerSchedule,
 )
 from journeyman_simulator.alibaba_account.smq import SimulatedSmq
 from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.cloud_rules.repeated_invocations import AsyncInvokeConfig
 from journeyman_simulator.cloud_rules.service_errors import NotSimulatedError
 from journeyman_simulator.world import World
 
