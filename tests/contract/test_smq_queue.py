@@ -8,7 +8,8 @@ from itertools import count
 import pytest
 from msgspec.structs import replace
 
-from journeyman.cloud.alibaba.smq_queue import SdkSmq, SmqMessage, SmqQueue, new_client, receives_of
+from journeyman.cloud.alibaba.smq_queue import SdkSmq, SmqMessage, SmqQueue, new_client
+from journeyman.cloud.messages import receives_of
 from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Step
 from journeyman.errors import CloudProviderError, CloudUnavailableError, ConfigurationError, RateLimitedError

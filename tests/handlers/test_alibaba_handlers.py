@@ -23,12 +23,13 @@ from journeyman_simulator.alibaba_account.event_stream import EventStreamMapping
 from journeyman_simulator.alibaba_account.smq import InProcessSmq, SimulatedSmq, SmqAttributes
 from journeyman_simulator.lambda_functions import InvocationOutcome
 from journeyman_simulator.world import World
+from tests.handlers.api_checks import REFUSED, check_plan_and_requeue
 from tests.helpers.builders import condition, node_class_body, pod_body, pool_body
 from tests.unit.runtime.test_batch import Adapters
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "events" / "alibaba"
-HANDLERS = sorted((ROOT / "functions" / "alibaba").glob("*.py"))
+HANDLERS = sorted(path for cloud in ("alibaba", "huawei") for path in (ROOT / "functions" / cloud).glob("*.py"))
 STEPS = (Step.PROVISION, Step.TERMINATE, Step.CONSOLIDATE, Step.INTERRUPT, Step.SWEEP)
 
 
@@ -159,30 +160,10 @@ def test_failed_run_is_sent_again_until_its_receives_are_used_up(deployed):
 def test_api_returns_the_plan_and_requeues(deployed):
     """The routes are those of API Gateway."""
     deployed.invoke("provision", sample("smq/provision-batch.json"))  # marks the NodePool as ready
-    deployed.adapters.cluster.add(pod_body("waits"))
-
-    plan = deployed.invoke("api", sample("http/get-plan.json"))
-    assert plan["statusCode"] == 200
-    assert [claim["pods"] for claim in json.loads(plan["body"])["nodeClaims"]] == [["default/waits"]]
-    clusters = deployed.invoke("api", sample("http/get-clusters.json"))
-    assert json.loads(clusters["body"]) == {"clusters": [{"name": "demo"}]}
-    metrics = deployed.invoke("api", sample("http/get-metrics.json"))
-    assert "karpenter_cluster_state_node_count" in metrics["body"]
-    assert deployed.invoke("api", sample("http/post-requeue.json"))["statusCode"] == 202
-    assert "requested through the API" in [t.reason for t in deployed.messages("provision")]
+    check_plan_and_requeue(deployed, lambda name: deployed.invoke("api", sample(f"http/{name}.json")))
 
 
-@pytest.mark.parametrize(
-    ("handler", "path", "method", "status"),
-    [
-        ("handler", "/nothing", "GET", 404),
-        ("handler", "/clusters", "DELETE", 405),
-        ("handler", "/clusters/nowhere/plan", "GET", 404),
-        ("events_handler", "/clusters/demo/events", "POST", 401),
-        ("events_handler", "/clusters/demo/plan", "GET", 404),
-        ("events_handler", "/clusters/demo/requeue", "POST", 404),
-    ],
-)
+@REFUSED
 def test_api_refuses_what_it_does_not_serve(deployed, handler, path, method, status):
     """The anonymous function serves forwarders' events only, and authenticates their sender."""
     event = sample("http/post-event.json")
@@ -195,7 +176,7 @@ def test_api_refuses_what_it_does_not_serve(deployed, handler, path, method, sta
     assert json.loads(answer["body"])
 
 
-@pytest.mark.parametrize("path", HANDLERS, ids=lambda p: p.name)
+@pytest.mark.parametrize("path", HANDLERS, ids=lambda p: f"{p.parent.name}/{p.name}")
 def test_handler_has_at_most_60_lines_and_no_logic(path):
     """It imports entry points only: no SDK, no core module, no adapter."""
     text = path.read_text()

@@ -7,10 +7,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from journeyman.core.plan import Step
 from journeyman.errors import ConfigurationError
 from journeyman.ports import Clock, Interruption, Message
 
+MAX_RECEIVES: Final = 50
+"""How often a message is received before it becomes a dead letter, as on AWS."""
 LONGEST_REASON: Final = 1000
 """The characters of a reason that are sent; it is for people, and may quote an error of any length."""
 
@@ -73,6 +77,29 @@ def delay_seconds(message: Message, clock: Clock, *, longest: int) -> int:
         return 0
     seconds = math.ceil((message.at - clock.now()).total_seconds())
     return min(max(seconds, 0), longest)
+
+
+def with_receives(body: str, receives: int) -> str:
+    """Return the body of a message with the number of its receives; unchanged if it is not a JSON object."""
+    try:
+        counted = {**msgspec.json.decode(body, type=dict[str, Any]), "receives": receives}
+        return json.dumps(counted, separators=(",", ":"))
+    except (ValueError, RecursionError):  # msgspec's errors are subclasses
+        return body
+
+
+def receives_of(body: str) -> int:
+    """Return which receive of a message this is, by its body; 1 if it was not sent again yet, or does not parse."""
+    try:
+        return max(msgspec.json.decode(body, type=_Counted).receives, 0) + 1
+    except (ValueError, RecursionError):
+        return 1
+
+
+class _Counted(msgspec.Struct, frozen=True):
+    """The field that `with_receives` adds to a body."""
+
+    receives: int = 0
 
 
 def batches(

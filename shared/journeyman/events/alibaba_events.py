@@ -24,11 +24,10 @@ from typing import Any, Final
 import msgspec
 
 from journeyman.core.lifecycle.interruption import InterruptionKind
-from journeyman.core.plan import Step
 from journeyman.events import wire_format
 from journeyman.events.eventbridge import FORWARDER
-from journeyman.events.wire_format import Name, Time, decode, decode_json, malformed
-from journeyman.ports import EVERY_CLUSTER, Interruption, ScheduledRun, Trigger
+from journeyman.events.wire_format import Name, Time, decode, malformed
+from journeyman.ports import EVERY_CLUSTER, Interruption, Trigger
 
 Payload = Mapping[str, Any]
 Parser = Callable[[Payload], Trigger]
@@ -150,26 +149,11 @@ def parse_cloud_monitor_event(payload: Payload) -> Trigger:
 def parse_timer_event(payload: Payload) -> Trigger:
     """Return the trigger in a timer's event: the message in its payload, or the sweep of each minute without a payload.
 
-    A schedule's payload is the same each time, so its message may lack version, source, id and time.
-
     Raises:
         MalformedEventError: The event or its payload does not parse.
     """
     event = decode(_TimerEvent, payload, what="timer event")
-    id_ = f"{event.trigger_name}-{event.trigger_time.isoformat()}"
-    if not event.payload.strip():
-        return ScheduledRun(
-            id=id_, cluster=EVERY_CLUSTER, reason="every minute", time=event.trigger_time, step=Step.SWEEP
-        )
-    given = decode_json(event.payload, what=f"payload of timer {event.trigger_name}", message_id=id_)
-    message = {"version": "1", "source": "schedule", "id": id_, "time": event.trigger_time.isoformat(), **given}
-    parser = wire_format.PARSERS.get(message["source"]) if isinstance(message["source"], str) else None
-    if parser is None:
-        sources = ", ".join(sorted(wire_format.PARSERS))
-        raise malformed(
-            f"cannot read the payload of timer {event.trigger_name}: its source is none of {sources}", message
-        )
-    return parser(message)
+    return wire_format.parse_timer(event.trigger_name, event.trigger_time, event.payload, what="payload")
 
 
 def parse_queue_message(payload: Payload) -> Trigger:

@@ -191,3 +191,29 @@ PARSERS: Mapping[str, Callable[[Mapping[str, Any]], Trigger]] = {
     "sweep": _scheduled,
 }
 """Parser by `source`."""
+
+
+def parse_timer(name: str, time: datetime, text: str, *, what: str) -> Trigger:
+    """Return the trigger of a cloud's timer: the message in its text, or the sweep of each minute without a text.
+
+    A timer's text is the same each time, so its message may lack version, source, id and time.
+
+    Args:
+        name: The timer's name.
+        time: When it was due.
+        text: The text that its event has.
+        what: The cloud's name for the text, for the error: "payload".
+
+    Raises:
+        MalformedEventError: The text does not parse.
+    """
+    id_ = f"{name}-{time.isoformat()}"
+    if not text.strip():
+        return ScheduledRun(id=id_, cluster=EVERY_CLUSTER, reason="every minute", time=time, step=Step.SWEEP)
+    given = decode_json(text, what=f"{what} of timer {name}", message_id=id_)
+    message = {"version": "1", "source": "schedule", "id": id_, "time": time.isoformat(), **given}
+    parser = PARSERS.get(message["source"]) if isinstance(message["source"], str) else None
+    if parser is None:
+        sources = ", ".join(sorted(PARSERS))
+        raise malformed(f"cannot read the {what} of timer {name}: its source is none of {sources}", message)
+    return parser(message)

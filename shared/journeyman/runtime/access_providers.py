@@ -71,7 +71,11 @@ def access_providers(
 
 
 def own_access_providers(
-    clock: Clock, variables: Variables, *, ack: Callable[[], Credentials] | None = None
+    clock: Clock,
+    variables: Variables,
+    *,
+    ack: Callable[[], Credentials] | None = None,
+    cce: Callable[[], Credentials] | None = None,
 ) -> dict[type[Struct], AccessProvider]:
     """Return the access provider for each kind of access but EKS, which needs AWS's SDK.
 
@@ -79,6 +83,7 @@ def own_access_providers(
         clock: Decides when certificates are renewed.
         variables: The environment, read again for each request to Alibaba Cloud and Huawei Cloud.
         ack: Returns the access key for ACK; by default that in the variables.
+        cce: Returns the access key for CCE; by default that in the variables.
     """
 
     def connect_ack(cluster: RegisteredCluster, access: AckAccess) -> Connection:
@@ -100,7 +105,7 @@ def own_access_providers(
         from journeyman.kube.access.cce import CceCluster  # noqa: PLC0415 - as above
 
         private = access.endpoint == "private"
-        credentials = _credentials(variables, HUAWEI_VARIABLES)
+        credentials = cce or _credentials(variables, HUAWEI_VARIABLES)
         return CceCluster(
             access.cluster_id,
             access.project_id,

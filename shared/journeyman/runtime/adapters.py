@@ -11,14 +11,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cache
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from aws_lambda_powertools import Logger
+from msgspec import Struct
 
 from journeyman.core.plan import Observation, Step
-from journeyman.errors import JourneymanError
+from journeyman.errors import ConfigurationError, JourneymanError
 from journeyman.kube.caching_store import CachingKubeStore
-from journeyman.kube.clusters import ClusterRegistry, RegisteredCluster
+from journeyman.kube.clusters import (
+    AckAccess,
+    CceAccess,
+    ClusterRegistry,
+    InClusterAccess,
+    KubeconfigAccess,
+    RegisteredCluster,
+)
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.lease import KubeLease
 from journeyman.kube.list_cache import ListCache
@@ -42,8 +50,18 @@ class SystemClock:
         return datetime.now(timezone.utc)  # noqa: TID251 - the one place that reads the clock
 
 
+class FoundInstance(Struct, frozen=True):
+    """An instance that an event names: its cluster, and the id by which its cluster knows it."""
+
+    cluster: str  # its name; empty without a cluster
+    instance_id: str
+
+
 class CloudAdapters(ABC):
     """`composition.Adapters`, but for the cloud."""
+
+    events_name_instances: ClassVar[bool] = True
+    """Whether the ids in the cloud's events are those by which clusters know their instances."""
 
     def __init__(
         self,
@@ -86,10 +104,10 @@ class CloudAdapters(ABC):
         """Return the clusters of the register outside of the environment, as JSON by name."""
 
     @abstractmethod
-    def look_up(self, cluster: RegisteredCluster, instance_ids: Iterable[str]) -> Mapping[str, str]:
-        """Return the cluster of each instance by its id, empty without one, with this cluster's credentials and region.
+    def look_up(self, cluster: RegisteredCluster, instance_ids: Iterable[str]) -> Mapping[str, FoundInstance]:
+        """Return what the cloud knows of each instance by its id in the event, with this cluster's credentials and region.
 
-        Raises JourneymanError.
+        Instances that the cloud does not know are missing. Raises JourneymanError.
         """
 
     def credentials_of(self, cluster: RegisteredCluster) -> tuple[str, ...]:
@@ -147,7 +165,11 @@ class CloudAdapters(ABC):
         """Return the registered clusters that may have each interruption's instances, by its id, with these instances.
 
         The instances' tags name their cluster. An instance that the cloud does not know, since it was just launched, may belong to
-        every cluster in the event's account and region; so does each instance while the cloud does not answer.
+        every cluster in the event's account and region; so does each instance while the cloud does not answer. Where clusters do
+        not know instances by the ids in events (`events_name_instances`), an unknown one belongs to no cluster.
+
+        Raises:
+            JourneymanError: The cloud did not answer, and no cluster knows the instances by their ids in the events.
         """
         candidates = {i.id: self._clusters_where(i.account, i.region) for i in interruptions}
         wanted: dict[tuple[str, ...], tuple[RegisteredCluster, set[str]]] = {}
@@ -155,18 +177,29 @@ class CloudAdapters(ABC):
             for name in candidates[interruption.id]:
                 cluster = self.clusters[name]
                 wanted.setdefault(self.credentials_of(cluster), (cluster, set()))[1].update(interruption.instance_ids)
-        known: dict[str, str] = {}
-        for cluster, instance_ids in wanted.values():
-            known |= self._look_up_or_log(cluster, instance_ids)
+        answers = [self._look_up_or_error(cluster, instance_ids) for cluster, instance_ids in wanted.values()]
+        known = {id_: found for answer in answers if not isinstance(answer, Exception) for id_, found in answer.items()}
+        if not self.events_name_instances:
+            unknown = {id_ for _, instance_ids in wanted.values() for id_ in instance_ids} - known.keys()
+            failures = [answer for answer in answers if isinstance(answer, Exception)]
+            if unknown and failures:
+                raise failures[0]
+            known |= {id_: FoundInstance("", id_) for id_ in unknown}
         return {i.id: _instances_by_cluster(i, candidates[i.id], known) for i in interruptions}
 
-    def _look_up_or_log(self, cluster: RegisteredCluster, instance_ids: Iterable[str]) -> Mapping[str, str]:
+    def _look_up_or_error(
+        self, cluster: RegisteredCluster, instance_ids: Iterable[str]
+    ) -> Mapping[str, FoundInstance] | JourneymanError:
+        """Return the result of `look_up`, or the error that it raised, which is logged."""
         try:
             return self.look_up(cluster, instance_ids)
         except JourneymanError as error:
-            text = f"cannot look up which clusters have the instances, so every cluster looks for them: {error.message}"
+            then = (
+                "every cluster looks for them" if self.events_name_instances else "their event is handled again later"
+            )
+            text = f"cannot look up which clusters have the instances, so {then}: {error.message}"
             self.log("warning", text, error=type(error).__name__)
-            return {}
+            return error
 
     def _clusters_where(self, account: str, region: str) -> tuple[str, ...]:
         """Return the registered clusters whose instances may be in the account and region, sorted."""
@@ -187,13 +220,36 @@ class CloudAdapters(ABC):
 
 
 def _instances_by_cluster(
-    interruption: Interruption, candidates: Sequence[str], known: Mapping[str, str]
+    interruption: Interruption, candidates: Sequence[str], known: Mapping[str, FoundInstance]
 ) -> dict[str, tuple[str, ...]]:
     """Return the interruption's instances by cluster, without clusters that have none of them."""
-    by_cluster = {
-        name: tuple(id_ for id_ in interruption.instance_ids if known.get(id_, name) == name) for name in candidates
+    found = {
+        name: [known.get(id_, FoundInstance(name, id_)) for id_ in interruption.instance_ids] for name in candidates
     }
+    by_cluster = {name: tuple(each.instance_id for each in of if each.cluster == name) for name, of in found.items()}
     return {name: ids for name, ids in by_cluster.items() if ids}
+
+
+def cluster_id_of(cluster: RegisteredCluster, own: type[AckAccess | CceAccess], cloud: str) -> str:
+    """Return the cloud's id of a cluster; its name for one that is reached in another way.
+
+    Args:
+        cluster: The cluster.
+        own: The access to the cloud's own clusters.
+        cloud: The cloud's name, for the error.
+
+    Raises:
+        ConfigurationError: The cluster is on another cloud.
+    """
+    if isinstance(cluster.access, own):
+        return cluster.access.cluster_id
+    if isinstance(cluster.access, (KubeconfigAccess, InClusterAccess)):
+        return cluster.name
+    raise ConfigurationError(
+        f"nodes of cluster {cluster.name!r} cannot be launched from {cloud}",
+        cluster=cluster.name,
+        to_do="register it with a deployment on its own cloud",
+    )
 
 
 @cache

@@ -25,10 +25,10 @@ from journeyman.cloud.alibaba.smq_queue import SdkSmq, Smq, SmqQueue
 from journeyman.core.api.ecs_settings import APIS, ECS_API, ECSNodeClassAPI
 from journeyman.core.plan import Step
 from journeyman.errors import ConfigurationError
-from journeyman.kube.clusters import AckAccess, ClusterRegistry, InClusterAccess, KubeconfigAccess, RegisteredCluster
+from journeyman.kube.clusters import AckAccess, ClusterRegistry, RegisteredCluster
 from journeyman.ports import Clock, CloudProvider, KubeStore, Queue
 from journeyman.runtime.access_providers import own_access_providers
-from journeyman.runtime.adapters import CloudAdapters, StoreFactory
+from journeyman.runtime.adapters import CloudAdapters, FoundInstance, StoreFactory, cluster_id_of
 from journeyman.runtime.call_deadline import run_ends_at
 from journeyman.runtime.collector import collect_rarely
 from journeyman.runtime.composition import Runtime, current
@@ -181,11 +181,12 @@ class AlibabaAdapters(CloudAdapters):
         """Return no cluster: the environment has them all."""
         return {}
 
-    def look_up(self, cluster: RegisteredCluster, instance_ids: Iterable[str]) -> Mapping[str, str]:
+    def look_up(self, cluster: RegisteredCluster, instance_ids: Iterable[str]) -> Mapping[str, FoundInstance]:
         """Return the registered cluster of each instance by its id, from the instances' tags."""
         instances = EcsInstances(self._region(cluster.region), cluster.region, _cluster_id(cluster))
         names = {_cluster_id(each): name for name, each in self.clusters.items()}
-        return {id_: names.get(found, found) for id_, found in instances.clusters_of(instance_ids).items()}
+        found = instances.clusters_of(instance_ids)
+        return {id_: FoundInstance(names.get(cluster_id, cluster_id), id_) for id_, cluster_id in found.items()}
 
     def _region(self, region: str) -> OpenApi:
         if region not in self._by_region:
@@ -203,16 +204,8 @@ def function_credentials() -> Credentials:
 
 
 def _cluster_id(cluster: RegisteredCluster) -> str:
-    """Return ACK's id of a cluster; its name for one that is reached in another way. Raises ConfigurationError."""
-    if isinstance(cluster.access, AckAccess):
-        return cluster.access.cluster_id
-    if isinstance(cluster.access, (KubeconfigAccess, InClusterAccess)):
-        return cluster.name
-    raise ConfigurationError(
-        f"nodes of cluster {cluster.name!r} cannot be launched from Alibaba Cloud",
-        cluster=cluster.name,
-        to_do="register it with a deployment on its own cloud",
-    )
+    """Return the id of a cluster (`cluster_id_of`). Raises ConfigurationError."""
+    return cluster_id_of(cluster, AckAccess, "Alibaba Cloud")
 
 
 def _api_of(cluster: RegisteredCluster) -> ECSNodeClassAPI:

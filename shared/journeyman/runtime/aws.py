@@ -24,7 +24,7 @@ from journeyman.kube.access import eks
 from journeyman.kube.clusters import ClusterRegistry, EksAccess, InClusterAccess, KubeconfigAccess, RegisteredCluster
 from journeyman.ports import Clock, CloudProvider, KubeStore, Queue
 from journeyman.runtime.access_providers import Sessions, access_providers, new_session
-from journeyman.runtime.adapters import CloudAdapters, StoreFactory
+from journeyman.runtime.adapters import CloudAdapters, FoundInstance, StoreFactory
 from journeyman.runtime.call_deadline import CONNECT_SECONDS, READ_SECONDS, CallDeadline
 from journeyman.runtime.cluster_register import read_parameters
 from journeyman.runtime.collector import collect_rarely
@@ -139,12 +139,13 @@ class AwsAdapters(CloudAdapters):
             renew_seconds=self.renew_seconds,
         )
 
-    def look_up(self, cluster: RegisteredCluster, instance_ids: Iterable[str]) -> Mapping[str, str]:
+    def look_up(self, cluster: RegisteredCluster, instance_ids: Iterable[str]) -> Mapping[str, FoundInstance]:
         """Return the cluster by instance id from the instances' tags (`clusters_by_instance`)."""
         group = _client_group(cluster)
         if group not in self._clients_by_group:
             self._clients_by_group[group] = Clients(self.clients_for(cluster), cluster.region)
-        return clusters_by_instance(self._clients_by_group[group], instance_ids)
+        found = clusters_by_instance(self._clients_by_group[group], instance_ids)
+        return {id_: FoundInstance(name, id_) for id_, name in found.items()}
 
     def credentials_of(self, cluster: RegisteredCluster) -> tuple[str, ...]:
         """Return role, external id and region."""

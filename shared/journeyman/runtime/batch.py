@@ -9,7 +9,8 @@ seconds. A failed message is delivered again within 30 seconds (`retry_seconds`)
 then, and goes to the dead-letter queue when its receives are used up. A message that can never succeed, because it does not
 parse or names an unknown cluster, goes there at once.
 
-Reading a batch and answering it depend on the platform: `lambda_entry.SqsBatch`, `fc_entry.EventStreamBatch`.
+Reading a batch and answering it depend on the platform: `lambda_entry.SqsBatch`, `fc_entry.EventStreamBatch`,
+`fgs_entry.InvocationBatch`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from journeyman.errors import (
 )
 from journeyman.events import parse_trigger
 from journeyman.ports import EVERY_CLUSTER, Interruption, Message, ReceivedMessage, Trigger
-from journeyman.runtime.composition import Context, Runtime
+from journeyman.runtime.composition import Context, Runtime, is_routed
 from journeyman.steps.context import BUSY, Outcome, RunContext
 from journeyman.steps.recorder import emit_error, error_metric
 
@@ -265,7 +266,7 @@ class MessageBatch(Struct):
     def send_dead_letters(self) -> set[str]:
         """Send messages that can never succeed to the dead-letter queue; return the ids of those that it accepted."""
         sent: set[str] = set()
-        for messages in _by_queue(m for m in self.failed() if isinstance(self.failures[m.id], _PERMANENT)):
+        for messages in _by_queue(m for m in self.failed() if isinstance(self.failures[m.id], PERMANENT)):
             with logged(self.runtime):
                 if self.runtime.queue.send_to_dead_letters(messages):
                     sent |= {message.id for message in messages}
@@ -306,7 +307,7 @@ def process_batch(read: ReadBatch, step: str, function: StepFunction, event: Any
     batch = read(Step(step), event)
     runtime = batch.runtime
     with batch.held():
-        runner = StepRunner(runtime, Step(step), function, context, runtime.route(batch.triggers.values()))
+        runner = StepRunner(runtime, Step(step), function, context, _route(batch))
         accepted: dict[str, tuple[Trigger, ...]] = {}
         for message_id, trigger in batch.triggers.items():
             triggers = accept_or_fail(runtime, runner, trigger)
@@ -318,6 +319,19 @@ def process_batch(read: ReadBatch, step: str, function: StepFunction, event: Any
         for message_id, triggers in accepted.items():
             _record_results(batch, message_id, [(trigger, next(results)) for trigger in triggers])
     return batch.answer()
+
+
+def _route(batch: MessageBatch) -> Mapping[str, tuple[Trigger, ...]]:
+    """Return the routes of the batch's interruptions (`Runtime.route`); if they cannot be looked up, all of these fail."""
+    try:
+        with log_errors(batch.runtime):
+            return batch.runtime.route(batch.triggers.values())
+    except JourneymanError as error:
+        for message_id, trigger in list(batch.triggers.items()):
+            if is_routed(trigger):
+                del batch.triggers[message_id]
+                batch.failures[message_id] = error
+        return {}
 
 
 def _record_results(batch: MessageBatch, message_id: str, results: Sequence[tuple[Trigger, Result]]) -> None:
@@ -375,7 +389,8 @@ def _lease_seconds(failure: Exception, now: datetime) -> int:
     return min(max(seconds, 1), LONGEST_RETRY_SECONDS)
 
 
-_PERMANENT: Final = (MalformedEventError, UnknownClusterError)
+PERMANENT: Final = (MalformedEventError, UnknownClusterError)
+"""The failures of messages that can never succeed."""
 LONGEST_RETRY_SECONDS: Final = 30
 
 

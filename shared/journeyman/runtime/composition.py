@@ -123,7 +123,10 @@ class Adapters(Protocol):
     def clusters_of(self, interruptions: Sequence[Interruption]) -> Mapping[str, Mapping[str, tuple[str, ...]]]:
         """Return for each interruption, by its id, the registered clusters that may have its instances, with these.
 
-        One look-up in the cloud serves them all; no cluster is read. Raises nothing.
+        One look-up in the cloud serves them all; no cluster is read. The instances have the ids by which their cluster knows them.
+
+        Raises:
+            JourneymanError: The cloud did not answer, and no cluster knows an instance by the id that an event has.
         """
         ...
 
@@ -217,14 +220,12 @@ class Runtime:
         return (trigger,)
 
     def route(self, triggers: Iterable[Trigger]) -> Mapping[str, tuple[Trigger, ...]]:
-        """Return for each interruption among the triggers, by its id, one trigger for each cluster that it concerns."""
-        interruptions = [
-            trigger
-            for trigger in triggers
-            if isinstance(trigger, Interruption)
-            and trigger.kind is not InterruptionKind.NO_OP
-            and trigger.cluster == EVERY_CLUSTER
-        ]
+        """Return for each interruption among the triggers, by its id, one trigger for each cluster that it concerns.
+
+        Raises:
+            JourneymanError: The cloud did not answer (`Adapters.clusters_of`).
+        """
+        interruptions = [trigger for trigger in triggers if isinstance(trigger, Interruption) and is_routed(trigger)]
         by_id = {interruption.id: interruption for interruption in interruptions}
         clusters = self._adapters.clusters_of(interruptions) if interruptions else {}
         return {
@@ -327,6 +328,15 @@ class Runtime:
                 to_do="register it in JOURNEYMAN_CLUSTERS or a parameter below JOURNEYMAN_CLUSTERS_PATH, or correct the sender",
             )
         return self._clusters[cluster]
+
+
+def is_routed(trigger: Trigger) -> bool:
+    """Whether the clusters that a trigger concerns are looked up (`Runtime.route`): it is an interruption that names none."""
+    return (
+        isinstance(trigger, Interruption)
+        and trigger.kind is not InterruptionKind.NO_OP
+        and trigger.cluster == EVERY_CLUSTER
+    )
 
 
 _installed: list[Runtime] = []

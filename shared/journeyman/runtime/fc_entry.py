@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial, wraps
-from typing import Any, Final, Protocol
-from urllib.parse import unquote
+from typing import Any, Protocol
 
 import msgspec
 
@@ -27,12 +26,11 @@ from journeyman.runtime.batch import (
     sweep_clusters,
 )
 from journeyman.runtime.composition import Context, Runtime, current
+from journeyman.runtime.http_requests import HttpRequest, respond
 
 Event = Any
 """A function's event, parsed: an array of CloudEvents, one CloudEvent, a timer event, or an HTTP request."""
 Handler = Callable[[Event, Context], Any]
-
-NOT_FOUND: Final = {"error": "NotFound", "message": "no such route"}
 
 
 class FcFunction(Protocol):
@@ -157,7 +155,7 @@ class EventStreamBatch(MessageBatch):
 
 def _received(items: Iterable[Any], step: Step) -> Iterator[tuple[ReceivedMessage, Mapping[str, Any]]]:
     """Yield the message of each item with the payload to parse. Direct events get a body with which they can be sent again."""
-    from journeyman.cloud.alibaba.smq_queue import receives_of  # noqa: PLC0415 - the first event needs it, no import does
+    from journeyman.cloud.messages import receives_of  # noqa: PLC0415 - the first event needs it, no import does
     from journeyman.events.alibaba_events import QUEUE_MESSAGE, body_of, message_id_of  # noqa: PLC0415 - same
 
     for number, item in enumerate(items):
@@ -188,64 +186,19 @@ def run_sweep(function: StepFunction, event: Event, context: Context) -> Answer:
 
 def run_api(app: Any, event: Event, context: Context) -> dict[str, Any]:
     """Return the response of a Chalice application (`api.application`) to a request of an HTTP trigger."""
-    request = chalice_event(event, app.routes)
-    if request is None:
-        return fc_response({"statusCode": 404, "headers": {}, "body": msgspec.json.encode(NOT_FOUND).decode()})
-    return fc_response(app(request, context))
+    return respond(app, http_request(event), context)
 
 
-def chalice_event(request: Mapping[str, Any], routes: Iterable[str]) -> dict[str, Any] | None:
-    """Return a request of an HTTP trigger as API Gateway would pass it to Chalice; None if no route has its path.
-
-    Args:
-        request: Function Compute's event, version v1. Its repeated headers and parameters are joined by commas already.
-        routes: The paths of the application, such as `/clusters/{name}/plan`.
-    """
-    http = request["requestContext"]["http"]
-    path = request.get("rawPath") or http["path"]
-    found = ((route, names) for route in routes if (names := _path_parameters(route, path)) is not None)
-    route, names = next(found, ("", None))
-    if names is None:
-        return None
-    return {
-        "resource": route,
-        "path": path,
-        "httpMethod": http["method"],
-        "headers": dict(request.get("headers") or {}),
-        "multiValueQueryStringParameters": {k: [v] for k, v in (request.get("queryParameters") or {}).items()} or None,
-        "pathParameters": names,
-        "stageVariables": None,
-        "requestContext": {
-            "resourcePath": route,
-            "httpMethod": http["method"],
-            "requestId": request["requestContext"].get("requestId", ""),
-            "identity": {"sourceIp": http.get("sourceIp", "")},
-        },
-        "body": request.get("body"),
-        "isBase64Encoded": bool(request.get("isBase64Encoded", False)),
-    }
-
-
-def _path_parameters(route: str, path: str) -> dict[str, str] | None:
-    """Return the values of the parameters of a route in a URL-encoded path; None if the path is of another route."""
-    parts, given = route.strip("/").split("/"), path.strip("/").split("/")
-    if len(parts) != len(given):
-        return None
-    values: dict[str, str] = {}
-    for part, text in zip(parts, given, strict=True):
-        if part.startswith("{") and text:
-            values[part.strip("{}")] = unquote(text)
-        elif part != text:
-            return None
-    return values
-
-
-def fc_response(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return Chalice's response as the answer of a function with an HTTP trigger."""
-    repeated = {name: ", ".join(values) for name, values in (answer.get("multiValueHeaders") or {}).items()}
-    return {
-        "statusCode": answer["statusCode"],
-        "headers": {**(answer.get("headers") or {}), **repeated},
-        "body": answer["body"],
-        "isBase64Encoded": bool(answer.get("isBase64Encoded", False)),
-    }
+def http_request(event: Mapping[str, Any]) -> HttpRequest:
+    """Return the request in an event of an HTTP trigger, version v1. Repeated headers and parameters are joined by commas in it."""
+    http = event["requestContext"]["http"]
+    return HttpRequest(
+        method=http["method"],
+        path=event.get("rawPath") or http["path"],
+        headers=event.get("headers") or {},
+        query={name: [value] for name, value in (event.get("queryParameters") or {}).items()},
+        body=event.get("body"),
+        is_base64=bool(event.get("isBase64Encoded", False)),
+        request_id=event["requestContext"].get("requestId", ""),
+        source_ip=http.get("sourceIp", ""),
+    )

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from journeyman.cloud.alibaba.smq_queue import with_receives
+from journeyman.cloud.messages import with_receives
 from journeyman.core.plan import Observation, Step
 from journeyman.errors import (
+    CloudUnavailableError,
     ConfigurationError,
     ForbiddenError,
     InvariantError,
@@ -23,7 +24,7 @@ from journeyman.errors import (
     UnknownClusterError,
 )
 from journeyman.ports import Message, ScheduledRun
-from journeyman.runtime import fc_entry
+from journeyman.runtime import fc_entry, fgs_entry
 from journeyman.runtime.batch import FAILED, MAX_PARALLEL_CLUSTERS, StepRunner, retry_seconds
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.lambda_entry import entry_point, run_batch, run_sweep
@@ -65,6 +66,7 @@ class Adapters:
     counted: list[tuple[str, Mapping[str, str]]] = field(default_factory=list)
     owners: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)  # by interruption
     looked_up: list[list[str]] = field(default_factory=list)
+    look_up_error: Exception | None = None
 
     def __post_init__(self) -> None:
         self.cluster = Cluster()
@@ -97,6 +99,8 @@ class Adapters:
 
     def clusters_of(self, interruptions):
         self.looked_up.append([i.id for i in interruptions])
+        if self.look_up_error is not None:
+            raise self.look_up_error
         return {i.id: self.owners.get(i.id, dict.fromkeys(("blue", "green"), i.instance_ids)) for i in interruptions}
 
     def observe(self, observations):
@@ -166,9 +170,30 @@ def run_smq(runtime, function, *records, context=None):
     return answer["retried"]
 
 
-@pytest.fixture(params=[run_sqs, run_smq], ids=["SQS", "SMQ"])
+def topic_event(*records):
+    """Return SQS records as FunctionGraph passes messages of an SMN topic; an event that was sent again has one record."""
+    found = [
+        {"event_source": "smn", "smn": {"message_id": each["messageId"], "message": each["body"]}} for each in records
+    ]
+    receives = max(int(each["attributes"].get("ApproximateReceiveCount", 1)) for each in records)
+    return {"record": found, "functionname": "journeyman", **({"receives": receives - 1} if receives > 1 else {})}
+
+
+def run_functions(runtime, function, *records, context=None):
+    with installed(runtime):
+        answer = fgs_entry.run_batch(function.step.value, function, topic_event(*records), context or Context())
+    return answer["retried"]
+
+
+@pytest.fixture(params=[run_sqs, run_smq, run_functions], ids=["SQS", "SMQ", "FunctionGraph"])
 def run_queue(request):
     """Return the function that runs a step for records of a queue, on each cloud, and returns the ids of those that are retried."""
+    return request.param
+
+
+@pytest.fixture(params=[run_sqs, run_smq], ids=["SQS", "SMQ"])
+def run_queue_with_dead_letters(request):
+    """Return the same for the clouds that have a queue for dead letters."""
     return request.param
 
 
@@ -197,11 +222,11 @@ def test_malformed_message_fails_alone(runtime, adapters):
     assert all(fields["to_do"] for _, _, fields in adapters.lines)
 
 
-def test_message_of_nested_objects_fails_alone(run_queue, runtime, adapters):
+def test_message_of_nested_objects_fails_alone(run_queue_with_dead_letters, runtime, adapters):
     """The decoder stops at such a depth with another error than for other malformed JSON."""
     step, nested = StepOf(), '{"a":' * 10_000 + "1" + "}" * 10_000
 
-    failed = run_queue(runtime, step, a_record(1), a_record(2, body=nested), a_record(3))
+    failed = run_queue_with_dead_letters(runtime, step, a_record(1), a_record(2, body=nested), a_record(3))
 
     assert (failed, step.runs) == ([], [("blue", "m1")])
     assert [letter.body for letter in adapters.fake_queue.dead_letters] == [nested]
@@ -242,11 +267,11 @@ def test_message_that_the_dead_letter_queue_refuses_is_delivered_again(runtime, 
     assert run_sqs(runtime, StepOf(), a_record(4, body="{")) == ["record-4"]
 
 
-def test_message_for_another_step_is_refused(run_queue, runtime, adapters):
+def test_message_for_another_step_is_refused(run_queue_with_dead_letters, runtime, adapters):
     """A terminate message in the provision queue is an error of its sender."""
     step = StepOf()
 
-    assert run_queue(runtime, step, a_record(1, step="terminate")) == []
+    assert run_queue_with_dead_letters(runtime, step, a_record(1, step="terminate")) == []
     assert step.runs == []
     assert len(adapters.fake_queue.dead_letters) == 1
 
@@ -303,6 +328,19 @@ def test_record_of_several_clusters_is_redelivered_if_it_cannot_be_repeated(runt
     step = StepOf(Step.INTERRUPT, fails={"green": KubeUnavailableError("down", status=0, reason="")})
 
     assert run_sqs(runtime, step, an_interruption(1)) == ["record-1"]
+
+
+def test_interruption_whose_clusters_cannot_be_looked_up_is_retried(run_queue, runtime, adapters):
+    """One that names its cluster, as it was received before, is handled."""
+    adapters.look_up_error = CloudUnavailableError("CCE does not answer")
+    body = {"version": "1", "source": "interruption", "id": "e2", "time": NOW.isoformat(), "cluster": "green"}
+    body |= {"kind": "spot_interrupted", "instanceIds": ["i-2"], "reason": "-"}
+    step = StepOf(Step.INTERRUPT)
+    ours = a_record(2, body=json.dumps(body), step="interrupt")
+
+    assert run_queue(runtime, step, an_interruption(1), ours) == ["record-1"]
+    assert step.runs == [("green", "e2")]
+    assert [text for _, text, _ in adapters.lines] == ["CCE does not answer"]
 
 
 def test_repeated_interruption_is_not_routed_again(run_queue, runtime, adapters):

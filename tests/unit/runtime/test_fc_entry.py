@@ -15,13 +15,13 @@ from journeyman.ports import ReceivedMessage
 from journeyman.runtime.composition import installed
 from journeyman.runtime.fc_entry import (
     Invocation,
-    chalice_event,
     entry_point,
-    fc_response,
+    http_request,
     initialize,
     run_batch,
     run_sweep,
 )
+from journeyman.runtime.http_requests import chalice_event, http_response
 from journeyman.steps.context import Outcome
 from tests.unit.runtime.test_batch import (
     Context,
@@ -206,14 +206,14 @@ ROUTES = ("/clusters", "/clusters/{name}/plan", "/clusters/{name}/metrics", "/cl
 
 def test_http_request_has_the_shape_of_api_gateway():
     """Chalice reads route, parameters, headers and body from it."""
-    event = chalice_event(sample("http/post-event.json"), ROUTES)
+    event = chalice_event(http_request(sample("http/post-event.json")), ROUTES)
 
     assert event["requestContext"]["resourcePath"] == "/clusters/{name}/events"
     assert event["requestContext"]["httpMethod"] == "POST"
     assert event["pathParameters"] == {"name": "demo"}
     assert event["headers"]["Authorization"] == "Bearer not-a-token"
     assert json.loads(event["body"])["cluster"] == "demo"
-    query = chalice_event(sample("http/get-metrics.json"), ROUTES)["multiValueQueryStringParameters"]
+    query = chalice_event(http_request(sample("http/get-metrics.json")), ROUTES)["multiValueQueryStringParameters"]
     assert query == {"of": ["cluster,nodepools"]}
 
 
@@ -230,7 +230,7 @@ def test_http_request_has_the_shape_of_api_gateway():
 )
 def test_path_is_matched_with_the_routes(path, name):
     """A parameter may contain an encoded slash; a path without a route has no event."""
-    event = chalice_event({**sample("http/get-plan.json"), "rawPath": path}, ROUTES)
+    event = chalice_event(http_request({**sample("http/get-plan.json"), "rawPath": path}), ROUTES)
 
     assert (event and event["pathParameters"]) == (name and {"name": name})
 
@@ -239,7 +239,7 @@ def test_response_joins_repeated_headers():
     """Function Compute's answer has one value for each."""
     answer = {"statusCode": 200, "body": "x", "headers": {"A": "1"}, "multiValueHeaders": {"B": ["2", "3"]}}
 
-    assert fc_response(answer) == {
+    assert http_response(answer) == {
         "statusCode": 200,
         "headers": {"A": "1", "B": "2, 3"},
         "body": "x",

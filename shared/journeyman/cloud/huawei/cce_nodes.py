@@ -15,12 +15,12 @@ from typing import Any, Final
 from journeyman.cloud.huawei import node_names
 from journeyman.cloud.huawei.huawei_errors import UNFULFILLABLE, launch_reason, translated
 from journeyman.cloud.huawei.huawei_settings import HuaweiSettings
-from journeyman.cloud.huawei.rest_api import CCE, ECS, RestApi, RestApiError, RestCall
+from journeyman.cloud.huawei.rest_api import CCE, ECS, RestApi, RestCall
 from journeyman.cloud.launching import usable_and_oldest_first
 from journeyman.core.api import labels
 from journeyman.core.state import InstanceStatus
 from journeyman.core.state.instances import BuildFailure
-from journeyman.errors import CloudProviderError, CloudUnavailableError, NodeClaimNotFoundError, NoInstanceIdError
+from journeyman.errors import CloudProviderError, NodeClaimNotFoundError, NoInstanceIdError
 from journeyman.ports import Instance
 
 _NODES_PAGE: Final = 500
@@ -95,19 +95,12 @@ class HuaweiInstances:
         Raises:
             NodeClaimNotFoundError: The node was deleted. Callers repeat `delete` until they see this, and only then remove the
                 termination finalizer.
-            CloudUnavailableError: The node cannot be deleted now, such as while ECS reclaims its Spot server; it can later.
+            RateLimitedError: The node cannot be deleted now, such as while ECS reclaims its Spot server; it can later.
             CloudProviderError: CCE rejected the request; `retryable` is whether the next run should try again.
         """
         path = f"{self._nodes_path}/{node_id_from(provider_id)}"
-        try:
-            with translated("cce:node:delete", provider_id=provider_id):
-                self._api(RestCall(service=CCE, operation="DeleteNode", method="DELETE", path=path))
-        except CloudProviderError as error:
-            cause = error.__cause__
-            if isinstance(cause, RestApiError) and cause.status == 409:
-                text = f"the node cannot be deleted now, and is deleted later: {cause.message}"
-                raise CloudUnavailableError(text, **error.context) from error
-            raise
+        with translated("cce:node:delete", provider_id=provider_id):
+            self._api(RestCall(service=CCE, operation="DeleteNode", method="DELETE", path=path))
 
     def clusters_of(self, server_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
         """Return this cluster's id and the provider id by server id, for the servers of this cluster's nodes.

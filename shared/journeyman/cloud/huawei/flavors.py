@@ -32,7 +32,7 @@ from journeyman.ports import Clock
 
 _log = logging.getLogger(__name__)
 
-FLAVORS_TTL: Final = timedelta(minutes=15)  # they include the stock that a region shows
+FLAVORS_TTL: Final = timedelta(minutes=5)  # they include the stock that a region shows
 SPOT_STOCK_TTL: Final = timedelta(minutes=5)
 _PAGE: Final = 1000
 _MIN_VCPUS: Final = 2  # CCE's documentation of node flavors
@@ -156,7 +156,7 @@ class FlavorReader:
 
     def _zones(self) -> tuple[str, ...]:
         path = f"/v1/{self._settings.project_id}/availability-zones"
-        with translated("ecs:availabilityZones:list"):
+        with translated("ecs:cloudServers:list"):  # there is no action for zones
             answer = self._api(RestCall(service=ECS, operation="ListServerAzInfo", method="GET", path=path))
         return tuple(sorted(zone["availability_zone_id"] for zone in answer.get("availability_zones") or ()))
 

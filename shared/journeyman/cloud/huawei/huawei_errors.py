@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from journeyman.cloud.huawei.rest_api import RestApiError
-from journeyman.cloud.huawei.sdk_client import THROTTLED
+from journeyman.cloud.huawei.sdk_client import LOCKED, THROTTLED
 from journeyman.errors import (
     CloudProviderError,
     CloudUnavailableError,
@@ -27,6 +27,8 @@ NO_ADDRESSES: Final = "NoFreeAddress"
 NETWORK_UNFIT: Final = "NetworkUnsupported"
 """The reason of a launch whose instance type has no sub-interfaces, which pods of a CCE Turbo cluster need."""
 UNFULFILLABLE: Final = frozenset({NO_STOCK, NO_ADDRESSES, NETWORK_UNFIT})
+_BUSY_SECONDS: Final = 10
+"""When a request is sent again that must wait for another operation, such as the reclaim of a Spot server, which takes minutes."""
 NODE_NOT_FOUND: Final = "CCE.01404001"
 
 _NO_STOCK_CODES: Final = frozenset({"CCE_CM.0021", "CCE.01400021", "CCE.01400022", "Ecs.0319"})
@@ -59,11 +61,13 @@ _LAUNCH_REASONS: Final[dict[str, tuple[str, str]]] = {
     "CCE.01403001": ("Unauthorized", "the function's agency lacks a permission"),
     "APIGW.0301": ("Unauthorized", "the access key is not valid; correct the function's agency"),
     "APIGW.0308": ("RequestLimitExceeded", "Huawei Cloud throttles our requests"),
+    "CCE.01429002": ("ClusterBusy", "the cluster is busy with another operation"),
     "CCE.01500001": ("InternalError", "CCE had an internal error"),
     "Ecs.0219": ("LaunchFailed", "ECS could not create the server"),
 }
 _ARREARS_TEXTS: Final = ("arrear", "insufficient balance", "account is frozen", "account is restricted")
-_UNAUTHENTICATED: Final = frozenset({"APIGW.0301", "CCE.01401001"})
+_EXPIRED: Final = frozenset({"APIGW.0307"})
+_UNAUTHENTICATED: Final = frozenset({"APIGW.0301", "CCE.01401001", *_EXPIRED})
 
 
 @contextmanager
@@ -76,7 +80,7 @@ def translated(operation: str, **context: Any) -> Iterator[None]:
 
     Raises:
         NodeClaimNotFoundError: The node does not exist.
-        RateLimitedError: Huawei Cloud throttled the request; the next run tries again.
+        RateLimitedError: Huawei Cloud throttled the request, or is busy with the node or cluster; the next run tries again.
         CloudUnavailableError: It had an internal error or cannot be reached; the next run tries again.
         CloudProviderError: It rejected the request; a retry would also fail.
     """
@@ -93,13 +97,22 @@ def _from_response(error: RestApiError, operation: str, context: dict[str, Any])
         return CloudUnavailableError(f"{operation} got no valid response: {text}", **facts)
     if code == NODE_NOT_FOUND:
         return NodeClaimNotFoundError(f"the node does not exist: {text}", **facts)
+    if error.status == 409 or code == LOCKED:
+        waits = f"{operation} must wait for another operation: {text}"
+        return RateLimitedError(waits, retry_after_seconds=_BUSY_SECONDS, **facts)
     if error.status == 429 or code in THROTTLED:
         return RateLimitedError(f"Huawei Cloud throttles {operation}: {text}", **facts)
     if error.status >= 500:
         return CloudUnavailableError(f"{operation} failed inside Huawei Cloud: {text}", **facts)
+    return _refusal(error, operation, facts)
+
+
+def _refusal(error: RestApiError, operation: str, facts: dict[str, Any]) -> CloudProviderError:
+    """Return the error of a request that a repetition does not help, unless only its credentials have expired."""
+    code, text = error.code, error.message
+    if code in _EXPIRED or (code in _UNAUTHENTICATED and "expire" in text.lower()):
+        return CloudUnavailableError(f"the credentials for {operation} have expired: {text}", **facts)
     if error.status == 401 or code in _UNAUTHENTICATED:
-        if "expire" in text.lower():
-            return CloudUnavailableError(f"the credentials for {operation} have expired: {text}", **facts)
         text = f"the access key for {operation} is not valid; correct the function's agency or credentials ({text})"
         return CloudProviderError(text, **facts)
     if error.status == 403:

@@ -25,9 +25,11 @@ from journeyman.errors import ConfigurationError
 from journeyman.ports import Clock
 from journeyman.signing import Credentials
 
-THROTTLED: Final = frozenset({"APIGW.0308", "CCE.02429001", "CCE.01429002"})
+LOCKED: Final = "CCE.01429002"  # another operation on the node or cluster is under way
+THROTTLED: Final = frozenset({"APIGW.0308", "CCE.02429001"})
 _NOT_REPEATABLE: Final = frozenset({"CreateNode"})
 _ANSWER: Final = "Answer"
+_LONGEST_TEXT: Final = 500  # of an answer that is no JSON
 _VARIABLES: Final = ("HUAWEICLOUD_SDK_AK", "HUAWEICLOUD_SDK_SK", "HUAWEICLOUD_SDK_SECURITY_TOKEN")
 
 
@@ -72,16 +74,13 @@ class SdkRestApi:
         def is_transient(error: Exception) -> bool:
             if not isinstance(error, RestApiError):
                 return False
-            is_throttled = error.status == 429 or error.code in THROTTLED
+            is_throttled = error.status == 429 or error.code in (LOCKED, *THROTTLED)
             return is_throttled or (error.status >= 500 and call.operation not in _NOT_REPEATABLE)
 
         return self._calls.call(call.operation, lambda _seconds: self._send(call), is_transient)
 
     def _send(self, call: RestCall) -> Any:
-        from huaweicloudsdkcore.exceptions.exceptions import (  # noqa: PLC0415 - imported for the first request
-            SdkException,
-            ServiceResponseException,
-        )
+        from huaweicloudsdkcore.exceptions.exceptions import SdkException  # noqa: PLC0415 - imported for the first request
 
         body = None if call.body is None else msgspec.json.encode(call.body).decode()
         try:
@@ -92,11 +91,6 @@ class SdkRestApi:
                 body=body,
                 response_type=_ANSWER,
             )
-        except ServiceResponseException as error:
-            request_id = str(error.request_id or "")
-            raise RestApiError(
-                str(error.error_code or ""), str(error.error_msg), status=error.status_code, request_id=request_id
-            ) from error
         except SdkException as error:
             raise RestApiError("", str(error.error_msg)) from error
         except OSError as error:  # the errors of `requests` are OSErrors
@@ -123,14 +117,22 @@ class SdkRestApi:
             GlobalCredentials,
         )
         from huaweicloudsdkcore.client import Client, ClientBuilder  # noqa: PLC0415 - likewise
+        from huaweicloudsdkcore.exceptions.exception_handler import ExceptionHandler  # noqa: PLC0415 - likewise
         from huaweicloudsdkcore.http.http_config import HttpConfig  # noqa: PLC0415 - likewise
         from huaweicloudsdkcore.sdk_response import SdkResponse  # noqa: PLC0415 - likewise
+        from requests.adapters import HTTPAdapter  # noqa: PLC0415 - likewise
 
         class Answer(SdkResponse):  # type: ignore[misc]
             """An answer whose bytes are read, not the SDK's model of it."""
 
             openapi_types: Final[Mapping[str, str]] = {}
             attribute_map: Final[Mapping[str, str]] = {}
+
+        class Refusals(ExceptionHandler):  # type: ignore[misc]
+            """Raises RestApiError for an answer with an error; the SDK's own handler reads one of two codes only."""
+
+            def handle_exception(self, request: Any, response: Any) -> None:
+                raise _error_of(response.status_code, response.text, response.headers.get("X-Request-Id") or "")
 
         class RestClient(Client):  # type: ignore[misc]
             """The SDK's client of any service."""
@@ -149,13 +151,33 @@ class SdkRestApi:
             known.with_security_token(credentials.security_token)
         config = HttpConfig.get_default_config()
         config.timeout = (CONNECT_SECONDS, READ_SECONDS)
-        return (
+        client = (
             ClientBuilder(RestClient, "BasicCredentials,GlobalCredentials")
             .with_credentials(known)
             .with_http_config(config)
+            .with_exception_handler(Refusals())
             .with_endpoint(self._endpoint(service, self._region))
             .build()
         )
+        transport = client.get_http_client()._session  # noqa: SLF001 - it refuses answers with 429 without their codes
+        transport.mount(f"{self._endpoint(service, self._region).partition('://')[0]}://", HTTPAdapter())
+        return client
+
+
+def _error_of(status: int, text: str, request_id: str) -> RestApiError:
+    """Return the error of an answer: of CCE's two codes the newer, and of other services the only one."""
+    try:
+        body = msgspec.json.decode(text)
+    except ValueError:
+        body = None
+    if isinstance(body, dict) and len(body) == 1 and isinstance(inner := next(iter(body.values())), dict):
+        body = inner  # such as {"badRequest": {"code": …, "message": …}}
+    if not isinstance(body, dict):
+        return RestApiError(str(status), text[:_LONGEST_TEXT], status=status, request_id=request_id)
+    code = next((str(body[name]) for name in ("errorCode", "error_code", "code") if body.get(name)), str(status))
+    parts = (str(body.get(name) or "") for name in ("errorMessage", "error_msg", "errorMsg", "message"))
+    message = " ".join(dict.fromkeys(part for part in parts if part)) or text[:_LONGEST_TEXT]
+    return RestApiError(code, message, status=status, request_id=request_id)
 
 
 def import_sdk() -> None:

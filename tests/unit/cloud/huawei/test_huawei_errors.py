@@ -26,6 +26,7 @@ def raised(code, status, message="because"):
         ("CCE.02429001", 429, RateLimitedError, True),
         ("APIGW.0308", 429, RateLimitedError, True),
         ("CCE.01429002", 429, RateLimitedError, True),
+        ("CCE.01409002", 409, RateLimitedError, True),
         ("CCE.01500001", 500, CloudUnavailableError, True),
         ("502", 502, CloudUnavailableError, True),
         ("CCE.01400001", 400, CloudProviderError, False),

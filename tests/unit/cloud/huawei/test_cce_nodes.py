@@ -1,0 +1,114 @@
+"""CCE nodes as instances: their states, their servers, and how they are deleted."""
+
+from datetime import datetime, timezone
+
+import pytest
+
+from journeyman.cloud.huawei.cce_nodes import HuaweiInstances, parse_time
+from journeyman.errors import CloudProviderError, NodeClaimNotFoundError, RateLimitedError
+from tests.unit.cloud.huawei.conftest import START, a_claim
+
+
+@pytest.fixture
+def instances(cce):
+    """Return the cluster's instances."""
+    return HuaweiInstances(cce.api, cce.settings)
+
+
+def server_of(cce, node_id):
+    """Return the id of a node's server."""
+    return next(s.id for s in cce.account.instances.known.values() if s.node_id == node_id)
+
+
+def running(cce, name="default-abc", **wanted):
+    """Launch a node, wait until it runs, and return its provider id."""
+    outcome = cce.launch(cce.node_class(), a_claim(name, **wanted))
+    cce.wait(60)
+    return outcome.instance.provider_id
+
+
+def test_node_whose_server_a_user_deleted_is_stopped_until_it_is_deleted(cce, instances):
+    """CCE keeps the node; it runs no pods any more."""
+    node_id = running(cce)
+    cce.account.terminate(server_of(cce, node_id))
+    cce.wait(60)
+
+    assert [(i.provider_id, i.state) for i in instances.list()] == [(node_id, "stopped")]
+    assert instances.get(node_id).state == "stopped"
+    instances.delete(node_id)
+    cce.wait(60)
+    with pytest.raises(NodeClaimNotFoundError):
+        instances.get(node_id)
+    assert instances.list() == ()
+
+
+def test_node_without_tags_on_its_server_still_runs(cce, instances):
+    """A user removed them, so the list by tag lacks the server; the node's name has the NodeClaim's UID."""
+    node_id = running(cce)
+    server = server_of(cce, node_id)
+    cce.account.remove_tags(server, *cce.account.instances.known[server].tags)
+
+    [listed] = instances.list()
+    assert (listed.state, listed.claim) == ("running", "")
+    assert listed.provider_id == instances.by_claim_uid(["default-abc-uid"])["default-abc-uid"].provider_id
+
+
+def test_nodes_of_others_are_none_of_ours(cce, instances):
+    """A user created them, or a node pool of CCE."""
+    running(cce)
+    body = {**cce.api.bodies("CreateNode")[0], "metadata": {"name": "by-hand"}}
+    [created] = [call for call in cce.api.calls if call.operation == "CreateNode"]
+    cce.account.rest_api()(
+        type(created)(**{**{f: getattr(created, f) for f in created.__struct_fields__}, "body": body})
+    )
+
+    assert len(instances.list()) == 1
+
+
+def test_spot_node_that_is_reclaimed_is_deleted_later(cce, instances):
+    """ECS refuses until its server is gone."""
+    node_id = running(cce, capacity_type="spot")
+    cce.account.interrupt(server_of(cce, node_id))
+    with pytest.raises(RateLimitedError) as caught:
+        instances.delete(node_id)
+    assert caught.value.retry_after_seconds >= 10
+
+    cce.wait(600)
+    with pytest.raises(NodeClaimNotFoundError):
+        instances.delete(node_id)
+
+
+def test_events_name_servers_and_nodes_are_found_by_them(cce, instances):
+    """Servers of other clusters, or of none, are not."""
+    node_id = running(cce)
+    server = server_of(cce, node_id)
+
+    assert instances.clusters_of([server, "no-such"]) == {server: (cce.settings.cluster_id, node_id)}
+    before = len(cce.api.calls)
+    assert instances.clusters_of([]) == {}
+    assert len(cce.api.calls) == before
+
+
+def test_list_of_an_unknown_cluster_is_an_error(cce):
+    """It does not look like a cluster without nodes, or like a deleted node."""
+    from msgspec.structs import replace
+
+    wrong = HuaweiInstances(cce.api, replace(cce.settings, cluster_id="ffffffff-0000-4000-8000-000000000000"))
+    with pytest.raises(CloudProviderError, match="no cluster ffffffff") as caught:
+        wrong.list()
+    assert not isinstance(caught.value, NodeClaimNotFoundError)
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("2026-11-02 08:00:00.944664515 +0000 UTC", START),
+        ("2026-11-02 08:00:00 +0000 UTC", START),
+        ("2026-11-02T08:00:00Z", START),
+        ("", datetime.fromtimestamp(0, timezone.utc)),
+        ("yesterday", datetime.fromtimestamp(0, timezone.utc)),
+    ],
+)
+def test_creation_times_are_read_to_the_second(text, time):
+    """A node without a readable one counts as old, so that garbage collection does not wait for it."""
+    assert parse_time(text) == time
