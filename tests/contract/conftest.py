@@ -112,3 +112,39 @@ def api(request, alibaba):
     from tests.contract.official_sdk import sdk_open_api
 
     return sdk_open_api(request.getfixturevalue("endpoint"), alibaba.access_key)
+
+
+HUAWEI_TRANSPORTS = ("http with the real SDK", "in process")
+
+
+@pytest.fixture
+def huawei(clock: VirtualClock):
+    """Return a simulated Huawei Cloud account with all flavors, and without a cluster."""
+    from journeyman_simulator.huawei_account import HuaweiAccount
+
+    return HuaweiAccount(clock)
+
+
+@pytest.fixture
+def cce(huawei):
+    """Create a CCE cluster, and what a CCENodeClass names."""
+    return huawei.seed()
+
+
+@pytest.fixture
+def huawei_url(huawei, free_port) -> Iterator[str]:
+    """Serve the account over HTTP."""
+    from journeyman_simulator.huawei_account.rest_server import serving
+
+    with serving(huawei, port=free_port) as url:
+        yield url
+
+
+@pytest.fixture(params=HUAWEI_TRANSPORTS)
+def rest_api(request, huawei):
+    """Return a `RestApi` of the account, over each transport."""
+    if request.param == "in process":
+        return huawei.rest_api()
+    from tests.contract.official_huawei_sdk import sdk_rest_api
+
+    return sdk_rest_api(request.getfixturevalue("huawei_url"), huawei, huawei.access_key)

@@ -1,7 +1,7 @@
 """Runs `journeyman demo`: provisioning, consolidation, a Spot interruption and scale to zero in a simulation.
 
-The handlers, queues, rules and schedules are the deployed ones (template.yaml, infra/alibaba/s.yaml); only the cluster, the
-cloud and the clock are simulated. Each phase ends with a check: the demo fails if a pod does not run, or if a NodeClaim, an instance or a dead
+The handlers, queues, rules and schedules are the deployed ones (template.yaml, infra/alibaba, infra/huawei); only the cluster,
+the cloud and the clock are simulated. Each phase ends with a check: the demo fails if a pod does not run, or if a NodeClaim, an instance or a dead
 letter remains at the end.
 """
 
@@ -29,7 +29,6 @@ from journeyman_simulator.simulator_cli.timeline import Timeline
 from journeyman_simulator.workload_controllers import DEPLOYMENT
 
 BETWEEN_SWEEPS: Final = timedelta(seconds=20)
-WORKLOADS: Final = ("inflate", "cpu-burst")
 LARGEST_FUNCTION_GB: Final = 1769 / 1024  # template.yaml; some functions have less memory
 
 
@@ -37,23 +36,23 @@ class DemoCloud(Struct, frozen=True, kw_only=True):
     """How the demo runs on a cloud.
 
     Attributes:
-        manifests: The example with the cluster's NodePool and NodeClass.
+        manifests: The examples with the cluster's NodePools, NodeClasses and workloads.
         start: When the demo starts, half an hour before its budget window opens.
-        window: When the window opens, as the deployment's schedules have it.
+        window: When the window opens, as the deployment's schedules have it; empty if the budgets have none.
         deploy: Returns the deployment, given the start, the window and a receiver of log lines.
         patience: How long a phase may take, for consolidateAfter and budgets differ.
     """
 
-    manifests: str
+    manifests: tuple[str, ...]
     start: datetime
     window: str
     deploy: Callable[[datetime, str, Callable[[LogLine], None]], LocalDeployment]
     patience: timedelta
 
     @property
-    def window_opens(self) -> datetime:
-        """When the budget window opens."""
-        return self.start + timedelta(minutes=30)
+    def window_opens(self) -> datetime | None:
+        """When the budget window opens; None without one."""
+        return self.start + timedelta(minutes=30) if self.window else None
 
 
 def _on_aws(start: datetime, window: str, on_log: Callable[[LogLine], None]) -> LocalDeployment:
@@ -68,20 +67,33 @@ def _on_alibaba(start: datetime, window: str, on_log: Callable[[LogLine], None])
     return LocalAlibabaDeployment(start=start, consolidation_window=window, on_log=on_log)
 
 
+def _on_huawei(start: datetime, window: str, on_log: Callable[[LogLine], None]) -> LocalDeployment:
+    from journeyman_simulator.huawei_account.local_huawei import LocalHuaweiDeployment
+
+    return LocalHuaweiDeployment(start=start, consolidation_window=window, on_log=on_log)
+
+
 CLOUDS: Final = {
     "aws": DemoCloud(
-        manifests="demo-cluster",
+        manifests=("demo-cluster", "inflate", "cpu-burst"),
         start=datetime(2026, 3, 2, 21, 30, tzinfo=timezone.utc),
         window="cron(0 22 * * ? *)",
         deploy=_on_aws,
         patience=timedelta(minutes=15),
     ),
     "alibaba": DemoCloud(
-        manifests="alibaba-cluster",
+        manifests=("alibaba-cluster", "inflate", "cpu-burst"),
         start=datetime(2026, 3, 2, 23, 30, tzinfo=timezone.utc),  # its budget forbids consolidation until midnight
         window="CRON_TZ=UTC 0 0 0 * * *",
         deploy=_on_alibaba,
         patience=timedelta(minutes=45),
+    ),
+    "huawei": DemoCloud(
+        manifests=("huawei-cluster", "huawei-spot", "inflate"),  # the first, a published one, has cpu-burst
+        start=datetime(2026, 3, 2, 21, 30, tzinfo=timezone.utc),
+        window="",
+        deploy=_on_huawei,
+        patience=timedelta(minutes=15),
     ),
 }
 """The clouds by name, as `--cloud` has them."""
@@ -125,7 +137,7 @@ class DemoScenario:
         return [problem for phase in self.phases for problem in phase.problems]
 
     def _load_examples(self) -> None:
-        for name in (self._cloud.manifests, *WORKLOADS):
+        for name in self._cloud.manifests:
             self._deployment.server.load(
                 yaml.safe_load_all(deployment_file("docs", "examples", f"{name}.yaml").read_text())
             )
@@ -142,7 +154,9 @@ class DemoScenario:
             self._until_initialized()
 
     def _consolidate_in_window(self) -> None:
-        with self._phase("2. A burst ends; its node is replaced by a smaller one when the window opens") as phase:
+        opens = self._cloud.window_opens
+        when = " when the window opens" if opens is not None else ""
+        with self._phase(f"2. A burst ends; its node is replaced by a smaller one{when}") as phase:
             scaled_at = self._scale("cpu-burst", 10)
             self._until_running("cpu-burst", 10, within=timedelta(minutes=5))
             phase.seconds_to_run = (self._deployment.clock.now() - scaled_at).total_seconds()
@@ -151,10 +165,11 @@ class DemoScenario:
             self._scale("cpu-burst", 5)
             self._until_running("cpu-burst", 5, within=timedelta(minutes=2))
             full = phase.price_peak = self._deployment.price_per_hour
-            self._deployment.world.run_for(self._cloud.window_opens - self._deployment.clock.now())
-            if self._deployment.price_per_hour != full:
-                phase.problems.append("an underutilized node was disrupted while the budget forbade it")
-            self._timeline.external_event(f"{self._cloud.window_opens:%H:%M}, the budget window opens")
+            if opens is not None:
+                self._deployment.world.run_for(opens - self._deployment.clock.now())
+                if self._deployment.price_per_hour != full:
+                    phase.problems.append("an underutilized node was disrupted while the budget forbade it")
+                self._timeline.external_event(f"{opens:%H:%M}, the budget window opens")
             self._deployment.world.run_until(
                 lambda: self._deployment.price_per_hour < full and self._is_settled(),
                 within=self._cloud.patience,

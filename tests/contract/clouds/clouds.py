@@ -24,13 +24,21 @@ from journeyman.cloud.alibaba.tags import cluster_tag
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.cloud.aws.pricing import shipped_on_demand
 from journeyman.cloud.aws.provider import AwsCloudProvider
+from journeyman.cloud.huawei.huawei_settings import HuaweiSettings
+from journeyman.cloud.huawei.node_names import CLUSTER
+from journeyman.cloud.huawei.provider import HuaweiCloudProvider
+from journeyman.cloud.huawei.rest_api import CCE, RestApi, RestApiError, RestCall
+from journeyman.cloud.huawei.sdk_client import SdkRestApi
 from journeyman.core.api import labels
 from journeyman.core.api.ecs_settings import ACS_API, ECS_API, ECSNodeClassAPI
+from journeyman.core.api.objects import CCENODECLASS
 from journeyman.ports import CloudProvider, Instance
 from journeyman.signing import Credentials
 from journeyman_simulator.alibaba_account import AlibabaAccount
 from journeyman_simulator.alibaba_account.openapi_server import serving
 from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.huawei_account import rest_server
+from journeyman_simulator.huawei_account.huawei_account import HuaweiAccount
 from tests.contract.conftest import opened, seeded
 
 START = datetime(2026, 11, 2, 8, 0, tzinfo=timezone.utc)
@@ -40,7 +48,7 @@ JSON = dict[str, Any]
 class CloudUnderTest(ABC):
     """One account of a cloud, with faults.
 
-    Operations are `launch`, `list`, `delete`, `subnets`, `prices` and `statuses`; failures are `throttled`, `unavailable`,
+    Operations are `launch`, `list`, `get`, `delete`, `subnets`, `prices` and `statuses`; failures are `throttled`, `unavailable`,
     `denied`, `expired` and `bad key`.
     """
 
@@ -51,7 +59,12 @@ class CloudUnderTest(ABC):
     kind: ClassVar[str]
     page: ClassVar[int]  # instances in one page of a list
     subnet_condition: ClassVar[tuple[str, str]]  # type and reason, if the selector terms select none
-    group_condition: ClassVar[str] = "SecurityGroupsReady"  # the type of the condition of security groups
+    kept_condition: ClassVar[str] = "SecurityGroupsReady"  # the type of one that does not depend on subnets
+    resolved_fields: ClassVar[frozenset[str]] = frozenset({"securityGroups", "conditions"})  # of the status
+    invalid_specs: ClassVar[tuple[JSON, ...]] = (
+        {"securityGroupSelectorTerms": "mine"},
+        {"tags": {f"k{i}": "v" for i in range(51)}},
+    )
     unknown_provider_id: ClassVar[str]
     foreign_provider_ids: ClassVar[tuple[str, ...]]
     permissions: ClassVar[Mapping[str, str]]  # by operation
@@ -60,6 +73,8 @@ class CloudUnderTest(ABC):
     """Parts of a spec: `static` counts for drift by the hash, `selector` does not, `reserved tag` is refused."""
     zones_per_launch: ClassVar[int] = 2  # of the zones that a claim allows, at most two here
     estimates: ClassVar[bool]  # whether the shipped prices of the region are estimates
+    shipped_prices: ClassVar[str] = "table of "  # in the text that says where they come from
+    price_api: ClassVar[str]
     differences: ClassVar[Mapping[str, str]] = {}
     """The reason why a behaviour is not tested on this cloud, by behaviour."""
 
@@ -167,8 +182,7 @@ class CloudUnderTest(ABC):
         """Return the tags by which a cluster's instances are found."""
         raise NotImplementedError
 
-    @staticmethod
-    def instance_id(instance: Instance) -> str:
+    def instance_id(self, instance: Instance) -> str:
         """Return the cloud's id of an instance."""
         return instance.provider_id[instance.provider_id.rindex("i-") :]
 
@@ -208,9 +222,11 @@ class _Aws(CloudUnderTest):
     subnet_condition = ("SubnetsReady", "SubnetsNotFound")
     unknown_provider_id = "aws:///us-east-1a/i-00000000000000000"
     foreign_provider_ids = ("", "i-1", "kwok://node", "aws:///us-east-1a/eni-1", "cn-hangzhou.i-bp1abc")
+    price_api = "pricing:GetProducts"
     operations: ClassVar[Mapping[str, str]] = {
         "launch": "CreateFleet",
         "list": "DescribeInstances",
+        "get": "DescribeInstances",
         "delete": "TerminateInstances",
         "subnets": "DescribeSubnets",
         "prices": "GetProducts",
@@ -416,9 +432,11 @@ class _Alibaba(CloudUnderTest):
     subnet_condition = ("VSwitchesReady", "VSwitchesNotFound")
     unknown_provider_id = "cn-hangzhou.i-bp100000000000000000"
     foreign_provider_ids = ("", "i-1", "kwok://node", "cn-hangzhou.eni-1", "aws:///us-east-1a/i-00000000000000001")
+    price_api = "ecs:DescribePrice"
     operations: ClassVar[Mapping[str, tuple[str, str]]] = {
         "launch": ("ecs", "CreateAutoProvisioningGroup"),
         "list": ("ecs", "DescribeInstances"),
+        "get": ("ecs", "DescribeInstances"),
         "delete": ("ecs", "DeleteInstances"),
         "subnets": ("vpc", "DescribeVSwitches"),
         "prices": ("ecs", "DescribePrice"),
@@ -633,7 +651,7 @@ class AlibabaRunInstances(AlibabaInProcess):
     node_class_api = ACS_API
     group = ACS_API.resource.group
     subnet_condition = ("VSwitchResolved", "VSwitchesNotFound")
-    group_condition = "SecurityGroupResolved"
+    kept_condition = "SecurityGroupResolved"
     operations: ClassVar[Mapping[str, tuple[str, str]]] = {**_Alibaba.operations, "launch": ("ecs", "RunInstances")}
     permissions: ClassVar[Mapping[str, str]] = {**_Alibaba.permissions, "launch": "ecs:RunInstances"}
     settings: ClassVar[Mapping[str, JSON]] = {
@@ -651,10 +669,263 @@ class AlibabaRunInstances(AlibabaInProcess):
         return {**super().node_class(network, **given), "apiVersion": ACS_API.resource.api_version}
 
 
+class _Huawei(CloudUnderTest):
+    """A Huawei Cloud account with a CCE cluster for each cluster's name."""
+
+    region = "cn-north-4"
+    attempts: ClassVar[int] = 1
+    types = ("c7.large.2", "c9.large.4", "c9.xlarge.4")
+    currency = "CNY"
+    group = CCENODECLASS.group
+    kind = "CCENodeClass"
+    page = 500
+    estimates = True
+    shipped_prices = "estimate"
+    price_api = "bss:ListOnDemandResourceRatings"
+    subnet_condition = ("SubnetsReady", "SubnetsNotFound")
+    kept_condition = "Ready"
+    resolved_fields = frozenset({"subnets", "conditions"})
+    invalid_specs = ({"subnetSelectorTerms": "mine"}, {"tags": {f"k{i}": "v" for i in range(5)}})
+    unknown_provider_id = "ffffffff-0000-4000-8000-000000000000"
+    foreign_provider_ids = ("", "i-1", "kwok://node", "cn-hangzhou.i-bp1abc", "aws:///us-east-1a/i-00000000000000001")
+    operations: ClassVar[Mapping[str, str]] = {
+        "launch": "CreateNode",
+        "list": "ListNodes",
+        "get": "ShowNode",
+        "delete": "DeleteNode",
+        "subnets": "ListSubnets",
+        "prices": "ListOnDemandResourceRatings",
+        "statuses": "ListScheduledEvents",
+    }
+    permissions: ClassVar[Mapping[str, str]] = {
+        "launch": "cce:node:create",
+        "list": "cce:node:list",
+        "get": "cce:node:get",
+        "delete": "cce:node:delete",
+        "subnets": "vpc:subnets:get",
+        "prices": "bss:discount:view",
+        "statuses": "ecs:instanceScheduledEvents:list",
+    }
+    failures: ClassVar[Mapping[str, str]] = {
+        "throttled": "APIGW.0308",
+        "unavailable": "CCE.01500001",
+        "denied": "CCE.01403001",
+        "expired": "APIGW.0307",
+        "bad key": "APIGW.0301",
+    }
+    settings: ClassVar[Mapping[str, JSON]] = {
+        "static": {"ecsGroupId": "0c6f0000-0000-4000-8000-000000000001"},
+        "selector": {"subnetSelectorTerms": [{"id": "0c6f0000-0000-4000-8000-000000000002"}]},
+        "reserved tag": {"tags": {"karpenter-cluster": "c1"}},
+    }
+    differences: ClassVar[Mapping[str, str]] = {
+        "client token": "CreateNode has no client token; the Lease keeps runs apart, and a second node is garbage-collected",
+        "zonal subnets": "a subnet belongs to a region",
+        "node pool tag": "the name of a node says whose it is, since CCE does not return tags",
+        "external termination": "a CCE node outlives the server that a user deletes, as a stopped instance",
+    }
+
+    def open(self, stack: ExitStack) -> None:
+        """See `CloudUnderTest`."""
+        self.account = HuaweiAccount(self.clock, region=self.region, on_event=self.published.append)
+        self._seeded = self.account.seed(cluster="demo")
+        self.zones = self.account.zones
+        self._clusters: dict[str, str] = {}
+        self._api = self.api(stack)
+
+    @abstractmethod
+    def api(self, stack: ExitStack) -> RestApi:
+        """Return a client of the account."""
+
+    @abstractmethod
+    def unreachable_api(self) -> RestApi:
+        """Return a client whose requests get no answer."""
+
+    def provider(self, cluster: str, *, unreachable: bool = False) -> CloudProvider:
+        """See `CloudUnderTest`."""
+        settings = HuaweiSettings(
+            cluster_id=self._cluster_id(cluster),
+            project_id=self._seeded.project_id,
+            region=self.region,
+            domain_id=self._seeded.domain_id,
+            max_parallel_launches=4,
+        )
+        return HuaweiCloudProvider(self.unreachable_api() if unreachable else self._api, settings, self.clock)
+
+    def _cluster_id(self, cluster: str) -> str:
+        if cluster not in self._clusters:
+            version = self._seeded.kubernetes_version
+            with self.account.gate.lock:
+                added = self.account.clusters.add(name=cluster, kubernetes_version=version)
+                added.most_nodes = 2 * self.page
+                self._clusters[cluster] = added.id
+        return self._clusters[cluster]
+
+    def node_class(self, network: str = "demo", **spec: Any) -> JSON:
+        """See `CloudUnderTest`; subnets of a network have its name."""
+        return {
+            "apiVersion": CCENODECLASS.api_version,
+            "kind": self.kind,
+            "metadata": {
+                "name": "default",
+                "uid": "0c6f",
+                "generation": 2,
+                "creationTimestamp": "2026-11-02T07:00:00Z",
+            },
+            "spec": {
+                "subnetSelectorTerms": [{"name": network}],
+                "imsSelector": {"imsFamily": "Huawei Cloud EulerOS 2.0"},
+                "blockDeviceMappings": {"root": {"volumeSize": 40, "volumeType": "SSD"}},
+                "login": {"sshKey": self._seeded.key_pair},
+                **spec,
+            },
+        }
+
+    def add_subnet(self, zone: str, network: str, *, is_full: bool = False) -> None:
+        """See `CloudUnderTest`."""
+        with self.account.gate.lock:
+            made = self.account.network.add_subnet(network, f"10.0.{100 + next(self._serial)}.0/28")
+            if is_full:
+                self.account.set_free_addresses(made.id, 0)
+
+    def fail(self, operation: str, failure: str) -> None:
+        """See `CloudUnderTest`."""
+        is_repeated = failure == "throttled" or (failure == "unavailable" and operation != "launch")
+        times = self.attempts if is_repeated else 1
+        self.account.fail_next(self.operations[operation], self.failures[failure], times)
+
+    @contextmanager
+    def denying(self, operation: str) -> Iterator[None]:
+        """See `CloudUnderTest`."""
+        self.account.deny(self.permissions[operation])
+        try:
+            yield
+        finally:
+            self.account.allow(self.permissions[operation])
+
+    def lose_next_launch(self) -> None:
+        """See `CloudUnderTest`."""
+        self.account.lose_next_answer(self.operations["launch"])
+
+    def out_of_stock(self, instance_type: str, zone: str, capacity_type: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.out_of_stock(instance_type, zone, capacity_type, self.clock.now() + timedelta(minutes=3))
+
+    def shows_stock(self, *, of: str, zone: str, has_stock: bool) -> None:
+        """See `CloudUnderTest`."""
+        self.account.set_sold_out(of, zone, "on-demand", sold_out=not has_stock)
+
+    def interrupt(self, instance_id: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.interrupt(instance_id)
+
+    def terminate(self, instance_id: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.terminate(instance_id)
+
+    def stop(self, instance_id: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.stop(instance_id)
+
+    def tag(self, instance_id: str, tags: Mapping[str, str]) -> None:
+        """See `CloudUnderTest`."""
+        self.account.set_tags(instance_id, tags)
+
+    def untag(self, instance_id: str, key: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.remove_tags(instance_id, key)
+
+    def schedule_maintenance(self, instance_id: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.schedule_maintenance(instance_id)
+
+    def add_copies(self, instance: Instance, number: int) -> None:
+        """See `CloudUnderTest`."""
+        first = self.account.instances.known[self.instance_id(instance)]
+        settings = self._seeded
+        path = f"/api/v3/projects/{settings.project_id}/clusters/{first.cluster_id}/nodes"
+        for copy in range(number):
+            body = {
+                "kind": "Node",
+                "apiVersion": "v3",
+                "metadata": {"name": f"copy-{copy:032x}"},
+                "spec": first.spec,
+            }
+            call = RestCall(service=CCE, operation="CreateNode", method="POST", path=path, body=body)
+            self.account.rest_api()(call)
+        self.wait(60)
+
+    def act(self) -> None:
+        """See `CloudUnderTest`."""
+        with self.account.gate.lock:
+            self.account.act()
+
+    def calls(self) -> Counter[str]:
+        """See `CloudUnderTest`."""
+        return Counter(self.account.calls())
+
+    def cluster_tags(self, cluster: str) -> Mapping[str, str]:
+        """See `CloudUnderTest`."""
+        return {CLUSTER: self._cluster_id(cluster)}
+
+    def instance_id(self, instance: Instance) -> str:
+        """Return the id of the node's server, which events have."""
+        known = self.account.instances.known.values()
+        return next(server.id for server in known if server.node_id == instance.provider_id)
+
+
+def _unreachable_rest_api(call: Any) -> Any:
+    raise RestApiError("", "the connection was refused")
+
+
+class HuaweiOverHttp(_Huawei):
+    """Huawei Cloud over HTTP, with the official SDK; it sends a throttled or failed request three times."""
+
+    name = "Huawei Cloud over HTTP"
+    attempts = 3
+
+    def api(self, stack: ExitStack) -> RestApi:
+        """See `_Huawei`."""
+        return self._client(stack.enter_context(rest_server.serving(self.account)))
+
+    def unreachable_api(self) -> RestApi:
+        """See `_Huawei`."""
+        return self._client("http://127.0.0.1:9")
+
+    def _client(self, url: str) -> RestApi:
+        key = self.account.access_key
+        credentials = Credentials(access_key_id=key.id, access_key_secret=key.secret)
+        return SdkRestApi(
+            self.region,
+            self._seeded.project_id,
+            self._seeded.domain_id,
+            self.clock,
+            lambda: credentials,
+            endpoint=lambda service, region: url,
+            pause=lambda seconds: None,
+        )
+
+
+class HuaweiInProcess(_Huawei):
+    """Huawei Cloud in this process."""
+
+    name = "Huawei Cloud in process"
+
+    def api(self, stack: ExitStack) -> RestApi:
+        """See `_Huawei`."""
+        return self.account.rest_api()
+
+    def unreachable_api(self) -> RestApi:
+        """See `_Huawei`."""
+        return _unreachable_rest_api
+
+
 CLOUDS: Sequence[type[CloudUnderTest]] = (
     AwsOnMoto,
     AwsInProcess,
     AlibabaOverHttp,
     AlibabaInProcess,
     AlibabaRunInstances,
+    HuaweiOverHttp,
+    HuaweiInProcess,
 )

@@ -108,6 +108,7 @@ def test_instance_of_a_lost_answer_is_adopted(cloud, cluster, launch, request_fo
 
 def test_concurrent_launches_of_a_claim_launch_one_instance(cloud, cluster, request_for, provider):
     """Neither run sees the other's instance; both send the same client token."""
+    cloud.require("client token")
     request = request_for("twice")
     outcomes = []
     runs = [
@@ -205,6 +206,7 @@ def test_launch_without_any_stock_names_the_offerings_and_leaks_nothing(cloud, l
 def test_full_subnet_is_avoided_and_its_zone_reported(cloud, cluster, launch, request_for, provider):
     """A launch uses another zone; without one the offerings of the zone are unavailable."""
     cloud.require("several offerings")
+    cloud.require("zonal subnets")
     full, free = cloud.zones[:2]
     cloud.add_subnet(full, f"full-{cluster}", is_full=True)
     cloud.add_subnet(free, f"full-{cluster}")
@@ -231,6 +233,7 @@ def test_subnet_with_free_addresses_is_chosen_in_a_zone(cloud, cluster, launch, 
 
 def test_zones_without_a_subnet_are_reported(cloud, cluster, launch, request_for, provider):
     """The NodeClass lost their subnets after planning."""
+    cloud.require("zonal subnets")
     cloud.add_subnet(cloud.zones[1], f"moved-{cluster}")
     body = cloud.node_class(f"moved-{cluster}")
     body["status"] = provider.resolve(body, cloud.clock.now())
