@@ -7,6 +7,10 @@ SAM    := .tools/sam
 UV     := "uv>=0.9,<1"
 # Serverless Devs
 S      ?= s
+# Terraform, or OpenTofu (tofu)
+TERRAFORM ?= $(or $(shell command -v terraform),$(shell command -v tofu),terraform)
+# of the package for FunctionGraph; the module's variable `runtime` has to be the same
+HUAWEI_PYTHON ?= 3.10
 # Twice the cores of a CI machine: tests on a real control plane wait a lot.
 JOBS   ?= 4
 CASES  ?= 2000
@@ -22,7 +26,7 @@ export RUFF_CACHE_DIR := $(KEPT)/ruff
 export HYPOTHESIS_STORAGE_DIRECTORY := $(KEPT)/hypothesis
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint words types imports unit sam oracle controlplane helm crds metrics settings troubleshooting karpenter-map demo-transcript docs pictures lock bench bench-ablation bench-binding bench-reading call-sites faults nightly clean layer-alibaba deploy-alibaba
+.PHONY: help setup demo test check format lint words types imports unit sam oracle controlplane helm crds metrics settings troubleshooting karpenter-map demo-transcript docs pictures lock bench bench-ablation bench-binding bench-reading call-sites faults nightly clean layer-alibaba deploy-alibaba layer-huawei deploy-huawei
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -90,12 +94,15 @@ controlplane: setup ## Build Kubernetes' control plane as a program for tests (n
 helm: setup ## Build Helm as a program for tests of the chart (needs Go; built once, kept outside the repository)
 	@$(BIN)/python -m tests.infra.helm_program
 
+# $(call archive,FOLDER,CONTENT,ARCHIVE): files with one time, so that an unchanged archive is not published again
+archive = cd $(1) && find $(2) -exec touch -t 202001010000 {} + && $(CURDIR)/$(BIN)/python -c "import pathlib, zipfile; \
+  archive = zipfile.ZipFile('$(3)', 'w', zipfile.ZIP_DEFLATED); \
+  [archive.write(file) for file in sorted(pathlib.Path('$(2)').rglob('*'))]; archive.close()"
+
 layer-alibaba: setup ## Build the layer of Function Compute into .cache/alibaba/layer.zip
 	@rm -rf .cache/alibaba && mkdir -p .cache/alibaba
 	@$(MAKE) --no-print-directory -C shared build-AlibabaLayer ARTIFACTS_DIR=$(CURDIR)/.cache/alibaba PYTHON=$(CURDIR)/$(BIN)/python
-	@find .cache/alibaba/python -exec touch -t 202001010000 {} + # so that an unchanged layer is not published again
-	@cd .cache/alibaba && $(CURDIR)/$(BIN)/python -c "import pathlib, zipfile; archive = zipfile.ZipFile('layer.zip', 'w', zipfile.ZIP_DEFLATED); \
-	  [archive.write(file) for file in sorted(pathlib.Path('python').rglob('*'))]; archive.close()"
+	@$(call archive,.cache/alibaba,python,layer.zip)
 	@du -sh .cache/alibaba/python .cache/alibaba/layer.zip
 
 deploy-alibaba: ## Deploy to Alibaba Cloud with Serverless Devs (infra/alibaba/README.md has the settings)
@@ -110,6 +117,25 @@ deploy-alibaba: ## Deploy to Alibaba Cloud with Serverless Devs (infra/alibaba/R
 	layer=$$(grep -o 'acs:fc:[^"[:space:]]*:layers/[^"[:space:]]*' .cache/alibaba/published | tail -n 1); \
 	test -n "$$layer" || { cat .cache/alibaba/published; echo "Serverless Devs did not say which version of the layer it published"; exit 1; }; \
 	JOURNEYMAN_LAYER_ARN=$$layer $(S) deploy -t infra/alibaba/s.yaml -a $${JOURNEYMAN_ACCESS:-default}
+
+layer-huawei: setup ## Build the package and the code of FunctionGraph into .cache/huawei (HUAWEI_PYTHON=3.10)
+	@rm -rf .cache/huawei && mkdir -p .cache/huawei
+	@$(MAKE) --no-print-directory -C shared build-HuaweiPackage ARTIFACTS_DIR=$(CURDIR)/.cache/huawei PYTHON=$(CURDIR)/$(BIN)/python \
+	  PYTHON_VERSION=$(HUAWEI_PYTHON)
+	@mkdir .cache/huawei/functions && cp functions/huawei/*.py .cache/huawei/functions
+	@$(call archive,.cache/huawei/python,.,../package.zip)
+	@$(call archive,.cache/huawei/functions,.,../functions.zip)
+	@du -sh .cache/huawei/python .cache/huawei/package.zip
+
+deploy-huawei: ## Deploy to Huawei Cloud with Terraform or OpenTofu (infra/huawei/README.md has the settings)
+	@command -v $(TERRAFORM) >/dev/null \
+	|| { echo "Neither Terraform nor OpenTofu is installed: see https://opentofu.org/docs/intro/install, or set TERRAFORM=…"; exit 1; }
+	@set -a; test ! -f .env || . ./.env; set +a; \
+	export TF_VAR_region=$${TF_VAR_region:-$$HW_REGION_NAME} HW_REGION_NAME=$${HW_REGION_NAME:-$$TF_VAR_region}; \
+	test -n "$$TF_VAR_region" -a -n "$$TF_VAR_cluster_name" -a -n "$$TF_VAR_cluster_id" \
+	|| { echo "Set HW_REGION_NAME, TF_VAR_cluster_name and TF_VAR_cluster_id, here or in .env (infra/huawei/README.md)"; exit 1; }; \
+	$(MAKE) --no-print-directory layer-huawei && \
+	$(TERRAFORM) -chdir=infra/huawei init && $(TERRAFORM) -chdir=infra/huawei apply
 
 crds: setup ## Generate infra/crds, and the chart's copy, from the models
 	$(BIN)/python infra/crds/generate.py

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ALIBABA = ROOT / "shared" / "requirements-alibaba.txt"
-LOCKED = [ROOT / "shared" / "requirements.txt", ALIBABA, ROOT / "infra" / "forwarder" / "requirements.txt"]
-NOT_ON_ALIBABA = {"boto3", "tomli", "tomli-w"}  # AWS's SDK, its user data, and Python before 3.11
+OF_CLOUDS = {cloud: ROOT / "shared" / f"requirements-{cloud}.txt" for cloud in ("alibaba", "huawei")}
+LOCKED = [ROOT / "shared" / "requirements.txt", *OF_CLOUDS.values(), ROOT / "infra" / "forwarder" / "requirements.txt"]
+ONLY_ON_AWS = {"boto3", "tomli", "tomli-w"}  # its SDK, and its user data
 
 
 @pytest.mark.parametrize("path", LOCKED, ids=lambda p: str(p.relative_to(ROOT)))
@@ -31,21 +31,23 @@ def test_the_layer_has_every_dependency_the_package_declares():
     assert names <= locked
 
 
-def test_the_layer_of_function_compute_has_every_dependency_but_those_of_aws():
-    """The package's dependencies and its extra `alibaba`, without AWS's SDK; the input file says the same."""
+@pytest.mark.parametrize("cloud", OF_CLOUDS)
+def test_the_layer_of_a_cloud_has_every_dependency_but_those_of_aws(cloud):
+    """The package's dependencies and the cloud's extra, without AWS's SDK; the input file says the same."""
     text = (ROOT / "pyproject.toml").read_text()
     declared = re.search(r"^dependencies = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE)
-    extra = re.search(r"^alibaba = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE)
+    extra = re.search(rf"^{cloud} = \[(.*?)^\]", text, re.DOTALL | re.MULTILINE)
     names = {
         re.split(r"[\[>=<,;]", name)[0] for name in re.findall(r'^  "([^"]+)"', declared[1] + extra[1], re.MULTILINE)
     }
+    path = OF_CLOUDS[cloud]
     wanted = {
         re.split(r"[\[>=<,;]", line)[0]
-        for line in ALIBABA.with_suffix(".in").read_text().splitlines()
+        for line in path.with_suffix(".in").read_text().splitlines()
         if line and not line.startswith("#")
     }
-    locked = {line.partition("==")[0] for line in ALIBABA.read_text().splitlines() if "==" in line}
+    locked = {line.partition("==")[0] for line in path.read_text().splitlines() if "==" in line}
 
-    assert wanted == names - NOT_ON_ALIBABA
+    assert wanted == names - ONLY_ON_AWS
     assert wanted <= locked
     assert not locked & {"boto3", "botocore", "aws-xray-sdk"}

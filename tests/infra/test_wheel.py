@@ -76,7 +76,7 @@ def test_wheel_has_every_file_of_the_packages(environment, folder):
 
 
 @pytest.mark.parametrize(
-    "folder", ["functions", "infra/alibaba", "infra/crds", "infra/forwarder", "docs/examples", "events"]
+    "folder", ["functions", "infra/alibaba", "infra/huawei", "infra/crds", "infra/forwarder", "docs/examples", "events"]
 )
 def test_wheel_has_every_file_of_the_deployment(environment, folder):
     """The commands run and read these files."""
@@ -107,6 +107,7 @@ def lines_until(text, lines):
     [
         pytest.param("aws", marks=pytest.mark.nightly),  # the replay below needs the same files
         "alibaba",
+        "huawei",
     ],
 )
 def test_demo_runs_from_the_wheel_in_an_empty_folder(environment, tmp_path, cloud):
