@@ -1,4 +1,4 @@
-"""Write the demo's output as it is: docs/demo.md on AWS, docs/demo-alibaba.md on Alibaba Cloud. `make demo-transcript` runs it."""
+"""Write the demo's output as it is, a page for each cloud: docs/demo.md and its siblings. `make demo-transcript` runs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGES: Final = {
 
 `make demo` runs the deployed Lambda handlers, queues, rules and schedules of `template.yaml` on an in-memory API server with kubelets
 and a kube-scheduler, and on [moto](https://github.com/getmoto/moto) as AWS with its gaps filled. {_STORY}
-On Alibaba Cloud it is [the same](demo-alibaba.md).
+On Alibaba Cloud it is [the same](demo-alibaba.md), on Huawei Cloud [almost the same](demo-huawei.md).
 """,
     ),
     "alibaba": (
@@ -28,6 +28,18 @@ On Alibaba Cloud it is [the same](demo-alibaba.md).
 `make demo CLOUD=alibaba` runs the deployed Function Compute handlers, queues, rules and timers of `infra/alibaba` on an in-memory API
 server with kubelets and a kube-scheduler. The official SDK sends its requests over HTTP to a simulated account. The NodePool and the
 ECSNodeClass are published ones, unchanged (`docs/examples/alibaba-cluster.yaml`). {_STORY}
+""",
+    ),
+    "huawei": (
+        "demo-huawei.md",
+        """# A run of the demo on Huawei Cloud
+
+`make demo CLOUD=huawei` runs the deployed FunctionGraph handlers and triggers of `infra/huawei` on an in-memory API server with
+kubelets and a kube-scheduler. The official SDK sends its requests over HTTP to a simulated account, which checks each function's agency.
+The CCENodeClass, the NodePool `demo-cce-elastic-cpu` and the Deployment `cpu-burst` are published ones, unchanged
+(`docs/examples/huawei-cluster.yaml`); a second NodePool has Spot nodes. The clock is virtual. Ten pods arrive on a cluster without
+nodes; `cpu-burst` scales from 0 to 10 and to 5, when its node is replaced by a smaller one; a Spot node is reclaimed; everything scales to
+zero.
 """,
     ),
 }

@@ -112,7 +112,7 @@ class LocalHuaweiDeployment(LocalDeployment):
 
     def calls(self) -> Mapping[str, int]:
         """Return the number of requests to the account by operation."""
-        return self.account.calls()
+        return {name.rpartition(" ")[2]: number for name, number in self.account.calls().items()}
 
     def interrupt(self, provider_id: str) -> None:
         """Reclaim a Spot node with about five minutes' notice."""

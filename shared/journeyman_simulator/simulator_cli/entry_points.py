@@ -18,6 +18,7 @@ class Cloud(str, Enum):
 
     AWS = "aws"
     ALIBABA = "alibaba"
+    HUAWEI = "huawei"
 
 
 def demo(

@@ -6,6 +6,7 @@ CCE accepts a node before ECS has its server. If there is no stock, the node get
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
@@ -13,7 +14,7 @@ from itertools import islice
 from typing import Any, Final
 
 from journeyman.cloud.huawei import node_names
-from journeyman.cloud.huawei.huawei_errors import UNFULFILLABLE, launch_reason, translated
+from journeyman.cloud.huawei.huawei_errors import UNFULFILLABLE, cause_of, is_locked, launch_reason, translated
 from journeyman.cloud.huawei.huawei_settings import HuaweiSettings
 from journeyman.cloud.huawei.rest_api import CCE, ECS, RestApi, RestCall
 from journeyman.cloud.launching import usable_and_oldest_first
@@ -22,6 +23,8 @@ from journeyman.core.state import InstanceStatus
 from journeyman.core.state.instances import BuildFailure
 from journeyman.errors import CloudProviderError, NodeClaimNotFoundError, NoInstanceIdError
 from journeyman.ports import Instance
+
+_log = logging.getLogger(__name__)
 
 _NODES_PAGE: Final = 500
 _SERVERS_PAGE: Final = 500
@@ -92,15 +95,21 @@ class HuaweiInstances:
     def delete(self, provider_id: str) -> None:
         """Start deleting the node behind a NodeClaim, with its server; safe to repeat.
 
+        A node that is locked, such as while ECS reclaims its Spot server, is deleted by a later call.
+
         Raises:
             NodeClaimNotFoundError: The node was deleted. Callers repeat `delete` until they see this, and only then remove the
                 termination finalizer.
-            RateLimitedError: The node cannot be deleted now, such as while ECS reclaims its Spot server; it can later.
             CloudProviderError: CCE rejected the request; `retryable` is whether the next run should try again.
         """
         path = f"{self._nodes_path}/{node_id_from(provider_id)}"
-        with translated("cce:node:delete", provider_id=provider_id):
-            self._api(RestCall(service=CCE, operation="DeleteNode", method="DELETE", path=path))
+        try:
+            with translated("cce:node:delete", provider_id=provider_id):
+                self._api(RestCall(service=CCE, operation="DeleteNode", method="DELETE", path=path))
+        except CloudProviderError as error:
+            if not is_locked(error):
+                raise
+            _log.info("cannot delete the node yet: %s", cause_of(error), extra={"provider-id": provider_id})
 
     def clusters_of(self, server_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
         """Return this cluster's id and the provider id by server id, for the servers of this cluster's nodes.

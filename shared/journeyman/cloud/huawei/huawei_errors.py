@@ -66,6 +66,7 @@ _LAUNCH_REASONS: Final[dict[str, tuple[str, str]]] = {
     "Ecs.0219": ("LaunchFailed", "ECS could not create the server"),
 }
 _ARREARS_TEXTS: Final = ("arrear", "insufficient balance", "account is frozen", "account is restricted")
+_LOCKED: Final = frozenset({LOCKED, "CCE.01409001", "CCE.01409002"})
 _EXPIRED: Final = frozenset({"APIGW.0307"})
 _UNAUTHENTICATED: Final = frozenset({"APIGW.0301", "CCE.01401001", *_EXPIRED})
 
@@ -97,7 +98,7 @@ def _from_response(error: RestApiError, operation: str, context: dict[str, Any])
         return CloudUnavailableError(f"{operation} got no valid response: {text}", **facts)
     if code == NODE_NOT_FOUND:
         return NodeClaimNotFoundError(f"the node does not exist: {text}", **facts)
-    if error.status == 409 or code == LOCKED:
+    if error.status == 409 or code in _LOCKED:
         waits = f"{operation} must wait for another operation: {text}"
         return RateLimitedError(waits, retry_after_seconds=_BUSY_SECONDS, **facts)
     if error.status == 429 or code in THROTTLED:
@@ -123,6 +124,11 @@ def _refusal(error: RestApiError, operation: str, facts: dict[str, Any]) -> Clou
 def error_code(error: CloudProviderError) -> str:
     """Return the service's error code of a translated error; empty if there was no response."""
     return str(error.context.get("code", ""))
+
+
+def is_locked(error: CloudProviderError) -> bool:
+    """Whether the request must wait for another operation on the node or cluster."""
+    return error_code(error) in _LOCKED
 
 
 def cause_of(error: CloudProviderError) -> str:
