@@ -44,7 +44,7 @@ $(STAMP): tests/requirements.txt pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: setup ## Scale a simulated cluster on a simulated cloud up and down (CLOUD=alibaba: on Alibaba Cloud)
+demo: setup ## Scale a simulated cluster on a simulated cloud up and down (CLOUD=alibaba or huawei: on that cloud)
 	@$(BIN)/journeyman demo --cloud $(or $(CLOUD),aws)
 
 test: setup ## Run every test; none needs a cloud account
@@ -180,7 +180,7 @@ bench-reading: setup controlplane ## Measure reads of a real API server, beside 
 call-sites: setup ## Record again which API calls each step makes, for the fault injection
 	$(BIN)/python -m journeyman_simulator.faults.call_site_recording
 
-faults: setup ## Run 10,000 fault scenarios (SEEDS=…, CLOUD=alibaba), with a crash at each API call at least once
+faults: setup ## Run 10,000 fault scenarios (SEEDS=…, CLOUD=huawei), with a crash at each API call at least once
 	@$(BIN)/journeyman faults --cloud $(or $(CLOUD),aws) --seeds 1..$(SEEDS) --require-crash-coverage
 
 nightly: setup oracle controlplane ## Run 10,000 fault scenarios on each cloud, compare 2,000 new clusters (CASES=…) with Karpenter, search for counter-examples, mutate the core (MUTANTS=…)
