@@ -1,16 +1,17 @@
-"""Caches of a warm process: entries that expire by the clock of the run, and a few newest entries."""
+"""Caches of a warm process: entries that expire by the clock of the run, views of NodeClasses, and what is built for them."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from threading import Lock
+from typing import Any, Final, Generic, TypeVar
 
-from cachetools import TTLCache
+import msgspec
+from cachetools import LRUCache, TTLCache, cached
 
-from journeyman.ports import Clock
+from journeyman.ports import JSON, Clock
 
-K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 _MAX_ENTRIES: Final = 1000
@@ -24,9 +25,30 @@ def ttl_cache(clock: Clock, ttl: timedelta) -> TTLCache[Any, Any]:
     return TTLCache(_MAX_ENTRIES, ttl=ttl.total_seconds(), timer=lambda: clock.now().timestamp())
 
 
-def put_newest(cache: dict[K, V], key: K, value: V, limit: int = NODE_CLASSES) -> None:
-    """Add an entry; remove the oldest ones if the cache is full."""
-    cache.pop(key, None)
-    while len(cache) >= limit:
-        cache.pop(next(iter(cache)))
-    cache[key] = value
+def cached_views(view: Callable[[JSON], V]) -> Callable[[JSON], V]:
+    """Return the function with a cache of the newest results: to validate a NodeClass takes milliseconds."""
+    views: LRUCache[bytes, V] = LRUCache(NODE_CLASSES)
+    return cached(views, key=msgspec.json.encode, lock=Lock())(view)
+
+
+class BuiltPerNodeClass(Generic[V]):
+    """What was built for the newest NodeClasses; it is built again only when its inputs have changed."""
+
+    def __init__(self) -> None:
+        self._built: LRUCache[bytes, tuple[tuple[Any, ...], V]] = LRUCache(NODE_CLASSES)
+        self._lock = Lock()
+
+    def get(self, settings: Any, inputs: tuple[Any, ...], build: Callable[[], V]) -> V:
+        """Return what `build` returned for equal settings and inputs, the identical object; else build it.
+
+        Args:
+            settings: What counts of the NodeClass, as JSON can have it.
+            inputs: What else counts; compared with `==`.
+            build: Builds it. It runs once at a time.
+        """
+        key = msgspec.json.encode(settings, order="sorted")
+        with self._lock:
+            found = self._built.get(key)
+            if found is None or found[0] != inputs:
+                found = self._built[key] = (inputs, build())
+            return found[1]

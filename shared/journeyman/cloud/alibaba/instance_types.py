@@ -12,19 +12,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import timedelta
-from functools import lru_cache
 from operator import attrgetter
 from threading import Lock
 from typing import Any, Final
 
-import msgspec
 from cachetools import TTLCache, cachedmethod
 from msgspec import Struct
 
 from journeyman.cloud.alibaba.alibaba_errors import translated
 from journeyman.cloud.alibaba.alibaba_settings import AlibabaSettings
 from journeyman.cloud.alibaba.open_api import ECS, ApiCall, OpenApi
-from journeyman.cloud.caching import put_newest, ttl_cache
+from journeyman.cloud.caching import BuiltPerNodeClass, ttl_cache
 from journeyman.cloud.kubelet_reservations import (
     GIB,
     MIB,
@@ -35,10 +33,9 @@ from journeyman.cloud.kubelet_reservations import (
     reserved_millicores,
 )
 from journeyman.cloud.prices import PriceProvider
-from journeyman.cloud.type_requirements import requirement, requirements_of
+from journeyman.cloud.type_requirements import label_value, linux_labels, offering_requirements, requirements_of
 from journeyman.core.api import labels
 from journeyman.core.api.ecs_settings import ECSNodeClassView
-from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from journeyman.core.catalogue import InstanceType, Offering
 from journeyman.errors import NodeClassNotReadyError
@@ -171,7 +168,7 @@ class InstanceTypeProvider:
         self._network = network
         self._types = types
         self._stock_cache: TTLCache[Any, Stock] = ttl_cache(clock, STOCK_TTL)
-        self._built: dict[bytes, tuple[tuple[Any, ...], tuple[InstanceType, ...]]] = {}
+        self._built: BuiltPerNodeClass[tuple[InstanceType, ...]] = BuiltPerNodeClass()
         self._lock = Lock()
 
     def for_node_class(self, node_class: ECSNodeClassView) -> tuple[InstanceType, ...]:
@@ -190,16 +187,12 @@ class InstanceTypeProvider:
         zones = sorted({vswitch.zone for vswitch in resolved.vswitches})
         architectures = sorted({arch for image in resolved.images for arch in image.architectures})
         parts = (settings.kubelet, settings.system_disk.size_gib, zones, architectures, network)
-        key = msgspec.json.encode(parts, order="sorted")
-        inputs = (infos, stock, self._prices.version)
-        with self._lock:
-            cached = self._built.get(key)
-            if cached is not None and cached[0] == inputs:
-                return cached[1]
+
+        def build() -> tuple[InstanceType, ...]:
             builder = _InstanceTypeBuilder(node_class, network, self._settings, self._prices)
-            types = tuple(built for info in infos if (built := builder.build(info, stock.get(info.name, {}))))
-            put_newest(self._built, key, (inputs, types))
-            return types
+            return tuple(built for info in infos if (built := builder.build(info, stock.get(info.name, {}))))
+
+        return self._built.get(parts, (infos, stock, self._prices.version), build)
 
     @cachedmethod(attrgetter("_stock_cache"), lock=attrgetter("_lock"))
     def _stock(self) -> Stock:
@@ -268,7 +261,7 @@ class _InstanceTypeBuilder:
                 price=price,
                 available=has_stock and fits_image,
                 unavailable_reason="" if has_stock and fits_image else "NoStock" if fits_image else "NoImage",
-                requirements=_offering_requirements(zone, kind),
+                requirements=offering_requirements(zone, kind, (ZONE_ID, zone)),
             )
             for kind in _STRATEGIES
             for zone, has_stock in sorted(sold.get(kind, {}).items())
@@ -343,37 +336,25 @@ def labels_of(
         "generation": generation and generation.group(),
         "size": info.size,
         "cpu": str(info.vcpus),
-        "cpu-model": _label_value(info.cpu_model),
+        "cpu-model": label_value(info.cpu_model),
         "memory": str(info.memory_mib),
-        "gpu-name": _label_value(info.gpu_name) if info.gpus else "",
+        "gpu-name": label_value(info.gpu_name) if info.gpus else "",
         "gpu-manufacturer": _manufacturer(info.gpu_name) if info.gpus else "",
         "gpu-count": str(info.gpus or ""),
         "gpu-memory": str(info.gpu_memory_mib or ""),
     }
     named = tuple(zones)
-    return {
-        labels.INSTANCE_TYPE: (info.name,),
-        labels.ARCH: (info.arch,),
-        labels.OS: ("linux",),
-        labels.REGION: (region,),
-        labels.ZONE: named,
-        ZONE_ID: named,
-        labels.CAPACITY_TYPE: capacity_types,
-        **{f"{GROUP}/instance-{name}": (value,) if value else () for name, value in of_type.items()},
-    }
+    common = linux_labels(
+        info.name,
+        info.arch,
+        region=region,
+        zones=named,
+        capacity_types=capacity_types,
+        group=GROUP,
+        of_type=of_type,
+    )
+    return {**common, ZONE_ID: named}
 
 
 def _manufacturer(gpu_name: str) -> str:
     return "amd" if "AMD" in gpu_name.upper() else "nvidia"
-
-
-def _label_value(text: str) -> str:
-    """Return the text as a label value: letters, digits, `-`, `_` and `.`, at most 63 characters."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("-._")
-
-
-@lru_cache(maxsize=256)
-def _offering_requirements(zone: str, capacity_type: str) -> tuple[NodeSelectorRequirement, ...]:
-    """Return the requirements of an offering; thousands of offerings share them."""
-    values = ((labels.ZONE, zone), (labels.CAPACITY_TYPE, capacity_type), (ZONE_ID, zone))
-    return tuple(requirement(key, (value,)) for key, value in values)

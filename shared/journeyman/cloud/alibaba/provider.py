@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from operator import attrgetter
-from threading import Lock
 from typing import Any, Final
-
-import msgspec
-from cachetools import LRUCache, cachedmethod
 
 from journeyman.cloud.alibaba.alibaba_errors import error_code, translated
 from journeyman.cloud.alibaba.alibaba_settings import AlibabaSettings
@@ -22,9 +17,9 @@ from journeyman.cloud.alibaba.nodeclass_status import NodeClassReconciler
 from journeyman.cloud.alibaba.open_api import RAM, ApiCall, OpenApi
 from journeyman.cloud.alibaba.pricing import price_provider
 from journeyman.cloud.base_provider import BaseCloudProvider
-from journeyman.cloud.caching import NODE_CLASSES
+from journeyman.cloud.caching import cached_views
 from journeyman.cloud.free_addresses import FreeAddresses
-from journeyman.core.api.ecs_settings import ECS_API, ECSNodeClassAPI, ECSNodeClassView, ecs_node_class
+from journeyman.core.api.ecs_settings import ECS_API, ECSNodeClassAPI, ecs_node_class
 from journeyman.core.api.objects import NodeClaim, Resource
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.state import RepairPolicy
@@ -68,8 +63,7 @@ class AlibabaCloudProvider(BaseCloudProvider):
     def __init__(self, call: OpenApi, settings: AlibabaSettings, clock: Clock, api: ECSNodeClassAPI = ECS_API) -> None:
         self.node_class: Resource[dict[str, Any]] = api.resource
         self._call = call
-        self._views: LRUCache[bytes, ECSNodeClassView] = LRUCache(NODE_CLASSES)
-        self._lock = Lock()
+        self._view = cached_views(ecs_node_class)
         cluster = ClusterDetails(call, settings, clock)
         discovery = Discovery(call, settings.region, cluster, clock)
         instances = EcsInstances(call, settings.region, settings.cluster_id)
@@ -116,11 +110,6 @@ class AlibabaCloudProvider(BaseCloudProvider):
             CloudProviderError: Alibaba Cloud did not respond.
         """
         return self._types.for_node_class(self._view(node_class))
-
-    @cachedmethod(attrgetter("_views"), key=lambda _, raw: msgspec.json.encode(raw), lock=attrgetter("_lock"))
-    def _view(self, raw: JSON) -> ECSNodeClassView:
-        """Return the view of an ECSNodeClass, which takes milliseconds to validate. Raises InvalidObjectError."""
-        return ecs_node_class(raw)
 
     def _role_exists(self, name: str) -> bool:
         """Whether a RAM role exists and trusts ECS. Raises CloudProviderError."""

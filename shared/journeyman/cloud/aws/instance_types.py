@@ -15,7 +15,6 @@ from operator import attrgetter
 from threading import Lock
 from typing import Any, Final
 
-import msgspec
 from cachetools import TTLCache, cachedmethod
 from msgspec import Struct
 
@@ -28,9 +27,9 @@ from journeyman.cloud.aws.instance_type_labels import ZONE_ID, labels_of
 from journeyman.cloud.aws.network_discovery import PlacementGroup, PlacementGroupProvider
 from journeyman.cloud.aws.node_capacity import NodeSizing
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
-from journeyman.cloud.caching import put_newest, ttl_cache
+from journeyman.cloud.caching import BuiltPerNodeClass, ttl_cache
 from journeyman.cloud.prices import PriceProvider
-from journeyman.cloud.type_requirements import requirement, requirements_of, satisfies
+from journeyman.cloud.type_requirements import offering_requirements, requirements_of, satisfies
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import InstanceType, Offering
@@ -64,12 +63,12 @@ class InstanceTypeProvider:
     ) -> None:
         self._reservations = reservations
         self._groups = groups
-        self._reserved: dict[bytes, tuple[tuple[InstanceType, ...], Mapping[str, int], tuple[InstanceType, ...]]] = {}
+        self._reserved: BuiltPerNodeClass[tuple[InstanceType, ...]] = BuiltPerNodeClass()
         self._clients = clients
         self._settings = settings
         self._prices = prices
         self._region_cache: TTLCache[Any, RegionInstanceTypes] = ttl_cache(clock, RAW_TTL)
-        self._built: dict[bytes, tuple[RegionInstanceTypes, int, tuple[InstanceType, ...]]] = {}
+        self._built: BuiltPerNodeClass[tuple[InstanceType, ...]] = BuiltPerNodeClass()
         self._lock = Lock()
 
     def for_node_class(self, node_class: NodeClassView) -> tuple[InstanceType, ...]:
@@ -87,27 +86,15 @@ class InstanceTypeProvider:
         types = self._without_reservations(node_class, group)
         if not node_class.capacity_reservations:
             return types
-        key = _fingerprint(node_class, group, node_class.capacity_reservations)
-        with self._lock:
-            cached = self._reserved.get(key)
-            if cached is not None and cached[0] is types and cached[1] == free:
-                return cached[2]
-            reserved = with_reserved_offerings(types, node_class, free)
-            put_newest(self._reserved, key, (types, free, reserved))
-            return reserved
+        settings = _settings_that_count(node_class, group, node_class.capacity_reservations)
+        return self._reserved.get(settings, (types, free), lambda: with_reserved_offerings(types, node_class, free))
 
     def _without_reservations(
         self, node_class: NodeClassView, group: PlacementGroup | None
     ) -> tuple[InstanceType, ...]:
         region_types = self._region_types()
-        key = _fingerprint(node_class, group)
-        with self._lock:
-            cached = self._built.get(key)
-            if cached is not None and cached[:2] == (region_types, self._prices.version):
-                return cached[2]
-            types = self._build(region_types, node_class, group)
-            put_newest(self._built, key, (region_types, self._prices.version, types))
-            return types
+        settings, inputs = _settings_that_count(node_class, group), (region_types, self._prices.version)
+        return self._built.get(settings, inputs, lambda: self._build(region_types, node_class, group))
 
     @cachedmethod(attrgetter("_region_cache"), lock=attrgetter("_lock"))
     def _region_types(self) -> RegionInstanceTypes:
@@ -155,10 +142,10 @@ def _read_zones(ec2: Any) -> dict[str, frozenset[str]]:
     return {name: frozenset(found) for name, found in zones.items()}
 
 
-def _fingerprint(node_class: NodeClassView, *more: Any) -> bytes:
-    """Return a digest of all fields of a NodeClass that its instance types depend on, and of `more`."""
+def _settings_that_count(node_class: NodeClassView, *more: Any) -> tuple[Any, ...]:
+    """Return all fields of a NodeClass that its instance types depend on, and `more`."""
     spec = node_class.spec
-    parts = (
+    return (
         node_class.family.name,
         node_class.zone_ids,
         node_class.amis,
@@ -166,7 +153,6 @@ def _fingerprint(node_class: NodeClassView, *more: Any) -> bytes:
         *(spec.get(f) for f in ("connectionTracking", "cpuOptions")),
         *more,
     )
-    return msgspec.json.encode(parts, order="sorted")
 
 
 class _InstanceTypeBuilder:
@@ -223,11 +209,7 @@ def _offering_requirements(
 ) -> dict[tuple[str, str], tuple[NodeSelectorRequirement, ...]]:
     """Return the requirements of offerings by zone and capacity type; thousands of offerings share them."""
     return {
-        (zone, capacity_type): tuple(
-            requirement(key, (value,))
-            for key, value in ((labels.ZONE, zone), (labels.CAPACITY_TYPE, capacity_type), (ZONE_ID, zone_id))
-            if value
-        )
+        (zone, capacity_type): offering_requirements(zone, capacity_type, *([(ZONE_ID, zone_id)] if zone_id else []))
         for zone, zone_id in zone_ids.items()
         for capacity_type in (labels.ON_DEMAND, labels.SPOT)
     }

@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
-from threading import Lock
 from typing import Any, Final
 
-import msgspec
-
-from journeyman.cloud.caching import put_newest
+from journeyman.cloud.caching import BuiltPerNodeClass
 from journeyman.cloud.huawei.flavors import Flavor, FlavorReader
 from journeyman.cloud.huawei.huawei_settings import HuaweiSettings
 from journeyman.cloud.huawei.pricing import estimated_price
@@ -29,10 +25,9 @@ from journeyman.cloud.kubelet_reservations import (
     reserved_millicores,
 )
 from journeyman.cloud.prices import PriceProvider
-from journeyman.cloud.type_requirements import requirement, requirements_of
+from journeyman.cloud.type_requirements import label_value, linux_labels, offering_requirements, requirements_of
 from journeyman.core.api import labels
 from journeyman.core.api.ccenodeclass import CCENodeClassView
-from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from journeyman.core.catalogue import InstanceType, Offering
 from journeyman.errors import NodeClassNotReadyError
@@ -75,8 +70,7 @@ class InstanceTypeProvider:
         self._settings = settings
         self._prices = prices
         self._network = network
-        self._built: dict[bytes, tuple[tuple[Any, ...], tuple[InstanceType, ...]]] = {}
-        self._lock = Lock()
+        self._built: BuiltPerNodeClass[tuple[InstanceType, ...]] = BuiltPerNodeClass()
 
     def for_node_class(self, node_class: CCENodeClassView) -> tuple[InstanceType, ...]:
         """Return instance types by name; the identical tuple while NodeClass, prices and the region's answers are the same.
@@ -99,16 +93,12 @@ class InstanceTypeProvider:
             spec.spot_price_limit,
             network,
         )
-        key = msgspec.json.encode(parts, order="sorted")
-        inputs = (flavors, stock, self._prices.version)
-        with self._lock:
-            cached = self._built.get(key)
-            if cached is not None and cached[0] == inputs:
-                return cached[1]
+
+        def build() -> tuple[InstanceType, ...]:
             builder = _InstanceTypeBuilder(node_class, network, self._settings, self._prices, stock)
-            types = tuple(built for flavor in flavors if (built := builder.build(flavor)))
-            put_newest(self._built, key, (inputs, types))
-            return types
+            return tuple(built for flavor in flavors if (built := builder.build(flavor)))
+
+        return self._built.get(parts, (flavors, stock, self._prices.version), build)
 
 
 class _InstanceTypeBuilder:
@@ -177,7 +167,7 @@ def _offering(zone: str, capacity_type: str, price: float, *, is_available: bool
         price=price,
         available=is_available,
         unavailable_reason="" if is_available else "NoStock",
-        requirements=_offering_requirements(zone, capacity_type),
+        requirements=offering_requirements(zone, capacity_type),
     )
 
 
@@ -239,33 +229,21 @@ def labels_of(
         "cpu": str(flavor.vcpus),
         "memory": str(flavor.memory_mib),
         "network-bandwidth": str(flavor.max_rate_mbit or ""),
-        "gpu-name": _label_value(flavor.gpu_name) if has_gpu else "",
+        "gpu-name": label_value(flavor.gpu_name) if has_gpu else "",
         "gpu-manufacturer": _manufacturer(flavor.gpu_name) if has_gpu else "",
         "gpu-count": str(flavor.gpus or ""),
         "gpu-memory": str(flavor.gpu_memory_mib or ""),
     }
-    return {
-        labels.INSTANCE_TYPE: (flavor.name,),
-        labels.ARCH: (flavor.arch,),
-        labels.OS: ("linux",),
-        labels.REGION: (region,),
-        labels.ZONE: tuple(zones),
-        labels.CAPACITY_TYPE: capacity_types,
-        **{f"{GROUP}/instance-{name}": (value,) if value else () for name, value in of_type.items()},
-    }
+    return linux_labels(
+        flavor.name,
+        flavor.arch,
+        region=region,
+        zones=zones,
+        capacity_types=capacity_types,
+        group=GROUP,
+        of_type=of_type,
+    )
 
 
 def _manufacturer(gpu_name: str) -> str:
     return "huawei" if "ascend" in gpu_name.lower() else "nvidia"
-
-
-def _label_value(text: str) -> str:
-    """Return the text as a label value: letters, digits, `-`, `_` and `.`, at most 63 characters."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("-._")
-
-
-@lru_cache(maxsize=256)
-def _offering_requirements(zone: str, capacity_type: str) -> tuple[NodeSelectorRequirement, ...]:
-    """Return the requirements of an offering; thousands of offerings share them."""
-    values = ((labels.ZONE, zone), (labels.CAPACITY_TYPE, capacity_type))
-    return tuple(requirement(key, (value,)) for key, value in values)

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from operator import attrgetter
-from threading import Lock
 from typing import Any, Final
 
-import msgspec
-from cachetools import LRUCache, cachedmethod
-
 from journeyman.cloud.base_provider import BaseCloudProvider
-from journeyman.cloud.caching import NODE_CLASSES
+from journeyman.cloud.caching import cached_views
 from journeyman.cloud.free_addresses import FreeAddresses
 from journeyman.cloud.huawei.cce_launch import CceLauncher
 from journeyman.cloud.huawei.cce_nodes import HuaweiInstances
@@ -23,7 +18,7 @@ from journeyman.cloud.huawei.instance_types import InstanceTypeProvider
 from journeyman.cloud.huawei.nodeclass_status import NodeClassReconciler
 from journeyman.cloud.huawei.pricing import price_provider
 from journeyman.cloud.huawei.rest_api import RestApi
-from journeyman.core.api.ccenodeclass import CCENodeClassView, cce_node_class
+from journeyman.core.api.ccenodeclass import cce_node_class
 from journeyman.core.api.objects import CCENODECLASS, NodeClaim, Resource
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.state import RepairPolicy
@@ -50,8 +45,7 @@ class HuaweiCloudProvider(BaseCloudProvider):
     repair_policies: tuple[RepairPolicy, ...] = REPAIR_POLICIES
 
     def __init__(self, api: RestApi, settings: HuaweiSettings, clock: Clock) -> None:
-        self._views: LRUCache[bytes, CCENodeClassView] = LRUCache(NODE_CLASSES)
-        self._lock = Lock()
+        self._view = cached_views(cce_node_class)
         network = ClusterNetwork(api, settings, clock)
         instances = HuaweiInstances(api, settings)
         flavors = FlavorReader(api, settings, clock)
@@ -90,8 +84,3 @@ class HuaweiCloudProvider(BaseCloudProvider):
             CloudProviderError: Huawei Cloud did not respond.
         """
         return self._types.for_node_class(self._view(node_class))
-
-    @cachedmethod(attrgetter("_views"), key=lambda _, raw: msgspec.json.encode(raw), lock=attrgetter("_lock"))
-    def _view(self, raw: JSON) -> CCENodeClassView:
-        """Return the view of a CCENodeClass, which takes milliseconds to validate. Raises InvalidObjectError."""
-        return cce_node_class(raw)

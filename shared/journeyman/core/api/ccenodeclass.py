@@ -19,13 +19,15 @@ from typing_extensions import Self
 
 from journeyman.core.api import quantity
 from journeyman.core.api.conditions import Conditions, to_wire
-from journeyman.core.api.hashes import cce_node_class_hash_annotations
+from journeyman.core.api.hashes import CCENODECLASS_KEYS
+from journeyman.core.api.hashstructure import int32_hash, map_hash, slice_hash, struct_hash, text_hash
 from journeyman.core.api.kubelet_configuration import RESERVABLE, check_not_negative, reserved_rules, with_keys
 from journeyman.core.api.model import MAX_INT32, Int, Metadata, Model, crd, parse, problem, rules
 from journeyman.core.api.nodeclass_rules import MAX_TERMS, at_least_one_rule, terms_checker
 from journeyman.core.api.objects import Condition, ObjectMeta
 from journeyman.errors import InvalidQuantityError
 
+CCENODECLASS_HASH_VERSION: Final = "v3"  # the published provider's, because its value is the same
 SUBNETS_READY: Final = "SubnetsReady"
 CONTROLLERS_TAGS: Final = ("karpenter-cluster", "karpenter-nodepool", "karpenter-nodeclaim", "karpenter-nodeclaim-uid")
 MAX_TAGS: Final = 8 - len(CONTROLLERS_TAGS)  # CreateNode takes eight
@@ -351,7 +353,10 @@ class CCENodeClassView(Struct, frozen=True):
     @property
     def hash_annotations(self) -> Mapping[str, str]:
         """The annotations with the static hash and its version, of the NodeClass and its NodeClaims."""
-        return cce_node_class_hash_annotations(self.spec)
+        return {
+            CCENODECLASS_KEYS.hash: cce_node_class_hash(self.spec),
+            CCENODECLASS_KEYS.version: CCENODECLASS_HASH_VERSION,
+        }
 
 
 def cce_node_class(raw: Mapping[str, Any]) -> CCENodeClassView:
@@ -461,3 +466,85 @@ def _disk_problems(field: str, disk: BlockDevice, most_gib: int) -> Iterator[str
 
 def _base64_length(script: str | None) -> int:
     return -(-len(script.encode()) // 3) * 4 if script is not None else 0
+
+
+def cce_node_class_hash(spec: CCENodeClassSpec) -> str:
+    """Return the hash of a CCENodeClass's settings; the subnet selectors do not count.
+
+    It is the published provider's value, of a struct with the settings in effect; fields that provider does not have
+    are a further field of the struct if one is set.
+
+    Restates: huaweicloud-samples/karpenter-provider-huawei pkg/apis/v1alpha1/ccenodeclass.go `Hash`.
+    """
+    disks, password = spec.block_device_mappings, spec.login.user_password
+    user = None
+    if password is not None:
+        user = struct_hash(
+            "normalizedUserPassword", {"Username": text_hash("root"), "Password": text_hash(password.password)}
+        )
+    volumes = {
+        "Root": _volume_hash(disks.root),
+        "K8S": None if disks.k8s is None else _volume_hash(disks.k8s),
+        "Users": slice_hash(map(_volume_hash, disks.users)),
+    }
+    whole = struct_hash(
+        "",
+        {
+            "Spec": struct_hash(
+                "CCENodeClassSpec",
+                {"Kubelet": _kubelet_hash(spec.kubelet), "ECSGroupID": _optional_text_hash(spec.ecs_group_id)},
+            ),
+            "EffectiveIMS": struct_hash("normalizedIMSSelection", {"Family": text_hash(spec.ims_selector.ims_family)}),
+            "EffectiveBlockDeviceMappings": struct_hash("normalizedBlockDeviceMappings", volumes),
+            "EffectiveRuntime": struct_hash("normalizedRuntimeConfiguration", {"Type": text_hash(spec.runtime)}),
+            "EffectiveLogin": struct_hash(
+                "normalizedLogin", {"UserPassword": user, "SSHKey": _optional_text_hash(spec.login.ssh_key)}
+            ),
+            "Additions": _additions_hash(spec),
+        },
+    )
+    return str(whole)
+
+
+def _kubelet_hash(kubelet: CCEKubeletConfiguration | None) -> int | None:
+    if kubelet is None:
+        return None
+    return struct_hash(
+        "KubeletConfiguration",
+        {
+            "MaxPods": None if kubelet.max_pods is None else int32_hash(kubelet.max_pods),
+            "SystemReserved": None if kubelet.system_reserved is None else map_hash(kubelet.system_reserved),
+            "KubeReserved": None if kubelet.kube_reserved is None else map_hash(kubelet.kube_reserved),
+        },
+    )
+
+
+def _volume_hash(disk: BlockDevice) -> int:
+    return struct_hash(
+        "normalizedVolume",
+        {
+            "Size": int32_hash(disk.volume_size),
+            "VolumeType": text_hash(disk.volume_type),
+            "Iops": int32_hash(disk.iops) if disk.iops else None,
+            "Throughput": int32_hash(disk.throughput) if disk.throughput else None,
+        },
+    )
+
+
+def _additions_hash(spec: CCENodeClassSpec) -> int | None:
+    options, limit = spec.metadata_options, spec.spot_price_limit
+    fields = {
+        "ImageID": _optional_text_hash(spec.ims_selector.image_id),
+        "AgencyName": _optional_text_hash(spec.agency_name),
+        "HTTPTokens": _optional_text_hash(options.http_tokens if options is not None else None),
+        "PreInstall": _optional_text_hash(spec.pre_install),
+        "PostInstall": _optional_text_hash(spec.post_install),
+        "SecurityReinforcementType": _optional_text_hash(spec.security_reinforcement_type),
+        "Tags": map_hash(spec.tags) if spec.tags else None,
+        "SpotPriceLimit": None if limit is None else text_hash(repr(limit)),
+    }
+    return struct_hash("Additions", fields) if any(value is not None for value in fields.values()) else None
+
+
+def _optional_text_hash(value: str | None) -> int | None:
+    return None if value is None else text_hash(value)

@@ -4,7 +4,7 @@ A NodeClaim has drifted if its hash differs from its owner's *and both have the 
 which hashes Go structs, so the version differs, too: Karpenter writes `v3`, Journeyman `journeyman-v3`. With different
 versions nothing has drifted, and the NodeClaim's hash is written again: clusters migrate to Journeyman and back without
 replacing nodes. The number is Karpenter's, because the same fields count. A CCENodeClass has the published provider's value and
-version, because `hashstructure` computes hashes as Go does.
+version instead (`ccenodeclass.cce_node_class_hash`).
 
 Restates: karpenter pkg/apis/v1/nodepool.go `Hash`; karpenter-provider-aws pkg/apis/v1/ec2nodeclass.go `Hash`: list
 order and zero values do not count, nor do requirements (NodePool) and selectors (NodeClass).
@@ -23,17 +23,14 @@ from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.duration import parse_nillable_duration
-from journeyman.core.api.hashstructure import int32_hash, map_hash, slice_hash, struct_hash, text_hash
 
 if TYPE_CHECKING:
-    from journeyman.core.api.ccenodeclass import BlockDevice, CCEKubeletConfiguration, CCENodeClassSpec
     from journeyman.core.api.ec2nodeclass import EC2NodeClass
     from journeyman.core.api.nodepool import NodePool
 
 NODEPOOL_HASH_VERSION: Final = "journeyman-v3"
 EC2NODECLASS_HASH_VERSION: Final = "journeyman-v6"
 ECSNODECLASS_HASH_VERSION: Final = "journeyman-v3"  # of both APIs: they have the same settings
-CCENODECLASS_HASH_VERSION: Final = "v3"  # the published provider's, because its value is the same
 
 # `hash:"ignore"` in Karpenter; kubelet and amiFamily are hashed separately, as JSON and as resolved
 _EC2_IGNORED: Final = frozenset(
@@ -132,92 +129,6 @@ def ec2_node_class_hash_annotations(node_class: EC2NodeClass, *, ca_bundle: str 
         EC2NODECLASS_KEYS.hash: ec2_node_class_hash(node_class, ca_bundle=ca_bundle),
         EC2NODECLASS_KEYS.version: EC2NODECLASS_HASH_VERSION,
     }
-
-
-def cce_node_class_hash(spec: CCENodeClassSpec) -> str:
-    """Return the hash of a CCENodeClass's settings; the subnet selectors do not count.
-
-    It is the published provider's value, of a struct with the settings in effect; fields that provider does not have
-    are a further field of the struct if one is set.
-
-    Restates: huaweicloud-samples/karpenter-provider-huawei pkg/apis/v1alpha1/ccenodeclass.go `Hash`.
-    """
-    disks, password = spec.block_device_mappings, spec.login.user_password
-    user = None
-    if password is not None:
-        user = struct_hash(
-            "normalizedUserPassword", {"Username": text_hash("root"), "Password": text_hash(password.password)}
-        )
-    volumes = {
-        "Root": _volume_hash(disks.root),
-        "K8S": None if disks.k8s is None else _volume_hash(disks.k8s),
-        "Users": slice_hash(map(_volume_hash, disks.users)),
-    }
-    whole = struct_hash(
-        "",
-        {
-            "Spec": struct_hash(
-                "CCENodeClassSpec", {"Kubelet": _kubelet_hash(spec.kubelet), "ECSGroupID": _text(spec.ecs_group_id)}
-            ),
-            "EffectiveIMS": struct_hash("normalizedIMSSelection", {"Family": text_hash(spec.ims_selector.ims_family)}),
-            "EffectiveBlockDeviceMappings": struct_hash("normalizedBlockDeviceMappings", volumes),
-            "EffectiveRuntime": struct_hash("normalizedRuntimeConfiguration", {"Type": text_hash(spec.runtime)}),
-            "EffectiveLogin": struct_hash(
-                "normalizedLogin", {"UserPassword": user, "SSHKey": _text(spec.login.ssh_key)}
-            ),
-            "Additions": _additions_hash(spec),
-        },
-    )
-    return str(whole)
-
-
-def cce_node_class_hash_annotations(spec: CCENodeClassSpec) -> dict[str, str]:
-    """Return the hash annotations of a CCENodeClass and its NodeClaims."""
-    return {CCENODECLASS_KEYS.hash: cce_node_class_hash(spec), CCENODECLASS_KEYS.version: CCENODECLASS_HASH_VERSION}
-
-
-def _kubelet_hash(kubelet: CCEKubeletConfiguration | None) -> int | None:
-    if kubelet is None:
-        return None
-    return struct_hash(
-        "KubeletConfiguration",
-        {
-            "MaxPods": None if kubelet.max_pods is None else int32_hash(kubelet.max_pods),
-            "SystemReserved": None if kubelet.system_reserved is None else map_hash(kubelet.system_reserved),
-            "KubeReserved": None if kubelet.kube_reserved is None else map_hash(kubelet.kube_reserved),
-        },
-    )
-
-
-def _volume_hash(disk: BlockDevice) -> int:
-    return struct_hash(
-        "normalizedVolume",
-        {
-            "Size": int32_hash(disk.volume_size),
-            "VolumeType": text_hash(disk.volume_type),
-            "Iops": int32_hash(disk.iops) if disk.iops else None,
-            "Throughput": int32_hash(disk.throughput) if disk.throughput else None,
-        },
-    )
-
-
-def _additions_hash(spec: CCENodeClassSpec) -> int | None:
-    options, limit = spec.metadata_options, spec.spot_price_limit
-    fields = {
-        "ImageID": _text(spec.ims_selector.image_id),
-        "AgencyName": _text(spec.agency_name),
-        "HTTPTokens": _text(options.http_tokens if options is not None else None),
-        "PreInstall": _text(spec.pre_install),
-        "PostInstall": _text(spec.post_install),
-        "SecurityReinforcementType": _text(spec.security_reinforcement_type),
-        "Tags": map_hash(spec.tags) if spec.tags else None,
-        "SpotPriceLimit": None if limit is None else text_hash(repr(limit)),
-    }
-    return struct_hash("Additions", fields) if any(value is not None for value in fields.values()) else None
-
-
-def _text(value: str | None) -> int | None:
-    return None if value is None else text_hash(value)
 
 
 def _duration_text(text: str | None) -> str:

@@ -11,12 +11,12 @@ from journeyman.core.api import labels
 from journeyman.core.api.ccenodeclass import (
     CCENodeClass,
     cce_node_class,
+    cce_node_class_hash,
     problems_of,
     reserved_amounts,
     status_of,
 )
 from journeyman.core.api.conditions import CCENODECLASS_DEPENDENTS, ConditionSet
-from journeyman.core.api.hashes import cce_node_class_hash
 from journeyman.core.api.model import parse
 from journeyman.errors import InvalidObjectError, InvalidQuantityError
 

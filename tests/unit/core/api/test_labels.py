@@ -21,9 +21,9 @@ def test_alibaba_clouds_well_known_labels():
 
 
 def test_huawei_clouds_well_known_labels():
-    """They are those of karpenter-provider-huawei."""
+    """They are those of karpenter-provider-huawei, and category, family and generation as other clouds have them."""
     gpus = ("gpu-name", "gpu-manufacturer", "gpu-count", "gpu-memory")
-    names = ("size", "cpu", "memory", "network-bandwidth", *gpus)
+    names = ("category", "family", "generation", "size", "cpu", "memory", "network-bandwidth", *gpus)
     assert {f"karpenter.k8s.huawei/instance-{name}" for name in names} == HUAWEI
 
 
