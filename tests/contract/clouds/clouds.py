@@ -417,7 +417,50 @@ class AwsInProcess(_Aws):
         del self.account.instances.known[instance_id].tags[key]
 
 
-class _Alibaba(CloudUnderTest):
+class _SimulatedAccount(CloudUnderTest):
+    """A cloud with an account that is simulated in this process, whose instances tests change directly."""
+
+    account: AlibabaAccount | HuaweiAccount
+
+    def out_of_stock(self, instance_type: str, zone: str, capacity_type: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.out_of_stock(instance_type, zone, capacity_type, self.clock.now() + timedelta(minutes=3))
+
+    def interrupt(self, instance_id: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.interrupt(instance_id)
+
+    def terminate(self, instance_id: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.terminate(instance_id)
+
+    def stop(self, instance_id: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.stop(instance_id)
+
+    def tag(self, instance_id: str, tags: Mapping[str, str]) -> None:
+        """See `CloudUnderTest`."""
+        self.account.set_tags(instance_id, tags)
+
+    def untag(self, instance_id: str, key: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.remove_tags(instance_id, key)
+
+    def schedule_maintenance(self, instance_id: str) -> None:
+        """See `CloudUnderTest`."""
+        self.account.schedule_maintenance(instance_id)
+
+    def act(self) -> None:
+        """See `CloudUnderTest`."""
+        with self.account.gate.lock:
+            self.account.act()
+
+    def calls(self) -> Counter[str]:
+        """See `CloudUnderTest`."""
+        return Counter(self.account.calls())
+
+
+class _Alibaba(_SimulatedAccount):
     """An Alibaba Cloud account with an ACK cluster for each cluster's name."""
 
     region = "cn-hangzhou"
@@ -460,7 +503,7 @@ class _Alibaba(CloudUnderTest):
 
     def open(self, stack: ExitStack) -> None:
         """See `CloudUnderTest`."""
-        self.account = AlibabaAccount(self.clock, on_event=self.published.append)
+        self.account: AlibabaAccount = AlibabaAccount(self.clock, on_event=self.published.append)
         self._seeded = self.account.seed(cluster="demo")
         self.zones = tuple(sorted(self._seeded.vswitches))
         self._clusters: dict[str, str] = {}
@@ -540,37 +583,9 @@ class _Alibaba(CloudUnderTest):
         _, action = self.operations["launch"]
         self.account.lose_next_answer(action)
 
-    def out_of_stock(self, instance_type: str, zone: str, capacity_type: str) -> None:
-        """See `CloudUnderTest`."""
-        self.account.out_of_stock(instance_type, zone, capacity_type, self.clock.now() + timedelta(minutes=3))
-
     def shows_stock(self, *, of: str, zone: str, has_stock: bool) -> None:
         """See `CloudUnderTest`."""
         self.account.set_stock(of, zone, "on-demand", category="" if has_stock else "WithoutStock")
-
-    def interrupt(self, instance_id: str) -> None:
-        """See `CloudUnderTest`."""
-        self.account.interrupt(instance_id)
-
-    def terminate(self, instance_id: str) -> None:
-        """See `CloudUnderTest`."""
-        self.account.terminate(instance_id)
-
-    def stop(self, instance_id: str) -> None:
-        """See `CloudUnderTest`."""
-        self.account.stop(instance_id)
-
-    def tag(self, instance_id: str, tags: Mapping[str, str]) -> None:
-        """See `CloudUnderTest`."""
-        self.account.set_tags(instance_id, tags)
-
-    def untag(self, instance_id: str, key: str) -> None:
-        """See `CloudUnderTest`."""
-        self.account.remove_tags(instance_id, key)
-
-    def schedule_maintenance(self, instance_id: str) -> None:
-        """See `CloudUnderTest`."""
-        self.account.schedule_maintenance(instance_id)
 
     def add_copies(self, instance: Instance, number: int) -> None:
         """See `CloudUnderTest`."""
@@ -584,15 +599,6 @@ class _Alibaba(CloudUnderTest):
                 tags=instance.tags,
                 settings={},
             )
-
-    def act(self) -> None:
-        """See `CloudUnderTest`."""
-        with self.account.gate.lock:
-            self.account.act()
-
-    def calls(self) -> Counter[str]:
-        """See `CloudUnderTest`."""
-        return Counter(self.account.calls())
 
     def cluster_tags(self, cluster: str) -> Mapping[str, str]:
         """See `CloudUnderTest`."""
@@ -669,7 +675,7 @@ class AlibabaRunInstances(AlibabaInProcess):
         return {**super().node_class(network, **given), "apiVersion": ACS_API.resource.api_version}
 
 
-class _Huawei(CloudUnderTest):
+class _Huawei(_SimulatedAccount):
     """A Huawei Cloud account with a CCE cluster for each cluster's name."""
 
     region = "cn-north-4"
@@ -727,7 +733,7 @@ class _Huawei(CloudUnderTest):
 
     def open(self, stack: ExitStack) -> None:
         """See `CloudUnderTest`."""
-        self.account = HuaweiAccount(self.clock, region=self.region, on_event=self.published.append)
+        self.account: HuaweiAccount = HuaweiAccount(self.clock, region=self.region, on_event=self.published.append)
         self._seeded = self.account.seed(cluster="demo")
         self.zones = self.account.zones
         self._clusters: dict[str, str] = {}
@@ -807,37 +813,9 @@ class _Huawei(CloudUnderTest):
         """See `CloudUnderTest`."""
         self.account.lose_next_answer(self.operations["launch"])
 
-    def out_of_stock(self, instance_type: str, zone: str, capacity_type: str) -> None:
-        """See `CloudUnderTest`."""
-        self.account.out_of_stock(instance_type, zone, capacity_type, self.clock.now() + timedelta(minutes=3))
-
     def shows_stock(self, *, of: str, zone: str, has_stock: bool) -> None:
         """See `CloudUnderTest`."""
         self.account.set_sold_out(of, zone, "on-demand", sold_out=not has_stock)
-
-    def interrupt(self, instance_id: str) -> None:
-        """See `CloudUnderTest`."""
-        self.account.interrupt(instance_id)
-
-    def terminate(self, instance_id: str) -> None:
-        """See `CloudUnderTest`."""
-        self.account.terminate(instance_id)
-
-    def stop(self, instance_id: str) -> None:
-        """See `CloudUnderTest`."""
-        self.account.stop(instance_id)
-
-    def tag(self, instance_id: str, tags: Mapping[str, str]) -> None:
-        """See `CloudUnderTest`."""
-        self.account.set_tags(instance_id, tags)
-
-    def untag(self, instance_id: str, key: str) -> None:
-        """See `CloudUnderTest`."""
-        self.account.remove_tags(instance_id, key)
-
-    def schedule_maintenance(self, instance_id: str) -> None:
-        """See `CloudUnderTest`."""
-        self.account.schedule_maintenance(instance_id)
 
     def add_copies(self, instance: Instance, number: int) -> None:
         """See `CloudUnderTest`."""
@@ -854,15 +832,6 @@ class _Huawei(CloudUnderTest):
             call = RestCall(service=CCE, operation="CreateNode", method="POST", path=path, body=body)
             self.account.rest_api()(call)
         self.wait(60)
-
-    def act(self) -> None:
-        """See `CloudUnderTest`."""
-        with self.account.gate.lock:
-            self.account.act()
-
-    def calls(self) -> Counter[str]:
-        """See `CloudUnderTest`."""
-        return Counter(self.account.calls())
 
     def cluster_tags(self, cluster: str) -> Mapping[str, str]:
         """See `CloudUnderTest`."""
