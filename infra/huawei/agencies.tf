@@ -30,17 +30,7 @@ locals {
     launch = {
       type        = "XA"
       description = "Create nodes, and follow their creation"
-      statements = [{
-        Effect = "Allow"
-        Action = [
-          "cce:node:create",
-          "cce:node:get",
-          "cce:node:list",
-          "cce:job:get",
-          "ecs:cloudServers:list",
-          "vpc:subnets:get",
-        ]
-      }]
+      statements  = [{ Effect = "Allow", Action = ["cce:node:create", "cce:node:list", "cce:job:get"] }]
     }
     terminate = {
       type        = "XA"
@@ -60,7 +50,7 @@ locals {
     instances = {
       type        = "XA"
       description = "Read which cluster a server was created for"
-      statements  = [{ Effect = "Allow", Action = ["cce:node:get", "cce:node:list", "ecs:cloudServers:list"] }]
+      statements  = [{ Effect = "Allow", Action = ["cce:node:list", "cce:job:get", "ecs:cloudServers:list"] }]
     }
     network = {
       type        = "XA"

@@ -73,7 +73,7 @@ locals {
       memory        = 2048
       timeout       = 180
       max_instances = "100"
-      policies      = ["connect", "invoke", "catalogue", "launch"] # replacements
+      policies      = ["connect", "invoke", "catalogue", "node-classes", "launch"] # replacements
       global        = ["prices", "dead-letters"]
     }
     interrupt = {

@@ -364,3 +364,15 @@ def test_malformed_event_of_the_function_delay_names_the_field(functions, event,
     """It becomes a dead letter of that function."""
     with pytest.raises(MalformedEventError, match=names):
         functions.run_delay(event)
+
+
+def test_delayed_body_that_is_no_json_delays_no_other(functions, clock):
+    """It is handed on alone, and then raised as the function's error."""
+    bad = {"at": clock.now().isoformat(), "function": "provision", "body": "not JSON"}
+    event = {"version": "1", "source": "delay", "messages": [bad, {**bad, "body": "{}"}]}
+
+    assert functions.run_delay(event) == 1
+    assert functions.bodies(Step.PROVISION) == [{}]
+    (rest,) = functions.bodies("delay")
+    with pytest.raises(MalformedEventError, match="not JSON"):
+        functions.run_delay(rest)

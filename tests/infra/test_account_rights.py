@@ -4,7 +4,6 @@ The account evaluates the template's policies for each call of a function (`iam_
 own, as on Lambda: it shares no cache with the others.
 """
 
-import io
 import json
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,10 +12,8 @@ import pytest
 
 from journeyman.core.api.objects import EC2NODECLASS, NODEPOOL
 from journeyman.errors import KubeUnavailableError
-from journeyman.observe import RunTelemetry
-from journeyman.runtime.adapters import logger
 from journeyman.runtime.aws import AwsAdapters
-from journeyman.runtime.composition import Runtime, installed
+from journeyman.runtime.composition import Runtime
 from journeyman.runtime.environment import read_environment
 from journeyman_simulator.cloud_rules.policy_statements import granted_rights
 from journeyman_simulator.lambda_functions import InvocationOutcome
@@ -26,6 +23,7 @@ from journeyman_simulator.sam_stack import SamStack, read_template
 from journeyman_simulator.simulator_cli.demo_command import CLOUDS
 from journeyman_simulator.workload_controllers import DEPLOYMENT
 from tests.helpers.deployed_application import FEW_FAMILIES, DeployedApplication, SandboxCrashes
+from tests.infra.rights_scenario import OwnProcess, Unmeasured
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moto")]
 
@@ -56,21 +54,6 @@ UNOBSERVED = {
 }
 
 
-class OwnProcess:
-    """Runs a function's handler in a runtime of its own, created by its first invocation."""
-
-    def __init__(self, handler, create):
-        self._handler, self._create, self._runtime = handler, create, None
-
-    def restart(self):
-        self._runtime = None
-
-    def __call__(self, event, context):
-        self._runtime = self._runtime or self._create()
-        with installed(self._runtime):
-            return self._handler(event, context)
-
-
 class Outage:
     """Whether the API server cannot be reached."""
 
@@ -89,14 +72,8 @@ class Outage:
         return store
 
 
-class _Adapters(AwsAdapters):
-    """The adapters of Lambda, without metrics on standard output."""
-
-    def telemetry(self, store, fields):
-        return RunTelemetry(logger(), store, self.clock, fields=fields, stream=io.StringIO())
-
-    def observe(self, observations):
-        """Emit nothing."""
+class _Adapters(Unmeasured, AwsAdapters):
+    """The adapters of Lambda, without metrics."""
 
 
 @pytest.fixture(scope="module")

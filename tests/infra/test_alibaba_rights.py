@@ -4,23 +4,18 @@ The account evaluates the policies of infra/alibaba for each call of a function 
 its own, as on Function Compute: it shares no cache with the others. One cluster has ECSNodeClasses of either API group.
 """
 
-import io
 import json
 from contextlib import ExitStack
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 
 from journeyman.cloud.alibaba.smq_queue import SmqMessage
 from journeyman.core.api.ecs_settings import ACS_API, ECS_API
-from journeyman.core.api.objects import NODECLAIM, NODEPOOL, POD
 from journeyman.core.plan import Step
-from journeyman.errors import KubeUnavailableError
-from journeyman.observe import RunTelemetry
-from journeyman.runtime.adapters import logger
 from journeyman.runtime.alibaba import AlibabaAdapters, read_alibaba_environment
-from journeyman.runtime.composition import Runtime, installed
+from journeyman.runtime.composition import Runtime
 from journeyman.runtime.environment import read_environment
 from journeyman_simulator.alibaba_account import AlibabaAccount
 from journeyman_simulator.alibaba_account.fc_stack import FcDescription, FcStack, read_description
@@ -30,8 +25,7 @@ from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.cloud_rules.policy_statements import NeededRight, allowing_statement, granted_rights
 from journeyman_simulator.cloud_rules.ram_policies import needed_rights
 from journeyman_simulator.lambda_functions import InvocationOutcome
-from journeyman_simulator.local_deployment import ACTOR
-from journeyman_simulator.workload_controllers import DEPLOYMENT
+from tests.infra.rights_scenario import RightsScenario, Unmeasured
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "events" / "alibaba"
@@ -53,99 +47,24 @@ UNOBSERVED_OF = {
 }
 
 
-class OwnProcess:
-    """Runs a function's handler in a runtime of its own, created by its first invocation."""
-
-    def __init__(self, handler, create):
-        self._handler, self._create, self._runtime = handler, create, None
-
-    def restart(self):
-        self._runtime = None
-
-    def __call__(self, event, context):
-        self._runtime = self._runtime or self._create()
-        with installed(self._runtime):
-            return self._handler(event, context)
+class _Adapters(Unmeasured, AlibabaAdapters):
+    """The adapters of Function Compute, without metrics."""
 
 
-class _Adapters(AlibabaAdapters):
-    """The adapters of Function Compute, without metrics on standard output."""
-
-    def telemetry(self, store, fields):
-        return RunTelemetry(logger(), store, self.clock, fields=fields, stream=io.StringIO())
-
-    def observe(self, observations):
-        """Emit nothing."""
-
-
-class Scenario:
+class Scenario(RightsScenario):
     """Runs the deployment with the ECSNodeClasses of one API group."""
 
-    def __init__(self, deployment):
-        self.deployment, self.server, self.world = deployment, deployment.server, deployment.world
-        self.is_down = False
-        self.processes = {}
-        for name, function in deployment.stack.functions.items():
-            self.processes[name] = function.handler = OwnProcess(function.handler, self._runtime)
-
-    def _runtime(self):
+    def new_runtime(self):
         stack, account = self.deployment.stack, self.deployment.account
         adapters = _Adapters(
             read_environment(stack.variables, has_sqs=False),
             read_alibaba_environment(stack.variables),
             clock=self.deployment.clock,
-            stores=lambda _: self._store(),
+            stores=lambda _: self.store(),
             open_api=lambda _region: account.open_api(),
             smq=stack.smq_client(),
         )
         return Runtime(adapters.clusters.settings, adapters)
-
-    def _store(self):
-        if self.is_down:
-            raise KubeUnavailableError("no route to host")
-        return self.server.acting_as(ACTOR)
-
-    def run(self, **span):
-        self.world.run_for(timedelta(**span))
-
-    def until(self, done, what, minutes):
-        self.world.run_until(done, within=timedelta(minutes=minutes), waiting_for=what)
-
-    def claims(self):
-        return self.server.list(NODECLAIM).items
-
-    def pool(self, name, api, capacity_type, **disruption):
-        reference = {"group": api.resource.group, "kind": api.resource.kind, "name": "default"}
-        requirement = {"key": "karpenter.sh/capacity-type", "operator": "In", "values": [capacity_type]}
-        template = {"spec": {"nodeClassRef": reference, "requirements": [requirement]}}
-        spec = {"template": template, **({"disruption": disruption} if disruption else {})}
-        self.server.load(
-            [{"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": name}, "spec": spec}]
-        )
-
-    def node_class(self, api, **spec):
-        kind = {"apiVersion": api.resource.api_version, "kind": api.resource.kind, "metadata": {"name": "default"}}
-        self.server.load([{**kind, "spec": {**COMMON, **spec}}])
-
-    def deploy(self, name, replicas, cpu, pool):
-        container = {"name": "app", "image": "app", "resources": {"requests": {"cpu": cpu}}}
-        spec = {"containers": [container], "nodeSelector": {"karpenter.sh/nodepool": pool}}
-        template = {"metadata": {"labels": {"app": name}}, "spec": spec}
-        workload = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
-        meta = {"name": name, "namespace": "default"}
-        self.server.load([{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": workload}])
-        self.until(lambda: self._running(name) == replicas, f"{replicas} pods of {name}", minutes=8)
-
-    def _running(self, name):
-        pods = self.server.list(POD).items
-        return sum(pod.metadata.labels.get("app") == name and pod.status.phase == "Running" for pod in pods)
-
-    def remove_everything(self):
-        for resource, namespace in ((DEPLOYMENT, "default"), (NODEPOOL, "")):
-            for item in self.server.list(resource).items:
-                metadata = item["metadata"] if isinstance(item, dict) else {"name": item.metadata.name}
-                self.server.delete(resource, metadata["name"], namespace=namespace)
-        self.until(lambda: not self.claims(), "no NodeClaims", minutes=15)
 
 
 def fail_messages(scenario):
@@ -181,24 +100,7 @@ def disrupt_nodes(scenario):
     (claim, *_) = scenario.claims()
     scenario.deployment.interrupt(claim.status.provider_id)
     scenario.run(minutes=7)
-    scenario.pool(
-        "steady",
-        ECS_API,
-        "on-demand",
-        consolidationPolicy="WhenEmptyOrUnderutilized",
-        consolidateAfter="0s",
-        budgets=[{"nodes": "100%"}],
-    )
-    scenario.deploy("large", 1, "14", "steady")
-    scenario.deploy("small", 1, "1", "steady")
-    before = {c.metadata.name for c in scenario.claims() if c.metadata.labels["karpenter.sh/nodepool"] == "steady"}
-    for process in scenario.processes.values():
-        process.restart()
-    scenario.server.delete(DEPLOYMENT, "large", namespace="default")
-    scenario.until(
-        lambda: not before & {claim.metadata.name for claim in scenario.claims()}, "the replacement", minutes=20
-    )
-    scenario.run(minutes=1)
+    scenario.replace_node(ECS_API.resource)
 
 
 def run_first_group(scenario):
@@ -206,11 +108,10 @@ def run_first_group(scenario):
     fail_messages(scenario)
     network = scenario.deployment.account.network  # a launch chooses between two vSwitches of a zone
     network.add_vswitch(next(iter(network.vswitches.values())).zone, "10.0.240.0/20").tags.update(SELECTED["tags"])
-    scenario.node_class(ECS_API, imageSelectorTerms=[{"alias": "ContainerOS@latest"}])
-    scenario.pool("spot", ECS_API, "spot")
+    scenario.node_class(ECS_API.resource, {**COMMON, "imageSelectorTerms": [{"alias": "ContainerOS@latest"}]})
+    scenario.pool("spot", ECS_API.resource, "spot")
     scenario.deploy("web", 2, "1", "spot")
-    for process in scenario.processes.values():
-        process.restart()  # a new process reads everything again
+    scenario.restart()
     call_api(scenario)
     disrupt_nodes(scenario)
     scenario.remove_everything()
@@ -220,12 +121,15 @@ def run_second_group(scenario):
     """RunInstances with a RAM role and an image by its id."""
     image = next(iter(scenario.deployment.account.images.known))
     scenario.node_class(
-        ACS_API,
-        imageSelectorTerms=[{"id": image}],
-        role=NODE_ROLE,
-        metadataOptions={"httpTokens": "required"},
+        ACS_API.resource,
+        {
+            **COMMON,
+            "imageSelectorTerms": [{"id": image}],
+            "role": NODE_ROLE,
+            "metadataOptions": {"httpTokens": "required"},
+        },
     )
-    scenario.pool("vendor", ACS_API, "on-demand")
+    scenario.pool("vendor", ACS_API.resource, "on-demand")
     scenario.deploy("web", 1, "1", "vendor")
     scenario.remove_everything()
 

@@ -110,7 +110,16 @@ class Launcher(ABC):
         return self._instances.by_claim_uid(uids)
 
     def adopt(self, request: LaunchRequest, instance: Instance) -> Launched:
-        """Return the outcome for an instance of an earlier launch. Raises NodeClaimNotFoundError if that instance ended."""
+        """Return the outcome for an instance of an earlier launch.
+
+        Raises:
+            InsufficientCapacityError: The cloud had no capacity to build the instance.
+            NodeClaimNotFoundError: The instance ended.
+        """
+        if instance.failure is not None and instance.failure.is_capacity:
+            text = f"the instance of an earlier launch, {instance.provider_id}, could not be built: {instance.failure.message}"
+            offering = (instance.instance_type, instance.zone, instance.capacity_type)
+            raise InsufficientCapacityError(text, offerings=(offering,))
         if not is_usable(instance):
             text = f"the instance of an earlier launch, {instance.provider_id}, is {instance.state}"
             raise NodeClaimNotFoundError(text, nodeclaim=request.claim.metadata.name)

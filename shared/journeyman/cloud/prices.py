@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.errors import CloudProviderError
+from journeyman.errors import CloudProviderError, DeadlineError
 from journeyman.ports import Clock, Prices
 
 _log = logging.getLogger(__name__)
@@ -120,7 +120,7 @@ class PriceProvider:
         self._spot_read_at = now
         try:
             spot = dict(self._source.read_spot()) or self._spot
-        except CloudProviderError as error:
+        except (CloudProviderError, DeadlineError) as error:
             self._report_failure("spot", error)
             return
         self._state = replace(self._state, spot_refreshed_at=now, message="")
@@ -136,7 +136,7 @@ class PriceProvider:
         self._state = replace(self._state, on_demand_tried_at=now)
         try:
             read = dict(self._source.read_on_demand())
-        except CloudProviderError as error:
+        except (CloudProviderError, DeadlineError) as error:
             self._report_failure("on-demand", error)
             return
         if not read:
@@ -157,7 +157,7 @@ class PriceProvider:
             self._on_demand = on_demand
             self.version += 1
 
-    def _report_failure(self, kind: str, error: CloudProviderError | str) -> None:
+    def _report_failure(self, kind: str, error: Exception | str) -> None:
         text = f"keeping the last {kind} prices: {error}"
         self._state = replace(self._state, message=text)
         _log.warning(text)

@@ -3,8 +3,8 @@
 `cloud.launching` has what every cloud does; here is CCE's part. Offerings are tried from the cheapest on, until one is accepted.
 
 CreateNode has no client token, so two requests create two nodes. A node's name has the NodeClaim's UID: each launch first looks for
-it (`HuaweiInstances.by_claim_uid`), and a request without an answer ends the launch, which a later run repeats. A second node,
-created by a request that took effect that late, has no NodeClaim, and is garbage-collected.
+it (`HuaweiInstances.by_claim_uid`), and a request without an answer ends the launch, which is repeated once ListNodes would show
+the node. A second node, created by a request that took effect later, has no NodeClaim, and is garbage-collected.
 
 Restates: huaweicloud-samples/karpenter-provider-huawei pkg/providers/instance/instance.go `Create`.
 Differs: a name, so that a node is found after a crash; Spot; every error code of missing stock; a node's failure after its creation
@@ -14,6 +14,7 @@ Differs: a name, so that a node is found after a crash; Spot; every error code o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any, Final
 
 from msgspec import Struct
@@ -61,6 +62,8 @@ from journeyman.ports import (
 LIMITS: Final = LaunchLimits(max_instance_types=20, size_label=SIZE, accelerators=(NVIDIA_GPU, ASCEND_NPU))
 MAX_ATTEMPTS: Final = 8
 """Offerings that one launch tries, so that it ends within the time that a run reserves for it."""
+LISTED_WITHIN: Final = timedelta(seconds=30)
+"""How long a launch without an answer is not repeated, as CCE does not say how soon ListNodes shows a node; building one takes longer."""
 
 
 class _NodeLaunch(Struct, frozen=True, kw_only=True):
@@ -132,7 +135,7 @@ class CceLauncher(Launcher):
         """Return the outcome of the first offering that CCE does not refuse for lack of capacity, and the subnet it uses.
 
         Raises:
-            RateLimitedError, CloudUnavailableError: CCE did not decide; a later run repeats the launch.
+            RateLimitedError: CCE did not decide; a later run repeats the launch.
         """
         refusals: list[LaunchRefusal] = []
         unavailable: set[OfferingKey] = set()
@@ -141,8 +144,10 @@ class CceLauncher(Launcher):
             subnet = chosen[zone]
             try:
                 instance = self._create(launch, flavor, zone, subnet.id)
-            except (RateLimitedError, CloudUnavailableError):
+            except RateLimitedError:
                 raise
+            except CloudUnavailableError as error:
+                return self._undecided(launch, error), None
             except CloudProviderError as error:
                 reason, message = self.launch_reason(error)
                 refusals.append(
@@ -222,6 +227,14 @@ class CceLauncher(Launcher):
             if self._addresses.is_zone_exhausted(launch.subnets, each)
             for kind in (labels.ON_DEMAND, labels.SPOT)
         }
+
+    def _undecided(self, launch: _NodeLaunch, error: CloudUnavailableError) -> LaunchFailed:
+        """Return the failure of a launch for which CCE may have created a node: a later run adopts it, or repeats the launch."""
+        return LaunchFailed(
+            claim=launch.request.claim.metadata.name,
+            error=self.as_create_error(error, "launching"),
+            retry_after=LISTED_WITHIN,
+        )
 
     def _failed(
         self,

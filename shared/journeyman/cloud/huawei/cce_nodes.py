@@ -14,7 +14,14 @@ from itertools import islice
 from typing import Any, Final
 
 from journeyman.cloud.huawei import node_names
-from journeyman.cloud.huawei.huawei_errors import UNFULFILLABLE, cause_of, is_locked, launch_reason, translated
+from journeyman.cloud.huawei.huawei_errors import (
+    UNFULFILLABLE,
+    cause_of,
+    is_locked,
+    launch_reason,
+    translated,
+    translated_of_cluster,
+)
 from journeyman.cloud.huawei.huawei_settings import HuaweiSettings
 from journeyman.cloud.huawei.rest_api import CCE, ECS, RestApi, RestCall
 from journeyman.cloud.launching import usable_and_oldest_first
@@ -152,13 +159,16 @@ class HuaweiInstances:
         return BuildFailure(reason=reason, message=f"{message}: {text}", is_capacity=reason in UNFULFILLABLE)
 
     def _jobs(self, job_id: str) -> Iterator[Mapping[str, Any]]:
-        """Yield a job and its sub-jobs; those that are listed by id only are read."""
+        """Yield a job and its sub-jobs; those that are listed by id only are read, and those that CCE has forgotten are left out."""
         waiting = [(job_id, 0)]
         while waiting:
             id_, depth = waiting.pop(0)
             path = f"/api/v3/projects/{self._settings.project_id}/jobs/{id_}"
-            with translated("cce:job:get", job=id_):
-                job = self._api(RestCall(service=CCE, operation="ShowJob", method="GET", path=path))
+            try:
+                with translated("cce:job:get", job=id_):
+                    job = self._api(RestCall(service=CCE, operation="ShowJob", method="GET", path=path))
+            except NodeClaimNotFoundError:  # the code says "resource not found", which is the job here, not its node
+                continue
             yield job
             for sub_job in (job.get("spec") or {}).get("subJobs") or ():
                 yield sub_job
@@ -193,14 +203,9 @@ class HuaweiInstances:
         marker: dict[str, str | int] = {}
         while True:
             query = {"limit": _NODES_PAGE, **marker}
-            try:
-                with translated("cce:node:list"):
-                    page = self._api(
-                        RestCall(service=CCE, operation="ListNodes", method="GET", path=self._nodes_path, query=query)
-                    )
-            except NodeClaimNotFoundError as error:
-                text = f"CCE has no cluster {self._settings.cluster_id} in this project; correct its registration"
-                raise CloudProviderError(text, **error.context) from error
+            call = RestCall(service=CCE, operation="ListNodes", method="GET", path=self._nodes_path, query=query)
+            with translated_of_cluster("cce:node:list", self._settings.cluster_id):
+                page = self._api(call)
             yield from page.get("items") or ()
             next_marker = (page.get("pageInfo") or {}).get("nextMarker")
             if not next_marker:

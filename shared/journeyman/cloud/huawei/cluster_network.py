@@ -18,7 +18,7 @@ from cachetools import TTLCache, cachedmethod
 from msgspec import Struct
 
 from journeyman.cloud.caching import ttl_cache
-from journeyman.cloud.huawei.huawei_errors import translated
+from journeyman.cloud.huawei.huawei_errors import translated, translated_of_cluster
 from journeyman.cloud.huawei.huawei_settings import HuaweiSettings
 from journeyman.cloud.huawei.rest_api import CCE, VPC, RestApi, RestCall
 from journeyman.core.api.ccenodeclass import SubnetSelectorTerm
@@ -70,7 +70,7 @@ class ClusterNetwork:
     def _cluster(self) -> Mapping[str, Any]:
         settings = self._settings
         path = f"/api/v3/projects/{settings.project_id}/clusters/{settings.cluster_id}"
-        with translated("cce:cluster:get", cluster=settings.cluster_id):
+        with translated_of_cluster("cce:cluster:get", settings.cluster_id):
             answer = self._api(RestCall(service=CCE, operation="ShowCluster", method="GET", path=path))
         found: Mapping[str, Any] = answer.get("spec") or {}
         return found

@@ -41,6 +41,7 @@ HAND_OVER_SECONDS: Final = 5
 """The time that `deliver_delayed` keeps to send what it still has to the function `delay`."""
 
 _DELAY_SOURCE: Final = "delay"
+_FIX_SENDER: Final = "fix the sender; only Journeyman's functions invoke the function delay"
 _NOT_FOUND: Final = "FSS.1051"
 _LARGEST_DELAYED_BYTES: Final = LARGEST_BODY_BYTES - 1024
 """The messages in one payload of the function `delay`, without the rest of it."""
@@ -71,7 +72,7 @@ def read_delayed(event: object) -> tuple[DelayedMessage, ...]:
     except msgspec.ValidationError as error:
         raise MalformedEventError(
             f"cannot read the event of the function delay: {error}",
-            to_do="fix the sender; only Journeyman's functions invoke the function delay",
+            to_do=_FIX_SENDER,
         ) from error
 
 
@@ -265,12 +266,18 @@ class FunctionQueue:
         if size > LARGEST_BODY_BYTES:
             text = f"cannot send {size} bytes to {urn}: FunctionGraph accepts {LARGEST_BODY_BYTES} asynchronously"
             raise CloudProviderError(text, function=urn)
+        try:
+            event = msgspec.json.decode(body)
+        except ValueError as error:  # msgspec's errors are subclasses
+            raise MalformedEventError(
+                f"the body of a message for {urn} is not JSON: {error}", function=urn, to_do=_FIX_SENDER
+            ) from error
         call = RestCall(
             service=FUNCTIONGRAPH,
             operation="AsyncInvokeFunction",
             method="POST",
             path=f"/v2/{self._project_id}/fgs/functions/{urn}/invocations-async",
-            body=msgspec.json.decode(body),
+            body=event,
         )
         with _translated(urn):
             self._call(call, ATTEMPTS)

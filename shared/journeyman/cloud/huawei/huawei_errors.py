@@ -66,6 +66,7 @@ _LAUNCH_REASONS: Final[dict[str, tuple[str, str]]] = {
     "Ecs.0219": ("LaunchFailed", "ECS could not create the server"),
 }
 _ARREARS_TEXTS: Final = ("arrear", "insufficient balance", "account is frozen", "account is restricted")
+_PAY: Final = "the account has an overdue payment; pay it, then launches work again"
 _LOCKED: Final = frozenset({LOCKED, "CCE.01409001", "CCE.01409002"})
 _EXPIRED: Final = frozenset({"APIGW.0307"})
 _UNAUTHENTICATED: Final = frozenset({"APIGW.0301", "CCE.01401001", *_EXPIRED})
@@ -91,6 +92,17 @@ def translated(operation: str, **context: Any) -> Iterator[None]:
         raise _from_response(error, operation, context) from error
 
 
+@contextmanager
+def translated_of_cluster(operation: str, cluster_id: str) -> Iterator[None]:
+    """Translate as `translated`, but for a request about a cluster, which may be the one that does not exist."""
+    try:
+        with translated(operation, cluster=cluster_id):
+            yield
+    except NodeClaimNotFoundError as error:
+        text = f"CCE has no cluster {cluster_id} in this project; correct its registration"
+        raise CloudProviderError(text, **error.context) from error
+
+
 def _from_response(error: RestApiError, operation: str, context: dict[str, Any]) -> CloudProviderError:
     code, text = error.code, error.message
     facts = {"operation": operation, **context, "code": code, "request_id": error.request_id, "cause": text}
@@ -114,8 +126,10 @@ def _refusal(error: RestApiError, operation: str, facts: dict[str, Any]) -> Clou
     if code in _EXPIRED or (code in _UNAUTHENTICATED and "expire" in text.lower()):
         return CloudUnavailableError(f"the credentials for {operation} have expired: {text}", **facts)
     if error.status == 401 or code in _UNAUTHENTICATED:
-        text = f"the access key for {operation} is not valid; correct the function's agency or credentials ({text})"
-        return CloudProviderError(text, **facts)
+        remedy = "correct the function's agency or credentials, or the projectId of the cluster's registration"
+        return CloudProviderError(f"the access key for {operation} is not valid there; {remedy} ({text})", **facts)
+    if _names_arrears(text):
+        return CloudProviderError(f"{operation} was refused: {_PAY} ({text})", **facts)
     if error.status == 403:
         return CloudProviderError(f"not allowed: grant {operation} to the function's agency ({text})", **facts)
     return CloudProviderError(f"{operation} was refused: {code}: {text}", **facts)
@@ -149,7 +163,12 @@ def launch_reason(code: str, text: str) -> tuple[str, str]:
         return NO_STOCK, "there is no stock of the instance type in the zone"
     if any(fragment in lowered for fragment in _NO_ADDRESS_TEXTS):
         return NO_ADDRESSES, "the subnet has no free IP address left"
-    if any(fragment in lowered for fragment in _ARREARS_TEXTS):
-        return "AccountInArrears", "the account has an overdue payment; pay it, then launches work again"
+    if _names_arrears(text):
+        return "AccountInArrears", _PAY
     known = (_LAUNCH_REASONS[each] for each in (code, *sorted(codes)) if each in _LAUNCH_REASONS)
     return next(known, ("LaunchFailed", "the node could not be launched"))
+
+
+def _names_arrears(text: str) -> bool:
+    lowered = text.lower()
+    return any(fragment in lowered for fragment in _ARREARS_TEXTS)

@@ -8,6 +8,7 @@ The SDK is imported for the first request, so that importing a handler stays fas
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -139,6 +140,7 @@ class SdkRestApi:
 
             def __init__(self) -> None:
                 super().__init__()
+                logging.getLogger("HuaweiCloud-SDK-RestClient").handlers = [logging.NullHandler()]  # it reports what it also raises
                 self.model_package = SimpleNamespace(**{_ANSWER: Answer})
 
         key = (credentials.access_key_id, credentials.access_key_secret)

@@ -21,6 +21,7 @@ from journeyman.signing import Credentials
 from journeyman_simulator.alibaba_account import AlibabaAccount
 from journeyman_simulator.alibaba_account.openapi_server import serving
 from journeyman_simulator.clock import VirtualClock
+from tests.helpers.access_keys import credentials_of as key_credentials
 from tests.unit.cloud.alibaba.conftest import START
 
 ZONES = ApiCall(service=ECS, action="DescribeZones", parameters={"RegionId": "cn-hangzhou"})
@@ -39,12 +40,6 @@ def endpoint(account):
         yield address
 
 
-def key_of(account, key=None):
-    """Return the credentials of an access key of the account."""
-    key = key or account.access_key
-    return Credentials(access_key_id=key.id, access_key_secret=key.secret, security_token=key.security_token)
-
-
 @pytest.fixture
 def client(account, endpoint):
     """Return a function that makes a client; its pauses advance its clock, which is `client.clock`."""
@@ -56,7 +51,7 @@ def client(account, endpoint):
             "cn-hangzhou",
             clock,
             **{
-                "credentials": lambda: key_of(account),
+                "credentials": lambda: key_credentials(account.access_key),
                 "endpoint": lambda service, region: (given.pop("host", endpoint), False),
                 "pause": clock.advance,
                 **{name: value for name, value in given.items() if name != "host"},
@@ -131,8 +126,8 @@ def test_changed_credentials_sign_the_next_request(account, client):
     temporary = account.add_access_key("journeyman", security_token="sts-token")
     keys = [
         Credentials(access_key_id="unknown", access_key_secret="x", security_token=""),
-        key_of(account),
-        key_of(account, temporary),
+        key_credentials(account.access_key),
+        key_credentials(temporary),
     ]
     send = client(credentials=lambda: keys[0])
     with pytest.raises(OpenApiError) as caught:

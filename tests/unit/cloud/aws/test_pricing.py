@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from journeyman.cloud.aws.aws_settings import Clients
 from journeyman.cloud.aws.pricing import price_provider, shipped_prices
+from journeyman.errors import DeadlineError
 from journeyman.ports import Prices
 from tests.unit.cloud.aws.conftest import START, Pages
 
@@ -190,12 +191,13 @@ def test_version_changes_only_with_a_price(book, clock):
     assert prices.version == version > 0
 
 
-def test_failed_read_keeps_the_last_prices_and_is_tried_again_after_an_hour(book, aws, clock, caplog):
-    """An outage of the pricing APIs never stops a launch; other processes wait for that hour as well."""
+@pytest.mark.parametrize("error", [THROTTLED, DeadlineError("the run's time is up")])
+def test_failed_read_keeps_the_last_prices_and_is_tried_again_after_an_hour(book, aws, clock, caplog, error):
+    """An outage of the pricing APIs, or a slow one, never stops a launch; other processes wait for that hour as well."""
     prices = book()
     refresh(prices)
     clock.advance(12 * 3600)
-    aws.pages = dict.fromkeys(aws.pages, THROTTLED)
+    aws.pages = dict.fromkeys(aws.pages, error)
     with caplog.at_level(logging.WARNING):
         refresh(prices)
 

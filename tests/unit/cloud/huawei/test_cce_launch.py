@@ -4,6 +4,7 @@ import base64
 
 import pytest
 
+from journeyman.cloud.huawei.cce_launch import LISTED_WITHIN
 from journeyman.core.api import labels
 from journeyman.core.api.objects import OfferingKey
 from journeyman.errors import CreateError, InsufficientCapacityError, NodeClassNotReadyError
@@ -102,7 +103,7 @@ def test_launch_stops_at_a_refusal_that_concerns_every_offering(cce):
 
 
 def test_node_that_cce_cannot_build_says_why(cce):
-    """CreateNode accepted it; the job found no stock. It can be deleted, and is no usable instance."""
+    """CreateNode accepted it; the job found no stock. A repeated launch reports the offering, and the node can be deleted."""
     dry(cce, in_job=True)
     outcome = cce.launch(cce.node_class(), a_claim(instance_type=CHEAP))
     assert isinstance(outcome, Launched)
@@ -114,7 +115,9 @@ def test_node_that_cce_cannot_build_says_why(cce):
     assert (failed.failure.reason, failed.failure.is_capacity) == ("NoStock", True)
     assert "stock" in failed.failure.message
     again = cce.launch(cce.node_class(), a_claim(instance_type=CHEAP))
-    assert "is stopped" in again.error.message
+    assert isinstance(again.error, InsufficientCapacityError)
+    assert "stock" in again.error.message
+    assert again.unavailable == (OfferingKey(CHEAP, failed.zone, "on-demand"),)
     cce.provider.delete(failed.provider_id)
     cce.wait(60)
     assert cce.provider.list() == ()
@@ -132,6 +135,19 @@ def test_subnets_without_addresses_make_all_zones_unavailable(cce):
     assert first.unavailable == ()
     assert {key.instance_type for key in second.unavailable} == {"*"}
     assert {key.zone for key in second.unavailable} == set(cce.account.zones)
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_undecided_launch_is_repeated_once_lists_show_its_node(cce, is_lost):
+    """CreateNode has no client token: a launch before ListNodes shows the first node would create a second one."""
+    if is_lost:
+        cce.account.lose_next_answer("CreateNode")
+    else:
+        cce.account.fail_next("CreateNode", "CCE.01500001")
+    failed = cce.launch(cce.node_class())
+
+    assert isinstance(failed, LaunchFailed)
+    assert (type(failed.error), failed.answered, failed.retry_after) == (CreateError, False, LISTED_WITHIN)
 
 
 def test_node_id_comes_from_the_job_if_the_answer_lacks_it(cce):

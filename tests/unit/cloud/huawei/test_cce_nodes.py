@@ -1,6 +1,6 @@
 """CCE nodes as instances: their states, their servers, and how they are deleted."""
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -111,3 +111,27 @@ def test_list_of_an_unknown_cluster_is_an_error(cce):
 def test_creation_times_are_read_to_the_second(text, time):
     """A node without a readable one counts as old, so that garbage collection does not wait for it."""
     assert parse_time(text) == time
+
+
+def test_failed_node_whose_job_cce_no_longer_has_is_still_listed(cce, instances):
+    """Its failure has no cause then; a job that is missing does not mean that the node is gone."""
+    launched = cce.launch(cce.node_class(), a_claim()).instance
+    until = cce.clock.now() + timedelta(minutes=1)
+    cce.account.fails_in_job(launched.instance_type, launched.zone, "on-demand", until)
+    cce.wait(60)
+    cce.account.nodes.jobs.clear()
+
+    [listed] = instances.list()
+    assert (listed.provider_id, listed.failure.reason) == (launched.provider_id, "LaunchFailed")
+    assert "CCE does not say why" in instances.get(launched.provider_id).failure.message
+
+
+def test_cluster_that_cce_does_not_have_names_the_registration(cce):
+    """Of every request about it; nothing is taken for a node that is gone."""
+    body = cce.node_class()
+    cce.account.clusters.known.clear()
+    cce.wait(3601)
+    for read in (cce.provider.list, lambda: cce.provider.resolve(body, cce.clock.now())):
+        with pytest.raises(CloudProviderError, match=r"CCE has no cluster .* correct its registration") as caught:
+            read()
+        assert not isinstance(caught.value, NodeClaimNotFoundError)

@@ -45,7 +45,16 @@ def test_refusals_for_lack_of_rights_name_the_remedy():
     """An expired key is renewed by the next run; a wrong one is not."""
     assert "grant cce:node:create" in raised("CCE.01403001", 403).message
     assert "access key" in raised("APIGW.0301", 401).message
+    assert "projectId" in raised("APIGW.0301", 401, "the project in the path is not the caller's").message
     assert raised("APIGW.0301", 401, "the security token has expired").retryable
+
+
+def test_refusal_of_an_account_in_arrears_names_no_right():
+    """CCE answers with the status of a missing right; to grant one would not help."""
+    error = raised("CCE.01403001", 403, "The account is in arrears; its resources are restricted.")
+
+    assert "pay it" in error.message
+    assert "grant" not in error.message
 
 
 @pytest.mark.parametrize(
