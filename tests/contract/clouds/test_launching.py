@@ -265,9 +265,10 @@ def test_claim_without_a_compatible_offering_has_no_capacity(launch, request_for
     ],
 )
 def test_failed_request_is_the_outcome_of_the_launch(cloud, launch, request_for, operation, failure, kind, reason):
-    """The outcome has the reason, or is throttling; the next attempt succeeds."""
+    """The outcome has the reason, or is throttling; the next attempt succeeds, at the outcome's time."""
     cloud.fail(operation, failure)
     failed = launch(request_for("fails"))
+    cloud.wait(failed.retry_after.total_seconds())
 
     assert isinstance(failed, LaunchFailed)
     assert type(failed.error) is kind

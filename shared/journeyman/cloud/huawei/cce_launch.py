@@ -13,8 +13,8 @@ Differs: a name, so that a node is found after a crash; Spot; every error code o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from msgspec import Struct
@@ -82,8 +82,19 @@ class _NodeLaunch(Struct, frozen=True, kw_only=True):
         return [(name, zone) for _, zone, name in offered]
 
 
+class _RecentLaunch(Struct, frozen=True, kw_only=True):
+    """A launch that ListNodes may not show yet: the node that it created, or the error that left it undecided."""
+
+    at: datetime
+    instance: Instance | None = None
+    error: CloudUnavailableError | None = None
+
+
 class CceLauncher(Launcher):
-    """Creates nodes, several NodeClaims in parallel."""
+    """Creates nodes, several NodeClaims in parallel.
+
+    It remembers its own launches for `LISTED_WITHIN`, so that a launch whose outcome could not be recorded is not repeated too early.
+    """
 
     cloud = "CCE"
 
@@ -104,6 +115,16 @@ class CceLauncher(Launcher):
         self._nodes = instances
         self._addresses = addresses
         self._view = view
+        self._recent: dict[str, _RecentLaunch] = {}  # by the NodeClaim's UID
+
+    def find_launched(self, uids: Iterable[str]) -> Mapping[str, Instance]:
+        """Return `Launcher.find_launched`, with the nodes that ListNodes may not show yet."""
+        wanted, now = set(uids), self._clock.now()
+        self._recent = {uid: each for uid, each in self._recent.items() if now - LISTED_WITHIN < each.at <= now}
+        created = {
+            uid: each.instance for uid, each in self._recent.items() if uid in wanted and each.instance is not None
+        }
+        return {**created, **super().find_launched(wanted)}
 
     def launch_reason(self, error: CloudProviderError) -> tuple[str, str]:
         """Return `Launcher.launch_reason`."""
@@ -111,6 +132,9 @@ class CceLauncher(Launcher):
 
     def launch_one(self, request: LaunchRequest) -> LaunchOutcome:
         """Return the outcome of one launch (`Launcher.launch_one`)."""
+        recent = self._recent.get(request.claim.metadata.uid)
+        if recent is not None and recent.error is not None:
+            return self._undecided(request, recent.error, recent.at + LISTED_WITHIN - self._clock.now())
         capacity_type, types = types_to_launch(request, LIMITS)
         node_class = self._view(request.node_class.raw)
         if not node_class.subnet_ids:
@@ -147,7 +171,8 @@ class CceLauncher(Launcher):
             except RateLimitedError:
                 raise
             except CloudUnavailableError as error:
-                return self._undecided(launch, error), None
+                self._recent[launch.request.claim.metadata.uid] = _RecentLaunch(at=self._clock.now(), error=error)
+                return self._undecided(launch.request, error, LISTED_WITHIN), None
             except CloudProviderError as error:
                 reason, message = self.launch_reason(error)
                 refusals.append(
@@ -180,7 +205,7 @@ class CceLauncher(Launcher):
         path = f"/api/v3/projects/{settings.project_id}/clusters/{settings.cluster_id}/nodes"
         with translated("cce:node:create", nodeclaim=claim.metadata.name):
             node = self._api(RestCall(service=CCE, operation="CreateNode", method="POST", path=path, body=body))
-        return Instance(
+        instance = Instance(
             provider_id=self._node_id(node, claim.metadata.name),
             instance_type=flavor,
             zone=zone,
@@ -189,6 +214,8 @@ class CceLauncher(Launcher):
             launched_at=self._clock.now(),
             image_id=launch.node_class.spec.ims_selector.image_id or "",
         )
+        self._recent[claim.metadata.uid] = _RecentLaunch(at=instance.launched_at, instance=instance)
+        return instance
 
     def _node_id(self, node: Any, claim: str) -> str:
         """Return the id of a created node, from its job if the answer lacks it. Raises CloudUnavailableError."""
@@ -228,12 +255,10 @@ class CceLauncher(Launcher):
             for kind in (labels.ON_DEMAND, labels.SPOT)
         }
 
-    def _undecided(self, launch: _NodeLaunch, error: CloudUnavailableError) -> LaunchFailed:
+    def _undecided(self, request: LaunchRequest, error: CloudUnavailableError, wait: timedelta) -> LaunchFailed:
         """Return the failure of a launch for which CCE may have created a node: a later run adopts it, or repeats the launch."""
         return LaunchFailed(
-            claim=launch.request.claim.metadata.name,
-            error=self.as_create_error(error, "launching"),
-            retry_after=LISTED_WITHIN,
+            claim=request.claim.metadata.name, error=self.as_create_error(error, "launching"), retry_after=wait
         )
 
     def _failed(

@@ -1,6 +1,7 @@
 """Launches by CreateNode: its request, refused offerings, and nodes that CCE cannot build."""
 
 import base64
+from datetime import timedelta
 
 import pytest
 
@@ -148,6 +149,24 @@ def test_undecided_launch_is_repeated_once_lists_show_its_node(cce, is_lost):
 
     assert isinstance(failed, LaunchFailed)
     assert (type(failed.error), failed.answered, failed.retry_after) == (CreateError, False, LISTED_WITHIN)
+
+    cce.wait(10)  # the failure could not be recorded, and lists lag behind
+    cce.account.list_lag_seconds = 20
+    early = cce.launch(cce.node_class())
+    assert (early.retry_after, len(cce.api.bodies("CreateNode"))) == (LISTED_WITHIN - timedelta(seconds=10), 1)
+    cce.wait(20)
+    assert isinstance(cce.launch(cce.node_class()), Launched)
+    assert len(cce.account.nodes.nodes) == 1
+
+
+def test_node_that_could_not_be_recorded_is_adopted_before_lists_show_it(cce):
+    """CreateNode has no client token. Another process would create a second node, which garbage collection deletes."""
+    cce.account.list_lag_seconds = 20
+    first, again = (cce.launch(cce.node_class()) for _ in range(2))
+
+    assert isinstance(again, Launched)
+    assert again.instance.provider_id == first.instance.provider_id
+    assert len(cce.api.bodies("CreateNode")) == 1
 
 
 def test_node_id_comes_from_the_job_if_the_answer_lacks_it(cce):

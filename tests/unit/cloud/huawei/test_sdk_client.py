@@ -143,6 +143,7 @@ def test_unreachable_service_is_an_error_without_code(client):
 
     assert (caught.value.code, caught.value.status) == ("", 0)
 
+
 def test_no_request_starts_after_the_end_of_the_run(account, client):
     """And none is repeated if the pause would end after it."""
     before = calls(account, "ListSubnets")
