@@ -184,7 +184,7 @@ faults: setup ## Run 10,000 fault scenarios (SEEDS=…, CLOUD=huawei), with a cr
 	@$(BIN)/journeyman faults --cloud $(or $(CLOUD),aws) --seeds 1..$(SEEDS) --require-crash-coverage
 
 nightly: setup oracle controlplane ## Run 10,000 fault scenarios on each cloud, compare 2,000 new clusters (CASES=…) with Karpenter, search for counter-examples, mutate the core (MUTANTS=…)
-	@for cloud in aws alibaba; do $(MAKE) --no-print-directory faults CLOUD=$$cloud || exit 1; done
+	@for cloud in aws alibaba huawei; do $(MAKE) --no-print-directory faults CLOUD=$$cloud || exit 1; done
 	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=$(CASES) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "nightly or not nightly" tests/differential tests/property
 	JOURNEYMAN_HOSTILE_CLUSTERS=10000 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "nightly or not nightly" tests/fuzz tests/e2e tests/faults tests/unit/core tests/infra/test_wheel.py
 	JOURNEYMAN_ADMISSIONS=2000 $(BIN)/python -m pytest tests/contract/crds

@@ -23,6 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.cloud.alibaba.open_api import ApiCall
+from journeyman.cloud.huawei.rest_api import RestCall
 from journeyman.core.lifecycle.garbage_collection import collect_garbage
 from journeyman.core.state.pod_predicates import is_provisionable
 from journeyman.errors import UnknownClusterError
@@ -40,6 +41,7 @@ from journeyman_simulator.faults.fault_scenario import (
     UnhealthyCondition,
 )
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
+from journeyman_simulator.faults.invariants.cluster_queries import can_repeat_launches
 from journeyman_simulator.faults.invariants.disruption_invariants import (
     ConsolidationLowersPrice,
     ReplacementsInitializedFirst,
@@ -191,6 +193,13 @@ class UnstableTokens(Wrapper):
         return {**request, "ClientToken": f"{request['ClientToken']}-{next(self.serial)}"}
 
 
+class UnseenNodes(Wrapper):
+    """A client of Huawei Cloud for which CCE lists no nodes."""
+
+    def __call__(self, call: RestCall) -> Any:
+        return {"items": []} if call.operation == "ListNodes" else self.wrapped(call)
+
+
 def altered_lists(kind: str, alter: Callable[[Any], Any], step: str = "") -> Collaborators:
     """Let the functions (of one step, if one is given) see altered objects of a kind."""
     return Collaborators(
@@ -231,7 +240,7 @@ def initialized_once_registered(claim: Any) -> Any:
 
 def without_device_condition(node: Any) -> Any:
     """The Node without the conditions that last until its repair."""
-    lasting = {cloud.lasting_condition[0] for cloud in CLOUDS.values()}
+    lasting = {cloud.lasting_condition[0] for cloud in CLOUDS.values()} - {"Ready"}
     kept = tuple(c for c in node.status.conditions if c.type not in lasting)
     return replace(node, status=replace(node.status, conditions=kept))
 
@@ -242,14 +251,15 @@ def without_device_condition(node: Any) -> Any:
 class Mutation(Struct, frozen=True, kw_only=True):
     """A broken product, the invariant that it violates, and the scenarios to look in.
 
-    `seed` is where to look first: its scenario showed it once, most others do not. `alibaba_seed` is the same on Alibaba Cloud, and 0
-    if no scenario there is known to show it.
+    `seed` is where to look first: its scenario showed it once, most others do not. `alibaba_seed` and `huawei_seed` are the same on
+    these clouds. A seed is 0 if no scenario there is known to show it.
     """
 
     name: str
     invariant: type[InvariantChecker]
-    seed: int
+    seed: int = 0
     alibaba_seed: int = 0
+    huawei_seed: int = 0
     syntax: SyntaxMutation | None = None
     collaborators: Collaborators = Collaborators()
     where: Callable[[FaultScenario], bool] = lambda _: True  # most scenarios cannot violate most invariants
@@ -317,6 +327,7 @@ MUTATIONS = (
         invariant=NoOrphanedInstance,
         seed=44,
         alibaba_seed=39,
+        huawei_seed=13,
         where=_has_operation(StripFinalizer),
     ),
     Mutation(
@@ -325,6 +336,7 @@ MUTATIONS = (
         invariant=PodsEvictedAsAllowed,
         seed=45,
         alibaba_seed=17,
+        huawei_seed=17,
     ),
     Mutation(
         name="termination sees no pods",
@@ -332,6 +344,7 @@ MUTATIONS = (
         invariant=InstancesDrainedFirst,
         seed=28,
         alibaba_seed=1,
+        huawei_seed=1,
         where=_has_operation(DeleteClaim, DeleteNode, DeletePool),
     ),
     Mutation(
@@ -340,6 +353,7 @@ MUTATIONS = (
         invariant=DisruptionBudgetsHold,
         seed=73,
         alibaba_seed=194,
+        huawei_seed=4,
         where=_empties_nodes_at_once,
     ),
     Mutation(
@@ -348,6 +362,7 @@ MUTATIONS = (
         invariant=NodePoolLimitsHold,
         seed=58,
         alibaba_seed=17,
+        huawei_seed=19,
         where=_has_pool(limit_cpus=4),
     ),
     Mutation(
@@ -359,6 +374,7 @@ MUTATIONS = (
         invariant=StaticNodePoolsKeepReplicas,
         seed=19,
         alibaba_seed=5,
+        huawei_seed=5,
         where=_has_pool(name="static"),
     ),
     Mutation(
@@ -366,6 +382,7 @@ MUTATIONS = (
         collaborators=altered_lists("NodeClaim", initialized_once_registered, "consolidate"),
         invariant=ReplacementsInitializedFirst,
         seed=14,
+        huawei_seed=114,
         where=_leaves_nodes_too_large,
     ),
     Mutation(
@@ -376,6 +393,7 @@ MUTATIONS = (
         invariant=ConsolidationLowersPrice,
         seed=145,
         alibaba_seed=193,
+        huawei_seed=114,
         where=_leaves_nodes_too_large,
     ),
     Mutation(
@@ -384,6 +402,7 @@ MUTATIONS = (
         invariant=SchedulablePodsRun,
         seed=1,
         alibaba_seed=1,
+        huawei_seed=1,
     ),
     Mutation(
         name="no step sees failing devices",
@@ -407,6 +426,7 @@ MUTATIONS = (
         invariant=NothingStuck,
         seed=23,
         alibaba_seed=23,
+        huawei_seed=3,
         where=_has_operation(Maintenance),
     ),
     Mutation(
@@ -417,6 +437,14 @@ MUTATIONS = (
         invariant=OnlyExpectedErrors,
         seed=58,
         alibaba_seed=19,
+        huawei_seed=19,
         where=_has_pool(limit_cpus=4),
+    ),
+    Mutation(
+        name="launches do not see earlier nodes",
+        collaborators=Collaborators(client=lambda step, client: UnseenNodes(client) if step == "provision" else client),
+        invariant=OneInstancePerNodeClaim,
+        huawei_seed=20,
+        where=lambda scenario: _has_fault_of_launch(scenario) and not can_repeat_launches(scenario),
     ),
 )

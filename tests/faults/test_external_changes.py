@@ -151,7 +151,9 @@ def test_a_nodepool_deleted_during_a_launch_takes_its_instances_along():
 
 
 @pytest.mark.parametrize(
-    ("setup", "reason"), [(SETUPS[0], "SubnetsReady"), (SETUPS[1], "VSwitchesReady")], ids=["aws", "alibaba"]
+    ("setup", "reason"),
+    [*zip(SETUPS, ("SubnetsReady", "VSwitchesReady", "SubnetsReady"), strict=True)],
+    ids=[setup.cloud for setup in SETUPS],
 )
 def test_an_invalid_nodeclass_keeps_its_running_nodes(setup, reason):
     """Conditions of the NodeClass and the NodePool report it."""

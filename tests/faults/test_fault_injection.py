@@ -7,6 +7,8 @@ from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutE
 
 from journeyman.cloud.alibaba.open_api import ECS, ApiCall, OpenApiError
 from journeyman.cloud.alibaba.smq_queue import SmqQueue
+from journeyman.cloud.huawei.function_queue import FunctionQueue
+from journeyman.cloud.huawei.rest_api import CCE, RestApiError, RestCall
 from journeyman.core.api.objects import LEASE, NODE
 from journeyman.core.plan import Step
 from journeyman.errors import (
@@ -36,6 +38,8 @@ from journeyman_simulator.faults.fault_injection import (
 from journeyman_simulator.faults.fault_scenario import CallFault, FaultKind
 from journeyman_simulator.faults.faulty_adapters import TOUCHED, FaultyStore
 from journeyman_simulator.faults.history import History
+from journeyman_simulator.faults.huawei_cloud import FaultyRestApi
+from journeyman_simulator.huawei_account.huawei_account import PROJECT_ID, HuaweiAccount, HuaweiClient
 from journeyman_simulator.in_process_account.account import InProcessAccount
 from journeyman_simulator.world import World
 
@@ -106,6 +110,46 @@ class AlibabaFixture:
 
     def call(self, action, **parameters):
         return self.fixture.do(lambda: self.api(ApiCall(service=ECS, action=action, parameters=parameters)))
+
+    def send(self, message):
+        self.fixture.do(lambda: self.queue.send([message]))
+
+
+class HuaweiFixture:
+    """A function's client of Huawei Cloud with injected faults, and one run of it."""
+
+    def __init__(self, *faults):
+        self.fixture = Fixture(*faults)
+        self.account = HuaweiAccount(self.fixture.clock)
+        self.cluster_id = self.account.seed().cluster_id
+        self.invoked = []
+        self.account.async_invocations = lambda urn, body: self.invoked.append((urn, body)) or "request"
+        self.api = FaultyRestApi(HuaweiClient(self.account, "me", None), "provision", self.fixture.faults)
+        functions = {Step.TERMINATE: "terminate"}
+        self.queue = FunctionQueue(
+            self.api, self.fixture.clock, project_id=PROJECT_ID, functions=functions, delay_function="delay"
+        )
+
+    def nodes(self):
+        path = f"/api/v3/projects/{PROJECT_ID}/clusters/{self.cluster_id}/nodes"
+        call = RestCall(service=CCE, operation="ListNodes", method="GET", path=path)
+        return [node["metadata"]["name"] for node in self.fixture.do(lambda: self.api(call))["items"]]
+
+    def create(self):
+        path = f"/api/v3/projects/{PROJECT_ID}/clusters/{self.cluster_id}/nodes"
+        spec = {
+            "flavor": "c9.large.4",
+            "az": "cn-north-4a",
+            "os": "Huawei Cloud EulerOS 2.0",
+            "login": {"sshKey": "KeyPair-demo"},
+            "count": 1,
+            "billingMode": 0,
+            "rootVolume": {"size": 40, "volumetype": "SSD"},
+            "dataVolumes": [{"size": 100, "volumetype": "SSD"}],
+        }
+        body = {"kind": "Node", "apiVersion": "v3", "metadata": {"name": "n"}, "spec": spec}
+        call = RestCall(service=CCE, operation="CreateNode", method="POST", path=path, body=body)
+        return self.fixture.do(lambda: self.api(call))
 
     def send(self, message):
         self.fixture.do(lambda: self.queue.send([message]))
@@ -277,6 +321,81 @@ def test_a_failed_request_to_smq_fails_each_time_that_it_is_repeated(kind, error
     assert len(alibaba.smq.queues["terminate"].messages) == (3 if kind is FaultKind.FAIL_AFTER else 0)
     alibaba.send(message)
     assert alibaba.fixture.coverage.calls == {"provision: smq BatchSendMessage": 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "done"),
+    [
+        (FaultKind.FAIL_BEFORE, "CCE.01500001", False),
+        (FaultKind.FAIL_AFTER, "", True),
+        (FaultKind.THROTTLE, "APIGW.0308", False),
+    ],
+)
+def test_faults_of_huawei_cloud_are_the_errors_of_its_client(kind, code, done):
+    """The adapter translates them as it does those of the services."""
+    huawei = HuaweiFixture(wrong(kind, "provision: cce CreateNode"))
+    with pytest.raises(RestApiError) as raised:
+        huawei.create()
+    assert raised.value.code == code
+    assert huawei.nodes() == ["n"] * done
+
+
+def test_cce_nodes_are_listed_as_they_were():
+    """CCE does not list a node that was just created, and still lists one that was just deleted."""
+    stale = (wrong(FaultKind.STALE, "provision: cce ListNodes", nth, seconds=5) for nth in (1, 3))
+    huawei = HuaweiFixture(*stale)
+    uid = huawei.create()["metadata"]["uid"]
+    huawei.fixture.clock.advance(4)
+    created = [huawei.nodes() for _ in range(2)]
+    path = f"/api/v3/projects/{PROJECT_ID}/clusters/{huawei.cluster_id}/nodes/{uid}"
+    huawei.account.rest_api()(RestCall(service=CCE, operation="DeleteNode", method="DELETE", path=path))
+    huawei.fixture.clock.advance(13)
+    huawei.account.act()
+
+    assert created == [[], ["n"]]
+    assert [huawei.nodes() for _ in range(2)] == [["n"], []]
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "invoked"),
+    [
+        (FaultKind.FAIL_AFTER, CloudUnavailableError, 3),
+        (FaultKind.FAIL_BEFORE, CloudUnavailableError, 0),
+        (FaultKind.THROTTLE, RateLimitedError, 0),
+    ],
+)
+def test_an_invocation_without_an_answer_gets_none_each_time_that_it_is_repeated(kind, error, invoked):
+    """The messages are sent in the next run."""
+    huawei = HuaweiFixture(wrong(kind, "provision: functiongraph AsyncInvokeFunction"))
+    message = Message(cluster="demo", step=Step.TERMINATE, reason="test")
+    with pytest.raises(error):
+        huawei.send(message)
+    assert len(huawei.invoked) == invoked
+    huawei.send(message)
+    assert len(huawei.invoked) == invoked + 1
+    assert huawei.fixture.coverage.calls == {"provision: functiongraph AsyncInvokeFunction": 2}
+
+
+def test_a_run_that_sleeps_continues_when_its_time_has_come():
+    """Other runs continue meanwhile; a crash ends the sleep at the function's timeout."""
+    fixture = Fixture()
+    slept = []
+
+    def work(seconds):
+        def sleep():
+            fixture.do(lambda: fixture.faults.sleep(seconds))
+            slept.append((fixture.clock.now() - START).seconds)
+
+        return sleep
+
+    fixture.scheduler.start(work(20))
+    fixture.clock.advance(20)
+    fixture.scheduler.act()
+    assert slept == [20]
+    fixture.scheduler.start(work(100))
+    fixture.clock.advance(40)
+    with pytest.raises(ProcessCrashed):
+        fixture.scheduler.act()
 
 
 def test_other_runs_continue_while_a_call_times_out():

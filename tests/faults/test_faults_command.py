@@ -25,7 +25,7 @@ def test_a_call_without_a_crash_fails_a_search_that_requires_it(capsys):
     assert "terminate: ec2 TerminateInstances: no process crashed at this call" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("cloud", "option"), [("aws", ""), ("alibaba", "--cloud alibaba ")])
+@pytest.mark.parametrize(("cloud", "option"), [("aws", ""), ("huawei", "--cloud huawei ")])
 def test_a_violation_fails_the_search_and_prints_how_to_reproduce_it(capsys, cloud, option):
     """The seed reproduces it."""
     with DEAF.applied():

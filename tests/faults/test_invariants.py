@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from journeyman.cloud.messages import MAX_RECEIVES
 from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, PDB, POD
 from journeyman.core.plan import Step
 from journeyman_simulator.apiserver import ApiServer
@@ -42,13 +43,15 @@ from journeyman_simulator.faults.invariants.nodepool_invariants import (
 )
 from journeyman_simulator.faults.invariants.pod_invariants import PodsEvictedAsAllowed, SchedulablePodsRun
 from journeyman_simulator.faults.invariants.progress_invariants import (
-    MAX_RECEIVE_COUNT,
     NothingStuck,
     OnlyExpectedErrors,
     UnfinishedWorkHasARequeue,
 )
 from journeyman_simulator.faults.manifests import initial_manifests
+from journeyman_simulator.faults.scenario_clouds import CLOUDS
 from journeyman_simulator.faults.scenario_view import CloudEvent, CloudInstance, PendingMessage, RunError
+from journeyman_simulator.huawei_account.fgs_stack import FgsStack, read_description
+from journeyman_simulator.huawei_account.huawei_account import HuaweiAccount
 
 START = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
 TAINT = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
@@ -222,6 +225,53 @@ def test_a_second_instance_is_allowed_if_nothing_names_the_first(recorded, found
     fixture = Fixture(OneInstancePerNodeClaim, operations=(removal,))
     fixture.claim("c1", recorded=recorded)
     fixture.launch("c1", suffix="-again")
+    assert len(fixture.violations) == found
+
+
+STALE_LIST = CallFault(site="provision: cce ListNodes", nth=2, kind=FaultKind.STALE, seconds=20)
+
+
+@pytest.mark.parametrize(
+    ("state", "recorded", "found"), [("running", False, 1), ("terminated", False, 0), ("terminated", True, 1)]
+)
+def test_without_client_tokens_an_existing_node_names_its_nodeclaim(state, recorded, found):
+    """CCE no longer lists a deleted node; the NodeClaim's status names it if its launch was recorded."""
+    fixture = Fixture(OneInstancePerNodeClaim, cloud="huawei")
+    fixture.claim("c1", recorded=recorded)
+    fixture.fleet = [replace(instance, state=state) for instance in fixture.fleet]
+    fixture.launch("c1", suffix="-again")
+    assert len(fixture.violations) == found
+
+
+def test_a_second_node_after_a_stale_list_must_be_terminated_and_run_no_pods():
+    """Without a client token, CCE creates it. Where launches have one, a stale list excuses nothing."""
+    on_aws = Fixture(OneInstancePerNodeClaim, faults=(STALE_LIST,))
+    on_aws.claim("c1")
+    on_aws.launch("c1", suffix="-again")
+    assert len(on_aws.violations) == 1
+
+    fixture = Fixture(OneInstancePerNodeClaim, cloud="huawei", faults=(STALE_LIST,))
+    fixture.claim("c1")
+    fixture.launch("c1", suffix="-again")
+    fixture.node("c1")
+    fixture.pod("p1", "node-c1")
+    fixture.checkers.check_every_minute()
+    assert fixture.violations == []
+    fixture.node("c1-again")
+    fixture.pod("p2", "node-c1-again")
+    fixture.checkers.check_every_minute()
+    fixture.clock.advance(660)
+    fixture.checkers.check_every_minute()
+    fixture.checkers.check_at_rest()
+    assert list(dict.fromkeys(fixture.violations)) == [
+        "pod p2 runs on node-c1-again, which is not the node of a NodeClaim",
+        "aws:///a/c1-again has run since 12:00:00 besides the instance of NodeClaim c1",
+        "aws:///a/c1-again runs besides the instance of NodeClaim c1",
+    ]
+    found = len(fixture.violations)
+    fixture.fleet[1] = replace(fixture.fleet[1], state="terminated")
+    fixture.checkers.check_every_minute()
+    fixture.checkers.check_at_rest()
     assert len(fixture.violations) == found
 
 
@@ -404,6 +454,21 @@ def test_a_launch_within_a_limit_raised_since_is_allowed():
     assert fixture.violations == []
 
 
+@pytest.mark.parametrize(
+    ("cloud", "faults", "found"), [("huawei", (STALE_LIST,), 0), ("huawei", (), 1), ("aws", (STALE_LIST,), 1)]
+)
+def test_a_second_node_after_a_stale_list_does_not_count_against_limits(cloud, faults, found):
+    """The list hid the first one, and the launch has no client token. The largest of them counts."""
+    fixture = Fixture(
+        NodePoolLimitsHold, cloud=cloud, faults=faults, pools=(ScenarioPool(name="default", limit_cpus=3),)
+    )
+    fixture.claim("c1")
+    fixture.launch("c1", suffix="-again")
+    assert len(fixture.violations) == found
+    fixture.launch("c1", type_="m5.xlarge", suffix="-larger")
+    assert len(fixture.violations) == found + 1
+
+
 def test_candidate_deleted_before_its_replacement_initializes_is_detected():
     """A deletion without a command is detected, too."""
     fixture = Fixture(ReplacementsInitializedFirst)
@@ -506,12 +571,13 @@ def test_leftover_taints_conditions_and_dead_letters_are_detected():
 
 
 @pytest.mark.parametrize(("dying", "step", "seen"), [(0, "terminate", 0), (-1, "terminate", 1), (0, "provision", 1)])
-def test_a_dead_letter_is_allowed_if_every_receive_failed(dying, step, seen):
+@pytest.mark.parametrize("cloud", CLOUDS.values(), ids=lambda cloud: cloud.name)
+def test_a_dead_letter_is_allowed_if_every_receive_failed(cloud, dying, step, seen):
     """A fault must have hit each receive in the message's own step; `dying` is how many more faults than receives there are."""
-    fixture = Fixture(NothingStuck)
+    fixture = Fixture(NothingStuck, cloud=cloud.name)
     deaths = (
         CallFault(site="terminate: evict Pod", nth=nth, kind=FaultKind.CRASH_BEFORE)
-        for nth in range(1, MAX_RECEIVE_COUNT + dying + 1)
+        for nth in range(1, cloud.max_receives + dying + 1)
     )
     fixture.scenario = msgspec.structs.replace(fixture.scenario, faults=tuple(deaths))
     fixture.letters = [json.dumps({"step": step})]
@@ -519,10 +585,27 @@ def test_a_dead_letter_is_allowed_if_every_receive_failed(dying, step, seen):
     assert len(fixture.violations) == seen
 
 
-def test_the_number_of_receives_is_the_templates():
+def test_a_dead_letter_of_the_function_that_waits_is_allowed_for_its_own_faults():
+    """Its messages are for other steps."""
+    fixture = Fixture(NothingStuck, cloud="huawei")
+    deaths = (CallFault(site="delay: call", nth=nth, kind=FaultKind.CRASH_BEFORE) for nth in range(1, 5))
+    fixture.letters = [json.dumps({"source": "delay", "messages": []})]
+    fixture.checkers.check_at_rest()
+    fixture.scenario = msgspec.structs.replace(fixture.scenario, faults=tuple(deaths))
+    fixture.checkers.check_at_rest()
+    assert len(fixture.violations) == 1
+
+
+def test_the_number_of_receives_is_the_deployments():
     """The checker relies on it."""
     template = (Path(__file__).parents[2] / "template.yaml").read_text()
-    assert template.count(f"maxReceiveCount: {MAX_RECEIVE_COUNT}") == template.count("maxReceiveCount: ")
+    assert template.count(f"maxReceiveCount: {CLOUDS['aws'].max_receives}") == template.count("maxReceiveCount: ")
+    assert CLOUDS["alibaba"].max_receives == MAX_RECEIVES
+    variables = {"cluster_name": "c", "cluster_id": "00000000-0000-4000-8000-000000000000"}
+    stack = FgsStack(HuaweiAccount(VirtualClock(START)), read_description(), variables)
+    configs = stack.module.resources("huaweicloud_fgs_async_invoke_configuration").values()
+    retries = {each["max_async_retry_attempts"] for each in configs if "on_failure" in each}
+    assert retries == {CLOUDS["huawei"].max_receives - 1}
 
 
 @pytest.mark.parametrize(

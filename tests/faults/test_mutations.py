@@ -14,19 +14,22 @@ LAST_SEED = 300
 
 SAMPLE = MUTATIONS[::3]
 EACH = [
-    *(pytest.param(m, "aws", marks=() if m in SAMPLE else pytest.mark.nightly, id=m.name) for m in MUTATIONS),
-    *(
-        pytest.param(m, "alibaba", marks=pytest.mark.nightly, id=f"{m.name} on Alibaba Cloud")
-        for m in MUTATIONS
-        if m.alibaba_seed
-    ),
+    pytest.param(
+        mutation, cloud, first, marks=() if is_sampled else pytest.mark.nightly, id=f"{mutation.name} on {cloud}"
+    )
+    for mutation in MUTATIONS
+    for cloud, first, is_sampled in (
+        ("aws", mutation.seed, mutation in SAMPLE),
+        ("alibaba", mutation.alibaba_seed, False),
+        ("huawei", mutation.huawei_seed, not mutation.seed),
+    )
+    if first
 ]
 
 
-@pytest.mark.parametrize(("mutation", "cloud"), EACH)
-def test_a_mutation_is_detected_by_its_invariant_checker(mutation, cloud):
+@pytest.mark.parametrize(("mutation", "cloud", "first"), EACH)
+def test_a_mutation_is_detected_by_its_invariant_checker(mutation, cloud, first):
     """One of the first 300 suitable scenarios violates it, and does not without the mutation."""
-    first = mutation.seed if cloud == "aws" else mutation.alibaba_seed
     scenarios = filter(mutation.where, (generate_scenario(seed, cloud) for seed in seeds_from(first)))
     with mutation.applied():
         caught = next((s for s in scenarios if violates(mutation, s, mutation.collaborators)), None)

@@ -51,7 +51,7 @@ def instances_by_claim(cloud, *faults):
 
 @pytest.mark.parametrize("kind", [FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER, FaultKind.CRASH_AFTER])
 def test_a_lost_answer_and_a_stale_list_launch_no_second_instance(cloud, kind):
-    """The next attempt requests other offerings, so the cloud compares the client token."""
+    """The next attempt requests other offerings, so the cloud compares the client token; without one it waits for the list."""
     lost = launches(cloud, kind, 1, seconds=1)
 
     assert set(instances_by_claim(cloud, *lost, *stale_lists(cloud, *range(2, 12))).values()) == {1}

@@ -2,6 +2,8 @@
 
 from itertools import combinations
 
+import pytest
+
 from journeyman_simulator.faults.call_sites import CALL_SITES
 from journeyman_simulator.faults.fault_scenario import (
     CallFault,
@@ -32,29 +34,32 @@ def edits_together(scenario):
     ]
 
 
-ON_ALIBABA = [generate_scenario(seed, "alibaba") for seed in range(500)]
+ON_OTHERS = {cloud: [generate_scenario(seed, cloud) for seed in range(500)] for cloud in ("alibaba", "huawei")}
 
 
 def test_a_seed_always_gives_the_same_scenario():
     """Scenarios can be run again by their cloud and seed alone."""
     assert [generate_scenario(scenario.seed) for scenario in SCENARIOS[:50]] == SCENARIOS[:50]
-    assert [generate_scenario(scenario.seed, "alibaba") for scenario in ON_ALIBABA[:50]] == ON_ALIBABA[:50]
+    for cloud, scenarios in ON_OTHERS.items():
+        assert [generate_scenario(scenario.seed, cloud) for scenario in scenarios[:50]] == scenarios[:50]
 
 
-def test_scenarios_have_only_what_their_cloud_has():
-    """Its types, call sites and queues; Alibaba Cloud recommends no rebalancing, has no status checks, and stops no chains."""
-    facts = CLOUDS["alibaba"]
-    types = {type_ for scenario in ON_ALIBABA for type_ in scenario.setup.types}
-    sites = {fault.site for scenario in ON_ALIBABA for fault in scenario.faults if isinstance(fault, CallFault)}
-    queues = {fault.queue for scenario in ON_ALIBABA for fault in scenario.faults if isinstance(fault, MessageFault)}
-    operations = {type(operation) for scenario in ON_ALIBABA for operation in scenario.operations}
+@pytest.mark.parametrize(("cloud", "scenarios"), ON_OTHERS.items())
+def test_scenarios_have_only_what_their_cloud_has(cloud, scenarios):
+    """Its types, call sites and queues; other clouds than AWS recommend no rebalancing, have no status checks, and stop no chains."""
+    facts = CLOUDS[cloud]
+    types = {type_ for scenario in scenarios for type_ in scenario.setup.types}
+    sites = {fault.site for scenario in scenarios for fault in scenario.faults if isinstance(fault, CallFault)}
+    queues = {fault.queue for scenario in scenarios for fault in scenario.faults if isinstance(fault, MessageFault)}
+    operations = {type(operation) for scenario in scenarios for operation in scenario.operations}
 
     assert types == {*facts.generated_types}
-    assert sites == {*CALL_SITES["alibaba"]}
+    assert sites == {*CALL_SITES[cloud]}
     assert queues == {*facts.queues}
     assert not operations & {Rebalance, FailCheck}
-    assert not any(pool.rebalance for scenario in ON_ALIBABA for pool in scenario.setup.pools)
-    assert {scenario.setup.recursive_loops for scenario in ON_ALIBABA} == {"Allow"}
+    assert not any(pool.rebalance for scenario in scenarios for pool in scenario.setup.pools)
+    assert {scenario.setup.recursive_loops for scenario in scenarios} == {"Allow"}
+    assert {scenario.setup.sweep for scenario in scenarios} == ({True} if facts.needs_sweep else {True, False})
     assert operations >= {type(o) for s in SCENARIOS for o in s.operations} - {Rebalance, FailCheck}
 
 

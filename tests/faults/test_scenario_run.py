@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from journeyman.core.api.objects import NODE, NODECLAIM, POD
@@ -128,14 +129,47 @@ def test_a_lost_duplicate_or_late_message_changes_nothing_in_the_end(kind):
 
 
 @pytest.mark.parametrize("kind", [MessageFaultKind.DROP, MessageFaultKind.DUPLICATE, MessageFaultKind.DELAY])
-def test_a_lost_duplicate_or_late_event_of_ecs_changes_nothing_in_the_end(kind):
-    """EventBridge passes the events to the function without a queue; the faults of messages to `interrupt` are theirs."""
-    alibaba = CLOUDS["alibaba"]
-    setup = ScenarioSetup(cloud=alibaba.name, types=alibaba.large_types)
+@pytest.mark.parametrize("name", ["alibaba", "huawei"])
+def test_a_lost_duplicate_or_late_event_of_ecs_changes_nothing_in_the_end(name, kind):
+    """It is passed to the function without a queue; the faults of messages to `interrupt` are those of events."""
+    cloud = CLOUDS[name]
+    setup = ScenarioSetup(cloud=cloud.name, types=cloud.large_types)
     fault = MessageFault(queue="interrupt", nth=1, kind=kind, seconds=30 * (kind is MessageFaultKind.DELAY))
     how, result = end_of(SIX, ConsoleTerminate(at_seconds=90, node=0), faults=(fault,), setup=setup)
     assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 4"
     assert result.coverage.messages == {"interrupt": {kind.value: 1}}
+
+
+ON_HUAWEI = ScenarioSetup(cloud="huawei", types=CLOUDS["huawei"].large_types)
+WAIT = "delay: functiongraph AsyncInvokeFunction"
+
+
+@pytest.mark.parametrize("kind", MessageFaultKind)
+def test_lost_duplicate_or_late_delayed_messages_change_nothing_in_the_end(kind):
+    """FunctionGraph has no delays, so all messages that are due later are lost with one invocation of the function that waits."""
+    faults = (MessageFault(queue="delay", nth=1, kind=kind, seconds=30 * (kind is MessageFaultKind.DELAY)),)
+    how, result = end_of(SIX, faults=faults, setup=ON_HUAWEI)
+    assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
+    assert result.coverage.messages == {"delay": {kind.value: 1}}
+
+
+@pytest.mark.parametrize(
+    "kind", [FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER, FaultKind.FAIL_BEFORE, FaultKind.FAIL_AFTER]
+)
+def test_messages_are_sent_although_the_function_that_waits_with_them_failed(kind):
+    """FunctionGraph repeats its invocation; no sweep makes up for it."""
+    setup = msgspec.structs.replace(ON_HUAWEI, sweep=False)
+    how, result = end_of(SIX, faults=(wrong(kind, WAIT),), setup=setup)
+    assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
+    assert result.coverage.fired == {WAIT: {kind.value: 1}}
+
+
+def test_a_second_node_of_a_frozen_run_is_terminated():
+    """CreateNode has no client token: the run resumes after another one has created the node of its NodeClaim."""
+    setup = msgspec.structs.replace(ON_HUAWEI, thaw=True)
+    how, result = end_of(SIX, faults=(wrong(FaultKind.PAUSE, "provision: cce CreateNode", 2, 95),), setup=setup)
+    assert how == "6 pods, 3 claims, 3 nodes, 3 instances of 4"
+    assert happened(result, "LeaseLostError")
 
 
 def test_machines_that_never_join_are_replaced():
@@ -235,6 +269,12 @@ def test_checkers_see_waiting_messages_and_paused_runs():
     assert seen[0][0] == ("provision#1",)
     assert "terminate" in set().union(*(steps for _, steps in seen))
 
+    seen.clear()  # a paused function that waits with messages runs no step
+    waiting = (wrong(FaultKind.PAUSE, WAIT, 1, 60), MessageFault(queue="provision", nth=2, kind=MessageFaultKind.DROP))
+    scenario = FaultScenario(seed=1, setup=ON_HUAWEI, operations=(SIX,), faults=waiting)
+    assert run_scenario(scenario, checkers=[Looking]).coverage.fired == {WAIT: {"pause": 1}}
+    assert (seen[0][0], seen[0][1] >= {"provision"}) == ((), True)
+
 
 def test_scenarios_survive_json():
     """The scenario has every kind of operation and fault."""
@@ -302,10 +342,10 @@ def test_a_scenario_with_too_many_runs_is_ended_with_their_reasons():
 
 @pytest.mark.parametrize(("loops", "stops"), [("Allow", False), ("Terminate", False), ("Stopped", True)])
 def test_chains_that_lambda_stops_are_continued_by_the_sweep(loops, stops):
-    """A drain that a PodDisruptionBudget blocks is polled for longer than Lambda allows a chain to be."""
+    """A drain that a PodDisruptionBudget blocks is polled more often in a minute than Lambda allows a chain to be long."""
     blocked = Deploy(at_seconds=0, app="a", replicas=2, cpu_millicores=900, min_available=2)
-    end = Scale(at_seconds=900, app="a", replicas=3)
-    setup = ScenarioSetup(recursive_loops=loops, drain_poll_seconds=5)
+    end = Scale(at_seconds=500, app="a", replicas=3)
+    setup = ScenarioSetup(recursive_loops=loops, drain_poll_seconds=2)
     counts, result = end_of(blocked, DeleteClaim(at_seconds=200, claim=0), end, setup=setup)
 
     assert counts.startswith("3 pods")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from functools import cache, partial
 from typing import Any, Final, cast
@@ -29,10 +28,15 @@ from journeyman_simulator.alibaba_account.event_stream import FcHandler, FcInvoc
 from journeyman_simulator.alibaba_account.fc_stack import DEAD_LETTERS, FcDescription, FcStack, read_description
 from journeyman_simulator.alibaba_account.smq import SimulatedSmq
 from journeyman_simulator.clock import VirtualClock
-from journeyman_simulator.cloud_rules.service_errors import ServiceError
 from journeyman_simulator.deployment_files import load_handler
 from journeyman_simulator.faults.call_sites import cloud_site
-from journeyman_simulator.faults.fault_injection import FaultInjector, InjectableCall, ProcessCrashed
+from journeyman_simulator.faults.fault_injection import (
+    NO_ANSWER,
+    FaultInjector,
+    InjectableCall,
+    ProcessCrashed,
+    RepeatedRequests,
+)
 from journeyman_simulator.faults.fault_scenario import FaultKind, ScenarioSetup
 from journeyman_simulator.faults.sandboxes import SandboxConnections, Sandboxes, SimulatedAdapters, silent_logger
 from journeyman_simulator.faults.scenario_clouds import ALIBABA, CLUSTER
@@ -44,6 +48,7 @@ from journeyman_simulator.faults.simulated_cloud import (
     Price,
     SimulatedCloud,
     Start,
+    cloud_instance,
     scenario_environment,
 )
 from journeyman_simulator.in_process_account.sqs_queues import MessageOutcome
@@ -52,7 +57,6 @@ from journeyman_simulator.world import Actor
 
 REGION: Final = "cn-hangzhou"
 _ZONES: Final = tuple(f"{REGION}-{letter}" for letter in "hjk")
-_MAINTENANCE_NOTICE: Final = timedelta(days=14)
 
 
 class AlibabaCloud(SimulatedCloud):
@@ -250,12 +254,10 @@ def instance_records(price: Price, ends: EndingInstances, on_event: Callable[[Cl
     """Return records of ECS instances, with these prices; call `on_event` with each event."""
 
     def describe(instance: EcsInstance, launch_tags: Mapping[str, str]) -> CloudInstance:
-        return CloudInstance(
+        return cloud_instance(
+            instance,
+            price,
             provider_id=f"{REGION}.{instance.id}",
-            instance_type=instance.instance_type,
-            zone=instance.zone,
-            capacity_type=instance.capacity_type,
-            price=price(instance.instance_type, instance.zone, instance.capacity_type),
             state=ends.state_of(instance),
             launched_at=instance.created_at,
             tags=launch_tags,
@@ -282,24 +284,10 @@ class EcsOperations(CloudOperations):
         """See `CloudOperations`."""
         return provider_id.partition(".")[2]
 
-    def recommend_rebalance(self, provider_id: str) -> None:
-        """Do nothing: ECS recommends nothing."""
-
-    def announce_maintenance(self, provider_id: str) -> None:
-        """Schedule that the instance is deployed again on another host."""
-        with suppress(ServiceError):
-            self._account.schedule_maintenance(self.instance_id(provider_id), within=_MAINTENANCE_NOTICE)
-
     def terminate(self, provider_id: str) -> None:
         """See `CloudOperations`."""
         self._ends.ids.add(self.instance_id(provider_id))
         super().terminate(provider_id)
-
-    def fail_check(self, provider_id: str, check: str) -> None:
-        """Do nothing: ECS has no status checks."""
-
-    def pass_checks(self, provider_id: str = "") -> None:
-        """Do nothing: ECS has no status checks."""
 
 
 # -- functions ------------------------------------------------------------------------------------------------------
@@ -396,40 +384,20 @@ class FaultySmq:
 
     def __init__(self, smq: Smq, step: str, faults: FaultInjector) -> None:
         self._smq = smq
-        self._step = step
-        self._faults = faults
-        self._failing: Sequence[SmqMessage] = ()
-        self._remaining: list[FaultKind] = []
+        self._site = cloud_site(step, "smq", "BatchSendMessage")
+        self._requests = RepeatedRequests(
+            faults, smq_error, attempts=ATTEMPTS, is_repeated=lambda kind: kind is not FaultKind.THROTTLE
+        )
 
     def send(self, queue: str, messages: Sequence[SmqMessage]) -> None:
         """Send messages, or inject the fault of the request. Raises SmqError."""
-        if self._remaining and self._failing == messages:
-            kind = self._remaining.pop()
-            if kind in {FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER}:
-                self._smq.send(queue, messages)
-            raise smq_error(kind)
-        self._remaining = []
-
-        def error(kind: FaultKind) -> SmqError:
-            self._failing = messages
-            self._remaining = [kind] * (0 if kind is FaultKind.THROTTLE else ATTEMPTS - 1)
-            return smq_error(kind)
-
-        site = cloud_site(self._step, "smq", "BatchSendMessage")
-        self._faults.call(InjectableCall(site=site, error=error), partial(self._smq.send, queue, messages))
-
-
-_NO_ANSWER: Final = {
-    FaultKind.FAIL_AFTER: "ConnectionError: the connection broke before the response",
-    FaultKind.TIMEOUT_BEFORE: "ReadTimeout: no response in time",
-    FaultKind.TIMEOUT_AFTER: "ReadTimeout: no response in time",
-}
+        self._requests.call(self._site, messages, partial(self._smq.send, queue, messages))
 
 
 def alibaba_error(kind: FaultKind) -> OpenApiError:
     """Return the error that `SdkOpenApi` raises after its attempts."""
-    if kind in _NO_ANSWER:
-        return OpenApiError("", _NO_ANSWER[kind])
+    if kind in NO_ANSWER:
+        return OpenApiError("", NO_ANSWER[kind])
     if kind is FaultKind.THROTTLE:
         return OpenApiError("Throttling.User", "Request was denied due to user flow control.", status=400)
     return OpenApiError("InternalError", "The request processing has failed due to some unknown error.", status=500)
@@ -437,8 +405,8 @@ def alibaba_error(kind: FaultKind) -> OpenApiError:
 
 def smq_error(kind: FaultKind) -> SmqError:
     """Return the error that `SdkSmq` raises."""
-    if kind in _NO_ANSWER:
-        return SmqError("", _NO_ANSWER[kind])
+    if kind in NO_ANSWER:
+        return SmqError("", NO_ANSWER[kind])
     if kind is FaultKind.THROTTLE:
         return SmqError("QpsLimitExceeded", "The QPS limit is exceeded.")
     return SmqError("InternalError", "Internal error.")

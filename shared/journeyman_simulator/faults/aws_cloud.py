@@ -39,6 +39,7 @@ from journeyman_simulator.faults.simulated_cloud import (
     SimulatedCloud,
     Start,
     scenario_environment,
+    unknown_function,
 )
 from journeyman_simulator.in_process_account.account import ACCOUNT_ID, REGION, ZONES, InProcessAccount
 from journeyman_simulator.in_process_account.ec2_catalogue import SMALL_SELECTION
@@ -46,7 +47,7 @@ from journeyman_simulator.in_process_account.simulated_instances import Simulate
 from journeyman_simulator.in_process_account.sqs_queues import MessageOutcome, SimulatedMessage
 from journeyman_simulator.lambda_functions import LambdaContext, LambdaFunction, LambdaHandler
 from journeyman_simulator.sam_stack import SamStack, read_template
-from journeyman_simulator.world import Actor, WorldStuckError
+from journeyman_simulator.world import Actor
 
 SERVICE_CIDR: Final = "10.100.0.0/16"
 _RETIREMENT_NOTICE: Final = timedelta(days=14)
@@ -109,7 +110,7 @@ class AwsCloud(SimulatedCloud):
         by_step = {step.value: each for step, each in sandboxes.items()}
 
         def handler(text: str) -> LambdaHandler:
-            return by_step.get(text.partition(".")[0], _unknown_function)
+            return by_step.get(text.partition(".")[0], unknown_function)
 
         self._stack.create_resources(handler, self._clock, self.account.queues.due)
         for function in self._stack.functions.values():
@@ -173,10 +174,6 @@ def _pending_message(queue: str, message: SimulatedMessage) -> PendingMessage:
     at = datetime.fromisoformat(body["at"]) if body.get("at") else receivable
     step = Step(body["step"]) if queue == "requeue" else Step(queue)
     return PendingMessage(step=step, at=max(at, receivable))
-
-
-def _unknown_function(_event: dict[str, Any], _context: Any) -> Any:
-    raise WorldStuckError("an unknown function was invoked")
 
 
 @cache

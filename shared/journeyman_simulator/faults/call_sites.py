@@ -22,7 +22,7 @@ from journeyman_simulator.faults.scenario_clouds import CLOUDS
 
 KUBE_READS: Final = frozenset({"list", "get", "version"})
 _KUBE_VERBS: Final = KUBE_READS | {"create", "patch", "apply", "delete", "evict"}
-_READING_OPERATIONS: Final = ("Describe", "Get", "List")
+_READING_OPERATIONS: Final = ("Describe", "Get", "List", "Show")
 _CHANGING_READS: Final = frozenset(call for facts in CLOUDS.values() for call in facts.changing_reads)
 
 _AT_EVERY_CALL: Final = (

@@ -1,4 +1,4 @@
-"""Injects faults into calls to the API server and to AWS, and into messages."""
+"""Injects faults into calls to the API server and to the cloud, and into messages."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def current_step() -> str:
 
 
 class InjectableCall(Struct, frozen=True, kw_only=True):
-    """A call to the API server or to AWS into which a fault can be injected.
+    """A call to the API server or to the cloud into which a fault can be injected.
 
     `error` returns the exception that the caller sees. `touch` makes the conflicting write of another client. `cached` is
     whether the caller of a read accepts a stale response.
@@ -152,6 +152,10 @@ class FaultInjector:
             return perform()
         return self._inject(run, call, fault, perform, as_of)
 
+    def sleep(self, seconds: float) -> None:
+        """Pause this thread's run, which waits, in virtual time. Raises ProcessCrashed at its timeout."""
+        self._pause(current_run(), seconds)
+
     def _fault(self, call: InjectableCall) -> CallFault | None:
         if not self.enabled:
             return None
@@ -201,8 +205,56 @@ class FaultInjector:
             raise run.crash(f"{where} after the crash")
 
 
+class RepeatedRequests:
+    """Injects the faults of requests that an adapter repeats: one that fails fails again as often as it is repeated.
+
+    Args:
+        faults: Decides for each request whether it fails.
+        error: Returns the exception that the adapter sees.
+        attempts: How often the adapter sends a request.
+        is_repeated: Whether the adapter repeats a request that failed so.
+    """
+
+    def __init__(
+        self,
+        faults: FaultInjector,
+        error: Callable[[FaultKind], Exception],
+        *,
+        attempts: int,
+        is_repeated: Callable[[FaultKind], bool],
+    ) -> None:
+        self._faults = faults
+        self._error = error
+        self._attempts = attempts
+        self._is_repeated = is_repeated
+        self._failing: object = None
+        self._remaining: list[FaultKind] = []
+
+    def call(self, site: str, request: object, perform: Callable[[], T]) -> T:
+        """Send a request, or inject its fault; `request` is equal for each attempt."""
+        if self._remaining and self._failing == request:
+            kind = self._remaining.pop()
+            if kind in _AFTER:
+                perform()
+            raise self._error(kind)
+        self._remaining = []
+
+        def error(kind: FaultKind) -> Exception:
+            self._failing = request
+            self._remaining = [kind] * (self._attempts - 1 if self._is_repeated(kind) else 0)
+            return self._error(kind)
+
+        return self._faults.call(InjectableCall(site=site, error=error), perform)
+
+
 _AFTER: Final = frozenset({FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER, FaultKind.CRASH_AFTER})
 _WAITS: Final = frozenset({FaultKind.PAUSE, FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER})
+NO_ANSWER: Final[Mapping[FaultKind, str]] = {
+    FaultKind.FAIL_AFTER: "ConnectionError: the connection broke before the response",
+    FaultKind.TIMEOUT_BEFORE: "ReadTimeout: no response in time",
+    FaultKind.TIMEOUT_AFTER: "ReadTimeout: no response in time",
+}
+"""The text of the error for a request that gets no response, of clouds whose errors are only texts then."""
 _FAILS: Final = frozenset(
     {FaultKind.FAIL_BEFORE, FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_BEFORE, FaultKind.TIMEOUT_AFTER, FaultKind.THROTTLE}
 )

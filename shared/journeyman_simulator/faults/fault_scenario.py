@@ -15,7 +15,7 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 
 CAPACITY_TYPES: Final = ("on-demand", "spot")
-CloudName = Literal["aws", "alibaba"]
+CloudName = Literal["aws", "alibaba", "huawei"]
 Policy = Literal["WhenEmpty", "WhenEmptyOrUnderutilized"]
 ClaimChange = Literal[
     "drop-pool-label",
@@ -397,7 +397,7 @@ class CallFault(Struct, frozen=True, kw_only=True, tag=True, tag_field="fault"):
 
 
 class MessageFault(Struct, frozen=True, kw_only=True, tag=True, tag_field="fault"):
-    """A fault of the `nth` message (from 1) sent to a queue: a step's value, or "requeue"."""
+    """A fault of the `nth` message (from 1) sent to a queue: a step's value, "requeue" (AWS) or "delay" (Huawei Cloud)."""
 
     queue: str
     nth: int

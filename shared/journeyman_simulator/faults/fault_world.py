@@ -33,6 +33,7 @@ from journeyman_simulator.faults.fault_scenario import (
     ScenarioSetup,
 )
 from journeyman_simulator.faults.history import History, HistoryEntry
+from journeyman_simulator.faults.huawei_cloud import HuaweiCloud
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker, InvariantCheckers
 from journeyman_simulator.faults.manifests import initial_manifests
 from journeyman_simulator.faults.node_faults import NodeFaults
@@ -56,7 +57,11 @@ RUNS_PER_SECOND: Final = 3
 NodeClaims that expire every minute, with drains that are polled every two seconds, need 1.9 runs per second for as long as they
 do.
 """
-_CLOUDS: Final[Mapping[str, type[SimulatedCloud]]] = {"aws": AwsCloud, "alibaba": AlibabaCloud}
+_CLOUDS: Final[Mapping[str, type[SimulatedCloud]]] = {
+    "aws": AwsCloud,
+    "alibaba": AlibabaCloud,
+    "huawei": HuaweiCloud,
+}
 
 
 class FaultWorld:
@@ -186,6 +191,7 @@ class FaultWorld:
         self._sandboxes = [*sandboxes.values()]
         self.cloud.create_functions(sandboxes, connections.new_id)
         self._steps = {function.name: step.value for step, function in self.cloud.functions.items()}
+        self._steps |= {function.name: name for name, function in self.cloud.helpers.items()}
         self._throttles = FunctionThrottles(self.scenario.setup.throttles, self.cloud.functions, self.clock)
         self._messages.queues = self.cloud.queues
 

@@ -269,14 +269,15 @@ def _unhealthy_for_long(rng: Random, setup: ScenarioSetup) -> list[AnyOperation]
     cloud = CLOUDS[setup.cloud]
     condition, status = cloud.lasting_condition
     repaired_after = cloud.tolerated[condition, status].total_seconds()
-    starts_at = rng.randrange(60, LAST_OPERATION_SECONDS, 5)
-    unhealthy = fault_scenario.UnhealthyCondition(
-        at_seconds=starts_at,
-        node=rng.randrange(_NODES),
-        condition=condition,
-        status=status,
-        seconds=2.0 * repaired_after,
-    )
+    starts_at, node = rng.randrange(60, LAST_OPERATION_SECONDS, 5), rng.randrange(_NODES)
+    seconds = 2.0 * repaired_after
+    unhealthy: AnyOperation
+    if condition == "Ready":
+        unhealthy = fault_scenario.StopKubelet(at_seconds=starts_at, node=node, seconds=seconds)
+    else:
+        unhealthy = fault_scenario.UnhealthyCondition(
+            at_seconds=starts_at, node=node, condition=condition, status=status, seconds=seconds
+        )
     return [unhealthy, fault_scenario.Unprotect(at_seconds=starts_at + 1.4 * repaired_after)]
 
 

@@ -1,6 +1,6 @@
 """What the generator, the operations and the checkers know of each cloud, as data. `CLOUDS` has them by name.
 
-`aws_cloud` and `alibaba_cloud` simulate the accounts with the deployed functions (`simulated_cloud.SimulatedCloud`).
+`aws_cloud`, `alibaba_cloud` and `huawei_cloud` simulate the accounts with the deployed functions (`simulated_cloud.SimulatedCloud`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import Any, Final, Literal
 
 from msgspec import Struct
 
-from journeyman.core.api.objects import EC2NODECLASS, ECSNODECLASS, Resource
+from journeyman.core.api.objects import CCENODECLASS, EC2NODECLASS, ECSNODECLASS, Resource
 from journeyman_simulator.alibaba_account.ecs_types import SMALL_SELECTION as SMALL_ECS_SELECTION
 from journeyman_simulator.faults import fault_scenario
 from journeyman_simulator.faults.fault_scenario import CloudName, Operation
+from journeyman_simulator.huawei_account.flavor_data import SMALL_SELECTION as SMALL_FLAVOR_SELECTION
 from journeyman_simulator.in_process_account.ec2_catalogue import SMALL_SELECTION as SMALL_EC2_SELECTION
 
 CLUSTER: Final = "demo"
@@ -30,13 +31,13 @@ class ScenarioCloud(Struct, frozen=True, kw_only=True):
     name: CloudName
     node_class: Resource[dict[str, Any]]
     node_class_spec: Spec  # without the selector of networks
-    network_selector: Callable[[str], Spec]  # part of the spec, by the value of the networks' discovery tag
+    network_selector: Callable[[str], Spec]  # part of the spec, by the networks' discovery tag or name
     types: tuple[str, ...]  # the instance types that scenarios offer by default
     generated_types: tuple[str, ...]  # those from which the generator draws, sorted
     large_types: tuple[str, ...]  # of these, types that fit every generated pod; each setup offers one of them
     conditions: tuple[str, ...]  # that an agent reports of unhealthy nodes for a while
     unhealthy_statuses: tuple[ConditionStatus, ...]  # of these conditions
-    lasting_condition: NodeCondition  # that an agent reports until the node's repair
+    lasting_condition: NodeCondition  # until the repair, from an agent; Ready from a stopped kubelet
     tolerated: Mapping[NodeCondition, timedelta]  # Karpenter's repair policies for the cloud
     queues: tuple[str, ...]  # the queues that have message faults: a step's value, or "requeue"
     changing_reads: frozenset[str]  # reads of the account whose responses change within a scenario
@@ -44,6 +45,9 @@ class ScenarioCloud(Struct, frozen=True, kw_only=True):
     launch: str  # the call that launches an instance
     describe: str  # the call that lists instances
     stops_chains: bool = False  # whether the platform stops functions that start each other by messages
+    needs_sweep: bool = False  # whether steps leave late work to the sweep, instead of sending a message
+    has_client_token: bool = True  # whether the cloud launches one instance for equal requests
+    max_receives: int = 50  # after so many failed runs a message is a dead letter
 
 
 def _subnets(discovery: str) -> Spec:
@@ -52,6 +56,10 @@ def _subnets(discovery: str) -> Spec:
 
 def _vswitches(discovery: str) -> Spec:
     return {"vSwitchSelectorTerms": [{"tags": {DISCOVERY: discovery}}]}
+
+
+def _subnet_by_name(name: str) -> Spec:
+    return {"subnetSelectorTerms": [{"name": name}]}
 
 
 _HALF_AN_HOUR: Final = timedelta(minutes=30)
@@ -115,4 +123,33 @@ ALIBABA: Final = ScenarioCloud(
     describe="ecs DescribeInstances",
 )
 
-CLOUDS: Final[Mapping[str, ScenarioCloud]] = {facts.name: facts for facts in (AWS, ALIBABA)}
+HUAWEI: Final = ScenarioCloud(
+    name="huawei",
+    node_class=CCENODECLASS,
+    node_class_spec={
+        "imsSelector": {"imsFamily": "Huawei Cloud EulerOS 2.0"},
+        "blockDeviceMappings": {
+            "root": {"volumeSize": 40, "volumeType": "SSD"},
+            "k8s": {"volumeSize": 100, "volumeType": "SSD"},
+        },
+        "login": {"sshKey": f"KeyPair-{CLUSTER}"},
+    },
+    network_selector=_subnet_by_name,
+    types=SMALL_FLAVOR_SELECTION,
+    generated_types=tuple(sorted({*SMALL_FLAVOR_SELECTION, "c7n.large.4", "kc1.large.4", "m7.large.8", "s7.xlarge.4"})),
+    large_types=("c9.large.4", "kc1.large.4", "m7.large.8"),
+    conditions=("CNIProblem", "DiskReadonly", "NTPProblem", "PIDProblem"),
+    unhealthy_statuses=("True", "Unknown"),
+    lasting_condition=("Ready", "Unknown"),
+    tolerated={("Ready", "False"): _HALF_AN_HOUR, ("Ready", "Unknown"): _HALF_AN_HOUR},
+    queues=("provision", "terminate", "consolidate", "interrupt", "sweep", "delay"),
+    changing_reads=frozenset({"cce ListNodes", "ecs ListServersDetails"}),
+    missing=frozenset({fault_scenario.Rebalance, fault_scenario.FailCheck}),
+    launch="cce CreateNode",
+    describe="cce ListNodes",
+    needs_sweep=True,
+    has_client_token=False,
+    max_receives=4,  # FunctionGraph repeats a failed invocation three times
+)
+
+CLOUDS: Final[Mapping[str, ScenarioCloud]] = {facts.name: facts for facts in (AWS, ALIBABA, HUAWEI)}

@@ -81,7 +81,7 @@ def generate_scenario(seed: int, cloud: CloudName = "aws") -> FaultScenario:
 def _scenario_of(seed: int, cloud: CloudName) -> FaultScenario:
     sites, facts = _SITES[cloud], CLOUDS[cloud]
     rng = Random(seed)
-    sweep = rng.random() >= _WITHOUT_SWEEP
+    sweep = rng.random() >= _WITHOUT_SWEEP or facts.needs_sweep
     setup = draw_setup(rng, sweep=sweep, cloud=cloud)
     operations = draw_operations(rng, setup)
     if not sweep:
@@ -310,7 +310,7 @@ _MORE_EMPTY_THAN_BUDGET: Final = 0.08  # of scenarios: more nodes are empty than
 _STOPPED_LOOPS: Final = 0.1  # of scenarios with a sweep: Lambda stops chains of messages
 _THROTTLED: Final = 0.1  # of scenarios
 _MAX_THROTTLES: Final = 3
-_UNINSTALLED: Final[Mapping[CloudName, float]] = {"aws": 0.0, "alibaba": 0.05}
+_UNINSTALLED: Final[Mapping[CloudName, float]] = {"aws": 0.0, "alibaba": 0.05, "huawei": 0.05}
 """Of scenarios with a sweep: the NodeClass is deleted. On AWS this leads to rare calls, so the faults at these calls have it."""
 _THROTTLE_SECONDS: Final = (15.0, 60.0, 150.0)
 _EDITED_BY_HAND: Final = 0.1  # of scenarios with a sweep: some edits send no event
@@ -483,6 +483,12 @@ def _edit(rng: Random) -> AnyOperation:
 
 ScenarioChange = Callable[[FaultScenario], FaultScenario]
 _NODES: Final = 4  # the oldest ones
+_BEFORE_REGISTRATION: Final[Mapping[CloudName, tuple[float, float]]] = {
+    "aws": (4.0, 8.0),
+    "alibaba": (4.0, 8.0),
+    "huawei": (7.0, 8.0),
+}
+"""Seconds at which instances run, and their nodes have not joined."""
 _PODS_RUN_AT: Final = 60  # seconds: by then, nodes have joined and pods run
 _NOTICE_INTERVAL: Final = 63  # seconds: the third notice repeats its Event, if the NodeClaim lives that long
 
@@ -505,7 +511,8 @@ def _with(scenario: FaultScenario, operations: Iterable[AnyOperation], *faults: 
 
 def _with_instances_ended_before_registration(scenario: FaultScenario) -> FaultScenario:
     """Return the scenario with instances that are terminated before their nodes join, without messages about them."""
-    terminations = (fault_scenario.ConsoleTerminate(at_seconds=at, node=node) for node, at in enumerate((4.0, 8.0)))
+    times = _BEFORE_REGISTRATION[scenario.setup.cloud]
+    terminations = (fault_scenario.ConsoleTerminate(at_seconds=at, node=node) for node, at in enumerate(times))
     lost_kind = (MessageFault(queue="interrupt", nth=nth, kind=MessageFaultKind.DROP) for nth in range(1, 7))
     return _with(scenario, terminations, *lost_kind)
 
@@ -552,6 +559,12 @@ def _with_force_termination(scenario: FaultScenario) -> FaultScenario:
 def _without_offerings_at_first(scenario: FaultScenario) -> FaultScenario:
     empty = fault_scenario.OutOfStock(at_seconds=0, type=-1, zone=-1, capacity_type="", seconds=30)
     return _with(scenario, [empty])
+
+
+def _with_failed_build_of_lost_launch(scenario: FaultScenario) -> FaultScenario:
+    """Return the scenario with a run that crashed after its launch, whose instance the cloud then cannot build."""
+    lost = CallFault(site=f"provision: {CLOUDS[scenario.setup.cloud].launch}", nth=1, kind=FaultKind.CRASH_AFTER)
+    return _with(_without_offerings_at_first(scenario), [], lost)
 
 
 def _with_early_empty_nodes(scenario: FaultScenario) -> FaultScenario:
@@ -622,8 +635,31 @@ _RARE_ALIBABA_CALLS: Final[Mapping[str, ScenarioChange]] = {
     "provision: get NodeClaim": _with_registration_timeout,  # last, as the seeds of the recorded sample follow the order
 }
 
+_RARE_HUAWEI_CALLS: Final[Mapping[str, ScenarioChange]] = {
+    "consolidate: apply OfferingState": _with_unavailable_replacement,
+    "consolidate: create NodeClaim": _with_replaced_node,
+    "consolidate: cce CreateNode": _with_replaced_node,
+    "consolidate: cce ListNodes": _with_replaced_node,
+    "consolidate: delete NodeClaim": _with_early_empty_nodes,
+    "consolidate: patch OfferingState/status": _with_unavailable_replacement,
+    "interrupt: apply OfferingState": _with_interrupted_nodes,
+    "interrupt: ecs ListServersDetails": _with_ended_orphaned_instance,
+    "interrupt: patch OfferingState/status": _with_interrupted_nodes,
+    "provision: cce ShowJob": _with_failed_build_of_lost_launch,
+    "provision: delete NodeClaim": _without_offerings_at_first,
+    "terminate: apply OfferingState": _without_offerings_at_first,
+    "terminate: cce ShowJob": _without_offerings_at_first,
+    "terminate: delete Pod": _with_force_termination,
+    "terminate: get NodeClaim": _with_claims_removed_before_instances,
+    "terminate: patch Event": _with_blocked_drain,
+    "terminate: patch NodePool": _with_instances_ended_before_registration,
+    "terminate: patch OfferingState/status": _without_offerings_at_first,
+    "provision: get NodeClaim": _with_registration_timeout,  # last, as the seeds of the recorded sample follow the order
+}
+
 RARE_CALL_SCENARIOS: Final[Mapping[str, Mapping[str, ScenarioChange]]] = {
     "aws": _RARE_AWS_CALLS,
     "alibaba": _RARE_ALIBABA_CALLS,
+    "huawei": _RARE_HUAWEI_CALLS,
 }
 """By cloud: the changes of scenarios that lead to rare calls, by call site."""

@@ -30,7 +30,7 @@ from journeyman_simulator.faults.scenario_view import (
 from journeyman_simulator.in_process_account.sqs_queues import MessageOutcome
 from journeyman_simulator.kubelet import MachineSource
 from journeyman_simulator.lambda_functions import LambdaFunction
-from journeyman_simulator.world import Actor
+from journeyman_simulator.world import Actor, WorldStuckError
 
 KUBERNETES_VERSION: Final = "1.33"
 SCENARIO_DURATION: Final = timedelta(days=1)
@@ -73,6 +73,40 @@ class RecordedEvent(Protocol):
     def instance(self) -> RecordedInstance:
         """The instance, after the event."""
         ...
+
+
+class OfferedInstance(Protocol):
+    """An account's record of an instance, with its offering."""
+
+    instance_type: str
+    zone: str
+
+    @property
+    def capacity_type(self) -> str:
+        """The capacity type: on-demand or spot."""
+        ...
+
+
+def cloud_instance(
+    instance: OfferedInstance,
+    price: Price,
+    *,
+    provider_id: str,
+    state: str,
+    launched_at: datetime,
+    tags: Mapping[str, str],
+) -> CloudInstance:
+    """Return an instance for checkers, with the price of its offering."""
+    return CloudInstance(
+        provider_id=provider_id,
+        instance_type=instance.instance_type,
+        zone=instance.zone,
+        capacity_type=instance.capacity_type,
+        price=price(instance.instance_type, instance.zone, instance.capacity_type),
+        state=state,
+        launched_at=launched_at,
+        tags=tags,
+    )
 
 
 class InstanceRecords:
@@ -131,10 +165,14 @@ class InstanceRecords:
 class CloudOperations(ABC):
     """Operates on instances by provider id, as a user or as the cloud. An operation that the cloud rejects or lacks has no effect.
 
+    Only EC2 recommends to replace instances, and has status checks.
+
     Args:
         account: The account, whose `instances` are as `cloud_rules.instance_states` has them.
         records: Stores who called each operation.
     """
+
+    maintenance_notice = timedelta(days=14)
 
     def __init__(self, account: Any, records: InstanceRecords) -> None:
         self._account = account
@@ -145,20 +183,18 @@ class CloudOperations(ABC):
     def instance_id(provider_id: str) -> str:
         """Return the cloud's own id of an instance."""
 
-    @abstractmethod
-    def recommend_rebalance(self, provider_id: str) -> None:
+    def recommend_rebalance(self, provider_id: str) -> None:  # noqa: B027 - most clouds recommend nothing
         """Recommend to replace a Spot instance."""
 
-    @abstractmethod
     def announce_maintenance(self, provider_id: str) -> None:
         """Announce that the instance will be retired or maintained."""
+        with suppress(ServiceError):
+            self._account.schedule_maintenance(self.instance_id(provider_id), within=self.maintenance_notice)
 
-    @abstractmethod
-    def fail_check(self, provider_id: str, check: str) -> None:
+    def fail_check(self, provider_id: str, check: str) -> None:  # noqa: B027 - most clouds have no status checks
         """Fail a status check of the instance from now on."""
 
-    @abstractmethod
-    def pass_checks(self, provider_id: str = "") -> None:
+    def pass_checks(self, provider_id: str = "") -> None:  # noqa: B027 - same
         """Pass all status checks of the instance, or of every instance if no provider id is given."""
 
     def interrupt(self, provider_id: str) -> None:
@@ -231,6 +267,7 @@ class SimulatedCloud(ABC):
         queues: The queue's name in scenarios by its name in the account; other queues have no faults.
         functions: The function of each step, once created.
         mappings: The queues' mappings to functions, once created.
+        helpers: The functions that run no step, by their names in call sites, once created.
     """
 
     account: Actor
@@ -247,6 +284,7 @@ class SimulatedCloud(ABC):
         self.queues: Mapping[str, str] = {}
         self.functions: Mapping[Step, LambdaFunction] = {}
         self.mappings: Sequence[QueueMapping] = ()
+        self.helpers: Mapping[str, LambdaFunction] = {}
 
     @abstractmethod
     def decide_messages(self, decide: Callable[[str, str], MessageOutcome]) -> None:
@@ -296,3 +334,8 @@ def scenario_environment(variables: Variables, setup: ScenarioSetup, *, has_sqs:
     gates = {"NodeRepair": setup.node_repair, "SpotToSpotConsolidation": setup.spot_to_spot, "StaticCapacity": True}
     texts = ",".join(f"{name}={str(on).lower()}" for name, on in gates.items())
     return read_environment({**variables, "FEATURE_GATES": texts}, has_sqs=has_sqs)
+
+
+def unknown_function(_event: Any, _context: Any) -> Any:
+    """Raise WorldStuckError: the handler of the deployed functions that no scenario has."""
+    raise WorldStuckError("an unknown function was invoked")

@@ -78,7 +78,7 @@ def faults(
     _remove_aws_settings()
     from journeyman_simulator.simulator_cli.faults_command import run_scenario, run_seeds
 
-    name: Literal["aws", "alibaba"] = "alibaba" if cloud is Cloud.ALIBABA else "aws"
+    name: Literal["aws", "alibaba", "huawei"] = cloud.value
     raise typer.Exit(
         run_seeds(seeds, cloud=name, require_crash_coverage=require_crash_coverage)
         if seeds

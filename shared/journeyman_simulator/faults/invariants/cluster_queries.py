@@ -17,6 +17,7 @@ from journeyman_simulator.faults.fault_scenario import (
     FaultScenario,
     JumpClock,
 )
+from journeyman_simulator.faults.scenario_clouds import CLOUDS
 from journeyman_simulator.faults.scenario_view import RUN_USER_PREFIX, ScenarioView
 
 POOL_LABEL: Final = "karpenter.sh/nodepool"
@@ -37,12 +38,13 @@ _DELAYING_KINDS: Final = frozenset(
 
 def vcpus(instance_type: str) -> int:
     """Return the vCPUs of an instance type that scenarios use. Raises KeyError for others."""
-    return _CPUS[instance_type.rpartition(".")[2]]
+    return _CPUS[instance_type.removeprefix("ecs.").split(".")[1]]
 
 
 def memory_mib(instance_type: str) -> int:
     """Return the memory in MiB of an instance type that scenarios use. Raises KeyError for others."""
-    return vcpus(instance_type) * _GIB_PER_CPU[instance_type.removeprefix("ecs.")[0]] * 1024
+    family, _size, *gib_per_cpu = instance_type.removeprefix("ecs.").split(".")
+    return vcpus(instance_type) * (int(gib_per_cpu[0]) if gib_per_cpu else _GIB_PER_CPU[family[0]]) * 1024
 
 
 def is_ours(write: Write, step: str = "") -> bool:
@@ -61,6 +63,14 @@ def staleness(scenario: FaultScenario) -> timedelta:
 def removes_launches(scenario: FaultScenario) -> bool:
     """Whether users remove what NodeClaims record of their launch."""
     return any(isinstance(o, EditClaim) and o.change in _LAUNCH_EDITS for o in scenario.operations)
+
+
+def can_repeat_launches(scenario: FaultScenario) -> bool:
+    """Whether a run may launch an instance that a list did not show, or that another run launched while it was paused."""
+    cloud = CLOUDS[scenario.setup.cloud]
+    causes = {(cloud.describe, FaultKind.STALE), (cloud.launch, FaultKind.PAUSE)}
+    faults = (fault for fault in scenario.faults if isinstance(fault, CallFault))
+    return any((fault.site.partition(": ")[2], fault.kind) in causes for fault in faults)
 
 
 def edits_tags(scenario: FaultScenario) -> bool:

@@ -12,6 +12,7 @@ from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import (
     FINALIZER,
     UID_TAG,
+    can_repeat_launches,
     claim_named,
     claim_of,
     claims,
@@ -27,6 +28,7 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     skew,
     staleness,
 )
+from journeyman_simulator.faults.scenario_clouds import CLOUDS
 from journeyman_simulator.faults.scenario_view import RUN_USER_PREFIX, CloudEvent, CloudInstance, ScenarioView
 
 STUCK_AFTER: Final = timedelta(
@@ -40,6 +42,10 @@ class OneInstancePerNodeClaim(InvariantChecker):
 
     That is the instance's own tag, also after it ended, unless users edit tags; or the NodeClaim's status, unless users
     remove launches from it.
+
+    Where launches have no client token, it is the name of the node, as long as it exists. There a NodeClaim may have further
+    instances if a list of instances is stale, or a run is paused before its launch; but such an instance runs no pod, and is
+    terminated within ten minutes.
     """
 
     name = "one instance per NodeClaim"
@@ -50,6 +56,10 @@ class OneInstancePerNodeClaim(InvariantChecker):
         self._recorded: set[str] = set()  # provider ids
         self._has_tags = not edits_tags(view.scenario)
         self._has_launches = not removes_launches(view.scenario)
+        self._has_client_token = CLOUDS[view.scenario.setup.cloud].has_client_token
+        self._may_repeat = not self._has_client_token and can_repeat_launches(view.scenario)
+        self._repeated: set[str] = set()  # UIDs of NodeClaims
+        self._further_since: dict[str, datetime] = {}  # by provider id
 
     def check_write(self, write: Write) -> Iterator[str]:
         """Record the provider ids in the status of NodeClaims."""
@@ -64,9 +74,48 @@ class OneInstancePerNodeClaim(InvariantChecker):
         if event.kind != "launched" or not uid:
             return
         earlier = self._launched.setdefault(uid, [])
-        if any(self._has_tags or (self._has_launches and id_ in self._recorded) for id_ in earlier):
-            yield f"{new.provider_id} is instance {len(earlier) + 1} of NodeClaim {new.claim}, by {event.by}"
+        if any(self._is_named(id_) for id_ in earlier):
+            if not self._may_repeat:
+                yield f"{new.provider_id} is instance {len(earlier) + 1} of NodeClaim {new.claim}, by {event.by}"
+            self._repeated.add(uid)
         earlier.append(new.provider_id)
+
+    def check_every_minute(self) -> Iterator[str]:
+        """Check that further instances are terminated, and run no pods."""
+        now = self.view.clock.now()
+        further = self._further() if self._repeated else {}
+        self._further_since = {id_: self._further_since.get(id_, now) for id_ in further}
+        for id_, since in sorted(self._further_since.items()):
+            if now - since > LONGEST_WITHOUT_CLAIM:
+                yield f"{id_} has run since {since:%H:%M:%S} besides the instance of NodeClaim {further[id_]}"
+        names = {node.metadata.name for node in nodes(self.view) if node.spec.provider_id in further}
+        for pod in pods(self.view) if names else ():
+            if pod.spec.node_name in names and not comes_from(pod, "DaemonSet"):
+                yield f"pod {pod.metadata.name} runs on {pod.spec.node_name}, which is not the node of a NodeClaim"
+
+    def check_at_rest(self) -> Iterator[str]:
+        """Check that no further instance runs."""
+        for id_, claim in (self._further() if self._repeated else {}).items():
+            yield f"{id_} runs besides the instance of NodeClaim {claim}"
+
+    def _is_named(self, id_: str) -> bool:
+        """Whether something names an earlier instance."""
+        if self._has_launches and id_ in self._recorded:
+            return True
+        if self._has_client_token:
+            return self._has_tags
+        return any(i.provider_id == id_ and i.state != "terminated" for i in self.view.instances())
+
+    def _further(self) -> dict[str, str]:
+        """Return the NodeClaims of running instances by the provider id, if another instance is the NodeClaim's."""
+        own = {claim.metadata.uid: claim.status.provider_id for claim in claims(self.view)}
+        return {
+            i.provider_id: i.claim
+            for i in self.view.instances()
+            if i.runs
+            and (uid := i.tags.get(UID_TAG, "")) in self._repeated
+            and own.get(uid) not in {None, "", i.provider_id}
+        }
 
 
 class NoOrphanedInstance(InvariantChecker):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
@@ -14,6 +15,7 @@ from journeyman_simulator.apiserver.server import Write
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import (
     UID_TAG,
+    can_repeat_launches,
     claim_named,
     claim_of,
     claims,
@@ -28,6 +30,7 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     staleness,
     vcpus,
 )
+from journeyman_simulator.faults.scenario_clouds import CLOUDS
 from journeyman_simulator.faults.scenario_view import CloudEvent, ScenarioView
 
 _UNLIMITED = 1_000_000
@@ -173,9 +176,19 @@ class NodePoolLimitsHold(InvariantChecker):
             for c in claims(self.view)
             if pool_of(c) == pool_of(claim) and not _is_exempt_from_limit(c, disrupted)
         }
-        total = sum(vcpus(i.instance_type) for i in self.view.instances() if i.runs and i.tags.get(UID_TAG) in counted)
+        total = sum(self._vcpus_by_claim(counted).values())
         if total > limit:
             yield f"{pool_of(claim)} has {total} vCPUs with {event.instance.instance_type} {claim.metadata.name}, the limit is {limit}"
+
+    def _vcpus_by_claim(self, uids: Collection[str]) -> dict[str, int]:
+        """Return the vCPUs of these NodeClaims' instances; of the largest one where a stale list can lead to further ones."""
+        cloud, found = CLOUDS[self.view.scenario.setup.cloud], dict[str, int]()
+        add = max if not cloud.has_client_token and can_repeat_launches(self.view.scenario) else operator.add
+        for instance in self.view.instances():
+            uid = instance.tags.get(UID_TAG, "")
+            if instance.runs and uid in uids:
+                found[uid] = add(found.get(uid, 0), vcpus(instance.instance_type))
+        return found
 
     def _highest_limit(self, pool: str) -> int:
         """Return the highest limit that a run which reads stale objects may see now."""

@@ -23,14 +23,13 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     phase,
     skew,
 )
+from journeyman_simulator.faults.scenario_clouds import CLOUDS
 from journeyman_simulator.faults.scenario_view import RunError, ScenarioView
 
 LONGEST_SWEEP: Final = timedelta(minutes=4)
 """The maximum time until the sweep finds unfinished work: a minute, and a minute for each of up to three failed runs."""
 LONGEST_WITHOUT_CLAIMS: Final = timedelta(minutes=12)
 """The same for a cluster without NodeClaims, which the sweep reads every ten minutes."""
-MAX_RECEIVE_COUNT: Final = 50
-"""template.yaml's `maxReceiveCount`, and `MAX_RECEIVES` on Alibaba Cloud: after so many receives a message is a dead letter."""
 _FAULTS_WITHOUT_ERROR: Final = frozenset({FaultKind.STALE, FaultKind.LAG})  # faults that do not make a run fail
 _ACTIVE_PHASES: Final = frozenset({"", "Proposed", "Executing"})
 
@@ -101,14 +100,16 @@ class NothingStuck(InvariantChecker):
                 if owner is None or owner.metadata.name not in disrupted:
                     yield f"Node {node.metadata.name} is tainted, and is not replaced"
         if not skew(self.view.scenario) and self.view.scenario.setup.recursive_loops != "Stopped":
+            most = CLOUDS[self.view.scenario.setup.cloud].max_receives
             for dead_letter in self.view.dead_letters():
-                if _max_failed_runs(self.view.scenario, dead_letter) < MAX_RECEIVE_COUNT:
+                if _max_failed_runs(self.view.scenario, dead_letter) < most:
                     yield f"a message is in a dead-letter queue: {dead_letter}"
 
 
 def _max_failed_runs(scenario: FaultScenario, dead_letter: str) -> int:
-    """Return the number of faults that may make a run of the message's step fail."""
-    step = msgspec.json.decode(dead_letter).get("step", Step.INTERRUPT.value)
+    """Return the number of faults that may make a run of the message's step, or of the function that waits with it, fail."""
+    body = msgspec.json.decode(dead_letter)
+    step = "delay" if body.get("source") == "delay" else body.get("step", Step.INTERRUPT.value)
     faults = (
         fault for fault in scenario.faults if isinstance(fault, CallFault) and fault.kind not in _FAULTS_WITHOUT_ERROR
     )
