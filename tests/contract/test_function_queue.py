@@ -252,7 +252,7 @@ def test_repeated_interruption_arrives_as_it_was_but_for_one_cluster(functions, 
 
 
 def test_retried_message_is_sent_again_with_its_receives(functions):
-    """Its body counts them, since FunctionGraph does not tell the function of its own retries."""
+    """Its body counts them, since FunctionGraph does not say which retry an invocation is."""
     functions.queue.send([a_message()])
     (body,) = functions.bodies(Step.PROVISION)
     functions.queue.retry({received(body): 4})

@@ -395,7 +395,7 @@ def test_wrong_name_is_refused(huawei, cce, name):
     ],
 )
 def test_unfit_node_has_a_code_of_its_own(huawei, cce, changes, code):
-    """The product tells these cases apart."""
+    """The product treats these cases differently."""
     call = cce_call(cce, "CreateNode", "POST", body=node_body(cce, **changes))
     assert refused(huawei.rest_api(), call) == (code, 400)
 

@@ -66,7 +66,7 @@ _MOST_SERVERS: Final = 1000
 _LONGEST_ID: Final = 253
 
 
-class _TimerEvent(msgspec.Struct, frozen=True, kw_only=True):
+class _FgsTimerEvent(msgspec.Struct, frozen=True, kw_only=True):
     """The event of a timer trigger."""
 
     time: Time
@@ -93,7 +93,7 @@ class _SmnEvent(msgspec.Struct, frozen=True, kw_only=True):
     record: tuple[_SmnRecord, ...]
 
 
-class _CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
+class _EventGridEvent(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of an EventGrid event."""
 
     id: Name
@@ -188,7 +188,7 @@ def parse_timer_event(payload: Payload) -> Trigger:
     Raises:
         MalformedEventError: The event or its user event does not parse.
     """
-    event = decode(_TimerEvent, payload, what="timer event")
+    event = decode(_FgsTimerEvent, payload, what="timer event")
     time = event.time.astimezone(timezone.utc)
     return wire_format.parse_timer(event.trigger_name, time, event.user_event or "", what="user event")
 
@@ -203,7 +203,7 @@ def parse_trace_event(payload: Payload) -> Trigger:
 
 def parse_cloud_event(payload: Payload) -> Trigger:
     """Return the trigger in an EventGrid event. Raises MalformedEventError if it does not parse, or names no server."""
-    event = decode(_CloudEvent, payload, what="EventGrid event")
+    event = decode(_EventGridEvent, payload, what="EventGrid event")
     if not event.type.startswith(f"{_SERVICE}:CloudTrace:"):
         time = _time_of({"time": event.time}, ("time",), "EventGrid event", payload)
         return Interruption(

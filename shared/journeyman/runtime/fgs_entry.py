@@ -37,7 +37,7 @@ Event = Any
 Handler = Callable[[Event, Context], Any]
 
 
-class FgsContext(Protocol):
+class FunctionGraphContext(Protocol):
     """The part that we use of FunctionGraph's context; `use_context` reads the access key from it."""
 
     def getRequestID(self) -> str:  # noqa: N802 - FunctionGraph's name
@@ -49,10 +49,10 @@ class FgsContext(Protocol):
         ...
 
 
-class Invocation:
+class FgsInvocation:
     """`composition.Context` on FunctionGraph, whose context has other names."""
 
-    def __init__(self, context: FgsContext) -> None:
+    def __init__(self, context: FunctionGraphContext) -> None:
         self.aws_request_id = str(context.getRequestID())
         self._context = context
 
@@ -78,7 +78,7 @@ def _from_environment() -> Runtime:
     return of_environment()
 
 
-def initialize(context: FgsContext) -> None:
+def initialize(context: FunctionGraphContext) -> None:
     """Create the runtime, and import what the first event and message would wait for: the initializer of a step's function."""
     import journeyman.cloud.huawei.provider  # noqa: PLC0415 - see above
     import journeyman.events.huawei_events  # noqa: F401, PLC0415 - see above
@@ -86,7 +86,7 @@ def initialize(context: FgsContext) -> None:
     initialize_delay(context)
 
 
-def initialize_delay(context: FgsContext) -> None:
+def initialize_delay(context: FunctionGraphContext) -> None:
     """Create the runtime and import the SDK: the initializer of the function `delay`, which has no cloud provider."""
     from journeyman.cloud.huawei.sdk_client import import_sdk, use_context  # noqa: PLC0415 - a simulation has no such function
 
@@ -95,15 +95,15 @@ def initialize_delay(context: FgsContext) -> None:
     import_sdk()
 
 
-def entry_point(handler: Handler) -> Callable[[Event, FgsContext], Any]:
+def entry_point(handler: Handler) -> Callable[[Event, FunctionGraphContext], Any]:
     """Return the handler for FunctionGraph, which gets the parsed event and the time that remains."""
 
     @wraps(handler)
-    def entry(event: Event, context: FgsContext) -> Any:
+    def entry(event: Event, context: FunctionGraphContext) -> Any:
         from journeyman.cloud.huawei.sdk_client import use_context  # noqa: PLC0415 - importing a handler stays fast
 
         use_context(context)
-        invocation = Invocation(context)
+        invocation = FgsInvocation(context)
         with log_errors(runtime()):
             parsed = _parsed(event, invocation.aws_request_id)
         return handler(parsed, invocation)

@@ -16,7 +16,7 @@ from journeyman_simulator.alibaba_account.action_table import ApiAction, action_
 from journeyman_simulator.alibaba_account.alibaba_account import AlibabaAccount
 from journeyman_simulator.alibaba_account.openapi_errors import status_of
 from journeyman_simulator.alibaba_account.request_signatures import SignatureVerifier
-from journeyman_simulator.cloud_rules.local_http import HOST, HttpAnswer, HttpRequest, serving_requests, wall_clock
+from journeyman_simulator.cloud_rules.local_http import HOST, HttpAnswer, ReceivedRequest, serving_requests, wall_clock
 from journeyman_simulator.cloud_rules.service_errors import LostResponseError, NotSimulatedError, ServiceError
 
 _COMMON: Final = frozenset({"Action", "Version", "Format", "AccessKeyId", "SecurityToken", "Timestamp"}) | {
@@ -47,7 +47,7 @@ class _Frontend:
         self._verifier = verifier
         self._now = now
 
-    def answer(self, request: HttpRequest) -> HttpAnswer | None:
+    def answer(self, request: ReceivedRequest) -> HttpAnswer | None:
         """Return the answer of a request; None if the caller must not get one."""
         is_rpc = request.path == "/"
         try:
@@ -81,7 +81,7 @@ def _json(status: int, body: Any) -> HttpAnswer:
     return HttpAnswer(status=status, body=json.dumps(body).encode(), headers=headers)
 
 
-def _parsed(request: HttpRequest) -> tuple[ApiAction, dict[str, Any]]:
+def _parsed(request: ReceivedRequest) -> tuple[ApiAction, dict[str, Any]]:
     """Return the action of a request and its checked parameters. Raises ServiceError."""
     query = dict(parse_qsl(request.query, keep_blank_values=True))
     body: Any = None

@@ -14,7 +14,7 @@ from typing import Final
 
 from journeyman_simulator.alibaba_account.alibaba_account import SimulatedAccessKey
 from journeyman_simulator.alibaba_account.openapi_errors import missing_parameter
-from journeyman_simulator.cloud_rules.local_http import HttpRequest, canonical_query
+from journeyman_simulator.cloud_rules.local_http import ReceivedRequest, canonical_query
 from journeyman_simulator.cloud_rules.service_errors import ServiceError
 
 _ALGORITHM: Final = "ACS3-HMAC-SHA256"
@@ -32,7 +32,7 @@ class SignatureVerifier:
         self._access_keys = access_keys
         self._nonces: dict[str, datetime] = {}
 
-    def caller_of(self, request: HttpRequest, now: datetime) -> str:
+    def caller_of(self, request: ReceivedRequest, now: datetime) -> str:
         """Return the caller who signed a request.
 
         Raises:
@@ -63,7 +63,7 @@ class SignatureVerifier:
             raise ServiceError("InvalidTimeStamp.Expired", "Specified time stamp or date value is expired.")
 
     def _check_signature(
-        self, request: HttpRequest, signed: list[str], signature: str, key: SimulatedAccessKey
+        self, request: ReceivedRequest, signed: list[str], signature: str, key: SimulatedAccessKey
     ) -> None:
         payload = hashlib.sha256(request.body).hexdigest()
         if request.headers["x-acs-content-sha256"] != payload:

@@ -16,7 +16,7 @@ HOST: Final = "127.0.0.1"
 _POLL_SECONDS: Final = 0.02
 
 
-class HttpRequest(Struct, frozen=True, kw_only=True):
+class ReceivedRequest(Struct, frozen=True, kw_only=True):
     """A request as it came over HTTP; the names of headers are in lower case."""
 
     method: str
@@ -46,7 +46,9 @@ def canonical_query(query: str) -> str:
 
 
 @contextmanager
-def serving_requests(answer: Callable[[HttpRequest], HttpAnswer | None], *, name: str, port: int = 0) -> Iterator[str]:
+def serving_requests(
+    answer: Callable[[ReceivedRequest], HttpAnswer | None], *, name: str, port: int = 0
+) -> Iterator[str]:
     """Serve requests in threads of their own, and yield the address: "127.0.0.1:PORT".
 
     Args:
@@ -55,10 +57,10 @@ def serving_requests(answer: Callable[[HttpRequest], HttpAnswer | None], *, name
         port: The port on which to listen; 0 selects a free one.
     """
 
-    class Handler(_RequestHandler):
+    class BoundHandler(_RequestHandler):
         respond = staticmethod(answer)
 
-    server = ThreadingHTTPServer((HOST, port), Handler)
+    server = ThreadingHTTPServer((HOST, port), BoundHandler)
     server.daemon_threads = True
     thread = Thread(target=server.serve_forever, args=(_POLL_SECONDS,), name=name, daemon=True)
     thread.start()
@@ -75,7 +77,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.0"  # a connection for each request, so that none outlives the server
     disable_nagle_algorithm = True  # otherwise the body waits 40 ms for the headers' acknowledgement
-    respond: Callable[[HttpRequest], HttpAnswer | None]
+    respond: Callable[[ReceivedRequest], HttpAnswer | None]
 
     def do_GET(self) -> None:
         """Answer a GET request."""
@@ -100,7 +102,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
         target = urlsplit(self.path)
         headers = {name.lower(): value for name, value in self.headers.items()}
         body = self.rfile.read(int(headers.get("content-length") or 0))
-        request = HttpRequest(
+        request = ReceivedRequest(
             method=self.command, path=target.path or "/", query=target.query, headers=headers, body=body
         )
         answer = self.respond(request)

@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from journeyman_simulator.cloud_rules.service_errors import NotSimulatedError
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
+from journeyman_simulator.huawei_account.huawei_vpc import HuaweiVpc
 from journeyman_simulator.huawei_account.rest_errors import invalid_node, resource_not_found
 from journeyman_simulator.huawei_account.rest_operations import OperationHandlers, RestRequest
-from journeyman_simulator.huawei_account.vpc_network import HuaweiVpc
 
 ENI: Final = "eni"
 NETWORK_MODES: Final = ("vpc-router", "overlay_l2", ENI)

@@ -3,12 +3,14 @@
 A node is in Build until its server runs, then in Installing until CCE has prepared it, then Active. Its job has one sub-job,
 CreateNode, whose sub-jobs create the server and install the node. An answer has the sub-jobs of one level; those below are read
 by their ids. What a request sets as labels, tags and taints is in no answer.
+
+Differs: CCE does not say whether ListNodes may lag behind; here it can, like ECS's lists.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import count
 from typing import Any, Final
 
@@ -27,16 +29,18 @@ from journeyman_simulator.huawei_account.ecs_servers import (
     SimulatedServers,
 )
 from journeyman_simulator.huawei_account.flavor_data import FlavorFacts
+from journeyman_simulator.huawei_account.huawei_vpc import HuaweiVpc
 from journeyman_simulator.huawei_account.node_requests import check_node, check_reservations, check_system
 from journeyman_simulator.huawei_account.rest_errors import LOCKED, invalid_node, no_stock, resource_not_found
 from journeyman_simulator.huawei_account.rest_operations import OperationHandlers, RestRequest
-from journeyman_simulator.huawei_account.vpc_network import HuaweiVpc
 
 JSON = Mapping[str, Any]
 _WRITE_ONLY: Final = frozenset({"k8sTags", "userTags", "taints"})
 _DEFAULT_LIMIT: Final = 2000
 _SERVER_JOB, _INSTALL_JOB = "CreateNodeVM", "InstallNode"
 _ENDED: Final = frozenset({"Failed", "Success"})
+_SHOWN: Final = timedelta(minutes=10)
+"""How long lists that lag behind can show a node that was removed."""
 
 
 class CceJob(Struct, kw_only=True, eq=False):
@@ -65,21 +69,31 @@ class CceNode(Struct, kw_only=True, eq=False):
     instance: HuaweiInstance
     created_at: datetime
     job: CceJob
-    is_installed: bool = False
-    has_failed: bool = False
+    installed_at: datetime | None = None
+    failed_at: datetime | None = None
+    forgotten_at: datetime | None = None  # when its deletion ended
 
-    @property
-    def phase(self) -> str:
-        """Return the node's phase."""
-        if self.instance.is_deleting:
+    def phase_at(self, moment: datetime) -> str:
+        """Return the node's phase at a moment."""
+        instance = self.instance
+        state = instance.state_at(moment)
+        if _is_past(instance.deleting_since, moment):
             return "Deleting"
-        if self.has_failed:
+        if _is_past(self.failed_at, moment):
             return "Error"
-        if self.instance.state == BUILD:
+        if state == BUILD:
             return "Build"
-        if self.instance.state != ACTIVE:
+        if state != ACTIVE:
             return "Abnormal"
-        return "Active" if self.is_installed else "Installing"
+        return "Active" if _is_past(self.installed_at, moment) else "Installing"
+
+    def exists_at(self, moment: datetime) -> bool:
+        """Whether CCE knows the node at a moment."""
+        return self.created_at <= moment and not _is_past(self.forgotten_at, moment)
+
+
+def _is_past(time: datetime | None, moment: datetime) -> bool:
+    return time is not None and time <= moment
 
 
 class NodeQuotas(Struct, kw_only=True):
@@ -122,13 +136,14 @@ class CceNodes:
         self._require_solvent = require_solvent
         self._serial = count(1)
         self.nodes: dict[str, CceNode] = {}
+        self._recently_forgotten: list[CceNode] = []
         self.jobs: dict[str, CceJob] = {}
         self.key_pairs: set[str] = set()
         self.agencies: set[str] = set()
         self.images: set[str] = set()
         self.server_groups: set[str] = set()
         self.quotas = NodeQuotas()
-        servers.on_gone.append(lambda instance: self.nodes.pop(instance.node_id, None))
+        servers.on_gone.append(lambda instance: self._remove(instance.node_id))
 
     def handlers(self) -> OperationHandlers:
         """Return the handlers of CCE's operations on nodes and jobs."""
@@ -242,7 +257,7 @@ class CceNodes:
         if instance.is_deleting or instance.state != BUILD:
             return
         if self._catalogue.fails_in_job(instance.instance_type, instance.zone, instance.capacity_type):
-            node.has_failed = True
+            node.failed_at = self._time.now()
             reason = (
                 f"Create node {node.name} failed: [{instance.instance_type}|{instance.zone}] "
                 "Ecs.0319: Insufficient flavor capacity, insufficient capacity in the specified az."
@@ -259,7 +274,7 @@ class CceNodes:
 
     def _install(self, node: CceNode) -> None:
         if not node.instance.is_deleting and node.instance.state != DELETED:
-            node.is_installed = True
+            node.installed_at = self._time.now()
             self._end_job(node.job, "Success")
 
     def _creation_job(self, instance: HuaweiInstance) -> CceJob:
@@ -300,7 +315,7 @@ class CceNodes:
             self._end_job(node.job, "Failed", f"node {node.id} was deleted")
             node.job = self._job("DeleteNode", instance)
             if instance.state == DELETED:  # without a server, only CCE's record is left
-                instance.is_deleting = True
+                instance.deleting_since = self._time.now()
             self._servers.begin_deletion(instance)
             self._servers.after(self._timing.deletion_seconds, lambda: self._forget(node))
         entry["status"]["jobID"] = node.job.id
@@ -308,7 +323,15 @@ class CceNodes:
 
     def _forget(self, node: CceNode) -> None:
         self._end_job(node.job, "Success")
-        self.nodes.pop(node.id, None)
+        self._remove(node.id)
+
+    def _remove(self, node_id: str) -> None:
+        """Remove a node, which lists that lag behind show for a while."""
+        now = self._time.now()
+        self._recently_forgotten = [n for n in self._recently_forgotten if not _is_past(n.forgotten_at, now - _SHOWN)]
+        if node := self.nodes.pop(node_id, None):
+            node.forgotten_at = now
+            self._recently_forgotten.append(node)
 
     # -- reads ---------------------------------------------------------------------------------------------------
 
@@ -321,22 +344,24 @@ class CceNodes:
 
     def _list(self, request: RestRequest) -> dict[str, Any]:
         cluster = self._clusters.require(request.path["cluster_id"])
-        found = sorted(
-            (node for node in self.nodes.values() if node.cluster_id == cluster.id), key=lambda node: node.id
-        )
+        known = (*self.nodes.values(), *self._recently_forgotten)
+        mine = (node for node in known if node.cluster_id == cluster.id and node.exists_at(request.as_of))
+        found = sorted(mine, key=lambda node: node.id)
         if marker := request.text("marker"):
             found = [node for node in found if node.id > marker]
         page = found[: request.query.get("limit", _DEFAULT_LIMIT)]
         info: dict[str, Any] = {"currentCount": len(page)}
         if len(page) < len(found):
             info["nextMarker"] = page[-1].id
-        items = [self._entry(node) for node in page]
+        items = [self._entry(node, request.as_of) for node in page]
         return {"kind": "List", "apiVersion": "v3", "items": items, "pageInfo": info}
 
-    def _entry(self, node: CceNode) -> dict[str, Any]:
-        instance = node.instance
-        status = {"phase": node.phase, "jobID": node.job.id, "lastProbeTime": timestamp(self._time.now())}
-        if len(instance.changes) > 1 and not node.has_failed:  # it is more than a plan
+    def _entry(self, node: CceNode, as_of: datetime | None = None) -> dict[str, Any]:
+        """Return a node as answers have it; by default as it is now."""
+        instance, now = node.instance, self._time.now()
+        moment = as_of or now
+        status = {"phase": node.phase_at(moment), "jobID": node.job.id, "lastProbeTime": timestamp(now)}
+        if instance.state_at(moment) != BUILD and node.failed_at is None:  # it is more than a plan
             status |= {"serverId": instance.id, "privateIP": instance.address}
         spec = node.spec
         return {

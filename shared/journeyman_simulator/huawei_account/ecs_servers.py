@@ -23,11 +23,11 @@ from journeyman_simulator.cloud_rules.instance_states import (
 )
 from journeyman_simulator.cloud_rules.service_errors import ServiceError
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
-from journeyman_simulator.huawei_account.ecs_events import EcsEvents
 from journeyman_simulator.huawei_account.ecs_flavors import FlavorCatalogue
+from journeyman_simulator.huawei_account.ecs_traces import EcsEvents
+from journeyman_simulator.huawei_account.huawei_vpc import HuaweiVpc
 from journeyman_simulator.huawei_account.rest_errors import invalid_request, server_not_found
 from journeyman_simulator.huawei_account.rest_operations import OperationHandlers, RestRequest
-from journeyman_simulator.huawei_account.vpc_network import HuaweiVpc
 
 JSON = Mapping[str, Any]
 BUILD: Final = "BUILD"
@@ -68,7 +68,12 @@ class HuaweiInstance(StateHistory, kw_only=True, eq=False):
     spec: JSON = field(default_factory=dict)  # of the CreateNode request, with labels and taints
     joins: bool = True  # whether its kubelet registers a node
     is_reclaimed: bool = False  # whether ECS is about to delete this Spot server
-    is_deleting: bool = False  # whether CCE is deleting the node
+    deleting_since: datetime | None = None  # when CCE began to delete the node
+
+    @property
+    def is_deleting(self) -> bool:
+        """Whether CCE is deleting the node, or has deleted it."""
+        return self.deleting_since is not None
 
     @property
     def running_since(self) -> datetime | None:
@@ -165,7 +170,7 @@ class SimulatedServers(TimedTransitions):
         """Delete a server for CCE, after which it is DELETED. It may not exist yet."""
         if instance.is_deleting or instance.state == DELETED:
             return
-        instance.is_deleting = True
+        instance.deleting_since = self._time.now()
         self._notify("deletion-requested", instance)
         self.after(self._timing.deletion_seconds, lambda: self._release(instance))
 

@@ -190,6 +190,8 @@ class FunctionGraph(RepeatedInvocations):
         self.decide = decide or (lambda _function, _body: DELIVERED)
         self.functions: dict[str, LambdaFunction] = {}
         """The functions by their URNs without a version."""
+        self.function_clock = clock
+        """The clock by which functions wait; a simulation whose functions have wrong clocks replaces it."""
         self.cts_triggers: list[CtsTrigger] = []
         self.objects: dict[str, str] = {}
         """What failure destinations stored: the content of OBS objects by `<bucket>/<key>`, oldest first."""
@@ -282,29 +284,31 @@ class FunctionGraph(RepeatedInvocations):
         return all_[-MOST_INSTANCES] if len(all_) >= MOST_INSTANCES else None
 
     def _run(self, pending: PendingInvocation, now: datetime) -> None:
-        moments = _moments(pending.event) if pending.function.name == self._waiting_function else {}
-        if not moments or pending.is_part:
+        """Invoke a function; one that waits with the messages that are due, and with the others when these are."""
+        moments = self._moments(pending) if pending.function.name == self._waiting_function else {}
+        if not moments:
             super().begin(pending)
             return
         due = [message for at, messages in moments.items() if at <= now for message in messages]
         later = {at: messages for at, messages in moments.items() if at > now}
         for at, messages in later.items():
             self.wait(replace(pending, event={**pending.event, "messages": messages}, at=at, is_part=True))
-        if later:
+        if later and not pending.is_part:
             self._busy.append((max(later), pending.function.name))
         if due:
             super().begin(replace(pending, event={**pending.event, "messages": due}))
 
-
-def _moments(event: Any) -> dict[datetime, list[Any]]:
-    """Return the messages in an event by the times for which they wait; empty if it has none, or does not parse."""
-    found: dict[datetime, list[Any]] = {}
-    try:
-        for message in event["messages"]:
-            found.setdefault(datetime.fromisoformat(message["at"].replace("Z", "+00:00")), []).append(message)
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return {}
-    return found
+    def _moments(self, pending: PendingInvocation) -> dict[datetime, list[Any]]:
+        """Return the messages in an event by the times for which they wait; empty if it has none, or does not parse."""
+        ahead = self.function_clock.now() - self._clock.now()
+        found: dict[datetime, list[Any]] = {}
+        try:
+            for message in pending.event["messages"]:
+                at = datetime.fromisoformat(message["at"].replace("Z", "+00:00")) - ahead
+                found.setdefault(at, []).append(message)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            return {}
+        return found
 
 
 class FgsTimers(FunctionTimers):

@@ -16,11 +16,12 @@ from journeyman_simulator.cloud_rules.service_errors import LostResponseError, R
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
 from journeyman_simulator.huawei_account.bss_prices import BssPrices
 from journeyman_simulator.huawei_account.cce_clusters import CceClusters
-from journeyman_simulator.huawei_account.cce_nodes import CceNodes
-from journeyman_simulator.huawei_account.ecs_events import EcsEvents
+from journeyman_simulator.huawei_account.cce_node_operations import CceNodes
 from journeyman_simulator.huawei_account.ecs_flavors import FlavorCatalogue
 from journeyman_simulator.huawei_account.ecs_servers import HuaweiTiming, SimulatedServers
+from journeyman_simulator.huawei_account.ecs_traces import EcsEvents
 from journeyman_simulator.huawei_account.flavor_data import all_flavors
+from journeyman_simulator.huawei_account.huawei_vpc import DEMO_SUBNET_ID, HuaweiVpc
 from journeyman_simulator.huawei_account.iam_permissions import IamPermissions
 from journeyman_simulator.huawei_account.rest_errors import (
     error_text,
@@ -38,7 +39,6 @@ from journeyman_simulator.huawei_account.rest_operations import (
     checked_query,
     operation_at,
 )
-from journeyman_simulator.huawei_account.vpc_network import DEMO_SUBNET_ID, HuaweiVpc
 
 PROJECT_ID: Final = "0a1b2c3d4e5f60718293a4b5c6d7e8f9"
 DOMAIN_ID: Final = "d0000000000000000000000000000001"
@@ -160,7 +160,7 @@ class HuaweiAccount(InstanceOperations):
 
         Args:
             caller: The IAM user or agency, for `deny` and `permissions`.
-            as_of: ECS's lists of servers return the account's state at this moment; by default the current one.
+            as_of: ListNodes and ECS's lists of servers return the account's state at this moment; by default the current one.
         """
         return HuaweiClient(self, caller, as_of)
 
@@ -352,7 +352,7 @@ class HuaweiClient:
         self._as_of = as_of
 
     def as_of(self, moment: datetime) -> HuaweiClient:
-        """Return a client for which ECS's lists of servers return the account's state at `moment`."""
+        """Return a client for which ListNodes and ECS's lists of servers return the account's state at `moment`."""
         return HuaweiClient(self._account, self._caller, moment)
 
     def __call__(self, call: RestCall) -> Any:

@@ -155,7 +155,7 @@ def local_runtime(variables: Mapping[str, str], *, services: str, store: KubeSto
             pause=lambda _seconds: None,
         )
 
-    adapters = _SimulatedAdapters(
+    adapters = _SimulatedHuaweiAdapters(
         read_environment(variables, has_sqs=False),
         huawei,
         clock=clock,
@@ -165,7 +165,7 @@ def local_runtime(variables: Mapping[str, str], *, services: str, store: KubeSto
     return Runtime(adapters.clusters.settings, adapters)
 
 
-class _SimulatedAdapters(HuaweiAdapters):
+class _SimulatedHuaweiAdapters(HuaweiAdapters):
     """Emits no metrics, and sends one request after another, so that runs are reproducible."""
 
     def huawei_settings(self, cluster: RegisteredCluster) -> HuaweiSettings:

@@ -59,7 +59,7 @@ class RestOperation(Struct, frozen=True, kw_only=True):
 
 
 class RestRequest(Struct, frozen=True, kw_only=True):
-    """A checked request. ECS's lists of servers return the account's state at `as_of`."""
+    """A checked request. ListNodes and ECS's lists of servers return the account's state at `as_of`."""
 
     path: Mapping[str, str]
     query: JSON

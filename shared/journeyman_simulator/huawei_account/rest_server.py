@@ -10,12 +10,12 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
 from journeyman.cloud.huawei.rest_api import DOMAIN_SCOPED
-from journeyman_simulator.cloud_rules.local_http import HttpAnswer, HttpRequest, serving_requests, wall_clock
+from journeyman_simulator.cloud_rules.local_http import HttpAnswer, ReceivedRequest, serving_requests, wall_clock
 from journeyman_simulator.cloud_rules.service_errors import LostResponseError, NotSimulatedError, ServiceError
 from journeyman_simulator.huawei_account.huawei_account import HuaweiAccount
-from journeyman_simulator.huawei_account.request_signatures import SignatureVerifier
 from journeyman_simulator.huawei_account.rest_errors import error_body, invalid_request, status_of, unauthenticated
 from journeyman_simulator.huawei_account.rest_operations import RestOperation, operation_at
+from journeyman_simulator.huawei_account.rest_signatures import RestSignatureVerifier
 
 _JSON: Final = "application/json"
 
@@ -29,20 +29,20 @@ def serving(account: HuaweiAccount, *, port: int = 0, now: Callable[[], datetime
         port: The port on which to listen; 0 selects a free one.
         now: The time to which the dates of requests are compared.
     """
-    frontend = _Frontend(account, SignatureVerifier(account.access_keys), now)
+    frontend = _RestFrontend(account, RestSignatureVerifier(account.access_keys), now)
     with serving_requests(frontend.answer, name="huawei-account", port=port) as address:
         yield f"http://{address}"
 
 
-class _Frontend:
+class _RestFrontend:
     """Turns HTTP requests into operations, and their results into HTTP answers."""
 
-    def __init__(self, account: HuaweiAccount, verifier: SignatureVerifier, now: Callable[[], datetime]) -> None:
+    def __init__(self, account: HuaweiAccount, verifier: RestSignatureVerifier, now: Callable[[], datetime]) -> None:
         self._account = account
         self._verifier = verifier
         self._now = now
 
-    def answer(self, request: HttpRequest) -> HttpAnswer | None:
+    def answer(self, request: ReceivedRequest) -> HttpAnswer | None:
         """Return the answer of a request; None if the caller must not get one."""
         service = ""
         try:
@@ -61,7 +61,7 @@ class _Frontend:
         except LostResponseError:
             return None
 
-    def _check_scope(self, request: HttpRequest, operation: RestOperation, path: dict[str, str]) -> None:
+    def _check_scope(self, request: ReceivedRequest, operation: RestOperation, path: dict[str, str]) -> None:
         """Raise ServiceError if the request's headers do not name the project in its path, or the account."""
         if operation.service in DOMAIN_SCOPED:
             if request.headers.get("x-domain-id") != self._account.domain_id:
@@ -78,7 +78,7 @@ class _Frontend:
         return HttpAnswer(status=status, body=json.dumps(body).encode(), headers=headers)
 
 
-def _body(request: HttpRequest, service: str) -> Any:
+def _body(request: ReceivedRequest, service: str) -> Any:
     """Return the body's JSON; None if there is none. Raises ServiceError if it is not JSON."""
     if not request.body:
         return None

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Final
 from urllib.parse import quote, unquote
 
-from journeyman_simulator.cloud_rules.local_http import HttpRequest, canonical_query
+from journeyman_simulator.cloud_rules.local_http import ReceivedRequest, canonical_query
 from journeyman_simulator.huawei_account.huawei_account import HuaweiAccessKey
 from journeyman_simulator.huawei_account.rest_errors import unauthenticated
 
@@ -26,13 +26,13 @@ _UNSIGNED_BODY: Final = "UNSIGNED-PAYLOAD"
 _VALIDITY: Final = timedelta(minutes=15)
 
 
-class SignatureVerifier:
+class RestSignatureVerifier:
     """Finds the caller of each request, by the account's access keys."""
 
     def __init__(self, access_keys: Mapping[str, HuaweiAccessKey]) -> None:
         self._access_keys = access_keys
 
-    def caller_of(self, request: HttpRequest, now: datetime) -> str:
+    def caller_of(self, request: ReceivedRequest, now: datetime) -> str:
         """Return the caller who signed a request.
 
         Raises:
@@ -60,7 +60,7 @@ def _check_date(text: str, now: datetime) -> None:
         raise unauthenticated("the request has expired: X-Sdk-Date differs by more than 15 minutes")
 
 
-def _check_signature(request: HttpRequest, signed: list[str], signature: str, key: HuaweiAccessKey) -> None:
+def _check_signature(request: ReceivedRequest, signed: list[str], signature: str, key: HuaweiAccessKey) -> None:
     headers = request.headers
     if unsigned := [name for name in _MUST_BE_SIGNED if name in headers and name not in signed]:
         raise unauthenticated(f"the header {unsigned[0]} is not signed")

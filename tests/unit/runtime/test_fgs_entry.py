@@ -24,7 +24,7 @@ from journeyman.errors import (
 from journeyman.runtime import huawei
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.fgs_entry import (
-    Invocation,
+    FgsInvocation,
     entry_point,
     http_request,
     initialize,
@@ -132,7 +132,7 @@ def test_time_that_is_over_is_no_time():
     context = FgsContext()
     context.getRemainingTimeInMilliSeconds = lambda: -3
 
-    assert Invocation(context).get_remaining_time_in_millis() == 0
+    assert FgsInvocation(context).get_remaining_time_in_millis() == 0
 
 
 def test_initializers_create_the_runtime(runtime):

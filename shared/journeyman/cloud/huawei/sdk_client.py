@@ -140,7 +140,9 @@ class SdkRestApi:
 
             def __init__(self) -> None:
                 super().__init__()
-                logging.getLogger("HuaweiCloud-SDK-RestClient").handlers = [logging.NullHandler()]  # it reports what it also raises
+                logging.getLogger("HuaweiCloud-SDK-RestClient").handlers = [
+                    logging.NullHandler()
+                ]  # it reports what it also raises
                 self.model_package = SimpleNamespace(**{_ANSWER: Answer})
 
         key = (credentials.access_key_id, credentials.access_key_secret)

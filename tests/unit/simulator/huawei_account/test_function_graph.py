@@ -5,7 +5,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from journeyman.errors import ConfigurationError
-from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.clock import SkewedClock, VirtualClock
 from journeyman_simulator.cloud_rules.repeated_invocations import AsyncInvokeConfig
 from journeyman_simulator.huawei_account.function_graph import (
     CtsTrigger,
@@ -168,6 +168,21 @@ def test_delayed_messages_are_sent_when_each_is_due():
     stage.run_for(60)
 
     assert stage.bodies == [(0, ["0"]), (10, ["10"]), (30, ["30", "30"])]
+
+
+def test_function_waits_by_its_own_clock():
+    """The clock that dated the messages is a minute ahead; when it is corrected, the function waits on."""
+    stage = Stage()
+    clock = stage.graph.function_clock = SkewedClock(stage.clock)
+    clock.offset = timedelta(minutes=1)
+    stage.wait_for(70, 80)
+    stage.run_for(15)
+    clock.offset = timedelta()
+    stage.run_for(60)
+
+    assert stage.bodies == [(10, ["70"])]
+    stage.run_for(10)
+    assert stage.bodies == [(10, ["70"]), (80, ["80"])]
 
 
 def test_delayed_message_that_fails_is_repeated_alone():
