@@ -14,7 +14,7 @@ from typing import Final, NewType
 from msgspec import Struct
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import Pod, PodDisruptionBudget, is_true
+from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue, price_of
 from journeyman.core.plan import Event
 from journeyman.core.state import Snapshot, StateNode
@@ -22,10 +22,8 @@ from journeyman.core.state.guard import evaluate
 from journeyman.core.state.pod_predicates import (
     is_active,
     is_disruptable,
-    is_owned_by_daemon_set,
-    is_owned_by_node,
     is_reschedulable,
-    selects,
+    preventing_pdbs,
 )
 
 # pkg/utils/disruption/disruption.go: scales that bring both into about ±16
@@ -223,26 +221,6 @@ def _pods_blocked(pods: Sequence[Pod], snapshot: Snapshot) -> str:
         if is_active(pod) and not is_disruptable(pod, snapshot.now):
             return f'Pod has "{labels.DO_NOT_DISRUPT}" annotation (Pod={pod.key})'
     for pod in pods:
-        if _is_evictable(pod) and (names := _preventing_pdbs(pod, snapshot.pdbs)):
+        if names := preventing_pdbs(pod, snapshot.pdbs, snapshot.now):
             return f"Pdb prevents pod evictions (PodDisruptionBudget=[{' '.join(names)}], Pod={pod.key})"
     return ""
-
-
-def _is_evictable(pod: Pod) -> bool:
-    return is_active(pod) and not is_owned_by_daemon_set(pod) and not is_owned_by_node(pod)
-
-
-def _preventing_pdbs(pod: Pod, pdbs: Iterable[PodDisruptionBudget]) -> tuple[str, ...]:
-    """Return the PodDisruptionBudgets that block the eviction: the only matching one if it allows none, or several matching ones."""
-    matching = [
-        pdb
-        for pdb in pdbs
-        if pdb.metadata.namespace == pod.metadata.namespace and selects(pdb.spec.selector, pod.metadata.labels)
-    ]
-    names = tuple(f"{pdb.metadata.namespace}/{pdb.metadata.name}" for pdb in matching)
-    if len(matching) > 1:
-        return names
-    unready = not is_true(pod.status.conditions, "Ready")
-    if matching and unready and matching[0].spec.unhealthy_pod_eviction_policy == "AlwaysAllow":
-        return ()
-    return names if matching and matching[0].status.disruptions_allowed == 0 else ()

@@ -47,7 +47,7 @@ from journeyman.core.plan import (
 )
 from journeyman.core.scheduling.volumes import claim_keys
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.disrupted_taint import DISRUPTED, has_disrupted_taint
+from journeyman.core.state.disrupted_taint import has_disrupted_taint
 from journeyman.core.state.pod_predicates import (
     is_disruptable,
     is_owned_by_daemon_set,
@@ -55,8 +55,8 @@ from journeyman.core.state.pod_predicates import (
     is_reschedulable,
     is_terminal,
     is_terminating,
+    tolerates_disrupted_taint,
 )
-from journeyman.core.state.taints import untolerated
 
 STUCK_AFTER: Final = timedelta(minutes=1)  # pkg/utils/pod/scheduling.go `IsStuckTerminating`
 DEFAULT_GRACE: Final = timedelta(seconds=30)  # the API server's default
@@ -117,9 +117,7 @@ def is_drainable(pod: Pod, now: datetime) -> bool:
 
     Restates: karpenter pkg/utils/pod/scheduling.go `IsDrainable`, `IsStuckTerminating`.
     """
-    if is_terminal(pod) or is_owned_by_node(pod):
-        return False
-    if untolerated((DISRUPTED,), pod.spec.tolerations) is None:
+    if is_terminal(pod) or is_owned_by_node(pod) or tolerates_disrupted_taint(pod):
         return False
     deletion = pod.metadata.deletion_timestamp
     return deletion is None or now <= time_after(deletion, STUCK_AFTER)

@@ -5,7 +5,7 @@ Restates: karpenter pkg/utils/pod/scheduling.go, pkg/utils/pdb/pdb.go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -17,8 +17,10 @@ from journeyman.core.api.objects import (
     LabelSelectorRequirement,
     Pod,
     PodDisruptionBudget,
-    is_true,
+    condition_of,
 )
+from journeyman.core.state.disrupted_taint import DISRUPTED
+from journeyman.core.state.taints import untolerated
 
 _TERMINAL: Final = frozenset({"Succeeded", "Failed"})
 
@@ -99,29 +101,65 @@ def is_disruptable(pod: Pod, now: datetime) -> bool:
     return pod.status.start_time is not None and now >= time_after(pod.status.start_time, protection)
 
 
+def tolerates_disrupted_taint(pod: Pod) -> bool:
+    """Whether the pod may run on a node that is being disrupted, so that a drain leaves it there."""
+    return bool(pod.spec.tolerations) and untolerated((DISRUPTED,), pod.spec.tolerations) is None
+
+
+def is_evictable(pod: Pod, now: datetime) -> bool:
+    """Whether a drain would evict the pod now.
+
+    Restates: karpenter pkg/utils/pod/scheduling.go `IsEvictable`.
+    """
+    return (
+        is_active(pod) and not tolerates_disrupted_taint(pod) and not is_owned_by_node(pod) and is_disruptable(pod, now)
+    )
+
+
 def is_currently_reschedulable(pod: Pod, pdbs: Iterable[PodDisruptionBudget], now: datetime) -> bool:
     """Whether the pod needs a new node now: it will be recreated, and nothing blocks its eviction for good."""
-    return is_reschedulable(pod) and is_disruptable(pod, now) and not is_fully_blocked(pod, pdbs)
+    return is_reschedulable(pod) and is_disruptable(pod, now) and not is_fully_blocked(pod, pdbs, now)
 
 
-def is_fully_blocked(pod: Pod, pdbs: Iterable[PodDisruptionBudget]) -> bool:
-    """Whether PodDisruptionBudgets block its eviction for good: one allows no disruption ever, or several match."""
+def is_fully_blocked(pod: Pod, pdbs: Iterable[PodDisruptionBudget], now: datetime) -> bool:
+    """Whether PodDisruptionBudgets block the pod's eviction for good."""
+    return bool(preventing_pdbs(pod, pdbs, now, _allows_none_ever))
+
+
+def preventing_pdbs(
+    pod: Pod,
+    pdbs: Iterable[PodDisruptionBudget],
+    now: datetime,
+    prevents: Callable[[PodDisruptionBudget], bool] = lambda pdb: pdb.status.disruptions_allowed == 0,
+) -> tuple[str, ...]:
+    """Return the PodDisruptionBudgets (`namespace/name`) that prevent the pod's eviction.
+
+    Several that select one pod prevent it always. A single one prevents it if `prevents` holds, by default while it allows no
+    disruption, and if it does not exempt the pod as unhealthy. A pod that no drain evicts has none.
+
+    Restates: karpenter pkg/utils/pdb/pdb.go `isEvictable`.
+    """
     matching = [
-        p
-        for p in pdbs
-        if p.metadata.namespace == pod.metadata.namespace and selects(p.spec.selector, pod.metadata.labels)
+        pdb
+        for pdb in pdbs
+        if pdb.metadata.namespace == pod.metadata.namespace and selects(pdb.spec.selector, pod.metadata.labels)
     ]
-    if len(matching) > 1:
-        return True
-    return any(_allows_none(pdb) and not _exempts(pdb, pod) for pdb in matching)
+    if not matching or not is_evictable(pod, now):
+        return ()
+    if len(matching) == 1 and (_exempts(matching[0], pod) or not prevents(matching[0])):
+        return ()
+    return tuple(f"{pdb.metadata.namespace}/{pdb.metadata.name}" for pdb in matching)
 
 
-def _allows_none(pdb: PodDisruptionBudget) -> bool:
+def _allows_none_ever(pdb: PodDisruptionBudget) -> bool:
     return str(pdb.spec.max_unavailable) in {"0", "0%"} or str(pdb.spec.min_available) == "100%"
 
 
 def _exempts(pdb: PodDisruptionBudget, pod: Pod) -> bool:
-    return pdb.spec.unhealthy_pod_eviction_policy == "AlwaysAllow" and not is_true(pod.status.conditions, "Ready")
+    if pdb.spec.unhealthy_pod_eviction_policy != "AlwaysAllow":
+        return False
+    ready = condition_of(pod.status.conditions, "Ready")
+    return ready is not None and ready.status == "False"
 
 
 def selects(selector: LabelSelector | None, values: Mapping[str, str]) -> bool:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import PodDisruptionBudget
 from journeyman.core.disruption.candidates import eviction_cost, find_candidates
+from tests.helpers.builders import condition
 from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, an_unlaunched_member, price
 
 NOTHING = frozenset()
@@ -29,6 +30,11 @@ def a_pdb(name: str = "web", *, allowed: int = 0, **spec) -> PodDisruptionBudget
         "status": {"disruptionsAllowed": allowed},
     }
     return msgspec.convert(body, PodDisruptionBudget)
+
+
+def a_web_pod(**changes):
+    """A pod of node-n that the PodDisruptionBudget selects."""
+    return a_pod("web", node="node-n", **changes)
 
 
 def test_candidate_has_price_reschedulable_pods_and_disruption_cost():
@@ -169,12 +175,9 @@ def test_nodeclaim_without_a_node_is_not_a_candidate():
 
 def test_node_is_a_candidate_when_do_not_disrupt_expired_and_its_pdb_has_always_allow():
     """A do-not-disrupt duration starts with the pod; AlwaysAllow exempts unready pods from a PodDisruptionBudget."""
-    brief = a_pod("brief", node="node-n", metadata={"annotations": {labels.DO_NOT_DISRUPT: "30m"}})
-    unready = a_pod("not_ready", node="node-n", status={"conditions": []})
-    pdb = a_pdb(unhealthyPodEvictionPolicy="AlwaysAllow", selector={"matchLabels": {"app": "not_ready"}})
-    not_ready = msgspec.structs.replace(
-        unready, metadata=msgspec.structs.replace(unready.metadata, labels={"app": "not_ready"})
-    )
+    brief = a_pod("brief", node="node-n", metadata={"labels": {"app": "brief"}, **brief_for("30m")})
+    not_ready = a_web_pod(status={"conditions": [condition("Ready", status="False")]})
+    pdb = a_pdb(unhealthyPodEvictionPolicy="AlwaysAllow")
 
     assert len(find(a_fleet(a_member("n", pods=[brief, not_ready]), pdbs=(pdb,))).candidates) == 1
     still = a_pod("new", node="node-n", metadata=brief_for("2h"))
@@ -196,10 +199,28 @@ def test_candidate_with_unknown_instance_type_has_no_price():
     assert (candidate.instance_type, candidate.price) == ("", 0.0)
 
 
-def test_pdb_of_a_completed_pod_does_not_block_its_node():
-    """Karpenter evicts active pods only."""
-    done = a_pod("done", node="node-n", metadata={"labels": {"app": "web"}}, status={"phase": "Succeeded"})
-    running = a_pod("web", node="node-n", metadata={"labels": {"app": "web"}})
+TOLERATES_DISRUPTION = {"tolerations": [{"key": labels.DISRUPTED_TAINT, "operator": "Exists"}]}
 
-    assert find(a_fleet(a_member("n", pods=[done]), pdbs=(a_pdb(),))).candidates
-    assert not find(a_fleet(a_member("n", pods=[running]), pdbs=(a_pdb(),))).candidates
+
+@pytest.mark.parametrize(
+    ("pod", "policy", "blocks"),
+    [
+        (a_web_pod(), None, True),
+        (a_web_pod(owner="DaemonSet"), None, True),
+        (a_web_pod(owner="DaemonSet", spec={"tolerations": [{"operator": "Exists"}]}), None, False),
+        (a_web_pod(spec=TOLERATES_DISRUPTION), None, False),
+        (a_web_pod(status={"phase": "Succeeded"}), None, False),
+        (a_web_pod(status={"conditions": []}), "AlwaysAllow", True),
+        (a_web_pod(status={"conditions": [condition("Ready", status="Unknown")]}), "AlwaysAllow", True),
+        (a_web_pod(status={"conditions": [condition("Ready", status="False")]}), "AlwaysAllow", False),
+        (a_web_pod(status={"conditions": [condition("Ready", status="False")]}), "IfHealthyBudget", True),
+    ],
+)
+def test_pdb_without_allowed_disruptions_blocks_the_nodes_of_pods_that_a_drain_evicts(pod, policy, blocks):
+    """A drain neither evicts pods that have ended nor those that tolerate the disrupted taint.
+
+    With AlwaysAllow, a pod is unhealthy if its Ready condition is False (pkg/utils/pdb/pdb.go `isEvictable`).
+    """
+    pdb = a_pdb(**({} if policy is None else {"unhealthyPodEvictionPolicy": policy}))
+
+    assert bool(find(a_fleet(a_member("n", pods=[pod]), pdbs=(pdb,))).candidates) is not blocks

@@ -16,7 +16,7 @@ from journeyman.core.state.pod_predicates import (
     is_provisionable,
     is_reschedulable,
 )
-from tests.helpers.builders import NOW, a_pod, ago, stamp
+from tests.helpers.builders import NOW, a_pod, ago, condition, stamp
 
 
 def owned_by(kind, api_version="apps/v1"):
@@ -109,7 +109,7 @@ def test_do_not_disrupt_duration_protects_a_pod_that_has_not_started(value, expe
 )
 def test_pod_is_fully_blocked_when_its_pdbs_never_allow_an_eviction(pdbs, blocked):
     """One that allows no eviction, or several for one pod, block it; a policy may exempt unhealthy pods."""
-    pod = a_pod("p", node="n")
+    pod = a_pod("p", node="n", status={"conditions": [condition("Ready", status="False")]})
 
-    assert is_fully_blocked(pod, pdbs) is blocked
+    assert is_fully_blocked(pod, pdbs, NOW) is blocked
     assert is_currently_reschedulable(pod, pdbs, NOW + timedelta(0)) is not blocked
