@@ -252,7 +252,7 @@ DISRUPTION: Final = (
     Metric(
         "karpenter_nodepools_allowed_disruptions",
         "gauge",
-        "Number of nodes of a NodePool that its budgets allow to be disrupted now, by reason.",
+        "Number of nodes of a NodePool that its budgets allow to be disrupted at once, by reason, used or not.",
         ("nodepool", "reason"),
     ),
     Metric(

@@ -37,7 +37,11 @@ from journeyman.core.disruption.rebalance import (
     validate_rebalance,
 )
 from journeyman.core.disruption.simulation import Simulation
-from journeyman.core.disruption.single_node_consolidation import single_node_commands, unconsolidatable_reason
+from journeyman.core.disruption.single_node_consolidation import (
+    eligible_candidates,
+    single_node_commands,
+    unconsolidatable_reason,
+)
 from journeyman.core.disruption.validation import validate
 from journeyman.core.plan import Event, Plan
 from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Options
@@ -127,15 +131,18 @@ class DisruptionController:
 
     def _emptiness(self) -> Evaluation:
         command, _ = delete_empty(self._candidates.candidates, self._remaining(DisruptionReason.EMPTY))
-        plan = Plan(events=self._candidates.events) + self._budget_plan(DisruptionReason.EMPTY)
+        hosting = (c for c in self._candidates.candidates if c.hosts_buffer_pods)
+        events = (e for c in hosting for e in candidate_events(c, UNCONSOLIDATABLE, f'Node "{c.node}" has buffer pods'))
+        plan = Plan(events=(*self._candidates.events, *events)) + self._budget_plan(DisruptionReason.EMPTY)
         return Evaluation(method="emptiness", command=command, plan=plan)
 
     def _single_node_consolidation(self) -> Iterator[Evaluation]:
         reason = DisruptionReason.UNDERUTILIZED
-        eligible = [c for c in self._candidates.candidates if c.consolidatable and not c.is_empty]
+        candidates = self._candidates.candidates
+        eligible = eligible_candidates(candidates, self.snapshot)
         in_backoff = {c.nodeclaim: why for c in eligible if (why := self._backoff.why_not(c))}
         events: list[Event] = []
-        for candidate in eligible:
+        for candidate in candidates:
             if why := unconsolidatable_reason(candidate, self.snapshot):
                 events += candidate_events(candidate, UNCONSOLIDATABLE, why)
         for candidate in eligible:
@@ -143,9 +150,9 @@ class DisruptionController:
                 events += candidate_events(candidate, BLOCKED, why)
         plan = Plan(events=tuple(events), observations=(eligible_nodes(eligible, reason.value),))
         yield Evaluation(method="single-node", command=Command(reason=reason), plan=plan + self._budget_plan(reason))
-        candidates = [c for c in eligible if c.nodeclaim not in in_backoff]
+        ready = [c for c in eligible if c.nodeclaim not in in_backoff]
         remaining = self._remaining(reason)
-        commands = single_node_commands(self.simulation, candidates, remaining, spot_to_spot=self._spot_to_spot)
+        commands = single_node_commands(self.simulation, ready, remaining, spot_to_spot=self._spot_to_spot)
         for candidate, found in commands:
             command = self._backoff.checked(found)
             event_reason = BLOCKED if found.candidates else UNCONSOLIDATABLE

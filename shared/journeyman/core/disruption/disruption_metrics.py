@@ -99,12 +99,12 @@ def eligible_nodes(candidates: Iterable[Candidate], reason: str) -> Observation:
 
 
 def budget_gauges(budgets: Mapping[NodePoolName, BudgetStatus], reason: str) -> tuple[Observation, ...]:
-    """Return allowed disruptions and nodes that consume budgets, for each NodePool."""
+    """Return what the budgets allow, whether or not it is used, and how many nodes use it, for each NodePool."""
     samples = []
     for pool, status in sorted(budgets.items()):
         values = {"nodepool": pool, "reason": reason.lower()}
         for name, value in (
-            ("karpenter_nodepools_allowed_disruptions", status.remaining),
+            ("karpenter_nodepools_allowed_disruptions", status.allowed),
             ("karpenter_nodepools_nodes_consuming_budgets", status.disrupting),
         ):
             samples.append(Observation(name=name, value=float(value), labels=values, kind="gauge"))

@@ -37,22 +37,27 @@ def single_node_commands(
     Yields:
         Candidate and command; the caller takes the first command that has candidates and stops.
     """
-    eligible = [
-        c
-        for c in candidates
-        if c.consolidatable and not c.is_empty and not unconsolidatable_reason(c, simulation.snapshot)
-    ]
-    for candidate in interleaved(eligible, simulation.snapshot.now):
+    for candidate in interleaved(eligible_candidates(candidates, simulation.snapshot), simulation.snapshot.now):
         if allowed_disruptions.get(candidate.nodepool, 0) > 0:
             yield candidate, compute_consolidation(simulation, (candidate,), spot_to_spot=spot_to_spot)
 
 
+def eligible_candidates(candidates: Iterable[Candidate], snapshot: Snapshot) -> list[Candidate]:
+    """Return the candidates that consolidation may delete or replace now, in their order.
+
+    Restates: karpenter pkg/controllers/disruption/consolidation.go `ShouldDisrupt`.
+    """
+    return [c for c in candidates if c.consolidatable and not c.is_empty and not unconsolidatable_reason(c, snapshot)]
+
+
 def unconsolidatable_reason(candidate: Candidate, snapshot: Snapshot) -> str:
-    """Return why a node or its NodePool excludes consolidation; empty if it may be consolidated.
+    """Return why a node or its NodePool excludes consolidation, now and later; empty if it may be consolidated.
 
     Restates: karpenter pkg/controllers/disruption/consolidation.go `ShouldDisrupt`.
     """
     pool = snapshot.node_pools_by_name[candidate.nodepool]
+    if pool.spec.static:
+        return ""  # its nodes are never consolidatable, which a user of a static NodePool expects
     if not candidate.instance_type:
         return "Instance Type not found"
     for key, value in ((labels.CAPACITY_TYPE, candidate.capacity_type), (labels.ZONE, candidate.zone)):
@@ -60,8 +65,10 @@ def unconsolidatable_reason(candidate: Candidate, snapshot: Snapshot) -> str:
             return f'Node does not have label "{key}"'
     if consolidate_after(pool) is None:
         return f'NodePool "{candidate.nodepool}" has consolidation disabled'
+    if candidate.is_empty:
+        return ""  # emptiness deletes it
     if pool.spec.disruption.consolidation_policy == "WhenEmpty":
-        return f'NodePool "{candidate.nodepool}" has non-empty consolidation disabled'
+        return f'NodePool "{candidate.nodepool}" has consolidation policy WhenEmpty, but node is not empty'
     if pool.spec.disruption.consolidation_policy == "Balanced":
         return f'NodePool "{candidate.nodepool}" has consolidationPolicy Balanced, which is not supported yet'
     return ""

@@ -326,7 +326,7 @@ def test_single_node_consolidation_starts_with_another_nodepool_every_minute():
 @pytest.mark.parametrize(
     ("disruption", "why"),
     [
-        ({"consolidationPolicy": "WhenEmpty"}, "non-empty consolidation disabled"),
+        ({"consolidationPolicy": "WhenEmpty"}, "consolidation policy WhenEmpty, but node is not empty"),
         ({"consolidateAfter": "Never"}, "consolidation disabled"),
         ({"consolidationPolicy": "Balanced"}, "consolidationPolicy Balanced, which is not supported yet"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.disruption.consolidatable import Consolidatability
+from journeyman.core.disruption.consolidatable import Consolidatability, assess_consolidatable
 from journeyman.core.disruption.controller import DisruptionController
 from journeyman.core.plan import Plan
 from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, a_pool
@@ -42,10 +42,17 @@ def test_buffer_pods_may_move_to_a_cheaper_node():
 
 
 def evaluations(snapshot):
-    """The evaluation of each method, by method name."""
-    names = frozenset(claim.metadata.name for claim in snapshot.claims)
-    consolidatability = Consolidatability(claims=names, within_window=frozenset(), next_at=None, plan=Plan())
-    return {e.method: e for e in DisruptionController(snapshot, a_catalogue(), consolidatability).evaluate_methods()}
+    """The first evaluation of each method, by method name."""
+    controller = DisruptionController(snapshot, a_catalogue(), assess_consolidatable(snapshot))
+    found = {}
+    for evaluation in controller.evaluate_methods():
+        found.setdefault(evaluation.method, evaluation)
+    return found
+
+
+def events_of(evaluation, reason):
+    """The Events of an evaluation with this reason: object and message."""
+    return {(e.ref.name, e.message) for e in evaluation.plan.events if e.reason == reason}
 
 
 def test_empty_nodes_are_not_candidates_of_single_node_consolidation():
@@ -69,3 +76,54 @@ def test_nodepool_has_an_event_when_its_budgets_allow_no_disruption(nodes, block
     events = evaluations(a_fleet(a_member("n"), pools=pools))["emptiness"].plan.events
 
     assert {e.ref.name for e in events if e.ref.resource.kind == "NodePool"} == ({"default"} if blocked else set())
+
+
+@pytest.mark.parametrize(
+    ("disruption", "cpus", "why"),
+    [
+        ({"consolidateAfter": "Never"}, ["1"], 'NodePool "default" has consolidation disabled'),
+        ({"consolidateAfter": "Never"}, [], 'NodePool "default" has consolidation disabled'),
+        (
+            {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "2h"},
+            ["1"],
+            'NodePool "default" has consolidation policy WhenEmpty, but node is not empty',
+        ),
+        ({"consolidationPolicy": "WhenEmpty"}, [], None),
+        ({"consolidateAfter": "2h"}, ["1"], None),
+    ],
+)
+@pytest.mark.karpenter(
+    "disruption/consolidation",
+    it="should fire an event for ConsolidationDisabled when the NodePool has consolidation set to WhenEmpty",
+)
+@pytest.mark.karpenter(
+    "disruption/consolidation",
+    it="should fire an event for ConsolidationDisabled when the NodePool has consolidateAfter set to 'Never'",
+)
+def test_node_whose_nodepool_excludes_consolidation_has_an_event(disruption, cpus, why):
+    """It has the Event whether or not its consolidateAfter has passed; an empty node is left to emptiness."""
+    found = evaluations(a_fleet(a_member("n", cpus=cpus), pools=[a_pool(**disruption)]))["single-node"]
+
+    expected = set() if why is None else {("n", why), ("node-n", why)}
+    assert events_of(found, "Unconsolidatable") == expected
+    (eligible,) = (
+        o.value for o in found.plan.observations if o.name == "karpenter_voluntary_disruption_eligible_nodes"
+    )
+    assert eligible == 0
+
+
+def test_node_with_buffer_pods_has_an_event():
+    """It explains why the node is not deleted although none of its pods is real."""
+    found = evaluations(a_fleet(a_member("n"), pending=[a_buffer_pod("1")]))["emptiness"]
+
+    why = 'Node "node-n" has buffer pods'
+    assert events_of(found, "Unconsolidatable") == {("n", why), ("node-n", why)}
+
+
+def test_allowed_disruptions_do_not_change_while_nodes_are_disrupted():
+    """The gauges report what budgets allow and what of it is used (helpers.go `BuildDisruptionBudgetMapping`)."""
+    members = [a_member(f"n{i}", ready=i > 0) for i in range(4)]
+    found = evaluations(a_fleet(*members, pools=[a_pool(budgets=[{"nodes": "2"}])]))["emptiness"]
+
+    gauges = {o.name: o.value for o in found.plan.observations if o.name.startswith("karpenter_nodepools_")}
+    assert gauges == {"karpenter_nodepools_allowed_disruptions": 2, "karpenter_nodepools_nodes_consuming_budgets": 1}
