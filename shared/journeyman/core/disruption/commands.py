@@ -9,12 +9,14 @@ Restates: karpenter pkg/controllers/disruption/types.go `Command`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from hashlib import blake2b
+from itertools import accumulate, islice, takewhile
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 from journeyman.core.api.conditions import DISRUPTION_REASON
@@ -38,6 +40,9 @@ from journeyman.core.state import Snapshot, StateNode
 PROPOSED: Final = "Proposed"
 EXECUTING: Final = "Executing"
 MAX_PODS_LISTED: Final = 1000  # per candidate, as the CRD allows
+MAX_CANDIDATES: Final = 1000  # as the CRD allows
+MAX_CANDIDATE_BYTES: Final = 900_000
+"""Size of all candidates as JSON: etcd takes objects of 1.5 MiB, and the status needs room as well."""
 
 
 class Decision(str, Enum):
@@ -113,6 +118,13 @@ def to_node_disruption(command: Command, method: Method, now: datetime) -> NodeD
     )
     disruption = NodeDisruption(metadata=ObjectMeta(name=name), spec=spec)
     return disruption.model_copy(update={"spec": spec.model_copy(update={"explanation": summary(disruption)})})
+
+
+def as_many_as_fit(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Return the first candidates, as many as one NodeDisruption can hold, and at least one."""
+    sizes = accumulate(len(msgspec.json.encode(_to_disruption_candidate(c).to_wire())) for c in candidates)
+    fitting = takewhile(lambda sized: sized[1] <= MAX_CANDIDATE_BYTES, zip(candidates, sizes, strict=True))
+    return tuple(candidate for candidate, _ in islice(fitting, MAX_CANDIDATES)) or tuple(candidates[:1])
 
 
 def replacement_name(disruption: str, node_pool: str, index: int) -> str:

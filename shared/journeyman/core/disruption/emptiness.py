@@ -1,4 +1,4 @@
-"""Emptiness: deletes all empty nodes in one command, as far as budgets allow."""
+"""Emptiness: deletes all empty nodes in one command, as far as budgets and the size of an object allow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName, by_savings
-from journeyman.core.disruption.commands import Command
+from journeyman.core.disruption.commands import Command, as_many_as_fit
 
 
 def delete_empty(
@@ -23,7 +23,8 @@ def delete_empty(
         an empty node.
 
     Restates: karpenter 226646810, pkg/controllers/disruption/emptiness.go `ComputeCommands`.
-    Differs: the budgets passed in are not changed; ties are sorted by name, so that a replayed run decides the same.
+    Differs: the budgets passed in are not changed; ties are sorted by name, so that a replayed run decides the same; nodes that
+    one NodeDisruption cannot hold are left to the next command.
     """
     chosen: list[Candidate] = []
     spent: Counter[NodePoolName] = Counter()
@@ -36,4 +37,4 @@ def delete_empty(
             continue
         spent[c.nodepool] += 1
         chosen.append(c)
-    return Command(reason=DisruptionReason.EMPTY, candidates=tuple(chosen)), frozenset(constrained)
+    return Command(reason=DisruptionReason.EMPTY, candidates=as_many_as_fit(chosen)), frozenset(constrained)

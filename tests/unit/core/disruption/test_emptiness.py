@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from datetime import datetime, timezone
+
 import pytest
 
+from journeyman.core.api.model import parse
+from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.disruption.candidates import Candidate, NodeClaimName, NodePoolName
-from journeyman.core.disruption.commands import Decision
+from journeyman.core.disruption.commands import Decision, to_node_disruption
 from journeyman.core.disruption.emptiness import delete_empty
 
 
 def a_candidate(
-    name: str, *, price: float = 1.0, pool: str = "default", cost: float = 1.0, consolidatable: bool = True
+    name: str,
+    *,
+    price: float = 1.0,
+    pool: str = "default",
+    cost: float = 1.0,
+    consolidatable: bool = True,
+    pods: tuple[str, ...] = (),
 ):
     """A node, empty unless it has a disruption cost."""
     return Candidate(
@@ -25,6 +36,7 @@ def a_candidate(
         price=price,
         disruption_cost=cost,
         consolidatable=consolidatable,
+        reschedulable_pods=pods,
     )
 
 
@@ -60,3 +72,23 @@ def test_nodes_of_a_nodepool_without_budget_entry_are_not_deleted():
 
     assert command.candidates == ()
     assert constrained == {"unknown"}
+
+
+LONG = "a" * 63  # of a name, whose limit is 253 characters for most objects
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pods"), [(1_001, 0), (300, 110), (20, 1_000)], ids=["many nodes", "many pods", "many pods each"]
+)
+def test_command_is_as_large_as_a_nodedisruption_can_be(nodes, pods):
+    """The rest is deleted by the next command. etcd takes objects of 1.5 MiB, and half a megabyte is left for the status."""
+    names = tuple(f"{LONG}/{LONG}-{i}" for i in range(pods))
+    candidates = [a_candidate(f"{LONG}-{i:04}", pods=names) for i in range(nodes)]
+
+    command, constrained = delete_empty(candidates, {NodePoolName("default"): nodes})
+
+    body = to_node_disruption(command, "emptiness", datetime(2026, 1, 1, tzinfo=timezone.utc)).to_wire()
+    assert parse(NodeDisruption, body).claims == tuple(c.nodeclaim for c in command.candidates)
+    assert len(json.dumps(body)) < 1_000_000
+    assert 0 < len(command.candidates) < nodes
+    assert constrained == frozenset()
