@@ -42,7 +42,7 @@ EXECUTING: Final = "Executing"
 MAX_PODS_LISTED: Final = 1000  # per candidate, as the CRD allows
 MAX_CANDIDATES: Final = 1000  # as the CRD allows
 MAX_CANDIDATE_BYTES: Final = 900_000
-"""Size of all candidates as JSON: etcd takes objects of 1.5 MiB, and the status needs room as well."""
+"""Size of all candidates as JSON: etcd takes objects of 1.5 MiB, status included."""
 
 
 class Decision(str, Enum):
