@@ -465,6 +465,9 @@ class Lease(Protocol):
     next_run: datetime | None
     """When a message that an earlier run sent starts the step again, known once the Lease is acquired; None if there is none."""
 
+    examined_until: str
+    """The last object that an earlier run examined before its time was up, known once the Lease is acquired; empty if there is none."""
+
     def acquire(self) -> None:
         """Acquire the Lease. Raises LeaseLostError if another run holds it."""
         ...
@@ -476,8 +479,8 @@ class Lease(Protocol):
         """
         ...
 
-    def release(self, next_run: datetime | None = None) -> None:
-        """Release the Lease, and store when the next run was sent for; never raises."""
+    def release(self, next_run: datetime | None = None, examined_until: str = "") -> None:
+        """Release the Lease, and store when the next run was sent for, and after which object it continues; never raises."""
         ...
 
 

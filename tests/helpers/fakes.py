@@ -320,6 +320,7 @@ class FakeLease:
     held: bool = False
     releases: int = 0
     next_run: datetime | None = None
+    examined_until: str = ""
 
     def acquire(self) -> None:
         if self.held_by_other:
@@ -332,10 +333,11 @@ class FakeLease:
             if self.checks_left < 0:
                 raise LeaseLostError("another run took it")
 
-    def release(self, next_run: datetime | None = None) -> None:
+    def release(self, next_run: datetime | None = None, examined_until: str = "") -> None:
         self.held = False
         self.releases += 1
         self.next_run = next_run
+        self.examined_until = examined_until
 
 
 @dataclass

@@ -331,6 +331,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     failures: tuple[Failure, ...] = ()
     counts: tuple[tuple[str, int], ...] = ()  # added to the counts of the run's outcome
     durations: tuple[Observation, ...] = ()  # their value is the time that the decision took; the run fills it in
+    examined_until: str | None = (
+        None  # the next run continues after this object, or with the first one if empty; None: as before
+    )
 
     def __add__(self, other: Plan) -> Plan:
         return merge_plans((self, other))
@@ -379,4 +382,5 @@ def merge_plans(plans: Iterable[Plan]) -> Plan:
         failures=tuple(failure for plan in parts for failure in plan.failures),
         counts=tuple(count for plan in parts for count in plan.counts),
         durations=tuple(sample for plan in parts for sample in plan.durations),
+        examined_until=next((p.examined_until for p in reversed(parts) if p.examined_until is not None), None),
     )

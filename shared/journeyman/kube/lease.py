@@ -55,6 +55,7 @@ class KubeLease:
         self._version = ""
         self._renewed_at: datetime | None = None
         self.next_run: datetime | None = None
+        self.examined_until = ""
 
     def acquire(self) -> None:
         """Acquire the Lease if it is free, expired, or held by an earlier delivery of this run's message.
@@ -69,6 +70,7 @@ class KubeLease:
             return
         self._check_free(current, now)
         self.next_run = _time_of(current)
+        self.examined_until = current.metadata.annotations.get(labels.EXAMINED_UNTIL, "")
         is_holder = current.spec.holder_identity == self._holder
         change: dict[str, Any] = {"holderIdentity": self._holder, "leaseDurationSeconds": self._duration}
         if not is_holder:
@@ -87,15 +89,20 @@ class KubeLease:
         if now - self._renewed_at >= timedelta(seconds=self._duration) / 4:
             self._write({}, now, self._version)
 
-    def release(self, next_run: datetime | None = None) -> None:
+    def release(self, next_run: datetime | None = None, examined_until: str = "") -> None:
         """Release the Lease, if this run holds it; errors are ignored, because the Lease expires.
 
         Args:
             next_run: When a message that was sent starts the step again; the Lease keeps it for that run and those before it.
+            examined_until: The object after which the next run continues; empty if it starts with the first one.
         """
         if self._renewed_at is None:
             return
-        annotations = {} if next_run == self.next_run else {labels.NEXT_RUN: _text(next_run) if next_run else None}
+        annotations: dict[str, str | None] = {}
+        if next_run != self.next_run:
+            annotations[labels.NEXT_RUN] = _text(next_run) if next_run else None
+        if examined_until != self.examined_until:
+            annotations[labels.EXAMINED_UNTIL] = examined_until or None
         try:
             self._write({"holderIdentity": ""}, self._clock.now(), self._version, annotations)
         except JourneymanError:

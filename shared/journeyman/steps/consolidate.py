@@ -137,19 +137,23 @@ def _propose(inputs: StepInputs) -> Plans:
     if _proposed(inputs.loaded) or _unlaunched(inputs.loaded):
         return
     controller = _controller(inputs)
+    examined = inputs.examined_until
     for evaluation in controller.evaluate_methods():
+        examined = evaluation.examined or examined
         duration = evaluation_duration(evaluation.method, evaluation.command.reason.value, 0.0)
         plan = evaluation.plan + Plan(durations=(duration,))
         if evaluation.command.candidates:
             defects = _defects(controller, evaluation.command, evaluation.method)
             if defects is None:
-                yield ScheduledPlan(plan + _proposal(inputs, controller, evaluation), controller.simulation.results)
+                proposal = _proposal(inputs, controller, evaluation) + Plan(examined_until="")
+                yield ScheduledPlan(plan + proposal, controller.simulation.results)
                 return
             plan += defects
         is_time_up = yield ScheduledPlan(plan, controller.simulation.results)
         if is_time_up:
-            yield _timed_out()
+            yield _timed_out(inputs, examined)
             return
+    yield Plan(examined_until="")
 
 
 CONSOLIDATE: Final = StepDefinition(
@@ -201,6 +205,7 @@ def _controller(inputs: StepInputs) -> DisruptionController:
         options=settings.scheduling,
         effort=inputs.effort,
         results=inputs.cached_results.valid_for(snapshot, catalogue, settings.scheduling),
+        examined_until=inputs.examined_until,
     )
 
 
@@ -247,8 +252,16 @@ def _requeue_at(at: datetime, reason: str) -> Plan:
     return Plan(chains=(chain_of("requeues", Requeue(step=Step.CONSOLIDATE, at=at, reason=reason)),))
 
 
-def _timed_out() -> Plan:
+def _timed_out(inputs: StepInputs, examined: str) -> Plan:
+    """Return the plan at the end of a run's time: the next run continues behind the last node that was examined.
+
+    It starts at once, unless this run examined none.
+    """
     sample = Observation(
         name="karpenter_voluntary_disruption_consolidation_timeouts_total", labels={"consolidation_type": "single"}
     )
-    return Plan(observations=(sample,), notes=("ran out of time while evaluating nodes for consolidation",))
+    note = "ran out of time while evaluating nodes for consolidation"
+    now = inputs.loaded.now
+    at = next_requeue(now, inputs.settings.disruption_poll) if examined == inputs.examined_until else now
+    plan = Plan(observations=(sample,), notes=(note,), examined_until=examined)
+    return plan + _requeue_at(at, f"{note}; continuing after NodeClaim {examined}" if examined else note)

@@ -58,6 +58,7 @@ class RunRecorder:
         self._notes: list[str] = []
         self._requeues: dict[Step, Requeue] = {}
         self._status = DONE
+        self._examined_until: str | None = None
         self._error: JourneymanError | None = None
 
     def record_plan(self, plan: Plan) -> None:
@@ -69,6 +70,8 @@ class RunRecorder:
             self.count(name, number)
         for failure in plan.failures:
             self.record_error(failure.subject, failure.error)
+        if plan.examined_until is not None:
+            self._examined_until = plan.examined_until
         for action in plan.actions:
             if isinstance(action, Requeue):
                 self.requeue(action.step, action.at, action.reason)
@@ -182,6 +185,11 @@ class RunRecorder:
             return pending
         own = next((self._soon(r.at) for r in requeues if r.step is self._step), None)
         return min((at for at in (own, pending) if at is not None), default=None)
+
+    @property
+    def examined_until(self) -> str:
+        """The object after which the next run continues, for the Lease: what a plan says, else what an earlier run stored."""
+        return self._run.lease.examined_until if self._examined_until is None else self._examined_until
 
     def _soon(self, at: datetime | None) -> datetime | None:
         """Return a time within the next minute; None for any other."""

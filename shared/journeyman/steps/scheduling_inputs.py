@@ -66,6 +66,7 @@ class StepInputs(Struct, frozen=True, kw_only=True):
     repair_policies: tuple[RepairPolicy, ...] = ()
     failures: tuple[Failure, ...] = ()  # of reads that the step can do without
     effort: int = UNLIMITED  # of one pass of the scheduler (`RunContext.effort`)
+    examined_until: str = ""  # the last object that an earlier run examined before its time was up
 
     @property
     def catalogued(self) -> SchedulingInputs:
@@ -85,6 +86,7 @@ class StepInputs(Struct, frozen=True, kw_only=True):
             node_class_kind=run.cloud.node_class,
             cached_results=run.memory.cached_results,
             repair_policies=run.cloud.repair_policies,
+            examined_until=run.lease.examined_until,
             **more,
         )
 

@@ -92,7 +92,7 @@ def run_step(run: RunContext, definition: StepDefinition, trigger: Trigger) -> O
     finally:
         next_run = recorder.send_requeues()
         if definition.fenced:
-            run.lease.release(next_run)
+            run.lease.release(next_run, recorder.examined_until)
     return recorder.outcome()
 
 

@@ -79,6 +79,19 @@ def test_next_run_is_kept_for_the_runs_before_it(clock, server, lease):
     assert fifth.next_run is None
 
 
+def test_next_run_continues_behind_the_object_that_the_last_run_stored(lease):
+    """A run that releases the Lease without one ends the pass."""
+    first, second, third = lease("run-1"), lease("run-2"), lease("run-3")
+    first.acquire()
+    assert first.examined_until == ""
+    first.release(examined_until="default-abc")
+    second.acquire()
+    assert second.examined_until == "default-abc"
+    second.release()
+    third.acquire()
+    assert third.examined_until == ""
+
+
 def test_lease_of_a_dead_run_expires(clock, server, lease):
     """Until then other runs wait; then the next run acquires it."""
     dead, heir = lease("run-1", duration_seconds=60), lease("run-2", duration_seconds=60)

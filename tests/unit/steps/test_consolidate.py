@@ -205,3 +205,37 @@ def test_run_writes_nothing_while_another_run_holds_the_lease():
     outcome = consolidate(simulation.cluster.run(), TRIGGER)
 
     assert (outcome.status, simulation.server.resource_version) == ("busy", before)
+
+
+class TickingClock:
+    """A clock that advances by a second each time it is read, so that every evaluation takes seconds."""
+
+    def __init__(self, clock):
+        self._clock = clock
+
+    def now(self):
+        self._clock.advance(1)
+        return self._clock.now()
+
+
+def test_evaluation_that_runs_out_of_time_continues_behind_the_last_examined_node():
+    """The next run starts at once, so that the last nodes of a large fleet are examined, too."""
+    simulation = a_simulated_cluster()
+    simulation.deploy("web", 4, cpu="15")
+    simulation.until(lambda: simulation.running() == 4, "four pods")
+    simulation.run_for(minutes=2)
+
+    examined, starts = [], []
+    while not examined or examined[-1]:
+        now = simulation.clock.now()
+        run = simulation.cluster.run(clock=TickingClock(simulation.clock), deadline=now + timedelta(seconds=36))
+        outcome = consolidate(run, TRIGGER)
+        examined.append(simulation.cluster.fence.examined_until)
+        starts.append([requeue.at <= simulation.clock.now() for requeue in outcome.requeues])
+
+    nodes = sorted(claim.metadata.name for claim in simulation.claims())
+    assert len(nodes) == 4
+    assert len(examined) > 2
+    assert len(set(examined)) == len(examined), "no node is examined twice"
+    assert set(examined) < {*nodes, ""}
+    assert starts == [*([True] for _ in examined[:-1]), []]

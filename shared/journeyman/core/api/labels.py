@@ -36,6 +36,9 @@ REGISTERED: Final = f"{GROUP}/registered"
 INITIALIZED: Final = f"{GROUP}/initialized"
 DO_NOT_SYNC_TAINTS: Final = f"{GROUP}/do-not-sync-taints"
 NODECLAIM_TAG: Final = f"{GROUP}/nodeclaim"  # on an instance: the NodeClaim it was launched for
+EXAMINED_UNTIL: Final = (
+    f"{OWN_GROUP}/examined-until"  # on a Lease: the last object that a run examined before its time was up
+)
 NEXT_RUN: Final = f"{OWN_GROUP}/next-run"  # on a Lease: when a message that a run sent starts the step again
 NODECLAIM_UID_TAG: Final = f"{OWN_GROUP}/nodeclaim-uid"  # on an instance that we launched: that NodeClaim's UID
 

@@ -54,6 +54,7 @@ class Evaluation(Struct, frozen=True, kw_only=True):
     method: Method
     command: Command
     plan: Plan = field(default_factory=Plan)
+    examined: str = ""  # the NodeClaim of a method that examines them one by one
 
 
 class DisruptionController:
@@ -69,6 +70,7 @@ class DisruptionController:
         options: Options | None = None,
         effort: int = UNLIMITED,
         results: CachedResults | None = None,
+        examined_until: str = "",
     ) -> None:
         """Prepare the methods.
 
@@ -80,8 +82,10 @@ class DisruptionController:
             options: Options of the scheduler.
             effort: The most effort of one simulation.
             results: Cached scheduler results for this cluster; `simulation.results` has these and new ones.
+            examined_until: The NodeClaim with which an earlier run's evaluation stopped; empty if it did not.
         """
         self.snapshot = snapshot
+        self._examined_until = examined_until
         self._catalogue = catalogue
         self._consolidatability = consolidatability
         self._spot_to_spot = spot_to_spot
@@ -152,12 +156,14 @@ class DisruptionController:
         yield Evaluation(method="single-node", command=Command(reason=reason), plan=plan + self._budget_plan(reason))
         ready = [c for c in eligible if c.nodeclaim not in in_backoff]
         remaining = self._remaining(reason)
-        commands = single_node_commands(self.simulation, ready, remaining, spot_to_spot=self._spot_to_spot)
+        commands = single_node_commands(
+            self.simulation, ready, remaining, spot_to_spot=self._spot_to_spot, after=self._examined_until
+        )
         for candidate, found in commands:
             command = self._backoff.checked(found)
             event_reason = BLOCKED if found.candidates else UNCONSOLIDATABLE
             plan = _why_not_plan((candidate,), command, event_reason)
-            yield Evaluation(method="single-node", command=command, plan=plan)
+            yield Evaluation(method="single-node", command=command, plan=plan, examined=candidate.nodeclaim)
 
     @cached_property
     def _backoff(self) -> ConsolidationBackoff:

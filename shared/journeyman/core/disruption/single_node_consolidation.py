@@ -1,14 +1,14 @@
 """Single-node consolidation: finds one node that can be deleted, or replaced by a cheaper one.
 
 Restates: karpenter pkg/controllers/disruption/singlenodeconsolidation.go `ComputeCommands`.
-Differs: NodePools that a run did not reach before its timeout are not remembered; instead another NodePool comes first
-every minute. Candidates are yielded one by one, so that the caller can stop at its deadline.
+Differs: candidates are yielded one by one, so that the caller can stop at its deadline; the next run continues after the last
+one. Karpenter starts again, with the NodePools first that it did not reach.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from itertools import zip_longest
 
 from journeyman.core.api import labels
 from journeyman.core.disruption.candidates import Candidate, NodePoolName, by_savings
@@ -25,19 +25,23 @@ def single_node_commands(
     allowed_disruptions: Mapping[NodePoolName, int],
     *,
     spot_to_spot: bool = False,
+    after: str = "",
 ) -> Iterator[tuple[Candidate, Command]]:
-    """Yield each candidate that may be consolidated now with its command, highest savings first.
+    """Yield each candidate that may be consolidated now with its command, in the order of `interleaved`.
 
     Args:
         simulation: The cluster to schedule their pods in.
         candidates: Disruptable nodes, any order.
         allowed_disruptions: Nodes each NodePool may still lose for ``Underutilized``; missing means 0.
         spot_to_spot: Gate SpotToSpotConsolidation.
+        after: The NodeClaim with which an earlier run stopped: only those behind it are left, if it is still among them.
 
     Yields:
         Candidate and command; the caller takes the first command that has candidates and stops.
     """
-    for candidate in interleaved(eligible_candidates(candidates, simulation.snapshot), simulation.snapshot.now):
+    order = interleaved(eligible_candidates(candidates, simulation.snapshot))
+    first = next((place for place, c in enumerate(order, start=1) if c.nodeclaim == after), 0)
+    for candidate in order[first:]:
         if allowed_disruptions.get(candidate.nodepool, 0) > 0:
             yield candidate, compute_consolidation(simulation, (candidate,), spot_to_spot=spot_to_spot)
 
@@ -74,13 +78,10 @@ def unconsolidatable_reason(candidate: Candidate, snapshot: Snapshot) -> str:
     return ""
 
 
-def interleaved(candidates: Iterable[Candidate], now: datetime) -> Iterator[Candidate]:
-    """Yield candidates round-robin over the NodePools, highest savings first in each; the first NodePool changes every minute."""
+def interleaved(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Return candidates round-robin over the NodePools by name, highest savings first in each."""
     by_pool: dict[str, list[Candidate]] = {}
     for candidate in sorted(candidates, key=by_savings):
         by_pool.setdefault(candidate.nodepool, []).append(candidate)
-    names = sorted(by_pool)
-    first = int(now.timestamp() // 60) % len(names) if names else 0
-    order = names[first:] + names[:first]
-    for rank in range(max((len(pool) for pool in by_pool.values()), default=0)):
-        yield from (by_pool[name][rank] for name in order if rank < len(by_pool[name]))
+    ranks = zip_longest(*(by_pool[name] for name in sorted(by_pool)))
+    return [candidate for rank in ranks for candidate in rank if candidate is not None]

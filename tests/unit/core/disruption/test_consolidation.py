@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import pytest
 from msgspec.structs import replace
 
@@ -14,14 +12,12 @@ from journeyman.core.disruption.commands import Decision
 from journeyman.core.disruption.consolidation import compute_consolidation, first_error, worst_launch_price
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import (
-    interleaved,
     single_node_commands,
     unconsolidatable_reason,
 )
 from journeyman.core.scheduling import requirements
 from journeyman.core.scheduling.results import Options
 from tests.helpers import builders
-from tests.helpers.builders import NOW
 from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member, a_pod, a_pool, price
 
 BOTH = (labels.ON_DEMAND, labels.SPOT)
@@ -309,18 +305,27 @@ def test_single_node_consolidation_orders_candidates_by_savings_ratio_within_bud
     assert seen == ["dear", "cheap"]
 
 
-def test_single_node_consolidation_starts_with_another_nodepool_every_minute():
-    """Runs that time out still reach all NodePools over time."""
+@pytest.mark.karpenter("disruption/singlenodeconsolidation", it="should interweave candidates from different nodepools")
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ("", ["one0", "two0", "one1", "two1"]),
+        ("two0", ["one1", "two1"]),
+        ("two1", []),
+        ("gone", ["one0", "two0", "one1", "two1"]),
+    ],
+)
+def test_single_node_consolidation_continues_behind_the_last_examined_node(after, expected):
+    """It alternates between NodePools, so that none waits for all nodes of another."""
     pools = [a_pool("one"), a_pool("two")]
     members = [
         a_member(f"{p}{i}", pool=p, cpus=["1"], size=s) for p in ("one", "two") for i, s in enumerate(("l", "m"))
     ]
-    _, candidates = a_simulation(a_fleet(*members, pools=pools))
+    simulation, candidates = a_simulation(a_fleet(*members, pools=pools))
 
-    even, odd = ([c.nodeclaim for c in interleaved(candidates.values(), NOW + timedelta(minutes=m))] for m in (0, 1))
+    commands = single_node_commands(simulation, candidates.values(), {"one": 9, "two": 9}, after=after)
 
-    assert even == ["one0", "two0", "one1", "two1"]
-    assert odd == ["two0", "one0", "two1", "one1"]
+    assert [c.nodeclaim for c, _ in commands] == expected
 
 
 @pytest.mark.parametrize(
