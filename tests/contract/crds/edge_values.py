@@ -53,7 +53,7 @@ RESERVED_BY_OTHER_CLOUDS: Final = (
     "sub.karpenter.k8s.alibabacloud/x",
     "mykarpenter.alibabacloud.com/x",
     "karpenter.alibabacloud.com/instance-cpu",
-    "karpenter.k8s.huawei/instance-family",
+    "karpenter.k8s.huawei/instance-cpu-model",
     "sub.karpenter.k8s.huawei/x",
 )
 VALUES_GOOD: Final = ("", "a", N63, "A_b.c-1")

@@ -305,7 +305,9 @@ def test_single_node_consolidation_orders_candidates_by_savings_ratio_within_bud
     assert seen == ["dear", "cheap"]
 
 
-@pytest.mark.karpenter("disruption/singlenodeconsolidation", it="should interweave candidates from different nodepools")
+@pytest.mark.karpenter(
+    "disruption/singlenodeconsolidation", it="should prioritize nodepools that timed out in previous runs"
+)
 @pytest.mark.parametrize(
     ("after", "expected"),
     [
