@@ -63,6 +63,12 @@ class DisruptionReplacement(Model):
 
     name: _Name = Field(min_length=1, description="Name of the replacement NodeClaim.")
     instance_type: _Name = Field(default="", description="Instance type of the cheapest compatible offering.")
+    instance_types: tuple[_Name, ...] = Field(
+        default=(),
+        max_length=1000,
+        description="All instance types that the launch may choose.",
+        json_schema_extra=crd(x_kubernetes_list_type="atomic"),
+    )
     zone: _Name = Field(default="", description="Zone of the cheapest compatible offering.")
     capacity_type: _Name = Field(default="", description="Capacity type of the cheapest compatible offering.")
     price: Price = Field(default="0", description="Price of the cheapest compatible offering per hour.")

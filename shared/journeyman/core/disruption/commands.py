@@ -107,6 +107,7 @@ def to_node_disruption(command: Command, method: Method, now: datetime) -> NodeD
             DisruptionReplacement(
                 name=replacement_name(name, claim.node_pool, index),
                 instance_type=claim.offering.instance_type,
+                instance_types=claim.instance_types,
                 zone=claim.offering.zone,
                 capacity_type=claim.offering.capacity_type,
                 price=price_text(claim.price),
@@ -163,6 +164,8 @@ def proposal_plan(disruption: NodeDisruption, command: Command, validate_at: dat
 def difference(disruption: NodeDisruption, command: Command) -> str:
     """Return how a command that was computed later differs from the proposal; empty if it does not.
 
+    Its simulation must still have all proposed instance types, whatever they cost now.
+
     Restates: karpenter pkg/controllers/disruption/validation.go `validateCommand`.
     """
     if not command.candidates:
@@ -171,12 +174,19 @@ def difference(disruption: NodeDisruption, command: Command) -> str:
         return f"the decision is now {command.decision.value}, not {disruption.spec.decision}"
     if len(command.replacements) != len(disruption.spec.replacements):
         return f"{len(command.replacements)} replacements are needed now"
-    for index, (proposed, now) in enumerate(zip(disruption.spec.replacements, command.replacements, strict=True)):
+    simulated = command.simulation_result.results.new_claims if command.simulation_result is not None else ()
+    for index, (proposed, now) in enumerate(zip(disruption.spec.replacements, simulated, strict=True)):
         if proposed.name != replacement_name(disruption.metadata.name, now.node_pool, index):
             return f"the replacement would now belong to NodePool {now.node_pool}"
-        if proposed.instance_type not in now.instance_types:
-            return f"{proposed.instance_type} is no longer an option"
+        options = frozenset(now.instance_types)
+        if gone := [name for name in proposed_types(proposed) if name not in options]:
+            return f"{', '.join(gone[:5])} {'is' if len(gone) == 1 else 'are'} no longer an option"
     return ""
+
+
+def proposed_types(replacement: DisruptionReplacement) -> tuple[str, ...]:
+    """Return the instance types that a proposal allows; only the cheapest if an older version of Journeyman stored it."""
+    return replacement.instance_types or (replacement.instance_type,)
 
 
 def _to_disruption_candidate(candidate: Candidate) -> DisruptionCandidate:

@@ -11,6 +11,7 @@ Differs: if packing by price needs several new nodes, packing into the fewest no
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -82,6 +83,16 @@ def _decide(
     return _replace_by_cheaper(claim, types, candidates)
 
 
+def narrowed_to(command: Command, names: Iterable[str], simulation: Simulation) -> Command:
+    """Return a replace command whose launch may choose these instance types only, or a no-op if none of them is cheaper now."""
+    (claim,), wanted = command.replacements, frozenset(names)
+    types = {t.name: t for t in simulation.catalogue.instance_types(claim.node_pool)}
+    kept = [types[name] for name in claim.instance_types if name in wanted]
+    if not kept:
+        return _no_op("no proposed instance type is cheaper any more")
+    return replace(command, replacements=(_narrowed(claim, kept),))
+
+
 def worst_launch_price(instance_type: InstanceType, requirements: Requirements) -> float | None:
     """Return the highest price per hour at which this type may be launched; None if it cannot be launched now.
 
@@ -102,16 +113,20 @@ def compatible_offerings(instance_type: InstanceType, requirements: Requirements
     return tuple(
         o
         for o in instance_type.offerings
-        if o.available and requirements.conflict(algebra.from_selectors(_selectors_of(o))) is None
+        if o.available and _is_compatible(requirements, o.zone, o.capacity_type, o.requirements)
     )
 
 
-def _selectors_of(offering: Offering) -> tuple[NodeSelectorRequirement, ...]:
-    return (
-        NodeSelectorRequirement(key=labels.ZONE, operator="In", values=(offering.zone,)),
-        NodeSelectorRequirement(key=labels.CAPACITY_TYPE, operator="In", values=(offering.capacity_type,)),
-        *offering.requirements,
+@lru_cache(maxsize=4096)
+def _is_compatible(
+    requirements: Requirements, zone: str, capacity_type: str, more: tuple[NodeSelectorRequirement, ...]
+) -> bool:
+    """Whether an offering meets requirements. All instance types in a zone have the same answer, so it is cached."""
+    own = (
+        NodeSelectorRequirement(key=labels.ZONE, operator="In", values=(zone,)),
+        NodeSelectorRequirement(key=labels.CAPACITY_TYPE, operator="In", values=(capacity_type,)),
     )
+    return requirements.conflict(algebra.from_selectors((*own, *more))) is None
 
 
 def _replace_by_cheaper(claim: PlannedClaim, types: Sequence[InstanceType], candidates: Sequence[Candidate]) -> Command:

@@ -4,8 +4,7 @@ Meanwhile pods may have been created, deleted or bound, budgets may have changed
 candidates, budgets and the simulation are computed again.
 
 Restates: karpenter pkg/controllers/disruption/validation.go `Validate`, `validateCandidates`, `validateCommand`.
-Differs: the command computed now is executed, not the proposed one, so that its prices are current. The proposed
-instance type must still be among its options.
+Differs: of the proposed instance types, the launch may choose those that are cheaper also now.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName
-from journeyman.core.disruption.commands import Command, difference
-from journeyman.core.disruption.consolidation import compute_consolidation
+from journeyman.core.disruption.commands import Command, difference, proposed_types
+from journeyman.core.disruption.consolidation import compute_consolidation, narrowed_to
 from journeyman.core.disruption.emptiness import delete_empty
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import unconsolidatable_reason
@@ -60,7 +59,9 @@ def validate(
     command = compute_consolidation(simulation, remaining, spot_to_spot=spot_to_spot, single_node=single_node)
     if why := difference(disruption, command):
         return _no_op(disruption, f"scheduling: {why}")
-    return command
+    if command.replacements:
+        command = narrowed_to(command, proposed_types(disruption.spec.replacements[0]), simulation)
+    return command if command.candidates else _no_op(disruption, f"scheduling: {command.why_not}")
 
 
 def _remaining_candidates(disruption: NodeDisruption, candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:

@@ -109,6 +109,7 @@ def test_proposal_creates_the_nodedisruption_only():
     (candidate,), (replacement,) = disruption.spec.candidates, disruption.spec.replacements
     assert (candidate.node, candidate.instance_type, len(candidate.pods)) == ("node-n", "xl", 5)
     assert (replacement.instance_type, float(replacement.price)) == ("l", pytest.approx(price("l")))
+    assert replacement.instance_types == command.replacements[0].instance_types == ("l",)
     assert disruption.spec.saving == pytest.approx(price("xl") - price("l"))
     assert "replace node-n (xl/on-demand)" in disruption.spec.explanation
 
@@ -316,15 +317,28 @@ def test_proposal_is_validated_before_it_is_executed(later, why):
     "disruption/consolidation",
     it="should not consolidate if the action picks different instance types after the node TTL wait",
 )
-def test_validation_fails_when_the_proposed_instance_type_is_no_longer_an_option():
-    """The new decision does not include the proposed instance type."""
-    proposed, _ = first_command(an_oversized_fleet())
-    body = proposed.to_wire()
-    body["spec"]["replacements"][0]["instanceType"] = "s"
+@pytest.mark.parametrize(
+    ("proposed", "launched", "why"),
+    [
+        ({"instanceTypes": ["l"]}, ("l",), ""),
+        ({"instanceTypes": ["l", "xl"]}, ("l",), ""),  # xl was cheaper then
+        ({"instanceTypes": ["xl"]}, (), "scheduling: no proposed instance type is cheaper any more"),
+        ({"instanceTypes": ["l", "s"]}, (), "scheduling: s is no longer an option"),
+        ({"instanceTypes": ["l", "s", "m"]}, (), "scheduling: s, m are no longer an option"),
+        ({"instanceTypes": [], "instanceType": "l"}, ("l",), ""),  # as older versions stored it
+        ({"instanceTypes": [], "instanceType": "s"}, (), "scheduling: s is no longer an option"),
+    ],
+)
+def test_replacement_has_a_proposed_instance_type_that_is_cheaper_now(proposed, launched, why):
+    """All proposed types must still suit the pods; of those, the launch may choose the ones that are cheaper now."""
+    disruption, _ = first_command(an_oversized_fleet())
+    body = disruption.to_wire()
+    body["spec"]["replacements"][0] |= proposed
 
     command = a_controller(an_oversized_fleet()).revalidate(parse(NodeDisruption, body))
 
-    assert command.why_not == "scheduling: s is no longer an option"
+    assert (command.why_not, tuple(t for r in command.replacements for t in r.instance_types)) == (why, launched)
+    assert bool(command.candidates) is bool(launched)
 
 
 def test_emptiness_continues_with_candidates_that_are_still_empty():
