@@ -11,6 +11,7 @@ from journeyman_simulator.simulator_cli.demo_command import CLOUDS
 from tests.contract.crds import upstream_crds
 from tests.controlplane.manifests import install
 from tests.helpers.go_programs import GoProgramMissingError
+from tests.helpers.sampling import aws_and_nightly
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moto")]
 
@@ -77,6 +78,7 @@ def lost_paths(sent, stored, path=""):
     return [] if kept else [f"{path}: {sent!r} became {stored!r}"]
 
 
+@pytest.mark.parametrize("demo_run", aws_and_nightly(CLOUDS), indirect=True)
 def test_karpenters_crds_keep_all_fields_that_journeyman_writes(demo_run, karpenters_cluster):
     """They keep specs, conditions, status fields, labels, annotations and finalizers from launch to deletion."""
     writes = [write for _, write in demo_run.writes if write.resource.group in (GROUP, AWS_GROUP)]
