@@ -26,7 +26,7 @@ export RUFF_CACHE_DIR := $(KEPT)/ruff
 export HYPOTHESIS_STORAGE_DIRECTORY := $(KEPT)/hypothesis
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format lint words types imports unit sam oracle controlplane helm crds metrics settings troubleshooting karpenter-map demo-transcript docs pictures lock bench bench-ablation bench-binding bench-reading call-sites faults nightly clean layer-alibaba deploy-alibaba layer-huawei deploy-huawei
+.PHONY: help setup demo test check compiled format lint words types imports unit sam oracle controlplane helm crds metrics settings troubleshooting karpenter-map demo-transcript docs pictures lock bench bench-ablation bench-binding bench-reading call-sites faults nightly clean layer-alibaba deploy-alibaba layer-huawei deploy-huawei
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -48,12 +48,15 @@ demo: setup ## Scale a simulated cluster on a simulated cloud up and down (CLOUD
 	@$(BIN)/journeyman demo --cloud $(or $(CLOUD),aws)
 
 test: setup ## Run every test; none needs a cloud account
-	@$(MAKE) --no-print-directory -j 4 sam oracle controlplane helm format lint words imports
+	@$(MAKE) --no-print-directory -j 4 compiled sam oracle controlplane helm format lint words imports
 	@echo "$(BIN)/mypy, beside $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup"
 	@mkdir -p .cache; $(BIN)/mypy >.cache/mypy.log 2>&1 & types=$$!; \
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup; tests=$$?; \
 	wait $$types; types=$$?; cat .cache/mypy.log; exit $$((tests | types))
 	@$(BIN)/python -m tests.differential.karpenter >/dev/null
+
+compiled: setup # pytest's compiled tests, once; otherwise each worker compiles them all. An error shows again when they run
+	@$(BIN)/python -m pytest --collect-only -q >/dev/null 2>&1 || true
 
 check: setup ## Run the checks for each commit (about a minute)
 	@$(MAKE) --no-print-directory -j 2 types format lint words imports
