@@ -165,12 +165,12 @@ class _Answers(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         status, body = self.server.answer
+        self.server.paths.append(self.path)
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("X-Request-Id", "r-1")
         self.end_headers()
         self.wfile.write(body)
-        self.server.paths.append(self.path)
 
     do_POST = do_GET  # noqa: N815 - the standard library's name
 
