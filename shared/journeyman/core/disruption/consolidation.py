@@ -84,13 +84,16 @@ def _decide(
 
 
 def narrowed_to(command: Command, names: Iterable[str], simulation: Simulation) -> Command:
-    """Return a replace command whose launch may choose these instance types only, or a no-op if none of them is cheaper now."""
+    """Return a replace command whose launch may choose these instance types only.
+
+    It is a no-op if none of them is cheaper now, or those that are do not meet minValues.
+    """
     (claim,), wanted = command.replacements, frozenset(names)
     types = {t.name: t for t in simulation.catalogue.instance_types(claim.node_pool)}
     kept = [types[name] for name in claim.instance_types if name in wanted]
     if not kept:
         return _no_op("no proposed instance type is cheaper any more")
-    return replace(command, replacements=(_narrowed(claim, kept),))
+    return replace(_replace(claim, kept, command.candidates), simulation_result=command.simulation_result)
 
 
 def worst_launch_price(instance_type: InstanceType, requirements: Requirements) -> float | None:

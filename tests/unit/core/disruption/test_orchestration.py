@@ -341,6 +341,28 @@ def test_replacement_has_a_proposed_instance_type_that_is_cheaper_now(proposed, 
     assert bool(command.candidates) is bool(launched)
 
 
+@pytest.mark.parametrize(
+    ("proposed", "why"),
+    [
+        (["s", "m"], ""),
+        (["m", "xl"], f"scheduling: minValues requirement is not met for label(s) {labels.INSTANCE_TYPE}"),
+    ],
+)
+def test_proposed_types_that_are_cheaper_now_must_meet_min_values(proposed, why):
+    """A proposed type that is no longer cheaper, as xl, counts no longer."""
+    requirements = [
+        {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 2},
+        {"key": labels.CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]},
+    ]
+    pool = builders.a_pool(spec={"template": {"spec": {"requirements": requirements}}})
+    fleet = a_fleet(a_member("n", size="xl", cpus=["1"]), pools=[pool])
+    disruption, _ = first_command(fleet)
+    body = disruption.to_wire()
+    body["spec"]["replacements"][0]["instanceTypes"] = proposed
+
+    assert a_controller(fleet).revalidate(parse(NodeDisruption, body)).why_not == why
+
+
 def test_emptiness_continues_with_candidates_that_are_still_empty():
     """Validation drops candidates with new pods, and fails if none is left."""
     disruption, _ = first_command(a_fleet(a_member("a"), a_member("b")))
