@@ -1,11 +1,9 @@
 """No field of an EC2NodeClass is accepted and ignored: a change of each changes the status, the offers or the requests to AWS."""
 
-from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from pydantic import BaseModel
 
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.cloud.aws.provider import AwsCloudProvider
@@ -16,6 +14,7 @@ from journeyman.ports import LaunchRequest
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.in_process_account.account import REGION, InProcessAccount
 from journeyman_simulator.in_process_account.ec2_catalogue import KNOWN_TYPES
+from tests.helpers.field_paths import field_paths
 from tests.unit.cloud.aws.conftest import DISCOVERED, START, launching_claim
 
 SMALL_DISK = {"deviceName": "/dev/xvda", "ebs": {"volumeSize": "20Gi"}}
@@ -132,24 +131,6 @@ EFFECTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "context": ({}, {"context": "abc"}),
     "cpuOptions.nestedVirtualization": ({}, {"cpuOptions": {"nestedVirtualization": "disabled"}}),
 }
-
-
-def field_paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield the path of each field of a model that is not a model itself, as manifests write it."""
-    for name, field in model.model_fields.items():
-        path = f"{prefix}{field.alias or name}"
-        inner = next(_models_in(field.annotation), None)
-        if inner is None:
-            yield path
-        else:
-            yield from field_paths(inner, f"{path}.")
-
-
-def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for part in get_args(annotation):
-        yield from _models_in(part)
 
 
 def test_every_field_is_listed():
