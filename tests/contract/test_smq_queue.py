@@ -16,9 +16,9 @@ from journeyman.errors import CloudProviderError, CloudUnavailableError, Configu
 from journeyman.events import parse_trigger
 from journeyman.ports import Interruption, Message, ReceivedMessage, RequeueDue
 from journeyman.signing import Credentials
-from journeyman_simulator.alibaba_account.alibaba_account import SimulatedAccessKey
 from journeyman_simulator.alibaba_account.smq import InProcessSmq, SimulatedSmq, SmqAttributes
 from journeyman_simulator.alibaba_account.smq_http import SmqHttpServer
+from journeyman_simulator.cloud_rules.access_keys import SimulatedAccessKey
 
 STEPS = (Step.PROVISION, Step.TERMINATE, Step.CONSOLIDATE, Step.INTERRUPT, Step.SWEEP)
 WEEK = SmqAttributes(retention_seconds=604_800)

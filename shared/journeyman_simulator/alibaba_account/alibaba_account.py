@@ -26,6 +26,7 @@ from journeyman_simulator.alibaba_account.openapi_requests import ActionHandlers
 from journeyman_simulator.alibaba_account.ram_permissions import RamPermissions
 from journeyman_simulator.alibaba_account.ram_roles import RamRoles
 from journeyman_simulator.alibaba_account.vpc_network import VpcNetwork
+from journeyman_simulator.cloud_rules.access_keys import SimulatedAccessKey
 from journeyman_simulator.cloud_rules.fleet_allocation import ClientTokens
 from journeyman_simulator.cloud_rules.instance_operations import InstanceOperations
 from journeyman_simulator.cloud_rules.service_errors import LostResponseError, RequestGate, ServiceError
@@ -35,15 +36,6 @@ ACCOUNT_ID: Final = "1000000000000001"
 QUICK: Final = EcsTiming(pending_seconds=2, starting_seconds=4, forced_stop_seconds=12, clean_stop_seconds=60)
 DEFAULT_CALLER: Final = "journeyman"
 _UNCHECKED_BY_THE_GATE: Final = frozenset({"DescribeInstances"})  # its handler checks the permission
-
-
-class SimulatedAccessKey(Struct, frozen=True, kw_only=True):
-    """The credentials of a caller; with a security token they are temporary (STS)."""
-
-    id: str
-    secret: str
-    caller: str
-    security_token: str = ""
 
 
 class SeededAlibabaAccount(Struct, frozen=True, kw_only=True):

@@ -29,13 +29,14 @@ from journeyman.runtime.alibaba import AlibabaAdapters, read_alibaba_environment
 from journeyman.runtime.composition import Runtime
 from journeyman.runtime.environment import read_environment
 from journeyman.signing import Credentials
-from journeyman_simulator.alibaba_account.alibaba_account import AlibabaAccount, SimulatedAccessKey
+from journeyman_simulator.alibaba_account.alibaba_account import AlibabaAccount
 from journeyman_simulator.alibaba_account.alibaba_machines import AlibabaMachines
 from journeyman_simulator.alibaba_account.ecs_instance_states import EcsInstance
 from journeyman_simulator.alibaba_account.fc_stack import DEAD_LETTERS, FcStack, read_description
 from journeyman_simulator.alibaba_account.openapi_server import serving
 from journeyman_simulator.alibaba_account.smq import InProcessSmq, SimulatedSmq
 from journeyman_simulator.alibaba_account.smq_http import SmqHttpServer
+from journeyman_simulator.cloud_rules.access_keys import SimulatedAccessKey
 from journeyman_simulator.deployment_files import load_handler
 from journeyman_simulator.kubelet import BOOT, MachineSource
 from journeyman_simulator.lambda_functions import LambdaFunction

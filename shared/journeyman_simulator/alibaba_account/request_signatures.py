@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Final
 
-from journeyman_simulator.alibaba_account.alibaba_account import SimulatedAccessKey
 from journeyman_simulator.alibaba_account.openapi_errors import missing_parameter
+from journeyman_simulator.cloud_rules.access_keys import SimulatedAccessKey
 from journeyman_simulator.cloud_rules.local_http import ReceivedRequest, canonical_query
 from journeyman_simulator.cloud_rules.service_errors import ServiceError
 

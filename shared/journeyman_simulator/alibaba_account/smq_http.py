@@ -20,8 +20,8 @@ from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
 
 from journeyman.cloud.alibaba.smq_queue import SmqError, SmqMessage
-from journeyman_simulator.alibaba_account.alibaba_account import SimulatedAccessKey
 from journeyman_simulator.alibaba_account.smq import SimulatedSmq, SmqAttributes, StoredMessage
+from journeyman_simulator.cloud_rules.access_keys import SimulatedAccessKey
 
 NAMESPACE: Final = "http://mns.aliyuncs.com/doc/v1/"
 VERSION: Final = "2015-06-06"

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from journeyman.errors import ConfigurationError
 from journeyman.ports import Clock
+from journeyman_simulator.cloud_rules.access_keys import SimulatedAccessKey
 from journeyman_simulator.cloud_rules.repeated_invocations import (
     FunctionTimer,
     FunctionTimers,
@@ -35,7 +36,6 @@ from journeyman_simulator.cloud_rules.repeated_invocations import (
     cron_times,
     every_interval,
 )
-from journeyman_simulator.huawei_account.huawei_account import HuaweiAccessKey
 from journeyman_simulator.in_process_account.sqs_queues import DELIVERED, MessageOutcome
 from journeyman_simulator.lambda_functions import LambdaContext, LambdaFunction, LambdaInvocation, initialized
 
@@ -55,7 +55,7 @@ class FgsContext:
     """The context that FunctionGraph passes as the handler's second argument."""
 
     def __init__(
-        self, function: LambdaFunction, request_id: str, key: HuaweiAccessKey | None, user_data: Mapping[str, str]
+        self, function: LambdaFunction, request_id: str, key: SimulatedAccessKey | None, user_data: Mapping[str, str]
     ) -> None:
         self._function = function
         self._request_id = request_id
@@ -118,7 +118,7 @@ def fgs_function(
     clock: Clock,
     *,
     initializer: Callable[[Any], object] | None = None,
-    key: HuaweiAccessKey | None = None,
+    key: SimulatedAccessKey | None = None,
     user_data: Mapping[str, str] | None = None,
     region: str = "cn-north-4",
     project_id: str = "p",

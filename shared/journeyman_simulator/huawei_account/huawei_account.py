@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from journeyman.cloud.huawei.rest_api import RestApi, RestApiError, RestCall
 from journeyman.ports import Clock
+from journeyman_simulator.cloud_rules.access_keys import SimulatedAccessKey
 from journeyman_simulator.cloud_rules.instance_operations import InstanceOperations
 from journeyman_simulator.cloud_rules.service_errors import LostResponseError, RequestGate, ServiceError
 from journeyman_simulator.cloud_rules.service_time import ServiceTime
@@ -45,15 +46,6 @@ DOMAIN_ID: Final = "d0000000000000000000000000000001"
 QUICK: Final = HuaweiTiming(server_seconds=5, install_seconds=20, deletion_seconds=12, stop_seconds=5)
 DEFAULT_CALLER: Final = "journeyman"
 _LARGEST_INVOCATION: Final = 256 * 1024  # bytes of an asynchronous invocation
-
-
-class HuaweiAccessKey(Struct, frozen=True, kw_only=True):
-    """The credentials of a caller; with a security token they are temporary."""
-
-    id: str
-    secret: str
-    caller: str
-    security_token: str = ""
 
 
 class SeededHuaweiAccount(Struct, frozen=True, kw_only=True):
@@ -139,7 +131,7 @@ class HuaweiAccount(InstanceOperations):
         self.in_arrears = False
         self.async_invocations: Callable[[str, Any], str] = _no_function
         self.gate = RequestGate(before=self.instances.settle)
-        self.access_keys: dict[str, HuaweiAccessKey] = {}
+        self.access_keys: dict[str, SimulatedAccessKey] = {}
         self.access_key = self.add_access_key(DEFAULT_CALLER)
         self._requests = 0
         self._handlers: OperationHandlers = {
@@ -276,11 +268,13 @@ class HuaweiAccount(InstanceOperations):
         """Make IAM allow a caller the actions again."""
         self.permissions.allow(caller, *actions)
 
-    def add_access_key(self, caller: str, *, temporary: bool = False) -> HuaweiAccessKey:
+    def add_access_key(self, caller: str, *, temporary: bool = False) -> SimulatedAccessKey:
         """Create an access key of a caller, with a security token if it is temporary, and return it."""
         number = len(self.access_keys)
         token = f"token-{number}" if temporary else ""
-        key = HuaweiAccessKey(id=f"HPUA{number:016d}", secret=f"secret-{number}", caller=caller, security_token=token)
+        key = SimulatedAccessKey(
+            id=f"HPUA{number:016d}", secret=f"secret-{number}", caller=caller, security_token=token
+        )
         self.access_keys[key.id] = key
         return key
 

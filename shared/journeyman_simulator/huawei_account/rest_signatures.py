@@ -13,8 +13,8 @@ from datetime import datetime, timedelta, timezone
 from typing import Final
 from urllib.parse import quote, unquote
 
+from journeyman_simulator.cloud_rules.access_keys import SimulatedAccessKey
 from journeyman_simulator.cloud_rules.local_http import ReceivedRequest, canonical_query
-from journeyman_simulator.huawei_account.huawei_account import HuaweiAccessKey
 from journeyman_simulator.huawei_account.rest_errors import unauthenticated
 
 _ALGORITHM: Final = "SDK-HMAC-SHA256"
@@ -29,7 +29,7 @@ _VALIDITY: Final = timedelta(minutes=15)
 class RestSignatureVerifier:
     """Finds the caller of each request, by the account's access keys."""
 
-    def __init__(self, access_keys: Mapping[str, HuaweiAccessKey]) -> None:
+    def __init__(self, access_keys: Mapping[str, SimulatedAccessKey]) -> None:
         self._access_keys = access_keys
 
     def caller_of(self, request: ReceivedRequest, now: datetime) -> str:
@@ -60,7 +60,7 @@ def _check_date(text: str, now: datetime) -> None:
         raise unauthenticated("the request has expired: X-Sdk-Date differs by more than 15 minutes")
 
 
-def _check_signature(request: ReceivedRequest, signed: list[str], signature: str, key: HuaweiAccessKey) -> None:
+def _check_signature(request: ReceivedRequest, signed: list[str], signature: str, key: SimulatedAccessKey) -> None:
     headers = request.headers
     if unsigned := [name for name in _MUST_BE_SIGNED if name in headers and name not in signed]:
         raise unauthenticated(f"the header {unsigned[0]} is not signed")

@@ -6,6 +6,7 @@ import pytest
 
 from journeyman.errors import ConfigurationError
 from journeyman_simulator.clock import SkewedClock, VirtualClock
+from journeyman_simulator.cloud_rules.access_keys import SimulatedAccessKey
 from journeyman_simulator.cloud_rules.repeated_invocations import AsyncInvokeConfig
 from journeyman_simulator.huawei_account.function_graph import (
     CtsTrigger,
@@ -16,7 +17,6 @@ from journeyman_simulator.huawei_account.function_graph import (
     timer_times,
     urn_of,
 )
-from journeyman_simulator.huawei_account.huawei_account import HuaweiAccessKey
 from journeyman_simulator.in_process_account.sqs_queues import MessageOutcome
 from journeyman_simulator.lambda_functions import InvocationOutcome
 from journeyman_simulator.world import World
@@ -234,7 +234,7 @@ def test_event_without_messages_is_passed_on_as_it_is():
 def test_context_has_the_agencys_key_and_the_functions_settings():
     """Under FunctionGraph's names."""
     seen = []
-    key = HuaweiAccessKey(id="id", secret="secret", caller="f", security_token="token")
+    key = SimulatedAccessKey(id="id", secret="secret", caller="f", security_token="token")
     function = fgs_function(
         "f",
         lambda _event, context: seen.append(context),
