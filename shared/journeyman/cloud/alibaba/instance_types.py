@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from datetime import timedelta
 from operator import attrgetter
 from threading import Lock
@@ -32,6 +30,7 @@ from journeyman.cloud.kubelet_reservations import (
     kubelet_of,
     reserved_millicores,
 )
+from journeyman.cloud.parallel_reads import read_each
 from journeyman.cloud.prices import PriceProvider
 from journeyman.cloud.type_requirements import label_value, linux_labels, offering_requirements, requirements_of
 from journeyman.core.api import labels
@@ -46,9 +45,8 @@ _log = logging.getLogger(__name__)
 TYPES_TTL: Final = timedelta(hours=12)
 STOCK_TTL: Final = timedelta(minutes=5)
 
-GROUP: Final = "karpenter.k8s.alibabacloud"
 ZONE_ID: Final = "topology.k8s.alibabacloud/zone-id"
-SIZE: Final = f"{GROUP}/instance-size"
+SIZE: Final = f"{labels.ALIBABA_GROUP}/instance-size"
 NVIDIA_GPU: Final = "nvidia.com/gpu"
 AMD_GPU: Final = "amd.com/gpu"
 ENI: Final = "aliyun/eni"
@@ -196,12 +194,7 @@ class InstanceTypeProvider:
 
     @cachedmethod(attrgetter("_stock_cache"), lock=attrgetter("_lock"))
     def _stock(self) -> Stock:
-        if self._settings.parallel_reads:
-            with ThreadPoolExecutor(max_workers=len(_STRATEGIES), thread_name_prefix="stock") as pool:
-                reading = {k: pool.submit(copy_context().run, self._read_stock, k) for k in _STRATEGIES}
-                found = {kind: future.result() for kind, future in reading.items()}
-        else:
-            found = {kind: self._read_stock(kind) for kind in _STRATEGIES}
+        found = read_each(self._read_stock, tuple(_STRATEGIES), in_parallel=self._settings.parallel_reads)
         names = sorted({name for zones in found.values() for name in zones})
         return {name: {kind: zones[name] for kind, zones in found.items() if name in zones} for name in names}
 
@@ -350,7 +343,7 @@ def labels_of(
         region=region,
         zones=named,
         capacity_types=capacity_types,
-        group=GROUP,
+        group=labels.ALIBABA_GROUP,
         of_type=of_type,
     )
     return {**common, ZONE_ID: named}

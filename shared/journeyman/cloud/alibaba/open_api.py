@@ -11,6 +11,8 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct, field
 
+from journeyman.cloud.api_error import CloudApiError
+
 ECS: Final = "ecs"
 VPC: Final = "vpc"
 CS: Final = "cs"  # Container Service, which runs ACK
@@ -35,21 +37,8 @@ class ApiCall(Struct, frozen=True, kw_only=True):
     body: Mapping[str, Any] | None = None
 
 
-class OpenApiError(Exception):
-    """A service refused a request, or did not answer it.
-
-    Attributes:
-        code: The service's error code; empty if there was no answer.
-        status: The HTTP status; 0 if there was no answer.
-        request_id: The service's id of the request; empty if there was no answer.
-    """
-
-    def __init__(self, code: str, message: str, *, status: int = 0, request_id: str = "") -> None:
-        super().__init__(f"{code}: {message}" if code else message)
-        self.code = code
-        self.message = message
-        self.status = status
-        self.request_id = request_id
+class OpenApiError(CloudApiError):
+    """An Alibaba Cloud service refused a request, or did not answer it."""
 
 
 class OpenApi(Protocol):

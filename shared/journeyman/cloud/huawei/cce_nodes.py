@@ -23,7 +23,7 @@ from journeyman.cloud.huawei.huawei_errors import (
     translated_of_cluster,
 )
 from journeyman.cloud.huawei.huawei_settings import HuaweiSettings
-from journeyman.cloud.huawei.rest_api import CCE, ECS, RestApi, RestCall
+from journeyman.cloud.huawei.rest_api import CCE, ECS, Query, RestApi, RestCall, pages
 from journeyman.cloud.launching import usable_and_oldest_first
 from journeyman.core.api import labels
 from journeyman.core.state import InstanceStatus
@@ -200,17 +200,15 @@ class HuaweiInstances:
 
     def _nodes(self) -> Iterator[Mapping[str, Any]]:
         """Yield the cluster's nodes, those of others included."""
-        marker: dict[str, str | int] = {}
-        while True:
+
+        def read(marker: Query) -> Any:
             query = {"limit": _NODES_PAGE, **marker}
             call = RestCall(service=CCE, operation="ListNodes", method="GET", path=self._nodes_path, query=query)
             with translated_of_cluster("cce:node:list", self._settings.cluster_id):
-                page = self._api(call)
+                return self._api(call)
+
+        for page in pages(read, lambda answer: (answer.get("pageInfo") or {}).get("nextMarker")):
             yield from page.get("items") or ()
-            next_marker = (page.get("pageInfo") or {}).get("nextMarker")
-            if not next_marker:
-                return
-            marker = {"marker": next_marker}
 
     def _servers(self, server_ids: Iterable[str]) -> dict[str, Mapping[str, Any]]:
         """Return the servers by id: those with the cluster's tag, and of the others each that exists."""
@@ -243,19 +241,16 @@ class HuaweiInstances:
         return found
 
     def _scheduled_events(self, state: str) -> Iterator[Mapping[str, Any]]:
-        marker: dict[str, str | int] = {}
         path = f"/v3/{self._settings.project_id}/instance-scheduled-events"
-        while True:
+
+        def read(marker: Query) -> Any:
             query = {"state": state, "limit": _EVENTS_PAGE, **marker}
+            call = RestCall(service=ECS, operation="ListScheduledEvents", method="GET", path=path, query=query)
             with translated("ecs:instanceScheduledEvents:list"):
-                page = self._api(
-                    RestCall(service=ECS, operation="ListScheduledEvents", method="GET", path=path, query=query)
-                )
+                return self._api(call)
+
+        for page in pages(read, lambda answer: (answer.get("page_info") or {}).get("next_marker")):
             yield from page.get("events") or ()
-            next_marker = (page.get("page_info") or {}).get("next_marker")
-            if not next_marker:
-                return
-            marker = {"marker": next_marker}
 
 
 def node_id_from(provider_id: str) -> str:

@@ -8,7 +8,7 @@ Differs: subnets of another VPC than the cluster's, which CCE refuses, do not co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from operator import attrgetter
 from threading import Lock
@@ -20,7 +20,7 @@ from msgspec import Struct
 from journeyman.cloud.caching import ttl_cache
 from journeyman.cloud.huawei.huawei_errors import translated, translated_of_cluster
 from journeyman.cloud.huawei.huawei_settings import HuaweiSettings
-from journeyman.cloud.huawei.rest_api import CCE, VPC, RestApi, RestCall
+from journeyman.cloud.huawei.rest_api import CCE, VPC, Query, RestApi, RestCall, last_id, pages
 from journeyman.core.api.ccenodeclass import SubnetSelectorTerm
 from journeyman.ports import Clock
 
@@ -88,17 +88,17 @@ class ClusterNetwork:
         )
 
     def _pages(self) -> Iterator[Mapping[str, Any]]:
-        marker: dict[str, str | int] = {}
         path = f"/v1/{self._settings.project_id}/subnets"
-        while True:
-            query = {"limit": _PAGE, **marker}
+
+        def read(marker: Query) -> Any:
+            call = RestCall(
+                service=VPC, operation="ListSubnets", method="GET", path=path, query={"limit": _PAGE, **marker}
+            )
             with translated("vpc:subnets:get"):
-                answer = self._api(RestCall(service=VPC, operation="ListSubnets", method="GET", path=path, query=query))
-            entries: Sequence[Mapping[str, Any]] = answer.get("subnets") or ()
+                return self._api(call).get("subnets") or ()
+
+        for entries in pages(read, lambda entries: last_id(entries, of=_PAGE)):
             yield from entries
-            if len(entries) < _PAGE:
-                return
-            marker = {"marker": entries[-1]["id"]}
 
 
 def _matches(subnet: FoundSubnet, term: SubnetSelectorTerm) -> bool:

@@ -13,9 +13,7 @@ from __future__ import annotations
 import logging
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 from operator import attrgetter
 from threading import Lock
@@ -27,7 +25,8 @@ from msgspec import Struct
 from journeyman.cloud.caching import ttl_cache
 from journeyman.cloud.huawei.huawei_errors import translated
 from journeyman.cloud.huawei.huawei_settings import HuaweiSettings
-from journeyman.cloud.huawei.rest_api import ECS, RestApi, RestCall
+from journeyman.cloud.huawei.rest_api import ECS, Query, RestApi, RestCall, last_id, pages
+from journeyman.cloud.parallel_reads import read_each
 from journeyman.ports import Clock
 
 _log = logging.getLogger(__name__)
@@ -56,7 +55,6 @@ class Flavor(Struct, frozen=True, kw_only=True, omit_defaults=True):
     spot: tuple[str, ...]  # zones that sell it on Spot, sorted
     sub_interfaces: int = 0  # for pods of CCE Turbo clusters
     max_rate_mbit: int = 0
-    generation: str = ""
     gpus: int = 0
     gpu_name: str = ""
     gpu_memory_mib: int = 0  # of one GPU
@@ -105,7 +103,6 @@ def parse_flavor(entry: Mapping[str, Any], zones: Iterable[str]) -> Flavor | Non
         spot=tuple(zone for zone, status in sorted(spot.items()) if status in _SPOT_SOLD),
         sub_interfaces=_integer(specs.get("quota:sub_network_interface_max_num")),
         max_rate_mbit=_integer(specs.get("quota:max_rate")),
-        generation=str(specs.get("ecs:generation") or ""),
         gpus=count,
         gpu_name=name,
         gpu_memory_mib=gpu_memory,
@@ -152,7 +149,7 @@ class FlavorReader:
     @cachedmethod(attrgetter("_stock"), lock=attrgetter("_lock"))
     def spot_stock(self, zones: tuple[str, ...]) -> Mapping[str, frozenset[str]]:
         """Return the flavors with Spot stock by zone. Raises CloudProviderError."""
-        return dict(zip(zones, self._each(self._spot_stock_of, zones), strict=True))
+        return read_each(self._spot_stock_of, zones, in_parallel=self._settings.parallel_reads)
 
     def _zones(self) -> tuple[str, ...]:
         path = f"/v1/{self._settings.project_id}/availability-zones"
@@ -171,32 +168,17 @@ class FlavorReader:
         )
         return frozenset(entry["flavor_id"] for entry in entries if entry.get("sell_status") == "available")
 
-    def _each(self, read: Callable[[str], frozenset[str]], zones: tuple[str, ...]) -> Iterable[frozenset[str]]:
-        if not self._settings.parallel_reads or len(zones) < 2:
-            return [read(zone) for zone in zones]
-        with ThreadPoolExecutor(max_workers=len(zones), thread_name_prefix="stock") as pool:
-            reading = [pool.submit(copy_context().run, read, zone) for zone in zones]
-            return [future.result() for future in reading]
-
     def _pages(
         self, operation: str, resource: str, key: str, action: str, query: Mapping[str, str]
     ) -> Iterator[Mapping[str, Any]]:
         """Yield the entries of all pages; the marker of a page is the id of the last entry before it."""
-        marker: dict[str, str | int] = {}
-        while True:
-            path = f"/v1/{self._settings.project_id}/{resource}"
+        path = f"/v1/{self._settings.project_id}/{resource}"
+
+        def read(marker: Query) -> Any:
+            query_of_page = {"limit": _PAGE, **query, **marker}
+            call = RestCall(service=ECS, operation=operation, method="GET", path=path, query=query_of_page)
             with translated(action):
-                answer = self._api(
-                    RestCall(
-                        service=ECS,
-                        operation=operation,
-                        method="GET",
-                        path=path,
-                        query={"limit": _PAGE, **query, **marker},
-                    )
-                )
-            entries: Sequence[Mapping[str, Any]] = answer.get(key) or ()
+                return self._api(call).get(key) or ()
+
+        for entries in pages(read, lambda entries: last_id(entries, of=_PAGE)):
             yield from entries
-            if len(entries) < _PAGE:
-                return
-            marker = {"marker": str(entries[-1]["id"])}

@@ -6,10 +6,12 @@ nothing but the names of parameters, and lack some of them (`offloadNode` of Cre
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from msgspec import Struct, field
+
+from journeyman.cloud.api_error import CloudApiError
 
 CCE: Final = "cce"  # Cloud Container Engine
 ECS: Final = "ecs"
@@ -22,6 +24,9 @@ DOMAIN_SCOPED: Final = frozenset({BSS})
 """Services whose requests are about an account, not about a project of it."""
 
 
+Query = Mapping[str, str | int]
+
+
 class RestCall(Struct, frozen=True, kw_only=True):
     """One request to one service.
 
@@ -32,25 +37,12 @@ class RestCall(Struct, frozen=True, kw_only=True):
     operation: str  # as in the SDK and the API reference: CreateNode, ListFlavors
     method: str
     path: str
-    query: Mapping[str, str | int] = field(default_factory=dict)
+    query: Query = field(default_factory=dict)
     body: Any = None
 
 
-class RestApiError(Exception):
-    """A service refused a request, or did not answer it.
-
-    Attributes:
-        code: The service's error code, such as CCE.01404001; empty if there was no answer.
-        status: The HTTP status; 0 if there was no answer.
-        request_id: The service's id of the request; empty if there was no answer.
-    """
-
-    def __init__(self, code: str, message: str, *, status: int = 0, request_id: str = "") -> None:
-        super().__init__(f"{code}: {message}" if code else message)
-        self.code = code
-        self.message = message
-        self.status = status
-        self.request_id = request_id
+class RestApiError(CloudApiError):
+    """A Huawei Cloud service refused a request, or did not answer it. A code is such as CCE.01404001."""
 
 
 class RestApi(Protocol):
@@ -59,3 +51,25 @@ class RestApi(Protocol):
     def __call__(self, call: RestCall) -> Any:
         """Return the answer's JSON, or its text if that is no JSON. Raises RestApiError."""
         ...
+
+
+def pages(read: Callable[[Query], Any], next_marker: Callable[[Any], str | None]) -> Iterator[Any]:
+    """Yield the answers of a list that is divided into pages.
+
+    Args:
+        read: Reads a page, given the query's `marker`; that of the first page is missing.
+        next_marker: Returns the marker of the page behind an answer; nothing for the last one.
+    """
+    query: Query = {}
+    while True:
+        answer = read(query)
+        yield answer
+        marker = next_marker(answer)
+        if not marker:
+            return
+        query = {"marker": marker}
+
+
+def last_id(entries: Sequence[Mapping[str, Any]], *, of: int) -> str | None:
+    """Return the marker of a list whose marker is the id of the last entry; None if the page has less than `of` entries."""
+    return str(entries[-1]["id"]) if len(entries) >= of else None
