@@ -331,9 +331,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     failures: tuple[Failure, ...] = ()
     counts: tuple[tuple[str, int], ...] = ()  # added to the counts of the run's outcome
     durations: tuple[Observation, ...] = ()  # their value is the time that the decision took; the run fills it in
-    examined_until: str | None = (
-        None  # the next run continues after this object, or with the first one if empty; None: as before
-    )
+    examined_until: str | None = None  # the next run continues behind it; empty: with the first object; None: as before
 
     def __add__(self, other: Plan) -> Plan:
         return merge_plans((self, other))

@@ -47,7 +47,7 @@ _PERMISSIONS: Final = (
 _CRDS: Final = (
     "install the CRDs: kubectl apply --server-side -f infra/crds, or install the Helm chart infra/chart, which has them"
 )
-_OWN_GROUPS: Final = frozenset(
+_OWN_GROUPS: Final = frozenset(  # written out: the forwarder's transport imports nothing of the core
     {
         *("karpenter.sh", "journeyman.dev"),
         *("karpenter.k8s.aws", "karpenter.k8s.alibabacloud", "karpenter.alibabacloud.com", "karpenter.k8s.huawei"),

@@ -161,7 +161,7 @@ class RunRecorder:
         """
         now = self._run.clock.now()
         pending = self._soon(self._run.lease.next_run)
-        requeues = [r for r in self.requeues if not (r.step is self._step and pending and now < pending <= r.at)]
+        requeues = [r for r in self.requeues if not (r.step is self._step and pending is not None and pending <= r.at)]
         messages = [
             Message(
                 cluster=self._run.cluster,

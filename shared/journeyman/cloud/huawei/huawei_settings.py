@@ -18,9 +18,8 @@ class HuaweiSettings(Struct, frozen=True, kw_only=True):
     currency: str = "CNY"  # of prices; the international site has USD
     # No API has Spot prices, so this share of the on-demand price stands in for them
     spot_price_percent: Fraction = Fraction(40, 100)
-    vm_memory_overhead_percent: Fraction = Fraction(
-        5, 100
-    )  # memory that firmware and kernel hide; the published provider has 0
+    # Memory that firmware and kernel hide; the published provider has 0
+    vm_memory_overhead_percent: Fraction = Fraction(5, 100)
     max_parallel_launches: int = 8
     parallel_reads: bool = True  # False sends requests one after another, so that a simulation is reproducible
     on_demand_refresh_period: timedelta | None = timedelta(hours=12)  # as on AWS; None: never

@@ -32,8 +32,7 @@ from journeyman.core.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from journeyman.core.catalogue import InstanceType, Offering
 from journeyman.errors import NodeClassNotReadyError
 
-GROUP: Final = "karpenter.k8s.huawei"
-SIZE: Final = f"{GROUP}/instance-size"
+SIZE: Final = f"{labels.HUAWEI_GROUP}/instance-size"
 NVIDIA_GPU: Final = "nvidia.com/gpu"
 ASCEND_NPU: Final = "huawei.com/ascend-310"
 TURBO: Final = "eni"
@@ -240,7 +239,7 @@ def labels_of(
         region=region,
         zones=zones,
         capacity_types=capacity_types,
-        group=GROUP,
+        group=labels.HUAWEI_GROUP,
         of_type=of_type,
     )
 

@@ -13,15 +13,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from journeyman.core.api import labels
+from journeyman.core.api.ccenodeclass import CONTROLLERS_TAGS
 from journeyman.core.api.objects import NodeClaim
 
-CLUSTER: Final = "karpenter-cluster"
-NODE_POOL: Final = "karpenter-nodepool"
-CLAIM: Final = "karpenter-nodeclaim"
-CLAIM_UID: Final = "karpenter-nodeclaim-uid"
-OWN_TAGS: Final = (CLUSTER, NODE_POOL, CLAIM, CLAIM_UID)
-"""Tags of ECS servers. CCE allows letters, digits, `-` and `_` in their keys only."""
-MAX_TAGS: Final = 8  # CreateNode: userTags
+CLUSTER, NODE_POOL, CLAIM, CLAIM_UID = CONTROLLERS_TAGS
 
 _LABEL_OF: Final = {NODE_POOL: labels.NODEPOOL, CLAIM: labels.NODECLAIM_TAG, CLAIM_UID: labels.NODECLAIM_UID_TAG}
 _LONGEST_PREFIX: Final = 23  # CreateNode allows 56 characters, of which the UID has 32

@@ -19,7 +19,7 @@ from journeyman.core.api.ccenodeclass import BlockDevice, CCENodeClassSpec, CCEN
 from journeyman.core.api.objects import NodeClaim
 from journeyman.errors import CreateError
 
-CLAIM_UID_LABEL: Final = "karpenter.k8s.huawei/nodeclaim-uid"
+CLAIM_UID_LABEL: Final = f"{labels.HUAWEI_GROUP}/nodeclaim-uid"
 MAX_LABELS: Final = 20  # CreateNode: k8sTags
 MAX_TAINTS: Final = 20
 _NETWORK_TAINT: Final = "node.kubernetes.io/network-unavailable"  # CCE's own; it refuses a request that sets it

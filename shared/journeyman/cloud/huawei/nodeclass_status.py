@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from journeyman.cloud.huawei.cluster_network import ClusterNetwork
 from journeyman.cloud.nodeclass_conditions import conditions_of
 from journeyman.core.api.ccenodeclass import SUBNETS_READY, CCENodeClassView, cce_node_class, problems_of, status_of
-from journeyman.core.api.conditions import VALIDATION_SUCCEEDED
+from journeyman.core.api.conditions import CCENODECLASS_DEPENDENTS, VALIDATION_SUCCEEDED
 from journeyman.errors import InvalidObjectError
-
-DEPENDENTS: Final = (SUBNETS_READY, VALIDATION_SUCCEEDED)
 
 
 class NodeClassReconciler:
@@ -31,7 +29,7 @@ class NodeClassReconciler:
         Raises:
             CloudProviderError: Huawei Cloud did not respond; the status is unknown.
         """
-        conditions = conditions_of(raw, DEPENDENTS).initialised(now)
+        conditions = conditions_of(raw, CCENODECLASS_DEPENDENTS).initialised(now)
         try:
             node_class = cce_node_class(raw)
         except InvalidObjectError as error:

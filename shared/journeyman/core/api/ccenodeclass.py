@@ -30,6 +30,7 @@ from journeyman.errors import InvalidQuantityError
 CCENODECLASS_HASH_VERSION: Final = "v3"  # the published provider's, because its value is the same
 SUBNETS_READY: Final = "SubnetsReady"
 CONTROLLERS_TAGS: Final = ("karpenter-cluster", "karpenter-nodepool", "karpenter-nodeclaim", "karpenter-nodeclaim-uid")
+"""Tags of the ECS servers of nodes; CCE allows letters, digits, `-` and `_` in their keys only."""
 MAX_TAGS: Final = 8 - len(CONTROLLERS_TAGS)  # CreateNode takes eight
 VOLUME_TYPES: Final = ("SAS", "SSD", "SATA", "ESSD", "GPSSD", "GPSSD2", "ESSD2")
 DEFAULT_K8S_VOLUME_GIB: Final = 100

@@ -7,6 +7,7 @@ import pytest
 
 from journeyman.cloud.huawei import node_names
 from journeyman.core.api import labels
+from journeyman.core.api.ccenodeclass import CONTROLLERS_TAGS
 from journeyman.core.api.objects import NodeClaim
 
 UID = "5f0c8f1e-8a1b-4f43-9b2c-0d9b2f6d1c11"
@@ -54,4 +55,4 @@ def test_tags_of_a_server_complete_what_the_name_has():
     assert built["team"] == "web"
     assert (built[labels.NODECLAIM_TAG], built[labels.NODECLAIM_UID_TAG]) == ("default-x7k2p", UID)
     assert (built[labels.NODEPOOL], built[node_names.CLUSTER]) == ("default", "c-1")
-    assert set(node_names.OWN_TAGS) < set(tags)
+    assert set(CONTROLLERS_TAGS) < set(tags)
