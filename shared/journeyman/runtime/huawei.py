@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.cloud.huawei.function_queue import FunctionQueue
-from journeyman.cloud.huawei.huawei_settings import HuaweiSettings
+from journeyman.cloud.huawei.huawei_settings import DEFAULT_CURRENCY, DEFAULT_SPOT_PRICE_PERCENT, HuaweiSettings
 from journeyman.cloud.huawei.rest_api import SERVICES, RestApi
 from journeyman.cloud.huawei.sdk_client import SdkRestApi, function_credentials, public_endpoint
 from journeyman.core.plan import Step
@@ -53,10 +53,10 @@ VARIABLES: Final = (
         "Project of the nodes of clusters that are reached by kubeconfig or from inside; by default that of the functions.",
     ),
     Variable("HUAWEICLOUD_SDK_DOMAIN_ID", "", "Id of the account; without it there are no prices."),
-    Variable("HUAWEICLOUD_CURRENCY", "CNY", "Currency of the account; `USD` on the international site."),
+    Variable("HUAWEICLOUD_CURRENCY", DEFAULT_CURRENCY, "Currency of the account; `USD` on the international site."),
     Variable(
         "SPOT_PRICE_PERCENT",
-        "0.4",
+        str(float(DEFAULT_SPOT_PRICE_PERCENT)),
         "Price of a Spot instance as a share of its on-demand price, since no API has the prices of Spot instances.",
     ),
     *(
@@ -85,8 +85,8 @@ class HuaweiEnvironment(Struct, frozen=True, kw_only=True):
     function_urn_prefix: str
     project_id: str
     domain_id: str = ""
-    currency: str = HuaweiSettings(cluster_id="", project_id="", region="").currency
-    spot_price_percent: Fraction = HuaweiSettings(cluster_id="", project_id="", region="").spot_price_percent
+    currency: str = DEFAULT_CURRENCY
+    spot_price_percent: Fraction = DEFAULT_SPOT_PRICE_PERCENT
     endpoints: Mapping[str, str] = {}
 
     @property
@@ -128,8 +128,8 @@ def read_huawei_environment(variables: Variables) -> HuaweiEnvironment:
         function_urn_prefix=prefix,
         project_id=variables.get("HUAWEICLOUD_SDK_PROJECT_ID") or function_project_id,
         domain_id=variables.get("HUAWEICLOUD_SDK_DOMAIN_ID", ""),
-        currency=variables.get("HUAWEICLOUD_CURRENCY") or "CNY",
-        spot_price_percent=_share(variables, "SPOT_PRICE_PERCENT", default="0.4"),
+        currency=variables.get("HUAWEICLOUD_CURRENCY") or DEFAULT_CURRENCY,
+        spot_price_percent=_share(variables, "SPOT_PRICE_PERCENT", default=DEFAULT_SPOT_PRICE_PERCENT),
         endpoints={
             service: variables[f"{service.upper()}_ENDPOINT"].rstrip("/")
             for service in SERVICES
@@ -138,10 +138,10 @@ def read_huawei_environment(variables: Variables) -> HuaweiEnvironment:
     )
 
 
-def _share(variables: Variables, name: str, *, default: str) -> Fraction:
-    text = variables.get(name) or default
+def _share(variables: Variables, name: str, *, default: Fraction) -> Fraction:
+    text = variables.get(name, "")
     try:
-        share = Fraction(text)
+        share = Fraction(text) if text else default
     except (ValueError, ZeroDivisionError):
         share = Fraction(0)
     if not 0 < share <= 1:
@@ -149,7 +149,7 @@ def _share(variables: Variables, name: str, *, default: str) -> Fraction:
             f"{name} is not a number above 0 and up to 1",
             variable=name,
             value=text[:200],
-            to_do=f"set it as {default!r}",
+            to_do=f"set it, such as {float(default)}",
         )
     return share
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from datetime import timedelta
 from fractions import Fraction
+from typing import Final
 
 from msgspec import Struct
+
+DEFAULT_CURRENCY: Final = "CNY"  # the international site has USD
+DEFAULT_SPOT_PRICE_PERCENT: Final = Fraction(40, 100)
+"""No API has Spot prices, so this share of the on-demand price stands in for them."""
 
 
 class HuaweiSettings(Struct, frozen=True, kw_only=True):
@@ -15,9 +20,8 @@ class HuaweiSettings(Struct, frozen=True, kw_only=True):
     project_id: str
     region: str
     domain_id: str = ""  # of the account; empty: prices cannot be read
-    currency: str = "CNY"  # of prices; the international site has USD
-    # No API has Spot prices, so this share of the on-demand price stands in for them
-    spot_price_percent: Fraction = Fraction(40, 100)
+    currency: str = DEFAULT_CURRENCY  # of prices
+    spot_price_percent: Fraction = DEFAULT_SPOT_PRICE_PERCENT
     # Memory that firmware and kernel hide; the published provider has 0
     vm_memory_overhead_percent: Fraction = Fraction(5, 100)
     max_parallel_launches: int = 8
