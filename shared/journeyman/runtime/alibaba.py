@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from fractions import Fraction
 from functools import partial
 from typing import Final
 
@@ -16,7 +15,7 @@ from aws_lambda_powertools import Logger
 from msgspec import Struct
 
 from journeyman.cloud.alibaba.alibaba_errors import translated
-from journeyman.cloud.alibaba.alibaba_settings import AlibabaSettings
+from journeyman.cloud.alibaba.alibaba_settings import DEFAULT_MEMORY_OVERHEAD, AlibabaSettings
 from journeyman.cloud.alibaba.ecs_instances import EcsInstances
 from journeyman.cloud.alibaba.open_api import OpenApi
 from journeyman.cloud.alibaba.provider import AlibabaCloudProvider
@@ -37,8 +36,6 @@ from journeyman.signing import Credentials
 from journeyman.steps.context import Settings
 
 DEFAULT_QUEUE_PREFIX: Final = "journeyman-"
-VM_MEMORY_OVERHEAD: Final = Fraction(65, 1000)
-"""The default of the published providers; it is smaller than Karpenter's on AWS."""
 
 VARIABLES: Final = (
     Variable(
@@ -160,7 +157,7 @@ class AlibabaAdapters(CloudAdapters):
             cluster_id=_cluster_id(cluster),
             region=cluster.region,
             kubernetes_version=cluster.kubernetes_version,
-            vm_memory_overhead_percent=self.environment.vm_memory_overhead_percent or VM_MEMORY_OVERHEAD,
+            vm_memory_overhead_percent=self.environment.memory_overhead(default=DEFAULT_MEMORY_OVERHEAD),
         )
 
     def queue(self) -> Queue:

@@ -198,7 +198,7 @@ class AwsAdapters(CloudAdapters):
             service_cidr=service_cidr,
             cluster_dns=_kube_dns_address(service_cidr) if network else "",
             ipv6=network.get("ipFamily") == "ipv6",
-            vm_memory_overhead_percent=environment.vm_memory_overhead_percent or DEFAULT_MEMORY_OVERHEAD,
+            vm_memory_overhead_percent=environment.memory_overhead(default=DEFAULT_MEMORY_OVERHEAD),
             reserved_enis=environment.reserved_enis,
             isolated_vpc=environment.isolated_vpc,
             reserved_capacity=environment.defaults.feature_gates.reserved_capacity,

@@ -158,6 +158,10 @@ class Environment(Struct, frozen=True, kw_only=True):
     isolated_vpc: bool
     event_component: str = COMPONENT
 
+    def memory_overhead(self, *, default: Fraction) -> Fraction:
+        """Return the share of memory that a hypervisor keeps; the cloud's default if it is not set."""
+        return default if self.vm_memory_overhead_percent is None else self.vm_memory_overhead_percent
+
     @property
     def settings(self) -> Mapping[str, Settings]:
         """The settings of the clusters in the variables, by name."""

@@ -15,10 +15,14 @@ from typing import ClassVar, Final
 
 from aws_lambda_powertools import Logger
 from msgspec import Struct
-from msgspec.structs import replace
 
 from journeyman.cloud.huawei.function_queue import FunctionQueue
-from journeyman.cloud.huawei.huawei_settings import DEFAULT_CURRENCY, DEFAULT_SPOT_PRICE_PERCENT, HuaweiSettings
+from journeyman.cloud.huawei.huawei_settings import (
+    DEFAULT_CURRENCY,
+    DEFAULT_MEMORY_OVERHEAD,
+    DEFAULT_SPOT_PRICE_PERCENT,
+    HuaweiSettings,
+)
 from journeyman.cloud.huawei.rest_api import SERVICES, RestApi
 from journeyman.cloud.huawei.sdk_client import SdkRestApi, function_credentials, public_endpoint
 from journeyman.core.plan import Step
@@ -199,16 +203,15 @@ class HuaweiAdapters(CloudAdapters):
 
     def huawei_settings(self, cluster: RegisteredCluster) -> HuaweiSettings:
         """Return the cluster's settings. Raises ConfigurationError for clusters of other clouds."""
-        settings = HuaweiSettings(
+        return HuaweiSettings(
             cluster_id=_cluster_id(cluster),
             project_id=self._project_id(cluster),
             region=cluster.region,
             domain_id=self._huawei.domain_id,
             currency=self._huawei.currency,
             spot_price_percent=self._huawei.spot_price_percent,
+            vm_memory_overhead_percent=self.environment.memory_overhead(default=DEFAULT_MEMORY_OVERHEAD),
         )
-        overhead = self.environment.vm_memory_overhead_percent
-        return settings if overhead is None else replace(settings, vm_memory_overhead_percent=overhead)
 
     def queue(self) -> Queue:
         """Return the queues of this deployment: its functions."""

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from datetime import datetime, timezone
+from fractions import Fraction
 from types import SimpleNamespace
 
 import pytest
@@ -111,6 +112,15 @@ def test_node_settings_come_from_describe_cluster(adapters, clients):
 
     assert (settings.cluster_endpoint, settings.cluster_ca) == ("https://api.dev.example", "Q0E=")
     assert (settings.kubernetes_version, settings.service_cidr, settings.ipv6) == ("1.33", "172.20.0.0/16", False)
+
+
+@pytest.mark.parametrize(("given", "used"), [({}, "0.075"), ({"VM_MEMORY_OVERHEAD_PERCENT": "0"}, "0")])
+def test_memory_overhead_may_be_none(clients, given, used):
+    """An explicit 0 is not taken for a missing setting."""
+    adapters = AwsAdapters(read_environment({**MINIMAL, **given}), clock=VirtualClock(START), clients=clients)
+
+    settings = adapters.aws_settings(adapters.environment.clusters["dev"])
+    assert settings.vm_memory_overhead_percent == Fraction(used)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,14 @@ def test_defaults_are_karpenters():
     assert environment.vm_memory_overhead_percent == Fraction(75, 1000)
 
 
+@pytest.mark.parametrize(("given", "used"), [({}, "0.05"), ({"VM_MEMORY_OVERHEAD_PERCENT": "0"}, "0")])
+def test_other_clouds_have_their_own_memory_overhead(given, used):
+    """Unless it is set: also an explicit 0 counts."""
+    environment = read_environment({**MINIMAL, **given}, has_sqs=False)
+
+    assert environment.memory_overhead(default=Fraction("0.05")) == Fraction(used)
+
+
 def test_one_deployment_serves_many_clusters_on_several_clouds():
     """The template's own cluster and further ones are two lists, of which a user edits only the second."""
     more = """[
