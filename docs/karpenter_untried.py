@@ -422,6 +422,7 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "should consider the cluster state synced when all nodeclaims are tracked",
             "should consider the cluster state synced when a combination of nodeclaims and node are tracked",
             "should consider the cluster state synced when the representation of nodes is the same",
+            "shouldn't consider the cluster state synced if a nodeclaim hasn't resolved its provider id",
             "shouldn't consider the cluster state synced if a nodeclaim isn't tracked",
             "shouldn't consider the cluster state synced if a node isn't tracked",
             "shouldn't consider the cluster state synced if a nodeclaim is added manually with UpdateNodeClaim",

@@ -168,7 +168,7 @@ class Fixture:
         self.server.create(POD, body, namespace="default")
         self.server.patch(POD, name, {"status": status}, namespace="default", subresource="status")
 
-    def command(self, name, candidates, replacements=(), phase="Executing", reason="Underutilized"):
+    def command(self, name, candidates, replacements=(), phase="Draining", reason="Underutilized"):
         body = {
             "metadata": {"name": name},
             "spec": {

@@ -346,7 +346,19 @@ class HostileObjects:
                 "createdAt": self._time(),
             },
             "status": {
-                "phase": self._dice.choice(("", "Proposed", "Executing", "Succeeded", "RolledBack", "Rejected")),
+                "phase": self._dice.choice(
+                    (
+                        "",
+                        "Proposed",
+                        "Validated",
+                        "Replacing",
+                        "Draining",
+                        "Succeeded",
+                        "RolledBack",
+                        "Rejected",
+                        "Expired",
+                    )
+                ),
                 "startedAt": self._time(),
                 "finishedAt": self._time(),
             },

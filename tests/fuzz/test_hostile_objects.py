@@ -82,7 +82,7 @@ def odd_pod_on_a_node_that_a_disruption_removes() -> tuple[dict[str, Any], ...]:
     protected = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "1h"}}}
     pod = running_pod("node-removed", status={"phase": "Running", "startTime": "2026-03-02T20:59:00"}, **protected)
     uid = member.claim.metadata.uid
-    return *fleets.bodies(member), pod, proposal("2026-03-02T20:59:00Z", "Executing", "removed", uid)
+    return *fleets.bodies(member), pod, proposal("2026-03-02T20:59:00Z", "Draining", "removed", uid)
 
 
 def node_with_an_odd_condition() -> tuple[dict[str, Any], ...]:

@@ -70,11 +70,12 @@ MOMENTS = st.integers(0, 14 * 24 * 60).map(lambda minutes: MONDAY + timedelta(mi
 @given(fleets(), st.dictionaries(POOLS.map(NodePoolName), st.integers(0, 5)))
 def test_emptiness_deletes_only_empty_nodes_within_budgets(nodes, allowed):
     """As many as each NodePool's budget allows, and only consolidatable ones."""
-    command, constrained = delete_empty(nodes, allowed)
+    commands, constrained = delete_empty(nodes, allowed)
 
-    taken = Counter(c.nodepool for c in command.candidates)
+    deleted = [c for command in commands for c in command.candidates]
+    taken = Counter(c.nodepool for c in deleted)
     wanted = Counter(c.nodepool for c in nodes if c.is_empty and c.consolidatable)
-    assert all(c.is_empty and c.consolidatable for c in command.candidates)
+    assert all(c.is_empty and c.consolidatable for c in deleted)
     assert taken == Counter({p: min(n, allowed.get(p, 0)) for p, n in wanted.items() if min(n, allowed.get(p, 0))})
     assert constrained == {p for p, n in wanted.items() if n > allowed.get(p, 0)}
 

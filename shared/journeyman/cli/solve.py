@@ -65,7 +65,7 @@ def options_of(scenario: Scenario) -> Options:
 
 
 def commands(scenario: Scenario) -> list[dict[str, Any]]:
-    """Return the first command that the disruption methods find, in their order; empty if they find none."""
+    """Return the commands of the first disruption method that finds any, in their order; empty if none does."""
     controller = DisruptionController(
         scenario.snapshot,
         scenario.catalogue,
@@ -73,17 +73,16 @@ def commands(scenario: Scenario) -> list[dict[str, Any]]:
         spot_to_spot=bool(scenario.options.get("spotToSpotConsolidation")),
         options=options_of(scenario),
     )
-    first = next((e for e in controller.evaluate_methods() if e.command.candidates), None)
-    if first is None:
-        return []
-    command = first.command
+    found = ((e.method, e.commands) for e in controller.evaluate_methods() if e.commands)
+    method, first = next(found, ("", ()))
     return [
         {
-            "method": first.method,
+            "method": method,
             "reason": command.reason.value,
             "candidates": sorted(candidate.node for candidate in command.candidates),
             "replacements": [_claim(claim) for claim in command.replacements],
         }
+        for command in first
     ]
 
 

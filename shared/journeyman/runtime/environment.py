@@ -107,6 +107,8 @@ VARIABLES: Final = (
     Variable(
         "POD_NOMINATION", "true", "Whether pods are nominated to the nodes they were planned for (Kubernetes 1.35)."
     ),
+    Variable("DISRUPTION_HISTORY_LIMIT", "100", "How many finished NodeDisruptions are kept."),
+    Variable("DISRUPTION_HISTORY_AGE", "24h", "How long finished NodeDisruptions are kept."),
     Variable(
         "BATCH_IDLE_DURATION", "1s", "How long the forwarder's batch waits for a further pod.", is_karpenters=True
     ),
@@ -233,6 +235,8 @@ def _settings(variables: Variables) -> Settings:
         default_spread=_read(variables, "SCHEDULER_CONFIG", _default_spread),
         cluster_state_observability=not _read(variables, "DISABLE_CLUSTER_STATE_OBSERVABILITY", _boolean),
         pod_nomination=_read(variables, "POD_NOMINATION", _boolean),
+        disruption_history_limit=_read(variables, "DISRUPTION_HISTORY_LIMIT", int),
+        disruption_history_age=_read(variables, "DISRUPTION_HISTORY_AGE", parse_duration),
         max_hops=_read(variables, "JOURNEYMAN_MAX_HOPS", int),
     )
 

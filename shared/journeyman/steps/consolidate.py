@@ -2,14 +2,14 @@
 
 ::
 
-    load ─► stale taints, old commands, reversed consolidations ─► Executing commands ─► `Consolidatable` conditions
-         ─► a Proposed command that is old enough: validate, verify, execute or reject
-         ─► if there is none: rebalance, emptiness, single-node consolidation ─► verify ─► propose
+    load ─► stale taints, old commands, reversed consolidations ─► started commands ─► `Consolidatable` conditions
+         ─► Proposed commands that are old enough: validate, verify, start or reject
+         ─► if there are none: rebalance, emptiness, single-node consolidation ─► verify ─► propose
          ─► read on-demand prices, every 12 hours
 
-Executing commands continue beside a proposed one, and their nodes count against the budgets. A rebalance is validated
-without delay, because its nodes may be interrupted at any time. While a NodeClaim has no instance, no command is proposed or
-validated. Every run requeues the step for the next validation, end of a consolidateAfter, start or end of a budget window,
+Started commands continue beside proposed ones, and the nodes of both count against the budgets. A rebalance is validated
+without delay, because its nodes may be interrupted at any time. A NodeClaim without an instance stops nothing: pods of a
+candidate may not go there, as to any node that is not initialized. Every run requeues the step for the next validation, end of a consolidateAfter, start or end of a budget window,
 and progress of a command. All reconcilers decide on the cluster as it was loaded.
 """
 
@@ -23,22 +23,27 @@ from msgspec.structs import replace
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import Method, NodeDisruption
 from journeyman.core.api.nodepool import NodePool
-from journeyman.core.api.objects import NodeClaim, condition_of
 from journeyman.core.disruption.budgets import next_window_change, schedule_error
 from journeyman.core.disruption.commands import (
-    EXECUTING,
     PROPOSED,
     Command,
     claims_in_commands,
+    has_started,
     proposal_plan,
     to_node_disruption,
     unfinished_commands,
 )
 from journeyman.core.disruption.consolidatable import Consolidatability, assess_consolidatable
 from journeyman.core.disruption.consolidation_backoff import find_reversed, record_reversed
-from journeyman.core.disruption.controller import DisruptionController, Evaluation
+from journeyman.core.disruption.controller import DisruptionController
 from journeyman.core.disruption.disruption_metrics import evaluation_duration
-from journeyman.core.disruption.orchestration import reject_command, start_command, wait_or_terminate
+from journeyman.core.disruption.orchestration import (
+    expire_command,
+    has_expired,
+    reject_command,
+    start_command,
+    wait_or_terminate,
+)
 from journeyman.core.disruption.rebalance import METHOD as REBALANCE
 from journeyman.core.disruption.rebalance import offerings_at_risk
 from journeyman.core.disruption.stale_taints import (
@@ -46,7 +51,7 @@ from journeyman.core.disruption.stale_taints import (
     delete_old_commands,
     remove_stale_taints,
 )
-from journeyman.core.plan import LogLine, Observation, Plan, Requeue, Step, chain_of, next_requeue
+from journeyman.core.plan import LogLine, Observation, Plan, Requeue, Step, chain_of, merge_plans, next_requeue
 from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import plan_for_each
 from journeyman.ports import Trigger
@@ -79,14 +84,15 @@ def _load(run: RunContext, trigger: Trigger) -> StepInputs:
 
 def _clean_up(inputs: StepInputs) -> Plan:
     """Remove taints and conditions without a command, delete old commands, and record reversed consolidations."""
-    snapshot = inputs.loaded
-    return remove_stale_taints(snapshot) + delete_old_commands(snapshot) + record_reversed(find_reversed(snapshot))
+    snapshot, settings = inputs.loaded, inputs.settings
+    old = delete_old_commands(snapshot, limit=settings.disruption_history_limit, age=settings.disruption_history_age)
+    return remove_stale_taints(snapshot) + old + record_reversed(find_reversed(snapshot))
 
 
 def _advance_commands(inputs: StepInputs) -> Plan:
-    snapshot, poll = inputs.loaded, inputs.settings.disruption_poll
-    executing = (d for d in unfinished_commands(snapshot) if d.status.phase == EXECUTING)
-    return plan_for_each(executing, lambda disruption: wait_or_terminate(disruption, snapshot, poll))
+    snapshot, catalogue, poll = inputs.loaded, inputs.catalogued.catalogue, inputs.settings.disruption_poll
+    started = (d for d in unfinished_commands(snapshot) if has_started(d, snapshot))
+    return plan_for_each(started, lambda disruption: wait_or_terminate(disruption, snapshot, catalogue, poll))
 
 
 def _mark_consolidatable(inputs: StepInputs) -> Plan:
@@ -112,43 +118,31 @@ def _requeue_for_windows(inputs: StepInputs) -> Plan:
     return plan_for_each(snapshot.node_pools, decide)
 
 
-def _await_launches(inputs: StepInputs) -> Plan:
-    """Requeue while NodeClaims have no instance: until then no command is proposed or validated."""
-    unlaunched = _unlaunched(inputs.loaded)
-    if not unlaunched:
-        return Plan()
-    note = f"not disrupting while NodeClaim {unlaunched[0]} and {len(unlaunched) - 1} others are not launched"
-    at = next_requeue(inputs.loaded.now, inputs.settings.disruption_poll)
-    return Plan(notes=(note,)) + _requeue_at(at, "some NodeClaims are not launched yet")
-
-
 def _decide_on_proposals(inputs: StepInputs) -> Plan | ScheduledPlan:
-    """Validate each proposed command that is old enough, and start or reject it."""
-    proposed = _proposed(inputs.loaded)
-    if not proposed or _unlaunched(inputs.loaded):
+    """Validate each command that is old enough and has not started, and start, reject or expire it."""
+    undecided = _undecided(inputs.loaded)
+    if not undecided:
         return Plan()
     controller = _controller(inputs)
-    plan = plan_for_each(proposed, lambda disruption: _decide_on(inputs, controller, disruption))
+    plan = plan_for_each(undecided, lambda disruption: _decide_on(inputs, controller, disruption))
     return ScheduledPlan(plan, controller.simulation.results)
 
 
 def _propose(inputs: StepInputs) -> Plans:
-    """Evaluate the methods in order, and propose the first command that passes verification."""
-    if _proposed(inputs.loaded) or _unlaunched(inputs.loaded):
+    """Evaluate the methods in order, and propose the first commands that pass verification."""
+    if _undecided(inputs.loaded):
         return
     controller = _controller(inputs)
     examined = inputs.examined_until
     for evaluation in controller.evaluate_methods():
         examined = evaluation.examined or examined
-        duration = evaluation_duration(evaluation.method, evaluation.command.reason.value, 0.0)
+        duration = evaluation_duration(evaluation.method, evaluation.reason.value, 0.0)
         plan = evaluation.plan + Plan(durations=(duration,))
-        if evaluation.command.candidates:
-            defects = _defects(controller, evaluation.command, evaluation.method)
-            if defects is None:
-                proposal = _proposal(inputs, controller, evaluation) + Plan(examined_until="")
-                yield ScheduledPlan(plan + proposal, controller.simulation.results)
-                return
-            plan += defects
+        proposals = [_proposal(inputs, controller, evaluation.method, command) for command in evaluation.commands]
+        plan = merge_plans((plan, *(proposal for proposal, _ in proposals)))
+        if any(is_proposed for _, is_proposed in proposals):
+            yield ScheduledPlan(plan + Plan(examined_until=""), controller.simulation.results)
+            return
         is_time_up = yield ScheduledPlan(plan, controller.simulation.results)
         if is_time_up:
             yield _timed_out(inputs, examined)
@@ -164,7 +158,6 @@ CONSOLIDATE: Final = StepDefinition(
         Reconciler(_advance_commands),
         Reconciler(_mark_consolidatable),
         Reconciler(_requeue_for_windows),
-        Reconciler(_await_launches),
         Reconciler(_decide_on_proposals),
         Reconciler(_propose),
         Reconciler(refresh_prices),
@@ -176,19 +169,8 @@ CONSOLIDATE: Final = StepDefinition(
 # -- commands ---------------------------------------------------------------------------------------------------------
 
 
-def _proposed(snapshot: Snapshot) -> list[NodeDisruption]:
-    return [d for d in unfinished_commands(snapshot) if d.status.phase == PROPOSED]
-
-
-def _unlaunched(snapshot: Snapshot) -> list[str]:
-    """Return the NodeClaims that wait for an instance, as Karpenter's `Synced` does; not those that will never have one."""
-    claims = (c for c in snapshot.claims if not c.status.provider_id and c.metadata.deletion_timestamp is None)
-    return [claim.metadata.name for claim in claims if not _is_refused(claim)]
-
-
-def _is_refused(claim: NodeClaim) -> bool:
-    launched = condition_of(claim.status.conditions, "Launched")
-    return launched is not None and launched.status == "False"
+def _undecided(snapshot: Snapshot) -> list[NodeDisruption]:
+    return [d for d in unfinished_commands(snapshot) if not has_started(d, snapshot)]
 
 
 def _consolidatability(snapshot: Snapshot) -> Consolidatability:
@@ -215,26 +197,38 @@ def _decide_on(inputs: StepInputs, controller: DisruptionController, disruption:
     due = time_after(disruption.since or snapshot.now, delay)
     # A decision is dated later than now only by clocks that differ a little. One dated later than that is wrong, and would
     # keep all others waiting until then: it is validated at once.
-    if snapshot.now < due <= time_after(snapshot.now, 2 * delay):
+    if disruption.status.phase == PROPOSED and snapshot.now < due <= time_after(snapshot.now, 2 * delay):
         return _requeue_at(due, f"validate {name}")
+    if has_expired(disruption, due, snapshot.now):
+        return expire_command(disruption, snapshot)
     command = controller.revalidate(disruption)
     if not command.candidates:
         return reject_command(disruption, command.why_not, snapshot)
     defects = _defects(controller, command, name)
-    if defects is None:
-        return start_command(disruption, command, snapshot, inputs.settings.disruption_poll)
-    return defects + reject_command(disruption, "defect: the command does not pass verification", snapshot)
+    if defects is not None:
+        return defects + reject_command(disruption, "defect: the command does not pass verification", snapshot)
+    budgets = controller.budgets(command.reason, without=disruption)
+    return start_command(disruption, command, snapshot, inputs.settings.disruption_poll, budgets)
 
 
-def _proposal(inputs: StepInputs, controller: DisruptionController, evaluation: Evaluation) -> Plan:
-    """Create the NodeDisruption; requeue if one with its name exists, because it was rejected in this second."""
+def _proposal(
+    inputs: StepInputs, controller: DisruptionController, method: Method, command: Command
+) -> tuple[Plan, bool]:
+    """Return the plan that creates the command's NodeDisruption, and whether it is proposed.
+
+    It is not if it fails verification. If a NodeDisruption with its name exists, it was rejected in this second: the step is
+    requeued.
+    """
+    defects = _defects(controller, command, method)
+    if defects is not None:
+        return defects, False
     now = controller.snapshot.now
-    disruption = to_node_disruption(evaluation.command, evaluation.method, now)
+    disruption = to_node_disruption(command, method, now)
     name = disruption.metadata.name
     if any(existing.metadata.name == name for existing in controller.snapshot.node_disruptions):
         at = next_requeue(now, inputs.settings.disruption_poll)
-        return _requeue_at(at, f"NodeDisruption {name} was rejected in this second")
-    return proposal_plan(disruption, evaluation.command, now + _validation_delay(inputs, evaluation.method))
+        return _requeue_at(at, f"NodeDisruption {name} was rejected in this second"), True
+    return proposal_plan(disruption, command, now + _validation_delay(inputs, method)), True
 
 
 def _validation_delay(inputs: StepInputs, method: Method) -> timedelta:

@@ -64,6 +64,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     unavailable_longest: timedelta = timedelta(hours=1)
     inconsistent_after: timedelta = timedelta(minutes=5)
     pod_nomination: bool = True
+    disruption_history_limit: int = 100
+    disruption_history_age: timedelta = timedelta(hours=24)
     registration_poll: timedelta = timedelta(seconds=5)
     node_class_refresh: timedelta = timedelta(minutes=5)
     deadline_margin: timedelta = timedelta(seconds=5)

@@ -160,7 +160,7 @@ def _empty_cluster(world: FaultWorld) -> None:
         world.checkers.report(NOTHING_REMAINS, leftover)
 
 
-_ACTIVE_PHASES: Final = frozenset({"", "Proposed", "Executing"})
+_ACTIVE_PHASES: Final = frozenset({"", "Proposed", "Validated", "Replacing", "Draining"})
 
 
 def state(server: ApiServer) -> list[object]:

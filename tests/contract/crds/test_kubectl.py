@@ -41,7 +41,7 @@ def test_kubectl_get_nodedisruption(ours):
     """It shows reason, NodePool, instance types, savings and phase, and with `-o wide` the explanation."""
     named = with_value(BASES["NodeDisruption"], "metadata.name", "shown")
     ours["NodeDisruption"].create({**named, "spec": DISRUPTION})
-    ours["NodeDisruption"].write_status("shown", {"phase": "Executing"})
+    ours["NodeDisruption"].write_status("shown", {"phase": "Draining"})
     brief = {
         "Name": "shown",
         "Reason": "Underutilized",
@@ -50,7 +50,7 @@ def test_kubectl_get_nodedisruption(ours):
         "Type": "m5.2xlarge",
         "Replacement": "m5.large",
         "Saving/h": "0.288",
-        "Phase": "Executing",
+        "Phase": "Draining",
     }
     assert shown(ours["NodeDisruption"], "shown") == brief
     wide = {"Method": "single-node", "NodeClaim": "default-1", "Explanation": DISRUPTION["explanation"]}

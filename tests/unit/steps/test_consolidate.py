@@ -14,6 +14,7 @@ from journeyman.ports import ScheduledRun
 from journeyman.steps.consolidate import consolidate
 from tests.helpers import builders
 from tests.helpers.builders import pool_body
+from tests.helpers.fleets import a_member, bodies
 from tests.helpers.simulated_cluster import SimulatedCluster
 
 TYPES = tuple(
@@ -166,7 +167,7 @@ def test_next_run_finishes_or_rolls_back_an_interrupted_run():
 def test_a_disruption_taint_without_a_nodedisruption_is_removed():
     """A user deleted the NodeDisruption of a running command; the step removes the node's taint."""
     simulation = with_cpu_burst(a_simulated_cluster())
-    simulation.until(lambda: ("Underutilized", "replace", "Executing") in simulation.disruptions(), "the command")
+    simulation.until(lambda: ("Underutilized", "replace", "Replacing") in simulation.disruptions(), "the command")
     for raw in simulation.server.list(NODE_DISRUPTION).items:
         simulation.server.delete(NODE_DISRUPTION, raw["metadata"]["name"])
 
@@ -178,22 +179,33 @@ def test_a_disruption_taint_without_a_nodedisruption_is_removed():
     assert not any(is_true(c.status.conditions, "DisruptionReason") for c in simulation.claims())
 
 
-@pytest.mark.karpenter(
-    "state", it="shouldn't consider the cluster state synced if a nodeclaim hasn't resolved its provider id"
-)
-def test_no_node_is_disrupted_while_a_claim_is_not_launched():
-    """The capacity of a claim that is not launched is uncertain; the step requeues itself."""
+def test_a_claim_without_an_instance_does_not_stop_consolidation():
+    """While offerings are out of stock its launch repeats without end; pods of candidates may not go there."""
     simulation = with_cpu_burst(a_simulated_cluster())
+    simulation.until(lambda: simulation.running() == 5, "five pods")
     simulation.server.create(NODECLAIM, builders.claim_body("waiting"))
+    simulation.clock.advance(40)
+
+    consolidate(simulation.cluster.run(), TRIGGER)
+
+    assert simulation.disruptions() == [("Underutilized", "replace", "")]
+
+
+def test_a_hundred_and_fifty_empty_nodes_are_deleted_at_once():
+    """One object holds a hundred candidates; both commands are proposed, validated and started together."""
+    simulation = a_simulated_cluster()
+    for number in range(150):
+        simulation.cluster.add(*bodies(a_member(f"n{number:03}")))
     simulation.clock.advance(120)
+    consolidate(simulation.cluster.run(), TRIGGER)
+    assert simulation.disruptions() == [("Empty", "delete", "")] * 2
 
-    outcome = consolidate(simulation.cluster.run(), TRIGGER)
+    simulation.clock.advance(15)
+    consolidate(simulation.cluster.run(), TRIGGER)
+    consolidate(simulation.cluster.run(), TRIGGER)
 
-    assert simulation.disruptions() == []
-    assert "not disrupting while NodeClaim waiting" in outcome.notes[-1]
-    assert [w.step for w in outcome.requeues if w.at <= simulation.clock.now() + timedelta(seconds=15)] == [
-        Step.CONSOLIDATE
-    ]
+    assert simulation.disruptions() == [("Empty", "delete", "Draining")] * 2
+    assert all(claim.metadata.deletion_timestamp is not None for claim in simulation.claims())
 
 
 def test_run_writes_nothing_while_another_run_holds_the_lease():
@@ -228,7 +240,7 @@ def test_evaluation_that_runs_out_of_time_continues_behind_the_last_examined_nod
     examined, starts = [], []
     while not examined or examined[-1]:
         now = simulation.clock.now()
-        run = simulation.cluster.run(clock=TickingClock(simulation.clock), deadline=now + timedelta(seconds=36))
+        run = simulation.cluster.run(clock=TickingClock(simulation.clock), deadline=now + timedelta(seconds=34))
         outcome = consolidate(run, TRIGGER)
         examined.append(simulation.cluster.fence.examined_until)
         starts.append([requeue.at <= simulation.clock.now() for requeue in outcome.requeues])

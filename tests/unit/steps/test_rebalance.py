@@ -81,7 +81,7 @@ def test_many_rebalance_recommendations_move_pods_within_budgets():
     assert not offerings(simulation) & risky
     assert {(reason, phase) for reason, _, phase in simulation.disruptions()} <= {
         ("Interrupted", "Succeeded"),
-        ("Interrupted", "Executing"),
+        ("Interrupted", "Draining"),
     }
     simulation.run_for(minutes=10)
     assert len(simulation.claims()) == 4

@@ -206,7 +206,7 @@ def under_way(claim, replacement: str) -> dict:
         "replacements": [{"name": replacement}],
         "createdAt": stamp(claim.metadata.creation_timestamp + timedelta(minutes=11)),
     }
-    status = {"phase": "Executing"}
+    status = {"phase": "Replacing"}
     kind = {"apiVersion": "journeyman.dev/v1alpha1", "kind": "NodeDisruption"}
     return {**kind, "metadata": {"name": "drifted-1"}, "spec": spec, "status": status}
 

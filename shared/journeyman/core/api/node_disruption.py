@@ -1,8 +1,19 @@
 """NodeDisruption (`journeyman.dev/v1alpha1`): one disruption command, its progress and its result.
 
 The consolidate step creates the object before it taints the first node, so that the next run can finish or roll back a
-command whose run crashed. Finished commands are kept as history for a day. Prices are decimal text in the provider's
-currency per hour, because the Kubernetes API has no floating point; `saving` is the number.
+command whose run crashed. Finished commands are kept as history (settings DISRUPTION_HISTORY_LIMIT and DISRUPTION_HISTORY_AGE).
+Prices are decimal text in the provider's currency per hour, because the Kubernetes API has no floating point; `saving` is the
+number.
+
+::
+
+    Proposed ─► Validated ─► Replacing ─► Draining ─► Succeeded
+       │            │            │            │
+       │            └────────────┴────────────┴─► RolledBack
+       ├─► Rejected  (validation failed)
+       └─► Expired   (it was not validated in time)
+
+A delete command has no replacements, and is never Replacing.
 """
 
 from __future__ import annotations
@@ -20,9 +31,11 @@ from journeyman.core.api.objects import ObjectMeta
 Reason = Literal["Underutilized", "Empty", "Drifted", "Interrupted"]
 Decision = Literal["delete", "replace"]
 Method = Literal["rebalance", "emptiness", "static-drift", "drift", "multi-node", "single-node"]
-Phase = Literal["Proposed", "Executing", "Succeeded", "RolledBack", "Rejected"]
+Phase = Literal["Proposed", "Validated", "Replacing", "Draining", "Succeeded", "RolledBack", "Rejected", "Expired"]
 
-FINISHED: Final[frozenset[str]] = frozenset({"Succeeded", "RolledBack", "Rejected"})
+UNDONE: Final[frozenset[str]] = frozenset({"RolledBack", "Rejected", "Expired"})
+"""Phases of commands that ended without deleting their candidates."""
+FINISHED: Final[frozenset[str]] = frozenset({"Succeeded"}) | UNDONE
 
 _PRICE_PATTERN: Final = r"^-?[0-9]{1,12}(\.[0-9]{1,9})?$"
 
@@ -74,6 +87,25 @@ class DisruptionReplacement(Model):
     price: Price = Field(default="0", description="Price of the cheapest compatible offering per hour.")
 
 
+class LaunchedReplacement(Model):
+    """A replacement as it was launched, which may be another offering than the cheapest one that was planned."""
+
+    name: _Name = Field(min_length=1, description="Name of the replacement NodeClaim.")
+    instance_type: _Name = Field(default="", description="Instance type that was launched.")
+    zone: _Name = Field(default="", description="Zone in which it was launched.")
+    capacity_type: _Name = Field(default="", description="Capacity type that was launched.")
+    price: Price = Field(default="0", description="Price of the launched offering per hour; 0 if unknown.")
+
+
+class UsedBudget(Model):
+    """What a command used of a NodePool's budgets when it was validated."""
+
+    node_pool: _Name = Field(min_length=1, description="Name of the NodePool.")
+    nodes: int = Field(default=0, ge=0, description="Nodes that the command disrupts.")
+    disrupting: int = Field(default=0, ge=0, description="Nodes that used the budgets before the command.")
+    allowed: int = Field(default=0, ge=0, description="Nodes that the active budgets allowed in all.")
+
+
 class NodeDisruptionSpec(Model):
     """`spec` of a NodeDisruption: the decision. Immutable."""
 
@@ -105,15 +137,27 @@ class NodeDisruptionStatus(Model):
 
     phase: Phase = Field(
         default="Proposed",
-        description="Proposed, Executing, then Succeeded, RolledBack (undone after it started) or Rejected (never started).",
+        description="Proposed; Validated; Replacing (launching replacements); Draining (deleting candidates); then Succeeded, RolledBack (undone after it started), Rejected (validation failed) or Expired (not validated in time).",
     )
     messages: tuple[Annotated[str, Field(max_length=4096)], ...] = Field(
         default=(), max_length=100, description="Changes of phase with time and reason, oldest first."
     )
     conditions: Conditions = Field(default=(), description="Conditions of the command.")
-    started_at: Time | None = Field(default=None, description="Time at which the command started to execute.")
+    started_at: Time | None = Field(default=None, description="Time at which the command was validated and started.")
+    draining_at: Time | None = Field(default=None, description="Time at which its candidates were deleted.")
     finished_at: Time | None = Field(
-        default=None, description="Time at which the command succeeded, was rolled back or was rejected."
+        default=None, description="Time at which the command succeeded, was rolled back or rejected, or expired."
+    )
+    budgets: tuple[UsedBudget, ...] = Field(
+        default=(), max_length=1000, description="What the command used of each NodePool's budgets when it started."
+    )
+    replacements: tuple[LaunchedReplacement, ...] = Field(
+        default=(), max_length=1000, description="The replacements as they were launched."
+    )
+    price_before: Price = Field(default="0", description="Price of the deleted candidates per hour.")
+    price_after: Price = Field(default="0", description="Price of the launched replacements per hour.")
+    evicted_pods: int = Field(
+        default=0, ge=0, description="Pods on the candidates when these were deleted, which their drain evicts."
     )
     reprovisioned_workloads: tuple[Annotated[str, Field(max_length=512)], ...] = Field(
         default=(),
@@ -134,7 +178,7 @@ class NodeDisruption(Model):
 
     @property
     def finished(self) -> bool:
-        """Whether the command succeeded, was rolled back or was rejected."""
+        """Whether the command succeeded, was rolled back or rejected, or expired."""
         return self.status.phase in FINISHED
 
     @property

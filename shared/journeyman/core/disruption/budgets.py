@@ -50,7 +50,7 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 class BudgetStatus(Struct, frozen=True, kw_only=True):
     """The budgets of one NodePool for one reason at one moment.
 
-    `total` are its initialized nodes, `disrupting` those of them that are deleting or not ready, `allowed` the number
+    `total` are its initialized nodes, `disrupting` those of them that are deleting, not ready or in a command, `allowed` the number
     that the budgets allow (`UNLIMITED` if none is active).
     """
 
@@ -65,16 +65,17 @@ class BudgetStatus(Struct, frozen=True, kw_only=True):
 
 
 def budget_status(
-    snapshot: Snapshot, reason: DisruptionReason, marked_for_deletion: frozenset[str]
+    snapshot: Snapshot, reason: DisruptionReason, in_commands: frozenset[str]
 ) -> Mapping[NodePoolName, BudgetStatus]:
     """Return the status of every NodePool's budgets for this reason, by NodePool name; budgets that cannot be evaluated allow none.
 
     Args:
         snapshot: The cluster; `snapshot.now` is the time.
         reason: Budgets that list other reasons only are ignored.
-        marked_for_deletion: Names of NodeClaims that executing commands will delete; they count as disrupting.
+        in_commands: Names of NodeClaims in unfinished commands; they count as disrupting, proposed ones too.
 
     Restates: karpenter pkg/controllers/disruption/helpers.go `BuildDisruptionBudgetMapping`.
+    Differs: a proposal reserves its budget while it waits for validation, since others may be proposed beside it.
     """
     by_pool: dict[str, list[StateNode]] = {}
     for node in snapshot.state_nodes:
@@ -83,7 +84,7 @@ def budget_status(
     found: dict[NodePoolName, BudgetStatus] = {}
     for pool in snapshot.node_pools:
         name, nodes = NodePoolName(pool.metadata.name), by_pool.get(pool.metadata.name, [])
-        status = evaluate(pool, _status, pool, nodes, reason, marked_for_deletion, snapshot.now)
+        status = evaluate(pool, _status, pool, nodes, reason, in_commands, snapshot.now)
         none_allowed = BudgetStatus(total=len(nodes), disrupting=0, allowed=0)
         found[name] = none_allowed if isinstance(status, SkippedObject) else status
     return found
@@ -178,10 +179,10 @@ def _counts(node: StateNode) -> bool:
 
 
 def _status(
-    pool: NodePool, nodes: Sequence[StateNode], reason: DisruptionReason, marked: frozenset[str], now: datetime
+    pool: NodePool, nodes: Sequence[StateNode], reason: DisruptionReason, in_commands: frozenset[str], now: datetime
 ) -> BudgetStatus:
     disrupting = sum(
-        1 for n in nodes if not n.ready or n.is_terminating or (n.claim and n.claim.metadata.name in marked)
+        1 for n in nodes if not n.ready or n.is_terminating or (n.claim and n.claim.metadata.name in in_commands)
     )
     allowed = allowed_nodes(pool.spec.disruption.budgets, reason, len(nodes), now)
     return BudgetStatus(total=len(nodes), disrupting=disrupting, allowed=allowed)

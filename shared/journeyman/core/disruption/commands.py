@@ -1,7 +1,7 @@
 """Disruption commands, the NodeDisruptions that store them, and the nodes in unfinished commands.
 
 A command is written to the cluster as a NodeDisruption before any node is touched. The DisruptionReason condition on a
-NodeClaim says that its command has started.
+NodeClaim says that its command has started. Candidates that one object cannot hold are left to further commands (`pages`).
 
 Restates: karpenter pkg/controllers/disruption/types.go `Command`.
 """
@@ -9,11 +9,10 @@ Restates: karpenter pkg/controllers/disruption/types.go `Command`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from enum import Enum
 from hashlib import blake2b
-from itertools import accumulate, islice, takewhile
 from typing import Final
 
 import msgspec
@@ -38,9 +37,11 @@ from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.state import Snapshot, StateNode
 
 PROPOSED: Final = "Proposed"
-EXECUTING: Final = "Executing"
+VALIDATED: Final = "Validated"
+REPLACING: Final = "Replacing"
+DRAINING: Final = "Draining"
 MAX_PODS_LISTED: Final = 1000  # per candidate, as the CRD allows
-MAX_CANDIDATES: Final = 1000  # as the CRD allows
+MAX_CANDIDATES: Final = 100  # of one command, as in Karpenter's multi-node consolidation
 MAX_CANDIDATE_BYTES: Final = 900_000
 """Size of all candidates as JSON: etcd takes objects of 1.5 MiB, status included."""
 
@@ -121,11 +122,19 @@ def to_node_disruption(command: Command, method: Method, now: datetime) -> NodeD
     return disruption.model_copy(update={"spec": spec.model_copy(update={"explanation": summary(disruption)})})
 
 
-def as_many_as_fit(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """Return the first candidates, as many as one NodeDisruption can hold, and at least one."""
-    sizes = accumulate(len(msgspec.json.encode(_to_disruption_candidate(c).to_wire())) for c in candidates)
-    fitting = takewhile(lambda sized: sized[1] <= MAX_CANDIDATE_BYTES, zip(candidates, sizes, strict=True))
-    return tuple(candidate for candidate, _ in islice(fitting, MAX_CANDIDATES)) or tuple(candidates[:1])
+def pages(candidates: Iterable[Candidate]) -> Iterator[tuple[Candidate, ...]]:
+    """Yield the candidates in order, in groups that one NodeDisruption can hold; at least one candidate in each."""
+    page: list[Candidate] = []
+    size = 0
+    for candidate in candidates:
+        added = len(msgspec.json.encode(_to_disruption_candidate(candidate).to_wire()))
+        if page and (len(page) == MAX_CANDIDATES or size + added > MAX_CANDIDATE_BYTES):
+            yield tuple(page)
+            page, size = [], 0
+        page.append(candidate)
+        size += added
+    if page:
+        yield tuple(page)
 
 
 def replacement_name(disruption: str, node_pool: str, index: int) -> str:
@@ -207,24 +216,37 @@ def _to_disruption_candidate(candidate: Candidate) -> DisruptionCandidate:
 
 
 def unfinished_commands(snapshot: Snapshot) -> tuple[NodeDisruption, ...]:
-    """Return the NodeDisruptions that are proposed or executing, by name."""
+    """Return the NodeDisruptions that have not ended, by name."""
     return tuple(d for d in snapshot.node_disruptions if not d.finished)
 
 
+def has_started(disruption: NodeDisruption, snapshot: Snapshot) -> bool:
+    """Whether an unfinished command continues without another validation.
+
+    A validated command whose run ended before it had created all replacements, or before it deleted its candidates, is
+    validated again.
+    """
+    phase = disruption.status.phase
+    return phase in (REPLACING, DRAINING) or (phase == VALIDATED and _has_all_replacements(disruption, snapshot))
+
+
 def claims_in_commands(snapshot: Snapshot) -> frozenset[str]:
-    """Return the names of NodeClaims in unfinished commands; they are not candidates of another command."""
+    """Return the names of NodeClaims in unfinished commands.
+
+    They are not candidates of another command, and use up their NodePools' budgets.
+    """
     return frozenset(name for d in unfinished_commands(snapshot) for name in d.claims)
 
 
 def marked_for_deletion(snapshot: Snapshot) -> frozenset[str]:
-    """Return the names of NodeClaims that an executing command will delete, once all its replacements exist.
+    """Return the names of NodeClaims that a started command will delete, once all its replacements exist.
 
     Not earlier: the scheduler reschedules the pods of nodes that are marked for deletion, and without the replacements
     it would launch nodes for them twice.
 
     Restates: karpenter pkg/controllers/disruption/queue.go `StartCommand` (MarkForDeletion after the replacements).
     """
-    ready = (d for d in _executing(snapshot) if not missing_replacements(d, snapshot))
+    ready = (d for d in _started(snapshot) if not missing_replacements(d, snapshot))
     return frozenset(n.claim.metadata.name for d in ready for n in disrupted_candidates(d, snapshot) if n.claim)
 
 
@@ -233,7 +255,7 @@ def kept_after_rollback(snapshot: Snapshot) -> frozenset[str]:
 
     Their nodes still have the disruption taint, but their pods will not move.
     """
-    lost = (d for d in _executing(snapshot) if missing_replacements(d, snapshot))
+    lost = (d for d in _started(snapshot) if missing_replacements(d, snapshot))
     nodes = (n for d in lost for n in disrupted_candidates(d, snapshot) if not n.is_terminating)
     return frozenset(n.claim.metadata.name for n in nodes if n.claim is not None)
 
@@ -262,5 +284,9 @@ def replacement_claims(disruption: NodeDisruption, snapshot: Snapshot) -> tuple[
     return tuple(snapshot.claims_by_name[r.name] for r in disruption.spec.replacements)
 
 
-def _executing(snapshot: Snapshot) -> tuple[NodeDisruption, ...]:
-    return tuple(d for d in unfinished_commands(snapshot) if d.status.phase == EXECUTING)
+def _started(snapshot: Snapshot) -> tuple[NodeDisruption, ...]:
+    return tuple(d for d in unfinished_commands(snapshot) if has_started(d, snapshot))
+
+
+def _has_all_replacements(disruption: NodeDisruption, snapshot: Snapshot) -> bool:
+    return bool(disruption.spec.replacements) and not missing_replacements(disruption, snapshot)

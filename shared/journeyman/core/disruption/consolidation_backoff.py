@@ -34,7 +34,7 @@ from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import NODE_DISRUPTION, NodeClaim
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason
-from journeyman.core.disruption.commands import Command, replacement_name
+from journeyman.core.disruption.commands import DRAINING, REPLACING, Command, replacement_name
 from journeyman.core.plan import Chain, ObjectRef, PatchObject, Plan, chain_of
 from journeyman.core.scheduling.nodeclaim_templates import planned_pods
 from journeyman.core.state import Snapshot
@@ -225,7 +225,7 @@ def _is_observed(disruption: NodeDisruption, now: datetime) -> bool:
         return False
     if status.phase == "Succeeded":
         return status.finished_at is not None and now - status.finished_at <= OBSERVED_FOR
-    return status.phase == "Executing"
+    return status.phase in (REPLACING, DRAINING)
 
 
 def _created_for_pods(claims: Iterable[NodeClaim]) -> Iterator[_CreatedClaim]:

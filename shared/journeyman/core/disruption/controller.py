@@ -49,10 +49,11 @@ from journeyman.core.state import Snapshot
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):
-    """The result of one method, or of a method for one node: a command (perhaps a no-op), Events and metrics."""
+    """The result of one method, or of a method for one node: commands that are independent of each other, Events and metrics."""
 
     method: Method
-    command: Command
+    reason: DisruptionReason
+    commands: tuple[Command, ...] = ()
     plan: Plan = field(default_factory=Plan)
     examined: str = ""  # the NodeClaim of a method that examines them one by one
 
@@ -102,7 +103,7 @@ class DisruptionController:
     def evaluate_methods(self) -> Iterator[Evaluation]:
         """Evaluate rebalance, emptiness, then single-node consolidation node by node.
 
-        The caller takes the first command that has candidates, and may stop between any two evaluations at its deadline.
+        The caller takes the first evaluation that has commands, and may stop between any two evaluations at its deadline.
         Not implemented yet: drift, after emptiness; multi-node consolidation, before single-node consolidation.
         """
         yield from self._rebalance()
@@ -117,11 +118,19 @@ class DisruptionController:
         reason = DisruptionReason(disruption.spec.reason)
         in_other_commands = claims_in_commands(self.snapshot) - frozenset(disruption.claims)
         candidates = self._find_candidates(in_other_commands).candidates
-        remaining = self._remaining(reason)
+        budgets = self.budgets(reason, without=disruption)
+        remaining = {pool: status.remaining for pool, status in budgets.items()}
         if disruption.spec.method == REBALANCE:
             return validate_rebalance(disruption, self.simulation, candidates, remaining)
         command = validate(disruption, self.simulation, candidates, remaining, spot_to_spot=self._spot_to_spot)
         return self._backoff.checked(command) if reason is DisruptionReason.UNDERUTILIZED else command
+
+    def budgets(
+        self, reason: DisruptionReason, *, without: NodeDisruption | None = None
+    ) -> Mapping[NodePoolName, BudgetStatus]:
+        """Return the NodePools' budgets for this reason; the command `without` uses none of them."""
+        own = frozenset(without.claims) if without is not None else frozenset()
+        return budget_status(self.snapshot, reason, claims_in_commands(self.snapshot) - own)
 
     def _rebalance(self) -> Iterator[Evaluation]:
         eligible = rebalance_candidates(self._candidates.candidates, self.snapshot)
@@ -129,16 +138,17 @@ class DisruptionController:
             return
         reason = DisruptionReason.INTERRUPTED
         plan = Plan(observations=(eligible_nodes(eligible, reason.value),)) + self._budget_plan(reason)
-        yield Evaluation(method=REBALANCE, command=Command(reason=reason), plan=plan)
+        yield Evaluation(method=REBALANCE, reason=reason, plan=plan)
         for candidates, command in rebalance_commands(self.simulation, eligible, self._remaining(reason)):
-            yield Evaluation(method=REBALANCE, command=command, plan=_why_not_plan(candidates, command))
+            yield _evaluation(REBALANCE, command, candidates)
 
     def _emptiness(self) -> Evaluation:
-        command, _ = delete_empty(self._candidates.candidates, self._remaining(DisruptionReason.EMPTY))
+        reason = DisruptionReason.EMPTY
+        commands, _ = delete_empty(self._candidates.candidates, self._remaining(reason))
         hosting = (c for c in self._candidates.candidates if c.hosts_buffer_pods)
         events = (e for c in hosting for e in candidate_events(c, UNCONSOLIDATABLE, f'Node "{c.node}" has buffer pods'))
-        plan = Plan(events=(*self._candidates.events, *events)) + self._budget_plan(DisruptionReason.EMPTY)
-        return Evaluation(method="emptiness", command=command, plan=plan)
+        plan = Plan(events=(*self._candidates.events, *events)) + self._budget_plan(reason)
+        return Evaluation(method="emptiness", reason=reason, commands=commands, plan=plan)
 
     def _single_node_consolidation(self) -> Iterator[Evaluation]:
         reason = DisruptionReason.UNDERUTILIZED
@@ -153,7 +163,7 @@ class DisruptionController:
             if why := in_backoff.get(candidate.nodeclaim, ""):
                 events += candidate_events(candidate, BLOCKED, why)
         plan = Plan(events=tuple(events), observations=(eligible_nodes(eligible, reason.value),))
-        yield Evaluation(method="single-node", command=Command(reason=reason), plan=plan + self._budget_plan(reason))
+        yield Evaluation(method="single-node", reason=reason, plan=plan + self._budget_plan(reason))
         ready = [c for c in eligible if c.nodeclaim not in in_backoff]
         remaining = self._remaining(reason)
         commands = single_node_commands(
@@ -162,8 +172,7 @@ class DisruptionController:
         for candidate, found in commands:
             command = self._backoff.checked(found)
             event_reason = BLOCKED if found.candidates else UNCONSOLIDATABLE
-            plan = _why_not_plan((candidate,), command, event_reason)
-            yield Evaluation(method="single-node", command=command, plan=plan, examined=candidate.nodeclaim)
+            yield _evaluation("single-node", command, (candidate,), event_reason, examined=candidate.nodeclaim)
 
     @cached_property
     def _backoff(self) -> ConsolidationBackoff:
@@ -182,22 +191,27 @@ class DisruptionController:
             nodes_hosting_buffers=self.simulation.nodes_hosting_buffers,
         )
 
-    def _budgets(self, reason: DisruptionReason) -> Mapping[NodePoolName, BudgetStatus]:
-        return budget_status(self.snapshot, reason, self.simulation.marked_for_deletion)
-
     def _remaining(self, reason: DisruptionReason) -> Mapping[NodePoolName, int]:
-        return {pool: status.remaining for pool, status in self._budgets(reason).items()}
+        return {pool: status.remaining for pool, status in self.budgets(reason).items()}
 
     def _budget_plan(self, reason: DisruptionReason) -> Plan:
         """Return budget gauges of every NodePool, and an Event on each NodePool whose budgets allow no disruption."""
-        budgets = self._budgets(reason)
+        budgets = self.budgets(reason)
         blocked = [pool for pool, status in budgets.items() if status.total and not status.allowed]
         events = nodepool_blocked(blocked, reason, self.snapshot)
         return Plan(events=events, observations=budget_gauges(budgets, reason.value))
 
 
-def _why_not_plan(candidates: tuple[Candidate, ...], command: Command, reason: str = BLOCKED) -> Plan:
-    """Return Events on the candidates that say why the command is a no-op; none if it is not."""
-    if not command.why_not:
-        return Plan()
-    return Plan(events=tuple(e for c in candidates for e in candidate_events(c, reason, command.why_not)))
+def _evaluation(
+    method: Method,
+    command: Command,
+    candidates: tuple[Candidate, ...],
+    event_reason: str = BLOCKED,
+    *,
+    examined: str = "",
+) -> Evaluation:
+    """Return the evaluation of these candidates; if the command is a no-op, with Events on them that say why."""
+    events = (e for c in candidates if command.why_not for e in candidate_events(c, event_reason, command.why_not))
+    commands = (command,) if command.candidates else ()
+    plan = Plan(events=tuple(events))
+    return Evaluation(method=method, reason=command.reason, commands=commands, plan=plan, examined=examined)

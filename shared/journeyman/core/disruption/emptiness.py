@@ -1,4 +1,4 @@
-"""Emptiness: deletes all empty nodes in one command, as far as budgets and the size of an object allow."""
+"""Emptiness: deletes all empty nodes, as far as budgets allow, in as few commands as can hold them."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName, by_savings
-from journeyman.core.disruption.commands import Command, as_many_as_fit
+from journeyman.core.disruption.commands import Command, pages
 
 
 def delete_empty(
     candidates: Iterable[Candidate], allowed_disruptions: Mapping[NodePoolName, int]
-) -> tuple[Command, frozenset[NodePoolName]]:
-    """Return the command that deletes empty nodes, within budgets.
+) -> tuple[tuple[Command, ...], frozenset[NodePoolName]]:
+    """Return the commands that delete empty nodes, within budgets.
 
     Args:
         candidates: Disruptable nodes, any order; at most one per NodeClaim.
         allowed_disruptions: Nodes each NodePool may still lose for ``Empty``; missing means 0.
 
     Returns:
-        The command, highest savings first (a no-op if there is no empty node), and the NodePools whose budgets left
+        The commands, highest savings first (none if there is no empty node), and the NodePools whose budgets left
         an empty node.
 
     Restates: karpenter 226646810, pkg/controllers/disruption/emptiness.go `ComputeCommands`.
     Differs: the budgets passed in are not changed; ties are sorted by name, so that a replayed run decides the same; nodes that
-    one NodeDisruption cannot hold are left to the next command.
+    one NodeDisruption cannot hold are in further commands.
     """
     chosen: list[Candidate] = []
     spent: Counter[NodePoolName] = Counter()
@@ -37,4 +37,5 @@ def delete_empty(
             continue
         spent[c.nodepool] += 1
         chosen.append(c)
-    return Command(reason=DisruptionReason.EMPTY, candidates=as_many_as_fit(chosen)), frozenset(constrained)
+    commands = tuple(Command(reason=DisruptionReason.EMPTY, candidates=page) for page in pages(chosen))
+    return commands, frozenset(constrained)

@@ -2,44 +2,55 @@
 
 ::
 
-    propose          NodeDisruption is created            Proposed    (no node is touched)
-       │ ≥ 15 s later, if validation succeeds                └─ validation fails ─► Rejected
-    start_command    DisruptionReason on the candidates
-                     phase is written                     Executing
-                     replacements are created,               └─ one is lost, or 10 min pass ─► RolledBack
-                     candidates tainted,                                  (taint and condition are removed)
-                     replacements launched
+    propose          NodeDisruption is created            Proposed    (no node is touched; its budget is reserved)
+       │ ≥ 15 s later, if validation succeeds                ├─ validation fails ─► Rejected
+       │                                                     └─ no run for 10 min ─► Expired
+    start_command    phase is written                     Validated
+                     DisruptionReason on the candidates
+                     replacements are created
+                     phase is written                     Replacing
+                     candidates are tainted                  └─ one is lost, or 10 min pass ─► RolledBack
+                     replacements are launched                            (taint and condition are removed)
        │ all replacements initialized
-    wait_or_terminate   the candidates' NodeClaims are deleted; the terminate step drains them
+    wait_or_terminate   phase is written                  Draining
+                     the candidates' NodeClaims are deleted; the terminate step drains them
        │ all of them removed
                                                           Succeeded
 
 The DisruptionReason condition says which candidates a command has started to disrupt, so that later runs know
 which ones validation dropped. A run that crashes between two writes leaves a state that the next run finishes or rolls
-back: a command that is still Proposed is validated again, an Executing one without its replacements is rolled back, and
-a missing taint is added.
+back: a command that is Validated is validated again, unless all its replacements exist; one that is Replacing without
+its replacements is rolled back; and a missing taint is added.
 
 Restates: karpenter pkg/controllers/disruption/queue.go `StartCommand`, `waitOrTerminate`, `CompleteCommand`.
 Differs: the queue is the NodeDisruption objects, so that it survives a restart. A delete command deletes at once. The
 replacements are created before the taints, because the provisioner reschedules the pods of tainted nodes and would launch
 nodes for them. All writes of a start are one chain; after a conflict the next run continues. A replacement whose launch
-fails is deleted, which the next run sees.
+fails is deleted, which the next run sees. Karpenter's commands do not expire, and leave no history.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import DISRUPTION_REASON, INITIALIZED, ConditionSet, format_time
+from journeyman.core.api.duration import time_after
 from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
-from journeyman.core.api.node_disruption import NodeDisruption
+from journeyman.core.api.node_disruption import LaunchedReplacement, NodeDisruption, UsedBudget, price_text
 from journeyman.core.api.objects import NODE_DISRUPTION, NODECLAIM, NodeClaim, is_true
+from journeyman.core.catalogue import Catalogue, price_of
 from journeyman.core.disruption import disruption_events, disruption_metrics
+from journeyman.core.disruption.budgets import BudgetStatus
+from journeyman.core.disruption.candidates import NodePoolName
 from journeyman.core.disruption.commands import (
-    EXECUTING,
+    DRAINING,
+    PROPOSED,
+    REPLACING,
+    VALIDATED,
     Command,
     Decision,
     disrupted_candidates,
@@ -69,6 +80,7 @@ from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.condition_transitions import with_transitions
 from journeyman.core.state.disrupted_taint import add_disrupted_taint, remove_disrupted_taint
+from journeyman.core.state.pod_predicates import is_reschedulable
 
 # karpenter pkg/controllers/disruption/queue.go: 80 ms for each candidate, within 10 min and 1 h
 TIMEOUT_PER_CANDIDATE: Final = timedelta(milliseconds=80)
@@ -77,8 +89,17 @@ MAX_TIMEOUT: Final = timedelta(hours=1)
 
 MAX_DRAIN_POLL: Final = timedelta(minutes=1)
 
+PROPOSAL_LIFETIME: Final = timedelta(minutes=10)
+"""How long after it could have been validated a proposal reserves its budget. No run is that late unless something is broken."""
 
-def start_command(disruption: NodeDisruption, command: Command, snapshot: Snapshot, poll: timedelta) -> Plan:
+
+def start_command(
+    disruption: NodeDisruption,
+    command: Command,
+    snapshot: Snapshot,
+    poll: timedelta,
+    budgets: Mapping[NodePoolName, BudgetStatus],
+) -> Plan:
     """Start a command that was validated in this run.
 
     Args:
@@ -86,18 +107,21 @@ def start_command(disruption: NodeDisruption, command: Command, snapshot: Snapsh
         command: The command as validation computed it: candidates (maybe fewer than proposed) and replacements.
         snapshot: The cluster.
         poll: When to requeue.
+        budgets: The NodePools' budgets without this command.
 
     Restates: karpenter pkg/controllers/disruption/queue.go `StartCommand`.
     """
     now = snapshot.now
     nodes = [snapshot.state_nodes_by_claim[c.nodeclaim] for c in command.candidates]
     names = [replacement.name for replacement in disruption.spec.replacements]
-    actions: list[Action] = [action for node in nodes for action in _set_disruption_reason(node, disruption, now)]
-    actions.append(_set_phase(disruption, EXECUTING, "validated", now))
+    validated, write_phase = _enter(
+        disruption, VALIDATED, "validated", now, started_at=now, budgets=_used_budgets(command, budgets)
+    )
+    actions: list[Action] = [write_phase]
+    actions += (action for node in nodes for action in _set_disruption_reason(node, disruption, now))
     for name, planned in zip(names, command.replacements, strict=True):
         body = _replacement(name, planned, disruption, snapshot)
         actions.append(CreateObject(resource=NODECLAIM, body=body, why=disruption.spec.explanation))
-    actions += _add_taints(nodes, disruption)
     launches = tuple(
         chain_of(f"NodeClaim {name}", LaunchInstance(claim=name, why=f"replacement for {disruption.metadata.name}"))
         for name in names
@@ -108,11 +132,14 @@ def start_command(disruption: NodeDisruption, command: Command, snapshot: Snapsh
         *(disruption_metrics.replacement_created(c.node_pool, disruption) for c in command.replacements),
     ]
     if command.decision is Decision.DELETE:
-        deletion = _delete_candidates(disruption, nodes, snapshot)
-        actions += deletion.actions
-        events += deletion.events
-        observations += deletion.observations
+        actions += _add_taints(nodes, disruption)
+        drain = _drain_candidates(validated, nodes, (), snapshot)
+        actions += drain.actions
+        events += drain.events
+        observations += drain.observations
     else:
+        _, write_phase = _enter(validated, REPLACING, "the replacements are created", now)
+        actions += (write_phase, *_add_taints(nodes, disruption))
         actions.append(Requeue(step=Step.PROVISION, at=now, reason=f"replacements of {disruption.metadata.name} start"))
     actions.append(_requeue(disruption, next_requeue(now, poll)))
     chain = Chain(subject=_subject(disruption), actions=tuple(actions), events=events, observations=tuple(observations))
@@ -120,8 +147,22 @@ def start_command(disruption: NodeDisruption, command: Command, snapshot: Snapsh
     return Plan(chains=(chain, *launches), notes=(f"disrupting node(s): {disruption.spec.explanation}",))
 
 
+def has_expired(disruption: NodeDisruption, due: datetime, now: datetime) -> bool:
+    """Whether a proposal that could be validated at `due` has waited too long."""
+    return disruption.status.phase == PROPOSED and now > time_after(due, PROPOSAL_LIFETIME)
+
+
+def expire_command(disruption: NodeDisruption, snapshot: Snapshot) -> Plan:
+    """End a proposal that no run validated in time, so that its nodes and its budget are free again."""
+    why = f"no run validated it within {PROPOSAL_LIFETIME.total_seconds() / 60:.0f} minutes"
+    return _finish(disruption, "Expired", why, disrupted_candidates(disruption, snapshot), snapshot.now)
+
+
 def reject_command(disruption: NodeDisruption, why: str, snapshot: Snapshot) -> Plan:
-    """End a proposal that failed validation, and remove taints and conditions of a start that was cut off."""
+    """End a command that failed validation: reject a proposal, or roll back a start that was cut off."""
+    nodes = disrupted_candidates(disruption, snapshot)
+    if disruption.status.phase != PROPOSED:
+        return _roll_back(disruption, why, nodes, snapshot)
     events = tuple(
         event
         for name in disruption.claims
@@ -129,16 +170,17 @@ def reject_command(disruption: NodeDisruption, why: str, snapshot: Snapshot) -> 
         if (node := snapshot.state_nodes_by_claim.get(name)) is not None
         for event in disruption_events.consolidation_rejected(node.object_refs, disruption.spec.explanation, why)
     )
-    ended = _finish(disruption, "Rejected", why, disrupted_candidates(disruption, snapshot), snapshot.now)
+    ended = _finish(disruption, "Rejected", why, nodes, snapshot.now)
     return Plan(observations=(disruption_metrics.failed_validation(disruption),), events=events) + ended
 
 
-def wait_or_terminate(disruption: NodeDisruption, snapshot: Snapshot, poll: timedelta) -> Plan:
-    """Continue an executing command: wait for its replacements, then delete its candidates, or roll it back.
+def wait_or_terminate(disruption: NodeDisruption, snapshot: Snapshot, catalogue: Catalogue, poll: timedelta) -> Plan:
+    """Continue a started command: wait for its replacements, then delete its candidates, or roll it back.
 
     Args:
-        disruption: The command; `status.phase` is Executing.
+        disruption: The command; `commands.has_started` is true.
         snapshot: The cluster.
+        catalogue: The prices of the replacements as they were launched.
         poll: How soon to requeue while it waits.
 
     Restates: karpenter pkg/controllers/disruption/queue.go `waitOrTerminate`.
@@ -152,15 +194,20 @@ def wait_or_terminate(disruption: NodeDisruption, snapshot: Snapshot, poll: time
         return Plan(chains=(chain_of(_subject(disruption), _requeue(disruption, at)),))
     if lost := missing_replacements(disruption, snapshot):
         return _roll_back(disruption, f"replacement {', '.join(lost)} no longer exists", remaining, snapshot)
-    waiting = [c for c in replacement_claims(disruption, snapshot) if not is_true(c.status.conditions, INITIALIZED)]
+    replacements = replacement_claims(disruption, snapshot)
+    waiting = [c for c in replacements if not is_true(c.status.conditions, INITIALIZED)]
     if not waiting:
-        deletion = _delete_candidates(disruption, remaining, snapshot)
+        launched = tuple(_launched_replacement(claim, catalogue) for claim in replacements)
+        drain = _drain_candidates(disruption, remaining, launched, snapshot)
         again = chain_of(_subject(disruption), _requeue(disruption, next_requeue(snapshot.now, poll)))
         note = f"replacements are initialized, terminating: {disruption.spec.explanation}"
-        return Plan(chains=(deletion, again), notes=(note,))
+        return Plan(chains=(drain, again), notes=(note,))
     if snapshot.now >= deadline(disruption):
         return _roll_back(disruption, "the replacements were not initialized in time", remaining, snapshot)
-    actions = (*_add_taints(remaining, disruption), _requeue(disruption, next_requeue(snapshot.now, poll)))
+    actions: list[Action] = []
+    if disruption.status.phase == VALIDATED:
+        actions.append(_enter(disruption, REPLACING, "the replacements are created", snapshot.now)[1])
+    actions += (*_add_taints(remaining, disruption), _requeue(disruption, next_requeue(snapshot.now, poll)))
     events = tuple(disruption_events.waiting_on_readiness(c) for c in waiting)
     return Plan(chains=(chain_of(_subject(disruption), *actions),), events=events)
 
@@ -193,21 +240,42 @@ def _without_candidates(disruption: NodeDisruption, snapshot: Snapshot) -> Plan:
     return _finish(disruption, "Succeeded", "all candidates are deleted", (), snapshot.now)
 
 
-def _delete_candidates(disruption: NodeDisruption, nodes: Iterable[StateNode], snapshot: Snapshot) -> Chain:
-    """Delete the candidates' NodeClaims at the version read, which fails if the command was rolled back meanwhile."""
+def _drain_candidates(
+    disruption: NodeDisruption,
+    nodes: Sequence[StateNode],
+    launched: tuple[LaunchedReplacement, ...],
+    snapshot: Snapshot,
+) -> Chain:
+    """Delete the candidates' NodeClaims at the version read, which fails if the command was rolled back meanwhile.
+
+    What it did is written before: the pods to evict, and the prices before and after.
+    """
+    now, by_claim = snapshot.now, {c.node_claim: c for c in disruption.spec.candidates}
     actions: list[Action] = []
+    if disruption.status.phase != DRAINING:
+        _, write_phase = _enter(
+            disruption,
+            DRAINING,
+            "deleting the candidates",
+            now,
+            draining_at=now,
+            replacements=launched,
+            price_before=price_text(sum(float(by_claim[_name(node)].price) for node in nodes)),
+            price_after=price_text(sum(float(replacement.price) for replacement in launched)),
+            evicted_pods=sum(is_reschedulable(pod) for node in nodes for pod in node.pods),
+        )
+        actions.append(write_phase)
     events: list[Event] = []
     observations: list[Observation] = []
     for node in nodes:
         assert node.claim is not None  # noqa: S101 - candidates have one
-        meta = node.claim.metadata
-        explanation, version = disruption.spec.explanation, meta.resource_version
+        explanation, version = disruption.spec.explanation, node.claim.metadata.resource_version
         actions.append(DeleteObject(ref=claim_ref(node.claim), why=explanation, resource_version=version))
         events += disruption_events.terminating(node.object_refs, disruption.spec.reason)
-        pods = next(len(c.pods) for c in disruption.spec.candidates if c.node_claim == meta.name)
         pool = snapshot.node_pools_by_name.get(node.node_pool)
+        pods = len(by_claim[_name(node)].pods)
         observations += disruption_metrics.nodeclaim_disrupted(disruption, node.claim, pool, pods)
-    actions.append(Requeue(step=Step.TERMINATE, at=snapshot.now, reason=disruption.metadata.name))
+    actions.append(Requeue(step=Step.TERMINATE, at=now, reason=disruption.metadata.name))
     return Chain(
         subject=_subject(disruption), actions=tuple(actions), events=tuple(events), observations=tuple(observations)
     )
@@ -222,7 +290,7 @@ def _roll_back(disruption: NodeDisruption, why: str, nodes: Iterable[StateNode],
 def _finish(disruption: NodeDisruption, phase: str, why: str, nodes: Iterable[StateNode], now: datetime) -> Plan:
     """Remove taints and conditions of `nodes` before the phase is written, so that a run that is cut off is repeated."""
     actions = [action for node in nodes if not node.is_terminating for action in undo_disruption(node, why, now)]
-    actions.append(_set_phase(disruption, phase, why, now))
+    actions.append(_enter(disruption, phase, why, now, finished_at=now)[1])
     actions.append(Requeue(step=Step.CONSOLIDATE, at=now, reason=f"{disruption.metadata.name}: {phase}"))
     note = f"{disruption.metadata.name} {phase}: {why}"
     return Plan(chains=(chain_of(_subject(disruption), *actions),), notes=(note,))
@@ -281,21 +349,50 @@ def _conditions_patch(claim: NodeClaim, conditions: ConditionSet, why: str) -> P
     )
 
 
-def _set_phase(disruption: NodeDisruption, phase: str, message: str, now: datetime) -> PatchObject:
-    """Return the patch that writes the phase, its time, and one more message."""
-    stamp = format_time(now)
-    status: dict[str, Any] = {
-        "phase": phase,
-        "messages": [*disruption.status.messages, f"{stamp} {phase}: {message}"[:4096]][-100:],
-        "startedAt" if phase == EXECUTING else "finishedAt": stamp,
-    }
-    return PatchObject(
+def _enter(
+    disruption: NodeDisruption, phase: str, why: str, now: datetime, **changes: Any
+) -> tuple[NodeDisruption, PatchObject]:
+    """Return the command in its next phase, and the patch that writes it with one more message and other changes of status."""
+    message = f"{format_time(now)} {phase}: {why}"[:4096]
+    messages = (*disruption.status.messages, message)[-100:]
+    status = disruption.status.model_copy(update={"phase": phase, "messages": messages, **changes})
+    before = disruption.status.to_wire()
+    patch = PatchObject(
         ref=ObjectRef(resource=NODE_DISRUPTION, name=disruption.metadata.name, uid=disruption.metadata.uid),
-        patch={"status": status},
-        why=message,
+        patch={"status": {key: value for key, value in status.to_wire().items() if before.get(key) != value}},
+        why=why,
         resource_version=disruption.metadata.resource_version,
         subresource="status",
     )
+    return disruption.model_copy(update={"status": status}), patch
+
+
+def _used_budgets(command: Command, budgets: Mapping[NodePoolName, BudgetStatus]) -> tuple[UsedBudget, ...]:
+    used = Counter(candidate.nodepool for candidate in command.candidates)
+    statuses = ((pool, nodes, budgets[pool]) for pool, nodes in sorted(used.items()))
+    return tuple(
+        UsedBudget(node_pool=pool, nodes=nodes, disrupting=b.disrupting, allowed=min(b.allowed, b.total))
+        for pool, nodes, b in statuses
+    )
+
+
+def _launched_replacement(claim: NodeClaim, catalogue: Catalogue) -> LaunchedReplacement:
+    pool, instance_type, zone, capacity_type = (
+        claim.metadata.labels.get(key, "")
+        for key in (labels.NODEPOOL, labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE)
+    )
+    price = price_of(catalogue.instance_types(pool), instance_type, zone, capacity_type)
+    return LaunchedReplacement(
+        name=claim.metadata.name,
+        instance_type=instance_type,
+        zone=zone,
+        capacity_type=capacity_type,
+        price=price_text(price),
+    )
+
+
+def _name(node: StateNode) -> str:
+    return node.claim.metadata.name if node.claim is not None else ""
 
 
 def _started_at(disruption: NodeDisruption) -> datetime:
@@ -306,7 +403,8 @@ def _started_at(disruption: NodeDisruption) -> datetime:
 
 def _drain_requeue_at(disruption: NodeDisruption, now: datetime, poll: timedelta) -> datetime:
     """Return when to check a drain again, which the terminate step does: ever more rarely, at least once a minute."""
-    return next_requeue(now, min(max((now - _started_at(disruption)) / 10, poll), MAX_DRAIN_POLL))
+    since = disruption.status.draining_at or _started_at(disruption)
+    return next_requeue(now, min(max((now - since) / 10, poll), MAX_DRAIN_POLL))
 
 
 def _requeue(disruption: NodeDisruption, at: datetime) -> Requeue:

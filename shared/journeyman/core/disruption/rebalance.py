@@ -27,7 +27,7 @@ from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.catalogue import Unavailable
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName
-from journeyman.core.disruption.commands import Command, difference
+from journeyman.core.disruption.commands import Command, difference, pages
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.state import Snapshot
 
@@ -74,7 +74,7 @@ def rebalance_candidates(candidates: Iterable[Candidate], snapshot: Snapshot) ->
 def rebalance_commands(
     simulation: Simulation, candidates: Sequence[Candidate], allowed_disruptions: Mapping[NodePoolName, int]
 ) -> Iterator[tuple[tuple[Candidate, ...], Command]]:
-    """Yield the command for as many of these nodes as budgets allow, and then, as a fallback, for each alone.
+    """Yield the command for as many of these nodes as budgets and one NodeDisruption allow, and then, as a fallback, for each alone.
 
     Args:
         simulation: Simulations in the cluster.
@@ -84,7 +84,7 @@ def rebalance_commands(
     Yields:
         Candidates and command; the caller takes the first command that has candidates and stops.
     """
-    chosen = _within_budgets(candidates, allowed_disruptions)
+    chosen = next(pages(_within_budgets(candidates, allowed_disruptions)), ())
     attempts = [chosen, *((c,) for c in chosen if len(chosen) > 1)] if chosen else []
     for attempt in attempts:
         yield attempt, _replace_all(simulation, attempt)

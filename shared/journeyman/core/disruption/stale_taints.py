@@ -19,8 +19,6 @@ from journeyman.core.plan import Action, Chain, DeleteObject, ObjectRef, Plan, c
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.guard import evaluate, plan_for_each
 
-HISTORY_AGE: Final = timedelta(hours=24)
-MAX_HISTORY: Final = 100
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -49,15 +47,15 @@ def claims_with_stale_taints(snapshot: Snapshot) -> frozenset[str]:
     )
 
 
-def delete_old_commands(snapshot: Snapshot) -> Plan:
-    """Delete NodeDisruptions that finished over a day ago, and the oldest ones beyond a hundred.
+def delete_old_commands(snapshot: Snapshot, *, limit: int, age: timedelta) -> Plan:
+    """Delete NodeDisruptions that finished longer ago than `age`, and the oldest ones beyond `limit`.
 
     Commands that had no effect are counted separately: consolidation back-off needs them, and others would displace them.
     """
     finished = sorted((d for d in snapshot.node_disruptions if d.finished), key=_newest_first)
     kinds = ([d for d in finished if had_no_effect(d)], [d for d in finished if not had_no_effect(d)])
     ranked = (entry for kind in kinds for entry in enumerate(kind))
-    old = [d for rank, d in ranked if rank >= MAX_HISTORY or snapshot.now - _finished_at(d) > HISTORY_AGE]
+    old = [d for rank, d in ranked if rank >= limit or snapshot.now - _finished_at(d) > age]
     return Plan(chains=tuple(_deletion(d) for d in sorted(old, key=lambda d: d.metadata.name)))
 
 

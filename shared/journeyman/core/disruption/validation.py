@@ -44,8 +44,8 @@ def validate(
     """
     remaining = _remaining_candidates(disruption, candidates)
     if disruption.spec.reason == DisruptionReason.EMPTY.value:
-        command, _ = delete_empty(remaining, allowed_disruptions)
-        return command if command.candidates else _no_op(disruption, "churn: no candidate is empty and within budget")
+        commands, _ = delete_empty(remaining, allowed_disruptions)
+        return commands[0] if commands else _no_op(disruption, "churn: no candidate is empty and within budget")
     if len(remaining) < len(disruption.spec.candidates):
         return _no_op(disruption, "churn: a candidate no longer qualifies")
     if why := _why_disqualified(remaining, simulation):

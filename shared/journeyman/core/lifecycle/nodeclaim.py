@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
+from journeyman.core.api.node_disruption import UNDONE
 from journeyman.core.api.objects import Node, NodeClaim, is_true
 from journeyman.core.lifecycle.consistency import check_consistency
 from journeyman.core.lifecycle.hydration import hydrate_nodeclaim, is_initialized, start_progress, with_recovered_launch
@@ -36,7 +36,6 @@ from journeyman.core.plan import Chain, Plan, Requeue, Step, chain_of, merge_pla
 from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import evaluate, plan_for_each
 
-_ROLLED_BACK: Final = frozenset({"Rejected", "RolledBack"})
 """Phases of NodeDisruptions that removed no node."""
 
 
@@ -142,7 +141,7 @@ def _withdraw_rolled_back(claim: NodeClaim, snapshot: Snapshot) -> Plan | None:
     """
     name = claim.metadata.annotations.get(labels.DISRUPTION, "")
     phase = next((d.status.phase for d in snapshot.node_disruptions if d.metadata.name == name), "")
-    if phase not in _ROLLED_BACK:
+    if phase not in UNDONE:
         return None
     why = f"{name}, which created it, was rolled back"
     note = f"deleted NodeClaim {claim.metadata.name}: {why}"

@@ -48,10 +48,10 @@ class ReplacementsInitializedFirst(InvariantChecker):
             yield from self._check(write.name)
 
     def _check(self, name: str) -> Iterator[str]:
-        executing = [c for c in commands(self.view) if name in candidates(c) and phase(c) == "Executing"]
-        if not executing:
-            yield f"NodeClaim {name} was deleted, and no executing command has it as candidate"
-        for command in executing:
+        draining = [c for c in commands(self.view) if name in candidates(c) and phase(c) == "Draining"]
+        if not draining:
+            yield f"NodeClaim {name} was deleted, and no draining command has it as candidate"
+        for command in draining:
             replacements = [r["name"] for r in command["spec"].get("replacements", ())]
             if missing := [r for r in replacements if r not in self._initialized]:
                 command_name = command["metadata"]["name"]

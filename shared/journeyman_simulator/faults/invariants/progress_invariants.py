@@ -31,7 +31,7 @@ LONGEST_SWEEP: Final = timedelta(minutes=4)
 LONGEST_WITHOUT_CLAIMS: Final = timedelta(minutes=12)
 """The same for a cluster without NodeClaims, which the sweep reads every ten minutes."""
 _FAULTS_WITHOUT_ERROR: Final = frozenset({FaultKind.STALE, FaultKind.LAG})  # faults that do not make a run fail
-_ACTIVE_PHASES: Final = frozenset({"", "Proposed", "Executing"})
+_ACTIVE_PHASES: Final = frozenset({"", "Proposed", "Validated", "Replacing", "Draining"})
 
 
 class UnfinishedWorkHasARequeue(InvariantChecker):

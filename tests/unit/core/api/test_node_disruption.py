@@ -45,9 +45,12 @@ def test_nodedisruption_round_trip():
 
 @pytest.mark.parametrize(
     ("phase", "finished"),
-    [("Proposed", False), ("Executing", False), ("Succeeded", True), ("RolledBack", True), ("Rejected", True)],
+    [
+        *((phase, False) for phase in ("Proposed", "Validated", "Replacing", "Draining")),
+        *((phase, True) for phase in ("Succeeded", "RolledBack", "Rejected", "Expired")),
+    ],
 )
-def test_nodedisruption_is_finished_when_succeeded_rolled_back_or_rejected(phase, finished):
+def test_nodedisruption_is_finished_once_it_has_ended(phase, finished):
     """The next run continues those in other phases."""
     assert parse(NodeDisruption, {**RAW, "status": {"phase": phase}}).finished is finished
 

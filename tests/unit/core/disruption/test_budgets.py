@@ -202,7 +202,7 @@ def test_not_ready_deleting_and_marked_nodes_consume_the_budget():
         pools=[a_pool(budgets=[{"nodes": "50%"}])],
     )
 
-    found = budget_status(snapshot, EMPTY, marked_for_deletion=frozenset({"n0"}))["default"]
+    found = budget_status(snapshot, EMPTY, in_commands=frozenset({"n0"}))["default"]
 
     assert (found.total, found.disrupting, found.allowed, found.remaining) == (7, 3, 4, 1)
 

@@ -92,7 +92,7 @@ def test_workload_is_derived_from_the_pod_name(pod, workload):
     ("command", "claim", "is_reversed"),
     [
         (a_command("c"), a_created_claim("default/web-7c-z9"), True),
-        (a_command("c", ended=None, phase="Executing"), a_created_claim("default/web-7c-z9"), True),
+        (a_command("c", ended=None, phase="Replacing"), a_created_claim("default/web-7c-z9"), True),
         (a_command("c", ended=ago(minutes=9)), a_created_claim("default/web-7c-z9"), True),
         (a_command("c", ended=ago(minutes=11)), a_created_claim("default/web-7c-z9"), False),
         (a_command("c"), a_created_claim("default/web-7c-z9", at=ago(minutes=3)), False),
@@ -197,7 +197,7 @@ def test_reversed_command_is_kept_when_a_hundred_newer_commands_exist():
     """Deleting many empty nodes must not end a back-off."""
     busy = [a_command(f"b{index:03}", ended=ago(seconds=index)) for index in range(101)]
     reversed_ = a_command("reversed_", ended=ago(hours=1), reprovisioned_workloads=("default/web-7c",))
-    plan = delete_old_commands(a_snapshot(node_disruptions=(*busy, reversed_)))
+    plan = delete_old_commands(a_snapshot(node_disruptions=(*busy, reversed_)), limit=100, age=timedelta(days=1))
     assert [action.ref.name for action in plan.actions] == ["b100"]
 
 

@@ -16,8 +16,12 @@ def proposed(snapshot):
     names = frozenset(claim.metadata.name for claim in snapshot.claims)
     consolidatability = Consolidatability(claims=names, within_window=frozenset(), next_at=None, plan=Plan())
     evaluations = DisruptionController(snapshot, a_catalogue(), consolidatability).evaluate_methods()
-    first = next((e for e in evaluations if e.command.candidates), None)
-    return None if first is None else (first.method, [c.nodeclaim for c in first.command.candidates])
+    first = next((e for e in evaluations if e.commands), None)
+    return (
+        None
+        if first is None
+        else (first.method, [c.nodeclaim for command in first.commands for c in command.candidates])
+    )
 
 
 def a_buffer_pod(cpu: str):
@@ -59,7 +63,7 @@ def test_empty_nodes_are_not_candidates_of_single_node_consolidation():
     """Emptiness deletes them; the gauge of eligible nodes counts the others."""
     found = evaluations(a_fleet(a_member("empty"), a_member("busy", size="s", cpus=["1"])))
 
-    assert [c.nodeclaim for c in found["emptiness"].command.candidates] == ["empty"]
+    assert [c.nodeclaim for c in found["emptiness"].commands[0].candidates] == ["empty"]
     gauges = {
         o.value
         for o in evaluations(a_fleet(a_member("empty")))["single-node"].plan.observations

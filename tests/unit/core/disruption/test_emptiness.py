@@ -46,7 +46,7 @@ def test_budget_limits_the_number_of_empty_nodes_deleted():
     pool = NodePoolName("default")
     nodes = [a_candidate(f"n{usd}", price=float(usd)) for usd in range(10)]
 
-    command, constrained = delete_empty(nodes, {pool: 3})
+    (command,), constrained = delete_empty(nodes, {pool: 3})
 
     assert [c.price for c in command.candidates] == [9.0, 8.0, 7.0]
     assert command.decision is Decision.DELETE
@@ -56,21 +56,21 @@ def test_budget_limits_the_number_of_empty_nodes_deleted():
 @pytest.mark.karpenter("disruption/emptiness", it="should ignore nodes that have pods")
 @pytest.mark.karpenter("disruption/emptiness", it="should ignore nodes without the consolidatable status condition")
 def test_nodes_with_pods_or_within_consolidate_after_are_not_deleted():
-    """Without candidates the command is a no-op."""
-    command, constrained = delete_empty(
+    """Without candidates there is no command."""
+    commands, constrained = delete_empty(
         [a_candidate("busy", cost=2.0), a_candidate("fresh", consolidatable=False)], {NodePoolName("default"): 9}
     )
 
-    assert command.decision is Decision.NO_OP
+    assert commands == ()
     assert constrained == frozenset()
 
 
 @pytest.mark.karpenter("disruption/emptiness", it="should allow no empty nodes to be disrupted")
 def test_nodes_of_a_nodepool_without_budget_entry_are_not_deleted():
     """A NodePool without an entry has a budget of 0."""
-    command, constrained = delete_empty([a_candidate("n", pool="unknown")], {})
+    commands, constrained = delete_empty([a_candidate("n", pool="unknown")], {})
 
-    assert command.candidates == ()
+    assert commands == ()
     assert constrained == {"unknown"}
 
 
@@ -80,15 +80,17 @@ LONG = "a" * 63  # of a name, whose limit is 253 characters for most objects
 @pytest.mark.parametrize(
     ("nodes", "pods"), [(1_001, 0), (300, 110), (20, 1_000)], ids=["many nodes", "many pods", "many pods each"]
 )
-def test_command_is_as_large_as_a_nodedisruption_can_be(nodes, pods):
-    """The rest is deleted by the next command. etcd takes objects of 1.5 MiB, and half a megabyte is left for the status."""
+def test_all_empty_nodes_are_in_commands_that_one_object_can_hold(nodes, pods):
+    """All are proposed together. etcd takes objects of 1.5 MiB, and half a megabyte is left for the status."""
     names = tuple(f"{LONG}/{LONG}-{i}" for i in range(pods))
     candidates = [a_candidate(f"{LONG}-{i:04}", pods=names) for i in range(nodes)]
 
-    command, constrained = delete_empty(candidates, {NodePoolName("default"): nodes})
+    commands, constrained = delete_empty(candidates, {NodePoolName("default"): nodes})
 
-    body = to_node_disruption(command, "emptiness", datetime(2026, 1, 1, tzinfo=timezone.utc)).to_wire()
-    assert parse(NodeDisruption, body).claims == tuple(c.nodeclaim for c in command.candidates)
-    assert len(json.dumps(body)) < 1_000_000
-    assert 0 < len(command.candidates) < nodes
+    stored = [to_node_disruption(c, "emptiness", datetime(2026, 1, 1, tzinfo=timezone.utc)) for c in commands]
+    bodies = [disruption.to_wire() for disruption in stored]
+    claims = [claim for body in bodies for claim in parse(NodeDisruption, body).claims]
+    assert sorted(claims) == sorted(c.nodeclaim for c in candidates)
+    assert len({disruption.metadata.name for disruption in stored}) == len(commands) > 1
+    assert all(len(json.dumps(body)) < 1_000_000 and len(body["spec"]["candidates"]) <= 100 for body in bodies)
     assert constrained == frozenset()

@@ -20,6 +20,7 @@ from journeyman.core.api.objects import NODE_DISRUPTION, ObjectMeta, Taint
 from journeyman.core.disruption.commands import (
     claims_in_commands,
     disrupted_candidates,
+    has_started,
     marked_for_deletion,
     proposal_plan,
     summary,
@@ -27,7 +28,14 @@ from journeyman.core.disruption.commands import (
 )
 from journeyman.core.disruption.consolidatable import Consolidatability
 from journeyman.core.disruption.controller import DisruptionController
-from journeyman.core.disruption.orchestration import deadline, reject_command, start_command, wait_or_terminate
+from journeyman.core.disruption.orchestration import (
+    deadline,
+    expire_command,
+    has_expired,
+    reject_command,
+    start_command,
+    wait_or_terminate,
+)
 from journeyman.core.disruption.stale_taints import delete_old_commands, remove_stale_taints
 from journeyman.core.plan import CreateObject, DeleteObject, LaunchInstance, PatchObject, Plan, Requeue, Step
 from tests.helpers import builders
@@ -35,6 +43,7 @@ from tests.helpers.builders import NOW, ago, condition, merge, stamp
 from tests.helpers.fleets import Member, a_catalogue, a_fleet, a_member, a_pool, price
 
 POLL = timedelta(seconds=10)
+DAY = timedelta(days=1)
 DISRUPTED = {"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}
 STAGES = ("Launched", "Registered", "Initialized")
 CONDITION = {"status": {"conditions": [condition(t, observedGeneration=1) for t in (*STAGES, "DisruptionReason")]}}
@@ -50,8 +59,19 @@ def a_controller(snapshot) -> DisruptionController:
 
 def first_command(snapshot):
     """The first command, and its NodeDisruption as stored."""
-    found = next(c for c in a_controller(snapshot).evaluate_methods() if c.command.candidates)
-    return stored(to_node_disruption(found.command, found.method, NOW)), found.command
+    found = next(e for e in a_controller(snapshot).evaluate_methods() if e.commands)
+    (command,) = found.commands
+    return stored(to_node_disruption(command, found.method, NOW)), command
+
+
+def start(disruption: NodeDisruption, command, snapshot) -> Plan:
+    """The plan that starts the command."""
+    return start_command(disruption, command, snapshot, POLL, a_controller(snapshot).budgets(command.reason))
+
+
+def advance(disruption: NodeDisruption, snapshot) -> Plan:
+    """The plan that continues the command."""
+    return wait_or_terminate(disruption, snapshot, a_catalogue(), POLL)
 
 
 def stored(disruption: NodeDisruption, **status) -> NodeDisruption:
@@ -69,7 +89,7 @@ def executing(member: Member, *others: Member, ago_seconds: float = 20, **parts)
     """An executing replace command for `member`, and its snapshot."""
     proposed, _ = first_command(an_oversized_fleet())
     started = stamp(NOW - timedelta(seconds=ago_seconds))
-    disruption = stored(proposed, phase="Executing", startedAt=started)
+    disruption = stored(proposed, phase="Replacing", startedAt=started)
     return disruption, a_fleet(member, *others, node_disruptions=(disruption,), **parts)
 
 
@@ -88,13 +108,21 @@ def kinds(plan) -> list[str]:
     return [type(a).__name__ for a in plan.actions if not isinstance(a, Requeue)]
 
 
+def phases_of(plan) -> list[str]:
+    """The phases that the plan writes, in order."""
+    return [patch["phase"] for patch in status_patches(plan)]
+
+
 def phase_of(plan) -> str:
-    """The phase that the plan writes."""
-    return next(
-        a.patch["status"]["phase"]
-        for a in plan.actions
-        if isinstance(a, PatchObject) and a.ref.resource is NODE_DISRUPTION
-    )
+    """The only phase that the plan writes."""
+    (phase,) = phases_of(plan)
+    return phase
+
+
+def status_patches(plan) -> list:
+    """The patches of the NodeDisruption's status, in order."""
+    patches = (a for a in plan.actions if isinstance(a, PatchObject))
+    return [patch.patch["status"] for patch in patches if patch.ref.resource is NODE_DISRUPTION]
 
 
 def test_proposal_creates_the_nodedisruption_only():
@@ -119,15 +147,16 @@ def test_replacement_is_created_before_its_candidate_is_tainted():
     snapshot = an_oversized_fleet()
     disruption, command = first_command(snapshot)
 
-    plan = start_command(disruption, command, snapshot, POLL)
+    plan = start(disruption, command, snapshot)
     transitions = [(e.reason, e.ref.resource.kind) for e in plan.chains[0].events if e.reason == "DisruptionReason"]
     assert transitions == [("DisruptionReason", "NodeClaim")] * len(command.candidates)
 
     subjects = [a.ref.resource.kind if isinstance(a, PatchObject) else type(a).__name__ for a in plan.actions]
     assert [s for s in subjects if s != "Requeue"] == [
-        "NodeClaim",
         "NodeDisruption",
+        "NodeClaim",
         "CreateObject",
+        "NodeDisruption",
         "Node",
         "LaunchInstance",
     ]
@@ -141,13 +170,14 @@ def test_replacement_is_created_before_its_candidate_is_tainted():
 
 @pytest.mark.karpenter("disruption/queue", it="should not wait for replacements when none are needed")
 def test_delete_command_deletes_in_the_run_that_validated_it():
-    """The plan writes conditions, phase and taints, and then deletes each NodeClaim by its UID."""
+    """The plan writes phase, conditions, taints and phase, and then deletes each NodeClaim by its UID."""
     snapshot = a_fleet(a_member("a"), a_member("b"))
     disruption, command = first_command(snapshot)
 
-    plan = start_command(disruption, command, snapshot, POLL)
+    plan = start(disruption, command, snapshot)
 
-    assert kinds(plan) == ["PatchObject"] * 5 + ["DeleteObject"] * 2
+    assert kinds(plan) == ["PatchObject"] * 6 + ["DeleteObject"] * 2
+    assert phases_of(plan) == ["Validated", "Draining"]
     assert {a.ref.uid for a in plan.actions if isinstance(a, DeleteObject)} == {"uid-a", "uid-b"}
     assert Step.TERMINATE in {a.step for a in plan.actions if isinstance(a, Requeue)}
 
@@ -162,9 +192,9 @@ def test_candidates_are_deleted_when_every_replacement_is_initialized():
     member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
     disruption, _ = executing(member)
 
-    for initialized, expected in ((False, []), (True, ["DeleteObject"])):
+    for initialized, expected in ((False, []), (True, ["PatchObject", "DeleteObject"])):
         snapshot = a_fleet(member, the_replacement(disruption, initialized=initialized), node_disruptions=(disruption,))
-        assert kinds(wait_or_terminate(disruption, snapshot, POLL)) == expected
+        assert kinds(advance(disruption, snapshot)) == expected
 
 
 def test_missing_disruption_taint_is_added_while_waiting_for_replacements():
@@ -173,7 +203,7 @@ def test_missing_disruption_taint_is_added_while_waiting_for_replacements():
     disruption, _ = executing(member)
     snapshot = a_fleet(member, the_replacement(disruption, initialized=False), node_disruptions=(disruption,))
 
-    (patch,) = (a for a in wait_or_terminate(disruption, snapshot, POLL).actions if isinstance(a, PatchObject))
+    (patch,) = (a for a in advance(disruption, snapshot).actions if isinstance(a, PatchObject))
 
     assert patch.patch == {"spec": {"taints": [DISRUPTED]}}
     assert patch.resource_version == "9"
@@ -185,7 +215,7 @@ def test_command_is_rolled_back_when_its_replacement_no_longer_exists():
     member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
     disruption, snapshot = executing(member)
 
-    plan = wait_or_terminate(disruption, snapshot, POLL)
+    plan = advance(disruption, snapshot)
 
     cleared, untainted, ended = (a for a in plan.actions if isinstance(a, PatchObject))
     assert "DisruptionReason" not in str(cleared.patch)
@@ -198,7 +228,7 @@ def test_rollback_continues_after_a_crash():
     """The crashed run removed the condition, but not the taint."""
     disruption, snapshot = executing(a_member("n", size="xl", node=TAINTED))
 
-    plan = wait_or_terminate(disruption, snapshot, POLL)
+    plan = advance(disruption, snapshot)
 
     assert {"spec": {"taints": []}} in [a.patch for a in plan.actions if isinstance(a, PatchObject)]
     assert phase_of(plan) == "RolledBack"
@@ -212,7 +242,7 @@ def test_command_is_rolled_back_when_replacements_are_not_initialized_in_ten_min
     disruption, _ = executing(member, ago_seconds=seconds)
     snapshot = a_fleet(member, the_replacement(disruption, initialized=False), node_disruptions=(disruption,))
 
-    plan = wait_or_terminate(disruption, snapshot, POLL)
+    plan = advance(disruption, snapshot)
 
     assert (phase_of(plan) if phase else kinds(plan)) == (phase or [])
     assert "DeleteObject" not in kinds(plan)
@@ -238,22 +268,22 @@ def test_command_succeeds_when_its_candidates_are_removed():
     """During a long drain it is requeued less often; a NodeClaim with the same name but another UID does not count."""
     draining = a_member("n", size="xl", claim=CONDITION, node=TAINTED, deleting=True)
     disruption, snapshot = executing(draining, ago_seconds=300)
-    requeues = [a.at for a in wait_or_terminate(disruption, snapshot, POLL).actions if isinstance(a, Requeue)]
+    requeues = [a.at for a in advance(disruption, snapshot).actions if isinstance(a, Requeue)]
     assert requeues == [NOW + timedelta(seconds=30)]
 
     namesake = a_member("n", size="xl", claim=merge(CONDITION, {"metadata": {"uid": "another"}}))
     gone = a_fleet(namesake, node_disruptions=(disruption,))
-    assert phase_of(wait_or_terminate(disruption, gone, POLL)) == "Succeeded"
+    assert phase_of(advance(disruption, gone)) == "Succeeded"
 
 
 def test_command_disrupts_only_candidates_with_the_disruption_reason_condition():
     """Validation of emptiness may drop candidates, which the command does not disrupt."""
     fleet = a_fleet(a_member("kept", claim=CONDITION, node=TAINTED), a_member("dropped"))
     proposed, _ = first_command(a_fleet(a_member("kept"), a_member("dropped")))
-    disruption = stored(proposed, phase="Executing", startedAt=stamp(NOW))
+    disruption = stored(proposed, phase="Draining", startedAt=stamp(NOW))
     snapshot = replace(fleet, node_disruptions=(disruption,))
 
-    plan = wait_or_terminate(disruption, snapshot, POLL)
+    plan = advance(disruption, snapshot)
 
     assert [n.name for n in disrupted_candidates(disruption, snapshot)] == ["node-kept"]
     assert [a.ref.name for a in plan.actions if isinstance(a, DeleteObject)] == ["kept"]
@@ -268,6 +298,60 @@ def test_candidates_are_marked_for_deletion_once_replacements_exist():
 
     assert marked_for_deletion(before) == frozenset()
     assert marked_for_deletion(after) == {"n"}
+
+
+def test_validated_command_continues_once_its_replacements_exist():
+    """A run that crashed before it created them leaves a command that is validated again."""
+    member = a_member("n", size="xl", claim=CONDITION)
+    proposed, _ = first_command(an_oversized_fleet())
+    validated = stored(proposed, phase="Validated", startedAt=stamp(NOW))
+    without = a_fleet(member, node_disruptions=(validated,))
+    created = a_fleet(member, the_replacement(validated, initialized=False), node_disruptions=(validated,))
+
+    assert not has_started(validated, without)
+    assert marked_for_deletion(without) == frozenset()
+    assert has_started(validated, created)
+    assert marked_for_deletion(created) == {"n"}
+    assert phase_of(advance(validated, created)) == "Replacing"
+    assert phase_of(reject_command(validated, "churn: it is busy", without)) == "RolledBack"
+
+
+def test_history_has_budgets_prices_replacements_and_evictions():
+    """A person can see what a command was allowed to do, what it did, and what it saved."""
+    before = an_oversized_fleet()
+    disruption, command = first_command(before)
+    started = status_patches(start(disruption, command, before))[0]
+    assert started["budgets"] == [{"nodePool": "default", "nodes": 1, "disrupting": 0, "allowed": 1}]
+    assert (started["phase"], started["startedAt"]) == ("Validated", stamp(NOW))
+
+    replacing = stored(disruption, phase="Replacing", startedAt=stamp(NOW))
+    member = a_member("n", size="xl", cpus=["1400m"] * 5, claim=CONDITION, node=TAINTED)
+    later = a_fleet(member, the_replacement(disruption, initialized=True), node_disruptions=(replacing,))
+    (draining,) = status_patches(advance(replacing, later))
+
+    (launched,) = draining["replacements"]
+    assert (launched["instanceType"], float(launched["price"])) == ("l", pytest.approx(price("l")))
+    assert float(draining["priceBefore"]) == pytest.approx(price("xl"))
+    assert float(draining["priceAfter"]) == pytest.approx(price("l"))
+    assert (draining["phase"], draining["evictedPods"]) == ("Draining", 5)
+    assert draining["messages"][-1].endswith("Draining: deleting the candidates")
+
+
+def test_proposal_reserves_its_budget_until_it_expires():
+    """Other commands may be proposed while it waits; no run validated it for ten minutes."""
+    proposed, command = first_command(an_oversized_fleet())
+    waiting = stored(proposed)
+    snapshot = a_fleet(a_member("n", size="xl", cpus=["1400m"] * 5), node_disruptions=(waiting,))
+
+    assert a_controller(snapshot).budgets(command.reason)["default"].remaining == 0
+    assert a_controller(snapshot).budgets(command.reason, without=waiting)["default"].remaining == 1
+    due = NOW + timedelta(seconds=15)
+    assert not has_expired(waiting, due, due + timedelta(minutes=10))
+    assert has_expired(waiting, due, due + timedelta(minutes=11))
+    assert not has_expired(stored(proposed, phase="Validated"), due, due + timedelta(minutes=11))
+    plan = expire_command(waiting, snapshot)
+    assert phase_of(plan) == "Expired"
+    assert {a.step for a in plan.actions if isinstance(a, Requeue)} == {Step.CONSOLIDATE}
 
 
 def test_rejected_proposal_removes_taints_and_conditions():
@@ -418,7 +502,7 @@ def test_finished_commands_are_kept_for_a_day_and_at_most_a_hundred():
     recent = [ended(f"d{i:03}", i / 100) for i in range(101)]
     snapshot = builders.a_snapshot(node_disruptions=(*recent, ended("old", 25), proposed))
 
-    assert [a.ref.name for a in delete_old_commands(snapshot).actions] == ["d100", "old"]
+    assert [a.ref.name for a in delete_old_commands(snapshot, limit=100, age=DAY).actions] == ["d100", "old"]
 
 
 def test_finished_command_is_deleted_after_a_day():
@@ -427,7 +511,7 @@ def test_finished_command_is_deleted_after_a_day():
 
     def deletions(**age) -> int:
         ended = stored(proposed, phase="Succeeded", startedAt=stamp(ago(days=2)), finishedAt=stamp(ago(**age)))
-        return len(delete_old_commands(a_fleet(node_disruptions=(ended,))).chains)
+        return len(delete_old_commands(a_fleet(node_disruptions=(ended,)), limit=100, age=DAY).chains)
 
     assert deletions(days=1) == 0
     assert deletions(days=1, seconds=1) == 1

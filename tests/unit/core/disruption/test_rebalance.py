@@ -44,13 +44,13 @@ def a_controller(snapshot: Snapshot, *, within_window: frozenset[str] = frozense
 
 def found(snapshot: Snapshot, **more) -> Evaluation | None:
     """The first command, if it is a rebalance."""
-    evaluation = next((c for c in a_controller(snapshot, **more).evaluate_methods() if c.command.candidates), None)
+    evaluation = next((c for c in a_controller(snapshot, **more).evaluate_methods() if c.commands), None)
     return evaluation if evaluation is not None and evaluation.method == "rebalance" else None
 
 
 def candidates_of(evaluation: Evaluation | None) -> list[str]:
     """Names of the candidates' NodeClaims."""
-    return [] if evaluation is None else [c.nodeclaim for c in evaluation.command.candidates]
+    return [] if evaluation is None else [c.nodeclaim for command in evaluation.commands for c in command.candidates]
 
 
 def test_node_with_recommendation_is_replaced_by_another_offering():
@@ -59,10 +59,10 @@ def test_node_with_recommendation_is_replaced_by_another_offering():
     evaluation = found(fleet)
 
     assert candidates_of(evaluation) == ["n"]
-    assert evaluation.command.reason.value == "Interrupted"
-    (replacement,) = evaluation.command.replacements
+    assert evaluation.commands[0].reason.value == "Interrupted"
+    (replacement,) = evaluation.commands[0].replacements
     assert replacement.offering[:3] == ("m", "b", labels.SPOT)
-    assert a_controller(fleet).simulation.verify(evaluation.command) == ()
+    assert a_controller(fleet).simulation.verify(evaluation.commands[0]) == ()
 
 
 def test_rebalance_launches_no_replacement_when_pods_fit_on_existing_nodes():
@@ -71,7 +71,7 @@ def test_rebalance_launches_no_replacement_when_pods_fit_on_existing_nodes():
 
     evaluation = found(fleet, within_window=frozenset({"other"}))
 
-    assert (candidates_of(evaluation), evaluation.command.replacements) == (["n"], ())
+    assert (candidates_of(evaluation), evaluation.commands[0].replacements) == (["n"], ())
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_rebalance_of_several_nodes_is_one_command_within_budgets():
     evaluation = found(a_fleet(*members, pools=[a_rebalancing_pool(budgets=budgets)]))
 
     assert candidates_of(evaluation) == ["n4", "n3"]
-    assert len(evaluation.command.replacements) >= 1
+    assert len(evaluation.commands[0].replacements) >= 1
 
 
 def test_node_that_cannot_be_rebalanced_does_not_block_others():
@@ -128,14 +128,14 @@ def test_pending_pods_are_provisioned_before_rebalance():
 
     evaluations = [c for c in a_controller(fleet).evaluate_methods() if c.method == "rebalance"]
 
-    assert not any(c.command.candidates for c in evaluations)
+    assert not any(c.commands for c in evaluations)
     assert "pending pods need new nodes" in evaluations[-1].plan.events[0].message
 
 
 def a_rolled_back(member: Member, minutes_ago: float) -> NodeDisruption:
     """A rebalance of the node that was rolled back."""
     evaluation = found(a_fleet(member, pools=[a_rebalancing_pool()]))
-    made = to_node_disruption(evaluation.command, "rebalance", ago(minutes=minutes_ago))
+    made = to_node_disruption(evaluation.commands[0], "rebalance", ago(minutes=minutes_ago))
     ended = made.status.model_copy(update={"phase": "RolledBack", "finished_at": ago(minutes=minutes_ago)})
     return made.model_copy(update={"status": ended})
 
@@ -155,7 +155,7 @@ def test_rebalance_backs_off_after_rollbacks(ended, again):
 
 def a_proposal(snapshot: Snapshot) -> NodeDisruption:
     """The proposed rebalance of the cluster."""
-    return to_node_disruption(found(snapshot).command, "rebalance", snapshot.now)
+    return to_node_disruption(found(snapshot).commands[0], "rebalance", snapshot.now)
 
 
 def test_valid_rebalance_proposal_passes_validation():

@@ -626,7 +626,8 @@ def test_node_and_claim_builders_have_the_same_provider_id():
 
 
 @pytest.mark.parametrize(
-    ("phase", "launched"), [("Executing", True), ("Succeeded", True), ("RolledBack", False), ("Rejected", False)]
+    ("phase", "launched"),
+    [("Replacing", True), ("Succeeded", True), ("RolledBack", False), ("Rejected", False), ("Expired", False)],
 )
 def test_replacement_of_rolled_back_command_is_not_launched(phase, launched):
     """A frozen run may create the NodeClaim of a command that another run has rolled back."""
