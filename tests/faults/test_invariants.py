@@ -481,7 +481,7 @@ def test_candidate_deleted_before_its_replacement_initializes_is_detected():
     fixture.as_("consolidate").delete(NODECLAIM, "other")
     assert fixture.violations == [
         "NodeClaim old was deleted before new of d was initialized",
-        "NodeClaim other was deleted, and no executing command has it as candidate",
+        "NodeClaim other was deleted, and no draining command has it as candidate",
     ]
 
 

@@ -123,6 +123,10 @@ class SimulatedCluster:
         """Return how many pods run."""
         return sum(1 for pod in self.server.list(POD).items if pod.status.phase == "Running")
 
+    def pending(self) -> int:
+        """Return how many pods have no node."""
+        return sum(1 for pod in self.server.list(POD).items if not pod.spec.node_name)
+
     def nodes(self) -> list[str]:
         """Return the instance types of the nodes, sorted."""
         return sorted(n.metadata.labels["node.kubernetes.io/instance-type"] for n in self.server.list(NODE).items)

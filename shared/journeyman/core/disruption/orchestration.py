@@ -213,7 +213,7 @@ def wait_or_terminate(disruption: NodeDisruption, snapshot: Snapshot, catalogue:
 
 
 def deadline(disruption: NodeDisruption) -> datetime:
-    """Return when an executing command is rolled back if its replacements are not initialized."""
+    """Return when a started command is rolled back if its replacements are not initialized."""
     timeout = TIMEOUT_PER_CANDIDATE * len(disruption.spec.candidates)
     return _started_at(disruption) + min(max(timeout, MIN_TIMEOUT), MAX_TIMEOUT)
 

@@ -45,7 +45,7 @@ class Simulation:
         Args:
             snapshot: The cluster.
             catalogue: Instance types and prices per NodePool.
-            marked_for_deletion: Names of NodeClaims that executing commands will delete.
+            marked_for_deletion: Names of NodeClaims that started commands will delete.
             within_consolidate_after: Names of NodeClaims whose consolidateAfter has not passed.
             options: Options of the scheduler.
             effort: The most effort of one simulation; pods that it does not reach count as unschedulable.
@@ -150,7 +150,7 @@ class Simulation:
 
     @cached_property
     def _deleting(self) -> frozenset[str]:
-        """Names of nodes that are deleting, or that an executing command will delete."""
+        """Names of nodes that are deleting, or that a started command will delete."""
         marked = self.marked_for_deletion
         return frozenset(n.name for n in self.snapshot.state_nodes if n.is_terminating or _claim_name(n) in marked)
 
