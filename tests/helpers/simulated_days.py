@@ -115,7 +115,9 @@ def run_days(
             dollars += simulation.cloud.price / 60
             pending += simulation.pending()
         if interval % 6 == 5:
-            progress(f"hour {interval // 6 + 1}: {dollars:.2f} $, {len(evicted)} evictions, {len(simulation.claims())} nodes")
+            progress(
+                f"hour {interval // 6 + 1}: {dollars:.2f} $, {len(evicted)} evictions, {len(simulation.claims())} nodes"
+            )
     return DayResult(
         dollars=dollars,
         evictions=len(evicted),

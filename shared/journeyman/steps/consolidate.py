@@ -23,7 +23,9 @@ from msgspec.structs import replace
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import Method, NodeDisruption
 from journeyman.core.api.nodepool import NodePool
+from journeyman.core.disruption.binding_orders import unbound_pod
 from journeyman.core.disruption.budgets import next_window_change, schedule_error
+from journeyman.core.disruption.candidates import DisruptionReason
 from journeyman.core.disruption.commands import (
     PROPOSED,
     Command,
@@ -36,6 +38,7 @@ from journeyman.core.disruption.commands import (
 from journeyman.core.disruption.consolidatable import Consolidatability, assess_consolidatable
 from journeyman.core.disruption.consolidation_backoff import find_reversed, record_reversed
 from journeyman.core.disruption.controller import DisruptionController
+from journeyman.core.disruption.disruption_events import UNCONSOLIDATABLE, candidate_events
 from journeyman.core.disruption.disruption_metrics import evaluation_duration
 from journeyman.core.disruption.orchestration import (
     expire_command,
@@ -207,6 +210,8 @@ def _decide_on(inputs: StepInputs, controller: DisruptionController, disruption:
     defects = _defects(controller, command, name)
     if defects is not None:
         return defects + reject_command(disruption, "defect: the command does not pass verification", snapshot)
+    if why := _without_capacity(controller, command):
+        return reject_command(disruption, f"scheduling: {why}", snapshot)
     budgets = controller.budgets(command.reason, without=disruption)
     return start_command(disruption, command, snapshot, inputs.settings.disruption_poll, budgets)
 
@@ -216,12 +221,16 @@ def _proposal(
 ) -> tuple[Plan, bool]:
     """Return the plan that creates the command's NodeDisruption, and whether it is proposed.
 
-    It is not if it fails verification. If a NodeDisruption with its name exists, it was rejected in this second: the step is
-    requeued.
+    It is not if it fails verification, or if kube-scheduler may leave one of its pods without capacity. If a NodeDisruption with
+    its name exists, it was rejected in this second: the step is requeued.
     """
     defects = _defects(controller, command, method)
     if defects is not None:
         return defects, False
+    if why := _without_capacity(controller, command):
+        return Plan(
+            events=tuple(e for c in command.candidates for e in candidate_events(c, UNCONSOLIDATABLE, why))
+        ), False
     now = controller.snapshot.now
     disruption = to_node_disruption(command, method, now)
     name = disruption.metadata.name
@@ -240,6 +249,14 @@ def _defects(controller: DisruptionController, command: Command, subject: str) -
     """Return a plan that reports the command's defects; None if it passes verification."""
     defects = controller.simulation.verify(command)
     return defects_plan(subject, "verification rejected a disruption command", defects) if defects else None
+
+
+def _without_capacity(controller: DisruptionController, command: Command) -> str:
+    """Return why a consolidation would launch a node again; empty if its pods find capacity in any order. Others must go anyway."""
+    if command.reason is not DisruptionReason.UNDERUTILIZED:
+        return ""
+    pod = unbound_pod(command, controller.snapshot, controller.simulation.catalogue)
+    return f"pod {pod} has no capacity left if kube-scheduler binds the evicted pods in another order" if pod else ""
 
 
 def _requeue_at(at: datetime, reason: str) -> Plan:

@@ -208,6 +208,22 @@ def test_a_hundred_and_fifty_empty_nodes_are_deleted_at_once():
     assert all(claim.metadata.deletion_timestamp is not None for claim in simulation.claims())
 
 
+def test_node_stays_if_its_pods_need_one_order_of_binding_to_fit():
+    """Each of two nodes has a core free, and the third one's pods need a core and two halves."""
+    simulation = a_simulated_cluster()
+    for name, cpus in (("a", ["3"]), ("b", ["3"]), ("n", ["1", "500m", "500m"])):
+        simulation.cluster.add(*bodies(a_member(name, cpus=cpus)))
+    simulation.clock.advance(120)
+
+    consolidate(simulation.cluster.run(), TRIGGER)
+
+    assert simulation.disruptions() == []
+    messages = {e.message for e in simulation.record.events if e.reason == "Unconsolidatable" and e.ref.name == "n"}
+    assert messages == {
+        "pod default/n-0 has no capacity left if kube-scheduler binds the evicted pods in another order"
+    }
+
+
 def test_run_writes_nothing_while_another_run_holds_the_lease():
     """The run ends as busy, and SQS delivers its message again."""
     simulation = with_cpu_burst(a_simulated_cluster())

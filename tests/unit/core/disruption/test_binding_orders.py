@@ -1,0 +1,72 @@
+"""Binding orders: a removal is proposed only if its pods find capacity in any order of kube-scheduler."""
+
+from __future__ import annotations
+
+import pytest
+
+from journeyman.core.disruption.binding_orders import unbound_pod
+from journeyman.core.disruption.candidates import find_candidates
+from journeyman.core.disruption.commands import Decision
+from journeyman.core.disruption.consolidation import compute_consolidation
+from journeyman.core.disruption.simulation import Simulation
+from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod
+
+
+def removal(snapshot, *names: str):
+    """The command that removes these nodes."""
+    names_of_all = frozenset(c.metadata.name for c in snapshot.claims)
+    found = find_candidates(snapshot, a_catalogue(), consolidatable=names_of_all, in_commands=frozenset())
+    candidates = {c.nodeclaim: c for c in found.candidates}
+    return compute_consolidation(Simulation(snapshot, a_catalogue()), [candidates[name] for name in names])
+
+
+def test_small_pods_that_may_take_the_room_of_a_large_one_are_found():
+    """Each of two nodes has a core free: the simulation puts two halves on one of them, kube-scheduler one on each."""
+    full = {"cpus": ["3"]}
+    snapshot = a_fleet(a_member("a", **full), a_member("b", **full), a_member("n", cpus=["1", "500m", "500m"]))
+    command = removal(snapshot, "n")
+    assert command.decision is Decision.DELETE
+
+    assert unbound_pod(command, snapshot, a_catalogue()) == "default/n-0"
+
+
+@pytest.mark.parametrize(
+    "others",
+    [("3", "2"), ("1", "1")],
+    ids=["capacity for the small ones elsewhere", "capacity for all"],
+)
+def test_removal_with_room_in_any_order_is_safe(others):
+    """Whichever node a pod is bound to, the next one fits."""
+    nodes = (a_member(name, cpus=[cpu]) for name, cpu in zip("ab", others, strict=True))
+    snapshot = a_fleet(*nodes, a_member("n", cpus=["500m", "500m"]))
+
+    assert unbound_pod(removal(snapshot, "n"), snapshot, a_catalogue()) == ""
+
+
+def test_replacement_takes_the_pods_that_were_planned_for_it():
+    """kube-scheduler prefers the emptiest node, which is the replacement."""
+    snapshot = a_fleet(a_member("n", size="xl", cpus=["1400m"] * 5), a_member("full", size="s", cpus=["1900m"]))
+    command = removal(snapshot, "n")
+    assert command.decision is Decision.REPLACE
+
+    assert unbound_pod(command, snapshot, a_catalogue()) == ""
+
+
+def test_pod_with_host_ports_is_bound_where_it_was_planned():
+    """Its capacity on the only node without its port is not given to another node's pods."""
+    ports = {"containers": [{"name": "c", "ports": [{"hostPort": 80, "containerPort": 80}]}]}
+    one = a_pod("one", node="node-a", cpu="100m", spec=ports)
+    two = a_pod("two", node="node-n", cpu="1", spec=ports)
+    snapshot = a_fleet(
+        a_member("a", pods=[one]), a_member("b", cpus=["2500m"]), a_member("n", pods=[two], cpus=["300m", "200m"])
+    )
+
+    assert unbound_pod(removal(snapshot, "n"), snapshot, a_catalogue()) == ""
+
+
+def test_command_without_pods_needs_no_room():
+    """An empty node is deleted without a simulation."""
+    snapshot = a_fleet(a_member("n"))
+    command = removal(a_fleet(a_member("n", size="xl", cpus=["15"])), "n")
+
+    assert unbound_pod(command, snapshot, a_catalogue()) == ""
