@@ -26,7 +26,7 @@ export RUFF_CACHE_DIR := $(KEPT)/ruff
 export HYPOTHESIS_STORAGE_DIRECTORY := $(KEPT)/hypothesis
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check compiled format lint words types imports unit sam oracle controlplane helm crds metrics settings troubleshooting karpenter-map demo-transcript docs pictures lock bench bench-ablation bench-binding bench-reading call-sites faults nightly clean layer-alibaba deploy-alibaba layer-huawei deploy-huawei
+.PHONY: help setup demo test check compiled format lint words types imports unit sam oracle controlplane helm crds metrics settings troubleshooting karpenter-map demo-transcript docs pictures lock bench bench-ablation bench-binding bench-removals bench-reading call-sites faults nightly clean layer-alibaba deploy-alibaba layer-huawei deploy-huawei
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -176,6 +176,9 @@ bench-ablation: setup ## Measure what each mechanism of the scheduler is worth, 
 
 bench-binding: setup controlplane ## Compare plans with what the real kube-scheduler binds (some minutes)
 	@$(BIN)/python -m tests.bench.bench_binding
+
+bench-removals: setup controlplane ## Measure whether consolidation comes true with the real kube-scheduler (some minutes)
+	@$(BIN)/python -m tests.bench.bench_removals
 
 bench-reading: setup controlplane ## Measure reads of a real API server, beside the official client (some minutes)
 	@$(BIN)/python -m tests.bench.bench_reading
