@@ -298,6 +298,7 @@ class Chain(Struct, frozen=True, kw_only=True):
     then: tuple[Chain, ...] = ()  # start once this chain has been carried out; independent of each other
     node_pool: str = ""  # the chain starts only if this NodePool, read again, exists and is within its limits
     wave: int = 0  # its first patch is sent once the first patches of all lower waves have been answered
+    in_margin: bool = False  # a quick write that a run may still send when its time is up, within the deadline's margin
 
     @property
     def all_actions(self) -> tuple[Action, ...]:

@@ -4,7 +4,7 @@
 
     load ─► stale taints, old commands, reversed consolidations ─► started commands ─► `Consolidatable` conditions
          ─► Proposed commands that are old enough: validate, verify, start or reject
-         ─► if there are none: rebalance, emptiness, single-node consolidation ─► verify ─► propose
+         ─► if there are none: rebalance, emptiness, multi-node, single-node consolidation ─► verify ─► propose
          ─► read on-demand prices, every 12 hours
 
 Started commands continue beside proposed ones, and the nodes of both count against the budgets. A rebalance is validated
@@ -15,6 +15,7 @@ and progress of a command. All reconcilers decide on the cluster as it was loade
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -39,7 +40,7 @@ from journeyman.core.disruption.consolidatable import Consolidatability, assess_
 from journeyman.core.disruption.consolidation_backoff import find_reversed, record_reversed
 from journeyman.core.disruption.controller import DisruptionController
 from journeyman.core.disruption.disruption_events import UNCONSOLIDATABLE, candidate_events
-from journeyman.core.disruption.disruption_metrics import evaluation_duration
+from journeyman.core.disruption.disruption_metrics import consolidation_timeout, evaluation_duration
 from journeyman.core.disruption.orchestration import (
     expire_command,
     has_expired,
@@ -54,7 +55,7 @@ from journeyman.core.disruption.stale_taints import (
     delete_old_commands,
     remove_stale_taints,
 )
-from journeyman.core.plan import LogLine, Observation, Plan, Requeue, Step, chain_of, merge_plans, next_requeue
+from journeyman.core.plan import LogLine, Plan, Requeue, Step, chain_of, merge_plans, next_requeue
 from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import plan_for_each
 from journeyman.ports import Trigger
@@ -141,14 +142,15 @@ def _propose(inputs: StepInputs) -> Plans:
         examined = evaluation.examined or examined
         duration = evaluation_duration(evaluation.method, evaluation.reason.value, 0.0)
         plan = evaluation.plan + Plan(durations=(duration,))
-        proposals = [_proposal(inputs, controller, evaluation.method, command) for command in evaluation.commands]
-        plan = merge_plans((plan, *(proposal for proposal, _ in proposals)))
-        if any(is_proposed for _, is_proposed in proposals):
-            yield ScheduledPlan(plan + Plan(examined_until=""), controller.simulation.results)
+        proposal, is_proposed = _proposals(inputs, controller, evaluation.method, evaluation.commands)
+        is_time_up = yield ScheduledPlan(plan + proposal, controller.simulation.results)
+        if is_proposed:
             return
-        is_time_up = yield ScheduledPlan(plan, controller.simulation.results)
         if is_time_up:
-            yield _timed_out(inputs, examined)
+            best = (evaluation.if_time_is_up,) if evaluation.if_time_is_up is not None else ()
+            proposal, is_proposed = _proposals(inputs, controller, evaluation.method, best)
+            timeout = Plan(observations=consolidation_timeout(evaluation.method))
+            yield timeout + proposal + (Plan() if is_proposed else _continue_later(inputs, examined))
             return
     yield Plan(examined_until="")
 
@@ -216,6 +218,16 @@ def _decide_on(inputs: StepInputs, controller: DisruptionController, disruption:
     return start_command(disruption, command, snapshot, inputs.settings.disruption_poll, budgets)
 
 
+def _proposals(
+    inputs: StepInputs, controller: DisruptionController, method: Method, commands: Iterable[Command]
+) -> tuple[Plan, bool]:
+    """Return the plan that proposes the commands, and whether any is proposed; the next run then starts with the first node."""
+    proposals = [_proposal(inputs, controller, method, command) for command in commands]
+    plan = merge_plans(proposal for proposal, _ in proposals)
+    is_proposed = any(is_proposed for _, is_proposed in proposals)
+    return (plan + Plan(examined_until="") if is_proposed else plan), is_proposed
+
+
 def _proposal(
     inputs: StepInputs, controller: DisruptionController, method: Method, command: Command
 ) -> tuple[Plan, bool]:
@@ -237,7 +249,8 @@ def _proposal(
     if any(existing.metadata.name == name for existing in controller.snapshot.node_disruptions):
         at = next_requeue(now, inputs.settings.disruption_poll)
         return _requeue_at(at, f"NodeDisruption {name} was rejected in this second"), True
-    return proposal_plan(disruption, command, now + _validation_delay(inputs, method)), True
+    plan = proposal_plan(disruption, command, now + _validation_delay(inputs, method))
+    return plan + controller.approval(command), True
 
 
 def _validation_delay(inputs: StepInputs, method: Method) -> timedelta:
@@ -263,16 +276,13 @@ def _requeue_at(at: datetime, reason: str) -> Plan:
     return Plan(chains=(chain_of("requeues", Requeue(step=Step.CONSOLIDATE, at=at, reason=reason)),))
 
 
-def _timed_out(inputs: StepInputs, examined: str) -> Plan:
+def _continue_later(inputs: StepInputs, examined: str) -> Plan:
     """Return the plan at the end of a run's time: the next run continues behind the last node that was examined.
 
     It starts at once, unless this run examined none.
     """
-    sample = Observation(
-        name="karpenter_voluntary_disruption_consolidation_timeouts_total", labels={"consolidation_type": "single"}
-    )
     note = "ran out of time while evaluating nodes for consolidation"
     now = inputs.loaded.now
     at = next_requeue(now, inputs.settings.disruption_poll) if examined == inputs.examined_until else now
-    plan = Plan(observations=(sample,), notes=(note,), examined_until=examined)
-    return plan + _requeue_at(at, f"{note}; continuing after NodeClaim {examined}" if examined else note)
+    plan = Plan(notes=(note,), examined_until=examined)
+    return plan + _requeue_at(at, f"{note}; continuing after {examined}" if examined else note)

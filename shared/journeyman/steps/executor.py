@@ -162,7 +162,7 @@ class PlanExecutor:
             if isinstance(action, LaunchInstance):
                 launches.append(_PendingLaunch(action.claim, replace(chain, actions=chain.actions[index + 1 :])))
                 return
-            self._check(in_margin=in_margin)
+            self._check(in_margin=in_margin or chain.in_margin)
             if isinstance(action, NominatePods):
                 self._nominator.nominate(action)
             elif isinstance(action, RenominatePods):

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, is_true
+from journeyman.core.api.conditions import parse_time
+from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, POD, is_true
 from journeyman.core.plan import Step
 from journeyman.ports import ScheduledRun
 from journeyman.steps.consolidate import consolidate
@@ -62,7 +63,7 @@ def test_an_oversized_node_is_replaced_after_its_replacement_is_ready():
         for s in simulation.record.observations
         if s.name == "karpenter_voluntary_disruption_decision_evaluation_duration_seconds"
     }
-    assert looked == {("empty", "empty"), ("underutilized", "single")}
+    assert looked == {("empty", "empty"), ("underutilized", "multi"), ("underutilized", "single")}
     expected = {"ConsolidationCandidate", "DisruptionLaunching", "DisruptionWaitingReadiness", "DisruptionTerminating"}
     assert expected <= set(simulation.record.reasons)
 
@@ -246,6 +247,12 @@ class TickingClock:
         return self._clock.now()
 
 
+@pytest.mark.karpenter(
+    "disruption/singlenodeconsolidation", it="should mark nodepools as timed out when timeout occurs"
+)
+@pytest.mark.karpenter(
+    "disruption/singlenodeconsolidation", it="should reset timed out nodepools when all nodepools are evaluated"
+)
 def test_evaluation_that_runs_out_of_time_continues_behind_the_last_examined_node():
     """The next run starts at once, so that the last nodes of a large fleet are examined, too."""
     simulation = a_simulated_cluster()
@@ -265,5 +272,116 @@ def test_evaluation_that_runs_out_of_time_continues_behind_the_last_examined_nod
     assert len(nodes) == 4
     assert len(examined) > 2
     assert len(set(examined)) == len(examined), "no node is examined twice"
-    assert set(examined) < {*nodes, ""}
+    assert {cursor.partition("/")[0] for cursor in examined} < {*nodes, "multi-node", ""}
     assert starts == [*([True] for _ in examined[:-1]), []]
+
+
+def with_three_underused_nodes() -> SimulatedCluster:
+    """Three nodes, each with one small pod, after the large ones have gone."""
+    simulation = a_simulated_cluster()
+    simulation.deploy("large", 3, cpu="15")
+    simulation.until(lambda: simulation.running() == 3, "three large pods")
+    simulation.deploy("small", 3, cpu="700m")
+    simulation.until(lambda: simulation.running() == 6, "three small pods")
+    assert simulation.nodes() == ["xl"] * 3
+    simulation.scale("large", 0)
+    return simulation
+
+
+@pytest.mark.karpenter(
+    "disruption/consolidation",
+    it="should wait for the node TTL for non-empty nodes before consolidating (multi-node)",
+)
+def test_several_nodes_are_replaced_by_one_in_one_command():
+    """The command waits for fifteen seconds, then for its replacement; three pods run on the one node in the end."""
+    simulation = with_three_underused_nodes()
+
+    simulation.until(lambda: simulation.nodes() == ["m"] and simulation.running() == 3, "one smaller node")
+
+    simulation.run_for(minutes=5)
+    assert simulation.disruptions() == [("Underutilized", "replace", "Succeeded")]
+    (disruption,) = simulation.server.list(NODE_DISRUPTION).items
+    assert (disruption["spec"]["method"], len(disruption["spec"]["candidates"])) == ("multi-node", 3)
+    assert seconds_until_start(disruption) >= 15
+    counted = [
+        o.labels for o in simulation.record.observations if o.name == "karpenter_voluntary_disruption_decisions_total"
+    ]
+    assert counted == [{"decision": "replace", "reason": "underutilized", "consolidation_type": "multi"}]
+
+
+def seconds_until_start(disruption) -> float:
+    """Return how long a NodeDisruption was proposed before it started."""
+    return (parse_time(disruption["status"]["startedAt"]) - parse_time(disruption["spec"]["createdAt"])).total_seconds()
+
+
+@pytest.mark.parametrize(
+    ("replicas", "reason"),
+    [
+        pytest.param(
+            *(5, "Underutilized"),
+            marks=pytest.mark.karpenter(
+                "disruption/consolidation", it="should wait for the node TTL for non-empty nodes before consolidating"
+            ),
+        ),
+        pytest.param(
+            *(0, "Empty"),
+            marks=pytest.mark.karpenter(
+                "disruption/emptiness", it="should wait for the node TTL for empty nodes before consolidating"
+            ),
+        ),
+    ],
+)
+def test_proposed_command_waits_for_fifteen_seconds_before_it_touches_a_node(replicas, reason):
+    """Until then it is only a NodeDisruption."""
+    simulation = with_cpu_burst(a_simulated_cluster())
+    simulation.scale("cpu-burst", replicas)
+    simulation.until(lambda: bool(simulation.disruptions()), "a proposal")
+
+    assert simulation.disruptions()[0] == (reason, "delete" if reason == "Empty" else "replace", "")
+    assert all(n.spec.taints == () for n in simulation.server.list(NODE).items)
+    simulation.until(lambda: simulation.disruptions()[0][2] == "Succeeded", "the command")
+    assert seconds_until_start(simulation.server.list(NODE_DISRUPTION).items[0]) >= 15
+
+
+@pytest.mark.karpenter("disruption", it="should stop multi-node consolidation after context deadline is reached")
+def test_search_that_runs_out_of_time_proposes_its_best_command_so_far():
+    """The search examines two of three nodes, then all three; the NodeDisruption is written within the deadline's margin."""
+    simulation = with_three_underused_nodes()
+    simulation.until(lambda: len(simulation.server.list(POD).items) == 3, "the end of the large pods")
+    simulation.clock.advance(60)
+
+    found = []
+    for seconds in range(25, 50):
+        simulation.cluster.fence.examined_until = ""
+        simulation.record.observations.clear()
+        now = simulation.clock.now()
+        run = simulation.cluster.run(clock=TickingClock(simulation.clock), deadline=now + timedelta(seconds=seconds))
+        consolidate(run, TRIGGER)
+        timeouts = [o.labels for o in simulation.record.observations if o.name.endswith("consolidation_timeouts_total")]
+        candidates = [len(d["spec"]["candidates"]) for d in simulation.server.list(NODE_DISRUPTION).items]
+        found.append((timeouts, candidates, simulation.cluster.fence.examined_until))
+        for raw in simulation.server.list(NODE_DISRUPTION).items:
+            simulation.server.delete(NODE_DISRUPTION, raw["metadata"]["name"])
+
+    multi = [{"consolidation_type": "multi"}]
+    in_order = [outcome for outcome, _ in itertools.groupby(found)]
+    assert in_order == [([], [], ""), (multi, [], ""), (multi, [2], ""), ([], [3], "")]
+
+
+@pytest.mark.karpenter(
+    "disruption/consolidation",
+    it="should not schedule an additional node when receiving pending pods while consolidating",
+)
+@pytest.mark.karpenter(
+    "disruption", it="should ensure that we do not duplicate capacity for disrupted nodes with provisioning"
+)
+def test_pods_that_come_while_a_node_is_replaced_need_no_third_node():
+    """They run on the replacement; the pods of the node that is being replaced are not provisioned for twice."""
+    simulation = with_cpu_burst(a_simulated_cluster())
+    simulation.until(lambda: ("Underutilized", "replace", "Replacing") in simulation.disruptions(), "the command")
+    simulation.requeue(Step.PROVISION)
+
+    simulation.deploy("late", 1, cpu="200m")
+    simulation.until(lambda: simulation.nodes() == ["l"] and simulation.running() == 6, "the replacement")
+
+    assert len(simulation.cloud.launches) == 2

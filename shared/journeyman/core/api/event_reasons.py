@@ -350,6 +350,11 @@ _DISRUPTION: Final = (
         meaning="A consolidation of the node is proposed, with its savings; it is validated 15 s later.",
     ),
     EventReason(
+        reason="ConsolidationApproved",
+        kinds=(*_NODE, "NodePool"),
+        meaning="The policy Balanced approves a consolidation of the node, or of several nodes of the NodePool; the message has the score.",
+    ),
+    EventReason(
         reason="ConsolidationRejected",
         kinds=_NODE,
         meaning="The proposed consolidation failed validation: churn, budget or scheduling.",

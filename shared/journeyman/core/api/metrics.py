@@ -234,7 +234,7 @@ DISRUPTION: Final = (
     Metric(
         "karpenter_voluntary_disruption_failed_validations_total",
         "counter",
-        "Number of proposed disruption commands that failed validation.",
+        "Number of candidates of proposed disruption commands that failed validation.",
         ("consolidation_type",),
     ),
     Metric(
@@ -276,7 +276,7 @@ DISRUPTION: Final = (
     Metric(
         "karpenter_consolidation_moves_total",
         "counter",
-        "Number of consolidation moves scored under the Balanced policy.",
+        "Number of consolidations found, by NodePool, policy and decision; only the Balanced policy refuses any.",
         _SCORED,
     ),
 )
@@ -595,14 +595,11 @@ _FIRST_SEEN: Final = (
 _SINGLE_RUN: Final = "A scheduling simulation starts and ends within one invocation; nothing can be read in between."
 _KUBELET: Final = "The kubelet writes a Node's conditions; no run sees each change. The gauges show the current status."
 _NO_FINALIZER: Final = "Journeyman has no finalizer on such objects, and does not see when they are removed."
-_NOT_BALANCED: Final = "The Balanced policy is not supported yet."
 
 NOT_EMITTED: Final[Mapping[str, str]] = {
     "karpenter_scheduler_queue_depth": _SINGLE_RUN,
     "karpenter_scheduler_unfinished_work_seconds": _SINGLE_RUN,
     "karpenter_pods_scheduling_decision_duration_seconds": _FIRST_SEEN,
-    "karpenter_consolidation_score": _NOT_BALANCED,
-    "karpenter_consolidation_moves_total": _NOT_BALANCED,
     "karpenter_nodepools_cost_tracker_errors_total": "A node whose price is unknown counts as 0 and is not an error.",
     "karpenter_pods_startup_duration_seconds": _NEEDS_WATCH,
     "karpenter_pods_bound_duration_seconds": _NEEDS_WATCH,

@@ -6,7 +6,8 @@ Restates: karpenter pkg/controllers/disruption/types.go `Candidate`, `NewCandida
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from typing import Final, NewType
@@ -95,6 +96,24 @@ def by_savings(candidate: Candidate) -> tuple[float, str]:
     Differs: ties are sorted by name, so that a replayed run decides the same.
     """
     return (-candidate.savings_ratio, candidate.nodeclaim)
+
+
+def within_budgets(
+    candidates: Iterable[Candidate], allowed_disruptions: Mapping[NodePoolName, int]
+) -> tuple[Candidate, ...]:
+    """Return the first candidates of each NodePool, as many as its budgets allow, in their order.
+
+    Args:
+        candidates: Nodes to disrupt together.
+        allowed_disruptions: Nodes each NodePool may still lose; missing means 0.
+    """
+    spent: Counter[NodePoolName] = Counter()
+    chosen = []
+    for candidate in candidates:
+        if spent[candidate.nodepool] < allowed_disruptions.get(candidate.nodepool, 0):
+            spent[candidate.nodepool] += 1
+            chosen.append(candidate)
+    return tuple(chosen)
 
 
 def find_candidates(

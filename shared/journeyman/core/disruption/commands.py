@@ -164,9 +164,11 @@ def proposal_plan(disruption: NodeDisruption, command: Command, validate_at: dat
         event
         for candidate in command.candidates
         if consolidation_type(disruption)
-        for event in consolidation_candidate(candidate, explanation)
+        for event in consolidation_candidate(candidate, disruption)
     )
-    chain = Chain(subject=f"NodeDisruption {disruption.metadata.name}", actions=(create, requeue), events=events)
+    subject = f"NodeDisruption {disruption.metadata.name}"
+    # without the margin, a search that needs all of a run's time would be repeated by each run, and never propose anything
+    chain = Chain(subject=subject, actions=(create, requeue), events=events, in_margin=True)
     return Plan(chains=(chain,), notes=(f"proposed: {explanation}",))
 
 

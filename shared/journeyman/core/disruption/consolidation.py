@@ -96,6 +96,27 @@ def narrowed_to(command: Command, names: Iterable[str], simulation: Simulation) 
     return replace(_replace(claim, kept, command.candidates), simulation_result=command.simulation_result)
 
 
+def without_same_type(command: Command, simulation: Simulation) -> Command:
+    """Return a replace command of several nodes whose replacement is cheaper than any candidate of a type it may have.
+
+    Replacing three nodes by one of the cheapest one's type would be to delete the other two, with more pods moved. It is a
+    no-op if no type remains, or those that do not meet minValues.
+
+    Restates: karpenter pkg/controllers/disruption/multinodeconsolidation.go `filterOutSameInstanceType`.
+    """
+    (claim,) = command.replacements
+    same: dict[str, float] = {}
+    for candidate in command.candidates:
+        if candidate.instance_type in claim.instance_types:
+            earlier = same.get(candidate.instance_type, 0.0)
+            same[candidate.instance_type] = min(filter(None, (earlier, candidate.price)), default=0.0)
+    if not same:
+        return command
+    kept = _cheaper_types(claim, simulation.catalogue.instance_types(claim.node_pool), min(same.values()))
+    filtered = _replace(claim, kept, command.candidates) if kept else _no_op("Can't replace with a cheaper node")
+    return replace(filtered, simulation_result=command.simulation_result)
+
+
 def worst_launch_price(instance_type: InstanceType, requirements: Requirements) -> float | None:
     """Return the highest price per hour at which this type may be launched; None if it cannot be launched now.
 
@@ -153,7 +174,7 @@ def _replace_spot_by_spot(
     claim = _pinned(claim, labels.SPOT)
     kept = _cheaper_types(claim, types, _price(candidates))
     if not kept:
-        return _no_op("Can't replace spot node with a cheaper spot node")
+        return _no_op("Can't replace with a cheaper node")
     if not single_node:
         return _replace(claim, kept, candidates)
     if len(kept) < MIN_SPOT_TO_SPOT_TYPES:
@@ -175,7 +196,9 @@ def _cheaper_types(claim: PlannedClaim, types: Iterable[InstanceType], price: fl
 
 def _replace(claim: PlannedClaim, types: Sequence[InstanceType], candidates: Sequence[Candidate]) -> Command:
     if short := _short_of_min_values(claim, types):
-        return _no_op(f"minValues requirement is not met for label(s) {', '.join(short)}")
+        return _no_op(
+            f"Filtering by price: minValues requirement is not met for label(s) (label(s)=[{', '.join(short)}])"
+        )
     return Command(
         reason=DisruptionReason.UNDERUTILIZED,
         candidates=tuple(candidates),

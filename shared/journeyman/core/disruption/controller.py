@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from typing import Final
 
 from msgspec import Struct, field
 
 from journeyman.core.api.node_disruption import Method, NodeDisruption
 from journeyman.core.catalogue import Catalogue
+from journeyman.core.disruption.balanced import BalancedScores, moves_plan
 from journeyman.core.disruption.budgets import BudgetStatus, budget_status
 from journeyman.core.disruption.candidates import (
     BLOCKED,
@@ -28,6 +30,7 @@ from journeyman.core.disruption.consolidation_backoff import ConsolidationBackof
 from journeyman.core.disruption.disruption_events import UNCONSOLIDATABLE, candidate_events, nodepool_blocked
 from journeyman.core.disruption.disruption_metrics import budget_gauges, eligible_nodes
 from journeyman.core.disruption.emptiness import delete_empty
+from journeyman.core.disruption.multi_node_consolidation import multi_node_commands
 from journeyman.core.disruption.rebalance import (
     METHOD as REBALANCE,
 )
@@ -47,15 +50,23 @@ from journeyman.core.plan import Event, Plan
 from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Options
 from journeyman.core.state import Snapshot
 
+MULTI_NODE_EXAMINED: Final = "multi-node/0"
+"""The cursor behind multi-node consolidation: a later run continues with the first node of single-node consolidation."""
+
 
 class Evaluation(Struct, frozen=True, kw_only=True):
-    """The result of one method, or of a method for one node: commands that are independent of each other, Events and metrics."""
+    """The result of one method, or of a method for some nodes: commands that are independent of each other, Events and metrics.
+
+    `examined` is the cursor with which a later run continues behind it. `if_time_is_up` is the command to take if the run's
+    time ends with this evaluation: the best one that a search has found until then.
+    """
 
     method: Method
     reason: DisruptionReason
     commands: tuple[Command, ...] = ()
     plan: Plan = field(default_factory=Plan)
-    examined: str = ""  # the NodeClaim of a method that examines them one by one
+    examined: str = ""
+    if_time_is_up: Command | None = None
 
 
 class DisruptionController:
@@ -83,7 +94,7 @@ class DisruptionController:
             options: Options of the scheduler.
             effort: The most effort of one simulation.
             results: Cached scheduler results for this cluster; `simulation.results` has these and new ones.
-            examined_until: The NodeClaim with which an earlier run's evaluation stopped; empty if it did not.
+            examined_until: The cursor with which an earlier run's evaluation stopped; empty if it did not.
         """
         self.snapshot = snapshot
         self._examined_until = examined_until
@@ -101,14 +112,23 @@ class DisruptionController:
         )
 
     def evaluate_methods(self) -> Iterator[Evaluation]:
-        """Evaluate rebalance, emptiness, then single-node consolidation node by node.
+        """Evaluate rebalance, emptiness, multi-node consolidation, then single-node consolidation node by node.
 
-        The caller takes the first evaluation that has commands, and may stop between any two evaluations at its deadline.
-        Not implemented yet: drift, after emptiness; multi-node consolidation, before single-node consolidation.
+        The caller takes the first evaluation that has commands, and may stop between any two evaluations at its deadline. If
+        an earlier run stopped, multi-node consolidation is not repeated, so that each pass comes to its last node.
+        Not implemented yet: drift, after emptiness.
         """
         yield from self._rebalance()
         yield self._emptiness()
+        if not self._examined_until:
+            yield from self._multi_node_consolidation()
         yield from self._single_node_consolidation()
+
+    def approval(self, command: Command) -> Plan:
+        """Return the Events and metrics of a consolidation that is proposed; nothing for other commands."""
+        if command.reason is not DisruptionReason.UNDERUTILIZED:
+            return Plan()
+        return moves_plan(command, self._balanced.of_command(command), self.snapshot)
 
     def revalidate(self, disruption: NodeDisruption) -> Command:
         """Return the command to execute for a proposal now; a no-op if validation fails.
@@ -147,32 +167,79 @@ class DisruptionController:
         commands, _ = delete_empty(self._candidates.candidates, self._remaining(reason))
         hosting = (c for c in self._candidates.candidates if c.hosts_buffer_pods)
         events = (e for c in hosting for e in candidate_events(c, UNCONSOLIDATABLE, f'Node "{c.node}" has buffer pods'))
-        plan = Plan(events=(*self._candidates.events, *events)) + self._budget_plan(reason)
-        return Evaluation(method="emptiness", reason=reason, commands=commands, plan=plan)
+        empty = (c for c in self._candidates.candidates if c.is_empty and c.consolidatable)
+        plan = Plan(events=(*self._candidates.events, *events), observations=(eligible_nodes(empty, reason.value),))
+        return Evaluation(method="emptiness", reason=reason, commands=commands, plan=plan + self._budget_plan(reason))
+
+    def _multi_node_consolidation(self) -> Iterator[Evaluation]:
+        method: Method = "multi-node"
+        reason = DisruptionReason.UNDERUTILIZED
+        ready, plan = self._consolidation_candidates()
+        yield Evaluation(method=method, reason=reason, plan=plan)
+        attempts = multi_node_commands(
+            self.simulation,
+            ready,
+            self._remaining(reason),
+            spot_to_spot=self._spot_to_spot,
+            check=lambda command: self._backoff.checked(command).why_not or self._balanced.why_not(command),
+        )
+        for attempt in attempts:
+            best = (attempt.best,) if attempt.best is not None else ()
+            yield Evaluation(
+                method=method,
+                reason=reason,
+                commands=best if attempt.is_last else (),
+                plan=self._refusal(attempt.refused) if attempt.is_last and not best else Plan(),
+                examined=MULTI_NODE_EXAMINED,
+                if_time_is_up=attempt.best,
+            )
 
     def _single_node_consolidation(self) -> Iterator[Evaluation]:
+        method: Method = "single-node"
         reason = DisruptionReason.UNDERUTILIZED
-        candidates = self._candidates.candidates
-        eligible = eligible_candidates(candidates, self.snapshot)
+        ready, plan = self._consolidation_candidates()
+        if not self._examined_until:  # multi-node consolidation has recorded the Events
+            plan = Plan(observations=plan.observations)
+        yield Evaluation(method=method, reason=reason, plan=plan)
+        commands = single_node_commands(
+            self.simulation,
+            ready,
+            self._remaining(reason),
+            spot_to_spot=self._spot_to_spot,
+            after=self._examined_until,
+            why_never=self._balanced.why_never,
+        )
+        for candidate, found, cursor in commands:
+            if self._balanced.why_not(found) or self._balanced.why_never(candidate):
+                yield Evaluation(method=method, reason=reason, plan=self._refusal(found), examined=cursor)
+                continue
+            event_reason = BLOCKED if found.candidates else UNCONSOLIDATABLE
+            yield _evaluation(method, self._backoff.checked(found), (candidate,), event_reason, examined=cursor)
+
+    def _consolidation_candidates(self) -> tuple[list[Candidate], Plan]:
+        """Return the nodes that consolidation may disrupt now, and a plan that says why it leaves the others."""
+        reason = DisruptionReason.UNDERUTILIZED
+        eligible = eligible_candidates(self._candidates.candidates, self.snapshot)
         in_backoff = {c.nodeclaim: why for c in eligible if (why := self._backoff.why_not(c))}
         events: list[Event] = []
-        for candidate in candidates:
+        for candidate in self._candidates.candidates:
             if why := unconsolidatable_reason(candidate, self.snapshot):
                 events += candidate_events(candidate, UNCONSOLIDATABLE, why)
-        for candidate in eligible:
-            if why := in_backoff.get(candidate.nodeclaim, ""):
+            elif why := in_backoff.get(candidate.nodeclaim, ""):
                 events += candidate_events(candidate, BLOCKED, why)
         plan = Plan(events=tuple(events), observations=(eligible_nodes(eligible, reason.value),))
-        yield Evaluation(method="single-node", reason=reason, plan=plan + self._budget_plan(reason))
-        ready = [c for c in eligible if c.nodeclaim not in in_backoff]
-        remaining = self._remaining(reason)
-        commands = single_node_commands(
-            self.simulation, ready, remaining, spot_to_spot=self._spot_to_spot, after=self._examined_until
-        )
-        for candidate, found in commands:
-            command = self._backoff.checked(found)
-            event_reason = BLOCKED if found.candidates else UNCONSOLIDATABLE
-            yield _evaluation("single-node", command, (candidate,), event_reason, examined=candidate.nodeclaim)
+        return [c for c in eligible if c.nodeclaim not in in_backoff], plan + self._budget_plan(reason)
+
+    def _refusal(self, command: Command | None) -> Plan:
+        """Return the metrics of a command that the policy Balanced refuses; nothing if it refuses none."""
+        scores = self._balanced.of_command(command) if command is not None else {}
+        if command is None or all(score.is_approved for score in scores.values()):
+            return Plan()
+        return moves_plan(command, scores, self.snapshot)
+
+    @cached_property
+    def _balanced(self) -> BalancedScores:
+        return BalancedScores.of(self.snapshot, self._catalogue)
 
     @cached_property
     def _backoff(self) -> ConsolidationBackoff:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from journeyman.core.api.node_disruption import NodeDisruption
+from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, NodeClaim
 from journeyman.core.disruption.candidates import BLOCKED, Candidate, DisruptionReason
 from journeyman.core.plan import Event, ObjectRef, claim_ref
@@ -73,13 +74,64 @@ def terminating(refs: Iterable[ObjectRef], reason: str) -> tuple[Event, ...]:
     )
 
 
-def consolidation_candidate(candidate: Candidate, explanation: str) -> tuple[Event, ...]:
-    """Return the events on a candidate of a proposed consolidation."""
-    message = f"Consolidation candidate: {explanation}"
-    return candidate_events(candidate, "ConsolidationCandidate", message, key=explanation)
+def consolidation_candidate(candidate: Candidate, disruption: NodeDisruption) -> tuple[Event, ...]:
+    """Return the events on a candidate of a proposed consolidation.
+
+    Restates: karpenter pkg/controllers/disruption/events/events.go `ConsolidationCandidate`.
+    """
+    command = _command_for(candidate.node, disruption)
+    message = f"Consolidation candidate: {command} ({_savings(disruption)})"
+    return candidate_events(candidate, "ConsolidationCandidate", message, key=command)
 
 
-def consolidation_rejected(refs: Iterable[ObjectRef], explanation: str, why: str) -> tuple[Event, ...]:
-    """Return the events on a candidate of a consolidation that failed validation."""
-    message = f"Consolidation rejected: {explanation}, reason: {why}"
-    return tuple(Event(ref=ref, reason="ConsolidationRejected", message=message, key=message) for ref in refs)
+def consolidation_rejected(
+    node: str, refs: Iterable[ObjectRef], disruption: NodeDisruption, why: str
+) -> tuple[Event, ...]:
+    """Return the events on a candidate of a consolidation that failed validation.
+
+    Args:
+        node: Name of the Node.
+        refs: The candidate's NodeClaim and Node.
+        disruption: The proposal.
+        why: Karpenter's kind of failure (churn, budget or scheduling), a colon, and the details.
+
+    Restates: karpenter pkg/controllers/disruption/events/events.go `ConsolidationRejected`.
+    """
+    command = _command_for(node, disruption)
+    message = f"Consolidation rejected: {command}, reason: {why} ({_savings(disruption)})"
+    key = f"{command} {why.partition(':')[0]}"
+    return tuple(Event(ref=ref, reason="ConsolidationRejected", message=message, key=key) for ref in refs)
+
+
+def consolidation_approved(candidate: Candidate, score: str) -> tuple[Event, ...]:
+    """Return the events on the only candidate of a consolidation that its NodePool's policy Balanced approves.
+
+    Restates: karpenter pkg/controllers/disruption/events/events.go `ConsolidationApproved`.
+    """
+    return candidate_events(candidate, "ConsolidationApproved", score)
+
+
+def consolidation_approved_in_nodepool(pool: NodePool, score: str) -> Event:
+    """Return the event on a NodePool whose policy Balanced approves a consolidation of several nodes.
+
+    Restates: karpenter pkg/controllers/disruption/events/events.go `ConsolidationApprovedMultiNode`.
+    """
+    ref = ObjectRef(resource=NODEPOOL, name=pool.metadata.name, uid=pool.metadata.uid)
+    return Event(ref=ref, reason="ConsolidationApproved", message=score)
+
+
+def _command_for(node: str, disruption: NodeDisruption) -> str:
+    """Return the command from the perspective of one of its candidates; of several it names only this one.
+
+    Restates: karpenter pkg/controllers/disruption/types.go `StringForNode`.
+    """
+    spec = disruption.spec
+    if len(spec.candidates) > 1:
+        return f"{spec.decision}: [{node}] (part of {len(spec.candidates)}-node consolidation)"
+    count = len(spec.replacements)
+    return f"{spec.decision}: [{node}]" + (f" -> [{count} replacement{'s' if count > 1 else ''}]" if count else "")
+
+
+def _savings(disruption: NodeDisruption) -> str:
+    """Return the savings as text, without a currency sign: prices are in the provider's currency."""
+    return f"savings: {disruption.spec.saving:.2f} per hour"

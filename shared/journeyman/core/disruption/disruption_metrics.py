@@ -5,7 +5,7 @@ Restates: karpenter pkg/controllers/disruption/metrics.go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from journeyman.core.api import labels
@@ -49,12 +49,41 @@ def evaluation_duration(method: str, reason: str, seconds: float) -> Observation
     )
 
 
-def failed_validation(disruption: NodeDisruption) -> Observation:
-    """Count a proposed command that failed validation."""
-    return Observation(
-        name="karpenter_voluntary_disruption_failed_validations_total",
-        labels={"consolidation_type": consolidation_type(disruption)},
+def failed_validation(disruption: NodeDisruption, candidates: int) -> tuple[Observation, ...]:
+    """Count the candidates that failed validation; nothing if none did."""
+    labels_ = {"consolidation_type": consolidation_type(disruption)}
+    sample = Observation(
+        name="karpenter_voluntary_disruption_failed_validations_total", value=float(candidates), labels=labels_
     )
+    return (sample,) if candidates else ()
+
+
+def consolidation_timeout(method: str) -> tuple[Observation, ...]:
+    """Count a pass of multi-node or single-node consolidation that reached its deadline; nothing for other methods."""
+    type_ = CONSOLIDATION_TYPES.get(method, "")
+    name = "karpenter_voluntary_disruption_consolidation_timeouts_total"
+    return (Observation(name=name, labels={"consolidation_type": type_}),) if type_ in {"multi", "single"} else ()
+
+
+def consolidation_move(
+    pool: NodePool, *, approved: bool, score: float | None, score_approved: bool
+) -> Iterator[Observation]:
+    """Count a consolidation of nodes of a NodePool, and record its score, if it has one.
+
+    Args:
+        pool: The NodePool of candidates.
+        approved: Whether all NodePools approve the command.
+        score: The command's score in this NodePool; None if its policy is not Balanced.
+        score_approved: Whether this NodePool approves it.
+
+    Restates: karpenter pkg/controllers/disruption/balanced.go `ApproveCommand`, `EmitMultiNodeEvents`.
+    """
+    values = {"nodepool": pool.metadata.name, "policy": pool.spec.disruption.consolidation_policy}
+    yield Observation(name="karpenter_consolidation_moves_total", labels={**values, "decision": _approval(approved)})
+    if score is not None:
+        name = "karpenter_consolidation_score"
+        decision = _approval(score_approved)
+        yield Observation(name=name, value=score, labels={**values, "decision": decision}, kind="histogram")
 
 
 def queue_failure(disruption: NodeDisruption) -> Observation:
@@ -127,6 +156,10 @@ def _disrupted_labels(reason: str, claim: NodeClaim, pool: NodePool | None) -> d
         "consolidation_policy": _snake(pool.spec.disruption.consolidation_policy) if pool is not None else "",
         "termination_mode": termination_mode(claim),
     }
+
+
+def _approval(approved: bool) -> str:
+    return "approved" if approved else "rejected"
 
 
 def _snake(policy: str) -> str:

@@ -127,7 +127,9 @@ def start_command(
         for name in names
     )
     events: tuple[Event, ...] = tuple(disruption_events.launching(disruption, name) for name in names)
+    dropped = len(disruption.spec.candidates) - len(command.candidates)
     observations = [
+        *disruption_metrics.failed_validation(disruption, dropped),
         *disruption_metrics.command_started(disruption),
         *(disruption_metrics.replacement_created(c.node_pool, disruption) for c in command.replacements),
     ]
@@ -168,10 +170,11 @@ def reject_command(disruption: NodeDisruption, why: str, snapshot: Snapshot) -> 
         for name in disruption.claims
         if disruption_metrics.consolidation_type(disruption)
         if (node := snapshot.state_nodes_by_claim.get(name)) is not None
-        for event in disruption_events.consolidation_rejected(node.object_refs, disruption.spec.explanation, why)
+        for event in disruption_events.consolidation_rejected(node.name, node.object_refs, disruption, why)
     )
     ended = _finish(disruption, "Rejected", why, nodes, snapshot.now)
-    return Plan(observations=(disruption_metrics.failed_validation(disruption),), events=events) + ended
+    failed = disruption_metrics.failed_validation(disruption, len(disruption.spec.candidates))
+    return Plan(observations=failed, events=events) + ended
 
 
 def wait_or_terminate(disruption: NodeDisruption, snapshot: Snapshot, catalogue: Catalogue, poll: timedelta) -> Plan:

@@ -15,7 +15,6 @@ disruptable; the reason is ``Interrupted``, for which budgets without reasons co
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final
@@ -26,7 +25,7 @@ from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.catalogue import Unavailable
-from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName
+from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName, within_budgets
 from journeyman.core.disruption.commands import Command, difference, pages
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.state import Snapshot
@@ -84,7 +83,7 @@ def rebalance_commands(
     Yields:
         Candidates and command; the caller takes the first command that has candidates and stops.
     """
-    chosen = next(pages(_within_budgets(candidates, allowed_disruptions)), ())
+    chosen = next(pages(within_budgets(candidates, allowed_disruptions)), ())
     attempts = [chosen, *((c,) for c in chosen if len(chosen) > 1)] if chosen else []
     for attempt in attempts:
         yield attempt, _replace_all(simulation, attempt)
@@ -108,7 +107,7 @@ def validate_rebalance(
     remaining = tuple(found[c.node_claim_uid] for c in disruption.spec.candidates if c.node_claim_uid in found)
     if len(remaining) < len(disruption.spec.candidates):
         return _no_op("churn: a candidate no longer qualifies")
-    if len(_within_budgets(remaining, allowed_disruptions)) < len(remaining):
+    if len(within_budgets(remaining, allowed_disruptions)) < len(remaining):
         return _no_op("budget: the budgets allow no further disruption")
     command = _replace_all(simulation, remaining)
     why = difference(disruption, command)
@@ -130,17 +129,6 @@ def _replace_all(simulation: Simulation, candidates: tuple[Candidate, ...]) -> C
         replacements=result.results.new_claims,
         simulation_result=result,
     )
-
-
-def _within_budgets(candidates: Iterable[Candidate], allowed: Mapping[NodePoolName, int]) -> tuple[Candidate, ...]:
-    """Return the first candidates of each NodePool, as many as its budgets allow."""
-    spent: Counter[NodePoolName] = Counter()
-    chosen = []
-    for candidate in candidates:
-        if spent[candidate.nodepool] < allowed.get(candidate.nodepool, 0):
-            spent[candidate.nodepool] += 1
-            chosen.append(candidate)
-    return tuple(chosen)
 
 
 def _recommended_at(claim: NodeClaim, snapshot: Snapshot) -> datetime | None:

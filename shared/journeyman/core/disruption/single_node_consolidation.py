@@ -1,22 +1,33 @@
 """Single-node consolidation: finds one node that can be deleted, or replaced by a cheaper one.
 
 Restates: karpenter pkg/controllers/disruption/singlenodeconsolidation.go `ComputeCommands`.
-Differs: candidates are yielded one by one, so that the caller can stop at its deadline; the next run continues after the last
-one. Karpenter starts again, with the NodePools first that it did not reach.
+Differs: candidates are yielded one by one, so that the caller can stop at its deadline; the next run continues behind the last
+one, or at its place in the order if that node is no longer a candidate. NodePools that a run did not reach are therefore
+the first ones of the next run, as with Karpenter's `PreviouslyUnseenNodePools`; but Karpenter examines the nodes that it
+reached again before the later nodes of any NodePool, so that a pass that always takes too long never reaches these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
+from typing import NamedTuple
 
 from journeyman.core.api import labels
-from journeyman.core.disruption.candidates import Candidate, NodePoolName, by_savings
+from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName, by_savings
 from journeyman.core.disruption.commands import Command
 from journeyman.core.disruption.consolidatable import consolidate_after
 from journeyman.core.disruption.consolidation import compute_consolidation
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.state import Snapshot
+
+
+class Examined(NamedTuple):
+    """A candidate with its command, a no-op if it can't be consolidated; `cursor` continues behind it."""
+
+    candidate: Candidate
+    command: Command
+    cursor: str
 
 
 def single_node_commands(
@@ -26,7 +37,8 @@ def single_node_commands(
     *,
     spot_to_spot: bool = False,
     after: str = "",
-) -> Iterator[tuple[Candidate, Command]]:
+    why_never: Callable[[Candidate], str] = lambda candidate: "",
+) -> Iterator[Examined]:
     """Yield each candidate that may be consolidated now with its command, in the order of `interleaved`.
 
     Args:
@@ -34,16 +46,31 @@ def single_node_commands(
         candidates: Disruptable nodes, any order.
         allowed_disruptions: Nodes each NodePool may still lose for ``Underutilized``; missing means 0.
         spot_to_spot: Gate SpotToSpotConsolidation.
-        after: The NodeClaim with which an earlier run stopped: only those behind it are left, if it is still among them.
+        after: The cursor with which an earlier run stopped: only the candidates behind it are left.
+        why_never: Returns why a candidate is not worth a simulation, empty if it may be.
 
     Yields:
-        Candidate and command; the caller takes the first command that has candidates and stops.
+        Candidate, command and cursor; the caller takes the first command that has candidates and stops.
     """
     order = interleaved(eligible_candidates(candidates, simulation.snapshot))
-    first = next((place for place, c in enumerate(order, start=1) if c.nodeclaim == after), 0)
-    for candidate in order[first:]:
-        if allowed_disruptions.get(candidate.nodepool, 0) > 0:
-            yield candidate, compute_consolidation(simulation, (candidate,), spot_to_spot=spot_to_spot)
+    first = _start(order, after)
+    for place, candidate in enumerate(order[first:], start=first + 1):
+        if allowed_disruptions.get(candidate.nodepool, 0) <= 0:
+            continue
+        if why := why_never(candidate):
+            command = Command(reason=DisruptionReason.UNDERUTILIZED, why_not=why)
+        else:
+            command = compute_consolidation(simulation, (candidate,), spot_to_spot=spot_to_spot)
+        yield Examined(candidate, command, f"{candidate.nodeclaim}/{place}")
+
+
+def _start(order: Sequence[Candidate], cursor: str) -> int:
+    """Return the number of candidates in front of those that are left: up to the cursor's NodeClaim, or else its place."""
+    name, _, place = cursor.partition("/")
+    found = next((number for number, c in enumerate(order, start=1) if c.nodeclaim == name), None)
+    if found is not None:
+        return found
+    return int(place) - 1 if place.isdecimal() and 0 < int(place) <= len(order) else 0
 
 
 def eligible_candidates(candidates: Iterable[Candidate], snapshot: Snapshot) -> list[Candidate]:
@@ -63,7 +90,8 @@ def unconsolidatable_reason(candidate: Candidate, snapshot: Snapshot) -> str:
     if pool.spec.static:
         return ""  # its nodes are never consolidatable, which a user of a static NodePool expects
     if not candidate.instance_type:
-        return "Instance Type not found"
+        node = snapshot.state_nodes_by_claim[candidate.nodeclaim]
+        return f'Instance Type "{node.labels.get(labels.INSTANCE_TYPE, "")}" not found'
     for key, value in ((labels.CAPACITY_TYPE, candidate.capacity_type), (labels.ZONE, candidate.zone)):
         if not value:
             return f'Node does not have label "{key}"'
@@ -73,8 +101,6 @@ def unconsolidatable_reason(candidate: Candidate, snapshot: Snapshot) -> str:
         return ""  # emptiness deletes it
     if pool.spec.disruption.consolidation_policy == "WhenEmpty":
         return f'NodePool "{candidate.nodepool}" has consolidation policy WhenEmpty, but node is not empty'
-    if pool.spec.disruption.consolidation_policy == "Balanced":
-        return f'NodePool "{candidate.nodepool}" has consolidationPolicy Balanced, which is not supported yet'
     return ""
 
 

@@ -106,7 +106,7 @@ def test_nodepool_has_an_event_when_its_budgets_allow_no_disruption(nodes, block
 )
 def test_node_whose_nodepool_excludes_consolidation_has_an_event(disruption, cpus, why):
     """It has the Event whether or not its consolidateAfter has passed; an empty node is left to emptiness."""
-    found = evaluations(a_fleet(a_member("n", cpus=cpus), pools=[a_pool(**disruption)]))["single-node"]
+    found = evaluations(a_fleet(a_member("n", cpus=cpus), pools=[a_pool(**disruption)]))["multi-node"]
 
     expected = set() if why is None else {("n", why), ("node-n", why)}
     assert events_of(found, "Unconsolidatable") == expected

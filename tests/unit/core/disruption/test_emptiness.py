@@ -7,11 +7,15 @@ from datetime import datetime, timezone
 
 import pytest
 
+from journeyman.core.api import labels
 from journeyman.core.api.model import parse
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.disruption.candidates import Candidate, NodeClaimName, NodePoolName
 from journeyman.core.disruption.commands import Decision, to_node_disruption
 from journeyman.core.disruption.emptiness import delete_empty
+from tests.helpers.builders import ago, stamp
+from tests.helpers.disrupting import proposed
+from tests.helpers.fleets import a_fleet, a_member, a_pod
 
 
 def a_candidate(
@@ -94,3 +98,86 @@ def test_all_empty_nodes_are_in_commands_that_one_object_can_hold(nodes, pods):
     assert len({disruption.metadata.name for disruption in stored}) == len(commands) > 1
     assert all(len(json.dumps(body)) < 1_000_000 and len(body["spec"]["candidates"]) <= 100 for body in bodies)
     assert constrained == frozenset()
+
+
+def deletable(*pods, **changes):
+    """Whether emptiness deletes a node with these pods."""
+    found = proposed(a_fleet(a_member("n", size="s", pods=pods, **changes)))
+    return found is not None and found[0] == "emptiness"
+
+
+GOING = {"metadata": {"deletionTimestamp": stamp(ago(seconds=5))}}
+
+
+@pytest.mark.parametrize(
+    ("pods", "empty"),
+    [
+        pytest.param((), True, marks=pytest.mark.karpenter("disruption/emptiness", it="can delete empty nodes")),
+        pytest.param(
+            *((a_pod("agent", node="node-n", owner="DaemonSet"),), True),
+            marks=pytest.mark.karpenter(
+                "disruption/emptiness", it="will consider a node with a DaemonSet pod as empty"
+            ),
+        ),
+        pytest.param(
+            *((a_pod("web", node="node-n", owner="ReplicaSet", **GOING),), True),
+            marks=pytest.mark.karpenter(
+                "disruption/emptiness", it="will consider a node with terminating Deployment pods as empty"
+            ),
+        ),
+        pytest.param(
+            *((a_pod("db", node="node-n", owner="StatefulSet", **GOING),), False),
+            marks=pytest.mark.karpenter(
+                "disruption/emptiness", it="will not consider a node with a terminating StatefulSet pod as empty"
+            ),
+        ),
+        ((a_pod("web", node="node-n"),), False),
+    ],
+)
+def test_node_is_empty_when_none_of_its_pods_needs_another_node(pods, empty):
+    """A terminating pod of a StatefulSet comes back with its name, so that it needs a place."""
+    assert deletable(*pods) is empty
+
+
+@pytest.mark.parametrize(
+    ("value", "empty"),
+    [
+        pytest.param(
+            *("true", False),
+            marks=pytest.mark.karpenter(
+                "disruption/emptiness", it="should ignore nodes with the karpenter.sh/do-not-disrupt annotation"
+            ),
+        ),
+        pytest.param(
+            *("false", True),
+            marks=pytest.mark.karpenter(
+                "disruption/emptiness",
+                it="should delete nodes with the karpenter.sh/do-not-disrupt annotation set to false",
+            ),
+        ),
+    ],
+)
+def test_do_not_disrupt_keeps_an_empty_node_only_when_it_is_true(value, empty):
+    """The annotation is on the Node."""
+    assert deletable(node={"metadata": {"annotations": {labels.DO_NOT_DISRUPT: value}}}) is empty
+
+
+@pytest.mark.karpenter("disruption/emptiness", it="can delete multiple empty nodes")
+@pytest.mark.parametrize("pending", [0, 1])
+def test_empty_nodes_are_deleted_unless_pending_pods_are_to_run_there(pending):
+    """kube-scheduler has nominated the large node for the pod, which does not fit on the small one."""
+    waiting = [a_pod("waits", cpu="3", status={"nominatedNodeName": "node-large"}) for _ in range(pending)]
+    snapshot = a_fleet(a_member("large", size="m"), a_member("small", size="s"), pending=waiting)
+
+    assert proposed(snapshot) == ("emptiness", ["small"] if pending else ["large", "small"], [])
+
+
+@pytest.mark.karpenter("disruption/emptiness", it="considers pending pods when consolidating")
+@pytest.mark.parametrize(("cpu", "replaced"), [("14", False), ("1", True)])
+def test_node_that_a_pending_pod_needs_is_not_replaced(cpu, replaced):
+    """The large pod only fits beside the small one on this node; a small pending pod fits on a cheaper node, too."""
+    waiting = a_pod("waits", cpu=cpu)
+
+    found = proposed(a_fleet(a_member("n", size="xl", pods=[a_pod("p", node="node-n")]), pending=[waiting]))
+
+    assert (found is not None) is replaced

@@ -236,6 +236,7 @@ def test_rollback_continues_after_a_crash():
 
 @pytest.mark.parametrize(("seconds", "phase"), [(599, None), (600, "RolledBack")])
 @pytest.mark.karpenter("disruption/queue", it="should not return an error when handling commands before the timeout")
+@pytest.mark.karpenter("disruption/queue", it="should untaint nodes when a command times out")
 def test_command_is_rolled_back_when_replacements_are_not_initialized_in_ten_minutes(seconds, phase):
     """The rollback keeps the replacement; consolidation deletes it later if it is empty."""
     member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
@@ -246,22 +247,97 @@ def test_command_is_rolled_back_when_replacements_are_not_initialized_in_ten_min
 
     assert (phase_of(plan) if phase else kinds(plan)) == (phase or [])
     assert "DeleteObject" not in kinds(plan)
+    untainted = {"spec": {"taints": []}} in [a.patch for a in plan.actions if isinstance(a, PatchObject)]
+    assert untainted is bool(phase)
 
 
-def test_command_timeout_grows_with_its_candidates_up_to_an_hour():
-    """The timeout is 80 ms per candidate, but at least ten minutes."""
+@pytest.mark.karpenter("disruption/queue", it="should calculate correct timeout based on queue length")
+@pytest.mark.parametrize(
+    ("candidates", "expected"),
+    [
+        (1, timedelta(minutes=10)),
+        pytest.param(
+            *(100, timedelta(minutes=10)),
+            marks=pytest.mark.karpenter("disruption/queue", it="very small queue - 100 commands"),
+        ),
+        pytest.param(
+            *(4000, timedelta(minutes=10)),
+            marks=pytest.mark.karpenter("disruption/queue", it="small queue - 4000 commands"),
+        ),
+        pytest.param(
+            *(10_000, timedelta(minutes=13, seconds=20)),
+            marks=pytest.mark.karpenter("disruption/queue", it="medium queue - 10000 commands"),
+        ),
+        pytest.param(
+            *(40_000, timedelta(minutes=53, seconds=20)),
+            marks=pytest.mark.karpenter("disruption/queue", it="large queue - 40000 commands"),
+        ),
+        pytest.param(
+            *(80_000, timedelta(hours=1)),
+            marks=pytest.mark.karpenter("disruption/queue", it="very large queue - 80000 commands (capped)"),
+        ),
+        pytest.param(
+            *(100_000, timedelta(hours=1)),
+            marks=pytest.mark.karpenter("disruption/queue", it="extremely large queue - 100000 commands (capped)"),
+        ),
+    ],
+)
+def test_command_timeout_grows_with_its_candidates_up_to_an_hour(candidates, expected):
+    """The timeout is 80 ms per candidate, but at least ten minutes. Karpenter counts the candidates of its whole queue."""
     disruption, _ = executing(a_member("n", size="xl"), ago_seconds=0)
     (candidate,) = disruption.spec.candidates
+    spec = disruption.spec.model_copy(update={"candidates": (candidate,) * candidates})
 
-    def limit(number: int) -> timedelta:
-        spec = disruption.spec.model_copy(update={"candidates": (candidate,) * number})
-        return deadline(disruption.model_copy(update={"spec": spec})) - NOW
+    assert deadline(disruption.model_copy(update={"spec": spec})) - NOW == expected
 
-    assert [limit(n) for n in (1, 10_000, 100_000)] == [
-        timedelta(minutes=10),
-        timedelta(seconds=800),
-        timedelta(hours=1),
-    ]
+
+def replacements_of(disruption: NodeDisruption, initialized: tuple[bool, ...]) -> list[Member]:
+    """The replacement NodeClaims of the command."""
+    found = []
+    for i, (replacement, done) in enumerate(zip(disruption.spec.replacements, initialized, strict=True)):
+        member = a_member(f"new{i}", size="l", initialized=done)
+        renamed = msgspec.structs.replace(member.claim.metadata, name=replacement.name)
+        found.append(Member(node=member.node, claim=msgspec.structs.replace(member.claim, metadata=renamed)))
+    return found
+
+
+@pytest.mark.karpenter("disruption/queue", it="should only finish a command when all replacements are initialized")
+@pytest.mark.parametrize("initialized", [(False, False), (True, False), (False, True), (True, True)])
+def test_command_with_two_replacements_waits_for_both(initialized):
+    """Each replacement that it waits for has an Event."""
+    member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
+    disruption, _ = executing(member)
+    (replacement,) = disruption.spec.replacements
+    second = replacement.model_copy(update={"name": f"{replacement.name}-2"})
+    spec = disruption.spec.model_copy(update={"replacements": (replacement, second)})
+    disruption = disruption.model_copy(update={"spec": spec})
+    snapshot = a_fleet(member, *replacements_of(disruption, initialized), node_disruptions=(disruption,))
+
+    plan = advance(disruption, snapshot)
+
+    assert [k for k in kinds(plan) if k == "DeleteObject"] == (["DeleteObject"] if all(initialized) else [])
+    waiting = [e.ref.name for e in plan.events if e.reason == "DisruptionWaitingReadiness"]
+    names = [r.name for r in disruption.spec.replacements]
+    assert waiting == [name for name, done in zip(names, initialized, strict=True) if not done]
+
+
+@pytest.mark.karpenter("disruption/queue", it="should finish two commands in order as replacements are initialized")
+@pytest.mark.parametrize("initialized", [(False, False), (True, False), (False, True), (True, True)])
+def test_commands_finish_each_when_its_own_replacement_is_initialized(initialized):
+    """Neither waits for the other."""
+    members = [a_member(name, size="xl", claim=CONDITION, node=TAINTED) for name in ("n", "m")]
+    commands = []
+    for member, done in zip(members, initialized, strict=True):
+        name = member.claim.metadata.name
+        proposed, _ = first_command(a_fleet(a_member(name, size="xl", cpus=["1400m"] * 5)))
+        command = stored(proposed, phase="Replacing", startedAt=stamp(ago(seconds=20)))
+        members = [*members, *replacements_of(command, (done,))]
+        commands.append(command)
+    snapshot = a_fleet(*members, node_disruptions=tuple(commands))
+
+    deleted = [[a.ref.name for a in advance(c, snapshot).actions if isinstance(a, DeleteObject)] for c in commands]
+
+    assert deleted == [[name] if done else [] for name, done in zip(("n", "m"), initialized, strict=True)]
 
 
 def test_command_succeeds_when_its_candidates_are_removed():
@@ -429,7 +505,10 @@ def test_replacement_has_a_proposed_instance_type_that_is_cheaper_now(proposed, 
     ("proposed", "why"),
     [
         (["s", "m"], ""),
-        (["m", "xl"], f"scheduling: minValues requirement is not met for label(s) {labels.INSTANCE_TYPE}"),
+        (
+            ["m", "xl"],
+            f"scheduling: Filtering by price: minValues requirement is not met for label(s) (label(s)=[{labels.INSTANCE_TYPE}])",
+        ),
     ],
 )
 def test_proposed_types_that_are_cheaper_now_must_meet_min_values(proposed, why):

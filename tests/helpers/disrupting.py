@@ -1,0 +1,60 @@
+"""The disruption controller on a snapshot, for tests: what its methods find, as Karpenter's suites ask for it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from journeyman.core.api.model import parse
+from journeyman.core.api.node_disruption import Method, NodeDisruption
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.disruption.commands import Command, to_node_disruption
+from journeyman.core.disruption.consolidatable import Consolidatability
+from journeyman.core.disruption.controller import DisruptionController
+from journeyman.core.plan import Plan
+from journeyman.core.state import Snapshot
+from tests.helpers.builders import NOW, merge, stamp
+from tests.helpers.fleets import a_catalogue
+
+NONE: frozenset[str] = frozenset()
+
+
+def a_controller(
+    snapshot: Snapshot, *, catalogue: Catalogue | None = None, fresh: frozenset[str] = NONE, **options: Any
+) -> DisruptionController:
+    """Return a controller for which all NodeClaims are consolidatable, but those within their consolidateAfter (`fresh`)."""
+    names = frozenset(c.metadata.name for c in snapshot.claims) - fresh
+    consolidatability = Consolidatability(claims=names, within_window=fresh, next_at=None, plan=Plan())
+    types = catalogue or a_catalogue(*(p.metadata.name for p in snapshot.node_pools))
+    return DisruptionController(snapshot, types, consolidatability, **options)
+
+
+class Proposal(NamedTuple):
+    """A command, and the method that found it."""
+
+    method: Method
+    command: Command
+
+
+def first_evaluation(snapshot: Snapshot, **options: Any) -> Proposal | None:
+    """Return the first command that a method finds; verification must accept it."""
+    controller = a_controller(snapshot, **options)
+    found = next((Proposal(e.method, e.commands[0]) for e in controller.evaluate_methods() if e.commands), None)
+    assert found is None or controller.simulation.verify(found.command) == ()
+    return found
+
+
+def proposed(snapshot: Snapshot, **options: Any) -> tuple[str, list[str], list[tuple[str, ...]]] | None:
+    """Return what is proposed: method, NodeClaims by name, and the instance types of each replacement."""
+    found = first_evaluation(snapshot, **options)
+    if found is None:
+        return None
+    command = found.command
+    claims = sorted(c.nodeclaim for c in command.candidates)
+    return found.method, claims, [r.instance_types for r in command.replacements]
+
+
+def disruption_of(proposal: Proposal, **status: Any) -> NodeDisruption:
+    """Return the NodeDisruption of a command, as the API server stores it."""
+    created = to_node_disruption(proposal.command, proposal.method, NOW)
+    meta = {"metadata": {"uid": "uid-d", "resourceVersion": "5", "creationTimestamp": stamp(NOW)}}
+    return parse(NodeDisruption, merge(created.to_wire(), {**meta, "status": status}))

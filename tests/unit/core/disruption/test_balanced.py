@@ -1,0 +1,502 @@
+"""The policy Balanced: which moves it approves, and what it records."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from msgspec.structs import replace
+
+from journeyman.core.api import labels
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.disruption.balanced import BalancedScores, NodePoolTotals, score_move
+from journeyman.core.disruption.candidates import by_savings
+from journeyman.core.disruption.commands import Command
+from journeyman.core.disruption.single_node_consolidation import eligible_candidates
+from journeyman.core.plan import merge_plans
+from tests.helpers import builders
+from tests.helpers.disrupting import a_controller, first_evaluation, proposed
+from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member, a_pool, price
+from tests.unit.core.disruption.test_emptiness import a_candidate
+
+BALANCED = {"consolidationPolicy": "Balanced"}
+EXAMPLE = NodePoolTotals(price=58.08, disruption_cost=90)
+"""Eight nodes at 4.84 and two at 9.68, with 80 pods: the example of Karpenter's specs."""
+
+
+@pytest.mark.parametrize(
+    ("savings", "disruption_cost", "totals", "k", "score", "approved"),
+    [
+        pytest.param(
+            *(7.26, 4, EXAMPLE, 2, 2.8125, True),
+            marks=pytest.mark.karpenter("disruption/balanced", it="should approve an oversized node consolidation"),
+        ),
+        pytest.param(
+            *(4.84, 5, EXAMPLE, 2, 1.5, True),
+            marks=pytest.mark.karpenter("disruption/balanced", it="should approve a spare capacity delete"),
+        ),
+        pytest.param(
+            *(2.42, 9, EXAMPLE, 2, 0.41667, False),
+            marks=[
+                pytest.mark.karpenter("disruption/balanced", it="should reject a marginal move"),
+                pytest.mark.karpenter("disruption/balanced", it="should reject at k=2 for a marginal move"),
+            ],
+        ),
+        pytest.param(
+            *(2.42, 9, EXAMPLE, 3, 0.41667, True),
+            marks=pytest.mark.karpenter("disruption/balanced", it="should approve at k=3 for the same move"),
+        ),
+        pytest.param(
+            *(2.42, 9, EXAMPLE, 1, 0.41667, False),
+            marks=pytest.mark.karpenter("disruption/balanced", it="should reject at k=1 for the same move"),
+        ),
+        pytest.param(
+            *(0.0, 11, EXAMPLE, 2, 0.0, False),
+            marks=pytest.mark.karpenter("disruption/balanced", it="should reject a well-packed node with zero savings"),
+        ),
+        pytest.param(
+            *(2.42, 9, NodePoolTotals(price=48.40, disruption_cost=90), 2, 0.5, True),
+            marks=pytest.mark.karpenter("disruption/balanced", it="should approve a replace in a uniform pool"),
+        ),
+        pytest.param(*(4.84, 5, NodePoolTotals(price=58.08, disruption_cost=117), 2, 1.95, True), id="few pods"),
+        pytest.param(
+            *(4.84, 32, NodePoolTotals(price=58.08, disruption_cost=117), 2, 0.30469, False),
+            marks=pytest.mark.karpenter(
+                "disruption/balanced", it="should approve low-disruption nodes and reject high-disruption nodes"
+            ),
+        ),
+        pytest.param(
+            *(7.26, 4, NodePoolTotals(price=580.80, disruption_cost=900), 2, 2.8125, True),
+            marks=pytest.mark.karpenter(
+                "disruption/balanced", it="should produce the same score regardless of pool size"
+            ),
+        ),
+        pytest.param(
+            *(4.84, 0, EXAMPLE, 2, math.inf, True),
+            marks=[
+                pytest.mark.karpenter(
+                    "disruption/balanced",
+                    it="should approve with +Inf score when move disruption is zero and savings positive",
+                ),
+                pytest.mark.karpenter(
+                    "disruption/balanced",
+                    it="should approve when move disruption is zero (division by zero guard)",
+                ),
+            ],
+        ),
+        pytest.param(
+            *(0.0, 0, EXAMPLE, 2, 0.0, False),
+            marks=pytest.mark.karpenter(
+                "disruption/balanced", it="should reject when both savings and disruption are zero"
+            ),
+        ),
+        pytest.param(
+            *(4.84, 5, NodePoolTotals(price=0, disruption_cost=90), 2, 0.0, False),
+            marks=pytest.mark.karpenter("disruption/balanced", it="should reject when nodepool cost is zero"),
+        ),
+        pytest.param(*(4.84, 4, NodePoolTotals(price=48.40, disruption_cost=90), 2, 2.25, True), id="on-demand pool"),
+        pytest.param(
+            *(1.45, 4, NodePoolTotals(price=14.50, disruption_cost=90), 2, 2.25, True),
+            marks=pytest.mark.karpenter(
+                "disruption/balanced", it="should produce identical scores for proportionally equivalent moves"
+            ),
+        ),
+    ],
+)
+def test_score_is_the_share_of_savings_over_the_share_of_disruption(
+    savings, disruption_cost, totals, k, score, approved
+):
+    """A move is approved from 1/k on, by default 0.5."""
+    found = score_move(savings, disruption_cost, totals, k)
+
+    assert (found.value, found.is_approved) == (pytest.approx(score, abs=1e-4), approved)
+
+
+@pytest.mark.karpenter("disruption/balanced_scoring", it="should compute correct scores")
+@pytest.mark.parametrize(
+    ("savings", "disruption_cost", "score", "approved"),
+    [
+        pytest.param(
+            *(20, 5, 4.0, True),
+            marks=pytest.mark.karpenter("disruption/balanced_scoring", it="high savings low disruption"),
+        ),
+        pytest.param(
+            *(10, 10, 1.0, True), marks=pytest.mark.karpenter("disruption/balanced_scoring", it="equal fractions")
+        ),
+        pytest.param(
+            *(5, 50, 0.1, False),
+            marks=pytest.mark.karpenter("disruption/balanced_scoring", it="low savings high disruption"),
+        ),
+        pytest.param(
+            *(10, 0, math.inf, True),
+            marks=pytest.mark.karpenter("disruption/balanced_scoring", it="zero disruption cost"),
+        ),
+        pytest.param(
+            *(0, 10, 0.0, False), marks=pytest.mark.karpenter("disruption/balanced_scoring", it="zero savings")
+        ),
+        pytest.param(
+            *(-5, 10, 0.0, False), marks=pytest.mark.karpenter("disruption/balanced_scoring", it="negative savings")
+        ),
+    ],
+)
+def test_score_is_zero_without_savings_and_infinite_without_disruption(savings, disruption_cost, score, approved):
+    """The NodePool has a price and a disruption cost of 100."""
+    found = score_move(savings, disruption_cost, NodePoolTotals(price=100, disruption_cost=100))
+
+    assert (found.value, found.is_approved) == (pytest.approx(score), approved)
+
+
+@pytest.mark.parametrize(
+    ("policy", "balanced"),
+    [
+        pytest.param(
+            *("Balanced", True),
+            marks=pytest.mark.karpenter("disruption/balanced", it="should be true for Balanced policy"),
+        ),
+        pytest.param(
+            *("WhenEmptyOrUnderutilized", False),
+            marks=pytest.mark.karpenter(
+                "disruption/balanced", it="should be false for WhenEmptyOrUnderutilized policy"
+            ),
+        ),
+        pytest.param(
+            *("WhenEmpty", False),
+            marks=pytest.mark.karpenter("disruption/balanced", it="should be false for WhenEmpty policy"),
+        ),
+    ],
+)
+def test_only_nodepools_with_the_policy_balanced_are_scored(policy, balanced):
+    """All others approve every move."""
+    snapshot = a_fleet(a_member("n", cpus=["1"]), pools=[a_pool(consolidationPolicy=policy)])
+
+    assert bool(scores_of(snapshot).totals) is balanced
+
+
+def scores_of(snapshot) -> BalancedScores:
+    """The scores in a cluster with the usual instance types."""
+    return BalancedScores.of(snapshot, a_catalogue(*(p.metadata.name for p in snapshot.node_pools)))
+
+
+@pytest.mark.karpenter(
+    "disruption/balanced_scoring", it="should produce totals from ALL candidates, not just a filtered subset"
+)
+@pytest.mark.karpenter("disruption/balanced_scoring", it="should accumulate disruption from zero-priced candidates")
+def test_totals_include_nodes_that_are_no_candidates_and_nodes_of_unknown_price():
+    """DaemonSet pods cost nothing to disrupt; each node costs 1."""
+    gone = {"metadata": {"labels": {labels.INSTANCE_TYPE: "gone"}}}
+    snapshot = a_fleet(
+        a_member("plain", cpus=["1"]),
+        a_member("joining", initialized=False),
+        a_member("protected", cpus=["1"], node={"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}),
+        a_member("unpriced", cpus=["1"], node=gone, claim=gone),
+        a_member("elsewhere", pool="other", cpus=["1"]),
+        pools=[a_pool(**BALANCED), a_pool("other")],
+    )
+
+    (totals,) = scores_of(snapshot).totals.values()
+
+    assert totals == NodePoolTotals(price=pytest.approx(3 * price("m")), disruption_cost=7)
+
+
+def a_move(*candidates, **fields) -> Command:
+    """A command that deletes these candidates."""
+    return Command(reason="Underutilized", candidates=candidates, **fields)
+
+
+def of_totals(**totals) -> BalancedScores:
+    """Scores of NodePools with these prices and disruption costs."""
+    return BalancedScores(totals={pool: NodePoolTotals(price=p, disruption_cost=d) for pool, (p, d) in totals.items()})
+
+
+@pytest.mark.karpenter(
+    "disruption/balanced_scoring", it="should attribute savings proportionally in cross-NodePool scenarios"
+)
+@pytest.mark.karpenter(
+    "disruption/balanced_scoring", it="should approve a delete command for a single Balanced NodePool"
+)
+@pytest.mark.karpenter("disruption/balanced_scoring", it="should skip non-Balanced pools and approve unconditionally")
+@pytest.mark.karpenter(
+    "disruption/balanced_adversarial", it="should approve single-node pool DELETE with expected scoring"
+)
+@pytest.mark.parametrize(
+    ("pools", "expected"),
+    [
+        (["one"], {"one": 1.0}),
+        (["one", "one"], {"one": 1.0}),
+        (["one", "two"], {"one": 1.0, "two": 0.5}),
+        (["one", "plain"], {"one": 1.0}),
+        (["plain"], {}),
+    ],
+)
+def test_each_balanced_nodepool_scores_its_share_of_the_savings(pools, expected):
+    """NodePool `two` has twice as many nodes' price per pod, so that the same move is worth half."""
+    candidates = [a_candidate(f"n{i}", pool=pool, cost=2.0) for i, pool in enumerate(pools)]
+    scores = of_totals(one=(10, 20), two=(20, 20))
+
+    found = scores.of_command(a_move(*candidates))
+
+    assert {pool: score.value for pool, score in found.items()} == pytest.approx(expected)
+    assert scores.why_not(a_move(*candidates)) == ""
+
+
+@pytest.mark.karpenter("disruption/balanced_scoring", it="should reject when any Balanced pool rejects")
+@pytest.mark.karpenter(
+    "disruption/balanced_adversarial", it="should populate perPool entries for all pools even on early return"
+)
+def test_command_is_refused_when_one_nodepool_refuses_it():
+    """The scores of the other NodePools are recorded too."""
+    scores = of_totals(a=(1000, 20), b=(10, 20))
+    command = a_move(a_candidate("a", pool="a", cost=2.0), a_candidate("b", pool="b", cost=2.0))
+
+    assert {pool: score.is_approved for pool, score in scores.of_command(command).items()} == {"a": False, "b": True}
+    assert scores.why_not(command) == (
+        'NodePool "a" has consolidation policy Balanced: score 0.01 < threshold 0.50 (k: 2, savings 0.1%, '
+        "disruption 10.0%)"
+    )
+
+
+@pytest.mark.karpenter(
+    "disruption/balanced_adversarial", it="should sum candidate costs correctly with nil instanceType"
+)
+@pytest.mark.karpenter("disruption/balanced_scoring", it="should return 0 for nil instanceType")
+@pytest.mark.karpenter("disruption/balanced_scoring", it="should return the offering price for a valid instanceType")
+@pytest.mark.karpenter("disruption/balanced_adversarial", it="should use source pricing that ignores availability")
+def test_savings_count_the_price_of_nodes_also_when_their_offering_is_unavailable():
+    """A node of an unknown instance type has no price, and saves nothing."""
+    gone = {"metadata": {"labels": {labels.INSTANCE_TYPE: "gone"}}}
+    sold_out = tuple(
+        replace(t, offerings=tuple(replace(offering, available=False) for offering in t.offerings)) for t in TYPES
+    )
+    snapshot = a_fleet(a_member("n"), a_member("unpriced", node=gone), pools=[a_pool(**BALANCED)])
+
+    found = first_evaluation(snapshot, catalogue=a_catalogue(of=sold_out))
+
+    assert {c.nodeclaim: c.price for c in found.command.candidates} == {"n": price("m"), "unpriced": 0}
+    assert found.command.saving == price("m")
+
+
+@pytest.mark.karpenter("disruption/balanced_scoring", it="should compute expected ratios for different configurations")
+@pytest.mark.karpenter(
+    "disruption/balanced_scoring", it="should sort Balanced candidates by savings ratio (highest first)"
+)
+@pytest.mark.karpenter(
+    "disruption/balanced_scoring", it="should sort non-Balanced candidates by savings ratio descending"
+)
+@pytest.mark.karpenter(
+    "disruption/balanced_scoring", it="should sort all candidates by savings ratio when any uses Balanced"
+)
+@pytest.mark.parametrize("pools", [["default"], ["balanced"], ["default", "balanced"]])
+def test_candidates_are_sorted_by_price_per_disruption_cost(pools):
+    """The policy does not matter; a node of unknown price is the last one."""
+    priced = {"none": (0.0, 4.0), "few": (5.0, 4.0), "one": (10.0, 2.0), "many": (1.0, 9.0)}
+    candidates = [
+        a_candidate(name, price=usd, cost=cost, pool=pools[i % len(pools)])
+        for i, (name, (usd, cost)) in enumerate(priced.items())
+    ]
+
+    ratios = {c.nodeclaim: c.savings_ratio for c in sorted(candidates, key=by_savings)}
+
+    assert list(ratios.items()) == [
+        ("one", 5.0),
+        ("few", 1.25),
+        ("many", pytest.approx(1 / 9)),
+        ("none", 0.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param(
+            "Balanced",
+            marks=pytest.mark.karpenter("disruption/balanced_scoring", it="should accept Balanced candidates"),
+        ),
+        pytest.param(
+            "WhenEmptyOrUnderutilized",
+            marks=pytest.mark.karpenter(
+                "disruption/balanced_scoring", it="should accept WhenEmptyOrUnderutilized candidates"
+            ),
+        ),
+    ],
+)
+def test_nodes_of_both_policies_are_candidates_of_consolidation(policy):
+    """Balanced filters moves, not nodes."""
+    snapshot = a_fleet(a_member("n", cpus=["1"]), pools=[a_pool(consolidationPolicy=policy)])
+
+    assert eligible_candidates([replace(a_candidate("n", cost=2.0), zone="a")], snapshot)
+
+
+def observed(plan) -> dict[tuple[str, str, str, str], float]:
+    """The samples of Balanced's metrics, by name, NodePool, policy and decision."""
+    return {
+        (o.name.removeprefix("karpenter_consolidation_"), *(o.labels[k] for k in ("nodepool", "policy", "decision"))): (
+            o.value
+        )
+        for o in plan.observations
+        if o.name.startswith("karpenter_consolidation_")
+    }
+
+
+OVERSIZED = a_member("n", size="xl", cpus=["1"])
+
+
+@pytest.mark.karpenter("disruption/balanced_integration", it="should approve replacing an oversized node")
+@pytest.mark.karpenter("disruption/balanced_integration", it="should choose replace when pods need a new cheaper node")
+def test_replacing_an_oversized_node_is_approved_and_recorded():
+    """The Events on the node and its NodeClaim have the score; the metrics have it by NodePool and policy."""
+    snapshot = a_fleet(OVERSIZED, pools=[a_pool(**BALANCED)])
+    controller = a_controller(snapshot)
+    found = first_evaluation(snapshot)
+
+    plan = controller.approval(found.command)
+
+    assert proposed(snapshot)[:2] == ("single-node", ["n"])
+    score = found.command.saving / price("xl")
+    text = f"score {score:.2f} >= threshold 0.50 (k: 2, savings {100 * score:.1f}%, disruption 100.0%)"
+    assert {(e.reason, e.ref.name, e.message) for e in plan.events} == {
+        ("ConsolidationApproved", "n", text),
+        ("ConsolidationApproved", "node-n", text),
+    }
+    assert observed(plan) == {
+        ("moves_total", "default", "Balanced", "approved"): 1,
+        ("score", "default", "Balanced", "approved"): pytest.approx(score),
+    }
+
+
+@pytest.mark.karpenter("disruption/balanced_integration", it="should reject replacing a well-packed node")
+@pytest.mark.karpenter(
+    "disruption/balanced_scoring",
+    it="should REJECT a move when EstimatedSavings excludes spot offerings for an on-demand-only NodePool",
+)
+@pytest.mark.parametrize(("policy", "replaced"), [("Balanced", False), ("WhenEmptyOrUnderutilized", True)])
+def test_replacement_that_saves_little_is_refused_and_has_metrics_but_no_events(policy, replaced):
+    """Its cheaper type costs 80 % on demand; as Spot, which the NodePool does not allow, it would cost 20 %."""
+    types = (
+        builders.an_instance_type("source", cpu=8, memory_gib=32, price=0.5),
+        builders.an_instance_type("dest", cpu=4, memory_gib=16, price=0.4, spot=0.1),
+    )
+    member = a_member("n", size="m", cpus=["1"] * 3, node=of_type("source"), claim=of_type("source"))
+    snapshot = a_fleet(member, pools=[a_pool(consolidationPolicy=policy)])
+    catalogue = Catalogue({"default": types})
+
+    plan = merged(a_controller(snapshot, catalogue=catalogue).evaluate_methods())
+
+    assert (proposed(snapshot, catalogue=catalogue) is not None) is replaced
+    assert not [e for e in plan.events if e.ref.resource.kind != "NodePool" and e.reason != "Unconsolidatable"]
+    assert observed(plan) == (
+        {}
+        if replaced
+        else {
+            ("moves_total", "default", policy, "rejected"): 1,
+            ("score", "default", policy, "rejected"): pytest.approx(0.2),
+        }
+    )
+
+
+def of_type(name: str) -> dict:
+    """Labels of a node or NodeClaim of this instance type."""
+    return {"metadata": {"labels": {labels.INSTANCE_TYPE: name}}}
+
+
+def merged(evaluations):
+    """The plans of all evaluations as one."""
+    return merge_plans(e.plan for e in evaluations)
+
+
+def merge_pair(**disruption):
+    """Two NodePools, each with an underused node; `b` also has a node that can take the pods of one of them."""
+    members = (
+        a_member("a1", pool="a", size="m", cpus=["1"]),
+        a_member("b1", pool="b", size="m", cpus=["1"]),
+        a_member("roomy", pool="b", size="m", cpus=["300m"] * 5),
+    )
+    return a_fleet(*members, pools=[a_pool("a", **BALANCED), a_pool("b", **disruption)])
+
+
+@pytest.mark.karpenter(
+    "disruption/balanced_integration", it="should approve consolidating multiple underutilized nodes"
+)
+@pytest.mark.karpenter("disruption/balanced_scoring", it="should emit approved event for approved pool results")
+@pytest.mark.karpenter("disruption/balanced_scoring", it="should skip pools missing from perPoolResults")
+@pytest.mark.karpenter(
+    "disruption/balanced_integration",
+    it="should apply scoring to Balanced pools while non-Balanced pools consolidate normally",
+)
+@pytest.mark.karpenter("disruption/balanced_integration", it="should choose delete when pods fit on existing nodes")
+@pytest.mark.parametrize("other", ["Balanced", "WhenEmptyOrUnderutilized"])
+def test_consolidation_of_several_nodes_is_approved_on_each_balanced_nodepool(other):
+    """A NodePool without the policy has neither an Event nor a score; its move counts as approved."""
+    snapshot = merge_pair(consolidationPolicy=other)
+    found = first_evaluation(snapshot)
+
+    plan = a_controller(snapshot).approval(found.command)
+
+    assert (found.method, found.command.decision.value) == ("multi-node", "delete")
+    assert {c.nodeclaim for c in found.command.candidates} == {"a1", "b1"}
+    scored = {"a", "b"} if other == "Balanced" else {"a"}
+    assert {(e.reason, e.ref.resource.kind, e.ref.name) for e in plan.events} == {
+        ("ConsolidationApproved", "NodePool", pool) for pool in scored
+    }
+    assert {key[:2] for key in observed(plan) if key[0] == "score"} == {("score", pool) for pool in scored}
+    assert {key[1:] for key in observed(plan) if key[0] == "moves_total"} == {
+        ("a", "Balanced", "approved"),
+        ("b", other, "approved"),
+    }
+
+
+@pytest.mark.karpenter("disruption/balanced_scoring", it="should not emit events for rejected pool results")
+def test_several_nodes_that_save_little_are_refused_with_metrics_only():
+    """Moving twelve of twelve pods would save a fifth of the price; moving six of them, a tenth."""
+    members = [
+        *(a_member(f"n{i}", size="s", cpus=["50m"] * 6) for i in range(2)),
+        a_member("roomy", size="xl", node={"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}),
+    ]
+    snapshot = a_fleet(*members, pools=[a_pool(**BALANCED)])
+
+    plan = merged(a_controller(snapshot).evaluate_methods())
+
+    assert proposed(snapshot) is None
+    assert not [e for e in plan.events if e.reason == "ConsolidationApproved"]
+    counted = observed(plan)
+    assert set(counted) == {
+        ("moves_total", "default", "Balanced", "rejected"),
+        ("score", "default", "Balanced", "rejected"),
+    }
+
+
+@pytest.mark.karpenter("disruption/balanced_integration", it="should block disruption when budget is 0%")
+@pytest.mark.parametrize(("nodes", "method"), [("0%", None), ("100%", "single-node")])
+def test_budget_of_zero_blocks_balanced_nodepools_too(nodes, method):
+    """Their NodePool has an Event that says so."""
+    snapshot = a_fleet(OVERSIZED, pools=[a_pool(budgets=[{"nodes": nodes}], **BALANCED)])
+
+    assert (proposed(snapshot) or [None])[0] == method
+
+
+@pytest.mark.karpenter(
+    "disruption/balanced_integration",
+    it="should consolidate empty nodes before non-empty nodes when budget is limited",
+)
+def test_empty_nodes_of_a_balanced_nodepool_go_first():
+    """Of four nodes, two of them empty, the budget allows two."""
+    members = [a_member(f"{kind}{i}", cpus=cpus) for kind, cpus in (("busy", ["1"]), ("empty", [])) for i in range(2)]
+    snapshot = a_fleet(*members, pools=[a_pool(budgets=[{"nodes": "2"}], **BALANCED)])
+
+    assert proposed(snapshot) == ("emptiness", ["empty0", "empty1"], [])
+
+
+@pytest.mark.karpenter(
+    "disruption/balanced_integration",
+    it="should select highest-ratio candidates first when nodes have heterogeneous prices and pod counts",
+)
+def test_several_nodes_of_a_balanced_nodepool_are_chosen_by_savings_ratio():
+    """The budget allows two: those that save most per pod."""
+    members = [
+        a_member("dear", size="xl", cpus=["1"]),
+        a_member("good", size="l", cpus=["1"]),
+        a_member("cheap", size="s", cpus=["500m"]),
+        a_member("crowded", size="xl", cpus=["200m"] * 10),
+    ]
+    snapshot = a_fleet(*members, pools=[a_pool(budgets=[{"nodes": "2"}], **BALANCED)])
+
+    assert proposed(snapshot) == ("multi-node", ["dear", "good"], [])

@@ -1,0 +1,262 @@
+"""Multi-node consolidation: several nodes are deleted at once, with at most one replacement."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from journeyman.core.api import labels
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.disruption.candidates import find_candidates
+from journeyman.core.disruption.multi_node_consolidation import MAX_CANDIDATES, multi_node_commands
+from tests.helpers import builders
+from tests.helpers.disrupting import a_controller, disruption_of, first_evaluation, proposed
+from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member, a_pod, a_pool, price
+
+BOTH = (labels.ON_DEMAND, labels.SPOT)
+CANDIDATE_KINDS = [
+    pytest.param(
+        labels.ON_DEMAND,
+        marks=pytest.mark.karpenter("disruption/consolidation", it="if the candidate is on-demand node"),
+    ),
+    pytest.param(
+        labels.SPOT, marks=pytest.mark.karpenter("disruption/consolidation", it="if the candidate is spot node")
+    ),
+]
+
+
+def attempts(snapshot, **options):
+    """All evaluations of the search, with a budget of 100 for each NodePool."""
+    controller = a_controller(snapshot)
+    budgets = {pool.metadata.name: 100 for pool in snapshot.node_pools}
+    return list(multi_node_commands(controller.simulation, _candidates(snapshot), budgets, **options))
+
+
+def _candidates(snapshot):
+    names = frozenset(claim.metadata.name for claim in snapshot.claims)
+    types = a_catalogue(*(p.metadata.name for p in snapshot.node_pools))
+    return find_candidates(snapshot, types, consolidatable=names, in_commands=frozenset()).candidates
+
+
+def underused(number: int, *, size: str = "l", **changes):
+    """Nodes with one small pod each."""
+    return [a_member(f"n{i}", size=size, cpus=["1"], **changes) for i in range(number)]
+
+
+@pytest.mark.karpenter("disruption/consolidation", it="can merge 3 nodes into 1")
+@pytest.mark.parametrize("capacity_type", CANDIDATE_KINDS)
+def test_three_nodes_are_replaced_by_one(capacity_type):
+    """Spot nodes need the feature gate, but no fifteen cheaper types."""
+    snapshot = a_fleet(*underused(3, capacity_type=capacity_type), pools=[a_pool(capacity_types=(capacity_type,))])
+
+    assert proposed(snapshot, spot_to_spot=True) == ("multi-node", ["n0", "n1", "n2"], [("m",)])
+
+
+@pytest.mark.karpenter(
+    "disruption/consolidation", it="can merge 3 nodes into 1 if the candidates have both spot and on-demand"
+)
+def test_spot_and_on_demand_nodes_are_replaced_by_one_together():
+    """That needs no feature gate, and the replacement is Spot."""
+    members = [*underused(2), a_member("spot", size="l", capacity_type=labels.SPOT, cpus=["1"])]
+    snapshot = a_fleet(*members, pools=[a_pool(capacity_types=BOTH)])
+
+    found = first_evaluation(snapshot)
+
+    assert sorted(c.nodeclaim for c in found.command.candidates) == ["n0", "n1", "spot"]
+    assert found.command.replacements[0].offering.capacity_type == labels.SPOT
+
+
+@pytest.mark.karpenter("disruption/consolidation", it="won't merge 2 nodes into 1 of the same type")
+@pytest.mark.parametrize("capacity_type", CANDIDATE_KINDS)
+def test_two_nodes_are_not_replaced_by_one_of_their_type(capacity_type):
+    """Deleting the one with fewer pods moves fewer pods for the same saving."""
+    members = [
+        a_member("few", size="s", capacity_type=capacity_type, cpus=["500m"]),
+        a_member("more", size="s", capacity_type=capacity_type, cpus=["500m"] * 2),
+    ]
+    snapshot = a_fleet(*members, pools=[a_pool(capacity_types=(capacity_type,))])
+
+    assert proposed(snapshot, spot_to_spot=True) == ("single-node", ["few"], [])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cpus", "types"),
+    [
+        (["xl", "xl", "s"], ["400m"], None),  # s would do, as would deleting both others
+        (["xl", "xl", "m"], ["400m"], ("s",)),
+        (["xl", "xl", "l"], ["900m"], ("m",)),
+    ],
+)
+def test_replacement_is_cheaper_than_every_candidate_of_a_type_it_may_have(sizes, cpus, types):
+    """The comment of `filterOutSameInstanceType` in multinodeconsolidation.go explains it by such nodes."""
+    snapshot = a_fleet(*(a_member(f"n{i}", size=size, cpus=cpus) for i, size in enumerate(sizes)))
+
+    found = next(a for a in attempts(snapshot) if len(a.candidates) == 3)
+
+    assert [r.instance_types for r in found.command.replacements] == ([types] if types else [])
+    assert found.command.why_not == ("" if types else "Can't replace with a cheaper node")
+
+
+@pytest.mark.karpenter(
+    "disruption/consolidation",
+    it="should handle failing filterOutSameInstanceType correctly (without a panic) when minValues isn't satisfied",
+)
+@pytest.mark.parametrize(("least", "found"), [(1, True), (2, False)])
+def test_types_left_below_those_of_the_candidates_must_meet_min_values(least, found):
+    """Of s, m and l, all cheaper than both nodes, only s is cheaper than m."""
+    requirements = [
+        {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": least},
+        {"key": labels.CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]},
+    ]
+    pool = builders.a_pool(spec={"template": {"spec": {"requirements": requirements}}})
+    snapshot = a_fleet(a_member("n0", size="xl", cpus=["400m"]), a_member("n1", size="m", cpus=["400m"]), pools=[pool])
+
+    (attempt,) = attempts(snapshot)
+
+    assert bool(attempt.command.replacements) is found
+    assert ("minValues" in attempt.command.why_not) is not found
+
+
+@pytest.mark.parametrize(
+    ("nodes", "deletable", "lengths"),
+    [
+        (1, 1, []),
+        (2, 2, [2]),
+        (8, 8, [5, 7, 8]),
+        (8, 3, [5, 3, 4]),
+        (8, 0, [5, 3, 2]),
+        (250, 250, [51, 76, 88, 94, 97, 99, 100]),
+    ],
+)
+def test_longest_prefix_that_can_be_consolidated_is_found_by_binary_search(nodes, deletable, lengths):
+    """The search considers a hundred candidates at most. `best` is what can be taken if the time is up."""
+    pinned = {"spec": {"nodeSelector": {labels.ZONE: "nowhere"}}}
+    members = [
+        a_member(f"n{i:03}", size="s", pods=[a_pod(f"p{i:03}", node=f"node-n{i:03}", cpu="10m", memory="1Mi")])
+        for i in range(deletable)
+    ]
+    members += [
+        a_member(
+            f"x{i:03}", size="s", pods=[a_pod(f"q{i:03}", node=f"node-x{i:03}", cpu="10m", memory="1Mi", **pinned)]
+        )
+        for i in range(nodes - deletable)
+    ]
+    roomy = a_member("roomy", size="xl", node={"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}})
+    found = attempts(a_fleet(*members, roomy))
+
+    assert [len(a.candidates) for a in found] == lengths
+    assert [a.is_last for a in found] == [False] * (len(lengths) - 1) + [True] * bool(lengths)
+    valid = [length for length in lengths if length <= deletable]
+    assert (len(found[-1].best.candidates) if found and found[-1].best else 0) == max(valid, default=0)
+    assert max(lengths, default=0) <= MAX_CANDIDATES
+
+
+@pytest.mark.karpenter(
+    "disruption/consolidation", it="should only allow 3 nodes to be deleted in multi node consolidation delete"
+)
+@pytest.mark.parametrize(
+    ("budgets", "expected"),
+    [
+        ({"one": "3", "two": "100%"}, {"one": 3, "two": 4}),
+        ({"one": "2", "two": "2"}, {"one": 2, "two": 2}),
+        ({"one": "0", "two": "100%"}, {"two": 4}),
+        ({"one": "0", "two": "0"}, {}),
+        ({"one": "1", "two": "0"}, {"one": 1}),
+    ],
+)
+def test_budgets_are_spent_while_nodes_are_chosen(budgets, expected):
+    """A single node that budgets allow is left to single-node consolidation."""
+    pools = [a_pool(name, budgets=[{"nodes": nodes}]) for name, nodes in budgets.items()]
+    members = [a_member(f"{p}{i}", pool=p, size="s", cpus=["100m"]) for p in budgets for i in range(4)]
+    roomy = a_member(
+        "roomy", pool="one", size="xl", node={"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}
+    )
+
+    found = first_evaluation(a_fleet(*members, roomy, pools=pools))
+
+    counts = {}
+    for candidate in found.command.candidates if found else ():
+        counts[candidate.nodepool] = counts.get(candidate.nodepool, 0) + 1
+    assert counts == expected
+    assert found is None or found.method == ("single-node" if sum(expected.values()) == 1 else "multi-node")
+
+
+@pytest.mark.karpenter("disruption/consolidation", it="should consolidate the node with best savings ratio first")
+def test_nodes_that_save_most_per_pod_are_consolidated_first():
+    """The budget allows two of four."""
+    cpus = {"a": ["100m"] * 8, "b": ["100m"], "c": ["100m"] * 4, "d": ["100m"] * 2}
+    members = [a_member(name, size="s", cpus=each) for name, each in cpus.items()]
+    roomy = a_member("roomy", size="xl", node={"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}})
+
+    assert proposed(a_fleet(*members, roomy, pools=[a_pool(budgets=[{"nodes": "2"}])])) == (
+        "multi-node",
+        ["b", "d"],
+        [],
+    )
+
+
+@pytest.mark.karpenter(
+    "disruption/consolidation", it="should consolidate multiple empty nodes via multi-nodeclaim consolidation"
+)
+@pytest.mark.parametrize("capacity_type", [labels.ON_DEMAND, labels.SPOT])
+def test_several_empty_nodes_are_deleted_by_one_command(capacity_type):
+    """Emptiness deletes them, for the reason Empty, before multi-node consolidation is evaluated."""
+    members = [a_member(f"n{i}", capacity_type=capacity_type) for i in range(3)]
+
+    assert proposed(a_fleet(*members, pools=[a_pool(capacity_types=BOTH)])) == ("emptiness", ["n0", "n1", "n2"], [])
+
+
+@pytest.mark.karpenter(
+    "disruption/consolidation",
+    it="should continue to single nodeclaim consolidation when multi-nodeclaim consolidation fails validation after the node ttl",
+)
+@pytest.mark.parametrize("capacity_type", [labels.ON_DEMAND, labels.SPOT])
+def test_single_node_is_consolidated_after_the_validation_of_several_failed(capacity_type):
+    """While the proposal waited, two of three nodes got a pod, so that their pods need a larger replacement."""
+    pools = [a_pool(capacity_types=(capacity_type,))]
+    before = underused(3, capacity_type=capacity_type)
+    late = tuple(a_pod(f"late-{i}", node=f"node-n{i}", cpu="6") for i in range(2))
+    proposal = disruption_of(first_evaluation(a_fleet(*before, pools=pools), spot_to_spot=True))
+    snapshot = a_fleet(*before, pools=pools, pending=late)
+
+    rejected = a_controller(replace(snapshot, node_disruptions=(proposal,)), spot_to_spot=True).revalidate(proposal)
+
+    assert (proposal.spec.method, proposal.claims) == ("multi-node", ("n0", "n1", "n2"))
+    assert rejected.why_not == "scheduling: m is no longer an option"
+    assert proposed(snapshot, spot_to_spot=True) == ("single-node", ["n2"], [])
+
+
+@pytest.mark.parametrize(
+    ("proposed_types", "why"),
+    [
+        (("m",), ""),
+        (("m", "l"), ""),  # l would be the type of a candidate, which only the search refuses
+        (("s", "m"), "scheduling: s is no longer an option"),
+    ],
+)
+def test_validation_of_several_nodes_accepts_any_type_that_still_suits_the_pods(proposed_types, why):
+    """The filter of same types decides what is proposed; it is not repeated (validation.go `validateCommand`)."""
+    snapshot = a_fleet(*underused(3))
+    disruption = disruption_of(first_evaluation(snapshot))
+    (replacement,) = disruption.spec.replacements
+    changed = replacement.model_copy(update={"instance_types": proposed_types})
+    spec = disruption.spec.model_copy(update={"replacements": (changed,)})
+
+    command = a_controller(replace(snapshot, node_disruptions=(disruption,))).revalidate(
+        disruption.model_copy(update={"spec": spec})
+    )
+
+    assert command.why_not == why
+    assert tuple(t for r in command.replacements for t in r.instance_types) == (() if why else proposed_types)
+
+
+def test_same_type_filter_ignores_candidates_of_unknown_price():
+    """A candidate whose offering is unknown does not forbid its type, if another node of that type has a price."""
+    members = [a_member("n0", size="l", cpus=["900m"]), a_member("n1", size="l", zone="c", cpus=["900m"])]
+    dear = builders.an_instance_type("l", cpu=8, memory_gib=32, price=0.8, zones=("a", "b"))
+    types = Catalogue({"default": (*(t for t in TYPES if t.name != "l"), dear)})
+
+    found = first_evaluation(a_fleet(*members), catalogue=types)
+
+    assert [r.instance_types for r in found.command.replacements] == [("s", "m")]
+    assert found.command.saving == pytest.approx(price("l") - price("s"))
