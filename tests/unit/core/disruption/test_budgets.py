@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -19,6 +20,8 @@ from journeyman.core.disruption.budgets import (
     schedule_error,
 )
 from journeyman.core.disruption.candidates import DisruptionReason
+from tests.helpers import builders
+from tests.helpers.builders import condition
 from tests.helpers.fleets import a_fleet, a_member, a_pool
 
 NOW = datetime(2026, 1, 5, 12, 0, tzinfo=timezone.utc)  # a Monday
@@ -205,6 +208,43 @@ def test_not_ready_deleting_and_marked_nodes_consume_the_budget():
     found = budget_status(snapshot, EMPTY, in_commands=frozenset({"n0"}))["default"]
 
     assert (found.total, found.disrupting, found.allowed, found.remaining) == (7, 3, 4, 1)
+
+
+NINE = tuple(a_member(f"n{i}") for i in range(9))
+STOPPING = {"status": {"conditions": [condition("InstanceTerminating")]}}
+
+
+@pytest.mark.parametrize("reason", [EMPTY, DisruptionReason.UNDERUTILIZED, DisruptionReason.DRIFTED])
+@pytest.mark.parametrize(
+    ("budget", "members", "remaining"),
+    [
+        pytest.param(
+            *("100%", (*NINE, replace(a_member("foreign"), claim=None)), 9),
+            marks=pytest.mark.karpenter(
+                "disruption", it="should not consider nodes that are not managed as part of disruption count"
+            ),
+        ),
+        pytest.param(
+            *("100%", (*NINE, a_member("stopping", claim=STOPPING)), 9),
+            marks=pytest.mark.karpenter(
+                "disruption",
+                it="should not consider nodes that have the terminating status condition as part of disruption count",
+            ),
+        ),
+        pytest.param(
+            *("10%", tuple(a_member(f"n{i}", deleting=True) for i in range(9)), 0),
+            marks=pytest.mark.karpenter("disruption", it="should not return a negative disruption value"),
+        ),
+    ],
+    ids=["unmanaged", "instance terminating", "all deleting"],
+)
+def test_budget_counts_managed_nodes_whose_instances_run(reason, budget, members, remaining):
+    """For every reason alike; what remains is never negative."""
+    claims = tuple(m.claim for m in members if m.claim is not None)
+    nodes = tuple(m.node for m in members)
+    snapshot = builders.a_snapshot(node_pools=(a_pool(budgets=[{"nodes": budget}]),), claims=claims, nodes=nodes)
+
+    assert budget_status(snapshot, reason, frozenset())["default"].remaining == remaining
 
 
 def test_back_to_back_budget_windows_are_merged():

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import PodDisruptionBudget
 from journeyman.core.disruption.candidates import eviction_cost, find_candidates
-from tests.helpers.builders import condition
+from tests.helpers.builders import ago, condition, stamp
 from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, an_unlaunched_member, price
 
 NOTHING = frozenset()
@@ -81,11 +81,6 @@ def test_node_with_pods_of_negative_eviction_cost_is_empty():
     "disruption",
     it="should have a standard disruptionCost for a pod with no priority or disruptionCost specified",
 )
-@pytest.mark.karpenter(
-    "disruption",
-    it="should have a higher disruptionCost for a pod with a positive deletion disruptionCost",
-)
-@pytest.mark.karpenter("disruption", it="should have a higher disruptionCost for a pod with a higher priority")
 def test_eviction_cost_is_bounded(cost, priority, expected):
     """A deletion cost of 2^27 adds as much as one pod; priorities of system pods reach the bound."""
     annotations = {"controller.kubernetes.io/pod-deletion-cost": cost}
@@ -94,6 +89,57 @@ def test_eviction_cost_is_bounded(cost, priority, expected):
     )
 
     assert eviction_cost(pod) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "priorities", "costs"),
+    [
+        pytest.param(
+            *(labels.POD_DELETION_COST, ["100"], "above"),
+            marks=pytest.mark.karpenter(
+                "disruption", it="should have a higher disruptionCost for a pod with a positive deletion disruptionCost"
+            ),
+        ),
+        pytest.param(
+            *(labels.POD_DELETION_COST, ["-100"], "below"),
+            marks=pytest.mark.karpenter(
+                "disruption", it="should have a lower disruptionCost for a pod with a positive deletion disruptionCost"
+            ),
+        ),
+        pytest.param(
+            *(labels.POD_DELETION_COST, ["101", "100", "99"], "falling"),
+            marks=pytest.mark.karpenter("disruption", it="should have higher costs for higher deletion costs"),
+        ),
+        pytest.param(
+            *("", [1], "above"),
+            marks=pytest.mark.karpenter(
+                "disruption", it="should have a higher disruptionCost for a pod with a higher priority"
+            ),
+        ),
+        pytest.param(
+            *("", [-1], "below"),
+            marks=pytest.mark.karpenter(
+                "disruption", it="should have a lower disruptionCost for a pod with a lower priority"
+            ),
+        ),
+    ],
+)
+def test_eviction_cost_follows_deletion_cost_and_priority(annotation, priorities, costs):
+    """A pod without either costs 1."""
+    found = [
+        eviction_cost(
+            a_pod("p", metadata={"annotations": {annotation: value}} if annotation else {})
+            if annotation
+            else a_pod("p", spec={"priority": value})
+        )
+        for value in priorities
+    ]
+
+    if costs == "falling":
+        assert found == sorted(set(found), reverse=True)
+    else:
+        assert (found[0] > 1) is (costs == "above")
+        assert found[0] != 1
 
 
 BLOCKED = [
@@ -148,6 +194,138 @@ def test_blocked_node_is_not_a_candidate_and_has_events(snapshot, why):
     assert {(e.reason, e.ref.resource.kind, e.message) for e in found.events} == {
         ("DisruptionBlocked", "NodeClaim", why),
         ("DisruptionBlocked", "Node", why),
+    }
+
+
+MIRROR = {
+    "metadata": {
+        "annotations": {labels.DO_NOT_DISRUPT: "true", "kubernetes.io/config.mirror": "hash"},
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "node-n", "uid": "uid-node-n"}],
+    }
+}
+GRACE = {"spec": {"terminationGracePeriod": "5m"}}
+POLITE = a_pod("p", node="node-n", **PROTECTED)
+UNEVICTABLE = a_pod("web", node="node-n")
+
+
+@pytest.mark.parametrize(
+    ("member", "pdbs"),
+    [
+        pytest.param(
+            *(a_member("n", pods=[a_pod("static", node="node-n", **MIRROR)]), ()),
+            marks=pytest.mark.karpenter(
+                "disruption", it="should not consider candidates that have do-not-disrupt mirror pods scheduled"
+            ),
+        ),
+        pytest.param(
+            *(a_member("n", pods=[POLITE], claim=GRACE), ()),
+            marks=pytest.mark.karpenter(
+                "disruption",
+                it="should not consider candidates that have do-not-disrupt pods scheduled with a terminationGracePeriod set for graceful disruption",
+            ),
+        ),
+        pytest.param(
+            *(a_member("n", pods=[POLITE]), ()),
+            marks=pytest.mark.karpenter(
+                "disruption",
+                it="should not consider candidates that have do-not-disrupt pods without a terminationGracePeriod set for graceful disruption",
+            ),
+        ),
+        pytest.param(
+            *(a_member("n", pods=[UNEVICTABLE], claim=GRACE), (a_pdb(),)),
+            marks=pytest.mark.karpenter(
+                "disruption",
+                it="should not consider candidates that have PDB-blocked pods scheduled with a terminationGracePeriod set for graceful disruption",
+            ),
+        ),
+        pytest.param(
+            *(a_member("n", pods=[UNEVICTABLE]), (a_pdb(),)),
+            marks=pytest.mark.karpenter(
+                "disruption",
+                it="should not consider candidates that have fully blocking PDBs without a terminationGracePeriod set for graceful disruption",
+            ),
+        ),
+        pytest.param(
+            *(a_member("n", pods=[a_pod("agent", node="node-n", owner="DaemonSet")]), (a_pdb(),)),
+            marks=pytest.mark.karpenter(
+                "disruption", it="should not consider candidates that have fully blocking PDBs on daemonset pods"
+            ),
+        ),
+    ],
+)
+def test_pods_that_must_not_be_evicted_block_graceful_disruption(member, pdbs):
+    """A terminationGracePeriod waives nothing for emptiness and consolidation."""
+    found = find(a_fleet(member, pdbs=pdbs))
+
+    assert found.candidates == ()
+    assert {e.reason for e in found.events} == {"DisruptionBlocked"}
+
+
+GOING = {"metadata": {"deletionTimestamp": stamp(ago(seconds=5)), "annotations": {labels.DO_NOT_DISRUPT: "true"}}}
+ENDED = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}, "status": {"phase": "Succeeded"}}
+
+
+@pytest.mark.parametrize(
+    ("pod", "pdbs"),
+    [
+        pytest.param(
+            *(a_pod("p", node="node-n", **GOING), ()),
+            marks=pytest.mark.karpenter(
+                "disruption", it="should consider candidates that have do-not-disrupt terminating pods"
+            ),
+        ),
+        pytest.param(
+            *(a_pod("p", node="node-n", **ENDED), ()),
+            marks=pytest.mark.karpenter(
+                "disruption", it="should consider candidates that have do-not-disrupt terminal pods"
+            ),
+        ),
+        pytest.param(
+            *(a_pod("p", node="node-n", metadata={"deletionTimestamp": stamp(ago(seconds=5))}), (a_pdb(),)),
+            marks=pytest.mark.karpenter(
+                "disruption", it="should consider candidates that have fully blocking PDBs on terminating pods"
+            ),
+        ),
+        pytest.param(
+            *(a_pod("p", node="node-n", status={"phase": "Failed"}), (a_pdb(),)),
+            marks=pytest.mark.karpenter(
+                "disruption", it="should consider candidates that have fully blocking PDBs on terminal pods"
+            ),
+        ),
+        pytest.param(
+            *(
+                a_pod(
+                    "p",
+                    node="node-n",
+                    metadata={
+                        "annotations": {"kubernetes.io/config.mirror": "hash"},
+                        "ownerReferences": MIRROR["metadata"]["ownerReferences"],
+                    },
+                ),
+                (a_pdb(),),
+            ),
+            marks=pytest.mark.karpenter(
+                "disruption", it="should consider candidates that have fully blocking PDBs on mirror pods"
+            ),
+        ),
+    ],
+)
+def test_pods_that_a_drain_does_not_evict_do_not_block_their_node(pod, pdbs):
+    """They terminate already, have ended, or are the kubelet's own."""
+    assert [c.nodeclaim for c in find(a_fleet(a_member("n", pods=[pod]), pdbs=pdbs)).candidates] == ["n"]
+
+
+@pytest.mark.karpenter("disruption", it="should not consider candidates that are MarkedForDeletion")
+@pytest.mark.karpenter(
+    "disruption", it="should not consider candidates that are not owned by a NodePool (no karpenter.sh/nodepool label)"
+)
+def test_nodes_that_are_leaving_or_without_a_nodepool_are_no_candidates():
+    """A node of an executing command is skipped without an Event."""
+    lonely = a_member("n", pool="")
+
+    assert find(a_fleet(a_member("n")), in_commands=frozenset({"n"})).candidates == ()
+    assert {e.message for e in find(a_fleet(lonely)).events} == {
+        'Node doesn\'t have required label "karpenter.sh/nodepool"'
     }
 
 

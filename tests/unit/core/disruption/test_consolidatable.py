@@ -60,6 +60,10 @@ def test_node_within_consolidate_after_is_not_consolidatable():
     assert {c["type"] for c in patched(found, "conditions")} == set(held) - {"Consolidatable"}
 
 
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/consolidation",
+    it="should remove the status condition from the nodeClaim when consolidateAfter is never",
+)
 @pytest.mark.parametrize(
     "pool",
     [a_pool(consolidateAfter="Never"), a_pool("static")],
@@ -67,20 +71,65 @@ def test_node_within_consolidate_after_is_not_consolidatable():
 @pytest.mark.karpenter("nodeclaim/disruption", it="should not set consolidatable condition for Static Nodepool")
 def test_node_is_not_consolidatable_when_consolidate_after_is_never(pool):
     """Nodes of a static NodePool are not consolidatable either."""
-    node = a_member("n", pool=pool.metadata.name, claim=seen())
+    stages = ("Launched", "Registered", "Initialized", "Consolidatable")
+    held = {"status": {"conditions": [condition(t, since=ago(hours=2), observedGeneration=1) for t in stages]}}
+    node = a_member("n", pool=pool.metadata.name, claim={**seen(), **held})
     static = pool.model_copy(update={"spec": pool.spec.model_copy(update={"replicas": 3})})
 
     found = assess_consolidatable(a_fleet(node, pools=[pool if pool.metadata.name == "default" else static]))
 
     assert (found.claims, found.within_window) == (frozenset(), frozenset())
+    assert "Consolidatable" not in {c["type"] for c in patched(found, "conditions")}
 
 
-def test_uninitialized_node_is_not_consolidatable():
-    """kube-scheduler has yet to bind its pods."""
-    found = assess_consolidatable(a_fleet(a_member("n", initialized=False, claim=seen())))
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.param(
+            "Unknown",
+            marks=pytest.mark.karpenter(
+                "nodeclaim/disruption/consolidation",
+                it="should remove the status condition from the nodeClaim when the nodeClaim initialization condition is unknown",
+            ),
+        ),
+        pytest.param(
+            "False",
+            marks=pytest.mark.karpenter(
+                "nodeclaim/disruption/consolidation",
+                it="should remove the status condition from the nodeClaim when the nodeClaim is not initialized",
+            ),
+        ),
+    ],
+)
+def test_uninitialized_node_is_not_consolidatable(status):
+    """kube-scheduler has yet to bind its pods. A condition that says otherwise is removed."""
+    conditions = [
+        condition(t, since=ago(hours=2), observedGeneration=1) for t in ("Launched", "Registered", "Consolidatable")
+    ]
+    conditions.append(condition("Initialized", status, since=ago(hours=2), observedGeneration=1))
+    claim = {**seen(), "status": {"conditions": conditions}}
+
+    found = assess_consolidatable(a_fleet(a_member("n", initialized=False, claim=claim)))
 
     assert found.claims == frozenset()
     assert found.within_window == frozenset()
+    assert "Consolidatable" not in {c["type"] for c in patched(found, "conditions")}
+
+
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/consolidation",
+    it="should mark NodeClaims as consolidatable based on the nodeclaim initialized time",
+)
+@pytest.mark.parametrize(("seconds", "consolidatable"), [(29, False), (30, True)])
+def test_consolidate_after_counts_from_initialization_while_no_pod_was_seen(seconds, consolidatable):
+    """The NodeClaim has no lastPodEventTime; consolidateAfter is 30 seconds."""
+    conditions = [condition(t, since=ago(hours=1), observedGeneration=1) for t in ("Launched", "Registered")]
+    conditions.append(condition("Initialized", since=ago(seconds=seconds), observedGeneration=1))
+    claim = {**seen(), "status": {"conditions": conditions, "lastPodEventTime": None}}
+
+    found = assess_consolidatable(a_fleet(a_member("n", claim=claim)))
+
+    assert (found.claims == {"n"}) is consolidatable
 
 
 @pytest.mark.karpenter("nodeclaim/podevents", it="should set the nodeclaim lastPodEvent")
