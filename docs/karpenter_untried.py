@@ -33,6 +33,8 @@ SHARED_MEMORY: Final = "which parts of an instance type Go values share in memor
 NIL: Final = "a nil pointer, or a virtual pod made by hand; here every virtual pod is made with all its annotations"
 BATCHER: Final = "a timer in Karpenter's process; here the forwarder collects changes of pods for a moment before it sends one message"
 GO_VARIABLE: Final = "needs a variable of a Go package, which only another program built with it can set"
+UNCHANGED: Final = "Karpenter's memory that nothing has changed since consolidation found nothing; here each run evaluates the nodes as they are"
+DRIFT: Final = "drift is not a disruption method yet"
 OVERSIZED: Final = (
     "differs on purpose: a DaemonSet that fits on no instance type stays pending whatever is launched, so that it counts "
     "for nothing, and a Warning on it says so; with Karpenter one such DaemonSet keeps all pods of the cluster pending"
@@ -68,7 +70,51 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         ),
     },
     "capacitybuffer/helpers": {},
+    "disruption": {
+        DRIFT: (
+            "should allow multiple replace operations to happen successively",
+            "should consider candidates that have do-not-disrupt pods scheduled with a terminationGracePeriod set for eventual disruption",
+            "should consider candidates that have PDB-blocked pods scheduled with a terminationGracePeriod set for eventual disruption",
+            "should not consider candidates that have do-not-disrupt pods scheduled without a terminationGracePeriod set for eventual disruption",
+            "should not consider candidates that have PDB-blocked pods scheduled without a terminationGracePeriod set for eventual disruption",
+        ),
+    },
+    "disruption/balanced": {},
+    "disruption/balanced_adversarial": {
+        "prices are read from price lists as decimal text, which has no NaN": (
+            "should not allow NaN price to poison NodePool totals",
+        ),
+    },
+    "disruption/balanced_integration": {},
+    "disruption/balanced_scoring": {
+        "a command without candidates is a no-op, which is neither scored nor proposed": (
+            "should reject when command has zero candidates",
+        ),
+        "totals are computed for every NodePool with the policy Balanced; none can be missing": (
+            "should reject when candidate NodePool is missing from totals map",
+        ),
+    },
+    "disruption/consolidation": {
+        UNCHANGED: (
+            "should not mark empty node consolidated if the candidates can't be disrupted due to budgets with one nodepool",
+            "should not mark empty node consolidated if all candidates can't be disrupted due to budgets with many nodepools",
+            "should not mark multi node consolidated if the candidates can't be disrupted due to budgets with one nodepool",
+            "should not mark multi node consolidated if all candidates can't be disrupted due to budgets with many nodepools",
+            "should not mark single node consolidated if the candidates can't be disrupted due to budgets with one nodepool",
+            "should not mark single node consolidated if all candidates can't be disrupted due to budgets with many nodepools",
+        ),
+        "differs on purpose: a node with buffer pods only is not empty, and may be replaced by a cheaper one for these pods": (
+            "should skip buffer-only nodes in single-node consolidation but protect via emptiness",
+        ),
+    },
     "disruption/consolidation_dra": {},
+    "disruption/emptiness": {DRIFT: ("can delete empty and drifted nodes",)},
+    "disruption/queue": {
+        IN_MEMORY: (
+            "should not return an error when the NodeClaim doesn't exist but the NodeCliam is in cluster state",
+        ),
+    },
+    "disruption/singlenodeconsolidation": {},
     "dynamicresources/deviceallocation": {
         HYDRATED: (
             "blocks until hydration completes",
@@ -121,6 +167,13 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "should clean up the queue entry when the pod is already gone",
         ),
     },
+    "nodeclaim/disruption": {
+        DRIFT: (
+            "should set multiple disruption conditions simultaneously",
+            "should remove multiple disruption conditions simultaneously",
+        ),
+    },
+    "nodeclaim/disruption/consolidation": {},
     "nodeclaim/consistency": {TABLE: ("Node Shape",)},
     "nodeclaim/expiration": {TABLE: ("Expiration",)},
     "nodeclaim/garbagecollection": {},

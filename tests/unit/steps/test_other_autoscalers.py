@@ -165,6 +165,9 @@ STATES = {
     "nodeclaim/expiration", it="should ignore expired NodeClaims that are not managed by this Karpenter instance"
 )
 @pytest.mark.karpenter("node/termination", it="should ignore nodes not managed by this Karpenter instance")
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/consolidation", it="should ignore NodeClaims not managed by this instance of Karpenter"
+)
 @pytest.mark.parametrize("bodies", STATES.values(), ids=STATES)
 def test_nodeclaim_and_node_of_another_autoscaler_are_not_written(cluster, bodies):
     """The steps neither launch, drain nor finalize them, nor evict their pods or record Events on them.

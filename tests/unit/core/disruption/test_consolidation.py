@@ -12,6 +12,7 @@ from journeyman.core.disruption.commands import Decision
 from journeyman.core.disruption.consolidation import compute_consolidation, first_error, worst_launch_price
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import (
+    interleaved,
     single_node_commands,
     unconsolidatable_reason,
 )
@@ -303,6 +304,23 @@ def test_single_node_consolidation_orders_candidates_by_savings_ratio_within_bud
     seen = [e.candidate.nodeclaim for e in single_node_commands(simulation, candidates.values(), {"default": 1})]
 
     assert seen == ["dear", "cheap"]
+
+
+@pytest.mark.karpenter(
+    "disruption/singlenodeconsolidation",
+    it="should sort candidates by savings ratio with different disruption costs",
+)
+def test_candidates_of_all_nodepools_are_interleaved_from_the_highest_savings_ratio_on():
+    """Three NodePools have a node with one pod each, one with five and one with ten; all cost the same."""
+    pools = [a_pool(name) for name in ("one", "two", "three")]
+    members = [
+        a_member(f"{p.metadata.name}-{n}", pool=p.metadata.name, cpus=["10m"] * n) for p in pools for n in (10, 5, 1)
+    ]
+    _, candidates = a_simulation(a_fleet(*members, pools=pools))
+
+    order = [c.nodeclaim.partition("-")[2] for c in interleaved(candidates.values())]
+
+    assert order == ["1"] * 3 + ["5"] * 3 + ["10"] * 3
 
 
 @pytest.mark.karpenter(

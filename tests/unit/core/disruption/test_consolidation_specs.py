@@ -783,7 +783,7 @@ def a_buffer_pod(name: str, cpu: str = "500m"):
 @pytest.mark.karpenter("disruption/emptiness", it="should not protect a node with zero buffer pod count")
 @pytest.mark.parametrize(("buffers", "deleted"), [(0, ["n0", "n1", "n2"]), (1, ["n1", "n2"]), (2, ["n2"]), (3, None)])
 def test_empty_nodes_stay_while_buffer_pods_need_them(buffers, deleted):
-    """Each node has room for one buffer pod."""
+    """Each node has capacity for one buffer pod."""
     members = [a_member(f"n{i}", size="s") for i in range(3)]
     pending = [a_buffer_pod(f"spare{i}", cpu="1500m") for i in range(buffers)]
 
@@ -807,7 +807,7 @@ def test_node_with_pods_and_buffer_pods_is_replaced_by_a_cheaper_one_for_both(bu
     "disruption/consolidation", it="should not consolidate a node that is launched for pods on a deleting node"
 )
 def test_node_for_the_pods_of_a_deleting_node_is_not_replaced():
-    """Two of five pods have moved; the others are still to come, and need its room."""
+    """Two of five pods have moved; the others are still to come, and need its capacity."""
     old = a_member("old", size="l", cpus=["1"] * 3, deleting=True)
     new = a_member("new", size="l", cpus=["1"] * 2)
 

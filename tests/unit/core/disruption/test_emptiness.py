@@ -59,6 +59,9 @@ def test_budget_limits_the_number_of_empty_nodes_deleted():
 
 @pytest.mark.karpenter("disruption/emptiness", it="should ignore nodes that have pods")
 @pytest.mark.karpenter("disruption/emptiness", it="should ignore nodes without the consolidatable status condition")
+@pytest.mark.karpenter(
+    "disruption/emptiness", it="should ignore nodes with the consolidatable status condition set to false"
+)
 def test_nodes_with_pods_or_within_consolidate_after_are_not_deleted():
     """Without candidates there is no command."""
     commands, constrained = delete_empty(
