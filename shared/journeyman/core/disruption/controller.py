@@ -210,8 +210,9 @@ class DisruptionController:
             why_never=self._balanced.why_never,
         )
         for candidate, found, cursor in commands:
+            refused = found if found.candidates else Command(reason=reason, candidates=(candidate,))
             if self._balanced.why_not(found) or self._balanced.why_never(candidate):
-                yield Evaluation(method=method, reason=reason, plan=self._refusal(found), examined=cursor)
+                yield Evaluation(method=method, reason=reason, plan=self._refusal(refused), examined=cursor)
                 continue
             event_reason = BLOCKED if found.candidates else UNCONSOLIDATABLE
             yield _evaluation(method, self._backoff.checked(found), (candidate,), event_reason, examined=cursor)

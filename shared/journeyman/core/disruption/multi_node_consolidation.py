@@ -13,25 +13,21 @@ if a prefix can, a longer one is tried, otherwise a shorter one.
 Restates: karpenter pkg/controllers/disruption/multinodeconsolidation.go `ComputeCommands`, `firstNConsolidationOption`,
 `filterOutSameInstanceType`.
 Differs: each evaluation is yielded with the best command so far, so that the caller can stop at its deadline and take it;
-Karpenter stops after a minute. Budgets passed in are not changed. Of more than 100 candidates exactly 100 are considered,
-where Karpenter considers 101.
+Karpenter stops after a minute. Budgets passed in are not changed. As many candidates are considered as one NodeDisruption can
+hold, at most 100, where Karpenter considers 101.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.disruption.candidates import Candidate, NodePoolName, by_savings, within_budgets
-from journeyman.core.disruption.commands import Command
+from journeyman.core.disruption.commands import Command, pages
 from journeyman.core.disruption.consolidation import compute_consolidation, without_same_type
 from journeyman.core.disruption.simulation import Simulation
-
-MAX_CANDIDATES: Final = 100
-"""The most nodes that one command considers (multinodeconsolidation.go)."""
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
@@ -66,7 +62,7 @@ def multi_node_commands(
         spot_to_spot: Gate SpotToSpotConsolidation.
         check: Returns why a command is refused, empty if it is not.
     """
-    considered = within_budgets(sorted(candidates, key=by_savings), allowed_disruptions)[:MAX_CANDIDATES]
+    considered = next(pages(within_budgets(sorted(candidates, key=by_savings), allowed_disruptions)), ())
     fewest, most = 2, len(considered)
     best: Command | None = None
     refused: Command | None = None

@@ -457,11 +457,12 @@ def test_several_nodes_that_save_little_are_refused_with_metrics_only():
 
     assert proposed(snapshot) is None
     assert not [e for e in plan.events if e.reason == "ConsolidationApproved"]
-    counted = observed(plan)
-    assert set(counted) == {
+    assert set(observed(plan)) == {
         ("moves_total", "default", "Balanced", "rejected"),
         ("score", "default", "Balanced", "rejected"),
     }
+    scores = [o.value for o in plan.observations if o.name == "karpenter_consolidation_score"]
+    assert scores == pytest.approx([0.2 / (14 / 15)] + [0.1 / (7 / 15)] * 2)  # both nodes together, then each alone
 
 
 @pytest.mark.karpenter("disruption/balanced_integration", it="should block disruption when budget is 0%")

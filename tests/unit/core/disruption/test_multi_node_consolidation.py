@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.candidates import find_candidates
-from journeyman.core.disruption.multi_node_consolidation import MAX_CANDIDATES, multi_node_commands
+from journeyman.core.disruption.commands import MAX_CANDIDATES, pages
+from journeyman.core.disruption.multi_node_consolidation import multi_node_commands
 from tests.helpers import builders
 from tests.helpers.disrupting import a_controller, disruption_of, first_evaluation, proposed
 from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member, a_pod, a_pool, price
@@ -260,3 +261,23 @@ def test_same_type_filter_ignores_candidates_of_unknown_price():
 
     assert [r.instance_types for r in found.command.replacements] == [("s", "m")]
     assert found.command.saving == pytest.approx(price("l") - price("s"))
+
+
+def test_search_considers_as_many_nodes_as_one_nodedisruption_can_hold():
+    """Of two dozen nodes with a hundred pods of long names, about twenty; the search starts with half of them."""
+    long = "a" * 450
+    members = [
+        a_member(
+            f"n{i:02}",
+            pods=[a_pod(f"{long}-{i}-{p}", node=f"node-n{i:02}", cpu="1m", memory="1Mi") for p in range(100)],
+        )
+        for i in range(24)
+    ]
+    controller = a_controller(a_fleet(*members))
+    candidates = _candidates(controller.snapshot)
+
+    first = next(multi_node_commands(controller.simulation, candidates, {"default": 24}))
+
+    (held, *_) = pages(candidates)
+    assert len(held) < 24
+    assert len(first.candidates) == (2 + len(held)) // 2
