@@ -100,21 +100,20 @@ def nodeclaim_disrupted(
     disruption: NodeDisruption, claim: NodeClaim, pool: NodePool | None, pods: int
 ) -> tuple[Observation, ...]:
     """Count a NodeClaim that a command deletes, and its reschedulable pods."""
-    values = _disrupted_labels(disruption.spec.reason.lower(), claim, pool)
+    policy = pool.spec.disruption.consolidation_policy if pool is not None and consolidation_type(disruption) else ""
+    values = _disrupted_labels(disruption.spec.reason.lower(), claim, policy)
     return (
         Observation(name="karpenter_nodeclaims_disrupted_total", labels=values),
         Observation(name="karpenter_pods_disruption_initiated_total", value=float(pods), labels=values),
     )
 
 
-def overprovisioned(claim: NodeClaim, pool: NodePool) -> Observation:
+def overprovisioned(claim: NodeClaim) -> Observation:
     """Count a NodeClaim that is deleted because its static NodePool has more than `replicas`.
 
     Restates: karpenter pkg/controllers/static/deprovisioning/controller.go `TerminationReason`.
     """
-    return Observation(
-        name="karpenter_nodeclaims_disrupted_total", labels=_disrupted_labels("overprovisioned", claim, pool)
-    )
+    return Observation(name="karpenter_nodeclaims_disrupted_total", labels=_disrupted_labels("overprovisioned", claim))
 
 
 def eligible_nodes(candidates: Iterable[Candidate], reason: str) -> Observation:
@@ -148,12 +147,12 @@ def _command_labels(disruption: NodeDisruption) -> dict[str, str]:
     }
 
 
-def _disrupted_labels(reason: str, claim: NodeClaim, pool: NodePool | None) -> dict[str, str]:
+def _disrupted_labels(reason: str, claim: NodeClaim, policy: str = "") -> dict[str, str]:
     return {
         "reason": reason,
         "nodepool": claim.metadata.labels.get(labels.NODEPOOL, ""),
         "capacity_type": claim.metadata.labels.get(labels.CAPACITY_TYPE, ""),
-        "consolidation_policy": _snake(pool.spec.disruption.consolidation_policy) if pool is not None else "",
+        "consolidation_policy": _snake(policy),
         "termination_mode": termination_mode(claim),
     }
 

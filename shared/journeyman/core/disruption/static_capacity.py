@@ -272,5 +272,5 @@ def _delete(claim: NodeClaim, pool: StaticNodePool, snapshot: Snapshot) -> Chain
             DeleteObject(ref=claim_ref(claim), why=why, resource_version=claim.metadata.resource_version),
             Requeue(step=Step.TERMINATE, at=snapshot.now, reason=f"NodeClaim {name}: {why}"),
         ),
-        observations=(overprovisioned(claim, pool.pool),),
+        observations=(overprovisioned(claim),),
     )

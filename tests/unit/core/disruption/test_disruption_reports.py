@@ -9,7 +9,12 @@ from journeyman.core.api import labels
 from journeyman.core.api.model import parse
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.disruption.commands import proposal_plan
-from journeyman.core.disruption.disruption_metrics import CONSOLIDATION_TYPES, command_started, consolidation_timeout
+from journeyman.core.disruption.disruption_metrics import (
+    CONSOLIDATION_TYPES,
+    command_started,
+    consolidation_timeout,
+    nodeclaim_disrupted,
+)
 from journeyman.core.disruption.orchestration import reject_command, start_command
 from journeyman.core.plan import merge_plans
 from tests.helpers.builders import NOW
@@ -349,6 +354,22 @@ def test_started_consolidation_is_counted_with_its_nodes_and_pods(members, decis
     }
     assert deleted == [(by_node, 1)] * len(found.command.candidates)
     assert pods == [(by_node, len(c.reschedulable_pods)) for c in found.command.candidates]
+
+
+@pytest.mark.parametrize(
+    ("method", "reason", "policy"),
+    [("single-node", "Underutilized", "balanced"), ("emptiness", "Empty", "balanced"), ("drift", "Drifted", "")],
+)
+def test_deleted_node_is_counted_with_its_policy_only_if_it_was_consolidated(method, reason, policy):
+    """Drift flows through the same queue, and the policy has nothing to do with it (queue.go `waitOrTerminate`)."""
+    (member,) = SINGLE
+    pool = a_pool(consolidationPolicy="Balanced")
+    body = disruption_of(first_evaluation(a_fleet(member))).to_wire()
+    body["spec"] |= {"method": method, "reason": reason}
+
+    counted = nodeclaim_disrupted(parse(NodeDisruption, body), member.claim, pool, 1)
+
+    assert {o.labels["consolidation_policy"] for o in counted} == {policy}
 
 
 @pytest.mark.parametrize("method", sorted({*CONSOLIDATION_TYPES, "rebalance", "drift"}))
