@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from journeyman.core.api.node_disruption import Method, NodeDisruption
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.balanced import BalancedScores, moves_plan
+from journeyman.core.disruption.binding_orders import unbound_pod
 from journeyman.core.disruption.budgets import BudgetStatus, budget_status
 from journeyman.core.disruption.candidates import (
     BLOCKED,
@@ -181,7 +182,7 @@ class DisruptionController:
             ready,
             self._remaining(reason),
             spot_to_spot=self._spot_to_spot,
-            check=lambda command: self._backoff.checked(command).why_not or self._balanced.why_not(command),
+            check=self._why_not_together,
         )
         for attempt in attempts:
             best = (attempt.best,) if attempt.best is not None else ()
@@ -193,6 +194,13 @@ class DisruptionController:
                 examined=MULTI_NODE_EXAMINED,
                 if_time_is_up=attempt.best,
             )
+
+    def _why_not_together(self, command: Command) -> str:
+        """Return why several nodes are not consolidated by this command, so that fewer of them are tried; empty if they may be."""
+        if why := self._backoff.checked(command).why_not or self._balanced.why_not(command):
+            return why
+        pod = unbound_pod(command, self.snapshot, self._catalogue)
+        return f"pod {pod} may find no capacity" if pod else ""
 
     def _single_node_consolidation(self) -> Iterator[Evaluation]:
         method: Method = "single-node"

@@ -281,3 +281,18 @@ def test_search_considers_as_many_nodes_as_one_nodedisruption_can_hold():
     (held, *_) = pages(candidates)
     assert len(held) < 24
     assert len(first.candidates) == (2 + len(held)) // 2
+
+
+def test_fewer_nodes_are_tried_when_kube_scheduler_may_bind_the_pods_of_all_otherwise():
+    """Two nodes with a core free each take all three pods only if the small ones are bound to the same node."""
+    full = [
+        a_member(name, cpus=["3"], node={"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}) for name in "ab"
+    ]
+    small = [a_member(f"n{i}", size="s", cpus=["250m"]) for i in (1, 2)]
+    large = a_member("n3", size="m", cpus=["1"])
+    snapshot = a_fleet(*full, *small, large)
+
+    method, claims, types = proposed(snapshot)
+
+    assert (method, claims) == ("multi-node", ["n1", "n3"])
+    assert types == []
