@@ -62,7 +62,7 @@ def test_an_oversized_node_is_replaced_after_its_replacement_is_ready():
         for s in simulation.record.observations
         if s.name == "karpenter_voluntary_disruption_decision_evaluation_duration_seconds"
     }
-    assert looked == {("empty", "empty"), ("underutilized", "single")}
+    assert looked == {("empty", "empty"), ("drifted", ""), ("underutilized", "single")}
     expected = {"ConsolidationCandidate", "DisruptionLaunching", "DisruptionWaitingReadiness", "DisruptionTerminating"}
     assert expected <= set(simulation.record.reasons)
 
