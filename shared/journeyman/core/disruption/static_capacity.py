@@ -58,7 +58,7 @@ from journeyman.core.scheduling.nodeclaim_templates import (
     make_template,
     to_node_claim,
 )
-from journeyman.core.scheduling.requirements import Requirements
+from journeyman.core.scheduling.requirements import Requirements, with_values
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import plan_for_each
@@ -172,11 +172,12 @@ def planned_replica(pool: StaticNodePool, template: NodeClaimTemplate, *, price:
         price: The expected price per hour; 0 if it does not matter.
     """
     requirements = {key: r for key, r in template.requirements.items() if key not in _SIMULATION_LABELS}
+    wanted = with_values(Requirements(requirements), template.table.labels)
     return PlannedClaim(
         node_pool=pool.name,
         pods=(),
         instance_types=(),
-        requirements=Requirements(requirements).to_selectors(),
+        requirements=wanted.to_selectors(),
         requests={},
         offering=OfferingKey("", "", ""),
         price=price,

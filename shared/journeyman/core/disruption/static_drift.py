@@ -133,13 +133,15 @@ def _pool_commands(
 
 
 def _headroom(pool: StaticNodePool) -> int:
-    """Return how many more NodeClaims limits.nodes allows, whatever the replicas.
+    """Return for how many replacements limits.nodes leaves room.
+
+    Replicas that are missing come first: the provision step may launch them at the same time.
 
     Restates: karpenter pkg/controllers/state/statenodepool.go `ReserveNodeCount`.
     """
     limit = pool.pool.spec.limit_amounts.get(NODES)
-    count = len(pool.running) + len(pool.replaced) + len(pool.deleting)
-    return max(limit - count, 0) if limit is not None else count + pool.replicas
+    count = len(pool.running) + len(pool.replaced) + len(pool.deleting) + pool.missing
+    return max(limit - count, 0) if limit is not None else count
 
 
 def _no_op(why: str) -> Command:
