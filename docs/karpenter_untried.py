@@ -69,6 +69,8 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
     },
     "capacitybuffer/helpers": {},
     "disruption/consolidation_dra": {},
+    "disruption/drift": {},
+    "disruption/staticdrift": {},
     "dynamicresources/deviceallocation": {
         HYDRATED: (
             "blocks until hydration completes",
@@ -122,6 +124,7 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         ),
     },
     "nodeclaim/consistency": {TABLE: ("Node Shape",)},
+    "nodeclaim/disruption/drift": {TABLE: ("", "Drift", "InstanceTypeNotFound")},
     "nodeclaim/expiration": {TABLE: ("Expiration",)},
     "nodeclaim/garbagecollection": {},
     "nodeclaim/hydration": {TABLE: ("Hydration",)},

@@ -131,6 +131,7 @@ def test_empty_drifted_node_is_deleted_before_others_are_replaced():
     assert decisions == ["delete", "replace", "replace"]
 
 
+@pytest.mark.karpenter("disruption/drift", it="should untaint nodes when drift replacement fails")
 def test_replacement_that_never_joins_leaves_the_drifted_node():
     """The taint is removed; the node still runs its pod, and is replaced again only while it has drifted."""
     simulation = with_pods(a_simulated_cluster(), 1)

@@ -164,6 +164,10 @@ STATES = {
 @pytest.mark.karpenter(
     "nodeclaim/expiration", it="should ignore expired NodeClaims that are not managed by this Karpenter instance"
 )
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift",
+    it="should ignore drift for NodeClaims not managed by this instance of Karpenter",
+)
 @pytest.mark.karpenter("node/termination", it="should ignore nodes not managed by this Karpenter instance")
 @pytest.mark.parametrize("bodies", STATES.values(), ids=STATES)
 def test_nodeclaim_and_node_of_another_autoscaler_are_not_written(cluster, bodies):
