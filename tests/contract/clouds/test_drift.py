@@ -49,7 +49,7 @@ def test_new_instance_has_not_drifted(running, provider, ready, state_of, claim_
 
 
 def test_changed_static_field_drifts_without_a_request(cloud, running, provider, ready, state_of, claim_of):
-    """The hashes tell, if both have the same version. A NodeClaim without NodeClass is left out."""
+    """The hashes differ in the same version. A NodeClaim without NodeClass is left out."""
     instance = running("n")
     changed = {**ready, "spec": {**ready["spec"], **cloud.settings["static"]}}
     keys = list(provider.annotations(ready))

@@ -256,7 +256,7 @@ def test_evaluation_that_runs_out_of_time_continues_behind_the_last_examined_nod
     examined, starts = [], []
     while not examined or examined[-1]:
         now = simulation.clock.now()
-        run = simulation.cluster.run(clock=TickingClock(simulation.clock), deadline=now + timedelta(seconds=34))
+        run = simulation.cluster.run(clock=TickingClock(simulation.clock), deadline=now + timedelta(seconds=40))
         outcome = consolidate(run, TRIGGER)
         examined.append(simulation.cluster.fence.examined_until)
         starts.append([requeue.at <= simulation.clock.now() for requeue in outcome.requeues])

@@ -89,7 +89,7 @@ def test_drift_starts_without_waiting_for_validation():
     simulation.until(lambda: bool(simulation.disruptions()), "a proposal")
     proposed_at = simulation.clock.now()
 
-    simulation.until(lambda: simulation.disruptions()[0][2] == "Executing", "its start")
+    simulation.until(lambda: simulation.disruptions()[0][2] in ("Validated", "Replacing"), "its start")
 
     assert (simulation.clock.now() - proposed_at).total_seconds() < 2
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.cloud.aws.capacity_reservations import CapacityReservationProvider
-from journeyman.cloud.aws.drift import drift_from
 from journeyman.cloud.aws.fleet_launch import FleetLauncher
+from journeyman.cloud.aws.instance_drift import drift_from
 from journeyman.cloud.aws.instance_provider import InstanceProvider
 from journeyman.cloud.aws.instance_types import InstanceTypeProvider
 from journeyman.cloud.aws.launch_templates import LaunchTemplateProvider

@@ -1,6 +1,6 @@
 """Drift: replaces nodes of dynamic NodePools that have drifted, one at a time.
 
-Empty nodes go first, then those that drifted longest ago. The first whose pods all find room is chosen, whatever that costs,
+Empty nodes go first, then those that drifted longest ago. The first whose pods all fit elsewhere is chosen, whatever that costs,
 and may need several new nodes. A pod that must not be disrupted, or that a PodDisruptionBudget protects, does not keep a
 node whose NodeClaim has a terminationGracePeriod: such a pod is no longer than that in the way of its drain.
 

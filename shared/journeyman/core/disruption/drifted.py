@@ -9,7 +9,7 @@ InstanceTypeNotFound  after an hour: the NodeClass has no such instance type any
 the cloud's reason    `CloudProvider.is_drifted`: NodeClassDrift, SubnetDrift, …
 ====================  =============================================================================================
 
-What the cloud cannot tell leaves the condition as it is. Nothing else is remembered: the condition says since when, and
+An unknown answer of the cloud leaves the condition as it is. Nothing else is remembered: the condition says since when, and
 every run evaluates all NodeClaims.
 
 Restates: karpenter pkg/controllers/nodeclaim/disruption/drift.go `Reconcile`, `isDrifted`, `instanceTypeNotFound`,

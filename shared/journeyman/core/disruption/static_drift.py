@@ -6,7 +6,7 @@ more nodes than replicas, those under replacement included.
 
 Restates: karpenter pkg/controllers/disruption/staticdrift.go `ComputeCommands`.
 Differs: nodes that drifted longest ago are first. While every compatible offering is out of stock, nothing is proposed. A
-node for which limits.nodes leaves no replacement has an Event, as in Karpenter 1.15.
+node for which limits.nodes allows no replacement has an Event, as in Karpenter 1.15.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def validate_static_drift(
 ) -> Command:
     """Return the command to execute now for a proposal, or a no-op with the reason.
 
-    Proposals of one run share limits.nodes: those for which it leaves no room any more are rejected.
+    Proposals of one run share limits.nodes: those for which it allows nothing any more are rejected.
 
     Args:
         disruption: The proposal.
@@ -127,13 +127,13 @@ def _pool_commands(
     elif not usable:
         why = "a replacement cannot be launched: every compatible offering is unavailable now"
     else:
-        why = f"limits.nodes of NodePool {pool.name} leaves no room for a replacement"
+        why = f"limits.nodes of NodePool {pool.name} allows no replacement"
     for candidate in candidates[headroom:]:
         yield candidate, _no_op(why)
 
 
 def _headroom(pool: StaticNodePool) -> int:
-    """Return for how many replacements limits.nodes leaves room.
+    """Return how many replacements limits.nodes allows.
 
     Replicas that are missing come first: the provision step may launch them at the same time.
 

@@ -49,7 +49,7 @@ def evaluations(*members, pools=None, method="drift", pending=(), pdbs=(), **kwa
 
 def chosen(*members, **kwargs):
     """The first command of drift: NodeClaims and number of replacements; None if there is none."""
-    found = next((e.command for e in evaluations(*members, **kwargs) if e.command.candidates), None)
+    found = next((e.commands[0] for e in evaluations(*members, **kwargs) if e.commands), None)
     return None if found is None else ([c.nodeclaim for c in found.candidates], len(found.replacements))
 
 
@@ -64,12 +64,12 @@ def blocked(found):
 @pytest.mark.karpenter("disruption/drift", it="should replace drifted nodes")
 def test_drifted_node_is_replaced_whatever_that_costs():
     """Its pod fits on no other node; a type of the same size is as good as any."""
-    (evaluation,) = evaluations(a_drifted_member(cpus=["3"]))
+    ((command,),) = (e.commands for e in evaluations(a_drifted_member(cpus=["3"])))
 
-    assert [c.nodeclaim for c in evaluation.command.candidates] == ["n"]
-    assert evaluation.command.reason.value == "Drifted"
-    assert [r.offering.instance_type for r in evaluation.command.replacements] == ["m"]
-    assert evaluation.command.saving == 0
+    assert [c.nodeclaim for c in command.candidates] == ["n"]
+    assert command.reason.value == "Drifted"
+    assert [r.offering.instance_type for r in command.replacements] == ["m"]
+    assert command.saving == 0
 
 
 @pytest.mark.karpenter("disruption/drift", it="should delete drifted nodes")
@@ -105,7 +105,7 @@ def test_empty_nodes_go_first_then_those_that_drifted_earliest():
         a_drifted_member("empty", since=ago(minutes=1)),
     ]
 
-    found = [e.command.candidates[0].nodeclaim for e in evaluations(*members)]
+    found = [e.commands[0].candidates[0].nodeclaim for e in evaluations(*members)]
 
     assert found == ["empty", "b", "c", "a"]
 
@@ -121,7 +121,7 @@ def test_node_whose_pods_do_not_fit_is_blocked_and_the_next_one_is_replaced():
 
     found = evaluations(first, a_drifted_member("b", cpus=["3"]))
 
-    assert [[c.nodeclaim for c in e.command.candidates] for e in found] == [[], ["b"]]
+    assert [[c.nodeclaim for command in e.commands for c in command.candidates] for e in found] == [[], ["b"]]
     events = blocked(found)
     assert {name for name, _ in events} == {"a", "node-a"}
     assert all("default/stuck" in message for _, message in events)
@@ -205,7 +205,9 @@ def test_pod_that_must_stay_keeps_the_node_unless_its_drain_ends(changes, pdbs):
 
     assert chosen(a_drifted_member(pods=pods), pdbs=pdbs) is None
     found = evaluations(a_drifted_member(pods=pods, claim=WITH_GRACE_PERIOD), pdbs=pdbs)
-    assert [([c.nodeclaim for c in e.command.candidates], e.command.replacements) for e in found] == [(["n"], ())]
+    assert [([c.nodeclaim for c in e.commands[0].candidates], e.commands[0].replacements) for e in found] == [
+        (["n"], ())
+    ]
 
 
 @pytest.mark.karpenter(
@@ -245,7 +247,7 @@ def test_blocking_pods_keep_a_node_from_graceful_methods_in_spite_of_its_grace_p
 
     found = list(a_controller(snapshot, consolidatable=frozenset({"n"})).evaluate_methods())
 
-    assert not [e for e in found if e.command.candidates]
+    assert not [e for e in found if e.commands]
     assert {name for name, _ in blocked(found)} == {"n", "node-n"}
 
 
@@ -265,7 +267,7 @@ def test_emptiness_comes_before_drift_and_drift_before_consolidation():
     def first(*gone):
         snapshot = a_fleet(*(m for m in members if m.claim.metadata.name not in gone))
         found = a_controller(snapshot, consolidatable=names).evaluate_methods()
-        return next((e.method, [c.nodeclaim for c in e.command.candidates]) for e in found if e.command.candidates)
+        return next((e.method, [c.nodeclaim for c in e.commands[0].candidates]) for e in found if e.commands)
 
     assert first() == ("emptiness", ["empty"])
     assert first("empty") == ("drift", ["drifted"])
@@ -330,7 +332,7 @@ def test_drift_that_was_cut_off_continues_behind_the_last_node():
 
 def proposed(*members, pools=None) -> NodeDisruption:
     """The proposal for the first node that drift chooses."""
-    command = next(e.command for e in evaluations(*members, pools=pools) if e.command.candidates)
+    command = next(e.commands[0] for e in evaluations(*members, pools=pools) if e.commands)
     return to_node_disruption(command, "drift", NOW)
 
 

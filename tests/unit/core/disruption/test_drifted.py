@@ -117,7 +117,7 @@ def test_condition_is_removed_from_a_nodeclaim_that_is_not_launched(launched):
 
 
 def test_unknown_answer_of_the_cloud_leaves_the_condition_as_it_is():
-    """The cloud did not respond, or lists no such instance; what the cluster itself tells still counts."""
+    """The cloud did not respond, or lists no such instance; what the NodePool says still counts."""
     marked, plain, changed = (
         a_drifting_member("marked", marked="AMIDrift"),
         a_drifting_member("plain"),

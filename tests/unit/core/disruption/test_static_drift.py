@@ -60,7 +60,7 @@ def commands(*members, pools, catalogue=None):
     static = [e for e in found if e.method == "static-drift"]
     events = (event for e in static for event in e.plan.events)
     blocked = {e.ref.name: e.message for e in events if e.ref.resource.kind == "NodeClaim" and "Disruption" in e.reason}
-    return [e.command for e in static if e.command.candidates], blocked
+    return [command for e in static for command in e.commands], blocked
 
 
 def names(found):
@@ -94,7 +94,7 @@ def names(found):
 @pytest.mark.karpenter("disruption/staticdrift", it="should drift partially when we can acquire some limits")
 @pytest.mark.karpenter("disruption/staticdrift", it="should handle missing node limits gracefully")
 def test_as_many_nodes_are_replaced_as_budgets_and_limits_allow(budget, limits, expected):
-    """Each has a command of its own; nodes for which limits.nodes leaves no room have an Event."""
+    """Each has a command of its own; nodes for which limits.nodes allows none have an Event."""
     found, blocked = commands(*replicas(5), pools=[a_static_pool(5, budget=budget, limits=limits)])
 
     assert names(found) == [[f"n{i}"] for i in range(expected)]
@@ -162,7 +162,7 @@ def test_missing_replicas_come_before_replacements():
 @pytest.mark.karpenter("disruption/staticdrift", it="should respect budgets for multiple static nodepools")
 @pytest.mark.karpenter("disruption/staticdrift", it="should handle drift for multiple static NodePools independently")
 def test_each_nodepool_has_its_own_budget_and_limit():
-    """One has a budget of one node, one has no room, and one no drifted node."""
+    """One has a budget of one node, one is at its limit, and one has no drifted node."""
     pools = [
         a_static_pool(2, "a", budget="1"),
         a_static_pool(2, "b", limits={"nodes": "2"}),
@@ -214,7 +214,8 @@ def test_replacement_is_the_same_replica_and_changes_no_other():
     disruption = a_proposal(command)
     snapshot = a_cluster(*members, pools=[pool], node_disruptions=(disruption,))
 
-    plan = start_command(disruption, command, snapshot, poll=NOW - ago(seconds=10))
+    budgets = a_controller(snapshot).budgets(command.reason, without=disruption)
+    plan = start_command(disruption, command, snapshot, NOW - ago(seconds=10), budgets)
 
     (created,) = [a for a in plan.actions if isinstance(a, CreateObject)]
     annotations = created.body["metadata"]["annotations"]
@@ -238,7 +239,8 @@ def test_replacement_meets_the_requirements_of_its_nodepool(operator):
     (command,), _ = commands(member, pools=[pool])
     disruption = a_proposal(command)
     snapshot = a_cluster(member, pools=[pool], node_disruptions=(disruption,))
-    plan = start_command(disruption, command, snapshot, poll=NOW - ago(seconds=10))
+    budgets = a_controller(snapshot).budgets(command.reason, without=disruption)
+    plan = start_command(disruption, command, snapshot, NOW - ago(seconds=10), budgets)
 
     (body,) = [a.body for a in plan.actions if isinstance(a, CreateObject)]
     launched = {"status": {"conditions": [condition("Launched")]}}
@@ -250,30 +252,31 @@ def test_replacement_meets_the_requirements_of_its_nodepool(operator):
 # -- validation -------------------------------------------------------------------------------------------------------
 
 
-def decisions(before, after, *, budget="100%", number=3):
-    """Why each proposal of one run is rejected by the next, in which the nodes and budgets differ; empty if it starts."""
+def decisions(before, after, *, number=3, **changes):
+    """Why each proposal of one run is rejected by the next, in which nodes and NodePool differ; empty if it starts."""
     found, _ = commands(*before, pools=[a_static_pool(number)])
     proposals = tuple(map(a_proposal, found))
-    snapshot = a_cluster(*after, pools=[a_static_pool(number, budget=budget)], node_disruptions=proposals)
+    snapshot = a_cluster(*after, pools=[a_static_pool(number, **changes)], node_disruptions=proposals)
     controller = a_controller(snapshot)
     return [controller.revalidate(disruption).why_not.partition(":")[0] for disruption in proposals]
 
 
 def test_proposals_of_one_run_are_validated_together():
-    """They share the budgets; one whose node no longer qualifies is rejected alone."""
+    """They share limits.nodes and budgets, and are proposed again; one whose node no longer qualifies is rejected alone."""
     before = replicas(3)
 
     assert decisions(before, before) == ["", "", ""]
-    assert decisions(before, before, budget="2") == ["", "", "budget"]
-    assert decisions(before, [a_replica("n0", drifted="False"), *before[1:]], budget="2") == ["churn", "", ""]
+    assert decisions(before, before, budget="2") == ["budget"] * 3
+    assert decisions(before, before, limits={"nodes": "5"}) == ["", "", "scheduling"]
+    assert decisions(before, [a_replica("n0", drifted="False"), *before[1:]]) == ["churn", "", ""]
 
 
 def test_proposal_that_waits_is_rejected_once_others_are_under_way():
     """A run that died after it had started one of two: the next one proposes the other again when the first is done."""
     found, _ = commands(*replicas(2), pools=[a_static_pool(2)])
     first, second = (a_proposal(command) for command in found)
-    started = first.model_copy(update={"status": NodeDisruptionStatus(phase="Executing")})
+    started = first.model_copy(update={"status": NodeDisruptionStatus(phase="Replacing")})
     members = [a_replica("n0", DISRUPTION_REASON), a_replica("new", drifted="False"), a_replica("n1", index=1)]
     snapshot = a_cluster(*members, pools=[a_static_pool(2)], node_disruptions=(started, second))
 
-    assert a_controller(snapshot).revalidate(second).why_not.startswith("budget")
+    assert a_controller(snapshot).revalidate(second).why_not.startswith("churn")
