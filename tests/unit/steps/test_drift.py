@@ -193,3 +193,24 @@ def test_static_node_whose_replacement_is_lost_stays():
     simulation.until(lambda: len(simulation.claims()) == 2 == len(settled(simulation)), "two nodes")
     simulation.run_for(minutes=10)
     assert settled(simulation) == before
+
+
+@pytest.mark.karpenter("nodeclaim/disruption", it="should set multiple disruption conditions simultaneously")
+@pytest.mark.karpenter("nodeclaim/disruption", it="should remove multiple disruption conditions simultaneously")
+def test_conditions_of_drift_and_consolidation_do_not_overwrite_each_other():
+    """A patch replaces the whole list of conditions; the budget keeps the node."""
+    simulation = with_pods(a_simulated_cluster(budget="0"), 1)
+    (name,) = settled(simulation)
+
+    def held() -> tuple[bool, bool]:
+        (claim,) = simulation.claims()
+        return is_true(claim.status.conditions, DRIFTED), is_true(claim.status.conditions, "Consolidatable")
+
+    simulation.server.patch(NODEPOOL, "default", {"spec": {"disruption": {"consolidateAfter": "30s"}}})
+    simulation.cloud.drifted = {name: "AMIDrift"}
+    simulation.until(lambda: held() == (True, True), "both conditions")
+
+    simulation.server.patch(NODEPOOL, "default", {"spec": {"disruption": {"consolidateAfter": "Never"}}})
+    simulation.cloud.drifted = {}
+    simulation.until(lambda: held() == (False, False), "neither condition")
+    assert settled(simulation) == [name]

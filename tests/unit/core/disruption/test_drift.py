@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from journeyman.core.api import labels
+from journeyman.core.api.model import parse
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import PodDisruptionBudget
 from journeyman.core.disruption.commands import to_node_disruption
@@ -356,3 +357,34 @@ def test_proposal_is_validated_against_the_cluster_as_it_is(member, pool, why):
 
     assert bool(command.candidates) == (not why)
     assert command.why_not.partition(":")[0] == why
+
+
+@pytest.mark.karpenter("disruption/emptiness", it="can delete empty and drifted nodes")
+@pytest.mark.parametrize(("consolidatable", "method"), [(True, "emptiness"), (False, "drift")])
+def test_empty_drifted_node_is_deleted(consolidatable, method):
+    """By emptiness once its consolidateAfter has passed, otherwise by drift, whose gauge counts it."""
+    snapshot = a_fleet(a_drifted_member(), pools=[a_pool()])
+    names = frozenset({"n"} if consolidatable else ())
+
+    found = [e for e in a_controller(snapshot, consolidatable=names).evaluate_methods() if e.commands]
+
+    assert (found[0].method, [c.nodeclaim for c in found[0].commands[0].candidates]) == (method, ["n"])
+    assert found[0].commands[0].replacements == ()
+
+
+@pytest.mark.karpenter("disruption", it="should allow multiple replace operations to happen successively")
+def test_drifted_nodes_are_replaced_one_after_another_until_the_budget_is_used():
+    """Ten nodes have drifted, the budget is three, and no replacement is ready yet."""
+    members = [a_drifted_member(f"n{i}", cpus=["3"]) for i in range(10)]
+    pools = [a_quiet_pool(budgets=[{"nodes": "3"}])]
+    started = []
+    for _ in range(4):
+        snapshot = a_fleet(*members, pools=pools, node_disruptions=tuple(started))
+        commands = [c for e in a_controller(snapshot).evaluate_methods() if e.method == "drift" for c in e.commands]
+        if not commands:
+            break
+        assert len(commands[0].replacements) == 1
+        body = to_node_disruption(commands[0], "drift", NOW).to_wire()
+        started.append(parse(NodeDisruption, merge(body, {"status": {"phase": "Replacing", "startedAt": stamp(NOW)}})))
+
+    assert len({name for d in started for name in d.claims}) == len(started) == 3
