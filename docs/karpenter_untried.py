@@ -34,7 +34,6 @@ NIL: Final = "a nil pointer, or a virtual pod made by hand; here every virtual p
 BATCHER: Final = "a timer in Karpenter's process; here the forwarder collects changes of pods for a moment before it sends one message"
 GO_VARIABLE: Final = "needs a variable of a Go package, which only another program built with it can set"
 UNCHANGED: Final = "Karpenter's memory that nothing has changed since consolidation found nothing; here each run evaluates the nodes as they are"
-DRIFT: Final = "drift is not a disruption method yet"
 OVERSIZED: Final = (
     "differs on purpose: a DaemonSet that fits on no instance type stays pending whatever is launched, so that it counts "
     "for nothing, and a Warning on it says so; with Karpenter one such DaemonSet keeps all pods of the cluster pending"
@@ -70,15 +69,7 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         ),
     },
     "capacitybuffer/helpers": {},
-    "disruption": {
-        DRIFT: (
-            "should allow multiple replace operations to happen successively",
-            "should consider candidates that have do-not-disrupt pods scheduled with a terminationGracePeriod set for eventual disruption",
-            "should consider candidates that have PDB-blocked pods scheduled with a terminationGracePeriod set for eventual disruption",
-            "should not consider candidates that have do-not-disrupt pods scheduled without a terminationGracePeriod set for eventual disruption",
-            "should not consider candidates that have PDB-blocked pods scheduled without a terminationGracePeriod set for eventual disruption",
-        ),
-    },
+    "disruption": {},
     "disruption/balanced": {},
     "disruption/balanced_adversarial": {
         "prices are read from price lists as decimal text, which has no NaN": (
@@ -108,13 +99,15 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
         ),
     },
     "disruption/consolidation_dra": {},
-    "disruption/emptiness": {DRIFT: ("can delete empty and drifted nodes",)},
+    "disruption/emptiness": {},
     "disruption/queue": {
         IN_MEMORY: (
             "should not return an error when the NodeClaim doesn't exist but the NodeCliam is in cluster state",
         ),
     },
     "disruption/singlenodeconsolidation": {},
+    "disruption/drift": {},
+    "disruption/staticdrift": {},
     "dynamicresources/deviceallocation": {
         HYDRATED: (
             "blocks until hydration completes",
@@ -167,14 +160,10 @@ UNTRIED: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
             "should clean up the queue entry when the pod is already gone",
         ),
     },
-    "nodeclaim/disruption": {
-        DRIFT: (
-            "should set multiple disruption conditions simultaneously",
-            "should remove multiple disruption conditions simultaneously",
-        ),
-    },
+    "nodeclaim/disruption": {},
     "nodeclaim/disruption/consolidation": {},
     "nodeclaim/consistency": {TABLE: ("Node Shape",)},
+    "nodeclaim/disruption/drift": {TABLE: ("", "Drift", "InstanceTypeNotFound")},
     "nodeclaim/expiration": {TABLE: ("Expiration",)},
     "nodeclaim/garbagecollection": {},
     "nodeclaim/hydration": {TABLE: ("Hydration",)},

@@ -155,6 +155,9 @@ class Instance(Struct, frozen=True, kw_only=True):
     image_id: str = ""
     reservation_id: str = ""  # of the capacity reservation that it uses
     partition: str = ""  # the partition of its placement group, if that has any
+    placement_group_id: str = ""
+    subnet_id: str = ""  # of its primary network interface
+    security_group_ids: tuple[str, ...] = ()  # of that interface, sorted
     tags: Mapping[str, str] = field(default_factory=dict)
     failure: BuildFailure | None = None  # why the cloud could not build it, after it had accepted the launch
 
@@ -311,6 +314,25 @@ class CloudProvider(Protocol):
         """Return the failing status checks of instances, sorted by provider id; instances of other clusters may be included.
 
         Empty if the cloud has no status checks. Raises CloudProviderError.
+        """
+        ...
+
+    def is_drifted(self, claims: Sequence[NodeClaim], node_classes: Sequence[NodeClassState]) -> Mapping[str, str]:
+        """Return why each NodeClaim's instance differs from what its NodeClass asks for now; cheap for any number of NodeClaims.
+
+        It compares the hashes of NodeClass and NodeClaim, and the instances with the NodeClass's status. At most every
+        few minutes it lists the cluster's instances, which takes one request for each page, and never one for each NodeClaim.
+
+        Args:
+            claims: Launched NodeClaims, any order.
+            node_classes: The NodeClasses of this cloud's kind, with their status.
+
+        Returns:
+            Karpenter's reason, such as `NodeClassDrift`, by name of the NodeClaim; empty text if it has not drifted. A NodeClaim
+            is missing if the answer is unknown: its NodeClass has found nothing yet, or its instance was not listed.
+
+        Raises:
+            CloudProviderError: The cloud refused a request, or did not respond; nothing is known.
         """
         ...
 

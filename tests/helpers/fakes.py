@@ -53,6 +53,8 @@ class FakeCloud:
         failures: Errors to raise, one for each NodeClaim of a launch and each release of a NodeClass.
         ready: Whether `resolve` sets a NodeClass Ready.
         failed_checks: The result of `statuses`: instances with failed status checks.
+        drifted: The result of `is_drifted` by name of the NodeClaim, for those that have drifted; None for an unknown answer.
+        drift_error: The error of `is_drifted`, if any.
         frozen: Provider ids of the instances that run without their kubelet.
         released: The names of the released NodeClasses.
         cleanups: The names of the NodeClasses and NodeClaims at each deletion of unused resources.
@@ -74,6 +76,8 @@ class FakeCloud:
         self.failures: list[Exception] = []
         self.ready = True
         self.failed_checks: tuple[InstanceStatus, ...] = ()
+        self.drifted: dict[str, str | None] = {}
+        self.drift_error: Exception | None = None
         self.frozen: set[str] = set()
         self.launches: list[str] = []
         self.resolved = 0
@@ -139,6 +143,12 @@ class FakeCloud:
 
     def statuses(self) -> tuple[InstanceStatus, ...]:
         return self.failed_checks
+
+    def is_drifted(self, claims: Sequence[NodeClaim], node_classes: Sequence[Any]) -> dict[str, str]:
+        if self.drift_error is not None:
+            raise self.drift_error
+        found = {c.metadata.name: self.drifted.get(c.metadata.name, "") for c in claims}
+        return {name: reason for name, reason in found.items() if reason is not None}
 
     def prices(self) -> Prices:
         return Prices(source="the types")

@@ -17,7 +17,7 @@ from typing import Any, Final
 from journeyman.core.api.objects import NodeClaim, Resource
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.plan import Observation
-from journeyman.core.state import InstanceStatus, RepairPolicy
+from journeyman.core.state import InstanceStatus, NodeClassState, RepairPolicy
 from journeyman.errors import (
     InsufficientCapacityError,
     JourneymanError,
@@ -114,6 +114,11 @@ class MeteredCloud:
         """Measured as `Statuses`."""
         with self._call("Statuses"):
             return self._cloud.statuses()
+
+    def is_drifted(self, claims: Sequence[NodeClaim], node_classes: Sequence[NodeClassState]) -> Mapping[str, str]:
+        """Measured as `IsDrifted`, once for all NodeClaims."""
+        with self._call("IsDrifted"):
+            return self._cloud.is_drifted(claims, node_classes)
 
     def prices(self) -> Prices:
         """Not measured: it makes no call."""

@@ -1,21 +1,22 @@
-"""Consolidate: deletes or replaces nodes that are empty or replaceable by cheaper ones, one command at a time.
+"""Consolidate: deletes or replaces nodes that are empty, drifted or replaceable by cheaper ones, one command at a time.
 
 ::
 
-    load ─► stale taints, old commands, reversed consolidations ─► started commands ─► `Consolidatable` conditions
+    load ─► stale taints, old commands, reversed consolidations ─► started commands
+         ─► `Drifted` conditions ─► `Consolidatable` conditions
          ─► Proposed commands that are old enough: validate, verify, start or reject
-         ─► if there are none: rebalance, emptiness, multi-node, single-node consolidation ─► verify ─► propose
+         ─► if there are none: rebalance, emptiness, drift, multi-node, single-node consolidation ─► verify ─► propose
          ─► read on-demand prices, every 12 hours
 
-Started commands continue beside proposed ones, and the nodes of both count against the budgets. A rebalance is validated
-without delay, because its nodes may be interrupted at any time. A NodeClaim without an instance stops nothing: pods of a
+Started commands continue beside proposed ones, and the nodes of both count against the budgets. Rebalance and drift are
+validated without delay: Karpenter does not wait for them either. A NodeClaim without an instance stops nothing: pods of a
 candidate may not go there, as to any node that is not initialized. Every run requeues the step for the next validation, end of a consolidateAfter, start or end of a budget window,
 and progress of a command. All reconcilers decide on the cluster as it was loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -41,6 +42,8 @@ from journeyman.core.disruption.consolidation_backoff import find_reversed, reco
 from journeyman.core.disruption.controller import DisruptionController
 from journeyman.core.disruption.disruption_events import UNCONSOLIDATABLE, candidate_events
 from journeyman.core.disruption.disruption_metrics import consolidation_timeout, evaluation_duration
+from journeyman.core.disruption.drift import METHOD as DRIFT
+from journeyman.core.disruption.drifted import DriftAssessment, assess_drift
 from journeyman.core.disruption.orchestration import (
     expire_command,
     has_expired,
@@ -55,9 +58,11 @@ from journeyman.core.disruption.stale_taints import (
     delete_old_commands,
     remove_stale_taints,
 )
-from journeyman.core.plan import LogLine, Plan, Requeue, Step, chain_of, merge_plans, next_requeue
+from journeyman.core.disruption.static_drift import METHOD as STATIC_DRIFT
+from journeyman.core.plan import Failure, LogLine, Plan, Requeue, Step, chain_of, merge_plans, next_requeue
 from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import plan_for_each
+from journeyman.errors import CloudProviderError
 from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext
 from journeyman.steps.load import EVERYTHING, load
@@ -65,6 +70,9 @@ from journeyman.steps.node_classes import refresh_prices
 from journeyman.steps.scheduling_inputs import StepInputs
 from journeyman.steps.step import Plans, Reconciler, ScheduledPlan, StepDefinition, run_step
 from journeyman.steps.verification import defects_plan
+
+_WITHOUT_DELAY: Final = frozenset({REBALANCE, STATIC_DRIFT, DRIFT})
+"""Methods whose proposals the next run validates at once."""
 
 
 def consolidate(run: RunContext, trigger: Trigger) -> Outcome:
@@ -78,9 +86,26 @@ def consolidate(run: RunContext, trigger: Trigger) -> Outcome:
 
 def _load(run: RunContext, trigger: Trigger) -> StepInputs:
     snapshot = load(run, EVERYTHING)
+    reasons, failures = _cloud_drift(run, snapshot)
     return StepInputs.of(
-        run, trigger, replace(snapshot, unavailable=snapshot.unavailable + offerings_at_risk(snapshot))
+        run,
+        trigger,
+        replace(snapshot, unavailable=snapshot.unavailable + offerings_at_risk(snapshot)),
+        drift_reasons=reasons,
+        failures=failures,
     )
+
+
+def _cloud_drift(run: RunContext, snapshot: Snapshot) -> tuple[Mapping[str, str], tuple[Failure, ...]]:
+    """Return the cloud's answer about drift by NodeClaim; if it fails, conditions stay as they are, and the rest goes on.
+
+    Every run asks; the adapter lists the instances anew only after some minutes, so that nothing about it needs to be stored.
+    """
+    launched = [c for c in snapshot.claims if c.status.provider_id and c.metadata.deletion_timestamp is None]
+    try:
+        return run.cloud.is_drifted(launched, snapshot.node_classes) if launched else {}, ()
+    except CloudProviderError as error:
+        return {}, (Failure(subject="drift of instances", error=error),)
 
 
 # -- reconcilers, in order --------------------------------------------------------------------------------------------
@@ -99,8 +124,12 @@ def _advance_commands(inputs: StepInputs) -> Plan:
     return plan_for_each(started, lambda disruption: wait_or_terminate(disruption, snapshot, catalogue, poll))
 
 
+def _mark_drifted(inputs: StepInputs) -> Plan:
+    return _drift(inputs).plan
+
+
 def _mark_consolidatable(inputs: StepInputs) -> Plan:
-    consolidatability = _consolidatability(inputs.loaded)
+    consolidatability = _consolidatability(inputs)
     if consolidatability.next_at is None:
         return consolidatability.plan
     return consolidatability.plan + _requeue_at(consolidatability.next_at, "a node's consolidateAfter ends")
@@ -161,6 +190,7 @@ CONSOLIDATE: Final = StepDefinition(
     reconcilers=(
         Reconciler(_clean_up),
         Reconciler(_advance_commands),
+        Reconciler(_mark_drifted),
         Reconciler(_mark_consolidatable),
         Reconciler(_requeue_for_windows),
         Reconciler(_decide_on_proposals),
@@ -178,8 +208,16 @@ def _undecided(snapshot: Snapshot) -> list[NodeDisruption]:
     return [d for d in unfinished_commands(snapshot) if not has_started(d, snapshot)]
 
 
-def _consolidatability(snapshot: Snapshot) -> Consolidatability:
-    return assess_consolidatable(snapshot, claims_in_commands(snapshot) | claims_with_stale_taints(snapshot))
+def _drift(inputs: StepInputs) -> DriftAssessment:
+    snapshot = inputs.loaded
+    written_elsewhere = claims_in_commands(snapshot) | claims_with_stale_taints(snapshot)
+    return assess_drift(snapshot, inputs.catalogued.catalogue, inputs.drift_reasons, written_elsewhere)
+
+
+def _consolidatability(inputs: StepInputs) -> Consolidatability:
+    snapshot = inputs.loaded
+    written_elsewhere = claims_in_commands(snapshot) | claims_with_stale_taints(snapshot) | _drift(inputs).changed
+    return assess_consolidatable(snapshot, written_elsewhere)
 
 
 def _controller(inputs: StepInputs) -> DisruptionController:
@@ -187,7 +225,8 @@ def _controller(inputs: StepInputs) -> DisruptionController:
     return DisruptionController(
         snapshot,
         catalogue,
-        _consolidatability(snapshot),
+        _consolidatability(inputs),
+        drifted=_drift(inputs).since,
         spot_to_spot=settings.feature_gates.spot_to_spot_consolidation,
         options=settings.scheduling,
         effort=inputs.effort,
@@ -255,7 +294,7 @@ def _proposal(
 
 def _validation_delay(inputs: StepInputs, method: Method) -> timedelta:
     """Return how long after its proposal a command is validated."""
-    return timedelta(0) if method == REBALANCE else inputs.settings.validation_delay
+    return timedelta(0) if method in _WITHOUT_DELAY else inputs.settings.validation_delay
 
 
 def _defects(controller: DisruptionController, command: Command, subject: str) -> Plan | None:

@@ -64,6 +64,7 @@ class StepInputs(Struct, frozen=True, kw_only=True):
     missing_instances: frozenset[str] = frozenset()  # provider ids of instances that do not exist any more
     statuses: tuple[InstanceStatus, ...] = ()  # failing status checks
     repair_policies: tuple[RepairPolicy, ...] = ()
+    drift_reasons: Mapping[str, str] = field(default_factory=dict)  # the cloud's answer by NodeClaim (`is_drifted`)
     failures: tuple[Failure, ...] = ()  # of reads that the step can do without
     effort: int = UNLIMITED  # of one pass of the scheduler (`RunContext.effort`)
     examined_until: str = ""  # the last object that an earlier run examined before its time was up

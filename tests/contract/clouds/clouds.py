@@ -60,6 +60,7 @@ class CloudUnderTest(ABC):
     page: ClassVar[int]  # instances in one page of a list
     subnet_condition: ClassVar[tuple[str, str]]  # type and reason, if the selector terms select none
     kept_condition: ClassVar[str] = "SecurityGroupsReady"  # the type of one that does not depend on subnets
+    drift_reasons: ClassVar[Mapping[str, str]]  # by field of the status with the ids that an instance is compared with
     resolved_fields: ClassVar[frozenset[str]] = frozenset({"securityGroups", "conditions"})  # of the status
     invalid_specs: ClassVar[tuple[JSON, ...]] = (
         {"securityGroupSelectorTerms": "mine"},
@@ -220,6 +221,11 @@ class _Aws(CloudUnderTest):
     page = 1000
     estimates = False
     subnet_condition = ("SubnetsReady", "SubnetsNotFound")
+    drift_reasons: ClassVar[Mapping[str, str]] = {
+        "subnets": "SubnetDrift",
+        "securityGroups": "SecurityGroupDrift",
+        "amis": "AMIDrift",
+    }
     unknown_provider_id = "aws:///us-east-1a/i-00000000000000000"
     foreign_provider_ids = ("", "i-1", "kwok://node", "aws:///us-east-1a/eni-1", "cn-hangzhou.i-bp1abc")
     price_api = "pricing:GetProducts"
@@ -473,6 +479,11 @@ class _Alibaba(_SimulatedAccount):
     page = 100
     estimates = True
     subnet_condition = ("VSwitchesReady", "VSwitchesNotFound")
+    drift_reasons: ClassVar[Mapping[str, str]] = {
+        "vSwitches": "VSwitchDrift",
+        "securityGroups": "SecurityGroupDrift",
+        "images": "ImageDrift",
+    }
     unknown_provider_id = "cn-hangzhou.i-bp100000000000000000"
     foreign_provider_ids = ("", "i-1", "kwok://node", "cn-hangzhou.eni-1", "aws:///us-east-1a/i-00000000000000001")
     price_api = "ecs:DescribePrice"
@@ -689,6 +700,9 @@ class _Huawei(_SimulatedAccount):
     shipped_prices = "estimate"
     price_api = "bss:ListOnDemandResourceRatings"
     subnet_condition = ("SubnetsReady", "SubnetsNotFound")
+    drift_reasons: ClassVar[Mapping[str, str]] = {
+        "subnets": "SubnetDrift"
+    }  # CCE sets groups, and the hash has the image
     kept_condition = "Ready"
     resolved_fields = frozenset({"subnets", "conditions"})
     invalid_specs = ({"subnetSelectorTerms": "mine"}, {"tags": {f"k{i}": "v" for i in range(5)}})

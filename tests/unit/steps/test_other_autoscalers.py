@@ -164,6 +164,10 @@ STATES = {
 @pytest.mark.karpenter(
     "nodeclaim/expiration", it="should ignore expired NodeClaims that are not managed by this Karpenter instance"
 )
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift",
+    it="should ignore drift for NodeClaims not managed by this instance of Karpenter",
+)
 @pytest.mark.karpenter("node/termination", it="should ignore nodes not managed by this Karpenter instance")
 @pytest.mark.karpenter(
     "nodeclaim/disruption/consolidation", it="should ignore NodeClaims not managed by this instance of Karpenter"

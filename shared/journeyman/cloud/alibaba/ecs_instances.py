@@ -209,6 +209,8 @@ def _instance(entry: Mapping[str, Any], region: str) -> Instance:
         state=_STATES.get(entry["Status"], entry["Status"].lower()),
         launched_at=parse_time(entry["CreationTime"]),
         image_id=entry.get("ImageId", ""),
+        subnet_id=(entry.get("VpcAttributes") or {}).get("VSwitchId", ""),
+        security_group_ids=tuple(sorted((entry.get("SecurityGroupIds") or {}).get("SecurityGroupId") or ())),
         tags=tags.from_response(entry),
     )
 

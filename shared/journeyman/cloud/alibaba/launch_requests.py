@@ -76,7 +76,7 @@ def launch_pairs(
             image_id=image_id,
         )
         for instance_type in types
-        if (image_id := _image_for(instance_type, node_class))
+        if (image_id := image_for(instance_type, node_class))
         for offering in instance_type.offerings
         if offering.zone in chosen
     ]
@@ -92,7 +92,7 @@ def launch_pairs(
     return tuple(sorted(chosen_pairs, key=by_price.index))
 
 
-def _image_for(instance_type: InstanceType, node_class: ECSNodeClassView) -> str:
+def image_for(instance_type: InstanceType, node_class: ECSNodeClassView) -> str:
     """Return the id of the image for the type's architecture; empty without one."""
     arch = next((r.values for r in instance_type.requirements if r.key == labels.ARCH), ())
     suitable = (

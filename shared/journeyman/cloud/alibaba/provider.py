@@ -13,10 +13,11 @@ from journeyman.cloud.alibaba.discovery import Discovery
 from journeyman.cloud.alibaba.ecs_instances import EcsInstances
 from journeyman.cloud.alibaba.ecs_launch import EcsLauncher
 from journeyman.cloud.alibaba.instance_types import InstanceTypeProvider, RegionTypes
+from journeyman.cloud.alibaba.launch_requests import image_for
 from journeyman.cloud.alibaba.nodeclass_status import NodeClassReconciler
 from journeyman.cloud.alibaba.open_api import RAM, ApiCall, OpenApi
 from journeyman.cloud.alibaba.pricing import price_provider
-from journeyman.cloud.base_provider import BaseCloudProvider
+from journeyman.cloud.base_provider import SECURITY_GROUP_DRIFT, BaseCloudProvider, InstanceDrift
 from journeyman.cloud.caching import cached_views
 from journeyman.cloud.free_addresses import FreeAddresses
 from journeyman.core.api.ecs_settings import ECS_API, ECSNodeClassAPI, ecs_node_class
@@ -24,7 +25,7 @@ from journeyman.core.api.objects import NodeClaim, Resource
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.state import RepairPolicy
 from journeyman.errors import CloudProviderError
-from journeyman.ports import JSON, Clock
+from journeyman.ports import JSON, Clock, Instance
 
 _HALF_AN_HOUR: Final = timedelta(minutes=30)
 _TOLERATED: Final = (
@@ -40,6 +41,9 @@ REPAIR_POLICIES: Final = tuple(
     for condition, status, duration in _TOLERATED
 )
 """Node conditions after which a node must be replaced: the kubelet's own, and those of ACK's node problem detector."""
+
+VSWITCH_DRIFT: Final = "VSwitchDrift"
+IMAGE_DRIFT: Final = "ImageDrift"
 
 _NO_SUCH_ROLE: Final = "EntityNotExist.Role"
 _ECS_PRINCIPAL: Final = "ecs.aliyuncs.com"
@@ -78,7 +82,7 @@ class AlibabaCloudProvider(BaseCloudProvider):
             cluster=cluster,
             view=self._view,
         )
-        super().__init__(launcher, instances, prices)
+        super().__init__(launcher, instances, prices, clock)
         self._resolver = NodeClassReconciler(discovery, self._role_exists)
         self._types = InstanceTypeProvider(call, settings, types, prices, clock=clock, network=lambda: cluster.network)
 
@@ -110,6 +114,31 @@ class AlibabaCloudProvider(BaseCloudProvider):
             CloudProviderError: Alibaba Cloud did not respond.
         """
         return self._types.for_node_class(self._view(node_class))
+
+    def _drift_from(self, node_class: JSON) -> InstanceDrift | None:
+        """Return the function that compares security groups, vSwitch and image; None while the status names none.
+
+        Restates: cloudpilot-ai/karpenter-provider-alibabacloud pkg/cloudprovider/drift.go `isNodeClassDrifted`.
+        Differs: a newer image is drift, too, as with the vendor's API; the reason is that API's.
+        """
+        view = self._view(node_class)
+        groups = frozenset(group.id for group in view.resolved.security_groups)
+        vswitches = frozenset(vswitch.id for vswitch in view.resolved.vswitches)
+        if not (groups and vswitches and view.resolved.images):
+            return None
+        types = {t.name: t for t in self._types.for_node_class(view)}
+
+        def drift_of(instance: Instance) -> str | None:
+            if frozenset(instance.security_group_ids) != groups:
+                return SECURITY_GROUP_DRIFT
+            if instance.subnet_id not in vswitches:
+                return VSWITCH_DRIFT
+            instance_type = types.get(instance.instance_type)
+            if instance_type is None or not (image := image_for(instance_type, view)):
+                return None
+            return IMAGE_DRIFT if instance.image_id != image else ""
+
+        return drift_of
 
     def _role_exists(self, name: str) -> bool:
         """Whether a RAM role exists and trusts ECS. Raises CloudProviderError."""

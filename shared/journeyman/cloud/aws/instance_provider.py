@@ -118,6 +118,9 @@ def _instance(entry: Mapping[str, Any]) -> Instance:
         image_id=entry.get("ImageId", ""),
         reservation_id=entry.get("CapacityReservationId", ""),
         partition=str(entry["Placement"].get("PartitionNumber") or ""),
+        placement_group_id=entry["Placement"].get("GroupId", ""),
+        subnet_id=entry.get("SubnetId", ""),
+        security_group_ids=tuple(sorted(group["GroupId"] for group in entry.get("SecurityGroups", ()))),
         tags=tags.from_aws(entry.get("Tags")),
     )
 

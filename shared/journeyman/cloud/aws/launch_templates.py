@@ -195,18 +195,23 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
 
 
+def image_for(instance_type: InstanceType, node_class: NodeClassView) -> Mapping[str, Any] | None:
+    """Return the AMI in the NodeClass's status from which the type is launched: the newest that fits; None if none does."""
+    values = {r.key: r.values for r in instance_type.requirements}
+    return next((ami for ami in node_class.amis if satisfies(values, ami.get("requirements") or ())), None)
+
+
 def _variants(
     content: TemplateContent, types: Iterable[InstanceType]
 ) -> dict[LaunchTemplateVariant, list[InstanceType]]:
     """Return the types by the template they need, without types that no AMI fits.
 
-    Restates: pkg/providers/amifamily/ami.go `MapToInstanceTypes`: the first image that fits, newest first.
+    Restates: pkg/providers/amifamily/ami.go `MapToInstanceTypes`.
     """
     requests_efa = bool(content.claim.spec.resources.requests.get(EFA))
     groups: dict[LaunchTemplateVariant, list[InstanceType]] = {}
     for candidate in types:
-        values = {r.key: r.values for r in candidate.requirements}
-        image = next((a for a in content.node_class.amis if satisfies(values, a.get("requirements") or ())), None)
+        image = image_for(candidate, content.node_class)
         if image is None:
             continue
         variant = LaunchTemplateVariant(

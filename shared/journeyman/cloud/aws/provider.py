@@ -10,6 +10,7 @@ from typing import Any, Final
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.cloud.aws.capacity_reservations import CapacityReservationProvider
 from journeyman.cloud.aws.fleet_launch import FleetLauncher
+from journeyman.cloud.aws.instance_drift import drift_from
 from journeyman.cloud.aws.instance_provider import InstanceProvider
 from journeyman.cloud.aws.instance_types import InstanceTypeProvider
 from journeyman.cloud.aws.launch_templates import LaunchTemplateProvider
@@ -17,7 +18,7 @@ from journeyman.cloud.aws.network_discovery import PlacementGroupProvider, free_
 from journeyman.cloud.aws.nodeclass_status import NodeClassReconciler
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.aws.pricing import price_provider
-from journeyman.cloud.base_provider import BaseCloudProvider
+from journeyman.cloud.base_provider import BaseCloudProvider, InstanceDrift
 from journeyman.cloud.free_addresses import FreeAddresses
 from journeyman.core.api.ec2nodeclass import EC2NodeClass
 from journeyman.core.api.hashes import ec2_node_class_hash_annotations
@@ -74,7 +75,8 @@ class AwsCloudProvider(BaseCloudProvider):
             reservations=reservations,
             groups=groups,
         )
-        super().__init__(launcher, instances, prices)
+        super().__init__(launcher, instances, prices, clock)
+        self._groups = groups
         self._types = InstanceTypeProvider(clients, settings, prices, clock, reservations=reservations, groups=groups)
         self._resolver = NodeClassReconciler(clients, settings, clock, reservations, groups)
 
@@ -121,3 +123,7 @@ class AwsCloudProvider(BaseCloudProvider):
             CloudProviderError: AWS did not respond.
         """
         return self._types.for_node_class(NodeClassView(node_class))
+
+    def _drift_from(self, node_class: JSON) -> InstanceDrift | None:
+        view = NodeClassView(node_class)
+        return drift_from(view, self._types.for_node_class(view), self._groups.find(view))

@@ -194,6 +194,7 @@ class HuaweiInstances:
             state=state,
             launched_at=parse_time(metadata.get("creationTimestamp") or ""),
             image_id=str(extended.get("alpha.cce/NodeImageID") or ""),
+            subnet_id=str(((spec.get("nodeNicSpec") or {}).get("primaryNic") or {}).get("subnetId") or ""),
             tags=node_names.instance_tags(digits, node_names.from_server((server or {}).get("tags") or ())),
             failure=self.failure_of_job(str(status.get("jobID") or "")) if phase == "Error" else None,
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from journeyman.cloud.base_provider import BaseCloudProvider
+from journeyman.cloud.base_provider import SUBNET_DRIFT, BaseCloudProvider, InstanceDrift
 from journeyman.cloud.caching import cached_views
 from journeyman.cloud.free_addresses import FreeAddresses
 from journeyman.cloud.huawei.cce_launch import CceLauncher
@@ -22,7 +22,7 @@ from journeyman.core.api.ccenodeclass import cce_node_class
 from journeyman.core.api.objects import CCENODECLASS, NodeClaim, Resource
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.state import RepairPolicy
-from journeyman.ports import JSON, Clock
+from journeyman.ports import JSON, Clock, Instance
 
 REPAIR_POLICIES: Final = tuple(
     RepairPolicy(condition="Ready", status=status, tolerated_for=timedelta(minutes=30))
@@ -52,7 +52,7 @@ class HuaweiCloudProvider(BaseCloudProvider):
         prices = price_provider(api, settings, flavors.read, clock)
         addresses = FreeAddresses(network.free_addresses, clock)
         launcher = CceLauncher(api, settings, clock, instances=instances, addresses=addresses, view=self._view)
-        super().__init__(launcher, instances, prices)
+        super().__init__(launcher, instances, prices, clock)
         self._resolver = NodeClassReconciler(network)
         self._types = InstanceTypeProvider(flavors, settings, prices, network=network.mode)
 
@@ -84,3 +84,15 @@ class HuaweiCloudProvider(BaseCloudProvider):
             CloudProviderError: Huawei Cloud did not respond.
         """
         return self._types.for_node_class(self._view(node_class))
+
+    def _drift_from(self, node_class: JSON) -> InstanceDrift | None:
+        """Return the function that compares the subnet; None while the status names none. All else is in the hash.
+
+        Restates: huaweicloud-samples/karpenter-provider-huawei pkg/cloudprovider/drift.go `isSubnetDrifted`.
+        """
+        subnets = frozenset(self._view(node_class).subnet_ids)
+
+        def drift_of(instance: Instance) -> str | None:
+            return "" if instance.subnet_id in subnets else SUBNET_DRIFT
+
+        return drift_of if subnets else None

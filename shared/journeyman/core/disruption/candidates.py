@@ -15,6 +15,7 @@ from typing import Final, NewType
 from msgspec import Struct
 
 from journeyman.core.api import labels
+from journeyman.core.api.duration import parse_nillable_duration
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue, price_of
 from journeyman.core.plan import Event
@@ -123,8 +124,9 @@ def find_candidates(
     consolidatable: frozenset[str],
     in_commands: frozenset[str],
     nodes_hosting_buffers: frozenset[str] = frozenset(),
+    eventual: bool = False,
 ) -> CandidateList:
-    """Return every node that may be disrupted gracefully now.
+    """Return every node that may be disrupted now.
 
     Args:
         snapshot: The cluster.
@@ -132,6 +134,8 @@ def find_candidates(
         consolidatable: Names of NodeClaims whose consolidateAfter has passed.
         in_commands: Names of NodeClaims in unfinished commands; they are skipped without an event.
         nodes_hosting_buffers: Names of nodes on which capacity of CapacityBuffers is reserved.
+        eventual: Whether a node may be disrupted although its pods block that, if its NodeClaim has a terminationGracePeriod,
+            after which its drain ends in any case. Otherwise the disruption is graceful.
     """
     nominated = frozenset(p.status.nominated_node_name for p in snapshot.pods if not p.spec.node_name)
     candidates: list[Candidate] = []
@@ -139,7 +143,7 @@ def find_candidates(
 
     def decide(node: StateNode) -> Candidate | str:
         """Return the candidate, or why the node is none."""
-        return _blocked(node, snapshot, catalogue, nominated) or _candidate(
+        return _blocked(node, snapshot, catalogue, nominated, eventual=eventual) or _candidate(
             node,
             catalogue,
             consolidatable=node.claim is not None and node.claim.metadata.name in consolidatable,
@@ -204,11 +208,23 @@ def _candidate(node: StateNode, catalogue: Catalogue, *, consolidatable: bool, h
     )
 
 
-def _blocked(node: StateNode, snapshot: Snapshot, catalogue: Catalogue, nominated: frozenset[str]) -> str:
+def _blocked(
+    node: StateNode, snapshot: Snapshot, catalogue: Catalogue, nominated: frozenset[str], *, eventual: bool
+) -> str:
     """Return why a managed node may not be disrupted, empty if it may; reasons in Karpenter's order."""
-    return (
-        _node_blocked(node, nominated) or _pool_blocked(node, snapshot, catalogue) or _pods_blocked(node.pods, snapshot)
-    )
+    blocked = _node_blocked(node, nominated) or _pool_blocked(node, snapshot, catalogue)
+    if blocked or (eventual and _drain_ends(node)):
+        return blocked
+    return _pods_blocked(node.pods, snapshot)
+
+
+def _drain_ends(node: StateNode) -> bool:
+    """Whether pods that block their eviction delay the drain only for the NodeClaim's terminationGracePeriod.
+
+    Restates: karpenter pkg/controllers/disruption/types.go `NewCandidate`, its part about eventual disruption.
+    """
+    period = node.claim.spec.termination_grace_period if node.claim is not None else None
+    return period is not None and parse_nillable_duration(period) is not None
 
 
 def _node_blocked(node: StateNode, nominated: frozenset[str]) -> str:

@@ -147,10 +147,12 @@ def summary(disruption: NodeDisruption) -> str:
     spec = disruption.spec
     nodes = ", ".join(f"{c.node} ({c.instance_type}/{c.capacity_type})" for c in spec.candidates[:5])
     more = f" and {len(spec.candidates) - 5} more" if len(spec.candidates) > 5 else ""
-    by_offering = Counter(f"{r.instance_type}/{r.capacity_type}" for r in spec.replacements)
+    by_offering = Counter(f"{r.instance_type}/{r.capacity_type}" for r in spec.replacements if r.instance_type)
     replacements = ", ".join(
         f"{n} of {name} or similar" if n > 1 else f"{name} or similar" for name, n in sorted(by_offering.items())
     )
+    if spec.replacements and not by_offering:
+        replacements = "a node of the NodePool's template"  # of a static NodePool, whose launch chooses the type
     by = f" by {replacements}" if replacements else ""
     return f"{spec.decision} {nodes}{more}{by}, saving {spec.saving:.4f}/h ({spec.reason})"
 

@@ -7,6 +7,7 @@ Differs: one run proposes at most one command; a later run validates it (`revali
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from functools import cached_property
 from typing import Final
 
@@ -30,6 +31,9 @@ from journeyman.core.disruption.consolidatable import Consolidatability
 from journeyman.core.disruption.consolidation_backoff import ConsolidationBackoff, find_reversed
 from journeyman.core.disruption.disruption_events import UNCONSOLIDATABLE, candidate_events, nodepool_blocked
 from journeyman.core.disruption.disruption_metrics import budget_gauges, eligible_nodes
+from journeyman.core.disruption.drift import METHOD as DRIFT
+from journeyman.core.disruption.drift import drift_candidates, drift_commands, validate_drift
+from journeyman.core.disruption.drifted import drifted_since
 from journeyman.core.disruption.emptiness import delete_empty
 from journeyman.core.disruption.multi_node_consolidation import multi_node_commands
 from journeyman.core.disruption.rebalance import (
@@ -46,13 +50,22 @@ from journeyman.core.disruption.single_node_consolidation import (
     single_node_commands,
     unconsolidatable_reason,
 )
+from journeyman.core.disruption.static_drift import METHOD as STATIC_DRIFT
+from journeyman.core.disruption.static_drift import (
+    proposals,
+    static_drift_candidates,
+    static_drift_commands,
+    validate_static_drift,
+)
 from journeyman.core.disruption.validation import validate
-from journeyman.core.plan import Event, Plan
+from journeyman.core.plan import Event, Plan, merge_plans
 from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Options
 from journeyman.core.state import Snapshot
 
 MULTI_NODE_EXAMINED: Final = "multi-node/0"
 """The cursor behind multi-node consolidation: a later run continues with the first node of single-node consolidation."""
+DRIFT_CURSOR: Final = "drift/"
+"""Precedes the name of a NodeClaim that drift examined last; the methods before it are complete then."""
 
 
 class Evaluation(Struct, frozen=True, kw_only=True):
@@ -79,6 +92,7 @@ class DisruptionController:
         catalogue: Catalogue,
         consolidatability: Consolidatability,
         *,
+        drifted: Mapping[str, datetime] | None = None,
         spot_to_spot: bool = False,
         options: Options | None = None,
         effort: int = UNLIMITED,
@@ -91,6 +105,7 @@ class DisruptionController:
             snapshot: The cluster.
             catalogue: Instance types and prices per NodePool.
             consolidatability: Which NodeClaims are consolidatable.
+            drifted: Since when NodeClaims have drifted; None if their conditions say so.
             spot_to_spot: The feature gate SpotToSpotConsolidation.
             options: Options of the scheduler.
             effort: The most effort of one simulation.
@@ -101,6 +116,7 @@ class DisruptionController:
         self._examined_until = examined_until
         self._catalogue = catalogue
         self._consolidatability = consolidatability
+        self._drifted = drifted_since(snapshot) if drifted is None else drifted
         self._spot_to_spot = spot_to_spot
         self.simulation = Simulation(
             snapshot,
@@ -113,15 +129,17 @@ class DisruptionController:
         )
 
     def evaluate_methods(self) -> Iterator[Evaluation]:
-        """Evaluate rebalance, emptiness, multi-node consolidation, then single-node consolidation node by node.
+        """Evaluate rebalance, emptiness, static drift, drift, multi-node consolidation, then single-node consolidation.
 
-        The caller takes the first evaluation that has commands, and may stop between any two evaluations at its deadline. If
-        an earlier run stopped, multi-node consolidation is not repeated, so that each pass comes to its last node.
-        Not implemented yet: drift, after emptiness.
+        Drift and single-node consolidation evaluate node by node. The caller takes the first evaluation that has commands, and may
+        stop between any two evaluations at its deadline. If an earlier run stopped in single-node consolidation, multi-node
+        consolidation is not repeated, so that each pass comes to its last node.
         """
         yield from self._rebalance()
         yield self._emptiness()
-        if not self._examined_until:
+        yield self._static_drift()
+        yield from self._drift()
+        if not self._consolidated_until:
             yield from self._multi_node_consolidation()
         yield from self._single_node_consolidation()
 
@@ -143,6 +161,8 @@ class DisruptionController:
         remaining = {pool: status.remaining for pool, status in budgets.items()}
         if disruption.spec.method == REBALANCE:
             return validate_rebalance(disruption, self.simulation, candidates, remaining)
+        if disruption.spec.method in (STATIC_DRIFT, DRIFT):
+            return self._validate_drift(disruption, in_other_commands, remaining)
         command = validate(disruption, self.simulation, candidates, remaining, spot_to_spot=self._spot_to_spot)
         return self._backoff.checked(command) if reason is DisruptionReason.UNDERUTILIZED else command
 
@@ -171,6 +191,11 @@ class DisruptionController:
         empty = (c for c in self._candidates.candidates if c.is_empty and c.consolidatable)
         plan = Plan(events=(*self._candidates.events, *events), observations=(eligible_nodes(empty, reason.value),))
         return Evaluation(method="emptiness", reason=reason, commands=commands, plan=plan + self._budget_plan(reason))
+
+    @property
+    def _consolidated_until(self) -> str:
+        """The cursor with which an earlier run stopped in consolidation; empty if it did not come to it."""
+        return "" if self._is_cut_off_in_drift else self._examined_until
 
     def _multi_node_consolidation(self) -> Iterator[Evaluation]:
         method: Method = "multi-node"
@@ -202,11 +227,51 @@ class DisruptionController:
         pod = unbound_pod(command, self.snapshot, self._catalogue)
         return f"pod {pod} may find no capacity" if pod else ""
 
+    def _static_drift(self) -> Evaluation:
+        """Return all commands of static drift, and what counts for both kinds: the gauge of eligible nodes, and budgets if any."""
+        reason = DisruptionReason.DRIFTED
+        eligible = [c for c in self._eventual_candidates if c.nodeclaim in self._drifted]
+        plan = Plan(observations=(eligible_nodes(eligible, reason.value),))
+        if eligible:
+            plan += self._budget_plan(reason)
+        static = static_drift_candidates(eligible, self._drifted, self.snapshot)
+        remaining = self._remaining(reason) if static else {}
+        found = static_drift_commands(self.snapshot, self._catalogue, static, remaining)
+        each = [_evaluation(STATIC_DRIFT, command, (candidate,)) for candidate, command in found]
+        commands = tuple(command for evaluation in each for command in evaluation.commands)
+        plan = merge_plans((plan, *(evaluation.plan for evaluation in each)))
+        return Evaluation(method=STATIC_DRIFT, reason=reason, commands=commands, plan=plan)
+
+    def _drift(self) -> Iterator[Evaluation]:
+        eligible = drift_candidates(self._eventual_candidates, self._drifted, self.snapshot)
+        if not eligible:
+            return
+        remaining = self._remaining(DisruptionReason.DRIFTED)
+        after = self._examined_until.removeprefix(DRIFT_CURSOR) if self._is_cut_off_in_drift else ""
+        for candidate, command in drift_commands(self.simulation, eligible, remaining, after=after):
+            yield _evaluation(DRIFT, command, (candidate,), examined=f"{DRIFT_CURSOR}{candidate.nodeclaim}")
+
+    def _validate_drift(
+        self, disruption: NodeDisruption, in_other_commands: frozenset[str], remaining: Mapping[NodePoolName, int]
+    ) -> Command:
+        if disruption.spec.method == DRIFT:
+            candidates = self._find_candidates(in_other_commands, eventual=True).candidates
+            return validate_drift(disruption, self.simulation, candidates, remaining, self._drifted)
+        proposed = frozenset(name for d in proposals(self.snapshot) for name in d.claims)
+        candidates = self._find_candidates(in_other_commands - proposed, eventual=True).candidates
+        static = static_drift_candidates(candidates, self._drifted, self.snapshot)
+        return validate_static_drift(disruption, self.snapshot, self._catalogue, static, remaining)
+
+    @property
+    def _is_cut_off_in_drift(self) -> bool:
+        """Whether the time of an earlier run was up while it examined drifted nodes."""
+        return self._examined_until.startswith(DRIFT_CURSOR)
+
     def _single_node_consolidation(self) -> Iterator[Evaluation]:
         method: Method = "single-node"
         reason = DisruptionReason.UNDERUTILIZED
         ready, plan = self._consolidation_candidates()
-        if not self._examined_until:  # multi-node consolidation has recorded the Events
+        if not self._consolidated_until:  # multi-node consolidation has recorded the Events
             plan = Plan(observations=plan.observations)
         yield Evaluation(method=method, reason=reason, plan=plan)
         commands = single_node_commands(
@@ -214,7 +279,7 @@ class DisruptionController:
             ready,
             self._remaining(reason),
             spot_to_spot=self._spot_to_spot,
-            after=self._examined_until,
+            after=self._consolidated_until,
             why_never=self._balanced.why_never,
         )
         for candidate, found, cursor in commands:
@@ -258,13 +323,18 @@ class DisruptionController:
     def _candidates(self) -> CandidateList:
         return self._find_candidates(claims_in_commands(self.snapshot))
 
-    def _find_candidates(self, in_commands: frozenset[str]) -> CandidateList:
+    @cached_property
+    def _eventual_candidates(self) -> tuple[Candidate, ...]:
+        return self._find_candidates(claims_in_commands(self.snapshot), eventual=True).candidates
+
+    def _find_candidates(self, in_commands: frozenset[str], *, eventual: bool = False) -> CandidateList:
         return find_candidates(
             self.snapshot,
             self._catalogue,
             consolidatable=self._consolidatability.claims,
             in_commands=in_commands,
             nodes_hosting_buffers=self.simulation.nodes_hosting_buffers,
+            eventual=eventual,
         )
 
     def _remaining(self, reason: DisruptionReason) -> Mapping[NodePoolName, int]:

@@ -308,10 +308,20 @@ def _replacement(name: str, planned: PlannedClaim, disruption: NodeDisruption, s
     body = to_node_claim(planned, pool, name=name, hash=node_pool_hash(pool), hash_version=NODEPOOL_HASH_VERSION)
     metadata = body["metadata"]
     annotations = {**metadata["annotations"], labels.DISRUPTION: disruption.metadata.name}
+    if pool.spec.static:
+        annotations |= _replica_index(disruption, snapshot)
     return {
         **body,
         "metadata": {**metadata, "annotations": annotations, "finalizers": [labels.TERMINATION_FINALIZER]},
     }
+
+
+def _replica_index(disruption: NodeDisruption, snapshot: Snapshot) -> Mapping[str, str]:
+    """Return the annotation with the replica that the command replaces, for a replacement in a static NodePool."""
+    claims = (snapshot.claims_by_name.get(name) for name in disruption.claims)
+    indexes = (c.metadata.annotations.get(labels.REPLICA_INDEX) for c in claims if c is not None)
+    index = next((found for found in indexes if found is not None), None)
+    return {} if index is None else {labels.REPLICA_INDEX: index}
 
 
 def _set_disruption_reason(node: StateNode, disruption: NodeDisruption, now: datetime) -> Iterator[Action]:

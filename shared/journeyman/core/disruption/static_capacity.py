@@ -58,7 +58,7 @@ from journeyman.core.scheduling.nodeclaim_templates import (
     make_template,
     to_node_claim,
 )
-from journeyman.core.scheduling.requirements import Requirements
+from journeyman.core.scheduling.requirements import Requirements, with_values
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import plan_for_each
@@ -151,16 +151,7 @@ def _create(name: str, index: int, pool: StaticNodePool, template: NodeClaimTemp
 
 def _claim_body(name: str, index: int, pool: StaticNodePool, template: NodeClaimTemplate) -> dict[str, Any]:
     """Return the NodeClaim: the template, the replica index, and our finalizer, as it has no instance yet."""
-    requirements = {key: r for key, r in template.requirements.items() if key not in _SIMULATION_LABELS}
-    planned = PlannedClaim(
-        node_pool=pool.name,
-        pods=(),
-        instance_types=(),
-        requirements=Requirements(requirements).to_selectors(),
-        requests={},
-        offering=OfferingKey("", "", ""),
-        price=0.0,
-    )
+    planned = planned_replica(pool, template)
     body = to_node_claim(
         planned, pool.pool, name=name, hash=node_pool_hash(pool.pool), hash_version=NODEPOOL_HASH_VERSION
     )
@@ -170,6 +161,27 @@ def _claim_body(name: str, index: int, pool: StaticNodePool, template: NodeClaim
         **body,
         "metadata": {**metadata, "annotations": annotations, "finalizers": [labels.TERMINATION_FINALIZER]},
     }
+
+
+def planned_replica(pool: StaticNodePool, template: NodeClaimTemplate, *, price: float = 0.0) -> PlannedClaim:
+    """Return a node of the NodePool as its template asks for it: the launch chooses among all types that meet the requirements.
+
+    Args:
+        pool: The NodePool.
+        template: Its template.
+        price: The expected price per hour; 0 if it does not matter.
+    """
+    requirements = {key: r for key, r in template.requirements.items() if key not in _SIMULATION_LABELS}
+    wanted = with_values(Requirements(requirements), template.table.labels)
+    return PlannedClaim(
+        node_pool=pool.name,
+        pods=(),
+        instance_types=(),
+        requirements=wanted.to_selectors(),
+        requests={},
+        offering=OfferingKey("", "", ""),
+        price=price,
+    )
 
 
 def _not_usable(pool: StaticNodePool, why: str) -> Plan:

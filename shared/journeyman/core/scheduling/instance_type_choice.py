@@ -10,7 +10,7 @@ all its nodes at once. Nodes with equal lists share everything except their pods
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Final
 
@@ -27,7 +27,7 @@ from journeyman.core.scheduling.nodeclaim_templates import achievable, distinct_
 from journeyman.core.scheduling.nodepool_options import NodeDemand, NodePoolOptions, TemplateVariant
 from journeyman.core.scheduling.offerings import OfferingTable
 from journeyman.core.scheduling.problem import PlannedNode, SchedulingProblem
-from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
+from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement, with_values
 from journeyman.core.scheduling.results import MinValuesPolicy, PlannedClaim
 from journeyman.errors import InvariantError
 
@@ -222,7 +222,7 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def _pinned(self) -> Requirements:
-        return _with_values(self.wanted, self.pool.template.table.labels)
+        return with_values(self.wanted, self.pool.template.table.labels)
 
     def choices(self, nodes: Sequence[PlannedNode]) -> Iterator[InstanceTypeChoice | None]:
         """Yield the choice for each node; None if no type holds its pods, or too few do for minValues."""
@@ -341,18 +341,6 @@ def _as_selectors(
         key=labels.INSTANCE_TYPE, operator="In", values=tuple(instance_types), min_values=least
     )
     return tuple(sorted((*Requirements(selected).to_selectors(), types), key=lambda r: (r.key, r.operator)))
-
-
-def _with_values(wanted: Requirements, defined: Collection[str]) -> Requirements:
-    """Return the requirements, with a value for each required label that no instance type defines.
-
-    Restates: karpenter pkg/scheduling/requirement.go `Any`. Differs: the value is not random.
-    """
-    own = {key: r for key, r in wanted.items() if r.complement and r.present and key not in defined}
-    values = {key: r.any_value() for key, r in own.items() if not labels.is_restricted(key)}
-    return wanted & {
-        key: requirement(key, "In", (value,)) for key, value in values.items() if key not in labels.WELL_KNOWN
-    }
 
 
 def _by_resource(amounts: Ints, axes: Sequence[str]) -> Mapping[str, int]:

@@ -270,6 +270,24 @@ def from_labels(values: Mapping[str, str]) -> Requirements:
     return of(requirement(key, "In", (value,)) for key, value in values.items())
 
 
+def with_values(wanted: Requirements, defined: Collection[str]) -> Requirements:
+    """Return the requirements, with a value for each required label that no instance type defines.
+
+    A NodeClaim has these values as labels, so that its node meets the requirements.
+
+    Args:
+        wanted: The requirements of a node.
+        defined: The labels that instance types or their offerings define.
+
+    Restates: karpenter pkg/scheduling/requirement.go `Any`. Differs: the value is not random.
+    """
+    own = {key: r for key, r in wanted.items() if r.complement and r.present and key not in defined}
+    values = {key: r.any_value() for key, r in own.items() if not labels.is_restricted(key)}
+    return wanted & {
+        key: requirement(key, "In", (value,)) for key, value in values.items() if key not in labels.WELL_KNOWN
+    }
+
+
 def likely_meant(key: str, known: Iterable[str]) -> str:
     """Return the known or well-known key that an unknown one probably misspells; empty if none is similar.
 

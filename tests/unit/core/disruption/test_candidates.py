@@ -16,10 +16,10 @@ NOTHING = frozenset()
 PROTECTED = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}
 
 
-def find(snapshot, *, in_commands=NOTHING, consolidatable=frozenset({"n"}), catalogue=None):
+def find(snapshot, *, in_commands=NOTHING, consolidatable=frozenset({"n"}), catalogue=None, eventual=False):
     """The candidates, with the usual instance types and all NodeClaims consolidatable."""
     types = a_catalogue() if catalogue is None else catalogue
-    return find_candidates(snapshot, types, consolidatable=consolidatable, in_commands=in_commands)
+    return find_candidates(snapshot, types, consolidatable=consolidatable, in_commands=in_commands, eventual=eventual)
 
 
 def a_pdb(name: str = "web", *, allowed: int = 0, **spec) -> PodDisruptionBudget:
@@ -259,6 +259,45 @@ def test_pods_that_must_not_be_evicted_block_graceful_disruption(member, pdbs):
 
     assert found.candidates == ()
     assert {e.reason for e in found.events} == {"DisruptionBlocked"}
+
+
+@pytest.mark.parametrize(
+    ("member", "pdbs", "is_candidate"),
+    [
+        pytest.param(
+            *(a_member("n", pods=[POLITE], claim=GRACE), (), True),
+            marks=pytest.mark.karpenter(
+                "disruption",
+                it="should consider candidates that have do-not-disrupt pods scheduled with a terminationGracePeriod set for eventual disruption",
+            ),
+        ),
+        pytest.param(
+            *(a_member("n", pods=[UNEVICTABLE], claim=GRACE), (a_pdb(),), True),
+            marks=pytest.mark.karpenter(
+                "disruption",
+                it="should consider candidates that have PDB-blocked pods scheduled with a terminationGracePeriod set for eventual disruption",
+            ),
+        ),
+        pytest.param(
+            *(a_member("n", pods=[POLITE]), (), False),
+            marks=pytest.mark.karpenter(
+                "disruption",
+                it="should not consider candidates that have do-not-disrupt pods scheduled without a terminationGracePeriod set for eventual disruption",
+            ),
+        ),
+        pytest.param(
+            *(a_member("n", pods=[UNEVICTABLE]), (a_pdb(),), False),
+            marks=pytest.mark.karpenter(
+                "disruption",
+                it="should not consider candidates that have PDB-blocked pods scheduled without a terminationGracePeriod set for eventual disruption",
+            ),
+        ),
+        (a_member("n", claim=GRACE, node=PROTECTED), (), False),
+    ],
+)
+def test_termination_grace_period_waives_blocking_pods_for_eventual_disruption(member, pdbs, is_candidate):
+    """The drain ends with it. The annotation on the Node itself is not waived."""
+    assert bool(find(a_fleet(member, pdbs=pdbs), eventual=True).candidates) is is_candidate
 
 
 GOING = {"metadata": {"deletionTimestamp": stamp(ago(seconds=5)), "annotations": {labels.DO_NOT_DISRUPT: "true"}}}

@@ -1,0 +1,346 @@
+"""The Drifted condition: when it is set and removed, and with which reason."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+
+from journeyman.core.api import labels
+from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
+from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.disruption.drifted import assess_drift
+from tests.helpers import builders
+from tests.helpers.builders import NOW, ago, condition, merge, stamp
+from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member
+
+
+def a_pool(*requirements, **spec):
+    """A NodePool with these requirements: (key, operator, value…)."""
+    terms = [{"key": key, "operator": operator, "values": list(values)} for key, operator, *values in requirements]
+    return builders.a_pool(spec=merge({"template": {"spec": {"requirements": terms}}}, spec))
+
+
+POOL = a_pool((labels.CAPACITY_TYPE, "In", "on-demand"))
+
+
+def a_drifting_member(name="n", *, pool=POOL, hours=2, launched="True", marked="", **claim):
+    """A node whose NodeClaim has the NodePool's hash; `marked` is the reason of its Drifted condition, if it has one."""
+    annotations = {
+        labels.NODEPOOL_HASH: node_pool_hash(pool),
+        labels.NODEPOOL_HASH_VERSION: NODEPOOL_HASH_VERSION,
+    }
+    held = [condition("Launched", launched, since=ago(hours=2)), condition("Initialized", since=ago(hours=2))]
+    if marked:
+        held.append(condition("Drifted", since=ago(hours=1), reason=marked, message=marked))
+    own = {
+        "metadata": {"annotations": annotations, "creationTimestamp": stamp(ago(hours=hours))},
+        "status": {"conditions": held},
+    }
+    return a_member(name, claim=merge(own, claim))
+
+
+def assess(*members, pool=POOL, cloud=None, catalogue=None, **kwargs):
+    """The assessment, in which by default the cloud answers that no instance has drifted."""
+    answers = {m.claim.metadata.name: "" for m in members} if cloud is None else cloud
+    snapshot = a_fleet(*members, pools=[pool] if pool is not None else [builders.a_pool("other")])
+    return assess_drift(snapshot, catalogue or a_catalogue(), answers, **kwargs)
+
+
+def written(assessment):
+    """The Drifted condition that the plan writes, by NodeClaim: reason and message, None if it is removed."""
+    found = {}
+    for action in assessment.plan.actions:
+        (drifted,) = [c for c in action.patch["status"]["conditions"] if c["type"] == "Drifted"] or [None]
+        found[action.ref.name] = drifted and (drifted["status"], drifted["reason"], drifted["message"])
+    return found
+
+
+def true(reason):
+    """A Drifted condition that is True."""
+    return ("True", reason, reason)
+
+
+# -- the condition ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.karpenter("nodeclaim/disruption/drift", it="should detect drift")
+def test_node_that_the_cloud_reports_is_marked_as_drifted():
+    """The reason and message are the cloud's; the node has drifted since now, at the version that was read."""
+    found = assess(a_drifting_member(), cloud={"n": "AMIDrift"})
+
+    assert written(found) == {"n": true("AMIDrift")}
+    assert (found.since, found.changed) == ({"n": NOW}, {"n"})
+    (patch,) = found.plan.actions
+    assert (patch.resource_version, patch.subresource) == ("7", "status")
+    [chain] = found.plan.chains
+    assert ("n", "Drifted") in {(e.ref.name, e.reason) for e in chain.events}
+    assert [log.message for log in found.plan.logs] == ["marking drifted"]
+
+
+def test_drifted_node_keeps_the_time_at_which_it_drifted():
+    """Drift goes on with the oldest; another reason does not make it younger, and nothing is written for the same."""
+    same = assess(a_drifting_member(marked="AMIDrift"), cloud={"n": "AMIDrift"})
+    other = assess(a_drifting_member(marked="AMIDrift"), cloud={"n": "SubnetDrift"})
+
+    assert (same.since, written(same)) == ({"n": ago(hours=1)}, {})
+    assert (other.since, written(other)) == ({"n": ago(hours=1)}, {"n": true("SubnetDrift")})
+
+
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift",
+    it="should remove the status condition from the nodeClaim if the nodeClaim is no longer drifted",
+)
+def test_condition_is_removed_from_a_node_that_has_not_drifted():
+    """It does not become False."""
+    found = assess(a_drifting_member(marked="AMIDrift"))
+
+    assert (found.since, written(found)) == ({}, {"n": None})
+
+
+@pytest.mark.parametrize("launched", ["Unknown", "False"])
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift",
+    it="should remove the status condition from the nodeClaim when the nodeClaim launch condition is unknown",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift",
+    it="should remove the status condition from the nodeClaim when the nodeClaim launch condition is false",
+)
+def test_condition_is_removed_from_a_nodeclaim_that_is_not_launched(launched):
+    """It has no instance that could differ."""
+    found = assess(a_drifting_member(launched=launched, marked="AMIDrift"), cloud={"n": "AMIDrift"})
+
+    assert (found.since, written(found)) == ({}, {"n": None})
+
+
+def test_unknown_answer_of_the_cloud_leaves_the_condition_as_it_is():
+    """The cloud did not respond, or lists no such instance; what the NodePool says still counts."""
+    marked, plain, changed = (
+        a_drifting_member("marked", marked="AMIDrift"),
+        a_drifting_member("plain"),
+        a_drifting_member("changed", metadata={"annotations": {labels.NODEPOOL_HASH: "old"}}),
+    )
+    found = assess(marked, plain, changed, cloud={})
+
+    assert found.since == {"marked": ago(hours=1), "changed": NOW}
+    assert written(found) == {"changed": true("NodePoolDrifted")}
+
+
+@pytest.mark.karpenter("nodeclaim/disruption/drift", it="should not detect drift if the nodePool does not exist")
+def test_node_without_nodepool_and_terminating_node_are_left_alone():
+    """Nothing is known to compare the one with, and the other goes anyway."""
+    cloud = {"n": "AMIDrift"}
+
+    assert written(assess(a_drifting_member(), pool=None, cloud=cloud)) == {}
+    gone = a_drifting_member(metadata={"deletionTimestamp": stamp(NOW)})
+    assert (assess(gone, cloud=cloud).since, written(assess(gone, cloud=cloud))) == ({}, {})
+
+
+def test_nodeclaim_that_is_written_elsewhere_counts_and_is_not_written():
+    """Two writes of conditions in one run would conflict."""
+    found = assess(a_drifting_member(), cloud={"n": "AMIDrift"}, without_writes=frozenset({"n"}))
+
+    assert (found.since, found.changed, written(found)) == ({"n": NOW}, frozenset(), {})
+
+
+def test_nodepool_that_cannot_be_evaluated_is_reported_and_takes_no_other_down():
+    """The condition of its nodes stays; the other NodePool's nodes are marked."""
+    template = POOL.spec.template
+    unreadable = (NodeSelectorRequirement(key="a", operator="Gt", values=("many",)),)
+    nodes = template.spec.model_copy(update={"requirements": unreadable})
+    spec = POOL.spec.model_copy(update={"template": template.model_copy(update={"spec": nodes})})
+    broken = builders.a_pool("broken").model_copy(update={"spec": spec})
+    members = (a_drifting_member("a", metadata={"labels": {labels.NODEPOOL: "broken"}}), a_drifting_member("b"))
+    snapshot = a_fleet(*members, pools=[broken, POOL])
+    found = assess_drift(snapshot, a_catalogue("default", "broken"), {"a": "AMIDrift", "b": "AMIDrift"})
+
+    assert written(found) == {"b": true("AMIDrift")}
+    assert {(e.ref.name, e.reason) for e in found.plan.events} == {("broken", "ObjectSkipped")}
+
+
+# -- reasons, in order ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.karpenter("nodeclaim/disruption/drift", it="should detect static drift before cloud provider drift")
+@pytest.mark.karpenter("nodeclaim/disruption/drift", it="should detect drift on changes to the static fields")
+def test_changed_template_is_the_first_reason():
+    """The hash of the NodePool differs from the NodeClaim's; requirements do not count for it."""
+    changed = a_pool((labels.CAPACITY_TYPE, "In", "spot"), template={"metadata": {"labels": {"a": "b"}}})
+
+    found = assess(a_drifting_member(), pool=changed, cloud={"n": "AMIDrift"})
+
+    assert written(found) == {"n": true("NodePoolDrifted")}
+
+
+@pytest.mark.parametrize(
+    "annotations", [{labels.NODEPOOL_HASH: None}, {labels.NODEPOOL_HASH_VERSION: "v3", labels.NODEPOOL_HASH: "x"}]
+)
+def test_hash_of_another_version_is_not_compared(annotations):
+    """Karpenter's hashes have other values; hydration writes the current one."""
+    member = a_drifting_member()
+    kept = {**member.claim.metadata.annotations, **annotations}
+    metadata = replace(member.claim.metadata, annotations={k: v for k, v in kept.items() if v is not None})
+    claim = replace(member.claim, metadata=metadata)
+
+    assert assess(replace_claim(member, claim)).since == {}
+
+
+def replace_claim(member, claim):
+    """The member with another NodeClaim."""
+    return type(member)(node=member.node, claim=claim, pods=member.pods)
+
+
+LINUX = {labels.OS: "linux", labels.CAPACITY_TYPE: "on-demand"}
+ON_DEMAND = (labels.CAPACITY_TYPE, "In", "on-demand")
+
+
+@pytest.mark.parametrize(
+    ("requirements", "node", "drifts"),
+    [
+        ([(labels.CAPACITY_TYPE, "In", "spot")], LINUX, True),
+        ([ON_DEMAND, (labels.OS, "In", "linux"), (labels.ARCH, "In", "amd64")], LINUX, True),
+        ([ON_DEMAND, (labels.OS, "In", "windows")], LINUX, True),
+        ([ON_DEMAND, (labels.OS, "In", "linux", "windows")], LINUX, False),
+        ([ON_DEMAND, (labels.OS, "Exists")], LINUX, False),
+        ([ON_DEMAND, (labels.OS, "DoesNotExist")], LINUX, True),
+        ([ON_DEMAND, ("test-label", "Gt", "10")], {**LINUX, "test-label": "5"}, True),
+        ([ON_DEMAND, ("test-label", "Lt", "1")], {**LINUX, "test-label": "2"}, True),
+        ([ON_DEMAND, ("test-label", "NotIn", "2")], LINUX, False),
+        ([ON_DEMAND, ("beta.kubernetes.io/os", "In", "linux")], LINUX, False),
+    ],
+)
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift", it="should return drifted if the nodePool node requirement is updated"
+)
+@pytest.mark.karpenter("nodeclaim/disruption/drift", it="should return drifted if a new node requirement is added")
+@pytest.mark.karpenter("nodeclaim/disruption/drift", it="should return drifted if a node requirement is reduced")
+@pytest.mark.karpenter("nodeclaim/disruption/drift", it="should not return drifted if a node requirement is expanded")
+@pytest.mark.karpenter("nodeclaim/disruption/drift", it="should not return drifted if a node requirement set to Exists")
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift", it="should return drifted if a node requirement set to DoesNotExists"
+)
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift", it="should not return drifted if a nodeClaim is greater then node requirement"
+)
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift", it="should not return drifted if a nodeClaim is less then node requirement"
+)
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift", it="should detect node requirement drift before cloud provider drift"
+)
+def test_node_drifts_when_its_labels_do_not_meet_the_requirements(requirements, node, drifts):
+    """The labels of the NodeClaim count; this reason comes before the cloud's."""
+    pool = a_pool(*requirements)
+    found = assess(a_drifting_member(pool=pool, metadata={"labels": node}), pool=pool, cloud={"n": "AMIDrift"})
+
+    assert written(found) == {"n": true("RequirementsDrifted" if drifts else "AMIDrift")}
+
+
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift",
+    it="should return drifted only on NodeClaims that are drifted from an updated nodePool",
+)
+def test_only_nodes_that_do_not_meet_a_changed_requirement_drift():
+    """Windows was removed."""
+    pool = a_pool(ON_DEMAND, (labels.OS, "In", "linux"))
+    members = [
+        a_drifting_member(name, pool=pool, metadata={"labels": {**LINUX, labels.OS: name}})
+        for name in ("linux", "windows")
+    ]
+
+    assert written(assess(*members, pool=pool)) == {"windows": true("RequirementsDrifted")}
+
+
+def offering(size, *, zones=("a", "b"), capacity_types=("on-demand", "spot")):
+    """A catalogue in which this type is offered in these zones and capacity types only, and the others as usual."""
+    kept = tuple(
+        replace(t, offerings=tuple(o for o in t.offerings if o.zone in zones and o.capacity_type in capacity_types))
+        if t.name == size
+        else t
+        for t in TYPES
+    )
+    return a_catalogue(of=kept)
+
+
+@pytest.mark.parametrize(
+    ("catalogue", "own", "drifts"),
+    [
+        (a_catalogue(), {}, False),
+        (a_catalogue(of=tuple(t for t in TYPES if t.name != "m")), {}, True),
+        (a_catalogue(), {labels.INSTANCE_TYPE: ""}, True),
+        (offering("m", zones=()), {}, True),
+        (offering("m", zones=("b",)), {}, True),
+        (offering("m", capacity_types=("spot",)), {}, True),
+        (offering("m", capacity_types=("on-demand",)), {labels.CAPACITY_TYPE: "reserved"}, False),
+        (offering("m", capacity_types=("spot",)), {labels.CAPACITY_TYPE: "reserved"}, True),
+        (offering("m", zones=()), {labels.CAPACITY_TYPE: "reserved"}, True),
+    ],
+    ids=(
+        *("offered", "type gone", "no label", "no offering", "other zone", "other capacity type"),
+        *("reservation ended", "reserved and spot only", "reserved and nothing"),
+    ),
+)
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift", it="should detect stale instance type drift if the instance type label doesn't exist"
+)
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift", it="should detect stale instance type drift if the instance type doesn't exist"
+)
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift",
+    it="should detect stale instance type drift if the instance type offerings doesn't exist",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift",
+    it="should detect stale instance type drift if the instance type offerings aren't compatible with the nodeclaim",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift",
+    it="shouldn't drift when a matching instance type exists with reserved and on-demand offerings",
+)
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift", it="shouldn't drift when a matching instance type exists with reserved offerings"
+)
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift", it="shouldn't drift when a matching instance type exists with on-demand offerings"
+)
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift", it="should drift when a matching instance type exists but the only offering is spot"
+)
+@pytest.mark.karpenter(
+    "nodeclaim/disruption/drift",
+    it="should drift when a matching instance type exists but there are no compatible offerings",
+)
+def test_node_drifts_when_its_offering_does_not_exist_any_more(catalogue, own, drifts):
+    """It is compared after an hour; this reason comes before the cloud's."""
+    pool = a_pool()
+    old = a_drifting_member("old", pool=pool, metadata={"labels": own})
+    young = a_drifting_member("young", pool=pool, hours=1, metadata={"labels": own})
+    cloud = {"old": "AMIDrift", "young": "AMIDrift"}
+
+    found = assess(old, young, pool=pool, catalogue=catalogue, cloud=cloud)
+
+    expected = "InstanceTypeNotFound" if drifts else "AMIDrift"
+    assert written(found) == {"old": true(expected), "young": true("AMIDrift")}
+
+
+def test_unavailable_offering_exists():
+    """A stock-out is no drift."""
+    sold_out = tuple(replace(t, offerings=tuple(replace(o, available=False) for o in t.offerings)) for t in TYPES)
+
+    assert assess(a_drifting_member(), catalogue=a_catalogue(of=sold_out)).since == {}
+
+
+def test_instance_types_that_could_not_be_read_cause_no_drift():
+    """No types at all, or none in this zone and capacity type: their prices may be missing. The old condition stays."""
+    without_prices = tuple(
+        replace(t, offerings=tuple(o for o in t.offerings if o.capacity_type == "spot")) for t in TYPES
+    )
+    marked = a_drifting_member("marked", marked="AMIDrift")
+
+    assert assess(a_drifting_member(), catalogue=Catalogue({})).since == {}
+    assert assess(marked, catalogue=Catalogue({})).since == {"marked": NOW - timedelta(hours=1)}
+    assert assess(a_drifting_member(), catalogue=a_catalogue(of=without_prices)).since == {}
