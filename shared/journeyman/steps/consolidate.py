@@ -125,11 +125,11 @@ def _advance_commands(inputs: StepInputs) -> Plan:
 
 
 def _mark_drifted(inputs: StepInputs) -> Plan:
-    return _drift(inputs).plan
+    return _drift(inputs).plan()
 
 
 def _mark_consolidatable(inputs: StepInputs) -> Plan:
-    consolidatability = _consolidatability(inputs)
+    consolidatability = _consolidatability(inputs, _drift(inputs))
     if consolidatability.next_at is None:
         return consolidatability.plan
     return consolidatability.plan + _requeue_at(consolidatability.next_at, "a node's consolidateAfter ends")
@@ -214,19 +214,20 @@ def _drift(inputs: StepInputs) -> DriftAssessment:
     return assess_drift(snapshot, inputs.catalogued.catalogue, inputs.drift_reasons, written_elsewhere)
 
 
-def _consolidatability(inputs: StepInputs) -> Consolidatability:
+def _consolidatability(inputs: StepInputs, drift: DriftAssessment) -> Consolidatability:
     snapshot = inputs.loaded
-    written_elsewhere = claims_in_commands(snapshot) | claims_with_stale_taints(snapshot) | _drift(inputs).changed
+    written_elsewhere = claims_in_commands(snapshot) | claims_with_stale_taints(snapshot) | drift.changed
     return assess_consolidatable(snapshot, written_elsewhere)
 
 
 def _controller(inputs: StepInputs) -> DisruptionController:
     snapshot, settings, catalogue = inputs.loaded, inputs.settings, inputs.catalogued.catalogue
+    drift = _drift(inputs)
     return DisruptionController(
         snapshot,
         catalogue,
-        _consolidatability(inputs),
-        drifted=_drift(inputs).since,
+        _consolidatability(inputs, drift),
+        drifted=drift.since,
         spot_to_spot=settings.feature_gates.spot_to_spot_consolidation,
         options=settings.scheduling,
         effort=inputs.effort,

@@ -38,21 +38,13 @@ from journeyman.core.scheduling import requirements as algebra
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.state import Snapshot
 from journeyman.core.state.condition_transitions import with_transitions
-from journeyman.core.state.guard import evaluate_each, plan_for_each, report_skipped
+from journeyman.core.state.guard import SkippedObject, evaluate_each, plan_for_each, report_skipped
 
 NODEPOOL_DRIFTED: Final = "NodePoolDrifted"
 REQUIREMENTS_DRIFTED: Final = "RequirementsDrifted"
 INSTANCE_TYPE_NOT_FOUND: Final = "InstanceTypeNotFound"
 
 TYPE_CHECKED_AFTER: Final = timedelta(hours=1)  # drift.go: no instance type check before
-
-
-class DriftAssessment(Struct, frozen=True, kw_only=True):
-    """Since when NodeClaims (by name) have drifted. `plan` writes the conditions of those in `changed`."""
-
-    since: Mapping[str, datetime]
-    changed: frozenset[str]
-    plan: Plan
 
 
 class _Wanted(Struct, frozen=True, kw_only=True):
@@ -65,11 +57,29 @@ class _Wanted(Struct, frozen=True, kw_only=True):
 
 
 class _Finding(Struct, frozen=True, kw_only=True):
-    """One NodeClaim: its Drifted condition, None without one, and all its conditions if that one changed."""
+    """One NodeClaim: since when it has drifted, None if it has not; and the reason to write, empty to remove the condition."""
 
     claim: NodeClaim
-    drifted: Condition | None
-    changed: ConditionSet | None = None
+    now: datetime
+    since: datetime | None
+    new_reason: str | None = None  # None if the condition stays as it is
+
+
+class DriftAssessment(Struct, frozen=True, kw_only=True):
+    """Since when NodeClaims (by name) have drifted, and what `plan` writes: the conditions that changed."""
+
+    since: Mapping[str, datetime]
+    findings: tuple[_Finding, ...]
+    skipped: tuple[SkippedObject, ...]
+
+    @property
+    def changed(self) -> frozenset[str]:
+        """Names of the NodeClaims whose conditions the plan writes."""
+        return frozenset(finding.claim.metadata.name for finding in self.findings)
+
+    def plan(self) -> Plan:
+        """Return the plan with one chain for each NodeClaim whose condition changed."""
+        return report_skipped(self.skipped) + plan_for_each(self.findings, _plan, about=lambda f: f.claim)
 
 
 def assess_drift(
@@ -85,9 +95,6 @@ def assess_drift(
         catalogue: The instance types of each NodePool, unavailable offerings included; none if they could not be listed.
         cloud_reasons: The answer of `CloudProvider.is_drifted`; empty if the cloud could not answer.
         without_writes: Names of NodeClaims whose conditions this run writes elsewhere: the plan leaves them out.
-
-    Returns:
-        Its plan has one chain for each NodeClaim whose condition changed.
     """
     pools, invalid = evaluate_each(snapshot.node_pools, lambda pool: (pool.metadata.name, _wanted(pool, catalogue)))
     wanted = dict(pools)
@@ -100,12 +107,10 @@ def assess_drift(
 
     found, skipped = evaluate_each(snapshot.claims, assess)
     findings = [one for one in found if one is not None]
-    written = [f for f in findings if f.changed is not None and f.claim.metadata.name not in without_writes]
-    since = {f.claim.metadata.name: _since(f.drifted, snapshot.now) for f in findings}
     return DriftAssessment(
-        since={name: at for name, at in since.items() if at is not None},
-        changed=frozenset(f.claim.metadata.name for f in written),
-        plan=report_skipped((*invalid, *skipped)) + plan_for_each(written, _plan, about=lambda f: f.claim),
+        since={f.claim.metadata.name: f.since for f in findings if f.since is not None},
+        findings=tuple(f for f in findings if f.new_reason is not None and f.claim.metadata.name not in without_writes),
+        skipped=(*invalid, *skipped),
     )
 
 
@@ -138,14 +143,14 @@ def _assess(claim: NodeClaim, pool: _Wanted, cloud_reason: str | None, now: date
     """Return the NodeClaim's condition now; it stays as it is if it is unknown whether the NodeClaim has drifted."""
     before = condition_of(claim.status.conditions, DRIFTED)
     is_launched = is_true(claim.status.conditions, LAUNCHED)
+    since = _since(before, now)
     reason = _reason(claim, pool, cloud_reason, now) if is_launched else ""
     if reason is None or (not reason and before is None):
-        return _Finding(claim=claim, drifted=before)
-    if reason and before is not None and (before.status, before.reason) == ("True", reason):
-        return _Finding(claim=claim, drifted=before)
-    conditions = ConditionSet.of_claim(claim, now)
-    after = conditions.set_true(DRIFTED, now, reason, reason) if reason else conditions.clear(DRIFTED)
-    return _Finding(claim=claim, drifted=after.get(DRIFTED), changed=after)
+        return _Finding(claim=claim, now=now, since=since)
+    if not reason:
+        return _Finding(claim=claim, now=now, since=None, new_reason="")
+    is_same = before is not None and since is not None and before.reason == reason
+    return _Finding(claim=claim, now=now, since=since or now, new_reason=None if is_same else reason)
 
 
 def _reason(claim: NodeClaim, pool: _Wanted, cloud_reason: str | None, now: datetime) -> str | None:
@@ -167,7 +172,8 @@ def _meets(claim: NodeClaim, requirements: Requirements) -> bool:
     """Whether the NodeClaim's labels meet the requirements: with a value that is allowed, or without the label if that is."""
     values = claim.metadata.labels
     return all(
-        wanted.has(values[key]) if key in values else wanted.allows_absence for key, wanted in requirements.items()
+        wanted.has(values[key]) if key in values else wanted.allows_absence
+        for key, wanted in requirements.by_key.items()
     )
 
 
@@ -191,12 +197,11 @@ def _is_type_gone(claim: NodeClaim, pool: _Wanted) -> bool:
 
 
 def _plan(finding: _Finding) -> Plan:
-    claim, condition, after = finding.claim, finding.drifted, finding.changed
-    assert after is not None  # noqa: S101 - only changed conditions are written
-    text = "marking drifted" if condition is not None else "removing drifted status condition, not drifted"
-    fields: dict[str, Any] = {"NodeClaim": {"name": claim.metadata.name}}
-    if condition is not None:
-        fields |= {"reason": condition.reason}
+    claim, now, reason = finding.claim, finding.now, finding.new_reason
+    before, conditions = claim.status.conditions, ConditionSet.of_claim(claim, now)
+    after = conditions.set_true(DRIFTED, now, reason, reason) if reason else conditions.clear(DRIFTED)
+    text = "marking drifted" if reason else "removing drifted status condition, not drifted"
+    fields: dict[str, Any] = {"NodeClaim": {"name": claim.metadata.name}} | ({"reason": reason} if reason else {})
     patch = PatchObject(
         ref=claim_ref(claim),
         patch={"status": {"conditions": after.to_wire()}},
@@ -205,6 +210,5 @@ def _plan(finding: _Finding) -> Plan:
         subresource="status",
     )
     chain = chain_of(f"NodeClaim {claim.metadata.name}", patch)
-    before = claim.status.conditions
     chain = with_transitions(chain, claim_ref(claim), claim.metadata.labels, before, after.conditions)
     return Plan(chains=(chain,), logs=(LogLine(level="debug", message=text, fields=fields),))

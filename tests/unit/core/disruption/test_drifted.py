@@ -52,7 +52,7 @@ def assess(*members, pool=POOL, cloud=None, catalogue=None, **kwargs):
 def written(assessment):
     """The Drifted condition that the plan writes, by NodeClaim: reason and message, None if it is removed."""
     found = {}
-    for action in assessment.plan.actions:
+    for action in assessment.plan().actions:
         (drifted,) = [c for c in action.patch["status"]["conditions"] if c["type"] == "Drifted"] or [None]
         found[action.ref.name] = drifted and (drifted["status"], drifted["reason"], drifted["message"])
     return found
@@ -73,11 +73,11 @@ def test_node_that_the_cloud_reports_is_marked_as_drifted():
 
     assert written(found) == {"n": true("AMIDrift")}
     assert (found.since, found.changed) == ({"n": NOW}, {"n"})
-    (patch,) = found.plan.actions
+    (patch,) = found.plan().actions
     assert (patch.resource_version, patch.subresource) == ("7", "status")
-    [chain] = found.plan.chains
+    [chain] = found.plan().chains
     assert ("n", "Drifted") in {(e.ref.name, e.reason) for e in chain.events}
-    assert [log.message for log in found.plan.logs] == ["marking drifted"]
+    assert [log.message for log in found.plan().logs] == ["marking drifted"]
 
 
 def test_drifted_node_keeps_the_time_at_which_it_drifted():
@@ -158,7 +158,7 @@ def test_nodepool_that_cannot_be_evaluated_is_reported_and_takes_no_other_down()
     found = assess_drift(snapshot, a_catalogue("default", "broken"), {"a": "AMIDrift", "b": "AMIDrift"})
 
     assert written(found) == {"b": true("AMIDrift")}
-    assert {(e.ref.name, e.reason) for e in found.plan.events} == {("broken", "ObjectSkipped")}
+    assert {(e.ref.name, e.reason) for e in found.plan().events} == {("broken", "ObjectSkipped")}
 
 
 # -- reasons, in order ------------------------------------------------------------------------------------------------
