@@ -288,6 +288,7 @@ RECORDED_CALL_SITES: Final = {
         "consolidate: ecs ListFlavorSellPolicies",
         "consolidate: ecs ListFlavors",
         "consolidate: ecs ListServerAzInfo",
+        "consolidate: ecs ListServersDetails",
         "consolidate: functiongraph AsyncInvokeFunction",
         "consolidate: get Event",
         "consolidate: get Lease",
