@@ -57,7 +57,12 @@ BUFFER_NAMESPACE: Final = f"{GROUP}/capacity-buffer-namespace"
 
 POD_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
 BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
-_POD_ANNOTATIONS: Final = frozenset({DO_NOT_DISRUPT, BUFFER_POD, BUFFER_NAME, BUFFER_NAMESPACE, POD_DELETION_COST})
+MAX_EVICTIONS_PER_DAY: Final = (
+    f"{OWN_GROUP}/max-evictions-per-day"  # pod: of its workload; NodePool: of all pods on its nodes
+)
+_POD_ANNOTATIONS: Final = frozenset(
+    {DO_NOT_DISRUPT, BUFFER_POD, BUFFER_NAME, BUFFER_NAMESPACE, POD_DELETION_COST, MAX_EVICTIONS_PER_DAY}
+)
 _UNANNOTATED: Final = (
     *("DaemonSet", "PodDisruptionBudget", "Service", "Workload", "PodTemplate", "ReplicationController", "Object"),
     *(
