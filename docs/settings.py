@@ -32,6 +32,10 @@ ANNOTATIONS: Final = {
         "What each node costs per hour besides its instance (licences, log agents), e.g. `0.05`.",
     ),
     labels.POD_NOMINATION: ("enabled", "`disabled`: pods are not nominated to this NodePool's nodes."),
+    labels.MAX_EVICTIONS_PER_DAY: (
+        "",
+        "How many pods consolidation may move from its nodes in 24 hours. On pods (in the template): of their workload.",
+    ),
     labels.REBALANCE: ("", "`replace`: Spot nodes with a rebalance recommendation are replaced within the budgets."),
 }
 

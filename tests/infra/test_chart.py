@@ -128,7 +128,7 @@ def test_skipped_crds_are_left_out():
     ours = of_kind(rendered(RIGHTS_ONLY, "--set=crds.karpenter=skip"), "CustomResourceDefinition")
     none = of_kind(rendered(RIGHTS_ONLY, "--set=crds.karpenter=skip,crds.journeyman=skip"), "CustomResourceDefinition")
 
-    assert set(ours) == {"nodedisruptions.journeyman.dev", "offeringstates.journeyman.dev"}
+    assert set(ours) == {f"{name}.journeyman.dev" for name in ("nodedisruptions", "offeringstates", "churnledgers")}
     assert none == {}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from enum import Enum
 from fractions import Fraction
+from math import isfinite
 from typing import Final, TypeVar
 
 from msgspec import Struct
@@ -109,6 +110,22 @@ VARIABLES: Final = (
     ),
     Variable("DISRUPTION_HISTORY_LIMIT", "100", "How many finished NodeDisruptions are kept."),
     Variable("DISRUPTION_HISTORY_AGE", "24h", "How long finished NodeDisruptions are kept."),
+    Variable(
+        "CONSOLIDATION_PAYBACK",
+        "1h",
+        "A consolidation must save within this time what it costs: the boot of the replacement, image pulls and evictions. `0s`: "
+        "any saving suffices, as with Karpenter.",
+    ),
+    Variable(
+        "CONSOLIDATION_EVICTION_COST", "0.0001", "What moving one pod costs, in the currency of the cloud's prices."
+    ),
+    Variable(
+        "CONSOLIDATION_REVERSAL_WINDOW",
+        "10m",
+        "How long consolidation leaves a node alone on which workloads run for which it was launched, and workloads for which a "
+        "node had to be launched again after it had moved them; the latter for twice as long each time, at most four hours. "
+        "`0s`: it reverses itself at once, as with Karpenter.",
+    ),
     Variable(
         "BATCH_IDLE_DURATION", "1s", "How long the forwarder's batch waits for a further pod.", is_karpenters=True
     ),
@@ -237,6 +254,9 @@ def _settings(variables: Variables) -> Settings:
         pod_nomination=_read(variables, "POD_NOMINATION", _boolean),
         disruption_history_limit=_read(variables, "DISRUPTION_HISTORY_LIMIT", int),
         disruption_history_age=_read(variables, "DISRUPTION_HISTORY_AGE", parse_duration),
+        consolidation_payback=_read(variables, "CONSOLIDATION_PAYBACK", parse_duration),
+        eviction_cost=_read(variables, "CONSOLIDATION_EVICTION_COST", _price),
+        reversal_window=_read(variables, "CONSOLIDATION_REVERSAL_WINDOW", parse_duration),
         max_hops=_read(variables, "JOURNEYMAN_MAX_HOPS", int),
     )
 
@@ -260,6 +280,13 @@ def _feature_gates(text: str) -> FeatureGates:
     pairs = (pair.partition("=") for pair in text.split(",") if pair.strip())
     gates = {name.strip().lower(): _boolean(value.strip()) for name, _, value in pairs}
     return FeatureGates(**{field_names[name]: value for name, value in gates.items() if name in field_names})
+
+
+def _price(text: str) -> float:
+    price = float(text)
+    if not isfinite(price) or price < 0:
+        raise ValueError(f"{text!r} is not a price")
+    return price
 
 
 def _boolean(text: str) -> bool:

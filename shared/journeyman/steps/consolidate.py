@@ -2,7 +2,7 @@
 
 ::
 
-    load ─► stale taints, old commands, reversed consolidations ─► started commands
+    load ─► stale taints, churn ledger, old commands ─► started commands
          ─► `Drifted` conditions ─► `Consolidatable` conditions
          ─► Proposed commands that are old enough: validate, verify, start or reject
          ─► if there are none: rebalance, emptiness, drift, multi-node, single-node consolidation ─► verify ─► propose
@@ -28,6 +28,8 @@ from journeyman.core.api.nodepool import NodePool
 from journeyman.core.disruption.binding_orders import unbound_pod
 from journeyman.core.disruption.budgets import next_window_change, schedule_error
 from journeyman.core.disruption.candidates import DisruptionReason
+from journeyman.core.disruption.churn_counts import record_churn
+from journeyman.core.disruption.churn_limits import ChurnSettings
 from journeyman.core.disruption.commands import (
     PROPOSED,
     Command,
@@ -38,7 +40,6 @@ from journeyman.core.disruption.commands import (
     unfinished_commands,
 )
 from journeyman.core.disruption.consolidatable import Consolidatability, assess_consolidatable
-from journeyman.core.disruption.consolidation_backoff import find_reversed, record_reversed
 from journeyman.core.disruption.controller import DisruptionController
 from journeyman.core.disruption.disruption_events import UNCONSOLIDATABLE, candidate_events
 from journeyman.core.disruption.disruption_metrics import consolidation_timeout, evaluation_duration
@@ -85,7 +86,7 @@ def consolidate(run: RunContext, trigger: Trigger) -> Outcome:
 
 
 def _load(run: RunContext, trigger: Trigger) -> StepInputs:
-    snapshot = load(run, EVERYTHING)
+    snapshot = load(run, replace(EVERYTHING, churn=True))
     reasons, failures = _cloud_drift(run, snapshot)
     return StepInputs.of(
         run,
@@ -112,10 +113,11 @@ def _cloud_drift(run: RunContext, snapshot: Snapshot) -> tuple[Mapping[str, str]
 
 
 def _clean_up(inputs: StepInputs) -> Plan:
-    """Remove taints and conditions without a command, delete old commands, and record reversed consolidations."""
+    """Remove taints and conditions without a command, write the churn ledger, and delete old commands."""
     snapshot, settings = inputs.loaded, inputs.settings
+    churn = record_churn(snapshot, settings.reversal_window)
     old = delete_old_commands(snapshot, limit=settings.disruption_history_limit, age=settings.disruption_history_age)
-    return remove_stale_taints(snapshot) + old + record_reversed(find_reversed(snapshot))
+    return remove_stale_taints(snapshot) + churn + old
 
 
 def _advance_commands(inputs: StepInputs) -> Plan:
@@ -229,6 +231,11 @@ def _controller(inputs: StepInputs) -> DisruptionController:
         _consolidatability(inputs, drift),
         drifted=drift.since,
         spot_to_spot=settings.feature_gates.spot_to_spot_consolidation,
+        churn=ChurnSettings(
+            payback=settings.consolidation_payback,
+            eviction_cost=settings.eviction_cost,
+            reversal_window=settings.reversal_window,
+        ),
         options=settings.scheduling,
         effort=inputs.effort,
         results=inputs.cached_results.valid_for(snapshot, catalogue, settings.scheduling),

@@ -61,6 +61,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     impaired_for: timedelta = timedelta(seconds=120)
 
     # Ours
+    consolidation_payback: timedelta = timedelta(hours=1)
+    eviction_cost: float = 0.0001  # in the provider's currency
+    reversal_window: timedelta = timedelta(minutes=10)
     unavailable_longest: timedelta = timedelta(hours=1)
     inconsistent_after: timedelta = timedelta(minutes=5)
     pod_nomination: bool = True

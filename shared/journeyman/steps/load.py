@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.capacity_buffer import CapacityBuffer
+from journeyman.core.api.churn_ledger import LEDGER_NAME, ChurnLedger
 from journeyman.core.api.dra import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE
 from journeyman.core.api.hashes import node_class_keys
 from journeyman.core.api.model import Model, parse
@@ -29,6 +30,7 @@ from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import (
     CAPACITY_BUFFER,
+    CHURN_LEDGER,
     DAEMONSET,
     NAMESPACE,
     NODE,
@@ -100,6 +102,7 @@ class Scope(Struct, frozen=True, kw_only=True):
     scheduling: bool = False  # DaemonSets, PodDisruptionBudgets, Namespaces, storage, NodeOverlays
     disruptions: bool = False
     offerings: bool = False
+    churn: bool = False
     pods: Pods = Pods.NONE
 
 
@@ -133,6 +136,7 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
     disruptions, invalid_disruptions = (
         list_parsed(run, NODE_DISRUPTION, NodeDisruption) if scope.disruptions else ((), ())
     )
+    ledgers, invalid_ledgers = list_parsed(run, CHURN_LEDGER, ChurnLedger, optional=True) if scope.churn else ((), ())
     states, invalid_states = list_parsed(run, OFFERING_STATE, OfferingState) if scope.offerings else ((), ())
     for state in states:
         run.cloud.adopt_prices(recorded_prices(state))
@@ -151,6 +155,7 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
         *invalid_pools,
         *invalid_classes,
         *invalid_disruptions,
+        *invalid_ledgers,
         *invalid_states,
         *invalid_overlays,
         *invalid_buffers,
@@ -178,6 +183,7 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
         node_overlays=overlays,
         capacity_buffers=buffers,
         node_disruptions=disruptions,
+        churn_ledger=next((ledger for ledger in ledgers if ledger.metadata.name == LEDGER_NAME), None),
         unavailable=tuple(_unavailable(states)),
         invalid_objects=invalid_objects,
         pods=_with_virtual_pods_and_spread(_pods(run, scope.pods), now, workloads, buffers, spread),

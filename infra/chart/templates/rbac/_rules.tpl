@@ -164,8 +164,11 @@ lists are read once, and then watched from their resource version.
   resources: [nodedisruptions]
   verbs: [get, create, delete] # get: whether an existing one of that name is ours; delete: history
 - apiGroups: [journeyman.dev]
-  resources: [nodedisruptions/status]
+  resources: [nodedisruptions/status, churnledgers/status]
   verbs: [patch]
+- apiGroups: [journeyman.dev]
+  resources: [churnledgers]
+  verbs: [list, get, create] # get: whether an existing one of that name is ours
 {{- end -}}
 
 {{- define "journeyman.rules.interrupt" -}}

@@ -15,6 +15,7 @@ from msgspec import Struct
 from journeyman.core.api import objects
 from journeyman.core.api.acs_ecsnodeclass import ACSECSNodeClass
 from journeyman.core.api.ccenodeclass import CCENodeClass
+from journeyman.core.api.churn_ledger import ChurnLedger
 from journeyman.core.api.ec2nodeclass import EC2NodeClass
 from journeyman.core.api.ecsnodeclass import ECSNodeClass
 from journeyman.core.api.model import Model
@@ -179,6 +180,18 @@ DEFINITIONS: Final = (
         ),
         categories=_OURS,
         short_names=("offerings",),
+    ),
+    CRDDefinition(
+        resource=objects.CHURN_LEDGER,
+        model=ChurnLedger,
+        columns=(
+            PrinterColumn("Hour", ".status.hour", "date"),
+            PrinterColumn("Workload", ".status.workloads[0].name"),
+            PrinterColumn("Evictions", ".status.workloads[0].evictions"),
+            _AGE,
+        ),
+        categories=_OURS,
+        short_names=("churn",),
     ),
 )
 

@@ -78,12 +78,12 @@ _SCHEDULING: Final = (
     ),
     EventReason(
         reason="InvalidAnnotation",
-        kinds=("NodePool",),
+        kinds=("NodePool", *_NODE),
         type="Warning",
         is_karpenters=False,
         dedupe_window=timedelta(minutes=15),
         meaning="A journeyman.dev annotation has an invalid value, and is ignored.",
-        what_to_do="Correct the annotation; the message says which values are valid.",
+        what_to_do="Correct the annotation, of the NodePool or of the pod's template; the message says which values are valid.",
     ),
     EventReason(
         reason="TooManyPreferences",
@@ -358,6 +358,15 @@ _DISRUPTION: Final = (
         reason="ConsolidationRejected",
         kinds=_NODE,
         meaning="The proposed consolidation failed validation: churn, budget or scheduling.",
+    ),
+    EventReason(
+        reason="ConsolidationReversed",
+        kinds=("NodeClaim",),
+        is_karpenters=False,
+        meaning="The NodeClaim was launched for pods that consolidation had moved shortly before. Consolidation leaves their "
+        "workloads alone for a while, longer each time.",
+        what_to_do="Nothing. If it repeats, cap the evictions of the workload (`journeyman.dev/max-evictions-per-day`), or raise "
+        "consolidateAfter.",
     ),
     EventReason(
         reason="DisruptionLaunching",

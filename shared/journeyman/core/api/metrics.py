@@ -545,6 +545,19 @@ OWN: Final = (
         ("instance_type", "zone", "capacity_type"),
     ),
     Metric(
+        "journeyman_disruption_evictions_total",
+        "counter",
+        "Number of pods that finished disruption commands have moved.",
+        ("nodepool", "reason"),
+    ),
+    Metric(
+        "journeyman_consolidations_reversed_total",
+        "counter",
+        "Number of consolidations after which a node was launched again for a workload that had moved: its pods were placed "
+        "otherwise than planned (placement), or it grew (growth).",
+        ("nodepool", "cause"),
+    ),
+    Metric(
         "journeyman_on_demand_prices_estimated",
         "gauge",
         "1 while on-demand prices are those of another region, because the pricing API has not answered yet; else 0.",

@@ -24,6 +24,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field
 
+from journeyman.core.api.churn_ledger import EvictedWorkload
 from journeyman.core.api.conditions import Conditions
 from journeyman.core.api.model import Metadata, Model, Time, crd, rules
 from journeyman.core.api.objects import ObjectMeta
@@ -36,6 +37,8 @@ Phase = Literal["Proposed", "Validated", "Replacing", "Draining", "Succeeded", "
 UNDONE: Final[frozenset[str]] = frozenset({"RolledBack", "Rejected", "Expired"})
 """Phases of commands that ended without deleting their candidates."""
 FINISHED: Final[frozenset[str]] = frozenset({"Succeeded"}) | UNDONE
+
+MAX_WORKLOADS_LISTED: Final = 500
 
 _PRICE_PATTERN: Final = r"^-?[0-9]{1,12}(\.[0-9]{1,9})?$"
 
@@ -123,6 +126,12 @@ class NodeDisruptionSpec(Model):
     saving_per_hour: Price = Field(
         default="0", description="Price per hour that the command saves, as decimal text; negative if it costs more."
     )
+    workloads: tuple[EvictedWorkload, ...] = Field(
+        default=(),
+        max_length=MAX_WORKLOADS_LISTED,
+        description="Workloads whose pods the command moves; those with journeyman.dev/max-evictions-per-day first, then those with most pods.",
+        json_schema_extra=crd(x_kubernetes_list_type="atomic"),
+    )
     created_at: Time | None = Field(default=None, description="Time of the decision.")
     explanation: str = Field(default="", max_length=4096, description="Summary of the decision for people.")
 
@@ -158,12 +167,6 @@ class NodeDisruptionStatus(Model):
     price_after: Price = Field(default="0", description="Price of the launched replacements per hour.")
     evicted_pods: int = Field(
         default=0, ge=0, description="Pods on the candidates when these were deleted, which their drain evicts."
-    )
-    reprovisioned_workloads: tuple[Annotated[str, Field(max_length=512)], ...] = Field(
-        default=(),
-        max_length=1000,
-        description="Workloads (namespace/name) whose pods the command moved, set if a new node was launched for one of them soon after. Consolidation backs off from them.",
-        json_schema_extra=crd(x_kubernetes_list_type="atomic"),
     )
 
 

@@ -502,6 +502,9 @@ CAPACITY_BUFFER: Resource[dict[str, Any]] = resource(
 NODE_DISRUPTION: Resource[dict[str, Any]] = resource(
     "journeyman.dev", "v1alpha1", "NodeDisruption", "nodedisruptions", dict, namespaced=False
 )
+CHURN_LEDGER: Resource[dict[str, Any]] = resource(
+    "journeyman.dev", "v1alpha1", "ChurnLedger", "churnledgers", dict, namespaced=False
+)
 OFFERING_STATE: Resource[dict[str, Any]] = resource(
     "journeyman.dev", "v1alpha1", "OfferingState", "offeringstates", dict, namespaced=False
 )

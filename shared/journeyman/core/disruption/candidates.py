@@ -27,6 +27,7 @@ from journeyman.core.state.pod_predicates import (
     is_reschedulable,
     preventing_pdbs,
 )
+from journeyman.core.state.pod_workload import MovedWorkload, movable_workloads
 
 # pkg/utils/disruption/disruption.go: scales that bring both into about ±16
 DELETION_COST_SCALE: Final = 2.0**27
@@ -54,7 +55,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """One node that may be disrupted now.
 
     `price` is the price of its offering per hour, 0.0 if unknown. `reschedulable_pods` are keys (`namespace/name`),
-    sorted. `disruption_cost` is 1.0 plus the cost of moving those pods (never below 1.0). `consolidatable` is true once
+    sorted, and `workloads` those that they belong to. `disruption_cost` is 1.0 plus the cost of moving those pods (never below 1.0). `consolidatable` is true once
     consolidateAfter has passed; `hosts_buffer_pods` if capacity of a CapacityBuffer is reserved on the node.
     """
 
@@ -68,6 +69,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     capacity_type: str
     price: float
     reschedulable_pods: tuple[str, ...] = ()
+    workloads: tuple[MovedWorkload, ...] = ()
     disruption_cost: float = BASE_DISRUPTION_COST
     consolidatable: bool = True
     hosts_buffer_pods: bool = False
@@ -202,6 +204,7 @@ def _candidate(node: StateNode, catalogue: Catalogue, *, consolidatable: bool, h
         capacity_type=capacity_type,
         price=price_of(types, instance_type, zone, capacity_type),
         reschedulable_pods=tuple(sorted(pod.key for pod in pods)),
+        workloads=movable_workloads(pods),
         disruption_cost=rescheduling_cost(pods),
         consolidatable=consolidatable,
         hosts_buffer_pods=hosts_buffer_pods,

@@ -18,8 +18,10 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from journeyman.core.api.churn_ledger import EvictedWorkload
 from journeyman.core.api.conditions import DISRUPTION_REASON
 from journeyman.core.api.node_disruption import (
+    MAX_WORKLOADS_LISTED,
     DisruptionCandidate,
     DisruptionReplacement,
     Method,
@@ -35,6 +37,7 @@ from journeyman.core.plan import Chain, CreateObject, Plan, Requeue, Step
 from journeyman.core.scheduling.nodeclaim_templates import claim_name
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.pod_workload import MovedWorkload, WorkloadKey
 
 PROPOSED: Final = "Proposed"
 VALIDATED: Final = "Validated"
@@ -115,6 +118,7 @@ def to_node_disruption(command: Command, method: Method, now: datetime) -> NodeD
             )
             for index, claim in enumerate(command.replacements)
         ),
+        workloads=_evicted_workloads(command.candidates),
         saving_per_hour=price_text(command.saving),
         created_at=now,
     )
@@ -213,6 +217,25 @@ def _to_disruption_candidate(candidate: Candidate) -> DisruptionCandidate:
         capacity_type=candidate.capacity_type,
         price=price_text(candidate.price),
         pods=candidate.reschedulable_pods[:MAX_PODS_LISTED],
+    )
+
+
+def moved_workloads(candidates: Iterable[Candidate]) -> tuple[MovedWorkload, ...]:
+    """Return the workloads of several candidates, each once: those with a limit first, then those with most pods."""
+    pods: Counter[WorkloadKey] = Counter()
+    limits: dict[WorkloadKey, int] = {}
+    for workload in (w for c in candidates for w in c.workloads):
+        pods[workload.key] += workload.pods
+        if workload.limit is not None:
+            limits[workload.key] = min(workload.limit, limits.get(workload.key, workload.limit))
+    keys = sorted(pods, key=lambda key: (key not in limits, -pods[key], key))
+    return tuple(MovedWorkload(key=key, pods=pods[key], limit=limits.get(key)) for key in keys)
+
+
+def _evicted_workloads(candidates: Iterable[Candidate]) -> tuple[EvictedWorkload, ...]:
+    return tuple(
+        EvictedWorkload(**moved.key._asdict(), pods=moved.pods)
+        for moved in moved_workloads(candidates)[:MAX_WORKLOADS_LISTED]
     )
 
 

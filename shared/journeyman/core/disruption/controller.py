@@ -26,9 +26,9 @@ from journeyman.core.disruption.candidates import (
     NodePoolName,
     find_candidates,
 )
+from journeyman.core.disruption.churn_limits import ChurnLimits, ChurnSettings, invalid_annotations
 from journeyman.core.disruption.commands import Command, claims_in_commands, marked_for_deletion
 from journeyman.core.disruption.consolidatable import Consolidatability
-from journeyman.core.disruption.consolidation_backoff import ConsolidationBackoff, find_reversed
 from journeyman.core.disruption.disruption_events import UNCONSOLIDATABLE, candidate_events, nodepool_blocked
 from journeyman.core.disruption.disruption_metrics import budget_gauges, eligible_nodes
 from journeyman.core.disruption.drift import METHOD as DRIFT
@@ -94,6 +94,7 @@ class DisruptionController:
         *,
         drifted: Mapping[str, datetime] | None = None,
         spot_to_spot: bool = False,
+        churn: ChurnSettings | None = None,
         options: Options | None = None,
         effort: int = UNLIMITED,
         results: CachedResults | None = None,
@@ -107,6 +108,7 @@ class DisruptionController:
             consolidatability: Which NodeClaims are consolidatable.
             drifted: Since when NodeClaims have drifted; None if their conditions say so.
             spot_to_spot: The feature gate SpotToSpotConsolidation.
+            churn: Settings of the limits on churn; those of ChurnSettings without.
             options: Options of the scheduler.
             effort: The most effort of one simulation.
             results: Cached scheduler results for this cluster; `simulation.results` has these and new ones.
@@ -118,6 +120,7 @@ class DisruptionController:
         self._consolidatability = consolidatability
         self._drifted = drifted_since(snapshot) if drifted is None else drifted
         self._spot_to_spot = spot_to_spot
+        self._churn = ChurnLimits(snapshot, churn if churn is not None else ChurnSettings())
         self.simulation = Simulation(
             snapshot,
             catalogue,
@@ -164,7 +167,9 @@ class DisruptionController:
         if disruption.spec.method in (STATIC_DRIFT, DRIFT):
             return self._validate_drift(disruption, in_other_commands, remaining)
         command = validate(disruption, self.simulation, candidates, remaining, spot_to_spot=self._spot_to_spot)
-        return self._backoff.checked(command) if reason is DisruptionReason.UNDERUTILIZED else command
+        if reason is not DisruptionReason.UNDERUTILIZED:
+            return command
+        return self._churn.validating(disruption).checked(command)
 
     def budgets(
         self, reason: DisruptionReason, *, without: NodeDisruption | None = None
@@ -222,7 +227,7 @@ class DisruptionController:
 
     def _why_not_together(self, command: Command) -> str:
         """Return why several nodes are not consolidated by this command, so that fewer of them are tried; empty if they may be."""
-        if why := self._backoff.checked(command).why_not or self._balanced.why_not(command):
+        if why := self._churn.checked(command).why_not or self._balanced.why_not(command):
             return why
         pod = unbound_pod(command, self.snapshot, self._catalogue)
         return f"pod {pod} may find no capacity" if pod else ""
@@ -288,21 +293,22 @@ class DisruptionController:
                 yield Evaluation(method=method, reason=reason, plan=self._refusal(refused), examined=cursor)
                 continue
             event_reason = BLOCKED if found.candidates else UNCONSOLIDATABLE
-            yield _evaluation(method, self._backoff.checked(found), (candidate,), event_reason, examined=cursor)
+            yield _evaluation(method, self._churn.checked(found), (candidate,), event_reason, examined=cursor)
 
     def _consolidation_candidates(self) -> tuple[list[Candidate], Plan]:
         """Return the nodes that consolidation may disrupt now, and a plan that says why it leaves the others."""
         reason = DisruptionReason.UNDERUTILIZED
         eligible = eligible_candidates(self._candidates.candidates, self.snapshot)
-        in_backoff = {c.nodeclaim: why for c in eligible if (why := self._backoff.why_not(c))}
+        limited = {c.nodeclaim: why for c in eligible if (why := self._churn.why_not(c))}
         events: list[Event] = []
         for candidate in self._candidates.candidates:
             if why := unconsolidatable_reason(candidate, self.snapshot):
                 events += candidate_events(candidate, UNCONSOLIDATABLE, why)
-            elif why := in_backoff.get(candidate.nodeclaim, ""):
+            elif why := limited.get(candidate.nodeclaim, ""):
                 events += candidate_events(candidate, BLOCKED, why)
         plan = Plan(events=tuple(events), observations=(eligible_nodes(eligible, reason.value),))
-        return [c for c in eligible if c.nodeclaim not in in_backoff], plan + self._budget_plan(reason)
+        plan += invalid_annotations(self.snapshot)
+        return [c for c in eligible if c.nodeclaim not in limited], plan + self._budget_plan(reason)
 
     def _refusal(self, command: Command | None) -> Plan:
         """Return the metrics of a command that the policy Balanced refuses; nothing if it refuses none."""
@@ -314,10 +320,6 @@ class DisruptionController:
     @cached_property
     def _balanced(self) -> BalancedScores:
         return BalancedScores.of(self.snapshot, self._catalogue)
-
-    @cached_property
-    def _backoff(self) -> ConsolidationBackoff:
-        return ConsolidationBackoff.from_history(self.snapshot, find_reversed(self.snapshot))
 
     @cached_property
     def _candidates(self) -> CandidateList:

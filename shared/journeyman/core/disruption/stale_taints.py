@@ -12,8 +12,8 @@ from typing import Final
 
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import NODE_DISRUPTION
+from journeyman.core.disruption.churn_counts import counted_commands
 from journeyman.core.disruption.commands import claims_in_commands
-from journeyman.core.disruption.consolidation_backoff import had_no_effect
 from journeyman.core.disruption.orchestration import undo_disruption
 from journeyman.core.plan import Action, Chain, DeleteObject, ObjectRef, Plan, chain_of
 from journeyman.core.state import Snapshot, StateNode
@@ -48,14 +48,13 @@ def claims_with_stale_taints(snapshot: Snapshot) -> frozenset[str]:
 
 
 def delete_old_commands(snapshot: Snapshot, *, limit: int, age: timedelta) -> Plan:
-    """Delete NodeDisruptions that finished longer ago than `age`, and the oldest ones beyond `limit`.
+    """Delete NodeDisruptions that finished longer ago than `age`, and the oldest ones beyond `limit` that are counted.
 
-    Commands that had no effect are counted separately: consolidation back-off needs them, and others would displace them.
+    Younger ones stay until the churn ledger contains them, which takes one run.
     """
     finished = sorted((d for d in snapshot.node_disruptions if d.finished), key=_newest_first)
-    kinds = ([d for d in finished if had_no_effect(d)], [d for d in finished if not had_no_effect(d)])
-    ranked = (entry for kind in kinds for entry in enumerate(kind))
-    old = [d for rank, d in ranked if rank >= limit or snapshot.now - _finished_at(d) > age]
+    surplus = {d.metadata.name for d in counted_commands(snapshot, finished[limit:])}
+    old = [d for d in finished if d.metadata.name in surplus or snapshot.now - _finished_at(d) > age]
     return Plan(chains=tuple(_deletion(d) for d in sorted(old, key=lambda d: d.metadata.name)))
 
 

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import OwnerReference, Pod
+from journeyman.core.api.objects import Pod
 
 _HASH_LABELS: Final = (("pod-template-hash", "Deployment"), ("rollouts-pod-template-hash", "Rollout"))
 """The label with the hash in the name of a ReplicaSet, by the kind of the ReplicaSet's owner."""
@@ -52,15 +52,17 @@ class MovedWorkload(Struct, frozen=True, kw_only=True):
 def workload_of(pod: Pod) -> WorkloadKey:
     """Return the workload of a pod."""
     meta = pod.metadata
-    owner = _controller(meta.owner_references)
-    if owner is None:
-        return WorkloadKey("Pod", meta.namespace, meta.name, meta.uid)
-    if owner.kind == "ReplicaSet":
-        for label, kind in _HASH_LABELS:
-            suffix = f"-{meta.labels.get(label, '')}"
-            if len(suffix) > 1 and len(owner.name) > len(suffix) and owner.name.endswith(suffix):
-                return WorkloadKey(kind, meta.namespace, owner.name[: -len(suffix)])
-    return WorkloadKey(owner.kind, meta.namespace, owner.name, owner.uid)
+    for owner in meta.owner_references:
+        if not owner.controller:
+            continue
+        name = owner.name
+        if owner.kind == "ReplicaSet":
+            for label, kind in _HASH_LABELS:
+                suffix = meta.labels.get(label)
+                if suffix and name.endswith(f"-{suffix}") and len(name) > len(suffix) + 1:
+                    return WorkloadKey(kind, meta.namespace, name[: -len(suffix) - 1], "")
+        return WorkloadKey(owner.kind, meta.namespace, name, owner.uid)
+    return WorkloadKey("Pod", meta.namespace, meta.name, meta.uid)
 
 
 def movable_workloads(pods: Iterable[Pod]) -> tuple[MovedWorkload, ...]:
@@ -87,7 +89,3 @@ def has_invalid_max_evictions(annotations: dict[str, str]) -> bool:
 
 
 _MAX_DIGITS: Final = 9
-
-
-def _controller(owners: tuple[OwnerReference, ...]) -> OwnerReference | None:
-    return next((owner for owner in owners if owner.controller), None)

@@ -32,6 +32,7 @@ from journeyman.core.state.state_node import StateNode
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.capacity_buffer import CapacityBuffer
+    from journeyman.core.api.churn_ledger import ChurnLedger
     from journeyman.core.api.node_disruption import NodeDisruption
     from journeyman.core.api.nodeoverlay import NodeOverlay
     from journeyman.core.api.nodepool import NodePool
@@ -119,6 +120,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     node_overlays: tuple[NodeOverlay, ...] = ()
     capacity_buffers: tuple[CapacityBuffer, ...] = ()
     node_disruptions: tuple[NodeDisruption, ...] = ()
+    churn_ledger: ChurnLedger | None = None
     unavailable: tuple[Unavailable, ...] = ()
     invalid_objects: tuple[InvalidObject, ...] = ()
 
@@ -130,6 +132,11 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
             if pod.spec.node_name and pod.status.phase not in {"Succeeded", "Failed"}:
                 bound.setdefault(pod.spec.node_name, []).append(pod)
         return {name: tuple(pods) for name, pods in bound.items()}
+
+    @cached_property
+    def pods_by_key(self) -> Mapping[str, Pod]:
+        """Pods by `namespace/name`."""
+        return {pod.key: pod for pod in self.pods}
 
     @cached_property
     def state_nodes(self) -> tuple[StateNode, ...]:

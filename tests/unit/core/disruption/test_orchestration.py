@@ -40,6 +40,7 @@ from journeyman.core.disruption.stale_taints import delete_old_commands, remove_
 from journeyman.core.plan import CreateObject, DeleteObject, LaunchInstance, PatchObject, Plan, Requeue, Step
 from tests.helpers import builders
 from tests.helpers.builders import NOW, ago, condition, merge, stamp
+from tests.helpers.churn import an_empty_ledger, stored_ledger
 from tests.helpers.fleets import Member, a_catalogue, a_fleet, a_member, a_pool, price
 
 POLL = timedelta(seconds=10)
@@ -568,7 +569,7 @@ def test_removing_the_disruption_taint_keeps_other_taints():
 
 
 def test_finished_commands_are_kept_for_a_day_and_at_most_a_hundred():
-    """Unfinished commands are never deleted."""
+    """Unfinished commands are never deleted, nor those of a day that the churn ledger does not contain yet."""
     proposed, _ = first_command(an_oversized_fleet())
 
     def ended(name: str, hours: float) -> NodeDisruption:
@@ -579,9 +580,13 @@ def test_finished_commands_are_kept_for_a_day_and_at_most_a_hundred():
         return parse(NodeDisruption, body)
 
     recent = [ended(f"d{i:03}", i / 100) for i in range(101)]
-    snapshot = builders.a_snapshot(node_disruptions=(*recent, ended("old", 25), proposed))
+    snapshot = builders.a_snapshot(
+        node_disruptions=(*recent, ended("old", 25), proposed), churn_ledger=an_empty_ledger()
+    )
+    counted = replace(snapshot, churn_ledger=stored_ledger(snapshot))
 
-    assert [a.ref.name for a in delete_old_commands(snapshot, limit=100, age=DAY).actions] == ["d100", "old"]
+    assert [a.ref.name for a in delete_old_commands(counted, limit=100, age=DAY).actions] == ["d100", "old"]
+    assert [a.ref.name for a in delete_old_commands(snapshot, limit=100, age=DAY).actions] == ["old"]
 
 
 def test_finished_command_is_deleted_after_a_day():

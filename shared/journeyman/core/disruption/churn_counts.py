@@ -1,0 +1,658 @@
+"""Churn counts: what disruption moves, which nodes are launched, and which consolidations are reversed, by hour.
+
+::
+
+    NodeDisruptions (unfinished, or finished and not counted yet) ─┐
+    NodeClaims (created lately)                                    ├─► count_churn ─► counters ─► churn_limits
+    ChurnLedger (counters by hour, and the NodeDisruptions in it) ─┘        └─► record_churn: one patch of the ChurnLedger
+
+A consolidation is *reversed* when a NodeClaim is created, while it executes or soon after, for pods of a workload that it
+moved: kube-scheduler binds evicted pods in any order, and smaller ones may take the capacity that the simulation planned for a
+larger one. A workload of which more pods were created since than were moved has grown (an autoscaler raised its replicas, or a
+new template is rolled out): then the consolidation is not at fault, but its repetition would delete nodes that were just
+launched. `held_until` says how long consolidation leaves a workload, or replacements of a NodePool, alone (`churn_limits`).
+
+No crash loses a count: a NodeDisruption is created before its first effect and lists the workloads that it moves. It counts as
+long as it exists, until the patch that adds its evictions to the counters also names it as counted; only then is it deleted as
+history. All of its pods count, from its proposal on and for 24 hours after its end, whether or not they were evicted.
+Expiration, interruption and deletions by users are not commands, and are not counted.
+
+Differs: Karpenter counts nothing, and repeats a consolidation that is reversed without end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import zip_longest
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from journeyman.core.api import labels
+from journeyman.core.api.churn_ledger import (
+    HOURS,
+    LEDGER_NAME,
+    MAX_COMMANDS,
+    MAX_COUNT,
+    MAX_NODE_POOLS,
+    MAX_WORKLOADS,
+    ChurnLedgerStatus,
+    CountedCommand,
+    NodePoolChurn,
+    WorkloadChurn,
+)
+from journeyman.core.api.duration import time_after
+from journeyman.core.api.node_disruption import NodeDisruption
+from journeyman.core.api.objects import CHURN_LEDGER, NodeClaim
+from journeyman.core.disruption.candidates import DisruptionReason
+from journeyman.core.disruption.commands import existing_candidates, replacement_name
+from journeyman.core.plan import (
+    Chain,
+    CreateObject,
+    Event,
+    ObjectRef,
+    Observation,
+    PatchObject,
+    Plan,
+    chain_of,
+    claim_ref,
+)
+from journeyman.core.scheduling.nodeclaim_templates import parse_planned_pods
+from journeyman.core.state import Snapshot
+from journeyman.core.state.pod_predicates import is_active
+from journeyman.core.state.pod_workload import WorkloadKey, workload_of
+
+K = TypeVar("K")
+
+HOUR: Final = timedelta(hours=1)
+RECENT_HOURS: Final = 6
+"""Reversed and rolled back commands of the last six hours make a back-off longer."""
+MAX_BACKOFF: Final = timedelta(hours=4)
+ROLLBACK_BACKOFF: Final = timedelta(minutes=2)
+MAX_ROLLBACK_BACKOFF: Final = timedelta(hours=1)
+OBSERVED_BEYOND: Final = timedelta(minutes=20)
+"""How long after the reversal window a command is still checked; the step runs every two minutes."""
+CLOCK_DIFFERENCE: Final = timedelta(seconds=5)
+"""NodeClaims younger than this are counted by a later run, which sees all NodeClaims of the same second."""
+
+_NEVER_STARTED: Final = frozenset({"Rejected", "Expired"})
+
+
+class Churn(Struct, frozen=True, kw_only=True):
+    """Counters of one workload or NodePool by hour, the latest hour first; consolidation leaves it alone until `held_until`."""
+
+    evictions: tuple[int, ...] = ()
+    launches: tuple[int, ...] = ()
+    reversals: tuple[int, ...] = ()
+    rollbacks: tuple[int, ...] = ()
+    held_until: datetime | None = None
+
+    def plus(self, counter: str, number: int, hours_ago: int = 0) -> Churn:
+        """Return the counters with a larger number for one hour."""
+        counts = [*getattr(self, counter), *[0] * (hours_ago + 1)][: max(len(getattr(self, counter)), hours_ago + 1)]
+        counts[hours_ago] = min(counts[hours_ago] + number, MAX_COUNT)
+        return replace(self, **{counter: tuple(counts[:HOURS])})
+
+    def hours_later(self, hours: int) -> Churn:
+        """Return the same counters as seen some hours later."""
+        return replace(self, **{name: _shifted(getattr(self, name), hours) for name in _COUNTERS})
+
+    def held_longer(self, until: datetime) -> Churn:
+        """Return the counters with a later end of the back-off."""
+        return replace(self, held_until=max(until, self.held_until or until))
+
+    def is_kept(self, now: datetime) -> bool:
+        """Whether a counter is not zero, or the back-off has not ended."""
+        is_held = self.held_until is not None and self.held_until > now
+        return is_held or any(any(getattr(self, name)) for name in _COUNTERS)
+
+
+_COUNTERS: Final = ("evictions", "launches", "reversals", "rollbacks")
+
+
+class ChurnCounts(Struct, frozen=True, kw_only=True):
+    """The content of the ledger at `hour`.
+
+    `other_evictions` are at least the evictions of any workload that is not in `workloads`. `commands` are the NodeDisruptions
+    that are counted or known as reversed, by name.
+    """
+
+    hour: datetime
+    workloads: Mapping[WorkloadKey, Churn] = field(default_factory=dict)
+    node_pools: Mapping[str, Churn] = field(default_factory=dict)
+    other_evictions: tuple[int, ...] = ()
+    commands: Mapping[str, CountedCommand] = field(default_factory=dict)
+    launches_until: datetime | None = None
+
+    def of_workload(self, key: WorkloadKey) -> Churn:
+        """Return the counters of a workload; an unlisted one may have had as many evictions as any that is left out."""
+        return self.workloads.get(key) or Churn(evictions=self.other_evictions)
+
+    def of_node_pool(self, name: str) -> Churn:
+        """Return the counters of a NodePool."""
+        return self.node_pools.get(name) or Churn()
+
+
+class ReversedConsolidation(Struct, frozen=True, kw_only=True):
+    """A command after which the NodeClaim `claim` was created for pods of a workload that it moved.
+
+    `workloads` (sorted) are all that it moved: which of them stays unschedulable depends on kube-scheduler, and may be another
+    one the next time. If `is_growth`, the workloads that needed the NodeClaim have more new pods than were moved: they grew, and
+    `workloads` are only those.
+    """
+
+    disruption: NodeDisruption
+    claim: NodeClaim
+    at: datetime
+    workloads: tuple[WorkloadKey, ...]
+    is_growth: bool
+
+
+class ChurnUpdate(Struct, frozen=True, kw_only=True):
+    """The counters now, and what was counted that the stored ledger does not contain."""
+
+    counts: ChurnCounts
+    is_changed: bool
+    counted: tuple[NodeDisruption, ...]
+    reversals: tuple[ReversedConsolidation, ...]
+
+
+# -- counting ---------------------------------------------------------------------------------------------------------
+
+
+def count_churn(snapshot: Snapshot, reversal_window: timedelta) -> ChurnUpdate:
+    """Return the stored counters together with all that has happened since they were stored.
+
+    Args:
+        snapshot: The cluster with its ChurnLedger, NodeDisruptions and NodeClaims.
+        reversal_window: How long after a command a NodeClaim for a workload that it moved reverses it.
+    """
+    tally = _Tally(snapshot, reversal_window)
+    tally.add_launches()
+    counted = tally.add_commands()
+    reversals = tally.add_reversals()
+    return ChurnUpdate(counts=tally.counts, is_changed=tally.is_changed, counted=counted, reversals=reversals)
+
+
+def record_churn(snapshot: Snapshot, reversal_window: timedelta) -> Plan:
+    """Return the plan that writes the ledger if it has changed, with Events and metrics of what was counted.
+
+    The patch has the version that was read. A ledger that does not exist is created; the next run then writes it.
+    """
+    update = count_churn(snapshot, reversal_window)
+    if not update.is_changed:
+        return Plan()
+    found = _ledger_version(snapshot)
+    if found is None:
+        body = {"apiVersion": CHURN_LEDGER.api_version, "kind": CHURN_LEDGER.kind, "metadata": {"name": LEDGER_NAME}}
+        create = CreateObject(resource=CHURN_LEDGER, body=body, why="counts evictions and launches")
+        return Plan(chains=(chain_of(_SUBJECT, create),))
+    uid, version = found
+    patch = PatchObject(
+        ref=ObjectRef(resource=CHURN_LEDGER, name=LEDGER_NAME, uid=uid),
+        patch={"status": _to_status(update.counts)},
+        why="; ".join(_reasons(update)),
+        resource_version=version,
+        subresource="status",
+    )
+    chain = Chain(
+        subject=_SUBJECT,
+        actions=(patch,),
+        events=tuple(map(_reversal_event, update.reversals)),
+        observations=tuple(_observations(update, snapshot)),
+    )
+    return Plan(chains=(chain,), notes=tuple(map(_reversal_message, update.reversals)))
+
+
+def counted_commands(snapshot: Snapshot, finished: Iterable[NodeDisruption]) -> list[NodeDisruption]:
+    """Return those of the finished commands that the stored ledger contains, so that they may be deleted as history."""
+    ledger = snapshot.churn_ledger
+    stored = {command.name: command for command in ledger.status.commands} if ledger is not None else {}
+    return [d for d in finished if _is_counted(d, stored)]
+
+
+_SUBJECT: Final = f"ChurnLedger {LEDGER_NAME}"
+
+
+def _is_counted(disruption: NodeDisruption, commands: Mapping[str, CountedCommand]) -> bool:
+    found = commands.get(disruption.metadata.name)
+    return disruption.status.phase in _NEVER_STARTED or (found is not None and found.is_counted)
+
+
+class _Tally:
+    """The stored counters, to which launches, commands and reversed consolidations are added."""
+
+    def __init__(self, snapshot: Snapshot, window: timedelta) -> None:
+        self._snapshot = snapshot
+        self._window = window
+        self._stored = _stored(snapshot)
+        self._workloads = dict(self._stored.workloads)
+        self._pools = dict(self._stored.node_pools)
+        existing = {d.metadata.name for d in snapshot.node_disruptions}
+        self._commands = {name: command for name, command in self._stored.commands.items() if name in existing}
+        self._launches_until = self._stored.launches_until
+        self.is_changed = False
+
+    @property
+    def counts(self) -> ChurnCounts:
+        """The counters now, as many as the ledger may have."""
+        counts = replace(
+            self._stored,
+            workloads=self._workloads,
+            node_pools=self._pools,
+            commands=self._commands,
+            launches_until=self._launches_until,
+        )
+        return _bounded(counts, self._snapshot.now)
+
+    def add_launches(self) -> None:
+        """Add the NodeClaims that were created since the last one that is counted."""
+        since, latest = self._launches_until or self._stored.hour, self._snapshot.now - CLOCK_DIFFERENCE
+        for claim in self._snapshot.claims:
+            at = claim.metadata.creation_timestamp
+            if at is None or not since < at <= latest:
+                continue
+            hours_ago = min(max(-((at - self._stored.hour) // HOUR), 0), HOURS - 1)
+            if pool := claim.metadata.labels.get(labels.NODEPOOL, ""):
+                self._pools[pool] = self._of_pool(pool).plus("launches", 1, hours_ago)
+            for key in planned_workloads(claim, self._snapshot):
+                self._workloads[key] = self._of_workload(key).plus("launches", 1, hours_ago)
+            self._launches_until = max(at, self._launches_until or at)
+            self.is_changed = True
+
+    def add_commands(self) -> tuple[NodeDisruption, ...]:
+        """Add the evictions and rollbacks of finished commands; return these commands."""
+        finished = [d for d in self._snapshot.node_disruptions if d.finished and not _is_counted(d, self._commands)]
+        added = []
+        for disruption in finished:
+            if self._name_command(disruption, is_counted=True):
+                self._add_command(disruption)
+                added.append(disruption)
+        return tuple(added)
+
+    def add_reversals(self) -> tuple[ReversedConsolidation, ...]:
+        """Add the reversed consolidations that are not known as such; return them.
+
+        Of commands that one NodeClaim reverses, each workload counts once.
+        """
+        known = {name for name, command in self._commands.items() if command.reversed_by}
+        before = {command.reversed_by for command in self._commands.values() if command.reversed_by}
+        added, counted = [], set[tuple[str, WorkloadKey]]()
+        for reversal in _find_reversed(self._snapshot, self._window, frozenset(known)):
+            claim = reversal.claim.metadata.name
+            if not self._name_command(reversal.disruption, reversed_by=claim):
+                continue
+            new = {
+                (claim, key) for key in reversal.workloads if not reversal.is_growth and claim not in before
+            } - counted
+            for key in reversal.workloads:
+                churn = self._of_workload(key)
+                if (claim, key) in new:
+                    churn = churn.plus("reversals", 1)
+                wait = _backoff(self._window, _recently(churn.reversals), MAX_BACKOFF)
+                self._workloads[key] = churn.held_longer(time_after(reversal.at, wait))
+            if new:
+                for pool in sorted({c.node_pool for c in reversal.disruption.spec.candidates if c.node_pool}):
+                    self._pools[pool] = self._of_pool(pool).plus("reversals", 1)
+            counted |= new
+            added.append(reversal)
+        return tuple(added)
+
+    def _add_command(self, disruption: NodeDisruption) -> None:
+        snapshot = self._snapshot
+        for key, pods in moved_pods(disruption, snapshot).items():
+            self._workloads[key] = self._of_workload(key).plus("evictions", pods)
+        for pool, pods in moved_by_pool(disruption, snapshot).items():
+            self._pools[pool] = self._of_pool(pool).plus("evictions", pods)
+        if disruption.status.phase != "RolledBack" or not _is_consolidation(disruption):
+            return
+        for pool in sorted(_replacement_pools(disruption, snapshot)):
+            churn = self._of_pool(pool).plus("rollbacks", 1)
+            wait = _backoff(ROLLBACK_BACKOFF, _recently(churn.rollbacks), MAX_ROLLBACK_BACKOFF)
+            self._pools[pool] = churn.held_longer(time_after(disruption.status.finished_at or snapshot.now, wait))
+
+    def _name_command(self, disruption: NodeDisruption, *, is_counted: bool = False, reversed_by: str = "") -> bool:
+        """Note a command as counted or reversed; return whether the ledger may have one more."""
+        name = disruption.metadata.name
+        before = self._commands.get(name)
+        if before is None and len(self._commands) >= MAX_COMMANDS:
+            return False
+        if before is not None:
+            is_counted, reversed_by = is_counted or before.is_counted, reversed_by or before.reversed_by
+        self._commands[name] = CountedCommand(name=name, is_counted=is_counted, reversed_by=reversed_by)
+        self.is_changed = True
+        return True
+
+    def _of_workload(self, key: WorkloadKey) -> Churn:
+        return self._workloads.get(key) or Churn(evictions=self._stored.other_evictions)
+
+    def _of_pool(self, name: str) -> Churn:
+        return self._pools.get(name) or Churn()
+
+
+def moved_pods(disruption: NodeDisruption, snapshot: Snapshot) -> dict[WorkloadKey, int]:
+    """Return how many pods of each workload a command moves; none if it has ended without that."""
+    if not _may_have_moved(disruption, snapshot):
+        return {}
+    return {WorkloadKey(w.kind, w.namespace, w.name, w.uid): w.pods for w in disruption.spec.workloads}
+
+
+def moved_by_pool(disruption: NodeDisruption, snapshot: Snapshot) -> Counter[str]:
+    """Return how many pods of each NodePool's nodes a command moves; none if it has ended without that."""
+    pods: Counter[str] = Counter()
+    if _may_have_moved(disruption, snapshot):
+        for candidate in disruption.spec.candidates:
+            if candidate.node_pool and candidate.pods:
+                pods[candidate.node_pool] += len(candidate.pods)
+    return pods
+
+
+def _may_have_moved(disruption: NodeDisruption, snapshot: Snapshot) -> bool:
+    """Whether pods were or will be evicted: not if the command never started, or was rolled back with all candidates in place."""
+    if disruption.status.phase in _NEVER_STARTED:
+        return False
+    if disruption.status.phase != "RolledBack":
+        return True
+    kept = [n for n in existing_candidates(disruption, snapshot) if not n.is_terminating]
+    return len(kept) < len(disruption.spec.candidates)
+
+
+def _is_consolidation(disruption: NodeDisruption) -> bool:
+    return disruption.spec.reason == DisruptionReason.UNDERUTILIZED.value
+
+
+def _replacement_pools(disruption: NodeDisruption, snapshot: Snapshot) -> frozenset[str]:
+    """Return the NodePools of the replacements, whose names are derived from them."""
+    pools = [pool.metadata.name for pool in snapshot.node_pools]
+    name, replacements = disruption.metadata.name, enumerate(disruption.spec.replacements)
+    return frozenset(p for index, r in replacements for p in pools if replacement_name(name, p, index) == r.name)
+
+
+def _backoff(first: timedelta, times: int, longest: timedelta) -> timedelta:
+    doubled: timedelta = first * 2 ** min(max(times - 1, 0), 10)
+    return max(first, min(doubled, longest))
+
+
+def _recently(counter: Sequence[int]) -> int:
+    return sum(counter[: RECENT_HOURS + 1])
+
+
+def _shifted(counter: tuple[int, ...], hours: int) -> tuple[int, ...]:
+    return (*[0] * min(hours, HOURS), *counter)[:HOURS] if any(counter) and hours else counter
+
+
+# -- reversed consolidations ------------------------------------------------------------------------------------------
+
+
+def _find_reversed(snapshot: Snapshot, window: timedelta, known: frozenset[str]) -> Iterator[ReversedConsolidation]:
+    """Yield the consolidations that a NodeClaim reverses, except the known ones, each with the first such NodeClaim."""
+    observed = [
+        d for d in snapshot.node_disruptions if d.metadata.name not in known and _is_observed(d, window, snapshot.now)
+    ]
+    if not window or not observed:
+        return
+    since = min(_started(d) for d in observed)
+    created = sorted(_created_for_pods(snapshot, since), key=lambda c: (c.at, c.claim.metadata.name))
+    if not created:
+        return
+    moves = [(_started(d), moved_pods(d, snapshot)) for d in snapshot.node_disruptions if d.status.started_at]
+    growth = _Growth(moves=moves, created=_created_pods(snapshot, since))
+    for disruption in observed:
+        if (found := _reversal(disruption, created, window, growth, snapshot)) is not None:
+            yield found
+
+
+class _CreatedClaim(Struct, frozen=True, kw_only=True):
+    """A NodeClaim that was created for pending pods, and their workloads."""
+
+    at: datetime
+    claim: NodeClaim
+    workloads: frozenset[WorkloadKey]
+
+
+class _Growth(Struct, frozen=True, kw_only=True):
+    """When commands started and which pods they moved, and when the pods of each workload were created."""
+
+    moves: Sequence[tuple[datetime, Mapping[WorkloadKey, int]]]
+    created: Mapping[WorkloadKey, Sequence[datetime]]
+
+    def has_grown(self, key: WorkloadKey, since: datetime) -> bool:
+        """Whether more pods of the workload were created since than were moved: it has more replicas, or a new template."""
+        moved = sum(pods.get(key, 0) for at, pods in self.moves if at >= since)
+        return sum(1 for at in self.created.get(key, ()) if at >= since) > moved
+
+
+def _is_observed(disruption: NodeDisruption, window: timedelta, now: datetime) -> bool:
+    """Whether the command is a consolidation that executes or succeeded lately."""
+    status = disruption.status
+    if not _is_consolidation(disruption) or status.started_at is None or not disruption.spec.workloads:
+        return False
+    if not disruption.finished:
+        return True
+    is_recent = status.finished_at is not None and now - status.finished_at <= window + OBSERVED_BEYOND
+    return status.phase == "Succeeded" and is_recent
+
+
+def _started(disruption: NodeDisruption) -> datetime:
+    assert disruption.status.started_at is not None  # noqa: S101 - the callers have checked it
+    return disruption.status.started_at
+
+
+def _created_for_pods(snapshot: Snapshot, since: datetime) -> Iterator[_CreatedClaim]:
+    """Yield the NodeClaims that were created since, except replacements."""
+    for claim in snapshot.claims:
+        at = claim.metadata.creation_timestamp
+        if labels.DISRUPTION in claim.metadata.annotations or at is None or at < since:
+            continue
+        if workloads := planned_workloads(claim, snapshot):
+            yield _CreatedClaim(at=at, claim=claim, workloads=workloads)
+
+
+def _created_pods(snapshot: Snapshot, since: datetime) -> Mapping[WorkloadKey, Sequence[datetime]]:
+    """Return when the pods that were created since were created, by workload."""
+    found: dict[WorkloadKey, list[datetime]] = {}
+    for pod in snapshot.pods:
+        at = pod.metadata.creation_timestamp
+        if at is not None and at >= since and is_active(pod):
+            found.setdefault(workload_of(pod), []).append(at)
+    return found
+
+
+def _reversal(
+    disruption: NodeDisruption,
+    created: Iterable[_CreatedClaim],
+    window: timedelta,
+    growth: _Growth,
+    snapshot: Snapshot,
+) -> ReversedConsolidation | None:
+    """Return the first NodeClaim that reverses the command; else the first one for workloads that have grown."""
+    started, finished = _started(disruption), disruption.status.finished_at
+    moved = moved_pods(disruption, snapshot)
+    growing: ReversedConsolidation | None = None
+    for launch in created:
+        is_late = finished is not None and launch.at > time_after(finished, window)
+        if launch.at < started or is_late or not (common := moved.keys() & launch.workloads):
+            continue
+        is_growth = all(growth.has_grown(key, started) for key in common)
+        found = ReversedConsolidation(
+            disruption=disruption,
+            claim=launch.claim,
+            at=launch.at,
+            workloads=tuple(sorted(common if is_growth else moved.keys())),
+            is_growth=is_growth,
+        )
+        if not is_growth:
+            return found
+        growing = growing or found
+    return growing
+
+
+def planned_workloads(claim: NodeClaim, snapshot: Snapshot) -> frozenset[WorkloadKey]:
+    """Return the workloads of the pods that the NodeClaim was created for, as far as these pods exist."""
+    pods = snapshot.pods_by_key
+    planned = ((entry, pods.get(entry.key)) for entry in parse_planned_pods(claim.metadata.annotations))
+    return frozenset(workload_of(pod) for entry, pod in planned if pod is not None and entry.means(pod))
+
+
+# -- the object -------------------------------------------------------------------------------------------------------
+
+
+def _stored(snapshot: Snapshot) -> ChurnCounts:
+    """Return the stored counters as of the current hour; a ledger from the future counts for the current hour."""
+    hour = snapshot.now.replace(minute=0, second=0, microsecond=0)
+    if snapshot.churn_ledger is None:
+        return ChurnCounts(hour=hour)
+    status = snapshot.churn_ledger.status
+    later = min(max((hour - (status.hour or hour)) // HOUR, 0), HOURS)
+    workloads = {
+        WorkloadKey(w.kind, w.namespace, w.name, w.uid): Churn(
+            evictions=w.evictions, launches=w.launches, reversals=w.reversals, held_until=w.held_until
+        ).hours_later(later)
+        for w in status.workloads
+    }
+    pools = {
+        p.name: Churn(
+            evictions=p.evictions,
+            launches=p.launches,
+            reversals=p.reversals,
+            rollbacks=p.rollbacks,
+            held_until=p.held_until,
+        ).hours_later(later)
+        for p in status.node_pools
+    }
+    launches_until = min(status.launches_until, snapshot.now) if status.launches_until is not None else None
+    return ChurnCounts(
+        hour=hour,
+        workloads=workloads,
+        node_pools=pools,
+        other_evictions=_shifted(status.other_evictions, later),
+        commands={command.name: command for command in status.commands},
+        launches_until=launches_until,
+    )
+
+
+def _bounded(counts: ChurnCounts, now: datetime) -> ChurnCounts:
+    """Return the counters that differ from zero, those of the most evictions first, without those beyond the maximum.
+
+    The largest counts of the workloads that are left out are kept in `other_evictions`, from which such a workload starts when
+    it is moved again. So no workload is ever undercounted.
+    """
+    workloads, pools = _ranked(counts.workloads, now), _ranked(counts.node_pools, now)
+    left_out = [churn.evictions for _, churn in workloads[MAX_WORKLOADS:]]
+    most = tuple(map(max, zip_longest(counts.other_evictions, *left_out, fillvalue=0))) if left_out else None
+    return replace(
+        counts,
+        workloads=dict(workloads[:MAX_WORKLOADS]),
+        node_pools=dict(pools[:MAX_NODE_POOLS]),
+        other_evictions=counts.other_evictions if most is None else most,
+    )
+
+
+def _ranked(counters: Mapping[K, Churn], now: datetime) -> list[tuple[K, Churn]]:
+    """Return what is not zero: first what consolidation leaves alone, then that with most evictions."""
+
+    def rank(item: tuple[K, Churn]) -> tuple[Any, ...]:
+        key, churn = item
+        is_held = churn.held_until is not None and churn.held_until > now
+        return (not is_held, -sum(churn.evictions), -sum(churn.reversals), -sum(churn.launches), key)
+
+    return sorted((item for item in counters.items() if item[1].is_kept(now)), key=rank)
+
+
+def _ledger_version(snapshot: Snapshot) -> tuple[str, str] | None:
+    """Return UID and resourceVersion of the ledger, valid or not; None if there is none."""
+    if snapshot.churn_ledger is not None:
+        meta = snapshot.churn_ledger.metadata
+        return meta.uid, meta.resource_version
+    invalid = (i for i in snapshot.invalid_objects if (i.kind, i.name) == (CHURN_LEDGER.kind, LEDGER_NAME))
+    return next(((item.uid, item.resource_version) for item in invalid), None)
+
+
+def _to_status(counts: ChurnCounts) -> dict[str, Any]:
+    """Return the whole status for a merge patch."""
+    status = ChurnLedgerStatus(
+        hour=counts.hour,
+        workloads=tuple(
+            WorkloadChurn(
+                kind=key.kind,
+                namespace=key.namespace,
+                name=key.name,
+                uid=key.uid,
+                evictions=_trimmed(churn.evictions),
+                launches=_trimmed(churn.launches),
+                reversals=_trimmed(churn.reversals),
+                held_until=churn.held_until,
+            )
+            for key, churn in counts.workloads.items()
+        ),
+        other_evictions=_trimmed(counts.other_evictions),
+        node_pools=tuple(
+            NodePoolChurn(
+                name=name,
+                evictions=_trimmed(churn.evictions),
+                launches=_trimmed(churn.launches),
+                reversals=_trimmed(churn.reversals),
+                rollbacks=_trimmed(churn.rollbacks),
+                held_until=churn.held_until,
+            )
+            for name, churn in counts.node_pools.items()
+        ),
+        commands=tuple(counts.commands[name] for name in sorted(counts.commands)),
+        launches_until=counts.launches_until,
+    )
+    wire = status.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    always: dict[str, Any] = {"workloads": [], "otherEvictions": [], "nodePools": [], "commands": []}
+    return {**always, "launchesUntil": None, **wire}
+
+
+def _trimmed(counter: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the counter without the zeros at its end."""
+    end = len(counter)
+    while end and not counter[end - 1]:
+        end -= 1
+    return counter[:end]
+
+
+# -- what people see --------------------------------------------------------------------------------------------------
+
+
+def _reasons(update: ChurnUpdate) -> Iterator[str]:
+    yield f"{len(update.counted)} commands finished"
+    yield from map(_reversal_message, update.reversals)
+
+
+def _reversal_message(reversal: ReversedConsolidation) -> str:
+    name, claim = reversal.disruption.metadata.name, reversal.claim.metadata.name
+    named = ", ".join(map(str, reversal.workloads[:5]))
+    more = f" and {len(reversal.workloads) - 5} more" if len(reversal.workloads) > 5 else ""
+    if reversal.is_growth:
+        return f"NodeClaim {claim} was created for {named}{more}, which grew after NodeDisruption {name} had moved its pods"
+    return (
+        f"NodeDisruption {name} had no effect: NodeClaim {claim} was created for pods of workloads that it had moved: "
+        f"{named}{more}"
+    )
+
+
+def _reversal_event(reversal: ReversedConsolidation) -> Event:
+    message = _reversal_message(reversal)
+    return Event(ref=claim_ref(reversal.claim), reason="ConsolidationReversed", message=message, key=message)
+
+
+def _observations(update: ChurnUpdate, snapshot: Snapshot) -> Iterator[Observation]:
+    for disruption in update.counted:
+        reason = disruption.spec.reason.lower()
+        for pool, pods in sorted(moved_by_pool(disruption, snapshot).items()):
+            yield Observation(
+                name="journeyman_disruption_evictions_total",
+                value=float(pods),
+                labels={"nodepool": pool, "reason": reason},
+            )
+    for reversal in update.reversals:
+        for pool in sorted({c.node_pool for c in reversal.disruption.spec.candidates if c.node_pool}):
+            yield Observation(
+                name="journeyman_consolidations_reversed_total",
+                labels={"nodepool": pool, "cause": "growth" if reversal.is_growth else "placement"},
+            )

@@ -1,0 +1,311 @@
+"""Churn limits: what consolidation leaves alone for a while, because of what disruption has moved lately.
+
+==========================  ==========================================================================================
+payback                     a move must save, within CONSOLIDATION_PAYBACK, what it costs: a replacement is paid for while it
+                            boots, a candidate while images are pulled elsewhere, and each eviction has a price
+reversed consolidations     after a reversed consolidation (`churn_counts`), nodes with pods of a workload that it moved stay for
+                            CONSOLIDATION_REVERSAL_WINDOW, twice as long each time within six hours, at most four hours
+launched nodes              a node stays for CONSOLIDATION_REVERSAL_WINDOW while pods of a workload run there for which it was
+                            launched: neither an autoscaler's growth nor a move is reversed at once
+rolled back commands        a NodePool whose replacements do not come up gets no replacement for two minutes, twice as long each
+                            time within six hours, at most an hour
+evictions a day             `journeyman.dev/max-evictions-per-day` of pods caps the evictions of their workload, that of a
+                            NodePool the evictions from all of its nodes
+==========================  ==========================================================================================
+
+These limits apply to consolidation (Underutilized), which moves pods only to save money. Emptiness, drift and rebalance are
+counted and never limited: the first moves no pods, and the others are necessary.
+
+Commands that have not ended count with all of their pods. A command that is validated counts beside those that have started,
+and those that were proposed before it.
+
+Differs: Karpenter has none of these limits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
+from statistics import median
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+from journeyman.core.api import labels
+from journeyman.core.api.churn_ledger import HOURS
+from journeyman.core.api.conditions import INITIALIZED
+from journeyman.core.api.duration import time_after
+from journeyman.core.api.node_disruption import MAX_WORKLOADS_LISTED, NodeDisruption
+from journeyman.core.api.objects import NODEPOOL, condition_of
+from journeyman.core.disruption.candidates import Candidate
+from journeyman.core.disruption.churn_counts import (
+    HOUR,
+    RECENT_HOURS,
+    ChurnCounts,
+    count_churn,
+    moved_by_pool,
+    moved_pods,
+    planned_workloads,
+)
+from journeyman.core.disruption.commands import Command, moved_workloads
+from journeyman.core.plan import Event, ObjectRef, Plan
+from journeyman.core.state import Snapshot
+from journeyman.core.state.pod_workload import WorkloadKey, has_invalid_max_evictions, max_evictions
+
+K = TypeVar("K")
+
+DEFAULT_BOOT_TIME: Final = timedelta(minutes=2)
+MAX_BOOT_TIME: Final = timedelta(minutes=15)
+IMAGE_PULL_TIME: Final = timedelta(seconds=30)
+"""How long the moved pods occupy capacity elsewhere before they serve."""
+
+
+class ChurnSettings(Struct, frozen=True, kw_only=True):
+    """The limits' settings: 0 disables `payback` or `reversal_window`; `eviction_cost` is in the provider's currency."""
+
+    payback: timedelta = timedelta(hours=1)
+    eviction_cost: float = 0.0001
+    reversal_window: timedelta = timedelta(minutes=10)
+
+
+class ChurnLimits:
+    """The limits in one snapshot of the cluster."""
+
+    def __init__(self, snapshot: Snapshot, settings: ChurnSettings, *, validated: NodeDisruption | None = None) -> None:
+        """Prepare the limits.
+
+        Args:
+            snapshot: The cluster with its ChurnLedger and NodeDisruptions.
+            settings: The limits' settings.
+            validated: The proposal that is validated; neither it nor proposals after it count.
+        """
+        self._snapshot = snapshot
+        self._settings = settings
+        self._validated = validated
+
+    def validating(self, disruption: NodeDisruption) -> ChurnLimits:
+        """Return the limits for the validation of this proposal."""
+        return ChurnLimits(self._snapshot, self._settings, validated=disruption)
+
+    def why_not(self, candidate: Candidate) -> str:
+        """Return why consolidation leaves the candidate alone now, and until when; empty if it need not."""
+        return self._why_held(candidate) or self._why_launched(candidate) or self._why_capped((candidate,))
+
+    def checked(self, command: Command) -> Command:
+        """Return the command, or a no-op if a limit forbids it."""
+        reasons = (
+            *(self._why_held(c) or self._why_launched(c) for c in command.candidates),
+            *(self._why_no_replacement(r.node_pool) for r in command.replacements),
+            self._why_capped(command.candidates),
+            self._why_no_payback(command),
+        )
+        why = next(filter(None, reasons), "")
+        return Command(reason=command.reason, why_not=why) if why else command
+
+    def _why_held(self, candidate: Candidate) -> str:
+        held = []
+        for workload in candidate.workloads:
+            churn = self._counts.workloads.get(workload.key)
+            if churn is not None and churn.held_until is not None and churn.held_until > self._snapshot.now:
+                held.append((churn.held_until, workload.key, sum(churn.reversals[: RECENT_HOURS + 1])))
+        if not held:
+            return ""
+        until, key, times = max(held)
+        cause = f"had no effect {_times(times)} in {RECENT_HOURS} hours" if times else "was followed by its growth"
+        return (
+            f"Consolidation backs off until {_time(until)} from {key}: its consolidation {cause}, and a node was "
+            "launched again"
+        )
+
+    def _why_launched(self, candidate: Candidate) -> str:
+        """Return that the node was launched lately for workloads that run there; a replacement for those that were moved."""
+        claim = self._snapshot.claims_by_name.get(candidate.nodeclaim)
+        window, now = self._settings.reversal_window, self._snapshot.now
+        if claim is None or claim.metadata.creation_timestamp is None or not candidate.workloads:
+            return ""
+        until = time_after(claim.metadata.creation_timestamp, window)
+        if until <= now:
+            return ""
+        launched_for = set(planned_workloads(claim, self._snapshot))
+        if disruption := self._disruptions.get(claim.metadata.annotations.get(labels.DISRUPTION, "")):
+            launched_for |= moved_pods(disruption, self._snapshot).keys()
+        still_there = sorted(w.key for w in candidate.workloads if w.key in launched_for)
+        if not still_there:
+            return ""
+        return (
+            f"NodeClaim {candidate.nodeclaim} was launched for pods of {still_there[0]}, which run there: consolidation "
+            f"leaves it alone until {_time(until)}"
+        )
+
+    def _why_no_replacement(self, node_pool: str) -> str:
+        churn = self._counts.of_node_pool(node_pool)
+        if churn.held_until is None or churn.held_until <= self._snapshot.now:
+            return ""
+        times = _times(sum(churn.rollbacks[: RECENT_HOURS + 1]))
+        return (
+            f"Consolidation backs off until {_time(churn.held_until)}: replacements of NodePool {node_pool} were not "
+            f"initialized {times} in {RECENT_HOURS} hours"
+        )
+
+    def _why_capped(self, candidates: Sequence[Candidate]) -> str:
+        """Return which workload or NodePool allows no such move now, because of its evictions in the last 24 hours."""
+        moved = moved_workloads(candidates)
+        if len(moved) > MAX_WORKLOADS_LISTED:
+            return f"The command would move {len(moved)} workloads; a NodeDisruption lists {MAX_WORKLOADS_LISTED}"
+        for workload in moved:
+            if workload.limit is not None:
+                evictions = self._counts.of_workload(workload.key).evictions
+                planned = self._planned_by_workload[workload.key]
+                if why := self._exceeded(str(workload.key), workload.limit, evictions, planned, workload.pods):
+                    return why
+        pods = Counter[str]()
+        for candidate in candidates:
+            pods[candidate.nodepool] += len(candidate.reschedulable_pods)
+        for name in sorted(pods):
+            if (limit := self._pool_limits.get(name)) is not None and pods[name]:
+                evictions = self._counts.of_node_pool(name).evictions
+                planned = self._planned_by_pool[name]
+                if why := self._exceeded(f"NodePool {name}", limit, evictions, planned, pods[name]):
+                    return why
+        return ""
+
+    def _exceeded(self, subject: str, limit: int, evictions: Sequence[int], planned: int, moving: int) -> str:
+        if (over := sum(evictions) + planned + moving - limit) <= 0:
+            return ""
+        counted = f"{sum(evictions)} in the last 24 hours"
+        if planned:
+            counted += f", {planned} by commands in progress"
+        return (
+            f"{subject} allows {limit} evictions a day ({labels.MAX_EVICTIONS_PER_DAY}): {counted}, and this moves "
+            f"{moving} more{self._allowed_again(evictions, over)}"
+        )
+
+    def _allowed_again(self, evictions: Sequence[int], over: int) -> str:
+        """Return when enough evictions will be older than a day; empty if that is not enough."""
+        for hours_ago in reversed(range(len(evictions))):
+            over -= evictions[hours_ago]
+            if over <= 0:
+                again = time_after(self._counts.hour, (HOURS - hours_ago) * HOUR)
+                return f"; possible again from {again:%Y-%m-%d %H:%M} UTC"
+        return ""
+
+    def _why_no_payback(self, command: Command) -> str:
+        """Return that the move costs more than it saves within the payback time; unknown prices are not compared."""
+        hours = self._settings.payback / HOUR
+        if not hours or not all(c.price > 0 for c in command.candidates):
+            return ""
+        boot = sum(r.price * (self._boot_time(r.node_pool) / HOUR) for r in command.replacements)
+        pulls = sum(c.price * (IMAGE_PULL_TIME / HOUR) for c in command.candidates if c.reschedulable_pods)
+        pods = sum(len(c.reschedulable_pods) for c in command.candidates)
+        cost = boot + pulls + pods * self._settings.eviction_cost
+        if command.saving * hours >= cost:
+            return ""
+        return (
+            f"The move does not pay back within {_duration(self._settings.payback)}: it saves {command.saving:.4f}/h, and costs "
+            f"{cost:.4f} (boot {boot:.4f}, image pulls {pulls:.4f}, {pods} evictions "
+            f"{pods * self._settings.eviction_cost:.4f})"
+        )
+
+    def _boot_time(self, node_pool: str) -> timedelta:
+        """Return the median time from creation to initialization of the NodePool's NodeClaims."""
+        measured = self._boot_seconds.get(node_pool, ())
+        return min(timedelta(seconds=median(measured)), MAX_BOOT_TIME) if measured else DEFAULT_BOOT_TIME
+
+    @cached_property
+    def _boot_seconds(self) -> Mapping[str, Sequence[float]]:
+        found: dict[str, list[float]] = {}
+        for claim in self._snapshot.claims:
+            created, initialized = claim.metadata.creation_timestamp, condition_of(claim.status.conditions, INITIALIZED)
+            if created is None or initialized is None or initialized.status != "True":
+                continue
+            if initialized.last_transition_time is not None and initialized.last_transition_time > created:
+                pool = claim.metadata.labels.get(labels.NODEPOOL, "")
+                found.setdefault(pool, []).append((initialized.last_transition_time - created).total_seconds())
+        return found
+
+    @cached_property
+    def _counts(self) -> ChurnCounts:
+        return count_churn(self._snapshot, self._settings.reversal_window).counts
+
+    @cached_property
+    def _disruptions(self) -> Mapping[str, NodeDisruption]:
+        return {d.metadata.name: d for d in self._snapshot.node_disruptions}
+
+    @cached_property
+    def _planned(self) -> Sequence[NodeDisruption]:
+        """The commands that are not in the counters, but have moved or will move pods."""
+        counted = {name for name, command in self._counts.commands.items() if command.is_counted}
+        return [d for d in self._snapshot.node_disruptions if d.metadata.name not in counted and not self._is_later(d)]
+
+    def _is_later(self, disruption: NodeDisruption) -> bool:
+        """Whether the command is the validated one, or a proposal after it."""
+        if self._validated is None:
+            return False
+        has_started = disruption.finished or disruption.status.started_at is not None
+        return disruption.metadata.name == self._validated.metadata.name or (
+            not has_started and _proposal_order(disruption) > _proposal_order(self._validated)
+        )
+
+    @cached_property
+    def _planned_by_workload(self) -> Counter[WorkloadKey]:
+        return _total(moved_pods(d, self._snapshot) for d in self._planned)
+
+    @cached_property
+    def _planned_by_pool(self) -> Counter[str]:
+        return _total(moved_by_pool(d, self._snapshot) for d in self._planned)
+
+    @cached_property
+    def _pool_limits(self) -> Mapping[str, int | None]:
+        return {p.metadata.name: max_evictions(p.metadata.annotations) for p in self._snapshot.node_pools}
+
+
+def invalid_annotations(snapshot: Snapshot) -> Plan:
+    """Return an Event on each NodePool, and on each node with pods, whose annotation of the cap is no whole number."""
+    events = [
+        _invalid_annotation(ObjectRef(resource=NODEPOOL, name=pool.metadata.name, uid=pool.metadata.uid), str(value))
+        for pool in snapshot.node_pools
+        if has_invalid_max_evictions(pool.metadata.annotations)
+        for value in (pool.metadata.annotations[labels.MAX_EVICTIONS_PER_DAY],)
+    ]
+    for node in (
+        snapshot.state_nodes if any(has_invalid_max_evictions(p.metadata.annotations) for p in snapshot.pods) else ()
+    ):
+        invalid = [pod for pod in node.pods if has_invalid_max_evictions(pod.metadata.annotations)]
+        if node.claim is not None and invalid:
+            value = invalid[0].metadata.annotations[labels.MAX_EVICTIONS_PER_DAY]
+            events += [_invalid_annotation(ref, value, f" of pod {invalid[0].key}") for ref in node.object_refs]
+    return Plan(events=tuple(events))
+
+
+def _invalid_annotation(ref: ObjectRef, value: str, of_pod: str = "") -> Event:
+    message = (
+        f"{ref.resource.kind} {ref.name}: {labels.MAX_EVICTIONS_PER_DAY}{of_pod} is {value[:100]!r} and ignored; give a whole "
+        "number, such as 5"
+    )
+    return Event(ref=ref, reason="InvalidAnnotation", message=message, type="Warning")
+
+
+def _proposal_order(disruption: NodeDisruption) -> tuple[float, str]:
+    return (disruption.since.timestamp() if disruption.since is not None else 0.0, disruption.metadata.name)
+
+
+def _total(counts: Iterable[Mapping[K, int]]) -> Counter[K]:
+    total: Counter[K] = Counter()
+    for each in counts:
+        total.update(each)
+    return total
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+def _time(at: datetime) -> str:
+    return f"{at:%H:%M:%S} UTC"
+
+
+def _duration(duration: timedelta) -> str:
+    minutes = int(duration.total_seconds() // 60)
+    return f"{minutes // 60}h{minutes % 60:02}m" if minutes >= 60 else f"{minutes}m"

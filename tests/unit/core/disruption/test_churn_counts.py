@@ -1,0 +1,326 @@
+"""The churn ledger counts evictions, launches, rollbacks and reversed consolidations once, and stays small."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from journeyman.core.api.churn_ledger import HOURS, MAX_COMMANDS, MAX_NODE_POOLS, MAX_WORKLOADS, ChurnLedger
+from journeyman.core.api.model import parse
+from journeyman.core.api.objects import ObjectMeta
+from journeyman.core.disruption.churn_counts import count_churn, record_churn
+from journeyman.core.disruption.stale_taints import delete_old_commands
+from journeyman.core.plan import CreateObject, PatchObject
+from journeyman.core.state import InvalidObject
+from tests.helpers import builders
+from tests.helpers.builders import NOW, a_snapshot, ago
+from tests.helpers.churn import (
+    WINDOW,
+    a_command,
+    a_created_claim,
+    a_proposal,
+    an_empty_ledger,
+    deployment,
+    pod_of,
+    stored_ledger,
+)
+
+ETCD_BYTES = 1_572_864
+
+
+def counted(*commands, claims=(), pods=(), ledger=None, now=NOW):
+    """Return the update of a ledger, empty by default."""
+    ledger = ledger if ledger is not None else an_empty_ledger()
+    snapshot = a_snapshot(node_disruptions=commands, claims=claims, pods=pods, churn_ledger=ledger, now=now)
+    return count_churn(snapshot, WINDOW)
+
+
+# -- evictions --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "evictions"),
+    [
+        (a_command("c", moved={"web": 3}), 3),
+        (a_command("c", moved={"web": 3}, reason="Drifted"), 3),
+        (a_command("c", moved={"web": 3}, phase="Executing", ended=None), 0),
+        (a_proposal("c", moved={"web": 3}), 0),
+        (a_command("c", moved={"web": 3}, phase="Rejected"), 0),
+        (a_command("c", moved={"web": 3}, phase="RolledBack"), 3),
+    ],
+    ids=["succeeded", "drifted", "executing", "proposed", "rejected", "rolled-back-after-a-deletion"],
+)
+def test_evictions_of_a_finished_command_are_counted(command, evictions):
+    """Unfinished ones are read from the NodeDisruptions; the candidate of the one that was rolled back is gone."""
+    counts = counted(command).counts
+    assert sum(counts.of_workload(deployment("web")).evictions) == evictions
+    assert sum(counts.of_node_pool("default").evictions) == evictions
+
+
+def test_command_that_was_rolled_back_in_time_moved_no_pod():
+    """Its candidate still exists and is not deleting."""
+    claim = builders.a_claim("old", metadata={"uid": "u"})
+    counts = counted(a_command("c", phase="RolledBack"), claims=(claim,)).counts
+    assert counts.of_workload(deployment("web")).evictions == ()
+
+
+def test_ledger_is_created_then_written_once_with_the_version_that_was_read():
+    """The write that names a command as counted also has its evictions, so that a lost one is repeated and none is doubled."""
+    command = a_command("c", moved={"web": 2})
+    created = record_churn(a_snapshot(node_disruptions=(command,)), WINDOW)
+    ledger = an_empty_ledger()
+    first = a_snapshot(node_disruptions=(command,), churn_ledger=ledger)
+    written = record_churn(first, WINDOW)
+    second = replace(first, churn_ledger=stored_ledger(first))
+
+    [create], [patch] = created.actions, written.actions
+    assert isinstance(create, CreateObject)
+    assert isinstance(patch, PatchObject)
+    assert (patch.ref.uid, patch.resource_version, patch.subresource) == ("uid-ledger", "1", "status")
+    assert patch.patch["status"]["commands"] == [{"name": "c", "isCounted": True}]
+    assert record_churn(second, WINDOW).actions == ()
+    assert count_churn(second, WINDOW).counts == count_churn(first, WINDOW).counts
+    evictions = [o for c in written.chains for o in c.observations]
+    assert [(o.name, o.value, o.labels["reason"]) for o in evictions] == [
+        ("journeyman_disruption_evictions_total", 2.0, "underutilized")
+    ]
+
+
+def test_invalid_ledger_is_overwritten():
+    """A wrong edit loses counters, and nothing else; the commands that still exist are counted again."""
+    invalid = InvalidObject(kind="ChurnLedger", name="cluster", uid="u", why="status", resource_version="9")
+    snapshot = a_snapshot(node_disruptions=(a_command("c"),), invalid_objects=(invalid,))
+
+    [patch] = record_churn(snapshot, WINDOW).actions
+
+    assert (patch.ref.uid, patch.resource_version) == ("u", "9")
+    assert patch.patch["status"]["workloads"][0]["evictions"] == [1]
+
+
+def test_finished_command_is_kept_as_history_until_the_ledger_contains_it():
+    """Of a hundred newer commands all are kept; a command that was rejected counts nothing."""
+    commands = tuple(a_command(f"c{i:03}", ended=ago(seconds=i)) for i in range(102))
+    rejected = a_command("r", phase="Rejected", ended=ago(hours=1))
+    before = a_snapshot(node_disruptions=(*commands, rejected), churn_ledger=an_empty_ledger())
+    after = replace(before, churn_ledger=stored_ledger(before))
+
+    assert [a.ref.name for a in delete_old_commands(before).actions] == ["r"]
+    assert [a.ref.name for a in delete_old_commands(after).actions] == ["c100", "c101", "r"]
+
+
+def test_evictions_are_forgotten_after_a_day():
+    """They count for 24 full hours, and the counters move with the hours."""
+    first = a_snapshot(node_disruptions=(a_command("c", moved={"web": 2}),), churn_ledger=an_empty_ledger())
+    ledger = stored_ledger(first)
+    for hours, evictions in ((0, 2), (24, 2), (25, 0)):
+        counts = counted(ledger=ledger, now=NOW + timedelta(hours=hours)).counts
+        assert sum(counts.of_workload(deployment("web")).evictions) == evictions, hours
+        assert counts.of_workload(deployment("web")).evictions[hours : hours + 1] == (2,) * bool(evictions)
+
+
+def test_a_clock_that_is_behind_keeps_all_counts():
+    """A ledger of the next hour counts for this one."""
+    ledger = stored_ledger(a_snapshot(node_disruptions=(a_command("c"),), churn_ledger=an_empty_ledger()))
+    counts = counted(ledger=ledger, now=NOW - timedelta(seconds=1)).counts
+    assert counts.of_workload(deployment("web")).evictions == (1,)
+
+
+# -- launches and rollbacks -------------------------------------------------------------------------------------------
+
+
+def test_launches_are_counted_once_per_nodeclaim():
+    """For the NodePool, and for the workloads of the pods it was created for."""
+    claim = a_created_claim("web-7c-x", at=NOW + timedelta(minutes=5))
+    pods = (pod_of("web"),)
+    at = NOW + timedelta(minutes=6)
+    first = a_snapshot(claims=(claim,), pods=pods, churn_ledger=an_empty_ledger(), now=at)
+    ledger = stored_ledger(first)
+
+    counts = counted(claims=(claim,), pods=pods, ledger=ledger, now=at + timedelta(hours=1))
+
+    assert not counts.is_changed
+    assert counts.counts.of_node_pool("default").launches == (0, 1)
+    assert counts.counts.of_workload(deployment("web")).launches == (0, 1)
+
+
+def test_rollbacks_hold_replacements_of_the_nodepool_longer_each_time():
+    """Two minutes, then four, eight, at most an hour; those of six hours count."""
+    ledger = an_empty_ledger()
+    for times, minutes in enumerate((2, 4, 8, 16, 32, 60, 60), start=1):
+        update = counted(a_command(f"c{times}", phase="RolledBack"), ledger=ledger)
+        assert update.counts.of_node_pool("default").held_until == NOW + timedelta(minutes=minutes), times
+        ledger = stored_ledger(
+            a_snapshot(node_disruptions=(a_command(f"c{times}", phase="RolledBack"),), churn_ledger=ledger)
+        )
+    late = NOW + timedelta(hours=7)
+    update = counted(a_command("late", phase="RolledBack", ended=late), ledger=ledger, now=late)
+    assert update.counts.of_node_pool("default").held_until == late + timedelta(minutes=2)
+
+
+# -- reversed consolidations ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "claim", "is_reversed"),
+    [
+        (a_command("c"), a_created_claim("web-7c-z"), True),
+        (a_command("c", ended=None, phase="Executing"), a_created_claim("web-7c-z"), True),
+        (a_command("c", ended=ago(minutes=10)), a_created_claim("web-7c-z"), True),
+        (a_command("c", ended=ago(minutes=11)), a_created_claim("web-7c-z"), False),
+        (a_command("c"), a_created_claim("web-7c-z", at=ago(minutes=3)), False),
+        (a_command("c"), a_created_claim("other-7c-z"), False),
+        (a_command("c"), a_created_claim("web-7c-gone"), False),
+        (a_command("c"), a_created_claim("web-7c-z", replaces="c"), False),
+        (a_command("c", phase="RolledBack"), a_created_claim("web-7c-z"), False),
+        (a_command("c", phase="Rejected"), a_created_claim("web-7c-z"), False),
+        (a_command("c", reason="Drifted"), a_created_claim("web-7c-z"), False),
+    ],
+    ids=[
+        "at-its-end", "executing", "soon-after", "late", "before-it", "another-workload", "pod-is-gone",
+        "its-replacement", "rolled-back", "rejected", "another-method",
+    ],
+)  # fmt: skip
+def test_consolidation_is_reversed_when_a_nodeclaim_is_created_for_its_moved_workloads(command, claim, is_reversed):
+    """Pods are compared by the controller that owns them; all workloads that moved are held, as another may be next."""
+    pods = (pod_of("web", "z"), pod_of("other", "z"))
+    update = counted(command, claims=(claim,), pods=pods)
+    assert [(r.claim.metadata.name, r.is_growth) for r in update.reversals] == is_reversed * [("new", False)]
+    for name in ("api", "web"):
+        churn = update.counts.of_workload(deployment(name))
+        assert (sum(churn.reversals), churn.held_until is not None) == (is_reversed, is_reversed)
+
+
+def test_rollout_of_a_new_replica_set_reverses_the_move_of_the_old_one():
+    """Today's ReplicaSet has another hash than the moved pod's; the Deployment is the same."""
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-9f", "uid": "n", "controller": True}
+    metadata = {"labels": {"pod-template-hash": "9f"}, "ownerReferences": [owner]}
+    pod = builders.a_pod("web-9f-q", metadata=metadata)
+    update = counted(a_command("c"), claims=(a_created_claim("web-9f-q"),), pods=(pod,))
+    assert [r.workloads for r in update.reversals] == [(deployment("api"), deployment("web"))]
+
+
+def test_workload_that_grew_is_held_but_not_counted_as_reversed():
+    """Two pods were created since and one was moved: an autoscaler raised the replicas, which is not the consolidation's fault."""
+    pods = tuple(pod_of("web", suffix, created=ago(minutes=1)) for suffix in ("y", "z"))
+    claims = (a_created_claim("web-7c-z"),)
+
+    update = counted(a_command("c"), claims=claims, pods=pods)
+
+    [reversal] = update.reversals
+    web, api = (update.counts.of_workload(deployment(name)) for name in ("web", "api"))
+    assert (reversal.is_growth, reversal.workloads) == (True, (deployment("web"),))
+    assert (web.reversals, web.held_until) == ((), reversal.at + WINDOW)
+    assert api.held_until is None
+
+
+def test_reversals_hold_workloads_longer_each_time():
+    """Ten minutes, then twice as long, at most four hours; it starts at the launch."""
+    ledger, at = an_empty_ledger(), ago(seconds=30)
+    for times, minutes in enumerate((10, 20, 40, 80, 160, 240, 240), start=1):
+        claims, pods = (a_created_claim("web-7c-z", name=f"new{times}", at=at),), (pod_of("web", "z"),)
+        snapshot = a_snapshot(node_disruptions=(a_command(f"c{times}"),), claims=claims, pods=pods, churn_ledger=ledger)
+        held = count_churn(snapshot, WINDOW).counts.of_workload(deployment("web")).held_until
+        assert held == at + timedelta(minutes=minutes), times
+        ledger = stored_ledger(snapshot)
+
+
+def test_one_launch_reverses_several_commands_and_counts_once_per_workload():
+    """A fleet plan moves a workload by many commands at once."""
+    commands = tuple(a_command(f"c{i}") for i in range(5))
+    snapshot = a_snapshot(
+        node_disruptions=commands, claims=(a_created_claim("web-7c-z"),), pods=(pod_of("web", "z"),),
+        churn_ledger=an_empty_ledger(),
+    )  # fmt: skip
+    counts = count_churn(snapshot, WINDOW).counts
+    assert counts.of_workload(deployment("web")).reversals == (1,)
+    assert {c.reversed_by for c in counts.commands.values()} == {"new"}
+    assert record_churn(replace(snapshot, churn_ledger=stored_ledger(snapshot)), WINDOW).actions == ()
+
+
+def test_reversed_consolidation_is_reported_on_the_nodeclaim():
+    """The Event names the command and the workloads; the metric its NodePool and cause."""
+    snapshot = a_snapshot(
+        node_disruptions=(a_command("c"),), claims=(a_created_claim("web-7c-z"),), pods=(pod_of("web", "z"),),
+        churn_ledger=an_empty_ledger(),
+    )  # fmt: skip
+    plan = record_churn(snapshot, WINDOW)
+    [chain] = plan.chains
+    [event] = chain.events
+    assert (event.reason, event.ref.name) == ("ConsolidationReversed", "new")
+    assert event.message.startswith("NodeDisruption c had no effect: NodeClaim new was created for pods of workloads")
+    reversed_ = [o for o in chain.observations if o.name == "journeyman_consolidations_reversed_total"]
+    assert [o.labels for o in reversed_] == [{"nodepool": "default", "cause": "placement"}]
+
+
+# -- size -------------------------------------------------------------------------------------------------------------
+
+
+def test_full_ledger_is_far_below_the_limit_of_etcd():
+    """More workloads and NodePools than it may have, with long names, each moved and launched every hour."""
+    long = "n" * 60
+    names = [f"{long}-{i}" for i in range(MAX_WORKLOADS + 50)]
+    counters = {name: [1000] * HOURS for name in ("evictions", "launches", "reversals")}
+    where = {"kind": "StatefulSet", "namespace": long, "uid": "0" * 36, "heldUntil": "2026-03-03T00:00:00Z"}
+    status = {
+        "hour": "2026-03-02T21:00:00Z",
+        "workloads": [{**where, "name": name, **counters} for name in names[:MAX_WORKLOADS]],
+        "nodePools": [{"name": n, **counters, "rollbacks": [1] * HOURS} for n in names[:MAX_NODE_POOLS]],
+        "commands": [{"name": f"underutilized-{i:010}", "isCounted": True, "reversedBy": f"{long}-{i}"} for i in range(990)],
+    }  # fmt: skip
+    ledger = parse(ChurnLedger, {"metadata": {"name": "cluster"}, "status": status})
+    commands = tuple(a_command(c.name) for c in ledger.status.commands[:-20])
+    more = tuple(a_command(f"new{i}", moved={names[-i]: 1, "api": 1}, pool=f"p{i}") for i in range(1, 60))
+    snapshot = a_snapshot(node_disruptions=(*commands, *more), churn_ledger=ledger)
+
+    [patch] = record_churn(snapshot, WINDOW).actions
+
+    status = patch.patch["status"]
+    assert (len(status["workloads"]), len(status["nodePools"])) == (MAX_WORKLOADS, MAX_NODE_POOLS)
+    assert len(status["commands"]) == MAX_COMMANDS
+    assert len(msgspec.json.encode(patch.patch)) < ETCD_BYTES / 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    moves=st.lists(
+        st.tuples(st.sampled_from("abcdefgh"), st.integers(1, 5), st.integers(0, 180), st.booleans()), max_size=25
+    )
+)
+def test_no_workload_is_undercounted_however_few_the_ledger_lists(moves, monkeypatch_bound):
+    """Random histories, with lost writes: the count of a workload is at least its evictions of the last 24 hours."""
+    ledger, now, commands, history = an_empty_ledger(), NOW, (), []
+    for index, (name, pods, minutes, is_lost) in enumerate(moves):
+        now += timedelta(minutes=minutes)
+        history.append((now, name, pods))
+        commands = (*commands, a_command(f"c{index}", moved={name: pods}, ended=now))
+        snapshot = a_snapshot(node_disruptions=commands, churn_ledger=ledger, now=now)
+        counts = count_churn(snapshot, WINDOW).counts
+        exact = Counter()
+        for at, moved, number in history:
+            exact[moved] += number if now - at <= timedelta(hours=24) else 0
+        for moved, number in exact.items():
+            assert sum(counts.of_workload(deployment(moved)).evictions) >= number
+        assert len(counts.workloads) <= 3
+        if not is_lost:
+            ledger = stored_ledger(snapshot)
+            deleted = {a.ref.name for a in delete_old_commands(replace(snapshot, churn_ledger=ledger)).actions}
+            commands = tuple(c for c in commands if c.metadata.name not in deleted)
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_bound():
+    """Let the ledger list three workloads only."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("journeyman.core.disruption.churn_counts.MAX_WORKLOADS", 3)
+        yield
+
+
+def test_metadata_of_the_ledger_is_not_needed():
+    """A ledger without counters is valid."""
+    assert parse(ChurnLedger, {"metadata": {"name": "cluster"}}).metadata == ObjectMeta(name="cluster")

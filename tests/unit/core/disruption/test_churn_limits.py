@@ -1,0 +1,313 @@
+"""Churn limits: consolidation waits after reversals, launches and rollbacks, honours caps, and must pay back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from journeyman.core.api import labels
+from journeyman.core.disruption.candidates import DisruptionReason
+from journeyman.core.disruption.churn_limits import ChurnLimits, ChurnSettings, invalid_annotations
+from journeyman.core.disruption.commands import Command, to_node_disruption
+from journeyman.core.scheduling.results import PlannedClaim
+from tests.helpers import builders
+from tests.helpers.builders import NOW, a_snapshot, ago, stamp
+from tests.helpers.churn import (
+    a_candidate,
+    a_command,
+    a_created_claim,
+    a_proposal,
+    an_empty_ledger,
+    pod_of,
+    stored_ledger,
+)
+
+NO_LIMITS = ChurnSettings(payback=timedelta(0), eviction_cost=0.0, reversal_window=timedelta(0))
+
+
+def limits(settings_=None, **snapshot) -> ChurnLimits:
+    """Return the limits with an empty ledger by default."""
+    snapshot = a_snapshot(**{"churn_ledger": an_empty_ledger(), **snapshot})
+    return ChurnLimits(snapshot, settings_ if settings_ is not None else ChurnSettings())
+
+
+def moving(*candidates, replacement: float | None = None, pool: str = "default") -> Command:
+    """Return a consolidation of these candidates, with a replacement at this price."""
+    planned = PlannedClaim(
+        node_pool=pool, pods=(), instance_types=("s",), requirements=(), requests={},
+        offering=("s", "a", labels.ON_DEMAND), price=replacement or 0.0,
+    )  # fmt: skip
+    return Command(
+        reason=DisruptionReason.UNDERUTILIZED,
+        candidates=candidates,
+        replacements=() if replacement is None else (planned,),
+    )
+
+
+# -- reversed consolidations, launched nodes and rollbacks -------------------------------------------------------------
+
+
+def after_a_reversal(now=NOW, *, grown: bool = False):
+    """Return a cluster in which a node was launched 30 s ago for a workload that a command had moved."""
+    pods = tuple(pod_of("web", s, created=ago(minutes=1)) for s in ("y", "z")) if grown else (pod_of("web", "z"),)
+    return {
+        "node_disruptions": (a_command("c"),),
+        "claims": (a_created_claim("web-7c-z"),),
+        "pods": pods,
+        "now": now,
+    }
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_nodes_with_workloads_of_a_reversed_consolidation_are_left_alone(is_stored):
+    """Before and after it is stored, and with the NodeDisruption as history or without; all workloads that moved count."""
+    cluster = after_a_reversal()
+    if is_stored:
+        ledger = stored_ledger(a_snapshot(churn_ledger=an_empty_ledger(), **cluster))
+        cluster = {"churn_ledger": ledger}
+
+    found = limits(**cluster)
+
+    for workload in ("web", "api"):
+        assert found.why_not(a_candidate("other", workload)) == (
+            f"Consolidation backs off until 21:09:30 UTC from Deployment default/{workload}: its consolidation had no effect "
+            "once in 6 hours, and a node was launched again"
+        )
+    assert found.why_not(a_candidate("other")) == ""
+    checked = found.checked(moving(a_candidate("other"), a_candidate("web", claim="m")))
+    assert (checked.candidates, checked.why_not[:24]) == ((), "Consolidation backs off ")
+
+
+def test_back_off_ends_at_its_time():
+    """The window counts from the launch."""
+    end = ago(seconds=30) + timedelta(minutes=10)
+    assert limits(**after_a_reversal(end - timedelta(seconds=1))).why_not(a_candidate("web"))
+    assert limits(**after_a_reversal(end)).why_not(a_candidate("web")) == ""
+
+
+def test_workload_that_grew_after_its_move_is_left_alone_too():
+    """An autoscaler raised its replicas: the node that was launched for it is not removed at once."""
+    found = limits(**after_a_reversal(grown=True))
+    assert "its consolidation was followed by its growth" in found.why_not(a_candidate("web"))
+    assert found.why_not(a_candidate("api")) == ""
+
+
+def test_node_stays_while_workloads_run_there_for_which_it_was_launched():
+    """For the window; a node with pods of other workloads may go, and so may an empty one."""
+    claim = a_created_claim("web-7c-x", name="n", at=ago(minutes=9))
+    cluster = {"claims": (claim,), "pods": (pod_of("web"),)}
+    found = limits(**cluster)
+
+    assert found.why_not(a_candidate("web")) == (
+        "NodeClaim n was launched for pods of Deployment default/web, which run there: consolidation leaves it alone until "
+        "21:01:00 UTC"
+    )
+    assert found.why_not(a_candidate("other")) == found.why_not(a_candidate()) == ""
+    assert limits(NO_LIMITS, **cluster).why_not(a_candidate("web")) == ""
+    assert limits(**cluster, now=NOW + timedelta(minutes=1)).why_not(a_candidate("web")) == ""
+
+
+def test_replacement_stays_while_the_workloads_run_there_that_its_command_moved():
+    """The moved pods have other names, so that the NodeDisruption says which workloads they belong to."""
+    claim = a_created_claim("web-7c-old", name="n", replaces="c")
+    found = limits(claims=(claim,), node_disruptions=(a_command("c"),))
+    assert "launched for pods of Deployment default/api" in found.why_not(a_candidate("api", "web"))
+    assert found.why_not(a_candidate("other")) == ""
+
+
+def test_backoff_after_rollback_applies_to_replacements_of_the_nodepool():
+    """Nodes may still be deleted, or replaced by nodes of another NodePool."""
+    pools = (builders.a_pool(), builders.a_pool("other"))
+    found = limits(node_disruptions=(a_command("c", phase="RolledBack"),), node_pools=pools)
+    other = moving(a_candidate("other"), replacement=0.5, pool="other")
+
+    held = found.checked(moving(a_candidate("other"), replacement=0.5))
+
+    assert held.candidates == ()
+    assert held.why_not == (
+        "Consolidation backs off until 21:02:00 UTC: replacements of NodePool default were not initialized once in 6 hours"
+    )
+    assert found.checked(other) is other
+    assert found.checked(moving(a_candidate("web"))).candidates
+
+
+@pytest.mark.parametrize("changes", [{"reason": "Interrupted"}, {"phase": "Rejected"}, {"phase": "Succeeded"}])
+def test_other_methods_and_successful_commands_hold_no_replacements(changes):
+    """Only a consolidation that was rolled back does."""
+    found = limits(node_disruptions=(a_command("c", **{"phase": "RolledBack", **changes}),))
+    assert found.checked(moving(a_candidate("other"), replacement=0.5)).candidates
+
+
+# -- caps -------------------------------------------------------------------------------------------------------------
+
+
+def test_workload_is_not_moved_beyond_its_evictions_a_day():
+    """Evictions of the ledger, of finished and of unfinished commands count; the message says when the next are possible."""
+    before = a_snapshot(
+        node_disruptions=(a_command("a", moved={"web": 2}, ended=ago(hours=3)),),
+        churn_ledger=an_empty_ledger(),
+        now=ago(hours=3),
+    )
+    commands = (a_command("b", moved={"web": 1}, phase="Executing", ended=None), a_proposal("c", moved={"web": 1}))
+    found = limits(churn_ledger=stored_ledger(before), node_disruptions=commands)
+
+    assert found.why_not(a_candidate("web", limit=5)) == ""
+    assert found.why_not(a_candidate("web", limit=5, pods=2)) == (
+        "Deployment default/web allows 5 evictions a day (journeyman.dev/max-evictions-per-day): 2 in the last 24 hours, 2 by "
+        "commands in progress, and this moves 2 more; possible again from 2026-03-03 19:00 UTC"
+    )
+    assert found.why_not(a_candidate("other", limit=1)) == found.why_not(a_candidate("web", pods=9)) == ""
+    assert found.why_not(a_candidate("other", limit=0)).endswith("0 in the last 24 hours, and this moves 1 more")
+
+
+def test_all_candidates_of_a_command_count_together():
+    """Each of them alone is within the cap."""
+    both = moving(a_candidate("web", limit=3, pods=2), a_candidate("web", limit=3, pods=2, claim="m"))
+    assert "allows 3 evictions a day" in limits().checked(both).why_not
+    assert limits().checked(moving(both.candidates[0])).candidates
+
+
+def test_nodepool_caps_the_evictions_from_its_nodes():
+    """Whatever the workload."""
+    pool = builders.a_pool(metadata={"annotations": {labels.MAX_EVICTIONS_PER_DAY: "3"}})
+    found = limits(node_disruptions=(a_command("a"),), node_pools=(pool,))
+    assert found.why_not(a_candidate("other")) == ""
+    assert found.why_not(a_candidate("other", pods=2)).startswith("NodePool default allows 3 evictions a day")
+
+
+def test_proposals_that_exceed_a_cap_together_are_validated_in_their_order():
+    """Neither counts itself; the later one counts the earlier one, and not the other way round."""
+    first = a_proposal("b", ago(seconds=20), moved={"web": 2})
+    second = a_proposal("a", ago(seconds=10), moved={"web": 2})
+    found = limits(node_disruptions=(second, first))
+    command = moving(a_candidate("web", limit=3, pods=2))
+
+    assert found.validating(first).checked(command) is command
+    assert "2 by commands in progress" in found.validating(second).checked(command).why_not
+    started = limits(node_disruptions=(first, a_command("a", moved={"web": 2}, phase="Executing", ended=None)))
+    assert not started.validating(first).checked(command).candidates
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    moves=st.lists(
+        st.tuples(
+            st.sampled_from(["web", "api"]),
+            st.integers(1, 4),
+            st.integers(0, 120),
+            st.sampled_from(["ok", "lost", "late"]),
+        ),
+        max_size=30,
+    ),
+    cap=st.integers(0, 8),
+)
+def test_cap_is_never_exceeded_in_any_24_hours(moves, cap):
+    """Random proposals, crashes before the ledger is written, and commands that end late."""
+    ledger, now, commands, evicted = an_empty_ledger(), NOW, (), []
+    for index, (name, pods, minutes, fate) in enumerate(moves):
+        now += timedelta(minutes=minutes)
+        snapshot = a_snapshot(node_disruptions=commands, churn_ledger=ledger, now=now)
+        command = moving(a_candidate(name, limit=cap, pods=pods))
+        if ChurnLimits(snapshot, NO_LIMITS).checked(command).candidates:
+            evicted += [(now, name)] * pods
+            phase = {"phase": "Executing", "ended": None} if fate == "late" else {"ended": now}
+            commands = (*commands, a_command(f"c{index}", moved={name: pods}, **phase))
+        if fate == "ok":
+            ended = tuple(d if d.finished else a_command(d.metadata.name, moved=_pods(d), ended=now) for d in commands)
+            snapshot = a_snapshot(node_disruptions=ended, churn_ledger=ledger, now=now)
+            ledger, commands = stored_ledger(snapshot), ended
+    for end, _ in evicted:
+        within = Counter(name for at, name in evicted if end - timedelta(hours=24) < at <= end)
+        assert all(number <= cap for number in within.values())
+
+
+def _pods(disruption):
+    return {w.name: w.pods for w in disruption.spec.workloads}
+
+
+def test_command_lists_the_workloads_that_it_moves():
+    """With the UID if it identifies them, so that they are known when the pods are gone; those with a cap first."""
+    command = moving(a_candidate("web", pods=3), a_candidate("api", "web", limit=4, claim="m"))
+    workloads = to_node_disruption(command, "single-node", NOW).spec.workloads
+    assert [(w.kind, w.namespace, w.name, w.uid, w.pods) for w in workloads] == [
+        ("Deployment", "default", "web", "", 4),
+        ("Deployment", "default", "api", "", 1),
+    ]
+
+
+def test_command_of_more_workloads_than_a_nodedisruption_lists_is_refused():
+    """Otherwise some would not be counted."""
+    many = moving(a_candidate(*(f"w{i}" for i in range(501))))
+    assert limits().checked(many).why_not == "The command would move 501 workloads; a NodeDisruption lists 500"
+
+
+def test_annotation_that_is_no_whole_number_is_reported_and_ignored():
+    """On the NodePool, and on the node where the pod runs."""
+    claim = builders.a_claim("n", status={"providerID": builders.provider_id_of("n"), "nodeName": "node-n"})
+    node = builders.a_node("n")
+    pool = builders.a_pool(metadata={"annotations": {labels.MAX_EVICTIONS_PER_DAY: "-1"}})
+    pods = (pod_of("web", node="node-n", limit="many"), pod_of("api", node="node-n", limit="2"))
+    snapshot = a_snapshot(claims=(claim,), nodes=(node,), node_pools=(pool,), pods=pods)
+
+    events = invalid_annotations(snapshot).events
+
+    assert {(e.ref.resource.kind, e.reason, e.type) for e in events} == {
+        (kind, "InvalidAnnotation", "Warning") for kind in ("NodePool", "NodeClaim", "Node")
+    }
+    assert any("max-evictions-per-day of pod default/web-7c-x is 'many' and ignored" in e.message for e in events)
+    assert ChurnLimits(snapshot, NO_LIMITS).why_not(a_candidate("web", pods=9)) == ""
+
+
+# -- payback ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("price", "replacement", "pays_back"),
+    [(1.0, 0.95, True), (1.0, 0.97, False), (0.05, None, True), (0.0005, None, False), (0.0, None, True)],
+    ids=["saves-5-percent", "saves-3-percent", "small-node", "nearly-free-node", "unknown-price"],
+)
+def test_move_must_pay_back_within_an_hour(price, replacement, pays_back):
+    """Booting costs 2 minutes of the replacement, pulling images 30 seconds of the candidate, each eviction 0.0001."""
+    command = moving(a_candidate("web", pods=10, price=price), replacement=replacement)
+    assert bool(limits().checked(command).candidates) is pays_back
+
+
+def test_message_of_a_move_that_does_not_pay_back_lists_its_costs():
+    """What it saves, and what it costs."""
+    command = moving(a_candidate("web", pods=10), replacement=0.99)
+    assert limits().checked(command).why_not == (
+        "The move does not pay back within 1h00m: it saves 0.0100/h, and costs 0.0423 (boot 0.0330, image pulls 0.0083, 10 "
+        "evictions 0.0010)"
+    )
+    longer = ChurnSettings(payback=timedelta(hours=5))
+    assert limits(longer).checked(command) is limits(NO_LIMITS).checked(command) is command
+
+
+def test_boot_time_is_measured_from_the_nodeclaims_of_the_nodepool():
+    """The median from creation to initialization; nodes that boot in ten minutes make a replacement dearer."""
+    initialized = [
+        {"type": "Initialized", "status": "True", "lastTransitionTime": stamp(ago(days=1) + timedelta(minutes=m))}
+        for m in (1, 10, 12)
+    ]
+    claims = tuple(
+        builders.a_claim(
+            f"n{i}", metadata={"creationTimestamp": stamp(ago(days=1))}, status={"conditions": [condition]}
+        )
+        for i, condition in enumerate(initialized)
+    )
+    why = limits(claims=claims).checked(moving(a_candidate("web"), replacement=0.95)).why_not
+    assert f"boot {0.95 * 10 / 60:.4f}" in why
+
+
+def test_limits_do_not_change_with_the_order_of_commands():
+    """Same cluster, same reasons."""
+    commands = tuple(a_command(f"c{i}", moved={"web": i + 1}) for i in range(4))
+    reasons = {
+        limits(node_disruptions=order).why_not(a_candidate("web", limit=3)) for order in (commands, commands[::-1])
+    }
+    assert len(reasons) == 1
+    assert reasons.pop()
