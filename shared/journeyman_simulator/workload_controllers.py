@@ -77,10 +77,11 @@ class WorkloadControllers:
         sets = self._server.stored(REPLICASET)
         for deployment in self._server.stored(DEPLOYMENT):
             meta, spec = deployment["metadata"], deployment["spec"]
-            name = f"{meta['name']}-{_digest(spec['template'])}"
+            digest = _digest(spec["template"])
+            name = f"{meta['name']}-{digest}"
             owned = [s for s in sets if _owned_by(s["metadata"], meta["uid"])]
             if all(s["metadata"]["name"] != name for s in owned):
-                self._server.create(REPLICASET, _replica_set(deployment, name), namespace=meta["namespace"])
+                self._server.create(REPLICASET, _replica_set(deployment, name, digest), namespace=meta["namespace"])
             for replica_set in owned:
                 wanted = spec.get("replicas", 1) if replica_set["metadata"]["name"] == name else 0
                 if replica_set["spec"].get("replicas", 1) != wanted:
@@ -164,7 +165,8 @@ def _owned_by(meta: Mapping[str, Any], uid: str) -> bool:
     return any(owner["uid"] == uid for owner in meta.get("ownerReferences", ()))
 
 
-def _replica_set(deployment: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _replica_set(deployment: Mapping[str, Any], name: str, digest: str) -> dict[str, Any]:
+    """Return the ReplicaSet; it, its selector and its pods have the label with the hash that is in its name."""
     meta, spec = deployment["metadata"], deployment["spec"]
     owner = {
         "apiVersion": "apps/v1",
@@ -173,11 +175,21 @@ def _replica_set(deployment: Mapping[str, Any], name: str) -> dict[str, Any]:
         "uid": meta["uid"],
         "controller": True,
     }
+    hashed = {"pod-template-hash": digest}
+    pod_meta = spec["template"].get("metadata", {})
+    labels = {**pod_meta.get("labels", {}), **hashed}
+    template = {**spec["template"], "metadata": {**pod_meta, "labels": labels}}
+    selector = {**spec["selector"], "matchLabels": {**spec["selector"].get("matchLabels", {}), **hashed}}
     return {
         "apiVersion": "apps/v1",
         "kind": "ReplicaSet",
-        "metadata": {"name": name, "namespace": meta["namespace"], "ownerReferences": [owner]},
-        "spec": {"replicas": spec.get("replicas", 1), "selector": spec["selector"], "template": spec["template"]},
+        "metadata": {
+            "name": name,
+            "namespace": meta["namespace"],
+            "labels": labels,
+            "ownerReferences": [owner],
+        },
+        "spec": {"replicas": spec.get("replicas", 1), "selector": selector, "template": template},
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, POD, NodeClaim
@@ -86,10 +87,19 @@ class SimulatedCluster:
             ],
         )
 
-    def deploy(self, name: str, replicas: int, *, cpu: str, memory: str = "1Gi") -> None:
-        """Create a Deployment and run the provision step."""
+    def deploy(
+        self,
+        name: str,
+        replicas: int,
+        *,
+        cpu: str,
+        memory: str = "1Gi",
+        annotations: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Create a Deployment, whose pods have these annotations, and run the provision step."""
         container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
-        template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container]}}
+        metadata = {"labels": {"app": name}, "annotations": dict(annotations)}
+        template = {"metadata": metadata, "spec": {"containers": [container]}}
         spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
         meta = {"name": name, "namespace": "default"}
         body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec}

@@ -249,8 +249,9 @@ class _Tally:
         return _bounded(counts, self._snapshot.now)
 
     def add_launches(self) -> None:
-        """Add the NodeClaims that were created since the last one that is counted."""
-        since, latest = self._launches_until or self._stored.hour, self._snapshot.now - CLOCK_DIFFERENCE
+        """Add the NodeClaims that were created since the last one that is counted; at first, in this hour."""
+        since = self._launches_until or self._stored.hour - timedelta(seconds=1)
+        latest = self._snapshot.now - CLOCK_DIFFERENCE
         for claim in self._snapshot.claims:
             at = claim.metadata.creation_timestamp
             if at is None or not since < at <= latest:

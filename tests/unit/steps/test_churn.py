@@ -1,10 +1,13 @@
-"""Consolidation backs off: after consolidations without effect the next one waits longer each time."""
+"""Churn in a simulated cluster: consolidation backs off, honours caps, and removes no node that was just launched."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from journeyman.core.api.objects import NODE_DISRUPTION, NODEPOOL, POD
+from journeyman.core.api import labels
+from journeyman.core.api.objects import CHURN_LEDGER, NODE_DISRUPTION, NODEPOOL, POD
 from tests.helpers import builders
 from tests.helpers.builders import pool_body
 from tests.helpers.simulated_cluster import SimulatedCluster
@@ -35,6 +38,12 @@ def a_tight_cluster() -> SimulatedCluster:
     return simulation
 
 
+def the_ledger(simulation: SimulatedCluster) -> dict[str, Any]:
+    """Return the status of the ChurnLedger."""
+    [ledger] = simulation.server.list(CHURN_LEDGER).items
+    return ledger["status"]
+
+
 @pytest.mark.slow
 def test_consolidation_backs_off_when_kube_scheduler_packs_otherwise():
     """Without back-off there is a command and a launch each minute. The step records every reversal and emits an Event."""
@@ -48,8 +57,11 @@ def test_consolidation_backs_off_when_kube_scheduler_packs_otherwise():
     assert 1 <= counts[0] <= 10
     assert counts[1] - counts[0] <= 3
     assert len(simulation.cloud.launches) - before == counts[-1]
-    reprovisioned = [d["status"].get("reprovisionedWorkloads") for d in simulation.server.list(NODE_DISRUPTION).items]
-    assert sum(1 for workloads in reprovisioned if workloads) >= len(reprovisioned) - 1
+    ledger = the_ledger(simulation)
+    commands = [c for c in ledger["commands"] if c.get("reversedBy")]
+    assert len(commands) >= len(simulation.server.list(NODE_DISRUPTION).items) - 1
+    assert {w["kind"] for w in ledger["workloads"]} == {"Deployment"}
+    assert sum(ledger["nodePools"][0]["reversals"]) == len(commands)
     blocked = [e.message for e in simulation.record.events if e.reason == "DisruptionBlocked"]
     assert any("Consolidation backs off until" in message for message in blocked)
     assert simulation.running() == 5
@@ -71,3 +83,43 @@ def test_back_off_grows_if_replacements_never_join():
     assert 3 <= phases.count("RolledBack") <= 4
     assert simulation.nodes() == ["l"]
     assert simulation.running() == 2
+
+
+def test_node_that_an_autoscaler_has_just_needed_is_not_removed_at_once():
+    """Pods come and go within minutes; the node of the last growth stays for ten minutes, and none is launched again."""
+    simulation = SimulatedCluster((FOUR,), pool_body(spec={"disruption": AT_ONCE}))
+    simulation.deploy("web", 4, cpu="1200m")
+    simulation.until(lambda: simulation.running() == 4, "four pods")
+    launched = len(simulation.cloud.launches)
+    for replicas in (3, 4, 3, 4, 3):
+        simulation.scale("web", replicas)
+        simulation.run_for(minutes=1)
+
+    assert (simulation.nodes(), len(simulation.cloud.launches)) == (["m", "m"], launched)
+    blocked = [e.message for e in simulation.record.events if e.reason == "DisruptionBlocked"]
+    assert any("was launched for pods of Deployment default/web, which run there" in message for message in blocked)
+    simulation.run_for(minutes=12)
+    assert simulation.nodes() == ["m"]
+    launches = {w["name"]: sum(w["launches"]) for w in the_ledger(simulation)["workloads"]}
+    assert launches == {"web": launched}
+
+
+@pytest.mark.parametrize(("cap", "nodes", "moved"), [("0", 3, 0), ("1", 2, 1), ("", 1, 2)])
+def test_cap_on_evictions_keeps_nodes_of_a_workload(cap, nodes, moved):
+    """Three nodes with one pod each, of which one node would do: each deletion moves a pod of the Deployment."""
+    simulation = SimulatedCluster((FOUR,), pool_body(spec={"disruption": {**AT_ONCE, "consolidateAfter": "Never"}}))
+    simulation.deploy("web", 0, cpu="1200m", annotations={labels.MAX_EVICTIONS_PER_DAY: cap} if cap else {})
+    for i in range(3):
+        simulation.deploy(f"filler{i}", 1, cpu="2400m")
+        simulation.scale("web", i + 1)
+        simulation.until(lambda: all(p.spec.node_name for p in simulation.server.list(POD).items), "pods on nodes")
+    for i in range(3):
+        simulation.scale(f"filler{i}", 0)
+    simulation.run_for(minutes=11)
+    simulation.server.patch(NODEPOOL, "default", {"spec": {"disruption": AT_ONCE}})
+    simulation.run_for(minutes=15)
+
+    assert (simulation.running(), len(simulation.nodes())) == (3, nodes)
+    assert sum(sum(w.get("evictions", ())) for w in the_ledger(simulation)["workloads"]) == moved
+    blocked = [e.message for e in simulation.record.events if e.reason == "DisruptionBlocked"]
+    assert any(f"Deployment default/web allows {cap} evictions a day" in message for message in blocked) is bool(cap)
