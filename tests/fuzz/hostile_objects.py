@@ -214,6 +214,7 @@ class HostileObjects:
     def __init__(self, seed: int) -> None:
         self._dice = random.Random(seed)
         self._count = 0
+        self._has_ledger = False
 
     def draw(self) -> list[dict[str, Any]]:
         """Return one to twelve objects of any kinds."""
@@ -388,9 +389,18 @@ class HostileObjects:
             "reason": "x",
             "failures": 9,
         }
+        workload = {
+            "kind": "Deployment",
+            "namespace": NAMESPACE,
+            "name": "a",
+            "evictions": [9],
+            "heldUntil": self._time(),
+        }
+        ledger = {"hour": self._time(), "workloads": [workload], "commands": [{"name": "x", "isCounted": True}]}
         kinds: tuple[tuple[str, str, dict[str, Any]], ...] = (
             ("karpenter.sh/v1alpha1", "NodeOverlay", {"spec": overlay}),
             ("autoscaling.x-k8s.io/v1beta1", "CapacityBuffer", {"spec": buffer}),
+            ("journeyman.dev/v1alpha1", "ChurnLedger", {"status": {**ledger, "launchesUntil": self._time()}}),
             ("journeyman.dev/v1alpha1", "OfferingState", {"spec": {}, "status": {"unavailable": [offering]}}),
             ("karpenter.k8s.aws/v1", "EC2NodeClass", {"spec": node_class_body()["spec"], "status": {"conditions": [self._condition("Ready")]}}),
         )  # fmt: skip
@@ -399,6 +409,8 @@ class HostileObjects:
         if self._rarely():
             name, value = self._dice.choice(ODD_METADATA)
             metadata[name] = value
+        if kind == "ChurnLedger" and not self._has_ledger:
+            metadata["name"], self._has_ledger = "cluster", True
         yield {"apiVersion": api_version, "kind": kind, "metadata": metadata, **self._damaged(body)}
 
     def _other(self) -> Iterator[dict[str, Any]]:

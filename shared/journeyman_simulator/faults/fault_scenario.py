@@ -96,6 +96,7 @@ class ScenarioSetup(Struct, frozen=True, kw_only=True):
     drain_poll_seconds: int = 10
     instance_poll_seconds: int = 10
     registration_timeout_seconds: int = 300
+    reversal_window_seconds: int = 30  # shorter than the default, as most scenarios take minutes
     sweep: bool = True  # False disables the sweep, so that requeues must suffice
     thaw: bool = (
         False  # True resumes a run that is paused beyond its function's timeout, as after Lambda's freeze and thaw

@@ -248,6 +248,7 @@ def _with_settings(environment: Environment, setup: ScenarioSetup) -> Environmen
         drain_poll=timedelta(seconds=setup.drain_poll_seconds),
         instance_poll=timedelta(seconds=setup.instance_poll_seconds),
         registration_timeout=timedelta(seconds=setup.registration_timeout_seconds),
+        reversal_window=timedelta(seconds=setup.reversal_window_seconds),
     )
     return replace(environment, defaults=settings)
 

@@ -247,6 +247,7 @@ def draw_setup(rng: Random, *, sweep: bool, cloud: CloudName = "aws") -> Scenari
         sweep=sweep,
         thaw=rng.random() < _FREEZES,
         ends_empty=rng.random() < 0.25,
+        reversal_window_seconds=rng.choice((0, 30, 30, 600)),
     )
 
 
@@ -271,7 +272,7 @@ def _pool(rng: Random, name: str, types: tuple[str, ...], cloud: ScenarioCloud) 
 def with_immediate_consolidation(setup: ScenarioSetup) -> ScenarioSetup:
     """Return the setup with one NodePool, whose nodes are consolidated without delay."""
     pool = ScenarioPool(name="default", capacity_types=("on-demand",), policy="WhenEmptyOrUnderutilized")
-    return replace(setup, pools=(pool,), types=(), daemons=False)
+    return replace(setup, pools=(pool,), types=(), daemons=False, reversal_window_seconds=30)
 
 
 def with_immediate_emptiness(setup: ScenarioSetup) -> ScenarioSetup:

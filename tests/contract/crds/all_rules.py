@@ -33,4 +33,9 @@ RULES: Final = tuple(
         rules_own.offering_state_rules(),
     )
 )
-STATUS_RULES: Final = (*rules_status.status_rules(), *rules_alibaba.status_rules(), *rules_huawei.status_rules())
+STATUS_RULES: Final = (
+    *rules_status.status_rules(),
+    *rules_alibaba.status_rules(),
+    *rules_huawei.status_rules(),
+    *rules_own.churn_ledger_rules(),
+)

@@ -168,6 +168,11 @@ BASES: Final[Mapping[str, JSONDict]] = {
             "replacements": [{"name": "default-2"}],
         },
     },
+    "ChurnLedger": {
+        "apiVersion": "journeyman.dev/v1alpha1",
+        "kind": "ChurnLedger",
+        "metadata": {"name": "specimen"},
+    },
     "OfferingState": {
         "apiVersion": "journeyman.dev/v1alpha1",
         "kind": "OfferingState",

@@ -1,4 +1,4 @@
-"""Rules of NodeDisruptions and OfferingStates."""
+"""Rules of NodeDisruptions, OfferingStates and ChurnLedgers."""
 
 from __future__ import annotations
 
@@ -36,6 +36,14 @@ def node_disruption_rules() -> Iterator[Rule]:
     yield Rule(
         kind=kind, path="spec.replacements", good=([], None, [{"name": "a"}]), bad=([{}], [{"name": ""}], [None])
     )
+    workload = {"kind": "Deployment", "namespace": "default", "name": "web", "pods": 2}
+    unnamed = {"kind": "Deployment", "namespace": "default"}
+    yield Rule(
+        kind=kind,
+        path="spec.workloads",
+        good=([], None, [workload], [workload] * 500, [{**workload, "uid": "u"}]),
+        bad=([workload] * 501, [unnamed], [None], "web", [{**workload, "pods": -1}], [{**workload, "kind": ""}]),
+    )
     yield Rule(kind=kind, path="spec.createdAt", good=(*TIMES_GOOD, None), bad=TIMES_BAD)
     yield Rule(kind=kind, path="spec.explanation", good=("", "x" * 4096, "\n", None), bad=("x" * 4097, 1))
     yield Rule(kind=kind, path="spec", bad=({}, None))
@@ -50,3 +58,39 @@ def offering_state_rules() -> Iterator[Rule]:
         good=(None,),
         bad=({}, {**NODE_CLASS_REF, "group": "a/b"}, {**NODE_CLASS_REF, "name": ""}, "a"),
     )
+
+
+def churn_ledger_rules() -> Iterator[Rule]:
+    kind = "ChurnLedger"
+    web = {"kind": "Deployment", "namespace": "default", "name": "web"}
+    yield Rule(
+        kind=kind,
+        path="status.workloads",
+        good=([], None, [web], [web] * 500),
+        bad=([web] * 501, [{**web, "name": ""}], [{**web, "namespace": ""}], [None], "web"),
+    )
+    counters, refused = ([], [0], [1_000_000] * 25), ([0] * 26, [-1], [1_000_001], [0.5], ["1"], [None], 1)
+    for field in ("evictions", "launches", "reversals"):
+        counted = tuple([{**web, field: value}] for value in counters)
+        yield Rule(
+            kind=kind, path="status.workloads", good=counted, bad=tuple([{**web, field: value}] for value in refused)
+        )
+    yield Rule(kind=kind, path="status.otherEvictions", good=(*counters, None), bad=refused)
+    held = tuple([{**web, "heldUntil": time}] for time in TIMES_GOOD)
+    yield Rule(kind=kind, path="status.workloads", good=held, bad=([{**web, "heldUntil": TIMES_BAD[0]}],))
+    pool = {"name": "default", "rollbacks": [1]}
+    yield Rule(
+        kind=kind,
+        path="status.nodePools",
+        good=([], None, [pool], [pool] * 200),
+        bad=([pool] * 201, [{}], [{"name": ""}], [{"name": "a", "rollbacks": [-1]}]),
+    )
+    command = {"name": "empty-1", "isCounted": True, "reversedBy": "default-1"}
+    yield Rule(
+        kind=kind,
+        path="status.commands",
+        good=([], None, [command], [command] * 1000),
+        bad=([command] * 1001, [{}], [{**command, "isCounted": "yes"}]),
+    )
+    for path in ("status.hour", "status.launchesUntil"):
+        yield Rule(kind=kind, path=path, good=(*TIMES_GOOD, None), bad=TIMES_BAD)

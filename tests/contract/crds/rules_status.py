@@ -78,9 +78,6 @@ def _own_rules() -> Iterator[Rule]:
     yield Rule(kind=kind, path="status.phase", good=("Proposed", "RolledBack", None), bad=("proposed", "", "Done", 1))
     messages = ([], None, ["x" * 4096], ["m"] * 100)
     yield Rule(kind=kind, path="status.messages", good=messages, bad=(["x" * 4097], ["m"] * 101, [1], [None], "m"))
-    workloads = ([], None, ["default/web"], ["x" * 512], ["w"] * 1000)
-    refused = (["x" * 513], ["w"] * 1001, [1], [None], "w")
-    yield Rule(kind=kind, path="status.reprovisionedWorkloads", good=workloads, bad=refused)
     for field in ("startedAt", "finishedAt"):
         yield Rule(
             kind=kind,

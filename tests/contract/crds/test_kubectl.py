@@ -94,6 +94,7 @@ def test_kubectl_get_offeringstate(ours):
         ("CCENodeClass", [], "karpenter"),
         ("NodeDisruption", ["disruptions"], "journeyman"),
         ("OfferingState", ["offerings"], "journeyman"),
+        ("ChurnLedger", ["churn"], "journeyman"),
     ],
 )
 def test_kinds_have_short_names_and_categories(kind, short_names, category, ours):

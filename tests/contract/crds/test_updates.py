@@ -85,7 +85,7 @@ def test_api_server_and_models_agree_on_statuses(kind, stored, ours):
             )
 
 
-@pytest.mark.parametrize("kind", [kind for kind in BASES if kind != "CapacityBuffer"])
+@pytest.mark.parametrize("kind", [kind for kind, base in BASES.items() if kind != "CapacityBuffer" and "spec" in base])
 def test_unknown_field_is_rejected_by_strict_validation_only(kind, ours):
     """Without it, a manifest of a newer version is valid."""
     newer = with_value(BASES[kind], "spec.fromAnotherVersion", {"a": [1]})
