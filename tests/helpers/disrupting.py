@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from journeyman.core.api.model import parse
 from journeyman.core.api.node_disruption import Method, NodeDisruption
 from journeyman.core.catalogue import Catalogue
+from journeyman.core.disruption.churn_limits import ChurnSettings
 from journeyman.core.disruption.commands import Command, to_node_disruption
 from journeyman.core.disruption.consolidatable import Consolidatability
 from journeyman.core.disruption.controller import DisruptionController
@@ -16,6 +18,8 @@ from tests.helpers.builders import NOW, merge, stamp
 from tests.helpers.fleets import a_catalogue
 
 NONE: frozenset[str] = frozenset()
+UNLIMITED_CHURN = ChurnSettings(payback=timedelta(0), reversal_window=timedelta(0))
+"""Karpenter's rules: any saving suffices, at any time."""
 
 
 def a_controller(
@@ -25,7 +29,7 @@ def a_controller(
     names = frozenset(c.metadata.name for c in snapshot.claims) - fresh
     consolidatability = Consolidatability(claims=names, within_window=fresh, next_at=None, plan=Plan())
     types = catalogue or a_catalogue(*(p.metadata.name for p in snapshot.node_pools))
-    return DisruptionController(snapshot, types, consolidatability, **options)
+    return DisruptionController(snapshot, types, consolidatability, **{"churn": UNLIMITED_CHURN, **options})
 
 
 class Proposal(NamedTuple):

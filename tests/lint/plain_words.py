@@ -29,7 +29,7 @@ REPLACED: Final = {
     r"stalls?|shelf|shelves": "NodePoolOptions, OfferingMask",
     r"rungs?|ladders?": "relaxation level(s)",
     r"wish|wishes": "preference",
-    r"regrets?|regretted\w*": "reversed consolidation, reprovisionedWorkloads",
+    r"regrets?|regretted\w*": "reversed consolidation",
     r"in vain": "had no effect",
     r"behind our back": "external deletion",
     r"at work": "initialized, running",

@@ -32,6 +32,7 @@ from tests.helpers.churn import (
 )
 
 ETCD_BYTES = 1_572_864
+HISTORY = {"limit": 100, "age": timedelta(hours=24)}
 
 
 def counted(*commands, claims=(), pods=(), ledger=None, now=NOW):
@@ -49,12 +50,12 @@ def counted(*commands, claims=(), pods=(), ledger=None, now=NOW):
     [
         (a_command("c", moved={"web": 3}), 3),
         (a_command("c", moved={"web": 3}, reason="Drifted"), 3),
-        (a_command("c", moved={"web": 3}, phase="Executing", ended=None), 0),
+        (a_command("c", moved={"web": 3}, phase="Draining", ended=None), 0),
         (a_proposal("c", moved={"web": 3}), 0),
         (a_command("c", moved={"web": 3}, phase="Rejected"), 0),
         (a_command("c", moved={"web": 3}, phase="RolledBack"), 3),
     ],
-    ids=["succeeded", "drifted", "executing", "proposed", "rejected", "rolled-back-after-a-deletion"],
+    ids=["succeeded", "drifted", "draining", "proposed", "rejected", "rolled-back-after-a-deletion"],
 )
 def test_evictions_of_a_finished_command_are_counted(command, evictions):
     """Unfinished ones are read from the NodeDisruptions; the candidate of the one that was rolled back is gone."""
@@ -110,8 +111,8 @@ def test_finished_command_is_kept_as_history_until_the_ledger_contains_it():
     before = a_snapshot(node_disruptions=(*commands, rejected), churn_ledger=an_empty_ledger())
     after = replace(before, churn_ledger=stored_ledger(before))
 
-    assert [a.ref.name for a in delete_old_commands(before).actions] == ["r"]
-    assert [a.ref.name for a in delete_old_commands(after).actions] == ["c100", "c101", "r"]
+    assert [a.ref.name for a in delete_old_commands(before, **HISTORY).actions] == ["r"]
+    assert [a.ref.name for a in delete_old_commands(after, **HISTORY).actions] == ["c100", "c101", "r"]
 
 
 def test_evictions_are_forgotten_after_a_day():
@@ -170,7 +171,7 @@ def test_rollbacks_hold_replacements_of_the_nodepool_longer_each_time():
     ("command", "claim", "is_reversed"),
     [
         (a_command("c"), a_created_claim("web-7c-z"), True),
-        (a_command("c", ended=None, phase="Executing"), a_created_claim("web-7c-z"), True),
+        (a_command("c", ended=None, phase="Draining"), a_created_claim("web-7c-z"), True),
         (a_command("c", ended=ago(minutes=10)), a_created_claim("web-7c-z"), True),
         (a_command("c", ended=ago(minutes=11)), a_created_claim("web-7c-z"), False),
         (a_command("c"), a_created_claim("web-7c-z", at=ago(minutes=3)), False),
@@ -182,7 +183,7 @@ def test_rollbacks_hold_replacements_of_the_nodepool_longer_each_time():
         (a_command("c", reason="Drifted"), a_created_claim("web-7c-z"), False),
     ],
     ids=[
-        "at-its-end", "executing", "soon-after", "late", "before-it", "another-workload", "pod-is-gone",
+        "at-its-end", "draining", "soon-after", "late", "before-it", "another-workload", "pod-is-gone",
         "its-replacement", "rolled-back", "rejected", "another-method",
     ],
 )  # fmt: skip
@@ -309,7 +310,9 @@ def test_no_workload_is_undercounted_however_few_the_ledger_lists(moves, monkeyp
         assert len(counts.workloads) <= 3
         if not is_lost:
             ledger = stored_ledger(snapshot)
-            deleted = {a.ref.name for a in delete_old_commands(replace(snapshot, churn_ledger=ledger)).actions}
+            deleted = {
+                a.ref.name for a in delete_old_commands(replace(snapshot, churn_ledger=ledger), **HISTORY).actions
+            }
             commands = tuple(c for c in commands if c.metadata.name not in deleted)
 
 

@@ -152,7 +152,7 @@ def test_workload_is_not_moved_beyond_its_evictions_a_day():
         churn_ledger=an_empty_ledger(),
         now=ago(hours=3),
     )
-    commands = (a_command("b", moved={"web": 1}, phase="Executing", ended=None), a_proposal("c", moved={"web": 1}))
+    commands = (a_command("b", moved={"web": 1}, phase="Draining", ended=None), a_proposal("c", moved={"web": 1}))
     found = limits(churn_ledger=stored_ledger(before), node_disruptions=commands)
 
     assert found.why_not(a_candidate("web", limit=5)) == ""
@@ -188,7 +188,7 @@ def test_proposals_that_exceed_a_cap_together_are_validated_in_their_order():
 
     assert found.validating(first).checked(command) is command
     assert "2 by commands in progress" in found.validating(second).checked(command).why_not
-    started = limits(node_disruptions=(first, a_command("a", moved={"web": 2}, phase="Executing", ended=None)))
+    started = limits(node_disruptions=(first, a_command("a", moved={"web": 2}, phase="Draining", ended=None)))
     assert not started.validating(first).checked(command).candidates
 
 
@@ -214,7 +214,7 @@ def test_cap_is_never_exceeded_in_any_24_hours(moves, cap):
         command = moving(a_candidate(name, limit=cap, pods=pods))
         if ChurnLimits(snapshot, NO_LIMITS).checked(command).candidates:
             evicted += [(now, name)] * pods
-            phase = {"phase": "Executing", "ended": None} if fate == "late" else {"ended": now}
+            phase = {"phase": "Draining", "ended": None} if fate == "late" else {"ended": now}
             commands = (*commands, a_command(f"c{index}", moved={name: pods}, **phase))
         if fate == "ok":
             ended = tuple(d if d.finished else a_command(d.metadata.name, moved=_pods(d), ended=now) for d in commands)
