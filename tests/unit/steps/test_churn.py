@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import CHURN_LEDGER, NODE_DISRUPTION, NODEPOOL, POD
-from tests.helpers import builders
+from journeyman.core.api.objects import CHURN_LEDGER, NODEPOOL, POD
+from tests.helpers import builders, churn
 from tests.helpers.builders import pool_body
 from tests.helpers.simulated_cluster import SimulatedCluster
 
@@ -17,25 +17,23 @@ EIGHT = builders.an_instance_type("l", cpu=8, memory_gib=32, price=0.8, zones=("
 AT_ONCE = {"consolidateAfter": "0s", "budgets": [{"nodes": "100%"}]}
 
 
-def a_tight_cluster() -> SimulatedCluster:
-    """Return a cluster with three nodes: two have a large and a small pod, one has only a large pod. Two nodes fit all pods.
-
-    They fit only if both small pods share a node with one large pod. When a node is deleted, kube-scheduler binds its small pod
-    to the node with the most free capacity, so its large pod fits neither node, and a third node is launched again.
-    """
-    simulation = SimulatedCluster((FOUR,), pool_body(spec={"disruption": {**AT_ONCE, "consolidateAfter": "Never"}}))
-    for i, filler in enumerate(("900m", "900m", "1900m")):
-        simulation.deploy(f"z-large{i}", 1, cpu="1900m")
-        if i < 2:
-            simulation.deploy(f"a-small{i}", 1, cpu="900m", memory="64Mi")
-        simulation.deploy(f"filler{i}", 1, cpu=filler)
+def three_nodes(simulation: SimulatedCluster, **web: Any) -> SimulatedCluster:
+    """Deploy three nodes with a pod of `web` each, of which one node would do, and let consolidation start after 11 minutes."""
+    simulation.deploy("web", 0, cpu="1200m", **web)
+    for i in range(3):
+        simulation.deploy(f"filler{i}", 1, cpu="2400m")
+        simulation.scale("web", i + 1)
         simulation.until(lambda: all(p.spec.node_name for p in simulation.server.list(POD).items), "pods on nodes")
     for i in range(3):
         simulation.scale(f"filler{i}", 0)
-    simulation.run_for(minutes=1)
-    assert (simulation.running(), simulation.nodes()) == (5, ["m", "m", "m"])
+    simulation.run_for(minutes=11)
     simulation.server.patch(NODEPOOL, "default", {"spec": {"disruption": AT_ONCE}})
     return simulation
+
+
+def a_cluster_without_consolidation() -> SimulatedCluster:
+    """Return a cluster of nodes with 4 CPUs that are not consolidated yet."""
+    return SimulatedCluster((FOUR,), pool_body(spec={"disruption": {**AT_ONCE, "consolidateAfter": "Never"}}))
 
 
 def the_ledger(simulation: SimulatedCluster) -> dict[str, Any]:
@@ -44,27 +42,28 @@ def the_ledger(simulation: SimulatedCluster) -> dict[str, Any]:
     return ledger["status"]
 
 
-@pytest.mark.slow
-def test_consolidation_backs_off_when_kube_scheduler_packs_otherwise():
-    """Without back-off there is a command and a launch each minute. The step records every reversal and emits an Event."""
-    simulation = a_tight_cluster()
-    before = len(simulation.cloud.launches)
-    counts = []
-    for _ in range(2):
-        simulation.run_for(minutes=30)
-        counts.append(len(simulation.disruptions()))
+def test_consolidation_backs_off_from_workloads_for_which_a_node_is_launched_again():
+    """The ledger says so once, with an Event on the NodeClaim; the node of `web` stays for ten minutes after its launch."""
+    simulation = SimulatedCluster((FOUR, EIGHT), pool_body(spec={"disruption": AT_ONCE}))
+    simulation.deploy("web", 1, cpu="1200m")
+    simulation.deploy("filler", 1, cpu="6")
+    simulation.until(lambda: simulation.running() == 2, "two pods")
+    command = churn.a_command("c", moved={"web": 1}, ended=simulation.clock.now()).to_wire()
+    simulation.server.load([{**command, "metadata": {"name": "c"}}])
+    simulation.scale("filler", 0)
+    simulation.run_for(minutes=9)
 
-    assert 1 <= counts[0] <= 10
-    assert counts[1] - counts[0] <= 3
-    assert len(simulation.cloud.launches) - before == counts[-1]
     ledger = the_ledger(simulation)
-    commands = [c for c in ledger["commands"] if c.get("reversedBy")]
-    assert len(commands) >= len(simulation.server.list(NODE_DISRUPTION).items) - 1
-    assert {w["kind"] for w in ledger["workloads"]} == {"Deployment"}
-    assert sum(ledger["nodePools"][0]["reversals"]) == len(commands)
+    claims = {claim.metadata.name for claim in simulation.claims()}
+    web = next(w for w in ledger["workloads"] if w["name"] == "web")
+    assert [c["reversedBy"] in claims for c in ledger["commands"] if c.get("reversedBy")] == [True]
+    assert (web["kind"], web["evictions"], web["reversals"], "heldUntil" in web) == ("Deployment", [1], [1], True)
+    assert {e.ref.name for e in simulation.record.events if e.reason == "ConsolidationReversed"} <= claims
     blocked = [e.message for e in simulation.record.events if e.reason == "DisruptionBlocked"]
-    assert any("Consolidation backs off until" in message for message in blocked)
-    assert simulation.running() == 5
+    assert any("from Deployment default/web: its consolidation had no effect once in 6 hours" in m for m in blocked)
+    assert simulation.nodes() == ["l"]
+    simulation.run_for(minutes=5)
+    assert simulation.nodes() == ["m"]
 
 
 @pytest.mark.slow
@@ -107,16 +106,8 @@ def test_node_that_an_autoscaler_has_just_needed_is_not_removed_at_once():
 @pytest.mark.parametrize(("cap", "nodes", "moved"), [("0", 3, 0), ("1", 2, 1), ("", 1, 2)])
 def test_cap_on_evictions_keeps_nodes_of_a_workload(cap, nodes, moved):
     """Three nodes with one pod each, of which one node would do: each deletion moves a pod of the Deployment."""
-    simulation = SimulatedCluster((FOUR,), pool_body(spec={"disruption": {**AT_ONCE, "consolidateAfter": "Never"}}))
-    simulation.deploy("web", 0, cpu="1200m", annotations={labels.MAX_EVICTIONS_PER_DAY: cap} if cap else {})
-    for i in range(3):
-        simulation.deploy(f"filler{i}", 1, cpu="2400m")
-        simulation.scale("web", i + 1)
-        simulation.until(lambda: all(p.spec.node_name for p in simulation.server.list(POD).items), "pods on nodes")
-    for i in range(3):
-        simulation.scale(f"filler{i}", 0)
-    simulation.run_for(minutes=11)
-    simulation.server.patch(NODEPOOL, "default", {"spec": {"disruption": AT_ONCE}})
+    annotations = {labels.MAX_EVICTIONS_PER_DAY: cap} if cap else {}
+    simulation = three_nodes(a_cluster_without_consolidation(), annotations=annotations)
     simulation.run_for(minutes=15)
 
     assert (simulation.running(), len(simulation.nodes())) == (3, nodes)
