@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 from journeyman.cloud.aws.pricing import shipped_on_demand
-from journeyman.core.api.objects import NODE_DISRUPTION, NODECLAIM, Resource
+from journeyman.core.api.objects import CHURN_LEDGER, NODE_DISRUPTION, NODECLAIM, Resource
 from journeyman.kube.access.kubeconfig import from_kubeconfig
 from journeyman.kube.caching_store import CachingKubeStore, ListCache
 from journeyman.kube.http_store import HttpKubeStore
@@ -262,7 +262,9 @@ class _RepeatingStore:
     def __init__(self, store: Any, repeated: list[str], unrepeated: set[str] | None = None) -> None:
         self._store = store
         self._repeated = repeated
-        self._unrepeated = {NODECLAIM.kind, NODE_DISRUPTION.kind} if unrepeated is None else unrepeated
+        self._unrepeated = (
+            {NODECLAIM.kind, NODE_DISRUPTION.kind, CHURN_LEDGER.kind} if unrepeated is None else unrepeated
+        )
 
     def for_run(self, *arguments: Any) -> KubeStore:
         """Return the store for one run."""

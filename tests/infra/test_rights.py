@@ -381,8 +381,8 @@ def test_every_permission_is_used(result, component):
 
 
 def test_creations_with_a_lost_answer_are_sent_twice(result):
-    """Then provision needs `get` for NodeClaims, and consolidate for NodeClaims and NodeDisruptions."""
-    assert sorted(result.repeated) == ["NodeClaim", "NodeClaim", "NodeDisruption"]
+    """Then provision needs `get` for NodeClaims, and consolidate for NodeClaims, NodeDisruptions and the ChurnLedger."""
+    assert sorted(result.repeated) == ["ChurnLedger", "NodeClaim", "NodeClaim", "NodeDisruption"]
 
 
 def test_helm_keeps_the_crds_of_another_owner_and_its_own(result):
@@ -391,6 +391,6 @@ def test_helm_keeps_the_crds_of_another_owner_and_its_own(result):
 
     assert before.pop("nodepools.karpenter.sh") == ""
     assert set(before.values()) == {RELEASE}
-    assert len(before) == 5
+    assert len(before) == 6
     assert set(after) == {*before, "nodepools.karpenter.sh", BUFFER_CRD["metadata"]["name"]}
     assert roles_left == []
