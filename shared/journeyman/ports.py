@@ -106,6 +106,10 @@ class KubeStore(Protocol):
         """
         ...
 
+    def create_each(self, resource: Resource[Any], bodies: Sequence[JSON]) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+        """Create independent objects in parallel; return the stored object or the error of each, in order."""
+        ...
+
     def patch_each(
         self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:

@@ -115,6 +115,18 @@ class HttpKubeStore:
         manifest = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
         return self._write("POST", resource, resource.path(namespace), manifest)
 
+    def create_each(self, resource: Resource[Any], bodies: Sequence[JSON]) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+        """Create the objects, several in parallel; return the object or the error for each, in order."""
+
+        def one(body: JSON) -> dict[str, Any] | KubeAPIError:
+            try:
+                return self.create(resource, body)
+            except KubeAPIError as error:
+                return error
+
+        with ThreadPoolExecutor(min(_PARALLEL_WRITES, max(len(bodies), 1))) as threads:
+            return tuple(threads.map(one, bodies))
+
     def patch(
         self, resource: Resource[Any], name: str, patch: JSON, *, namespace: str = "", subresource: str = ""
     ) -> dict[str, Any]:

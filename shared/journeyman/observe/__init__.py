@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import IO, Any
 
@@ -62,8 +62,11 @@ class RunTelemetry:
             self._observations.append(observation)
 
     def flush(self, *, until: datetime) -> None:
-        """Write metrics, then Kubernetes Events until `until`."""
+        """Write metrics, then Kubernetes Events until `until`, then the metrics of those that were not written."""
         observations, self._observations = self._observations, []
+        self._write(observations)
+        self._write(self._events.flush(until=until))
+
+    def _write(self, observations: Sequence[Observation]) -> None:
         constant = {"cluster": self._fields.get("cluster", "")}
         embedded_metrics.write(observations, constant=constant, stream=self._stream or sys.stdout)
-        self._events.flush(until=until)

@@ -1,8 +1,16 @@
 """Writes Kubernetes Events with Karpenter's reasons, deduplicated by their names.
 
 An Event's name is derived from its reason, its object and its key (`Event.key`), so that a repeat finds the existing Event
-and increments its count. Within the reason's dedupe window a repeat is not written at all. Events may be lost: no
-error is raised, and at most `WRITES_PER_REASON` Events of one reason are written in a run.
+and increments its count. Within the reason's dedupe window a repeat is not written at all.
+
+::
+
+    recorded ─► reasons with a rate limit are cut ─► repeats within the window are dropped ─► first Events, then the oldest
+                                                     (one list per reason with many)           repeats, `WRITES_PER_RUN` at most
+
+What is not written, for its rate limit, the run's limit or the run's end, is counted in `journeyman_events_omitted_total`. What still
+holds is recorded by the next run again, which finds the others written, so a fleet's Events need a few runs and no memory.
+Events may be lost: no error is raised.
 
 Restates: karpenter pkg/events/recorder.go (deduplication and rate limit).
 Differs: the window is measured from the stored Event's `lastTimestamp`, so that it holds across functions. Source and
@@ -13,39 +21,58 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
+from itertools import chain
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from journeyman.core.api.event_reasons import DEFAULT_DEDUPE_WINDOW, EVENT_REASONS
-from journeyman.core.api.objects import EVENT, Object, Resource
-from journeyman.core.plan import Event, ObjectRef
+from journeyman.core.api.objects import EVENT, ObjectMeta, Resource
+from journeyman.core.plan import Event, ObjectRef, Observation
 from journeyman.errors import AlreadyExistsError, JourneymanError, NotFoundError
-from journeyman.ports import Clock, KubeStore
+from journeyman.ports import Clock, KubeStore, Patch
 
 COMPONENT: Final = "karpenter"  # karpenter pkg/operator/operator.go: the event recorder's name
 BUDGET_DEDUPE_WINDOW: Final = timedelta(minutes=1)  # karpenter disruption/events: budgets can change every minute
-WRITES_PER_REASON: Final = 10  # per run; Karpenter's burst for Nominated
+RATE_LIMITS: Final[Mapping[str, int]] = {"Nominated": 10}
+"""The most Events of a reason per run; the burst of karpenter pkg/controllers/provisioning/scheduling `PodNominationRateLimiter`."""
+WRITES_PER_RUN: Final = 1000
+LISTED_FROM: Final = 10
+"""With more Events of one reason, one list replaces the read of each. A list reads all Events of the cluster on the server."""
+BATCH: Final = 64  # writes between two checks of the time
 MAX_NAME: Final = 253
 MAX_MESSAGE: Final = 1024  # the API server rejects longer ones
 
 
-class _StoredEvent(Object, frozen=True):
-    """The fields of an existing Event that a repeat reads."""
+class _StoredEvent(Struct, frozen=True, rename="camel"):
+    """The fields of an existing Event that a repeat reads. Not an `Object`: no process caches and watches Events."""
 
+    metadata: ObjectMeta = ObjectMeta()
     count: int = 0
     last_timestamp: datetime | None = None
 
 
 _EVENT: Final[Resource[Any]] = msgspec.structs.replace(EVENT, type=_StoredEvent)
+_NEVER: Final = datetime.min.replace(tzinfo=timezone.utc)
 
 
 class _PendingEvent(Struct, frozen=True):
     event: Event
     count: int
+    name: str
+    stored: _StoredEvent | None = None
+
+    @property
+    def namespace(self) -> str:
+        return self.event.ref.namespace or "default"
+
+    @property
+    def last_at(self) -> datetime:
+        """When it was last written; the earliest time if it was not."""
+        return self.stored.last_timestamp or _NEVER if self.stored is not None else _NEVER
 
 
 class EventRecorder:
@@ -80,54 +107,111 @@ class EventRecorder:
         """Keep the Event for `flush`; a repeat in the same run increments its count."""
         name = name_of(event.ref, event.reason, event.key)
         seen = self._pending.get(name)
-        self._pending[name] = _PendingEvent(event, seen.count + 1 if seen else 1)
+        self._pending[name] = _PendingEvent(event, seen.count + 1 if seen else 1, name)
 
-    def flush(self, *, until: datetime) -> None:
-        """Write the recorded Events until `until`; a log line counts those that were not written."""
+    def flush(self, *, until: datetime) -> tuple[Observation, ...]:
+        """Write the recorded Events until `until`; return metric samples that count those that were not written, by reason."""
         pending, self._pending = self._pending, {}
-        written: Counter[str] = Counter()
         omitted: Counter[str] = Counter()
-        for name, item in pending.items():
-            reason = item.event.reason
-            if written[reason] >= WRITES_PER_REASON or self._clock.now() >= until:
-                omitted[reason] += 1
-                continue
-            written[reason] += 1
-            self._write(name, item)
+        due = self._due(_within_rate_limits(pending.values(), omitted), until)
+        omitted.update(item.event.reason for item in due[WRITES_PER_RUN:])
+        writes = due[:WRITES_PER_RUN]
+        for start in range(0, len(writes), BATCH):
+            if self._clock.now() >= until:
+                omitted.update(item.event.reason for item in writes[start:])
+                break
+            self._write(writes[start : start + BATCH])
         if omitted:
             self._log("debug", "events omitted", reasons=dict(omitted))
+        return tuple(_omitted(reason, number) for reason, number in sorted(omitted.items()))
 
-    def _write(self, name: str, item: _PendingEvent) -> None:
-        namespace = item.event.ref.namespace or "default"
-        now = self._clock.now()
-        body = _body(name, namespace, item, now=now) | self._source()
+    def _due(self, pending: Iterable[_PendingEvent], until: datetime) -> list[_PendingEvent]:
+        """Return the Events to write: first those that are not known to exist, then repeats, the oldest first."""
+        by_reason: dict[str, list[_PendingEvent]] = {}
+        for item in pending:
+            by_reason.setdefault(item.event.reason, []).append(item)
+        found = chain.from_iterable(self._read(reason, items, until) for reason, items in by_reason.items())
+        return sorted((item for item in found if not self._is_within_window(item)), key=lambda item: item.last_at)
+
+    def _read(self, reason: str, items: list[_PendingEvent], until: datetime) -> list[_PendingEvent]:
+        """Return the Events of one reason with what is stored of them, if there are many."""
+        if len(items) <= LISTED_FROM or self._clock.now() >= until:
+            return items
+        selector = f"reason={reason},reportingComponent={self._component}"
         try:
-            try:
-                self._store.create(_EVENT, body, namespace=namespace)
-            except AlreadyExistsError:
-                self._repeat(name, namespace, item, body)
+            listed = self._store.list(_EVENT, field_selector=selector).items
         except JourneymanError as error:
-            self._log(
-                "debug", "event not recorded", reason=item.event.reason, object=str(item.event.ref), error=str(error)
-            )
+            text = "events of one reason cannot be listed, so each is read by itself"
+            self._log("warning", text, reason=reason, error=str(error))
+            return items
+        stored = {(event.metadata.namespace, event.metadata.name): event for event in listed}
+        return [msgspec.structs.replace(item, stored=stored.get((item.namespace, item.name))) for item in items]
 
-    def _source(self) -> dict[str, Any]:
-        return {
+    def _is_within_window(self, item: _PendingEvent) -> bool:
+        return self._clock.now() - item.last_at < dedupe_window(item.event) if item.stored is not None else False
+
+    def _write(self, items: Sequence[_PendingEvent]) -> None:
+        """Create the Events that are not known to exist, and repeat the others; no error is raised."""
+        new = [item for item in items if item.stored is None]
+        repeats = [item for item in items if item.stored is not None]
+        if new:
+            repeats += self._create(new)
+        if repeats:
+            self._report(repeats, self._store.patch_each(_EVENT, [self._repeat(item) for item in repeats]))
+
+    def _create(self, items: Sequence[_PendingEvent]) -> Iterator[_PendingEvent]:
+        """Create Events; yield those that exist already and are due again."""
+        results = self._store.create_each(_EVENT, [self._body(item) for item in items])
+        self._report(items, [None if isinstance(r, AlreadyExistsError) else r for r in results])
+        for item, result in zip(items, results, strict=True):
+            if not isinstance(result, AlreadyExistsError):
+                continue
+            try:
+                stored = self._store.get(_EVENT, item.name, namespace=item.namespace)
+            except NotFoundError:  # it expired meanwhile; the next repeat creates a new one
+                continue
+            except JourneymanError as error:
+                self._report((item,), (error,))
+                continue
+            known = msgspec.structs.replace(item, stored=stored)
+            if not self._is_within_window(known):
+                yield known
+
+    def _repeat(self, item: _PendingEvent) -> Patch:
+        count = item.stored.count if item.stored is not None else 0
+        body = self._body(item)
+        changed = {"count": count + item.count, **{k: body[k] for k in ("lastTimestamp", "message", "type")}}
+        return Patch(name=item.name, namespace=item.namespace, body=changed)
+
+    def _report(self, items: Sequence[_PendingEvent], results: Iterable[object]) -> None:
+        for item, result in zip(items, results, strict=True):
+            if isinstance(result, JourneymanError) and not isinstance(result, NotFoundError):
+                reason, ref = item.event.reason, str(item.event.ref)
+                self._log("debug", "event not recorded", reason=reason, object=ref, error=str(result))
+
+    def _body(self, item: _PendingEvent) -> dict[str, Any]:
+        source = {
             "source": {"component": self._component},
             "reportingComponent": self._component,
             "reportingInstance": self._instance,
         }
+        return _body(item, now=self._clock.now()) | source
 
-    def _repeat(self, name: str, namespace: str, item: _PendingEvent, body: Mapping[str, Any]) -> None:
-        try:
-            stored = self._store.get(_EVENT, name, namespace=namespace)
-        except NotFoundError:  # it expired meanwhile; the next repeat creates a new one
-            return
-        window = dedupe_window(item.event)
-        if stored.last_timestamp is not None and self._clock.now() - stored.last_timestamp < window:
-            return
-        changed = {"count": stored.count + item.count, **{k: body[k] for k in ("lastTimestamp", "message", "type")}}
-        self._store.patch(_EVENT, name, changed, namespace=namespace)
+
+def _within_rate_limits(pending: Iterable[_PendingEvent], omitted: Counter[str]) -> Iterator[_PendingEvent]:
+    """Yield the Events within their reason's rate limit, and count the others in `omitted`."""
+    taken: Counter[str] = Counter()
+    for item in pending:
+        reason = item.event.reason
+        taken[reason] += 1
+        if taken[reason] > RATE_LIMITS.get(reason, taken[reason]):
+            omitted[reason] += 1
+        else:
+            yield item
+
+
+def _omitted(reason: str, number: int) -> Observation:
+    return Observation(name="journeyman_events_omitted_total", value=float(number), labels={"reason": reason})
 
 
 def dedupe_window(event: Event) -> timedelta:
@@ -145,13 +229,13 @@ def name_of(ref: ObjectRef, reason: str, key: str = "") -> str:
     return f"{ref.name[: MAX_NAME - len(digest) - 1]}.{digest}"
 
 
-def _body(name: str, namespace: str, item: _PendingEvent, *, now: datetime) -> dict[str, Any]:
+def _body(item: _PendingEvent, *, now: datetime) -> dict[str, Any]:
     event = item.event
     moment = msgspec.to_builtins(now.replace(microsecond=0))
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": name, "namespace": namespace},
+        "metadata": {"name": item.name, "namespace": item.namespace},
         "involvedObject": _involved(event.ref),
         "type": event.type,
         "reason": event.reason,

@@ -125,6 +125,10 @@ class ApiServer:
             kind = self.registry.kind(resource)
             return self._report_write("create", resource, self.registry.create(kind, namespace, body), body)
 
+    def create_each(self, resource: Resource[Any], bodies: Sequence[JSON]) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+        """Create the objects one after another, so that histories are reproducible."""
+        return create_sequentially(self, resource, bodies)
+
     def patch(
         self, resource: Resource[Any], name: str, patch: JSON, *, namespace: str = "", subresource: str = ""
     ) -> dict[str, Any]:
@@ -441,6 +445,20 @@ def _predicate(
     if not parts:
         return object_selectors.everything
     return parts[0] if len(parts) == 1 else lambda obj: all(part(obj) for part in parts)
+
+
+def create_sequentially(
+    store: KubeStore, resource: Resource[Any], bodies: Sequence[JSON]
+) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+    """Create the objects one after another, and return the results in that order."""
+
+    def one(body: JSON) -> dict[str, Any] | KubeAPIError:
+        try:
+            return store.create(resource, body)
+        except KubeAPIError as error:
+            return error
+
+    return tuple(one(body) for body in bodies)
 
 
 def patch_sequentially(

@@ -10,9 +10,9 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from journeyman.core.api.objects import POD, Resource
 from journeyman.errors import GoneError, KubeAPIError, KubeUnavailableError, TooManyRequestsError
-from journeyman.ports import Patch, WatchEvent
+from journeyman.ports import JSON, Patch, WatchEvent
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.apiserver.server import patch_sequentially
+from journeyman_simulator.apiserver.server import create_sequentially, patch_sequentially
 from journeyman_simulator.faults.call_sites import KUBE_READS, kube_site
 from journeyman_simulator.faults.fault_injection import FaultInjector, InjectableCall
 from journeyman_simulator.faults.fault_scenario import FaultKind
@@ -65,6 +65,10 @@ class FaultyStore:
     apply = _with_fault(ApiServer.apply)
     delete = _with_fault(ApiServer.delete)
     evict = _with_fault(ApiServer.evict)
+
+    def create_each(self, resource: Resource[Any], bodies: Sequence[JSON]) -> tuple[dict[str, Any] | KubeAPIError, ...]:
+        """Create the objects one after another, each in its own call."""
+        return create_sequentially(self, resource, bodies)
 
     def patch_each(
         self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""

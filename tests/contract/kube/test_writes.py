@@ -3,7 +3,7 @@
 import pytest
 
 from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, POD
-from journeyman.errors import ConflictError, InvalidError, KubeAPIError, NotFoundError
+from journeyman.errors import AlreadyExistsError, ConflictError, InvalidError, KubeAPIError, NotFoundError
 from journeyman.ports import Patch
 from tests.contract.kube.clusters import CLASS_REF, names
 
@@ -39,6 +39,17 @@ def test_parallel_patches_succeed_or_fail_separately(cluster):
     answers = cluster.store.patch_each(NODECLAIM, patches)
     assert [type(answer) for answer in answers] == [dict, NotFoundError, ConflictError, dict]
     assert [cluster.store.get(NODECLAIM, name).metadata.labels.get("a") for name in claims] == ["1", None, "1"]
+
+
+def test_parallel_creations_succeed_or_fail_separately(cluster):
+    """Results are in the order of the bodies; a rejected body does not affect the others."""
+    first = cluster.claim("exists")["metadata"]["name"]
+    spec = {"requirements": [], "nodeClassRef": CLASS_REF}
+    bodies = [{"metadata": {"name": name}, "spec": spec} for name in (first, cluster.own("new"), "Invalid_Name")]
+
+    answers = cluster.store.create_each(NODECLAIM, bodies)
+
+    assert [type(answer) for answer in answers] == [AlreadyExistsError, dict, InvalidError]
 
 
 def test_writes_of_status_and_of_the_object_are_separate(cluster):

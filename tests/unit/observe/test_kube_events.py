@@ -1,14 +1,15 @@
 """Kubernetes Events: one per reason and object with a count of repeats, limited in number, and without exceptions."""
 
+from collections import Counter
 from datetime import datetime, timedelta, timezone
 
 import msgspec
 import pytest
 
-from journeyman.core.api.objects import EVENT, NAMESPACE, NODECLAIM, POD
+from journeyman.core.api.objects import EVENT, NAMESPACE, NODE, NODECLAIM, POD
 from journeyman.core.plan import Event, ObjectRef
 from journeyman.errors import ForbiddenError
-from journeyman.observe.kube_events import WRITES_PER_REASON, EventRecorder, name_of
+from journeyman.observe.kube_events import RATE_LIMITS, WRITES_PER_RUN, EventRecorder, name_of
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import VirtualClock
 
@@ -145,15 +146,103 @@ def test_object_with_another_uid_has_its_own_event(recorder, server, clock):
     assert len(stored(server)) == 2
 
 
-def test_events_of_one_reason_are_limited_and_counted(recorder, server, clock, lines):
+class CountedCalls:
+    """An API server that counts the calls of each method, and refuses those in `refused`."""
+
+    def __init__(self, server, refused=()):
+        self._server = server
+        self._refused = refused
+        self.calls = Counter()
+
+    def __getattr__(self, verb):
+        def call(*args, **kwargs):
+            self.calls[verb] += 1
+            if verb in self._refused:
+                raise ForbiddenError(f"events may not be {verb}ed", status=403)
+            return getattr(self._server, verb)(*args, **kwargs)
+
+        return call
+
+
+def blocked_nodes(number, message="Pdb prevents pod evictions"):
+    refs = (ObjectRef(resource=NODE, name=f"node-{i:04}", uid=f"u-{i}") for i in range(number))
+    return [an_event("DisruptionBlocked", message, ref=ref, type_="Normal") for ref in refs]
+
+
+def test_each_node_of_a_fleet_has_its_event(recorder, server, clock):
+    """Karpenter writes one per node, too: it deduplicates this reason, and does not limit its rate."""
+    record(recorder, clock, *blocked_nodes(300))
+
+    assert len({event["involvedObject"]["name"] for event in stored(server)}) == 300
+
+
+def test_repeats_of_a_fleet_cost_one_list_and_no_write(recorder, server, clock):
+    """Otherwise each run reads every Event by itself."""
+    record(recorder, clock, *blocked_nodes(300))
+    counted = CountedCalls(server)
+
+    record(EventRecorder(counted, clock, instance="run-2", log=print), clock, *blocked_nodes(300))
+
+    assert counted.calls == {"list": 1}
+
+
+def test_changed_events_of_a_fleet_are_patched_after_the_window(recorder, server, clock):
+    """Those of other components are not ours to read."""
+    record(recorder, clock, *blocked_nodes(300))
+    clock.advance(120)
+    record(recorder, clock, *blocked_nodes(300, "Node isn't initialized"))
+
+    assert {(event["count"], event["message"]) for event in stored(server)} == {(2, "Node isn't initialized")}
+
+
+def test_events_over_the_limit_of_a_run_follow_in_the_next_run(recorder, server, clock, lines):
+    """They are counted meanwhile; the next run finds the others written."""
+    events = blocked_nodes(WRITES_PER_RUN + 20)
+    for event in events:
+        recorder.record(event)
+    omitted = recorder.flush(until=clock.now() + SOON)
+
+    assert [(o.name, o.value, o.labels) for o in omitted] == [
+        ("journeyman_events_omitted_total", 20.0, {"reason": "DisruptionBlocked"})
+    ]
+    assert len(stored(server)) == WRITES_PER_RUN
+
+    record(recorder, clock, *events)
+
+    assert len(stored(server)) == WRITES_PER_RUN + 20
+
+
+def test_first_events_are_written_before_repeats(recorder, server, clock):
+    """A repeat says less: its Event exists."""
+    old, new = blocked_nodes(WRITES_PER_RUN), blocked_nodes(WRITES_PER_RUN + 1)
+    record(recorder, clock, *old)
+    clock.advance(120)
+    record(recorder, clock, *new)
+
+    assert len(stored(server)) == WRITES_PER_RUN + 1
+
+
+def test_events_are_written_without_the_permission_to_list_them(server, clock, lines):
+    """A chart of an earlier version lacks it: each Event is then read by itself."""
+    counted = CountedCalls(server, refused=("list",))
+    recorder = EventRecorder(counted, clock, instance="run", log=lambda *a, **f: lines.append(a))
+    record(recorder, clock, *blocked_nodes(12))
+    clock.advance(120)
+    record(recorder, clock, *blocked_nodes(12))
+
+    assert [event["count"] for event in stored(server)] == [2] * 12
+    assert ("warning", "events of one reason cannot be listed, so each is read by itself") in lines
+
+
+def test_events_of_a_rate_limited_reason_are_limited_and_counted(recorder, server, clock, lines):
     """Other reasons are still written."""
     nominations = [an_event("Nominated", ref=a_pod_ref(f"web-{i}", f"u-{i}")) for i in range(25)]
     record(recorder, clock, *nominations, an_event())
 
     reasons = [event["reason"] for event in stored(server)]
-    assert reasons.count("Nominated") == WRITES_PER_REASON
+    assert reasons.count("Nominated") == RATE_LIMITS["Nominated"]
     assert "FailedScheduling" in reasons
-    assert lines == [(("debug", "events omitted"), {"reasons": {"Nominated": 25 - WRITES_PER_REASON}})]
+    assert lines == [(("debug", "events omitted"), {"reasons": {"Nominated": 25 - RATE_LIMITS["Nominated"]}})]
 
 
 def test_no_event_is_written_past_the_deadline(recorder, server, clock, lines):
@@ -169,8 +258,8 @@ def test_rejected_event_is_a_log_line(clock, lines):
     """The rejection must not stop the run."""
 
     class Refusing:
-        def create(self, *_args, **_kwargs):
-            raise ForbiddenError("events may not be created", status=403)
+        def create_each(self, _resource, bodies):
+            return [ForbiddenError("events may not be created", status=403) for _ in bodies]
 
     record(
         EventRecorder(Refusing(), clock, instance="run-1", log=lambda *a, **f: lines.append((a, f))), clock, an_event()

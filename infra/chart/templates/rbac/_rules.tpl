@@ -69,7 +69,7 @@ lists are read once, and then watched from their resource version.
 {{- define "journeyman.rules.events" -}}
 - apiGroups: [""]
   resources: [events]
-  verbs: [get, create, patch]
+  verbs: [get, list, create, patch] # list: one call in place of a get per Event, where a reason concerns many objects
 {{- end -}}
 
 {{/* Launching nodes: NodeClaims and unavailable offerings. */}}

@@ -527,6 +527,12 @@ OWN: Final = (
         ("controller",),
     ),
     Metric(
+        "journeyman_events_omitted_total",
+        "counter",
+        "Number of Kubernetes Events that a run did not write, because of a limit or its end; the next run writes what still holds.",
+        ("reason",),
+    ),
+    Metric(
         "journeyman_objects_skipped_total",
         "counter",
         "Number of times that an object was skipped because it does not validate or cannot be evaluated, by kind.",
