@@ -141,7 +141,7 @@ class EventRecorder:
         try:
             listed = self._store.list(_EVENT, field_selector=selector).items
         except JourneymanError as error:
-            text = "events of one reason cannot be listed, so each is read by itself"
+            text = "events cannot be listed, so repeats are not counted; update the roles of the chart"
             self._log("warning", text, reason=reason, error=str(error))
             return items
         stored = {(event.metadata.namespace, event.metadata.name): event for event in listed}
@@ -164,18 +164,20 @@ class EventRecorder:
         results = self._store.create_each(_EVENT, [self._body(item) for item in items])
         self._report(items, [None if isinstance(r, AlreadyExistsError) else r for r in results])
         for item, result in zip(items, results, strict=True):
-            if not isinstance(result, AlreadyExistsError):
-                continue
-            try:
-                stored = self._store.get(_EVENT, item.name, namespace=item.namespace)
-            except NotFoundError:  # it expired meanwhile; the next repeat creates a new one
-                continue
-            except JourneymanError as error:
-                self._report((item,), (error,))
-                continue
-            known = msgspec.structs.replace(item, stored=stored)
-            if not self._is_within_window(known):
-                yield known
+            if isinstance(result, AlreadyExistsError):
+                yield from (known for known in self._stored(item) if not self._is_within_window(known))
+
+    def _stored(self, item: _PendingEvent) -> Iterator[_PendingEvent]:
+        """Yield the Event with what is stored of it; nothing if it expired meanwhile, as the next repeat creates a new one.
+
+        A list by name, for which the API server reads one object, needs no permission besides that to list.
+        """
+        selector = f"metadata.name={item.name}"
+        try:
+            for stored in self._store.list(_EVENT, namespace=item.namespace, field_selector=selector).items:
+                yield msgspec.structs.replace(item, stored=stored)
+        except JourneymanError as error:
+            self._report((item,), (error,))
 
     def _repeat(self, item: _PendingEvent) -> Patch:
         count = item.stored.count if item.stored is not None else 0

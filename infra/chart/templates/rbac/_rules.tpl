@@ -69,7 +69,7 @@ lists are read once, and then watched from their resource version.
 {{- define "journeyman.rules.events" -}}
 - apiGroups: [""]
   resources: [events]
-  verbs: [get, list, create, patch] # list: one call in place of a get per Event, where a reason concerns many objects
+  verbs: [list, create, patch] # list: repeats of an Event by its name, or of all Events of a reason
 {{- end -}}
 
 {{/* Launching nodes: NodeClaims and unavailable offerings. */}}
