@@ -408,13 +408,22 @@ class Interruption(TriggerEnvelope, frozen=True, kw_only=True):
     region: str = ""
 
 
+class AlarmChanged(TriggerEnvelope, frozen=True, kw_only=True):
+    """An alarm of the cloud changed its state at `time`; while it is firing, disruption is paused."""
+
+    step: ClassVar[Step] = Step.INTERRUPT
+
+    alarm: str
+    is_firing: bool
+
+
 class ApiRequest(TriggerEnvelope, frozen=True, kw_only=True):
     """A request to the HTTP API for what a step would do; the step writes nothing."""
 
     step: Step
 
 
-Trigger = ClusterChanged | RequeueDue | ScheduledRun | Interruption | ApiRequest
+Trigger = ClusterChanged | RequeueDue | ScheduledRun | Interruption | AlarmChanged | ApiRequest
 """Why a step runs. `events.parse_trigger` parses a function's event into one of these; nothing parses it again."""
 
 

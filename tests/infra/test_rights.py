@@ -299,8 +299,10 @@ def delete_offering_states(stage):
 
 
 def interrupt_node(stage):
-    """Two recommendations, then an interruption; a PodDisruptionBudget blocks until the grace period ends."""
+    """An alarm, two recommendations, then an interruption; a PodDisruptionBudget blocks until the grace period ends."""
     delete_offering_states(stage)
+    for state in ("alarm", "ok"):
+        stage.run("interrupt", cloud_event(stage, f"cloudwatch-alarm/{state}"))
     instance = stage.claim_of("spot")["status"]["providerID"].rpartition("/")[2]
     for _ in range(2):
         stage.run("interrupt", notice(stage, "ec2-rebalance-recommendation/elevated-risk", instance))
@@ -344,9 +346,13 @@ def orphan_instance(stage):
 
 
 def notice(stage, sample, instance):
+    return cloud_event(stage, sample, **{"instance-id": instance})
+
+
+def cloud_event(stage, sample, **detail):
     event = json.loads((SAMPLES / "eventbridge" / f"{sample}.json").read_text())
     event["time"] = stage.clock.now().isoformat()
-    event["detail"]["instance-id"] = instance
+    event["detail"] |= detail
     return stage.record(event, "journeyman-interrupt")
 
 

@@ -15,6 +15,7 @@ from journeyman.core.scheduling.results import MinValuesPolicy, PreferencePolicy
 from journeyman.events import parse_trigger
 from journeyman.kube.clusters import EksAccess, KubeconfigAccess
 from journeyman.observe.embedded_metrics import NAMESPACE
+from journeyman.ports import Interruption
 from journeyman.runtime.environment import FIFO_QUEUE_STEPS, read_environment
 from journeyman_simulator.cloud_rules.iam_policies import needed_rights
 from journeyman_simulator.cloud_rules.policy_statements import allowing_statement, read_statements
@@ -40,6 +41,8 @@ def of_type(kind: str) -> dict:
 
 
 def get_att(value: dict) -> str:
+    """Return the resource of a `GetAtt`, also of one that depends on a condition."""
+    value = value["Fn::If"][1] if "Fn::If" in value else value
     return value["Fn::GetAtt"].split(".")[0]
 
 
@@ -283,11 +286,18 @@ def test_no_function_starves_in_an_account_with_a_concurrency_limit_of_ten(clust
     assert all(sum(of_steps.values()) - own < ACCOUNT_LIMIT for own in of_steps.values())
 
 
+PAUSING_ALARMS = ["arn:aws:cloudwatch:us-east-1:123456789012:alarm:shop-errors"]
+
+
 def matches(pattern: dict, event: dict) -> bool:
-    return all(
-        matches(wanted, event.get(key, {})) if isinstance(wanted, dict) else event.get(key) in wanted
-        for key, wanted in pattern.items()
-    )
+    """Return whether an event pattern of the template, deployed with `PauseOnAlarms`, matches the event."""
+    return all(has_value(wanted, event.get(key, {})) for key, wanted in pattern.items())
+
+
+def has_value(wanted, value) -> bool:
+    if wanted == {"Ref": "PauseOnAlarms"}:
+        return not set(PAUSING_ALARMS).isdisjoint(value)
+    return matches(wanted, value) if isinstance(wanted, dict) else value in wanted
 
 
 SAMPLES = sorted((ROOT / "events" / "eventbridge").rglob("*.json"))
@@ -298,8 +308,20 @@ def test_rules_match_exactly_the_events_that_interrupt_handles(path):
     """Each such event matches one rule; other events cost no invocation."""
     event = json.loads(path.read_text())
     through = [name for name, rule in RULES.items() if matches(rule["EventPattern"], event)]
+    trigger = parse_trigger(event)
+    is_ignored = isinstance(trigger, Interruption) and trigger.kind is InterruptionKind.NO_OP
 
-    assert len(through) == (0 if parse_trigger(event).kind is InterruptionKind.NO_OP else 1)
+    assert len(through) == (0 if is_ignored else 1)
+
+
+def test_only_the_alarms_of_the_parameter_pause_disruption():
+    """Without them there is no rule, so that the alarms of an account cost no invocation."""
+    event = json.loads((ROOT / "events" / "eventbridge" / "cloudwatch-alarm" / "alarm.json").read_text())
+    pattern = RULES["AlarmRule"]["EventPattern"]
+
+    assert not matches(pattern, {**event, "resources": ["arn:aws:cloudwatch:us-east-1:123456789012:alarm:other"]})
+    assert RESOURCES["AlarmRule"]["Condition"] == "PausesOnAlarms"
+    assert TEMPLATE["Parameters"]["PauseOnAlarms"]["Default"] == ""
 
 
 def test_interrupt_queue_accepts_messages_from_the_rules_only():
@@ -393,7 +415,9 @@ def test_only_instance_profiles_of_the_cluster_can_be_changed():
 def test_other_accounts_may_send_only_the_events_that_are_handled():
     """Any other event on the default bus could start a rule of the account's owner."""
     condition = RESOURCES["ClusterEventsPolicy"]["Properties"]["Statement"]["Condition"]["StringEquals"]
-    patterns = [rule["EventPattern"] for rule in RULES.values()]
+    patterns = [
+        rule["EventPattern"] for name, rule in RULES.items() if name != "AlarmRule"
+    ]  # alarms of this account only
 
     assert set(condition["events:source"]) == {source for p in patterns for source in p["source"]}
     assert set(condition["events:detail-type"]) == {kind for p in patterns for kind in p["detail-type"]}

@@ -1,6 +1,6 @@
-"""Parses EventBridge events: Spot interruption, rebalance, state change, health, capacity reservation; and the forwarder's.
+"""Parses EventBridge events: Spot interruption, rebalance, state change, health, capacity reservation; alarms; the forwarder's.
 
-Events about instances name no cluster, so the trigger is for every registered cluster, and the runtime looks up by the
+An alarm pauses disruption in every registered cluster whose NodePools listen to it. Events about instances name no cluster, so the trigger is for every registered cluster, and the runtime looks up by the
 instances' tags which clusters have them. An event that Karpenter ignores gets the kind `no_op`: it is acknowledged, and no step
 runs.
 
@@ -19,7 +19,7 @@ from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Step
 from journeyman.events import wire_format
 from journeyman.events.wire_format import Name, Time, decode
-from journeyman.ports import EVERY_CLUSTER, Interruption, ScheduledRun, Trigger
+from journeyman.ports import EVERY_CLUSTER, AlarmChanged, Interruption, ScheduledRun, Trigger
 
 FORWARDER = "journeyman.forwarder"
 """The source of events whose detail is a message of ours."""
@@ -53,6 +53,17 @@ class _InstanceDetail(msgspec.Struct, frozen=True, kw_only=True, rename="kebab")
 
 class _OtherDetail(msgspec.Struct, frozen=True):
     """The detail of an event that starts no step."""
+
+
+class _AlarmState(msgspec.Struct, frozen=True, kw_only=True):
+    value: Name
+
+
+class _AlarmDetail(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The detail of a state change of a CloudWatch alarm; its state is OK, ALARM or INSUFFICIENT_DATA."""
+
+    alarm_name: Name
+    state: _AlarmState
 
 
 class _HealthEntity(msgspec.Struct, frozen=True, rename="camel"):
@@ -116,6 +127,8 @@ def parse(payload: Mapping[str, Any]) -> Trigger:
     envelope = decode(_Envelope, payload, what="EventBridge event")
     if (envelope.source, envelope.detail_type) == ("aws.events", "Scheduled Event"):
         return _scheduled(envelope)
+    if (envelope.source, envelope.detail_type) == ("aws.cloudwatch", "CloudWatch Alarm State Change"):
+        return _alarm(envelope)
     if envelope.source == FORWARDER:
         return wire_format.PARSERS["forwarder"](envelope.detail)
     detail_type, parser = PARSERS.get((envelope.source, envelope.detail_type), _IGNORED)
@@ -129,6 +142,19 @@ def parse(payload: Mapping[str, Any]) -> Trigger:
         instance_ids=instance_ids,
         account=envelope.account,
         region=envelope.region,
+    )
+
+
+def _alarm(envelope: _Envelope) -> AlarmChanged:
+    """Return the trigger of an alarm; an alarm without sufficient data is not firing."""
+    detail = decode(_AlarmDetail, envelope.detail, what=envelope.detail_type)
+    return AlarmChanged(
+        id=envelope.id,
+        cluster=EVERY_CLUSTER,
+        reason=f"{envelope.detail_type}: {detail.alarm_name}",
+        time=envelope.time,
+        alarm=detail.alarm_name,
+        is_firing=detail.state.value == "ALARM",
     )
 
 

@@ -41,7 +41,7 @@ from journeyman.errors import (
     UnknownClusterError,
 )
 from journeyman.events import parse_trigger
-from journeyman.ports import EVERY_CLUSTER, Interruption, Message, ReceivedMessage, Trigger
+from journeyman.ports import EVERY_CLUSTER, AlarmChanged, Interruption, Message, ReceivedMessage, Trigger
 from journeyman.runtime.composition import Context, Runtime, is_routed
 from journeyman.steps.context import BUSY, Outcome, RunContext
 from journeyman.steps.recorder import emit_error, error_metric
@@ -242,8 +242,8 @@ class MessageBatch(Struct):
         """Send a message for each cluster whose run of a message failed, since the others succeeded; return whether that worked."""
         queue = next((message.queue for message in self.messages if message.id == message_id), "")
         interruptions = [trigger for trigger in failed if isinstance(trigger, Interruption)]
-        if interruptions and not queue:
-            return False
+        if (interruptions and not queue) or any(isinstance(trigger, AlarmChanged) for trigger in failed):
+            return False  # an alarm is delivered to all clusters again, which changes nothing where it is stored
         try:
             if interruptions:
                 self.runtime.queue.send_interruptions(queue, interruptions, retry_seconds(1, message_id))

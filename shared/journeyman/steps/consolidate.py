@@ -30,6 +30,7 @@ from journeyman.core.disruption.budgets import next_window_change, schedule_erro
 from journeyman.core.disruption.candidates import DisruptionReason
 from journeyman.core.disruption.churn_counts import record_churn
 from journeyman.core.disruption.churn_limits import ChurnSettings
+from journeyman.core.disruption.circuit_breaker import report_pauses
 from journeyman.core.disruption.commands import (
     PROPOSED,
     Command,
@@ -138,7 +139,7 @@ def _mark_consolidatable(inputs: StepInputs) -> Plan:
 
 
 def _requeue_for_windows(inputs: StepInputs) -> Plan:
-    """Requeue for the next start or end of a budget window of each NodePool that has nodes."""
+    """Requeue for the next start or end of a budget window of each NodePool that has nodes, and of a pause; report pauses."""
     snapshot = inputs.loaded
     in_use = {node.node_pool for node in snapshot.state_nodes}
 
@@ -150,7 +151,7 @@ def _requeue_for_windows(inputs: StepInputs) -> Plan:
         at = next_window_change(budgets, snapshot.now) if name in in_use else None
         return plan if at is None else plan + _requeue_at(at, f"a budget window of NodePool {name} opens or closes")
 
-    return plan_for_each(snapshot.node_pools, decide)
+    return plan_for_each(snapshot.node_pools, decide) + report_pauses(snapshot)
 
 
 def _decide_on_proposals(inputs: StepInputs) -> Plan | ScheduledPlan:

@@ -1,5 +1,7 @@
 """Interrupt: deletes the NodeClaim of an instance that the cloud interrupts, cordons its node, and requeues other steps.
 
+It also stores the state of an alarm that pauses disruption (`core.disruption.circuit_breaker`).
+
 The cloud does not repeat an interruption that was acknowledged. So the step raises an error unless it handled the
 interruption in full, and the queue delivers the message again. Many interruptions arrive at once when Spot capacity is
 reclaimed, and must not wait for each other: the step runs without a Lease, because each of its writes is safe to repeat,
@@ -20,7 +22,7 @@ from journeyman.core.lifecycle.interruption import (
 )
 from journeyman.core.plan import Plan, Step
 from journeyman.errors import JourneymanError, MalformedEventError
-from journeyman.ports import Interruption, Trigger
+from journeyman.ports import AlarmChanged, Interruption, Trigger
 from journeyman.steps.context import DONE, Outcome, RunContext
 from journeyman.steps.load import NODES_AND_CLAIMS, Scope, load
 from journeyman.steps.scheduling_inputs import StepInputs
@@ -31,12 +33,14 @@ WITH_NODEPOOLS: Final = Scope(nodes=True, pools=True)
 
 
 def interrupt(run: RunContext, trigger: Trigger) -> Outcome:
-    """Handle one interruption for one cluster.
+    """Handle one interruption, or one state of an alarm, for one cluster.
 
     Raises:
-        MalformedEventError: The trigger is not an interruption.
+        MalformedEventError: The trigger is neither.
         JourneymanError: The interruption was not handled in full; the message must be delivered again.
     """
+    if isinstance(trigger, AlarmChanged):
+        return _record_alarm(run, trigger)
     interruption = _interruption(trigger)
     outcome = run_step(run, INTERRUPT, interruption)
     if outcome.status != DONE or outcome.counts.get("errors"):
@@ -45,6 +49,17 @@ def interrupt(run: RunContext, trigger: Trigger) -> Outcome:
             kind=interruption.kind.value,
             instances=", ".join(interruption.instance_ids),
             notes="; ".join((*outcome.notes, *([str(outcome.error)] if outcome.error else []))),
+        ) from outcome.error
+    return outcome
+
+
+def _record_alarm(run: RunContext, trigger: AlarmChanged) -> Outcome:
+    outcome = run_step(run, RECORD_ALARM, trigger)
+    if outcome.status != DONE or outcome.counts.get("errors") or outcome.counts.get("conflicts"):
+        raise JourneymanError(
+            "the alarm's state was not stored in every NodePool; its message must be delivered again",
+            alarm=trigger.alarm,
+            notes="; ".join(outcome.notes),
         ) from outcome.error
     return outcome
 
@@ -61,6 +76,18 @@ def _load(run: RunContext, trigger: Trigger) -> StepInputs:
     snapshot = load(run, WITH_NODEPOOLS if is_recommendation else NODES_AND_CLAIMS)
     instances = run.cloud.list() if may_concern_unrecorded_instance(snapshot, interruption.instance_ids) else ()
     return StepInputs.of(run, trigger, snapshot, instances=instances)
+
+
+def _load_nodepools(run: RunContext, trigger: Trigger) -> StepInputs:
+    return StepInputs.of(run, trigger, load(run, Scope(pools=True)))
+
+
+def _store_alarm(inputs: StepInputs) -> Plan:
+    from journeyman.core.disruption.circuit_breaker import Alarm, record_alarm  # noqa: PLC0415 - no interruption needs it
+
+    trigger = inputs.trigger
+    assert isinstance(trigger, AlarmChanged)  # noqa: S101 - only `_record_alarm` runs this definition
+    return record_alarm(inputs.snapshot, Alarm(name=trigger.alarm, is_firing=trigger.is_firing, at=trigger.time))
 
 
 def _delete_claims(inputs: StepInputs) -> Plan:
@@ -80,5 +107,13 @@ INTERRUPT: Final = StepDefinition(
     load=_load,
     reconcilers=(Reconciler(_delete_claims, needs_catalogue=False),),
     requeues=Step.TERMINATE,  # only the cordon can meet a conflict, and terminate cordons as well
+    fenced=False,
+)
+
+RECORD_ALARM: Final = StepDefinition(
+    name=Step.INTERRUPT,
+    load=_load_nodepools,
+    reconcilers=(Reconciler(_store_alarm, needs_catalogue=False),),
+    requeues=None,  # the alarm's message is delivered again
     fenced=False,
 )

@@ -14,7 +14,7 @@ from journeyman.core.plan import Step
 from journeyman.errors import MalformedEventError
 from journeyman.events import parse_trigger
 from journeyman.events.eventbridge import STATE_KINDS
-from journeyman.ports import ClusterChanged, Interruption, RequeueDue, ScheduledRun
+from journeyman.ports import AlarmChanged, ClusterChanged, Interruption, RequeueDue, ScheduledRun
 
 SAMPLES = Path(__file__).parents[3] / "events"
 MESSAGES = sorted(
@@ -70,6 +70,7 @@ def test_every_sample_parses_to_a_trigger_with_id_cluster_and_time(path):
         ("eventbridge/ec2-state-change/running.json", Step.INTERRUPT, Interruption, "no_op"),
         ("eventbridge/health/instance-retirement.json", Step.INTERRUPT, Interruption, "scheduled_change"),
         ("eventbridge/health/open-issue.json", Step.INTERRUPT, Interruption, "no_op"),
+        ("eventbridge/cloudwatch-alarm/alarm.json", Step.INTERRUPT, AlarmChanged, None),
     ],
 )
 def test_each_source_has_its_trigger_and_step(path, step, type_, kind):
@@ -117,6 +118,16 @@ def test_instance_event_is_for_every_cluster():
     assert trigger.cluster == "*"
     assert trigger.instance_ids == (OURS,)
     assert trigger.time == NINE
+
+
+@pytest.mark.parametrize(("state", "is_firing"), [("ALARM", True), ("OK", False), ("INSUFFICIENT_DATA", False)])
+def test_alarm_fires_in_the_state_alarm_only(state, is_firing):
+    """An alarm without data is no reason to pause."""
+    event = sample("eventbridge/cloudwatch-alarm/alarm.json")
+    event["detail"]["state"]["value"] = state
+    trigger = parse_trigger(event)
+
+    assert (trigger.alarm, trigger.is_firing, trigger.cluster, trigger.time) == ("shop-errors", is_firing, "*", NINE)
 
 
 def test_health_event_has_all_its_instances_once_and_in_order():

@@ -8,14 +8,14 @@ from datetime import datetime, timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NODE, NODECLAIM, OFFERING_STATE, POD, OfferingKey, Pod
+from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, POD, OfferingKey, Pod
 from journeyman.core.lifecycle.interruption import InterruptionKind, handle_interruption
 from journeyman.core.plan import DeleteObject, MarkOfferingUnavailable, PatchObject, Step
 from journeyman.errors import ForbiddenError, JourneymanError, KubeUnavailableError, MalformedEventError
 from journeyman.events import parse_trigger
-from journeyman.ports import Instance, Interruption, RequeueDue
+from journeyman.ports import AlarmChanged, Instance, Interruption, RequeueDue
 from journeyman.steps.interrupt import interrupt
-from tests.helpers.builders import NOW, a_claim, a_snapshot, ago, claim_body, node_class_body, pool_body
+from tests.helpers.builders import NOW, a_claim, a_snapshot, ago, claim_body, node_class_body, pool_body, stamp
 from tests.helpers.fakes import Cluster, FakeCloud, InterceptingStore
 from tests.helpers.fleets import a_fleet, a_member, bodies, types
 from tests.helpers.simulated_cluster import SimulatedCluster
@@ -424,3 +424,47 @@ def test_only_the_nodeclaim_that_owns_the_instance_is_deleted(name):
     plan = decide(a_snapshot(claims=(owner, copied)), InterruptionKind.INSTANCE_TERMINATED, "i-n")
 
     assert [a.ref.name for a in plan.actions if isinstance(a, DeleteObject)] == ["n"]
+
+
+# -- alarms -----------------------------------------------------------------------------------------------------------
+
+
+def an_alarm(state: str, at: datetime = NOW) -> AlarmChanged:
+    """Return an alarm's state as `events` parses it."""
+    return AlarmChanged(
+        id="e", cluster="demo", reason="alarm", time=at, alarm="shop-errors", is_firing=state == "ALARM"
+    )
+
+
+def test_alarm_pauses_disruption_of_the_cluster_until_it_is_over():
+    """Consolidate starts at once, so that Events and metrics follow the alarm."""
+    cluster = a_cluster(a_member("n"))
+    interrupt(cluster.run(), an_alarm("ALARM", ago(minutes=2)))
+    assert annotations_of_the_pool(cluster)[labels.ALARMS] == f'{{"shop-errors": "ALARM {stamp(ago(minutes=2))}"}}'
+
+    interrupt(cluster.run(), an_alarm("OK", ago(minutes=1)))
+    assert annotations_of_the_pool(cluster)[labels.ALARMS] == f'{{"shop-errors": "OK {stamp(ago(minutes=1))}"}}'
+    assert {message.step for message in cluster.queue.sent} == {Step.CONSOLIDATE}
+
+    before = cluster.server.resource_version
+    interrupt(cluster.run(), an_alarm("ALARM", ago(minutes=2)))
+    assert cluster.server.resource_version == before, "a late message changes nothing"
+
+
+def test_alarm_is_delivered_again_until_every_nodepool_has_it():
+    """CloudWatch sends it once."""
+    cluster = a_cluster()
+
+    def edit() -> None:
+        cluster.server.patch(NODEPOOL, "default", {"spec": {"weight": 7}})
+
+    with pytest.raises(JourneymanError, match="must be delivered again"):
+        interrupt(cluster.run(store=InterceptingStore(cluster.server, "patch_each", 1, edit)), an_alarm("ALARM"))
+    assert labels.ALARMS not in annotations_of_the_pool(cluster)
+
+    interrupt(cluster.run(), an_alarm("ALARM"))
+    assert labels.ALARMS in annotations_of_the_pool(cluster)
+
+
+def annotations_of_the_pool(cluster: Cluster):
+    return cluster.server.get(NODEPOOL, "default")["metadata"].get("annotations", {})

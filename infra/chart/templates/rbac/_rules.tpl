@@ -179,8 +179,8 @@ lists are read once, and then watched from their resource version.
   resources: [nodeclaims]
   verbs: [list, watch, patch, delete] # patch: the annotation of a rebalance recommendation
 - apiGroups: [karpenter.sh]
-  resources: [nodepools] # their annotation journeyman.dev/rebalance
-  verbs: [list]
+  resources: [nodepools] # list: their annotation journeyman.dev/rebalance; patch: the state of alarms that pause disruption
+  verbs: [list, patch]
 {{ include "journeyman.rules.unavailableofferings" . }}
 {{ include "journeyman.rules.events" . }}
 {{- end -}}

@@ -333,6 +333,17 @@ _INTERRUPTION: Final = (
 
 _DISRUPTION: Final = (
     EventReason(
+        reason="DisruptionPaused",
+        kinds=("NodePool",),
+        type="Warning",
+        is_karpenters=False,
+        dedupe_window=timedelta(minutes=15),
+        meaning="The circuit breaker keeps the NodePool's nodes: the annotation journeyman.dev/pause-disruption, an alarm, or "
+        "replacements that did not join. Commands that have started are finished; interruption and repair go on.",
+        what_to_do="Remove the annotation, resolve the alarm, or find out why the NodeClaims of the named NodeDisruption did not "
+        "join; replacements are tried again by themselves.",
+    ),
+    EventReason(
         reason="DisruptionBlocked",
         kinds=(*_NODE, "NodePool"),
         meaning="The node may not be disrupted at the moment, or the NodePool's budgets allow no disruption.",

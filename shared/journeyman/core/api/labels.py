@@ -92,6 +92,10 @@ NODE_SURCHARGE: Final = f"{OWN_GROUP}/node-surcharge"  # price per hour of a nod
 POD_NOMINATION: Final = f"{OWN_GROUP}/pod-nomination"  # "disabled": kube-scheduler alone chooses the node of a pod
 REBALANCE: Final = f"{OWN_GROUP}/rebalance"  # "replace": rebalance recommendations replace the node
 REBALANCE_REPLACE: Final = "replace"
+PAUSE_DISRUPTION: Final = (
+    f"{OWN_GROUP}/pause-disruption"  # "true", or an RFC 3339 time until which disruption is paused
+)
+PAUSE_ON_ALARMS: Final = f"{OWN_GROUP}/pause-on-alarms"  # names of the alarms that pause it, with commas; absent: all
 
 # Journeyman's annotations, written and read by Journeyman alone
 PLANNED_PODS: Final = (
@@ -110,6 +114,9 @@ NODE_MISSING_SINCE: Final = f"{OWN_GROUP}/node-missing-since"  # registered Node
 RESOLVED_AT: Final = f"{OWN_GROUP}/resolved-at"  # NodeClass: when its status was last compared with the cloud
 CLEANED_UP_AT: Final = (
     f"{OWN_GROUP}/cleaned-up-at"  # NodeClass: when unused cloud resources of the cluster were deleted
+)
+ALARMS: Final = (
+    f"{OWN_GROUP}/alarms"  # NodePool: JSON, the state and time of each alarm (`core.disruption.circuit_breaker`)
 )
 REGISTRATION_HISTORY: Final = f"{OWN_GROUP}/registration-history"  # NodePool: outcomes of its last four NodeClaims
 

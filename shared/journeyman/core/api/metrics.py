@@ -527,6 +527,12 @@ OWN: Final = (
         ("controller",),
     ),
     Metric(
+        "journeyman_nodepools_disruption_paused",
+        "gauge",
+        "Whether the circuit breaker pauses all disruption of the NodePool, or the launch of replacements in it.",
+        ("nodepool", "scope"),
+    ),
+    Metric(
         "journeyman_events_omitted_total",
         "counter",
         "Number of Kubernetes Events that a run did not write, because of a limit or its end; the next run writes what still holds.",

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.api.node_disruption import Method, NodeDisruption
 from journeyman.core.catalogue import Catalogue
@@ -27,6 +28,7 @@ from journeyman.core.disruption.candidates import (
     find_candidates,
 )
 from journeyman.core.disruption.churn_limits import ChurnLimits, ChurnSettings, invalid_annotations
+from journeyman.core.disruption.circuit_breaker import CircuitBreaker
 from journeyman.core.disruption.commands import Command, claims_in_commands, marked_for_deletion
 from journeyman.core.disruption.consolidatable import Consolidatability
 from journeyman.core.disruption.disruption_events import UNCONSOLIDATABLE, candidate_events, nodepool_blocked
@@ -158,6 +160,10 @@ class DisruptionController:
         Restates: karpenter pkg/controllers/disruption/validation.go `Validate`.
         """
         reason = DisruptionReason(disruption.spec.reason)
+        if why := next(
+            filter(None, (self.circuit_breaker.why_paused(c.node_pool) for c in disruption.spec.candidates)), ""
+        ):
+            return Command(reason=reason, why_not=why)
         in_other_commands = claims_in_commands(self.snapshot) - frozenset(disruption.claims)
         candidates = self._find_candidates(in_other_commands).candidates
         budgets = self.budgets(reason, without=disruption)
@@ -167,6 +173,7 @@ class DisruptionController:
         if disruption.spec.method in (STATIC_DRIFT, DRIFT):
             return self._validate_drift(disruption, in_other_commands, remaining)
         command = validate(disruption, self.simulation, candidates, remaining, spot_to_spot=self._spot_to_spot)
+        command = self.circuit_breaker.checked(command, without=disruption.metadata.name)
         if reason is not DisruptionReason.UNDERUTILIZED:
             return command
         return self._churn.validating(disruption).checked(command)
@@ -227,7 +234,7 @@ class DisruptionController:
 
     def _why_not_together(self, command: Command) -> str:
         """Return why several nodes are not consolidated by this command, so that fewer of them are tried; empty if they may be."""
-        if why := self._churn.checked(command).why_not or self._balanced.why_not(command):
+        if why := self._checked(command).why_not or self._balanced.why_not(command):
             return why
         pod = unbound_pod(command, self.snapshot, self._catalogue)
         return f"pod {pod} may find no capacity" if pod else ""
@@ -293,7 +300,7 @@ class DisruptionController:
                 yield Evaluation(method=method, reason=reason, plan=self._refusal(refused), examined=cursor)
                 continue
             event_reason = BLOCKED if found.candidates else UNCONSOLIDATABLE
-            yield _evaluation(method, self._churn.checked(found), (candidate,), event_reason, examined=cursor)
+            yield _evaluation(method, self._checked(found), (candidate,), event_reason, examined=cursor)
 
     def _consolidation_candidates(self) -> tuple[list[Candidate], Plan]:
         """Return the nodes that consolidation may disrupt now, and a plan that says why it leaves the others."""
@@ -322,8 +329,18 @@ class DisruptionController:
         return BalancedScores.of(self.snapshot, self._catalogue)
 
     @cached_property
+    def circuit_breaker(self) -> CircuitBreaker:
+        """Which NodePools are paused; their nodes are no candidates."""
+        return CircuitBreaker.of(self.snapshot)
+
+    def _checked(self, command: Command) -> Command:
+        """Return a consolidation, or a no-op if the circuit breaker or the limits on churn refuse it."""
+        return self._churn.checked(self.circuit_breaker.checked(command))
+
+    @cached_property
     def _candidates(self) -> CandidateList:
-        return self._find_candidates(claims_in_commands(self.snapshot))
+        found = self._find_candidates(claims_in_commands(self.snapshot))
+        return replace(found, candidates=self.circuit_breaker.unpaused(found.candidates))
 
     @cached_property
     def _eventual_candidates(self) -> tuple[Candidate, ...]:
