@@ -16,7 +16,7 @@ and progress of a command. All reconcilers decide on the cluster as it was loade
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -26,6 +26,7 @@ from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import Method, NodeDisruption
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.disruption.binding_orders import unbound_pod
+from journeyman.core.disruption.blocked import disruptable_conditions
 from journeyman.core.disruption.budgets import next_window_change, schedule_error
 from journeyman.core.disruption.candidates import DisruptionReason
 from journeyman.core.disruption.churn_counts import record_churn
@@ -165,10 +166,20 @@ def _decide_on_proposals(inputs: StepInputs) -> Plan | ScheduledPlan:
 
 
 def _propose(inputs: StepInputs) -> Plans:
-    """Evaluate the methods in order, and propose the first commands that pass verification."""
+    """Propose the first commands of the methods; then write on the NodeClaims why their nodes stay."""
     if _undecided(inputs.loaded):
         return
     controller = _controller(inputs)
+    is_time_up = yield from _first_commands(inputs, controller)
+    if not is_time_up:
+        stays = controller.why_nodes_stay()
+        yield disruptable_conditions(inputs.snapshot, stays, inputs.settings.disruption_poll)
+
+
+def _first_commands(
+    inputs: StepInputs, controller: DisruptionController
+) -> Generator[Plan | ScheduledPlan, bool, bool]:
+    """Evaluate the methods in order, and propose the first commands that pass verification; return whether the time is up."""
     examined = inputs.examined_until
     for evaluation in controller.evaluate_methods():
         examined = evaluation.examined or examined
@@ -177,14 +188,14 @@ def _propose(inputs: StepInputs) -> Plans:
         proposal, is_proposed = _proposals(inputs, controller, evaluation.method, evaluation.commands)
         is_time_up = yield ScheduledPlan(plan + proposal, controller.simulation.results)
         if is_proposed:
-            return
+            return is_time_up
         if is_time_up:
             best = (evaluation.if_time_is_up,) if evaluation.if_time_is_up is not None else ()
             proposal, is_proposed = _proposals(inputs, controller, evaluation.method, best)
             timeout = Plan(observations=consolidation_timeout(evaluation.method))
             yield timeout + proposal + (Plan() if is_proposed else _continue_later(inputs, examined))
-            return
-    yield Plan(examined_until="")
+            return True
+    return (yield Plan(examined_until=""))
 
 
 CONSOLIDATE: Final = StepDefinition(

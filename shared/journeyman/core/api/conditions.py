@@ -36,6 +36,7 @@ VOLUMES_DETACHED: Final = "VolumesDetached"
 INSTANCE_TERMINATING: Final = "InstanceTerminating"
 CONSISTENT_STATE_FOUND: Final = "ConsistentStateFound"
 DISRUPTION_REASON: Final = "DisruptionReason"
+DISRUPTABLE: Final = "Disruptable"  # ours: False with the reason why the node stays (`core.disruption.blocked`)
 
 # NodePool
 VALIDATION_SUCCEEDED: Final = "ValidationSucceeded"

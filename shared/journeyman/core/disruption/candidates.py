@@ -20,7 +20,7 @@ from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue, price_of
 from journeyman.core.plan import Event
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.guard import evaluate
+from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.pod_predicates import (
     is_active,
     is_disruptable,
@@ -85,11 +85,28 @@ class Candidate(Struct, frozen=True, kw_only=True):
         return self.price / self.disruption_cost
 
 
+class Blocked(Struct, frozen=True, kw_only=True):
+    """Why a node stays.
+
+    Attributes:
+        reason: One word, such as PodDisruptionBudget.
+        why: The reason in a sentence, with the objects concerned.
+        change: The smallest change that would free the node; empty if it only has to wait.
+        is_brief: Whether the reason usually passes by itself within minutes.
+    """
+
+    reason: str
+    why: str
+    change: str = ""
+    is_brief: bool = False
+
+
 class CandidateList(Struct, frozen=True, kw_only=True):
-    """Candidates by NodeClaim name, and `DisruptionBlocked` events for the nodes that are not candidates."""
+    """Candidates by NodeClaim name, and why the other nodes are none, with `DisruptionBlocked` events."""
 
     candidates: tuple[Candidate, ...]
     events: tuple[Event, ...]
+    blocked: Mapping[NodeClaimName, Blocked] = {}
 
 
 def by_savings(candidate: Candidate) -> tuple[float, str]:
@@ -142,8 +159,9 @@ def find_candidates(
     nominated = frozenset(p.status.nominated_node_name for p in snapshot.pods if not p.spec.node_name)
     candidates: list[Candidate] = []
     events: list[Event] = []
+    blocked: dict[NodeClaimName, Blocked] = {}
 
-    def decide(node: StateNode) -> Candidate | str:
+    def decide(node: StateNode) -> Candidate | Blocked:
         """Return the candidate, or why the node is none."""
         return _blocked(node, snapshot, catalogue, nominated, eventual=eventual) or _candidate(
             node,
@@ -159,9 +177,13 @@ def find_candidates(
         if isinstance(found, Candidate):
             candidates.append(found)
             continue
-        why_not = found if isinstance(found, str) else f"Node or one of its pods cannot be evaluated: {found.why}"
-        events += [Event(ref=ref, reason=BLOCKED, message=why_not) for ref in node.object_refs]
-    return CandidateList(candidates=tuple(sorted(candidates, key=lambda c: c.nodeclaim)), events=tuple(events))
+        if isinstance(found, SkippedObject):
+            why = f"Node or one of its pods cannot be evaluated: {found.why}"
+            found = Blocked(reason="Invalid", why=why, change="Correct the value")
+        blocked[NodeClaimName(node.claim.metadata.name)] = found
+        events += [Event(ref=ref, reason=BLOCKED, message=found.why) for ref in node.object_refs]
+    ordered = tuple(sorted(candidates, key=lambda c: c.nodeclaim))
+    return CandidateList(candidates=ordered, events=tuple(events), blocked=blocked)
 
 
 def eviction_cost(pod: Pod) -> float:
@@ -213,8 +235,8 @@ def _candidate(node: StateNode, catalogue: Catalogue, *, consolidatable: bool, h
 
 def _blocked(
     node: StateNode, snapshot: Snapshot, catalogue: Catalogue, nominated: frozenset[str], *, eventual: bool
-) -> str:
-    """Return why a managed node may not be disrupted, empty if it may; reasons in Karpenter's order."""
+) -> Blocked | None:
+    """Return why a managed node may not be disrupted, None if it may; reasons in Karpenter's order."""
     blocked = _node_blocked(node, nominated) or _pool_blocked(node, snapshot, catalogue)
     if blocked or (eventual and _drain_ends(node)):
         return blocked
@@ -230,35 +252,58 @@ def _drain_ends(node: StateNode) -> bool:
     return period is not None and parse_nillable_duration(period) is not None
 
 
-def _node_blocked(node: StateNode, nominated: frozenset[str]) -> str:
+def _node_blocked(node: StateNode, nominated: frozenset[str]) -> Blocked | None:
     if node.node is None:
-        return "NodeClaim does not have an associated node"
+        return Blocked(reason="NodeMissing", why="NodeClaim does not have an associated node", is_brief=True)
     if not node.initialized:
-        return "Node isn't initialized"
+        return Blocked(reason="NotInitialized", why="Node isn't initialized", is_brief=True)
     if node.is_terminating:
-        return "Node is deleting or marked for deletion"
+        return Blocked(reason="Deleting", why="Node is deleting or marked for deletion")
     if node.name in nominated:
-        return "Node is nominated for a pending pod"
+        return Blocked(reason="Nominated", why="Node is nominated for a pending pod", is_brief=True)
     if node.node.metadata.annotations.get(labels.DO_NOT_DISRUPT) == "true":
-        return f'Disruption is blocked through the "{labels.DO_NOT_DISRUPT}" annotation'
+        why = f'Disruption is blocked through the "{labels.DO_NOT_DISRUPT}" annotation'
+        change = f"Remove annotation {labels.DO_NOT_DISRUPT} of Node {node.name}"
+        return Blocked(reason="DoNotDisrupt", why=why, change=change)
     if not node.node_pool:
-        return f'Node doesn\'t have required label "{labels.NODEPOOL}"'
-    return ""
+        why = f'Node doesn\'t have required label "{labels.NODEPOOL}"'
+        return Blocked(reason="NodePoolMissing", why=why, change=f"Add label {labels.NODEPOOL} to Node {node.name}")
+    return None
 
 
-def _pool_blocked(node: StateNode, snapshot: Snapshot, catalogue: Catalogue) -> str:
-    if node.node_pool not in snapshot.node_pools_by_name:
-        return f"NodePool not found (NodePool={node.node_pool})"
-    if not catalogue.instance_types(node.node_pool):
-        return f"NodePool has no instance types (NodePool={node.node_pool})"
-    return ""
+def _pool_blocked(node: StateNode, snapshot: Snapshot, catalogue: Catalogue) -> Blocked | None:
+    pool = node.node_pool
+    if pool not in snapshot.node_pools_by_name:
+        why = f"NodePool not found (NodePool={pool})"
+        return Blocked(reason="NodePoolMissing", why=why, change=f"Create NodePool {pool}, or delete the NodeClaim")
+    if not catalogue.instance_types(pool):
+        why = f"NodePool has no instance types (NodePool={pool})"
+        return Blocked(
+            reason="NoInstanceTypes", why=why, change=f"Check the status of NodePool {pool} and its NodeClass"
+        )
+    return None
 
 
-def _pods_blocked(pods: Sequence[Pod], snapshot: Snapshot) -> str:
+def _pods_blocked(pods: Sequence[Pod], snapshot: Snapshot) -> Blocked | None:
     for pod in pods:
         if is_active(pod) and not is_disruptable(pod, snapshot.now):
-            return f'Pod has "{labels.DO_NOT_DISRUPT}" annotation (Pod={pod.key})'
+            why = f'Pod has "{labels.DO_NOT_DISRUPT}" annotation (Pod={pod.key})'
+            change = f"Remove annotation {labels.DO_NOT_DISRUPT} of Pod {pod.key}"
+            return Blocked(reason="PodDoNotDisrupt", why=why, change=change)
     for pod in pods:
         if names := preventing_pdbs(pod, snapshot.pdbs, snapshot.now):
-            return f"Pdb prevents pod evictions (PodDisruptionBudget=[{' '.join(names)}], Pod={pod.key})"
-    return ""
+            why = f"Pdb prevents pod evictions (PodDisruptionBudget=[{' '.join(names)}], Pod={pod.key})"
+            return Blocked(reason="PodDisruptionBudget", why=why, change=_pdb_change(pod, names, snapshot))
+    return None
+
+
+def _pdb_change(pod: Pod, names: Sequence[str], snapshot: Snapshot) -> str:
+    """Return how these PodDisruptionBudgets (`namespace/name`) would let the pod be evicted."""
+    if len(names) > 1:
+        return f"Let only one of PodDisruptionBudgets {', '.join(names)} select Pod {pod.key}: the Eviction API refuses several"
+    pdb = next(p for p in snapshot.pdbs if f"{p.metadata.namespace}/{p.metadata.name}" == names[0])
+    field, value = ("maxUnavailable", pdb.spec.max_unavailable)
+    if value is None:
+        field, value = "minAvailable", pdb.spec.min_available
+    verb = "Raise maxUnavailable" if field == "maxUnavailable" else "Lower minAvailable"
+    return f"{verb} ({value} now) of PodDisruptionBudget {names[0]}, or wait until more of its pods are healthy"

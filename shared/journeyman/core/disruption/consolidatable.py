@@ -12,7 +12,7 @@ pkg/controllers/nodeclaim/disruption/consolidation.go `Reconcile`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Any, Final
@@ -37,14 +37,15 @@ class Consolidatability(Struct, frozen=True, kw_only=True):
     """Which NodeClaims (by name) are consolidatable.
 
     `claims` are consolidatable now. `within_window` are still within their consolidateAfter: the simulation may not
-    schedule pods of candidates on their nodes. At `next_at` the next of them becomes consolidatable. `plan` writes the
-    changed conditions, times and hashes.
+    schedule pods of candidates on their nodes. At `next_at` the next of them becomes consolidatable, at `ends` each of them.
+    `plan` writes the changed conditions, times and hashes.
     """
 
     claims: frozenset[str]
     within_window: frozenset[str]
     next_at: datetime | None
     plan: Plan
+    ends: Mapping[str, datetime] = {}
 
 
 class _PodEvents(Struct, frozen=True, kw_only=True):
@@ -75,6 +76,7 @@ def assess_consolidatable(snapshot: Snapshot, without_writes: frozenset[str] = f
         claims=frozenset(name for name, at in times.items() if at <= now),
         within_window=frozenset(name for name, at in times.items() if at > now),
         next_at=min((at for at in times.values() if at > now), default=None),
+        ends={name: at for name, at in times.items() if at > now},
         plan=report_skipped(skipped) + plan_for_each(written, lambda e: _plan(e, now), about=lambda e: e.claim),
     )
 

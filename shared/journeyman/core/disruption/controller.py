@@ -18,9 +18,11 @@ from journeyman.core.api.node_disruption import Method, NodeDisruption
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.balanced import BalancedScores, moves_plan
 from journeyman.core.disruption.binding_orders import unbound_pod
+from journeyman.core.disruption.blocked import NodeStays, RemovalExplainer, why_nodes_stay
 from journeyman.core.disruption.budgets import BudgetStatus, budget_status
 from journeyman.core.disruption.candidates import (
     BLOCKED,
+    Blocked,
     Candidate,
     CandidateList,
     DisruptionReason,
@@ -118,6 +120,7 @@ class DisruptionController:
         """
         self.snapshot = snapshot
         self._examined_until = examined_until
+        self._examined: dict[str, Blocked] = {}
         self._catalogue = catalogue
         self._consolidatability = consolidatability
         self._drifted = drifted_since(snapshot) if drifted is None else drifted
@@ -184,6 +187,27 @@ class DisruptionController:
         """Return the NodePools' budgets for this reason; the command `without` uses none of them."""
         own = frozenset(without.claims) if without is not None else frozenset()
         return budget_status(self.snapshot, reason, claims_in_commands(self.snapshot) - own)
+
+    def why_nodes_stay(self) -> tuple[NodeStays, ...]:
+        """Return why nodes stay, as far as the methods were evaluated."""
+        return why_nodes_stay(
+            self._all_candidates,
+            self.snapshot,
+            circuit_breaker=self.circuit_breaker,
+            consolidatability=self._consolidatability,
+            budgets=self.budgets,
+            why_backoff=self._backoff.why_not,
+            examined=self._examined,
+        )
+
+    def _record_examined(self, candidate: Candidate, found: Command, checked: Command) -> None:
+        """Record why single-node consolidation leaves a candidate, for `why_nodes_stay`."""
+        if found.candidates and not checked.candidates:
+            blocked: Blocked | None = Blocked(reason="ReplacementsPaused", why=checked.why_not)
+        else:
+            blocked = self._removal_explainer.explain(candidate, found)
+        if blocked is not None:
+            self._examined[candidate.nodeclaim] = blocked
 
     def _rebalance(self) -> Iterator[Evaluation]:
         eligible = rebalance_candidates(self._candidates.candidates, self.snapshot)
@@ -296,11 +320,14 @@ class DisruptionController:
         )
         for candidate, found, cursor in commands:
             refused = found if found.candidates else Command(reason=reason, candidates=(candidate,))
-            if self._balanced.why_not(found) or self._balanced.why_never(candidate):
+            if why := self._balanced.why_not(found) or self._balanced.why_never(candidate):
+                self._examined[candidate.nodeclaim] = Blocked(reason="Balanced", why=why)
                 yield Evaluation(method=method, reason=reason, plan=self._refusal(refused), examined=cursor)
                 continue
             event_reason = BLOCKED if found.candidates else UNCONSOLIDATABLE
-            yield _evaluation(method, self._checked(found), (candidate,), event_reason, examined=cursor)
+            command = self._checked(found)
+            self._record_examined(candidate, found, command)
+            yield _evaluation(method, command, (candidate,), event_reason, examined=cursor)
 
     def _consolidation_candidates(self) -> tuple[list[Candidate], Plan]:
         """Return the nodes that consolidation may disrupt now, and a plan that says why it leaves the others."""
@@ -338,8 +365,17 @@ class DisruptionController:
         return self._churn.checked(self.circuit_breaker.checked(command))
 
     @cached_property
+    def _removal_explainer(self) -> RemovalExplainer:
+        return RemovalExplainer(self.simulation)
+
+    @cached_property
+    def _all_candidates(self) -> CandidateList:
+        """The candidates, those of paused NodePools included."""
+        return self._find_candidates(claims_in_commands(self.snapshot))
+
+    @cached_property
     def _candidates(self) -> CandidateList:
-        found = self._find_candidates(claims_in_commands(self.snapshot))
+        found = self._all_candidates
         return replace(found, candidates=self.circuit_breaker.unpaused(found.candidates))
 
     @cached_property
