@@ -36,6 +36,14 @@ ANNOTATIONS: Final = {
         "",
         "How many pods consolidation may move from its nodes in 24 hours. On pods (in the template): of their workload.",
     ),
+    labels.PAUSE_DISRUPTION: (
+        "false",
+        "`true`, or an RFC 3339 time until which disruption of this NodePool is paused. An invalid value pauses it as well.",
+    ),
+    labels.PAUSE_ON_ALARMS: (
+        "",
+        "Names of the CloudWatch alarms that pause this NodePool, with commas; by default all of `PauseOnAlarms` do.",
+    ),
     labels.REBALANCE: ("", "`replace`: Spot nodes with a rebalance recommendation are replaced within the budgets."),
 }
 

@@ -1,4 +1,4 @@
-"""The `journeyman` command: `solve`, and the commands that other packages contribute.
+"""The `journeyman` command: `solve`, `explain`, and the commands that other packages contribute.
 
 A package contributes commands as entry points of the group `journeyman.commands`: the name is the command's, the object a
 function as typer takes it. Each command imports what it needs when it runs, so that `--help` is instant.
@@ -68,6 +68,42 @@ def solve(
 
     collect_rarely()
     solve_files(files, rules=rules)
+
+
+explain = typer.Typer(help="Explain decisions.", no_args_is_help=True)
+app.add_typer(explain, name="explain")
+
+
+@explain.command()
+def node(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the Node, or of its NodeClaim.")],
+    scenario: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="A scenario file to examine instead of a cluster."),
+    ] = None,
+    kubeconfig: Annotated[str, typer.Option(help="The kubeconfig; by default KUBECONFIG, then ~/.kube/config.")] = "",
+    context: Annotated[str, typer.Option(help="The kubeconfig's context; by default the current one.")] = "",
+) -> None:
+    """Print why a node stays, and the smallest change that would free it.
+
+    On a cluster the reason is the condition Disruptable of its NodeClaim, which
+    consolidate keeps up to date. The pods that would have to move, what protects
+    them, and the budgets are shown as they are now. Nothing is written.
+    """
+    from journeyman.cli.console import standard_output
+    from journeyman.cli.explain import explain_in_cluster, explain_in_scenario, print_explanation
+
+    if scenario is not None:
+        found = explain_in_scenario(scenario, name)
+    else:
+        from journeyman.kube.access.kubeconfig import from_kubeconfig
+        from journeyman.kube.http_store import HttpKubeStore
+        from journeyman.kube.transport import Transport
+        from journeyman.runtime.adapters import SystemClock
+
+        store = HttpKubeStore(Transport(from_kubeconfig(kubeconfig, context)))
+        found = explain_in_cluster(store, name, SystemClock().now())
+    print_explanation(standard_output(), *found)
 
 
 def main() -> None:

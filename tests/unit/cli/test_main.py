@@ -35,7 +35,7 @@ def test_without_a_command_the_help_is_shown():
     """The exit code is 0, and the help lists the simulator's commands with the product's own."""
     done = journeyman()
     assert done.returncode == 0
-    assert all(command in done.stdout for command in ("demo", "solve", "replay", "faults"))
+    assert all(command in done.stdout for command in ("demo", "solve", "explain", "replay", "faults"))
 
 
 def test_help_imports_neither_the_scheduler_nor_an_sdk():

@@ -330,6 +330,18 @@ def test_record_of_several_clusters_is_redelivered_if_it_cannot_be_repeated(runt
     assert run_sqs(runtime, step, an_interruption(1)) == ["record-1"]
 
 
+def test_alarm_is_redelivered_to_all_clusters_if_one_fails(runtime):
+    """A message for one cluster could not carry the alarm; where its state is stored already, nothing changes."""
+    alarm = {
+        "id": "e1", "detail-type": "CloudWatch Alarm State Change", "source": "aws.cloudwatch", "time": NOW.isoformat(),
+        "detail": {"alarmName": "errors", "state": {"value": "ALARM"}},
+    }  # fmt: skip
+    step = StepOf(Step.INTERRUPT, fails={"green": KubeUnavailableError("down", status=0, reason="")})
+
+    assert run_sqs(runtime, step, a_record(1, body=json.dumps(alarm))) == ["record-1"]
+    assert sorted(cluster for cluster, _ in step.runs) == ["blue", "green"]
+
+
 def test_interruption_whose_clusters_cannot_be_looked_up_is_retried(run_queue, runtime, adapters):
     """One that names its cluster, as it was received before, is handled."""
     adapters.look_up_error = CloudUnavailableError("CCE does not answer")

@@ -459,7 +459,7 @@ def test_alarm_is_delivered_again_until_every_nodepool_has_it():
         cluster.server.patch(NODEPOOL, "default", {"spec": {"weight": 7}})
 
     with pytest.raises(JourneymanError, match="must be delivered again"):
-        interrupt(cluster.run(store=InterceptingStore(cluster.server, "patch_each", 1, edit)), an_alarm("ALARM"))
+        interrupt(cluster.run(store=InterceptingStore(cluster.server, "patch", 1, edit)), an_alarm("ALARM"))
     assert labels.ALARMS not in annotations_of_the_pool(cluster)
 
     interrupt(cluster.run(), an_alarm("ALARM"))

@@ -3,7 +3,7 @@
 ::
 
     candidate filter ─► pause ─► policy ─► consolidateAfter ─► budget ─► back-off ─► what the simulation of its removal found
-    (annotation, PDB …)                                                              (pod without room, price, minValues)
+    (annotation, PDB …)                                                              (pod that fits nowhere, price, minValues)
 
 The first of these that applies is the reason. It is written as the condition `Disruptable` (False, one word as reason) of the
 NodeClaim, which Ready does not depend on and Karpenter ignores, so that `kubectl get nodeclaim -o yaml` and
@@ -185,11 +185,13 @@ class RemovalExplainer:
             error = result.results.pod_errors.get(pod)
             change = error.smallest_change if error is not None else ""
             return Blocked(
-                reason="PodsDoNotFit", why=command.why_not, change=change or self._room_change(candidate, [pod], result)
+                reason="PodsDoNotFit",
+                why=command.why_not,
+                change=change or self._capacity_change(candidate, [pod], result),
             )
         new = result.results.new_claims
         homeless = sorted({pod for claim in new for pod in claim.pods} & set(candidate.reschedulable_pods))
-        change = self._room_change(candidate, homeless, result)
+        change = self._capacity_change(candidate, homeless, result)
         if len(new) != 1:
             return Blocked(reason="SeveralReplacements", why=command.why_not, change=change)
         if command.why_not.startswith("SpotToSpotConsolidation is disabled"):
@@ -221,7 +223,7 @@ class RemovalExplainer:
             f"{price - candidate.price:.4f} less, and a little more"
         )
 
-    def _room_change(self, candidate: Candidate, pods: Sequence[str], result: SimulationResult) -> str:
+    def _capacity_change(self, candidate: Candidate, pods: Sequence[str], result: SimulationResult) -> str:
         """Return what must be freed on other nodes for these pods; empty without pods."""
         by_key = {pod.key: pod for pod in result.pods}
         known = [by_key[key] for key in pods if key in by_key]
@@ -231,25 +233,23 @@ class RemovalExplainer:
             node: total_requests(by_key[key] for key in keys if key in by_key)
             for node, keys in result.results.existing.items()
         }
-        nearest = self._room.nearest(pod_requests(known[0]), result.excluded_nodes | {candidate.node}, planned)
-        first = f"Pod {known[0].key}"
-        others = f" and {len(known) - 1} more pods" if len(known) > 1 else ""
+        nearest = self._free_capacity.nearest(pod_requests(known[0]), result.excluded_nodes | {candidate.node}, planned)
+        pod, others = f"Pod {known[0].key}", f" and {len(known) - 1} more pods" if len(known) > 1 else ""
         if nearest is None:
-            return f"Add a node that can run {first}{others}"
+            return f"Add a node that can run {pod}{others}"
         node, missing = nearest
         if not missing:
-            return f"Relax the constraints of {first}{others}, or the taints of Node {node}, which has the resources"
+            return f"Relax the constraints of {pod}{others}, or the taints of Node {node}, which has the resources"
         amounts = ", ".join(f"{format_amount(name, value)} {name}" for name, value in missing.items())
-        return f"Free {amounts} on Node {node} for {first}" + (
-            f", and room for {len(known) - 1} more pods" if others else ""
-        )
+        more = f", and make capacity for {len(known) - 1} more pods" if others else ""
+        return f"Free {amounts} on Node {node} for {pod}{more}"
 
     @cached_property
-    def _room(self) -> _Room:
-        return _Room.of(self._snapshot)
+    def _free_capacity(self) -> _FreeCapacity:
+        return _FreeCapacity.of(self._snapshot)
 
 
-class _Room(Struct, frozen=True, kw_only=True, eq=False):
+class _FreeCapacity(Struct, frozen=True, kw_only=True, eq=False):
     """The free amounts of usable nodes.
 
     Attributes:
@@ -265,7 +265,7 @@ class _Room(Struct, frozen=True, kw_only=True, eq=False):
     total: Floats
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> _Room:
+    def of(cls, snapshot: Snapshot) -> _FreeCapacity:
         nodes = [node for node in snapshot.state_nodes if _is_usable(node)]
         allocatable = [allocatable_of(node) for node in nodes]
         resources = sorted({name for amounts in allocatable for name in amounts})

@@ -59,7 +59,7 @@ ALARM_KEPT_FOR: Final = timedelta(days=1)
 
 
 class Pause(Struct, frozen=True, kw_only=True):
-    """All disruption of a NodePool is paused until `until`, None if nobody knows; `is_invalid` if its annotation does not parse."""
+    """All disruption of a NodePool is paused until `until`, None if the end is not known; `is_invalid` if its annotation does not parse."""
 
     why: str
     until: datetime | None = None

@@ -1,0 +1,126 @@
+"""`journeyman explain node`: why a node stays, from a scenario file and from a cluster."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from journeyman.cli.explain import explain_in_cluster, explain_in_scenario, print_explanation
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NODECLAIM
+from journeyman.errors import ConfigurationError
+from tests.helpers.builders import NOW, condition, node_class_body, pool_body
+from tests.helpers.fakes import Cluster
+from tests.helpers.fleets import a_member, a_pod, bodies
+
+TYPE = {
+    "name": "m",
+    "requirements": [
+        {"key": labels.INSTANCE_TYPE, "operator": "In", "values": ["m"]},
+        {"key": labels.ARCH, "operator": "In", "values": ["amd64"]},
+        {"key": labels.OS, "operator": "In", "values": ["linux"]},
+        {"key": labels.ZONE, "operator": "In", "values": ["a"]},
+        {"key": labels.CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]},
+    ],
+    "offerings": [
+        {
+            "price": 0.4,
+            "requirements": [
+                {"key": labels.ZONE, "operator": "In", "values": ["a"]},
+                {"key": labels.CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]},
+            ],
+        }
+    ],
+    "capacity": {"cpu": "4", "memory": "16Gi", "pods": "110"},
+}
+PDB = {
+    "kind": "PodDisruptionBudget",
+    "metadata": {"name": "web", "namespace": "default"},
+    "spec": {"selector": {}, "maxUnavailable": 0},
+    "status": {"disruptionsAllowed": 0},
+}
+
+
+def printed(found) -> str:
+    """The command's output on a console of 200 columns."""
+    console = Console(file=io.StringIO(), width=200)
+    print_explanation(console, *found)
+    return console.file.getvalue()
+
+
+@pytest.fixture
+def in_scenario(tmp_path):
+    """Return the command's output for a node of a scenario file with these objects."""
+
+    def explain(name, *objects):
+        path = tmp_path / "scenario.json"
+        document = {"name": "s", "now": NOW.isoformat(), "instanceTypes": [TYPE], "objects": [pool_body(), *objects]}
+        path.write_text(json.dumps(document, default=str))
+        return printed(explain_in_scenario(path, name))
+
+    return explain
+
+
+def test_node_of_a_scenario_shows_reason_change_price_pods_and_budgets(in_scenario):
+    """The NodeClaim's name is accepted as well."""
+    objects = (*bodies(a_member("n", cpus=["1500m"])), PDB)
+    text = in_scenario("node-n", *objects)
+
+    assert "Node node-n  NodeClaim n" in text
+    assert "m on-demand a, 0.4000 per hour" in text
+    assert "Stays  PodDisruptionBudget" in text
+    assert "Smallest change  Raise maxUnavailable (0 now) of PodDisruptionBudget default/web" in text
+    assert "default/n-0  1500m  1Gi     PodDisruptionBudget default/web" in text
+    assert "Underutilized       1        0                       1" in text
+    assert in_scenario("n", *objects) == text
+
+
+def test_node_that_a_command_takes_shows_the_command(in_scenario):
+    """Emptiness deletes it."""
+    assert "Is disrupted  delete (Empty), saving 0.4000 per hour" in in_scenario("n", *bodies(a_member("n")))
+
+
+def test_unknown_node_is_an_error_that_says_how_to_find_names(in_scenario):
+    """A mistyped name must not look like a node without a reason."""
+    with pytest.raises(ConfigurationError, match="there is no Node or NodeClaim other"):
+        in_scenario("other", *bodies(a_member("n")))
+
+
+def a_cluster(*members) -> Cluster:
+    cluster = Cluster()
+    pool = pool_body(metadata={"annotations": {labels.PAUSE_DISRUPTION: "true"}})
+    cluster.add(pool, node_class_body(), *bodies(*members))
+    return cluster
+
+
+def test_node_of_a_cluster_shows_its_condition_and_a_pause():
+    """Consolidate has written it; nothing is written here."""
+    pods = [a_pod("p", node="node-n", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})]
+    cluster = a_cluster(a_member("n", pods=pods))
+    blocked = {
+        **condition("Disruptable", since=NOW),
+        "status": "False",
+        "reason": "Price",
+        "message": "too dear. Smallest change: wait",
+    }
+    cluster.server.patch(NODECLAIM, "n", {"status": {"conditions": [blocked]}}, subresource="status")
+    before = cluster.server.resource_version
+
+    text = printed(explain_in_cluster(cluster.server, "node-n", NOW))
+
+    assert "Stays  Price, since" in text
+    assert "too dear" in text
+    assert "Smallest change  wait" in text
+    assert f"Paused  Disruption of NodePool default is paused: annotation {labels.PAUSE_DISRUPTION}" in text
+    assert f"default/p  1    1Gi     {labels.DO_NOT_DISRUPT}" in text
+    assert cluster.server.resource_version == before
+
+
+def test_node_without_the_condition_says_that_no_reason_is_known():
+    """It is new, or about to go."""
+    text = printed(explain_in_cluster(a_cluster(a_member("n")).server, "n", NOW))
+
+    assert "No reason is known" in text
