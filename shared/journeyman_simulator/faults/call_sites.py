@@ -38,7 +38,7 @@ _AFTER_AN_EFFECT: Final = (FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER)
 CALL_SITES: Final[Mapping[str, tuple[str, ...]]] = RECORDED_CALL_SITES
 """All call sites by cloud, sorted. The generator draws faults from them, and crash coverage requires a crash at each."""
 
-CALLS_AFTER_FAILURES: Final = frozenset({"consolidate: patch OfferingState", "interrupt: get Event"})
+CALLS_AFTER_FAILURES: Final = frozenset({"consolidate: patch OfferingState", "interrupt: list Event"})
 """Calls that steps make only after another call failed; the recorded sample has no such failures."""
 
 
