@@ -602,7 +602,7 @@ _RARE_AWS_CALLS: Final[Mapping[str, ScenarioChange]] = {
     "consolidate: ec2 DescribeLaunchTemplates": _with_replaced_node,
     "consolidate: patch OfferingState/status": _with_unavailable_replacement,
     "interrupt: ec2 DescribeInstances": _with_ended_orphaned_instance,
-    "interrupt: get Event": _with_repeated_recommendations,
+    "interrupt: list Event": _with_repeated_recommendations,
     "interrupt: patch Event": _with_late_recommendations,
     "interrupt: patch NodeClaim": _with_rebalancing_nodepool,
     "provision: delete NodeClaim": _without_offerings_at_first,
