@@ -71,7 +71,7 @@ def explain_in_scenario(path: Path, name: str) -> tuple[Snapshot, NodeExplanatio
         spot_to_spot=bool(scenario.options.get("spotToSpotConsolidation")),
         options=options_of(scenario),
     )
-    commands = [evaluation.command for evaluation in controller.evaluate_methods()]
+    commands = [command for evaluation in controller.evaluate_methods() for command in evaluation.commands]
     claim = _claim_name(node)
     found = next((c for c in commands if any(candidate.nodeclaim == claim for candidate in c.candidates)), None)
     stays = next((one for one in controller.why_nodes_stay() if one.nodeclaim == claim), None)
