@@ -9,7 +9,7 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import parse_time
-from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, POD, is_true
+from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, POD, is_true
 from journeyman.core.plan import Step
 from journeyman.ports import ScheduledRun
 from journeyman.steps.consolidate import consolidate
@@ -385,3 +385,45 @@ def test_pods_that_come_while_a_node_is_replaced_need_no_third_node():
     simulation.until(lambda: simulation.nodes() == ["l"] and simulation.running() == 6, "the replacement")
 
     assert len(simulation.cloud.launches) == 2
+
+
+def why_nodes_stay(simulation: SimulatedCluster) -> list[str]:
+    """The reason of the condition Disruptable of each NodeClaim that has it."""
+    found = (c for claim in simulation.claims() for c in claim.status.conditions if c.type == "Disruptable")
+    return [c.reason for c in found]
+
+
+def test_node_that_stays_has_the_reason_until_a_command_disrupts_it():
+    """A cluster at rest is not written to; a NodePool that is no longer paused goes on."""
+    simulation = a_simulated_cluster()
+    simulation.server.patch(NODEPOOL, "default", {"metadata": {"annotations": {labels.PAUSE_DISRUPTION: "true"}}})
+    simulation = with_cpu_burst(simulation)
+    simulation.run_for(minutes=3)
+    assert (simulation.nodes(), why_nodes_stay(simulation)) == (["xl"], ["Paused"])
+    (claim,) = simulation.claims()
+    simulation.run_for(minutes=3)
+    assert simulation.claims()[0].metadata.resource_version == claim.metadata.resource_version
+
+    simulation.server.patch(NODEPOOL, "default", {"metadata": {"annotations": {labels.PAUSE_DISRUPTION: None}}})
+    simulation.until(lambda: simulation.nodes() == ["l"], "the smaller node")
+    simulation.run_for(minutes=5)
+    assert why_nodes_stay(simulation) == ["Price"]
+
+
+def test_nodepool_whose_replacements_do_not_join_is_paused_longer_each_time():
+    """One command tries again after each pause; its success ends them."""
+    simulation = with_cpu_burst(a_simulated_cluster())
+    joined = [m.provider_id for m in simulation.cloud.machines()]
+    machines = simulation.cloud.machines
+    simulation.cloud.machines = lambda: tuple(m for m in machines() if m.provider_id in joined)
+    simulation.run_for(minutes=75)
+
+    tries = [phase for _, _, phase in simulation.disruptions() if phase != "Rejected"]
+    assert 3 <= len(tries) <= 5, "without a pause there would be seven"
+    assert simulation.nodes() == ["xl"]
+    assert simulation.running() == 5
+    assert "DisruptionPaused" in simulation.record.reasons
+
+    del simulation.cloud.machines
+    simulation.run_for(minutes=75)
+    assert simulation.nodes() == ["l"]
