@@ -49,6 +49,7 @@ BRIEF: Final = timedelta(minutes=5)
 """A reason that passes by itself within this time does not replace another one."""
 YOUNG: Final = timedelta(minutes=15)
 """A NodeClaim is not that old: what it waits for is in its other conditions."""
+_SMALLEST_PRICE: Final = 0.00005  # per hour; messages have four decimals
 _NOT_WRITTEN: Final = frozenset({"Deleting"})
 
 
@@ -86,13 +87,14 @@ def why_nodes_stay(
         why_backoff: Returns why consolidation backs off from a candidate; empty if it does not.
         examined: What the methods have found about candidates in this run, by NodeClaim (`RemovalExplainer`).
     """
+    by_reason = {reason: budgets(reason) for reason in (DisruptionReason.EMPTY, DisruptionReason.UNDERUTILIZED)}
     reasons: dict[str, Blocked | None] = {str(name): blocked for name, blocked in found.blocked.items()}
     for candidate in found.candidates:
         reasons[candidate.nodeclaim] = (
             _paused(candidate, circuit_breaker)
             or _excluded_by_policy(candidate, snapshot)
             or _within_consolidate_after(candidate, consolidatability, snapshot.now)
-            or _over_budget(candidate, budgets)
+            or _over_budget(candidate, by_reason)
             or _in_backoff(candidate, why_backoff)
             or examined.get(candidate.nodeclaim)
         )
@@ -141,10 +143,10 @@ def _within_consolidate_after(
 
 
 def _over_budget(
-    candidate: Candidate, budgets: Callable[[DisruptionReason], Mapping[NodePoolName, BudgetStatus]]
+    candidate: Candidate, budgets: Mapping[DisruptionReason, Mapping[NodePoolName, BudgetStatus]]
 ) -> Blocked | None:
     reason = DisruptionReason.EMPTY if candidate.is_empty else DisruptionReason.UNDERUTILIZED
-    status = budgets(reason).get(candidate.nodepool)
+    status = budgets[reason].get(candidate.nodepool)
     if status is None or status.remaining > 0:
         return None
     pool, used = candidate.nodepool, status.disrupting
@@ -218,10 +220,8 @@ class RemovalExplainer:
         if cheapest is None:
             return ""
         price, name = cheapest
-        return (
-            f": the cheapest one, {name}, costs {price:.4f} per hour, the node {candidate.price:.4f}; it must cost "
-            f"{price - candidate.price:.4f} less, and a little more"
-        )
+        excess = f", {price - candidate.price:.4f} more" if price - candidate.price >= _SMALLEST_PRICE else ""
+        return f": the cheapest one, {name}, costs {price:.4f} per hour{excess}, and must cost less than the node, {candidate.price:.4f}"
 
     def _capacity_change(self, candidate: Candidate, pods: Sequence[str], result: SimulationResult) -> str:
         """Return what must be freed on other nodes for these pods; empty without pods."""

@@ -121,12 +121,19 @@ def test_reason_names_the_end_of_consolidate_after():
     assert blocked.is_brief
 
 
-def test_price_says_what_the_replacement_costs_and_by_how_much_it_is_too_dear():
-    """The cheapest replacement of the smallest node is its like."""
-    blocked = stays(a_fleet(a_member("n", size="s", cpus=["1500m"])))["n"]
+@pytest.mark.parametrize(
+    ("size", "capacity_type", "text"),
+    [
+        ("s", labels.ON_DEMAND, "s, costs 0.2000 per hour, and must cost less than the node, 0.2000"),
+        ("s", labels.SPOT, "s, costs 0.2000 per hour, 0.1200 more, and must cost less than the node, 0.0800"),
+    ],
+)
+def test_price_says_what_the_replacement_costs_and_by_how_much_it_is_too_dear(size, capacity_type, text):
+    """The NodePool launches on-demand nodes; the smallest node's cheapest replacement is its like."""
+    blocked = stays(a_fleet(a_member("n", size=size, capacity_type=capacity_type, cpus=["1500m"])))["n"]
 
     assert blocked.reason == "Price"
-    assert "the cheapest one, s, costs 0.2000 per hour, the node 0.2000; it must cost 0.0000 less" in blocked.why
+    assert f"Can't replace with a cheaper node: the cheapest one, {text}" in blocked.why
     assert blocked.change == "Add a node that can run Pod default/n-0"
 
 
