@@ -153,6 +153,18 @@ class CircuitBreaker(Struct, frozen=True, kw_only=True):
         why = next(filter(None, reasons), "")
         return Command(reason=command.reason, why_not=why) if why else command
 
+    def checked_each(self, commands: Iterable[tuple[Candidate, Command]]) -> Iterator[tuple[Candidate, Command]]:
+        """Yield each candidate with its command as `checked`, and one command at most for a NodePool whose replacements are tried again."""
+        tried: set[str] = set()
+        for candidate, found in commands:
+            command = self.checked(found)
+            pools = {claim.node_pool for claim in command.replacements} & self.failed.keys()
+            if pools & tried:
+                why = f"Replacements wait for another command, which tries NodePool {min(pools & tried)} again"
+                command = Command(reason=found.reason, why_not=why)
+            tried |= pools
+            yield candidate, command
+
 
 def report_pauses(snapshot: Snapshot) -> Plan:
     """Return the Events and metrics of all NodePools, and a requeue for the time at which the first pause ends."""

@@ -174,7 +174,8 @@ class DisruptionController:
         if disruption.spec.method == REBALANCE:
             return validate_rebalance(disruption, self.simulation, candidates, remaining)
         if disruption.spec.method in (STATIC_DRIFT, DRIFT):
-            return self._validate_drift(disruption, in_other_commands, remaining)
+            command = self._validate_drift(disruption, in_other_commands, remaining)
+            return self.circuit_breaker.checked(command, without=disruption.metadata.name)
         command = validate(disruption, self.simulation, candidates, remaining, spot_to_spot=self._spot_to_spot)
         command = self.circuit_breaker.checked(command, without=disruption.metadata.name)
         if reason is not DisruptionReason.UNDERUTILIZED:
@@ -272,7 +273,9 @@ class DisruptionController:
             plan += self._budget_plan(reason)
         static = static_drift_candidates(eligible, self._drifted, self.snapshot)
         remaining = self._remaining(reason) if static else {}
-        found = static_drift_commands(self.snapshot, self._catalogue, static, remaining)
+        found = self.circuit_breaker.checked_each(
+            static_drift_commands(self.snapshot, self._catalogue, static, remaining)
+        )
         each = [_evaluation(STATIC_DRIFT, command, (candidate,)) for candidate, command in found]
         commands = tuple(command for evaluation in each for command in evaluation.commands)
         plan = merge_plans((plan, *(evaluation.plan for evaluation in each)))
@@ -284,7 +287,8 @@ class DisruptionController:
             return
         remaining = self._remaining(DisruptionReason.DRIFTED)
         after = self._examined_until.removeprefix(DRIFT_CURSOR) if self._is_cut_off_in_drift else ""
-        for candidate, command in drift_commands(self.simulation, eligible, remaining, after=after):
+        for candidate, found in drift_commands(self.simulation, eligible, remaining, after=after):
+            command = self.circuit_breaker.checked(found)
             yield _evaluation(DRIFT, command, (candidate,), examined=f"{DRIFT_CURSOR}{candidate.nodeclaim}")
 
     def _validate_drift(
@@ -380,7 +384,8 @@ class DisruptionController:
 
     @cached_property
     def _eventual_candidates(self) -> tuple[Candidate, ...]:
-        return self._find_candidates(claims_in_commands(self.snapshot), eventual=True).candidates
+        found = self._find_candidates(claims_in_commands(self.snapshot), eventual=True)
+        return self.circuit_breaker.unpaused(found.candidates)
 
     def _find_candidates(self, in_commands: frozenset[str], *, eventual: bool = False) -> CandidateList:
         return find_candidates(

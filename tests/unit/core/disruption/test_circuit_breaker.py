@@ -216,6 +216,14 @@ def test_one_command_tries_again_after_the_pause():
     assert breaker.checked(a_command(by="default"), without="trial").candidates
 
 
+def test_only_one_of_several_commands_tries_again():
+    """Static drift proposes many at once."""
+    breaker = a_breaker(commands=(an_ended_command("failed", ended=ago(minutes=3)),))
+    many = [(a_candidate(), a_command(by=pool)) for pool in ("default", "default", "other")]
+
+    assert [bool(command.candidates) for _, command in breaker.checked_each(many)] == [True, False, True]
+
+
 @pytest.mark.parametrize(
     "changes", [{"phase": "Rejected"}, {"phase": "Succeeded"}, {"replacements": ()}, {"ended": ago(hours=7)}]
 )
