@@ -40,6 +40,7 @@ KARPENTER = {  # reason: (type, kinds, beginning of the message, minutes, whethe
     "DisruptionBlocked": ("Normal", {*BOTH, "NodePool"}, r"", 2, None),  # on a NodePool with a key for each reason; one minute
     "Unconsolidatable": ("Normal", BOTH, r"", 15, False),
     "ConsolidationCandidate": ("Normal", BOTH, r"Consolidation candidate: ", 2, True),
+    "ConsolidationApproved": ("Normal", {*BOTH, "NodePool"}, r"", 2, False),
     "ConsolidationRejected": ("Normal", BOTH, r"Consolidation rejected: .*, reason: ", 2, True),
     "DisruptionLaunching": ("Normal", {"NodeClaim"}, r"Launching NodeClaim: [A-Z]", 2, True),
     "DisruptionWaitingReadiness": ("Normal", {"NodeClaim"}, r"Waiting on readiness to continue disruption$", 2, False),

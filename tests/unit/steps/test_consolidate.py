@@ -406,7 +406,7 @@ def test_node_that_stays_has_the_reason_until_a_command_disrupts_it():
 
     simulation.server.patch(NODEPOOL, "default", {"metadata": {"annotations": {labels.PAUSE_DISRUPTION: None}}})
     simulation.until(lambda: simulation.nodes() == ["l"], "the smaller node")
-    simulation.run_for(minutes=5)
+    simulation.run_for(minutes=15)
     assert why_nodes_stay(simulation) == ["Price"]
 
 

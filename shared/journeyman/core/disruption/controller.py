@@ -197,7 +197,7 @@ class DisruptionController:
             circuit_breaker=self.circuit_breaker,
             consolidatability=self._consolidatability,
             budgets=self.budgets,
-            why_backoff=self._backoff.why_not,
+            why_backoff=self._churn.why_not,
             examined=self._examined,
         )
 
