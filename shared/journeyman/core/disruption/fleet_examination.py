@@ -8,14 +8,21 @@ is only proposed after `consolidation.compute_consolidation` has confirmed it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
+from math import inf
 
 from msgspec import Struct
 
+from journeyman.core.api import labels
 from journeyman.core.disruption.candidates import Candidate
+from journeyman.core.disruption.consolidation import MIN_SPOT_TO_SPOT_TYPES
 from journeyman.core.disruption.simulation import Simulation
+from journeyman.core.scheduling.node_removal import NodeRemovals, Removal, Shortage
+from journeyman.core.scheduling.pod_classes import RowPods
+
+__all__ = ["FleetExamination", "FleetExaminer", "NodeExamination", "Shortage", "Verdict", "examine"]
 
 
 class Verdict(str, Enum):
@@ -29,28 +36,6 @@ class Verdict(str, Enum):
     """Only a simulation can tell, because pods have rules that the examination does not evaluate."""
     STAYS = "stays"
     """Some pods have no room on the other nodes, and no single cheaper node takes them."""
-
-
-class Shortage(Struct, frozen=True, kw_only=True):
-    """The pods of one class that the other nodes have too little room for.
-
-    Attributes:
-        pod: The key (`namespace/name`) of one of these pods.
-        pods: How many pods of the class are on the node.
-        without_room: How many of them the other nodes have no room for, after the node's other pods took theirs.
-        resource: What is short: a resource (`cpu`), a topology label, `host rules`, `volumes`, or `node constraints` if no
-            other node meets its node selector, affinity and tolerations at all.
-        amount: How much of a resource is missing, in its base unit (milli-CPU, bytes, pods), on the node that lacks least;
-            0 if no resource is short.
-        node: The name of that node; empty if no resource is short.
-    """
-
-    pod: str
-    pods: int
-    without_room: int
-    resource: str
-    amount: int = 0
-    node: str = ""
 
 
 class NodeExamination(Struct, frozen=True, kw_only=True):
@@ -104,10 +89,10 @@ class FleetExamination(Struct, frozen=True, kw_only=True, dict=True):
 
 
 class FleetExaminer:
-    """Examines nodes of one cluster, one after the other; reads the cluster once."""
+    """Examines nodes of one cluster, one after the other; reads the cluster once, when it examines the first."""
 
     def __init__(self, simulation: Simulation, candidates: Iterable[Candidate], *, spot_to_spot: bool = False) -> None:
-        """Prepare an examination; the cluster is read when the first node is examined.
+        """Prepare an examination.
 
         Args:
             simulation: The cluster.
@@ -118,14 +103,61 @@ class FleetExaminer:
         self._candidates = tuple(candidates)
         self._spot_to_spot = spot_to_spot
 
+    @cached_property
+    def _removals(self) -> NodeRemovals:
+        return self._simulation.removals(self._candidates)
+
     def examine(self, candidate: Candidate) -> NodeExamination:
         """Return what is found about one of the candidates, if only this node is removed."""
-        return NodeExamination(candidate=candidate, verdict=Verdict.UNDECIDED)
+        removals, keys = self._removals, self._simulation.moving_pods(candidate)
+        failed = removals.first_error(keys)
+        if failed is not None:
+            pod, error = failed
+            shortage = Shortage(pod=pod, pods=1, without_room=1, resource=error.kind)
+            return NodeExamination(
+                candidate=candidate, verdict=Verdict.STAYS, shadow_value=inf, shortage=shortage, is_proven=True
+            )
+        if not removals.is_evaluated(keys):
+            return NodeExamination(candidate=candidate, verdict=Verdict.UNDECIDED)
+        removal = removals.remove(candidate.node, keys)
+        if not removal.left:
+            return NodeExamination(candidate=candidate, verdict=Verdict.DELETABLE)
+        value = self._lowest_price(candidate, removal.left, removal.domains)
+        is_replaceable = value < candidate.price and self._has_enough_types(candidate, removal)
+        is_proven = bool(removal.least) and self._lowest_price(candidate, removal.least) >= candidate.price
+        return NodeExamination(
+            candidate=candidate,
+            verdict=Verdict.REPLACEABLE if is_replaceable else Verdict.STAYS,
+            shadow_value=value,
+            shortage=removal.shortage,
+            is_proven=is_proven,
+        )
 
     def examine_all(self) -> Iterator[NodeExamination]:
         """Yield what is found about each candidate, in their order; the caller may stop between any two."""
         for candidate in self._candidates:
             yield self.examine(candidate)
+
+    def _lowest_price(
+        self,
+        candidate: Candidate,
+        pods: Sequence[RowPods],
+        domains: Sequence[Mapping[str, Collection[str]]] = (),
+    ) -> float:
+        """Return the lowest price of one new node for these pods; infinite if none takes them."""
+        without = (labels.SPOT,) if candidate.capacity_type == labels.SPOT and not self._spot_to_spot else ()
+        price = self._removals.prices.of(pods, domains, without=without)
+        return inf if price is None else price
+
+    def _has_enough_types(self, candidate: Candidate, removal: Removal) -> bool:
+        """Whether enough Spot types are cheaper than a Spot node, or a node that is not Spot is."""
+        if candidate.capacity_type != labels.SPOT or not self._spot_to_spot:
+            return True
+        prices, pods, domains = self._removals.prices, removal.left, removal.domains
+        if prices.cheaper_types(pods, domains, candidate.price, only=labels.SPOT) >= MIN_SPOT_TO_SPOT_TYPES:
+            return True
+        price = prices.of(pods, domains, without=(labels.SPOT,))
+        return price is not None and price < candidate.price
 
 
 def examine(simulation: Simulation, candidates: Iterable[Candidate], *, spot_to_spot: bool = False) -> FleetExamination:

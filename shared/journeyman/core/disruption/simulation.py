@@ -18,6 +18,7 @@ from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.candidates import Candidate
 from journeyman.core.disruption.commands import Command, SimulationResult
 from journeyman.core.scheduling.capacity_buffers import nodes_hosting_buffers
+from journeyman.core.scheduling.node_removal import NodeRemovals
 from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES
 from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Options, ProblemKey, Results
 from journeyman.core.scheduling.scheduler import Scheduler
@@ -92,6 +93,21 @@ class Simulation:
         results = self._solve(pods, excluded, fewest_nodes=fewest_nodes)
         errors = self._errors(results, moving, unsettled)
         return SimulationResult(pods=pods, excluded_nodes=excluded, results=results, errors=errors)
+
+    def removals(self, candidates: Iterable[Candidate]) -> NodeRemovals:
+        """Return the cluster in which each of the candidates can be removed, one at a time.
+
+        As in a simulation, their pods use no node that is not initialized or within its consolidateAfter.
+        """
+        moving = tuple(self._pods_on(self._node_of[c.nodeclaim] for c in candidates))
+        others = self._pending_pods + self._deleting_pods
+        unsettled = self._uninitialized | self._recently_changed
+        excluded = self._deleting if others else self._deleting | (unsettled - self._in_limited_pools)
+        return NodeRemovals(self._scheduler.inputs, moving, others, excluded, unsettled)
+
+    def moving_pods(self, candidate: Candidate) -> tuple[str, ...]:
+        """Return the keys of the pods that move if the node is removed."""
+        return tuple(pod.key for pod in self._pods_on((self._node_of[candidate.nodeclaim],)))
 
     @cached_property
     def nodes_hosting_buffers(self) -> frozenset[str]:

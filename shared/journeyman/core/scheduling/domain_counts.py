@@ -196,6 +196,14 @@ class SpreadCounter:
             if any(requirement is None or requirement.has(value) for requirement in requirements)
         )
 
+    def counted_nodes(self, spread_counts: SpreadCounts) -> Bools:
+        """Return for each node whether a constraint counts the pods on it."""
+        identity = spread_counts.identity
+        return self._counted_nodes(
+            identity.terms if identity.honors_node_affinity else (EMPTY,),
+            identity.tolerations if identity.honors_node_taints else None,
+        )
+
     def lets_in(self, spread_counts: SpreadCounts, row: int, pins: Pins) -> NodeMatch:
         """Return whether the constraint counts nodes that meet the row's requirements and have the pins."""
         identity, pods = spread_counts.identity, self._rows[row]
@@ -227,6 +235,14 @@ def _implies(requirements: Mapping[str, Requirement], term: Requirements) -> boo
         and requirements[key].intersection(wanted) == requirements[key]
         for key, wanted in term.items()
     )
+
+
+class CountPart(NamedTuple):
+    """The part of a count that the running pods of one node make up."""
+
+    counts: Counts
+    value: str
+    pods: int
 
 
 class _OwnSpread(NamedTuple):
@@ -443,6 +459,38 @@ class DomainCounts:
         """Return the domains in which a planned node may be launched, sorted."""
         demand = NodeDemand(NodeConstraints((node.requirements,), ANY_TAINT))
         return sorted(value for (value,) in self._problem.pools[node.pool].domains_for(demand, (key,)))
+
+    # --- removals
+
+    def parts_by_node(self) -> Mapping[str, list[CountPart]]:
+        """Return, by node name, what the node's running pods add to the counts; nodes without any are omitted."""
+        nodes, parts = self._problem.existing, dict[str, list[CountPart]]()
+        positions = {node.name: position for position, node in enumerate(nodes.all_nodes)}
+
+        def add_part(name: str, counts: Counts, value: str | None, pods: int) -> None:
+            if value is not None and value in counts:
+                parts.setdefault(name, []).append(CountPart(counts, value, pods))
+
+        for group_id, group in self._groups.items():
+            by_node = nodes.pod_counts.by_node(group)
+            if not by_node:
+                continue
+            codes, values = nodes.all_columns.label(group.key)
+            counted = [(c, self._spread_counter.counted_nodes(c)) for c in self._spreads_of_group.get(group_id, ())]
+            for name, pods in by_node.items():
+                position = positions[name]
+                value = values[codes[position]]
+                add_part(name, self._affinity_counts.get(group_id, {}), value, pods)
+                for spread_counts, counts_node in counted:
+                    if counts_node[position]:
+                        add_part(name, spread_counts.running, value, pods)
+                        if nodes.remaining[position]:
+                            add_part(name, spread_counts.counts, value, pods)
+        return parts
+
+    def repelling(self, group: TopologyGroup) -> Counts:
+        """Return by domain whether the anti-affinity of running or placed pods excludes it: a view that may be changed."""
+        return self._repelling.setdefault(group.id, {})
 
     # --- entries
 

@@ -349,6 +349,12 @@ class NodeInventory:
         fresh = (e for node in self._touched_nodes(selection) for e in self._anti_affinities_on(node))
         return inverse_anti_affinities((*cached, *fresh), selection.rescheduled)
 
+    def anti_affinities(self, selection: NodeSelection) -> Mapping[str, tuple[RunningAntiAffinity, ...]]:
+        """Return the required anti-affinity of running pods by the name of their node, for the nodes of a selection."""
+        names = {self._names[position] for position in selection.positions.tolist()}
+        by_name = ((self._names[position], entries) for position, entries in self._anti_affinities.items())
+        return {name: entries for name, entries in by_name if name in names}
+
     def used_ports(self, selection: NodeSelection) -> frozenset[HostPort]:
         """Return the host ports that running pods and any daemons use."""
         running = (host_ports(pod) for node in selection.nodes for pod in node.pods)

@@ -178,7 +178,22 @@ class NodeFilling:
             self._suitable[shape] = read_only(self.accepts(row) & self.existing.columns.meeting(pods.node_terms))
         return self._suitable[shape]
 
+    def missing(self, row: int) -> Ints:
+        """Return what each node lacks of each resource for one more pod of the row: a row per resource; 0 if it has enough."""
+        lacking: Ints = np.maximum(self._demands[row, : self._resources, None] - self._free[: self._resources], 0)
+        return lacking
+
     # --- placing
+
+    def close(self, node: int) -> Ints:
+        """Let the node take no pods; return what `reopen` needs."""
+        free = self._free[:, node].copy()
+        self._free[:, node] = -1
+        return free
+
+    def reopen(self, node: int, free: Ints) -> None:
+        """Undo `close`."""
+        self._free[:, node] = free
 
     def fill(self, row: int, count: int, pins: Pins = ()) -> int:
         """Place as many pods of the row as fit on nodes with these labels, in filling order; return how many are left."""

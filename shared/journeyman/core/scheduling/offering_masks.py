@@ -97,6 +97,14 @@ class OfferingMasks:
         """Return the price of the cheapest of these offerings plus the NodePool's surcharge per node."""
         return self._prices[lowest(offerings)] + self.pool.template.node_surcharge
 
+    def cheaper_than(self, price: float) -> int:
+        """Return the offerings whose own price, without the NodePool's surcharge, is lower."""
+        return (1 << bisect_left(self._prices, price)) - 1
+
+    def lowest_price(self, offerings: int) -> float:
+        """Return the price of the cheapest of these offerings, without the NodePool's surcharge."""
+        return self._prices[lowest(offerings)]
+
     def meeting(self, requirements_id: int) -> int:
         """Return the offerings that meet the requirements with this ID."""
         found = self._meeting.get(requirements_id)

@@ -271,7 +271,12 @@ class SchedulingTask(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def prepare_task(
-    inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: frozenset[str], effort: Effort | None = None
+    inputs: ClusterInputs,
+    pods: Sequence[Pod],
+    without_nodes: frozenset[str],
+    effort: Effort | None = None,
+    *,
+    are_moving: bool = True,
 ) -> SchedulingTask:
     """Return the problem of scheduling these pods.
 
@@ -280,13 +285,14 @@ def prepare_task(
         pods: Pods to schedule, bound or not.
         without_nodes: Names of StateNodes to treat as deleted, with the pods on them.
         effort: What the pass may do; by default all that it needs.
+        are_moving: Whether bound pods leave their nodes; otherwise they count there, and their classes are prepared only.
 
     Raises:
         EffortSpentError: Reading the pods takes more.
     """
     effort = effort if effort is not None else Effort()
     snapshot, inventory = inputs.snapshot, inputs.inventory
-    selection = inventory.select(pods, without_nodes)
+    selection = inventory.select(pods if are_moving else (), without_nodes)
     rescheduled = selection.rescheduled
     namespaces = {n.metadata.name: n for n in snapshot.namespaces}
     repelled = inventory.repelled(selection)

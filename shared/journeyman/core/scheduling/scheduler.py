@@ -129,6 +129,11 @@ class Scheduler:
         self.snapshot = snapshot
         self._inputs = ClusterInputs.of(snapshot, catalogue, options)
 
+    @property
+    def inputs(self) -> ClusterInputs:
+        """The inputs that all problems about the cluster share."""
+        return self._inputs
+
     def solve(
         self,
         pods: Sequence[Pod] | None = None,
