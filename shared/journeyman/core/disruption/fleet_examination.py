@@ -109,17 +109,17 @@ class FleetExaminer:
 
     def examine(self, candidate: Candidate) -> NodeExamination:
         """Return what is found about one of the candidates, if only this node is removed."""
-        removals, keys = self._removals, self._simulation.moving_pods(candidate)
-        failed = removals.first_error(keys)
+        removals = self._removals
+        failed = removals.first_error(candidate.node)
         if failed is not None:
             pod, error = failed
             shortage = Shortage(pod=pod, pods=1, without_room=1, resource=error.kind)
             return NodeExamination(
                 candidate=candidate, verdict=Verdict.STAYS, shadow_value=inf, shortage=shortage, is_proven=True
             )
-        if not removals.is_evaluated(keys):
+        if not removals.is_evaluated(candidate.node):
             return NodeExamination(candidate=candidate, verdict=Verdict.UNDECIDED)
-        removal = removals.remove(candidate.node, keys)
+        removal = removals.remove(candidate.node)
         if not removal.left:
             return NodeExamination(candidate=candidate, verdict=Verdict.DELETABLE)
         value = self._lowest_price(candidate, removal.left, removal.domains)

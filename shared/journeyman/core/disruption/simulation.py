@@ -99,15 +99,11 @@ class Simulation:
 
         As in a simulation, their pods use no node that is not initialized or within its consolidateAfter.
         """
-        moving = tuple(self._pods_on(self._node_of[c.nodeclaim] for c in candidates))
+        moving = {c.node: tuple(self._pods_on((self._node_of[c.nodeclaim],))) for c in candidates}
         others = self._pending_pods + self._deleting_pods
         unsettled = self._uninitialized | self._recently_changed
         excluded = self._deleting if others else self._deleting | (unsettled - self._in_limited_pools)
         return NodeRemovals(self._scheduler.inputs, moving, others, excluded, unsettled)
-
-    def moving_pods(self, candidate: Candidate) -> tuple[str, ...]:
-        """Return the keys of the pods that move if the node is removed."""
-        return tuple(pod.key for pod in self._pods_on((self._node_of[candidate.nodeclaim],)))
 
     @cached_property
     def nodes_hosting_buffers(self) -> frozenset[str]:

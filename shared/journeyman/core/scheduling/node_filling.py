@@ -178,6 +178,42 @@ class NodeFilling:
             self._suitable[shape] = read_only(self.accepts(row) & self.existing.columns.meeting(pods.node_terms))
         return self._suitable[shape]
 
+    def slots(self, row: int) -> Ints:
+        """Return how many pods of the row each node takes, if no other pods are placed."""
+        demand = self._row_demand(row)
+        shared = dict(demand.shared)
+        slots: Ints = np.full(len(self.existing.nodes), _ANY_NUMBER, dtype=np.int64)
+        for column, amount in demand.amounts:
+            if amount:
+                free = self._free[column]
+                if column in shared:
+                    free = free - self._unattached(shared[column])
+                np.minimum(slots, free // amount, out=slots)
+        slots[~self.open_to(row)] = 0
+        return slots
+
+    def slots_at(self, row: int, node: int) -> int:
+        """Return how many pods of the row a node takes, ignoring labels and taints."""
+        demand = self._row_demand(row)
+        for conflict in demand.counted:
+            if self._bound[conflict, node]:
+                return 0
+        for conflict in demand.bound:
+            if self._counted[conflict, node]:
+                return 0
+        for group in demand.follows:
+            if self._followed_counts[group, node] <= 0:
+                return 0
+        missing = {column: int((self._attached[list(claims), node] == 0).sum()) for column, claims in demand.shared}
+        most = _ANY_NUMBER
+        for column, amount in demand.amounts:
+            free = self._free.item(column, node) - (missing.get(column, 0) if missing else 0)
+            if free < amount:
+                return 0
+            if amount and free < amount * most:
+                most = free // amount
+        return most
+
     def missing(self, row: int) -> Ints:
         """Return what each node lacks of each resource for one more pod of the row: a row per resource; 0 if it has enough."""
         lacking: Ints = np.maximum(self._demands[row, : self._resources, None] - self._free[: self._resources], 0)

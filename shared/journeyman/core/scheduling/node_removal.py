@@ -14,11 +14,12 @@ Of the other pods without room, the scheduler might still have placed some in an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
@@ -32,8 +33,9 @@ from journeyman.core.scheduling.offering_masks import OfferingMasks, as_mask
 from journeyman.core.scheduling.pod_classes import RowPods
 from journeyman.core.scheduling.problem import ClusterInputs, SchedulingProblem, prepare_task
 from journeyman.core.scheduling.results import PodError, PreferencePolicy
-from journeyman.core.scheduling.topology import Pin, TopologyGroup
+from journeyman.core.scheduling.topology import ABSENT, Pin, TopologyGroup
 
+_LISTED: Final = 48  # nodes of a combination of domains; most pods find room on the first of them
 _NOTHING: Final = "node constraints"
 _HOST_RULES: Final = "host rules"
 _VOLUMES: Final = "volumes"
@@ -68,18 +70,32 @@ class Removal(Struct, frozen=True, kw_only=True, eq=False):
         left: The pods without room on the other nodes, by row; they need new nodes.
         least: Pods that need new nodes in whatever order pods are placed; at most those of `left`.
         domains: For each entry of `left` the values of topology labels that its rules allow on a new node.
-        unschedulable: Whether no new node takes some of them either.
         shortage: The first class with pods in `left`; None if all have room.
     """
 
     left: tuple[RowPods, ...]
     least: tuple[RowPods, ...]
     domains: tuple[Mapping[str, Collection[str]], ...]
-    unschedulable: bool
     shortage: Shortage | None
 
 
-_ALL_FIT: Final = Removal(left=(), least=(), domains=(), unschedulable=False, shortage=None)
+_ALL_FIT: Final = Removal(left=(), least=(), domains=(), shortage=None)
+
+
+class _OpenNodes(Struct, frozen=True):
+    """The first nodes in a combination of domains that take pods of a row while no node is removed.
+
+    Attributes:
+        values: The combination of domains, by label.
+        nodes: The nodes, in filling order.
+        slots: How many pods of the row each of them takes.
+        is_complete: Whether these are all such nodes.
+    """
+
+    values: Mapping[str, str]
+    nodes: Sequence[int]
+    slots: Sequence[int]
+    is_complete: bool
 
 
 class _Moved(NamedTuple):
@@ -98,7 +114,7 @@ class NodeRemovals:
     def __init__(
         self,
         inputs: ClusterInputs,
-        moving: Sequence[Pod],
+        moving: Mapping[str, Sequence[Pod]],
         others: Sequence[Pod],
         without_nodes: frozenset[str],
         closed: Collection[str],
@@ -107,30 +123,42 @@ class NodeRemovals:
 
         Args:
             inputs: The cluster.
-            moving: The pods that move when their nodes are removed.
+            moving: The pods that move when their node is removed, by the name of the node.
             others: Pods that are scheduled whatever is removed: pending ones, and those of nodes that are being deleted.
             without_nodes: Names of nodes that do not exist for the pods.
             closed: Names of nodes that take none of the moving pods.
         """
-        task = prepare_task(inputs, (*moving, *others), without_nodes, are_moving=False)
+        bound = (pod for pods in moving.values() for pod in pods)
+        task = prepare_task(inputs, (*bound, *others), without_nodes, are_moving=False)
         self.problem: SchedulingProblem = task.problem
-        self.errors: Mapping[str, PodError] = task.errors
-        """The pods that no node can run, by key."""
         problem = self.problem
         self._filling = NodeFilling(problem.existing, problem.rows, problem.requests, problem.host_constraints)
         self._counts = DomainCounts(problem)
         self._parts = self._counts.parts_by_node()
-        self._class_of_pod = {pod.key: c for c, rows in enumerate(problem.levels) for pod in problem.rows[rows[0]].pods}
+        class_of_pod = {id(pod): c for c, rows in enumerate(problem.levels) for pod in problem.rows[rows[0]].pods}
+        self._moving = {
+            name: tuple((class_of_pod[id(pod)], pod.key) for pod in pods if id(pod) in class_of_pod)
+            for name, pods in moving.items()
+        }
+        self._failing = {
+            name: failing[0]
+            for name, pods in (moving.items() if task.errors else ())
+            if (failing := [(pod.key, task.errors[pod.key]) for pod in pods if pod.key in task.errors])
+        }
         self._sequential = frozenset(co_located_classes(problem))
         self._levels = _levels(problem)
         self._repelling = self._repelling_parts(inputs, without_nodes)
         self._keys = [self._rule_keys(row) for row in range(len(problem.rows))]
         self._node_of_name = {node.name: n for n, node in enumerate(problem.existing.nodes)}
-        self._slots: dict[int, tuple[Ints, int]] = {}
+        self._slots: dict[int, tuple[NDArray[np.uint16], int]] = {}
+        self._open_nodes: dict[int, tuple[_OpenNodes, ...]] = {}
+        self._removed: int | None = None
+        self._binding: dict[int, tuple[str, ...]] = {}
+        self._repelling_groups = frozenset(
+            group.id for row in problem.rows for group in row.anti_affinities if group.id not in row.preferred_groups
+        )
         self._prices = NewNodePrices(problem)
-        for c, count in sorted(
-            Counter(self._class_of_pod[p.key] for p in others if p.key in self._class_of_pod).items()
-        ):
+        for c, count in sorted(Counter(class_of_pod[id(pod)] for pod in others if id(pod) in class_of_pod).items()):
             self._place_class(c, count, [])
         self._first = {node: tuple(entries) for node, entries in self._filling.taken.items()}
         for name in closed:
@@ -142,36 +170,34 @@ class NodeRemovals:
         """The prices of new nodes for pods of these rows."""
         return self._prices
 
-    def is_evaluated(self, keys: Iterable[str]) -> bool:
-        """Whether all rules of these pods, given by key, are evaluated; a removal that moves others is not decided."""
-        return not self._sequential or all(self._class_of_pod.get(key) not in self._sequential for key in keys)
+    def is_evaluated(self, name: str) -> bool:
+        """Whether all rules of the pods that move from a node are evaluated; otherwise only the scheduler can place them."""
+        return self._sequential.isdisjoint(c for c, _ in self._moving[name])
 
-    def first_error(self, keys: Iterable[str]) -> tuple[str, PodError] | None:
-        """Return the first of these pods that no node can run, with its error; None if there is none."""
-        return next(((key, self.errors[key]) for key in keys if key in self.errors), None) if self.errors else None
+    def first_error(self, name: str) -> tuple[str, PodError] | None:
+        """Return the first pod of a node that no node can run, with its error; None if there is none."""
+        return self._failing.get(name)
 
-    def remove(self, name: str, keys: Sequence[str]) -> Removal:
-        """Return what happens if a node is removed, and undo it.
-
-        Args:
-            name: The node.
-            keys: The keys of the pods that move.
-        """
-        classes = [(self._class_of_pod[key], key) for key in keys if key in self._class_of_pod]
-        counts = Counter(c for c, _ in classes)
+    def remove(self, name: str) -> Removal:
+        """Return what happens if a node, given by name, is removed, and undo it."""
         node = self._node_of_name.get(name)
+        first = self._first.get(node, ()) if node is not None else ()
+        displaced = [self._record(row, node, pods) for row, pods in first] if node is not None else []
+        counts = Counter(c for c, _ in self._moving[name])
+        others = Counter[int]()
+        for entry in displaced:
+            others[self.problem.class_of_row[entry.row]] += entry.count
+        for row in (row for c in (*counts, *others) for row in self._levels[c] if row not in self._open_nodes):
+            self._list_open_nodes(row)
+        self._removed = node
         free = self._filling.close(node) if node is not None else None
         parts = (*self._parts.get(name, ()), *self._repelling.get(name, ()))
         for part in parts:
             part.counts[part.value] -= part.pods
-        displaced = (
-            [self._record(row, node, pods) for row, pods in self._first.get(node, ())] if node is not None else []
-        )
         for entry in displaced:
-            counts[self.problem.class_of_row[entry.row]] += entry.count
             self._counts.enter(entry.row, entry.values, -entry.count, entry.pins)
         moved: list[_Moved] = []
-        result = self._move(counts, dict(reversed(classes)), node, moved)
+        result = self._move(name, counts, others, moved)
         for entry in reversed(moved):
             self._filling.take_back(entry.row, entry.node, entry.count)
             self._counts.enter(entry.row, entry.values, -entry.count, entry.pins)
@@ -185,67 +211,110 @@ class NodeRemovals:
 
     # --- moving pods
 
-    def _move(
-        self, counts: Mapping[int, int], sample: Mapping[int, str], node: int | None, moved: list[_Moved]
-    ) -> Removal:
-        left: list[RowPods] = []
-        domains: list[Mapping[str, Collection[str]]] = []
-        least: list[RowPods] = []
-        unschedulable = False
-        shortage: Shortage | None = None
-        for c, count in sorted(counts.items()):
-            rest = self._place_class(c, count, moved)
-            if not rest:
-                continue
-            for row, pods in rest:
-                left.append(RowPods(row, pods))
-                domains.append(self._domains_of_new_node(row))
-                unschedulable |= not self._is_served(row)
-            last = self.problem.levels[c][-1]
-            pods = count - self._free_slots(last, node)
-            if pods > 0:
-                least.append(RowPods(last, pods))
-            if shortage is None:
-                shortage = self._shortage(last, sample.get(c, ""), count, sum(pods for _, pods in rest))
+    def _move(self, name: str, counts: Counter[int], others: Counter[int], moved: list[_Moved]) -> Removal:
+        """Place the pods of a node, and `others` (pods by class) that were placed there; return the node's without room."""
+        waiting = [RowPods(self._levels[c][0], pods) for c, pods in sorted((counts + others).items())]
+        while waiting:
+            before = sum(pods for _, pods in waiting)
+            rest = [self._place_class(self.problem.class_of_row[row], pods, moved) for row, pods in waiting]
+            waiting = [entry for entry in rest if entry.pods]
+            if sum(pods for _, pods in waiting) == before or not any(self._keys[row] for row, _ in waiting):
+                break
+        of_class = self.problem.class_of_row
+        left = [RowPods(row, pods - others[of_class[row]]) for row, pods in waiting if pods > others[of_class[row]]]
         if not left:
             return _ALL_FIT
+        rows = [row for row, _ in left]
+        last = self.problem.levels[of_class[rows[0]]][-1]
+        short = [(c, self.problem.levels[c][-1]) for c in sorted(counts)]
+        least = [
+            RowPods(row, counts[c] - self._free_slots(row)) for c, row in short if counts[c] > self._free_slots(row)
+        ]
         return Removal(
             left=tuple(left),
             least=tuple(least),
-            domains=tuple(domains),
-            unschedulable=unschedulable,
-            shortage=shortage,
+            domains=tuple(self._domains_of_new_node(row, rows) for row in rows),
+            shortage=self._shortage(last, name, counts[of_class[last]], left[0].pods),
         )
 
-    def _place_class(self, c: int, count: int, moved: list[_Moved]) -> list[RowPods]:
-        """Place pods of a class, trying its relaxation levels in order; return those without room, by row."""
+    def _place_class(self, c: int, count: int, moved: list[_Moved]) -> RowPods:
+        """Place pods of a class, trying its relaxation levels in order; return those without room, of the last row tried."""
         rows = self._levels[c]
         for row in rows:
             count -= self._place_row(row, count, moved)
-            if not count:
-                return []
-            if row == rows[-1] or self._is_served(row):
-                return [RowPods(row, count)]
-        return [RowPods(rows[-1], count)]
+            if not count or row == rows[-1] or self._is_served(row):
+                return RowPods(row, count)
+        return RowPods(rows[-1], count)
 
     def _place_row(self, row: int, count: int, moved: list[_Moved]) -> int:
         """Place as many pods of a row as fit; return their number."""
         if not self._is_bound(row):
-            placed = self._filling.place(row, count)
-            moved += [self._counted(row, node, pods) for node, pods in placed]
-            return sum(pods for _, pods in placed)
+            done = self._place_first(row, count, moved)
+            if done < count and not self._are_all_listed(row):
+                placed = self._filling.place(row, count - done)
+                moved += [self._counted(row, node, pods) for node, pods in placed]
+                done += sum(pods for _, pods in placed)
+            return done
         done = 0
-        while done < count and (node := self._best_node(row)) is not None:
+        while done < count and (node := self._best_node(row, moved)) is not None:
             self._filling.put(row, node, 1)
             moved.append(self._counted(row, node, 1))
             done += 1
         return done
 
+    def _place_first(self, row: int, count: int, moved: list[_Moved]) -> int:
+        """Place pods of a row on the listed nodes, in order; return their number."""
+        done = 0
+        for listed in self._open_nodes.get(row, ()):
+            for node, most in self._still_open(row, listed, moved):
+                self._filling.put(row, node, min(most, count - done))
+                moved.append(self._counted(row, node, min(most, count - done)))
+                done += moved[-1].count
+                if done == count:
+                    return done
+        return done
+
+    def _still_open(self, row: int, listed: _OpenNodes, moved: Sequence[_Moved]) -> Iterator[tuple[int, int]]:
+        """Yield the listed nodes that still take pods of the row, each with how many."""
+        changed = {entry.node for entry in moved}
+        for node, slots in zip(listed.nodes, listed.slots, strict=True):
+            if node == self._removed:
+                continue
+            most = self._filling.slots_at(row, node) if node in changed else slots
+            if most:
+                yield node, most
+
+    def _are_all_listed(self, row: int) -> bool:
+        listed = self._open_nodes.get(row)
+        return listed is not None and all(nodes.is_complete for nodes in listed)
+
+    def _list_open_nodes(self, row: int) -> None:
+        """List the first nodes that take pods of the row while no node is removed, by combination of domains."""
+        slots = self._filling.slots(row)
+        keys = self._binding_keys(row)
+        found = []
+        for cell in self.problem.existing.columns.cells(keys):
+            nodes = np.flatnonzero((slots > 0) & cell.nodes if keys else slots > 0)
+            first = nodes[:_LISTED]
+            if len(nodes):
+                found.append(_OpenNodes(dict(cell.pins), first.tolist(), slots[first].tolist(), len(nodes) <= _LISTED))
+        self._open_nodes[row] = tuple(found)
+        self._slots[row] = np.minimum(slots, np.iinfo(np.uint16).max).astype(np.uint16), int(slots.sum())
+
     def _is_bound(self, row: int) -> bool:
-        """Whether a rule over domains restricts where the row's pods may go."""
+        """Whether a rule over domains may restrict where the row's pods may go."""
+        return bool(self._binding_keys(row))
+
+    def _binding_keys(self, row: int) -> tuple[str, ...]:
+        """Return the labels of the rules over domains that may restrict where the row's pods may go."""
         if not self._keys[row]:
-            return False
-        return bool(self._wide_affinities(row)) or any(rule.skew is not None for rule in self._counts.rules(row))
+            return ()
+        if row not in self._binding:
+            own = {group.key for group in self._wide_affinities(row)}
+            own |= {rule.key for rule in self._counts.rules(row) if rule.skew is not None}
+            repelling = (g for g in self._counts.counting(row) if is_wide(g) and g.id in self._repelling_groups)
+            self._binding[row] = tuple(sorted(own.union(group.key for group in repelling)))
+        return self._binding[row]
 
     def _counted(self, row: int, node: int, pods: int) -> _Moved:
         """Count pods of a row that were placed on a node, and return the record."""
@@ -259,34 +328,47 @@ class NodeRemovals:
         values = {key: own[key] for key in self._keys[row] if key in own}
         return _Moved(row, node, pods, values, tuple(map(Pin._make, values.items())))
 
-    def _best_node(self, row: int) -> int | None:
+    def _best_node(self, row: int, moved: Sequence[_Moved]) -> int | None:
         """Return the first node in the emptiest of the domains that admit one more pod; None if there is none."""
-        is_open = self._filling.open_to(row)
-        if not is_open.any():
-            return None
-        columns = self.problem.existing.columns
-        ranks: Ints | None = None
-        for rule in self._counts.rules(row):
-            if rule.skew is None:
+        if row not in self._open_nodes:
+            return self._search_best_node(row)
+        rules = [rule for rule in self._counts.rules(row) if rule.skew is not None]
+        occupied = [(group.key, self._occupied(row, group)) for group in self._wide_affinities(row)]
+        best: tuple[int, int] | None = None
+        for listed in self._open_nodes[row]:
+            values = listed.values
+            if not all(_admits(rule, values.get(rule.key)) for rule in rules):
                 continue
-            codes, values = columns.label(rule.key)
-            is_admitted = [_admits(rule, value) for value in values]
-            if not all(is_admitted):
-                is_open = is_open & np.array(is_admitted, dtype=bool)[codes]
-            if not rule.is_ban and len(values) > 1:
-                pods = np.array([rule.rivals.get(value, 0) if value is not None else 0 for value in values])[codes]
-                ranks = pods if ranks is None else ranks + pods
+            if not all(key in values and (domains is None or values[key] in domains) for key, domains in occupied):
+                continue
+            pods = sum(rule.rivals.get(values[rule.key], 0) for rule in rules if not rule.is_ban)
+            if best is not None and best[0] < pods:
+                continue
+            node = next((node for node, _ in self._still_open(row, listed, moved)), None)
+            if node is None and not listed.is_complete:
+                return self._search_best_node(row)
+            if node is not None and (best is None or (pods, node) < best):
+                best = pods, node
+        return best[1] if best is not None else None
+
+    def _search_best_node(self, row: int) -> int | None:
+        """Return the same as `_best_node`, without the lists of open nodes."""
+        is_open = self._filling.open_to(row)
+        columns = self.problem.existing.columns
+        ranks: Ints = np.zeros(len(is_open), dtype=np.int64)
+        for rule in self._counts.rules(row):
+            if rule.skew is not None:
+                codes, values = columns.label(rule.key)
+                is_open &= np.array([_admits(rule, value) for value in values], dtype=bool)[codes]
+                if not rule.is_ban:
+                    ranks += np.array([rule.rivals.get(value or "", 0) for value in values], dtype=np.int64)[codes]
         for group in self._wide_affinities(row):
             codes, values = columns.label(group.key)
-            occupied = self._occupied(row, group)
-            if occupied is not None:
-                is_open = is_open & np.array([value in occupied for value in values], dtype=bool)[codes]
-            else:
-                is_open = is_open & np.array([value is not None for value in values], dtype=bool)[codes]
+            domains = self._occupied(row, group)
+            meets = [value is not None and (domains is None or value in domains) for value in values]
+            is_open &= np.array(meets, dtype=bool)[codes]
         nodes = np.flatnonzero(is_open)
-        if not len(nodes):
-            return None
-        return int(nodes[0]) if ranks is None else int(nodes[np.argmin(ranks[nodes])])
+        return int(nodes[np.argmin(ranks[nodes])]) if len(nodes) else None
 
     def _occupied(self, row: int, group: TopologyGroup) -> Collection[str] | None:
         """Return the domains in which an affinity is met; None if pods of the row may choose the first one."""
@@ -297,42 +379,41 @@ class NodeRemovals:
 
     # --- pods without room
 
-    def _domains_of_new_node(self, row: int) -> Mapping[str, Collection[str]]:
-        """Return the values of topology labels that the row's rules allow on a new node, as far as they restrict them."""
-        if not self._keys[row]:
+    def _domains_of_new_node(self, row: int, beside: Collection[int] = ()) -> Mapping[str, Collection[str]]:
+        """Return the values of topology labels that the row's rules allow on a new node, as far as they restrict them.
+
+        `beside` are the rows whose pods share that node. `ABSENT` stands for a node without the label.
+        """
+        if not self._binding_keys(row):
             return {}
         found: dict[str, set[str]] = {}
+
+        def allow(key: str, values: set[str]) -> None:
+            found[key] = found[key] & values if key in found else values
+
         for rule in self._counts.rules(row):
             if rule.skew is not None:
-                known = {v for masks in self.problem.pool_masks for v in masks.by_value(rule.key)[0]}
-                admitted = {value for value in known if rule.admits(value)}
-                found[rule.key] = found[rule.key] & admitted if rule.key in found else admitted
+                values = {value for value in self._prices.values(rule.key) if rule.admits(value)}
+                allow(rule.key, values | {ABSENT} if _admits(rule, None) else values)
         for group in self._wide_affinities(row):
             occupied = self._occupied(row, group)
-            if occupied is not None:
-                found[group.key] = found[group.key] & set(occupied) if group.key in found else set(occupied)
+            if occupied is None or not set(self.problem.row_index.counted_by(group)).isdisjoint(beside):
+                occupied = self._prices.values(group.key)
+            allow(group.key, set(occupied))
         return found
 
     def _is_served(self, row: int) -> bool:
         """Whether a new node takes a pod of the row, where its rules allow one."""
         return self._prices.of((RowPods(row, 1),), (self._domains_of_new_node(row),)) is not None
 
-    def _free_slots(self, row: int, node: int | None) -> int:
-        """Return how many pods of the row the other nodes take if no other pods are placed, at most; rules over domains aside."""
-        if row not in self._slots:
-            is_open = self._filling.suits(row)
-            nodes = np.flatnonzero(is_open)
-            slots: Ints = np.zeros(len(is_open), dtype=np.int64)
-            amounts = np.flatnonzero(self.problem.requests[row])
-            if len(nodes):
-                free = self.problem.existing.free[nodes][:, amounts]
-                slots[nodes] = np.maximum(free // self.problem.requests[row][amounts], 0).min(axis=1)
-            self._slots[row] = slots, int(slots.sum())
+    def _free_slots(self, row: int) -> int:
+        """Return how many pods of the row the other nodes take at most; rules over domains aside."""
         slots, total = self._slots[row]
-        return total - (int(slots[node]) if node is not None else 0)
+        return total - (int(slots[self._removed]) if self._removed is not None else 0)
 
-    def _shortage(self, row: int, pod: str, pods: int, without_room: int) -> Shortage:
+    def _shortage(self, row: int, name: str, pods: int, without_room: int) -> Shortage:
         filling, problem = self._filling, self.problem
+        pod = next(key for c, key in self._moving[name] if c == problem.class_of_row[row])
         suits = filling.suits(row)
         resource, amount, node = _NOTHING, 0, ""
         if suits.any():
@@ -394,6 +475,7 @@ class NewNodePrices:
         self._problem = problem
         self._meeting: dict[tuple[int, int], int] = {}
         self._allowing: dict[tuple[int, str, frozenset[str]], int] = {}
+        self._by_domain: dict[tuple[int, str], Mapping[str, int]] = {}
 
     def of(
         self,
@@ -455,6 +537,16 @@ class NewNodePrices:
                 offerings &= ~masks.by_value(labels.CAPACITY_TYPE)[0].get(capacity_type, 0)
             yield masks, offerings
 
+    def values(self, key: str) -> frozenset[str]:
+        """Return the values of a label that new nodes can have."""
+        return frozenset(value for masks in self._problem.pool_masks for value in self._domains(masks, key))
+
+    def _domains(self, masks: OfferingMasks, key: str) -> Mapping[str, int]:
+        case = masks.index, key
+        if case not in self._by_domain:
+            self._by_domain[case] = masks.domains(key, -1, masks.offer)
+        return self._by_domain[case]
+
     def _may_share_a_node(self, rows: Sequence[int], counts: Ints) -> bool:
         """Whether no rule about a single node keeps some of these pods apart."""
         caps = self._problem.host_constraints
@@ -475,10 +567,9 @@ class NewNodePrices:
         case = masks.index, key, values
         found = self._allowing.get(case)
         if found is None:
-            by_value, undecided = masks.by_value(key)
-            found = undecided
-            for value in values:
-                found |= by_value.get(value, 0)
+            found = masks.by_value(key)[1] if ABSENT in values else 0
+            for value, offerings in self._domains(masks, key).items():
+                found |= offerings if value in values else 0
             self._allowing[case] = found
         return found
 
