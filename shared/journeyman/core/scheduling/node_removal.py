@@ -158,8 +158,12 @@ class NodeRemovals:
             group.id for row in problem.rows for group in row.anti_affinities if group.id not in row.preferred_groups
         )
         self._prices = NewNodePrices(problem)
-        for c, count in sorted(Counter(class_of_pod[id(pod)] for pod in others if id(pod) in class_of_pod).items()):
-            self._place_class(c, count, [])
+        # Others with rules over domains are left out: where they go first, they could block a domain that the scheduler
+        # gives to a moving pod.
+        placed_first = Counter(class_of_pod[id(pod)] for pod in others if id(pod) in class_of_pod)
+        for c, count in sorted(placed_first.items()):
+            if not any(self._keys[row] for row in self._levels[c]):
+                self._place_class(c, count, [])
         self._first = {node: tuple(entries) for node, entries in self._filling.taken.items()}
         for name in closed:
             if name in self._node_of_name:
@@ -548,11 +552,12 @@ class NewNodePrices:
         return self._by_domain[case]
 
     def _may_share_a_node(self, rows: Sequence[int], counts: Ints) -> bool:
-        """Whether no rule about a single node keeps some of these pods apart."""
+        """Whether no required rule about a single node keeps some of these pods apart."""
         caps = self._problem.host_constraints
         if len(caps.axes) and bool((counts @ caps.takes[rows] > caps.caps).any()):
             return False
-        return not bool((caps.counted[rows].any(axis=0) & caps.bound[rows].any(axis=0)).any())
+        apart = np.array([conflict.group is not None for conflict in caps.conflicts], dtype=bool)
+        return not bool((caps.counted[rows].any(axis=0) & caps.lasting[rows].any(axis=0) & apart).any())
 
     def _meeting_row(self, masks: OfferingMasks, row: int) -> int:
         case = masks.index, row
