@@ -14,7 +14,7 @@ from tests.helpers.workloads import CAPACITY_TYPE, HOSTNAME, ZONE, in_, instance
 
 TYPES = ("m5.2xlarge", "c5.2xlarge", "r5.xlarge", "m5.4xlarge")
 ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
-MILLICORES = (100, 250, 500, 1000)
+MILLICORES = (100, 250, 500, 1000, 3000)
 MEBIBYTES = (128, 256, 512, 1024)
 NOW, CREATED = "2026-01-05T12:00:00Z", "2026-01-05T10:00:00Z"
 INSTANCE_TYPE, NODEPOOL = "node.kubernetes.io/instance-type", "karpenter.sh/nodepool"
