@@ -90,10 +90,7 @@ class _Fleet:
         def has_room(node: int) -> bool:
             free_cpu, free_memory = self.free[node]
             return (
-                free_cpu >= cpu
-                and free_memory >= memory
-                and zone in {"", self.zone_of[node]}
-                and node not in excluded
+                free_cpu >= cpu and free_memory >= memory and zone in {"", self.zone_of[node]} and node not in excluded
             )
 
         for _ in range(PROBES):

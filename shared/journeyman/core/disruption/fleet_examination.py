@@ -16,6 +16,7 @@ from math import inf
 from msgspec import Struct
 
 from journeyman.core.api import labels
+from journeyman.core.api.resources import format_amount
 from journeyman.core.disruption.candidates import Candidate
 from journeyman.core.disruption.consolidation import MIN_SPOT_TO_SPOT_TYPES
 from journeyman.core.disruption.simulation import Simulation
@@ -47,7 +48,9 @@ class NodeExamination(Struct, frozen=True, kw_only=True):
         shadow_value: The price per hour of what only this node provides: that of the cheapest single new node for the pods
             that have no room elsewhere. 0.0 if all have room, infinite if no single new node takes them.
         shortage: The first class without enough room, in the order in which pods are scheduled; None if there is none.
-        is_proven: Whether no order of placing the pods gives another verdict; else the scheduler's own order does not.
+        is_proven: Whether counting each class alone already gives the verdict that the node stays; otherwise the scheduler's
+            own order of placing the pods does, and another order might not.
+        error: Why no node can run one of the pods; empty if each has a node that can.
     """
 
     candidate: Candidate
@@ -55,6 +58,26 @@ class NodeExamination(Struct, frozen=True, kw_only=True):
     shadow_value: float = 0.0
     shortage: Shortage | None = None
     is_proven: bool = False
+    error: str = ""
+
+    @property
+    def why_not(self) -> str:
+        """Why no command can remove the node, as text; empty if a simulation may find one."""
+        if self.passes:
+            return ""
+        short = self.shortage
+        assert short is not None  # noqa: S101 - a node stays because of some pods
+        if self.error:
+            return f"not all pods would schedule, pod {short.pod}: {self.error}"
+        lacking = f"{short.resource} for pod {short.pod}"
+        if short.amount:
+            lacking = f"{format_amount(short.resource, short.amount)} of {lacking}, at least (Node {short.node})"
+        if self.shadow_value == inf:
+            return f"Can't remove it: the other nodes lack {lacking}, and no single new node takes all such pods"
+        return (
+            f"Can't replace with a cheaper node: the other nodes lack {lacking}, and the cheapest node for all such pods costs "
+            f"{self.shadow_value:.4f}/h, this one {self.price:.4f}/h"
+        )
 
     @property
     def price(self) -> float:
@@ -115,7 +138,12 @@ class FleetExaminer:
             pod, error = failed
             shortage = Shortage(pod=pod, pods=1, without_room=1, resource=error.kind)
             return NodeExamination(
-                candidate=candidate, verdict=Verdict.STAYS, shadow_value=inf, shortage=shortage, is_proven=True
+                candidate=candidate,
+                verdict=Verdict.STAYS,
+                shadow_value=inf,
+                shortage=shortage,
+                is_proven=True,
+                error=error.message,
             )
         if not removals.is_evaluated(candidate.node):
             return NodeExamination(candidate=candidate, verdict=Verdict.UNDECIDED)

@@ -4,7 +4,8 @@ Restates: karpenter pkg/controllers/disruption/singlenodeconsolidation.go `Compu
 Differs: candidates are yielded one by one, so that the caller can stop at its deadline; the next run continues behind the last
 one, or at its place in the order if that node is no longer a candidate. NodePools that a run did not reach are therefore
 the first ones of the next run, as with Karpenter's `PreviouslyUnseenNodePools`; but Karpenter examines the nodes that it
-reached again before the later nodes of any NodePool, so that a pass that always takes too long never reaches these.
+reached again before the later nodes of any NodePool, so that a pass that always takes too long never reaches these. Each node
+is examined first (`fleet_examination`), and only nodes that the examination does not exclude are simulated.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from journeyman.core.disruption.candidates import Candidate, DisruptionReason, N
 from journeyman.core.disruption.commands import Command
 from journeyman.core.disruption.consolidatable import consolidate_after
 from journeyman.core.disruption.consolidation import compute_consolidation
+from journeyman.core.disruption.fleet_examination import FleetExaminer
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.state import Snapshot
 
@@ -54,10 +56,11 @@ def single_node_commands(
     """
     order = interleaved(eligible_candidates(candidates, simulation.snapshot))
     first = _start(order, after)
+    examiner = FleetExaminer(simulation, order, spot_to_spot=spot_to_spot)
     for place, candidate in enumerate(order[first:], start=first + 1):
         if allowed_disruptions.get(candidate.nodepool, 0) <= 0:
             continue
-        if why := why_never(candidate):
+        if why := why_never(candidate) or examiner.examine(candidate).why_not:
             command = Command(reason=DisruptionReason.UNDERUTILIZED, why_not=why)
         else:
             command = compute_consolidation(simulation, (candidate,), spot_to_spot=spot_to_spot)
