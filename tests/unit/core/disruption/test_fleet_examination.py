@@ -1,0 +1,202 @@
+"""The examination of a fleet: which nodes can be deleted or replaced, and what the others lack."""
+
+from __future__ import annotations
+
+import json
+from math import inf
+
+import pytest
+
+from journeyman.cli.scenario import parse_scenario
+from journeyman.cli.solve import options_of
+from journeyman.core.api import labels
+from journeyman.core.disruption.candidates import Candidate, find_candidates
+from journeyman.core.disruption.commands import Decision
+from journeyman.core.disruption.consolidation import compute_consolidation
+from journeyman.core.disruption.fleet_examination import FleetExaminer, NodeExamination, Verdict, examine
+from journeyman.core.disruption.simulation import Simulation
+from tests.helpers import large_fleets
+from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, a_pool, price
+
+NONE = frozenset[str]()
+ZONE_SPREAD = [
+    {
+        "maxSkew": 1,
+        "topologyKey": labels.ZONE,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "web"}},
+    }
+]
+
+
+def apart(key: str) -> dict:
+    """The affinity of pods of the app `web` that keep apart."""
+    term = {"topologyKey": key, "labelSelector": {"matchLabels": {"app": "web"}}}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def web(name: str, node: str, **spec) -> object:
+    """A pod of the app `web`."""
+    return a_pod(name, cpu="500m", node=f"node-{node}", metadata={"labels": {"app": "web"}}, spec=spec)
+
+
+def examined(snapshot, *, within=NONE, marked=NONE, spot_to_spot=False) -> dict[str, NodeExamination]:
+    """What is found, by NodeClaim."""
+    catalogue = a_catalogue(*(p.metadata.name for p in snapshot.node_pools))
+    simulation = Simulation(
+        snapshot, catalogue, within_consolidate_after=within, marked_for_deletion=marked
+    )
+    names = frozenset(c.metadata.name for c in snapshot.claims)
+    found = find_candidates(snapshot, catalogue, consolidatable=names, in_commands=NONE)
+    return dict(examine(simulation, found.candidates, spot_to_spot=spot_to_spot).by_nodeclaim)
+
+
+def test_node_whose_pods_fit_on_the_other_nodes_is_deletable():
+    """Its pods have no value beyond what is paid for anyway."""
+    found = examined(a_fleet(a_member("spare", cpus=["1"]), a_member("roomy", size="l", cpus=["1"])))["spare"]
+
+    assert (found.verdict, found.shadow_value, found.why_not) == (Verdict.DELETABLE, 0.0, "")
+    assert found.saving == price("m")
+
+
+def test_node_with_pods_for_a_smaller_one_is_replaceable():
+    """The shadow value is the price of that smaller node."""
+    found = examined(a_fleet(a_member("n", size="xl", cpus=["1400m"] * 5)))["n"]
+
+    assert (found.verdict, found.shadow_value) == (Verdict.REPLACEABLE, price("l"))
+
+
+def test_node_that_stays_names_the_pod_and_the_least_shortage():
+    """The other node with most free CPU is named, and how much it lacks."""
+    fleet = a_fleet(
+        a_member("full", cpus=["3900m"]), a_member("near", cpus=["1"]), a_member("far", cpus=["2"]), pools=[a_pool()]
+    )
+
+    found = examined(fleet)["full"]
+
+    assert (found.verdict, found.is_proven, found.shadow_value) == (Verdict.STAYS, True, price("m"))
+    short = found.shortage
+    assert (short.pod, short.pods, short.without_room) == ("default/full-0", 1, 1)
+    assert (short.resource, short.amount, short.node) == ("cpu", 900, "node-near")
+    assert found.why_not == (
+        "Can't replace with a cheaper node: the other nodes lack 900m of cpu for pod default/full-0, at least (Node node-near), "
+        "and the cheapest node for all such pods costs 0.4000/h, this one 0.4000/h"
+    )
+
+
+@pytest.mark.parametrize(
+    "excluded", [{"initialized": False}, {"deleting": True}, "within consolidateAfter", "in a command"]
+)
+def test_excluded_node_takes_no_pods(excluded):
+    """Nodes that are not initialized, deleting, changed recently or in a command have no room for others."""
+    settings = excluded if isinstance(excluded, dict) else {}
+    fleet = a_fleet(a_member("full", cpus=["3"]), a_member("other", size="l", **settings))
+    within = frozenset({"other"}) if excluded == "within consolidateAfter" else NONE
+    marked = frozenset({"other"}) if excluded == "in a command" else NONE
+
+    assert examined(fleet, within=within, marked=marked)["full"].verdict is Verdict.STAYS
+
+
+def test_pods_with_zone_spread_need_room_in_their_own_zone():
+    """The emptiest zone after the removal is the node's own; room elsewhere does not help."""
+    members = [
+        a_member("a1", zone="a", cpus=["3"], pods=[web("w1", "a1", topologySpreadConstraints=ZONE_SPREAD)]),
+        a_member("b1", zone="b", size="xl", pods=[web("w2", "b1", topologySpreadConstraints=ZONE_SPREAD)]),
+    ]
+    without_room = examined(a_fleet(*members))["a1"]
+    with_room = examined(a_fleet(*members, a_member("a2", zone="a", cpus=["100m"])))["a1"]
+
+    assert without_room.verdict is not Verdict.DELETABLE
+    assert without_room.shortage.resource == labels.ZONE
+    assert with_room.verdict is Verdict.DELETABLE
+
+
+@pytest.mark.parametrize(("key", "resource"), [(labels.HOSTNAME, "host rules"), (labels.ZONE, labels.ZONE)])
+def test_pods_that_keep_apart_need_a_domain_of_their_own(key, resource):
+    """A node or zone with a pod of the same app takes no second one."""
+    members = [
+        a_member("n1", zone="a", cpus=["3"], pods=[web("w1", "n1", affinity=apart(key))]),
+        a_member("n2", zone="b", size="xl", pods=[web("w2", "n2", affinity=apart(key))]),
+    ]
+    found = examined(a_fleet(*members))["n1"]
+
+    assert found.verdict is not Verdict.DELETABLE
+    assert found.shortage.resource == resource
+
+
+def test_pod_that_no_node_can_run_keeps_its_node():
+    """The scheduler's error says why."""
+    broken = a_pod("odd", cpu="1", node="node-n", spec={"nodeSelector": {"a key": "x"}})
+
+    found = examined(a_fleet(a_member("n", pods=[broken]), a_member("other", size="xl")))["n"]
+
+    assert (found.verdict, found.shadow_value) == (Verdict.STAYS, inf)
+    assert found.why_not.startswith("not all pods would schedule, pod default/odd: ")
+
+
+def test_pods_that_must_share_a_node_are_left_to_the_simulation():
+    """The examination does not evaluate affinity over hostnames, and never excludes such a node."""
+    term = {"topologyKey": labels.HOSTNAME, "labelSelector": {"matchLabels": {"app": "web"}}}
+    together = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    pods = [web("w1", "n", affinity=together), web("w2", "n", affinity=together)]
+
+    found = examined(a_fleet(a_member("n", pods=pods), a_member("other", cpus=["4"])))["n"]
+
+    assert (found.verdict, found.passes, found.why_not) == (Verdict.UNDECIDED, True, "")
+
+
+@pytest.mark.parametrize(("gate", "verdict"), [(False, Verdict.STAYS), (True, Verdict.STAYS)])
+def test_spot_node_is_not_replaced_by_few_cheaper_spot_types(gate, verdict):
+    """Spot-to-spot is a gate, and needs 15 cheaper instance types."""
+    pool = a_pool(capacity_types=(labels.SPOT,))
+    fleet = a_fleet(a_member("n", size="xl", capacity_type=labels.SPOT, cpus=["1"]), pools=[pool])
+
+    assert examined(fleet, spot_to_spot=gate)["n"].verdict is verdict
+
+
+def test_pods_that_wait_take_their_room_first():
+    """A pending pod fills the only other node, so that the node's own pod has no room."""
+    members = [a_member("n", cpus=["2"]), a_member("other", cpus=["1"])]
+    pending = a_pod("pending", cpu="3")
+
+    assert examined(a_fleet(*members))["n"].verdict is Verdict.DELETABLE
+    assert examined(a_fleet(*members, pending=[pending]))["n"].verdict is not Verdict.DELETABLE
+
+
+# -- beside the simulation --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ruled_fleet() -> tuple[Simulation, tuple[Candidate, ...]]:
+    """A simulation of 60 full nodes whose pods have rules, and its candidates."""
+    scenario = parse_scenario(json.dumps(large_fleets.fleet(60, 600, usage=0.97, rules=True)).encode())
+    simulation = Simulation(scenario.snapshot, scenario.catalogue, options=options_of(scenario))
+    names = frozenset(c.metadata.name for c in scenario.snapshot.claims)
+    found = find_candidates(scenario.snapshot, scenario.catalogue, consolidatable=names, in_commands=NONE)
+    return simulation, found.candidates
+
+
+def test_examination_leaves_the_cluster_as_it_was(ruled_fleet):
+    """Whatever was examined before, in whatever order, a node gets the same answer."""
+    simulation, candidates = ruled_fleet
+    forwards = FleetExaminer(simulation, candidates)
+    backwards = FleetExaminer(simulation, candidates)
+
+    first = {c.nodeclaim: forwards.examine(c) for c in candidates}
+    second = {c.nodeclaim: backwards.examine(c) for c in reversed(candidates)}
+
+    assert first == second
+    assert all(forwards.examine(c) == first[c.nodeclaim] for c in candidates)
+
+
+def test_examination_agrees_with_the_simulation_on_a_fleet_with_rules(ruled_fleet):
+    """No node is excluded that the simulation removes; nearly all that pass are confirmed."""
+    simulation, candidates = ruled_fleet
+    found = examine(simulation, candidates)
+    decisions = {c.nodeclaim: compute_consolidation(simulation, (c,)).decision for c in candidates}
+    expected = {Verdict.DELETABLE: Decision.DELETE, Verdict.REPLACEABLE: Decision.REPLACE, Verdict.STAYS: Decision.NO_OP}
+
+    wrong = [n for n in found.nodes if expected[n.verdict] is not decisions[n.candidate.nodeclaim]]
+
+    assert not [n for n in wrong if n.verdict is Verdict.STAYS]
+    assert len(wrong) <= len(candidates) // 20
