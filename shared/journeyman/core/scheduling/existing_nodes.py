@@ -36,11 +36,11 @@ from journeyman.core.scheduling.topology import (
     NamespaceIndex,
     Pin,
     Pins,
+    Repulsion,
     RunningAntiAffinity,
     RunningPodCounts,
     TopologyGroup,
     domain_of,
-    inverse_anti_affinities,
     running_anti_affinities,
 )
 from journeyman.core.scheduling.volumes import ANY_NUMBER, StorageObjects, VolumeUsage, volume_usage
@@ -256,7 +256,8 @@ class NodeInventory:
         self.skipped: dict[str, SkippedObject] = {}
         """Nodes that cannot be evaluated, by name: no pod is planned onto them."""
         self._free: dict[tuple[str, ...], tuple[Ints, Bools]] = {}
-        self._pod_counts_by_keys: dict[tuple[str, ...], RunningPodCounts] = {}
+        self._pod_counts: RunningPodCounts | None = None
+        self._counted_labels: set[str] = set()
         self._ports: dict[int, frozenset[HostPort]] = {}
         self._attachable: dict[int, VolumeUsage] = {}
 
@@ -339,15 +340,30 @@ class NodeInventory:
 
     def repelled(self, selection: NodeSelection) -> tuple[InverseAntiAffinity, ...]:
         """Return the domains that the required anti-affinity of the other running pods forbids to matching pods."""
-        removed = selection.removed_nodes
-        cached = (
-            entry
-            for position, entries in self._anti_affinities.items()
-            if position not in selection.losing_pods and self._names[position] not in removed
-            for entry in entries
+        if not self._anti_affinities:
+            return ()
+        removed = (self._positions[name] for name in selection.removed_nodes if name in self._positions)
+        return self._repulsion.without(
+            (
+                entry
+                for position in (*removed, *selection.losing_pods)
+                for entry in self._anti_affinities.get(position, ())
+            ),
+            (
+                entry
+                for position in selection.losing_pods
+                for entry in self._anti_affinities.get(position, ())
+                if entry.pod not in selection.rescheduled
+            ),
         )
-        fresh = (e for node in self._touched_nodes(selection) for e in self._anti_affinities_on(node))
-        return inverse_anti_affinities((*cached, *fresh), selection.rescheduled)
+
+    @cached_property
+    def _repulsion(self) -> Repulsion:
+        return Repulsion(entry for entries in self._anti_affinities.values() for entry in entries)
+
+    @cached_property
+    def _positions(self) -> Mapping[str, int]:
+        return {name: position for position, name in enumerate(self._names)}
 
     def anti_affinities(self, selection: NodeSelection) -> Mapping[str, tuple[RunningAntiAffinity, ...]]:
         """Return the required anti-affinity of running pods by the name of their node, for the nodes of a selection."""
@@ -362,18 +378,13 @@ class NodeInventory:
 
     def pod_counts(self, selection: NodeSelection, rows: Iterable[PodClass]) -> RunningPodCounts:
         """Return the counts of running pods for the topology groups of these rows."""
-        keys = tuple(sorted(_selected_labels(rows)))
+        keys = _selected_labels(rows)
         if selection.losing_pods:
             return RunningPodCounts(selection.nodes, selection.rescheduled, keys)
-        if keys not in self._pod_counts_by_keys:
-            self._pod_counts_by_keys[keys] = RunningPodCounts(self.nodes, (), keys)
-        return self._pod_counts_by_keys[keys].without(selection.removed_nodes)
-
-    def _touched_nodes(self, selection: NodeSelection) -> list[StateNode]:
-        index_of = (
-            {position: n for n, position in enumerate(selection.positions.tolist())} if selection.losing_pods else {}
-        )
-        return [selection.nodes[index_of[position]] for position in sorted(selection.losing_pods)]
+        if self._pod_counts is None or not keys <= self._counted_labels:
+            self._counted_labels |= keys
+            self._pod_counts = RunningPodCounts(self.nodes, (), self._counted_labels)
+        return self._pod_counts.without(selection.removed_nodes)
 
     # --- free capacity
 
@@ -405,10 +416,10 @@ class NodeInventory:
             (self._resources(selection, order, nodes, axes), _host_capacity(used_ports, caps)), axis=1
         )
         for a, axis in enumerate(caps.axes):
-            free[:, len(axes) + a] -= _count_by_node(pod_counts, axis.group, nodes)
+            free[:, len(axes) + a] -= self._count_by_node(pod_counts, axis.group, order)
         volume_usages = self._volume_usages(selection, order, nodes) if self._storage.nodes else ()
-        free[[node.name in self.skipped for node in nodes]] = 0
-        hostnames = [domain_of(node, labels.HOSTNAME) for node in nodes] if caps.conflicts else []
+        if self.skipped:
+            free[[node.name in self.skipped for node in nodes]] = 0
         return ExistingNodes(
             nodes=nodes,
             free=free,
@@ -417,16 +428,35 @@ class NodeInventory:
             pod_counts=pod_counts,
             columns=self._columns.only(order),
             all_columns=self._columns.only(selection.positions),
-            counted=_as_table([_count_by_node(pod_counts, c.group, nodes) for c in caps.conflicts], len(nodes)),
-            bound=_as_table(
-                [np.array([h in c.domains for h in hostnames], dtype=np.int64) for c in caps.conflicts], len(nodes)
-            ),
+            counted=_as_table([self._count_by_node(pod_counts, c.group, order) for c in caps.conflicts], len(nodes)),
+            bound=_as_table([self._has_hostname(c.domains)[order] for c in caps.conflicts], len(nodes)),
             followed_counts=_as_table(
-                [_count_by_node(pod_counts, group, nodes) for group in caps.followed], len(nodes)
+                [self._count_by_node(pod_counts, group, order) for group in caps.followed], len(nodes)
             ),
             used_ports=used_ports,
             volume_usages=volume_usages,
         )
+
+    def _count_by_node(self, pod_counts: RunningPodCounts, group: TopologyGroup | None, order: Ints) -> Ints:
+        """Return the number of running pods that the group counts, for each node (`order`: their positions)."""
+        counts: Ints = np.zeros(len(self.nodes), dtype=np.int64)
+        for name, pods in pod_counts.by_node(group).items() if group is not None else ():
+            counts[self._positions[name]] = pods
+        return counts[order]
+
+    def _has_hostname(self, hostnames: Collection[str]) -> Ints:
+        """Return for each node of the inventory 1 if it has one of these hostnames, else 0."""
+        found: Ints = np.zeros(len(self.nodes), dtype=np.int64)
+        for hostname in hostnames:
+            found[self._positions_by_hostname.get(hostname, [])] = 1
+        return found
+
+    @cached_property
+    def _positions_by_hostname(self) -> Mapping[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        for position, node in enumerate(self.nodes):
+            found.setdefault(domain_of(node, labels.HOSTNAME) or "", []).append(position)
+        return found
 
     def _resources(
         self, selection: NodeSelection, order: Ints, nodes: Sequence[StateNode], axes: tuple[str, ...]
@@ -522,14 +552,6 @@ def _selected_labels(rows: Iterable[PodClass]) -> set[str]:
     """Return the pod labels that the topology groups of these rows select on."""
     groups = {g.id: g for row in rows for g in (*(s.group for s in row.spreads), *row.affinities, *row.anti_affinities)}
     return {key for group in groups.values() for key in group.label_keys}
-
-
-def _count_by_node(pod_counts: RunningPodCounts, group: TopologyGroup | None, nodes: Sequence[StateNode]) -> Ints:
-    """Return the number of running pods that the group counts, for each node."""
-    by_node = pod_counts.by_node(group) if group is not None else {}
-    if not by_node:
-        return np.zeros(len(nodes), dtype=np.int64)
-    return np.array([by_node.get(node.name, 0) for node in nodes], dtype=np.int64)
 
 
 def _as_table(columns: Sequence[Ints], height: int) -> Ints:

@@ -271,7 +271,7 @@ class Reservations(Struct, eq=False):
         for table in tables:
             for name, count in zip(table.reservations, table.reserved, strict=True):
                 left[name] = min(count, left.get(name, count))
-        for claim in claims:
+        for claim in claims if left else ():
             for name in _held_by(claim):
                 if name in left:
                     left[name] = max(left[name] - 1, 0)

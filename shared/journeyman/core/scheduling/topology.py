@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -355,22 +355,39 @@ def running_anti_affinities(node: StateNode, namespaces: NamespaceIndex) -> tupl
     )
 
 
-def inverse_anti_affinities(
-    running: Iterable[RunningAntiAffinity], rescheduled: Collection[str]
-) -> tuple[InverseAntiAffinity, ...]:
-    """Return the domains from which running pods exclude others, by group.
+class Repulsion:
+    """The domains from which running pods exclude others, by group, with the number of pods that do."""
 
-    Args:
-        running: The running pods' anti-affinity.
-        rescheduled: Keys of pods that this pass reschedules; their anti-affinity no longer applies where they are.
-    """
-    groups: dict[bytes, TopologyGroup] = {}
-    domains: dict[bytes, set[str]] = {}
-    for entry in running:
-        if entry.pod not in rescheduled:
-            groups[entry.group.id] = entry.group
-            domains.setdefault(entry.group.id, set()).add(entry.domain)
-    return tuple(InverseAntiAffinity(group=groups[id_], domains=frozenset(domains[id_])) for id_ in sorted(groups))
+    def __init__(self, running: Iterable[RunningAntiAffinity]) -> None:
+        """Count the running pods' anti-affinity."""
+        self._groups: dict[bytes, TopologyGroup] = {}
+        self._pods: dict[bytes, dict[str, int]] = {}
+        for entry in running:
+            self._groups[entry.group.id] = entry.group
+            by_domain = self._pods.setdefault(entry.group.id, {})
+            by_domain[entry.domain] = by_domain.get(entry.domain, 0) + 1
+        self._inverse = {
+            id_: InverseAntiAffinity(group=group, domains=frozenset(self._pods[id_]))
+            for id_, group in sorted(self._groups.items())
+        }
+
+    def without(
+        self, leaving: Iterable[RunningAntiAffinity], staying: Iterable[RunningAntiAffinity] = ()
+    ) -> tuple[InverseAntiAffinity, ...]:
+        """Return the domains without the anti-affinity of some pods, by group; `staying` are those of them that stay."""
+        changes: dict[bytes, dict[str, int]] = {}
+        for entries, change in ((leaving, -1), (staying, 1)):
+            for entry in entries:
+                by_domain = changes.setdefault(entry.group.id, {})
+                by_domain[entry.domain] = by_domain.get(entry.domain, 0) + change
+        if not changes:
+            return tuple(self._inverse.values())
+        found: list[InverseAntiAffinity] = []
+        for id_, inverse in self._inverse.items():
+            gone = {d for d, change in changes.get(id_, {}).items() if self._pods[id_][d] + change <= 0}
+            if domains := inverse.domains - gone if gone else inverse.domains:
+                found.append(InverseAntiAffinity(group=inverse.group, domains=domains) if gone else inverse)
+        return tuple(found)
 
 
 def _anti_affinities(pod: Pod, namespaces: NamespaceIndex) -> Iterable[TopologyGroup]:
@@ -486,9 +503,13 @@ class _RemainingPodCounts(RunningPodCounts):
     """The counts without the pods on some nodes."""
 
     def __init__(self, all_counts: RunningPodCounts, removed: Collection[str]) -> None:
-        self.nodes = tuple(node for node in all_counts.nodes if node.name not in removed)
         self._all, self._removed = all_counts, removed
         self._counted = {}
+
+    @cached_property
+    def nodes(self) -> tuple[StateNode, ...]:  # type: ignore[override]
+        """The remaining nodes."""
+        return tuple(node for node in self._all.nodes if node.name not in self._removed)
 
     def _count(self, group: TopologyGroup) -> Mapping[str, int]:
         return {name: n for name, n in self._all.by_node(group).items() if name not in self._removed}

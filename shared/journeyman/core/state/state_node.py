@@ -30,7 +30,7 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
     pods: tuple[Pod, ...] = ()
     duplicate_of: str = ""
 
-    @property
+    @cached_property
     def name(self) -> str:
         """The Node's name; the NodeClaim's while there is no Node."""
         if self.node is not None:
@@ -62,7 +62,7 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
         claimed = self.claim.metadata.labels.get(labels.NODEPOOL, "") if self.claim is not None else ""
         return self.labels.get(labels.NODEPOOL) or claimed
 
-    @property
+    @cached_property
     def registered(self) -> bool:
         """Whether the claim's Registered condition or the node's label says so; unmanaged nodes are registered.
 
