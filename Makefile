@@ -170,6 +170,7 @@ lock: setup ## Renew the locked requirements
 
 bench: setup oracle ## Compare price and speed with Karpenter's scheduler, in one run (about half an hour)
 	@$(BIN)/python -m tests.bench.bench_scheduling
+	@$(BIN)/python -m tests.bench.bench_disruption
 
 bench-ablation: setup ## Measure what each mechanism of the scheduler is worth, into docs/scheduling.md
 	@$(BIN)/python -m tests.bench.ablation --write

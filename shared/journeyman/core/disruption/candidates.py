@@ -194,8 +194,10 @@ def eviction_cost(pod: Pod) -> float:
     Restates: karpenter pkg/utils/disruption/disruption.go `EvictionCost`.
     """
     cost = 1.0 + (pod.spec.priority or 0) / PRIORITY_SCALE
-    with suppress(ValueError, OverflowError):
-        cost += int(pod.metadata.annotations.get(labels.POD_DELETION_COST, "0")) / DELETION_COST_SCALE
+    deletion_cost = pod.metadata.annotations.get(labels.POD_DELETION_COST)
+    if deletion_cost is not None:
+        with suppress(ValueError, OverflowError):
+            cost += int(deletion_cost) / DELETION_COST_SCALE
     return min(max(cost, -MAX_EVICTION_COST), MAX_EVICTION_COST)
 
 
@@ -213,7 +215,7 @@ def _candidate(node: StateNode, catalogue: Catalogue, *, consolidatable: bool, h
     instance_type, zone, capacity_type = (
         node.labels.get(key, "") for key in (labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE)
     )
-    types = catalogue.instance_types(node.node_pool)
+    own_type = tuple(t for t in catalogue.instance_types(node.node_pool) if t.name == instance_type)
     pods = [pod for pod in node.pods if is_reschedulable(pod)]
     return Candidate(
         nodeclaim=NodeClaimName(node.claim.metadata.name),
@@ -221,10 +223,10 @@ def _candidate(node: StateNode, catalogue: Catalogue, *, consolidatable: bool, h
         node=node.node.metadata.name,
         node_uid=node.node.metadata.uid,
         nodepool=NodePoolName(node.node_pool),
-        instance_type=instance_type if any(t.name == instance_type for t in types) else "",
+        instance_type=instance_type if own_type else "",
         zone=zone,
         capacity_type=capacity_type,
-        price=price_of(types, instance_type, zone, capacity_type),
+        price=price_of(own_type, instance_type, zone, capacity_type),
         reschedulable_pods=tuple(sorted(pod.key for pod in pods)),
         workloads=movable_workloads(pods),
         disruption_cost=rescheduling_cost(pods),

@@ -24,11 +24,11 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod, Taint, Toleration
-from journeyman.core.api.resources import add, subtract, to_resources, total_requests
+from journeyman.core.api.resources import PODS, Resources, add, pod_requests, subtract, to_resources
 from journeyman.core.scheduling.arrays import Bools, Ints, read_only
 from journeyman.core.scheduling.daemon_overhead import Daemon, daemons_of, missing_daemon_overhead
 from journeyman.core.scheduling.host_constraints import HostConstraints
-from journeyman.core.scheduling.pod_classes import HostPort, PodClass, host_ports
+from journeyman.core.scheduling.pod_classes import HostPort, PodClass, encode, host_ports
 from journeyman.core.scheduling.requirements import Requirement, Requirements
 from journeyman.core.scheduling.topology import (
     ABSENT,
@@ -258,6 +258,7 @@ class NodeInventory:
         self._free: dict[tuple[str, ...], tuple[Ints, Bools]] = {}
         self._pod_counts: RunningPodCounts | None = None
         self._counted_labels: set[str] = set()
+        self._requests: dict[bytes, Resources] = {}
         self._ports: dict[int, frozenset[HostPort]] = {}
         self._attachable: dict[int, VolumeUsage] = {}
 
@@ -476,7 +477,24 @@ class NodeInventory:
         return free
 
     def _free_on(self, node: StateNode, rescheduled: Collection[str], axes: Sequence[str]) -> Sequence[int]:
-        return self._evaluate([0] * len(axes), node, _free_on, node, rescheduled, self._daemons, axes)
+        return self._evaluate([0] * len(axes), node, self._free_amounts, node, rescheduled, axes)
+
+    def _free_amounts(self, node: StateNode, rescheduled: Collection[str], axes: Sequence[str]) -> list[int]:
+        """Return the free amount on each axis; 0 on all axes if any resource is overcommitted."""
+        remaining = (self._requests_of(pod) for pod in node.pods if pod.key not in rescheduled)
+        used = add({PODS: 0}, *remaining, missing_daemon_overhead(node, self._daemons))
+        available = subtract(allocatable_of(node), used)
+        overcommitted = any(amount < 0 for amount in available.values())
+        return [0 if overcommitted else available.get(axis, 0) for axis in axes]
+
+    def _requests_of(self, pod: Pod) -> Resources:
+        """Return `pod_requests`, computed once for pods with equal containers."""
+        spec = pod.spec
+        key = encode((spec.containers, spec.init_containers, spec.overhead, spec.resources))
+        requests = self._requests.get(key)
+        if requests is None:
+            requests = self._requests[key] = pod_requests(pod)
+        return requests
 
     def _evaluate(self, otherwise: T, node: StateNode, function: Callable[..., T], *args: Any) -> T:
         """Return what the function returns for a node, or `otherwise` if that cannot be evaluated."""
@@ -519,17 +537,6 @@ class NodeInventory:
             node = self.nodes[position]
             self._ports[position] = self._evaluate(frozenset(), node, _used_ports_on, node, (), self._daemons)
         return self._ports[position]
-
-
-def _free_on(
-    node: StateNode, rescheduled: Collection[str], daemons: Sequence[Daemon], axes: Sequence[str]
-) -> list[int]:
-    """Return the free amount on each axis; 0 on all axes if any resource is overcommitted."""
-    remaining = [p for p in node.pods if p.key not in rescheduled]
-    used = add(total_requests(remaining), missing_daemon_overhead(node, daemons))
-    available = subtract(allocatable_of(node), used)
-    overcommitted = any(amount < 0 for amount in available.values())
-    return [0 if overcommitted else available.get(axis, 0) for axis in axes]
 
 
 def _host_capacity(used_ports: Sequence[frozenset[HostPort]], caps: HostConstraints) -> Ints:

@@ -214,9 +214,9 @@ class NodeFilling:
                 most = free // amount
         return most
 
-    def missing(self, row: int) -> Ints:
-        """Return what each node lacks of each resource for one more pod of the row: a row per resource; 0 if it has enough."""
-        lacking: Ints = np.maximum(self._demands[row, : self._resources, None] - self._free[: self._resources], 0)
+    def missing(self, row: int, resources: Ints) -> Ints:
+        """Return what each node lacks of these resources for one more pod of the row: a row per resource; 0 if it has enough."""
+        lacking: Ints = np.maximum(self._demands[row, resources, None] - self._free[resources], 0)
         return lacking
 
     # --- placing

@@ -421,14 +421,14 @@ class NodeRemovals:
         suits = filling.suits(row)
         resource, amount, node = _NOTHING, 0, ""
         if suits.any():
-            lacking = filling.missing(row)[:, suits]
-            requests = np.maximum(problem.requests[row], 1)[:, None]
-            shares = (lacking / requests).max(axis=0)
-            best = int(np.argmin(shares))
-            if shares[best] > 0:
-                axis = int(np.argmax(lacking[:, best] / requests[:, 0]))
-                resource, amount = problem.axes[axis], int(lacking[axis, best])
-                node = problem.existing.nodes[int(np.flatnonzero(suits)[best])].name
+            requested = np.flatnonzero(problem.requests[row])
+            shares = filling.missing(row, requested) / problem.requests[row][requested, None]
+            largest = np.where(suits, shares.max(axis=0), np.inf)
+            best = int(np.argmin(largest))
+            if largest[best] > 0:
+                axis = int(requested[np.argmax(shares[:, best])])
+                resource, amount = problem.axes[axis], int(filling.missing(row, np.array([axis]))[0, best])
+                node = problem.existing.nodes[best].name
             elif filling.open_to(row).any():
                 resource = self._keys[row][0] if self._keys[row] else _HOST_RULES
             else:

@@ -45,8 +45,10 @@ def is_owned_by(pod: Pod, kind: str, group: str) -> bool:
     owners = pod.metadata.owner_references
     if not owners:
         return False
-    prefix = f"{group}/" if group else "v1"
-    return any(o.kind == kind and o.api_version.startswith(prefix) for o in owners)
+    for owner in owners:  # noqa: SIM110 - called for every pod of the cluster: a plain loop is the fastest
+        if owner.kind == kind and owner.api_version.startswith(f"{group}/" if group else "v1"):
+            return True
+    return False
 
 
 def is_owned_by_daemon_set(pod: Pod) -> bool:
@@ -92,7 +94,9 @@ def is_disruptable(pod: Pod, now: datetime) -> bool:
 
     A duration also protects a pod that has not started.
     """
-    value = pod.metadata.annotations.get(labels.DO_NOT_DISRUPT, "")
+    value = pod.metadata.annotations.get(labels.DO_NOT_DISRUPT)
+    if value is None:
+        return True
     if value == "true":
         return False
     protection = parse_go_duration(value)
