@@ -31,14 +31,14 @@ from journeyman.core.disruption.candidates import find_candidates
 from journeyman.core.disruption.commands import Decision
 from journeyman.core.disruption.consolidatable import assess_consolidatable
 from journeyman.core.disruption.consolidation import compute_consolidation
-from journeyman.core.disruption.fleet_examination import FleetExaminer, Verdict
+from journeyman.core.disruption.fleet_examination import FleetExaminer, NodeVerdict
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import eligible_candidates, interleaved
 from tests.helpers.large_fleets import fleet
 
 SIZES = (2_000, 10_000)
 PODS_PER_NODE = 10
-USAGES = (0.6, 1.1)  # of the fleet's CPUs that the pods request; beyond 1, pods that find no room are left out
+USAGES = (0.6, 1.1)  # of the fleet's CPUs that the pods request; beyond 1, pods that find no capacity are left out
 SAMPLE = 20  # nodes of each verdict that are simulated, too
 COLUMNS = (
     *("fleet", "pods", "verdicts", "parsed s", "examined s", "candidates", "columns", "nodes", "wall"),
@@ -67,7 +67,7 @@ def measure(path: Path) -> dict[str, Any]:
     end = time.process_time()
     wall = time.perf_counter() - wall
     peak = peak_bytes()
-    by_verdict = {v: [e for e in examinations if e.verdict is v] for v in Verdict}
+    by_verdict = {v: [e for e in examinations if e.verdict is v] for v in NodeVerdict}
     seconds, wrong, simulated = 0.0, 0, 0
     for verdict, members in by_verdict.items():
         sample = random.Random(verdict.value).sample(members, min(SAMPLE, len(members)))
@@ -76,7 +76,7 @@ def measure(path: Path) -> dict[str, Any]:
         mean = (time.process_time() - start) / max(len(sample), 1)
         seconds += mean * len(members)
         simulated += len(sample)
-        wrong += sum(d is not Decision.NO_OP for d in decisions) if verdict is Verdict.STAYS else 0
+        wrong += sum(d is not Decision.NO_OP for d in decisions) if verdict is NodeVerdict.STAYS else 0
     return {
         "fleet": scenario.name,
         "pods": len(snapshot.pods),

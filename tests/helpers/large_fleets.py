@@ -29,7 +29,7 @@ JSONDict = dict[str, Any]
 
 
 def fleet(nodes: int, pods: int, *, seed: int = 17, usage: float = 0.6, rules: bool = False) -> JSONDict:
-    """Return a scenario of so many nodes and, if they find room, pods, in the input format of `journeyman solve`."""
+    """Return a scenario of so many nodes and, if they find capacity, pods, in the input format of `journeyman solve`."""
     return _Fleet(nodes, pods, seed, usage, rules=rules).scenario()
 
 
@@ -85,9 +85,9 @@ class _Fleet:
         return made
 
     def _draw(self, cpu: int, memory: int, zone: str, excluded: Any) -> int | None:
-        """Return a node with room, mostly a random one."""
+        """Return a node with capacity, mostly a random one."""
 
-        def has_room(node: int) -> bool:
+        def has_capacity(node: int) -> bool:
             free_cpu, free_memory = self.free[node]
             return (
                 free_cpu >= cpu and free_memory >= memory and zone in {"", self.zone_of[node]} and node not in excluded
@@ -95,9 +95,9 @@ class _Fleet:
 
         for _ in range(PROBES):
             node = self.rng.randrange(len(self.free))
-            if has_room(node):
+            if has_capacity(node):
                 return node
-        left = [node for node in range(len(self.free)) if has_room(node)]
+        left = [node for node in range(len(self.free)) if has_capacity(node)]
         return max(left, key=lambda node: (self.free[node], node), default=None)
 
     def _node(self, number: int) -> list[JSONDict]:

@@ -23,20 +23,20 @@ from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.scheduling.node_removal import NodeRemovals, Removal, Shortage
 from journeyman.core.scheduling.pod_classes import RowPods
 
-__all__ = ["FleetExamination", "FleetExaminer", "NodeExamination", "Shortage", "Verdict", "examine"]
+__all__ = ["FleetExamination", "FleetExaminer", "NodeExamination", "NodeVerdict", "Shortage", "examine"]
 
 
-class Verdict(str, Enum):
+class NodeVerdict(str, Enum):
     """What the examination finds about one node."""
 
     DELETABLE = "deletable"
-    """The other nodes have room for its pods."""
+    """The other nodes have capacity for its pods."""
     REPLACEABLE = "replaceable"
-    """One cheaper new node takes the pods for which the other nodes have no room."""
+    """One cheaper new node takes the pods for which the other nodes have no capacity."""
     UNDECIDED = "undecided"
-    """Only a simulation can tell, because pods have rules that the examination does not evaluate."""
+    """Only a simulation decides, because pods have rules that the examination does not evaluate."""
     STAYS = "stays"
-    """Some pods have no room on the other nodes, and no single cheaper node takes them."""
+    """Some pods have no capacity on the other nodes, and no single cheaper node takes them."""
 
 
 class NodeExamination(Struct, frozen=True, kw_only=True):
@@ -46,15 +46,15 @@ class NodeExamination(Struct, frozen=True, kw_only=True):
         candidate: The node.
         verdict: Whether it can be deleted or replaced.
         shadow_value: The price per hour of what only this node provides: that of the cheapest single new node for the pods
-            that have no room elsewhere. 0.0 if all have room, infinite if no single new node takes them.
-        shortage: The first class without enough room, in the order in which pods are scheduled; None if there is none.
+            that have no capacity elsewhere. 0.0 if all have capacity, infinite if no single new node takes them.
+        shortage: The first class without enough capacity, in the order in which pods are scheduled; None if there is none.
         is_proven: Whether counting each class alone already gives the verdict that the node stays; otherwise the scheduler's
             own order of placing the pods does, and another order might not.
         error: Why no node can run one of the pods; empty if each has a node that can.
     """
 
     candidate: Candidate
-    verdict: Verdict
+    verdict: NodeVerdict
     shadow_value: float = 0.0
     shortage: Shortage | None = None
     is_proven: bool = False
@@ -87,7 +87,7 @@ class NodeExamination(Struct, frozen=True, kw_only=True):
     @property
     def passes(self) -> bool:
         """Whether a simulation may find a command for it."""
-        return self.verdict is not Verdict.STAYS
+        return self.verdict is not NodeVerdict.STAYS
 
     @property
     def saving(self) -> float:
@@ -136,26 +136,26 @@ class FleetExaminer:
         failed = removals.first_error(candidate.node)
         if failed is not None:
             pod, error = failed
-            shortage = Shortage(pod=pod, pods=1, without_room=1, resource=error.kind)
+            shortage = Shortage(pod=pod, pods=1, without_capacity=1, resource=error.kind)
             return NodeExamination(
                 candidate=candidate,
-                verdict=Verdict.STAYS,
+                verdict=NodeVerdict.STAYS,
                 shadow_value=inf,
                 shortage=shortage,
                 is_proven=True,
                 error=error.message,
             )
         if not removals.is_evaluated(candidate.node):
-            return NodeExamination(candidate=candidate, verdict=Verdict.UNDECIDED)
+            return NodeExamination(candidate=candidate, verdict=NodeVerdict.UNDECIDED)
         removal = removals.remove(candidate.node)
         if not removal.left:
-            return NodeExamination(candidate=candidate, verdict=Verdict.DELETABLE)
+            return NodeExamination(candidate=candidate, verdict=NodeVerdict.DELETABLE)
         value = self._lowest_price(candidate, removal.left, removal.domains)
         is_replaceable = value < candidate.price and self._has_enough_types(candidate, removal)
         is_proven = bool(removal.least) and self._lowest_price(candidate, removal.least) >= candidate.price
         return NodeExamination(
             candidate=candidate,
-            verdict=Verdict.REPLACEABLE if is_replaceable else Verdict.STAYS,
+            verdict=NodeVerdict.REPLACEABLE if is_replaceable else NodeVerdict.STAYS,
             shadow_value=value,
             shortage=removal.shortage,
             is_proven=is_proven,

@@ -207,7 +207,7 @@ class NodeFilling:
         missing = {column: int((self._attached[list(claims), node] == 0).sum()) for column, claims in demand.shared}
         most = _ANY_NUMBER
         for column, amount in demand.amounts:
-            free = self._free.item(column, node) - (missing.get(column, 0) if missing else 0)
+            free = int(self._free.item(column, node)) - (missing.get(column, 0) if missing else 0)
             if free < amount:
                 return 0
             if amount and free < amount * most:

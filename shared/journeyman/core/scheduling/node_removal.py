@@ -6,7 +6,7 @@ its relaxation level: columns of free capacity, masks of suitable nodes, and cou
 cell, so that the next removal starts from the same cluster, and thousands of removals take the time of a few simulations.
 
 Where a class has fewer free slots on all other nodes together than it has pods on the node, no order of placing them helps.
-Of the other pods without room, the scheduler might still have placed some in another order; it finds such an order rarely.
+Of the other pods without capacity, the scheduler might still have placed some in another order; it finds such an order rarely.
 
 `NewNodePrices` finds the cheapest offering of a single new node for some pods: one `&` of bit masks per pod class.
 """
@@ -35,19 +35,19 @@ from journeyman.core.scheduling.problem import ClusterInputs, SchedulingProblem,
 from journeyman.core.scheduling.results import PodError, PreferencePolicy
 from journeyman.core.scheduling.topology import ABSENT, Pin, TopologyGroup
 
-_LISTED: Final = 48  # nodes of a combination of domains; most pods find room on the first of them
+_LISTED: Final = 48  # nodes of a combination of domains; most pods find capacity on the first of them
 _NOTHING: Final = "node constraints"
 _HOST_RULES: Final = "host rules"
 _VOLUMES: Final = "volumes"
 
 
 class Shortage(Struct, frozen=True, kw_only=True):
-    """The pods of one class that the other nodes have too little room for.
+    """The pods of one class that the other nodes have too little capacity for.
 
     Attributes:
         pod: The key (`namespace/name`) of one of these pods.
         pods: How many pods of the class are on the node.
-        without_room: How many of them the other nodes have no room for, after the node's other pods took theirs.
+        without_capacity: How many of them the other nodes have no capacity for, after the node's other pods took theirs.
         resource: What is short: a resource (`cpu`), a topology label, `host rules` (anti-affinity or spread over nodes, host
             ports), `volumes`, or `node constraints` if no other node meets the pods' node selector, affinity and tolerations.
         amount: How much of a resource is missing, in its base unit (milli-CPU, bytes, pods), on the node that lacks least;
@@ -57,7 +57,7 @@ class Shortage(Struct, frozen=True, kw_only=True):
 
     pod: str
     pods: int
-    without_room: int
+    without_capacity: int
     resource: str
     amount: int = 0
     node: str = ""
@@ -67,10 +67,10 @@ class Removal(Struct, frozen=True, kw_only=True, eq=False):
     """What happens to the pods of a node that is removed.
 
     Attributes:
-        left: The pods without room on the other nodes, by row; they need new nodes.
+        left: The pods without capacity on the other nodes, by row; they need new nodes.
         least: Pods that need new nodes in whatever order pods are placed; at most those of `left`.
         domains: For each entry of `left` the values of topology labels that its rules allow on a new node.
-        shortage: The first class with pods in `left`; None if all have room.
+        shortage: The first class with pods in `left`; None if all have capacity.
     """
 
     left: tuple[RowPods, ...]
@@ -103,7 +103,7 @@ class _Moved(NamedTuple):
 
     row: int
     node: int
-    count: int
+    pods: int
     values: Mapping[str, str]
     pins: tuple[Pin, ...]
 
@@ -190,7 +190,7 @@ class NodeRemovals:
         counts = Counter(c for c, _ in self._moving[name])
         others = Counter[int]()
         for entry in displaced:
-            others[self.problem.class_of_row[entry.row]] += entry.count
+            others[self.problem.class_of_row[entry.row]] += entry.pods
         for row in (row for c in (*counts, *others) for row in self._levels[c] if row not in self._open_nodes):
             self._list_open_nodes(row)
         self._removed = node
@@ -199,14 +199,14 @@ class NodeRemovals:
         for part in parts:
             part.counts[part.value] -= part.pods
         for entry in displaced:
-            self._counts.enter(entry.row, entry.values, -entry.count, entry.pins)
+            self._counts.enter(entry.row, entry.values, -entry.pods, entry.pins)
         moved: list[_Moved] = []
         result = self._move(name, counts, others, moved)
         for entry in reversed(moved):
-            self._filling.take_back(entry.row, entry.node, entry.count)
-            self._counts.enter(entry.row, entry.values, -entry.count, entry.pins)
+            self._filling.take_back(entry.row, entry.node, entry.pods)
+            self._counts.enter(entry.row, entry.values, -entry.pods, entry.pins)
         for entry in displaced:
-            self._counts.enter(entry.row, entry.values, entry.count, entry.pins)
+            self._counts.enter(entry.row, entry.values, entry.pods, entry.pins)
         for part in parts:
             part.counts[part.value] += part.pods
         if node is not None and free is not None:
@@ -216,7 +216,7 @@ class NodeRemovals:
     # --- moving pods
 
     def _move(self, name: str, counts: Counter[int], others: Counter[int], moved: list[_Moved]) -> Removal:
-        """Place the pods of a node, and `others` (pods by class) that were placed there; return the node's without room."""
+        """Place the pods of a node, and `others` (pods by class) that were placed there; return the node's without capacity."""
         waiting = [RowPods(self._levels[c][0], pods) for c, pods in sorted((counts + others).items())]
         while waiting:
             before = sum(pods for _, pods in waiting)
@@ -242,7 +242,7 @@ class NodeRemovals:
         )
 
     def _place_class(self, c: int, count: int, moved: list[_Moved]) -> RowPods:
-        """Place pods of a class, trying its relaxation levels in order; return those without room, of the last row tried."""
+        """Place pods of a class, trying its relaxation levels in order; return those without capacity, of the last row tried."""
         rows = self._levels[c]
         for row in rows:
             count -= self._place_row(row, count, moved)
@@ -273,7 +273,7 @@ class NodeRemovals:
             for node, most in self._still_open(row, listed, moved):
                 self._filling.put(row, node, min(most, count - done))
                 moved.append(self._counted(row, node, min(most, count - done)))
-                done += moved[-1].count
+                done += moved[-1].pods
                 if done == count:
                     return done
         return done
@@ -381,7 +381,7 @@ class NodeRemovals:
             return None
         return occupied
 
-    # --- pods without room
+    # --- pods without capacity
 
     def _domains_of_new_node(self, row: int, beside: Collection[int] = ()) -> Mapping[str, Collection[str]]:
         """Return the values of topology labels that the row's rules allow on a new node, as far as they restrict them.
@@ -415,7 +415,7 @@ class NodeRemovals:
         slots, total = self._slots[row]
         return total - (int(slots[self._removed]) if self._removed is not None else 0)
 
-    def _shortage(self, row: int, name: str, pods: int, without_room: int) -> Shortage:
+    def _shortage(self, row: int, name: str, pods: int, without_capacity: int) -> Shortage:
         filling, problem = self._filling, self.problem
         pod = next(key for c, key in self._moving[name] if c == problem.class_of_row[row])
         suits = filling.suits(row)
@@ -433,7 +433,9 @@ class NodeRemovals:
                 resource = self._keys[row][0] if self._keys[row] else _HOST_RULES
             else:
                 resource = _HOST_RULES
-        return Shortage(pod=pod, pods=pods, without_room=without_room, resource=resource, amount=amount, node=node)
+        return Shortage(
+            pod=pod, pods=pods, without_capacity=without_capacity, resource=resource, amount=amount, node=node
+        )
 
     # --- rules
 

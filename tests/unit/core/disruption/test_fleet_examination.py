@@ -13,7 +13,7 @@ from journeyman.core.api import labels
 from journeyman.core.disruption.candidates import Candidate, find_candidates
 from journeyman.core.disruption.commands import Decision
 from journeyman.core.disruption.consolidation import compute_consolidation
-from journeyman.core.disruption.fleet_examination import FleetExaminer, NodeExamination, Verdict, examine
+from journeyman.core.disruption.fleet_examination import FleetExaminer, NodeExamination, NodeVerdict, examine
 from journeyman.core.disruption.simulation import Simulation
 from tests.helpers import large_fleets
 from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, a_pool, price
@@ -43,9 +43,7 @@ def web(name: str, node: str, **spec) -> object:
 def examined(snapshot, *, within=NONE, marked=NONE, spot_to_spot=False) -> dict[str, NodeExamination]:
     """What is found, by NodeClaim."""
     catalogue = a_catalogue(*(p.metadata.name for p in snapshot.node_pools))
-    simulation = Simulation(
-        snapshot, catalogue, within_consolidate_after=within, marked_for_deletion=marked
-    )
+    simulation = Simulation(snapshot, catalogue, within_consolidate_after=within, marked_for_deletion=marked)
     names = frozenset(c.metadata.name for c in snapshot.claims)
     found = find_candidates(snapshot, catalogue, consolidatable=names, in_commands=NONE)
     return dict(examine(simulation, found.candidates, spot_to_spot=spot_to_spot).by_nodeclaim)
@@ -55,7 +53,7 @@ def test_node_whose_pods_fit_on_the_other_nodes_is_deletable():
     """Its pods have no value beyond what is paid for anyway."""
     found = examined(a_fleet(a_member("spare", cpus=["1"]), a_member("roomy", size="l", cpus=["1"])))["spare"]
 
-    assert (found.verdict, found.shadow_value, found.why_not) == (Verdict.DELETABLE, 0.0, "")
+    assert (found.verdict, found.shadow_value, found.why_not) == (NodeVerdict.DELETABLE, 0.0, "")
     assert found.saving == price("m")
 
 
@@ -63,7 +61,7 @@ def test_node_with_pods_for_a_smaller_one_is_replaceable():
     """The shadow value is the price of that smaller node."""
     found = examined(a_fleet(a_member("n", size="xl", cpus=["1400m"] * 5)))["n"]
 
-    assert (found.verdict, found.shadow_value) == (Verdict.REPLACEABLE, price("l"))
+    assert (found.verdict, found.shadow_value) == (NodeVerdict.REPLACEABLE, price("l"))
 
 
 def test_node_that_stays_names_the_pod_and_the_least_shortage():
@@ -74,9 +72,9 @@ def test_node_that_stays_names_the_pod_and_the_least_shortage():
 
     found = examined(fleet)["full"]
 
-    assert (found.verdict, found.is_proven, found.shadow_value) == (Verdict.STAYS, True, price("m"))
+    assert (found.verdict, found.is_proven, found.shadow_value) == (NodeVerdict.STAYS, True, price("m"))
     short = found.shortage
-    assert (short.pod, short.pods, short.without_room) == ("default/full-0", 1, 1)
+    assert (short.pod, short.pods, short.without_capacity) == ("default/full-0", 1, 1)
     assert (short.resource, short.amount, short.node) == ("cpu", 900, "node-near")
     assert found.why_not == (
         "Can't replace with a cheaper node: the other nodes lack 900m of cpu for pod default/full-0, at least (Node node-near), "
@@ -88,27 +86,27 @@ def test_node_that_stays_names_the_pod_and_the_least_shortage():
     "excluded", [{"initialized": False}, {"deleting": True}, "within consolidateAfter", "in a command"]
 )
 def test_excluded_node_takes_no_pods(excluded):
-    """Nodes that are not initialized, deleting, changed recently or in a command have no room for others."""
+    """Nodes that are not initialized, deleting, changed recently or in a command have no capacity for others."""
     settings = excluded if isinstance(excluded, dict) else {}
     fleet = a_fleet(a_member("full", cpus=["3"]), a_member("other", size="l", **settings))
     within = frozenset({"other"}) if excluded == "within consolidateAfter" else NONE
     marked = frozenset({"other"}) if excluded == "in a command" else NONE
 
-    assert examined(fleet, within=within, marked=marked)["full"].verdict is Verdict.STAYS
+    assert examined(fleet, within=within, marked=marked)["full"].verdict is NodeVerdict.STAYS
 
 
 def test_pods_with_zone_spread_need_room_in_their_own_zone():
-    """The emptiest zone after the removal is the node's own; room elsewhere does not help."""
+    """The emptiest zone after the removal is the node's own; capacity elsewhere does not help."""
     members = [
         a_member("a1", zone="a", cpus=["3"], pods=[web("w1", "a1", topologySpreadConstraints=ZONE_SPREAD)]),
         a_member("b1", zone="b", size="xl", pods=[web("w2", "b1", topologySpreadConstraints=ZONE_SPREAD)]),
     ]
-    without_room = examined(a_fleet(*members))["a1"]
-    with_room = examined(a_fleet(*members, a_member("a2", zone="a", cpus=["100m"])))["a1"]
+    without_capacity = examined(a_fleet(*members))["a1"]
+    with_capacity = examined(a_fleet(*members, a_member("a2", zone="a", cpus=["100m"])))["a1"]
 
-    assert without_room.verdict is not Verdict.DELETABLE
-    assert without_room.shortage.resource == labels.ZONE
-    assert with_room.verdict is Verdict.DELETABLE
+    assert without_capacity.verdict is not NodeVerdict.DELETABLE
+    assert without_capacity.shortage.resource == labels.ZONE
+    assert with_capacity.verdict is NodeVerdict.DELETABLE
 
 
 @pytest.mark.parametrize(("key", "resource"), [(labels.HOSTNAME, "host rules"), (labels.ZONE, labels.ZONE)])
@@ -120,7 +118,7 @@ def test_pods_that_keep_apart_need_a_domain_of_their_own(key, resource):
     ]
     found = examined(a_fleet(*members))["n1"]
 
-    assert found.verdict is not Verdict.DELETABLE
+    assert found.verdict is not NodeVerdict.DELETABLE
     assert found.shortage.resource == resource
 
 
@@ -130,7 +128,7 @@ def test_pod_that_no_node_can_run_keeps_its_node():
 
     found = examined(a_fleet(a_member("n", pods=[broken]), a_member("other", size="xl")))["n"]
 
-    assert (found.verdict, found.shadow_value) == (Verdict.STAYS, inf)
+    assert (found.verdict, found.shadow_value) == (NodeVerdict.STAYS, inf)
     assert found.why_not.startswith("not all pods would schedule, pod default/odd: ")
 
 
@@ -142,10 +140,10 @@ def test_pods_that_must_share_a_node_are_left_to_the_simulation():
 
     found = examined(a_fleet(a_member("n", pods=pods), a_member("other", cpus=["4"])))["n"]
 
-    assert (found.verdict, found.passes, found.why_not) == (Verdict.UNDECIDED, True, "")
+    assert (found.verdict, found.passes, found.why_not) == (NodeVerdict.UNDECIDED, True, "")
 
 
-@pytest.mark.parametrize(("gate", "verdict"), [(False, Verdict.STAYS), (True, Verdict.STAYS)])
+@pytest.mark.parametrize(("gate", "verdict"), [(False, NodeVerdict.STAYS), (True, NodeVerdict.STAYS)])
 def test_spot_node_is_not_replaced_by_few_cheaper_spot_types(gate, verdict):
     """Spot-to-spot is a gate, and needs 15 cheaper instance types."""
     pool = a_pool(capacity_types=(labels.SPOT,))
@@ -155,12 +153,12 @@ def test_spot_node_is_not_replaced_by_few_cheaper_spot_types(gate, verdict):
 
 
 def test_pods_that_wait_take_their_room_first():
-    """A pending pod fills the only other node, so that the node's own pod has no room."""
+    """A pending pod fills the only other node, so that the node's own pod has no capacity."""
     members = [a_member("n", cpus=["2"]), a_member("other", cpus=["1"])]
     pending = a_pod("pending", cpu="3")
 
-    assert examined(a_fleet(*members))["n"].verdict is Verdict.DELETABLE
-    assert examined(a_fleet(*members, pending=[pending]))["n"].verdict is not Verdict.DELETABLE
+    assert examined(a_fleet(*members))["n"].verdict is NodeVerdict.DELETABLE
+    assert examined(a_fleet(*members, pending=[pending]))["n"].verdict is not NodeVerdict.DELETABLE
 
 
 # -- beside the simulation --------------------------------------------------------------------------------------------
@@ -194,9 +192,13 @@ def test_examination_agrees_with_the_simulation_on_a_fleet_with_rules(ruled_flee
     simulation, candidates = ruled_fleet
     found = examine(simulation, candidates)
     decisions = {c.nodeclaim: compute_consolidation(simulation, (c,)).decision for c in candidates}
-    expected = {Verdict.DELETABLE: Decision.DELETE, Verdict.REPLACEABLE: Decision.REPLACE, Verdict.STAYS: Decision.NO_OP}
+    expected = {
+        NodeVerdict.DELETABLE: Decision.DELETE,
+        NodeVerdict.REPLACEABLE: Decision.REPLACE,
+        NodeVerdict.STAYS: Decision.NO_OP,
+    }
 
     wrong = [n for n in found.nodes if expected[n.verdict] is not decisions[n.candidate.nodeclaim]]
 
-    assert not [n for n in wrong if n.verdict is Verdict.STAYS]
+    assert not [n for n in wrong if n.verdict is NodeVerdict.STAYS]
     assert len(wrong) <= len(candidates) // 20
