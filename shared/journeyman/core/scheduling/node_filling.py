@@ -223,7 +223,7 @@ class NodeFilling:
 
     def close(self, node: int) -> Ints:
         """Let the node take no pods; return what `reopen` needs."""
-        free = self._free[:, node].copy()
+        free: Ints = self._free[:, node].copy()
         self._free[:, node] = -1
         return free
 
