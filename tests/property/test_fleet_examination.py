@@ -1,8 +1,8 @@
 """The examination of a fleet beside the simulation, on random clusters with every kind of rule.
 
 The examination is a filter. It may let a node pass that the simulation keeps, which costs a simulation. It should exclude no
-node that the simulation removes: of the clusters of all seeds up to 3,000 (see `DOCUMENTED_RATE`) it excludes less than one
-such node in two hundred, where pods have rules over several domains that depend on each other.
+node that the simulation removes; with rules over several domains that depend on each other it may exclude one in two
+hundred (`DOCUMENTED_RATE`). JOURNEYMAN_EXAMINED_CLUSTERS=1000 measures the rate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from journeyman.core.disruption.fleet_examination import FleetExaminer, NodeVerd
 from journeyman.core.disruption.simulation import Simulation
 from tests.helpers import random_clusters
 
-SEEDS = int(os.environ.get("JOURNEYMAN_EXAMINED_CLUSTERS", "60"))
+SEEDS = int(os.environ.get("JOURNEYMAN_EXAMINED_CLUSTERS", "40"))
 DOCUMENTED_RATE = 0.005
 
 

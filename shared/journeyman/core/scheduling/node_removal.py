@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
-from journeyman.core.scheduling.arrays import Ints
+from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.bulk_scheduling import co_located_classes
 from journeyman.core.scheduling.domain_counts import CountPart, DomainCounts, is_wide
 from journeyman.core.scheduling.domain_distribution import DomainRule
 from journeyman.core.scheduling.node_filling import NodeFilling
 from journeyman.core.scheduling.nodepool_options import NodeDemand
 from journeyman.core.scheduling.offering_masks import OfferingMasks, as_mask
+from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.pod_classes import RowPods
 from journeyman.core.scheduling.problem import ClusterInputs, SchedulingProblem, prepare_task
 from journeyman.core.scheduling.results import PodError, PreferencePolicy
@@ -38,7 +39,7 @@ from journeyman.core.scheduling.topology import ABSENT, Pin, TopologyGroup
 _LISTED: Final = 48  # nodes of a combination of domains; most pods find capacity on the first of them
 _NOTHING: Final = "node constraints"
 _HOST_RULES: Final = "host rules"
-_VOLUMES: Final = "volumes"
+_PREFERENCES: Final = "preferences"
 
 
 class Shortage(Struct, frozen=True, kw_only=True):
@@ -49,7 +50,8 @@ class Shortage(Struct, frozen=True, kw_only=True):
         pods: How many pods of the class are on the node.
         without_capacity: How many of them the other nodes have no capacity for, after the node's other pods took theirs.
         resource: What is short: a resource (`cpu`), a topology label, `host rules` (anti-affinity or spread over nodes, host
-            ports), `volumes`, or `node constraints` if no other node meets the pods' node selector, affinity and tolerations.
+            ports, volumes), `preferences` if a new node meets more of them than the other nodes do, or `node constraints` if
+            no other node meets the pods' node selector, affinity and tolerations.
         amount: How much of a resource is missing, in its base unit (milli-CPU, bytes, pods), on the node that lacks least;
             0 if no resource is short.
         node: The name of that node; empty if no resource is short.
@@ -157,7 +159,7 @@ class NodeRemovals:
         self._repelling_groups = frozenset(
             group.id for row in problem.rows for group in row.anti_affinities if group.id not in row.preferred_groups
         )
-        self._prices = NewNodePrices(problem)
+        self._prices = NewNodePrices(problem, task.reservations)
         # Others with rules over domains are left out: where they go first, they could block a domain that the scheduler
         # gives to a moving pod.
         placed_first = Counter(class_of_pod[id(pod)] for pod in others if id(pod) in class_of_pod)
@@ -165,9 +167,11 @@ class NodeRemovals:
             if not any(self._keys[row] for row in self._levels[c]):
                 self._place_class(c, count, [])
         self._first = {node: tuple(entries) for node, entries in self._filling.taken.items()}
+        self._closed: Bools = np.zeros(len(problem.existing.nodes), dtype=bool)
         for name in closed:
             if name in self._node_of_name:
                 self._filling.close(self._node_of_name[name])
+                self._closed[self._node_of_name[name]] = True
 
     @property
     def prices(self) -> NewNodePrices:
@@ -194,6 +198,9 @@ class NodeRemovals:
         for row in (row for c in (*counts, *others) for row in self._levels[c] if row not in self._open_nodes):
             self._list_open_nodes(row)
         self._removed = node
+        was_closed = node is not None and bool(self._closed[node])
+        if node is not None:
+            self._closed[node] = True
         free = self._filling.close(node) if node is not None else None
         parts = (*self._parts.get(name, ()), *self._repelling.get(name, ()))
         for part in parts:
@@ -211,6 +218,7 @@ class NodeRemovals:
             part.counts[part.value] += part.pods
         if node is not None and free is not None:
             self._filling.reopen(node, free)
+            self._closed[node] = was_closed
         return result
 
     # --- moving pods
@@ -229,7 +237,6 @@ class NodeRemovals:
         if not left:
             return _ALL_FIT
         rows = [row for row, _ in left]
-        last = self.problem.levels[of_class[rows[0]]][-1]
         short = [(c, self.problem.levels[c][-1]) for c in sorted(counts)]
         least = [
             RowPods(row, counts[c] - self._free_slots(row)) for c, row in short if counts[c] > self._free_slots(row)
@@ -238,7 +245,7 @@ class NodeRemovals:
             left=tuple(left),
             least=tuple(least),
             domains=tuple(self._domains_of_new_node(row, rows) for row in rows),
-            shortage=self._shortage(last, name, counts[of_class[last]], left[0].pods),
+            shortage=self._shortage(left[0], name, counts[of_class[rows[0]]]),
         )
 
     def _place_class(self, c: int, count: int, moved: list[_Moved]) -> RowPods:
@@ -415,26 +422,35 @@ class NodeRemovals:
         slots, total = self._slots[row]
         return total - (int(slots[self._removed]) if self._removed is not None else 0)
 
-    def _shortage(self, row: int, name: str, pods: int, without_capacity: int) -> Shortage:
+    def _shortage(self, tried: RowPods, name: str, pods: int) -> Shortage:
+        """Return what the pods of a class lack that were left at the row `tried`, ignoring their preferences."""
         filling, problem = self._filling, self.problem
-        pod = next(key for c, key in self._moving[name] if c == problem.class_of_row[row])
-        suits = filling.suits(row)
+        c = problem.class_of_row[tried.row]
+        row = problem.levels[c][-1]
+        suits = filling.suits(row) & ~self._closed
         resource, amount, node = _NOTHING, 0, ""
         if suits.any():
             requested = np.flatnonzero(problem.requests[row])
-            shares = filling.missing(row, requested) / problem.requests[row][requested, None]
+            lacking = filling.missing(row, requested)
+            shares = lacking / problem.requests[row][requested, None]
             largest = np.where(suits, shares.max(axis=0), np.inf)
             best = int(np.argmin(largest))
             if largest[best] > 0:
-                axis = int(requested[np.argmax(shares[:, best])])
-                resource, amount = problem.axes[axis], int(filling.missing(row, np.array([axis]))[0, best])
+                axis = int(np.argmax(shares[:, best]))
+                resource, amount = problem.axes[requested[axis]], int(lacking[axis, best])
                 node = problem.existing.nodes[best].name
-            elif filling.open_to(row).any():
-                resource = self._keys[row][0] if self._keys[row] else _HOST_RULES
+            elif self._search_best_node(row) is not None:
+                resource = _PREFERENCES
             else:
-                resource = _HOST_RULES
+                is_open = filling.open_to(row).any()
+                resource = self._binding_keys(row)[0] if is_open and self._binding_keys(row) else _HOST_RULES
         return Shortage(
-            pod=pod, pods=pods, without_capacity=without_capacity, resource=resource, amount=amount, node=node
+            pod=next(key for own, key in self._moving[name] if own == c),
+            pods=pods,
+            without_capacity=tried.pods,
+            resource=resource,
+            amount=amount,
+            node=node,
         )
 
     # --- rules
@@ -476,9 +492,13 @@ class NodeRemovals:
 class NewNodePrices:
     """The prices of single new nodes for pods of a problem's rows, by bit masks of offerings."""
 
-    def __init__(self, problem: SchedulingProblem) -> None:
-        """Prepare the masks of the problem's NodePools; everything is computed on first use."""
+    def __init__(self, problem: SchedulingProblem, reservations: Reservations) -> None:
+        """Prepare the masks of the problem's NodePools, without offerings of reservations that are full."""
         self._problem = problem
+        self._available = [masks.ordinary for masks in problem.pool_masks]
+        for index, masks in enumerate(problem.pool_masks):
+            for name, offerings in masks.reserved:
+                self._available[index] |= offerings if reservations.left.get(name, 0) > 0 else 0
         self._meeting: dict[tuple[int, int], int] = {}
         self._allowing: dict[tuple[int, str, frozenset[str]], int] = {}
         self._by_domain: dict[tuple[int, str], Mapping[str, int]] = {}
@@ -530,7 +550,7 @@ class NewNodePrices:
             return
         total = (counts @ self._problem.requests[rows]).tolist()
         for masks in self._problem.pool_masks:
-            offerings = -1
+            offerings = self._available[masks.index]
             for row in rows:
                 offerings &= self._meeting_row(masks, row)
             for axis, amount in enumerate(total):
