@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -35,12 +36,14 @@ from journeyman.core.disruption.circuit_breaker import CircuitBreaker
 from journeyman.core.disruption.commands import Command, SimulationResult, claims_in_commands
 from journeyman.core.disruption.consolidatable import Consolidatability, consolidate_after
 from journeyman.core.disruption.consolidation import worst_launch_price
+from journeyman.core.disruption.fleet_examination import SMALLEST_PRICE, NodeExamination, Shortage
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import unconsolidatable_reason
 from journeyman.core.plan import PatchObject, Plan, Requeue, Step, chain_of, claim_ref, next_requeue
 from journeyman.core.scheduling import requirements as algebra
 from journeyman.core.scheduling.arrays import Floats
 from journeyman.core.scheduling.existing_nodes import allocatable_of
+from journeyman.core.scheduling.node_removal import NODE_CONSTRAINTS
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.guard import plan_for_each
 
@@ -49,7 +52,6 @@ BRIEF: Final = timedelta(minutes=5)
 """A reason that passes by itself within this time does not replace another one."""
 YOUNG: Final = timedelta(minutes=15)
 """A NodeClaim is not that old: what it waits for is in its other conditions."""
-_SMALLEST_PRICE: Final = 0.00005  # per hour; messages have four decimals
 _NOT_WRITTEN: Final = frozenset({"Deleting"})
 
 
@@ -165,7 +167,33 @@ def _in_backoff(candidate: Candidate, why_backoff: Callable[[Candidate], str]) -
     return Blocked(reason="BackOff", why=why) if why else None
 
 
-# -- what the simulation of a node's removal found ----------------------------------------------------------------------
+# -- what the examination of the fleet, or the simulation of a node's removal found ----------------------------------------------------------------------
+
+
+def explain_examination(examination: NodeExamination) -> Blocked:
+    """Return why a node stays of which the examination of the fleet found that no command can remove it."""
+    change = _smallest_change(examination.shortage) if examination.shortage is not None else ""
+    has_replacement = not examination.error and examination.shadow_value < inf
+    return Blocked(reason="Price" if has_replacement else "PodsDoNotFit", why=examination.why_not, change=change)
+
+
+_RELAXED: Final[Mapping[str, str]] = {
+    "host rules": "the anti-affinity, spread, host ports or volumes",
+    "preferences": "the preferences",
+}
+"""What would have to change of a pod, by `Shortage.resource`."""
+
+
+def _smallest_change(short: Shortage) -> str:
+    """Return what must be freed on the node that lacks least, or which rule of the pod must be relaxed."""
+    more = f", and make capacity for {short.without_capacity - 1} more pods" if short.without_capacity > 1 else ""
+    if short.amount:
+        amount = format_amount(short.resource, short.amount)
+        return f"Free {amount} {short.resource} on Node {short.node} for Pod {short.pod}{more}"
+    if short.resource == NODE_CONSTRAINTS:
+        return f"Add a node that can run Pod {short.pod}, or relax its node selector, node affinity or tolerations"
+    relaxed = _RELAXED.get(short.resource, f"the rules over {short.resource}")
+    return f"Relax {relaxed} of Pod {short.pod}{more}"
 
 
 class RemovalExplainer:
@@ -220,7 +248,7 @@ class RemovalExplainer:
         if cheapest is None:
             return ""
         price, name = cheapest
-        excess = f", {price - candidate.price:.4f} more" if price - candidate.price >= _SMALLEST_PRICE else ""
+        excess = f", {price - candidate.price:.4f} more" if price - candidate.price >= SMALLEST_PRICE else ""
         return f": the cheapest one, {name}, costs {price:.4f} per hour{excess}, and must cost less than the node, {candidate.price:.4f}"
 
     def _capacity_change(self, candidate: Candidate, pods: Sequence[str], result: SimulationResult) -> str:

@@ -18,7 +18,7 @@ from journeyman.core.api.node_disruption import Method, NodeDisruption
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.balanced import BalancedScores, moves_plan
 from journeyman.core.disruption.binding_orders import unbound_pod
-from journeyman.core.disruption.blocked import NodeStays, RemovalExplainer, why_nodes_stay
+from journeyman.core.disruption.blocked import NodeStays, RemovalExplainer, explain_examination, why_nodes_stay
 from journeyman.core.disruption.budgets import BudgetStatus, budget_status
 from journeyman.core.disruption.candidates import (
     BLOCKED,
@@ -39,6 +39,7 @@ from journeyman.core.disruption.drift import METHOD as DRIFT
 from journeyman.core.disruption.drift import drift_candidates, drift_commands, validate_drift
 from journeyman.core.disruption.drifted import drifted_since
 from journeyman.core.disruption.emptiness import delete_empty
+from journeyman.core.disruption.fleet_examination import NodeExamination
 from journeyman.core.disruption.multi_node_consolidation import multi_node_commands
 from journeyman.core.disruption.rebalance import (
     METHOD as REBALANCE,
@@ -201,10 +202,16 @@ class DisruptionController:
             examined=self._examined,
         )
 
-    def _record_examined(self, candidate: Candidate, found: Command, checked: Command) -> None:
+    def _record_examined(
+        self, candidate: Candidate, found: Command, checked: Command, examination: NodeExamination | None
+    ) -> None:
         """Record why single-node consolidation leaves a candidate, for `why_nodes_stay`."""
+        blocked: Blocked | None
         if found.candidates and not checked.candidates:
-            blocked: Blocked | None = Blocked(reason="ReplacementsPaused", why=checked.why_not)
+            reason = "ReplacementsPaused" if self.circuit_breaker.checked(found).why_not else "BackOff"
+            blocked = Blocked(reason=reason, why=checked.why_not)
+        elif examination is not None and not examination.passes:
+            blocked = explain_examination(examination)
         else:
             blocked = self._removal_explainer.explain(candidate, found)
         if blocked is not None:
@@ -322,7 +329,7 @@ class DisruptionController:
             after=self._consolidated_until,
             why_never=self._balanced.why_never,
         )
-        for candidate, found, cursor in commands:
+        for candidate, found, cursor, examination in commands:
             refused = found if found.candidates else Command(reason=reason, candidates=(candidate,))
             if why := self._balanced.why_not(found) or self._balanced.why_never(candidate):
                 self._examined[candidate.nodeclaim] = Blocked(reason="Balanced", why=why)
@@ -330,7 +337,7 @@ class DisruptionController:
                 continue
             event_reason = BLOCKED if found.candidates else UNCONSOLIDATABLE
             command = self._checked(found)
-            self._record_examined(candidate, found, command)
+            self._record_examined(candidate, found, command, examination)
             yield _evaluation(method, command, (candidate,), event_reason, examined=cursor)
 
     def _consolidation_candidates(self) -> tuple[list[Candidate], Plan]:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import cached_property
 from math import inf
+from typing import Final
 
 from msgspec import Struct
 
@@ -20,10 +21,20 @@ from journeyman.core.api.resources import format_amount
 from journeyman.core.disruption.candidates import Candidate
 from journeyman.core.disruption.consolidation import MIN_SPOT_TO_SPOT_TYPES
 from journeyman.core.disruption.simulation import Simulation
-from journeyman.core.scheduling.node_removal import NodeRemovals, Removal, Shortage
+from journeyman.core.scheduling.node_removal import NODE_CONSTRAINTS, NodeRemovals, Removal, Shortage
 from journeyman.core.scheduling.pod_classes import RowPods
 
-__all__ = ["FleetExamination", "FleetExaminer", "NodeExamination", "NodeVerdict", "Shortage", "examine"]
+SMALLEST_PRICE: Final = 0.00005  # per hour; messages have four decimals
+
+__all__ = [
+    "SMALLEST_PRICE",
+    "FleetExamination",
+    "FleetExaminer",
+    "NodeExamination",
+    "NodeVerdict",
+    "Shortage",
+    "examine",
+]
 
 
 class NodeVerdict(str, Enum):
@@ -69,14 +80,14 @@ class NodeExamination(Struct, frozen=True, kw_only=True):
         assert short is not None  # noqa: S101 - a node stays because of some pods
         if self.error:
             return f"not all pods would schedule, pod {short.pod}: {self.error}"
-        lacking = f"{short.resource} for pod {short.pod}"
-        if short.amount:
-            lacking = f"{format_amount(short.resource, short.amount)} of {lacking}, at least (Node {short.node})"
+        others = _what_is_short(short)
         if self.shadow_value == inf:
-            return f"Can't remove it: the other nodes lack {lacking}, and no single new node takes all such pods"
+            return f"Can't remove it: {others}, and no single new node takes all such pods"
+        excess = self.shadow_value - self.price
+        more = f", {excess:.4f} more" if excess >= SMALLEST_PRICE else ""
         return (
-            f"Can't replace with a cheaper node: the other nodes lack {lacking}, and the cheapest node for all such pods costs "
-            f"{self.shadow_value:.4f}/h, this one {self.price:.4f}/h"
+            f"Can't replace with a cheaper node: {others}, and the cheapest node for all such pods costs "
+            f"{self.shadow_value:.4f} per hour{more}, this one {self.price:.4f}"
         )
 
     @property
@@ -93,6 +104,15 @@ class NodeExamination(Struct, frozen=True, kw_only=True):
     def saving(self) -> float:
         """The price per hour that goes with the node, if a command is found; never negative."""
         return max(self.price - self.shadow_value, 0.0)
+
+
+def _what_is_short(short: Shortage) -> str:
+    if short.resource == NODE_CONSTRAINTS:
+        return f"no other node may run pod {short.pod}"
+    if not short.amount:
+        return f"the other nodes do not meet the {short.resource} of pod {short.pod}"
+    amount = format_amount(short.resource, short.amount)
+    return f"the other nodes lack {amount} {short.resource} for pod {short.pod}, at least (Node {short.node})"
 
 
 class FleetExamination(Struct, frozen=True, kw_only=True, dict=True):

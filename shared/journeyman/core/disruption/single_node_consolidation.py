@@ -19,17 +19,21 @@ from journeyman.core.disruption.candidates import Candidate, DisruptionReason, N
 from journeyman.core.disruption.commands import Command
 from journeyman.core.disruption.consolidatable import consolidate_after
 from journeyman.core.disruption.consolidation import compute_consolidation
-from journeyman.core.disruption.fleet_examination import FleetExaminer
+from journeyman.core.disruption.fleet_examination import FleetExaminer, NodeExamination
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.state import Snapshot
 
 
 class Examined(NamedTuple):
-    """A candidate with its command, a no-op if it can't be consolidated; `cursor` continues behind it."""
+    """A candidate with its command, a no-op if it can't be consolidated; `cursor` continues behind it.
+
+    `examination` is what the examination of the fleet found about it, None if it was not needed.
+    """
 
     candidate: Candidate
     command: Command
     cursor: str
+    examination: NodeExamination | None = None
 
 
 def single_node_commands(
@@ -60,11 +64,13 @@ def single_node_commands(
     for place, candidate in enumerate(order[first:], start=first + 1):
         if allowed_disruptions.get(candidate.nodepool, 0) <= 0:
             continue
-        if why := why_never(candidate) or examiner.examine(candidate).why_not:
+        why = why_never(candidate)
+        examination = None if why else examiner.examine(candidate)
+        if why := why or (examination.why_not if examination is not None else ""):
             command = Command(reason=DisruptionReason.UNDERUTILIZED, why_not=why)
         else:
             command = compute_consolidation(simulation, (candidate,), spot_to_spot=spot_to_spot)
-        yield Examined(candidate, command, f"{candidate.nodeclaim}/{place}")
+        yield Examined(candidate, command, f"{candidate.nodeclaim}/{place}", examination)
 
 
 def _start(order: Sequence[Candidate], cursor: str) -> int:

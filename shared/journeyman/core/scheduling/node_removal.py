@@ -37,7 +37,7 @@ from journeyman.core.scheduling.results import PodError, PreferencePolicy
 from journeyman.core.scheduling.topology import ABSENT, Pin, TopologyGroup
 
 _LISTED: Final = 48  # nodes of a combination of domains; most pods find capacity on the first of them
-_NOTHING: Final = "node constraints"
+NODE_CONSTRAINTS: Final = "node constraints"
 _HOST_RULES: Final = "host rules"
 _PREFERENCES: Final = "preferences"
 
@@ -428,7 +428,7 @@ class NodeRemovals:
         c = problem.class_of_row[tried.row]
         row = problem.levels[c][-1]
         suits = filling.suits(row) & ~self._closed
-        resource, amount, node = _NOTHING, 0, ""
+        resource, amount, node = NODE_CONSTRAINTS, 0, ""
         if suits.any():
             requested = np.flatnonzero(problem.requests[row])
             lacking = filling.missing(row, requested)

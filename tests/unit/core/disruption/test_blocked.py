@@ -124,8 +124,8 @@ def test_reason_names_the_end_of_consolidate_after():
 @pytest.mark.parametrize(
     ("size", "capacity_type", "text"),
     [
-        ("s", labels.ON_DEMAND, "s, costs 0.2000 per hour, and must cost less than the node, 0.2000"),
-        ("s", labels.SPOT, "s, costs 0.2000 per hour, 0.1200 more, and must cost less than the node, 0.0800"),
+        ("s", labels.ON_DEMAND, "costs 0.2000 per hour, this one 0.2000"),
+        ("s", labels.SPOT, "costs 0.2000 per hour, 0.1200 more, this one 0.0800"),
     ],
 )
 def test_price_says_what_the_replacement_costs_and_by_how_much_it_is_too_dear(size, capacity_type, text):
@@ -133,8 +133,9 @@ def test_price_says_what_the_replacement_costs_and_by_how_much_it_is_too_dear(si
     blocked = stays(a_fleet(a_member("n", size=size, capacity_type=capacity_type, cpus=["1500m"])))["n"]
 
     assert blocked.reason == "Price"
-    assert f"Can't replace with a cheaper node: the cheapest one, {text}" in blocked.why
-    assert blocked.change == "Add a node that can run Pod default/n-0"
+    assert blocked.why.startswith("Can't replace with a cheaper node: no other node may run pod default/n-0")
+    assert blocked.why.endswith(text)
+    assert blocked.change.startswith("Add a node that can run Pod default/n-0")
 
 
 def test_pod_that_no_node_can_run_is_named_with_what_would_help():
@@ -144,7 +145,7 @@ def test_pod_that_no_node_can_run_is_named_with_what_would_help():
 
     assert blocked.reason == "PodsDoNotFit"
     assert "default/p" in blocked.why
-    assert blocked.change
+    assert "node selector" in blocked.change
 
 
 def test_paused_nodepool_is_the_reason_of_its_nodes():

@@ -77,8 +77,8 @@ def test_node_that_stays_names_the_pod_and_the_least_shortage():
     assert (short.pod, short.pods, short.without_capacity) == ("default/full-0", 1, 1)
     assert (short.resource, short.amount, short.node) == ("cpu", 900, "node-near")
     assert found.why_not == (
-        "Can't replace with a cheaper node: the other nodes lack 900m of cpu for pod default/full-0, at least (Node node-near), "
-        "and the cheapest node for all such pods costs 0.4000/h, this one 0.4000/h"
+        "Can't replace with a cheaper node: the other nodes lack 900m cpu for pod default/full-0, at least (Node node-near), "
+        "and the cheapest node for all such pods costs 0.4000 per hour, this one 0.4000"
     )
 
 
