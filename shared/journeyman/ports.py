@@ -16,7 +16,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, OfferingKey, Resource
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.lifecycle.interruption import InterruptionKind
-from journeyman.core.plan import Event, Observation, Step
+from journeyman.core.plan import Event, Observation, ScheduleEntry, Step
 from journeyman.core.state import BuildFailure, InstanceStatus, NodeClassState, RepairPolicy
 from journeyman.errors import KubeAPIError
 
@@ -491,6 +491,22 @@ class Queue(Protocol):
 
         Raises CloudProviderError if one was not sent.
         """
+        ...
+
+
+class WindowSchedules(Protocol):
+    """The entries of the cloud's scheduler for one cluster: each starts a step once, when a window opens or closes."""
+
+    def list(self, prefix: str) -> frozenset[str]:
+        """Return the names of the entries that start with the cluster's prefix. Raises CloudProviderError."""
+        ...
+
+    def create(self, entry: ScheduleEntry) -> None:
+        """Create an entry; done if one of that name exists. Raises CloudProviderError."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete an entry; done if it does not exist. Raises CloudProviderError."""
         ...
 
 

@@ -59,7 +59,6 @@ class LocalAwsDeployment(LocalDeployment):
         *,
         start: datetime,
         cluster: str = "demo",
-        consolidation_window: str = "",
         parameters: Mapping[str, str] | None = None,
         boot: timedelta = BOOT,
         port: int = 0,
@@ -71,7 +70,6 @@ class LocalAwsDeployment(LocalDeployment):
         Args:
             start: The virtual time at the start; aware.
             cluster: The registered cluster's name.
-            consolidation_window: The template's parameter ConsolidationWindow.
             parameters: Further parameters of the template.
             boot: The time from a running instance to a registered node.
             port: The port on which moto listens; 0 selects a free one.
@@ -87,7 +85,7 @@ class LocalAwsDeployment(LocalDeployment):
             families=families,
             on_event=self._record_cloud_event,
         )
-        self._parameters = {"ConsolidationWindow": consolidation_window, **(parameters or {})}
+        self._parameters = dict(parameters or {})
 
     def _deploy(self, opened: ExitStack) -> tuple[Runtime, MachineSource, Sequence[Actor]]:
         opened.enter_context(self.aws)
@@ -113,12 +111,22 @@ class LocalAwsDeployment(LocalDeployment):
             store=self.server.acting_as(ACTOR),
             clock=self.clock,
         )
-        ticker = ScheduleRunner(self.aws.client("events"), self.aws.client("scheduler"), self.clock, self.aws.deliver)
+        ticker = ScheduleRunner(
+            self.aws.client("events"),
+            self.aws.client("scheduler"),
+            self.clock,
+            self.aws.deliver,
+            version=self._schedule_version,
+        )
         return (
             runtime,
             self.machines,
             [self.aws, ticker, _DirectInvocations(self.aws, self.stack), *self.stack.mappings],
         )
+
+    def _schedule_version(self) -> int:
+        calls = self.aws.calls()
+        return calls.get("CreateSchedule", 0) + calls.get("DeleteSchedule", 0)
 
     def _send(self, step: Step, body: str, message_id: str) -> None:
         self.aws.client("sqs").send_message(

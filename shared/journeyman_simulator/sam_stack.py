@@ -130,6 +130,8 @@ class SamStack:
         )
         for name in self._of_type("AWS::Events::Rule"):
             self._put_rule(name)
+        for name in self._of_type("AWS::Scheduler::ScheduleGroup"):
+            self._aws.client("scheduler").create_schedule_group(Name=name)
         for name in self._of_type("AWS::Scheduler::Schedule"):
             self._create_schedule(name)
 

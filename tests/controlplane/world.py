@@ -70,7 +70,6 @@ class RealWorld:
         cluster: The registered cluster's name.
         groups: The functions' groups in the cluster.
         forwarder_groups: The forwarder's groups in the cluster.
-        consolidation_window: The template's parameter ConsolidationWindow.
         deaths: If given, the functions run in a separate process, which is killed as it draws.
         families: The instance families that the region offers; all of moto's if there are none.
 
@@ -87,7 +86,6 @@ class RealWorld:
         cluster: str = "demo",
         groups: Iterable[str] = ("system:masters",),
         forwarder_groups: Iterable[str] = ("system:masters",),
-        consolidation_window: str = "",
         deaths: Deaths | None = None,
         families: Collection[str] = (),
     ) -> None:
@@ -107,7 +105,6 @@ class RealWorld:
         )
         self._groups = tuple(groups)
         self._forwarder_groups = tuple(forwarder_groups)
-        self._window = consolidation_window
         self._deaths = deaths
         self._opened = ExitStack()
 
@@ -119,7 +116,6 @@ class RealWorld:
             parameters = {
                 "ClusterName": self.cluster,
                 "NodeRoleArn": f"arn:aws:iam::{self.aws.account}:role/{seeded.role}",
-                "ConsolidationWindow": self._window,
             }
             self.stack = SamStack(self.aws, read_template(deployment_file("template.yaml")), parameters)
             self.stack.create_resources(self._handlers(opened), self.clock, self.aws.queues.due)

@@ -182,7 +182,7 @@ def test_every_rule_and_schedule_has_a_dead_letter_queue():
     (sending,) = (s for s in statements(role) if s["Action"] == "sqs:SendMessage")
 
     assert {get_att(target["DeadLetterConfig"]["Arn"]) for target in targets} == {"EventDeadLetters"}
-    assert "EventDeadLetters" in {get_att(arn) for arn in sending["Resource"]}
+    assert get_att(sending["Resource"]) == "EventDeadLetters"
     assert ("AWS/SQS", "ApproximateNumberOfMessagesVisible", "EventDeadLetters") in WATCHED
 
 
@@ -336,7 +336,6 @@ def test_interrupt_queue_accepts_messages_from_the_rules_only():
 
 SCHEDULES = {
     "SweepSchedule": ("SweepFunction", Step.SWEEP, "*"),
-    "ConsolidationWindowSchedule": ("ConsolidateQueue", Step.CONSOLIDATE, "dev"),
 }
 
 
@@ -376,7 +375,11 @@ def test_only_read_actions_are_allowed_on_all_resources():
     """Describe and list calls cannot be restricted to resources."""
     wide = {a for _, s in every_allow() if listed(s["Resource"]) == ["*"] for a in listed(s["Action"])}
 
-    assert {a for a in wide if not a.startswith("ec2:Describe")} == {"pricing:GetProducts", "iam:ListInstanceProfiles"}
+    assert {a for a in wide if not a.startswith("ec2:Describe")} == {
+        "pricing:GetProducts",
+        "iam:ListInstanceProfiles",
+        "scheduler:ListSchedules",
+    }
 
 
 def test_launches_and_terminations_require_the_clusters_tags():
@@ -389,13 +392,17 @@ def test_launches_and_terminations_require_the_clusters_tags():
             assert list(tags.values()) == [{"Ref": "ClusterName"}]
 
 
-def test_only_the_node_role_can_be_passed_and_only_to_ec2():
-    """Passing another role would escalate privileges."""
-    passing = [s for _, s in every_allow() if "iam:PassRole" in listed(s["Action"])]
+def test_only_the_node_role_and_the_schedules_role_can_be_passed():
+    """Each only to its own service. Passing another role would escalate privileges."""
+    passing = {str(s["Resource"]): s["Condition"] for _, s in every_allow() if "iam:PassRole" in listed(s["Action"])}
 
-    assert [s["Resource"] for s in passing] == [{"Ref": "NodeRoleArn"}]
-    services = ["ec2.amazonaws.com", "ec2.amazonaws.com.cn"]
-    assert passing[0]["Condition"] == {"StringEquals": {"iam:PassedToService": services}}
+    ec2 = ["ec2.amazonaws.com", "ec2.amazonaws.com.cn"]
+    assert passing == {
+        str({"Ref": "NodeRoleArn"}): {"StringEquals": {"iam:PassedToService": ec2}},
+        str({"Fn::GetAtt": "WindowSchedulesRole.Arn"}): {
+            "StringEquals": {"iam:PassedToService": "scheduler.amazonaws.com"}
+        },
+    }
     assert TEMPLATE["Parameters"]["NodeRoleArn"]["Type"] == "CommaDelimitedList"
 
 
@@ -421,6 +428,27 @@ def test_other_accounts_may_send_only_the_events_that_are_handled():
 
     assert set(condition["events:source"]) == {source for p in patterns for source in p["source"]}
     assert set(condition["events:detail-type"]) == {kind for p in patterns for kind in p["detail-type"]}
+
+
+def test_only_the_sweep_changes_schedules_and_only_those_of_the_group():
+    """Their role sends to the two queues whose steps windows start, and to the dead-letter queue."""
+    changing = {
+        (name, str(s["Resource"])) for name, s in every_allow() if "scheduler:CreateSchedule" in listed(s["Action"])
+    }
+    (targets,) = RESOURCES["WindowSchedulesRole"]["Properties"]["Policies"]
+    (sending,) = statements(targets)
+    arn = "arn:${AWS::Partition}:scheduler:${AWS::Region}:${AWS::AccountId}:schedule/${WindowSchedules}/*"
+
+    assert changing == {("WindowSchedulesPolicy", str({"Fn::Sub": arn}))}
+    assert [name for name in FUNCTIONS if {"Ref": "WindowSchedulesPolicy"} in FUNCTIONS[name]["Policies"]] == [
+        "SweepFunction"
+    ]
+    assert {get_att(queue) for queue in sending["Resource"]} == {
+        "ConsolidateQueue",
+        "ProvisionQueue",
+        "EventDeadLetters",
+    }
+    assert RESOURCES["WindowSchedules"]["Type"] == "AWS::Scheduler::ScheduleGroup"
 
 
 def test_keys_and_custom_parameters_are_readable_only_if_they_are_named():

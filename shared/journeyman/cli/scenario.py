@@ -148,7 +148,7 @@ def _snapshot(file: _File) -> Snapshot:
     buffers, invalid_buffers = _parsed(by_kind.get("CapacityBuffer", ()), CapacityBuffer)
     workloads = _workloads(by_kind)
     pods = tuple(_unschedulable(pod) for pod in _decoded(by_kind.get("Pod", ()), Pod))
-    virtual = virtual_pods(resolve_buffers(buffers, workloads), now, (pod.key for pod in pods))
+    virtual = virtual_pods(resolve_buffers(buffers, workloads, now), now, (pod.key for pod in pods))
     return Snapshot(
         cluster=file.name,
         now=now,

@@ -241,6 +241,28 @@ class RecordPriceAge(Struct, frozen=True, kw_only=True):
     uid: str
 
 
+class ScheduleEntry(Struct, frozen=True, kw_only=True):
+    """An entry of the cloud's scheduler, which starts `step` at `at`, and then deletes itself. Its name identifies its content."""
+
+    name: str
+    step: Step
+    at: datetime
+    reason: str
+
+
+class CreateScheduleEntry(Struct, frozen=True, kw_only=True):
+    """Create an entry of the cloud's scheduler; done if one of that name exists."""
+
+    entry: ScheduleEntry
+
+
+class DeleteScheduleEntry(Struct, frozen=True, kw_only=True):
+    """Delete an entry of the cloud's scheduler; done if it does not exist."""
+
+    name: str
+    why: str
+
+
 Action = (
     CreateObject
     | PatchObject
@@ -258,6 +280,8 @@ Action = (
     | RenominatePods
     | MarkOfferingUnavailable
     | ClearOfferingFailures
+    | CreateScheduleEntry
+    | DeleteScheduleEntry
     | Requeue
 )
 

@@ -32,7 +32,7 @@ from journeyman.kube.lease import KubeLease
 from journeyman.kube.list_cache import ListCache
 from journeyman.kube.transport import Transport
 from journeyman.observe import RunTelemetry, embedded_metrics, logs
-from journeyman.ports import Clock, CloudProvider, Interruption, KubeStore, Lease, Queue
+from journeyman.ports import Clock, CloudProvider, Interruption, KubeStore, Lease, Queue, WindowSchedules
 from journeyman.runtime.cluster_register import RegisteredClusters
 from journeyman.runtime.environment import Environment
 from journeyman.steps.context import Settings
@@ -94,6 +94,10 @@ class CloudAdapters(ABC):
     @abstractmethod
     def queue(self) -> Queue:
         """Return the queues of this deployment."""
+
+    def window_schedules(self, _cluster: Settings) -> WindowSchedules | None:
+        """Return None: without entries in the cloud's scheduler, the sweep finds the edges of windows within a minute."""
+        return None
 
     @abstractmethod
     def registry(self) -> ClusterRegistry:

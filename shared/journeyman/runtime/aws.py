@@ -19,10 +19,11 @@ from journeyman.cloud.aws.aws_settings import DEFAULT_MEMORY_OVERHEAD, AwsSettin
 from journeyman.cloud.aws.instance_provider import clusters_by_instance
 from journeyman.cloud.aws.provider import AwsCloudProvider
 from journeyman.cloud.aws.sqs_queue import RENEW_SECONDS, SQSQueue
+from journeyman.cloud.aws.window_schedules import EventBridgeWindowSchedules
 from journeyman.errors import ConfigurationError, JourneymanError
 from journeyman.kube.access import eks
 from journeyman.kube.clusters import ClusterRegistry, EksAccess, InClusterAccess, KubeconfigAccess, RegisteredCluster
-from journeyman.ports import Clock, CloudProvider, KubeStore, Queue
+from journeyman.ports import Clock, CloudProvider, KubeStore, Queue, WindowSchedules
 from journeyman.runtime.access_providers import Sessions, access_providers, new_session
 from journeyman.runtime.adapters import CloudAdapters, FoundInstance, StoreFactory
 from journeyman.runtime.call_deadline import CONNECT_SECONDS, READ_SECONDS, CallDeadline
@@ -137,6 +138,21 @@ class AwsAdapters(CloudAdapters):
             requeue_url=self.environment.requeue_url,
             log=self.log,
             renew_seconds=self.renew_seconds,
+        )
+
+    def window_schedules(self, cluster: Settings) -> WindowSchedules | None:
+        """Return the cluster's entries in this deployment's schedule group; None if it has none."""
+        environment = self.environment
+        if not environment.schedule_group:
+            return None
+        return EventBridgeWindowSchedules(
+            self._clients("scheduler", environment.region),
+            cluster=cluster.cluster_name,
+            group=environment.schedule_group,
+            role_arn=environment.schedule_role_arn,
+            dead_letters_arn=environment.schedule_dead_letters_arn,
+            queues=environment.queues,
+            region=environment.region,
         )
 
     def look_up(self, cluster: RegisteredCluster, instance_ids: Iterable[str]) -> Mapping[str, FoundInstance]:

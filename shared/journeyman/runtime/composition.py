@@ -38,6 +38,7 @@ from journeyman.ports import (
     Queue,
     Telemetry,
     Trigger,
+    WindowSchedules,
 )
 from journeyman.runtime.call_deadline import calls_end_by
 from journeyman.steps.context import Memory, RunContext, Settings
@@ -102,6 +103,10 @@ class Adapters(Protocol):
 
     def queue(self) -> Queue:
         """Return the queues of this deployment."""
+        ...
+
+    def window_schedules(self, cluster: Settings) -> WindowSchedules | None:
+        """Return the cluster's entries in the cloud's scheduler; None if the deployment has no scheduler for them."""
         ...
 
     def lease(self, cluster: Settings, step: Step, store: KubeStore, holder: str) -> Lease:
@@ -275,6 +280,9 @@ class Runtime:
                     deadline=deadline,
                     request_id=context.aws_request_id,
                     memory=self._memories.get(settings),
+                    window_schedules=(
+                        self._adapters.window_schedules(settings) if trigger.step is Step.SWEEP else None
+                    ),
                 )
         finally:
             telemetry.flush(until=deadline - FLUSH_MARGIN)

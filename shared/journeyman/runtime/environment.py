@@ -64,6 +64,24 @@ VARIABLES: Final = (
     Variable("JOURNEYMAN_CONSOLIDATE_QUEUE_URL", "", "FIFO queue of the consolidate step; required."),
     Variable("JOURNEYMAN_REQUEUE_QUEUE_URL", "", "Standard queue for requeue messages that are not due yet; required."),
     Variable(
+        "JOURNEYMAN_SCHEDULE_GROUP",
+        "",
+        "Group of EventBridge Scheduler in which the sweep keeps an entry for each edge of a window; without it, the sweep alone "
+        "starts the steps, within a minute.",
+    ),
+    Variable(
+        "JOURNEYMAN_SCHEDULE_ROLE_ARN",
+        "",
+        "Role with which those entries send to the steps' queues; required with a group.",
+        "arn:aws:iam::111122223333:role/windows",
+    ),
+    Variable(
+        "JOURNEYMAN_SCHEDULE_DEAD_LETTERS_ARN",
+        "",
+        "Queue for the messages of those entries that cannot be delivered; required with a group.",
+        "arn:aws:sqs:eu-west-1:111122223333:dead",
+    ),
+    Variable(
         "JOURNEYMAN_MAX_HOPS",
         "12",
         "How many requeues may follow one another before the next sweep continues the work. Lambda stops a function after about "
@@ -171,6 +189,9 @@ class Environment(Struct, frozen=True, kw_only=True):
     defaults: Settings  # of every cluster, but for its name
     queues: Mapping[Step, str]  # FIFO queue URLs
     requeue_url: str
+    schedule_group: str  # of EventBridge Scheduler, for window edges; empty without
+    schedule_role_arn: str  # sends to the queues
+    schedule_dead_letters_arn: str  # of what it cannot send
     system_namespace: str
     vm_memory_overhead_percent: Fraction | None  # None: the cloud's default
     reserved_enis: int
@@ -206,12 +227,20 @@ def read_environment(variables: Variables, *, has_sqs: bool = True) -> Environme
         defaults=_settings(variables),
         queues={s: _required(variables, f"JOURNEYMAN_{s.name}_QUEUE_URL") for s in FIFO_QUEUE_STEPS if has_sqs},
         requeue_url=_required(variables, "JOURNEYMAN_REQUEUE_QUEUE_URL") if has_sqs else "",
+        schedule_group=_read(variables, "JOURNEYMAN_SCHEDULE_GROUP", str) if has_sqs else "",
+        schedule_role_arn=_with_group(variables, "JOURNEYMAN_SCHEDULE_ROLE_ARN") if has_sqs else "",
+        schedule_dead_letters_arn=_with_group(variables, "JOURNEYMAN_SCHEDULE_DEAD_LETTERS_ARN") if has_sqs else "",
         system_namespace=_read(variables, "SYSTEM_NAMESPACE", str),
         vm_memory_overhead_percent=_memory_overhead(variables, has_sqs=has_sqs),
         reserved_enis=_read(variables, "RESERVED_ENIS", int),
         isolated_vpc=_read(variables, "ISOLATED_VPC", _boolean),
         event_component=_read(variables, "EVENT_COMPONENT", str),
     )
+
+
+def _with_group(variables: Variables, name: str) -> str:
+    """Return a variable that the entries of EventBridge Scheduler need; empty without a group for them."""
+    return _required(variables, name) if variables.get("JOURNEYMAN_SCHEDULE_GROUP") else ""
 
 
 def _memory_overhead(variables: Variables, *, has_sqs: bool) -> Fraction | None:

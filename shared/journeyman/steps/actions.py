@@ -30,8 +30,10 @@ from journeyman.core.plan import (
     Action,
     ClearOfferingFailures,
     CreateObject,
+    CreateScheduleEntry,
     DeleteObject,
     DeletePod,
+    DeleteScheduleEntry,
     DeleteUnusedResources,
     Event,
     EvictPod,
@@ -121,6 +123,8 @@ class ActionPerformer:
                 clear_offering_failures(self._run, action)
             case RecordPriceAge():
                 self._record_price_age(action)
+            case CreateScheduleEntry() | DeleteScheduleEntry():
+                self._change_schedule(action)
             case LaunchInstance() | NominatePods() | RenominatePods() | ResolveNodeClass() | Requeue():
                 raise InvariantError(f"{type(action).__name__} is performed by the executor", action=action)
             case _:
@@ -254,6 +258,19 @@ class ActionPerformer:
                 self._run.cloud.refresh_prices()
             case _:
                 assert_never(action)
+
+    def _change_schedule(self, action: CreateScheduleEntry | DeleteScheduleEntry) -> None:
+        """Create or delete an entry of the cloud's scheduler, and remember that it exists, or not."""
+        schedules, memory = self._run.window_schedules, self._run.memory
+        if schedules is None:
+            raise InvariantError("a plan has schedule entries for a cloud without a scheduler", action=action)
+        known = memory.schedule_entries or frozenset()
+        if isinstance(action, CreateScheduleEntry):
+            schedules.create(action.entry)
+            memory.schedule_entries = known | {action.entry.name}
+        else:
+            schedules.delete(action.name)
+            memory.schedule_entries = known - {action.name}
 
     def _delete_unused(self) -> None:
         """Delete unused cloud resources, as the NodeClasses and NodeClaims are stored now."""

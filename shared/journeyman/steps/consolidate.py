@@ -10,8 +10,9 @@
 
 Started commands continue beside proposed ones, and the nodes of both count against the budgets. Rebalance and drift are
 validated without delay: Karpenter does not wait for them either. A NodeClaim without an instance stops nothing: pods of a
-candidate may not go there, as to any node that is not initialized. Every run requeues the step for the next validation, end of a consolidateAfter, start or end of a budget window,
-and progress of a command. All reconcilers decide on the cluster as it was loaded.
+candidate may not go there, as to any node that is not initialized. Every run requeues the step for the next validation, end of a consolidateAfter,
+and progress of a command. The cloud's scheduler and the sweep start it when a window opens or closes
+(`core.disruption.calendar`). All reconcilers decide on the cluster as it was loaded.
 """
 
 from __future__ import annotations
@@ -24,10 +25,8 @@ from msgspec.structs import replace
 
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import Method, NodeDisruption
-from journeyman.core.api.nodepool import NodePool
 from journeyman.core.disruption.binding_orders import unbound_pod
 from journeyman.core.disruption.blocked import disruptable_conditions
-from journeyman.core.disruption.budgets import next_window_change, schedule_error
 from journeyman.core.disruption.candidates import DisruptionReason
 from journeyman.core.disruption.churn_counts import record_churn
 from journeyman.core.disruption.churn_limits import ChurnSettings
@@ -139,22 +138,6 @@ def _mark_consolidatable(inputs: StepInputs) -> Plan:
     return consolidatability.plan + _requeue_at(consolidatability.next_at, "a node's consolidateAfter ends")
 
 
-def _requeue_for_windows(inputs: StepInputs) -> Plan:
-    """Requeue for the next start or end of a budget window of each NodePool that has nodes, and of a pause; report pauses."""
-    snapshot = inputs.loaded
-    in_use = {node.node_pool for node in snapshot.state_nodes}
-
-    def decide(pool: NodePool) -> Plan:
-        name, budgets = pool.metadata.name, pool.spec.disruption.budgets
-        errors = filter(None, map(schedule_error, budgets))
-        fields = {"NodePool": {"name": name}}
-        plan = Plan(logs=tuple(LogLine(level="warning", message=why, fields=fields) for why in errors))
-        at = next_window_change(budgets, snapshot.now) if name in in_use else None
-        return plan if at is None else plan + _requeue_at(at, f"a budget window of NodePool {name} opens or closes")
-
-    return plan_for_each(snapshot.node_pools, decide) + report_pauses(snapshot)
-
-
 def _decide_on_proposals(inputs: StepInputs) -> Plan | ScheduledPlan:
     """Validate each command that is old enough and has not started, and start, reject or expire it."""
     undecided = _undecided(inputs.loaded)
@@ -206,7 +189,6 @@ CONSOLIDATE: Final = StepDefinition(
         Reconciler(_advance_commands),
         Reconciler(_mark_drifted),
         Reconciler(_mark_consolidatable),
-        Reconciler(_requeue_for_windows),
         Reconciler(_decide_on_proposals),
         Reconciler(_propose),
         Reconciler(refresh_prices),

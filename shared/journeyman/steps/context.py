@@ -17,7 +17,7 @@ from journeyman.core.catalogue import Catalogue, InstanceType
 from journeyman.core.plan import Requeue, Step
 from journeyman.core.scheduling.results import CachedResults, MinValuesPolicy, Options, PreferencePolicy
 from journeyman.errors import JourneymanError
-from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry
+from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry, WindowSchedules
 
 
 class FeatureGates(Struct, frozen=True, kw_only=True):
@@ -105,6 +105,8 @@ class Memory(Struct):
     cached_results: CachedResults = CachedResults()
     checks_due: datetime | None = None  # when to read the instances' status checks again
     checks_refused: bool = False  # the permission to read status checks is missing
+    schedule_entries: frozenset[str] | None = None  # names of the cluster's entries in the cloud's scheduler
+    schedule_entries_due: datetime | None = None  # when to list them again
 
 
 EFFORT_PER_SECOND: Final = 800_000
@@ -132,6 +134,9 @@ class RunContext(Struct, frozen=True, kw_only=True):
     deadline: datetime
     request_id: str
     memory: Memory = field(default_factory=Memory)
+    window_schedules: WindowSchedules | None = (
+        None  # None: the cloud has no scheduler for them; the sweep finds all edges
+    )
 
     @property
     def is_out_of_time(self) -> bool:

@@ -198,7 +198,7 @@ def _with_virtual_pods_and_spread(
     spread: tuple[TopologySpreadConstraint, ...],
 ) -> tuple[Pod, ...]:
     """Return the pods together with the virtual pods of CapacityBuffers, each with the default spread constraints."""
-    resolved = resolve_buffers(buffers, workloads)
+    resolved = resolve_buffers(buffers, workloads, now)
     virtual = virtual_pods(resolved, now, (pod.key for pod in pods)) if resolved else ()
     return with_default_spread(sorted_by_name((*pods, *virtual)) if virtual else pods, workloads, spread)
 

@@ -68,6 +68,7 @@ class StepInputs(Struct, frozen=True, kw_only=True):
     failures: tuple[Failure, ...] = ()  # of reads that the step can do without
     effort: int = UNLIMITED  # of one pass of the scheduler (`RunContext.effort`)
     examined_until: str = ""  # the last object that an earlier run examined before its time was up
+    schedule_entries: frozenset[str] | None = None  # names of the entries in the cloud's scheduler; None if unknown
 
     @property
     def catalogued(self) -> SchedulingInputs:

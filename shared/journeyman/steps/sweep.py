@@ -8,13 +8,16 @@ provision      pods without a node, or with a stale nomination; NodeClaims that 
                that every NodeClaim has; NodePools whose conditions are not current; static NodePools whose number of
                nodes differs from their replicas; changed NodeClasses in use, and those being deleted that no
                NodeClaim uses (every ten minutes: also those in use); CapacityBuffers, which pods use up without an
-               event
+               event; hibernation that has just ended, and windows of CapacityBuffers that have just opened
 terminate      NodeClaims that are being deleted or are expired, or that are not deleted although their instance
                terminates; garbage collection, every two minutes (every ten without NodeClaims)
 consolidate    unfinished commands; NodeClaims whose consolidateAfter has just passed; budget windows that have just
-               opened; nodes that may be consolidated, every two minutes, because only a run that reads all pods sees
+               opened or closed; hibernation that has just started; nodes that may be consolidated, every two minutes, because only a run that reads all pods sees
                which pods are gone; every ten minutes, commands whose nodes are gone, and old commands to delete
 =============  ====================================================================================================
+
+It also keeps the entries of the cloud's scheduler as the calendar says (`core.disruption.calendar`), and reports windows that
+are invalid.
 
 It does not read nodes, which are large. Garbage collection reads them, and finds nodes that are unhealthy, lost a label or
 taint, have less capacity than their NodeClaims, or are being deleted while the forwarder is down.
@@ -39,18 +42,26 @@ from journeyman.core.api.duration import time_after
 from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODEPOOL, NodeClaim, Pod, condition_of, is_true
-from journeyman.core.disruption.budgets import has_opened
+from journeyman.core.disruption.calendar import (
+    calendar_of,
+    entry_prefix,
+    passed_edges,
+    reconcile_entries,
+    report_problems,
+    schedule_entries,
+)
 from journeyman.core.disruption.consolidatable import consolidate_after
 from journeyman.core.disruption.static_nodepools import static_nodepools
 from journeyman.core.lifecycle.expiration import ending_block, is_expired
 from journeyman.core.lifecycle.hydration import has_stale_ready_condition, is_initialized, with_finalizer_and_labels
 from journeyman.core.lifecycle.nodeclass_finalizer import REMINDER_INTERVAL, has_finalizer
 from journeyman.core.lifecycle.nomination import pod_with_stale_nomination
-from journeyman.core.plan import Plan, Requeue, Step, chain_of
+from journeyman.core.plan import Failure, Plan, Requeue, Step, chain_of
 from journeyman.core.scheduling.pod_validation import opted_out
 from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.pod_predicates import is_provisionable
+from journeyman.errors import CloudProviderError
 from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext
 from journeyman.steps.load import SWEEP_SCOPE, load
@@ -65,6 +76,8 @@ GARBAGE_COLLECTION_PERIOD_WITHOUT_CLAIMS: Final = timedelta(minutes=10)
 CONSOLIDATION_PERIOD: Final = timedelta(minutes=2)  # Karpenter: every 10 s, unless nothing changed
 HISTORY_PERIOD: Final = timedelta(minutes=10)
 UNREADY_POOL_PERIOD: Final = timedelta(minutes=5)
+SCHEDULE_LIST_PERIOD: Final = timedelta(minutes=10)
+"""How often a process lists the entries of the cloud's scheduler again; between, it knows those that it created and deleted."""
 
 
 def sweep(run: RunContext, trigger: Trigger) -> Outcome:
@@ -80,7 +93,24 @@ def sweep(run: RunContext, trigger: Trigger) -> Outcome:
 
 
 def _load(run: RunContext, trigger: Trigger) -> StepInputs:
-    return StepInputs.of(run, trigger, load(run, SWEEP_SCOPE))
+    snapshot = load(run, SWEEP_SCOPE)
+    failures: tuple[Failure, ...] = ()
+    try:
+        entries = _schedule_entries(run)
+    except CloudProviderError as error:
+        entries, failures = None, (Failure(subject="schedule entries", error=error),)
+    return StepInputs.of(run, trigger, snapshot, schedule_entries=entries, failures=failures)
+
+
+def _schedule_entries(run: RunContext) -> frozenset[str] | None:
+    """Return the names of the cluster's entries in the cloud's scheduler; None without one. Raises CloudProviderError."""
+    if run.window_schedules is None:
+        return None
+    memory, now = run.memory, run.clock.now()
+    if memory.schedule_entries is None or memory.schedule_entries_due is None or now >= memory.schedule_entries_due:
+        memory.schedule_entries = run.window_schedules.list(entry_prefix(run.cluster))
+        memory.schedule_entries_due = now + SCHEDULE_LIST_PERIOD
+    return memory.schedule_entries
 
 
 def _requeue_due_steps(inputs: StepInputs) -> Plan:
@@ -89,10 +119,24 @@ def _requeue_due_steps(inputs: StepInputs) -> Plan:
     return Plan(chains=(chain_of("requeues", *due),), notes=notes)
 
 
+def _keep_calendar(inputs: StepInputs) -> Plan:
+    """Report invalid windows; create and delete entries of the cloud's scheduler, so that they are those of the calendar."""
+    snapshot = inputs.snapshot
+    calendar = calendar_of(snapshot.node_pools, snapshot.capacity_buffers, snapshot.now)
+    plan = report_problems(calendar)
+    if inputs.schedule_entries is None:
+        return plan
+    wanted = schedule_entries(calendar, snapshot.cluster, snapshot.now)
+    return plan + reconcile_entries(wanted, inputs.schedule_entries, snapshot.now)
+
+
 SWEEP: Final = StepDefinition(
     name=Step.SWEEP,
     load=_load,
-    reconcilers=(Reconciler(_requeue_due_steps, needs_catalogue=False),),
+    reconcilers=(
+        Reconciler(_requeue_due_steps, needs_catalogue=False),
+        Reconciler(_keep_calendar, needs_catalogue=False),
+    ),
     requeues=None,
     fenced=False,
 )
@@ -114,6 +158,7 @@ def due_steps(snapshot: Snapshot, *, static_capacity: bool = False) -> tuple[Req
 
 
 def _reasons_to_provision(snapshot: Snapshot, *, static_capacity: bool) -> Iterator[str]:
+    yield from _edges(snapshot, Step.PROVISION)
     yield from _waiting_pods(snapshot)
     yield from _unfinished_claims(snapshot)
     yield from _outdated_pools(snapshot)
@@ -169,7 +214,7 @@ def _has_other_hash_version(claim: NodeClaim, snapshot: Snapshot) -> bool:
 def _static_pools(snapshot: Snapshot) -> Iterator[str]:
     """Yield static NodePools whose number of nodes differs from their replicas, unless because of their limit."""
     for pool in static_nodepools(snapshot.claims, snapshot.node_pools):
-        if pool.surplus or pool.allowed:
+        if (pool.surplus or pool.allowed) and not pool.pool.is_hibernating(snapshot.now):
             yield f"NodePool {pool.name} has {len(pool.running)} of {pool.replicas} nodes"
 
 
@@ -209,7 +254,7 @@ def _waiting_pods(snapshot: Snapshot) -> Iterator[str]:
     if key := pod_with_stale_nomination(snapshot):
         yield f"pod {key} may have missed the node it was planned for"
     for buffer in snapshot.capacity_buffers:
-        if buffer.active:
+        if buffer.reserves_capacity(snapshot.now):
             yield f"CapacityBuffer {buffer.key} may have been used up"
 
 
@@ -246,20 +291,21 @@ def _reasons_to_consolidate(snapshot: Snapshot) -> Iterator[str]:
         due = _just_consolidatable(claim, pool, snapshot.now)
         return f"NodeClaim {claim.metadata.name} may be consolidated" if due else ""
 
-    def opened(pool: NodePool) -> str:
-        name = pool.metadata.name
-        return (
-            f"a budget window of NodePool {name} has opened"
-            if has_opened(pool.spec.disruption.budgets, snapshot.now - SWEEP_OVERLAP, snapshot.now)
-            else ""
-        )
-
     yield from _reasons_of(snapshot.claims, disruptable)
-    yield from _reasons_of((pools[name] for name in sorted(in_use)), opened)
+    if in_use:
+        yield from _edges(snapshot, Step.CONSOLIDATE)
     if in_use and _period_ends(snapshot.now, CONSOLIDATION_PERIOD):
         yield "nodes may be consolidated"
     if _period_ends(snapshot.now, HISTORY_PERIOD):
         yield "old commands may be deleted"
+
+
+def _edges(snapshot: Snapshot, step: Step) -> Iterator[str]:
+    """Yield why the step is due: windows that have opened or closed since the last sweep."""
+    calendar = calendar_of(snapshot.node_pools, snapshot.capacity_buffers, snapshot.now)
+    for edge in passed_edges(calendar, snapshot.now - SWEEP_OVERLAP, snapshot.now):
+        if edge.step is step:
+            yield edge.reason
 
 
 def _just_consolidatable(claim: NodeClaim, pool: NodePool, now: datetime) -> bool:

@@ -3,7 +3,7 @@
 The service authorization reference has the rights: CreateFleet needs `ec2:RunInstances` on everything that it launches,
 `ec2:CreateTags` on everything that it tags, and `iam:PassRole` on the role in the launch template's instance profile.
 
-Restates: IAM user guide, "Policy evaluation logic"; service authorization reference of EC2, IAM, SSM, SQS, EKS, Pricing.
+Restates: IAM user guide, "Policy evaluation logic"; service authorization reference of EC2, IAM, SSM, SQS, EKS, Pricing, Scheduler.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class _Call(Struct, frozen=True):
         place = self.account.region if region else ""
         return f"arn:aws:{service}:{place}:{self.account.account if account else ''}:{resource}"
 
-    def passing(self, role_arn: str) -> NeededRight:
-        return self.right(role_arn, "iam:PassRole", {"iam:PassedToService": (PASSED_TO,)})
+    def passing(self, role_arn: str, service: str = PASSED_TO) -> NeededRight:
+        return self.right(role_arn, "iam:PassRole", {"iam:PassedToService": (service,)})
 
 
 def _tag_keys(key: str, tags: Tags) -> ConditionValues:
@@ -224,6 +224,15 @@ def _assume_role(call: _Call) -> Iterator[NeededRight]:
     yield call.right(arn, context=context | ({"sts:ExternalId": (external_id,)} if external_id else {}))
 
 
+def _on_schedule(call: _Call) -> Iterator[NeededRight]:
+    yield call.right(call.arn("scheduler", f"schedule/{call.parameters['GroupName']}/{call.parameters['Name']}"))
+
+
+def _create_schedule(call: _Call) -> Iterator[NeededRight]:
+    yield from _on_schedule(call)
+    yield call.passing(call.parameters["Target"]["RoleArn"], "scheduler.amazonaws.com")
+
+
 def _on_queue(action: str) -> Callable[[_Call], Iterator[NeededRight]]:
     def rights(call: _Call) -> Iterator[NeededRight]:
         yield call.right(call.arn("sqs", call.parameters["QueueUrl"].rpartition("/")[2]), f"sqs:{action}")
@@ -247,6 +256,9 @@ _RIGHTS: Final[Mapping[tuple[str, str], Callable[[_Call], Iterator[NeededRight]]
     ("pricing", "GetProducts"): _on_everything,
     ("eks", "DescribeCluster"): _describe_cluster,
     ("sts", "AssumeRole"): _assume_role,
+    ("scheduler", "ListSchedules"): _on_everything,
+    ("scheduler", "CreateSchedule"): _create_schedule,
+    ("scheduler", "DeleteSchedule"): _on_schedule,
     # one action covers a single message and a batch
     ("sqs", "SendMessage"): _on_queue("SendMessage"),
     ("sqs", "SendMessageBatch"): _on_queue("SendMessage"),

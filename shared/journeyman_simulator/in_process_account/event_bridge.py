@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from itertools import count
@@ -170,16 +171,28 @@ def _matches(wanted: Any, value: Any) -> bool:
     return isinstance(value, str) and value.startswith(wanted["prefix"])
 
 
-_GROUP: Final = "default"
-_OPTIONS: Final = ("ActionAfterCompletion", "EndDate", "ScheduleExpressionTimezone", "StartDate", "State")
+_DEFAULT_GROUP: Final = "default"
+_OPTIONS: Final = (
+    *(
+        "ActionAfterCompletion",
+        "Description",
+        "EndDate",
+        "GroupName",
+        "ScheduleExpressionTimezone",
+        "StartDate",
+        "State",
+    ),
+)
+_SCHEDULE_NAME: Final = re.compile(r"[0-9a-zA-Z-_.]{1,64}", re.ASCII)
 
 
 class SimulatedSchedules:
-    """The definitions of schedules by name, in the default group."""
+    """The definitions of schedules by group and name."""
 
     def __init__(self, region: str, account: str) -> None:
-        self._arn = f"arn:aws:scheduler:{region}:{account}:schedule/{_GROUP}/"
-        self._known: dict[str, dict[str, Any]] = {}
+        self._arn = f"arn:aws:scheduler:{region}:{account}:schedule/"
+        self._groups = {_DEFAULT_GROUP}
+        self.known: dict[tuple[str, str], dict[str, Any]] = {}
         self.version = 0  # increases when a schedule may have changed
 
     def operations(self) -> ServiceOperations:
@@ -188,30 +201,50 @@ class SimulatedSchedules:
         return {
             "CreateSchedule": ServiceOperation(self._create, requires=create, accepts=_OPTIONS),
             "GetSchedule": ServiceOperation(self._get, requires=("Name",), accepts=("GroupName",)),
-            "ListSchedules": ServiceOperation(self._list, accepts=PAGING),
+            "ListSchedules": ServiceOperation(self._list, accepts=(*PAGING, "GroupName", "NamePrefix")),
             "DeleteSchedule": ServiceOperation(self._delete, requires=("Name",), accepts=("GroupName",)),
+            "CreateScheduleGroup": ServiceOperation(self._create_group, requires=("Name",)),
         }
 
+    def _create_group(self, request: ServiceRequest) -> dict[str, Any]:
+        self._groups.add(request["Name"])
+        return {"ScheduleGroupArn": self._arn.replace("schedule/", "schedule-group/") + request["Name"]}
+
     def _create(self, request: ServiceRequest) -> dict[str, Any]:
-        name = request["Name"]
-        if name in self._known:
+        group, name = key = self._key(request)
+        if not _SCHEDULE_NAME.fullmatch(name):
+            raise ServiceError("ValidationException", f"Value '{name}' at 'name' failed to satisfy constraint.")
+        if key in self.known:
             raise ServiceError("ConflictException", f"Schedule {name} already exists.")
         check_schedule_expression(request["ScheduleExpression"], request.get("ScheduleExpressionTimezone"))
         self.version += 1
-        self._known[name] = {"State": "ENABLED", **request.parameters, "GroupName": _GROUP, "Arn": self._arn + name}
-        return {"ScheduleArn": self._arn + name}
+        arn = f"{self._arn}{group}/{name}"
+        self.known[key] = {"State": "ENABLED", **request.parameters, "GroupName": group, "Arn": arn}
+        return {"ScheduleArn": arn}
 
     def _get(self, request: ServiceRequest) -> dict[str, Any]:
-        if request["Name"] not in self._known:
+        key = self._key(request)
+        if key not in self.known:
             raise ServiceError("ResourceNotFoundException", f"Schedule {request['Name']} does not exist.")
-        return dict(self._known[request["Name"]])
+        return dict(self.known[key])
 
     def _list(self, request: ServiceRequest) -> dict[str, Any]:
-        listed = [{key: known[key] for key in ("Name", "GroupName", "Arn", "State")} for known in self._known.values()]
-        return paged("Schedules", listed, request)
+        wanted, prefix = request.get("GroupName"), request.get("NamePrefix", "")
+        listed = [
+            {field: known[field] for field in ("Name", "GroupName", "Arn", "State")}
+            for (group, name), known in self.known.items()
+            if wanted in (None, group) and name.startswith(prefix)
+        ]
+        return paged("Schedules", listed, request, 100)
 
     def _delete(self, request: ServiceRequest) -> dict[str, Any]:
         self._get(request)
         self.version += 1
-        del self._known[request["Name"]]
+        del self.known[self._key(request)]
         return {}
+
+    def _key(self, request: ServiceRequest) -> tuple[str, str]:
+        group = request.get("GroupName", _DEFAULT_GROUP)
+        if group not in self._groups:
+            raise ServiceError("ResourceNotFoundException", f"Schedule group {group} does not exist.")
+        return group, request["Name"]

@@ -55,10 +55,10 @@ class DemoCloud(Struct, frozen=True, kw_only=True):
         return self.start + timedelta(minutes=30) if self.window else None
 
 
-def _on_aws(start: datetime, window: str, on_log: Callable[[LogLine], None]) -> LocalDeployment:
+def _on_aws(start: datetime, _window: str, on_log: Callable[[LogLine], None]) -> LocalDeployment:
     from journeyman_simulator.local_aws import LocalAwsDeployment
 
-    return LocalAwsDeployment(start=start, consolidation_window=window, on_log=on_log)
+    return LocalAwsDeployment(start=start, on_log=on_log)
 
 
 def _on_alibaba(start: datetime, window: str, on_log: Callable[[LogLine], None]) -> LocalDeployment:
@@ -77,7 +77,7 @@ CLOUDS: Final = {
     "aws": DemoCloud(
         manifests=("demo-cluster", "inflate", "cpu-burst"),
         start=datetime(2026, 3, 2, 21, 30, tzinfo=timezone.utc),
-        window="cron(0 22 * * ? *)",
+        window="0 22 * * *",
         deploy=_on_aws,
         patience=timedelta(minutes=15),
     ),

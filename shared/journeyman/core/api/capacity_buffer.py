@@ -8,15 +8,18 @@ Restates: k8s.io/autoscaler cluster-autoscaler/apis/capacitybuffer/autoscaling.x
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Final, Literal
 
 from pydantic import Field, model_validator
 from typing_extensions import Self
 
-from journeyman.core.api import resources
+from journeyman.core.api import labels, resources
 from journeyman.core.api.conditions import Conditions
 from journeyman.core.api.model import Int, Metadata, Model, ResourceTexts, problem
 from journeyman.core.api.objects import ObjectMeta
+from journeyman.core.api.windows import any_open, windows_in
+from journeyman.errors import ConfigurationError
 
 ACTIVE_CAPACITY: Final = "buffer.x-k8s.io/active-capacity"
 """The strategy that provisions nodes for the buffer; other strategies belong to other controllers."""
@@ -91,3 +94,13 @@ class CapacityBuffer(Model):
     def active(self) -> bool:
         """Whether its strategy is ours and it is not being deleted."""
         return self.spec.provisioning_strategy == ACTIVE_CAPACITY and self.metadata.deletion_timestamp is None
+
+    def reserves_capacity(self, now: datetime) -> bool:
+        """Whether it is active, and now is in a window of its annotation `journeyman.dev/active`, if it has one that is valid."""
+        if not self.active:
+            return False
+        try:
+            windows = windows_in(self.metadata.annotations, labels.ACTIVE)
+        except ConfigurationError:
+            return True
+        return not windows or any_open(windows, now)

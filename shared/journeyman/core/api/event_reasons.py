@@ -78,7 +78,7 @@ _SCHEDULING: Final = (
     ),
     EventReason(
         reason="InvalidAnnotation",
-        kinds=("NodePool", *_NODE),
+        kinds=("NodePool", "CapacityBuffer", *_NODE),
         type="Warning",
         is_karpenters=False,
         dedupe_window=timedelta(minutes=15),

@@ -96,6 +96,11 @@ PAUSE_DISRUPTION: Final = (
     f"{OWN_GROUP}/pause-disruption"  # "true", or an RFC 3339 time until which disruption is paused
 )
 PAUSE_ON_ALARMS: Final = f"{OWN_GROUP}/pause-on-alarms"  # names of the alarms that pause it, with commas; absent: all
+HIBERNATE: Final = f"{OWN_GROUP}/hibernate"  # windows in which the NodePool has no nodes (`core.api.windows`)
+TIME_ZONE: Final = (
+    f"{OWN_GROUP}/time-zone"  # NodePool, CapacityBuffer: of their schedules, an IANA name; UTC by default
+)
+ACTIVE: Final = f"{OWN_GROUP}/active"  # CapacityBuffer: windows in which it reserves capacity; always by default
 
 # Journeyman's annotations, written and read by Journeyman alone
 PLANNED_PODS: Final = (

@@ -29,9 +29,9 @@ from journeyman.core.api.conditions import Conditions
 from journeyman.core.api.model import Metadata, Model, Time, crd, rules
 from journeyman.core.api.objects import ObjectMeta
 
-Reason = Literal["Underutilized", "Empty", "Drifted", "Interrupted"]
+Reason = Literal["Underutilized", "Empty", "Drifted", "Interrupted", "Hibernated"]
 Decision = Literal["delete", "replace"]
-Method = Literal["rebalance", "emptiness", "static-drift", "drift", "multi-node", "single-node"]
+Method = Literal["rebalance", "hibernation", "emptiness", "static-drift", "drift", "multi-node", "single-node"]
 Phase = Literal["Proposed", "Validated", "Replacing", "Draining", "Succeeded", "RolledBack", "Rejected", "Expired"]
 
 UNDONE: Final[frozenset[str]] = frozenset({"RolledBack", "Rejected", "Expired"})
@@ -114,7 +114,9 @@ class NodeDisruptionSpec(Model):
 
     model_config = ConfigDict(json_schema_extra=rules(("spec is immutable", "self == oldSelf")))
 
-    reason: Reason = Field(description="Reason for the disruption: Underutilized, Empty, Drifted or Interrupted.")
+    reason: Reason = Field(
+        description="Reason for the disruption: Underutilized, Empty, Drifted, Interrupted or Hibernated."
+    )
     decision: Decision = Field(description="delete the candidates, or replace them by new nodes.")
     method: Method = Field(description="Disruption method that found the candidates.")
     candidates: tuple[DisruptionCandidate, ...] = Field(

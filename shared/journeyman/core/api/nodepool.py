@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -42,6 +43,7 @@ from journeyman.core.api.requirement_rules import (
     TemplateRequirements,
     check_taints,
 )
+from journeyman.core.api.windows import any_open, closing_time, windows_in
 from journeyman.errors import ConfigurationError
 
 Reason = Literal["Underutilized", "Empty", "Drifted"]
@@ -293,3 +295,28 @@ class NodePool(Model):
                 f"annotation {labels.NODE_SURCHARGE}: {text!r} is not a price per hour, such as 0.05"
             )
         return price
+
+    def hibernates_until(self, now: datetime) -> datetime | None:
+        """Return when the NodePool's hibernation ends; None if it does not hibernate now.
+
+        In the windows of its annotation `journeyman.dev/hibernate` it launches no nodes, and its nodes are disrupted.
+
+        Raises:
+            ConfigurationError: The annotation is invalid, or its windows leave no time without hibernation.
+        """
+        windows = windows_in(self.metadata.annotations, labels.HIBERNATE)
+        if not any_open(windows, now):
+            return None
+        end = closing_time(windows, now)
+        if end is None:
+            raise ConfigurationError(
+                f"annotation {labels.HIBERNATE}: its windows never close; leave a time without one"
+            )
+        return end
+
+    def is_hibernating(self, now: datetime) -> bool:
+        """Whether the NodePool hibernates now; with an invalid annotation it does not."""
+        try:
+            return self.hibernates_until(now) is not None
+        except ConfigurationError:
+            return False

@@ -1,28 +1,21 @@
-"""Budgets: how many nodes of a NodePool may be disrupted now, and when that number may change.
+"""Budgets: how many nodes of a NodePool may be disrupted now.
 
-A budget without a schedule is always active. One with a schedule is active during its windows: from each firing of its
-cron expression (UTC) for its duration. The active budget that allows the fewest nodes decides.
-
-No firing is read but those near now, so that neither the age of a schedule nor its frequency costs time.
-
-::
-
-    schedule  0 9 * * mon-fri     |firing                    |firing
-    duration  8h                  [==== window ====)         [==== window ====)
+A budget without a schedule is always active. One with a schedule is active during its windows (`core.api.windows`), in the
+NodePool's time zone or UTC. The active budget that allows the fewest nodes decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timezone, tzinfo
 from typing import Final
 
-from cronsim import CronSim, CronSimError
 from msgspec import Struct
 
-from journeyman.core.api.duration import parse_duration, time_after
+from journeyman.core.api.duration import parse_duration
 from journeyman.core.api.nodepool import Budget, NodePool
 from journeyman.core.api.objects import is_true
+from journeyman.core.api.windows import Window, zone_of
 from journeyman.core.disruption.candidates import DisruptionReason, NodePoolName
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.guard import SkippedObject, evaluate
@@ -30,21 +23,7 @@ from journeyman.errors import ConfigurationError
 
 UNLIMITED: Final = 2**31 - 1  # math.MaxInt32: no budget is active
 
-MACROS: Final[Mapping[str, str]] = {
-    "@yearly": "0 0 1 1 *",
-    "@annually": "0 0 1 1 *",
-    "@monthly": "0 0 1 * *",
-    "@weekly": "0 0 * * 0",
-    "@daily": "0 0 * * *",
-    "@midnight": "0 0 * * *",
-    "@hourly": "0 * * * *",
-}  # robfig/cron `ParseStandard`, which Karpenter uses
-
-WINDOW_HORIZON: Final = timedelta(days=1)
-_MINUTE: Final = timedelta(minutes=1)
 _MAX_DIGITS: Final = 10  # of a number of nodes; more are more than UNLIMITED
-_MAX_SCHEDULE: Final = 10_000  # characters
-EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class BudgetStatus(Struct, frozen=True, kw_only=True):
@@ -90,28 +69,40 @@ def budget_status(
     return found
 
 
-def allowed_nodes(budgets: Iterable[Budget], reason: DisruptionReason, total: int, now: datetime) -> int:
+def allowed_nodes(
+    budgets: Iterable[Budget],
+    reason: DisruptionReason,
+    total: int,
+    now: datetime,
+    zone: tzinfo | None = timezone.utc,
+) -> int:
     """Return the number of `total` nodes that the active budgets allow; `UNLIMITED` if none is active.
 
-    A budget whose schedule does not parse allows none.
+    Args:
+        budgets: The budgets; one whose schedule does not parse allows none.
+        reason: Budgets that list other reasons only are ignored.
+        total: The number of nodes.
+        now: The time.
+        zone: The time zone of the schedules; None if it is unknown, so that budgets with a schedule allow none.
 
     Restates: karpenter pkg/apis/v1/nodepool.go `GetAllowedDisruptionsByReason`.
+    Differs: schedules may have another time zone than UTC.
     """
-    return min(
-        (_nodes_of(b, total, now) for b in budgets if not b.reasons or reason.value in b.reasons), default=UNLIMITED
-    )
+    applying = (budget for budget in budgets if not budget.reasons or reason.value in budget.reasons)
+    return min((_nodes_of(budget, total, now, zone) for budget in applying), default=UNLIMITED)
 
 
-def schedule_error(budget: Budget) -> str:
-    """Return why a budget's schedule does not parse; empty if it does, or there is none."""
-    try:
-        _cron(budget, EPOCH)
-    except ConfigurationError as error:
-        return str(error)
-    return ""
+def window_of(budget: Budget, zone: tzinfo = timezone.utc) -> Window | None:
+    """Return the windows in which the budget is active; None if it has no schedule and is always active.
+
+    CRD validation requires a duration with every schedule. The schedule may not parse (`Window.check`).
+    """
+    if budget.schedule is None:
+        return None
+    return Window(schedule=budget.schedule, duration=parse_duration(budget.duration or "0s"), zone=zone)
 
 
-def is_active(budget: Budget, now: datetime) -> bool:
+def is_active(budget: Budget, now: datetime, zone: tzinfo = timezone.utc) -> bool:
     """Whether the budget is active now.
 
     Raises:
@@ -120,58 +111,8 @@ def is_active(budget: Budget, now: datetime) -> bool:
     Restates: karpenter pkg/apis/v1/nodepool.go `Budget.IsActive`: the first firing after (now - duration) is not
     after now. That is so exactly if the last firing until now is after (now - duration).
     """
-    if budget.schedule is None:
-        return True
-    last = _last_firing(budget, now)
-    return last is not None and now - last < _duration(budget)
-
-
-def has_opened(budgets: Iterable[Budget], since: datetime, now: datetime) -> bool:
-    """Whether a window of a scheduled budget has opened after `since`; a schedule that does not parse has no windows.
-
-    Adjacent and overlapping windows of one budget are one window.
-    """
-    scheduled = (budget for budget in budgets if budget.schedule is not None and not schedule_error(budget))
-    return any(_has_opened(budget, since, now) for budget in scheduled)
-
-
-def next_window_change(budgets: Iterable[Budget], now: datetime) -> datetime | None:
-    """Return when a window next opens or closes; None if not within a day.
-
-    Adjacent and overlapping windows of one budget are one window. A step requeues itself for this time. For later changes
-    the sweep starts it long before.
-    """
-    horizon = now + WINDOW_HORIZON
-    scheduled = (budget for budget in budgets if budget.schedule is not None and not schedule_error(budget))
-    edges = (edge for budget in scheduled if (edge := _next_edge(budget, now, horizon)) is not None)
-    return min(edges, default=None)
-
-
-def _has_opened(budget: Budget, since: datetime, now: datetime) -> bool:
-    firing = _last_firing(budget, now)
-    while firing is not None and firing > since:
-        previous = _last_firing(budget, firing - _MINUTE)
-        if previous is None or firing - previous > _duration(budget):
-            return True
-        firing = previous
-    return False
-
-
-def _next_edge(budget: Budget, now: datetime, horizon: datetime) -> datetime | None:
-    """Return when the budget's window next opens or closes; None if not before the horizon.
-
-    It reads only firings until then, however long the window has been open.
-    """
-    last, duration = _last_firing(budget, now), _duration(budget)
-    is_open = last is not None and now - last < duration
-    edge = time_after(last, duration) if last is not None and is_open else None
-    for firing in _cron(budget, now):
-        if edge is None:
-            return firing if firing < horizon else None
-        if firing > edge or edge >= horizon:
-            break
-        edge = time_after(firing, duration)
-    return edge if edge is not None and edge < horizon else None
+    window = window_of(budget, zone)
+    return window is None or window.is_open(now)
 
 
 def _counts(node: StateNode) -> bool:
@@ -184,13 +125,22 @@ def _status(
     disrupting = sum(
         1 for n in nodes if not n.ready or n.is_terminating or (n.claim and n.claim.metadata.name in in_commands)
     )
-    allowed = allowed_nodes(pool.spec.disruption.budgets, reason, len(nodes), now)
+    allowed = allowed_nodes(pool.spec.disruption.budgets, reason, len(nodes), now, _zone_of(pool))
     return BudgetStatus(total=len(nodes), disrupting=disrupting, allowed=allowed)
 
 
-def _nodes_of(budget: Budget, total: int, now: datetime) -> int:
+def _zone_of(pool: NodePool) -> tzinfo | None:
     try:
-        return _share(budget.nodes, total) if is_active(budget, now) else UNLIMITED
+        return zone_of(pool.metadata.annotations)
+    except ConfigurationError:
+        return None
+
+
+def _nodes_of(budget: Budget, total: int, now: datetime, zone: tzinfo | None) -> int:
+    if zone is None:
+        return _share(budget.nodes, total) if budget.schedule is None else 0
+    try:
+        return _share(budget.nodes, total) if is_active(budget, now, zone) else UNLIMITED
     except ConfigurationError:
         return 0
 
@@ -201,29 +151,3 @@ def _share(nodes: str, total: int) -> int:
         return -(-total * int(nodes[:-1]) // 100)
     digits = nodes.lstrip("0") or "0"
     return UNLIMITED if len(digits) > _MAX_DIGITS else min(int(digits), UNLIMITED)
-
-
-def _duration(budget: Budget) -> timedelta:
-    """Return the length of a window; CRD validation requires a duration with every schedule."""
-    return parse_duration(budget.duration or "0s")
-
-
-def _last_firing(budget: Budget, until: datetime) -> datetime | None:
-    """Return the last firing that is not after a time; None if there is none in the 50 years before it."""
-    minute = until.astimezone(timezone.utc).replace(second=0, microsecond=0)
-    return next(_cron(budget, minute + _MINUTE, reverse=True), None)
-
-
-def _cron(budget: Budget, after: datetime, *, reverse: bool = False) -> Iterator[datetime]:
-    """Return the firings strictly after a time, in order, or those before it, last first; none without a schedule."""
-    if budget.schedule is None:
-        return iter(())
-    expression = MACROS.get(budget.schedule.strip().lower(), budget.schedule).replace("?", "*")
-    if len(expression) > _MAX_SCHEDULE or len(expression.split()) != 5:
-        raise ConfigurationError("a budget's schedule is five cron fields or a macro", schedule=budget.schedule)
-    try:
-        return CronSim(expression, after.astimezone(timezone.utc), reverse=reverse)
-    except CronSimError as error:
-        raise ConfigurationError(
-            "a budget's schedule does not parse", schedule=budget.schedule, why=str(error)
-        ) from error

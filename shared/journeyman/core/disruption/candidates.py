@@ -49,6 +49,7 @@ class DisruptionReason(str, Enum):
     UNDERUTILIZED = "Underutilized"
     DRIFTED = "Drifted"
     INTERRUPTED = "Interrupted"  # budgets cannot name it
+    HIBERNATED = "Hibernated"  # nor this one
 
 
 class Candidate(Struct, frozen=True, kw_only=True):

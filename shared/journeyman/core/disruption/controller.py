@@ -40,6 +40,15 @@ from journeyman.core.disruption.drift import drift_candidates, drift_commands, v
 from journeyman.core.disruption.drifted import drifted_since
 from journeyman.core.disruption.emptiness import delete_empty
 from journeyman.core.disruption.fleet_examination import NodeExamination
+from journeyman.core.disruption.hibernation import (
+    METHOD as HIBERNATION,
+)
+from journeyman.core.disruption.hibernation import (
+    hibernating_pools,
+    hibernation_commands,
+    hibernation_events,
+    validate_hibernation,
+)
 from journeyman.core.disruption.multi_node_consolidation import multi_node_commands
 from journeyman.core.disruption.rebalance import (
     METHOD as REBALANCE,
@@ -138,12 +147,13 @@ class DisruptionController:
         )
 
     def evaluate_methods(self) -> Iterator[Evaluation]:
-        """Evaluate rebalance, emptiness, static drift, drift, multi-node consolidation, then single-node consolidation.
+        """Evaluate hibernation, rebalance, emptiness, static drift, drift, then multi-node and single-node consolidation.
 
         Drift and single-node consolidation evaluate node by node. The caller takes the first evaluation that has commands, and may
         stop between any two evaluations at its deadline. If an earlier run stopped in single-node consolidation, multi-node
         consolidation is not repeated, so that each pass comes to its last node.
         """
+        yield from self._hibernation()
         yield from self._rebalance()
         yield self._emptiness()
         yield self._static_drift()
@@ -174,6 +184,8 @@ class DisruptionController:
         remaining = {pool: status.remaining for pool, status in budgets.items()}
         if disruption.spec.method == REBALANCE:
             return validate_rebalance(disruption, self.simulation, candidates, remaining)
+        if disruption.spec.method == HIBERNATION:
+            return validate_hibernation(disruption, candidates, hibernating_pools(self.snapshot), remaining)
         if disruption.spec.method in (STATIC_DRIFT, DRIFT):
             command = self._validate_drift(disruption, in_other_commands, remaining)
             return self.circuit_breaker.checked(command, without=disruption.metadata.name)
@@ -216,6 +228,22 @@ class DisruptionController:
             blocked = self._removal_explainer.explain(candidate, found)
         if blocked is not None:
             self._examined[candidate.nodeclaim] = blocked
+
+    def _hibernation(self) -> Iterator[Evaluation]:
+        pools = hibernating_pools(self.snapshot)
+        if not pools:
+            return
+        reason = DisruptionReason.HIBERNATED
+        commands = hibernation_commands(self._candidates.candidates, pools, self._remaining(reason))
+        eligible = [c for c in self._candidates.candidates if c.nodepool in pools]
+        blocked = (
+            self._candidates.events if commands else ()
+        )  # otherwise other methods follow, which record these Events
+        plan = Plan(
+            events=(*hibernation_events(pools, self.snapshot), *blocked),
+            observations=(eligible_nodes(eligible, reason.value),),
+        )
+        yield Evaluation(method=HIBERNATION, reason=reason, commands=commands, plan=plan + self._budget_plan(reason))
 
     def _rebalance(self) -> Iterator[Evaluation]:
         eligible = rebalance_candidates(self._candidates.candidates, self.snapshot)

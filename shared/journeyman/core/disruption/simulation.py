@@ -71,7 +71,7 @@ class Simulation:
     ) -> SimulationResult:
         """Schedule the candidates' pods, pending pods and pods on deleting nodes on the remaining and on new nodes.
 
-        Errors are: pods of candidates or deleting nodes that are unschedulable; pods of candidates on a node that is not
+        Errors are: pods of candidates or deleting nodes that are unschedulable, but not of hibernating NodePools' nodes; pods of candidates on a node that is not
         initialized (it may never be) or within its consolidateAfter (they would restart it). If no other pods must be
         scheduled, such nodes are excluded from the start, unless they count against limits.
 
@@ -139,8 +139,7 @@ class Simulation:
 
     def _errors(self, results: Results, moving: Iterable[Pod], unsettled: frozenset[str]) -> Mapping[str, str]:
         moving_keys = {pod.key for pod in moving}
-        pending_keys = {pod.key for pod in self._pending_pods}
-        errors = {key: error.message for key, error in results.pod_errors.items() if key not in pending_keys}
+        errors = {key: error.message for key, error in results.pod_errors.items() if key not in self._may_wait}
         for name in sorted(unsettled & results.existing.keys()):
             for key in results.existing[name]:
                 if key in moving_keys:
@@ -188,6 +187,14 @@ class Simulation:
     @cached_property
     def _deleting_pods(self) -> tuple[Pod, ...]:
         return tuple(self._pods_on(n for n in self.snapshot.state_nodes if n.name in self._deleting))
+
+    @cached_property
+    def _may_wait(self) -> frozenset[str]:
+        """Keys of pods that wait whatever is disrupted: pending ones, and those on deleting nodes of hibernating NodePools."""
+        hibernating = {p.metadata.name for p in self.snapshot.node_pools if p.is_hibernating(self.snapshot.now)}
+        nodes = (n for n in self.snapshot.state_nodes if n.name in self._deleting and n.node_pool in hibernating)
+        waiting = self._pods_on(nodes) if hibernating else ()
+        return frozenset(pod.key for pod in (*self._pending_pods, *waiting))
 
     def _pods_on(self, nodes: Iterable[StateNode]) -> Iterator[Pod]:
         for node in nodes:

@@ -45,7 +45,7 @@ def reconcile_capacity_buffers(snapshot: Snapshot, results: Results) -> Plan:
         provisioning = _provisioning(resolved, on_existing[key], on_new[key], failed[key])
         return _reconcile_buffer(resolved, provisioning, snapshot.now)
 
-    resolved_buffers = resolve_buffers(snapshot.capacity_buffers, snapshot.workloads)
+    resolved_buffers = resolve_buffers(snapshot.capacity_buffers, snapshot.workloads, snapshot.now)
     invalid = (item for item in snapshot.invalid_objects if item.kind == CAPACITY_BUFFER.kind)
     return plan_for_each(resolved_buffers, decide, about=lambda resolved: resolved.buffer) + plan_for_each(
         invalid, lambda item: _reconcile_invalid(item, snapshot.now)

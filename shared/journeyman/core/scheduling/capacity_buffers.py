@@ -64,8 +64,10 @@ class ResolvedBuffer(Struct, frozen=True, kw_only=True):
     generation: int | None = None
 
 
-def resolve_buffers(buffers: Iterable[CapacityBuffer], workloads: Workloads) -> tuple[ResolvedBuffer, ...]:
-    """Return each active buffer with its template and number of pods, in the order given."""
+def resolve_buffers(
+    buffers: Iterable[CapacityBuffer], workloads: Workloads, now: datetime
+) -> tuple[ResolvedBuffer, ...]:
+    """Return each active buffer with its template and number of pods, in the order given; outside of its windows, no pods."""
     index = _TemplateIndex(workloads)
     left = MAX_PODS
     resolved: list[ResolvedBuffer] = []
@@ -75,6 +77,9 @@ def resolve_buffers(buffers: Iterable[CapacityBuffer], workloads: Workloads) -> 
         found = evaluate(buffer, _resolve, buffer, index)
         if isinstance(found, SkippedObject):
             found = _failed(buffer, RESOLUTION_FAILED, found.why)
+        if found.replicas and not buffer.reserves_capacity(now):
+            message = f"{found.message}; no pods are planned for outside of its windows ({labels.ACTIVE})"
+            found = replace(found, replicas=0, message=message)
         if found.replicas > left:
             message = f"{found.message}; only {left} pods are planned for, because all buffers together get {MAX_PODS}"
             found = replace(found, replicas=left, message=message)

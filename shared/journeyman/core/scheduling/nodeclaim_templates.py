@@ -178,6 +178,8 @@ def _unknown_rebalance(pool: NodePool) -> str:
 def _not_usable(pool: NodePool, snapshot: Snapshot) -> str:
     if pool.metadata.deletion_timestamp is not None:
         return "it is being deleted"
+    if pool.is_hibernating(snapshot.now):
+        return f"it hibernates (annotation {labels.HIBERNATE})"
     node_class = snapshot.node_class_of(pool)
     ref = pool.spec.template.spec.node_class_ref
     if node_class is None:

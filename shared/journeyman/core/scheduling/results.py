@@ -219,7 +219,7 @@ class ProblemKey(NamedTuple):
 
 
 class ClusterVersion(Struct, frozen=True, eq=False):
-    """The version of all inputs of results: options, catalogue, and resource versions of the cluster's objects."""
+    """The version of all inputs of results: options, catalogue, hibernating NodePools, and resource versions of objects."""
 
     catalogue: Catalogue
     parts: tuple[object, ...]
@@ -227,7 +227,8 @@ class ClusterVersion(Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> ClusterVersion:
         """Return the version of a cluster."""
-        return cls(catalogue, (options, *_state(snapshot)))
+        hibernating = frozenset(p.metadata.name for p in snapshot.node_pools if p.is_hibernating(snapshot.now))
+        return cls(catalogue, (options, hibernating, *_state(snapshot)))
 
     def is_same(self, other: ClusterVersion | None) -> bool:
         """Whether both versions are equal. Catalogues are compared by identity, because `steps.load` reuses them."""

@@ -67,7 +67,7 @@ OF_WEB = {"scalableRef": {"apiGroup": "apps", "kind": "Deployment", "name": "web
 
 
 def resolved(found=None, **spec):
-    (one,) = resolve_buffers([a_buffer(**spec)], found or workloads())
+    (one,) = resolve_buffers([a_buffer(**spec)], found or workloads(), NOW)
     return one
 
 
@@ -116,7 +116,7 @@ def test_a_buffer_without_its_pod_template_has_a_reason_and_no_pods(spec, reason
     one = resolved(**spec)
     assert (one.reason, one.template) == (reason, None)
     good = a_buffer("good", **OF_SHAPE, replicas=1)
-    found = resolve_buffers([a_buffer("bad", **spec), good], workloads())
+    found = resolve_buffers([a_buffer("bad", **spec), good], workloads(), NOW)
     assert [pod.metadata.name for pod in virtual_pods(found, NOW)] == ["capacity-buffer-good-1"]
 
 
@@ -134,7 +134,7 @@ def test_other_strategies_and_deleted_buffers_get_no_virtual_pods():
         CapacityBuffer,
         merge(buffer_body("leaving", **OF_SHAPE, replicas=1), {"metadata": {"deletionTimestamp": NOW.isoformat()}}),
     )
-    assert resolve_buffers([other, leaving], workloads()) == ()
+    assert resolve_buffers([other, leaving], workloads(), NOW) == ()
 
 
 @pytest.mark.karpenter("provisioning/buffers", it="should return true for virtual pod")
@@ -187,7 +187,7 @@ def planned(*pods):
 def test_virtual_pods_get_nodes_but_appear_in_no_result():
     """They are not nominated; results without them have real pods alone."""
     buffer = a_buffer(**OF_SHAPE, replicas=3)
-    virtual = virtual_pods(resolve_buffers([buffer], workloads()), NOW)
+    virtual = virtual_pods(resolve_buffers([buffer], workloads(), NOW), NOW)
     snapshot = a_snapshot(pods=(a_pod("real"), *virtual))
     keys = [pod.key for pod in virtual]
     claim = planned(keys[0], "default/real")
@@ -236,7 +236,7 @@ def test_the_status_says_whether_there_is_room_and_is_written_once(placed, verdi
     """By what a pass made of the virtual pods; a pass that left them out says nothing."""
     templates_index = workloads()
     buffer = a_buffer(**OF_SHAPE, replicas=2)
-    virtual = virtual_pods(resolve_buffers([buffer], templates_index), NOW)
+    virtual = virtual_pods(resolve_buffers([buffer], templates_index, NOW), NOW)
     results = placed(tuple(pod.key for pod in virtual))
     snapshot = a_snapshot(capacity_buffers=(buffer,), workloads=templates_index, pods=virtual)
     status = statuses(reconcile_capacity_buffers(snapshot, results))["spare"]
@@ -307,7 +307,7 @@ def selecting(operator, value):
 )
 def test_a_virtual_pod_may_select_a_host_name(where, on):
     """Karpenter validates pods before it adds the virtual ones; a NodeClaim never requires a host name."""
-    virtual = virtual_pods(resolve_buffers([a_buffer(**OF_SHAPE, replicas=1)], workloads(**where)), NOW)
+    virtual = virtual_pods(resolve_buffers([a_buffer(**OF_SHAPE, replicas=1)], workloads(**where), NOW), NOW)
     alike = a_pod("real", spec=where)
     snapshot = a_snapshot(
         pods=(*virtual, alike), node_pools=(a_pool(),), nodes=(a_node(),), claims=(a_running_claim(),)
@@ -347,7 +347,7 @@ def test_every_field_of_a_capacity_buffer_is_listed():
 def test_every_field_of_a_capacity_buffer_changes_its_virtual_pods(field):
     """No field is accepted and ignored."""
     before, change = FIELDS[field]
-    plain, changed = (resolve_buffers([a_buffer(**spec)], workloads()) for spec in (before, {**before, **change}))
+    plain, changed = (resolve_buffers([a_buffer(**spec)], workloads(), NOW) for spec in (before, {**before, **change}))
 
     assert plain
     assert [(b.replicas, b.reason) for b in plain] != [(b.replicas, b.reason) for b in changed]
@@ -356,7 +356,7 @@ def test_every_field_of_a_capacity_buffer_changes_its_virtual_pods(field):
 def test_all_buffers_together_get_a_bounded_number_of_pods():
     """Of five buffers of 5,000 pods each the last one gets none, and says why."""
     buffers = [a_buffer(f"b{number}", **OF_WEB, replicas=5000) for number in range(5)]
-    found = resolve_buffers(buffers, workloads())
+    found = resolve_buffers(buffers, workloads(), NOW)
     assert [each.replicas for each in found] == [5000, 5000, 5000, 5000, 0]
     assert "all buffers together" in found[-1].message
 
@@ -468,7 +468,7 @@ def test_buffer_status_states_its_replicas(spec, scaled_to, replicas):
     ]
 
     assert status["replicas"] == replicas
-    assert len(virtual_pods(resolve_buffers([buffer], objects), NOW)) == replicas
+    assert len(virtual_pods(resolve_buffers([buffer], objects, NOW), NOW)) == replicas
 
 
 @pytest.mark.karpenter("capacitybuffer", it="should resolve a Deployment and calculate percentage-based replicas")
@@ -691,7 +691,7 @@ def test_buffer_follows_its_pod_template():
 
     def reconciled(status, objects):
         buffer = parse(CapacityBuffer, {**body, "status": status})
-        pods = virtual_pods(resolve_buffers([buffer], objects), NOW)
+        pods = virtual_pods(resolve_buffers([buffer], objects, NOW), NOW)
         snapshot = a_snapshot(capacity_buffers=(buffer,), workloads=objects, pods=pods)
         results = Results(existing={"n": tuple(pod.key for pod in pods)})
         return {**status, **statuses(reconcile_capacity_buffers(snapshot, results))["spare"]}, len(pods)
@@ -717,7 +717,7 @@ def test_buffer_follows_its_pod_template():
         ("Provisioning", "False", "NotReadyForProvisioning", 7),
         ("ReadyForProvisioning", "False", "PodTemplateNotFound", 7),
     ]
-    assert virtual_pods(resolve_buffers([], workloads()), NOW) == ()
+    assert virtual_pods(resolve_buffers([], workloads(), NOW), NOW) == ()
 
 
 @pytest.mark.karpenter("capacitybuffer", it="should return no requests when no buffers reference the template")
@@ -735,7 +735,7 @@ def test_pod_template_concerns_the_buffers_that_name_it():
         a_buffer("scalable", **OF_WEB, percentage=10),
     )
 
-    found = resolve_buffers(buffers, workloads())
+    found = resolve_buffers(buffers, workloads(), NOW)
 
     assert {one.buffer.metadata.name: (one.replicas, one.generation) for one in found} == {
         "a": (1, 4),
@@ -767,7 +767,7 @@ def test_buffers_of_one_name_in_two_namespaces_are_counted_apart():
     objects = msgspec.structs.replace(workloads(3), deployments=(*workloads(3).deployments, scaled))
     here_buffer = a_buffer("same", **OF_WEB, percentage=100)
     there_buffer = parse(CapacityBuffer, merge(buffer_body("same", **OF_WEB, percentage=100), there))
-    pods = virtual_pods(resolve_buffers([here_buffer, there_buffer], objects), NOW)
+    pods = virtual_pods(resolve_buffers([here_buffer, there_buffer], objects, NOW), NOW)
     here, away = (
         [pod.key for pod in pods if pod.metadata.namespace == namespace] for namespace in ("default", "other")
     )

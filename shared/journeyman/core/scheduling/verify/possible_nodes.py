@@ -212,6 +212,8 @@ class PlanIndex:
             return "has a fixed number of nodes"
         if pool.metadata.deletion_timestamp is not None:
             return "is being deleted"
+        if pool.is_hibernating(self.snapshot.now):
+            return "hibernates"
         node_class = self.snapshot.node_class_of(pool)
         if node_class is None or node_class.deleting or not node_class.ready:
             return "has no NodeClass that is ready"
