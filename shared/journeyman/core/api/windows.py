@@ -82,11 +82,6 @@ class Window(Struct, frozen=True, kw_only=True):
             edge = time_after(firing, self.duration)
         return edge if edge is not None and edge < horizon else None
 
-    def has_changed(self, since: datetime, now: datetime) -> bool:
-        """Whether the window has opened or closed after `since`, and not later than now."""
-        edge = self.next_edge(since, now + _MINUTE) if since < now else None
-        return edge is not None and edge <= now
-
     def check(self) -> None:
         """Raise ConfigurationError if the schedule does not parse."""
         self._cron(_ANY_TIME)
@@ -156,19 +151,23 @@ def windows_in(annotations: Mapping[str, str], key: str) -> tuple[Window, ...]:
 
 
 def _window(text: str, key: str, zone: tzinfo) -> Window:
-    match = _WINDOW.fullmatch(text)
     try:
-        if match is None:
-            raise ConfigurationError("there is no ' / ' between schedule and duration")
-        window = Window(schedule=match["schedule"], duration=parse_duration(match["duration"]), zone=zone)
-        window.check()
-        if not window.duration:
-            raise ConfigurationError("the duration is 0")
+        return _parsed(text, zone)
     except ConfigurationError as error:
         raise ConfigurationError(
             f"annotation {key}: {text.strip()[:64]!r} is not a window: {error.message}; "
             "write a schedule and a duration, as in '0 20 * * mon-fri / 12h'"
         ) from error
+
+
+def _parsed(text: str, zone: tzinfo) -> Window:
+    match = _WINDOW.fullmatch(text)
+    if match is None:
+        raise ConfigurationError("there is no ' / ' between schedule and duration")
+    window = Window(schedule=match["schedule"], duration=parse_duration(match["duration"]), zone=zone)
+    window.check()
+    if not window.duration:
+        raise ConfigurationError("the duration is 0")
     return window
 
 

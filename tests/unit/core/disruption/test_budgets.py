@@ -7,19 +7,20 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from msgspec import structs
 from pydantic import ValidationError
 
+from journeyman.core.api import labels
 from journeyman.core.api.nodepool import Budget
 from journeyman.core.disruption.budgets import (
     UNLIMITED,
     allowed_nodes,
     budget_status,
-    has_opened,
     is_active,
-    next_window_change,
-    schedule_error,
+    window_of,
 )
 from journeyman.core.disruption.candidates import DisruptionReason
+from journeyman.errors import ConfigurationError
 from tests.helpers import builders
 from tests.helpers.builders import condition
 from tests.helpers.fleets import a_fleet, a_member, a_pool
@@ -120,9 +121,9 @@ def test_budget_with_an_invalid_schedule_allows_no_disruption(schedule):
     broken = Budget.model_construct(nodes="5", schedule=schedule, duration="1h", reasons=())
 
     assert allowed_nodes([Budget(nodes="7"), broken], EMPTY, 10, NOW) == 0
-    assert schedule in schedule_error(broken)
-    assert next_window_change([broken], NOW) is None
-    assert not has_opened([broken], NOW - timedelta(days=2), NOW)
+    with pytest.raises(ConfigurationError) as error:
+        window_of(broken).check()
+    assert schedule in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -154,15 +155,6 @@ def test_budget_schedule_is_in_utc():
     assert is_active(OFFICE, elsewhere)
 
 
-@pytest.mark.parametrize("macro", ["@daily", "@midnight", "0 0 * * *", "0 0 ? * ?"])
-def test_cron_macros_and_question_marks_are_supported(macro):
-    """robfig/cron, which Karpenter uses, supports them, too."""
-    hourly = [Budget(schedule=macro, duration="1h")]
-
-    assert next_window_change(hourly, NOW) == NOW + timedelta(hours=12)
-    assert next_window_change(hourly, NOW + timedelta(hours=12)) == NOW + timedelta(hours=13)
-
-
 @pytest.mark.karpenter(
     "apis/v1/nodepool_budgets",
     it="should return that a schedule is active when the duration is longer than the recurrence",
@@ -171,19 +163,22 @@ def test_overlapping_budget_windows_are_merged():
     """A budget with an hourly schedule and a duration of 1h30m is always active."""
     always = Budget(nodes="0", schedule="@hourly", duration="1h30m")
 
-    assert is_active(always, NOW)
-    assert not has_opened([always], NOW - timedelta(hours=6), NOW)
-    assert next_window_change([always], NOW) is None
+    assert all(is_active(always, NOW + timedelta(minutes=minutes)) for minutes in range(0, 180, 7))
 
 
-def test_next_window_change_is_the_earliest_start_or_end_of_any_window():
-    """At noon the day window closes next; on Friday night no window opens within a day."""
-    night = Budget(nodes="1", schedule="0 22 * * *", duration="2h")
+@pytest.mark.parametrize(("zone", "allowed"), [("UTC", UNLIMITED), ("Europe/Berlin", 0), ("Europe/Berlim", 0)])
+def test_budget_schedule_is_in_the_time_zone_of_the_nodepool(zone, allowed):
+    """At 8:30 UTC it is 9:30 in Berlin. In a time zone that does not exist, a budget with a schedule allows none at any time."""
+    pool = a_pool(budgets=[{"nodes": "0", "schedule": "0 9 * * mon-fri", "duration": "8h"}])
+    annotated = pool.model_copy(update={"metadata": structs.replace(pool.metadata, annotations={labels.TIME_ZONE: zone})})
+    snapshot = structs.replace(a_fleet(a_member("n0"), pools=[annotated]), now=NOW.replace(hour=8, minute=30))
 
-    assert next_window_change([OFFICE, night], NOW) == NOW.replace(hour=17)
-    assert next_window_change([OFFICE, night], NOW.replace(hour=17)) == NOW.replace(hour=22)
-    assert next_window_change([OFFICE], NOW.replace(day=9, hour=18)) is None
-    assert next_window_change([Budget(nodes="1")], NOW) is None
+    assert budget_status(snapshot, EMPTY, frozenset())["default"].allowed == allowed
+
+
+def test_budget_without_a_schedule_needs_no_time_zone():
+    """Only what depends on the unknown time zone is blocked."""
+    assert allowed_nodes([Budget(nodes="3")], EMPTY, 10, NOW, zone=None) == 3
 
 
 @pytest.mark.karpenter(
@@ -247,37 +242,11 @@ def test_budget_counts_managed_nodes_whose_instances_run(reason, budget, members
     assert budget_status(snapshot, reason, frozenset())["default"].remaining == remaining
 
 
-def test_back_to_back_budget_windows_are_merged():
-    """A budget with an hourly schedule and a duration of 1h is always active."""
-    always = [Budget(schedule="@hourly", duration="1h")]
-
-    assert not has_opened(always, NOW - timedelta(hours=6), NOW)
-    assert next_window_change(always, NOW) is None
-
-
-def test_window_has_opened_only_after_it_was_closed():
-    """OFFICE opens at 9; a moment later the sweep sees it, and at 9 on Sunday it sees nothing."""
-    assert has_opened([OFFICE], NOW.replace(hour=8, minute=59), NOW.replace(hour=9))
-    assert not has_opened([OFFICE], NOW.replace(hour=9), NOW.replace(hour=9, minute=1))
-    assert not has_opened([OFFICE], NOW.replace(day=4, hour=8), NOW.replace(day=4, hour=10))
-
-
 @pytest.mark.parametrize("duration", ["2m", "17520h", "2562047h"])
 def test_frequent_and_long_windows_are_not_walked(duration):
-    """A budget that opens each minute is active without end; computing that reads at most a day of firings."""
+    """A budget that opens each minute is active without end."""
     always = [Budget(nodes="1", schedule="* * * * *", duration=duration)]
     started = time.process_time()
 
     assert allowed_nodes(always, EMPTY, 10, NOW) == 1
-    assert next_window_change(always, NOW) is None
-    assert not has_opened(always, NOW - timedelta(minutes=2), NOW)
     assert time.process_time() - started < 1
-
-
-def test_next_window_change_is_after_now_and_within_a_day():
-    """If a window opens now, its end is the next change; a change exactly a day from now is not returned."""
-    closes_tomorrow_at_noon = Budget(nodes="0", schedule="0 0 5 1 *", duration="36h")
-
-    assert next_window_change([OFFICE], NOW.replace(hour=9)) == NOW.replace(hour=17)
-    assert next_window_change([closes_tomorrow_at_noon], NOW) is None
-    assert next_window_change([closes_tomorrow_at_noon], NOW + timedelta(hours=1)) == NOW + timedelta(days=1)
