@@ -61,7 +61,7 @@ from journeyman.core.disruption.stale_taints import (
     remove_stale_taints,
 )
 from journeyman.core.disruption.static_drift import METHOD as STATIC_DRIFT
-from journeyman.core.plan import Failure, LogLine, Plan, Requeue, Step, chain_of, merge_plans, next_requeue
+from journeyman.core.plan import Failure, Plan, Requeue, Step, chain_of, merge_plans, next_requeue
 from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import plan_for_each
 from journeyman.errors import CloudProviderError

@@ -87,6 +87,9 @@ class Adapters:
     def queue(self):
         return self.fake_queue
 
+    def window_schedules(self, cluster):
+        return None
+
     def lease(self, cluster, step, store, holder):
         return FakeLease()
 

@@ -86,6 +86,15 @@ _SCHEDULING: Final = (
         what_to_do="Correct the annotation, of the NodePool or of the pod's template; the message says which values are valid.",
     ),
     EventReason(
+        reason="InvalidSchedule",
+        kinds=("NodePool",),
+        type="Warning",
+        is_karpenters=False,
+        dedupe_window=timedelta(minutes=15),
+        meaning="The schedule of a disruption budget does not parse, so the budget allows no disruption.",
+        what_to_do="Correct the schedule: five fields of cron, or a macro such as @daily.",
+    ),
+    EventReason(
         reason="TooManyPreferences",
         kinds=("Pod",),
         type="Warning",
@@ -348,6 +357,13 @@ _DISRUPTION: Final = (
         kinds=(*_NODE, "NodePool"),
         meaning="The node may not be disrupted at the moment, or the NodePool's budgets allow no disruption.",
         what_to_do="Nothing, if it is intended; the message names the pod, PodDisruptionBudget, annotation or budget.",
+    ),
+    EventReason(
+        reason="Hibernating",
+        kinds=("NodePool",),
+        is_karpenters=False,
+        dedupe_window=timedelta(minutes=15),
+        meaning="A window of the annotation journeyman.dev/hibernate is open: the NodePool's nodes are removed within its budgets, and it launches none.",
     ),
     EventReason(
         reason="Unconsolidatable",
