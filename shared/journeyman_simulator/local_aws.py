@@ -116,17 +116,13 @@ class LocalAwsDeployment(LocalDeployment):
             self.aws.client("scheduler"),
             self.clock,
             self.aws.deliver,
-            version=self._schedule_version,
+            version=self.aws.schedule_version,
         )
         return (
             runtime,
             self.machines,
             [self.aws, ticker, _DirectInvocations(self.aws, self.stack), *self.stack.mappings],
         )
-
-    def _schedule_version(self) -> int:
-        calls = self.aws.calls()
-        return calls.get("CreateSchedule", 0) + calls.get("DeleteSchedule", 0)
 
     def _send(self, step: Step, body: str, message_id: str) -> None:
         self.aws.client("sqs").send_message(

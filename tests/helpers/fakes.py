@@ -322,6 +322,32 @@ class FakeQueue:
 
 
 @dataclass
+class FakeWindowSchedules:
+    """The entries of the cloud's scheduler, by name; it raises `fails`, if set, instead of answering."""
+
+    entries: dict[str, ScheduleEntry] = field(default_factory=dict)
+    lists: int = 0
+    fails: Exception | None = None
+
+    def list(self, prefix: str) -> frozenset[str]:
+        self.lists += 1
+        self._fail()
+        return frozenset(name for name in self.entries if name.startswith(prefix))
+
+    def create(self, entry: ScheduleEntry) -> None:
+        self._fail()
+        self.entries.setdefault(entry.name, entry)
+
+    def delete(self, name: str) -> None:
+        self._fail()
+        self.entries.pop(name, None)
+
+    def _fail(self) -> None:
+        if self.fails is not None:
+            raise self.fails
+
+
+@dataclass
 class FakeLease:
     """A lease that is free or `held_by_other`; a run loses it after `checks_left` checks, if given."""
 

@@ -47,7 +47,7 @@ def test_window_changes_at_its_next_edge_and_not_before(window, now):
         assert window.is_open(now + timedelta(days=3)) == window.is_open(now)
         return
     assert edge > now
-    for moment in {now, edge - MINUTE if edge - MINUTE > now else now, now + (edge - now) / 2}:
+    for moment in {now, max(now, edge - MINUTE), now + (edge - now) / 2}:
         assert window.is_open(moment) == window.is_open(now)
     assert window.is_open(edge) != window.is_open(now)
 

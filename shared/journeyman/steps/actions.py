@@ -260,17 +260,18 @@ class ActionPerformer:
                 assert_never(action)
 
     def _change_schedule(self, action: CreateScheduleEntry | DeleteScheduleEntry) -> None:
-        """Create or delete an entry of the cloud's scheduler, and remember that it exists, or not."""
+        """Create or delete an entry of the cloud's scheduler, and remember that it exists, or not; nothing after an error."""
         schedules, memory = self._run.window_schedules, self._run.memory
         if schedules is None:
             raise InvariantError("a plan has schedule entries for a cloud without a scheduler", action=action)
-        known = memory.schedule_entries or frozenset()
+        known, memory.schedule_entries = memory.schedule_entries, None
         if isinstance(action, CreateScheduleEntry):
             schedules.create(action.entry)
-            memory.schedule_entries = known | {action.entry.name}
+            changed = frozenset({action.entry.name})
+            memory.schedule_entries = None if known is None else known | changed
         else:
             schedules.delete(action.name)
-            memory.schedule_entries = known - {action.name}
+            memory.schedule_entries = None if known is None else known - {action.name}
 
     def _delete_unused(self) -> None:
         """Delete unused cloud resources, as the NodeClasses and NodeClaims are stored now."""

@@ -76,7 +76,7 @@ GARBAGE_COLLECTION_PERIOD_WITHOUT_CLAIMS: Final = timedelta(minutes=10)
 CONSOLIDATION_PERIOD: Final = timedelta(minutes=2)  # Karpenter: every 10 s, unless nothing changed
 HISTORY_PERIOD: Final = timedelta(minutes=10)
 UNREADY_POOL_PERIOD: Final = timedelta(minutes=5)
-SCHEDULE_LIST_PERIOD: Final = timedelta(minutes=10)
+SCHEDULE_LIST_PERIOD: Final = timedelta(minutes=5)
 """How often a process lists the entries of the cloud's scheduler again; between, it knows those that it created and deleted."""
 
 

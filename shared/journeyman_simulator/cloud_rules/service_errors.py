@@ -15,6 +15,7 @@ from typing import Final
 HTTP_STATUS: Final = {
     "InternalError": 500,
     "InternalFailure": 500,
+    "InternalServerException": 500,
     "RequestLimitExceeded": 503,
     "ServiceUnavailable": 503,
 }

@@ -154,6 +154,15 @@ class AwsCloud(SimulatedCloud):
             for message in self.account.queues.known[name].messages
         )
 
+    def schedule_entries(self) -> Mapping[str, datetime]:
+        """See `SimulatedCloud`."""
+        group = self._stack.variables["JOURNEYMAN_SCHEDULE_GROUP"]
+        return {
+            name: datetime.fromisoformat(f"{entry['ScheduleExpression'][3:-1]}+00:00")
+            for (of_group, name), entry in self.account.schedules.known.items()
+            if of_group == group
+        }
+
     def dead_letters(self) -> tuple[str, ...]:
         """See `SimulatedCloud`."""
         names = (url.rsplit("/", 1)[-1] for url in self._stack.dead_letter_urls)

@@ -70,6 +70,8 @@ class ScenarioPool(Struct, frozen=True, kw_only=True):
     weight: int = 0
     replicas: int = 0  # above 0 for a static NodePool
     rebalance: bool = False  # replaces nodes on rebalance recommendations
+    hibernates_at_minute: int = 0  # every day, from so many minutes after the start on; below 60
+    hibernates_seconds: int = 0
 
 
 class FunctionThrottle(Struct, frozen=True, kw_only=True):

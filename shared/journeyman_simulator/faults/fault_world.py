@@ -35,7 +35,7 @@ from journeyman_simulator.faults.fault_scenario import (
 from journeyman_simulator.faults.history import History, HistoryEntry
 from journeyman_simulator.faults.huawei_cloud import HuaweiCloud
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker, InvariantCheckers
-from journeyman_simulator.faults.manifests import initial_manifests
+from journeyman_simulator.faults.manifests import START_HOUR, initial_manifests
 from journeyman_simulator.faults.node_faults import NodeFaults
 from journeyman_simulator.faults.operations import Operations
 from journeyman_simulator.faults.sandboxes import ORIGINALS, Collaborators, SandboxConnections, Sandboxes
@@ -49,7 +49,7 @@ from journeyman_simulator.local_forwarder import LocalForwarder
 from journeyman_simulator.workload_controllers import WorkloadControllers
 from journeyman_simulator.world import World
 
-START: Final = datetime(2026, 1, 5, 12, tzinfo=timezone.utc)
+START: Final = datetime(2026, 1, 5, START_HOUR, tzinfo=timezone.utc)
 MAX_RUNS: Final = 100
 RUNS_PER_SECOND: Final = 3
 """Detect a hot loop: so many runs, and so many more per second of virtual time.
@@ -146,6 +146,10 @@ class FaultWorld:
     def active_runs(self) -> tuple[str, ...]:
         """Return `ScenarioView.busy`."""
         return tuple(run.name for sandboxes in self._sandboxes for run in sandboxes.active_runs.values())
+
+    def schedule_entries(self) -> Mapping[str, datetime]:
+        """Return `ScenarioView.schedule_entries`."""
+        return self.cloud.schedule_entries()
 
     def dead_letters(self) -> tuple[str, ...]:
         """Return `ScenarioView.dead_letters`."""

@@ -11,6 +11,8 @@ from journeyman_simulator.faults.scenario_clouds import CLOUDS, CLUSTER, Scenari
 NAMESPACE: Final = "default"
 DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
 NODE_CLASS: Final = "default"
+START_HOUR: Final = 12
+"""The hour of the day at which scenarios start, in UTC."""
 
 Manifest = dict[str, Any]
 
@@ -56,8 +58,12 @@ def node_pool(pool: ScenarioPool, cloud: ScenarioCloud) -> Manifest:
     if pool.weight:
         spec["weight"] = pool.weight
     manifest = _object("karpenter.sh/v1", "NodePool", pool.name, spec)
-    if pool.rebalance:
-        manifest["metadata"]["annotations"] = {labels.REBALANCE: labels.REBALANCE_REPLACE}
+    annotations = {labels.REBALANCE: labels.REBALANCE_REPLACE} if pool.rebalance else {}
+    if pool.hibernates_at_minute:
+        schedule = f"{pool.hibernates_at_minute} {START_HOUR} * * *"
+        annotations[labels.HIBERNATE] = f"{schedule} / {pool.hibernates_seconds}s"
+    if annotations:
+        manifest["metadata"]["annotations"] = annotations
     return manifest
 
 

@@ -327,6 +327,7 @@ def with_rare_features(scenario: FaultScenario) -> FaultScenario:
         _with_more_empty_nodes_than_budget,
         _with_manual_edits,
         _with_combined_edits,
+        _with_hibernation,
         _with_platform_limits,
         _with_uninstallation,
     ):
@@ -352,6 +353,24 @@ def _with_more_empty_nodes_than_budget(scenario: FaultScenario) -> FaultScenario
     setup = with_budget_of_one_node(scenario.setup)
     operations = by_time([*scenario.operations, *delete_all_pods_together(rng, setup)])
     return replace(scenario, setup=setup, operations=operations)
+
+
+def _with_hibernation(scenario: FaultScenario) -> FaultScenario:
+    """Return the scenario with hibernation, which starts and ends while operations go on, and ends once more a day later."""
+    rng = Random(f"{scenario.seed}: hibernation")
+    if rng.random() >= _HIBERNATES or not scenario.setup.sweep:
+        return scenario
+    return _with_hibernating_pools(scenario, rng.choice(_HIBERNATION_STARTS), rng.choice(_HIBERNATION_SECONDS))
+
+
+def _with_hibernating_pools(scenario: FaultScenario, minute: int = 2, seconds: int = 240) -> FaultScenario:
+    pools = (replace(p, hibernates_at_minute=minute, hibernates_seconds=seconds) for p in scenario.setup.pools)
+    return replace(scenario, setup=replace(scenario.setup, pools=tuple(pools)))
+
+
+_HIBERNATES: Final = 0.1  # of scenarios with a sweep
+_HIBERNATION_STARTS: Final = (1, 2, 3, 5)  # minutes after the start
+_HIBERNATION_SECONDS: Final = (60, 180, 330, 600)
 
 
 def _with_manual_edits(scenario: FaultScenario) -> FaultScenario:
@@ -614,7 +633,9 @@ _RARE_AWS_CALLS: Final[Mapping[str, ScenarioChange]] = {
     "terminate: get NodeClaim": _with_claims_removed_before_instances,
     "terminate: patch Event": _with_blocked_drain,
     "terminate: patch NodePool": _with_instances_ended_before_registration,
-    "provision: get NodeClaim": _with_registration_timeout,  # last, as the seeds of the recorded sample follow the order
+    "provision: get NodeClaim": _with_registration_timeout,  # new ones below, as the seeds of the recorded sample follow the order
+    "sweep: scheduler CreateSchedule": _with_hibernating_pools,
+    "sweep: scheduler DeleteSchedule": _with_hibernating_pools,
 }
 
 _RARE_ALIBABA_CALLS: Final[Mapping[str, ScenarioChange]] = {

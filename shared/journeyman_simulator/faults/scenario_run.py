@@ -113,7 +113,7 @@ def _run_until_at_rest(world: FaultWorld) -> None:
     while not world.checkers.violations:
         world.run_for(MINUTE)
         now = state(world.server)
-        awaited = _awaited_offerings(world)
+        awaited = [*_awaited_offerings(world), *_hibernating(world)]
         before, unchanged = now, unchanged + 1 if now == before and not awaited else 0
         in_progress = [*unfinished(world.server), *awaited, *(f"{run} is paused" for run in world.active_runs())]
         if not in_progress and unchanged >= _required_minutes_of_rest(world):
@@ -141,6 +141,17 @@ def _awaited_offerings(world: FaultWorld) -> list[str]:
     ]
 
 
+def _hibernating(world: FaultWorld) -> list[str]:
+    """Return a sentence for each NodePool whose hibernation has not ended."""
+    now, found = world.clock.now(), {item["metadata"]["name"] for item in world.server.list(NODEPOOL).items}
+    return [
+        f"NodePool {pool.name} hibernates"
+        for pool in world.scenario.setup.pools
+        if pool.hibernates_at_minute and pool.name in found
+        if now < START + pool.hibernates_at_minute * MINUTE + timedelta(seconds=pool.hibernates_seconds) + MINUTE
+    ]
+
+
 def _required_minutes_of_rest(world: FaultWorld) -> int:
     anything = world.server.list(NODE).items or any(instance.runs for instance in world.instances())
     if anything and not world.server.list(NODECLAIM).items:
@@ -156,7 +167,8 @@ def _empty_cluster(world: FaultWorld) -> None:
         for item in world.server.list(resource).items:
             human.delete(resource, item["metadata"]["name"], namespace=namespace)
     _run_until_at_rest(world)
-    for leftover in leftovers(world.server, world.instances()):
+    entries = (f"schedule entry {name} exists" for name in world.schedule_entries())
+    for leftover in (*leftovers(world.server, world.instances()), *entries):
         world.checkers.report(NOTHING_REMAINS, leftover)
 
 

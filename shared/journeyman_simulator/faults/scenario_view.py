@@ -99,6 +99,10 @@ class ScenarioView(Protocol):
         """Return the names of the runs in progress, including paused ones: "provision#12"."""
         ...
 
+    def schedule_entries(self) -> Mapping[str, datetime]:
+        """Return when each entry for a window's edge fires, by name; empty on a cloud without a scheduler."""
+        ...
+
     def dead_letters(self) -> tuple[str, ...]:
         """Return the bodies of the messages in dead-letter queues."""
         ...

@@ -314,6 +314,10 @@ class SimulatedCloud(ABC):
     def pending_messages(self) -> Iterable[PendingMessage]:
         """Return the messages that will start a step, including delayed ones."""
 
+    def schedule_entries(self) -> Mapping[str, datetime]:
+        """Return when each entry for a window's edge fires, by name; none, unless the cloud's adapters use a scheduler."""
+        return {}
+
     @abstractmethod
     def dead_letters(self) -> tuple[str, ...]:
         """Return the bodies of the messages in dead-letter queues."""

@@ -91,7 +91,7 @@ class MotoEventBus:
 
 def schedule_extensions() -> tuple[MotoExtension, ...]:
     """Return extensions that check schedule expressions before moto stores a rule or a schedule."""
-    reason = "rejects invalid schedule expressions"
+    reason = "rejects invalid schedule expressions, and groups that do not exist"
     return (
         MotoExtension(owner=EventsHandler, name="put_rule", replace=_with_rule_check, reason=reason),
         MotoExtension(
@@ -117,6 +117,7 @@ def _with_rule_check(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _with_schedule_check(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def check(response: Any) -> Any:
         read = response._get_param  # noqa: SLF001 - moto's way to read a parameter
+        response.scheduler_backend.get_schedule_group(read("GroupName"))  # moto answers 500 for one that does not exist
         try:
             check_schedule_expression(read("ScheduleExpression"), read("ScheduleExpressionTimezone"))
         except ServiceError as error:

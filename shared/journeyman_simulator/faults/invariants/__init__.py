@@ -18,6 +18,7 @@ from journeyman_simulator.faults.invariants.instance_invariants import (
 from journeyman_simulator.faults.invariants.nodepool_invariants import (
     DisruptionBudgetsHold,
     NodePoolLimitsHold,
+    ScheduleEntriesHaveWindows,
     StaticNodePoolsKeepReplicas,
 )
 from journeyman_simulator.faults.invariants.pod_invariants import PodsEvictedAsAllowed, SchedulablePodsRun
@@ -34,6 +35,7 @@ ALL_CHECKERS: Final[tuple[type[InvariantChecker], ...]] = (
     InstancesDrainedFirst,
     DisruptionBudgetsHold,
     NodePoolLimitsHold,
+    ScheduleEntriesHaveWindows,
     StaticNodePoolsKeepReplicas,
     ReplacementsInitializedFirst,
     ConsolidationLowersPrice,

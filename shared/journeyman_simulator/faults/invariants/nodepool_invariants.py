@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from msgspec import Struct
@@ -30,6 +30,8 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     staleness,
     vcpus,
 )
+from journeyman_simulator.faults.fault_scenario import ScenarioPool
+from journeyman_simulator.faults.manifests import START_HOUR
 from journeyman_simulator.faults.scenario_clouds import CLOUDS
 from journeyman_simulator.faults.scenario_view import CloudEvent, ScenarioView
 
@@ -211,6 +213,42 @@ def _is_exempt_from_limit(claim: NodeClaim, disrupted: Collection[str]) -> bool:
         or claim.metadata.uid in disrupted
         or has_true_condition(claim.status.conditions, "DisruptionReason")
     )
+
+
+class ScheduleEntriesHaveWindows(InvariantChecker):
+    """Each entry of the cloud's scheduler is for the start or end of a NodePool's hibernation, or is deleted soon.
+
+    It is deleted at the latest when a process lists the entries again. None is left whose time is past.
+    """
+
+    name = "schedule entries have windows"
+    _LONGEST = timedelta(minutes=8)  # until the sweep lists them again, and up to three failed runs
+
+    def __init__(self, view: ScenarioView) -> None:
+        super().__init__(view)
+        self._since: dict[str, datetime] = {}
+
+    def check_every_minute(self) -> Iterator[str]:
+        """Check each entry."""
+        now = self.view.clock.now()
+        existing = {pool["metadata"]["name"] for pool in pools(self.view)}
+        edges = {
+            edge for pool in self.view.scenario.setup.pools if pool.name in existing for edge in _edges_of_day(pool)
+        }
+        entries = self.view.schedule_entries()
+        leaked = [name for name, at in entries.items() if at < now or f"{at:%H:%M:%S}" not in edges]
+        self._since = {name: self._since.get(name, now) for name in leaked}
+        for name, since in self._since.items():
+            if now - since > self._LONGEST:
+                yield f"entry {name} is for no window, since {since:%H:%M:%S}"
+
+
+def _edges_of_day(pool: ScenarioPool) -> Iterator[str]:
+    """Yield the times of day at which the NodePool's hibernation starts and ends."""
+    if pool.hibernates_at_minute:
+        opens = datetime(2026, 1, 5, START_HOUR, pool.hibernates_at_minute, tzinfo=timezone.utc)
+        yield f"{opens:%H:%M:%S}"
+        yield f"{opens + timedelta(seconds=pool.hibernates_seconds):%H:%M:%S}"
 
 
 class StaticNodePoolsKeepReplicas(InvariantChecker):
