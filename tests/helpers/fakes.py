@@ -15,7 +15,7 @@ from journeyman.core.api.event_reasons import EVENT_REASONS
 from journeyman.core.api.objects import EC2NODECLASS, NodeClaim
 from journeyman.core.api.resources import format_resources
 from journeyman.core.catalogue import InstanceType, Offering
-from journeyman.core.plan import Event, Observation, Plan, Step
+from journeyman.core.plan import Event, Observation, Plan, ScheduleEntry, Step
 from journeyman.core.state import InstanceStatus, RepairPolicy
 from journeyman.errors import InsufficientCapacityError, LeaseLostError, NodeClaimNotFoundError
 from journeyman.ports import (

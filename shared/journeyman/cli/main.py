@@ -1,4 +1,4 @@
-"""The `journeyman` command: `solve`, `explain`, and the commands that other packages contribute.
+"""The `journeyman` command: `solve`, `explain`, `budgets`, and the commands that other packages contribute.
 
 A package contributes commands as entry points of the group `journeyman.commands`: the name is the command's, the object a
 function as typer takes it. Each command imports what it needs when it runs, so that `--help` is instant.
@@ -6,6 +6,7 @@ function as typer takes it. Each command imports what it needs when it runs, so 
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Final
@@ -104,6 +105,58 @@ def node(
         store = HttpKubeStore(Transport(from_kubeconfig(kubeconfig, context)))
         found = explain_in_cluster(store, name, SystemClock().now())
     print_explanation(standard_output(), *found)
+
+
+@app.command()
+def budgets(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Manifests with NodePools and CapacityBuffers; without any, the cluster of the kubeconfig is read.",
+        ),
+    ] = None,
+    count: Annotated[
+        int, typer.Option("--next", min=1, max=1000, help="How many openings and closings to print.")
+    ] = 10,
+    at: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%dT%H:%M%z", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"],
+            help="The time to print for, in UTC unless it says otherwise; now by default.",
+        ),
+    ] = None,
+    kubeconfig: Annotated[
+        str, typer.Option(help="The kubeconfig to use instead of KUBECONFIG or ~/.kube/config.")
+    ] = "",
+    context: Annotated[str, typer.Option(help="The kubeconfig's context; the current one by default.")] = "",
+) -> None:
+    """Print which windows are open now, and which open or close next.
+
+    Windows are those of disruption budgets with a schedule, of hibernation
+    (journeyman.dev/hibernate on a NodePool) and of reserved capacity
+    (journeyman.dev/active on a CapacityBuffer). Times are local to the time zone
+    of each object (journeyman.dev/time-zone). Windows that are invalid are listed
+    last, with the reason.
+    """
+    from rich.console import Console
+
+    from journeyman.cli.budgets import print_budgets, read_cluster, read_manifests
+    from journeyman.runtime.adapters import SystemClock
+
+    if files:
+        objects = read_manifests(files)
+    else:
+        from journeyman.kube.access.kubeconfig import from_kubeconfig
+        from journeyman.kube.http_store import HttpKubeStore
+        from journeyman.kube.transport import Transport
+
+        connection = from_kubeconfig(kubeconfig, context)
+        objects = read_cluster(HttpKubeStore(Transport(connection, cluster=context or "the current context")))
+    now = at or SystemClock().now()
+    print_budgets(objects, now if now.tzinfo is not None else now.replace(tzinfo=timezone.utc), count, Console())
 
 
 def main() -> None:

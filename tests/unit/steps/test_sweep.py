@@ -1,17 +1,21 @@
 """Sweep: the steps that are due, from claims, pools and unassigned pods alone."""
 
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NODECLAIM, OwnerReference
+from journeyman.core.api.objects import NODECLAIM, NODEPOOL, OwnerReference
+from journeyman.core.disruption.calendar import entry_prefix
 from journeyman.core.plan import Step
+from journeyman.errors import CloudProviderError, RateLimitedError
 from journeyman.ports import ScheduledRun
 from journeyman.steps.sweep import due_steps, sweep
 from tests.helpers.builders import (
     CLASS_LABEL,
+    CLUSTER,
     NOW,
     a_claim,
     a_launched_claim,
@@ -23,9 +27,10 @@ from tests.helpers.builders import (
     ago,
     claim_body,
     condition,
+    pool_body,
     stamp,
 )
-from tests.helpers.fakes import Cluster
+from tests.helpers.fakes import Cluster, FakeWindowSchedules
 
 QUIET = NOW.replace(minute=1)  # not a multiple of any period
 READY = a_pool(status={"conditions": [condition(t, observedGeneration=1) for t in ("ValidationSucceeded", "Ready")]})
@@ -132,6 +137,72 @@ def test_a_budget_window_that_just_started_requeues_consolidation():
     pool = a_pool(spec={"disruption": {"budgets": budgets}}, status=READY.to_wire()["status"])
     assert due(node_pools=(pool,), claims=(consolidatable(),)) == {Step.CONSOLIDATE}
     assert due(node_pools=(pool,), claims=(consolidatable(),), now=QUIET + timedelta(minutes=2)) == set()
+
+
+def test_a_hibernation_window_requeues_consolidation_when_it_opens_and_provisioning_when_it_closes():
+    """The window of a CapacityBuffer does so the other way round."""
+    metadata = {"annotations": {labels.HIBERNATE: "1 21 * * * / 1h"}}
+    pool = a_pool(metadata=metadata, status=READY.to_wire()["status"])
+    assert due(node_pools=(pool,), claims=(consolidatable(),)) == {Step.CONSOLIDATE}
+    assert due(node_pools=(pool,), now=QUIET + timedelta(minutes=30)) == set()
+    assert due(node_pools=(pool,), now=QUIET + timedelta(hours=1)) == {Step.PROVISION}
+
+
+def a_scheduled_cluster(**annotations):
+    """Return a cluster with a NodePool that hibernates at ten for an hour, as it is now in a cloud with a scheduler."""
+    cluster, schedules = Cluster(), FakeWindowSchedules()
+    cluster.add(pool_body(metadata={"annotations": {labels.HIBERNATE: "0 22 * * * / 1h", **annotations}}))
+    return cluster, schedules
+
+
+def times(schedules):
+    return sorted((f"{entry.at:%H:%M}", entry.step.value) for entry in schedules.entries.values())
+
+
+def test_sweep_keeps_schedule_entries_as_the_nodepools_say():
+    """It creates them once, changes them with the NodePool, deletes them with it, and lists them every five minutes."""
+    cluster, schedules = a_scheduled_cluster()
+    leaked = "".join((entry_prefix(CLUSTER), "gone-12345678-c-20260303T0000Z"))
+    schedules.entries[leaked] = schedules.entries["other-cluster"] = None
+
+    sweep(cluster.run(window_schedules=schedules), trigger())
+    assert schedules.entries.pop("other-cluster", "") is None
+    assert times(schedules) == [("22:00", "consolidate"), ("23:00", "provision")]
+
+    cluster.server.patch(NODEPOOL, "default", {"metadata": {"annotations": {labels.HIBERNATE: "30 22 * * * / 1h"}}})
+    sweep(cluster.run(window_schedules=schedules), trigger())
+    assert times(schedules) == [("22:30", "consolidate"), ("23:30", "provision")]
+
+    cluster.server.delete(NODEPOOL, "default")
+    sweep(cluster.run(window_schedules=schedules), trigger())
+    assert (times(schedules), schedules.lists) == ([], 1)
+
+    cluster.clock.advance_to(NOW + timedelta(minutes=6))
+    sweep(cluster.run(window_schedules=schedules), trigger())
+    assert schedules.lists == 2
+
+
+@pytest.mark.parametrize("error", [RateLimitedError("slow down"), CloudProviderError("not allowed: grant it")])
+def test_refused_schedule_entries_hold_nothing_up(error):
+    """The sweep sends its messages, then reports the error; the next sweep creates the entries."""
+    cluster, schedules = a_scheduled_cluster()
+    cluster.add(claim_body("going", metadata={"deletionTimestamp": stamp(NOW)}))
+    schedules.fails = error
+    with suppress(CloudProviderError):
+        sweep(cluster.run(window_schedules=schedules), trigger())
+    assert Step.TERMINATE in {m.step for m in cluster.queue.sent}
+    assert error.message in str(cluster.record.lines)
+
+    schedules.fails = None
+    sweep(cluster.run(window_schedules=schedules), trigger())
+    assert times(schedules) == [("22:00", "consolidate"), ("23:00", "provision")]
+
+
+def test_sweep_reports_invalid_windows():
+    """Also on a cloud without a scheduler for entries."""
+    cluster, _ = a_scheduled_cluster(**{labels.TIME_ZONE: "Europe/Berlim"})
+    sweep(cluster.run(), trigger())
+    assert [(e.reason, e.ref.name) for e in cluster.record.events] == [("InvalidAnnotation", "default")]
 
 
 def test_garbage_and_consolidation_are_due_at_intervals():

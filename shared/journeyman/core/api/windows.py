@@ -20,10 +20,10 @@ No firing is read but those near the time of interest, so that neither the age o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from cronsim import CronSim, CronSimError
 from msgspec import Struct
@@ -53,6 +53,13 @@ _CLOCK_CHANGE: Final = timedelta(hours=3)
 """Longer than any change of clocks for daylight saving. The search starts so much earlier, and drops what is not asked for."""
 _ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _WINDOW: Final = re.compile(r"\s*(?P<schedule>\S.*?)\s+/\s+(?P<duration>\S+)\s*")
+
+
+class WindowEdge(NamedTuple):
+    """When windows open or close."""
+
+    at: datetime
+    opens: bool
 
 
 class Window(Struct, frozen=True, kw_only=True):
@@ -176,16 +183,26 @@ def any_open(windows: Iterable[Window], now: datetime) -> bool:
     return any(window.is_open(now) for window in windows)
 
 
-def closing_time(windows: Iterable[Window], now: datetime) -> datetime | None:
-    """Return the first moment from now on at which none of the windows is open; None if there is none within a year."""
-    all_windows = tuple(windows)
-    moment, horizon = now, time_after(now, YEAR)
+def edges(windows: Collection[Window], after: datetime, horizon: datetime) -> Iterator[WindowEdge]:
+    """Yield the edges of windows taken together, after a time and before the horizon: when the first opens, the last closes.
+
+    It ends early if the windows open and close thousands of times without such an edge.
+    """
+    was_open = any_open(windows, after)
     for _ in range(_MAX_FIRINGS):
-        closing = [window for window in all_windows if window.is_open(moment)]
-        if not closing:
-            return moment
-        edge = closing[0].next_edge(moment, horizon)
-        if edge is None:
-            return None
-        moment = edge
-    return None
+        each = (window.next_edge(after, horizon) for window in windows)
+        at = min((edge for edge in each if edge is not None), default=None)
+        if at is None:
+            return
+        after = at
+        if any_open(windows, at) is not was_open:
+            was_open = not was_open
+            yield WindowEdge(at, was_open)
+
+
+def closing_time(windows: Collection[Window], now: datetime) -> datetime | None:
+    """Return the first moment from now on at which none of the windows is open; None if there is none within a year."""
+    if not any_open(windows, now):
+        return now
+    edge = next(edges(windows, now, time_after(now, YEAR)), None)
+    return edge.at if edge is not None else None

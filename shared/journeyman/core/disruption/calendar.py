@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 from hashlib import blake2b
 from heapq import merge
 from itertools import islice
@@ -38,7 +38,7 @@ from journeyman.core.api.capacity_buffer import CapacityBuffer
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import CAPACITY_BUFFER, NODEPOOL
-from journeyman.core.api.windows import YEAR, Window, windows_in, zone_of
+from journeyman.core.api.windows import YEAR, Window, any_open, edges, windows_in, zone_of
 from journeyman.core.disruption.budgets import window_of
 from journeyman.core.plan import (
     Chain,
@@ -76,19 +76,29 @@ _STARTS: Final[dict[tuple[WindowKind, bool], Step]] = {
 
 
 class CalendarWindow(Struct, frozen=True, kw_only=True):
-    """The windows of one schedule of an object; `title` says what is so while one is open, such as "budget 10% (Empty)"."""
+    """Windows of an object that are taken together: of one budget, or of one annotation.
+
+    `title` says what is so while one is open, such as "budget 10% (Empty)".
+    """
 
     ref: ObjectRef
     kind: WindowKind
     title: str
-    window: Window
+    windows: tuple[Window, ...]
+
+    @property
+    def zone(self) -> tzinfo:
+        """The time zone of their schedules."""
+        return self.windows[0].zone
+
+    def is_open(self, now: datetime) -> bool:
+        """Whether one of them is open."""
+        return any_open(self.windows, now)
 
     def edges(self, after: datetime, horizon: datetime) -> Iterator[Edge]:
         """Yield the edges after a time and before the horizon, in order."""
-        opens = not self.window.is_open(after)
-        while (at := self.window.next_edge(after, horizon)) is not None:
+        for at, opens in edges(self.windows, after, horizon):
             yield Edge(at=at, opens=opens, calendar_window=self)
-            after, opens = at, not opens
 
 
 class Edge(Struct, frozen=True, kw_only=True):
@@ -186,11 +196,11 @@ def _of_pool(pool: NodePool, now: datetime) -> Calendar:
             continue
         reasons = f" ({', '.join(budget.reasons)})" if budget.reasons else ""
         title = f"budget {budget.nodes}{reasons}"
-        windows.append(CalendarWindow(ref=ref, kind="budget", title=title, window=window))
+        windows.append(CalendarWindow(ref=ref, kind="budget", title=title, windows=(window,)))
     try:
         pool.hibernates_until(now)  # reports windows that never close
-        hibernation = windows_in(meta.annotations, labels.HIBERNATE)
-        windows += (CalendarWindow(ref=ref, kind="hibernation", title="hibernation", window=w) for w in hibernation)
+        if hibernation := windows_in(meta.annotations, labels.HIBERNATE):
+            windows.append(CalendarWindow(ref=ref, kind="hibernation", title="hibernation", windows=hibernation))
     except ConfigurationError as error:
         problems.append(_problem(ref, f"{error.message}; it does not hibernate"))
     return Calendar(windows=tuple(windows), problems=tuple(problems))
@@ -203,9 +213,9 @@ def _of_buffer(buffer: CapacityBuffer) -> Calendar:
         windows = windows_in(meta.annotations, labels.ACTIVE)
     except ConfigurationError as error:
         return Calendar(problems=(_problem(ref, f"{error.message}; it reserves capacity at any time"),))
-    return Calendar(
-        windows=tuple(CalendarWindow(ref=ref, kind="headroom", title="reserved capacity", window=w) for w in windows)
-    )
+    if not windows:
+        return Calendar()
+    return Calendar(windows=(CalendarWindow(ref=ref, kind="headroom", title="reserved capacity", windows=windows),))
 
 
 def _problem(ref: ObjectRef, message: str, reason: str = "InvalidAnnotation") -> Event:
@@ -226,10 +236,9 @@ def schedule_entries(calendar: Calendar, cluster: str, now: datetime) -> tuple[S
     Edges of one object at one time that start the same step share an entry.
     """
     horizon = time_after(now, HORIZON)
-    edges = (edge for window in calendar.windows for edge in islice(window.edges(now, horizon), _EDGES_PER_WINDOW))
-    entries = {
-        entry.name: entry for entry in (_entry(edge, cluster) for edge in edges if edge.at >= time_after(now, MIN_LEAD))
-    }
+    found = (edge for window in calendar.windows for edge in islice(window.edges(now, horizon), _EDGES_PER_WINDOW))
+    each = (_entry(edge, cluster) for edge in found if edge.at >= time_after(now, MIN_LEAD))
+    entries = {entry.name: entry for entry in each}
     return tuple(sorted(entries.values(), key=lambda entry: (entry.at, entry.name))[:MAX_ENTRIES])
 
 

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from journeyman.core.api.objects import NodeClaim
 from journeyman_simulator.apiserver.server import Write
+from journeyman_simulator.faults.fault_scenario import ScenarioPool
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import (
     UID_TAG,
@@ -30,7 +31,6 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     staleness,
     vcpus,
 )
-from journeyman_simulator.faults.fault_scenario import ScenarioPool
 from journeyman_simulator.faults.manifests import START_HOUR
 from journeyman_simulator.faults.scenario_clouds import CLOUDS
 from journeyman_simulator.faults.scenario_view import CloudEvent, ScenarioView
