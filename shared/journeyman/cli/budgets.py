@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from typing import Any, Final
@@ -105,7 +105,7 @@ def _parsed(raws: Iterable[dict[str, Any]]) -> CalendarObjects:
     )
 
 
-_MODELS: Final = {NODEPOOL.kind: NodePool, CAPACITY_BUFFER.kind: CapacityBuffer}
+_MODELS: Final[Mapping[str, type[NodePool] | type[CapacityBuffer]]] = {NODEPOOL.kind: NodePool, CAPACITY_BUFFER.kind: CapacityBuffer}
 
 
 def _object(raw: dict[str, Any]) -> NodePool | CapacityBuffer | str | None:

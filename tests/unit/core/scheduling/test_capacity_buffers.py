@@ -127,6 +127,26 @@ def test_a_shape_with_an_absurd_quantity_is_a_failure_of_that_buffer_alone():
     assert "cpu" in one.message
 
 
+@pytest.mark.parametrize(
+    ("annotations", "pods"),
+    [
+        ({}, 2),
+        ({labels.ACTIVE: "0 20 * * * / 2h"}, 2),  # it is nine in the evening
+        ({labels.ACTIVE: "0 22 * * * / 2h"}, 0),
+        ({labels.ACTIVE: "0 22 * * * / 2h", labels.TIME_ZONE: "Europe/Berlin"}, 2),
+        ({labels.ACTIVE: "in the evening"}, 2),  # reported, and ignored
+    ],
+)
+def test_a_buffer_reserves_capacity_in_its_windows_only(annotations, pods):
+    """Outside of them its status says that no pods are planned for."""
+    body = merge(buffer_body("spare", **OF_SHAPE, replicas=2), {"metadata": {"annotations": annotations}})
+    (one,) = found = resolve_buffers([parse(CapacityBuffer, body)], workloads(), NOW)
+
+    assert len(virtual_pods(found, NOW)) == one.replicas == pods
+    assert one.reason == "Resolved"
+    assert ("outside of its windows" in one.message) == (pods == 0)
+
+
 def test_other_strategies_and_deleted_buffers_get_no_virtual_pods():
     """Another controller may keep capacity by other means."""
     other = a_buffer("other", **OF_SHAPE, replicas=1, provisioningStrategy="example.com/shrink")
