@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,6 +45,27 @@ ANNOTATIONS: Final = {
         "Names of the CloudWatch alarms that pause this NodePool, with commas; by default all of `PauseOnAlarms` do.",
     ),
     labels.REBALANCE: ("", "`replace`: Spot nodes with a rebalance recommendation are replaced within the budgets."),
+    labels.HIBERNATE: (
+        "",
+        (
+            "Windows in which the NodePool has no nodes, e.g. `0 20 * * mon-fri / 10h`: schedule, ` / `, duration; several separated by `;` "
+            "([Disruption](disruption.md#calendar))."
+        ),
+    ),
+    labels.TIME_ZONE: (
+        "UTC",
+        (
+            "The time zone of the schedules of its budgets and hibernation, e.g. `Europe/Berlin`. If it does not exist, budgets with a "
+            "schedule allow no disruption, and there is no hibernation."
+        ),
+    ),
+}
+BUFFER_ANNOTATIONS: Final = {
+    labels.ACTIVE: (
+        "",
+        "Windows in which the CapacityBuffer reserves capacity, e.g. `30 7 * * mon-fri / 2h`; without it, at any time.",
+    ),
+    labels.TIME_ZONE: ("UTC", "The time zone of these windows."),
 }
 
 
@@ -74,13 +95,18 @@ def _text(parameter: dict[str, Any]) -> str:
 
 
 def _annotations() -> str:
-    rows = "".join(
-        f"| `{name}` | {f'`{d}`' if d else ''} | {meaning} |\n" for name, (d, meaning) in ANNOTATIONS.items()
-    )
+    introduction = "An invalid value is reported as an Event on the object (`InvalidAnnotation`) and ignored."
     return (
-        "## Annotations of NodePools\nAn invalid value is reported as an Event on the NodePool (`InvalidAnnotation`) and ignored.\n\n"
-        f"| annotation | default | meaning |\n|---|---|---|\n{rows}\n"
+        f"## Annotations of NodePools\n{introduction}\n\n{_annotation_table(ANNOTATIONS)}"
+        f"## Annotations of CapacityBuffers\n{_annotation_table(BUFFER_ANNOTATIONS)}"
     )
+
+
+def _annotation_table(annotations: Mapping[str, tuple[str, str]]) -> str:
+    rows = "".join(
+        f"| `{name}` | {f'`{d}`' if d else ''} | {meaning} |\n" for name, (d, meaning) in annotations.items()
+    )
+    return f"| annotation | default | meaning |\n|---|---|---|\n{rows}\n"
 
 
 def _variables(template: dict[str, Any]) -> str:

@@ -143,7 +143,7 @@ def budgets(
     """
     from rich.console import Console
 
-    from journeyman.cli.budgets import print_budgets, read_cluster, read_manifests
+    from journeyman.cli.window_tables import print_budgets, read_cluster, read_manifests
     from journeyman.runtime.adapters import SystemClock
 
     if files:

@@ -27,6 +27,7 @@ from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import Method, NodeDisruption
 from journeyman.core.disruption.binding_orders import unbound_pod
 from journeyman.core.disruption.blocked import disruptable_conditions
+from journeyman.core.disruption.calendar import report_invalid_windows
 from journeyman.core.disruption.candidates import DisruptionReason
 from journeyman.core.disruption.churn_counts import record_churn
 from journeyman.core.disruption.churn_limits import ChurnSettings
@@ -114,11 +115,12 @@ def _cloud_drift(run: RunContext, snapshot: Snapshot) -> tuple[Mapping[str, str]
 
 
 def _clean_up(inputs: StepInputs) -> Plan:
-    """Remove taints and conditions without a command, write the churn ledger, and delete old commands."""
+    """Remove taints and conditions without a command, write the churn ledger, delete old commands; report windows and pauses."""
     snapshot, settings = inputs.loaded, inputs.settings
     churn = record_churn(snapshot, settings.reversal_window)
     old = delete_old_commands(snapshot, limit=settings.disruption_history_limit, age=settings.disruption_history_age)
-    return remove_stale_taints(snapshot) + churn + old
+    reports = report_invalid_windows(snapshot) + report_pauses(snapshot)
+    return reports + remove_stale_taints(snapshot) + churn + old
 
 
 def _advance_commands(inputs: StepInputs) -> Plan:

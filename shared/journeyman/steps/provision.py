@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM, Pod
+from journeyman.core.disruption.calendar import report_invalid_windows
 from journeyman.core.disruption.commands import kept_after_rollback, marked_for_deletion
 from journeyman.core.disruption.static_capacity import deprovision_static, provision_static
 from journeyman.core.disruption.static_nodepools import static_nodepools
@@ -115,6 +116,10 @@ def _supports_nomination(run: RunContext) -> bool:
 # -- reconcilers, in order --------------------------------------------------------------------------------------------
 
 
+def _report_windows(inputs: StepInputs) -> Plan:
+    return report_invalid_windows(inputs.snapshot)
+
+
 def _report_overlays(inputs: StepInputs) -> Plan:
     return reconcile_nodeoverlays(inputs.snapshot, inputs.catalogued.overlay_conflicts)
 
@@ -192,6 +197,7 @@ PROVISION: Final = StepDefinition(
     reconcilers=(
         Reconciler(refresh_node_classes, needs_catalogue=False),
         Reconciler(record_price_ages),
+        Reconciler(_report_windows, needs_catalogue=False),
         Reconciler(_report_overlays),
         Reconciler(_delete_claims_of_ending_blocks, needs_catalogue=False),
         Reconciler(_advance_nodeclaims),

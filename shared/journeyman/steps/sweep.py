@@ -16,8 +16,8 @@ consolidate    unfinished commands; NodeClaims whose consolidateAfter has just p
                which pods are gone; every ten minutes, commands whose nodes are gone, and old commands to delete
 =============  ====================================================================================================
 
-It also keeps the entries of the cloud's scheduler as the calendar says (`core.disruption.calendar`), and reports windows that
-are invalid.
+It also keeps the entries of the cloud's scheduler as the calendar says (`core.disruption.calendar`). It writes nothing into the
+cluster.
 
 It does not read nodes, which are large. Garbage collection reads them, and finds nodes that are unhealthy, lost a label or
 taint, have less capacity than their NodeClaims, or are being deleted while the forwarder is down.
@@ -47,7 +47,6 @@ from journeyman.core.disruption.calendar import (
     entry_prefix,
     passed_edges,
     reconcile_entries,
-    report_problems,
     schedule_entries,
 )
 from journeyman.core.disruption.consolidatable import consolidate_after
@@ -120,14 +119,13 @@ def _requeue_due_steps(inputs: StepInputs) -> Plan:
 
 
 def _keep_calendar(inputs: StepInputs) -> Plan:
-    """Report invalid windows; create and delete entries of the cloud's scheduler, so that they are those of the calendar."""
+    """Create and delete entries of the cloud's scheduler, so that they are those of the calendar."""
+    if inputs.schedule_entries is None:
+        return Plan()
     snapshot = inputs.snapshot
     calendar = calendar_of(snapshot.node_pools, snapshot.capacity_buffers, snapshot.now)
-    plan = report_problems(calendar)
-    if inputs.schedule_entries is None:
-        return plan
     wanted = schedule_entries(calendar, snapshot.cluster, snapshot.now)
-    return plan + reconcile_entries(wanted, inputs.schedule_entries, snapshot.now)
+    return reconcile_entries(wanted, inputs.schedule_entries, snapshot.now)
 
 
 SWEEP: Final = StepDefinition(

@@ -148,10 +148,10 @@ def test_a_hibernation_window_requeues_consolidation_when_it_opens_and_provision
     assert due(node_pools=(pool,), now=QUIET + timedelta(hours=1)) == {Step.PROVISION}
 
 
-def a_scheduled_cluster(**annotations):
+def a_scheduled_cluster():
     """Return a cluster with a NodePool that hibernates at ten for an hour, as it is now in a cloud with a scheduler."""
     cluster, schedules = Cluster(), FakeWindowSchedules()
-    cluster.add(pool_body(metadata={"annotations": {labels.HIBERNATE: "0 22 * * * / 1h", **annotations}}))
+    cluster.add(pool_body(metadata={"annotations": {labels.HIBERNATE: "0 22 * * * / 1h"}}))
     return cluster, schedules
 
 
@@ -196,13 +196,6 @@ def test_refused_schedule_entries_hold_nothing_up(error):
     schedules.fails = None
     sweep(cluster.run(window_schedules=schedules), trigger())
     assert times(schedules) == [("22:00", "consolidate"), ("23:00", "provision")]
-
-
-def test_sweep_reports_invalid_windows():
-    """Also on a cloud without a scheduler for entries."""
-    cluster, _ = a_scheduled_cluster(**{labels.TIME_ZONE: "Europe/Berlim"})
-    sweep(cluster.run(), trigger())
-    assert [(e.reason, e.ref.name) for e in cluster.record.events] == [("InvalidAnnotation", "default")]
 
 
 def test_garbage_and_consolidation_are_due_at_intervals():

@@ -51,6 +51,7 @@ from journeyman.core.plan import (
     Step,
     chain_of,
 )
+from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import SkippedObject, evaluate, report_skipped
 from journeyman.errors import ConfigurationError
 
@@ -164,8 +165,9 @@ def passed_edges(calendar: Calendar, since: datetime, now: datetime) -> tuple[Ed
     return tuple(calendar.edges(since, now + timedelta(microseconds=1)))
 
 
-def report_problems(calendar: Calendar) -> Plan:
-    """Return Events on the objects whose windows are invalid."""
+def report_invalid_windows(snapshot: Snapshot) -> Plan:
+    """Return Events on the NodePools and CapacityBuffers whose windows are invalid."""
+    calendar = calendar_of(snapshot.node_pools, snapshot.capacity_buffers, snapshot.now)
     return Plan(events=calendar.problems) + report_skipped(calendar.skipped)
 
 

@@ -18,7 +18,6 @@ from journeyman.core.disruption.calendar import (
     next_edges,
     passed_edges,
     reconcile_entries,
-    report_problems,
     schedule_entries,
 )
 from journeyman.core.plan import CreateScheduleEntry, DeleteScheduleEntry, Step
@@ -91,7 +90,7 @@ def test_edges_of_the_last_minute_are_found_once():
 )
 def test_invalid_windows_are_reported_and_do_not_hide_others(found, reason, message):
     """The Event is on the object, and says what happens instead."""
-    (event,) = report_problems(calendar(found, pool("other", budgets=[OFFICE]))).events
+    (event,) = calendar(found, pool("other", budgets=[OFFICE])).problems
 
     assert (event.reason, event.type) == (reason, "Warning")
     assert message in event.message
@@ -102,7 +101,7 @@ def test_invalid_windows_are_reported_and_do_not_hide_others(found, reason, mess
 
 
 def test_entries_are_the_next_two_edges_of_each_window():
-    """Their names are valid, tell what they are for, and differ by cluster, object, step and time."""
+    """Their names are valid, readable, and differ by cluster, object, step and time."""
     found = entries(pool("a" * 63, budgets=[OFFICE]), pool("b", **{labels.HIBERNATE: "0 20 * * sat / 10h"}))
 
     assert [(f"{entry.at:%a %H:%M}", entry.step) for entry in found] == [

@@ -105,7 +105,10 @@ def _parsed(raws: Iterable[dict[str, Any]]) -> CalendarObjects:
     )
 
 
-_MODELS: Final[Mapping[str, type[NodePool] | type[CapacityBuffer]]] = {NODEPOOL.kind: NodePool, CAPACITY_BUFFER.kind: CapacityBuffer}
+_MODELS: Final[Mapping[str, type[NodePool] | type[CapacityBuffer]]] = {
+    NODEPOOL.kind: NodePool,
+    CAPACITY_BUFFER.kind: CapacityBuffer,
+}
 
 
 def _object(raw: dict[str, Any]) -> NodePool | CapacityBuffer | str | None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from journeyman.cli.budgets import read_cluster
 from journeyman.cli.main import app
+from journeyman.cli.window_tables import read_cluster
 from journeyman.core.api import labels
 from journeyman.errors import ConfigurationError
 from tests.helpers.builders import buffer_body, pool_body
