@@ -25,7 +25,6 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from cronsim import CronSim, CronSimError
 from msgspec import Struct
 
 from journeyman.core.api import labels
@@ -105,6 +104,8 @@ class Window(Struct, frozen=True, kw_only=True):
         return (firing for firing in self._cron(start) if firing > after)
 
     def _cron(self, start: datetime, *, reverse: bool = False) -> Iterator[datetime]:
+        from cronsim import CronSim, CronSimError  # noqa: PLC0415 - most clusters have no schedule
+
         expression = MACROS.get(self.schedule.strip().lower(), self.schedule).replace("?", "*")
         if len(expression) > _MAX_SCHEDULE or len(expression.split()) != 5:
             raise ConfigurationError("a schedule is five cron fields or a macro", schedule=self.schedule)
