@@ -170,7 +170,9 @@ def test_overlapping_budget_windows_are_merged():
 def test_budget_schedule_is_in_the_time_zone_of_the_nodepool(zone, allowed):
     """At 8:30 UTC it is 9:30 in Berlin. In a time zone that does not exist, a budget with a schedule allows none at any time."""
     pool = a_pool(budgets=[{"nodes": "0", "schedule": "0 9 * * mon-fri", "duration": "8h"}])
-    annotated = pool.model_copy(update={"metadata": structs.replace(pool.metadata, annotations={labels.TIME_ZONE: zone})})
+    annotated = pool.model_copy(
+        update={"metadata": structs.replace(pool.metadata, annotations={labels.TIME_ZONE: zone})}
+    )
     snapshot = structs.replace(a_fleet(a_member("n0"), pools=[annotated]), now=NOW.replace(hour=8, minute=30))
 
     assert budget_status(snapshot, EMPTY, frozenset())["default"].allowed == allowed

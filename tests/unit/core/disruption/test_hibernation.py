@@ -39,7 +39,7 @@ def a_controller(snapshot: Snapshot) -> DisruptionController:
 
 
 def proposed(snapshot: Snapshot):
-    return next((e for e in a_controller(snapshot).evaluate_methods() if e.command.candidates), None)
+    return next((e for e in a_controller(snapshot).evaluate_methods() if e.commands), None)
 
 
 def names(command):
@@ -57,9 +57,10 @@ def test_empty_nodes_go_first_and_then_those_that_save_most():
     )
     evaluation = proposed(fleet)
 
-    assert (evaluation.method, evaluation.command.reason.value) == ("hibernation", "Hibernated")
-    assert names(evaluation.command) == ["empty", "large", "busy"]
-    assert evaluation.command.replacements == ()
+    (command,) = evaluation.commands
+    assert (evaluation.method, command.reason.value) == ("hibernation", "Hibernated")
+    assert names(command) == ["empty", "large", "busy"]
+    assert command.replacements == ()
 
 
 @pytest.mark.parametrize(
@@ -77,14 +78,14 @@ def test_hibernation_stays_within_budgets_without_reasons(budgets, number):
         a_fleet(*(a_member(f"n{i}", cpus=["1"]) for i in range(3)), pools=[a_sleeper(budgets=budgets)])
     )
 
-    assert (len(evaluation.command.candidates) if evaluation else 0) == number
+    assert sum(len(command.candidates) for command in (evaluation.commands if evaluation else ())) == number
 
 
 def test_proposal_is_validated_by_what_is_so_then():
     """Nodes that gained a protected pod are left out; once the window is closed, none qualifies."""
     members = [a_member("a", cpus=["1"]), a_member("b", cpus=["1"])]
     fleet = a_fleet(*members, pools=[a_sleeper()])
-    disruption = to_node_disruption(proposed(fleet).command, "hibernation", NOW)
+    disruption = to_node_disruption(proposed(fleet).commands[0], "hibernation", NOW)
     protected = a_pod("p", node="node-a", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
     later = replace(fleet, now=NOW + timedelta(hours=1))
 
