@@ -84,6 +84,7 @@ class SamStack:
         self._lists = {name for name, p in template["Parameters"].items() if p["Type"] == "CommaDelimitedList"}
         self._parameters = {**defaults, **parameters}
         self._queue_urls: dict[str, str] = {}
+        self._queue_arns: dict[str, str] = {}
         self.functions: dict[str, LambdaFunction] = {}
         self.mappings: tuple[EventSourceMapping, ...] = ()
 
@@ -178,12 +179,15 @@ class SamStack:
                 attributes["RedrivePolicy"] = json.dumps(self._value(properties["RedrivePolicy"]))
             queue_name = str(self._value(properties.get("QueueName", name)))
             response = self._sqs.create_queue(QueueName=queue_name, Attributes=attributes)
-            self._queue_urls[name] = response["QueueUrl"]
+            url = self._queue_urls[name] = response["QueueUrl"]
+            # read now, because a function that evaluates its variables later may not
+            response = self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])
+            self._queue_arns[name] = str(response["Attributes"]["QueueArn"])
         return self._queue_urls[name]
 
     def _queue_arn(self, name: str) -> str:
-        response = self._sqs.get_queue_attributes(QueueUrl=self._queue_url(name), AttributeNames=["QueueArn"])
-        return str(response["Attributes"]["QueueArn"])
+        self._queue_url(name)
+        return self._queue_arns[name]
 
     def _make_function(self, name: str, load_handler: Callable[[str], LambdaHandler], clock: Clock) -> None:
         properties = self._properties(name)
