@@ -116,7 +116,7 @@ class RightsScenario(ABC):
         disruption = {
             "consolidationPolicy": "WhenEmptyOrUnderutilized",
             "consolidateAfter": "0s",
-            "budgets": [{"nodes": "100%"}, {"nodes": "100%", "schedule": "@daily", "duration": "1h"}],
+            "budgets": [{"nodes": "100%"}],
         }
         self.pool("steady", node_class, "on-demand", **disruption)
         self.deploy("large", 1, "14", "steady")

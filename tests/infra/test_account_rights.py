@@ -192,7 +192,7 @@ def disrupt_nodes(application):
     replace = {
         "consolidationPolicy": "WhenEmptyOrUnderutilized",
         "consolidateAfter": "0s",
-        "budgets": [{"nodes": "100%"}],
+        "budgets": [{"nodes": "100%"}, {"nodes": "100%", "schedule": "@daily", "duration": "1h"}],
     }
     application.pool("steady", ("karpenter.sh/capacity-type", "on-demand"), disruption=replace)
     on_steady = {"nodeSelector": {"karpenter.sh/nodepool": "steady"}}
