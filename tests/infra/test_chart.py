@@ -128,7 +128,8 @@ def test_skipped_crds_are_left_out():
     ours = of_kind(rendered(RIGHTS_ONLY, "--set=crds.karpenter=skip"), "CustomResourceDefinition")
     none = of_kind(rendered(RIGHTS_ONLY, "--set=crds.karpenter=skip,crds.journeyman=skip"), "CustomResourceDefinition")
 
-    assert set(ours) == {f"{name}.journeyman.dev" for name in ("nodedisruptions", "offeringstates", "churnledgers")}
+    names = ("nodedisruptions", "fleetplans", "offeringstates", "churnledgers")
+    assert set(ours) == {f"{name}.journeyman.dev" for name in names}
     assert none == {}
 
 

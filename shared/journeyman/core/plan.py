@@ -57,7 +57,7 @@ def pod_ref(pod: Pod) -> ObjectRef:
 
 
 class CreateObject(Struct, frozen=True, kw_only=True):
-    """Create an object (NodeClaim, NodeDisruption, OfferingState); done if an object of that name exists."""
+    """Create an object (NodeClaim, NodeDisruption, FleetPlan, OfferingState); done if an object of that name exists."""
 
     resource: Resource[Any]
     body: Mapping[str, Any]

@@ -126,6 +126,9 @@ VARIABLES: Final = (
     Variable(
         "POD_NOMINATION", "true", "Whether pods are nominated to the nodes they were planned for (Kubernetes 1.35)."
     ),
+    Variable(
+        "FLEET_PLANS", "false", "Whether the whole fleet is planned at once, before single nodes are consolidated."
+    ),
     Variable("DISRUPTION_HISTORY_LIMIT", "100", "How many finished NodeDisruptions are kept."),
     Variable("DISRUPTION_HISTORY_AGE", "24h", "How long finished NodeDisruptions are kept."),
     Variable(
@@ -281,6 +284,7 @@ def _settings(variables: Variables) -> Settings:
         default_spread=_read(variables, "SCHEDULER_CONFIG", _default_spread),
         cluster_state_observability=not _read(variables, "DISABLE_CLUSTER_STATE_OBSERVABILITY", _boolean),
         pod_nomination=_read(variables, "POD_NOMINATION", _boolean),
+        fleet_plans=_read(variables, "FLEET_PLANS", _boolean),
         disruption_history_limit=_read(variables, "DISRUPTION_HISTORY_LIMIT", int),
         disruption_history_age=_read(variables, "DISRUPTION_HISTORY_AGE", parse_duration),
         consolidation_payback=_read(variables, "CONSOLIDATION_PAYBACK", parse_duration),

@@ -47,6 +47,8 @@ from journeyman.core.disruption.disruption_events import UNCONSOLIDATABLE, candi
 from journeyman.core.disruption.disruption_metrics import consolidation_timeout, evaluation_duration
 from journeyman.core.disruption.drift import METHOD as DRIFT
 from journeyman.core.disruption.drifted import DriftAssessment, assess_drift
+from journeyman.core.disruption.fleet_moves import MoveCost
+from journeyman.core.disruption.fleet_plan_progress import delete_old_plans
 from journeyman.core.disruption.orchestration import (
     expire_command,
     has_expired,
@@ -119,6 +121,7 @@ def _clean_up(inputs: StepInputs) -> Plan:
     snapshot, settings = inputs.loaded, inputs.settings
     churn = record_churn(snapshot, settings.reversal_window)
     old = delete_old_commands(snapshot, limit=settings.disruption_history_limit, age=settings.disruption_history_age)
+    old += delete_old_plans(snapshot)
     reports = report_invalid_windows(snapshot) + report_pauses(snapshot)
     return reports + remove_stale_taints(snapshot) + churn + old
 
@@ -221,6 +224,7 @@ def _consolidatability(inputs: StepInputs, drift: DriftAssessment) -> Consolidat
 def _controller(inputs: StepInputs) -> DisruptionController:
     snapshot, settings, catalogue = inputs.loaded, inputs.settings, inputs.catalogued.catalogue
     drift = _drift(inputs)
+    cost = MoveCost(eviction=settings.eviction_cost, payback=settings.consolidation_payback)
     return DisruptionController(
         snapshot,
         catalogue,
@@ -236,6 +240,7 @@ def _controller(inputs: StepInputs) -> DisruptionController:
         effort=inputs.effort,
         results=inputs.cached_results.valid_for(snapshot, catalogue, settings.scheduling),
         examined_until=inputs.examined_until,
+        fleet_plans=cost if settings.fleet_plans else None,
     )
 
 

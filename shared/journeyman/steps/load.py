@@ -23,6 +23,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.capacity_buffer import CapacityBuffer
 from journeyman.core.api.churn_ledger import LEDGER_NAME, ChurnLedger
 from journeyman.core.api.dra import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE
+from journeyman.core.api.fleet_plan import FleetPlan
 from journeyman.core.api.hashes import node_class_keys
 from journeyman.core.api.model import Model, parse
 from journeyman.core.api.node_disruption import NodeDisruption
@@ -32,6 +33,7 @@ from journeyman.core.api.objects import (
     CAPACITY_BUFFER,
     CHURN_LEDGER,
     DAEMONSET,
+    FLEET_PLAN,
     NAMESPACE,
     NODE,
     NODE_DISRUPTION,
@@ -137,6 +139,9 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
         list_parsed(run, NODE_DISRUPTION, NodeDisruption) if scope.disruptions else ((), ())
     )
     ledgers, invalid_ledgers = list_parsed(run, CHURN_LEDGER, ChurnLedger, optional=True) if scope.churn else ((), ())
+    plans, invalid_plans = (
+        list_parsed(run, FLEET_PLAN, FleetPlan) if scope.disruptions and run.settings.fleet_plans else ((), ())
+    )
     states, invalid_states = list_parsed(run, OFFERING_STATE, OfferingState) if scope.offerings else ((), ())
     for state in states:
         run.cloud.adopt_prices(recorded_prices(state))
@@ -156,6 +161,7 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
         *invalid_classes,
         *invalid_disruptions,
         *invalid_ledgers,
+        *invalid_plans,
         *invalid_states,
         *invalid_overlays,
         *invalid_buffers,
@@ -184,6 +190,7 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
         capacity_buffers=buffers,
         node_disruptions=disruptions,
         churn_ledger=next((ledger for ledger in ledgers if ledger.metadata.name == LEDGER_NAME), None),
+        fleet_plans=plans,
         unavailable=tuple(_unavailable(states)),
         invalid_objects=invalid_objects,
         pods=_with_virtual_pods_and_spread(_pods(run, scope.pods), now, workloads, buffers, spread),

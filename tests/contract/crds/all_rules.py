@@ -30,6 +30,7 @@ RULES: Final = tuple(
         rules_huawei.instance_rules(),
         rules_huawei.added_rules(),
         rules_own.node_disruption_rules(),
+        rules_own.fleet_plan_rules(),
         rules_own.offering_state_rules(),
     )
 )

@@ -173,6 +173,12 @@ BASES: Final[Mapping[str, JSONDict]] = {
         "kind": "ChurnLedger",
         "metadata": {"name": "specimen"},
     },
+    "FleetPlan": {
+        "apiVersion": "journeyman.dev/v1alpha1",
+        "kind": "FleetPlan",
+        "metadata": {"name": "specimen"},
+        "spec": {"moves": [{"name": "default-1", "nodeClaims": ["default-1"]}]},
+    },
     "OfferingState": {
         "apiVersion": "journeyman.dev/v1alpha1",
         "kind": "OfferingState",

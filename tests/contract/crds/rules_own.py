@@ -1,4 +1,4 @@
-"""Rules of NodeDisruptions, OfferingStates and ChurnLedgers."""
+"""Rules of NodeDisruptions, FleetPlans, OfferingStates and ChurnLedgers."""
 
 from __future__ import annotations
 
@@ -47,6 +47,20 @@ def node_disruption_rules() -> Iterator[Rule]:
     yield Rule(kind=kind, path="spec.createdAt", good=(*TIMES_GOOD, None), bad=TIMES_BAD)
     yield Rule(kind=kind, path="spec.explanation", good=("", "x" * 4096, "\n", None), bad=("x" * 4097, 1))
     yield Rule(kind=kind, path="spec", bad=({}, None))
+
+
+def fleet_plan_rules() -> Iterator[Rule]:
+    kind, move = "FleetPlan", {"name": "a", "nodeClaims": ["a"]}
+    yield Rule(
+        kind=kind,
+        path="spec.moves",
+        good=([move], [{**move, "after": ["b"], "replacements": ["m5.large/a/spot"], "evictions": 3}]),
+        bad=([], None, [{}], [None], [{**move, "nodeClaims": []}], [{**move, "nodeClaims": ["a"] * 101}], "a"),
+    )
+    for path in ("spec.priceBefore", "spec.priceAfter", "spec.lowerBound", "spec.moves.0.savingPerHour"):
+        yield Rule(kind=kind, path=path, good=("0", "0.5", None), bad=("", "1e3", True, 1))
+    yield Rule(kind=kind, path="spec.createdAt", good=(*TIMES_GOOD, None), bad=TIMES_BAD)
+    yield Rule(kind=kind, path="spec.explanation", good=("", "x" * 4096, None), bad=("x" * 4097, 1))
 
 
 def offering_state_rules() -> Iterator[Rule]:

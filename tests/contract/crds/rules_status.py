@@ -86,6 +86,11 @@ def _own_rules() -> Iterator[Rule]:
             bad=TIMES_BAD,
             with_few_values=field == "finishedAt",
         )
+    kind = "FleetPlan"
+    yield Rule(kind=kind, path="status.phase", good=("Running", "Superseded", None), bad=("running", "", 1))
+    moves = ([], None, [{"name": "a", "state": "Done", "nodeDisruption": "underutilized-1"}])
+    yield Rule(kind=kind, path="status.moves", good=moves, bad=([{"name": "a"}], [{"name": "a", "state": "Lost"}], "a"))
+    yield Rule(kind=kind, path="status.done", good=(0, 7, None), bad=(-1, "1", 1.5))
     kind = "OfferingState"
     offering = {"instanceType": "m5.large", "zone": "a", "capacityType": "spot", "until": TIMES_GOOD[0]}
     yield Rule(

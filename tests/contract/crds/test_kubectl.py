@@ -93,6 +93,7 @@ def test_kubectl_get_offeringstate(ours):
         (ACS, [], "karpenter"),
         ("CCENodeClass", [], "karpenter"),
         ("NodeDisruption", ["disruptions"], "journeyman"),
+        ("FleetPlan", ["fleets"], "journeyman"),
         ("OfferingState", ["offerings"], "journeyman"),
         ("ChurnLedger", ["churn"], "journeyman"),
     ],

@@ -31,6 +31,7 @@ CHANGES = [
     ("NodeDisruption", "spec.savingPerHour", "1", False),
     ("NodeDisruption", "spec.candidates", [{"nodeClaim": "default-9"}], False),
     ("NodeDisruption", "metadata.labels", {"seen": "yes"}, True),
+    ("FleetPlan", "spec.evictions", 7, False),
     ("OfferingState", "spec.nodeClassRef.name", "other", True),
 ]
 STATIC = with_value(with_value(BASES["NodePool"], "spec.replicas", 2), "metadata.name", "static")

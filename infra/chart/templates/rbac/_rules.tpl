@@ -30,7 +30,7 @@ lists are read once, and then watched from their resource version.
   resources: [{{ include "journeyman.nodeclass.plural" . }}]
   verbs: [list]
 - apiGroups: [journeyman.dev]
-  resources: [nodedisruptions, offeringstates]
+  resources: [nodedisruptions, fleetplans, offeringstates]
   verbs: [list]
 {{- if .Values.features.nodeOverlay }}
 - apiGroups: [karpenter.sh]
@@ -161,10 +161,10 @@ lists are read once, and then watched from their resource version.
   resources: [nodes]
   verbs: [patch]
 - apiGroups: [journeyman.dev]
-  resources: [nodedisruptions]
+  resources: [nodedisruptions, fleetplans]
   verbs: [get, create, delete] # get: whether an existing one of that name is ours; delete: history
 - apiGroups: [journeyman.dev]
-  resources: [nodedisruptions/status, churnledgers/status]
+  resources: [nodedisruptions/status, fleetplans/status, churnledgers/status]
   verbs: [patch]
 - apiGroups: [journeyman.dev]
   resources: [churnledgers]

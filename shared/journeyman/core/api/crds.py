@@ -18,6 +18,7 @@ from journeyman.core.api.ccenodeclass import CCENodeClass
 from journeyman.core.api.churn_ledger import ChurnLedger
 from journeyman.core.api.ec2nodeclass import EC2NodeClass
 from journeyman.core.api.ecsnodeclass import ECSNodeClass
+from journeyman.core.api.fleet_plan import FleetPlan
 from journeyman.core.api.model import Model
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.nodeclaim_schema import NodeClaimSchema
@@ -159,6 +160,23 @@ DEFINITIONS: Final = (
         ),
         categories=_OURS,
         short_names=("disruptions",),
+    ),
+    CRDDefinition(
+        resource=objects.FLEET_PLAN,
+        model=FleetPlan,
+        columns=(
+            PrinterColumn("Before/h", ".spec.priceBefore"),
+            PrinterColumn("After/h", ".spec.priceAfter"),
+            PrinterColumn("Bound/h", ".spec.lowerBound"),
+            PrinterColumn("Evictions", ".spec.evictions", "integer"),
+            PrinterColumn("Done", ".status.done", "integer"),
+            PrinterColumn("Phase", ".status.phase"),
+            _AGE,
+            PrinterColumn("Message", ".status.message", wide=True),
+            PrinterColumn("Explanation", ".spec.explanation", wide=True),
+        ),
+        categories=_OURS,
+        short_names=("fleets",),
     ),
     CRDDefinition(
         resource=objects.OFFERING_STATE,

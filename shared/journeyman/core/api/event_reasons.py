@@ -417,7 +417,7 @@ _OPERATION: Final = (
         reason="ObjectSkipped",
         kinds=(
             *("Pod", "DaemonSet", "Node", "NodeClaim", "NodePool", *_NODE_CLASS),
-            *("NodeOverlay", "CapacityBuffer", "NodeDisruption"),
+            *("NodeOverlay", "CapacityBuffer", "NodeDisruption", "FleetPlan"),
         ),
         type="Warning",
         is_karpenters=False,

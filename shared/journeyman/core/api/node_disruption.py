@@ -31,7 +31,9 @@ from journeyman.core.api.objects import ObjectMeta
 
 Reason = Literal["Underutilized", "Empty", "Drifted", "Interrupted", "Hibernated"]
 Decision = Literal["delete", "replace"]
-Method = Literal["rebalance", "hibernation", "emptiness", "static-drift", "drift", "multi-node", "single-node"]
+Method = Literal[
+    "rebalance", "hibernation", "emptiness", "static-drift", "drift", "fleet-plan", "multi-node", "single-node"
+]
 Phase = Literal["Proposed", "Validated", "Replacing", "Draining", "Succeeded", "RolledBack", "Rejected", "Expired"]
 
 UNDONE: Final[frozenset[str]] = frozenset({"RolledBack", "Rejected", "Expired"})

@@ -505,6 +505,9 @@ NODE_DISRUPTION: Resource[dict[str, Any]] = resource(
 CHURN_LEDGER: Resource[dict[str, Any]] = resource(
     "journeyman.dev", "v1alpha1", "ChurnLedger", "churnledgers", dict, namespaced=False
 )
+FLEET_PLAN: Resource[dict[str, Any]] = resource(
+    "journeyman.dev", "v1alpha1", "FleetPlan", "fleetplans", dict, namespaced=False
+)
 OFFERING_STATE: Resource[dict[str, Any]] = resource(
     "journeyman.dev", "v1alpha1", "OfferingState", "offeringstates", dict, namespaced=False
 )

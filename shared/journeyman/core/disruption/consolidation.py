@@ -10,6 +10,7 @@ Differs: if packing by price needs several new nodes, packing into the fewest no
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
@@ -115,6 +116,28 @@ def without_same_type(command: Command, simulation: Simulation) -> Command:
     kept = _cheaper_types(claim, simulation.catalogue.instance_types(claim.node_pool), min(same.values()))
     filtered = _replace(claim, kept, command.candidates) if kept else _no_op("Can't replace with a cheaper node")
     return replace(filtered, simulation_result=command.simulation_result)
+
+
+def limited_to_price(
+    claim: PlannedClaim, pool: NodePool, types: Iterable[InstanceType], most: float
+) -> PlannedClaim | str:
+    """Return the NodeClaim with only the types that cost at most `most` however they are launched; or why there is none.
+
+    It is pinned to the capacity type of its cheapest offering, since only its price was compared.
+
+    Args:
+        claim: A planned NodeClaim.
+        pool: Its NodePool; its minValues must be met.
+        types: The NodePool's instance types.
+        most: Price per hour.
+    """
+    pinned = _pinned(_with_min_values(claim, pool), claim.offering.capacity_type)
+    kept = _cheaper_types(pinned, types, math.nextafter(most, math.inf))
+    if not kept:
+        return f"no {claim.offering.capacity_type} offering costs at most {most:.4f} per hour"
+    if short := _short_of_min_values(pinned, kept):
+        return f"minValues requirement is not met for label(s) {', '.join(short)}"
+    return _narrowed(pinned, kept)
 
 
 def worst_launch_price(instance_type: InstanceType, requirements: Requirements) -> float | None:

@@ -31,7 +31,13 @@ from journeyman.core.disruption.candidates import (
 )
 from journeyman.core.disruption.churn_limits import ChurnLimits, ChurnSettings, invalid_annotations
 from journeyman.core.disruption.circuit_breaker import CircuitBreaker
-from journeyman.core.disruption.commands import Command, claims_in_commands, marked_for_deletion
+from journeyman.core.disruption.commands import (
+    Command,
+    claims_in_commands,
+    has_started,
+    marked_for_deletion,
+    unfinished_commands,
+)
 from journeyman.core.disruption.consolidatable import Consolidatability
 from journeyman.core.disruption.disruption_events import UNCONSOLIDATABLE, candidate_events, nodepool_blocked
 from journeyman.core.disruption.disruption_metrics import budget_gauges, eligible_nodes
@@ -40,6 +46,9 @@ from journeyman.core.disruption.drift import drift_candidates, drift_commands, v
 from journeyman.core.disruption.drifted import drifted_since
 from journeyman.core.disruption.emptiness import delete_empty
 from journeyman.core.disruption.fleet_examination import NodeExamination
+from journeyman.core.disruption.fleet_moves import MoveCost
+from journeyman.core.disruption.fleet_plan_progress import METHOD as FLEET_PLAN
+from journeyman.core.disruption.fleet_plan_progress import FleetEvaluation, evaluate_fleet_plan, validate_moves
 from journeyman.core.disruption.hibernation import (
     METHOD as HIBERNATION,
 )
@@ -113,6 +122,7 @@ class DisruptionController:
         effort: int = UNLIMITED,
         results: CachedResults | None = None,
         examined_until: str = "",
+        fleet_plans: MoveCost | None = None,
     ) -> None:
         """Prepare the methods.
 
@@ -127,6 +137,7 @@ class DisruptionController:
             effort: The most effort of one simulation.
             results: Cached scheduler results for this cluster; `simulation.results` has these and new ones.
             examined_until: The cursor with which an earlier run's evaluation stopped; empty if it did not.
+            fleet_plans: What evictions cost, to plan the whole fleet at once; None not to.
         """
         self.snapshot = snapshot
         self._examined_until = examined_until
@@ -136,6 +147,7 @@ class DisruptionController:
         self._drifted = drifted_since(snapshot) if drifted is None else drifted
         self._spot_to_spot = spot_to_spot
         self._churn = ChurnLimits(snapshot, churn if churn is not None else ChurnSettings())
+        self._fleet_plans = fleet_plans
         self.simulation = Simulation(
             snapshot,
             catalogue,
@@ -147,7 +159,9 @@ class DisruptionController:
         )
 
     def evaluate_methods(self) -> Iterator[Evaluation]:
-        """Evaluate hibernation, rebalance, emptiness, static drift, drift, then multi-node and single-node consolidation.
+        """Evaluate hibernation, rebalance, emptiness, static drift, drift, the fleet plan, multi-node, then single-node consolidation.
+
+        While a fleet plan is under way, the methods behind it leave the cluster alone.
 
         Drift and single-node consolidation evaluate node by node. The caller takes the first evaluation that has commands, and may
         stop between any two evaluations at its deadline. If an earlier run stopped in single-node consolidation, multi-node
@@ -158,6 +172,13 @@ class DisruptionController:
         yield self._emptiness()
         yield self._static_drift()
         yield from self._drift()
+        if self._fleet_plans is not None:
+            found = self._evaluate_fleet_plan(self._fleet_plans)
+            yield Evaluation(
+                method=FLEET_PLAN, reason=DisruptionReason.UNDERUTILIZED, commands=found.commands, plan=found.plan
+            )
+            if found.is_running:
+                return
         if not self._consolidated_until:
             yield from self._multi_node_consolidation()
         yield from self._single_node_consolidation()
@@ -178,6 +199,11 @@ class DisruptionController:
             filter(None, (self.circuit_breaker.why_paused(c.node_pool) for c in disruption.spec.candidates)), ""
         ):
             return Command(reason=reason, why_not=why)
+        if disruption.spec.method == FLEET_PLAN:
+            move = self._validated_moves[disruption.metadata.name]
+            return self._churn.validating(disruption).checked(
+                self.circuit_breaker.checked(move, without=disruption.metadata.name)
+            )
         in_other_commands = claims_in_commands(self.snapshot) - frozenset(disruption.claims)
         candidates = self._find_candidates(in_other_commands).candidates
         budgets = self.budgets(reason, without=disruption)
@@ -244,6 +270,30 @@ class DisruptionController:
             observations=(eligible_nodes(eligible, reason.value),),
         )
         yield Evaluation(method=HIBERNATION, reason=reason, commands=commands, plan=plan + self._budget_plan(reason))
+
+    def _evaluate_fleet_plan(self, cost: MoveCost) -> FleetEvaluation:
+        eligible = eligible_candidates(self._candidates.candidates, self.snapshot)
+        ready = [c for c in eligible if not self._churn.why_not(c)]
+        budgets = self.budgets(DisruptionReason.UNDERUTILIZED)
+        found = evaluate_fleet_plan(self.simulation, ready, budgets, cost=cost, spot_to_spot=self._spot_to_spot)
+        commands = tuple(c for c in found.commands if self._checked(c).candidates)
+        return replace(found, commands=commands)
+
+    @cached_property
+    def _validated_moves(self) -> Mapping[str, Command]:
+        """The commands of the fleet plan's moves that have not started, solved together, by NodeDisruption."""
+        unfinished = (d for d in unfinished_commands(self.snapshot) if d.spec.method == FLEET_PLAN)
+        undecided = [d for d in unfinished if not has_started(d, self.snapshot)]
+        in_other_commands = claims_in_commands(self.snapshot) - {name for d in undecided for name in d.claims}
+        budgets = budget_status(self.snapshot, DisruptionReason.UNDERUTILIZED, in_other_commands)
+        return validate_moves(
+            undecided,
+            self.simulation,
+            self._find_candidates(in_other_commands).candidates,
+            {pool: status.remaining for pool, status in budgets.items()},
+            cost=self._fleet_plans or MoveCost(),
+            spot_to_spot=self._spot_to_spot,
+        )
 
     def _rebalance(self) -> Iterator[Evaluation]:
         eligible = rebalance_candidates(self._candidates.candidates, self.snapshot)

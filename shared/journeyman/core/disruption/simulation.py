@@ -115,6 +115,30 @@ class Simulation:
             return frozenset()
         return nodes_hosting_buffers(self._pending_pods, self.without(()).results)
 
+    @property
+    def options(self) -> Options:
+        """The scheduler's options."""
+        return self._options
+
+    @property
+    def effort(self) -> int:
+        """The most effort of one simulation."""
+        return self._effort
+
+    @cached_property
+    def nodes_without_capacity(self) -> frozenset[str]:
+        """Names of nodes that take no pods of candidates: deleting, not initialized, or within their consolidateAfter."""
+        return self._deleting | self._uninitialized | self._recently_changed
+
+    @property
+    def pods_to_schedule(self) -> tuple[Pod, ...]:
+        """Pods that need a node whatever is disrupted: pending pods, and pods on deleting nodes."""
+        return self._pending_pods + self._deleting_pods
+
+    def movable_pods(self, candidates: Iterable[Candidate]) -> tuple[Pod, ...]:
+        """Return the pods of candidates that need another node if their nodes are deleted."""
+        return tuple(self._pods_on(self._node_of[c.nodeclaim] for c in candidates))
+
     def verify(self, command: Command) -> tuple[Defect, ...]:
         """Return the defects that the independent verification finds in a command's placements; empty if none."""
         simulated = command.simulation_result

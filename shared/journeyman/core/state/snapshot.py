@@ -33,6 +33,7 @@ from journeyman.core.state.state_node import StateNode
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.capacity_buffer import CapacityBuffer
     from journeyman.core.api.churn_ledger import ChurnLedger
+    from journeyman.core.api.fleet_plan import FleetPlan
     from journeyman.core.api.node_disruption import NodeDisruption
     from journeyman.core.api.nodeoverlay import NodeOverlay
     from journeyman.core.api.nodepool import NodePool
@@ -121,6 +122,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     capacity_buffers: tuple[CapacityBuffer, ...] = ()
     node_disruptions: tuple[NodeDisruption, ...] = ()
     churn_ledger: ChurnLedger | None = None
+    fleet_plans: tuple[FleetPlan, ...] = ()
     unavailable: tuple[Unavailable, ...] = ()
     invalid_objects: tuple[InvalidObject, ...] = ()
 

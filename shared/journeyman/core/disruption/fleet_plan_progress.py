@@ -1,0 +1,373 @@
+"""The progress of a fleet plan: from the planned fleet to its FleetPlan object, and how far that is by its commands.
+
+::
+
+    FleetPlan      moves   node-1  Done         ◄── NodeDisruption, method fleet-plan, of node-1   Succeeded
+                           node-4  Running      ◄── NodeDisruption of node-4                       Replacing
+                           node-9  (pending)        starts when the budgets allow, and the moves that it comes after are done
+
+A move whose command was undone, or that is no longer valid, ends the plan. The nodes that it launched stay: the next plan
+leaves them alone while it is made for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from hashlib import blake2b
+from itertools import accumulate, takewhile
+from typing import Final
+
+from msgspec import Struct, field
+
+from journeyman.core.api import labels
+from journeyman.core.api.conditions import format_time
+from journeyman.core.api.fleet_plan import (
+    MAX_MOVES,
+    MAX_NODES,
+    FleetPlan,
+    FleetPlanMove,
+    FleetPlanSpec,
+    StartedMove,
+)
+from journeyman.core.api.node_disruption import UNDONE, Method, NodeDisruption, price_text
+from journeyman.core.api.objects import FLEET_PLAN, ObjectMeta
+from journeyman.core.disruption.binding_orders import unbound_pod
+from journeyman.core.disruption.budgets import BudgetStatus
+from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName
+from journeyman.core.disruption.commands import Command, difference
+from journeyman.core.disruption.fleet_moves import Move, MoveCost
+from journeyman.core.disruption.fleet_planning import PlannedFleet, next_moves, plan_fleet
+from journeyman.core.disruption.simulation import Simulation
+from journeyman.core.plan import CreateObject, DeleteObject, ObjectRef, PatchObject, Plan, chain_of
+from journeyman.core.state import Snapshot
+
+METHOD: Final[Method] = "fleet-plan"
+KEPT_PLANS: Final = 5
+"""Plans that ended and are kept, for people."""
+MOST_AT_ONCE: Final = 10
+"""Moves that one run proposes: each is verified, which takes a tenth of a second and more."""
+
+
+class PlanProgress(Struct, frozen=True, kw_only=True):
+    """How far a plan is.
+
+    Attributes:
+        plan: The plan.
+        started: Its moves that were started, in its order.
+        ready: Its moves that may start now, in its order.
+        failed: The first move whose command was undone, with the reason; empty if there is none.
+    """
+
+    plan: FleetPlan
+    started: tuple[StartedMove, ...]
+    ready: tuple[FleetPlanMove, ...]
+    failed: str
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every move is done."""
+        return self._done == len(self.plan.spec.moves)
+
+    @property
+    def _done(self) -> int:
+        return sum(move.state == "Done" for move in self.started)
+
+    def record(self, now: datetime, *, superseded_because: str = "") -> Plan:
+        """Return the plan that writes the progress into the object; empty if nothing changed."""
+        status = self.plan.status
+        phase = "Superseded" if superseded_because else "Completed" if self.is_done else "Running"
+        if (phase, self.started) == (status.phase, status.moves):
+            return Plan()
+        changes = {"phase": phase, "done": self._done, "moves": [move.to_wire() for move in self.started]}
+        if phase != "Running":
+            why = superseded_because or "every move is done"
+            changes |= {"message": why[:4096], "finishedAt": format_time(now)}
+        name = self.plan.metadata.name
+        patch = PatchObject(
+            ref=ObjectRef(resource=FLEET_PLAN, name=name, uid=self.plan.metadata.uid),
+            patch={"status": changes},
+            why=f"{self._done} of {len(self.plan.spec.moves)} moves are done",
+            resource_version=self.plan.metadata.resource_version,
+            subresource="status",
+        )
+        notes = (f"FleetPlan {name} {phase}: {changes['message']}",) if phase != "Running" else ()
+        return Plan(chains=(chain_of(f"FleetPlan {name}", patch),), notes=notes)
+
+
+def running_plan(snapshot: Snapshot) -> PlanProgress | None:
+    """Return the progress of the plan that has not ended; of several, of the newest."""
+    running = [plan for plan in snapshot.fleet_plans if plan.is_running]
+    if not running:
+        return None
+    plan = max(running, key=lambda p: (p.since or snapshot.now, p.metadata.name))
+    recorded = {move.name: move for move in plan.status.moves if move.state != "Running"}
+    commands = _commands(plan, snapshot)
+    found = (recorded.get(m.name) or _started(m, commands.get(m.name)) for m in plan.spec.moves)
+    started = tuple(move for move in found if move is not None)
+    done = {move.name for move in started if move.state == "Done"}
+    names = {move.name for move in started}
+    ready = tuple(m for m in plan.spec.moves if m.name not in names and done.issuperset(m.after))
+    failed = next((move for move in started if move.state == "Failed"), None)
+    why = ""
+    if failed is not None:
+        command = commands.get(failed.name)
+        message = command.status.messages[-1] if command is not None and command.status.messages else "it failed"
+        why = f"move {failed.name} (NodeDisruption {failed.node_disruption}): {message}"
+    return PlanProgress(plan=plan, started=started, ready=ready, failed=why)
+
+
+def nodes_leaving(plan: FleetPlan, snapshot: Snapshot) -> frozenset[str]:
+    """Return the names of the nodes that a plan deletes and that exist."""
+    nodes = (snapshot.state_nodes_by_claim.get(name) for move in plan.spec.moves for name in move.node_claims)
+    return frozenset(node.name for node in nodes if node is not None)
+
+
+def claims_launched(plan: FleetPlan, snapshot: Snapshot) -> frozenset[str]:
+    """Return the names of the NodeClaims that a plan's moves launched."""
+    commands = {command.metadata.name for command in _commands(plan, snapshot).values()}
+    commands |= {move.node_disruption for move in plan.status.moves}
+    made_by = ((c.metadata.name, c.metadata.annotations.get(labels.DISRUPTION, "")) for c in snapshot.claims)
+    return frozenset(name for name, command in made_by if command in commands)
+
+
+def to_fleet_plan(planned: PlannedFleet, now: datetime) -> FleetPlan:
+    """Return the FleetPlan of as many moves as one object holds, the best ones; the next plan has the others."""
+    sizes = accumulate(len(move.candidates) for move in planned.moves)
+    fitting = takewhile(lambda sized: sized[1] <= MAX_NODES, zip(planned.moves[:MAX_MOVES], sizes, strict=False))
+    moves = [move for move, _ in fitting]
+    saving, evictions = sum(m.saving for m in moves), sum(m.evictions for m in moves)
+    digest = blake2b(" ".join((*(m.name for m in moves), now.isoformat())).encode(), digest_size=5).hexdigest()
+    nodes = sum(len(m.candidates) for m in moves)
+    spec = FleetPlanSpec(
+        moves=tuple(map(_to_plan_move, moves)),
+        price_before=price_text(planned.price_before),
+        price_after=price_text(planned.price_before - saving),
+        lower_bound=price_text(planned.lower_bound),
+        evictions=evictions,
+        created_at=now,
+        explanation=f"{len(moves)} moves delete {nodes} nodes and evict {evictions} pods, saving {saving:.4f}/h of "
+        f"{planned.price_before:.4f}/h; no fleet for these pods costs less than {planned.lower_bound:.4f}/h",
+    )
+    return FleetPlan(metadata=ObjectMeta(name=f"fleet-{digest}"), spec=spec)
+
+
+def creation_plan(plan: FleetPlan) -> Plan:
+    """Return the plan that creates the object."""
+    explanation = plan.spec.explanation
+    create = CreateObject(resource=FLEET_PLAN, body=plan.to_wire(), why=explanation)
+    return Plan(
+        chains=(chain_of(f"FleetPlan {plan.metadata.name}", create),), notes=(f"planned the fleet: {explanation}",)
+    )
+
+
+def delete_old_plans(snapshot: Snapshot) -> Plan:
+    """Delete plans that ended, but for the newest ones, and all running ones but the newest."""
+    by_age = sorted(snapshot.fleet_plans, key=lambda p: (p.since or snapshot.now, p.metadata.name), reverse=True)
+    running, ended = [p for p in by_age if p.is_running], [p for p in by_age if not p.is_running]
+    old = (*running[1:], *ended[KEPT_PLANS:])
+    refs = (ObjectRef(resource=FLEET_PLAN, name=p.metadata.name, uid=p.metadata.uid) for p in old)
+    return Plan(chains=tuple(chain_of(str(ref), DeleteObject(ref=ref, why="history")) for ref in refs))
+
+
+def _to_plan_move(move: Move) -> FleetPlanMove:
+    offerings = (claim.offering for claim in move.replacements)
+    return FleetPlanMove(
+        name=move.name,
+        node_claims=tuple(c.nodeclaim for c in move.candidates),
+        replacements=tuple(f"{o.instance_type}/{o.zone}/{o.capacity_type}" for o in offerings),
+        after=move.after,
+        saving_per_hour=price_text(move.saving),
+        evictions=move.evictions,
+    )
+
+
+def _commands(plan: FleetPlan, snapshot: Snapshot) -> dict[str, NodeDisruption]:
+    """Return the newest command of each move, by the move's name."""
+    since = plan.since or snapshot.now
+    own = [d for d in snapshot.node_disruptions if d.spec.method == METHOD and (d.since or snapshot.now) >= since]
+    ordered = sorted(own, key=lambda d: (d.since or snapshot.now, d.metadata.name))
+    return {min(d.claims): d for d in ordered}
+
+
+def _started(move: FleetPlanMove, command: NodeDisruption | None) -> StartedMove | None:
+    if command is None:
+        return None
+    phase = command.status.phase
+    state = "Failed" if phase in UNDONE else "Done" if phase == "Succeeded" else "Running"
+    return StartedMove(name=move.name, state=state, node_disruption=command.metadata.name)
+
+
+# -- what the fleet plan does in one run ------------------------------------------------------------------------------
+
+
+class FleetEvaluation(Struct, frozen=True, kw_only=True):
+    """The moves that start now, the writes of FleetPlan objects, and whether a plan is under way."""
+
+    commands: tuple[Command, ...] = ()
+    plan: Plan = field(default_factory=Plan)
+    is_running: bool = False
+
+
+def evaluate_fleet_plan(
+    simulation: Simulation,
+    candidates: Sequence[Candidate],
+    budgets: Mapping[NodePoolName, BudgetStatus],
+    *,
+    cost: MoveCost,
+    spot_to_spot: bool = False,
+) -> FleetEvaluation:
+    """Continue the plan that is under way; make one if there is none, or if it cannot go on.
+
+    Args:
+        simulation: The cluster.
+        candidates: Nodes that consolidation may delete or replace now, without those in unfinished commands.
+        budgets: Budgets for ``Underutilized``; nodes in unfinished commands use them.
+        cost: What evictions cost.
+        spot_to_spot: Gate SpotToSpotConsolidation.
+    """
+    snapshot = simulation.snapshot
+    remaining = {pool: status.remaining for pool, status in budgets.items()}
+    allowed = {pool: min(status.allowed, status.total) for pool, status in budgets.items() if status.remaining}
+    progress = running_plan(snapshot)
+    if progress is None:
+        return _new_plan(simulation, candidates, allowed, remaining, cost, spot_to_spot=spot_to_spot)
+    if progress.is_done:
+        return FleetEvaluation(plan=progress.record(snapshot.now))
+    why, commands = progress.failed, tuple[Command, ...]()
+    if not why:
+        why, commands = _continue(simulation, progress, candidates, remaining, cost, spot_to_spot=spot_to_spot)
+    if not why:
+        return FleetEvaluation(commands=commands, plan=progress.record(snapshot.now), is_running=True)
+    settled = claims_launched(progress.plan, snapshot)
+    again = _new_plan(simulation, candidates, allowed, remaining, cost, spot_to_spot=spot_to_spot, settled=settled)
+    superseded = progress.record(snapshot.now, superseded_because=why)
+    return FleetEvaluation(commands=again.commands, plan=superseded + again.plan, is_running=again.is_running)
+
+
+def _new_plan(
+    simulation: Simulation,
+    candidates: Sequence[Candidate],
+    allowed: Mapping[NodePoolName, int],
+    remaining: Mapping[NodePoolName, int],
+    cost: MoveCost,
+    *,
+    spot_to_spot: bool,
+    settled: frozenset[str] = frozenset(),
+) -> FleetEvaluation:
+    planned = plan_fleet(simulation, candidates, allowed, cost=cost, spot_to_spot=spot_to_spot, settled=settled)
+    if not planned.moves:
+        return FleetEvaluation()
+    made = to_fleet_plan(planned, simulation.snapshot.now)
+    kept = {move.name for move in made.spec.moves}
+    first = [move.candidates for move in planned.moves if move.name in kept and not move.after]
+    moves, _ = next_moves(
+        simulation,
+        first,
+        remaining,
+        leaving=nodes_leaving(made, simulation.snapshot),
+        cost=cost,
+        spot_to_spot=spot_to_spot,
+        most=MOST_AT_ONCE,
+    )
+    commands = _startable(simulation, moves)
+    if not commands:  # the methods behind it may find something
+        return FleetEvaluation()
+    return FleetEvaluation(commands=commands, plan=creation_plan(made), is_running=True)
+
+
+def _continue(
+    simulation: Simulation,
+    progress: PlanProgress,
+    candidates: Iterable[Candidate],
+    remaining: Mapping[NodePoolName, int],
+    cost: MoveCost,
+    *,
+    spot_to_spot: bool,
+) -> tuple[str, tuple[Command, ...]]:
+    """Return why the plan cannot go on, or else the moves that start now."""
+    snapshot = simulation.snapshot
+    present: dict[str, Candidate] = {c.nodeclaim: c for c in candidates}
+    gone = [n for move in progress.ready for n in move.node_claims if n not in snapshot.claims_by_name]
+    if gone:
+        return f"NodeClaim {gone[0]} no longer exists", ()
+    waiting = [
+        tuple(present[name] for name in move.node_claims)
+        for move in progress.ready
+        if all(name in present for name in move.node_claims)
+    ]
+    leaving = nodes_leaving(progress.plan, snapshot)
+    moves, invalid = next_moves(
+        simulation, waiting, remaining, leaving=leaving, cost=cost, spot_to_spot=spot_to_spot, most=MOST_AT_ONCE
+    )
+    if invalid:
+        name = min(invalid)
+        return f"move {name} is no longer valid: {invalid[name]}", ()
+    commands = _startable(simulation, moves)
+    is_waiting = any(move.state == "Running" for move in progress.started) or not any(remaining.values())
+    if commands or is_waiting or not waiting:
+        return "", commands
+    return "no move of the rest is valid alone and fits the budgets", ()
+
+
+def _startable(simulation: Simulation, moves: Iterable[Move]) -> tuple[Command, ...]:
+    """Return the commands of moves that are valid alone: another one may have to be done before."""
+    catalogue, snapshot = simulation.catalogue, simulation.snapshot
+    commands = (move.command for move in moves)
+    return tuple(c for c in commands if not simulation.verify(c) and not unbound_pod(c, snapshot, catalogue))
+
+
+def validate_moves(
+    disruptions: Sequence[NodeDisruption],
+    simulation: Simulation,
+    candidates: Iterable[Candidate],
+    remaining: Mapping[NodePoolName, int],
+    *,
+    cost: MoveCost,
+    spot_to_spot: bool = False,
+) -> Mapping[str, Command]:
+    """Return for each proposed move, by the name of its NodeDisruption, the command to execute now; a no-op if it is not valid.
+
+    They are solved one after the other, each in the cluster once the earlier ones are done, so that no capacity is used twice.
+
+    Args:
+        disruptions: Proposals of this method that have not started, by name.
+        simulation: The cluster.
+        candidates: Nodes that may be disrupted now, those of the proposals included.
+        remaining: Nodes each NodePool may still lose now besides the proposals; missing means 0.
+        cost: What evictions cost.
+        spot_to_spot: Gate SpotToSpotConsolidation.
+    """
+    present = {c.nodeclaim_uid: c for c in candidates if c.consolidatable and not c.is_empty}
+    progress = running_plan(simulation.snapshot)
+    leaving = nodes_leaving(progress.plan, simulation.snapshot) if progress is not None else frozenset()
+    found: dict[str, Command] = {}
+    waiting: list[tuple[Candidate, ...]] = []
+    for disruption in disruptions:
+        own = [present.get(c.node_claim_uid) for c in disruption.spec.candidates]
+        if None in own:
+            found[disruption.metadata.name] = _no_op("churn: a candidate no longer qualifies")
+        else:
+            waiting.append(tuple(c for c in own if c is not None))
+    moves, invalid = next_moves(simulation, waiting, remaining, leaving=leaving, cost=cost, spot_to_spot=spot_to_spot)
+    by_name = {move.name: move for move in moves}
+    for disruption in disruptions:
+        name, first = disruption.metadata.name, disruption.spec.candidates[0].node_claim
+        if name in found:
+            continue
+        if first not in by_name:
+            why = (
+                f"scheduling: {invalid[first]}"
+                if first in invalid
+                else "budget: the budgets allow no further disruption"
+            )
+            found[name] = _no_op(why)
+            continue
+        command = by_name[first].command
+        why = difference(disruption, command)
+        found[name] = _no_op(f"scheduling: {why}") if why else command
+    return found
+
+
+def _no_op(why: str) -> Command:
+    return Command(reason=DisruptionReason.UNDERUTILIZED, why_not=why)

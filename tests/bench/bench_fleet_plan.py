@@ -1,0 +1,133 @@
+"""Compares fleet plans with Karpenter's consolidation on under-used fleets, in one run on one machine.
+
+    python -m tests.bench.bench_fleet_plan            under-used-20, -100 and -300: about five minutes, nearly all Karpenter
+    python -m tests.bench.bench_fleet_plan NAME… [--without-karpenter]
+
+`first s` is the time from a snapshot to the first moves, verification included in `verify s`; `karpenter/ours` is the ratio of
+Karpenter's time to the sum. `saving` and `karpenter saves` are per hour, of the first decision. `/bound` is the price once all
+moves are done over the linear-programming bound; `evictions` are per pod, `minutes` of virtual time until nothing changes any
+more. `scoring` is the same if evicted pods run where kube-scheduler's least-allocated scoring puts them.
+
+The exit status is 1 if a measure is missed: 1/50 of Karpenter's time, its saving, 1.03 of the bound, one eviction per pod, ten
+minutes. Times are compared within one run only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from journeyman.core.disruption.fleet_planning import plan_fleet
+from journeyman.core.disruption.single_node_consolidation import eligible_candidates
+from tests.differential.karpenter import Karpenter, OracleMissingError
+from tests.helpers.fleet_rollout import FleetPlanner, Rollout
+from tests.helpers.under_used_fleets import NAMES, current_price, lower_bound, parsed, scenario
+
+JSONDict = dict[str, Any]
+MAX_PRICE, MAX_EVICTIONS, MAX_MINUTES, MIN_SPEEDUP = 1.03, 1.0, 10.0, 50.0
+SMALL = "under-used-20"
+"""Too few pods for 1.03: the cheapest fleet of whole nodes costs more than that."""
+REPEAT = 3
+TRIFLE = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstDecision:
+    """The first moves: how long they took, how long their verification took, and what they save per hour."""
+
+    seconds: float
+    verification: float
+    saving: float
+    defects: int
+
+
+def say(text: str) -> None:
+    """Write a line at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def first_decision(made: JSONDict) -> FirstDecision:
+    """Return the fastest of several first decisions, each on a newly read scenario."""
+    return min((_decide(made) for _ in range(REPEAT)), key=lambda d: d.seconds + d.verification)
+
+
+def _decide(made: JSONDict) -> FirstDecision:
+    rollout = Rollout.of(parsed(made))
+    start = time.perf_counter()
+    simulation = rollout.simulation()
+    eligible = eligible_candidates(rollout.candidates(), rollout.snapshot)
+    plan = plan_fleet(simulation, eligible, rollout.allowed())
+    first = [move for move in plan.moves if not move.after]
+    decided = time.perf_counter()
+    defects = sum(len(simulation.verify(move.command)) for move in first)
+    end = time.perf_counter()
+    return FirstDecision(
+        seconds=decided - start,
+        verification=end - decided,
+        saving=sum(move.saving for move in first),
+        defects=defects,
+    )
+
+
+def karpenters(made: JSONDict) -> tuple[float, float]:
+    """Return the seconds of Karpenter's first decision, and what it saves per hour."""
+    with Karpenter() as karpenter:
+        answer = karpenter.solve(made)
+    prices = {o.node: o.price for o in Rollout.of(parsed(made)).candidates()}
+    saving = 0.0
+    for command in answer.get("commands") or []:
+        saving += sum(prices[node] for node in command["candidates"])
+        saving -= sum(claim["price"] for claim in command["replacements"])
+    return answer["disruptSeconds"], saving
+
+
+def main(names: Iterable[str], *, with_karpenter: bool) -> int:
+    """Print a line per fleet; return 1 if a measure is missed."""
+    say(
+        f"{'fleet':15} {'pods':>5} {'today':>8} {'first s':>8} {'verify s':>8} {'karpenter s':>11} {'ratio':>6} {'saving':>8}"
+        f" {'karpenter saves':>15} {'moves':>5} {'/bound':>7} {'evictions':>9} {'minutes':>7}   scoring: /bound evictions"
+    )
+    missed: list[str] = []
+    for name in names:
+        made = scenario(name)
+        ours = first_decision(made)
+        seconds, saving = karpenters(made) if with_karpenter else (0.0, 0.0)
+        rollout, planner = Rollout.of(parsed(made)), FleetPlanner()
+        rollout.run(planner)
+        scored = Rollout.of(parsed(made), by_scoring=True)
+        scored.run(FleetPlanner())
+        bound, pods = lower_bound(made), len(rollout.snapshot.pods)
+        ratio = seconds / (ours.seconds + ours.verification)
+        price, evictions = rollout.price / bound, rollout.evictions.total() / pods
+        say(
+            f"{name:15} {pods:5} {current_price(made):8.3f} {ours.seconds:8.3f} {ours.verification:8.3f} {seconds:11.2f} {ratio:6.0f}"
+            f" {ours.saving:8.3f} {saving:15.3f} {len(planner.plans[0].moves):5} {price:7.4f} {evictions:9.3f}"
+            f" {rollout.minutes:7.1f}   {scored.price / bound:15.4f} {scored.evictions.total() / pods:9.3f}",
+        )
+        checks = {
+            "speed": not with_karpenter or seconds / ours.seconds >= MIN_SPEEDUP,
+            "saving": ours.saving >= saving - TRIFLE,
+            "price": name == SMALL or price <= MAX_PRICE,
+            "evictions": evictions <= MAX_EVICTIONS,
+            "minutes": rollout.minutes <= MAX_MINUTES,
+            "verification": not ours.defects,
+        }
+        missed += [f"{name}: {check}" for check, passed in checks.items() if not passed]
+    say("missed: " + ", ".join(missed) if missed else "all measures are met")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Fleet plans against Karpenter's consolidation.")
+    parser.add_argument("names", nargs="*", default=NAMES)
+    parser.add_argument("--without-karpenter", action="store_true")
+    arguments = parser.parse_args()
+    try:
+        sys.exit(main(arguments.names, with_karpenter=not arguments.without_karpenter))
+    except OracleMissingError as missing:
+        sys.exit(str(missing))

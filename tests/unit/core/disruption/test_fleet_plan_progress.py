@@ -1,0 +1,114 @@
+"""The progress of a FleetPlan: which moves are done, running, ready or failed, by their NodeDisruptions."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api.conditions import format_time
+from journeyman.core.api.fleet_plan import FleetPlan
+from journeyman.core.api.node_disruption import NodeDisruption
+from journeyman.core.disruption.fleet_plan_progress import KEPT_PLANS, delete_old_plans, running_plan
+from tests.helpers.builders import NOW, ago
+from tests.helpers.fleets import a_fleet, a_member
+
+MOVES = (("n0", ()), ("n1", ()), ("n2", ("n0", "n1")))
+
+
+def a_plan(name="fleet-1", *, phase="Running", created=None, moves=(), finished=None):
+    """A plan of three moves; the last comes after both others."""
+    spec = {
+        "createdAt": format_time(created or ago(minutes=10)),
+        "moves": [{"name": n, "nodeClaims": [n], "after": list(after)} for n, after in MOVES],
+    }
+    status = {"phase": phase, "moves": [{"name": n, "state": state} for n, state in moves]}
+    return FleetPlan.model_validate(
+        {"metadata": {"name": name, "uid": name, "resourceVersion": "3"}, "spec": spec, "status": status}
+    )
+
+
+def a_command(claim, phase, *, method="fleet-plan", created=None):
+    """A NodeDisruption of a move."""
+    spec = {
+        "reason": "Underutilized",
+        "decision": "delete",
+        "method": method,
+        "candidates": [{"nodeClaim": claim}],
+        "createdAt": format_time(created or ago(minutes=5)),
+    }
+    status = {"phase": phase, "messages": [f"{phase}: why"]}
+    return NodeDisruption.model_validate({"metadata": {"name": f"of-{claim}"}, "spec": spec, "status": status})
+
+
+def progress_of(*commands, plans=None):
+    """The progress of the plan with these commands."""
+    members = [a_member(name, cpus=["1"]) for name, _ in MOVES]
+    return running_plan(a_fleet(*members, fleet_plans=plans or (a_plan(),), node_disruptions=commands))
+
+
+@pytest.mark.parametrize(
+    ("commands", "ready", "states"),
+    [
+        ((), ["n0", "n1"], []),
+        ((("n0", "Replacing"),), ["n1"], [("n0", "Running")]),
+        ((("n0", "Succeeded"), ("n1", "Draining")), [], [("n0", "Done"), ("n1", "Running")]),
+        ((("n0", "Succeeded"), ("n1", "Succeeded")), ["n2"], [("n0", "Done"), ("n1", "Done")]),
+    ],
+)
+def test_move_is_ready_once_the_moves_before_it_are_done(commands, ready, states):
+    """A move that uses capacity on new nodes of others waits for them."""
+    progress = progress_of(*(a_command(*command) for command in commands))
+
+    assert [move.name for move in progress.ready] == ready
+    assert [(move.name, move.state) for move in progress.started] == states
+    assert not progress.is_done
+
+
+@pytest.mark.parametrize("phase", ["RolledBack", "Rejected", "Expired"])
+def test_undone_command_fails_its_move_with_the_reason(phase):
+    """The plan then ends, and says why."""
+    progress = progress_of(a_command("n0", phase))
+
+    assert progress.failed == f"move n0 (NodeDisruption of-n0): {phase}: why"
+    (chain,) = progress.record(NOW, superseded_because=progress.failed).chains
+    assert chain.actions[0].patch["status"]["phase"] == "Superseded"
+
+
+def test_commands_of_other_methods_and_earlier_plans_do_not_count():
+    """A single-node command on the same node, or one from before the plan, says nothing about its move."""
+    progress = progress_of(
+        a_command("n0", "Succeeded", method="single-node"), a_command("n1", "RolledBack", created=ago(hours=1))
+    )
+
+    assert [move.name for move in progress.ready] == ["n0", "n1"]
+    assert progress.failed == ""
+
+
+def test_recorded_moves_count_although_their_commands_are_deleted():
+    """History keeps a limited number of NodeDisruptions."""
+    plan = a_plan(moves=(("n0", "Done"), ("n1", "Done")))
+
+    progress = progress_of(a_command("n2", "Succeeded"), plans=(plan,))
+
+    assert progress.is_done
+    (chain,) = progress.record(NOW).chains
+    status = chain.actions[0].patch["status"]
+    assert (status["phase"], status["done"]) == ("Completed", 3)
+
+
+def test_unchanged_progress_writes_nothing():
+    """The step runs every ten seconds."""
+    assert not progress_of(plans=(a_plan(),)).record(NOW).chains
+
+
+def test_only_the_newest_plans_are_kept():
+    """Of several running plans, which only a race makes, the newest goes on."""
+    ended = [a_plan(f"old-{n}", phase="Completed", created=ago(hours=n + 1)) for n in range(KEPT_PLANS + 2)]
+    running = [a_plan("first", created=ago(minutes=2)), a_plan("second", created=NOW - timedelta(minutes=1))]
+    snapshot = a_fleet(a_member("n0"), fleet_plans=(*ended, *running))
+
+    deleted = {chain.actions[0].ref.name for chain in delete_old_plans(snapshot).chains}
+
+    assert deleted == {"first", f"old-{KEPT_PLANS}", f"old-{KEPT_PLANS + 1}"}
+    assert running_plan(snapshot).plan.metadata.name == "second"

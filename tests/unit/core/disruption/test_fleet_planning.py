@@ -1,0 +1,194 @@
+"""The fleet plan: which nodes stay, which moves lead to the cheaper fleet, and which of them may start."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.disruption.candidates import find_candidates
+from journeyman.core.disruption.fleet_moves import MoveCost, carried_out
+from journeyman.core.disruption.fleet_planning import next_moves, plan_fleet
+from journeyman.core.disruption.simulation import Simulation
+from tests.helpers import builders
+from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, a_pool, price
+
+NONE = frozenset()
+SPREAD = [
+    {
+        "maxSkew": 1,
+        "topologyKey": labels.ZONE,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "web"}},
+    }
+]
+
+
+def candidates_of(snapshot, catalogue):
+    """The nodes that may be disrupted, by NodeClaim name."""
+    names = frozenset(c.metadata.name for c in snapshot.claims)
+    found = find_candidates(snapshot, catalogue, consolidatable=names, in_commands=NONE)
+    return {c.nodeclaim: c for c in found.candidates if not c.is_empty}
+
+
+def planned(snapshot, *, allowed=100, within_consolidate_after=NONE, **kwargs):
+    """The plan; each of its moves that comes after no other passes verification by itself."""
+    pools = [p.metadata.name for p in snapshot.node_pools]
+    catalogue = a_catalogue(*pools)
+    simulation = Simulation(snapshot, catalogue, within_consolidate_after=within_consolidate_after)
+    budgets = dict.fromkeys(pools, allowed)
+    plan = plan_fleet(simulation, candidates_of(snapshot, catalogue).values(), budgets, **kwargs)
+    for move in plan.moves:
+        assert move.saving > 0
+        assert move.after or simulation.verify(move.command) == ()
+    return plan
+
+
+def moves_of(plan):
+    """The NodeClaims and the types of the replacements of each move."""
+    return [
+        (tuple(c.nodeclaim for c in m.candidates), tuple(r.offering.instance_type for r in m.replacements))
+        for m in plan.moves
+    ]
+
+
+def test_nodes_that_share_a_new_node_are_one_move():
+    """Three nodes with a pod each are worth one small node; every pod moves once."""
+    plan = planned(a_fleet(*(a_member(f"n{i}", size="l", cpus=["600m"]) for i in range(3))))
+
+    assert moves_of(plan) == [(("n0", "n1", "n2"), ("s",))]
+    assert (plan.evictions, plan.price_after) == (3, pytest.approx(price("s")))
+    assert plan.price_before == pytest.approx(3 * price("l"))
+    assert plan.lower_bound <= plan.price_after
+
+
+def test_half_empty_nodes_of_the_cheapest_kind_are_emptied_into_each_other():
+    """Four half-full nodes: replacing all saves as much as deleting two, but evicts twice as many pods."""
+    plan = planned(a_fleet(*(a_member(f"n{i}", cpus=["1", "1"]) for i in range(4))))
+
+    assert [len(c) for c, _ in moves_of(plan)] == [1, 1]
+    assert all(not replacements for _, replacements in moves_of(plan))
+    assert plan.evictions == 4
+    assert plan.price_after == pytest.approx(2 * price("m"))
+
+
+def test_full_node_stays_and_says_why():
+    """Its price is what its pods are worth."""
+    plan = planned(a_fleet(a_member("full", cpus=["1", "1", "1", "1"]), a_member("spare", size="xl", cpus=["1"])))
+
+    assert moves_of(plan) == [(("spare",), ("s",))]
+    (stays,) = plan.staying
+    assert stays.nodeclaim == "full"
+    assert "its price of 0.4000 is at most the worth of its capacity" in stays.why
+
+
+def test_fleet_close_to_its_lower_bound_is_left_alone():
+    """Nothing can be saved that is worth an eviction."""
+    plan = planned(a_fleet(*(a_member(f"n{i}", cpus=["2", "2"]) for i in range(3))))
+
+    assert plan.moves == ()
+    assert plan.price_before == pytest.approx(plan.lower_bound)
+
+
+def test_no_move_has_more_nodes_than_the_budgets_allow():
+    """Of six nodes at least five go, at most two together."""
+    snapshot = a_fleet(*(a_member(f"n{i}", size="xl", cpus=["3900m"]) for i in range(6)))
+
+    plan = planned(snapshot, allowed=2)
+
+    assert {c for candidates, _ in moves_of(plan) for c in candidates} >= {f"n{i}" for i in range(1, 6)}
+    assert max(len(candidates) for candidates, _ in moves_of(plan)) <= 2
+    assert planned(snapshot, allowed=0).moves == ()
+
+
+def test_move_that_does_not_pay_its_evictions_back_is_left_out():
+    """The saving of 0.6 per hour pays an eviction of 1.0 within two hours, not within one."""
+    snapshot = a_fleet(a_member("n", size="l", cpus=["1"]))
+
+    assert planned(snapshot, cost=MoveCost(eviction=1.0, payback=timedelta(hours=2))).moves
+    plan = planned(snapshot, cost=MoveCost(eviction=1.0, payback=timedelta(hours=1)))
+    assert plan.moves == ()
+    assert [node.nodeclaim for node in plan.staying] == ["n"]
+
+
+@pytest.mark.parametrize(
+    ("member", "pool", "why"),
+    [
+        ({"capacity_type": labels.SPOT}, a_pool(capacity_types=(labels.SPOT,)), "SpotToSpotConsolidation is disabled"),
+        ({}, builders.a_pool("default", metadata={"annotations": {labels.PACKING: "fewest-nodes"}}), "fewest nodes"),
+    ],
+)
+def test_nodes_outside_the_plan_stay_with_a_reason(member, pool, why):
+    """Single-node consolidation handles them."""
+    plan = planned(a_fleet(a_member("n", size="xl", cpus=["1"], **member), pools=[pool]))
+
+    assert plan.moves == ()
+    assert why in plan.staying[0].why
+
+
+def test_settled_nodes_stay():
+    """A plan that is made again moves no pod that has moved already."""
+    snapshot = a_fleet(*(a_member(f"n{i}", size="l", cpus=["600m"]) for i in range(3)))
+
+    plan = planned(snapshot, settled={"n0"})
+
+    assert "n0" not in {c for candidates, _ in moves_of(plan) for c in candidates}
+
+
+def test_nodes_that_take_no_pods_are_no_targets():
+    """Pods would restart the consolidateAfter of a node that changed lately."""
+    roomy = a_member("roomy", size="l", cpus=["7"])
+    snapshot = a_fleet(roomy, a_member("n", size="s", cpus=["200m"]))
+
+    (delete,) = planned(snapshot, settled={"roomy"}).moves
+    assert delete.existing == {"node-roomy": ("default/n-0",)}
+    assert planned(snapshot, settled={"roomy"}, within_consolidate_after=frozenset({"roomy"})).moves == ()
+
+
+def test_pods_with_topology_spread_stay_spread():
+    """The moves keep two zones; each is verified alone."""
+    pods = [
+        [a_pod(f"web-{zone}", cpu="500m", node=f"node-{zone}", metadata={"labels": {"app": "web"}},
+               spec={"topologySpreadConstraints": SPREAD})]
+        for zone in ("a", "b")
+    ]  # fmt: skip
+    members = (a_member(z, size="xl", zone=z, pods=p) for z, p in zip("ab", pods, strict=True))
+
+    plan = planned(a_fleet(*members))
+
+    zones = sorted(claim.offering.zone for move in plan.moves for claim in move.replacements)
+    assert zones == ["a", "b"]
+
+
+def test_moves_that_start_together_do_not_use_the_same_room():
+    """The capacity on one node suffices for one of two; the second move launches a node or waits."""
+    members = (a_member("n0", size="m", cpus=["900m"]), a_member("n1", size="m", cpus=["900m"]))
+    snapshot = a_fleet(a_member("roomy", size="l", cpus=["7"]), *members)
+    simulation = Simulation(snapshot, a_catalogue())
+    present = candidates_of(snapshot, a_catalogue())
+
+    moves, invalid = next_moves(
+        simulation, [(present["n0"],), (present["n1"],)], {"default": 2}, leaving={"node-n0", "node-n1"}
+    )
+
+    assert not invalid
+    assert [(dict(m.existing), len(m.replacements)) for m in moves] == [
+        ({"node-roomy": ("default/n0-0",)}, 0),
+        ({}, 1),
+    ]
+    one, _ = next_moves(simulation, [(present["n0"],), (present["n1"],)], {"default": 1}, leaving=set())
+    assert [m.name for m in one] == ["n0"]
+
+
+def test_carried_out_move_leaves_a_cluster_without_its_nodes():
+    """The pods run on the replacement, which has the labels and the capacity of its type."""
+    snapshot = a_fleet(*(a_member(f"n{i}", size="l", cpus=["600m"]) for i in range(3)))
+    (move,) = planned(snapshot).moves
+
+    after = carried_out(snapshot, a_catalogue(), move, ["new"])
+
+    (node,) = after.state_nodes
+    assert (node.name, node.initialized, len(node.pods)) == ("new", True, 3)
+    assert node.labels[labels.INSTANCE_TYPE] == "s"
+    assert node.labels[labels.NODEPOOL] == "default"
