@@ -8,7 +8,8 @@
                      spec of a ResourceSlice, are the devices that such a node brings
     objects[]        Kubernetes objects
     options{}        preferencePolicy (Respect, Ignore, WhenFree), minValuesPolicy (Strict, BestEffort), ignoreDRARequests
-                     (true), disrupt (false), spotToSpotConsolidation (false)
+                     (true), disrupt (false): find the first disruption command, with everyMethod (false) what each disruption
+                     method finds, spotToSpotConsolidation (false)
 
 A pod without a node and without conditions counts as unschedulable; NodePools and the NodeClasses they name count as
 ready; an object without a UID or a creation time gets one. NodeOverlays and CapacityBuffers are used without feature gates.

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from journeyman.cli.rule_prices import price_of_rules
 from journeyman.cli.scenario import Scenario, read_scenario
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.consolidatable import assess_consolidatable
-from journeyman.core.disruption.controller import DisruptionController
+from journeyman.core.disruption.controller import DisruptionController, Evaluation
 from journeyman.core.scheduling.results import MinValuesPolicy, Options, PlannedClaim, PreferencePolicy, Results
 from journeyman.core.scheduling.scheduler import solve as schedule
 from journeyman.core.state import Snapshot
 from journeyman.errors import ConfigurationError
+
+KARPENTER_METHODS: Final[Mapping[str, str]] = {
+    "emptiness": "*disruption.Emptiness",
+    "static-drift": "*disruption.StaticDrift",
+    "drift": "*disruption.Drift",
+    "multi-node": "*disruption.MultiNodeConsolidation",
+    "single-node": "*disruption.SingleNodeConsolidation",
+}
+"""Karpenter's names of the disruption methods, as comparisons with it print them; rebalance is our own."""
 
 
 def solve(paths: list[Path], *, rules: bool = False) -> None:
@@ -47,7 +57,9 @@ def answer(scenario: Scenario) -> dict[str, Any]:
     results = schedule(scenario.snapshot, scenario.catalogue, options=options_of(scenario))
     seconds = time.perf_counter() - start
     data = to_data(scenario.name, results, seconds)
-    if scenario.options.get("disrupt"):
+    if scenario.options.get("disrupt") and scenario.options.get("everyMethod"):
+        data["methods"] = methods(controller_of(scenario))
+    elif scenario.options.get("disrupt"):
         data["commands"] = commands(scenario)
     return data
 
@@ -66,23 +78,70 @@ def options_of(scenario: Scenario) -> Options:
 
 def commands(scenario: Scenario) -> list[dict[str, Any]]:
     """Return the commands of the first disruption method that finds any, in their order; empty if none does."""
-    controller = DisruptionController(
+    evaluations = controller_of(scenario).evaluate_methods()
+    first = next((e for e in evaluations if e.commands), None)
+    return _commands(first) if first is not None else []
+
+
+def methods(controller: DisruptionController) -> list[dict[str, Any]]:
+    """Return what each disruption method finds in the cluster as it is, whatever other methods find.
+
+    Each has its candidates by name, how many more nodes of each NodePool the budgets let it disrupt, and the commands that it
+    proposes first. `alone` has its command for each candidate, and `whyNot` the Events about those without one, if it examines
+    them one by one.
+    """
+    evaluations: dict[str, list[Evaluation]] = {}
+    for evaluation in controller.evaluate_methods():
+        evaluations.setdefault(evaluation.method, []).append(evaluation)
+    return [
+        {
+            "method": KARPENTER_METHODS.get(method, method),
+            "reason": examined.reason.value,
+            "candidates": [
+                {"name": c.node, "price": c.price, "cost": c.disruption_cost}
+                for c in sorted(examined.candidates, key=lambda c: c.node)
+            ],
+            "budgets": dict(examined.remaining),
+            "commands": next((_commands(e) for e in evaluations.get(method, ()) if e.commands), []),
+            **_alone(method, evaluations.get(method, ())),
+        }
+        for method, examined in controller.eligible().items()
+    ]
+
+
+def _alone(method: str, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+    if method not in {"drift", "single-node"}:
+        return {}
+    found = (command for e in evaluations for command in _commands(e))
+    no_ops = (e for e in evaluations if not e.commands)
+    return {
+        "alone": {command["candidates"][0]: command for command in found},
+        "whyNot": {event.ref.name: event.message for e in no_ops for event in e.plan.events},
+    }
+
+
+def controller_of(scenario: Scenario) -> DisruptionController:
+    """Return the disruption methods in the scenario's cluster. Raises ConfigurationError for an unknown policy."""
+    return DisruptionController(
         scenario.snapshot,
         scenario.catalogue,
         assess_consolidatable(scenario.snapshot),
         spot_to_spot=bool(scenario.options.get("spotToSpotConsolidation")),
         options=options_of(scenario),
     )
-    found = ((e.method, e.commands) for e in controller.evaluate_methods() if e.commands)
-    method, first = next(found, ("", ()))
+
+
+def _commands(evaluation: Evaluation) -> list[dict[str, Any]]:
     return [
         {
-            "method": method,
+            "method": KARPENTER_METHODS.get(evaluation.method, evaluation.method),
             "reason": command.reason.value,
+            "decision": command.decision.value,
             "candidates": sorted(candidate.node for candidate in command.candidates),
             "replacements": [_claim(claim) for claim in command.replacements],
+            "saving": command.saving,
         }
-        for command in first
+        for command in evaluation.commands
     ]
 
 

@@ -25,11 +25,13 @@ type answer struct {
 	Unreached  []string            `json:"unreached"` // pods that the time was too short for
 	Price      float64             `json:"price"`
 	// Seconds are for preparing and solving, SolveSeconds for solving alone, DisruptSeconds for the search of commands.
-	Seconds        float64   `json:"seconds"`
-	SolveSeconds   float64   `json:"solveSeconds"`
-	DisruptSeconds float64   `json:"disruptSeconds,omitempty"`
-	Commands       []command `json:"commands,omitempty"`
-	Error          string    `json:"error,omitempty"`
+	Seconds        float64 `json:"seconds"`
+	SolveSeconds   float64 `json:"solveSeconds"`
+	DisruptSeconds float64 `json:"disruptSeconds,omitempty"`
+	// Commands are those of the first method that has any, Methods what each of them found if the scenario asks for it.
+	Commands []command     `json:"commands,omitempty"`
+	Methods  []examination `json:"methods,omitempty"`
+	Error    string        `json:"error,omitempty"`
 }
 
 // nodeClaim is one node to open. InstanceTypes are by price. Price is that of the cheapest offering it may use,
@@ -44,14 +46,6 @@ type nodeClaim struct {
 	Requirements  requirements        `json:"requirements"`
 	Requests      corev1.ResourceList `json:"requests"`
 	Relaxed       bool                `json:"minValuesRelaxed"`
-}
-
-// command is what one disruption method found.
-type command struct {
-	Method       string      `json:"method"`
-	Reason       string      `json:"reason"`
-	Candidates   []string    `json:"candidates"`
-	Replacements []nodeClaim `json:"replacements"`
 }
 
 // describe turns the results of a pass over pods into an answer.

@@ -10,7 +10,6 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	apifake "sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -25,7 +24,6 @@ import (
 	"sigs.k8s.io/karpenter/pkg/controllers/nodeoverlay"
 	"sigs.k8s.io/karpenter/pkg/controllers/provisioning"
 	"sigs.k8s.io/karpenter/pkg/controllers/state"
-	"sigs.k8s.io/karpenter/pkg/events"
 	"sigs.k8s.io/karpenter/pkg/state/virtualpods"
 )
 
@@ -35,7 +33,7 @@ type world struct {
 	kube        client.Client
 	cloud       cloudprovider.CloudProvider
 	cluster     *state.Cluster
-	recorder    events.Recorder
+	recorder    *witness
 	clock       clock.Clock
 	provisioner *provisioning.Provisioner
 	objects     []client.Object
@@ -56,7 +54,7 @@ func newWorld(ctx context.Context, asked scenario, clk clock.Clock) (*world, err
 	plain.InstanceTypes = lo.Map(asked.InstanceTypes, func(t instanceType, _ int) *cloudprovider.InstanceType {
 		return t.toKarpenter()
 	})
-	w := &world{kube: kube, clock: clk, objects: objects, recorder: events.NewRecorder(&record.FakeRecorder{})}
+	w := &world{kube: kube, clock: clk, objects: objects, recorder: &witness{messages: map[string]string{}}}
 	w.cluster = state.NewCluster(clk, kube, plain)
 	if w.cloud, err = w.withOverlays(ctx, plain); err != nil {
 		return nil, err
@@ -98,8 +96,40 @@ func newAPI(objects []client.Object) (made client.Client, err error) {
 		WithIndex(&storagev1.VolumeAttachment{}, "spec.nodeName", func(o client.Object) []string {
 			return []string{o.(*storagev1.VolumeAttachment).Spec.NodeName}
 		}).
-		WithInterceptorFuncs(interceptor.Funcs{Get: getLikeAServer}).
+		WithInterceptorFuncs(interceptor.Funcs{Get: getLikeAServer, List: listFrom(podsByNode(objects))}).
 		Build(), nil
+}
+
+// podsByNode are the pods of each node. Nothing here creates, changes or deletes a pod.
+func podsByNode(objects []client.Object) map[string][]corev1.Pod {
+	found := map[string][]corev1.Pod{}
+	for _, object := range objects {
+		if pod, ok := object.(*corev1.Pod); ok {
+			found[pod.Spec.NodeName] = append(found[pod.Spec.NodeName], *pod)
+		}
+	}
+	return found
+}
+
+// listFrom answers Karpenter's most frequent question, which pods a node has, from these; the server in memory would read
+// all pods for each node.
+func listFrom(pods map[string][]corev1.Pod) func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+	return func(ctx context.Context, kube client.WithWatch, into client.ObjectList, options ...client.ListOption) error {
+		list, ok := into.(*corev1.PodList)
+		asked := (&client.ListOptions{}).ApplyOptions(options)
+		if !ok || asked.FieldSelector == nil || asked.LabelSelector != nil || asked.Namespace != "" {
+			return kube.List(ctx, into, options...)
+		}
+		node, isByNode := asked.FieldSelector.RequiresExactMatch("spec.nodeName")
+		if !isByNode || len(asked.FieldSelector.Requirements()) > 1 {
+			return kube.List(ctx, into, options...)
+		}
+		list.Items = nil
+		for i := range pods[node] {
+			list.Items = append(list.Items, *pods[node][i].DeepCopy())
+		}
+		return nil
+	}
 }
 
 // getLikeAServer leaves out the namespace that Karpenter gives when it asks for volumes: a server has no use for it, but

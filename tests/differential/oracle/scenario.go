@@ -37,6 +37,7 @@ type settings struct {
 	SpotToSpot       bool    `json:"spotToSpotConsolidation"`
 	ReservedCapacity *bool   `json:"reservedCapacity"` // on by default
 	Disrupt          bool    `json:"disrupt"`          // also look for nodes to disrupt
+	EveryMethod      bool    `json:"everyMethod"`      // ask each method, rather than the methods until one has commands
 	TimeoutSeconds   float64 `json:"timeoutSeconds"`
 }
 

@@ -57,8 +57,16 @@ func solve(asked scenario) (answer, error) {
 	if err != nil || !asked.Options.Disrupt {
 		return found, err
 	}
+	d, err := w.newDisruptor(ctx, clk)
+	if err != nil {
+		return found, err
+	}
+	if asked.Options.EveryMethod {
+		found.Methods, err = d.each(ctx)
+		return found, err
+	}
 	start := time.Now()
-	found.Commands, err = w.disrupt(ctx, clk)
+	found.Commands, err = d.first(ctx)
 	found.DisruptSeconds = time.Since(start).Seconds()
 	return found, err
 }

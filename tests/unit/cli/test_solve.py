@@ -136,8 +136,8 @@ def test_a_missing_file_is_named(tmp_path):
         read_scenario(tmp_path / "nowhere.json")
 
 
-def test_disrupt_option_returns_the_first_disruption_command():
-    """A node without pods is disrupted; without the option no command is computed."""
+def an_empty_node():
+    """Return the NodeClaim and the Node of an initialized node without pods."""
     labels = {
         "karpenter.sh/nodepool": "default",
         "karpenter.sh/registered": "true",
@@ -166,11 +166,41 @@ def test_disrupt_option_returns_the_first_disruption_command():
         "spec": {"providerID": "p://n1"},
         "status": {"allocatable": size, "conditions": [{"type": "Ready", "status": "True"}]},
     }
-    scenario = a_scenario(pool_body(), claim, node) | {"now": "2026-01-05T12:00:00Z"}
+    return claim, node
+
+
+EMPTINESS = {
+    "method": "*disruption.Emptiness",
+    "reason": "Empty",
+    "decision": "delete",
+    "candidates": ["n1"],
+    "replacements": [],
+}
+
+
+def test_disrupt_option_returns_the_first_disruption_command():
+    """A node without pods is disrupted, under Karpenter's name of the method; without the option no command is computed."""
+    scenario = a_scenario(pool_body(), *an_empty_node()) | {"now": "2026-01-05T12:00:00Z"}
 
     asked = answer(parse_scenario(json.dumps({**scenario, "options": {"disrupt": True}}).encode()))
     unasked = answer(parse_scenario(json.dumps(scenario).encode()))
 
-    expected = {"method": "emptiness", "reason": "Empty", "candidates": ["n1"], "replacements": []}
-    assert asked["commands"] == [expected]
+    (found,) = asked["commands"]
+    assert found == {**EMPTINESS, "saving": found["saving"]}
+    assert found["saving"] > 0
     assert "commands" not in unasked
+
+
+def test_every_method_option_returns_candidates_and_budgets_of_each_method():
+    """An empty node is a candidate of emptiness, and not of consolidation."""
+    scenario = a_scenario(pool_body(), *an_empty_node()) | {"now": "2026-01-05T12:00:00Z"}
+
+    options = {"disrupt": True, "everyMethod": True}
+    found = answer(parse_scenario(json.dumps({**scenario, "options": options}).encode()))
+
+    by_method = {entry["method"]: entry for entry in found["methods"]}
+    emptiness, single_node = by_method["*disruption.Emptiness"], by_method["*disruption.SingleNodeConsolidation"]
+    assert [(c["name"], c["cost"]) for c in emptiness["candidates"]] == [("n1", 1.0)]
+    assert emptiness["budgets"] == {"default": 1}
+    assert [c["candidates"] for c in emptiness["commands"]] == [["n1"]]
+    assert (single_node["candidates"], single_node["commands"]) == ([], [])

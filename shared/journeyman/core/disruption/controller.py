@@ -106,6 +106,14 @@ class Evaluation(Struct, frozen=True, kw_only=True):
     if_time_is_up: Command | None = None
 
 
+class EligibleNodes(Struct, frozen=True, kw_only=True):
+    """The nodes that one method may disrupt by their own state, and how many more of each NodePool its budgets allow."""
+
+    reason: DisruptionReason
+    candidates: tuple[Candidate, ...]
+    remaining: Mapping[NodePoolName, int]
+
+
 class DisruptionController:
     """All disruption methods in one snapshot of the cluster."""
 
@@ -188,6 +196,23 @@ class DisruptionController:
         if command.reason is not DisruptionReason.UNDERUTILIZED:
             return Plan()
         return moves_plan(command, self._balanced.of_command(command), self.snapshot)
+
+    def eligible(self) -> Mapping[Method, EligibleNodes]:
+        """Return the eligible nodes of each method, in the order of the methods.
+
+        Restates: karpenter pkg/controllers/disruption `ShouldDisrupt` of each method.
+        """
+        empty = tuple(c for c in self._candidates.candidates if c.is_empty and c.consolidatable)
+        underutilized = tuple(eligible_candidates(self._candidates.candidates, self.snapshot))
+        found: dict[Method, tuple[DisruptionReason, tuple[Candidate, ...]]] = {
+            "emptiness": (DisruptionReason.EMPTY, empty),
+            "multi-node": (DisruptionReason.UNDERUTILIZED, underutilized),
+            "single-node": (DisruptionReason.UNDERUTILIZED, underutilized),
+        }
+        return {
+            method: EligibleNodes(reason=reason, candidates=candidates, remaining=self._remaining(reason))
+            for method, (reason, candidates) in found.items()
+        }
 
     def revalidate(self, disruption: NodeDisruption) -> Command:
         """Return the command to execute for a proposal now; a no-op if validation fails.
