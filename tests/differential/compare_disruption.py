@@ -52,12 +52,17 @@ KINDS = {
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """A defect of ours, or a difference from Karpenter. `method` is Karpenter's name; `node` is empty for a whole method."""
+    """A defect of ours, or a difference from Karpenter.
+
+    `method` is Karpenter's name; `node` is empty for a whole method. `ours` and `karpenters` are the commands that differ.
+    """
 
     kind: str
     method: str
     text: str
     node: str = ""
+    ours: JSONDict = {}
+    karpenters: JSONDict = {}
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -99,7 +104,7 @@ def compare_disruption(scenario: JSONDict, karpenter: Karpenter, *, check_order:
     if answer.get("error"):
         return _only(Difference(kind="oracle", method="", text=answer["error"]))
     try:
-        fewest = _with_fewest_nodes(scenario)
+        fewest = with_fewest_nodes(scenario)
         ours = _Answers(fewest=_our_answer(fewest), by_price=_our_answer(scenario))
         defects = [*ours.fewest.defects, *ours.by_price.defects]
         if check_order and _our_answer(shuffled(fewest)) != ours.fewest:
@@ -128,7 +133,7 @@ def _our_answer(scenario: JSONDict) -> _Answer:
     return _Answer(by_method=by_method, defects=tuple(_unverified(controller)))
 
 
-def _with_fewest_nodes(scenario: JSONDict) -> JSONDict:
+def with_fewest_nodes(scenario: JSONDict) -> JSONDict:
     """Return the scenario with the annotation for Karpenter's packing on all NodePools."""
     return {**scenario, "objects": [_annotated(o) if o["kind"] == "NodePool" else o for o in scenario["objects"]]}
 
@@ -190,7 +195,7 @@ def _compare_classes(mine: JSONDict, theirs: JSONDict) -> Iterator[Difference]:
     if _class_of(mine["commands"]) != _class_of(theirs["commands"]) or counts[0] != counts[1]:
         why = next(iter(theirs.get("whyNot", {}).values()), "") if not theirs["commands"] else ""
         text = f"we {_describe(mine['commands'])}; Karpenter {_describe(theirs['commands'])}; {why}"
-        yield Difference(kind="class", method=theirs["method"], text=text)
+        yield Difference(kind="class", method=theirs["method"], text=text, ours=_first(mine), karpenters=_first(theirs))
 
 
 def _compare_alone(node: str, mine: JSONDict, theirs: JSONDict) -> Iterator[Difference]:
@@ -198,13 +203,13 @@ def _compare_alone(node: str, mine: JSONDict, theirs: JSONDict) -> Iterator[Diff
     if own["decision"] != karpenters["decision"]:
         why = theirs.get("whyNot", {}).get(node, "") or mine["whyNot"].get(node, "")
         text = f"we {_describe([own])}; Karpenter {_describe([karpenters])}; {why}"
-        yield Difference(kind="alone", method=theirs["method"], text=text, node=node)
+        yield Difference(kind="alone", method=theirs["method"], text=text, node=node, ours=own, karpenters=karpenters)
 
 
 def _compare_savings(method: str, node: str, own: JSONDict, karpenters: JSONDict) -> Iterator[Difference]:
     if own["saving"] < karpenters["saving"] - TOLERANCE:
         text = f"we save {own['saving']:.6f}: {_describe([own])}; Karpenter {karpenters['saving']:.6f}: {_describe([karpenters])}"
-        yield Difference(kind="saving", method=method, text=text, node=node)
+        yield Difference(kind="saving", method=method, text=text, node=node, ours=own, karpenters=karpenters)
 
 
 def _alone(side: JSONDict, node: str) -> JSONDict:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.differential.accepted_disruption_differences import ACCEPTED, explanation
 from tests.differential.compare_disruption import compare_disruption
+from tests.differential.draw.running_clusters import running_cluster
 from tests.helpers.under_used_fleets import fleet
 
 NAMES = [accepted.name for accepted in ACCEPTED]
@@ -36,7 +37,11 @@ def a_starting_node():
     return scenario
 
 
-CLUSTERS = {"starting nodes": a_starting_node}
+CLUSTERS = {
+    "starting nodes": a_starting_node,
+    "binding orders": lambda: running_cluster(76),
+    "more is saved": lambda: running_cluster(88),
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
