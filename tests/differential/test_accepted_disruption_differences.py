@@ -13,7 +13,7 @@ NAMES = [accepted.name for accepted in ACCEPTED]
 
 
 def two_nodes():
-    """Return a cluster of two large nodes: one with pods of which each has room elsewhere, and one without pods."""
+    """Return a cluster of two large nodes: one with pods, which also fit on the other, and one without."""
     scenario = copy.deepcopy(fleet(2, 2, seed=1, types=("m5.4xlarge",)))
     is_on_second = [o["kind"] == "Pod" and o["spec"]["nodeName"] == "node-00001" for o in scenario["objects"]]
     scenario["objects"] = [o for o, gone in zip(scenario["objects"], is_on_second, strict=True) if not gone]
