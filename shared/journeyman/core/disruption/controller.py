@@ -204,8 +204,13 @@ class DisruptionController:
         """
         empty = tuple(c for c in self._candidates.candidates if c.is_empty and c.consolidatable)
         underutilized = tuple(eligible_candidates(self._candidates.candidates, self.snapshot))
+        eventual = self._eventual_candidates
+        static = tuple(static_drift_candidates(eventual, self._drifted, self.snapshot))
+        drifted = tuple(drift_candidates(eventual, self._drifted, self.snapshot))
         found: dict[Method, tuple[DisruptionReason, tuple[Candidate, ...]]] = {
             "emptiness": (DisruptionReason.EMPTY, empty),
+            "static-drift": (DisruptionReason.DRIFTED, static),
+            "drift": (DisruptionReason.DRIFTED, drifted),
             "multi-node": (DisruptionReason.UNDERUTILIZED, underutilized),
             "single-node": (DisruptionReason.UNDERUTILIZED, underutilized),
         }

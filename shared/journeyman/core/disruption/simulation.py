@@ -73,7 +73,8 @@ class Simulation:
 
         Errors are: pods of candidates or deleting nodes that are unschedulable, but not of hibernating NodePools' nodes; pods of candidates on a node that is not
         initialized (it may never be) or within its consolidateAfter (they would restart it). If no other pods must be
-        scheduled, such nodes are excluded from the start, unless they count against limits.
+        scheduled, such nodes are excluded from the start, unless they count against limits. Otherwise nodes within their
+        consolidateAfter are excluded in a second attempt, whose result counts if the other pods need no more new nodes.
 
         Args:
             candidates: Nodes to exclude; may be empty.
@@ -90,6 +91,30 @@ class Simulation:
         if not others:
             excluded |= unsettled - self._in_limited_pools
         pods = tuple(sorted(moving + others, key=lambda p: p.key))
+        first = self._simulate(pods, moving, excluded, unsettled, fewest_nodes=fewest_nodes)
+        changed = (unsettled - self._uninitialized - self._in_limited_pools) & first.results.existing.keys()
+        if not first.errors or not changed:
+            return first
+        second = self._simulate(
+            pods,
+            moving,
+            excluded | (self._recently_changed - self._in_limited_pools),
+            unsettled,
+            fewest_nodes=fewest_nodes,
+        )
+        waiting = {pod.key for pod in others}
+        launches_more = not waiting & _on_new_nodes(second.results) <= _on_new_nodes(first.results)
+        return first if second.errors or launches_more else second
+
+    def _simulate(
+        self,
+        pods: tuple[Pod, ...],
+        moving: tuple[Pod, ...],
+        excluded: frozenset[str],
+        unsettled: frozenset[str],
+        *,
+        fewest_nodes: bool,
+    ) -> SimulationResult:
         results = self._solve(pods, excluded, fewest_nodes=fewest_nodes)
         errors = self._errors(results, moving, unsettled)
         return SimulationResult(pods=pods, excluded_nodes=excluded, results=results, errors=errors)
@@ -225,6 +250,11 @@ class Simulation:
             for pod in node.pods:
                 if is_currently_reschedulable(pod, self.snapshot.pdbs, self.snapshot.now):
                     yield pod
+
+
+def _on_new_nodes(results: Results) -> frozenset[str]:
+    """Return the keys of the pods that need new nodes."""
+    return frozenset(pod for claim in results.new_claims for pod in claim.pods)
 
 
 def _claim_name(node: StateNode) -> str:

@@ -221,6 +221,20 @@ def test_pods_are_not_moved_to_uninitialized_or_recently_changed_nodes(pending):
     )
 
 
+def test_pods_move_past_recently_changed_nodes_while_other_pods_wait():
+    """The pending pod may be scheduled on the recently changed node; the candidate's pods fit on another node."""
+    fresh = a_member("fresh", size="m", cpus=["1"])
+    quiet = a_member("quiet", size="xl")
+    old = a_member("old", size="s", cpus=["1"])
+    hopeless = a_pod("hopeless", spec={"nodeSelector": {labels.ZONE: "nowhere"}})
+
+    command = decide(
+        a_fleet(old, fresh, quiet, pending=[hopeless]), "old", within_consolidate_after=frozenset({"fresh"})
+    )
+
+    assert command.decision is Decision.DELETE
+
+
 def test_recently_changed_node_counts_against_limits():
     """No pods move to the node, but its resources count against its NodePool's limits."""
     spot = a_pool("spot", capacity_types=(labels.SPOT,))
