@@ -39,6 +39,8 @@ def a_starting_node():
 
 CLUSTERS = {
     "starting nodes": a_starting_node,
+    "nominated pods": lambda: running_cluster(142),
+    "missing replicas": lambda: running_cluster(156),
     "binding orders": lambda: running_cluster(76),
     "more is saved": lambda: running_cluster(88),
 }
