@@ -51,13 +51,9 @@ def _is_due_to(
 
 def _without_starting_nodes(scenario: JSONDict) -> list[JSONDict]:
     """Return the objects without NodeClaims whose Node is not initialized, their Nodes and their pods."""
-    names = {
-        o["status"]["nodeName"] for o in scenario["objects"] if o["kind"] == "NodeClaim" and not _is(o, "Initialized")
-    }
-    return {
-        **scenario,
-        "objects": [o for o in scenario["objects"] if not _belongs_to(o, names - {""}) and _has_node(o)],
-    }
+    claims = [o for o in scenario["objects"] if o["kind"] == "NodeClaim" and not _is(o, "Initialized")]
+    names = {claim["status"]["nodeName"] for claim in claims} - {""}
+    return [o for o in scenario["objects"] if not _belongs_to(o, names) and _has_node(o)]
 
 
 def _belongs_to(raw: JSONDict, nodes: set[str]) -> bool:
