@@ -69,6 +69,10 @@ def _has_node(raw: JSONDict) -> bool:
     return raw["kind"] != "NodeClaim" or bool(raw["status"]["nodeName"])
 
 
+def _without_pending_pods(scenario: JSONDict) -> list[JSONDict]:
+    return [o for o in scenario["objects"] if o["kind"] != "Pod" or o["spec"].get("nodeName")]
+
+
 def _without_nominated_pods(scenario: JSONDict) -> list[JSONDict]:
     return [o for o in scenario["objects"] if o["kind"] != "Pod" or not o.get("status", {}).get("nominatedNodeName")]
 
@@ -137,6 +141,16 @@ ACCEPTED = (
             "follow it. Karpenter leaves it out."
         ),
         explains=_is_due_to(_without_nominated_pods),
+    ),
+    Accepted(
+        name="pending pods first",
+        why=(
+            "While pending pods need new nodes, drift waits for the provision step to launch them. Karpenter launches nodes "
+            "for these pods as replacements, too."
+        ),
+        explains=lambda scenario, difference, karpenter: (
+            ".Drift" in difference.method and _is_due_to(_without_pending_pods)(scenario, difference, karpenter)
+        ),
     ),
     Accepted(
         name="missing replicas",

@@ -191,11 +191,24 @@ def _compare_candidates(mine: JSONDict, theirs: JSONDict) -> Iterator[Difference
 
 def _compare_classes(mine: JSONDict, theirs: JSONDict) -> Iterator[Difference]:
     """Yield a difference of the methods' first commands; static drift has several at once, whose number counts too."""
-    counts = tuple(len(side["commands"]) for side in (mine, theirs))
-    if _class_of(mine["commands"]) != _class_of(theirs["commands"]) or counts[0] != counts[1]:
-        why = next(iter(theirs.get("whyNot", {}).values()), "") if not theirs["commands"] else ""
-        text = f"we {_describe(mine['commands'])}; Karpenter {_describe(theirs['commands'])}; {why}"
-        yield Difference(kind="class", method=theirs["method"], text=text, ours=_first(mine), karpenters=_first(theirs))
+    own, karpenters = mine["commands"], theirs["commands"]
+    is_same = _class_of(own) == _class_of(karpenters) and len(own) == len(karpenters)
+    if is_same or _is_other_turn(mine, theirs):
+        return
+    why = next(iter(theirs.get("whyNot", {}).values()), "") if not karpenters else ""
+    text = f"we {_describe(own)}; Karpenter {_describe(karpenters)}; {why}"
+    yield Difference(kind="class", method=theirs["method"], text=text, ours=_first(mine), karpenters=_first(theirs))
+
+
+def _is_other_turn(mine: JSONDict, theirs: JSONDict) -> bool:
+    """Return whether both decide the same about the two nodes that come first; Karpenter's order of NodePools is random."""
+    nodes = [name for side in (mine, theirs) for command in side["commands"] for name in command["candidates"]]
+    both_act = bool(mine["commands"]) and bool(theirs["commands"])
+    return (
+        "alone" in mine
+        and both_act
+        and all(_alone(mine, node)["decision"] == _alone(theirs, node)["decision"] for node in nodes)
+    )
 
 
 def _compare_alone(node: str, mine: JSONDict, theirs: JSONDict) -> Iterator[Difference]:

@@ -40,6 +40,7 @@ def a_starting_node():
 CLUSTERS = {
     "starting nodes": a_starting_node,
     "nominated pods": lambda: running_cluster(142),
+    "pending pods first": lambda: running_cluster(93),
     "missing replicas": lambda: running_cluster(156),
     "binding orders": lambda: running_cluster(76),
     "more is saved": lambda: running_cluster(88),
