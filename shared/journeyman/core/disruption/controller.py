@@ -200,7 +200,7 @@ class DisruptionController:
     def eligible(self) -> Mapping[Method, EligibleNodes]:
         """Return the eligible nodes of each method, in the order of the methods.
 
-        Restates: karpenter pkg/controllers/disruption `ShouldDisrupt` of each method.
+        Restates: karpenter pkg/controllers/disruption/consolidation.go `ShouldDisrupt`, the same of each other method.
         """
         empty = tuple(c for c in self._candidates.candidates if c.is_empty and c.consolidatable)
         underutilized = tuple(eligible_candidates(self._candidates.candidates, self.snapshot))
