@@ -92,12 +92,12 @@ def churn_ledger_rules() -> Iterator[Rule]:
     yield Rule(kind=kind, path="status.otherEvictions", good=(*counters, None), bad=refused)
     held = tuple([{**web, "heldUntil": time}] for time in TIMES_GOOD)
     yield Rule(kind=kind, path="status.workloads", good=held, bad=([{**web, "heldUntil": TIMES_BAD[0]}],))
-    pool = {"name": "default", "rollbacks": [1]}
+    pool = {"name": "default", "reversals": [1]}
     yield Rule(
         kind=kind,
         path="status.nodePools",
         good=([], None, [pool], [pool] * 200),
-        bad=([pool] * 201, [{}], [{"name": ""}], [{"name": "a", "rollbacks": [-1]}]),
+        bad=([pool] * 201, [{}], [{"name": ""}], [{"name": "a", "reversals": [-1]}]),
     )
     command = {"name": "empty-1", "isCounted": True, "reversedBy": "default-1"}
     yield Rule(

@@ -59,18 +59,18 @@ class ChurnCounters(Model):
     reversals: _Counter = Field(
         default=(), description="Consolidations that a launch of a node for the moved workloads reversed, by hour."
     )
-    held_until: Time | None = Field(default=None, description="Time until which consolidation leaves it alone.")
 
 
 class WorkloadChurn(ChurnCounters, WorkloadRef):
     """Counters of one workload."""
+
+    held_until: Time | None = Field(default=None, description="Time until which consolidation leaves it alone.")
 
 
 class NodePoolChurn(ChurnCounters):
     """Counters of one NodePool."""
 
     name: _Name = Field(min_length=1, description="Name of the NodePool.")
-    rollbacks: _Counter = Field(default=(), description="Commands whose replacements were not initialized, by hour.")
 
 
 class CountedCommand(Model):
@@ -99,7 +99,7 @@ class ChurnLedgerStatus(Model):
     node_pools: tuple[NodePoolChurn, ...] = Field(
         default=(),
         max_length=MAX_NODE_POOLS,
-        description="NodePools with counters other than zero, or whose replacements were not initialized lately.",
+        description="NodePools with counters other than zero.",
         json_schema_extra=crd(x_kubernetes_list_type="atomic"),
     )
     commands: tuple[CountedCommand, ...] = Field(

@@ -10,7 +10,7 @@ A consolidation is *reversed* when a NodeClaim is created, while it executes or 
 moved: kube-scheduler binds evicted pods in any order, and smaller ones may take the capacity that the simulation planned for a
 larger one. A workload of which more pods were created since than were moved has grown (an autoscaler raised its replicas, or a
 new template is rolled out): then the consolidation is not at fault, but its repetition would delete nodes that were just
-launched. `held_until` says how long consolidation leaves a workload, or replacements of a NodePool, alone (`churn_limits`).
+launched. `held_until` says how long consolidation leaves a workload alone (`churn_limits`).
 
 No crash loses a count: a NodeDisruption is created before its first effect and lists the workloads that it moves. It counts as
 long as it exists, until the patch that adds its evictions to the counters also names it as counted; only then is it deleted as
@@ -48,7 +48,7 @@ from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import CHURN_LEDGER, NodeClaim
 from journeyman.core.disruption.candidates import DisruptionReason
-from journeyman.core.disruption.commands import existing_candidates, replacement_name
+from journeyman.core.disruption.commands import existing_candidates
 from journeyman.core.plan import (
     Chain,
     CreateObject,
@@ -69,10 +69,8 @@ K = TypeVar("K")
 
 HOUR: Final = timedelta(hours=1)
 RECENT_HOURS: Final = 6
-"""Reversed and rolled back commands of the last six hours make a back-off longer."""
+"""Reversed consolidations of the last six hours make a back-off longer."""
 MAX_BACKOFF: Final = timedelta(hours=4)
-ROLLBACK_BACKOFF: Final = timedelta(minutes=2)
-MAX_ROLLBACK_BACKOFF: Final = timedelta(hours=1)
 OBSERVED_BEYOND: Final = timedelta(minutes=20)
 """How long after the reversal window a command is still checked; the step runs every two minutes."""
 CLOCK_DIFFERENCE: Final = timedelta(seconds=5)
@@ -82,12 +80,11 @@ _NEVER_STARTED: Final = frozenset({"Rejected", "Expired"})
 
 
 class Churn(Struct, frozen=True, kw_only=True):
-    """Counters of one workload or NodePool by hour, the latest hour first; consolidation leaves it alone until `held_until`."""
+    """Counters of one workload or NodePool by hour, the latest hour first; consolidation leaves a workload alone until `held_until`."""
 
     evictions: tuple[int, ...] = ()
     launches: tuple[int, ...] = ()
     reversals: tuple[int, ...] = ()
-    rollbacks: tuple[int, ...] = ()
     held_until: datetime | None = None
 
     def plus(self, counter: str, number: int, hours_ago: int = 0) -> Churn:
@@ -95,6 +92,11 @@ class Churn(Struct, frozen=True, kw_only=True):
         counts = [*getattr(self, counter), *[0] * (hours_ago + 1)][: max(len(getattr(self, counter)), hours_ago + 1)]
         counts[hours_ago] = min(counts[hours_ago] + number, MAX_COUNT)
         return replace(self, **{counter: tuple(counts[:HOURS])})
+
+    @property
+    def recent_reversals(self) -> int:
+        """The reversals of the last hours."""
+        return sum(self.reversals[: RECENT_HOURS + 1])
 
     def hours_later(self, hours: int) -> Churn:
         """Return the same counters as seen some hours later."""
@@ -110,7 +112,7 @@ class Churn(Struct, frozen=True, kw_only=True):
         return is_held or any(any(getattr(self, name)) for name in _COUNTERS)
 
 
-_COUNTERS: Final = ("evictions", "launches", "reversals", "rollbacks")
+_COUNTERS: Final = ("evictions", "launches", "reversals")
 
 
 class ChurnCounts(Struct, frozen=True, kw_only=True):
@@ -265,7 +267,7 @@ class _Tally:
             self.is_changed = True
 
     def add_commands(self) -> tuple[NodeDisruption, ...]:
-        """Add the evictions and rollbacks of finished commands; return these commands."""
+        """Add the evictions of finished commands; return these commands."""
         finished = [d for d in self._snapshot.node_disruptions if d.finished and not _is_counted(d, self._commands)]
         added = []
         for disruption in finished:
@@ -293,7 +295,7 @@ class _Tally:
                 churn = self._of_workload(key)
                 if (claim, key) in new:
                     churn = churn.plus("reversals", 1)
-                wait = _backoff(self._window, _recently(churn.reversals), MAX_BACKOFF)
+                wait = _backoff(self._window, churn.recent_reversals)
                 self._workloads[key] = churn.held_longer(time_after(reversal.at, wait))
             if new:
                 for pool in sorted({c.node_pool for c in reversal.disruption.spec.candidates if c.node_pool}):
@@ -308,12 +310,6 @@ class _Tally:
             self._workloads[key] = self._of_workload(key).plus("evictions", pods)
         for pool, pods in moved_by_pool(disruption, snapshot).items():
             self._pools[pool] = self._of_pool(pool).plus("evictions", pods)
-        if disruption.status.phase != "RolledBack" or not _is_consolidation(disruption):
-            return
-        for pool in sorted(_replacement_pools(disruption, snapshot)):
-            churn = self._of_pool(pool).plus("rollbacks", 1)
-            wait = _backoff(ROLLBACK_BACKOFF, _recently(churn.rollbacks), MAX_ROLLBACK_BACKOFF)
-            self._pools[pool] = churn.held_longer(time_after(disruption.status.finished_at or snapshot.now, wait))
 
     def _name_command(self, disruption: NodeDisruption, *, is_counted: bool = False, reversed_by: str = "") -> bool:
         """Note a command as counted or reversed; return whether the ledger may have one more."""
@@ -365,20 +361,9 @@ def _is_consolidation(disruption: NodeDisruption) -> bool:
     return disruption.spec.reason == DisruptionReason.UNDERUTILIZED.value
 
 
-def _replacement_pools(disruption: NodeDisruption, snapshot: Snapshot) -> frozenset[str]:
-    """Return the NodePools of the replacements, whose names are derived from them."""
-    pools = [pool.metadata.name for pool in snapshot.node_pools]
-    name, replacements = disruption.metadata.name, enumerate(disruption.spec.replacements)
-    return frozenset(p for index, r in replacements for p in pools if replacement_name(name, p, index) == r.name)
-
-
-def _backoff(first: timedelta, times: int, longest: timedelta) -> timedelta:
+def _backoff(first: timedelta, times: int) -> timedelta:
     doubled: timedelta = first * 2 ** min(max(times - 1, 0), 10)
-    return max(first, min(doubled, longest))
-
-
-def _recently(counter: Sequence[int]) -> int:
-    return sum(counter[: RECENT_HOURS + 1])
+    return max(first, min(doubled, MAX_BACKOFF))
 
 
 def _shifted(counter: tuple[int, ...], hours: int) -> tuple[int, ...]:
@@ -515,13 +500,7 @@ def _stored(snapshot: Snapshot) -> ChurnCounts:
         for w in status.workloads
     }
     pools = {
-        p.name: Churn(
-            evictions=p.evictions,
-            launches=p.launches,
-            reversals=p.reversals,
-            rollbacks=p.rollbacks,
-            held_until=p.held_until,
-        ).hours_later(later)
+        p.name: Churn(evictions=p.evictions, launches=p.launches, reversals=p.reversals).hours_later(later)
         for p in status.node_pools
     }
     launches_until = min(status.launches_until, snapshot.now) if status.launches_until is not None else None
@@ -596,8 +575,6 @@ def _to_status(counts: ChurnCounts) -> dict[str, Any]:
                 evictions=_trimmed(churn.evictions),
                 launches=_trimmed(churn.launches),
                 reversals=_trimmed(churn.reversals),
-                rollbacks=_trimmed(churn.rollbacks),
-                held_until=churn.held_until,
             )
             for name, churn in counts.node_pools.items()
         ),

@@ -7,8 +7,6 @@ reversed consolidations     after a reversed consolidation (`churn_counts`), nod
                             CONSOLIDATION_REVERSAL_WINDOW, twice as long each time within six hours, at most four hours
 launched nodes              a node stays for CONSOLIDATION_REVERSAL_WINDOW while pods of a workload run there for which it was
                             launched: neither an autoscaler's growth nor a move is reversed at once
-rolled back commands        a NodePool whose replacements do not come up gets no replacement for two minutes, twice as long each
-                            time within six hours, at most an hour
 evictions a day             `journeyman.dev/max-evictions-per-day` of pods caps the evictions of their workload, that of a
                             NodePool the evictions from all of its nodes
 ==========================  ==========================================================================================
@@ -97,7 +95,6 @@ class ChurnLimits:
         """Return the command, or a no-op if a limit forbids it."""
         reasons = (
             *(self._why_held(c) or self._why_launched(c) for c in command.candidates),
-            *(self._why_no_replacement(r.node_pool) for r in command.replacements),
             self._why_capped(command.candidates),
             self._why_no_payback(command),
         )
@@ -109,11 +106,12 @@ class ChurnLimits:
         for workload in candidate.workloads:
             churn = self._counts.workloads.get(workload.key)
             if churn is not None and churn.held_until is not None and churn.held_until > self._snapshot.now:
-                held.append((churn.held_until, workload.key, sum(churn.reversals[: RECENT_HOURS + 1])))
+                held.append((churn.held_until, workload.key, churn.recent_reversals))
         if not held:
             return ""
         until, key, times = max(held)
-        cause = f"had no effect {_times(times)} in {RECENT_HOURS} hours" if times else "was followed by its growth"
+        often = "once" if times == 1 else f"{times} times"
+        cause = f"had no effect {often} in {RECENT_HOURS} hours" if times else "was followed by its growth"
         return (
             f"Consolidation backs off until {_time(until)} from {key}: its consolidation {cause}, and a node was "
             "launched again"
@@ -137,16 +135,6 @@ class ChurnLimits:
         return (
             f"NodeClaim {candidate.nodeclaim} was launched for pods of {still_there[0]}, which run there: consolidation "
             f"leaves it alone until {_time(until)}"
-        )
-
-    def _why_no_replacement(self, node_pool: str) -> str:
-        churn = self._counts.of_node_pool(node_pool)
-        if churn.held_until is None or churn.held_until <= self._snapshot.now:
-            return ""
-        times = _times(sum(churn.rollbacks[: RECENT_HOURS + 1]))
-        return (
-            f"Consolidation backs off until {_time(churn.held_until)}: replacements of NodePool {node_pool} were not "
-            f"initialized {times} in {RECENT_HOURS} hours"
         )
 
     def _why_capped(self, candidates: Sequence[Candidate]) -> str:
@@ -296,10 +284,6 @@ def _total(counts: Iterable[Mapping[K, int]]) -> Counter[K]:
     for each in counts:
         total.update(each)
     return total
-
-
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
 
 
 def _time(at: datetime) -> str:

@@ -13,7 +13,7 @@ its replacements did not join          the NodePool                           is
 
 A pause stops new proposals and fails validation; a command that has started is finished, because half of a command is worse than
 either end. What is not disruption within budgets goes on: interruption, expiration, repair, deletion by users, the replicas of
-static NodePools. A rebalance obeys the annotation and alarms, and has a back-off of its own for nodes instead of the third row.
+static NodePools.
 
 An annotation that does not parse pauses as well, with an Event: who wrote it wanted to stop something, and a node that stays can go
 later.

@@ -229,11 +229,15 @@ class DisruptionController:
             filter(None, (self.circuit_breaker.why_paused(c.node_pool) for c in disruption.spec.candidates)), ""
         ):
             return Command(reason=reason, why_not=why)
+        command = self.circuit_breaker.checked(self._revalidated(disruption, reason), without=disruption.metadata.name)
+        if reason is not DisruptionReason.UNDERUTILIZED:
+            return command
+        return self._churn.validating(disruption).checked(command)
+
+    def _revalidated(self, disruption: NodeDisruption, reason: DisruptionReason) -> Command:
+        """Return the command as the proposal's method finds it now, without the circuit breaker and the limits on churn."""
         if disruption.spec.method == FLEET_PLAN:
-            move = self._validated_moves[disruption.metadata.name]
-            return self._churn.validating(disruption).checked(
-                self.circuit_breaker.checked(move, without=disruption.metadata.name)
-            )
+            return self._validated_moves[disruption.metadata.name]
         in_other_commands = claims_in_commands(self.snapshot) - frozenset(disruption.claims)
         candidates = self._find_candidates(in_other_commands).candidates
         budgets = self.budgets(reason, without=disruption)
@@ -243,13 +247,8 @@ class DisruptionController:
         if disruption.spec.method == HIBERNATION:
             return validate_hibernation(disruption, candidates, hibernating_pools(self.snapshot), remaining)
         if disruption.spec.method in (STATIC_DRIFT, DRIFT):
-            command = self._validate_drift(disruption, in_other_commands, remaining)
-            return self.circuit_breaker.checked(command, without=disruption.metadata.name)
-        command = validate(disruption, self.simulation, candidates, remaining, spot_to_spot=self._spot_to_spot)
-        command = self.circuit_breaker.checked(command, without=disruption.metadata.name)
-        if reason is not DisruptionReason.UNDERUTILIZED:
-            return command
-        return self._churn.validating(disruption).checked(command)
+            return self._validate_drift(disruption, in_other_commands, remaining)
+        return validate(disruption, self.simulation, candidates, remaining, spot_to_spot=self._spot_to_spot)
 
     def budgets(
         self, reason: DisruptionReason, *, without: NodeDisruption | None = None
@@ -332,8 +331,8 @@ class DisruptionController:
         reason = DisruptionReason.INTERRUPTED
         plan = Plan(observations=(eligible_nodes(eligible, reason.value),)) + self._budget_plan(reason)
         yield Evaluation(method=REBALANCE, reason=reason, plan=plan)
-        for candidates, command in rebalance_commands(self.simulation, eligible, self._remaining(reason)):
-            yield _evaluation(REBALANCE, command, candidates)
+        for candidates, found in rebalance_commands(self.simulation, eligible, self._remaining(reason)):
+            yield _evaluation(REBALANCE, self.circuit_breaker.checked(found), candidates)
 
     def _emptiness(self) -> Evaluation:
         reason = DisruptionReason.EMPTY

@@ -33,8 +33,6 @@ from journeyman.core.state import Snapshot
 METHOD: Final = "rebalance"
 RECOMMENDATION_VALID_FOR: Final = timedelta(days=1)
 """An instance that was not reclaimed within a day is at no higher risk than others."""
-MIN_BACKOFF_AFTER_ROLLBACK: Final = timedelta(minutes=1)
-MAX_BACKOFF_AFTER_ROLLBACK: Final = timedelta(hours=1)
 
 
 def offerings_at_risk(snapshot: Snapshot) -> tuple[Unavailable, ...]:
@@ -58,14 +56,13 @@ def offerings_at_risk(snapshot: Snapshot) -> tuple[Unavailable, ...]:
 def rebalance_candidates(candidates: Iterable[Candidate], snapshot: Snapshot) -> tuple[Candidate, ...]:
     """Return the candidates with a recommendation, oldest recommendation first.
 
-    Excluded are empty nodes, which emptiness deletes; nodes of static NodePools; and nodes whose last command was rolled
-    back, for a time that doubles with each rollback.
+    Excluded are empty nodes, which emptiness deletes, and nodes of static NodePools.
     """
     found = []
     for candidate in candidates:
         since = _recommended_at(snapshot.claims_by_name[candidate.nodeclaim], snapshot)
         static = snapshot.node_pools_by_name[candidate.nodepool].spec.replicas is not None
-        if since is not None and not candidate.is_empty and not static and not _is_in_backoff(candidate, snapshot):
+        if since is not None and not candidate.is_empty and not static:
             found.append((since, candidate.nodeclaim, candidate))
     return tuple(candidate for _, _, candidate in sorted(found, key=lambda entry: entry[:2]))
 
@@ -138,22 +135,6 @@ def _recommended_at(claim: NodeClaim, snapshot: Snapshot) -> datetime | None:
         return None
     since = parse_time(claim.metadata.annotations.get(labels.REBALANCE_RECOMMENDED_AT, ""))
     return since if since is not None and snapshot.now < time_after(since, RECOMMENDATION_VALID_FOR) else None
-
-
-def _is_in_backoff(candidate: Candidate, snapshot: Snapshot) -> bool:
-    """Whether its commands were rolled back lately: for a minute after the first time, doubling each time."""
-    rollbacks = [
-        d.status.finished_at
-        for d in snapshot.node_disruptions
-        if d.spec.method == METHOD
-        and d.status.phase == "RolledBack"
-        and d.status.finished_at is not None
-        and any(c.node_claim_uid == candidate.nodeclaim_uid for c in d.spec.candidates)
-    ]
-    if not rollbacks:
-        return False
-    backoff = min(MIN_BACKOFF_AFTER_ROLLBACK * (1 << min(len(rollbacks) - 1, 10)), MAX_BACKOFF_AFTER_ROLLBACK)
-    return snapshot.now < time_after(max(rollbacks), backoff)
 
 
 def _no_op(why: str) -> Command:

@@ -1,4 +1,4 @@
-"""The churn ledger counts evictions, launches, rollbacks and reversed consolidations once, and stays small."""
+"""The churn ledger counts evictions, launches and reversed consolidations once, and stays small."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_clock_that_is_behind_keeps_all_counts():
     assert counts.of_workload(deployment("web")).evictions == (1,)
 
 
-# -- launches and rollbacks -------------------------------------------------------------------------------------------
+# -- launches ---------------------------------------------------------------------------------------------------------
 
 
 def test_launches_are_counted_once_per_nodeclaim():
@@ -148,20 +148,6 @@ def test_launches_are_counted_once_per_nodeclaim():
     assert not counts.is_changed
     assert counts.counts.of_node_pool("default").launches == (0, 1)
     assert counts.counts.of_workload(deployment("web")).launches == (0, 1)
-
-
-def test_rollbacks_hold_replacements_of_the_nodepool_longer_each_time():
-    """Two minutes, then four, eight, at most an hour; those of six hours count."""
-    ledger = an_empty_ledger()
-    for times, minutes in enumerate((2, 4, 8, 16, 32, 60, 60), start=1):
-        update = counted(a_command(f"c{times}", phase="RolledBack"), ledger=ledger)
-        assert update.counts.of_node_pool("default").held_until == NOW + timedelta(minutes=minutes), times
-        ledger = stored_ledger(
-            a_snapshot(node_disruptions=(a_command(f"c{times}", phase="RolledBack"),), churn_ledger=ledger)
-        )
-    late = NOW + timedelta(hours=7)
-    update = counted(a_command("late", phase="RolledBack", ended=late), ledger=ledger, now=late)
-    assert update.counts.of_node_pool("default").held_until == late + timedelta(minutes=2)
 
 
 # -- reversed consolidations ------------------------------------------------------------------------------------------
@@ -271,7 +257,7 @@ def test_full_ledger_is_far_below_the_limit_of_etcd():
     status = {
         "hour": "2026-03-02T21:00:00Z",
         "workloads": [{**where, "name": name, **counters} for name in names[:MAX_WORKLOADS]],
-        "nodePools": [{"name": n, **counters, "rollbacks": [1] * HOURS} for n in names[:MAX_NODE_POOLS]],
+        "nodePools": [{"name": n, **counters} for n in names[:MAX_NODE_POOLS]],
         "commands": [{"name": f"underutilized-{i:010}", "isCounted": True, "reversedBy": f"{long}-{i}"} for i in range(990)],
     }  # fmt: skip
     ledger = parse(ChurnLedger, {"metadata": {"name": "cluster"}, "status": status})

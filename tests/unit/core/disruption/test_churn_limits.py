@@ -1,4 +1,4 @@
-"""Churn limits: consolidation waits after reversals, launches and rollbacks, honours caps, and must pay back."""
+"""Churn limits: consolidation waits after reversals and launches, honours caps, and must pay back."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def moving(*candidates, replacement: float | None = None, pool: str = "default")
     )
 
 
-# -- reversed consolidations, launched nodes and rollbacks -------------------------------------------------------------
+# -- reversed consolidations and launched nodes -------------------------------------------------------------------------
 
 
 def after_a_reversal(now=NOW, *, grown: bool = False):
@@ -117,29 +117,6 @@ def test_replacement_stays_while_the_workloads_run_there_that_its_command_moved(
     found = limits(claims=(claim,), node_disruptions=(a_command("c"),))
     assert "launched for pods of Deployment default/api" in found.why_not(a_candidate("api", "web"))
     assert found.why_not(a_candidate("other")) == ""
-
-
-def test_backoff_after_rollback_applies_to_replacements_of_the_nodepool():
-    """Nodes may still be deleted, or replaced by nodes of another NodePool."""
-    pools = (builders.a_pool(), builders.a_pool("other"))
-    found = limits(node_disruptions=(a_command("c", phase="RolledBack"),), node_pools=pools)
-    other = moving(a_candidate("other"), replacement=0.5, pool="other")
-
-    held = found.checked(moving(a_candidate("other"), replacement=0.5))
-
-    assert held.candidates == ()
-    assert held.why_not == (
-        "Consolidation backs off until 21:02:00 UTC: replacements of NodePool default were not initialized once in 6 hours"
-    )
-    assert found.checked(other) is other
-    assert found.checked(moving(a_candidate("web"))).candidates
-
-
-@pytest.mark.parametrize("changes", [{"reason": "Interrupted"}, {"phase": "Rejected"}, {"phase": "Succeeded"}])
-def test_other_methods_and_successful_commands_hold_no_replacements(changes):
-    """Only a consolidation that was rolled back does."""
-    found = limits(node_disruptions=(a_command("c", **{"phase": "RolledBack", **changes}),))
-    assert found.checked(moving(a_candidate("other"), replacement=0.5)).candidates
 
 
 # -- caps -------------------------------------------------------------------------------------------------------------

@@ -141,10 +141,10 @@ def a_rolled_back(member: Member, minutes_ago: float) -> NodeDisruption:
 
 
 @pytest.mark.parametrize(
-    ("ended", "again"), [([0.5], False), ([1], True), ([1.5, 10], False), ([2, 10], True), ([3.5, 10, 20], False)]
+    ("ended", "again"), [([1.5], False), ([2], True), ([3.5, 10], False), ([4, 10], True), ([7.5, 10, 20], False)]
 )
-def test_rebalance_backs_off_after_rollbacks(ended, again):
-    """The back-off is a minute after the first rollback, and doubles with each further one."""
+def test_rebalance_waits_after_rollbacks_as_other_methods_do(ended, again):
+    """Two minutes after the first rollback, and twice as long after each further one (the circuit breaker)."""
     member = a_risky_member("n")
     history = tuple(a_rolled_back(member, minutes) for minutes in ended)
 
