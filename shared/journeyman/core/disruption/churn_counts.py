@@ -6,11 +6,7 @@
     NodeClaims (created lately)                                    ├─► count_churn ─► counters ─► churn_limits
     ChurnLedger (counters by hour, and the NodeDisruptions in it) ─┘        └─► record_churn: one patch of the ChurnLedger
 
-A consolidation is *reversed* when a NodeClaim is created, while it executes or soon after, for pods of a workload that it
-moved: kube-scheduler binds evicted pods in any order, and smaller ones may take the capacity that the simulation planned for a
-larger one. A workload of which more pods were created since than were moved has grown (an autoscaler raised its replicas, or a
-new template is rolled out): then the consolidation is not at fault, but its repetition would delete nodes that were just
-launched. `held_until` says how long consolidation leaves a workload alone (`churn_limits`).
+`held_until` says how long consolidation leaves a workload alone after `reversed_consolidations` (`churn_limits`).
 
 No crash loses a count: a NodeDisruption is created before its first effect and lists the workloads that it moves. It counts as
 long as it exists, until the patch that adds its evictions to the counters also names it as counted; only then is it deleted as
@@ -22,8 +18,7 @@ Differs: Karpenter counts nothing, and repeats a consolidation that is reversed 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from itertools import zip_longest
 from typing import Any, Final, TypeVar
@@ -46,24 +41,24 @@ from journeyman.core.api.churn_ledger import (
 )
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import NodeDisruption
-from journeyman.core.api.objects import CHURN_LEDGER, NodeClaim
-from journeyman.core.disruption.candidates import DisruptionReason
-from journeyman.core.disruption.commands import existing_candidates
+from journeyman.core.api.objects import CHURN_LEDGER
+from journeyman.core.disruption.commands import NEVER_STARTED, moved_by_pool, moved_pods
+from journeyman.core.disruption.reversed_consolidations import (
+    ReversedConsolidation,
+    planned_workloads,
+    reversed_consolidations,
+)
 from journeyman.core.plan import (
     Chain,
     CreateObject,
-    Event,
     ObjectRef,
     Observation,
     PatchObject,
     Plan,
     chain_of,
-    claim_ref,
 )
-from journeyman.core.scheduling.nodeclaim_templates import parse_planned_pods
 from journeyman.core.state import Snapshot
-from journeyman.core.state.pod_predicates import is_active
-from journeyman.core.state.pod_workload import WorkloadKey, workload_of
+from journeyman.core.state.pod_workload import WorkloadKey
 
 K = TypeVar("K")
 
@@ -71,12 +66,8 @@ HOUR: Final = timedelta(hours=1)
 RECENT_HOURS: Final = 6
 """Reversed consolidations of the last six hours make a back-off longer."""
 MAX_BACKOFF: Final = timedelta(hours=4)
-OBSERVED_BEYOND: Final = timedelta(minutes=20)
-"""How long after the reversal window a command is still checked; the step runs every two minutes."""
 CLOCK_DIFFERENCE: Final = timedelta(seconds=5)
 """NodeClaims younger than this are counted by a later run, which sees all NodeClaims of the same second."""
-
-_NEVER_STARTED: Final = frozenset({"Rejected", "Expired"})
 
 
 class Churn(Struct, frozen=True, kw_only=True):
@@ -138,21 +129,6 @@ class ChurnCounts(Struct, frozen=True, kw_only=True):
         return self.node_pools.get(name) or Churn()
 
 
-class ReversedConsolidation(Struct, frozen=True, kw_only=True):
-    """A command after which the NodeClaim `claim` was created for pods of a workload that it moved.
-
-    `workloads` (sorted) are all that it moved: which of them stays unschedulable depends on kube-scheduler, and may be another
-    one the next time. If `is_growth`, the workloads that needed the NodeClaim have more new pods than were moved: they grew, and
-    `workloads` are only those.
-    """
-
-    disruption: NodeDisruption
-    claim: NodeClaim
-    at: datetime
-    workloads: tuple[WorkloadKey, ...]
-    is_growth: bool
-
-
 class ChurnUpdate(Struct, frozen=True, kw_only=True):
     """The counters now, and what was counted that the stored ledger does not contain."""
 
@@ -203,10 +179,10 @@ def record_churn(snapshot: Snapshot, reversal_window: timedelta) -> Plan:
     chain = Chain(
         subject=_SUBJECT,
         actions=(patch,),
-        events=tuple(map(_reversal_event, update.reversals)),
+        events=tuple(reversal.event for reversal in update.reversals),
         observations=tuple(_observations(update, snapshot)),
     )
-    return Plan(chains=(chain,), notes=tuple(map(_reversal_message, update.reversals)))
+    return Plan(chains=(chain,), notes=tuple(reversal.message for reversal in update.reversals))
 
 
 def counted_commands(snapshot: Snapshot, finished: Iterable[NodeDisruption]) -> list[NodeDisruption]:
@@ -221,7 +197,7 @@ _SUBJECT: Final = f"ChurnLedger {LEDGER_NAME}"
 
 def _is_counted(disruption: NodeDisruption, commands: Mapping[str, CountedCommand]) -> bool:
     found = commands.get(disruption.metadata.name)
-    return disruption.status.phase in _NEVER_STARTED or (found is not None and found.is_counted)
+    return disruption.status.phase in NEVER_STARTED or (found is not None and found.is_counted)
 
 
 class _Tally:
@@ -284,7 +260,7 @@ class _Tally:
         known = {name for name, command in self._commands.items() if command.reversed_by}
         before = {command.reversed_by for command in self._commands.values() if command.reversed_by}
         added, counted = [], set[tuple[str, WorkloadKey]]()
-        for reversal in _find_reversed(self._snapshot, self._window, frozenset(known)):
+        for reversal in reversed_consolidations(self._snapshot, self._window, frozenset(known)):
             claim = reversal.claim.metadata.name
             if not self._name_command(reversal.disruption, reversed_by=claim):
                 continue
@@ -330,37 +306,6 @@ class _Tally:
         return self._pools.get(name) or Churn()
 
 
-def moved_pods(disruption: NodeDisruption, snapshot: Snapshot) -> dict[WorkloadKey, int]:
-    """Return how many pods of each workload a command moves; none if it has ended without that."""
-    if not _may_have_moved(disruption, snapshot):
-        return {}
-    return {WorkloadKey(w.kind, w.namespace, w.name, w.uid): w.pods for w in disruption.spec.workloads}
-
-
-def moved_by_pool(disruption: NodeDisruption, snapshot: Snapshot) -> Counter[str]:
-    """Return how many pods of each NodePool's nodes a command moves; none if it has ended without that."""
-    pods: Counter[str] = Counter()
-    if _may_have_moved(disruption, snapshot):
-        for candidate in disruption.spec.candidates:
-            if candidate.node_pool and candidate.pods:
-                pods[candidate.node_pool] += len(candidate.pods)
-    return pods
-
-
-def _may_have_moved(disruption: NodeDisruption, snapshot: Snapshot) -> bool:
-    """Whether pods were or will be evicted: not if the command never started, or was rolled back with all candidates in place."""
-    if disruption.status.phase in _NEVER_STARTED:
-        return False
-    if disruption.status.phase != "RolledBack":
-        return True
-    kept = [n for n in existing_candidates(disruption, snapshot) if not n.is_terminating]
-    return len(kept) < len(disruption.spec.candidates)
-
-
-def _is_consolidation(disruption: NodeDisruption) -> bool:
-    return disruption.spec.reason == DisruptionReason.UNDERUTILIZED.value
-
-
 def _backoff(first: timedelta, times: int) -> timedelta:
     doubled: timedelta = first * 2 ** min(max(times - 1, 0), 10)
     return max(first, min(doubled, MAX_BACKOFF))
@@ -368,119 +313,6 @@ def _backoff(first: timedelta, times: int) -> timedelta:
 
 def _shifted(counter: tuple[int, ...], hours: int) -> tuple[int, ...]:
     return (*[0] * min(hours, HOURS), *counter)[:HOURS] if any(counter) and hours else counter
-
-
-# -- reversed consolidations ------------------------------------------------------------------------------------------
-
-
-def _find_reversed(snapshot: Snapshot, window: timedelta, known: frozenset[str]) -> Iterator[ReversedConsolidation]:
-    """Yield the consolidations that a NodeClaim reverses, except the known ones, each with the first such NodeClaim."""
-    observed = [
-        d for d in snapshot.node_disruptions if d.metadata.name not in known and _is_observed(d, window, snapshot.now)
-    ]
-    if not window or not observed:
-        return
-    since = min(_started(d) for d in observed)
-    created = sorted(_created_for_pods(snapshot, since), key=lambda c: (c.at, c.claim.metadata.name))
-    if not created:
-        return
-    moves = [(_started(d), moved_pods(d, snapshot)) for d in snapshot.node_disruptions if d.status.started_at]
-    growth = _Growth(moves=moves, created=_created_pods(snapshot, since))
-    for disruption in observed:
-        if (found := _reversal(disruption, created, window, growth, snapshot)) is not None:
-            yield found
-
-
-class _CreatedClaim(Struct, frozen=True, kw_only=True):
-    """A NodeClaim that was created for pending pods, and their workloads."""
-
-    at: datetime
-    claim: NodeClaim
-    workloads: frozenset[WorkloadKey]
-
-
-class _Growth(Struct, frozen=True, kw_only=True):
-    """When commands started and which pods they moved, and when the pods of each workload were created."""
-
-    moves: Sequence[tuple[datetime, Mapping[WorkloadKey, int]]]
-    created: Mapping[WorkloadKey, Sequence[datetime]]
-
-    def has_grown(self, key: WorkloadKey, since: datetime) -> bool:
-        """Whether more pods of the workload were created since than were moved: it has more replicas, or a new template."""
-        moved = sum(pods.get(key, 0) for at, pods in self.moves if at >= since)
-        return sum(1 for at in self.created.get(key, ()) if at >= since) > moved
-
-
-def _is_observed(disruption: NodeDisruption, window: timedelta, now: datetime) -> bool:
-    """Whether the command is a consolidation that executes or succeeded lately."""
-    status = disruption.status
-    if not _is_consolidation(disruption) or status.started_at is None or not disruption.spec.workloads:
-        return False
-    if not disruption.finished:
-        return True
-    is_recent = status.finished_at is not None and now - status.finished_at <= window + OBSERVED_BEYOND
-    return status.phase == "Succeeded" and is_recent
-
-
-def _started(disruption: NodeDisruption) -> datetime:
-    assert disruption.status.started_at is not None  # noqa: S101 - the callers have checked it
-    return disruption.status.started_at
-
-
-def _created_for_pods(snapshot: Snapshot, since: datetime) -> Iterator[_CreatedClaim]:
-    """Yield the NodeClaims that were created since, except replacements."""
-    for claim in snapshot.claims:
-        at = claim.metadata.creation_timestamp
-        if labels.DISRUPTION in claim.metadata.annotations or at is None or at < since:
-            continue
-        if workloads := planned_workloads(claim, snapshot):
-            yield _CreatedClaim(at=at, claim=claim, workloads=workloads)
-
-
-def _created_pods(snapshot: Snapshot, since: datetime) -> Mapping[WorkloadKey, Sequence[datetime]]:
-    """Return when the pods that were created since were created, by workload."""
-    found: dict[WorkloadKey, list[datetime]] = {}
-    for pod in snapshot.pods:
-        at = pod.metadata.creation_timestamp
-        if at is not None and at >= since and is_active(pod):
-            found.setdefault(workload_of(pod), []).append(at)
-    return found
-
-
-def _reversal(
-    disruption: NodeDisruption,
-    created: Iterable[_CreatedClaim],
-    window: timedelta,
-    growth: _Growth,
-    snapshot: Snapshot,
-) -> ReversedConsolidation | None:
-    """Return the first NodeClaim that reverses the command; else the first one for workloads that have grown."""
-    started, finished = _started(disruption), disruption.status.finished_at
-    moved = moved_pods(disruption, snapshot)
-    growing: ReversedConsolidation | None = None
-    for launch in created:
-        is_late = finished is not None and launch.at > time_after(finished, window)
-        if launch.at < started or is_late or not (common := moved.keys() & launch.workloads):
-            continue
-        is_growth = all(growth.has_grown(key, started) for key in common)
-        found = ReversedConsolidation(
-            disruption=disruption,
-            claim=launch.claim,
-            at=launch.at,
-            workloads=tuple(sorted(common if is_growth else moved.keys())),
-            is_growth=is_growth,
-        )
-        if not is_growth:
-            return found
-        growing = growing or found
-    return growing
-
-
-def planned_workloads(claim: NodeClaim, snapshot: Snapshot) -> frozenset[WorkloadKey]:
-    """Return the workloads of the pods that the NodeClaim was created for, as far as these pods exist."""
-    pods = snapshot.pods_by_key
-    planned = ((entry, pods.get(entry.key)) for entry in parse_planned_pods(claim.metadata.annotations))
-    return frozenset(workload_of(pod) for entry, pod in planned if pod is not None and entry.means(pod))
 
 
 # -- the object -------------------------------------------------------------------------------------------------------
@@ -599,24 +431,7 @@ def _trimmed(counter: tuple[int, ...]) -> tuple[int, ...]:
 
 def _reasons(update: ChurnUpdate) -> Iterator[str]:
     yield f"{len(update.counted)} commands finished"
-    yield from map(_reversal_message, update.reversals)
-
-
-def _reversal_message(reversal: ReversedConsolidation) -> str:
-    name, claim = reversal.disruption.metadata.name, reversal.claim.metadata.name
-    named = ", ".join(map(str, reversal.workloads[:5]))
-    more = f" and {len(reversal.workloads) - 5} more" if len(reversal.workloads) > 5 else ""
-    if reversal.is_growth:
-        return f"NodeClaim {claim} was created for {named}{more}, which grew after NodeDisruption {name} had moved its pods"
-    return (
-        f"NodeDisruption {name} had no effect: NodeClaim {claim} was created for pods of workloads that it had moved: "
-        f"{named}{more}"
-    )
-
-
-def _reversal_event(reversal: ReversedConsolidation) -> Event:
-    message = _reversal_message(reversal)
-    return Event(ref=claim_ref(reversal.claim), reason="ConsolidationReversed", message=message, key=message)
+    yield from (reversal.message for reversal in update.reversals)
 
 
 def _observations(update: ChurnUpdate, snapshot: Snapshot) -> Iterator[Observation]:

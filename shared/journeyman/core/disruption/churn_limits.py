@@ -3,7 +3,7 @@
 ==========================  ==========================================================================================
 payback                     a move must save, within CONSOLIDATION_PAYBACK, what it costs: a replacement is paid for while it
                             boots, a candidate while images are pulled elsewhere, and each eviction has a price
-reversed consolidations     after a reversed consolidation (`churn_counts`), nodes with pods of a workload that it moved stay for
+reversed consolidations     after one (`reversed_consolidations`), nodes with pods of a workload that it moved stay for
                             CONSOLIDATION_REVERSAL_WINDOW, twice as long each time within six hours, at most four hours
 launched nodes              a node stays for CONSOLIDATION_REVERSAL_WINDOW while pods of a workload run there for which it was
                             launched: neither an autoscaler's growth nor a move is reversed at once
@@ -43,11 +43,9 @@ from journeyman.core.disruption.churn_counts import (
     RECENT_HOURS,
     ChurnCounts,
     count_churn,
-    moved_by_pool,
-    moved_pods,
-    planned_workloads,
 )
-from journeyman.core.disruption.commands import Command, moved_workloads
+from journeyman.core.disruption.commands import Command, moved_by_pool, moved_pods, moved_workloads
+from journeyman.core.disruption.reversed_consolidations import planned_workloads
 from journeyman.core.plan import Event, ObjectRef, Plan
 from journeyman.core.state import Snapshot
 from journeyman.core.state.pod_workload import WorkloadKey, has_invalid_max_evictions, max_evictions

@@ -43,6 +43,7 @@ PROPOSED: Final = "Proposed"
 VALIDATED: Final = "Validated"
 REPLACING: Final = "Replacing"
 DRAINING: Final = "Draining"
+NEVER_STARTED: Final = frozenset({"Rejected", "Expired"})
 MAX_PODS_LISTED: Final = 1000  # per candidate, as the CRD allows
 MAX_CANDIDATES: Final = 100  # of one command, as in Karpenter's multi-node consolidation
 MAX_CANDIDATE_BYTES: Final = 900_000
@@ -309,6 +310,33 @@ def missing_replacements(disruption: NodeDisruption, snapshot: Snapshot) -> tupl
 def replacement_claims(disruption: NodeDisruption, snapshot: Snapshot) -> tuple[NodeClaim, ...]:
     """Return the replacement NodeClaims; all of them must exist."""
     return tuple(snapshot.claims_by_name[r.name] for r in disruption.spec.replacements)
+
+
+def moved_pods(disruption: NodeDisruption, snapshot: Snapshot) -> dict[WorkloadKey, int]:
+    """Return how many pods of each workload a command moves; none if it has ended without that."""
+    if not _may_have_moved(disruption, snapshot):
+        return {}
+    return {WorkloadKey(w.kind, w.namespace, w.name, w.uid): w.pods for w in disruption.spec.workloads}
+
+
+def moved_by_pool(disruption: NodeDisruption, snapshot: Snapshot) -> Counter[str]:
+    """Return how many pods of each NodePool's nodes a command moves; none if it has ended without that."""
+    pods: Counter[str] = Counter()
+    if _may_have_moved(disruption, snapshot):
+        for candidate in disruption.spec.candidates:
+            if candidate.node_pool and candidate.pods:
+                pods[candidate.node_pool] += len(candidate.pods)
+    return pods
+
+
+def _may_have_moved(disruption: NodeDisruption, snapshot: Snapshot) -> bool:
+    """Whether pods were or will be evicted: not if the command never started, or was rolled back with all candidates in place."""
+    if disruption.status.phase in NEVER_STARTED:
+        return False
+    if disruption.status.phase != "RolledBack":
+        return True
+    kept = [n for n in existing_candidates(disruption, snapshot) if not n.is_terminating]
+    return len(kept) < len(disruption.spec.candidates)
 
 
 def _started(snapshot: Snapshot) -> tuple[NodeDisruption, ...]:
