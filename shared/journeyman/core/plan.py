@@ -331,11 +331,12 @@ class Chain(Struct, frozen=True, kw_only=True):
 
 
 class LogLine(Struct, frozen=True, kw_only=True):
-    """A log line with fields."""
+    """A log line with fields; `note` says the same to a person, beside a plan's other notes."""
 
     level: str
     message: str
     fields: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
 
 
 class Failure(Struct, frozen=True, kw_only=True):

@@ -65,6 +65,7 @@ class RunRecorder:
         """Record a plan's notes, logs, Events, metrics, failures and requeues; they do not depend on its chains' success."""
         for note in plan.notes:
             self.note(note)
+        self._notes += (line.note for line in plan.logs if line.note)
         emit_reports(self._run, plan)
         for name, number in plan.counts:
             self.count(name, number)

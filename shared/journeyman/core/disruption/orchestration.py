@@ -65,6 +65,7 @@ from journeyman.core.plan import (
     DeleteObject,
     Event,
     LaunchInstance,
+    LogLine,
     ObjectRef,
     Observation,
     PatchObject,
@@ -88,6 +89,7 @@ MIN_TIMEOUT: Final = timedelta(minutes=10)
 MAX_TIMEOUT: Final = timedelta(hours=1)
 
 MAX_DRAIN_POLL: Final = timedelta(minutes=1)
+MAX_TYPES_LOGGED: Final = 5
 
 PROPOSAL_LIFETIME: Final = timedelta(minutes=10)
 """How long after it could have been validated a proposal reserves its budget. No run is that late unless something is broken."""
@@ -146,7 +148,51 @@ def start_command(
     actions.append(_requeue(disruption, next_requeue(now, poll)))
     chain = Chain(subject=_subject(disruption), actions=tuple(actions), events=events, observations=tuple(observations))
     chain = _with_transitions(chain, nodes, disruption, now)
-    return Plan(chains=(chain, *launches), notes=(f"disrupting node(s): {disruption.spec.explanation}",))
+    return Plan(chains=(chain, *launches), logs=(_log_line(disruption, command),))
+
+
+def _log_line(disruption: NodeDisruption, command: Command) -> LogLine:
+    """Return the log line with the fields of Karpenter's; the ID is the name of the NodeDisruption.
+
+    Restates: karpenter pkg/controllers/disruption/types.go `LogValues`.
+    """
+    nodes = ", ".join(c.node for c in command.candidates)
+    count = len(command.replacements)
+    launched = f" -> [{count} replacement{'s' if count > 1 else ''}]" if count else ""
+    disrupted = [
+        {
+            "Node": {"name": c.node},
+            "NodeClaim": {"name": c.nodeclaim},
+            "instance-type": c.instance_type,
+            "capacity-type": c.capacity_type,
+        }
+        for c in command.candidates
+    ]
+    replacements: list[dict[str, str]] = [{"capacity-type": _capacity_type(r)} for r in command.replacements]
+    if count == 1:
+        types = command.replacements[0].instance_types
+        more = f" and {len(types) - MAX_TYPES_LOGGED} other(s)" if len(types) > MAX_TYPES_LOGGED else ""
+        replacements[0]["instance-types"] = ", ".join(types[:MAX_TYPES_LOGGED]) + more
+    fields = {
+        "command": f"{command.decision.value}: [{nodes}]{launched}",
+        "command-id": disruption.metadata.name,
+        "reason": disruption.spec.reason,
+        "decision": command.decision.value,
+        "disrupted-node-count": len(disrupted),
+        "replacement-node-count": count,
+        "pod-count": sum(len(c.reschedulable_pods) for c in command.candidates),
+        "disrupted-nodes": disrupted,
+        "replacement-nodes": replacements,
+    }
+    message = "disrupting node(s)"
+    return LogLine(level="info", message=message, fields=fields, note=f"{message}: {disruption.spec.explanation}")
+
+
+def _capacity_type(planned: PlannedClaim) -> str:
+    """Return the capacity type that the launch prefers among those that it may choose."""
+    found = {value for r in planned.requirements if r.key == labels.CAPACITY_TYPE for value in r.values}
+    order = (labels.RESERVED, labels.SPOT, labels.ON_DEMAND)
+    return next((each for each in order if each in found), planned.offering.capacity_type)
 
 
 def has_expired(disruption: NodeDisruption, due: datetime, now: datetime) -> bool:

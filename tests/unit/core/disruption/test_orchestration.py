@@ -143,6 +143,35 @@ def test_proposal_creates_the_nodedisruption_only():
     assert "replace node-n (xl/on-demand)" in disruption.spec.explanation
 
 
+def test_start_is_logged_with_the_fields_of_karpenters_log_line():
+    """Dashboards and queries for Karpenter's logs find commands by them; the ID is the name of the NodeDisruption."""
+    fleet = an_oversized_fleet()
+    disruption, command = first_command(fleet)
+
+    (line,) = start(disruption, command, fleet).logs
+
+    assert (line.level, line.message) == ("info", "disrupting node(s)")
+    assert line.note == f"disrupting node(s): {disruption.spec.explanation}"
+    assert line.fields == {
+        "command": "replace: [node-n] -> [1 replacement]",
+        "command-id": disruption.metadata.name,
+        "reason": "Underutilized",
+        "decision": "replace",
+        "disrupted-node-count": 1,
+        "replacement-node-count": 1,
+        "pod-count": 5,
+        "disrupted-nodes": [
+            {
+                "Node": {"name": "node-n"},
+                "NodeClaim": {"name": "n"},
+                "instance-type": "xl",
+                "capacity-type": "on-demand",
+            }
+        ],
+        "replacement-nodes": [{"capacity-type": "on-demand", "instance-types": "l"}],
+    }
+
+
 def test_replacement_is_created_before_its_candidate_is_tainted():
     """The provisioner reschedules the pods of tainted nodes, and would launch another node for them."""
     snapshot = an_oversized_fleet()
