@@ -25,6 +25,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import Method, NodeDisruption
+from journeyman.core.api.objects import CHURN_LEDGER, FLEET_PLAN
 from journeyman.core.disruption.binding_orders import unbound_pod
 from journeyman.core.disruption.blocked import disruptable_conditions
 from journeyman.core.disruption.calendar import report_invalid_windows
@@ -119,7 +120,7 @@ def _cloud_drift(run: RunContext, snapshot: Snapshot) -> tuple[Mapping[str, str]
 def _clean_up(inputs: StepInputs) -> Plan:
     """Remove taints and conditions without a command, write the churn ledger, delete old commands; report windows and pauses."""
     snapshot, settings = inputs.loaded, inputs.settings
-    churn = record_churn(snapshot, settings.reversal_window)
+    churn = record_churn(snapshot, settings.reversal_window) if CHURN_LEDGER.kind not in snapshot.unread else Plan()
     old = delete_old_commands(snapshot, limit=settings.disruption_history_limit, age=settings.disruption_history_age)
     old += delete_old_plans(snapshot)
     reports = report_invalid_windows(snapshot) + report_pauses(snapshot)
@@ -240,7 +241,7 @@ def _controller(inputs: StepInputs) -> DisruptionController:
         effort=inputs.effort,
         results=inputs.cached_results.valid_for(snapshot, catalogue, settings.scheduling),
         examined_until=inputs.examined_until,
-        fleet_plans=cost if settings.fleet_plans else None,
+        fleet_plans=cost if settings.fleet_plans and FLEET_PLAN.kind not in snapshot.unread else None,
     )
 
 

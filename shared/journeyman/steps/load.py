@@ -74,7 +74,7 @@ from journeyman.core.scheduling.capacity_buffers import resolve_buffers, virtual
 from journeyman.core.scheduling.topology import with_default_spread
 from journeyman.core.state import InvalidObject, NodeClassState, Snapshot, Workloads
 from journeyman.core.state.guard import SkippedObject, evaluate, ref_of, refs_of, report_skipped
-from journeyman.errors import NotFoundError
+from journeyman.errors import ForbiddenError, KubeAPIError, NotFoundError
 from journeyman.steps.context import RunContext
 from journeyman.steps.offering_state_updates import recorded_prices
 from journeyman.steps.recorder import emit_reports
@@ -138,10 +138,10 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
     disruptions, invalid_disruptions = (
         list_parsed(run, NODE_DISRUPTION, NodeDisruption) if scope.disruptions else ((), ())
     )
-    ledgers, invalid_ledgers = list_parsed(run, CHURN_LEDGER, ChurnLedger, optional=True) if scope.churn else ((), ())
-    plans, invalid_plans = (
-        list_parsed(run, FLEET_PLAN, FleetPlan) if scope.disruptions and run.settings.fleet_plans else ((), ())
-    )
+    unread: dict[str, KubeAPIError] = {}
+    ledgers, invalid_ledgers = _list_if_readable(run, CHURN_LEDGER, ChurnLedger, unread) if scope.churn else ((), ())
+    uses_plans = scope.disruptions and run.settings.fleet_plans
+    plans, invalid_plans = _list_if_readable(run, FLEET_PLAN, FleetPlan, unread) if uses_plans else ((), ())
     states, invalid_states = list_parsed(run, OFFERING_STATE, OfferingState) if scope.offerings else ((), ())
     for state in states:
         run.cloud.adopt_prices(recorded_prices(state))
@@ -191,6 +191,7 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
         node_disruptions=disruptions,
         churn_ledger=next((ledger for ledger in ledgers if ledger.metadata.name == LEDGER_NAME), None),
         fleet_plans=plans,
+        unread=unread,
         unavailable=tuple(_unavailable(states)),
         invalid_objects=invalid_objects,
         pods=_with_virtual_pods_and_spread(_pods(run, scope.pods), now, workloads, buffers, spread),
@@ -380,6 +381,20 @@ def list_if_served(run: RunContext, resource: Resource[T]) -> tuple[T, ...]:
         return list_items(run, resource)
     except NotFoundError:
         return ()
+
+
+def _list_if_readable(
+    run: RunContext, resource: Resource[dict[str, Any]], model: type[M], unread: dict[str, KubeAPIError]
+) -> tuple[tuple[M, ...], tuple[InvalidObject, ...]]:
+    """Return the objects as `list_parsed`; none, and the error in `unread`, if the CRD or the permission is missing.
+
+    For kinds that a new version adds: until its chart is installed, steps do without them.
+    """
+    try:
+        return list_parsed(run, resource, model)
+    except (NotFoundError, ForbiddenError) as error:
+        unread[resource.kind] = error
+        return (), ()
 
 
 def sorted_by_name(objects: Iterable[O]) -> tuple[O, ...]:

@@ -100,7 +100,8 @@ def _reconcile(
     run: RunContext, definition: StepDefinition, trigger: Trigger, recorder: RunRecorder, executor: PlanExecutor
 ) -> None:
     inputs = definition.load(run, trigger)
-    recorder.record_plan(Plan(failures=inputs.failures))
+    unread = (Failure(subject=f"list of {kind}", error=error) for kind, error in inputs.loaded.unread.items())
+    recorder.record_plan(Plan(failures=(*inputs.failures, *unread)))
     for reconciler in definition.reconcilers:
         if reconciler.needs_catalogue and inputs.scheduling is None:
             inputs = replace(inputs, scheduling=scheduling_inputs_of(run, inputs.snapshot))

@@ -6,11 +6,22 @@ import itertools
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import parse_time
-from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, POD, is_true
+from journeyman.core.api.objects import (
+    CHURN_LEDGER,
+    FLEET_PLAN,
+    NODE,
+    NODE_DISRUPTION,
+    NODECLAIM,
+    NODEPOOL,
+    POD,
+    is_true,
+)
 from journeyman.core.plan import Step
+from journeyman.errors import NOT_SERVED, ForbiddenError, NotFoundError
 from journeyman.ports import ScheduledRun
 from journeyman.steps.consolidate import consolidate
 from tests.helpers import builders
@@ -80,6 +91,42 @@ def test_empty_nodes_are_deleted_and_the_price_is_zero():
     assert simulation.nodes() == []
     simulation.run_for(minutes=2)
     assert simulation.disruptions() == [("Empty", "delete", "Succeeded")]
+
+
+class WithoutNewKinds:
+    """An API server before the chart of a new version is installed: one kind is missing, and one permission."""
+
+    def __init__(self, server):
+        self._server = server
+
+    def __getattr__(self, name):
+        return getattr(self._server, name)
+
+    def list(self, resource, **kwargs):
+        if resource is FLEET_PLAN:
+            raise NotFoundError("the API server does not serve fleetplans", reason=NOT_SERVED, to_do="see the chart")
+        if resource is CHURN_LEDGER:
+            raise ForbiddenError(
+                "churnledgers is forbidden", status=403, resource="churnledgers", to_do="see the chart"
+            )
+        return self._server.list(resource, **kwargs)
+
+
+def test_new_kinds_that_cannot_be_read_are_reported_and_nothing_stops():
+    """A function may be newer than the chart: nodes are consolidated without fleet plans and ledger, with one Event for each kind."""
+    simulation = a_simulated_cluster()
+    simulation.cluster.settings = replace(simulation.cluster.settings, fleet_plans=True)
+    simulation.cluster.server = WithoutNewKinds(simulation.server)
+    with_cpu_burst(simulation)
+
+    simulation.until(lambda: simulation.nodes() == ["l"] and simulation.running() == 5, "the smaller node")
+
+    assert ("Underutilized", "replace") in {found[:2] for found in simulation.disruptions()}
+    warned = {(e.reason, e.message) for e in simulation.record.events if e.message.startswith("consolidate: ")}
+    assert warned == {
+        ("CRDNotInstalled", "consolidate: the API server does not serve fleetplans; see the chart"),
+        ("PermissionDenied", "consolidate: churnledgers is forbidden; see the chart"),
+    }
 
 
 def test_the_step_starts_when_the_window_of_a_zero_budget_closes():

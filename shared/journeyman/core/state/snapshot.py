@@ -29,6 +29,7 @@ from journeyman.core.api.workloads import PodTemplate, ReplicationController, Se
 from journeyman.core.catalogue import Unavailable
 from journeyman.core.state.joining import join
 from journeyman.core.state.state_node import StateNode
+from journeyman.errors import KubeAPIError
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.capacity_buffer import CapacityBuffer
@@ -95,7 +96,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     """One cluster at one moment. Tuples are sorted by name (pods by namespace/name).
 
     `node_class_label` is the label that names the NodeClass of a NodeClaim or Node. NodeClaims and NodePools of other kinds of
-    NodeClasses belong to other autoscalers and are left out.
+    NodeClasses belong to other autoscalers and are left out. `unread` are kinds that the step can do without and could not read.
     """
 
     cluster: str
@@ -123,6 +124,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     node_disruptions: tuple[NodeDisruption, ...] = ()
     churn_ledger: ChurnLedger | None = None
     fleet_plans: tuple[FleetPlan, ...] = ()
+    unread: Mapping[str, KubeAPIError] = field(default_factory=dict)
     unavailable: tuple[Unavailable, ...] = ()
     invalid_objects: tuple[InvalidObject, ...] = ()
 
