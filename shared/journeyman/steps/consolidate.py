@@ -1,11 +1,13 @@
-"""Consolidate: deletes or replaces nodes that are empty, drifted or replaceable by cheaper ones, one command at a time.
+"""Consolidate: deletes or replaces nodes that are empty, drifted or replaceable by cheaper ones.
 
 ::
 
-    load ─► stale taints, churn ledger, old commands ─► started commands
+    load ─► stale taints, churn ledger, old commands and fleet plans; report windows and pauses
+         ─► started commands
          ─► `Drifted` conditions ─► `Consolidatable` conditions
          ─► Proposed commands that are old enough: validate, verify, start or reject
-         ─► if there are none: rebalance, emptiness, drift, multi-node, single-node consolidation ─► verify ─► propose
+         ─► if there are none: the methods of `core.disruption.controller`, in order, until one finds commands
+              ─► verify ─► propose; if time is left, write why the other nodes stay
          ─► read on-demand prices, every 12 hours
 
 Started commands continue beside proposed ones, and the nodes of both count against the budgets. Rebalance and drift are
@@ -46,7 +48,6 @@ from journeyman.core.disruption.consolidatable import Consolidatability, assess_
 from journeyman.core.disruption.controller import DisruptionController
 from journeyman.core.disruption.disruption_events import UNCONSOLIDATABLE, candidate_events
 from journeyman.core.disruption.disruption_metrics import consolidation_timeout, evaluation_duration
-from journeyman.core.disruption.drift import METHOD as DRIFT
 from journeyman.core.disruption.drifted import DriftAssessment, assess_drift
 from journeyman.core.disruption.fleet_moves import MoveCost
 from journeyman.core.disruption.fleet_plan_progress import delete_old_plans
@@ -57,14 +58,12 @@ from journeyman.core.disruption.orchestration import (
     start_command,
     wait_or_terminate,
 )
-from journeyman.core.disruption.rebalance import METHOD as REBALANCE
 from journeyman.core.disruption.rebalance import offerings_at_risk
 from journeyman.core.disruption.stale_taints import (
     claims_with_stale_taints,
     delete_old_commands,
     remove_stale_taints,
 )
-from journeyman.core.disruption.static_drift import METHOD as STATIC_DRIFT
 from journeyman.core.plan import Failure, Plan, Requeue, Step, chain_of, merge_plans, next_requeue
 from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import plan_for_each
@@ -77,7 +76,7 @@ from journeyman.steps.scheduling_inputs import StepInputs
 from journeyman.steps.step import Plans, Reconciler, ScheduledPlan, StepDefinition, run_step
 from journeyman.steps.verification import defects_plan
 
-_WITHOUT_DELAY: Final = frozenset({REBALANCE, STATIC_DRIFT, DRIFT})
+_WITHOUT_DELAY: Final[frozenset[Method]] = frozenset({"rebalance", "static-drift", "drift"})
 """Methods whose proposals the next run validates at once."""
 
 

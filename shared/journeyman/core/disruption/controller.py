@@ -41,17 +41,12 @@ from journeyman.core.disruption.commands import (
 from journeyman.core.disruption.consolidatable import Consolidatability
 from journeyman.core.disruption.disruption_events import UNCONSOLIDATABLE, candidate_events, nodepool_blocked
 from journeyman.core.disruption.disruption_metrics import budget_gauges, eligible_nodes
-from journeyman.core.disruption.drift import METHOD as DRIFT
 from journeyman.core.disruption.drift import drift_candidates, drift_commands, validate_drift
 from journeyman.core.disruption.drifted import drifted_since
 from journeyman.core.disruption.emptiness import delete_empty
 from journeyman.core.disruption.fleet_examination import NodeExamination
 from journeyman.core.disruption.fleet_moves import MoveCost
-from journeyman.core.disruption.fleet_plan_progress import METHOD as FLEET_PLAN
 from journeyman.core.disruption.fleet_plan_progress import FleetEvaluation, evaluate_fleet_plan, validate_moves
-from journeyman.core.disruption.hibernation import (
-    METHOD as HIBERNATION,
-)
 from journeyman.core.disruption.hibernation import (
     hibernating_pools,
     hibernation_commands,
@@ -59,9 +54,6 @@ from journeyman.core.disruption.hibernation import (
     validate_hibernation,
 )
 from journeyman.core.disruption.multi_node_consolidation import multi_node_commands
-from journeyman.core.disruption.rebalance import (
-    METHOD as REBALANCE,
-)
 from journeyman.core.disruption.rebalance import (
     rebalance_candidates,
     rebalance_commands,
@@ -73,7 +65,6 @@ from journeyman.core.disruption.single_node_consolidation import (
     single_node_commands,
     unconsolidatable_reason,
 )
-from journeyman.core.disruption.static_drift import METHOD as STATIC_DRIFT
 from journeyman.core.disruption.static_drift import (
     proposals,
     static_drift_candidates,
@@ -183,7 +174,7 @@ class DisruptionController:
         if self._fleet_plans is not None:
             found = self._evaluate_fleet_plan(self._fleet_plans)
             yield Evaluation(
-                method=FLEET_PLAN, reason=DisruptionReason.UNDERUTILIZED, commands=found.commands, plan=found.plan
+                method="fleet-plan", reason=DisruptionReason.UNDERUTILIZED, commands=found.commands, plan=found.plan
             )
             if found.is_running:
                 return
@@ -236,17 +227,17 @@ class DisruptionController:
 
     def _revalidated(self, disruption: NodeDisruption, reason: DisruptionReason) -> Command:
         """Return the command as the proposal's method finds it now, without the circuit breaker and the limits on churn."""
-        if disruption.spec.method == FLEET_PLAN:
+        if disruption.spec.method == "fleet-plan":
             return self._validated_moves[disruption.metadata.name]
         in_other_commands = claims_in_commands(self.snapshot) - frozenset(disruption.claims)
         candidates = self._find_candidates(in_other_commands).candidates
         budgets = self.budgets(reason, without=disruption)
         remaining = {pool: status.remaining for pool, status in budgets.items()}
-        if disruption.spec.method == REBALANCE:
+        if disruption.spec.method == "rebalance":
             return validate_rebalance(disruption, self.simulation, candidates, remaining)
-        if disruption.spec.method == HIBERNATION:
+        if disruption.spec.method == "hibernation":
             return validate_hibernation(disruption, candidates, hibernating_pools(self.snapshot), remaining)
-        if disruption.spec.method in (STATIC_DRIFT, DRIFT):
+        if disruption.spec.method in ("static-drift", "drift"):
             return self._validate_drift(disruption, in_other_commands, remaining)
         return validate(disruption, self.simulation, candidates, remaining, spot_to_spot=self._spot_to_spot)
 
@@ -298,7 +289,7 @@ class DisruptionController:
             events=(*hibernation_events(pools, self.snapshot), *blocked),
             observations=(eligible_nodes(eligible, reason.value),),
         )
-        yield Evaluation(method=HIBERNATION, reason=reason, commands=commands, plan=plan + self._budget_plan(reason))
+        yield Evaluation(method="hibernation", reason=reason, commands=commands, plan=plan + self._budget_plan(reason))
 
     def _evaluate_fleet_plan(self, cost: MoveCost) -> FleetEvaluation:
         eligible = eligible_candidates(self._candidates.candidates, self.snapshot)
@@ -311,7 +302,7 @@ class DisruptionController:
     @cached_property
     def _validated_moves(self) -> Mapping[str, Command]:
         """The commands of the fleet plan's moves that have not started, solved together, by NodeDisruption."""
-        unfinished = (d for d in unfinished_commands(self.snapshot) if d.spec.method == FLEET_PLAN)
+        unfinished = (d for d in unfinished_commands(self.snapshot) if d.spec.method == "fleet-plan")
         undecided = [d for d in unfinished if not has_started(d, self.snapshot)]
         in_other_commands = claims_in_commands(self.snapshot) - {name for d in undecided for name in d.claims}
         budgets = budget_status(self.snapshot, DisruptionReason.UNDERUTILIZED, in_other_commands)
@@ -330,9 +321,9 @@ class DisruptionController:
             return
         reason = DisruptionReason.INTERRUPTED
         plan = Plan(observations=(eligible_nodes(eligible, reason.value),)) + self._budget_plan(reason)
-        yield Evaluation(method=REBALANCE, reason=reason, plan=plan)
+        yield Evaluation(method="rebalance", reason=reason, plan=plan)
         for candidates, found in rebalance_commands(self.simulation, eligible, self._remaining(reason)):
-            yield _evaluation(REBALANCE, self.circuit_breaker.checked(found), candidates)
+            yield _evaluation("rebalance", self.circuit_breaker.checked(found), candidates)
 
     def _emptiness(self) -> Evaluation:
         reason = DisruptionReason.EMPTY
@@ -390,10 +381,10 @@ class DisruptionController:
         found = self.circuit_breaker.checked_each(
             static_drift_commands(self.snapshot, self._catalogue, static, remaining)
         )
-        each = [_evaluation(STATIC_DRIFT, command, (candidate,)) for candidate, command in found]
+        each = [_evaluation("static-drift", command, (candidate,)) for candidate, command in found]
         commands = tuple(command for evaluation in each for command in evaluation.commands)
         plan = merge_plans((plan, *(evaluation.plan for evaluation in each)))
-        return Evaluation(method=STATIC_DRIFT, reason=reason, commands=commands, plan=plan)
+        return Evaluation(method="static-drift", reason=reason, commands=commands, plan=plan)
 
     def _drift(self) -> Iterator[Evaluation]:
         eligible = drift_candidates(self._eventual_candidates, self._drifted, self.snapshot)
@@ -403,12 +394,12 @@ class DisruptionController:
         after = self._examined_until.removeprefix(DRIFT_CURSOR) if self._is_cut_off_in_drift else ""
         for candidate, found in drift_commands(self.simulation, eligible, remaining, after=after):
             command = self.circuit_breaker.checked(found)
-            yield _evaluation(DRIFT, command, (candidate,), examined=f"{DRIFT_CURSOR}{candidate.nodeclaim}")
+            yield _evaluation("drift", command, (candidate,), examined=f"{DRIFT_CURSOR}{candidate.nodeclaim}")
 
     def _validate_drift(
         self, disruption: NodeDisruption, in_other_commands: frozenset[str], remaining: Mapping[NodePoolName, int]
     ) -> Command:
-        if disruption.spec.method == DRIFT:
+        if disruption.spec.method == "drift":
             candidates = self._find_candidates(in_other_commands, eventual=True).candidates
             return validate_drift(disruption, self.simulation, candidates, remaining, self._drifted)
         proposed = frozenset(name for d in proposals(self.snapshot) for name in d.claims)

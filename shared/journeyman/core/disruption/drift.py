@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Final
 
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName
@@ -22,8 +21,6 @@ from journeyman.core.disruption.commands import Command, difference
 from journeyman.core.disruption.consolidation import first_error
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.state import Snapshot
-
-METHOD: Final = "drift"
 
 
 def drift_candidates(

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from journeyman.core.api.conditions import format_time
 from journeyman.core.api.node_disruption import NodeDisruption
@@ -27,8 +26,6 @@ from journeyman.core.disruption.candidates import Candidate, DisruptionReason, N
 from journeyman.core.disruption.commands import Command, pages
 from journeyman.core.plan import Event, ObjectRef
 from journeyman.core.state import Snapshot
-
-METHOD: Final = "hibernation"
 
 
 def hibernating_pools(snapshot: Snapshot) -> frozenset[str]:

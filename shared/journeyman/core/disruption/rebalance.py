@@ -30,7 +30,6 @@ from journeyman.core.disruption.commands import Command, difference, pages
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.state import Snapshot
 
-METHOD: Final = "rebalance"
 RECOMMENDATION_VALID_FOR: Final = timedelta(days=1)
 """An instance that was not reclaimed within a day is at no higher risk than others."""
 

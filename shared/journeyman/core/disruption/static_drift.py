@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Final
 
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.resources import NODES
@@ -25,8 +24,6 @@ from journeyman.core.disruption.static_nodepools import StaticNodePool, static_n
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate, make_template
 from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import SkippedObject, evaluate
-
-METHOD: Final = "static-drift"
 
 
 def static_drift_candidates(
@@ -104,7 +101,7 @@ def validate_static_drift(
 def proposals(snapshot: Snapshot) -> tuple[NodeDisruption, ...]:
     """Return the commands of static drift that have not started, by name."""
     unfinished = unfinished_commands(snapshot)
-    return tuple(d for d in unfinished if d.spec.method == METHOD and not has_started(d, snapshot))
+    return tuple(d for d in unfinished if d.spec.method == "static-drift" and not has_started(d, snapshot))
 
 
 def _pool_commands(
