@@ -1,7 +1,6 @@
 """Runs consolidate: deletes or replaces nodes that are empty or replaceable by cheaper ones, within disruption budgets.
 
-Triggers: the SMQ queue `consolidate` (requeues of an executing command, sweep), as batches of EventBridge; and a timer for each
-scheduled window, whose payload names the cluster.
+Triggers: the SMQ queue `consolidate` (requeues of an executing command, sweep), as batches of EventBridge.
 Concurrency: one run per cluster, clusters in parallel.
 Overlap: fenced by the Lease; a decision is a NodeDisruption before any node is tainted, so a second run continues it.
 """

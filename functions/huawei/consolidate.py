@@ -1,7 +1,6 @@
 """Runs consolidate: deletes or replaces nodes that are empty or replaceable by cheaper ones, within disruption budgets.
 
-Triggers: asynchronous invocations, each with one message (requeues of an executing command, sweep); and a timer for each
-scheduled window, whose user event names the cluster.
+Triggers: asynchronous invocations, each with one message (requeues of an executing command, sweep).
 Concurrency: one message for each instance; runs of several clusters are parallel.
 Overlap: fenced by the Lease; a decision is a NodeDisruption before any node is tainted, so a second run continues it.
 """
@@ -18,5 +17,5 @@ __all__ = ["handler", "initialize"]
 
 @entry_point
 def handler(event: Any, context: Any) -> dict[str, Any]:
-    """Run the step for the message or the window; return what became of it."""
+    """Run the step for the message; return what became of it."""
     return run_batch("consolidate", consolidate, event, context)

@@ -208,24 +208,6 @@ resource "huaweicloud_fgs_function_trigger" "sweep" {
   })
 }
 
-resource "huaweicloud_fgs_function_trigger" "window" { # a disruption budget's window opens
-  region       = var.region
-  function_urn = huaweicloud_fgs_function.function["consolidate"].urn
-  type         = "TIMER"
-  status       = var.consolidation_window_enabled ? "ACTIVE" : "DISABLED"
-  event_data = jsonencode({
-    name          = "window"
-    schedule_type = "Cron"
-    schedule      = var.consolidation_window
-    user_event = jsonencode({
-      source  = "schedule"
-      cluster = var.cluster_name
-      step    = "consolidate"
-      reason  = "a disruption budget's window opens"
-    })
-  })
-}
-
 resource "huaweicloud_fgs_function_trigger" "interruption" { # ECS reclaims a Spot server, or a server stops or goes for any reason
   count = var.interruption_trigger ? 1 : 0
 

@@ -105,18 +105,6 @@ variable "interruption_trigger" {
   default     = true
 }
 
-variable "consolidation_window_enabled" {
-  description = "Whether consolidation also runs when the window opens."
-  type        = bool
-  default     = false
-}
-
-variable "consolidation_window" {
-  description = "When the window opens: six fields of cron, the seconds first."
-  type        = string
-  default     = "0 0 22 * * ?"
-}
-
 variable "apig_instance_id" {
   description = "The id of a dedicated API gateway that serves the API and forwarders' events; empty: neither has a URL."
   type        = string

@@ -20,7 +20,6 @@ from journeyman.runtime.environment import VARIABLES, read_environment
 from journeyman_simulator.alibaba_account import AlibabaAccount
 from journeyman_simulator.alibaba_account.event_stream import EventStreamMapping
 from journeyman_simulator.alibaba_account.fc_stack import FcStack, read_description
-from journeyman_simulator.alibaba_account.fc_triggers import TimerSchedule
 from journeyman_simulator.alibaba_account.smq import SimulatedSmq
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.lambda_functions import InvocationOutcome
@@ -406,7 +405,7 @@ def source_type(trigger):
 @pytest.fixture(scope="module")
 def created():
     """Return a stack whose functions record their events."""
-    found = stack(JOURNEYMAN_CONSOLIDATION_WINDOW_ENABLED="true")
+    found = stack()
     found.create_resources(lambda _name: lambda _event, _context: None, VirtualClock(START), checks_permissions=False)
     return found
 
@@ -423,27 +422,13 @@ def test_event_has_a_rule_exactly_if_the_parser_finds_an_effect(created, path):
     assert (len(matching) == 1) is (parse_trigger(event).kind is not InterruptionKind.NO_OP), matching
 
 
-def test_timers_have_payloads_that_the_parser_understands(created):
-    """The sweep of each minute, and the consolidation at the start of a window."""
-    parsed = {
-        timer.function.name: parse_trigger(
-            {"triggerTime": "2026-11-21T09:00:00Z", "triggerName": timer.name, "payload": timer.payload}
-        )
-        for timer in created.timers.timers
-    }
-    sweep, window = parsed["journeyman-sweep"], parsed["journeyman-consolidate"]
+def test_timer_has_a_payload_that_the_parser_understands(created):
+    """The sweep of each minute, which also starts the steps at the edges of windows."""
+    (timer,) = created.timers.timers
+    sweep = parse_trigger({"triggerTime": "2026-11-21T09:00:00Z", "triggerName": timer.name, "payload": timer.payload})
 
+    assert timer.function.name == "journeyman-sweep"
     assert (sweep.step, sweep.cluster) == (Step.SWEEP, EVERY_CLUSTER)
-    assert (window.step, window.cluster) == (Step.CONSOLIDATE, "demo")
-
-
-def test_window_is_disabled_by_default_and_in_the_zone_of_its_expression():
-    """A timer trigger cannot be left out, so that it has a setting of its own."""
-    (window,) = [t["triggerConfig"] for name, t in TRIGGERS if t["triggerName"] == "window"]
-    evening = datetime(2026, 11, 21, 14, 0, tzinfo=timezone.utc)
-
-    assert window["enable"] is False
-    assert TimerSchedule(window["cronExpression"]).after(START) == evening
 
 
 def test_only_the_events_function_can_be_called_without_a_signature():

@@ -294,25 +294,18 @@ def test_cts_trigger_has_exactly_the_operations_with_an_effect():
         assert (service, resource) == ("ECS", "server" if name == "interruptServer" else "ecs")
 
 
-def test_timers_have_events_that_the_parser_understands():
-    """The sweep of each minute, and the consolidation at the start of a window."""
-    stage = Stage(consolidation_window_enabled="true")
-    stage.clock.advance_to(START + timedelta(hours=5))
+def test_timer_has_an_event_that_the_parser_understands():
+    """The sweep of each minute, which also starts the steps at the edges of windows; the timer's rate is in minutes."""
+    stage = Stage()
+    timers = [(timer.name, timer.at - START) for timer in stage.stack.timers.timers]
+    stage.clock.advance_to(START + timedelta(minutes=2))
     stage.stack.timers.act()
     stage.stack.graph.act()
-    (sweep,), (window,) = stage.runs("sweep"), stage.runs("consolidate")
+    (sweep,) = stage.runs("sweep")
 
+    assert timers == [("every-minute", timedelta(minutes=1))]
     assert (parse_trigger(sweep.event).step, parse_trigger(sweep.event).cluster) == (Step.SWEEP, EVERY_CLUSTER)
-    assert (parse_trigger(window.event).step, parse_trigger(window.event).cluster) == (Step.CONSOLIDATE, "demo")
-    assert sweep.event["time"] == "2026-11-21T17:01:30+08:00"
-
-
-def test_sweep_runs_each_minute_and_the_window_is_disabled_by_default():
-    """The timer's rate is in minutes."""
-    timers = Stage().stack.timers.timers
-
-    assert [(timer.name, timer.at - START) for timer in timers] == [("every-minute", timedelta(minutes=1))]
-    assert TRIGGERS["window"]["status"] == "DISABLED"
+    assert stage.runs("consolidate") == []
 
 
 def test_only_the_events_function_can_be_called_without_a_signature():

@@ -71,7 +71,6 @@ class LocalAlibabaDeployment(LocalDeployment):
         *,
         start: datetime,
         cluster: str = "demo",
-        consolidation_window: str = "",
         settings: Mapping[str, str] | None = None,
         boot: timedelta = BOOT,
         on_log: Callable[[LogLine], None] | None = None,
@@ -81,7 +80,6 @@ class LocalAlibabaDeployment(LocalDeployment):
         Args:
             start: The virtual time at the start; aware.
             cluster: The registered cluster's name.
-            consolidation_window: When the consolidation window opens, as a timer's cron expression.
             settings: Further settings of the deployment, which s.yaml reads from the environment.
             boot: The time from a running instance to a registered node.
             on_log: Called with each log line of the functions, parsed.
@@ -89,9 +87,7 @@ class LocalAlibabaDeployment(LocalDeployment):
         super().__init__(start=start, cluster=cluster, boot=boot, on_log=on_log)
         self.account = AlibabaAccount(self.clock, region=REGION, zones=ZONES)
         self.smq = SimulatedSmq(self.clock)
-        enabled = {"JOURNEYMAN_CONSOLIDATION_WINDOW_ENABLED": "true"}
-        window = {"JOURNEYMAN_CONSOLIDATION_WINDOW": consolidation_window, **enabled} if consolidation_window else {}
-        self._settings = {**window, **(settings or {})}
+        self._settings = dict(settings or {})
 
     def _deploy(self, opened: ExitStack) -> tuple[Runtime, MachineSource, Sequence[Actor]]:
         seeded = self.account.seed(cluster=self.cluster, kubernetes_version=KUBERNETES_VERSION)

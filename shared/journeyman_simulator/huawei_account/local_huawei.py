@@ -64,7 +64,6 @@ class LocalHuaweiDeployment(LocalDeployment):
         *,
         start: datetime,
         cluster: str = "demo",
-        consolidation_window: str = "",
         settings: Mapping[str, str] | None = None,
         boot: timedelta = BOOT,
         on_log: Callable[[LogLine], None] | None = None,
@@ -74,15 +73,13 @@ class LocalHuaweiDeployment(LocalDeployment):
         Args:
             start: The virtual time at the start; aware.
             cluster: The registered cluster's name.
-            consolidation_window: When the consolidation window opens, as a timer's cron expression.
             settings: Further variables of the Terraform module.
             boot: The time from a running instance to a registered node.
             on_log: Called with each log line of the functions, parsed.
         """
         super().__init__(start=start, cluster=cluster, boot=boot, on_log=on_log)
         self.account = HuaweiAccount(self.clock, region=REGION)
-        enabled = {"consolidation_window_enabled": "true", "consolidation_window": consolidation_window}
-        self._settings = {**(enabled if consolidation_window else {}), **(settings or {})}
+        self._settings = dict(settings or {})
 
     def _deploy(self, opened: ExitStack) -> tuple[Runtime, MachineSource, Sequence[Actor]]:
         seeded = self.account.seed(cluster=self.cluster, kubernetes_version=KUBERNETES_VERSION)

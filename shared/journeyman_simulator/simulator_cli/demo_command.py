@@ -38,60 +38,60 @@ class DemoCloud(Struct, frozen=True, kw_only=True):
     Attributes:
         manifests: The examples with the cluster's NodePools, NodeClasses and workloads.
         start: When the demo starts, half an hour before its budget window opens.
-        window: When the window opens, as the deployment's schedules have it; empty if the budgets have none.
-        deploy: Returns the deployment, given the start, the window and a receiver of log lines.
+        has_window: Whether the NodePool's budgets have a window.
+        deploy: Returns the deployment, given the start and a receiver of log lines.
         patience: How long a phase may take, for consolidateAfter and budgets differ.
     """
 
     manifests: tuple[str, ...]
     start: datetime
-    window: str
-    deploy: Callable[[datetime, str, Callable[[LogLine], None]], LocalDeployment]
+    has_window: bool
+    deploy: Callable[[datetime, Callable[[LogLine], None]], LocalDeployment]
     patience: timedelta
 
     @property
     def window_opens(self) -> datetime | None:
         """When the budget window opens; None without one."""
-        return self.start + timedelta(minutes=30) if self.window else None
+        return self.start + timedelta(minutes=30) if self.has_window else None
 
 
-def _on_aws(start: datetime, _window: str, on_log: Callable[[LogLine], None]) -> LocalDeployment:
+def _on_aws(start: datetime, on_log: Callable[[LogLine], None]) -> LocalDeployment:
     from journeyman_simulator.local_aws import LocalAwsDeployment
 
     return LocalAwsDeployment(start=start, on_log=on_log)
 
 
-def _on_alibaba(start: datetime, window: str, on_log: Callable[[LogLine], None]) -> LocalDeployment:
+def _on_alibaba(start: datetime, on_log: Callable[[LogLine], None]) -> LocalDeployment:
     from journeyman_simulator.alibaba_account.local_alibaba import LocalAlibabaDeployment
 
-    return LocalAlibabaDeployment(start=start, consolidation_window=window, on_log=on_log)
+    return LocalAlibabaDeployment(start=start, on_log=on_log)
 
 
-def _on_huawei(start: datetime, window: str, on_log: Callable[[LogLine], None]) -> LocalDeployment:
+def _on_huawei(start: datetime, on_log: Callable[[LogLine], None]) -> LocalDeployment:
     from journeyman_simulator.huawei_account.local_huawei import LocalHuaweiDeployment
 
-    return LocalHuaweiDeployment(start=start, consolidation_window=window, on_log=on_log)
+    return LocalHuaweiDeployment(start=start, on_log=on_log)
 
 
 CLOUDS: Final = {
     "aws": DemoCloud(
         manifests=("demo-cluster", "inflate", "cpu-burst"),
         start=datetime(2026, 3, 2, 21, 30, tzinfo=timezone.utc),
-        window="0 22 * * *",
+        has_window=True,  # it opens at 22:00
         deploy=_on_aws,
         patience=timedelta(minutes=15),
     ),
     "alibaba": DemoCloud(
         manifests=("alibaba-cluster", "inflate", "cpu-burst"),
         start=datetime(2026, 3, 2, 23, 30, tzinfo=timezone.utc),  # its budget forbids consolidation until midnight
-        window="CRON_TZ=UTC 0 0 0 * * *",
+        has_window=True,
         deploy=_on_alibaba,
         patience=timedelta(minutes=45),
     ),
     "huawei": DemoCloud(
         manifests=("huawei-cluster", "huawei-spot", "inflate"),  # the first, a published one, has cpu-burst
         start=datetime(2026, 3, 2, 21, 30, tzinfo=timezone.utc),
-        window="",
+        has_window=False,
         deploy=_on_huawei,
         patience=timedelta(minutes=15),
     ),
@@ -304,7 +304,7 @@ def run_demo(cloud: str = "aws", *, quiet: bool = False, console: Console | None
             timeline.log_line(line)
 
     chosen = CLOUDS[cloud]
-    deployment = chosen.deploy(chosen.start, chosen.window, on_log)
+    deployment = chosen.deploy(chosen.start, on_log)
     facts = deployment.facts
     console.print(
         f"[bold]Journeyman[/bold]: the deployed {facts.functions} handlers on an in-memory cluster and a simulated "
