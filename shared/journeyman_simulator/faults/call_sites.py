@@ -38,6 +38,9 @@ _AFTER_AN_EFFECT: Final = (FaultKind.FAIL_AFTER, FaultKind.TIMEOUT_AFTER)
 CALL_SITES: Final[Mapping[str, tuple[str, ...]]] = RECORDED_CALL_SITES
 """All call sites by cloud, sorted. The generator draws faults from them, and crash coverage requires a crash at each."""
 
+UNFINISHED_PHASES: Final = ("Proposed", "Validated", "Replacing", "Draining")
+"""Phases in which a command is continued by the next run after a crash; crash coverage requires a crash in each."""
+
 CALLS_AFTER_FAILURES: Final = frozenset({"consolidate: patch OfferingState", "interrupt: list Event"})
 """Calls that steps make only after another call failed; the recorded sample has no such failures."""
 
@@ -90,6 +93,7 @@ class FaultCoverage(Struct, kw_only=True):
     calls: Counter[str] = field(default_factory=Counter)  # by site
     fired: dict[str, Counter[str]] = field(default_factory=dict)  # by site, by kind
     messages: dict[str, Counter[str]] = field(default_factory=dict)  # by queue, by kind
+    crashes: dict[str, Counter[str]] = field(default_factory=dict)  # by method and phase of an unfinished command
 
     def count_call(self, site: str) -> None:
         """Count a call."""
@@ -103,17 +107,30 @@ class FaultCoverage(Struct, kw_only=True):
         """Count a fault injected at a message."""
         self.messages.setdefault(queue, Counter())[kind] += 1
 
+    def count_crash_in_phase(self, method: str, phase: str) -> None:
+        """Count a crash of the process that continues a command while it was in this phase."""
+        self.crashes.setdefault(method, Counter())[phase] += 1
+
     def add(self, other: FaultCoverage) -> None:
         """Add the counts of `other` to these."""
         self.scenarios += other.scenarios
         self.calls.update(other.calls)
-        for counts_here, counts_there in ((self.fired, other.fired), (self.messages, other.messages)):
+        for counts_here, counts_there in (
+            (self.fired, other.fired),
+            (self.messages, other.messages),
+            (self.crashes, other.crashes),
+        ):
             for place, counts in counts_there.items():
                 counts_here.setdefault(place, Counter()).update(counts)
 
     def sites_without(self, sites: Iterable[str], *kinds: FaultKind) -> tuple[str, ...]:
         """Return the sites at which no fault of these kinds was injected."""
         return tuple(site for site in sites if not any(self._fired(site, kind) for kind in kinds))
+
+    def phases_without_crash(self) -> tuple[str, ...]:
+        """Return the phases of unfinished commands in which no process crashed."""
+        crashed = {phase for counts in self.crashes.values() for phase in counts}
+        return tuple(phase for phase in UNFINISHED_PHASES if phase not in crashed)
 
     def table(self) -> str:
         """Return a table of sites by fault kinds; "." marks a possible fault that was not injected."""
@@ -127,6 +144,9 @@ class FaultCoverage(Struct, kw_only=True):
         for queue, counts in sorted(self.messages.items()):
             counted = ", ".join(f"{number} {kind}" for kind, number in sorted(counts.items()))
             lines.append(f"messages to {queue}: {counted}")
+        for method, counts in sorted(self.crashes.items()):
+            counted = ", ".join(f"{counts[phase]} {phase}" for phase in UNFINISHED_PHASES if counts[phase])
+            lines.append(f"commands of {method} at a crash of consolidate: {counted}")
         return "\n".join(lines)
 
     def _row(self, site: str, width: int) -> str:

@@ -96,6 +96,7 @@ class FaultInjector:
         coverage: Counts calls and faults.
         on_fault: Called with a description of each injected fault.
         thaw: Whether a run that is paused beyond its timeout resumes, as in a sandbox that Lambda freezes and thaws.
+        on_crash: Called with each run that crashes, while the cluster is as it leaves it.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class FaultInjector:
         coverage: FaultCoverage,
         on_fault: Callable[[str], None],
         thaw: bool = False,
+        on_crash: Callable[[FunctionRun], None] = lambda _: None,
     ) -> None:
         self._pending: dict[tuple[str, int], CallFault] = {}
         for fault in faults:
@@ -116,6 +118,7 @@ class FaultInjector:
         self._coverage = coverage
         self._on_fault = on_fault
         self._thaw = thaw
+        self._on_crash = on_crash
         self._calls: Counter[str] = Counter()
         self._ended = False
         self.enabled = True
@@ -180,6 +183,7 @@ class FaultInjector:
             with suppress(Exception):
                 perform()
         if kind in {FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER}:
+            self._on_crash(run)
             raise run.crash(f"{kind.value} {call.site}")
         if kind in _WAITS:
             self._pause(run, fault.seconds)
@@ -197,6 +201,7 @@ class FaultInjector:
         times_out = until >= run.ends_at and not self._thaw
         self._scheduler.pause(run.ends_at if times_out else until)
         if times_out and self._clock.now() >= run.ends_at:
+            self._on_crash(run)
             raise run.crash("the function timed out")
         self._check(run, "paused")
 

@@ -16,7 +16,7 @@ from msgspec.structs import fields
 
 CAPACITY_TYPES: Final = ("on-demand", "spot")
 CloudName = Literal["aws", "alibaba", "huawei"]
-Policy = Literal["WhenEmpty", "WhenEmptyOrUnderutilized"]
+Policy = Literal["WhenEmpty", "WhenEmptyOrUnderutilized", "Balanced"]
 ClaimChange = Literal[
     "drop-pool-label",
     "drop-hash",
@@ -49,10 +49,15 @@ TagChange = Literal["drop-claim", "drop-uid", "other-claim"]
 
 
 class ScenarioBudget(Struct, frozen=True, kw_only=True):
-    """A NodePool's disruption budget ("2", "30%"), for all reasons if none are named."""
+    """A NodePool's disruption budget ("2", "30%"), for all reasons if none are named.
+
+    With `seconds`, it is active every day for so long from `opens_at_minute` minutes after the start on; below 60.
+    """
 
     nodes: str
     reasons: tuple[str, ...] = ()
+    opens_at_minute: int = 0
+    seconds: int = 0
 
 
 class ScenarioPool(Struct, frozen=True, kw_only=True):
@@ -72,6 +77,8 @@ class ScenarioPool(Struct, frozen=True, kw_only=True):
     rebalance: bool = False  # replaces nodes on rebalance recommendations
     hibernates_at_minute: int = 0  # every day, from so many minutes after the start on; below 60
     hibernates_seconds: int = 0
+    time_zone: str = ""  # of the schedules, which open at the same moments in any
+    max_evictions_per_day: int = 0
 
 
 class FunctionThrottle(Struct, frozen=True, kw_only=True):
@@ -98,6 +105,7 @@ class ScenarioSetup(Struct, frozen=True, kw_only=True):
     drain_poll_seconds: int = 10
     instance_poll_seconds: int = 10
     registration_timeout_seconds: int = 300
+    fleet_plans: bool = False
     reversal_window_seconds: int = 30  # shorter than the default, as most scenarios take minutes
     sweep: bool = True  # False disables the sweep, so that requeues must suffice
     thaw: bool = (
@@ -132,6 +140,7 @@ class Deploy(Operation, frozen=True, kw_only=True):
     spread_zones: bool = False
     pool: str = ""  # the NodePool that the pods select; empty for any
     grace_seconds: int = 1  # terminationGracePeriodSeconds
+    max_evictions_per_day: int = 0  # 0 for no cap
 
 
 class Scale(Operation, frozen=True, kw_only=True):
@@ -152,6 +161,13 @@ class SetBudget(Operation, frozen=True, kw_only=True):
 
     pool: int
     nodes: str
+
+
+class PauseDisruption(Operation, frozen=True, kw_only=True):
+    """Set a NodePool's annotation `journeyman.dev/pause-disruption`; an empty value removes it."""
+
+    pool: int
+    value: str
 
 
 class SetLimit(Operation, frozen=True, kw_only=True):
@@ -332,6 +348,7 @@ AnyOperation = (
     | Scale
     | Undeploy
     | SetBudget
+    | PauseDisruption
     | SetLimit
     | SetReplicas
     | Drift

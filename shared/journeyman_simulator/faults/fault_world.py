@@ -7,13 +7,14 @@ module uses no random numbers: the same scenario has the same history, including
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
 from typing import Any, Final
 
 from msgspec.structs import replace
 
+from journeyman.core.api.objects import NODE_DISRUPTION
 from journeyman.core.plan import Step
 from journeyman.errors import JourneymanError
 from journeyman.ports import Clock
@@ -22,9 +23,9 @@ from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import SkewedClock, VirtualClock
 from journeyman_simulator.faults.alibaba_cloud import AlibabaCloud
 from journeyman_simulator.faults.aws_cloud import AwsCloud
-from journeyman_simulator.faults.call_sites import FaultCoverage
+from journeyman_simulator.faults.call_sites import UNFINISHED_PHASES, FaultCoverage
 from journeyman_simulator.faults.cooperative_scheduler import CooperativeScheduler
-from journeyman_simulator.faults.fault_injection import FaultInjector, MessageFaultInjector, current_name
+from journeyman_simulator.faults.fault_injection import FaultInjector, FunctionRun, MessageFaultInjector, current_name
 from journeyman_simulator.faults.fault_scenario import (
     CallFault,
     FaultScenario,
@@ -35,7 +36,7 @@ from journeyman_simulator.faults.fault_scenario import (
 from journeyman_simulator.faults.history import History, HistoryEntry
 from journeyman_simulator.faults.huawei_cloud import HuaweiCloud
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker, InvariantCheckers
-from journeyman_simulator.faults.manifests import START_HOUR, initial_manifests
+from journeyman_simulator.faults.manifests import START, initial_manifests
 from journeyman_simulator.faults.node_faults import NodeFaults
 from journeyman_simulator.faults.operations import Operations
 from journeyman_simulator.faults.sandboxes import ORIGINALS, Collaborators, SandboxConnections, Sandboxes
@@ -49,7 +50,6 @@ from journeyman_simulator.local_forwarder import LocalForwarder
 from journeyman_simulator.workload_controllers import WorkloadControllers
 from journeyman_simulator.world import World
 
-START: Final = datetime(2026, 1, 5, START_HOUR, tzinfo=timezone.utc)
 MAX_RUNS: Final = 100
 RUNS_PER_SECOND: Final = 3
 """Detect a hot loop: so many runs, and so many more per second of virtual time.
@@ -168,6 +168,7 @@ class FaultWorld:
             coverage=self.coverage,
             on_fault=record,
             thaw=scenario.setup.thaw,
+            on_crash=self._count_phases,
         )
         message_faults = [fault for fault in scenario.faults if isinstance(fault, MessageFault)]
         self._messages = MessageFaultInjector(message_faults, self.coverage, record)
@@ -238,6 +239,15 @@ class FaultWorld:
         self.history.record(f"{event.kind} {event.instance.provider_id} {event.instance.state}", event.by)
         self.checkers.check_cloud_event(event)
 
+    def _count_phases(self, run: FunctionRun) -> None:
+        """Count the phases of unfinished commands when a process that continues them crashes."""
+        if run.step != Step.CONSOLIDATE.value:
+            return
+        for command in self.server.stored(NODE_DISRUPTION):
+            phase = str((command.get("status") or {}).get("phase", ""))
+            if phase in UNFINISHED_PHASES:
+                self.coverage.count_crash_in_phase(command["spec"]["method"], phase)
+
     def _record_error(self, error: RunError) -> None:
         self.history.record(f"{error.error}: {error.message}")
         self.checkers.check_error(error)
@@ -253,6 +263,7 @@ def _with_settings(environment: Environment, setup: ScenarioSetup) -> Environmen
         instance_poll=timedelta(seconds=setup.instance_poll_seconds),
         registration_timeout=timedelta(seconds=setup.registration_timeout_seconds),
         reversal_window=timedelta(seconds=setup.reversal_window_seconds),
+        fleet_plans=setup.fleet_plans,
     )
     return replace(environment, defaults=settings)
 

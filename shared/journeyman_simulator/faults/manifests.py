@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
 from journeyman.core.api import labels
-from journeyman_simulator.faults.fault_scenario import Deploy, ScenarioPool, ScenarioSetup
+from journeyman_simulator.faults.fault_scenario import Deploy, ScenarioBudget, ScenarioPool, ScenarioSetup
 from journeyman_simulator.faults.scenario_clouds import CLOUDS, CLUSTER, ScenarioCloud
 
 NAMESPACE: Final = "default"
@@ -13,6 +15,7 @@ DO_NOT_DISRUPT: Final = "karpenter.sh/do-not-disrupt"
 NODE_CLASS: Final = "default"
 START_HOUR: Final = 12
 """The hour of the day at which scenarios start, in UTC."""
+START: Final = datetime(2026, 1, 5, START_HOUR, tzinfo=timezone.utc)
 
 Manifest = dict[str, Any]
 
@@ -48,7 +51,7 @@ def node_pool(pool: ScenarioPool, cloud: ScenarioCloud) -> Manifest:
     disruption = {
         "consolidationPolicy": pool.policy,
         "consolidateAfter": "Never" if pool.consolidate_after_seconds < 0 else f"{pool.consolidate_after_seconds}s",
-        "budgets": [{"nodes": b.nodes, **({"reasons": list(b.reasons)} if b.reasons else {})} for b in pool.budgets],
+        "budgets": [_budget(budget, pool.time_zone) for budget in pool.budgets],
     }
     spec: Manifest = {"template": {"spec": template}, "disruption": disruption}
     if pool.replicas:
@@ -60,11 +63,31 @@ def node_pool(pool: ScenarioPool, cloud: ScenarioCloud) -> Manifest:
     manifest = _object("karpenter.sh/v1", "NodePool", pool.name, spec)
     annotations = {labels.REBALANCE: labels.REBALANCE_REPLACE} if pool.rebalance else {}
     if pool.hibernates_at_minute:
-        schedule = f"{pool.hibernates_at_minute} {START_HOUR} * * *"
+        schedule = daily_schedule(pool.hibernates_at_minute, pool.time_zone)
         annotations[labels.HIBERNATE] = f"{schedule} / {pool.hibernates_seconds}s"
+    if pool.time_zone:
+        annotations[labels.TIME_ZONE] = pool.time_zone
+    if pool.max_evictions_per_day:
+        annotations[labels.MAX_EVICTIONS_PER_DAY] = str(pool.max_evictions_per_day)
     if annotations:
         manifest["metadata"]["annotations"] = annotations
     return manifest
+
+
+def _budget(budget: ScenarioBudget, time_zone: str) -> Manifest:
+    manifest: Manifest = {"nodes": budget.nodes}
+    if budget.reasons:
+        manifest["reasons"] = list(budget.reasons)
+    if budget.seconds:
+        minutes = f"{budget.seconds // 60}m"  # the API server accepts no seconds
+        manifest |= {"schedule": daily_schedule(budget.opens_at_minute, time_zone), "duration": minutes}
+    return manifest
+
+
+def daily_schedule(minute: int, time_zone: str) -> str:
+    """Return the cron schedule that fires every day at so many minutes after the start of scenarios, in a time zone or UTC."""
+    local = (START + timedelta(minutes=minute)).astimezone(ZoneInfo(time_zone or "UTC"))
+    return f"{local.minute} {local.hour} * * *"
 
 
 def expire_after(seconds: int) -> str:
@@ -108,6 +131,8 @@ def deployment(operation: Deploy) -> Manifest:
         "true" if operation.do_not_disrupt else f"{operation.protected_seconds}s" if operation.protected_seconds else ""
     )
     annotations = {DO_NOT_DISRUPT: protection} if protection else {}
+    if operation.max_evictions_per_day:
+        annotations[labels.MAX_EVICTIONS_PER_DAY] = str(operation.max_evictions_per_day)
     spec = {
         "replicas": operation.replicas,
         "selector": {"matchLabels": {"app": operation.app}},

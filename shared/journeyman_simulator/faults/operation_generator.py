@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
 from random import Random
 from typing import Final, get_args
 
+from journeyman.core.api.conditions import format_time
 from journeyman_simulator.faults import fault_scenario
 from journeyman_simulator.faults.fault_scenario import AnyOperation, ScenarioSetup
+from journeyman_simulator.faults.manifests import START
 from journeyman_simulator.faults.scenario_clouds import CLOUDS
 
 LAST_OPERATION_SECONDS: Final = 150
@@ -88,6 +91,33 @@ def shrink_workload(*, out_of_stock: bool) -> tuple[AnyOperation, ...]:
     )
 
 
+def under_use_nodes(rng: Random, setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
+    """Return operations that leave several nodes with small pods, which fit on fewer or cheaper nodes, and disturb that.
+
+    The first application has one pod per node. The small pods of the second spread over these nodes, before the first one goes.
+    """
+    nodes, cap = rng.randint(3, _FEW), rng.choice((0, 0, 0, 0, 0, 2))
+    first = fault_scenario.Deploy(
+        at_seconds=0, app=_OWN_APP, replicas=nodes, cpu_millicores=rng.choice(_CPUS), one_per_node=True
+    )
+    small = fault_scenario.Deploy(
+        at_seconds=_NODES_JOINED,
+        app="a",
+        replicas=rng.choice((nodes, nodes, 2 * nodes)),
+        cpu_millicores=200,
+        min_available=rng.choice((-1, -1, -1, 0, 1)),
+        max_evictions_per_day=cap,
+    )
+    draws, weights = zip(*_DISTURBANCES, strict=True)
+    disturbances = [
+        draw(rng, float(rng.randrange(_NODES_JOINED, _DISTURBED_UNTIL, 5)), setup)
+        for draw in rng.choices(draws, weights, k=rng.randint(0, 3))
+    ]
+    gone = fault_scenario.Undeploy(at_seconds=float(rng.randrange(70, 90, 5)), app=_OWN_APP)
+    last = fault_scenario.Unprotect(at_seconds=_DISTURBED_UNTIL)  # extends the phase with faults
+    return by_time([first, small, gone, *disturbances, last])
+
+
 def uninstall(setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
     """Return operations that delete the NodeClass and then all NodePools."""
     pools = range(len(setup.pools))
@@ -152,6 +182,12 @@ def _unprotect(_: Random, at: float, __: ScenarioSetup) -> AnyOperation:
 
 def _set_budget(rng: Random, at: float, setup: ScenarioSetup) -> AnyOperation:
     return fault_scenario.SetBudget(at_seconds=at, pool=_pool(rng, setup), nodes=rng.choice(("100%", "50%", "1", "0")))
+
+
+def _pause(rng: Random, at: float, setup: ScenarioSetup) -> AnyOperation:
+    until = format_time(START + timedelta(seconds=at + rng.choice((30, 90, 300))))
+    value = rng.choice(("true", until, until, "tomorrow", ""))
+    return fault_scenario.PauseDisruption(at_seconds=at, pool=_pool(rng, setup), value=value)
 
 
 def _set_limit(rng: Random, at: float, setup: ScenarioSetup) -> AnyOperation:
@@ -325,6 +361,21 @@ _DRAWS: Final[tuple[tuple[Draw, float], ...]] = (
     (_fail_check, 2.0),
     (_jump_clock, 1.0),
 )
+
+_DISTURBANCES: Final[tuple[tuple[Draw, float], ...]] = (
+    (_drift, 4.0),
+    (_pause, 3.0),
+    (_set_budget, 2.0),
+    (_scale, 2.0),
+    (_protect, 1.0),
+    (_out_of_stock, 2.0),
+    (_never_joins, 2.0),
+    (_delete_claim, 1.0),
+    (_console_terminate, 1.0),
+    (_stop_kubelet, 1.0),
+)
+_NODES_JOINED: Final = 50  # seconds
+_DISTURBED_UNTIL: Final = 240
 
 _DRAWN: Final[Mapping[Draw, type[fault_scenario.Operation]]] = {
     _rebalance: fault_scenario.Rebalance,

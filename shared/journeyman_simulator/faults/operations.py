@@ -13,7 +13,7 @@ from functools import partial, singledispatchmethod
 from typing import Any, Final, TypeVar
 
 from journeyman.core.api.conditions import format_time, to_wire
-from journeyman.core.api.labels import NODECLAIM_TAG, NODECLAIM_UID_TAG, node_class_label
+from journeyman.core.api.labels import NODECLAIM_TAG, NODECLAIM_UID_TAG, PAUSE_DISRUPTION, node_class_label
 from journeyman.core.api.objects import (
     NODE,
     NODECLAIM,
@@ -153,6 +153,11 @@ class Operations:
         self._patch(
             NODEPOOL, self._pool(operation.pool), {"spec": {"disruption": {"budgets": [{"nodes": operation.nodes}]}}}
         )
+
+    @_execute.register
+    def _(self, operation: fault_scenario.PauseDisruption) -> None:
+        annotations = {PAUSE_DISRUPTION: operation.value or None}
+        self._patch(NODEPOOL, self._pool(operation.pool), {"metadata": {"annotations": annotations}})
 
     @_execute.register
     def _(self, operation: fault_scenario.SetLimit) -> None:

@@ -50,6 +50,7 @@ from journeyman_simulator.faults.operation_generator import (
     draw_operations,
     empty_nodes_early,
     shrink_workload,
+    under_use_nodes,
     uninstall,
 )
 from journeyman_simulator.faults.scenario_clouds import CLOUDS, ScenarioCloud
@@ -330,6 +331,7 @@ def with_rare_features(scenario: FaultScenario) -> FaultScenario:
         _with_hibernation,
         _with_platform_limits,
         _with_uninstallation,
+        _with_under_used_nodes,
     ):
         scenario = change(scenario)
     return scenario
@@ -353,6 +355,72 @@ def _with_more_empty_nodes_than_budget(scenario: FaultScenario) -> FaultScenario
     setup = with_budget_of_one_node(scenario.setup)
     operations = by_time([*scenario.operations, *delete_all_pods_together(rng, setup)])
     return replace(scenario, setup=setup, operations=operations)
+
+
+def _with_under_used_nodes(scenario: FaultScenario) -> FaultScenario:
+    """Return the scenario with under-used nodes, all methods of disruption and their limits, and crashes between their writes."""
+    rng = Random(f"{scenario.seed}: under-used nodes")
+    if rng.random() >= _UNDER_USED or not scenario.setup.sweep:
+        return scenario
+    return _with_disruption(rng, scenario)
+
+
+def _with_disruption(rng: Random, scenario: FaultScenario) -> FaultScenario:
+    setup, cloud = scenario.setup, CLOUDS[scenario.setup.cloud]
+    names = rng.choice((("default",), ("default",), ("default", "second")))
+    static = _static_pool(rng, setup.types, cloud)
+    pools = (
+        *(_consolidated_pool(rng, name) for name in names),
+        *(replace(pool, policy="WhenEmpty") for pool in static),
+    )
+    setup = replace(
+        setup,
+        pools=pools,
+        types=(),
+        daemons=False,
+        fleet_plans=rng.random() < 0.5,
+        reversal_window_seconds=rng.choice((0, 30)),
+    )
+    crashes = (
+        CallFault(site=site, nth=_ordinal(rng), kind=rng.choice(CRASHES))
+        for site in rng.choices(_COMMAND_WRITES, k=rng.choice((0, 1, 1, 2)))
+    )
+    return replace(scenario, setup=setup, operations=under_use_nodes(rng, setup), faults=(*crashes, *scenario.faults))
+
+
+def _consolidated_pool(rng: Random, name: str) -> ScenarioPool:
+    """Draw a NodePool whose nodes consolidation takes at once, within budgets, windows and caps."""
+    window = ScenarioBudget(
+        nodes=rng.choice(("0", "1")), opens_at_minute=rng.choice((1, 2, 3)), seconds=60 * rng.choice((1, 2, 5))
+    )
+    hibernates = rng.random() < _HIBERNATES
+    return ScenarioPool(
+        name=name,
+        capacity_types=rng.choice((("on-demand",), ("on-demand",), CAPACITY_TYPES, ("spot",))),
+        policy=rng.choice(("WhenEmptyOrUnderutilized", "WhenEmptyOrUnderutilized", "Balanced")),
+        consolidate_after_seconds=rng.choice((0, 0, 20)),
+        budgets=(
+            ScenarioBudget(nodes=rng.choice(("100%", "100%", "50%", "2", "1")), reasons=rng.choice(_REASONS)),
+            *((window,) if rng.random() < 0.3 else ()),
+        ),
+        hibernates_at_minute=rng.choice((3, 4)) if hibernates else 0,
+        hibernates_seconds=rng.choice(_HIBERNATION_SECONDS) if hibernates else 0,
+        time_zone=rng.choice(("", "Europe/Berlin", "Asia/Kolkata", "America/St_Johns")),
+        max_evictions_per_day=rng.choice((0, 0, 0, 0, 0, 3)),
+    )
+
+
+_UNDER_USED: Final = 0.25  # of scenarios with a sweep
+_COMMAND_WRITES: Final = (
+    "consolidate: create NodeDisruption",
+    "consolidate: patch NodeDisruption/status",
+    "consolidate: patch NodeDisruption/status",
+    "consolidate: patch NodeClaim/status",
+    "consolidate: create NodeClaim",
+    "consolidate: patch Node",
+    "consolidate: delete NodeClaim",
+)
+"""The writes of commands: between any two of them the process may crash."""
 
 
 def _with_hibernation(scenario: FaultScenario) -> FaultScenario:

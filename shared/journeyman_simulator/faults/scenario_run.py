@@ -9,14 +9,23 @@ from typing import Any, Final
 from msgspec import Struct
 
 from journeyman.core.api.conditions import INITIALIZED, REGISTERED, parse_time
-from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, OFFERING_STATE, POD, is_true
+from journeyman.core.api.objects import (
+    FLEET_PLAN,
+    NODE,
+    NODE_DISRUPTION,
+    NODECLAIM,
+    NODEPOOL,
+    OFFERING_STATE,
+    POD,
+    is_true,
+)
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.faults.call_sites import FaultCoverage
 from journeyman_simulator.faults.fault_scenario import FaultScenario
-from journeyman_simulator.faults.fault_world import MAX_RUNS, MINUTE, START, FaultWorld, TooManyRunsError
+from journeyman_simulator.faults.fault_world import MAX_RUNS, MINUTE, FaultWorld, TooManyRunsError
 from journeyman_simulator.faults.history import HistoryEntry
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker, Violation
-from journeyman_simulator.faults.manifests import NAMESPACE
+from journeyman_simulator.faults.manifests import NAMESPACE, START
 from journeyman_simulator.faults.sandboxes import ORIGINALS, Collaborators, logs_silenced
 from journeyman_simulator.faults.scenario_view import HUMAN, CloudInstance
 from journeyman_simulator.workload_controllers import DEPLOYMENT
@@ -212,6 +221,11 @@ def leftovers(server: ApiServer, instances: Iterable[CloudInstance]) -> Iterator
     """Yield a sentence for each object that an emptied cluster must not have."""
     yield from (f"NodeClaim {claim.metadata.name} exists" for claim in server.list(NODECLAIM).items)
     yield from (f"Node {node.metadata.name} exists" for node in server.list(NODE).items)
+    yield from (
+        f"FleetPlan {plan['metadata']['name']} runs"
+        for plan in server.list(FLEET_PLAN).items
+        if (plan.get("status") or {}).get("phase", "Running") == "Running"
+    )
     yield from (f"instance {i.provider_id} is {i.state}" for i in instances if i.runs)
 
 

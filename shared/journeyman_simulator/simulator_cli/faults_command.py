@@ -102,7 +102,11 @@ def run_seeds(seeds: str, *, cloud: CloudName = "aws", require_crash_coverage: b
         f"{site}: not among the recorded call sites; run make call-sites"
         for site in {*search.coverage.calls} - {*CALL_SITES[cloud], *CALLS_AFTER_FAILURES}
     )
-    missing = [*uncrashed, *unlisted] if require_crash_coverage else []
+    untested = [
+        f"{phase}: no process crashed while a command was in this phase"
+        for phase in search.coverage.phases_without_crash()
+    ]
+    missing = [*uncrashed, *untested, *unlisted] if require_crash_coverage else []
     _print(console, missing)
     return 1 if search.found or missing else 0
 

@@ -7,6 +7,9 @@ from typing import Final
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.disruption_invariants import (
     ConsolidationLowersPrice,
+    EvictionCapsHold,
+    FleetPlansEnd,
+    PausedNodePoolsKeepNodes,
     ReplacementsInitializedFirst,
     UnhealthyNodesReplaced,
 )
@@ -39,6 +42,9 @@ ALL_CHECKERS: Final[tuple[type[InvariantChecker], ...]] = (
     StaticNodePoolsKeepReplicas,
     ReplacementsInitializedFirst,
     ConsolidationLowersPrice,
+    PausedNodePoolsKeepNodes,
+    EvictionCapsHold,
+    FleetPlansEnd,
     SchedulablePodsRun,
     UnhealthyNodesReplaced,
     UnfinishedWorkHasARequeue,

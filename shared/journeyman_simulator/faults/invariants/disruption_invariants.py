@@ -1,4 +1,7 @@
-"""Invariants of disruption: replacements start first, consolidation lowers the price, unhealthy nodes are replaced."""
+"""Invariants of disruption: replacements start first, and consolidation lowers the price and keeps its limits.
+
+Pauses, caps of evictions and fleet plans hold, and unhealthy nodes are replaced.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from journeyman.core.api.objects import Node
+from journeyman.core.api.objects import FLEET_PLAN, Node
 from journeyman_simulator.apiserver.server import Write
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import (
@@ -14,13 +17,17 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     candidates,
     claim_named,
     claim_of,
+    claims,
     commands,
     condition_is_true,
     is_ours,
     is_terminating,
     nodes,
+    parsed_time,
     phase,
+    pools,
     skew,
+    staleness,
 )
 from journeyman_simulator.faults.scenario_clouds import CLOUDS, ConditionStatus, NodeCondition
 from journeyman_simulator.faults.scenario_view import CloudEvent, CloudInstance, ScenarioView
@@ -81,6 +88,133 @@ class ConsolidationLowersPrice(InvariantChecker):
         after = sum(i.price for i in new if i is not None)
         if None not in old and after >= before:
             yield f"{command['metadata']['name']} replaces {before:.4f} an hour by {after:.4f}"
+
+
+class PausedNodePoolsKeepNodes(InvariantChecker):
+    """While its annotation pauses a NodePool, no command for one of its nodes is proposed or started.
+
+    An annotation that is neither a time nor true pauses as well.
+    """
+
+    name = "paused NodePools keep their nodes"
+
+    def __init__(self, view: ScenarioView) -> None:
+        super().__init__(view)
+        self._unknown_for = staleness(view.scenario)
+        self._skew = skew(view.scenario)
+        self._since: dict[str, tuple[str, datetime]] = {}  # by NodePool: the annotation's value, and since when
+        self._started: set[str] = set()
+
+    def check_write(self, write: Write) -> Iterator[str]:
+        """Check each NodeDisruption that a run creates or starts."""
+        if write.resource.kind == "NodePool":
+            self._observe()
+        if write.resource.kind != "NodeDisruption" or not is_ours(write):
+            return
+        is_start = phase(write.result) in {"Validated", "Replacing", "Draining"} and write.name not in self._started
+        if is_start:
+            self._started.add(write.name)
+        if is_start or write.verb == "create":
+            for pool in sorted({candidate["nodePool"] for candidate in write.result["spec"]["candidates"]}):
+                if self._is_paused(pool):
+                    done = "started" if is_start else "proposed"
+                    yield f"{write.name} was {done}, and {pool} is paused: {self._since[pool][0]!r}"
+
+    def _observe(self) -> None:
+        now, found = self.view.clock.now(), dict[str, tuple[str, datetime]]()
+        for pool in pools(self.view):
+            name, value = pool["metadata"]["name"], pool["metadata"].get("annotations", {}).get(_PAUSE, "")
+            before = self._since.get(name, ("", now))
+            if value:
+                found[name] = before if before[0] == value else (value, now)
+        self._since = found
+
+    def _is_paused(self, pool: str) -> bool:
+        """Whether every run that is in progress has read that the NodePool is paused, and by its clock still is."""
+        if pool not in self._since:
+            return False
+        now, (value, since) = self.view.clock.now(), self._since[pool]
+        try:
+            ends = parsed_time(value)
+        except ValueError:
+            return now - since >= self._unknown_for
+        return now - since >= self._unknown_for and now + self._skew < ends
+
+
+_PAUSE: Final = "journeyman.dev/pause-disruption"
+_CAP: Final = "journeyman.dev/max-evictions-per-day"
+
+
+class EvictionCapsHold(InvariantChecker):
+    """Consolidation evicts no more pods of a workload, or from a NodePool's nodes, in a day than their annotations allow."""
+
+    name = "caps of evictions"
+
+    def __init__(self, view: ScenarioView) -> None:
+        super().__init__(view)
+        self._evicted: dict[tuple[str, str], set[str]] = {}  # UIDs of pods by workload and by NodePool
+
+    def check_write(self, write: Write) -> Iterator[str]:
+        """Count each eviction of a pod that a consolidation moves; scenarios are shorter than a day."""
+        if write.resource.kind != "Pod" or write.verb != "evict" or not is_ours(write):
+            return
+        pod = write.result
+        key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        candidate = next((c for c in self._consolidated() if key in c.get("pods", ())), None)
+        if candidate is None:
+            return
+        pool = next((p for p in pools(self.view) if p["metadata"]["name"] == candidate["nodePool"]), None)
+        for kind, name, annotated in (
+            ("workload", pod["metadata"].get("labels", {}).get("app", ""), pod),
+            ("NodePool", candidate["nodePool"], pool or {"metadata": {}}),
+        ):
+            evicted = self._evicted.setdefault((kind, name), set())
+            evicted.add(pod["metadata"]["uid"])
+            cap = annotated["metadata"].get("annotations", {}).get(_CAP)
+            if cap is not None and len(evicted) > int(cap):
+                yield f"{len(evicted)} pods of {kind} {name} were evicted, {cap} allowed"
+
+    def _consolidated(self) -> Iterator[Mapping[str, Any]]:
+        for command in commands(self.view):
+            if command["spec"]["reason"] == "Underutilized" and phase(command) in {"Draining", "Succeeded"}:
+                yield from command["spec"]["candidates"]
+
+
+class FleetPlansEnd(InvariantChecker):
+    """A node that a fleet plan launches is no candidate of its later moves; of the plans, one runs at rest, and only with moves left."""
+
+    name = "fleet plans move pods once and end"
+
+    def check_write(self, write: Write) -> Iterator[str]:
+        """Check each move that is proposed."""
+        if write.resource.kind != "NodeDisruption" or write.verb != "create":
+            return
+        if write.result["spec"]["method"] != "fleet-plan":
+            return
+        running = [plan for plan in self._plans() if _is_running(plan)]
+        for name in candidates(write.result):
+            claim = claim_named(self.view, name)
+            for plan in running:
+                moves = {move["nodeDisruption"] for move in (plan.get("status") or {}).get("moves", ())}
+                if claim is not None and claim.metadata.annotations.get(COMMAND_ANNOTATION) in moves:
+                    yield f"{write.name} has NodeClaim {name}, which FleetPlan {plan['metadata']['name']} launched"
+
+    def check_at_rest(self) -> Iterator[str]:
+        """Check plans that run."""
+        running = [plan for plan in self._plans() if _is_running(plan)]
+        existing = {claim.metadata.name for claim in claims(self.view)}
+        if len(running) > 1:
+            yield f"{len(running)} FleetPlans run"
+        for plan in running:
+            if not existing.intersection(name for move in plan["spec"]["moves"] for name in move["nodeClaims"]):
+                yield f"FleetPlan {plan['metadata']['name']} runs, and none of its nodes exists"
+
+    def _plans(self) -> tuple[Mapping[str, Any], ...]:
+        return self.view.server.stored(FLEET_PLAN)
+
+
+def _is_running(plan: Mapping[str, Any]) -> bool:
+    return (plan.get("status") or {}).get("phase", "Running") == "Running"
 
 
 REPAIR_DELAY: Final = timedelta(minutes=4)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import operator
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from msgspec import Struct
 
@@ -28,10 +29,12 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     pauses_at,
     pool_of,
     pools,
+    seconds,
+    skew,
     staleness,
     vcpus,
 )
-from journeyman_simulator.faults.manifests import START_HOUR
+from journeyman_simulator.faults.manifests import START
 from journeyman_simulator.faults.scenario_clouds import CLOUDS
 from journeyman_simulator.faults.scenario_view import CloudEvent, ScenarioView
 
@@ -50,7 +53,8 @@ class DisruptionBudgetsHold(InvariantChecker):
     """The number of a NodePool's disrupted nodes never exceeds its budgets, for each reason.
 
     A node is disrupted from the time its NodeClaim has a DisruptionReason until it is drained and its instance terminates;
-    after that it counts neither as a node nor as disrupted. A run with stale information may use an earlier budget.
+    after that it counts neither as a node nor as disrupted. A run with stale information may use an earlier budget. A budget
+    with a schedule counts while it is active by the clock of any run.
 
     Restates: karpenter pkg/controllers/disruption/helpers.go `BuildDisruptionBudgetMapping`.
     """
@@ -60,6 +64,7 @@ class DisruptionBudgetsHold(InvariantChecker):
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)
         self._staleness = staleness(view.scenario)
+        self._skew = skew(view.scenario)
         self._disruption_reasons: dict[str, str] = {}  # NodeClaims with a reason
         self._states: dict[str, deque[_NodePoolState]] = {}
 
@@ -99,6 +104,9 @@ class DisruptionBudgetsHold(InvariantChecker):
             name = pool["metadata"]["name"]
             pool_claims = [claim for claim in claims(self.view) if pool_of(claim) == name]
             budgets = (pool["spec"].get("disruption") or {}).get("budgets") or [{"nodes": "10%"}]
+            zone = pool["metadata"].get("annotations", {}).get("journeyman.dev/time-zone", "UTC")
+            known = (now - self._staleness - self._skew, now + self._skew)
+            budgets = [b for b in budgets if "schedule" not in b or _is_active_throughout(b, zone, *known)]
             states = self._states.setdefault(name, deque())
             states.append(_NodePoolState(now, sum(map(_counts, pool_claims)), budgets))
             while len(states) > 1 and states[1].at <= now - self._staleness:
@@ -124,6 +132,14 @@ def _allowed(state: _NodePoolState, reason: str) -> int:
     """Return the smallest budget for the reason: a number, or a percentage of the NodePool's nodes, rounded up."""
     counting = [b for b in state.budgets if not b.get("reasons") or reason in b["reasons"]]
     return min((_number(str(budget["nodes"]), state.nodes) for budget in counting), default=_UNLIMITED)
+
+
+def _is_active_throughout(budget: Mapping[str, Any], zone: str, first: datetime, last: datetime) -> bool:
+    """Whether a window of the budget, which opens once a day, contains both times."""
+    minute, hour = map(int, budget["schedule"].split()[:2])
+    length = timedelta(seconds=seconds(budget["duration"]) or 0)
+    opens = first.astimezone(ZoneInfo(zone)).replace(hour=hour, minute=minute, second=0, microsecond=0)
+    return any(day <= first and last < day + length for day in (opens, opens - timedelta(days=1)))
 
 
 def _number(nodes: str, total: int) -> int:
@@ -216,7 +232,7 @@ def _is_exempt_from_limit(claim: NodeClaim, disrupted: Collection[str]) -> bool:
 
 
 class ScheduleEntriesHaveWindows(InvariantChecker):
-    """Each entry of the cloud's scheduler is for the start or end of a NodePool's hibernation, or is deleted soon.
+    """Each entry of the cloud's scheduler is for the start or end of a NodePool's window, or is deleted soon.
 
     It is deleted at the latest when a process lists the entries again. None is left whose time is past.
     """
@@ -244,11 +260,14 @@ class ScheduleEntriesHaveWindows(InvariantChecker):
 
 
 def _edges_of_day(pool: ScenarioPool) -> Iterator[str]:
-    """Yield the times of day at which the NodePool's hibernation starts and ends."""
-    if pool.hibernates_at_minute:
-        opens = datetime(2026, 1, 5, START_HOUR, pool.hibernates_at_minute, tzinfo=timezone.utc)
-        yield f"{opens:%H:%M:%S}"
-        yield f"{opens + timedelta(seconds=pool.hibernates_seconds):%H:%M:%S}"
+    """Yield the times of day at which windows of the NodePool's hibernation and budgets start and end."""
+    windows = [(pool.hibernates_at_minute, pool.hibernates_seconds)]
+    windows += ((budget.opens_at_minute, budget.seconds) for budget in pool.budgets)
+    for minute, length in windows:
+        if length:
+            opens = START + timedelta(minutes=minute)
+            yield f"{opens:%H:%M:%S}"
+            yield f"{opens + timedelta(seconds=length):%H:%M:%S}"
 
 
 class StaticNodePoolsKeepReplicas(InvariantChecker):
