@@ -95,7 +95,7 @@ def _text(parameter: dict[str, Any]) -> str:
 
 
 def _annotations() -> str:
-    introduction = "An invalid value is reported as an Event on the object (`InvalidAnnotation`) and ignored."
+    introduction = "An invalid value is reported as an Event on the object (`InvalidAnnotation`) and ignored; of a pause or cap, it lets no node go."
     return (
         f"## Annotations of NodePools\n{introduction}\n\n{_annotation_table(ANNOTATIONS)}"
         f"## Annotations of CapacityBuffers\n{_annotation_table(BUFFER_ANNOTATIONS)}"

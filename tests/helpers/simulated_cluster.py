@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
+from journeyman.core.api.labels import NODEPOOL
 from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, POD, NodeClaim
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.plan import Step
@@ -95,11 +96,13 @@ class SimulatedCluster:
         cpu: str,
         memory: str = "1Gi",
         annotations: Mapping[str, str] = MappingProxyType({}),
+        pool: str = "",
     ) -> None:
-        """Create a Deployment, whose pods have these annotations, and run the provision step."""
+        """Create a Deployment, whose pods have these annotations and select that NodePool, and run the provision step."""
         container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
+        selector = {"nodeSelector": {NODEPOOL: pool}} if pool else {}
         metadata = {"labels": {"app": name}, "annotations": dict(annotations)}
-        template = {"metadata": metadata, "spec": {"containers": [container]}}
+        template = {"metadata": metadata, "spec": {"containers": [container], **selector}}
         spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
         meta = {"name": name, "namespace": "default"}
         body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec}

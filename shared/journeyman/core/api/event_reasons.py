@@ -82,7 +82,7 @@ _SCHEDULING: Final = (
         type="Warning",
         is_karpenters=False,
         dedupe_window=timedelta(minutes=15),
-        meaning="A journeyman.dev annotation has an invalid value, and is ignored.",
+        meaning="A journeyman.dev annotation has an invalid value, and is ignored; of a pause or cap, it lets no node go.",
         what_to_do="Correct the annotation, of the NodePool or of the pod's template; the message says which values are valid.",
     ),
     EventReason(

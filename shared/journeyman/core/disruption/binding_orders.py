@@ -11,6 +11,8 @@ node would then be launched again. So a removal is proposed only if every pod is
             ─► each pod to the best node that can take it: LeastAllocated + BalancedAllocation
                  ─► a pod without a node: the removal is not proposed
 
+Pods of other commands that wait for a replacement are not bound here: they are evicted when it has started.
+
 Pods with rules about other pods, volumes or host ports are bound where the simulation placed them: kube-scheduler has
 few choices for those. Nothing here knows the simulation's solver.
 
@@ -69,7 +71,9 @@ def unbound_pod(command: Command, snapshot: Snapshot, catalogue: Catalogue) -> s
     results = simulated.results
     planned: dict[str, str | int] = {pod: node for node, pods in results.existing.items() for pod in pods}
     planned |= {pod: number for number, claim in enumerate(results.new_claims) for pod in claim.pods}
-    pods = [pod for pod in simulated.pods if pod.key in planned]
+    starting = {n.name for n in snapshot.state_nodes if not n.initialized} - simulated.excluded_nodes
+    own = {key for candidate in command.candidates for key in candidate.reschedulable_pods}
+    pods = [p for p in simulated.pods if p.key in planned and (p.key in own or planned[p.key] not in starting)]
     capacity = _free_capacity(pods, command.replacements, simulated.excluded_nodes, snapshot, catalogue)
     requests = np.array([[pod_requests(pod).get(axis, 0) for axis in capacity.axes] for pod in pods], dtype=np.int64)
     columns = NodeColumns([node for node in snapshot.state_nodes if node.name in capacity.position])

@@ -267,8 +267,8 @@ def invalid_annotations(snapshot: Snapshot) -> Plan:
 
 def _invalid_annotation(ref: ObjectRef, value: str, of_pod: str = "") -> Event:
     message = (
-        f"{ref.resource.kind} {ref.name}: {labels.MAX_EVICTIONS_PER_DAY}{of_pod} is {value[:100]!r} and ignored; give a whole "
-        "number, such as 5"
+        f"{ref.resource.kind} {ref.name}: {labels.MAX_EVICTIONS_PER_DAY}{of_pod} is {value[:100]!r}, so consolidation moves "
+        "none of its pods; give a whole number, such as 5"
     )
     return Event(ref=ref, reason="InvalidAnnotation", message=message, type="Warning")
 

@@ -83,6 +83,8 @@ class NodeExamination(Struct, frozen=True, kw_only=True):
         others = _what_is_short(short)
         if self.shadow_value == inf:
             return f"Can't remove it: {others}, and no single new node takes all such pods"
+        if not self.price:
+            return f"Can't replace with a cheaper node: {others}, and the price of this node is unknown"
         excess = self.shadow_value - self.price
         more = f", {excess:.4f} more" if excess >= SMALLEST_PRICE else ""
         return (

@@ -78,14 +78,27 @@ def movable_workloads(pods: Iterable[Pod]) -> tuple[MovedWorkload, ...]:
 
 
 def max_evictions(annotations: dict[str, str]) -> int | None:
-    """Return the value of `journeyman.dev/max-evictions-per-day`; None if it is not set or no whole number."""
-    text = annotations.get(labels.MAX_EVICTIONS_PER_DAY, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else None
+    """Return the value of `journeyman.dev/max-evictions-per-day`; None if it is not set.
+
+    It is 0 if it is no whole number: who wrote it wanted fewer evictions, and a pod that stays can go later.
+    """
+    text = annotations.get(labels.MAX_EVICTIONS_PER_DAY)
+    if text is None:
+        return None
+    if not _is_whole(text):
+        return 0
+    return int(text) if len(text) <= _MAX_DIGITS else _MOST
 
 
 def has_invalid_max_evictions(annotations: dict[str, str]) -> bool:
     """Whether the annotation is set, but not to a whole number."""
-    return labels.MAX_EVICTIONS_PER_DAY in annotations and max_evictions(annotations) is None
+    text = annotations.get(labels.MAX_EVICTIONS_PER_DAY)
+    return text is not None and not _is_whole(text)
+
+
+def _is_whole(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
 
 
 _MAX_DIGITS: Final = 9
+_MOST: Final = 10**9

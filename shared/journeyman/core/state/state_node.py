@@ -117,8 +117,11 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def labels(self) -> Mapping[str, str]:
-        """Labels that pods are scheduled by: the claim's and its single-valued requirements until registration, then the node's."""
-        if self.node is None or not self.registered:
+        """Labels that pods are scheduled by: the claim's and its single-valued requirements until registration, then the node's.
+
+        A node that is registered without the label that says so, as it was loaded before this run registered it, has both.
+        """
+        if self.node is None or self.node.metadata.labels.get(labels.REGISTERED) != "true":
             base = dict(self.claim.metadata.labels) if self.claim is not None else {}
             if self.claim is not None:
                 for requirement in self.claim.spec.requirements:
@@ -126,7 +129,7 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
                         base.setdefault(requirement.key, requirement.values[0])
             if self.node is not None and labels.HOSTNAME in self.node.metadata.labels:
                 base.setdefault(labels.HOSTNAME, self.node.metadata.labels[labels.HOSTNAME])
-            return base
+            return {**base, **self.node.metadata.labels} if self.node is not None and self.registered else base
         return self.node.metadata.labels
 
     @cached_property

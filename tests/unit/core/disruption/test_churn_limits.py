@@ -222,7 +222,7 @@ def test_command_of_more_workloads_than_a_nodedisruption_lists_is_refused():
     assert limits().checked(many).why_not == "The command would move 501 workloads; a NodeDisruption lists 500"
 
 
-def test_annotation_that_is_no_whole_number_is_reported_and_ignored():
+def test_annotation_that_is_no_whole_number_is_reported_and_allows_no_move():
     """On the NodePool, and on the node where the pod runs."""
     claim = builders.a_claim("n", status={"providerID": builders.provider_id_of("n"), "nodeName": "node-n"})
     node = builders.a_node("n")
@@ -235,8 +235,12 @@ def test_annotation_that_is_no_whole_number_is_reported_and_ignored():
     assert {(e.ref.resource.kind, e.reason, e.type) for e in events} == {
         (kind, "InvalidAnnotation", "Warning") for kind in ("NodePool", "NodeClaim", "Node")
     }
-    assert any("max-evictions-per-day of pod default/web-7c-x is 'many' and ignored" in e.message for e in events)
-    assert ChurnLimits(snapshot, NO_LIMITS).why_not(a_candidate("web", pods=9)) == ""
+    assert any("max-evictions-per-day of pod default/web-7c-x is 'many', so consolidation" in e.message for e in events)
+    assert (
+        ChurnLimits(snapshot, NO_LIMITS)
+        .why_not(a_candidate("web", pods=9))
+        .startswith("NodePool default allows 0 evictions")
+    )
 
 
 # -- payback ----------------------------------------------------------------------------------------------------------

@@ -65,16 +65,16 @@ def test_workload_with_the_same_name_but_another_uid_is_another_one():
 
 
 def test_movable_workloads_count_pods_and_take_the_lowest_limit():
-    """Pods of an old and a new template may differ in the annotation; a value that is no whole number is ignored."""
+    """Pods of an old and a new template may differ in the annotation; a value that is no whole number allows none."""
     key = labels.MAX_EVICTIONS_PER_DAY
     pods = [
         of_deployment("a", annotations={key: "9"}),
         of_deployment("b", pod_hash="5b5b5b5b5b", annotations={key: "4"}),
-        of_deployment("c", annotations={key: "-1"}),
+        of_deployment("c", annotations={key: "9" * 30}),
         owned("db-0", owner("StatefulSet", "db"), annotations={key: "many"}),
     ]
 
     web, db = movable_workloads(pods)
 
     assert (web.key.name, web.pods, web.limit) == ("web", 3, 4)
-    assert (db.key.name, db.pods, db.limit) == ("db", 1, None)
+    assert (db.key.name, db.pods, db.limit) == ("db", 1, 0)

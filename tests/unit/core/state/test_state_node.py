@@ -146,3 +146,13 @@ def test_deleted_node_has_no_gauges():
     for nodes in (snapshot.nodes, snapshot.nodes[:1]):
         named = {s.labels.get("node_name") for s in node_gauges(replace(snapshot, nodes=nodes))} - {None}
         assert named == {node.metadata.name for node in nodes}
+
+
+def test_node_that_this_run_registers_has_the_labels_of_its_nodeclaim():
+    """The Node was loaded before; without the labels, pods that select their NodePool would get another node."""
+    claim = a_running_claim("a", metadata={"labels": {labels.NODEPOOL: "apps", "team": "a"}})
+    node = a_node("a")
+    bare = {labels.HOSTNAME: "ip-1", "team": "b"}
+    node = replace(node, metadata=replace(node.metadata, labels=bare))
+    found = a_snapshot(claims=(claim,), nodes=(node,)).state_nodes_by_claim["a"].labels
+    assert (found[labels.NODEPOOL], found["team"], found[labels.HOSTNAME]) == ("apps", "b", "ip-1")
