@@ -35,6 +35,7 @@ from journeyman_simulator.faults.fault_scenario import (
     Deploy,
     FaultScenario,
     Maintenance,
+    PauseDisruption,
     Scale,
     StripFinalizer,
     Undeploy,
@@ -44,6 +45,9 @@ from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import can_repeat_launches
 from journeyman_simulator.faults.invariants.disruption_invariants import (
     ConsolidationLowersPrice,
+    EvictionCapsHold,
+    FleetPlansEnd,
+    PausedNodePoolsKeepNodes,
     ReplacementsInitializedFirst,
     UnhealthyNodesReplaced,
 )
@@ -55,6 +59,7 @@ from journeyman_simulator.faults.invariants.instance_invariants import (
 from journeyman_simulator.faults.invariants.nodepool_invariants import (
     DisruptionBudgetsHold,
     NodePoolLimitsHold,
+    ScheduleEntriesHaveWindows,
     StaticNodePoolsKeepReplicas,
 )
 from journeyman_simulator.faults.invariants.pod_invariants import PodsEvictedAsAllowed, SchedulablePodsRun
@@ -218,6 +223,17 @@ def with_unlimited_budgets(pool: Mapping[str, Any]) -> Mapping[str, Any]:
     altered = copy.deepcopy(pool)
     altered["spec"].setdefault("disruption", {})["budgets"] = [{"nodes": "100%"}]
     return altered
+
+
+def without_annotation(name: str) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    """Return a function that removes this annotation of NodePools."""
+
+    def alter(pool: Mapping[str, Any]) -> Mapping[str, Any]:
+        altered = copy.deepcopy(pool)
+        altered["metadata"].get("annotations", {}).pop(f"journeyman.dev/{name}", None)
+        return altered
+
+    return alter
 
 
 def with_doubled_limits(pool: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -439,6 +455,38 @@ MUTATIONS = (
         alibaba_seed=19,
         huawei_seed=19,
         where=_has_pool(limit_cpus=4),
+    ),
+    Mutation(
+        name="consolidation does not see pauses",
+        collaborators=altered_lists("NodePool", without_annotation("pause-disruption"), "consolidate"),
+        invariant=PausedNodePoolsKeepNodes,
+        seed=1,
+        where=_has_operation(PauseDisruption),
+    ),
+    Mutation(
+        name="consolidation does not see caps of evictions",
+        collaborators=altered_lists("NodePool", without_annotation("max-evictions-per-day"), "consolidate"),
+        invariant=EvictionCapsHold,
+        seed=1,
+        where=lambda scenario: any(pool.max_evictions_per_day for pool in scenario.setup.pools),
+    ),
+    Mutation(
+        name="fleet plans record no progress",
+        syntax=SyntaxMutation(
+            function_named("journeyman.core.disruption.fleet_plan_progress", "PlanProgress.record"), returning("Plan()")
+        ),
+        invariant=FleetPlansEnd,
+        seed=1,
+        alibaba_seed=1,
+        huawei_seed=1,
+        where=lambda scenario: scenario.setup.fleet_plans,
+    ),
+    Mutation(
+        name="the sweep does not see time zones",
+        collaborators=altered_lists("NodePool", without_annotation("time-zone"), "sweep"),
+        invariant=ScheduleEntriesHaveWindows,
+        seed=1,
+        where=lambda scenario: any(pool.time_zone and pool.hibernates_seconds for pool in scenario.setup.pools),
     ),
     Mutation(
         name="launches do not see earlier nodes",

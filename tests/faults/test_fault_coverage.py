@@ -22,16 +22,29 @@ def test_counts_of_scenarios_from_several_processes_add_up():
     """They are encoded as JSON between processes."""
     total = counted((LAUNCH, FaultKind.CRASH_AFTER))
     total.count_message_fault("requeue", "drop")
+    total.count_crash_in_phase("drift", "Draining")
     total.add(from_json(to_json(counted((LAUNCH, FaultKind.CRASH_AFTER), (LOOK, FaultKind.LAG)))))
     assert (total.scenarios, total.calls[LAUNCH]) == (2, 2)
     assert total.fired == {LAUNCH: {"crash-after": 2}, LOOK: {"lag": 1}}
     assert total.messages == {"requeue": {"drop": 1}}
+    assert total.crashes == {"drift": {"Draining": 1}}
 
 
 def test_a_site_without_one_of_the_fault_kinds_is_reported():
     """A site needs only one of the kinds."""
     coverage = counted((LAUNCH, FaultKind.CRASH_AFTER), (LOOK, FaultKind.LAG))
     assert coverage.sites_without([LAUNCH, LOOK], FaultKind.CRASH_BEFORE, FaultKind.CRASH_AFTER) == (LOOK,)
+
+
+def test_a_phase_of_commands_without_a_crash_is_reported():
+    """A crash of any method's command in the phase is enough."""
+    coverage = counted()
+    for method, phase in (("drift", "Draining"), ("fleet-plan", "Validated"), ("fleet-plan", "Draining")):
+        coverage.count_crash_in_phase(method, phase)
+    assert coverage.phases_without_crash() == ("Proposed", "Replacing")
+    assert (
+        coverage.table().splitlines()[-1] == "commands of fleet-plan at a crash of consolidate: 1 Validated, 1 Draining"
+    )
 
 
 def test_the_table_marks_possible_faults_that_were_not_injected():

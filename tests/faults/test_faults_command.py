@@ -23,7 +23,9 @@ def test_a_search_without_violations_succeeds_and_prints_its_coverage(capsys, na
 def test_a_call_without_a_crash_fails_a_search_that_requires_it(capsys):
     """Two scenarios cannot have a crash at every call."""
     assert run_seeds("1..2", require_crash_coverage=True) == 1
-    assert "terminate: ec2 TerminateInstances: no process crashed at this call" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "terminate: ec2 TerminateInstances: no process crashed at this call" in out
+    assert "Replacing: no process crashed while a command was in this phase" in out
 
 
 @pytest.mark.parametrize(("cloud", "option"), [("aws", ""), ("huawei", "--cloud huawei ")])

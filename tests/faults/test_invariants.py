@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from journeyman.cloud.messages import MAX_RECEIVES
-from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, PDB, POD
+from journeyman.core.api.objects import FLEET_PLAN, NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, PDB, POD
 from journeyman.core.plan import Step
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.server import Write
@@ -28,6 +28,9 @@ from journeyman_simulator.faults.invariants import ALL_CHECKERS
 from journeyman_simulator.faults.invariants.checkers import InvariantCheckers
 from journeyman_simulator.faults.invariants.disruption_invariants import (
     ConsolidationLowersPrice,
+    EvictionCapsHold,
+    FleetPlansEnd,
+    PausedNodePoolsKeepNodes,
     ReplacementsInitializedFirst,
     UnhealthyNodesReplaced,
 )
@@ -39,6 +42,7 @@ from journeyman_simulator.faults.invariants.instance_invariants import (
 from journeyman_simulator.faults.invariants.nodepool_invariants import (
     DisruptionBudgetsHold,
     NodePoolLimitsHold,
+    ScheduleEntriesHaveWindows,
     StaticNodePoolsKeepReplicas,
 )
 from journeyman_simulator.faults.invariants.pod_invariants import PodsEvictedAsAllowed, SchedulablePodsRun
@@ -70,7 +74,7 @@ class Fixture:
         self.clock = VirtualClock(START)
         self.server = ApiServer(self.clock)
         self.server.load(initial_manifests(self.scenario.setup))
-        self.fleet, self.messages, self.letters = [], [], []
+        self.fleet, self.messages, self.letters, self.entries = [], [], [], {}
         self.checkers = InvariantCheckers(self, [invariant])
         self.server.on_write(self.checkers.check_write)
 
@@ -82,6 +86,9 @@ class Fixture:
 
     def active_runs(self):
         return ()
+
+    def schedule_entries(self):
+        return self.entries
 
     def dead_letters(self):
         return tuple(self.letters)
@@ -168,14 +175,23 @@ class Fixture:
         self.server.create(POD, body, namespace="default")
         self.server.patch(POD, name, {"status": status}, namespace="default", subresource="status")
 
-    def command(self, name, candidates, replacements=(), phase="Draining", reason="Underutilized"):
+    def command(
+        self,
+        name,
+        candidates,
+        replacements=(),
+        phase="Draining",
+        reason="Underutilized",
+        method="single-node",
+        pods=(),
+    ):
         body = {
             "metadata": {"name": name},
             "spec": {
                 "reason": reason,
                 "decision": "replace" if replacements else "delete",
-                "method": "single-node",
-                "candidates": [{"nodeClaim": c} for c in candidates],
+                "method": method,
+                "candidates": [{"nodeClaim": c, "nodePool": "default", "pods": list(pods)} for c in candidates],
                 "replacements": [{"name": r} for r in replacements],
             },
         }
@@ -192,9 +208,9 @@ def leaving_node(fixture, *, annotations=None, **claim):
     return instance
 
 
-def test_there_are_fourteen_invariants_with_different_names():
+def test_there_are_eighteen_invariants_with_different_names():
     """Reports name invariants unambiguously."""
-    assert len({*ALL_CHECKERS}) == 14
+    assert len({*ALL_CHECKERS}) == len({invariant.name for invariant in ALL_CHECKERS}) == 18
     assert all(invariant.name for invariant in ALL_CHECKERS)
 
 
@@ -431,6 +447,114 @@ def test_a_budget_for_another_reason_does_not_apply():
     fixture.claim("c1", "Initialized")
     fixture.say("c1", "Initialized", "DisruptionReason", by="consolidate")
     assert fixture.violations == []
+
+
+@pytest.mark.parametrize(("minutes", "violation"), [(4, False), (6, True), (10, False)])
+def test_a_budget_counts_while_its_window_is_open(minutes, violation):
+    """It opens five minutes after the start for two minutes, in a time zone that is not whole hours from UTC."""
+    window = ScenarioBudget(nodes="0", opens_at_minute=5, seconds=120)
+    pool = ScenarioPool(name="default", budgets=(window,), time_zone="Asia/Kolkata")
+    fixture = Fixture(DisruptionBudgetsHold, pools=(pool,))
+    fixture.claim("c1", "Initialized")
+    fixture.clock.advance(60 * minutes)
+    fixture.say("c1", "Initialized", "DisruptionReason", by="consolidate")
+    assert bool(fixture.violations) == violation
+
+
+@pytest.mark.parametrize("value", ["true", "tomorrow", "2026-01-05T12:10:00Z"])
+@pytest.mark.parametrize("phase", ["Proposed", "Validated"])
+def test_a_command_for_a_paused_nodepool_is_detected(value, phase):
+    """It is neither proposed nor started. One that had started before goes on."""
+    fixture = Fixture(PausedNodePoolsKeepNodes)
+    fixture.command("before", ["c0"], phase="Validated")
+    if phase == "Validated":
+        fixture.command("proposed", ["c1"], phase="Proposed")
+    annotations = {"journeyman.dev/pause-disruption": value}
+    fixture.server.patch(NODEPOOL, "default", {"metadata": {"annotations": annotations}})
+    fixture.as_("consolidate").patch(NODE_DISRUPTION, "before", {"status": {"phase": "Draining"}}, subresource="status")
+    assert fixture.violations == []
+
+    if phase == "Validated":
+        started = {"status": {"phase": phase}}
+        fixture.as_("consolidate").patch(NODE_DISRUPTION, "proposed", started, subresource="status")
+    else:
+        fixture.command("proposed", ["c1"], phase=phase)
+    done = "started" if phase == "Validated" else "proposed"
+    assert fixture.violations == [f"proposed was {done}, and default is paused: {value!r}"]
+
+
+@pytest.mark.parametrize("value", ["", "2026-01-05T11:59:00Z"])
+def test_a_pause_that_is_over_allows_commands(value):
+    """The annotation was removed, or its time has passed."""
+    fixture = Fixture(PausedNodePoolsKeepNodes)
+    for each in ("true", value or None):
+        annotations = {"journeyman.dev/pause-disruption": each}
+        fixture.server.patch(NODEPOOL, "default", {"metadata": {"annotations": annotations}})
+    fixture.command("proposed", ["c1"], phase="Proposed")
+    assert fixture.violations == []
+
+
+@pytest.mark.parametrize(("reason", "violations"), [("Underutilized", 1), ("Drifted", 0)])
+@pytest.mark.parametrize("of", ["pod", "NodePool"])
+def test_an_eviction_beyond_the_cap_is_detected(of, reason, violations):
+    """Two pods of a workload are moved, and a cap allows one; other reasons than consolidation are not limited."""
+    cap = {"journeyman.dev/max-evictions-per-day": "1"}
+    pools = (ScenarioPool(name="default", max_evictions_per_day=1 if of == "NodePool" else 0),)
+    fixture = Fixture(EvictionCapsHold, pools=pools)
+    fixture.claim("c1", "Initialized")
+    fixture.node("c1")
+    for name in ("p1", "p2"):
+        fixture.pod(name, "node-c1", annotations=cap if of == "pod" else None)
+    fixture.command("moves", ["c1"], reason=reason, pods=["default/p1", "default/p2"])
+    for name in ("p1", "p2"):
+        assert fixture.violations == []
+        fixture.as_("terminate").evict("default", name)
+    assert len(fixture.violations) == violations
+
+
+def a_fleet_plan(fixture, *nodes, moves=()):
+    """Create a FleetPlan with a move for each node, and these moves started: (name, NodeDisruption)."""
+    spec = {"moves": [{"name": node, "nodeClaims": [node]} for node in nodes]}
+    fixture.server.create(FLEET_PLAN, {"metadata": {"name": f"fleet-{nodes[0]}"}, "spec": spec})
+    started = [{"name": name, "state": "Running", "nodeDisruption": command} for name, command in moves]
+    status = {"status": {"phase": "Running", "moves": started}}
+    fixture.server.patch(FLEET_PLAN, f"fleet-{nodes[0]}", status, subresource="status")
+
+
+def test_a_fleet_plan_that_moves_a_node_it_launched_is_detected():
+    """Its pods would be evicted twice within the plan."""
+    fixture = Fixture(FleetPlansEnd)
+    fixture.claim("old")
+    fixture.claim("new", command="first")
+    a_fleet_plan(fixture, "old", "gone", moves=[("gone", "first")])
+    fixture.command("second", ["old"], method="fleet-plan", phase="Proposed")
+    assert fixture.violations == []
+    fixture.command("third", ["new"], method="fleet-plan", phase="Proposed")
+    assert fixture.violations == ["third has NodeClaim new, which FleetPlan fleet-old launched"]
+
+
+def test_a_fleet_plan_that_does_not_end_is_detected():
+    """It may wait for budgets as long as one of its nodes exists; two plans never run at rest."""
+    fixture = Fixture(FleetPlansEnd)
+    fixture.claim("c1")
+    a_fleet_plan(fixture, "c1", "gone")
+    fixture.checkers.check_at_rest()
+    assert fixture.violations == []
+    a_fleet_plan(fixture, "left")
+    fixture.checkers.check_at_rest()
+    assert fixture.violations == ["2 FleetPlans run", "FleetPlan fleet-left runs, and none of its nodes exists"]
+
+
+@pytest.mark.parametrize(("at", "violations"), [("12:05:00", 0), ("12:06:00", 0), ("17:30:00", 1)])
+def test_an_entry_of_the_scheduler_without_a_window_is_detected(at, violations):
+    """A window of hibernation opens after five minutes, for one; the sweep has some minutes to delete entries."""
+    pool = ScenarioPool(name="default", hibernates_at_minute=5, hibernates_seconds=60, time_zone="Asia/Kolkata")
+    fixture = Fixture(ScheduleEntriesHaveWindows, pools=(pool,))
+    fixture.entries["e"] = datetime.fromisoformat(f"2026-01-06T{at}+00:00")
+    for _ in range(10):
+        fixture.checkers.check_every_minute()
+        fixture.clock.advance(60)
+    assert bool(fixture.violations) == bool(violations)
 
 
 def test_a_launch_beyond_the_limit_is_detected():

@@ -20,6 +20,7 @@ from journeyman_simulator.workload_controllers import DEPLOYMENT
 
 TYPES, ZONES = ("c5.large", "m5.large"), ("us-east-1a", "us-east-1b")
 EXAMPLES = {
+    "value": "true",
     "app": "web",
     "nodes": "1",
     "change": "drop-hash",

@@ -7,11 +7,13 @@ import pytest
 from journeyman_simulator.faults.call_sites import CALL_SITES
 from journeyman_simulator.faults.fault_scenario import (
     CallFault,
+    Drift,
     EditClaim,
     EditNode,
     EditTags,
     FailCheck,
     MessageFault,
+    PauseDisruption,
     Rebalance,
 )
 from journeyman_simulator.faults.scenario_clouds import CLOUDS
@@ -83,6 +85,23 @@ def test_lambda_stops_chains_or_throttles_functions_in_every_tenth_scenario():
     assert {throttle.step for throttle in throttles} == {"provision", "terminate", "consolidate", "interrupt", "sweep"}
     assert sum(bool(scenario.setup.throttles) for scenario in SCENARIOS) > len(SCENARIOS) / 20
     assert all(s.setup.recursive_loops == "Allow" for s in SCENARIOS if not s.setup.sweep)
+
+
+def test_every_tenth_scenario_disrupts_under_used_nodes_within_limits():
+    """With and without fleet plans: policies, windows in time zones, drift, pauses and caps all occur."""
+    under_used = [s for s in SCENARIOS if any(type(o).__name__ == "Undeploy" and o.app == "d" for o in s.operations)]
+    pools = [pool for scenario in under_used for pool in scenario.setup.pools]
+    operations = {type(operation) for scenario in under_used for operation in scenario.operations}
+    planned = [scenario for scenario in under_used if scenario.setup.fleet_plans]
+
+    assert len(under_used) > len(SCENARIOS) / 10
+    assert 3 * len(planned) > len(under_used)
+    assert {pool.policy for pool in pools} == {"WhenEmpty", "WhenEmptyOrUnderutilized", "Balanced"}
+    assert operations >= {Drift, PauseDisruption}
+    assert any(pool.replicas for pool in pools)
+    assert any(pool.max_evictions_per_day for pool in pools)
+    assert any(pool.time_zone and pool.hibernates_seconds for pool in pools)
+    assert any(pool.time_zone and budget.seconds for pool in pools for budget in pool.budgets)
 
 
 def test_scenarios_without_a_sweep_have_no_edits():

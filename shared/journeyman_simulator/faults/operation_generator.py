@@ -118,6 +118,16 @@ def under_use_nodes(rng: Random, setup: ScenarioSetup) -> tuple[AnyOperation, ..
     return by_time([first, small, gone, *disturbances, last])
 
 
+def empty_most_of_nodes() -> tuple[AnyOperation, ...]:
+    """Return operations that leave four nodes with a small pod each, for which a fleet plan finds fewer nodes."""
+    return (
+        fault_scenario.Deploy(at_seconds=0, app=_OWN_APP, replicas=4, cpu_millicores=1500, one_per_node=True),
+        fault_scenario.Deploy(at_seconds=_NODES_JOINED, app="a", replicas=4, cpu_millicores=200),
+        fault_scenario.Undeploy(at_seconds=75, app=_OWN_APP),
+        fault_scenario.Unprotect(at_seconds=_DISTURBED_UNTIL),
+    )
+
+
 def uninstall(setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
     """Return operations that delete the NodeClass and then all NodePools."""
     pools = range(len(setup.pools))

@@ -48,6 +48,7 @@ from journeyman_simulator.faults.operation_generator import (
     delete_all_pods_together,
     delete_protected_claims,
     draw_operations,
+    empty_most_of_nodes,
     empty_nodes_early,
     shrink_workload,
     under_use_nodes,
@@ -368,7 +369,8 @@ def _with_under_used_nodes(scenario: FaultScenario) -> FaultScenario:
 def _with_disruption(rng: Random, scenario: FaultScenario) -> FaultScenario:
     setup, cloud = scenario.setup, CLOUDS[scenario.setup.cloud]
     names = rng.choice((("default",), ("default",), ("default", "second")))
-    static = _static_pool(rng, setup.types, cloud)
+    types = tuple(sorted({*cloud.large_types, *cloud.generated_types}))
+    static = _static_pool(rng, types, cloud)
     pools = (
         *(_consolidated_pool(rng, name) for name in names),
         *(replace(pool, policy="WhenEmpty") for pool in static),
@@ -376,7 +378,7 @@ def _with_disruption(rng: Random, scenario: FaultScenario) -> FaultScenario:
     setup = replace(
         setup,
         pools=pools,
-        types=(),
+        types=types,
         daemons=False,
         fleet_plans=rng.random() < 0.5,
         reversal_window_seconds=rng.choice((0, 30)),
@@ -669,6 +671,11 @@ def _with_replaced_node(scenario: FaultScenario) -> FaultScenario:
     )
 
 
+def _with_fleet_plan(scenario: FaultScenario) -> FaultScenario:
+    setup = replace(with_immediate_consolidation(scenario.setup), fleet_plans=True)
+    return replace(scenario, setup=setup, operations=empty_most_of_nodes())
+
+
 def _with_unavailable_replacement(scenario: FaultScenario) -> FaultScenario:
     return replace(
         scenario, setup=with_immediate_consolidation(scenario.setup), operations=shrink_workload(out_of_stock=True)
@@ -704,6 +711,8 @@ _RARE_AWS_CALLS: Final[Mapping[str, ScenarioChange]] = {
     "provision: get NodeClaim": _with_registration_timeout,  # new ones below, as the seeds of the recorded sample follow the order
     "sweep: scheduler CreateSchedule": _with_hibernating_pools,
     "sweep: scheduler DeleteSchedule": _with_hibernating_pools,
+    "consolidate: create FleetPlan": _with_fleet_plan,
+    "consolidate: patch FleetPlan/status": _with_fleet_plan,
 }
 
 _RARE_ALIBABA_CALLS: Final[Mapping[str, ScenarioChange]] = {
@@ -722,7 +731,9 @@ _RARE_ALIBABA_CALLS: Final[Mapping[str, ScenarioChange]] = {
     "terminate: get NodeClaim": _with_claims_removed_before_instances,
     "terminate: patch Event": _with_blocked_drain,
     "terminate: patch NodePool": _with_instances_ended_before_registration,
-    "provision: get NodeClaim": _with_registration_timeout,  # last, as the seeds of the recorded sample follow the order
+    "provision: get NodeClaim": _with_registration_timeout,  # new ones below, as the seeds of the recorded sample follow the order
+    "consolidate: create FleetPlan": _with_fleet_plan,
+    "consolidate: patch FleetPlan/status": _with_fleet_plan,
 }
 
 _RARE_HUAWEI_CALLS: Final[Mapping[str, ScenarioChange]] = {
@@ -744,7 +755,9 @@ _RARE_HUAWEI_CALLS: Final[Mapping[str, ScenarioChange]] = {
     "terminate: patch Event": _with_blocked_drain,
     "terminate: patch NodePool": _with_instances_ended_before_registration,
     "terminate: patch OfferingState/status": _without_offerings_at_first,
-    "provision: get NodeClaim": _with_registration_timeout,  # last, as the seeds of the recorded sample follow the order
+    "provision: get NodeClaim": _with_registration_timeout,  # new ones below, as the seeds of the recorded sample follow the order
+    "consolidate: create FleetPlan": _with_fleet_plan,
+    "consolidate: patch FleetPlan/status": _with_fleet_plan,
 }
 
 RARE_CALL_SCENARIOS: Final[Mapping[str, Mapping[str, ScenarioChange]]] = {
