@@ -189,6 +189,16 @@ def test_nodepools_are_changed_and_deleted(fixture):
     assert not fixture.server.list(NODEPOOL).items
 
 
+def test_disruption_of_a_nodepool_is_paused_until_the_annotation_is_removed(fixture):
+    """An empty value removes it."""
+    paused = []
+    for value in ("true", ""):
+        fixture.run(fault_scenario.PauseDisruption(at_seconds=0, pool=0, value=value))
+        annotations = fixture.server.list(NODEPOOL).items[0]["metadata"].get("annotations", {})
+        paused.append(annotations.get("journeyman.dev/pause-disruption"))
+    assert paused == ["true", None]
+
+
 def test_a_nodeclass_is_broken_and_restored(fixture):
     """It selects subnets that do not exist, then its own again."""
 
