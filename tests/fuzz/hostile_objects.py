@@ -13,11 +13,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 from msgspec import inspect
 
 from journeyman.core.api import dra, labels, objects, storage, workloads
+from journeyman.core.api.node_disruption import Method
 from tests.helpers.builders import CLASS, CLASS_LABEL, CLASS_REF, node_class_body
 
 NAMESPACE = "hostile"
@@ -187,6 +188,19 @@ ANNOTATIONS: Mapping[str, tuple[str, ...]] = {
     labels.DISRUPTION: ("none", "x"),
     labels.DRA_DRIVERS: ("a,b", ",", "x" * 300),
     labels.NODEPOOL_HASH: ("x", ""),
+    labels.PAUSE_DISRUPTION: (*TIMES, "true", "false", "", "tomorrow", "x" * 9999),
+    labels.PAUSE_ON_ALARMS: ("", "a,b", ",", "x" * 9999),
+    labels.ALARMS: ("[]", "{", "null", "9" * 9999, '[{"name": "a", "at": "x"}]', "[" * 9999),
+    labels.HIBERNATE: (
+        "* * * * * / 1m",
+        "@yearly / 87600h",
+        "0 0 30 2 * / 1h",
+        "; / ;",
+        "x",
+        "1 1 1 1 1 / " + "9" * 400 + "h",
+    ),
+    labels.TIME_ZONE: ("Europe/Berlin", "UTC", "../../etc/passwd", "/", "\x00", "x" * 9999, "größer"),
+    labels.MAX_EVICTIONS_PER_DAY: ("0", "-1", "1e3", "9" * 9999, "٣", ""),
     "controller.kubernetes.io/pod-deletion-cost": ("2147483647", "-2147483648", "9" * 400, "x"),
 }
 
@@ -341,7 +355,7 @@ class HostileObjects:
             "spec": {
                 "reason": self._dice.choice(("Empty", "Underutilized", "Drifted", "Interrupted")),
                 "decision": self._dice.choice(("delete", "replace")),
-                "method": self._dice.choice(("emptiness", "single-node")),
+                "method": self._dice.choice(get_args(Method)),
                 "candidates": candidates,
                 "replacements": [{"name": f"hostile-new-{self._count}"}] if self._rarely() else [],
                 "createdAt": self._time(),
@@ -397,10 +411,18 @@ class HostileObjects:
             "heldUntil": self._time(),
         }
         ledger = {"hour": self._time(), "workloads": [workload], "commands": [{"name": "x", "isCounted": True}]}
+        name, phase = (
+            self._dice.choice(("hostile-0", "none")),
+            self._dice.choice(("Running", "Completed", "Superseded")),
+        )
+        move = {"name": name, "nodeClaims": [name, "none"], "after": [name], "savingPerHour": "999999999999.999999999"}
+        plan = {"moves": [move] * self._dice.choice((1, 2, 300)), "createdAt": self._time(), "priceBefore": "0"}
+        started = {"name": name, "state": self._dice.choice(("Running", "Done", "Failed")), "nodeDisruption": "none"}
         kinds: tuple[tuple[str, str, dict[str, Any]], ...] = (
             ("karpenter.sh/v1alpha1", "NodeOverlay", {"spec": overlay}),
             ("autoscaling.x-k8s.io/v1beta1", "CapacityBuffer", {"spec": buffer}),
             ("journeyman.dev/v1alpha1", "ChurnLedger", {"status": {**ledger, "launchesUntil": self._time()}}),
+            ("journeyman.dev/v1alpha1", "FleetPlan", {"spec": plan, "status": {"phase": phase, "moves": [started], "done": 2**31 - 1}}),
             ("journeyman.dev/v1alpha1", "OfferingState", {"spec": {}, "status": {"unavailable": [offering]}}),
             ("karpenter.k8s.aws/v1", "EC2NodeClass", {"spec": node_class_body()["spec"], "status": {"conditions": [self._condition("Ready")]}}),
         )  # fmt: skip
