@@ -214,7 +214,7 @@ class FleetPlansEnd(InvariantChecker):
 
 
 def _is_running(plan: Mapping[str, Any]) -> bool:
-    return (plan.get("status") or {}).get("phase", "Running") == "Running"
+    return phase(plan) in {"", "Running"}
 
 
 REPAIR_DELAY: Final = timedelta(minutes=4)
