@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 from journeyman.cloud.aws.pricing import shipped_on_demand
-from journeyman.core.api.objects import CHURN_LEDGER, NODE_DISRUPTION, NODECLAIM, Resource
+from journeyman.core.api.objects import CHURN_LEDGER, FLEET_PLAN, NODE_DISRUPTION, NODECLAIM, Resource
 from journeyman.kube.access.kubeconfig import from_kubeconfig
 from journeyman.kube.caching_store import CachingKubeStore, ListCache
 from journeyman.kube.http_store import HttpKubeStore
@@ -47,6 +47,7 @@ CLUSTER = "demo"
 MERGE = "application/merge-patch+json"
 ALL_FEATURES = {
     "FEATURE_GATES": "NodeOverlay=true,CapacityBuffer=true",
+    "FLEET_PLANS": "true",
     "IGNORE_DRA_REQUESTS": "false",
     "SCHEDULER_CONFIG": json.dumps(
         {
@@ -263,7 +264,9 @@ class _RepeatingStore:
         self._store = store
         self._repeated = repeated
         self._unrepeated = (
-            {NODECLAIM.kind, NODE_DISRUPTION.kind, CHURN_LEDGER.kind} if unrepeated is None else unrepeated
+            {NODECLAIM.kind, NODE_DISRUPTION.kind, CHURN_LEDGER.kind, FLEET_PLAN.kind}
+            if unrepeated is None
+            else unrepeated
         )
 
     def for_run(self, *arguments: Any) -> KubeStore:

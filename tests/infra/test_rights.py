@@ -137,6 +137,7 @@ def run_scenario(stage, plane):
     interrupt_node(stage)
     orphan_instance(stage)
     expire_node_disruptions(stage)
+    end_fleet_plans(stage)
 
 
 def run_without_features(stage):
@@ -364,6 +365,14 @@ def expire_node_disruptions(stage):
     run_until(stage, lambda: not stage.admin.do("GET", f"{OURS}/nodedisruptions")["items"], "consolidate")
 
 
+def end_fleet_plans(stage):
+    """Of two plans for nodes that do not exist, the older one is deleted, and the other one is superseded."""
+    for name in ("a", "b"):
+        spec = {"moves": [{"name": "gone", "nodeClaims": ["gone"]}]}
+        stage.create(f"{OURS}/fleetplans", an_object("FleetPlan", "journeyman.dev/v1alpha1", spec, name))
+    stage.run("consolidate")
+
+
 # --- the result
 
 
@@ -387,8 +396,8 @@ def test_every_permission_is_used(result, component):
 
 
 def test_creations_with_a_lost_answer_are_sent_twice(result):
-    """Then provision needs `get` for NodeClaims, and consolidate for NodeClaims, NodeDisruptions and the ChurnLedger."""
-    assert sorted(result.repeated) == ["ChurnLedger", "NodeClaim", "NodeClaim", "NodeDisruption"]
+    """Then provision needs `get` for NodeClaims, and consolidate for those and our own kinds."""
+    assert sorted(result.repeated) == ["ChurnLedger", "FleetPlan", "NodeClaim", "NodeClaim", "NodeDisruption"]
 
 
 def test_helm_keeps_the_crds_of_another_owner_and_its_own(result):
@@ -397,6 +406,6 @@ def test_helm_keeps_the_crds_of_another_owner_and_its_own(result):
 
     assert before.pop("nodepools.karpenter.sh") == ""
     assert set(before.values()) == {RELEASE}
-    assert len(before) == 6
+    assert len(before) == 7
     assert set(after) == {*before, "nodepools.karpenter.sh", BUFFER_CRD["metadata"]["name"]}
     assert roles_left == []
