@@ -38,11 +38,6 @@ class Listed(Struct, frozen=True, kw_only=True):
     difference: Difference
     accepted: Accepted | None
 
-    @property
-    def is_own_rule(self) -> bool:
-        """Whether a rule that Karpenter does not have forbids its command."""
-        return self.accepted is not None and self.accepted.is_own_rule
-
     def __str__(self) -> str:
         """Return the cluster, the method, the difference and its explanation."""
         found = self.difference
@@ -65,9 +60,9 @@ class Tally(Struct, kw_only=True):
         return [listed for listed in self.listed if listed.accepted is None]
 
     def agreement(self, kind: str) -> float:
-        """Return the share of comparisons of a kind without a difference; those up to a rule of our own count as none."""
+        """Return the share of comparisons of a kind without a difference, explained or not."""
         total = sum(count for (compared, _), count in self.compared.items() if compared == kind)
-        differences = sum(1 for one in self.listed if one.difference.kind == kind and not one.is_own_rule)
+        differences = sum(1 for one in self.listed if one.difference.kind == kind)
         return 1 - differences / total if total else 1.0
 
     def lines(self) -> Iterator[str]:

@@ -42,7 +42,8 @@ CLUSTERS = {
     "nominated pods": lambda: running_cluster(142),
     "pending pods first": lambda: running_cluster(93),
     "missing replicas": lambda: running_cluster(156),
-    "binding orders": lambda: running_cluster(76),
+    "binding orders": lambda: running_cluster(92),
+    "pays back": lambda: running_cluster(46),
     "more is saved": lambda: running_cluster(88),
 }
 

@@ -9,7 +9,7 @@
     objects[]        Kubernetes objects
     options{}        preferencePolicy (Respect, Ignore, WhenFree), minValuesPolicy (Strict, BestEffort), ignoreDRARequests
                      (true), disrupt (false): find the first disruption command, with everyMethod (false) what each disruption
-                     method finds, spotToSpotConsolidation (false)
+                     method finds, spotToSpotConsolidation (false), consolidationPayback (1h)
 
 A pod without a node and without conditions counts as unschedulable; NodePools and the NodeClasses they name count as
 ready; an object without a UID or a creation time gets one. NodeOverlays and CapacityBuffers are used without feature gates.

@@ -10,8 +10,10 @@ from typing import Any, Final
 
 from journeyman.cli.rule_prices import price_of_rules
 from journeyman.cli.scenario import Scenario, read_scenario
+from journeyman.core.api.duration import parse_duration
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue
+from journeyman.core.disruption.churn_limits import ChurnSettings
 from journeyman.core.disruption.consolidatable import assess_consolidatable
 from journeyman.core.disruption.controller import DisruptionController, Evaluation
 from journeyman.core.scheduling.results import MinValuesPolicy, Options, PlannedClaim, PreferencePolicy, Results
@@ -127,8 +129,14 @@ def controller_of(scenario: Scenario) -> DisruptionController:
         scenario.catalogue,
         assess_consolidatable(scenario.snapshot),
         spot_to_spot=bool(scenario.options.get("spotToSpotConsolidation")),
+        churn=_churn_settings(scenario),
         options=options_of(scenario),
     )
+
+
+def _churn_settings(scenario: Scenario) -> ChurnSettings:
+    payback = scenario.options.get("consolidationPayback")
+    return ChurnSettings() if payback is None else ChurnSettings(payback=parse_duration(payback))
 
 
 def _commands(evaluation: Evaluation) -> list[dict[str, Any]]:

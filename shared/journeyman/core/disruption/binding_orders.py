@@ -12,6 +12,7 @@ node would then be launched again. So a removal is proposed only if every pod is
                  ─► a pod without a node: the removal is not proposed
 
 Pods of other commands that wait for a replacement are not bound here: they are evicted when it has started.
+Candidates of NodePools with packing `fewest-nodes` are removed as Karpenter removes them, without this check.
 
 Pods with rules about other pods, volumes or host ports are bound where the simulation placed them: kube-scheduler has
 few choices for those. Nothing here knows the simulation's solver.
@@ -35,6 +36,7 @@ from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.commands import Command
 from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.existing_nodes import NodeColumns, allocatable_of
+from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES
 from journeyman.core.scheduling.pod_classes import host_ports, requirement_terms
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import PlannedClaim
@@ -58,7 +60,7 @@ class FreeCapacity(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def unbound_pod(command: Command, snapshot: Snapshot, catalogue: Catalogue) -> str:
-    """Return the key of a pod that has no node in one of the orders; empty if there is none.
+    """Return the key of a pod that has no node in one of the orders; empty if there is none, or if no order is checked.
 
     Args:
         command: A command with its simulation.
@@ -66,7 +68,9 @@ def unbound_pod(command: Command, snapshot: Snapshot, catalogue: Catalogue) -> s
         catalogue: The sizes of the replacements.
     """
     simulated = command.simulation_result
-    if simulated is None or not command.candidates:
+    if simulated is None or all(
+        snapshot.node_pools_by_name[c.nodepool].packing == FEWEST_NODES for c in command.candidates
+    ):
         return ""
     results = simulated.results
     planned: dict[str, str | int] = {pod: node for node, pods in results.existing.items() for pod in pods}

@@ -53,7 +53,7 @@ from journeyman.core.disruption.hibernation import (
     hibernation_events,
     validate_hibernation,
 )
-from journeyman.core.disruption.multi_node_consolidation import multi_node_commands
+from journeyman.core.disruption.multi_node_consolidation import Attempt, multi_node_commands
 from journeyman.core.disruption.rebalance import (
     rebalance_candidates,
     rebalance_commands,
@@ -349,25 +349,16 @@ class DisruptionController:
             ready,
             self._remaining(reason),
             spot_to_spot=self._spot_to_spot,
-            check=self._why_not_together,
+            check=lambda command: self._checked(command).why_not or self._balanced.why_not(command),
+            unbound=lambda command: unbound_pod(command, self.snapshot, self._catalogue),
         )
-        for attempt in attempts:
-            best = (attempt.best,) if attempt.best is not None else ()
-            yield Evaluation(
-                method=method,
-                reason=reason,
-                commands=best if attempt.is_last else (),
-                plan=self._refusal(attempt.refused) if attempt.is_last and not best else Plan(),
-                examined=MULTI_NODE_EXAMINED,
-                if_time_is_up=attempt.best,
-            )
-
-    def _why_not_together(self, command: Command) -> str:
-        """Return why several nodes are not consolidated by this command, so that fewer of them are tried; empty if they may be."""
-        if why := self._checked(command).why_not or self._balanced.why_not(command):
-            return why
-        pod = unbound_pod(command, self.snapshot, self._catalogue)
-        return f"pod {pod} may find no capacity" if pod else ""
+        last: Attempt | None = None
+        for last in attempts:
+            yield Evaluation(method=method, reason=reason, examined=MULTI_NODE_EXAMINED, if_time_is_up=last.best)
+        if last is not None:
+            commands = (last.best,) if last.best is not None else ()
+            plan = Plan() if commands else self._refusal(last.refused)
+            yield Evaluation(method=method, reason=reason, commands=commands, plan=plan, examined=MULTI_NODE_EXAMINED)
 
     def _static_drift(self) -> Evaluation:
         """Return all commands of static drift, and what counts for both kinds: the gauge of eligible nodes, and budgets if any."""

@@ -74,7 +74,8 @@ class Simulation:
         Errors are: pods of candidates or deleting nodes that are unschedulable, but not of hibernating NodePools' nodes; pods of candidates on a node that is not
         initialized (it may never be) or within its consolidateAfter (they would restart it). If no other pods must be
         scheduled, such nodes are excluded from the start, unless they count against limits. Otherwise nodes within their
-        consolidateAfter are excluded in a second attempt, whose result counts if the other pods need no more new nodes.
+        consolidateAfter are excluded in a second attempt, with the other pods that the first one placed there. Its result counts if
+        the rest of the other pods need no more new nodes.
 
         Args:
             candidates: Nodes to exclude; may be empty.
@@ -95,14 +96,16 @@ class Simulation:
         changed = (unsettled - self._uninitialized - self._in_limited_pools) & first.results.existing.keys()
         if not first.errors or not changed:
             return first
+        # pods that wait stay on such nodes; they are left out with them
+        waiting = {pod.key for pod in others}
+        settled = waiting & {key for name in changed for key in first.results.existing[name]}
         second = self._simulate(
-            pods,
+            tuple(pod for pod in pods if pod.key not in settled),
             moving,
             excluded | (self._recently_changed - self._in_limited_pools),
             unsettled,
             fewest_nodes=fewest_nodes,
         )
-        waiting = {pod.key for pod in others}
         launches_more = not waiting & _on_new_nodes(second.results) <= _on_new_nodes(first.results)
         return first if second.errors or launches_more else second
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from journeyman.core.api import labels
 from journeyman.core.disruption.binding_orders import unbound_pod
 from journeyman.core.disruption.candidates import find_candidates
 from journeyman.core.disruption.commands import Decision
 from journeyman.core.disruption.consolidation import compute_consolidation
 from journeyman.core.disruption.simulation import Simulation
-from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod
+from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES
+from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, a_pool
 
 
 def removal(snapshot, *names: str):
@@ -28,6 +31,17 @@ def test_small_pods_that_may_take_the_room_of_a_large_one_are_found():
     assert command.decision is Decision.DELETE
 
     assert unbound_pod(command, snapshot, a_catalogue()) == "default/n-0"
+
+
+def test_nodes_of_nodepools_with_karpenters_packing_are_removed_without_the_check():
+    """Such a NodePool asks for Karpenter's decisions."""
+    full = {"cpus": ["3"]}
+    pool = a_pool()
+    pool = pool.model_copy(update={"metadata": replace(pool.metadata, annotations={labels.PACKING: FEWEST_NODES})})
+    members = (a_member("a", **full), a_member("b", **full), a_member("n", cpus=["1", "500m", "500m"]))
+    snapshot = a_fleet(*members, pools=[pool])
+
+    assert unbound_pod(removal(snapshot, "n"), snapshot, a_catalogue()) == ""
 
 
 @pytest.mark.parametrize(

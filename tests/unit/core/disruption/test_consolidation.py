@@ -235,6 +235,20 @@ def test_pods_move_past_recently_changed_nodes_while_other_pods_wait():
     assert command.decision is Decision.DELETE
 
 
+def test_pods_move_past_a_recently_changed_node_to_which_pending_pods_go():
+    """Only the recently changed node has capacity for the pending pod, and only the quiet one for the candidate's."""
+    fresh = a_member("fresh", size="xl", cpus=["1"])
+    quiet = a_member("quiet", size="s", cpus=["500m"])
+    old = a_member("old", size="s", cpus=["1"])
+    waits = a_pod("waits", cpu="6")
+
+    command = decide(
+        a_fleet(old, fresh, quiet, pending=[waits]), "old", within_consolidate_after=frozenset({"fresh"})
+    )
+
+    assert command.decision is Decision.DELETE
+
+
 def test_recently_changed_node_counts_against_limits():
     """No pods move to the node, but its resources count against its NodePool's limits."""
     spot = a_pool("spot", capacity_types=(labels.SPOT,))

@@ -146,7 +146,6 @@ def test_longest_prefix_that_can_be_consolidated_is_found_by_binary_search(nodes
     found = attempts(a_fleet(*members, roomy))
 
     assert [len(a.candidates) for a in found] == lengths
-    assert [a.is_last for a in found] == [False] * (len(lengths) - 1) + [True] * bool(lengths)
     valid = [length for length in lengths if length <= deletable]
     assert (len(found[-1].best.candidates) if found and found[-1].best else 0) == max(valid, default=0)
     assert max(lengths, default=0) <= MAX_CANDIDATES
@@ -296,3 +295,57 @@ def test_fewer_nodes_are_tried_when_kube_scheduler_may_bind_the_pods_of_all_othe
 
     assert (method, claims) == ("multi-node", ["n1", "n3"])
     assert types == []
+
+
+def removable_nodes(number: int, *, room: str = "xl"):
+    """Nodes with one small pod each, which a node that stays has capacity for."""
+    stays = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}
+    members = (
+        a_member(f"n{i}", size="s", pods=[a_pod(f"p{i}", node=f"node-n{i}", cpu="100m", memory="1Mi")])
+        for i in range(number)
+    )
+    return a_fleet(*members, a_member("stays", size=room, node=stays))
+
+
+def leaves_without_capacity(*refused: tuple[str, str]):
+    """A check that names the pod for commands whose last node is this one."""
+    return lambda command: dict(refused).get(command.candidates[-1].nodeclaim, "")
+
+
+@pytest.mark.parametrize(
+    ("refused", "best"),
+    [
+        pytest.param([("n2", "default/p0")], ["n0", "n1", "n2", "n3", "n4"], id="a short prefix"),
+        pytest.param([("n4", "default/p1")], ["n0", "n1", "n2", "n3"], id="the longest prefix"),
+        pytest.param([(f"n{i}", "default/p0") for i in (2, 3, 4)], ["n0", "n1"], id="all long prefixes"),
+        pytest.param([(f"n{i}", "default/p0") for i in (1, 2, 3, 4)], None, id="every prefix"),
+        pytest.param([("n4", "default/waits")], ["n0", "n1", "n2", "n3"], id="a pod that waits"),
+    ],
+)
+def test_prefix_whose_pods_may_find_no_capacity_does_not_end_the_search(refused, best):
+    """Longer ones are tried, then shorter ones."""
+    taken = attempts(removable_nodes(5), unbound=leaves_without_capacity(*refused))[-1].best
+
+    assert (taken and [c.nodeclaim for c in taken.candidates]) == best
+
+
+def test_node_whose_pod_may_find_no_capacity_is_left_out():
+    """Only its commands are refused; all others go together."""
+    found = attempts(
+        removable_nodes(5),
+        unbound=lambda command: "default/p0" if "n0" in {c.nodeclaim for c in command.candidates} else "",
+    )
+
+    assert [c.nodeclaim for c in found[-1].best.candidates] == ["n1", "n2", "n3", "n4"]
+
+
+def test_replacement_is_made_larger_until_its_pods_find_capacity_in_any_order():
+    """Of m and l, which are cheaper than the nodes, l takes them in any order."""
+
+    def unbound(command):
+        return "default/n0-0" if any(r.offering.instance_type == "m" for r in command.replacements) else ""
+
+    found = attempts(a_fleet(*underused(3, size="xl")), unbound=unbound)
+
+    assert [len(a.candidates) for a in found] == [2, 3]
+    assert [r.instance_types for r in found[-1].best.replacements] == [("l",)]
