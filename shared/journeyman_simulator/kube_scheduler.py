@@ -1,7 +1,8 @@
 """Simulates kube-scheduler as far as node autoscaling needs it: filters, scores and binds, or marks a pod Unschedulable.
 
 Filters: unschedulable nodes, taints, node selector and required affinity, resources, DoNotSchedule topology spread,
-required pod (anti-)affinity. Score: least allocated, which spreads pods like the default profile. The scheduler tries a
+required pod (anti-)affinity. Scores: nodes without untolerated PreferNoSchedule taints first, whose weight exceeds that of the
+resources in the default profile; among them least allocated, which spreads pods like that profile. The scheduler tries a
 pod's nominated node first, counts pods of the same or a higher priority that are nominated to a node as if they ran there,
 and clears the nomination of an unschedulable pod. It does not simulate preemption, volumes and host ports: such pods stay
 pending, with that reason. It shares no code with the solver, so that it can check the solver's plans.
@@ -109,7 +110,7 @@ class KubeScheduler:
         if not fitting:
             self._report_unschedulable(pod, len(infos), rejections)
             return
-        best = min(fitting, key=lambda i: (-i.score(requests), i.node.metadata.name))
+        best = min(fitting, key=lambda i: (_avoided(pod, i.node), -i.score(requests), i.node.metadata.name))
         self._server.bind(pod.metadata.namespace, pod.metadata.name, best.node.metadata.name)
         best.place(pod, requests)
 
@@ -211,6 +212,11 @@ def _node_infos(nodes: Iterable[Node], pods: Iterable[Pod]) -> dict[str, NodeInf
 
 def _untolerated(pod: Pod, taints: Iterable[Taint]) -> Taint | None:
     return next((t for t in taints if t.effect != "PreferNoSchedule" and not _tolerates(pod, t)), None)
+
+
+def _avoided(pod: Pod, node: Node) -> int:
+    """Return how many PreferNoSchedule taints of the node the pod does not tolerate."""
+    return sum(1 for t in node.spec.taints if t.effect == "PreferNoSchedule" and not _tolerates(pod, t))
 
 
 def _tolerates(pod: Pod, taint: Taint) -> bool:

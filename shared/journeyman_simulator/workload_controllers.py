@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any
 
 from journeyman.core.api.objects import NODE, PDB, POD, Node, Pod, Resource, is_true
-from journeyman.errors import NotFoundError
+from journeyman.errors import AlreadyExistsError, NotFoundError
 from journeyman_simulator.apiserver import ApiServer
 
 DEPLOYMENT: Resource[dict[str, Any]] = Resource(
@@ -138,7 +138,10 @@ class WorkloadControllers:
             "spec": spec,
             "status": {"phase": "Pending"},
         }
-        self._server.create(POD, body, namespace=meta["namespace"])
+        try:
+            self._server.create(POD, body, namespace=meta["namespace"])
+        except AlreadyExistsError:  # another suffix, as the API server's `generateName` tries
+            self._create_pod(owner, node_name)
 
     def _patch(self, resource: Resource[Any], body: Mapping[str, Any], patch: Mapping[str, Any]) -> None:
         meta = body["metadata"]

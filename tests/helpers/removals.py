@@ -226,6 +226,12 @@ def _phase(command: Mapping[str, Any]) -> str:
     return str((command.get("status") or {}).get("phase", ""))
 
 
+def class_of_pool(pool: dict[str, Any]) -> dict[str, Any]:
+    """Return a NodePool of the published workloads with the NodeClass of the builders."""
+    reference = {"spec": {"template": {"spec": {"nodeClassRef": dict(builders.CLASS_REF)}}}}
+    return builders.merge(pool, reference)
+
+
 def _node_pool() -> dict[str, Any]:
     """Return the NodePool of the published workloads with a budget of 100 %, without the largest nodes."""
     pool = workloads.node_pool("on-demand")

@@ -50,7 +50,7 @@ from journeyman.core.disruption.disruption_events import UNCONSOLIDATABLE, candi
 from journeyman.core.disruption.disruption_metrics import consolidation_timeout, evaluation_duration
 from journeyman.core.disruption.drifted import DriftAssessment, assess_drift
 from journeyman.core.disruption.fleet_moves import MoveCost
-from journeyman.core.disruption.fleet_plan_progress import delete_old_plans
+from journeyman.core.disruption.fleet_plan_progress import delete_old_plans, mark_leaving_nodes
 from journeyman.core.disruption.orchestration import (
     expire_command,
     has_expired,
@@ -123,7 +123,7 @@ def _clean_up(inputs: StepInputs) -> Plan:
     old = delete_old_commands(snapshot, limit=settings.disruption_history_limit, age=settings.disruption_history_age)
     old += delete_old_plans(snapshot)
     reports = report_invalid_windows(snapshot) + report_pauses(snapshot)
-    return reports + remove_stale_taints(snapshot) + churn + old
+    return reports + remove_stale_taints(snapshot) + mark_leaving_nodes(snapshot) + churn + old
 
 
 def _advance_commands(inputs: StepInputs) -> Plan:

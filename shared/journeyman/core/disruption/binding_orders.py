@@ -8,7 +8,8 @@ node would then be launched again. So a removal is proposed only if every pod is
 
     free capacity of the remaining nodes and of the replacements
        ─► pods in order: largest first, smallest first, by name, and in shuffled orders
-            ─► each pod to the best node that can take it: LeastAllocated + BalancedAllocation
+            ─► each pod to the best node that can take it: without untolerated PreferNoSchedule taints if there is one,
+               then LeastAllocated + BalancedAllocation
                  ─► a pod without a node: the removal is not proposed
 
 Pods of other commands that wait for a replacement are not bound here: they are evicted when it has started.
@@ -17,13 +18,14 @@ Candidates of NodePools with packing `fewest-nodes` are removed as Karpenter rem
 Pods with rules about other pods, volumes or host ports are bound where the simulation placed them: kube-scheduler has
 few choices for those. Nothing here knows the simulation's solver.
 
-Restates: kubernetes pkg/scheduler/framework/plugins/noderesources `leastResourceScorer`, `balancedResourceScorer`.
+Restates: kubernetes pkg/scheduler/framework/plugins/noderesources `leastResourceScorer`, `balancedResourceScorer`,
+tainttoleration `Score`, whose weight exceeds those of both others.
 Differs: scores of preferences, image locality and of the pods' spread are left out; equal scores go by name, not at random.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final
 
@@ -44,6 +46,7 @@ from journeyman.core.state import Snapshot
 
 SHUFFLED_ORDERS: Final = 3
 _SCORED: Final = ("cpu", "memory")
+_MOST_SCORE: Final = 2.0  # of the resources; a preference against the node outweighs it
 
 
 class FreeCapacity(Struct, frozen=True, kw_only=True, eq=False):
@@ -59,13 +62,16 @@ class FreeCapacity(Struct, frozen=True, kw_only=True, eq=False):
     position: Mapping[str | int, int]
 
 
-def unbound_pod(command: Command, snapshot: Snapshot, catalogue: Catalogue) -> str:
+def unbound_pod(
+    command: Command, snapshot: Snapshot, catalogue: Catalogue, *, closed: Collection[str] = frozenset()
+) -> str:
     """Return the key of a pod that has no node in one of the orders; empty if there is none, or if no order is checked.
 
     Args:
         command: A command with its simulation.
         snapshot: The cluster in which it was simulated.
         catalogue: The sizes of the replacements.
+        closed: Names of nodes that should take none of the pods, although they could.
     """
     simulated = command.simulation_result
     if simulated is None or all(
@@ -78,12 +84,13 @@ def unbound_pod(command: Command, snapshot: Snapshot, catalogue: Catalogue) -> s
     starting = {n.name for n in snapshot.state_nodes if not n.initialized} - simulated.excluded_nodes
     own = {key for candidate in command.candidates for key in candidate.reschedulable_pods}
     pods = [p for p in simulated.pods if p.key in planned and (p.key in own or planned[p.key] not in starting)]
-    capacity = _free_capacity(pods, command.replacements, simulated.excluded_nodes, snapshot, catalogue)
+    capacity = _free_capacity(pods, command.replacements, simulated.excluded_nodes | frozenset(closed), snapshot, catalogue)
     requests = np.array([[pod_requests(pod).get(axis, 0) for axis in capacity.axes] for pod in pods], dtype=np.int64)
     columns = NodeColumns([node for node in snapshot.state_nodes if node.name in capacity.position])
     allowed = _allowed_nodes(pods, planned, capacity, columns)
+    avoided = _avoided_nodes(pods, capacity, columns)
     for order in _orders(pods, requests):
-        if (stranded := _bind(order, requests, allowed, capacity)) is not None:
+        if (stranded := _bind(order, requests, allowed, avoided, capacity)) is not None:
             return pods[stranded].key
     return ""
 
@@ -142,6 +149,17 @@ def _allowed_nodes(
     ]
 
 
+def _avoided_nodes(pods: Sequence[Pod], capacity: FreeCapacity, columns: NodeColumns) -> list[Bools]:
+    """Return for each pod which nodes have a PreferNoSchedule taint that it does not tolerate; replacements have none."""
+    by_tolerations: dict[tuple[Toleration, ...], Bools] = {}
+    for tolerations in {pod.spec.tolerations for pod in pods}:
+        accepted = columns.accepted(tolerations, avoids_prefer_no_schedule=False)
+        avoided = accepted & ~columns.accepted(tolerations, avoids_prefer_no_schedule=True)
+        missing = len(capacity.total) - len(avoided)
+        by_tolerations[tolerations] = np.concatenate((avoided, np.zeros(missing, dtype=bool)))
+    return [by_tolerations[pod.spec.tolerations] for pod in pods]
+
+
 def _planned_only(planned: str | int, capacity: FreeCapacity) -> Bools:
     only: Bools = np.zeros(len(capacity.total), dtype=bool)
     if planned in capacity.position:
@@ -178,7 +196,9 @@ def _hash(key: str, seed: int) -> bytes:
     return blake2b(key.encode(), digest_size=8, salt=str(seed).encode()).digest()
 
 
-def _bind(order: Iterable[int], requests: Ints, allowed: Sequence[Bools], capacity: FreeCapacity) -> int | None:
+def _bind(
+    order: Iterable[int], requests: Ints, allowed: Sequence[Bools], avoided: Sequence[Bools], capacity: FreeCapacity
+) -> int | None:
     """Bind the pods in this order, and return the first one that has no node; None if all have one."""
     free = capacity.free.copy()
     scored = np.maximum(capacity.total[:, : len(_SCORED)], 1)
@@ -189,6 +209,6 @@ def _bind(order: Iterable[int], requests: Ints, allowed: Sequence[Bools], capaci
             return pod
         shares = after[:, : len(_SCORED)] / scored
         score = shares.mean(axis=1) + (1 - np.abs(shares[:, 0] - shares[:, 1]) / 2)
-        best = int(np.argmax(np.where(fits, score, -np.inf)))
+        best = int(np.argmax(np.where(fits, score - _MOST_SCORE * avoided[pod], -np.inf)))
         free[best] = after[best]
     return None

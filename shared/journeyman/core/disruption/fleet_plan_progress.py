@@ -35,12 +35,15 @@ from journeyman.core.api.objects import FLEET_PLAN, ObjectMeta
 from journeyman.core.disruption.binding_orders import unbound_pod
 from journeyman.core.disruption.budgets import BudgetStatus
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName
-from journeyman.core.disruption.commands import Command, difference
+from journeyman.core.disruption.commands import Command, claims_in_commands, difference
 from journeyman.core.disruption.fleet_moves import Move, MoveCost
 from journeyman.core.disruption.fleet_planning import PlannedFleet, next_moves, plan_fleet
 from journeyman.core.disruption.simulation import Simulation
+from journeyman.core.disruption.stale_taints import claims_with_stale_taints
 from journeyman.core.plan import CreateObject, DeleteObject, ObjectRef, PatchObject, Plan, chain_of
-from journeyman.core.state import Snapshot
+from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.disrupted_taint import mark_leaving
+from journeyman.core.state.guard import plan_for_each
 
 METHOD: Final[Method] = "fleet-plan"
 KEPT_PLANS: Final = 5
@@ -121,6 +124,28 @@ def nodes_leaving(plan: FleetPlan, snapshot: Snapshot) -> frozenset[str]:
     """Return the names of the nodes that a plan deletes and that exist."""
     nodes = (snapshot.state_nodes_by_claim.get(name) for move in plan.spec.moves for name in move.node_claims)
     return frozenset(node.name for node in nodes if node is not None)
+
+
+def mark_leaving_nodes(snapshot: Snapshot) -> Plan:
+    """Taint the nodes that the running plan deletes later, and remove the taint from all others.
+
+    kube-scheduler then binds the pods of earlier moves to nodes that stay, so that they move once. Nodes in a command are left
+    as they are: they have the disrupted taint, or get it at once.
+    """
+    progress = running_plan(snapshot)
+    leaving = nodes_leaving(progress.plan, snapshot) if progress is not None else frozenset()
+    name = progress.plan.metadata.name if progress is not None else ""
+    elsewhere = claims_in_commands(snapshot) | claims_with_stale_taints(snapshot)
+
+    def decide(node: StateNode) -> Plan:
+        if node.node is None or node.claim is None or node.is_terminating or node.claim.metadata.name in elsewhere:
+            return Plan()
+        is_leaving = node.name in leaving
+        why = f"FleetPlan {name} deletes it later" if is_leaving else "no fleet plan deletes it"
+        patch = mark_leaving(node.node, why, leaving=is_leaving)
+        return Plan(chains=(chain_of(f"Node {node.name}", patch),)) if patch is not None else Plan()
+
+    return plan_for_each(snapshot.state_nodes, decide)
 
 
 def claims_launched(plan: FleetPlan, snapshot: Snapshot) -> frozenset[str]:

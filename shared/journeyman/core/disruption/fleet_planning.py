@@ -233,7 +233,7 @@ def _solved_again(
         move = rules.priced(found)
         if isinstance(move, str):
             return move
-        unbound = unbound_pod(move.command, fleet.snapshot, rules.simulation.catalogue)
+        unbound = unbound_pod(move.command, fleet.snapshot, rules.simulation.catalogue, closed=leaving)
         if not unbound or len(spare) == _MOST_SPARE:
             return move
         spare.append(unbound)

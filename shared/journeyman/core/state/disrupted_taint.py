@@ -1,6 +1,8 @@
-"""The `karpenter.sh/disrupted:NoSchedule` taint: no new pods on a node that is being disrupted.
+"""Taints of disruption: `karpenter.sh/disrupted:NoSchedule` keeps new pods off a node that is being disrupted, and
+`journeyman.dev/leaving:PreferNoSchedule` asks kube-scheduler for other nodes, because a fleet plan will delete this one later.
 
 Restates: karpenter pkg/utils/state `RequireNoScheduleTaint`.
+Differs: Karpenter has no plan, so no node that leaves later.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from journeyman.core.api.objects import Node, Taint
 from journeyman.core.plan import PatchObject, node_ref
 
 DISRUPTED: Final = Taint(key=labels.DISRUPTED_TAINT, effect="NoSchedule")
+LEAVING: Final = Taint(key=labels.LEAVING_TAINT, effect="PreferNoSchedule")
 
 
 def has_disrupted_taint(node: Node) -> bool:
@@ -41,6 +44,15 @@ def remove_disrupted_taint(node: Node, why: str) -> PatchObject | None:
     if not has_disrupted_taint(node):
         return None
     return _with_taints(node, (t for t in node.spec.taints if not _is_disrupted(t)), why)
+
+
+def mark_leaving(node: Node, why: str, *, leaving: bool) -> PatchObject | None:
+    """Return the patch that adds or removes the taint of nodes that leave; None if the node is as it should be."""
+    others = tuple(t for t in node.spec.taints if t.key != LEAVING.key)
+    wanted = (*others, LEAVING) if leaving else others
+    if {t for t in node.spec.taints if t.key == LEAVING.key} == ({LEAVING} if leaving else set()):
+        return None
+    return _with_taints(node, wanted, why)
 
 
 def _is_disrupted(taint: Taint) -> bool:
