@@ -6,7 +6,8 @@
 
 Candidates count against the budgets from the start of their move, replacements are launched with their cheapest offerings, and
 every pod of a candidate is evicted once. Evicted pods run where the move plans them, or, with `by_scoring`, where
-kube-scheduler's least-allocated scoring puts them: on the emptiest node that fits and is not being deleted. Pods that then fit
+kube-scheduler's least-allocated scoring puts them: on the emptiest node that fits and is not being deleted, one that the plan
+does not delete later if there is one. Pods that then fit
 nowhere get new nodes (`reopened`).
 """
 
@@ -59,6 +60,7 @@ class Rollout:
         on_change: Called after each change of the cluster.
         evictions: How often each pod was evicted, by key.
         running: Moves that have not ended.
+        avoided: Names of the nodes that pods are bound to only if no other one fits.
         reopened: How many nodes evicted pods needed that no move foresaw.
         changed_at: When the last move ended.
     """
@@ -70,6 +72,7 @@ class Rollout:
     evictions: Counter[str] = field(default_factory=Counter)
     running: list[RunningMove] = field(default_factory=list)
     reopened: int = 0
+    avoided: frozenset[str] = frozenset()
     changed_at: datetime = field(init=False)
     _started_at: datetime = field(init=False)
     _numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -158,7 +161,9 @@ class Rollout:
         for pod in sorted((p for p in self.snapshot.pods if p.key in moving), key=lambda p: p.key):
             requests = pod_requests(pod)
             fitting = [n for n, left in free.items() if all(left[r] >= amount for r, amount in requests.items())]
-            placed[pod.key] = max(fitting, key=lambda n: (_emptiness(free[n], total[n]), n), default="")
+            placed[pod.key] = max(
+                fitting, key=lambda n: (n not in self.avoided, _emptiness(free[n], total[n]), n), default=""
+            )
             if placed[pod.key]:
                 free[placed[pod.key]].subtract(requests)
         self.snapshot = with_pods_on(self.snapshot, placed)
@@ -208,7 +213,7 @@ class FleetPlanner:
         plan = plan_fleet(rollout.simulation(), eligible, rollout.allowed(), cost=self.cost, settled=settled)
         self.plans.append(plan)
         self._waiting = list(plan.moves)
-        self._leaving = frozenset(c.node for move in plan.moves for c in move.candidates)
+        self._leaving = rollout.avoided = frozenset(c.node for move in plan.moves for c in move.candidates)
 
     def _start(self, rollout: Rollout) -> tuple[Move, ...]:
         unfinished = {m.name for m in self._waiting} | {r.move.name for r in rollout.running}

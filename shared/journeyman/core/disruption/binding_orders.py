@@ -73,11 +73,25 @@ def unbound_pod(
         catalogue: The sizes of the replacements.
         closed: Names of nodes that should take none of the pods, although they could.
     """
+    return next((keys[0] for keys in _unbound_by_order(command, snapshot, catalogue, closed) if keys), "")
+
+
+def unbound_pods(
+    command: Command, snapshot: Snapshot, catalogue: Catalogue, *, closed: Collection[str] = frozenset()
+) -> list[str]:
+    """Return the keys of the pods that have no node in the worst of the orders; the arguments are those of `unbound_pod`."""
+    return max(_unbound_by_order(command, snapshot, catalogue, closed), key=len, default=[])
+
+
+def _unbound_by_order(
+    command: Command, snapshot: Snapshot, catalogue: Catalogue, closed: Collection[str]
+) -> Iterator[list[str]]:
+    """Yield for each order the keys of the pods without a node, in that order."""
     simulated = command.simulation_result
     if simulated is None or all(
         snapshot.node_pools_by_name[c.nodepool].packing == FEWEST_NODES for c in command.candidates
     ):
-        return ""
+        return
     results = simulated.results
     planned: dict[str, str | int] = {pod: node for node, pods in results.existing.items() for pod in pods}
     planned |= {pod: number for number, claim in enumerate(results.new_claims) for pod in claim.pods}
@@ -90,9 +104,7 @@ def unbound_pod(
     allowed = _allowed_nodes(pods, planned, capacity, columns)
     avoided = _avoided_nodes(pods, capacity, columns)
     for order in _orders(pods, requests):
-        if (stranded := _bind(order, requests, allowed, avoided, capacity)) is not None:
-            return pods[stranded].key
-    return ""
+        yield [pods[pod].key for pod in _bind(order, requests, allowed, avoided, capacity)]
 
 
 def _free_capacity(
@@ -198,17 +210,19 @@ def _hash(key: str, seed: int) -> bytes:
 
 def _bind(
     order: Iterable[int], requests: Ints, allowed: Sequence[Bools], avoided: Sequence[Bools], capacity: FreeCapacity
-) -> int | None:
-    """Bind the pods in this order, and return the first one that has no node; None if all have one."""
+) -> list[int]:
+    """Bind the pods in this order, and return those that have no node."""
+    unbound: list[int] = []
     free = capacity.free.copy()
     scored = np.maximum(capacity.total[:, : len(_SCORED)], 1)
     for pod in order:
         after = free - requests[pod]
         fits = allowed[pod] & ((after >= 0) | (requests[pod] == 0)).all(axis=1)
         if not fits.any():
-            return pod
+            unbound.append(pod)
+            continue
         shares = after[:, : len(_SCORED)] / scored
         score = shares.mean(axis=1) + (1 - np.abs(shares[:, 0] - shares[:, 1]) / 2)
         best = int(np.argmax(np.where(fits, score - _MOST_SCORE * avoided[pod], -np.inf)))
         free[best] = after[best]
-    return None
+    return unbound

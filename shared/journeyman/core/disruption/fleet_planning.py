@@ -39,8 +39,8 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.fleet_plan import MAX_NODES_PER_MOVE
 from journeyman.core.api.objects import Pod
-from journeyman.core.api.resources import pod_requests
-from journeyman.core.disruption.binding_orders import unbound_pod
+from journeyman.core.api.resources import pod_requests, subtract, total_requests
+from journeyman.core.disruption.binding_orders import unbound_pods
 from journeyman.core.disruption.candidates import BASE_DISRUPTION_COST, Candidate, NodePoolName, by_savings
 from journeyman.core.disruption.commands import claims_in_commands
 from journeyman.core.disruption.consolidation import first_error
@@ -61,14 +61,14 @@ from journeyman.core.scheduling.arrays import Floats, Ints
 from journeyman.core.scheduling.existing_nodes import allocatable_of
 from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES, NodeClaimTemplate, make_templates
 from journeyman.core.scheduling.packing.shadow_prices import CoveringProgram, affordable
-from journeyman.core.scheduling.results import Results
+from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import Scheduler
 from journeyman.core.state import Snapshot, StateNode
 
 _LEAST_GAIN: Final = (
-    0.01  # of the price: less is not worth a plan; a fleet that is so close to the lower bound is not solved
+    0.03  # of the price: less is not worth a plan; a fleet that is so close to the lower bound is not solved
 )
-_MOST_SPARE: Final = 6  # pods for which a move gets spare capacity
+_SPARE_ATTEMPTS: Final = 6  # to find a move whose pods find capacity in any order, each with more spare capacity
 _ATTEMPTS: Final = 3  # to solve without the nodes whose pods fit nowhere
 _DECIMALS: Final = 9  # of a price
 
@@ -91,12 +91,14 @@ class PlannedFleet(Struct, frozen=True, kw_only=True):
         staying: The other nodes that were considered, by name.
         price_before: Price per hour of all nodes considered.
         lower_bound: A price per hour that no fleet for these pods is below, whatever it evicts; rules about other pods ignored.
+        is_cheap: Whether today's price is so close to the lower bound that nothing was solved.
     """
 
     moves: tuple[Move, ...] = ()
     staying: tuple[StayingNode, ...] = ()
     price_before: float = 0.0
     lower_bound: float = 0.0
+    is_cheap: bool = False
 
     @property
     def saving(self) -> float:
@@ -151,6 +153,7 @@ def plan_fleet(
         staying=tuple(sorted(staying, key=lambda node: node.nodeclaim)),
         price_before=price,
         lower_bound=fleet.lower_bound + sum(c.price for c in considered if c.nodeclaim in fleet.excluded),
+        is_cheap=bool(fleet.candidates) and fleet.is_cheap,
     )
 
 
@@ -215,11 +218,12 @@ def _solved_again(
     """Return the move of these nodes; it uses no node that another move of this run launches.
 
     If kube-scheduler may leave a pod without capacity because it binds the pods in another order, the move is solved again with
-    spare capacity for such a pod, a few times. The caller checks whether that sufficed.
+    spare capacity for such pods, a few times. The caller checks whether that sufficed.
     """
     planned = {n.metadata.name for n in cluster.nodes} - {n.metadata.name for n in fleet.snapshot.nodes}
     closed = (leaving | planned) - fleet.names_of(candidates)
     spare: list[str] = []
+    attempts = 0
     while True:
         solved = fleet.solve(candidates, cluster, closed, spare)
         if solved.errors:
@@ -233,10 +237,11 @@ def _solved_again(
         move = rules.priced(found)
         if isinstance(move, str):
             return move
-        unbound = unbound_pod(move.command, fleet.snapshot, rules.simulation.catalogue, closed=leaving)
-        if not unbound or len(spare) == _MOST_SPARE:
+        unbound = unbound_pods(move.command, fleet.snapshot, rules.simulation.catalogue, closed=leaving)
+        attempts += 1
+        if not unbound or attempts == _SPARE_ATTEMPTS:
             return move
-        spare.append(unbound)
+        spare += unbound
 
 
 # -- which nodes leave ------------------------------------------------------------------------------------------------
@@ -419,6 +424,11 @@ class _Fleet:
         fees = sum(self.surcharges.get(c.nodepool, 0.0) for c in self.candidates)
         return max(float(self._moving.sum(axis=0) @ worth - surplus - fees), 0.0)
 
+    @cached_property
+    def is_cheap(self) -> bool:
+        """Whether the candidates cost hardly more than the lower bound."""
+        return bool(self._economics.prices.sum() <= (1 + _LEAST_GAIN) * self.lower_bound)
+
     def staying(self, candidate: Candidate, why: str) -> StayingNode:
         """Return the record of a node that stays."""
         place = next((n for n, c in enumerate(self.candidates) if c.nodeclaim == candidate.nodeclaim), None)
@@ -433,7 +443,7 @@ class _Fleet:
 
     def choose_leaving(self) -> tuple[list[Candidate], Solved | None]:
         """Return the nodes that leave, best saving per eviction first, and where their pods go if that was solved."""
-        if self._economics.prices.sum() <= (1 + _LEAST_GAIN) * self.lower_bound:
+        if self.is_cheap:
             return [], None
         alternatives = list(self._alternatives())
         if len(alternatives) < 2:
@@ -510,7 +520,7 @@ class _Fleet:
         forbidden = frozenset(closed) | self._closed
         scheduler = self._scheduler(cluster, forbidden)
         results = scheduler.solve((*pods, *twins), self.names_of(leaving), self.simulation.effort)
-        results = _without(results, {twin.key for twin in twins}) if twins else results
+        results = _without(results, {twin.key: twin for twin in twins}) if twins else results
         errors = {key: error.message for key, error in results.pod_errors.items()}
         for name in sorted(forbidden & results.existing.keys()):  # pods that tolerate a cordon
             errors.update(
@@ -548,16 +558,22 @@ def _twin(pod: Pod, number: int) -> Pod:
     return replace(pod, metadata=replace(pod.metadata, name=f"{pod.metadata.name}-spare-{number}"))
 
 
-def _without(results: Results, keys: set[str]) -> Results:
-    """Return the results without these pods; the new nodes keep the capacity for them."""
-    claims = (replace(c, pods=tuple(key for key in c.pods if key not in keys)) for c in results.new_claims)
-    existing = {name: tuple(k for k in placed if k not in keys) for name, placed in results.existing.items()}
+def _without(results: Results, twins: Mapping[str, Pod]) -> Results:
+    """Return the results without these pods; the new nodes keep the capacity for them, as free capacity."""
+    claims = (_claim_without(claim, twins) for claim in results.new_claims)
+    existing = {name: tuple(k for k in placed if k not in twins) for name, placed in results.existing.items()}
     return replace(
         results,
         new_claims=tuple(claim for claim in claims if claim.pods),
         existing={name: placed for name, placed in existing.items() if placed},
-        pod_errors={key: error for key, error in results.pod_errors.items() if key not in keys},
+        pod_errors={key: error for key, error in results.pod_errors.items() if key not in twins},
     )
+
+
+def _claim_without(claim: PlannedClaim, twins: Mapping[str, Pod]) -> PlannedClaim:
+    own = tuple(key for key in claim.pods if key not in twins)
+    spare = total_requests(twins[key] for key in claim.pods if key in twins)
+    return replace(claim, pods=own, requests=subtract(claim.requests, spare)) if spare else claim
 
 
 def _with_cordons(snapshot: Snapshot, names: frozenset[str]) -> Snapshot:
