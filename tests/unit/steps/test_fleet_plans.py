@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from journeyman.core.api.labels import LEAVING_TAINT
 from journeyman.core.api.objects import FLEET_PLAN, NODE, NODE_DISRUPTION
 from tests.helpers.builders import an_instance_type, pool_body
 from tests.helpers.simulated_cluster import SimulatedCluster
@@ -30,8 +31,9 @@ def an_under_used_cluster(**disruption) -> SimulatedCluster:
 
 
 def plans(simulation):
-    """Return the FleetPlans, oldest first."""
-    return sorted(simulation.server.list(FLEET_PLAN).items, key=lambda p: p["spec"]["createdAt"])
+    """Return the FleetPlans that have moves, oldest first."""
+    made = (p for p in simulation.server.list(FLEET_PLAN).items if p["spec"].get("moves"))
+    return sorted(made, key=lambda p: p["spec"]["createdAt"])
 
 
 def phase_of(raw):
@@ -65,13 +67,14 @@ def test_plan_whose_move_fails_is_superseded_by_another():
     simulation = an_under_used_cluster()
     simulation.cloud.out_of_stock = {(t.name, "a", "on-demand") for t in TYPES}
     simulation.until(lambda: ("fleet-plan", "RolledBack") in methods(simulation), "the rollback")
-    simulation.until(lambda: phase_of(plans(simulation)[0]) == "Superseded", "the end of the plan")
+    simulation.until(lambda: "Superseded" in map(phase_of, plans(simulation)), "the end of the plan")
 
     simulation.cloud.out_of_stock = set()
     simulation.until(lambda: simulation.nodes() == ["s"], "the second plan", minutes=90)
 
     assert all(not node.spec.taints for node in simulation.server.list(NODE).items)
-    assert "RolledBack" in plans(simulation)[0]["status"]["message"]
+    superseded = [p["status"]["message"] for p in plans(simulation) if phase_of(p) == "Superseded"]
+    assert any("RolledBack" in message for message in superseded)
 
 
 def test_moves_wait_for_budgets():
@@ -83,3 +86,41 @@ def test_moves_wait_for_budgets():
     assert simulation.running() == 4
     assert {method for method, _ in methods(simulation)} <= {"emptiness", "fleet-plan"}
     assert all(len(d["spec"]["candidates"]) == 1 for d in simulation.server.list(NODE_DISRUPTION).items)
+
+
+def test_nodes_that_a_plan_deletes_later_are_avoided_by_new_pods():
+    """While the plan runs, the nodes of its waiting moves have a PreferNoSchedule taint; when it ends, none has it."""
+    simulation = an_under_used_cluster(budgets=[{"nodes": "1"}])
+
+    simulation.until(lambda: avoided(simulation), "the taint", minutes=60)
+    waiting = {name for plan in plans(simulation) for move in plan["spec"]["moves"] for name in move["nodeClaims"]}
+    assert avoided(simulation) <= waiting
+    simulation.cluster.settings = replace(simulation.cluster.settings, fleet_plans=False)
+
+    simulation.until(lambda: not avoided(simulation), "the end of the taint")
+
+
+def avoided(simulation):
+    """Return the names of the NodeClaims whose nodes have the taint of nodes that leave."""
+    return {
+        claim.metadata.name
+        for node in simulation.server.list(NODE).items
+        if any((t.key, t.effect) == (LEAVING_TAINT, "PreferNoSchedule") for t in node.spec.taints)
+        for claim in simulation.claims()
+        if claim.status.node_name == node.metadata.name
+    }
+
+
+def test_fleet_without_a_worthwhile_move_is_not_solved_at_each_run():
+    """A FleetPlan without moves says so; there is no other one while nothing changes within its time."""
+    simulation = SimulatedCluster(TYPES, pool_body(spec={"disruption": {"consolidateAfter": "30s"}}))
+    simulation.cluster.settings = replace(simulation.cluster.settings, fleet_plans=True)
+    simulation.deploy("web", 1, cpu="900m")
+    simulation.until(lambda: simulation.running() == 1, "the pod")
+    simulation.run_for(minutes=12)
+
+    before = simulation.server.list(FLEET_PLAN).items
+    simulation.run_for(minutes=5)
+
+    assert [p["spec"]["moves"] for p in before] == [[]]
+    assert simulation.server.list(FLEET_PLAN).items == before

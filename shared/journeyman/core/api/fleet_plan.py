@@ -63,7 +63,12 @@ class FleetPlanSpec(Model):
     model_config = ConfigDict(json_schema_extra=rules(("spec is immutable", "self == oldSelf")))
 
     moves: tuple[FleetPlanMove, ...] = Field(
-        min_length=1, max_length=MAX_MOVES, description="Moves, in the order in which they start as budgets allow."
+        default=(),
+        max_length=MAX_MOVES,
+        description="Moves, in the order in which they start as budgets allow. None: no move is worthwhile in this cluster.",
+    )
+    examined: str = Field(
+        default="", max_length=64, description="Digest of the nodes for which no move is worthwhile, not to solve them again."
     )
     price_before: Price = Field(default="0", description="Price per hour of all nodes considered.")
     price_after: Price = Field(default="0", description="Price per hour once all moves are done.")

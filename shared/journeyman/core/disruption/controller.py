@@ -147,6 +147,7 @@ class DisruptionController:
         self._spot_to_spot = spot_to_spot
         self._churn = ChurnLimits(snapshot, churn if churn is not None else ChurnSettings())
         self._fleet_plans = fleet_plans
+        self._settled: frozenset[str] = frozenset()
         self.simulation = Simulation(
             snapshot,
             catalogue,
@@ -178,6 +179,7 @@ class DisruptionController:
             )
             if found.is_running:
                 return
+            self._settled = found.settled
         if not self._consolidated_until:
             yield from self._multi_node_consolidation()
         yield from self._single_node_consolidation()
@@ -433,7 +435,7 @@ class DisruptionController:
         """Return the nodes that consolidation may disrupt now, and a plan that says why it leaves the others."""
         reason = DisruptionReason.UNDERUTILIZED
         eligible = eligible_candidates(self._candidates.candidates, self.snapshot)
-        limited = {c.nodeclaim: why for c in eligible if (why := self._churn.why_not(c))}
+        limited = {c.nodeclaim: why for c in eligible if (why := self._churn.why_not(c) or self._why_settled(c))}
         events: list[Event] = []
         for candidate in self._candidates.candidates:
             if why := unconsolidatable_reason(candidate, self.snapshot):
@@ -443,6 +445,11 @@ class DisruptionController:
         plan = Plan(events=tuple(events), observations=(eligible_nodes(eligible, reason.value),))
         plan += invalid_annotations(self.snapshot)
         return [c for c in eligible if c.nodeclaim not in limited], plan + self._budget_plan(reason)
+
+    def _why_settled(self, candidate: Candidate) -> str:
+        if candidate.nodeclaim not in self._settled:
+            return ""
+        return f"NodeClaim {candidate.nodeclaim} was launched by a fleet plan, which has not paid back yet"
 
     def _refusal(self, command: Command | None) -> Plan:
         """Return the metrics of a command that the policy Balanced refuses; nothing if it refuses none."""

@@ -12,13 +12,15 @@ leaves them alone while it is made for the rest.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from itertools import accumulate, takewhile
 from typing import Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
@@ -37,7 +39,7 @@ from journeyman.core.disruption.budgets import BudgetStatus
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName
 from journeyman.core.disruption.commands import Command, claims_in_commands, difference
 from journeyman.core.disruption.fleet_moves import Move, MoveCost
-from journeyman.core.disruption.fleet_planning import PlannedFleet, next_moves, plan_fleet
+from journeyman.core.disruption.fleet_planning import LEAST_GAIN, PlannedFleet, next_moves, plan_fleet
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.stale_taints import claims_with_stale_taints
 from journeyman.core.plan import CreateObject, DeleteObject, ObjectRef, PatchObject, Plan, chain_of
@@ -48,6 +50,10 @@ from journeyman.core.state.guard import plan_for_each
 METHOD: Final[Method] = "fleet-plan"
 KEPT_PLANS: Final = 5
 """Plans that ended and are kept, for people."""
+SOLVED_AGAIN_AFTER: Final = timedelta(minutes=10)
+"""How long a fleet for which no move was worthwhile is not solved again while its nodes stay the same."""
+GAIN_AFTER_A_PLAN: Final = 0.1
+"""Share of the price that a plan must save within the payback time of the one before, whose pods would move again."""
 MOST_AT_ONCE: Final = 10
 """Moves that one run proposes: each is verified, which takes a tenth of a second and more."""
 
@@ -84,7 +90,8 @@ class PlanProgress(Struct, frozen=True, kw_only=True):
             return Plan()
         changes = {"phase": phase, "done": self._done, "moves": [move.to_wire() for move in self.started]}
         if phase != "Running":
-            why = superseded_because or "every move is done"
+            nothing = "" if self.plan.spec.moves else "no move is worthwhile"
+            why = superseded_because or nothing or "every move is done"
             changes |= {"message": why[:4096], "finishedAt": format_time(now)}
         name = self.plan.metadata.name
         patch = PatchObject(
@@ -156,6 +163,39 @@ def claims_launched(plan: FleetPlan, snapshot: Snapshot) -> frozenset[str]:
     return frozenset(name for name, command in made_by if command in commands)
 
 
+def recently_launched(snapshot: Snapshot, payback: timedelta) -> frozenset[str]:
+    """Return the names of the NodeClaims that plans launched which ended within the payback time."""
+    recent = (p for p in snapshot.fleet_plans if p.status.finished_at and snapshot.now - p.status.finished_at < payback)
+    return frozenset(name for plan in recent for name in claims_launched(plan, snapshot))
+
+
+def digest_of_nodes(candidates: Iterable[Candidate], allowed: Mapping[NodePoolName, int], snapshot: Snapshot) -> str:
+    """Return a digest of what a plan depends on: nodes, prices, budgets, NodePools, and about how many pods there are."""
+    listed = sorted(candidates, key=lambda c: c.nodeclaim)
+    pods = round(math.log1p(sum(len(c.reschedulable_pods) for c in listed)) / math.log(1.1))
+    pools = [(p.metadata.name, p.metadata.generation) for p in snapshot.node_pools]
+    text = repr(([(c.nodeclaim_uid, c.price) for c in listed], pods, sorted(allowed.items()), sorted(pools)))
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _is_known(snapshot: Snapshot, digest: str) -> bool:
+    """Whether no move was worthwhile for these nodes a short time ago."""
+    return any(
+        p.spec.examined == digest and p.since is not None and snapshot.now - p.since < SOLVED_AGAIN_AFTER
+        for p in snapshot.fleet_plans
+    )
+
+
+def _without_moves(planned: PlannedFleet, digest: str, snapshot: Snapshot) -> FleetEvaluation:
+    """Return the evaluation that records that no move is worthwhile; nothing if it took no effort to see that."""
+    if planned.is_cheap or not (planned.staying or planned.moves):
+        return FleetEvaluation()
+    made = to_fleet_plan(replace(planned, moves=()), snapshot.now)
+    return FleetEvaluation(
+        plan=creation_plan(made.model_copy(update={"spec": made.spec.model_copy(update={"examined": digest})}))
+    )
+
+
 def to_fleet_plan(planned: PlannedFleet, now: datetime) -> FleetPlan:
     """Return the FleetPlan of as many moves as one object holds, the best ones; the next plan has the others."""
     sizes = accumulate(len(move.candidates) for move in planned.moves)
@@ -190,7 +230,8 @@ def delete_old_plans(snapshot: Snapshot) -> Plan:
     """Delete plans that ended, but for the newest ones, and all running ones but the newest."""
     by_age = sorted(snapshot.fleet_plans, key=lambda p: (p.since or snapshot.now, p.metadata.name), reverse=True)
     running, ended = [p for p in by_age if p.is_running], [p for p in by_age if not p.is_running]
-    old = (*running[1:], *ended[KEPT_PLANS:])
+    made, without_moves = [p for p in ended if p.spec.moves], [p for p in ended if not p.spec.moves]
+    old = (*running[1:], *made[KEPT_PLANS:], *without_moves[1:])
     refs = (ObjectRef(resource=FLEET_PLAN, name=p.metadata.name, uid=p.metadata.uid) for p in old)
     return Plan(chains=tuple(chain_of(str(ref), DeleteObject(ref=ref, why="history")) for ref in refs))
 
@@ -227,11 +268,15 @@ def _started(move: FleetPlanMove, command: NodeDisruption | None) -> StartedMove
 
 
 class FleetEvaluation(Struct, frozen=True, kw_only=True):
-    """The moves that start now, the writes of FleetPlan objects, and whether a plan is under way."""
+    """The moves that start now, the writes of FleetPlan objects, and whether a plan is under way.
+
+    `settled` are NodeClaims that plans launched lately: other methods leave them alone.
+    """
 
     commands: tuple[Command, ...] = ()
     plan: Plan = field(default_factory=Plan)
     is_running: bool = False
+    settled: frozenset[str] = frozenset()
 
 
 def evaluate_fleet_plan(
@@ -255,10 +300,16 @@ def evaluate_fleet_plan(
     remaining = {pool: status.remaining for pool, status in budgets.items()}
     allowed = {pool: min(status.allowed, status.total) for pool, status in budgets.items() if status.remaining}
     progress = running_plan(snapshot)
+    launched = recently_launched(snapshot, cost.payback)
     if progress is None:
-        return _new_plan(simulation, candidates, allowed, remaining, cost, spot_to_spot=spot_to_spot)
+        gain = GAIN_AFTER_A_PLAN if launched else LEAST_GAIN
+        found = _new_plan(
+            simulation, candidates, allowed, remaining, cost, spot_to_spot=spot_to_spot, least_gain=gain
+        )
+        return replace(found, settled=launched)
     if progress.is_done:
-        return FleetEvaluation(plan=progress.record(snapshot.now))
+        launched |= claims_launched(progress.plan, snapshot)
+        return FleetEvaluation(plan=progress.record(snapshot.now), settled=launched)
     why, commands = progress.failed, tuple[Command, ...]()
     if not why:
         why, commands = _continue(simulation, progress, candidates, remaining, cost, spot_to_spot=spot_to_spot)
@@ -267,7 +318,7 @@ def evaluate_fleet_plan(
     settled = claims_launched(progress.plan, snapshot)
     again = _new_plan(simulation, candidates, allowed, remaining, cost, spot_to_spot=spot_to_spot, settled=settled)
     superseded = progress.record(snapshot.now, superseded_because=why)
-    return FleetEvaluation(commands=again.commands, plan=superseded + again.plan, is_running=again.is_running)
+    return replace(again, plan=superseded + again.plan, settled=launched | settled)
 
 
 def _new_plan(
@@ -279,25 +330,38 @@ def _new_plan(
     *,
     spot_to_spot: bool,
     settled: frozenset[str] = frozenset(),
+    least_gain: float = LEAST_GAIN,
 ) -> FleetEvaluation:
-    planned = plan_fleet(simulation, candidates, allowed, cost=cost, spot_to_spot=spot_to_spot, settled=settled)
-    if not planned.moves:
+    snapshot = simulation.snapshot
+    digest = digest_of_nodes(candidates, allowed, snapshot)
+    if _is_known(snapshot, digest):
         return FleetEvaluation()
-    made = to_fleet_plan(planned, simulation.snapshot.now)
+    planned = plan_fleet(
+        simulation,
+        candidates,
+        allowed,
+        cost=cost,
+        spot_to_spot=spot_to_spot,
+        settled=settled,
+        least_gain=least_gain,
+    )
+    if not planned.moves:
+        return _without_moves(planned, digest, snapshot)
+    made = to_fleet_plan(planned, snapshot.now)
     kept = {move.name for move in made.spec.moves}
     first = [move.candidates for move in planned.moves if move.name in kept and not move.after]
     moves, _ = next_moves(
         simulation,
         first,
         remaining,
-        leaving=nodes_leaving(made, simulation.snapshot),
+        leaving=nodes_leaving(made, snapshot),
         cost=cost,
         spot_to_spot=spot_to_spot,
         most=MOST_AT_ONCE,
     )
     commands = _startable(simulation, moves)
     if not commands:  # the methods behind it may find something
-        return FleetEvaluation()
+        return _without_moves(planned, digest, snapshot)
     return FleetEvaluation(commands=commands, plan=creation_plan(made), is_running=True)
 
 

@@ -65,9 +65,8 @@ from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import Scheduler
 from journeyman.core.state import Snapshot, StateNode
 
-_LEAST_GAIN: Final = (
-    0.03  # of the price: less is not worth a plan; a fleet that is so close to the lower bound is not solved
-)
+LEAST_GAIN: Final = 0.03
+"""Share of the price: less is not worth a plan, and a fleet that is so close to the lower bound is not solved."""
 _SPARE_ATTEMPTS: Final = 6  # to find a move whose pods find capacity in any order, each with more spare capacity
 _ATTEMPTS: Final = 3  # to solve without the nodes whose pods fit nowhere
 _DECIMALS: Final = 9  # of a price
@@ -124,6 +123,7 @@ def plan_fleet(
     cost: MoveCost = MoveCost(),  # noqa: B008 - a frozen value
     spot_to_spot: bool = False,
     settled: Collection[str] = (),
+    least_gain: float = LEAST_GAIN,
 ) -> PlannedFleet:
     """Return the cheapest fleet found for the pods of these candidates, as moves.
 
@@ -134,16 +134,18 @@ def plan_fleet(
         cost: What evictions cost.
         spot_to_spot: Gate SpotToSpotConsolidation: without it, Spot nodes stay.
         settled: Names of NodeClaims that stay because pods moved there lately.
+        least_gain: Share of the price that a plan must save.
     """
     considered = [c for c in candidates if allowed_disruptions.get(c.nodepool, 0) > 0]
     if not considered:
         return PlannedFleet()
     fleet = _Fleet(simulation, considered, cost, spot_to_spot=spot_to_spot, settled=frozenset(settled))
-    leaving, solved = fleet.choose_leaving() if fleet.candidates else ([], None)
+    is_cheap = bool(fleet.candidates) and fleet.price <= (1 + least_gain) * fleet.lower_bound
+    leaving, solved = fleet.choose_leaving() if fleet.candidates and not is_cheap else ([], None)
     rules = MoveRules(simulation=simulation, cost=cost, allowed=allowed_disruptions, surcharges=fleet.surcharges)
     moves, kept = _moves(fleet, rules, leaving, solved)
     price = sum(c.price for c in considered)
-    if sum(move.saving for move in moves) < _LEAST_GAIN * price:
+    if sum(move.saving for move in moves) < least_gain * price:
         moves = []
     reasons: dict[str, str] = {**fleet.excluded, **kept}
     going = {c.nodeclaim for move in moves for c in move.candidates}
@@ -153,7 +155,7 @@ def plan_fleet(
         staying=tuple(sorted(staying, key=lambda node: node.nodeclaim)),
         price_before=price,
         lower_bound=fleet.lower_bound + sum(c.price for c in considered if c.nodeclaim in fleet.excluded),
-        is_cheap=bool(fleet.candidates) and fleet.is_cheap,
+        is_cheap=is_cheap,
     )
 
 
@@ -424,10 +426,10 @@ class _Fleet:
         fees = sum(self.surcharges.get(c.nodepool, 0.0) for c in self.candidates)
         return max(float(self._moving.sum(axis=0) @ worth - surplus - fees), 0.0)
 
-    @cached_property
-    def is_cheap(self) -> bool:
-        """Whether the candidates cost hardly more than the lower bound."""
-        return bool(self._economics.prices.sum() <= (1 + _LEAST_GAIN) * self.lower_bound)
+    @property
+    def price(self) -> float:
+        """Price per hour of the candidates, surcharges included."""
+        return float(self._economics.prices.sum())
 
     def staying(self, candidate: Candidate, why: str) -> StayingNode:
         """Return the record of a node that stays."""
@@ -443,8 +445,6 @@ class _Fleet:
 
     def choose_leaving(self) -> tuple[list[Candidate], Solved | None]:
         """Return the nodes that leave, best saving per eviction first, and where their pods go if that was solved."""
-        if self.is_cheap:
-            return [], None
         alternatives = list(self._alternatives())
         if len(alternatives) < 2:
             return (alternatives[0] if alternatives else []), None
