@@ -26,7 +26,7 @@ export RUFF_CACHE_DIR := $(KEPT)/ruff
 export HYPOTHESIS_STORAGE_DIRECTORY := $(KEPT)/hypothesis
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check compiled format lint words types imports unit sam oracle controlplane helm crds metrics settings troubleshooting karpenter-map demo-transcript docs pictures lock bench bench-ablation bench-binding bench-removals bench-reading call-sites faults nightly clean layer-alibaba deploy-alibaba layer-huawei deploy-huawei
+.PHONY: help setup demo test check compiled format lint words types imports unit sam oracle controlplane helm crds metrics settings troubleshooting karpenter-map demo-transcript docs pictures lock bench bench-ablation bench-binding bench-days bench-removals bench-reading call-sites faults nightly clean layer-alibaba deploy-alibaba layer-huawei deploy-huawei
 
 help: ## List the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1\t\2/' | expand -t 18
@@ -177,6 +177,9 @@ bench-ablation: setup ## Measure what each mechanism of the scheduler is worth, 
 
 bench-binding: setup controlplane ## Compare plans with what the real kube-scheduler binds (some minutes)
 	@$(BIN)/python -m tests.bench.bench_binding
+
+bench-days: setup ## Compare evictions and price over days of changing workloads with Karpenter's rules (some minutes)
+	@$(BIN)/python -m tests.bench.bench_days
 
 bench-removals: setup controlplane ## Measure whether consolidation comes true with the real kube-scheduler (some minutes)
 	@$(BIN)/python -m tests.bench.bench_removals

@@ -1,16 +1,18 @@
 """Simulates the controllers of Deployments, ReplicaSets, DaemonSets and PodDisruptionBudgets, and the pod garbage collector.
 
 The ReplicaSet controller creates and deletes replicas in Kubernetes' order, the DaemonSet controller creates a pod per
-node, and the pod garbage collector deletes pods whose node does not exist. Rolling updates, Jobs and StatefulSets are not
-simulated. Restates: kubernetes `pkg/controller/{replicaset,daemon,podgc}`, `pkg/controller/controller_utils.go`
-`ActivePodsWithRanks`.
+node, and the pod garbage collector deletes pods whose node does not exist. A Deployment with `strategy.rollingUpdate` replaces
+its pods in steps; any other one, all at once. Jobs and StatefulSets are not simulated.
+Restates: kubernetes `pkg/controller/{replicaset,daemon,podgc}`, `pkg/controller/controller_utils.go` `ActivePodsWithRanks`,
+`pkg/controller/deployment/rolling.go` (old pods in order of their ReplicaSets' names).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -62,7 +64,7 @@ class WorkloadControllers:
         pods = self._server.list(POD).items
         nodes = {node.metadata.name: node for node in self._server.list(NODE).items}
         self._collect(pods, nodes)
-        self._deployments()
+        self._deployments(pods)
         self._replica_sets(pods)
         self._daemon_sets(pods, nodes.values())
 
@@ -72,18 +74,24 @@ class WorkloadControllers:
             if pod.spec.node_name and pod.spec.node_name not in nodes:
                 self._remove(pod, grace_period_seconds=0)
 
-    def _deployments(self) -> None:
-        """Create a ReplicaSet for each Deployment's current template, and scale its other ReplicaSets to 0."""
+    def _deployments(self, pods: Iterable[Pod]) -> None:
+        """Create a ReplicaSet for each Deployment's current template, and scale its ReplicaSets."""
         sets = self._server.stored(REPLICASET)
         for deployment in self._server.stored(DEPLOYMENT):
             meta, spec = deployment["metadata"], deployment["spec"]
-            digest = _digest(spec["template"])
-            name = f"{meta['name']}-{digest}"
-            owned = [s for s in sets if _owned_by(s["metadata"], meta["uid"])]
+            name = f"{meta['name']}-{_digest(spec['template'])}"
+            owned = sorted(
+                (s for s in sets if _owned_by(s["metadata"], meta["uid"])), key=lambda s: str(s["metadata"]["name"])
+            )
             if all(s["metadata"]["name"] != name for s in owned):
-                self._server.create(REPLICASET, _replica_set(deployment, name, digest), namespace=meta["namespace"])
-            for replica_set in owned:
-                wanted = spec.get("replicas", 1) if replica_set["metadata"]["name"] == name else 0
+                rolls = bool(owned) and "rollingUpdate" in spec.get("strategy", {})
+                made = _replica_set(
+                    deployment, name, name.rpartition("-")[2], replicas=0 if rolls else spec.get("replicas", 1)
+                )
+                self._server.create(REPLICASET, made, namespace=meta["namespace"])
+                if rolls:
+                    continue  # the write starts another round
+            for replica_set, wanted in _wanted_replicas(spec, name, owned, pods):
                 if replica_set["spec"].get("replicas", 1) != wanted:
                     self._patch(REPLICASET, replica_set, {"spec": {"replicas": wanted}})
 
@@ -168,7 +176,40 @@ def _owned_by(meta: Mapping[str, Any], uid: str) -> bool:
     return any(owner["uid"] == uid for owner in meta.get("ownerReferences", ()))
 
 
-def _replica_set(deployment: Mapping[str, Any], name: str, digest: str) -> dict[str, Any]:
+def _wanted_replicas(
+    spec: Mapping[str, Any], current: str, owned: Iterable[dict[str, Any]], pods: Iterable[Pod]
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield a Deployment's ReplicaSets with the replicas that each is to have now; the current one has its name in `current`.
+
+    A rolling update keeps the total below replicas + maxSurge, and the ready pods above replicas - maxUnavailable.
+    """
+    wanted = spec.get("replicas", 1)
+    old = [s for s in owned if s["metadata"]["name"] != current]
+    new = [s for s in owned if s["metadata"]["name"] == current]
+    running = sum(s["spec"].get("replicas", 1) for s in old)
+    rolling = spec.get("strategy", {}).get("rollingUpdate")
+    if rolling is None or not running:
+        yield from ((s, wanted if s in new else 0) for s in owned)
+        return
+    surge = math.ceil(wanted * rolling["maxSurge"] / 100)
+    least = wanted - math.floor(wanted * rolling["maxUnavailable"] / 100)
+    for replica_set in new:
+        has = replica_set["spec"].get("replicas", 1)
+        yield replica_set, min(wanted, max(has, wanted + surge - running))
+    ready = sum(
+        is_true(pod.status.conditions, "Ready") and pod.metadata.deletion_timestamp is None
+        for pod in pods
+        for owner in pod.metadata.owner_references
+        if any(owner.uid == s["metadata"]["uid"] for s in owned)
+    )
+    going = max(ready - least, 0)
+    for replica_set in old:
+        has = replica_set["spec"].get("replicas", 1)
+        yield replica_set, has - min(has, going)
+        going -= min(has, going)
+
+
+def _replica_set(deployment: Mapping[str, Any], name: str, digest: str, *, replicas: int) -> dict[str, Any]:
     """Return the ReplicaSet; it, its selector and its pods have the label with the hash that is in its name."""
     meta, spec = deployment["metadata"], deployment["spec"]
     owner = {
@@ -192,7 +233,7 @@ def _replica_set(deployment: Mapping[str, Any], name: str, digest: str) -> dict[
             "labels": labels,
             "ownerReferences": [owner],
         },
-        "spec": {"replicas": spec.get("replicas", 1), "selector": selector, "template": template},
+        "spec": {"replicas": replicas, "selector": selector, "template": template},
     }
 
 

@@ -87,6 +87,7 @@ class FakeCloud:
         self._by_token: dict[str, Instance] = {}
         self._labels: dict[str, dict[str, str]] = {}
         self._ends: dict[str, datetime] = {}
+        self._machines: dict[str, tuple[Instance, bool, Machine]] = {}
 
     # -- CloudProvider ----------------------------------------------------------------------------------------------
 
@@ -239,9 +240,13 @@ class FakeCloud:
         return next(o for o in type_.offerings if (o.zone, o.capacity_type) == (instance.zone, instance.capacity_type))
 
     def _machine(self, instance: Instance) -> Machine:
-        type_ = next(t for t in self.types if t.name == instance.instance_type)
+        """Return the instance's machine; one that is unchanged is the same object, as days of machines are many."""
         running = instance.state == "running" and instance.provider_id not in self.frozen
-        return Machine(
+        known = self._machines.get(instance.provider_id)
+        if known is not None and known[:2] == (instance, running):
+            return known[2]
+        type_ = next(t for t in self.types if t.name == instance.instance_type)
+        machine = Machine(
             provider_id=instance.provider_id,
             node_name=f"ip-{instance.provider_id[-4:]}",
             running_since=instance.launched_at if running else None,
@@ -251,6 +256,8 @@ class FakeCloud:
             capacity=format_resources(type_.capacity),
             allocatable=format_resources(type_.allocatable),
         )
+        self._machines[instance.provider_id] = (instance, running, machine)
+        return machine
 
     def _pass_time(self) -> None:
         for provider_id, end in list(self._ends.items()):

@@ -1,24 +1,31 @@
 """Days of changing workloads on the simulated cluster: what consolidation evicts, and what the fleet costs meanwhile.
 
 Each scenario changes the replicas or the templates of Deployments at fixed times, with noise from a fixed seed. The same
-changes run under Karpenter's own rules (fewest nodes, no churn ledger, no fleet plan) and under the product's defaults.
+changes run under Karpenter's plain rules and under the product's: the same steps, cloud, kube-scheduler and kubelets.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from random import Random
-from typing import Any
+from typing import Any, Final
+from unittest import mock
 
+import msgspec
 from msgspec import Struct
 
 from journeyman.core.api import labels
+from journeyman.core.api.objects import NODE_DISRUPTION
 from journeyman.core.plan import Step
+from journeyman.steps.context import Settings
+from journeyman_simulator.apiserver.server import Write
 from journeyman_simulator.workload_controllers import DEPLOYMENT
 from tests.helpers import builders
-from tests.helpers.builders import pool_body
+from tests.helpers.builders import CLUSTER, pool_body
 from tests.helpers.simulated_cluster import SimulatedCluster
 
 TYPES = tuple(
@@ -34,6 +41,18 @@ REQUESTS = (("250m", "512Mi"), ("500m", "1Gi"), ("500m", "3Gi"), ("1", "1Gi"), (
 INTERVAL = timedelta(minutes=10)
 """How often a scenario changes workloads."""
 
+PRODUCT: Final = Settings(cluster_name=CLUSTER)
+"""The product's defaults."""
+
+KARPENTER: Final = msgspec.structs.replace(
+    PRODUCT,
+    consolidation_payback=timedelta(0),
+    eviction_cost=0.0,
+    reversal_window=timedelta(0),
+    fleet_plans=False,
+)
+"""Karpenter's plain rules: no limits on churn and no fleet plan; `run_days` adds its packing into the fewest nodes."""
+
 
 class Change(Struct, frozen=True, kw_only=True):
     """The replicas of a Deployment from a time on, and the revision of its template: a new one replaces its pods."""
@@ -44,13 +63,21 @@ class Change(Struct, frozen=True, kw_only=True):
 
 
 class DayResult(Struct, frozen=True, kw_only=True):
-    """What one scenario cost: dollars (price integrated over time), voluntary evictions, and the time of pods without a node."""
+    """What one scenario cost.
+
+    Attributes:
+        dollars: The price of the running instances, integrated over time.
+        evictions: Evictions through the Eviction API. Pods that a scale-down or a new template deletes are not among them.
+        pending_pod_minutes: The time of pods without a node.
+        launches: Nodes launched.
+        commands: NodeDisruptions created, by method.
+    """
 
     dollars: float
     evictions: int
     pending_pod_minutes: float
     launches: int
-    commands: int
+    commands: dict[str, int]
 
 
 Scenario = Callable[[Random, int], Iterator[Change]]
@@ -66,11 +93,11 @@ def diurnal_day(rng: Random, interval: int) -> Iterator[Change]:
 
 
 def rolling_week(rng: Random, interval: int) -> Iterator[Change]:
-    """Twelve Deployments of steady size on weekdays, half of it at the weekend; two of them roll out each weekday."""
+    """Six Deployments of steady size on weekdays, about half of it at the weekend; two of them roll out each weekday at ten."""
     day, rest = divmod(interval, 144)
     is_weekend = day % 7 >= 5
-    for number in range(12):
-        revision = sum(1 for d in range(day + 1) if d % 7 < 5 and d % 6 == number % 6 and (d < day or rest >= 60))
+    for number in range(6):
+        revision = sum(1 for d in range(day + 1) if d % 7 < 5 and d % 3 == number % 3 and (d < day or rest >= 60))
         replicas = 6 if is_weekend else 10
         yield Change(deployment=f"api-{number:02}", replicas=replicas + (rng.random() < 0.05), revision=revision)
 
@@ -86,15 +113,30 @@ def batch_night(rng: Random, interval: int) -> Iterator[Change]:
         yield Change(deployment=f"batch-{number:02}", replicas=rng.randint(2, 8) if runs else 0)
 
 
+SCENARIOS: Final[dict[str, Scenario]] = {
+    "diurnal-day": diurnal_day,
+    "rolling-week": rolling_week,
+    "batch-night": batch_night,
+}
+
+
 def run_days(
-    scenario: Scenario, *, days: float, karpenter: bool, seed: int = 1, progress: Callable[[str], None] = lambda _: None
+    scenario: Scenario,
+    *,
+    days: float,
+    karpenter: bool,
+    settings: Settings | None = None,
+    seed: int = 1,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> DayResult:
     """Run a scenario and return what it cost.
 
     Args:
         scenario: What changes in each interval.
         days: How long it runs.
-        karpenter: Whether under Karpenter's own rules.
+        karpenter: Whether under Karpenter's plain rules: packing into the fewest nodes, no limits on churn, no fleet plan, and
+            no check of binding orders.
+        settings: The product's settings instead of its defaults; not with Karpenter's rules.
         seed: Of the noise.
         progress: Called once for each virtual hour with a line to show.
     """
@@ -103,27 +145,40 @@ def run_days(
         spec={"disruption": {"consolidateAfter": "30s", "budgets": [{"nodes": "20%"}]}},
     )
     simulation = SimulatedCluster(TYPES, pool)
+    simulation.cluster.settings = settings or (KARPENTER if karpenter else PRODUCT)
     rng, state = Random(seed), dict[str, Change]()
     dollars = pending = 0.0
-    evicted: list[str] = []
-    simulation.server.on_write(lambda write: evicted.append(write.name) if write.verb == "evict" else None)
-    for interval in range(round(days * 144)):
-        for change in scenario(rng, interval):
-            _apply(simulation, change, state)
-        for _ in range(int(INTERVAL / timedelta(minutes=1))):
-            simulation.run_for(minutes=1)
-            dollars += simulation.cloud.price / 60
-            pending += simulation.pending()
-        if interval % 6 == 5:
-            progress(
-                f"hour {interval // 6 + 1}: {dollars:.2f} $, {len(evicted)} evictions, {len(simulation.claims())} nodes"
-            )
+    evicted, commands = set[str](), Counter[str]()
+
+    def count(write: Write) -> None:
+        if write.verb == "evict":
+            evicted.add(write.name)
+        elif write.resource is NODE_DISRUPTION and write.verb in ("create", "apply"):
+            commands[write.result["spec"]["method"]] += 1
+
+    simulation.server.on_write(count)
+    with ExitStack() as stack:
+        if karpenter:
+            for user in ("core.disruption.controller", "steps.consolidate"):
+                stack.enter_context(mock.patch(f"journeyman.{user}.unbound_pod", return_value=""))
+        for interval in range(round(days * 144)):
+            for change in scenario(rng, interval):
+                _apply(simulation, change, state)
+            for _ in range(int(INTERVAL / timedelta(minutes=1))):
+                simulation.run_for(minutes=1)
+                dollars += simulation.cloud.price / 60
+                pending += simulation.pending()
+            if interval % 6 == 5:
+                progress(
+                    f"hour {interval // 6 + 1}: {dollars:.2f} $, {len(evicted)} evictions, "
+                    f"{len(simulation.claims())} nodes"
+                )
     return DayResult(
         dollars=dollars,
         evictions=len(evicted),
         pending_pod_minutes=pending,
         launches=len(simulation.cloud.launches),
-        commands=int(simulation.record.count_of("karpenter_voluntary_disruption_decisions_total")),
+        commands=dict(commands),
     )
 
 
@@ -136,6 +191,8 @@ def _apply(simulation: SimulatedCluster, change: Change, state: dict[str, Change
     if before is None:
         cpu, memory = REQUESTS[sum(map(ord, change.deployment)) % len(REQUESTS)]
         simulation.deploy(change.deployment, change.replicas, cpu=cpu, memory=memory)
+        strategy = {"rollingUpdate": {"maxSurge": 25, "maxUnavailable": 25}}
+        simulation.server.patch(DEPLOYMENT, change.deployment, {"spec": {"strategy": strategy}}, namespace="default")
         return
     spec: dict[str, Any] = {"replicas": change.replicas}
     if before.revision != change.revision:

@@ -3,6 +3,8 @@
 ==========================  ==========================================================================================
 payback                     a move must save, within CONSOLIDATION_PAYBACK, what it costs: a replacement is paid for while it
                             boots, a candidate while images are pulled elsewhere, and each eviction has a price
+life of a saving            where new nodes are soon gone again, a saving is soon lost again: as long as nodes live there, a move must save
+                            what the capacity of its pods costs in MOVED_TIME
 reversed consolidations     after one (`reversed_consolidations`), nodes with pods of a workload that it moved stay for
                             CONSOLIDATION_REVERSAL_WINDOW, twice as long each time within six hours, at most four hours
 launched nodes              a node stays for CONSOLIDATION_REVERSAL_WINDOW while pods of a workload run there for which it was
@@ -37,6 +39,7 @@ from journeyman.core.api.conditions import INITIALIZED
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import MAX_WORKLOADS_LISTED, NodeDisruption
 from journeyman.core.api.objects import NODEPOOL, condition_of
+from journeyman.core.api.resources import CPU, MEMORY, total_requests
 from journeyman.core.disruption.candidates import Candidate
 from journeyman.core.disruption.churn_counts import (
     HOUR,
@@ -47,6 +50,7 @@ from journeyman.core.disruption.churn_counts import (
 from journeyman.core.disruption.commands import Command, moved_by_pool, moved_pods, moved_workloads
 from journeyman.core.disruption.reversed_consolidations import planned_workloads
 from journeyman.core.plan import Event, ObjectRef, Plan
+from journeyman.core.scheduling.existing_nodes import allocatable_of
 from journeyman.core.state import Snapshot
 from journeyman.core.state.pod_workload import WorkloadKey, has_invalid_max_evictions, max_evictions
 
@@ -56,6 +60,8 @@ DEFAULT_BOOT_TIME: Final = timedelta(minutes=2)
 MAX_BOOT_TIME: Final = timedelta(minutes=15)
 IMAGE_PULL_TIME: Final = timedelta(seconds=30)
 """How long the moved pods occupy capacity elsewhere before they serve."""
+MOVED_TIME: Final = timedelta(hours=1)
+"""A pod that moves costs what its capacity costs in this time: it restarts, and is slow until its caches are filled."""
 
 
 class ChurnSettings(Struct, frozen=True, kw_only=True):
@@ -94,7 +100,7 @@ class ChurnLimits:
         reasons = (
             *(self._why_held(c) or self._why_launched(c) for c in command.candidates),
             self._why_capped(command.candidates),
-            self._why_no_payback(command),
+            self._why_no_payback(command) or self._why_short_lived(command),
         )
         why = next(filter(None, reasons), "")
         return Command(reason=command.reason, why_not=why) if why else command
@@ -193,6 +199,68 @@ class ChurnLimits:
             f"{cost:.4f} (boot {boot:.4f}, image pulls {pulls:.4f}, {pods} evictions "
             f"{pods * self._settings.eviction_cost:.4f})"
         )
+
+    def _why_short_lived(self, command: Command) -> str:
+        """Return that the saving will be lost before it is worth that pods move, judged by what the NodePools launched lately."""
+        if not (self._settings.payback and command.candidates and all(c.price > 0 for c in command.candidates)):
+            return ""
+        lives = ((self._life_of_saving(name), name) for name in sorted({c.nodepool for c in command.candidates}))
+        life, pool = min(((life, name) for life, name in lives if life is not None), default=(None, ""))
+        if life is None:
+            return ""
+        moved = sum(c.price * self._moved_share(c) for c in command.candidates) * (MOVED_TIME / HOUR)
+        if command.saving * (life / HOUR) >= moved:
+            return ""
+        return (
+            f"The move is not worth it: it saves {command.saving:.4f}/h for about {_duration(life)}, as "
+            f"{self._short_lived(pool)} nodes that NodePool {pool} launched since "
+            f"{self._observed_since(pool):%H:%M} UTC are gone again, and its pods' capacity costs {moved:.4f} in "
+            f"{_duration(MOVED_TIME)}"
+        )
+
+    def _moved_share(self, candidate: Candidate) -> float:
+        """Return the share of the node's capacity that its moved pods request, by the resource of which they request most."""
+        node = self._snapshot.state_nodes_by_claim.get(candidate.nodeclaim)
+        if node is None or not candidate.reschedulable_pods:
+            return 1.0 if candidate.reschedulable_pods else 0.0
+        requests = total_requests(
+            self._snapshot.pods_by_key[key] for key in candidate.reschedulable_pods if key in self._snapshot.pods_by_key
+        )
+        allocatable = allocatable_of(node)
+        return max(
+            (min(requests.get(name, 0) / allocatable[name], 1.0) for name in (CPU, MEMORY) if allocatable.get(name)),
+            default=1.0,
+        )
+
+    def _life_of_saving(self, node_pool: str) -> timedelta | None:
+        """Return how long a saving lasts at the rate at which new nodes of the NodePool go again; None if all of them stay.
+
+        With ten nodes, of which two are replaced by others each hour, a node is changed again after five hours.
+        """
+        if not (gone := self._short_lived(node_pool)):
+            return None
+        return self._nodes_by_pool[node_pool] * (self._snapshot.now - self._observed_since(node_pool)) / gone
+
+    def _short_lived(self, node_pool: str) -> int:
+        """Return how many nodes were launched in recent hours and are gone."""
+        since = self._observed_since(node_pool)
+        launched = sum(self._counts.of_node_pool(node_pool).launches[:RECENT_HOURS])
+        alive = sum(
+            claim.metadata.creation_timestamp is not None and claim.metadata.creation_timestamp >= since
+            for claim in self._snapshot.claims
+            if claim.metadata.labels.get(labels.NODEPOOL, "") == node_pool and claim.metadata.deletion_timestamp is None
+        )
+        return max(launched - alive, 0)
+
+    def _observed_since(self, node_pool: str) -> datetime:
+        """Return the first of the recent hours in which the NodePool launched nodes."""
+        launches = self._counts.of_node_pool(node_pool).launches[:RECENT_HOURS]
+        oldest = max((hours_ago for hours_ago, number in enumerate(launches) if number), default=0)
+        return self._counts.hour - oldest * HOUR
+
+    @cached_property
+    def _nodes_by_pool(self) -> Counter[str]:
+        return Counter(claim.metadata.labels.get(labels.NODEPOOL, "") for claim in self._snapshot.claims)
 
     def _boot_time(self, node_pool: str) -> timedelta:
         """Return the median time from creation to initialization of the NodePool's NodeClaims."""
