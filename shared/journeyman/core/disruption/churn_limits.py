@@ -60,8 +60,10 @@ DEFAULT_BOOT_TIME: Final = timedelta(minutes=2)
 MAX_BOOT_TIME: Final = timedelta(minutes=15)
 IMAGE_PULL_TIME: Final = timedelta(seconds=30)
 """How long the moved pods occupy capacity elsewhere before they serve."""
-MOVED_TIME: Final = timedelta(hours=1)
+MOVED_TIME: Final = timedelta(minutes=25)
 """A pod that moves costs what its capacity costs in this time: it restarts, and is slow until its caches are filled."""
+OBSERVED_TIME: Final = timedelta(hours=3)
+"""The least time over which the life of nodes is measured: a NodePool without history counts as calm."""
 
 
 class ChurnSettings(Struct, frozen=True, kw_only=True):
@@ -239,7 +241,8 @@ class ChurnLimits:
         """
         if not (gone := self._short_lived(node_pool)):
             return None
-        return self._nodes_by_pool[node_pool] * (self._snapshot.now - self._observed_since(node_pool)) / gone
+        observed = max(self._snapshot.now - self._observed_since(node_pool), OBSERVED_TIME)
+        return self._nodes_by_pool[node_pool] * observed / gone
 
     def _short_lived(self, node_pool: str) -> int:
         """Return how many nodes were launched in recent hours and are gone."""

@@ -268,6 +268,55 @@ def test_message_of_a_move_that_does_not_pay_back_lists_its_costs():
     assert limits(longer).checked(command) is limits(NO_LIMITS).checked(command) is command
 
 
+def after_launches(gone: int, standing: int = 4):
+    """Return a cluster that launched nodes twenty minutes ago, of which some are gone again."""
+    at = LATER - timedelta(minutes=20)
+    claims = tuple(a_created_claim("web-7c-x", name=f"n{i}", at=at) for i in range(gone + standing))
+    ledger = stored_ledger(a_snapshot(churn_ledger=an_empty_ledger(), claims=claims, now=LATER, pods=(pod_of("web"),)))
+    return {"churn_ledger": ledger, "claims": claims[gone:], "now": LATER}
+
+
+LATER = NOW + timedelta(minutes=30)
+
+
+@pytest.mark.parametrize(
+    ("gone", "price", "replacement", "is_worth_it"),
+    [
+        (0, 1.0, 0.9, True), (1, 1.0, 0.9, True), (8, 1.0, 0.9, False), (8, 1.0, 0.5, True), (8, 1.0, None, True),
+        (40, 1.0, None, False), (40, 0.0, None, True),
+    ],
+    ids=[
+        "all-nodes-stay", "one-is-gone", "eight-of-twelve-are-gone", "saves-half", "deletes-the-node", "nodes-live-minutes",
+        "unknown-price",
+    ],
+)  # fmt: skip
+def test_moves_save_more_where_new_nodes_are_soon_gone_again(gone, price, replacement, is_worth_it):
+    """Four nodes stand. If eight others were launched and deleted in three hours, a saving lasts an hour and a half."""
+    command = moving(a_candidate("web", price=price), replacement=replacement)
+    assert bool(limits(**after_launches(gone)).checked(command).candidates) is is_worth_it
+
+
+def test_message_of_a_short_lived_saving_has_its_life_and_what_moving_costs():
+    """And how many nodes are gone."""
+    command = moving(a_candidate("web"), replacement=0.9)
+    cluster = after_launches(8)
+    assert limits(**cluster).checked(command).why_not == (
+        "The move is not worth it: it saves 0.1000/h for about 1h30m, as 8 nodes that NodePool default launched since 21:00 UTC "
+        "are gone again, and its pods' capacity costs 0.4167 in 25m"
+    )
+    assert limits(NO_LIMITS, **cluster).checked(command) is command
+
+
+def test_small_part_of_a_node_moves_for_a_small_saving():
+    """Only the capacity that its pods request is moved, here a tenth of the node's."""
+    cluster = after_launches(8)
+    status = {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}}
+    nodes = (builders.a_node("n8", status=status),)
+    pods = (builders.a_pod("web-7c-0", node="node-n8", cpu="400m", memory="1Mi"),)
+    command = moving(a_candidate("web", claim="n8"), replacement=0.9)
+    assert limits(**cluster, nodes=nodes, pods=pods).checked(command) is command
+
+
 def test_boot_time_is_measured_from_the_nodeclaims_of_the_nodepool():
     """The median from creation to initialization; nodes that boot in ten minutes make a replacement dearer."""
     initialized = [
