@@ -204,21 +204,23 @@ class ChurnLimits:
 
     def _why_short_lived(self, command: Command) -> str:
         """Return that the saving will be lost before it is worth that pods move, judged by what the NodePools launched lately."""
-        if not (self._settings.payback and command.candidates and all(c.price > 0 for c in command.candidates)):
+        if not all(c.price > 0 for c in command.candidates):
+            return ""
+        moved = sum(map(self.moved_cost, command.candidates))
+        if command.saving >= moved:
             return ""
         lives = ((self._life_of_saving(name), name) for name in sorted({c.nodepool for c in command.candidates}))
-        life, pool = min(((life, name) for life, name in lives if life is not None), default=(None, ""))
-        if life is None:
-            return ""
-        moved = sum(c.price * self._moved_share(c) for c in command.candidates) * (MOVED_TIME / HOUR)
-        if command.saving * (life / HOUR) >= moved:
-            return ""
+        life, pool = min((life, name) for life, name in lives if life is not None)
         return (
-            f"The move is not worth it: it saves {command.saving:.4f}/h for about {_duration(life)}, as "
-            f"{self._short_lived(pool)} nodes that NodePool {pool} launched since "
-            f"{self._observed_since(pool):%H:%M} UTC are gone again, and its pods' capacity costs {moved:.4f} in "
-            f"{_duration(MOVED_TIME)}"
+            f"The move is not worth it: it saves {command.saving:.4f}/h, and {moved:.4f}/h is what its pods' capacity costs in "
+            f"{_duration(MOVED_TIME)}, spread over {_duration(life)}: {self._short_lived(pool)} nodes that NodePool {pool} "
+            f"launched since {self._observed_since(pool):%H:%M} UTC are gone again"
         )
+
+    def moved_cost(self, candidate: Candidate) -> float:
+        """Return what moving the candidate's pods costs, per hour of the life of the saving; 0 if new nodes stay."""
+        life = self._life_of_saving(candidate.nodepool) if self._settings.payback else None
+        return candidate.price * self._moved_share(candidate) * (MOVED_TIME / life) if life else 0.0
 
     def _moved_share(self, candidate: Candidate) -> float:
         """Return the share of the node's capacity that its moved pods request, by the resource of which they request most."""

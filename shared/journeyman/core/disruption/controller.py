@@ -297,7 +297,10 @@ class DisruptionController:
         eligible = eligible_candidates(self._candidates.candidates, self.snapshot)
         ready = [c for c in eligible if not self._churn.why_not(c)]
         budgets = self.budgets(DisruptionReason.UNDERUTILIZED)
-        found = evaluate_fleet_plan(self.simulation, ready, budgets, cost=cost, spot_to_spot=self._spot_to_spot)
+        moved = {c.nodeclaim: self._churn.moved_cost(c) for c in ready}
+        found = evaluate_fleet_plan(
+            self.simulation, ready, budgets, cost=replace(cost, moved=moved), spot_to_spot=self._spot_to_spot
+        )
         commands = tuple(c for c in found.commands if self._checked(c).candidates)
         return replace(found, commands=commands)
 
@@ -308,12 +311,14 @@ class DisruptionController:
         undecided = [d for d in unfinished if not has_started(d, self.snapshot)]
         in_other_commands = claims_in_commands(self.snapshot) - {name for d in undecided for name in d.claims}
         budgets = budget_status(self.snapshot, DisruptionReason.UNDERUTILIZED, in_other_commands)
+        candidates = self._find_candidates(in_other_commands).candidates
+        moved = {c.nodeclaim: self._churn.moved_cost(c) for c in candidates}
         return validate_moves(
             undecided,
             self.simulation,
-            self._find_candidates(in_other_commands).candidates,
+            candidates,
             {pool: status.remaining for pool, status in budgets.items()},
-            cost=self._fleet_plans or MoveCost(),
+            cost=replace(self._fleet_plans or MoveCost(), moved=moved),
             spot_to_spot=self._spot_to_spot,
         )
 

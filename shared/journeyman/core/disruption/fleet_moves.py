@@ -42,15 +42,23 @@ TRIFLE: Final = 1e-9
 
 
 class MoveCost(Struct, frozen=True, kw_only=True):
-    """What an eviction costs (in the provider's currency), and within which time a move must save that."""
+    """What an eviction costs (in the provider's currency), and within which time a move must save that.
+
+    `moved` is what moving the pods of a node costs beyond that, per hour and by NodeClaim (`ChurnLimits.moved_cost`).
+    """
 
     eviction: float = 0.005
     payback: timedelta = timedelta(hours=4)
+    moved: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def per_hour(self) -> float:
         """The price of an eviction per hour of the payback time."""
         return self.eviction / max(self.payback / timedelta(hours=1), TRIFLE)
+
+    def of(self, candidate: Candidate) -> float:
+        """Return what moving the pods of this node costs, per hour of the payback time."""
+        return self.per_hour * eviction_weight(candidate) + self.moved.get(candidate.nodeclaim, 0.0)
 
 
 class Move(Struct, frozen=True, kw_only=True):
@@ -125,7 +133,7 @@ class MoveRules(Struct, frozen=True, kw_only=True):
 
     def eviction_cost(self, candidates: Iterable[Candidate]) -> float:
         """Return what evicting their pods costs, per hour of the payback time."""
-        return self.cost.per_hour * sum(eviction_weight(c) for c in candidates)
+        return sum(map(self.cost.of, candidates))
 
     def price(self, candidates: Iterable[Candidate]) -> float:
         """Return the price per hour of nodes, surcharges included."""

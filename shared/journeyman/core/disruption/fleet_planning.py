@@ -52,7 +52,6 @@ from journeyman.core.disruption.fleet_moves import (
     Solved,
     by_saving_per_eviction,
     carried_out,
-    eviction_weight,
     moves_of,
     with_pods_on,
 )
@@ -402,7 +401,7 @@ class _Fleet:
         worth = np.array([self._shadow_prices[c.nodepool] for c in self.candidates]).reshape(len(self.candidates), -1)
         return _Economics(
             prices=np.array([c.price + self.surcharges.get(c.nodepool, 0.0) for c in self.candidates]),
-            evictions=np.array([self.cost.per_hour * eviction_weight(c) for c in self.candidates]),
+            evictions=np.array([self.cost.of(c) for c in self.candidates]),
             pods=(worth * self._moving).sum(axis=1),
             worth=(worth * self._capacity).sum(axis=1),
         )
@@ -495,7 +494,7 @@ class _Fleet:
         gone = [c for c in solved.candidates if homeless.isdisjoint(c.reschedulable_pods)]
         new = sum(c.price + self.surcharges.get(c.node_pool, 0.0) for c in solved.results.new_claims)
         old = sum(c.price + self.surcharges.get(c.nodepool, 0.0) for c in gone)
-        return new - old + self.cost.per_hour * sum(eviction_weight(c) for c in gone)
+        return new - old + sum(map(self.cost.of, gone))
 
     # -- the scheduler
 

@@ -301,8 +301,8 @@ def test_message_of_a_short_lived_saving_has_its_life_and_what_moving_costs():
     command = moving(a_candidate("web"), replacement=0.9)
     cluster = after_launches(8)
     assert limits(**cluster).checked(command).why_not == (
-        "The move is not worth it: it saves 0.1000/h for about 1h30m, as 8 nodes that NodePool default launched since 21:00 UTC "
-        "are gone again, and its pods' capacity costs 0.4167 in 25m"
+        "The move is not worth it: it saves 0.1000/h, and 0.2778/h is what its pods' capacity costs in 25m, spread over 1h30m: 8 "
+        "nodes that NodePool default launched since 21:00 UTC are gone again"
     )
     assert limits(NO_LIMITS, **cluster).checked(command) is command
 
