@@ -62,8 +62,8 @@ IMAGE_PULL_TIME: Final = timedelta(seconds=30)
 """How long the moved pods occupy capacity elsewhere before they serve."""
 MOVED_TIME: Final = timedelta(minutes=25)
 """A pod that moves costs what its capacity costs in this time: it restarts, and is slow until its caches are filled."""
-OBSERVED_TIME: Final = timedelta(hours=3)
-"""The least time over which the life of nodes is measured: a NodePool without history counts as calm."""
+OBSERVED_TIME: Final = timedelta(hours=1)
+"""The least time over which the life of nodes is measured, so that the first minutes of an hour say little."""
 
 
 class ChurnSettings(Struct, frozen=True, kw_only=True):
@@ -237,11 +237,13 @@ class ChurnLimits:
         )
 
     def _life_of_saving(self, node_pool: str) -> timedelta | None:
-        """Return how long a saving lasts at the rate at which new nodes of the NodePool go again; None if all of them stay.
+        """Return how long a saving lasts at the rate at which new nodes of the NodePool go again; None if they stay.
 
-        With ten nodes, of which two are replaced by others each hour, a node is changed again after five hours.
+        With ten nodes, of which two are replaced by others each hour, a node is changed again after five hours. The first one
+        that is gone may be an exception, and is not counted.
         """
-        if not (gone := self._short_lived(node_pool)):
+        gone = self._short_lived(node_pool) - 1
+        if gone < 1:
             return None
         observed = max(self._snapshot.now - self._observed_since(node_pool), OBSERVED_TIME)
         return self._nodes_by_pool[node_pool] * observed / gone
