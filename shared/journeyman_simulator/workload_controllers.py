@@ -177,8 +177,8 @@ def _owned_by(meta: Mapping[str, Any], uid: str) -> bool:
 
 
 def _wanted_replicas(
-    spec: Mapping[str, Any], current: str, owned: Iterable[dict[str, Any]], pods: Iterable[Pod]
-) -> Iterator[tuple[dict[str, Any], int]]:
+    spec: Mapping[str, Any], current: str, owned: Iterable[Mapping[str, Any]], pods: Iterable[Pod]
+) -> Iterator[tuple[Mapping[str, Any], int]]:
     """Yield a Deployment's ReplicaSets with the replicas that each is to have now; the current one has its name in `current`.
 
     A rolling update keeps the total below replicas + maxSurge, and the ready pods above replicas - maxUnavailable.

@@ -62,8 +62,6 @@ IMAGE_PULL_TIME: Final = timedelta(seconds=30)
 """How long the moved pods occupy capacity elsewhere before they serve."""
 MOVED_TIME: Final = timedelta(minutes=25)
 """A pod that moves costs what its capacity costs in this time: it restarts, and is slow until its caches are filled."""
-OBSERVED_TIME: Final = timedelta(hours=1)
-"""The least time over which the life of nodes is measured, so that the first minutes of an hour say little."""
 
 
 class ChurnSettings(Struct, frozen=True, kw_only=True):
@@ -220,7 +218,7 @@ class ChurnLimits:
     def moved_cost(self, candidate: Candidate) -> float:
         """Return what moving the candidate's pods costs, per hour of the life of the saving; 0 if new nodes stay."""
         life = self._life_of_saving(candidate.nodepool) if self._settings.payback else None
-        return candidate.price * self._moved_share(candidate) * (MOVED_TIME / life) if life else 0.0
+        return candidate.price * self._moved_share(candidate) * (MOVED_TIME / life) if life is not None else 0.0
 
     def _moved_share(self, candidate: Candidate) -> float:
         """Return the share of the node's capacity that its moved pods request, by the resource of which they request most."""
@@ -245,8 +243,8 @@ class ChurnLimits:
         gone = self._short_lived(node_pool) - 1
         if gone < 1:
             return None
-        observed = max(self._snapshot.now - self._observed_since(node_pool), OBSERVED_TIME)
-        return self._nodes_by_pool[node_pool] * observed / gone
+        observed = max(self._snapshot.now - self._observed_since(node_pool), timedelta(minutes=1))
+        return max(self._nodes_by_pool[node_pool], 1) * observed / gone
 
     def _short_lived(self, node_pool: str) -> int:
         """Return how many nodes were launched in recent hours and are gone."""

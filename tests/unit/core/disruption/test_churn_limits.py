@@ -282,16 +282,16 @@ LATER = NOW + timedelta(minutes=30)
 @pytest.mark.parametrize(
     ("gone", "price", "replacement", "is_worth_it"),
     [
-        (0, 1.0, 0.9, True), (1, 1.0, 0.9, True), (8, 1.0, 0.9, False), (8, 1.0, 0.2, True), (8, 1.0, None, True),
+        (0, 1.0, 0.9, True), (1, 1.0, 0.9, True), (8, 1.0, 0.9, False), (3, 1.0, 0.5, True), (3, 1.0, None, True),
         (40, 1.0, None, False), (40, 0.0, None, True),
     ],
     ids=[
-        "all-nodes-stay", "one-is-gone", "eight-of-twelve-are-gone", "saves-most", "deletes-the-node", "nodes-live-minutes",
+        "all-nodes-stay", "one-is-gone", "eight-of-twelve-are-gone", "saves-half", "deletes-the-node", "nodes-live-minutes",
         "unknown-price",
     ],
 )  # fmt: skip
 def test_moves_save_more_where_new_nodes_are_soon_gone_again(gone, price, replacement, is_worth_it):
-    """Four nodes stand. If eight others were launched and deleted in an hour, and one was an exception, a saving lasts 34 minutes."""
+    """Four nodes stand. If eight others were launched and deleted in half an hour, and one was an exception, a saving lasts 17 minutes."""
     command = moving(a_candidate("web", price=price), replacement=replacement)
     assert bool(limits(**after_launches(gone)).checked(command).candidates) is is_worth_it
 
@@ -301,10 +301,16 @@ def test_message_of_a_short_lived_saving_has_its_life_and_what_moving_costs():
     command = moving(a_candidate("web"), replacement=0.9)
     cluster = after_launches(8)
     assert limits(**cluster).checked(command).why_not == (
-        "The move is not worth it: it saves 0.1000/h, and 0.7292/h is what its pods' capacity costs in 25m, spread over 34m: 8 "
+        "The move is not worth it: it saves 0.1000/h, and 1.4583/h is what its pods' capacity costs in 25m, spread over 17m: 8 "
         "nodes that NodePool default launched since 21:00 UTC are gone again"
     )
     assert limits(NO_LIMITS, **cluster).checked(command) is command
+
+
+def test_life_of_a_saving_is_not_zero_at_the_full_hour():
+    """Launches of this very hour count for a minute at least."""
+    cluster = after_launches(8) | {"now": LATER.replace(minute=0)}
+    assert "are gone again" in limits(**cluster).checked(moving(a_candidate("web"), replacement=0.9)).why_not
 
 
 def test_small_part_of_a_node_moves_for_a_small_saving():
@@ -313,7 +319,7 @@ def test_small_part_of_a_node_moves_for_a_small_saving():
     status = {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}}
     nodes = (builders.a_node("n8", status=status),)
     pods = (builders.a_pod("web-7c-0", node="node-n8", cpu="400m", memory="1Mi"),)
-    command = moving(a_candidate("web", claim="n8"), replacement=0.9)
+    command = moving(a_candidate("web", claim="n8"), replacement=0.8)
     assert limits(**cluster, nodes=nodes, pods=pods).checked(command) is command
 
 
