@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from journeyman.core.api.objects import FLEET_PLAN, NODE_DISRUPTION, NODECLAIM, NodeClaim
+from journeyman.core.api.objects import FLEET_PLAN, NODE_DISRUPTION, NodeClaim
 from journeyman.core.plan import Step
 from journeyman.core.state import NodeClassState
 from journeyman.ports import Launched, LaunchRequest
@@ -84,7 +84,12 @@ class FleetCluster:
         asked = LaunchRequest(
             claim=msgspec.convert(body, NodeClaim, strict=False),
             node_class=NodeClassState(
-                group=reference["group"], kind=reference["kind"], name=reference["name"], uid="", generation=1, ready=True
+                group=reference["group"],
+                kind=reference["kind"],
+                name=reference["name"],
+                uid="",
+                generation=1,
+                ready=True,
             ),
             instance_types=cloud.types,
         )
@@ -123,7 +128,13 @@ class FleetCluster:
             spec = {key: value for key, value in own[0]["spec"].items() if key != "nodeName"}
             template = {"metadata": {"labels": labels}, "spec": spec}
             metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
-            owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": f"uid-{name}", "controller": True}
+            owner = {
+                "apiVersion": "apps/v1",
+                "kind": "ReplicaSet",
+                "name": name,
+                "uid": f"uid-{name}",
+                "controller": True,
+            }
             self.simulation.cluster.add(
                 {
                     "apiVersion": REPLICASET.api_version,

@@ -68,7 +68,9 @@ class FleetPlanSpec(Model):
         description="Moves, in the order in which they start as budgets allow. None: no move is worthwhile in this cluster.",
     )
     examined: str = Field(
-        default="", max_length=64, description="Digest of the nodes for which no move is worthwhile, not to solve them again."
+        default="",
+        max_length=64,
+        description="Digest of the nodes for which no move is worthwhile, not to solve them again.",
     )
     price_before: Price = Field(default="0", description="Price per hour of all nodes considered.")
     price_after: Price = Field(default="0", description="Price per hour once all moves are done.")

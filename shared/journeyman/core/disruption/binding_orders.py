@@ -98,7 +98,9 @@ def _unbound_by_order(
     starting = {n.name for n in snapshot.state_nodes if not n.initialized} - simulated.excluded_nodes
     own = {key for candidate in command.candidates for key in candidate.reschedulable_pods}
     pods = [p for p in simulated.pods if p.key in planned and (p.key in own or planned[p.key] not in starting)]
-    capacity = _free_capacity(pods, command.replacements, simulated.excluded_nodes | frozenset(closed), snapshot, catalogue)
+    capacity = _free_capacity(
+        pods, command.replacements, simulated.excluded_nodes | frozenset(closed), snapshot, catalogue
+    )
     requests = np.array([[pod_requests(pod).get(axis, 0) for axis in capacity.axes] for pod in pods], dtype=np.int64)
     columns = NodeColumns([node for node in snapshot.state_nodes if node.name in capacity.position])
     allowed = _allowed_nodes(pods, planned, capacity, columns)

@@ -303,9 +303,7 @@ def evaluate_fleet_plan(
     launched = recently_launched(snapshot, cost.payback)
     if progress is None:
         gain = GAIN_AFTER_A_PLAN if launched else LEAST_GAIN
-        found = _new_plan(
-            simulation, candidates, allowed, remaining, cost, spot_to_spot=spot_to_spot, least_gain=gain
-        )
+        found = _new_plan(simulation, candidates, allowed, remaining, cost, spot_to_spot=spot_to_spot, least_gain=gain)
         return replace(found, settled=launched)
     if progress.is_done:
         launched |= claims_launched(progress.plan, snapshot)

@@ -1,5 +1,7 @@
-"""Taints of disruption: `karpenter.sh/disrupted:NoSchedule` keeps new pods off a node that is being disrupted, and
-`journeyman.dev/leaving:PreferNoSchedule` asks kube-scheduler for other nodes, because a fleet plan will delete this one later.
+"""Taints of disruption: one keeps new pods off a node that is being disrupted, one off a node that leaves later.
+
+`karpenter.sh/disrupted:NoSchedule` is a command's; `journeyman.dev/leaving:PreferNoSchedule` asks kube-scheduler for other
+nodes, because a fleet plan will delete this one later.
 
 Restates: karpenter pkg/utils/state `RequireNoScheduleTaint`.
 Differs: Karpenter has no plan, so no node that leaves later.

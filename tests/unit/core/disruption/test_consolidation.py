@@ -242,9 +242,7 @@ def test_pods_move_past_a_recently_changed_node_to_which_pending_pods_go():
     old = a_member("old", size="s", cpus=["1"])
     waits = a_pod("waits", cpu="6")
 
-    command = decide(
-        a_fleet(old, fresh, quiet, pending=[waits]), "old", within_consolidate_after=frozenset({"fresh"})
-    )
+    command = decide(a_fleet(old, fresh, quiet, pending=[waits]), "old", within_consolidate_after=frozenset({"fresh"}))
 
     assert command.decision is Decision.DELETE
 
