@@ -107,6 +107,8 @@ def _widths(total: int) -> dict[str, int]:
 
 
 def _decision(message: str, line: Mapping[str, Any]) -> str:
+    if message.startswith("disrupting"):
+        return f"{message}: {line['command']}"
     if message.startswith("launched"):
         return f"launched {line['instance-type']} ({line['capacity-type']}) in {line['zone']}"
     for verb in ("registered", "initialized"):
