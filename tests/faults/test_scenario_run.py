@@ -28,6 +28,7 @@ from journeyman_simulator.faults.fault_scenario import (
     to_json,
 )
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
+from journeyman_simulator.faults.operation_generator import empty_nodes_early
 from journeyman_simulator.faults.scenario_clouds import CLOUDS
 from journeyman_simulator.faults.scenario_run import TOO_MANY_RUNS, run_scenario
 from tests.helpers.sampling import aws_and_nightly
@@ -362,3 +363,17 @@ def test_throttled_functions_do_their_work_later(cloud, step):
     counts, _ = end_of(SIX, DeleteClaim(at_seconds=60, claim=0), setup=setup)
 
     assert counts.startswith("6 pods")
+
+
+def test_a_crash_is_counted_by_the_phase_of_each_unfinished_command():
+    """A command without a status is proposed; the next write of consolidate says that it is validated."""
+    setup = ScenarioSetup(pools=(ScenarioPool(name="default"),))
+    crashes = {}
+    for site in ("consolidate: create NodeDisruption", "consolidate: patch NodeDisruption/status"):
+        fault = CallFault(site=site, nth=1, kind=FaultKind.CRASH_AFTER)
+        scenario = FaultScenario(seed=1, setup=setup, operations=empty_nodes_early(), faults=(fault,))
+        crashes[site.partition(" ")[2]] = run_scenario(scenario).coverage.crashes
+    assert crashes == {
+        "create NodeDisruption": {"emptiness": {"Proposed": 1}},
+        "patch NodeDisruption/status": {"emptiness": {"Validated": 1}},
+    }

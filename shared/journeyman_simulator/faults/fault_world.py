@@ -244,7 +244,7 @@ class FaultWorld:
         if run.step != Step.CONSOLIDATE.value:
             return
         for command in self.server.stored(NODE_DISRUPTION):
-            phase = str((command.get("status") or {}).get("phase", ""))
+            phase = str((command.get("status") or {}).get("phase") or "Proposed")
             if phase in UNFINISHED_PHASES:
                 self.coverage.count_crash_in_phase(command["spec"]["method"], phase)
 
