@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from journeyman.cli.solve import controller_of
+from journeyman.cli.solve import controller_of, methods
 from journeyman.core.disruption.balanced import BalancedScores
 from journeyman.core.disruption.multi_node_consolidation import multi_node_commands
 from tests.differential.compare import parse
@@ -66,7 +66,14 @@ def _has_node(raw: JSONDict) -> bool:
 
 
 def _without_pending_pods(scenario: JSONDict) -> list[JSONDict]:
-    return [o for o in scenario["objects"] if o["kind"] != "Pod" or o["spec"].get("nodeName")]
+    """Return the objects without pods that need a node whatever is disrupted: pending ones, and those on deleting nodes."""
+    deleting = {
+        o["status"]["nodeName"]
+        for o in scenario["objects"]
+        if o["kind"] == "NodeClaim" and "deletionTimestamp" in o["metadata"]
+    }
+    leaving = {"", *deleting}
+    return [o for o in scenario["objects"] if o["kind"] != "Pod" or o["spec"].get("nodeName", "") not in leaving]
 
 
 def _without_nominated_pods(scenario: JSONDict) -> list[JSONDict]:
@@ -117,6 +124,24 @@ def _is_due_to_payback(scenario: JSONDict, difference: Difference, karpenter: Ka
     return "Consolidation" in difference.method and difference.key not in {one.key for one in found}
 
 
+def _is_due_to_preferences(scenario: JSONDict, difference: Difference, karpenter: Karpenter) -> bool:
+    """Return whether the difference is gone if pods have no preferences, or then is due to binding orders."""
+    without = {**scenario, "options": {**scenario["options"], "preferencePolicy": "Ignore"}}
+    found = {one.key: one for one in compare_disruption(without, karpenter).differences}
+    same = found.get(difference.key)
+    return "MultiNode" in difference.method and (same is None or _is_due_to_binding_orders(without, same, karpenter))
+
+
+def _is_due_to_packing(scenario: JSONDict, difference: Difference, karpenter: Karpenter) -> bool:
+    """Return whether single-node consolidation decides as Karpenter's if the NodePools pack by price."""
+    del karpenter
+    if "SingleNode" not in difference.method or difference.kind == "saving":
+        return False
+    found = {one["method"]: one for one in methods(controller_of(parse(scenario)))}[difference.method]
+    chosen = found["alone"].get(difference.node) if difference.node else next(iter(found["commands"]), None)
+    return chosen is not None and chosen["decision"] == difference.karpenters["decision"]
+
+
 def _saves_more(scenario: JSONDict, difference: Difference, karpenter: Karpenter) -> bool:
     """Return whether our command saves more than Karpenter's. Verification finds nothing wrong with it."""
     del scenario, karpenter
@@ -144,8 +169,8 @@ ACCEPTED = (
     Accepted(
         name="pending pods first",
         why=(
-            "While pending pods need new nodes, drift waits for the provision step to launch them. Karpenter launches nodes "
-            "for these pods as replacements, too."
+            "While pending pods or those on deleting nodes need new nodes, drift waits for the provision step to launch them. "
+            "Karpenter launches nodes for these pods as replacements, too."
         ),
         explains=lambda scenario, difference, karpenter: (
             ".Drift" in difference.method and _is_due_to(_without_pending_pods)(scenario, difference, karpenter)
@@ -182,6 +207,22 @@ ACCEPTED = (
             "Where we find it for all, a node is deleted that Karpenter keeps or replaces."
         ),
         explains=_saves_more,
+    ),
+    Accepted(
+        name="one plan",
+        why=(
+            "With the packing fewest-nodes, our scheduler computes one plan, for all equal pods together. Karpenter, and our packing "
+            "by price, also place pod by pod, and sometimes find capacity on the remaining nodes that this plan has spent."
+        ),
+        explains=_is_due_to_packing,
+    ),
+    Accepted(
+        name="preferences",
+        why=(
+            "Of pods with the same preference, which may not all have it met, Karpenter gives up that of another one. If "
+            "a preferred spread then needs a second new node, nothing is consolidated."
+        ),
+        explains=_is_due_to_preferences,
     ),
 )
 

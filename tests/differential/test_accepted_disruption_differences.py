@@ -45,6 +45,8 @@ CLUSTERS = {
     "binding orders": lambda: running_cluster(92),
     "pays back": lambda: running_cluster(46),
     "more is saved": lambda: running_cluster(88),
+    "one plan": lambda: running_cluster(428),
+    "preferences": lambda: running_cluster(266),
 }
 
 

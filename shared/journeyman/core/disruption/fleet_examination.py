@@ -45,7 +45,7 @@ class NodeVerdict(str, Enum):
     REPLACEABLE = "replaceable"
     """One cheaper new node takes the pods for which the other nodes have no capacity."""
     UNDECIDED = "undecided"
-    """Only a simulation decides, because pods have rules that the examination does not evaluate."""
+    """Only a simulation decides: pods have rules that the examination does not evaluate, or might fit without a preference."""
     STAYS = "stays"
     """Some pods have no capacity on the other nodes, and no single cheaper node takes them."""
 
@@ -175,6 +175,8 @@ class FleetExaminer:
         value = self._lowest_price(candidate, removal.left, removal.domains)
         is_replaceable = value < candidate.price and self._has_enough_types(candidate, removal)
         is_proven = bool(removal.least) and self._lowest_price(candidate, removal.least) >= candidate.price
+        if value == inf and not is_proven and removals.have_preferences(removal.left):
+            return NodeExamination(candidate=candidate, verdict=NodeVerdict.UNDECIDED)
         return NodeExamination(
             candidate=candidate,
             verdict=NodeVerdict.REPLACEABLE if is_replaceable else NodeVerdict.STAYS,

@@ -14,7 +14,7 @@ Of the other pods without capacity, the scheduler might still have placed some i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -181,6 +181,11 @@ class NodeRemovals:
     def is_evaluated(self, name: str) -> bool:
         """Whether all rules of the pods that move from a node are evaluated; otherwise only the scheduler can place them."""
         return self._sequential.isdisjoint(c for c, _ in self._moving[name])
+
+    def have_preferences(self, pods: Iterable[RowPods]) -> bool:
+        """Whether one of these pods can give up a preference; the scheduler's plans do so in more ways than a removal."""
+        classes = (self._levels[self.problem.class_of_row[entry.row]] for entry in pods)
+        return any(len(levels) > 1 for levels in classes)
 
     def first_error(self, name: str) -> tuple[str, PodError] | None:
         """Return the first pod of a node that no node can run, with its error; None if there is none."""

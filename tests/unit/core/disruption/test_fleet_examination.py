@@ -143,6 +143,22 @@ def test_pods_that_must_share_a_node_are_left_to_the_simulation():
     assert (found.verdict, found.passes, found.why_not) == (NodeVerdict.UNDECIDED, True, "")
 
 
+def test_pods_that_prefer_to_keep_apart_are_left_to_the_simulation_if_no_new_node_takes_them():
+    """Without the preference, one smaller node takes both."""
+    term = {"topologyKey": labels.HOSTNAME, "labelSelector": {"matchLabels": {"app": "web"}}}
+    rather_apart = {
+        "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}
+    }
+    pods = [
+        web("w1", "n", affinity=rather_apart),
+        web("w2", "n", affinity=rather_apart),
+    ]
+
+    found = examined(a_fleet(a_member("n", size="l", pods=pods), a_member("full", size="s", cpus=["1900m"])))["n"]
+
+    assert (found.verdict, found.passes) == (NodeVerdict.UNDECIDED, True)
+
+
 @pytest.mark.parametrize(("gate", "verdict"), [(False, NodeVerdict.STAYS), (True, NodeVerdict.STAYS)])
 def test_spot_node_is_not_replaced_by_few_cheaper_spot_types(gate, verdict):
     """Spot-to-spot is a gate, and needs 15 cheaper instance types."""
