@@ -255,7 +255,16 @@ class ChurnLimits:
             for claim in self._snapshot.claims
             if claim.metadata.labels.get(labels.NODEPOOL, "") == node_pool and claim.metadata.deletion_timestamp is None
         )
-        return max(launched - alive, 0)
+        return max(launched - alive - self._rolled_back(node_pool, since), 0)
+
+    def _rolled_back(self, node_pool: str, since: datetime) -> int:
+        """Return how many replacements were deleted because their commands failed, which says nothing about a saving's life."""
+        return sum(
+            len(d.spec.replacements)
+            for d in self._snapshot.node_disruptions
+            if d.status.phase == "RolledBack" and d.status.finished_at is not None and d.status.finished_at >= since
+            if any(c.node_pool == node_pool for c in d.spec.candidates)
+        )
 
     def _observed_since(self, node_pool: str) -> datetime:
         """Return the first of the recent hours in which the NodePool launched nodes."""
