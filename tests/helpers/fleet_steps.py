@@ -35,13 +35,12 @@ QUIET = timedelta(minutes=25)
 class SteppedFleet(Struct, frozen=True, kw_only=True):
     """What became of a fleet. Prices are per hour, `minutes` of virtual time until nothing changed any more.
 
-    `first_seconds` is the real time of the first run that proposed commands, `idle_seconds` the longest run after the rest.
+    `launched_again` are nodes that no command planned; `first_seconds` is the real time of the first run that proposed commands, `idle_seconds` the longest run after the rest.
     """
 
     price: float
     pods: int
     evictions: int
-    twice: int
     minutes: float
     launched_again: int
     plans: int
@@ -192,7 +191,6 @@ class FleetCluster:
             price=simulation.cloud.price,
             pods=self.pods,
             evictions=len(self.evicted),
-            twice=0,
             minutes=(changed - start) / timedelta(minutes=1),
             launched_again=len(simulation.cloud.launches) - launches - planned,
             plans=len(simulation.server.list(FLEET_PLAN).items),
