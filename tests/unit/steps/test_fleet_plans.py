@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from msgspec.structs import replace
 
 from journeyman.core.api.labels import LEAVING_TAINT
@@ -19,7 +21,8 @@ def an_under_used_cluster(**disruption) -> SimulatedCluster:
     """Return a cluster with four nodes of which a small pod each is left."""
     settings = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}], **disruption}
     simulation = SimulatedCluster(TYPES, pool_body(spec={"disruption": settings}))
-    simulation.cluster.settings = replace(simulation.cluster.settings, fleet_plans=True)
+    at_once = timedelta(0)  # otherwise the launched nodes are left alone for minutes, and become eligible one by one
+    simulation.cluster.settings = replace(simulation.cluster.settings, fleet_plans=True, reversal_window=at_once)
     for n in range(4):
         simulation.deploy(f"big-{n}", 1, cpu="7")
         simulation.deploy(f"small-{n}", 1, cpu="300m")
