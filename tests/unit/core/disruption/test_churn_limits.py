@@ -313,6 +313,14 @@ def test_life_of_a_saving_is_not_zero_at_the_full_hour():
     assert "are gone again" in limits(**cluster).checked(moving(a_candidate("web"), replacement=0.9)).why_not
 
 
+def test_replacements_of_failed_commands_are_not_nodes_that_are_soon_gone():
+    """A replacement that did not join says nothing about how long a saving lasts."""
+    command, cluster = moving(a_candidate("other"), replacement=0.9), after_launches(2)
+    assert limits(**cluster).checked(command).candidates == ()
+    failed = a_command("c", phase="RolledBack", ended=LATER)
+    assert limits(**cluster, node_disruptions=(failed,)).checked(command) is command
+
+
 def test_small_part_of_a_node_moves_for_a_small_saving():
     """Only the capacity that its pods request is moved, here a tenth of the node's."""
     cluster = after_launches(8)
