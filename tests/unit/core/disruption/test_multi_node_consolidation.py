@@ -297,14 +297,14 @@ def test_fewer_nodes_are_tried_when_kube_scheduler_may_bind_the_pods_of_all_othe
     assert types == []
 
 
-def removable_nodes(number: int, *, capacity: str = "xl"):
+def removable_nodes(number: int):
     """Nodes with one small pod each, which a node that stays has capacity for."""
     stays = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}
     members = (
         a_member(f"n{i}", size="s", pods=[a_pod(f"p{i}", node=f"node-n{i}", cpu="100m", memory="1Mi")])
         for i in range(number)
     )
-    return a_fleet(*members, a_member("stays", size=capacity, node=stays))
+    return a_fleet(*members, a_member("stays", size="xl", node=stays))
 
 
 def leaves_without_capacity(*refused: tuple[str, str]):
