@@ -238,13 +238,15 @@ class ChurnLimits:
         """Return how long a saving lasts at the rate at which new nodes of the NodePool go again; None if they stay.
 
         With ten nodes, of which two are replaced by others each hour, a node is changed again after five hours. The first one
-        that is gone may be an exception, and is not counted.
+        that is gone may be an exception, and is not counted. The size of the NodePool is at least what it launched in its
+        busiest hour: after a large wave that is over, few nodes stand, and their life is not that of the wave.
         """
         gone = self._short_lived(node_pool) - 1
         if gone < 1:
             return None
         observed = max(self._snapshot.now - self._observed_since(node_pool), timedelta(minutes=1))
-        return max(self._nodes_by_pool[node_pool], 1) * observed / gone
+        busiest = max(self._counts.of_node_pool(node_pool).launches[:RECENT_HOURS], default=0)
+        return max(self._nodes_by_pool[node_pool], busiest, 1) * observed / gone
 
     def _short_lived(self, node_pool: str) -> int:
         """Return how many nodes were launched in recent hours and are gone."""

@@ -283,15 +283,15 @@ LATER = NOW + timedelta(minutes=30)
     ("gone", "price", "replacement", "is_worth_it"),
     [
         (0, 1.0, 0.9, True), (1, 1.0, 0.9, True), (8, 1.0, 0.9, False), (3, 1.0, 0.5, True), (3, 1.0, None, True),
-        (40, 1.0, None, False), (40, 0.0, None, True),
+        (90, 1.0, None, True), (40, 0.0, 0.9, True),
     ],
     ids=[
-        "all-nodes-stay", "one-is-gone", "eight-of-twelve-are-gone", "saves-half", "deletes-the-node", "nodes-live-minutes",
+        "all-nodes-stay", "one-is-gone", "eight-of-twelve-are-gone", "saves-half", "deletes-the-node", "after-a-wave-of-ninety",
         "unknown-price",
     ],
 )  # fmt: skip
 def test_moves_save_more_where_new_nodes_are_soon_gone_again(gone, price, replacement, is_worth_it):
-    """Four nodes stand. If eight others were launched and deleted in half an hour, and one was an exception, a saving lasts 17 minutes."""
+    """Twelve nodes were launched at once. If eight are gone after half an hour, and one was an exception, a saving lasts 51 minutes."""
     command = moving(a_candidate("web", price=price), replacement=replacement)
     assert bool(limits(**after_launches(gone)).checked(command).candidates) is is_worth_it
 
@@ -301,7 +301,7 @@ def test_message_of_a_short_lived_saving_has_its_life_and_what_moving_costs():
     command = moving(a_candidate("web"), replacement=0.9)
     cluster = after_launches(8)
     assert limits(**cluster).checked(command).why_not == (
-        "The move is not worth it: it saves 0.1000/h, and 1.4583/h is what its pods' capacity costs in 25m, spread over 17m: 8 "
+        "The move is not worth it: it saves 0.1000/h, and 0.4861/h is what its pods' capacity costs in 25m, spread over 51m: 8 "
         "nodes that NodePool default launched since 21:00 UTC are gone again"
     )
     assert limits(NO_LIMITS, **cluster).checked(command) is command
