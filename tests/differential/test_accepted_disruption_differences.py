@@ -42,7 +42,7 @@ CLUSTERS = {
     "nominated pods": lambda: running_cluster(142),
     "pending pods first": lambda: running_cluster(93),
     "missing replicas": lambda: running_cluster(156),
-    "binding orders": lambda: running_cluster(92),
+    "binding orders": lambda: running_cluster(36),
     "pays back": lambda: running_cluster(46),
     "more is saved": lambda: running_cluster(88),
     "one plan": lambda: running_cluster(428),
