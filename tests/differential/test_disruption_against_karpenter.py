@@ -9,19 +9,19 @@ import pytest
 from tests.differential.draw.running_clusters import running_cluster
 from tests.differential.hunt_disruption import describe, tally
 
-CLUSTERS = 50  # per test, so that two processes share those of `make test`
 LEAST_AGREEMENT = 0.99
+GROUPS = (  # first cluster and number: two processes share those of `make test`
+    (0, 50),
+    (50, 50),
+    pytest.param(100, 200, marks=pytest.mark.nightly),
+    pytest.param(300, 200, marks=pytest.mark.nightly),
+)
 
 
-def _groups():
-    """Return the number of the first cluster of each group; those behind 100 are for `make nightly`."""
-    return [pytest.param(first, marks=() if first < 100 else pytest.mark.nightly) for first in range(0, 500, CLUSTERS)]
-
-
-@pytest.mark.parametrize("first", _groups())
-def test_disruption_methods_decide_as_karpenters_and_save_no_less(karpenter, first):
+@pytest.mark.parametrize(("first", "number"), GROUPS)
+def test_disruption_methods_decide_as_karpenters_and_save_no_less(karpenter, first, number):
     """Candidates and budgets are the same, decisions in 99 % of the cases; each difference has an explanation."""
-    found = tally((running_cluster(number) for number in range(first, first + CLUSTERS)), karpenter)
+    found = tally((running_cluster(cluster) for cluster in range(first, first + number)), karpenter)
 
     assert not found.unexplained, describe(found.unexplained[0], karpenter)
     assert min(found.agreement("class"), found.agreement("alone")) >= LEAST_AGREEMENT, "\n".join(map(str, found.listed))
