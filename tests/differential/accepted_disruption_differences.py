@@ -118,10 +118,20 @@ def _is_due_to_binding_orders(scenario: JSONDict, difference: Difference, karpen
 
 
 def _is_due_to_payback(scenario: JSONDict, difference: Difference, karpenter: Karpenter) -> bool:
-    """Return whether the difference is gone if moves need not pay back."""
-    options = {**scenario["options"], "consolidationPayback": "0s"}
-    found = compare_disruption({**scenario, "options": options}, karpenter).differences
-    return "Consolidation" in difference.method and difference.key not in {one.key for one in found}
+    """Return whether the difference is gone if moves need not pay back, and we then decide otherwise."""
+    free = {**scenario, "options": {**scenario["options"], "consolidationPayback": "0s"}}
+    if "Consolidation" not in difference.method or _decided(scenario, difference) == _decided(free, difference):
+        return False
+    return difference.key not in {one.key for one in compare_disruption(free, karpenter).differences}
+
+
+def _decided(scenario: JSONDict, difference: Difference) -> JSONDict | None:
+    """Return our decision for the difference's node, or the method's first command; None if there is none."""
+    found = {one["method"]: one for one in methods(controller_of(parse(scenario)))}[difference.method]
+    decided: JSONDict | None = (
+        found["alone"].get(difference.node) if difference.node else next(iter(found["commands"]), None)
+    )
+    return decided
 
 
 def _is_due_to_preferences(scenario: JSONDict, difference: Difference, karpenter: Karpenter) -> bool:
@@ -137,8 +147,7 @@ def _is_due_to_packing(scenario: JSONDict, difference: Difference, karpenter: Ka
     del karpenter
     if "SingleNode" not in difference.method or difference.kind == "saving":
         return False
-    found = {one["method"]: one for one in methods(controller_of(parse(scenario)))}[difference.method]
-    chosen = found["alone"].get(difference.node) if difference.node else next(iter(found["commands"]), None)
+    chosen = _decided(scenario, difference)
     return chosen is not None and chosen["decision"] == difference.karpenters["decision"]
 
 

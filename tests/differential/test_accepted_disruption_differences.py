@@ -44,7 +44,7 @@ CLUSTERS = {
     "missing replicas": lambda: running_cluster(156),
     "binding orders": lambda: running_cluster(36),
     "pays back": lambda: running_cluster(46),
-    "more is saved": lambda: running_cluster(88),
+    "more is saved": lambda: running_cluster(346),
     "one plan": lambda: running_cluster(428),
     "preferences": lambda: running_cluster(266),
 }

@@ -47,6 +47,6 @@ def demo_run(request):
     """Run the demo once per session and cloud; tests that use it are in the xdist group "moto"."""
     cloud = CLOUDS[request.param]
     result = DemoRun(cloud)
-    with cloud.deploy(cloud.start, cloud.window, result.log_line) as deployment:
+    with cloud.deploy(cloud.start, result.log_line) as deployment:
         result.run(deployment)
     return result

@@ -3,6 +3,7 @@
 Template, queues and handlers are the deployed ones, on the in-memory API server and moto, in virtual time.
 """
 
+import functools
 import json
 from contextlib import contextmanager
 from datetime import timedelta
@@ -18,6 +19,7 @@ from journeyman.core.api.objects import (
     condition_of,
 )
 from journeyman.runtime.composition import installed
+from journeyman_simulator.apiserver.server import create_sequentially
 from journeyman_simulator.local_aws import LocalAwsDeployment, local_runtime
 from journeyman_simulator.local_deployment import ACTOR
 from journeyman_simulator.workload_controllers import DEPLOYMENT
@@ -70,6 +72,8 @@ class CrashingStore:
         self._store, self._crashes = store, crashes
 
     def __getattr__(self, verb):
+        if verb == "create_each":
+            return functools.partial(create_sequentially, self)
         call = getattr(self._store, verb)
 
         def guarded(*args, **kwargs):

@@ -54,8 +54,8 @@ def fleet_plan_rules() -> Iterator[Rule]:
     yield Rule(
         kind=kind,
         path="spec.moves",
-        good=([move], [{**move, "after": ["b"], "replacements": ["m5.large/a/spot"], "evictions": 3}]),
-        bad=([], None, [{}], [None], [{**move, "nodeClaims": []}], [{**move, "nodeClaims": ["a"] * 101}], "a"),
+        good=([], None, [move], [{**move, "after": ["b"], "replacements": ["m5.large/a/spot"], "evictions": 3}]),
+        bad=([{}], [None], [{**move, "nodeClaims": []}], [{**move, "nodeClaims": ["a"] * 101}], "a"),
     )
     for path in ("spec.priceBefore", "spec.priceAfter", "spec.lowerBound", "spec.moves.0.savingPerHour"):
         yield Rule(kind=kind, path=path, good=("0", "0.5", None), bad=("", "1e3", True, 1))
