@@ -33,7 +33,7 @@ from journeyman.core.api.resources import Resources, format_amount, pod_requests
 from journeyman.core.disruption.budgets import BudgetStatus
 from journeyman.core.disruption.candidates import Blocked, Candidate, CandidateList, DisruptionReason, NodePoolName
 from journeyman.core.disruption.circuit_breaker import CircuitBreaker
-from journeyman.core.disruption.commands import Command, SimulationResult, claims_in_commands
+from journeyman.core.disruption.commands import Command, NoOpCause, SimulationResult, claims_in_commands
 from journeyman.core.disruption.consolidatable import Consolidatability, consolidate_after
 from journeyman.core.disruption.consolidation import worst_launch_price
 from journeyman.core.disruption.fleet_examination import SMALLEST_PRICE, NodeExamination, Shortage
@@ -224,17 +224,15 @@ class RemovalExplainer:
         change = self._capacity_change(candidate, homeless, result)
         if len(new) != 1:
             return Blocked(reason="SeveralReplacements", why=command.why_not, change=change)
-        if command.why_not.startswith("SpotToSpotConsolidation is disabled"):
-            return Blocked(
-                reason="SpotToSpot", why=command.why_not, change="Enable the feature gate SpotToSpotConsolidation"
-            )
-        if command.why_not.startswith("SpotToSpotConsolidation requires"):
-            pool = new[0].node_pool
-            return Blocked(
-                reason="SpotToSpot", why=command.why_not, change=f"Allow more instance types in NodePool {pool}"
-            )
-        if command.why_not.startswith("minValues"):
-            change = f"Lower minValues of NodePool {new[0].node_pool}"
+        pool = new[0].node_pool
+        if command.cause is NoOpCause.SPOT_TO_SPOT_DISABLED:
+            change = "Enable the feature gate SpotToSpotConsolidation"
+            return Blocked(reason="SpotToSpot", why=command.why_not, change=change)
+        if command.cause is NoOpCause.TOO_FEW_SPOT_TYPES:
+            change = f"Allow more instance types in NodePool {pool}"
+            return Blocked(reason="SpotToSpot", why=command.why_not, change=change)
+        if command.cause is NoOpCause.MIN_VALUES:
+            change = f"Lower minValues of NodePool {pool}"
             return Blocked(reason="MinValues", why=command.why_not, change=change)
         return Blocked(reason="Price", why=f"{command.why_not}{self._prices(candidate, result)}", change=change)
 

@@ -58,6 +58,14 @@ class Decision(str, Enum):
     REPLACE = "replace"
 
 
+class NoOpCause(str, Enum):
+    """Why a consolidation is a no-op, where a user can change that by a setting; `Command.why_not` is the text for people."""
+
+    SPOT_TO_SPOT_DISABLED = "SpotToSpotDisabled"
+    TOO_FEW_SPOT_TYPES = "TooFewSpotTypes"
+    MIN_VALUES = "MinValues"
+
+
 class SimulationResult(Struct, frozen=True, kw_only=True):
     """The result of scheduling `pods` without the nodes `excluded_nodes`.
 
@@ -73,7 +81,8 @@ class SimulationResult(Struct, frozen=True, kw_only=True):
 class Command(Struct, frozen=True, kw_only=True):
     """Launch the replacements, then delete the candidates. Without candidates, it is a no-op.
 
-    `simulation_result` is what the command is based on, None if no pods must be rescheduled. `why_not` explains a no-op.
+    `simulation_result` is what the command is based on, None if no pods must be rescheduled. `why_not` explains a no-op, and
+    `cause` is its cause if that is one of `NoOpCause`.
     """
 
     reason: DisruptionReason
@@ -81,6 +90,7 @@ class Command(Struct, frozen=True, kw_only=True):
     replacements: tuple[PlannedClaim, ...] = ()
     simulation_result: SimulationResult | None = None
     why_not: str = ""
+    cause: NoOpCause | None = None
 
     @property
     def decision(self) -> Decision:

@@ -23,7 +23,7 @@ from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NodeSelectorRequirement, OfferingKey
 from journeyman.core.catalogue import InstanceType, Offering
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason
-from journeyman.core.disruption.commands import Command, SimulationResult
+from journeyman.core.disruption.commands import Command, NoOpCause, SimulationResult
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.scheduling import requirements as algebra
 from journeyman.core.scheduling.requirements import Requirements
@@ -79,7 +79,8 @@ def _decide(
     claim = _with_min_values(new[0], simulation.snapshot.node_pools_by_name[new[0].node_pool])
     if all(c.capacity_type == labels.SPOT for c in candidates) and labels.SPOT in _capacity_types(claim):
         if not spot_to_spot:
-            return _no_op("SpotToSpotConsolidation is disabled, can't replace a spot node with a spot node")
+            why = "SpotToSpotConsolidation is disabled, can't replace a spot node with a spot node"
+            return _no_op(why, NoOpCause.SPOT_TO_SPOT_DISABLED)
         return _replace_spot_by_spot(claim, types, candidates, single_node=single_node)
     return _replace_by_cheaper(claim, types, candidates)
 
@@ -203,7 +204,8 @@ def _replace_spot_by_spot(
     if len(kept) < MIN_SPOT_TO_SPOT_TYPES:
         return _no_op(
             f"SpotToSpotConsolidation requires {MIN_SPOT_TO_SPOT_TYPES} cheaper instance type options than the current "
-            f"candidate to consolidate, got {len(kept)}"
+            f"candidate to consolidate, got {len(kept)}",
+            NoOpCause.TOO_FEW_SPOT_TYPES,
         )
     return _replace(claim, kept[: max(MIN_SPOT_TO_SPOT_TYPES, _needed_for_min_values(claim, kept))], candidates)
 
@@ -220,7 +222,8 @@ def _cheaper_types(claim: PlannedClaim, types: Iterable[InstanceType], price: fl
 def _replace(claim: PlannedClaim, types: Sequence[InstanceType], candidates: Sequence[Candidate]) -> Command:
     if short := _short_of_min_values(claim, types):
         return _no_op(
-            f"Filtering by price: minValues requirement is not met for label(s) (label(s)=[{', '.join(short)}])"
+            f"Filtering by price: minValues requirement is not met for label(s) (label(s)=[{', '.join(short)}])",
+            NoOpCause.MIN_VALUES,
         )
     return Command(
         reason=DisruptionReason.UNDERUTILIZED,
@@ -309,5 +312,5 @@ def first_error(errors: Mapping[str, str]) -> str:
     return f"pod {pod}: {errors[pod]}{more}"
 
 
-def _no_op(why: str) -> Command:
-    return Command(reason=DisruptionReason.UNDERUTILIZED, why_not=why)
+def _no_op(why: str, cause: NoOpCause | None = None) -> Command:
+    return Command(reason=DisruptionReason.UNDERUTILIZED, why_not=why, cause=cause)

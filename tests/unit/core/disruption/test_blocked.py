@@ -138,6 +138,19 @@ def test_price_says_what_the_replacement_costs_and_by_how_much_it_is_too_dear(si
     assert blocked.change.startswith("Add a node that can run Pod default/n-0")
 
 
+def test_min_values_that_cheaper_types_do_not_meet_are_the_reason():
+    """Only two types are cheaper, and the NodePool requires three: the replacement would have no choice."""
+    types = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 3}
+    on_demand = {"key": labels.CAPACITY_TYPE, "operator": "In", "values": [labels.ON_DEMAND]}
+    spec = {
+        "template": {"spec": {"requirements": [on_demand, types]}},
+        "disruption": {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]},
+    }
+    blocked = stays(a_fleet(a_member("n", size="l", cpus=["1"]), pools=[builders.a_pool(spec=spec)]))["n"]
+
+    assert (blocked.reason, blocked.change) == ("MinValues", "Lower minValues of NodePool default")
+
+
 def test_pod_that_no_node_can_run_is_named_with_what_would_help():
     """Its node keeps running it, but no other would take it."""
     pinned = a_pod("p", node="node-n", spec={"nodeSelector": {"team": "red"}})
