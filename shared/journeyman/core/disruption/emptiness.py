@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName, by_savings
+from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName, by_savings, within_budgets
 from journeyman.core.disruption.commands import Command, pages
 
 
@@ -26,16 +26,10 @@ def delete_empty(
     Differs: the budgets passed in are not changed; ties are sorted by name, so that a replayed run decides the same; nodes that
     one NodeDisruption cannot hold are in further commands.
     """
-    chosen: list[Candidate] = []
-    spent: Counter[NodePoolName] = Counter()
-    constrained: set[NodePoolName] = set()
-    for c in sorted(candidates, key=by_savings):
-        if not (c.is_empty and c.consolidatable):
-            continue
-        if spent[c.nodepool] >= allowed_disruptions.get(c.nodepool, 0):
-            constrained.add(c.nodepool)
-            continue
-        spent[c.nodepool] += 1
-        chosen.append(c)
+    empty = sorted((c for c in candidates if c.is_empty and c.consolidatable), key=by_savings)
+    chosen = within_budgets(empty, allowed_disruptions)
+    left = Counter(c.nodepool for c in empty)
+    left.subtract(c.nodepool for c in chosen)
+    constrained = {pool for pool, nodes in left.items() if nodes}
     commands = tuple(Command(reason=DisruptionReason.EMPTY, candidates=page) for page in pages(chosen))
     return commands, frozenset(constrained)

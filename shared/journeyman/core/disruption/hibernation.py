@@ -16,13 +16,12 @@ Differs: Karpenter has no hibernation.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from journeyman.core.api.conditions import format_time
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import NODEPOOL
-from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName, by_savings
+from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName, by_savings, within_budgets
 from journeyman.core.disruption.commands import Command, pages
 from journeyman.core.plan import Event, ObjectRef
 from journeyman.core.state import Snapshot
@@ -43,13 +42,9 @@ def hibernation_commands(
         pools: The hibernating NodePools.
         allowed_disruptions: Nodes each NodePool may still lose for ``Hibernated``; missing means 0.
     """
-    spent: Counter[NodePoolName] = Counter()
-    chosen: list[Candidate] = []
-    for candidate in sorted(candidates, key=lambda c: (not c.is_empty, *by_savings(c))):
-        pool = candidate.nodepool
-        if pool in pools and spent[pool] < allowed_disruptions.get(pool, 0):
-            spent[pool] += 1
-            chosen.append(candidate)
+    own = (candidate for candidate in candidates if candidate.nodepool in pools)
+    ordered = sorted(own, key=lambda c: (not c.is_empty, *by_savings(c)))
+    chosen = within_budgets(ordered, allowed_disruptions)
     return tuple(Command(reason=DisruptionReason.HIBERNATED, candidates=page) for page in pages(chosen))
 
 
