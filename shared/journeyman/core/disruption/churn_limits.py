@@ -75,21 +75,30 @@ class ChurnSettings(Struct, frozen=True, kw_only=True):
 class ChurnLimits:
     """The limits in one snapshot of the cluster."""
 
-    def __init__(self, snapshot: Snapshot, settings: ChurnSettings, *, validated: NodeDisruption | None = None) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        settings: ChurnSettings,
+        *,
+        validated: NodeDisruption | None = None,
+        counts: ChurnCounts | None = None,
+    ) -> None:
         """Prepare the limits.
 
         Args:
             snapshot: The cluster with its ChurnLedger and NodeDisruptions.
             settings: The limits' settings.
             validated: The proposal that is validated; neither it nor proposals after it count.
+            counts: What has been counted in this cluster; None to count it when it is needed.
         """
+        self._known_counts = counts
         self._snapshot = snapshot
         self._settings = settings
         self._validated = validated
 
     def validating(self, disruption: NodeDisruption) -> ChurnLimits:
         """Return the limits for the validation of this proposal."""
-        return ChurnLimits(self._snapshot, self._settings, validated=disruption)
+        return ChurnLimits(self._snapshot, self._settings, validated=disruption, counts=self._counts)
 
     def why_not(self, candidate: Candidate) -> str:
         """Return why consolidation leaves the candidate alone now, and until when; empty if it need not."""
@@ -207,7 +216,7 @@ class ChurnLimits:
         moved = sum(map(self.moved_cost, command.candidates))
         if command.saving >= moved:
             return ""
-        lives = ((self._life_of_saving(name), name) for name in sorted({c.nodepool for c in command.candidates}))
+        lives = ((self._lives_of_savings.get(c.nodepool), c.nodepool) for c in command.candidates)
         life, pool = min((life, name) for life, name in lives if life is not None)
         return (
             f"The move is not worth it: it saves {command.saving:.4f}/h, and {moved:.4f}/h is what its pods' capacity costs in "
@@ -217,7 +226,7 @@ class ChurnLimits:
 
     def moved_cost(self, candidate: Candidate) -> float:
         """Return what moving the candidate's pods costs, per hour of the life of the saving; 0 if new nodes stay."""
-        life = self._life_of_saving(candidate.nodepool) if self._settings.payback else None
+        life = self._lives_of_savings.get(candidate.nodepool) if self._settings.payback else None
         return candidate.price * self._moved_share(candidate) * (MOVED_TIME / life) if life is not None else 0.0
 
     def _moved_share(self, candidate: Candidate) -> float:
@@ -233,6 +242,11 @@ class ChurnLimits:
             (min(requests.get(name, 0) / allocatable[name], 1.0) for name in (CPU, MEMORY) if allocatable.get(name)),
             default=1.0,
         )
+
+    @cached_property
+    def _lives_of_savings(self) -> Mapping[str, timedelta | None]:
+        """`_life_of_saving` of each NodePool that has nodes: it reads all NodeClaims, and every candidate asks for it."""
+        return {name: self._life_of_saving(name) for name in self._nodes_by_pool}
 
     def _life_of_saving(self, node_pool: str) -> timedelta | None:
         """Return how long a saving lasts at the rate at which new nodes of the NodePool go again; None if they stay.
@@ -297,7 +311,7 @@ class ChurnLimits:
 
     @cached_property
     def _counts(self) -> ChurnCounts:
-        return count_churn(self._snapshot, self._settings.reversal_window).counts
+        return self._known_counts or count_churn(self._snapshot, self._settings.reversal_window).counts
 
     @cached_property
     def _disruptions(self) -> Mapping[str, NodeDisruption]:

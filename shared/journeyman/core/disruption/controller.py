@@ -141,6 +141,7 @@ class DisruptionController:
         self.snapshot = snapshot
         self._examined_until = examined_until
         self._examined: dict[str, Blocked] = {}
+        self._budgets: dict[DisruptionReason, Mapping[NodePoolName, BudgetStatus]] = {}
         self._catalogue = catalogue
         self._consolidatability = consolidatability
         self._drifted = drifted_since(snapshot) if drifted is None else drifted
@@ -148,6 +149,7 @@ class DisruptionController:
         self._churn = ChurnLimits(snapshot, churn if churn is not None else ChurnSettings())
         self._fleet_plans = fleet_plans
         self._settled: frozenset[str] = frozenset()
+        self._validated_candidates: dict[bool, tuple[Candidate, ...]] = {}
         self.simulation = Simulation(
             snapshot,
             catalogue,
@@ -231,8 +233,8 @@ class DisruptionController:
         """Return the command as the proposal's method finds it now, without the circuit breaker and the limits on churn."""
         if disruption.spec.method == "fleet-plan":
             return self._validated_moves[disruption.metadata.name]
-        in_other_commands = claims_in_commands(self.snapshot) - frozenset(disruption.claims)
-        candidates = self._find_candidates(in_other_commands).candidates
+        in_other_commands = self._in_commands - frozenset(disruption.claims)
+        candidates = self._qualifying(in_other_commands)
         budgets = self.budgets(reason, without=disruption)
         remaining = {pool: status.remaining for pool, status in budgets.items()}
         if disruption.spec.method == "rebalance":
@@ -247,8 +249,11 @@ class DisruptionController:
         self, reason: DisruptionReason, *, without: NodeDisruption | None = None
     ) -> Mapping[NodePoolName, BudgetStatus]:
         """Return the NodePools' budgets for this reason; the command `without` uses none of them."""
-        own = frozenset(without.claims) if without is not None else frozenset()
-        return budget_status(self.snapshot, reason, claims_in_commands(self.snapshot) - own)
+        if without is not None:
+            return budget_status(self.snapshot, reason, self._in_commands - frozenset(without.claims))
+        if reason not in self._budgets:
+            self._budgets[reason] = budget_status(self.snapshot, reason, self._in_commands)
+        return self._budgets[reason]
 
     def why_nodes_stay(self) -> tuple[NodeStays, ...]:
         """Return why nodes stay, as far as the methods were evaluated."""
@@ -309,9 +314,10 @@ class DisruptionController:
         """The commands of the fleet plan's moves that have not started, solved together, by NodeDisruption."""
         unfinished = (d for d in unfinished_commands(self.snapshot) if d.spec.method == "fleet-plan")
         undecided = [d for d in unfinished if not has_started(d, self.snapshot)]
-        in_other_commands = claims_in_commands(self.snapshot) - {name for d in undecided for name in d.claims}
+        proposed = frozenset(name for d in undecided for name in d.claims)
+        in_other_commands = self._in_commands - proposed
         budgets = budget_status(self.snapshot, DisruptionReason.UNDERUTILIZED, in_other_commands)
-        candidates = self._find_candidates(in_other_commands).candidates
+        candidates = [c for c in self._qualifying(in_other_commands) if c.nodeclaim in proposed]
         moved = {c.nodeclaim: self._churn.moved_cost(c) for c in candidates}
         return validate_moves(
             undecided,
@@ -349,7 +355,7 @@ class DisruptionController:
     def _multi_node_consolidation(self) -> Iterator[Evaluation]:
         method: Method = "multi-node"
         reason = DisruptionReason.UNDERUTILIZED
-        ready, plan = self._consolidation_candidates()
+        ready, plan = self._consolidation_candidates
         yield Evaluation(method=method, reason=reason, plan=plan)
         attempts = multi_node_commands(
             self.simulation,
@@ -398,10 +404,10 @@ class DisruptionController:
         self, disruption: NodeDisruption, in_other_commands: frozenset[str], remaining: Mapping[NodePoolName, int]
     ) -> Command:
         if disruption.spec.method == "drift":
-            candidates = self._find_candidates(in_other_commands, eventual=True).candidates
+            candidates = self._qualifying(in_other_commands, eventual=True)
             return validate_drift(disruption, self.simulation, candidates, remaining, self._drifted)
         proposed = frozenset(name for d in proposals(self.snapshot) for name in d.claims)
-        candidates = self._find_candidates(in_other_commands - proposed, eventual=True).candidates
+        candidates = self._qualifying(in_other_commands - proposed, eventual=True)
         static = static_drift_candidates(candidates, self._drifted, self.snapshot)
         return validate_static_drift(disruption, self.snapshot, self._catalogue, static, remaining)
 
@@ -413,7 +419,7 @@ class DisruptionController:
     def _single_node_consolidation(self) -> Iterator[Evaluation]:
         method: Method = "single-node"
         reason = DisruptionReason.UNDERUTILIZED
-        ready, plan = self._consolidation_candidates()
+        ready, plan = self._consolidation_candidates
         if not self._consolidated_until:  # multi-node consolidation has recorded the Events
             plan = Plan(observations=plan.observations)
         yield Evaluation(method=method, reason=reason, plan=plan)
@@ -436,8 +442,9 @@ class DisruptionController:
             self._record_examined(candidate, found, command, examination)
             yield _evaluation(method, command, (candidate,), event_reason, examined=cursor)
 
+    @cached_property
     def _consolidation_candidates(self) -> tuple[list[Candidate], Plan]:
-        """Return the nodes that consolidation may disrupt now, and a plan that says why it leaves the others."""
+        """The nodes that multi-node and single-node consolidation may disrupt now, and a plan that says why they leave the others."""
         reason = DisruptionReason.UNDERUTILIZED
         eligible = eligible_candidates(self._candidates.candidates, self.snapshot)
         limited = {c.nodeclaim: why for c in eligible if (why := self._churn.why_not(c) or self._why_settled(c))}
@@ -483,7 +490,7 @@ class DisruptionController:
     @cached_property
     def _all_candidates(self) -> CandidateList:
         """The candidates, those of paused NodePools included."""
-        return self._find_candidates(claims_in_commands(self.snapshot))
+        return self._find_candidates(self._in_commands)
 
     @cached_property
     def _candidates(self) -> CandidateList:
@@ -492,8 +499,24 @@ class DisruptionController:
 
     @cached_property
     def _eventual_candidates(self) -> tuple[Candidate, ...]:
-        found = self._find_candidates(claims_in_commands(self.snapshot), eventual=True)
+        """The candidates for drift, those of paused NodePools excluded; none if nothing has drifted."""
+        if not self._drifted:
+            return ()
+        found = self._find_candidates(self._in_commands, eventual=True)
         return self.circuit_breaker.unpaused(found.candidates)
+
+    @cached_property
+    def _in_commands(self) -> frozenset[str]:
+        """Names of the NodeClaims in unfinished commands."""
+        return claims_in_commands(self.snapshot)
+
+    def _qualifying(self, in_other_commands: frozenset[str], *, eventual: bool = False) -> tuple[Candidate, ...]:
+        """Return the candidates for the validation of a proposal; whether a node qualifies does not depend on the proposal."""
+        if eventual not in self._validated_candidates:
+            started = (d for d in unfinished_commands(self.snapshot) if has_started(d, self.snapshot))
+            in_started = frozenset(name for d in started for name in d.claims)
+            self._validated_candidates[eventual] = self._find_candidates(in_started, eventual=eventual).candidates
+        return tuple(c for c in self._validated_candidates[eventual] if c.nodeclaim not in in_other_commands)
 
     def _find_candidates(self, in_commands: frozenset[str], *, eventual: bool = False) -> CandidateList:
         return find_candidates(
