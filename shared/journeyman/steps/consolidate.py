@@ -132,15 +132,13 @@ def _advance_commands(inputs: StepInputs) -> Plan:
     return plan_for_each(started, lambda disruption: wait_or_terminate(disruption, snapshot, catalogue, poll))
 
 
-def _mark_drifted(inputs: StepInputs) -> Plan:
-    return _drift(inputs).plan()
-
-
-def _mark_consolidatable(inputs: StepInputs) -> Plan:
-    consolidatability = _consolidatability(inputs, _drift(inputs))
+def _write_conditions(inputs: StepInputs) -> Plan:
+    """Write the `Drifted` and `Consolidatable` conditions that have changed."""
+    drift, consolidatability = _assess(inputs)
+    plan = drift.plan() + consolidatability.plan
     if consolidatability.next_at is None:
-        return consolidatability.plan
-    return consolidatability.plan + _requeue_at(consolidatability.next_at, "a node's consolidateAfter ends")
+        return plan
+    return plan + _requeue_at(consolidatability.next_at, "a node's consolidateAfter ends")
 
 
 def _decide_on_proposals(inputs: StepInputs) -> Plan | ScheduledPlan:
@@ -192,8 +190,7 @@ CONSOLIDATE: Final = StepDefinition(
     reconcilers=(
         Reconciler(_clean_up),
         Reconciler(_advance_commands),
-        Reconciler(_mark_drifted),
-        Reconciler(_mark_consolidatable),
+        Reconciler(_write_conditions),
         Reconciler(_decide_on_proposals),
         Reconciler(_propose),
         Reconciler(refresh_prices),
@@ -209,26 +206,22 @@ def _undecided(snapshot: Snapshot) -> list[NodeDisruption]:
     return [d for d in unfinished_commands(snapshot) if not has_started(d, snapshot)]
 
 
-def _drift(inputs: StepInputs) -> DriftAssessment:
+def _assess(inputs: StepInputs) -> tuple[DriftAssessment, Consolidatability]:
+    """Return what has drifted and what is consolidatable; a NodeClaim's status is written once in a run."""
     snapshot = inputs.loaded
     written_elsewhere = claims_in_commands(snapshot) | claims_with_stale_taints(snapshot)
-    return assess_drift(snapshot, inputs.catalogued.catalogue, inputs.drift_reasons, written_elsewhere)
-
-
-def _consolidatability(inputs: StepInputs, drift: DriftAssessment) -> Consolidatability:
-    snapshot = inputs.loaded
-    written_elsewhere = claims_in_commands(snapshot) | claims_with_stale_taints(snapshot) | drift.changed
-    return assess_consolidatable(snapshot, written_elsewhere)
+    drift = assess_drift(snapshot, inputs.catalogued.catalogue, inputs.drift_reasons, written_elsewhere)
+    return drift, assess_consolidatable(snapshot, written_elsewhere | drift.changed)
 
 
 def _controller(inputs: StepInputs) -> DisruptionController:
     snapshot, settings, catalogue = inputs.loaded, inputs.settings, inputs.catalogued.catalogue
-    drift = _drift(inputs)
+    drift, consolidatability = _assess(inputs)
     cost = MoveCost(eviction=settings.eviction_cost, payback=settings.consolidation_payback)
     return DisruptionController(
         snapshot,
         catalogue,
-        _consolidatability(inputs, drift),
+        consolidatability,
         drifted=drift.since,
         spot_to_spot=settings.feature_gates.spot_to_spot_consolidation,
         churn=ChurnSettings(
