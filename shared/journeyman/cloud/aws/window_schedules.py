@@ -13,10 +13,9 @@ from datetime import timezone
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from botocore.exceptions import ClientError
-
-from journeyman.cloud.aws.aws_errors import translated
+from journeyman.cloud.aws.aws_errors import error_code, translated
 from journeyman.core.plan import ScheduleEntry, Step
+from journeyman.errors import CloudProviderError
 
 _ALREADY_EXISTS: Final = "ConflictException"
 _NOT_FOUND: Final = "ResourceNotFoundException"
@@ -69,8 +68,8 @@ class EventBridgeWindowSchedules:
     def create(self, entry: ScheduleEntry) -> None:
         """Create an entry; done if one of that name exists, because names identify the content."""
         at = entry.at.astimezone(timezone.utc)
-        with translated("scheduler:CreateSchedule", group=self._group, name=entry.name):
-            try:
+        try:
+            with translated("scheduler:CreateSchedule", group=self._group, name=entry.name):
                 self._scheduler.create_schedule(
                     GroupName=self._group,
                     Name=entry.name,
@@ -88,18 +87,18 @@ class EventBridgeWindowSchedules:
                         "RetryPolicy": {"MaximumEventAgeInSeconds": RETRY_SECONDS, "MaximumRetryAttempts": 10},
                     },
                 )
-            except ClientError as error:
-                if _code(error) != _ALREADY_EXISTS:
-                    raise
+        except CloudProviderError as error:
+            if error_code(error) != _ALREADY_EXISTS:
+                raise
 
     def delete(self, name: str) -> None:
         """Delete an entry; done if it does not exist."""
-        with translated("scheduler:DeleteSchedule", group=self._group, name=name):
-            try:
+        try:
+            with translated("scheduler:DeleteSchedule", group=self._group, name=name):
                 self._scheduler.delete_schedule(GroupName=self._group, Name=name)
-            except ClientError as error:
-                if _code(error) != _NOT_FOUND:
-                    raise
+        except CloudProviderError as error:
+            if error_code(error) != _NOT_FOUND:
+                raise
 
     def _message(self, entry: ScheduleEntry) -> str:
         """Return the message's body; EventBridge Scheduler fills in the id and the time."""
@@ -118,7 +117,3 @@ class EventBridgeWindowSchedules:
         """Return the ARN of the step's queue, whose URL ends in account and name; the partition is that of the role."""
         account, name = urlsplit(self._queues[step]).path.strip("/").split("/")[-2:]
         return f"arn:{self._role_arn.split(':')[1]}:sqs:{self._region}:{account}:{name}"
-
-
-def _code(error: ClientError) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))

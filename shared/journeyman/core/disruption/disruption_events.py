@@ -128,8 +128,12 @@ def _command_for(node: str, disruption: NodeDisruption) -> str:
     spec = disruption.spec
     if len(spec.candidates) > 1:
         return f"{spec.decision}: [{node}] (part of {len(spec.candidates)}-node consolidation)"
-    count = len(spec.replacements)
-    return f"{spec.decision}: [{node}]" + (f" -> [{count} replacement{'s' if count > 1 else ''}]" if count else "")
+    return f"{spec.decision}: [{node}]{launched(len(spec.replacements))}"
+
+
+def launched(replacements: int) -> str:
+    """Return how many replacements a command launches, as it stands behind its nodes; empty if it launches none."""
+    return f" -> [{replacements} replacement{'s' if replacements > 1 else ''}]" if replacements else ""
 
 
 def _savings(disruption: NodeDisruption) -> str:

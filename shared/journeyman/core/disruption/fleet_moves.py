@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.fleet_plan import MAX_NODES_PER_MOVE
 from journeyman.core.api.objects import Node, NodeClaim, Pod
-from journeyman.core.api.resources import CPU
+from journeyman.core.api.resources import format_resources
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.candidates import BASE_DISRUPTION_COST, Candidate, DisruptionReason, NodePoolName
 from journeyman.core.disruption.commands import Command, SimulationResult
@@ -271,7 +271,10 @@ def _joined(name: str, claim: PlannedClaim, snapshot: Snapshot, catalogue: Catal
         labels.REGISTERED: "true",
         labels.INITIALIZED: "true",
     }
-    amounts = {"capacity": _texts(instance_type.capacity), "allocatable": _texts(instance_type.allocatable)}
+    amounts = {
+        "capacity": format_resources(instance_type.capacity),
+        "allocatable": format_resources(instance_type.allocatable),
+    }
     conditions = [{"type": t, "status": "True"} for t in ("Launched", "Registered", "Initialized", "Ready")]
     provider_id = f"planned:///{name}"
     metadata = {**body["metadata"], "uid": name, "labels": own}
@@ -280,10 +283,6 @@ def _joined(name: str, claim: PlannedClaim, snapshot: Snapshot, catalogue: Catal
     spec = {"providerID": provider_id, "taints": body["spec"].get("taints", [])}
     node = {"metadata": {"name": name, "uid": name, "labels": own}, "spec": spec}
     return made, msgspec.convert({**node, "status": {**amounts, "conditions": conditions[-1:]}}, Node)
-
-
-def _texts(amounts: Mapping[str, int]) -> dict[str, str]:
-    return {name: f"{amount}m" if name == CPU else str(amount) for name, amount in amounts.items()}
 
 
 class _Groups:

@@ -32,7 +32,7 @@ from journeyman.core.api.fleet_plan import (
     FleetPlanSpec,
     StartedMove,
 )
-from journeyman.core.api.node_disruption import UNDONE, Method, NodeDisruption, price_text
+from journeyman.core.api.node_disruption import UNDONE, NodeDisruption, price_text
 from journeyman.core.api.objects import FLEET_PLAN, ObjectMeta
 from journeyman.core.disruption.binding_orders import unbound_pod
 from journeyman.core.disruption.budgets import BudgetStatus
@@ -47,7 +47,6 @@ from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import mark_leaving
 from journeyman.core.state.guard import plan_for_each
 
-METHOD: Final[Method] = "fleet-plan"
 KEPT_PLANS: Final = 5
 """Plans that ended and are kept, for people."""
 SOLVED_AGAIN_AFTER: Final = timedelta(minutes=10)
@@ -251,7 +250,7 @@ def _to_plan_move(move: Move) -> FleetPlanMove:
 def _commands(plan: FleetPlan, snapshot: Snapshot) -> dict[str, NodeDisruption]:
     """Return the newest command of each move, by the move's name."""
     since = plan.since or snapshot.now
-    own = [d for d in snapshot.node_disruptions if d.spec.method == METHOD and (d.since or snapshot.now) >= since]
+    own = [d for d in snapshot.node_disruptions if d.spec.method == "fleet-plan" and (d.since or snapshot.now) >= since]
     ordered = sorted(own, key=lambda d: (d.since or snapshot.now, d.metadata.name))
     return {min(d.claims): d for d in ordered}
 

@@ -58,6 +58,7 @@ from journeyman.core.disruption.commands import (
     missing_replacements,
     replacement_claims,
 )
+from journeyman.core.disruption.consolidation import LAUNCH_ORDER
 from journeyman.core.plan import (
     Action,
     Chain,
@@ -158,7 +159,6 @@ def _log_line(disruption: NodeDisruption, command: Command) -> LogLine:
     """
     nodes = ", ".join(c.node for c in command.candidates)
     count = len(command.replacements)
-    launched = f" -> [{count} replacement{'s' if count > 1 else ''}]" if count else ""
     disrupted = [
         {
             "Node": {"name": c.node},
@@ -174,7 +174,7 @@ def _log_line(disruption: NodeDisruption, command: Command) -> LogLine:
         more = f" and {len(types) - MAX_TYPES_LOGGED} other(s)" if len(types) > MAX_TYPES_LOGGED else ""
         replacements[0]["instance-types"] = ", ".join(types[:MAX_TYPES_LOGGED]) + more
     fields = {
-        "command": f"{command.decision.value}: [{nodes}]{launched}",
+        "command": f"{command.decision.value}: [{nodes}]{disruption_events.launched(count)}",
         "command-id": disruption.metadata.name,
         "reason": disruption.spec.reason,
         "decision": command.decision.value,
@@ -191,8 +191,7 @@ def _log_line(disruption: NodeDisruption, command: Command) -> LogLine:
 def _capacity_type(planned: PlannedClaim) -> str:
     """Return the capacity type that the launch prefers among those that it may choose."""
     found = {value for r in planned.requirements if r.key == labels.CAPACITY_TYPE for value in r.values}
-    order = (labels.RESERVED, labels.SPOT, labels.ON_DEMAND)
-    return next((each for each in order if each in found), planned.offering.capacity_type)
+    return next((each for each in LAUNCH_ORDER if each in found), planned.offering.capacity_type)
 
 
 def has_expired(disruption: NodeDisruption, due: datetime, now: datetime) -> bool:
