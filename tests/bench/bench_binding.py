@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 
+from tests.bench.output import say
 from tests.helpers.binding import BindingResult, bind_pods, heavy_tailed_pods
 
 PODS = 400
@@ -56,12 +57,6 @@ def falls_short(found: BindingResult) -> bool:
     tight = found.planned <= MOST_PLANNED * found.bound
     true = found.first_wave_share >= LEAST_FIRST_WAVE and found.final <= MOST_PRICE * found.planned
     return not (tight and true)
-
-
-def say(line: str) -> None:
-    """Print a line without buffering."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 def main(seeds: tuple[int, ...]) -> int:

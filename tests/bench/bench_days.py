@@ -17,16 +17,11 @@ from concurrent.futures import ProcessPoolExecutor
 
 import msgspec
 
+from tests.bench.output import say
 from tests.helpers.simulated_days import PRODUCT, SCENARIOS, DayResult, run_days
 
 MAX_EVICTIONS, MAX_PRICE = 0.25, 1.03
 HOURS = {"diurnal-day": 24.0, "rolling-week": 168.0, "batch-night": 24.0}
-
-
-def say(text: str) -> None:
-    """Write a line at once."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 def _run(name: str, hours: float, karpenter: bool, fleet_plans: bool | None) -> tuple[DayResult, float]:

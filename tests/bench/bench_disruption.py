@@ -34,6 +34,7 @@ from journeyman.core.disruption.consolidation import compute_consolidation
 from journeyman.core.disruption.fleet_examination import FleetExaminer, NodeVerdict
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import eligible_candidates, interleaved
+from tests.bench.output import say
 from tests.helpers.large_fleets import fleet
 
 SIZES = (2_000, 10_000)
@@ -104,7 +105,7 @@ def peak_bytes() -> int:
 
 def main(sizes: tuple[int, ...]) -> None:
     """Print a line for each fleet."""
-    _write(" | ".join(COLUMNS))
+    say(" | ".join(COLUMNS))
     for nodes in sizes:
         for rules in (False, True):
             for usage in USAGES:
@@ -113,16 +114,11 @@ def main(sizes: tuple[int, ...]) -> None:
                     path.write_text(json.dumps(fleet(nodes, nodes * PODS_PER_NODE, usage=usage, rules=rules)))
                     command = [sys.executable, "-m", "tests.bench.bench_disruption", "--measure", str(path)]
                     figures = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
-                _write(" | ".join(str(figures[column]) for column in COLUMNS))
-
-
-def _write(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+                say(" | ".join(str(figures[column]) for column in COLUMNS))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--measure"]:
-        _write(json.dumps(measure(Path(sys.argv[2]))))
+        say(json.dumps(measure(Path(sys.argv[2]))))
     else:
         main(tuple(map(int, sys.argv[1:])) or SIZES)

@@ -26,6 +26,7 @@ from typing import Any
 
 from journeyman.core.disruption.fleet_planning import plan_fleet
 from journeyman.core.disruption.single_node_consolidation import eligible_candidates
+from tests.bench.output import say
 from tests.differential.karpenter import Karpenter, OracleMissingError
 from tests.helpers.fleet_rollout import FleetPlanner, Rollout
 from tests.helpers.fleet_steps import FleetCluster
@@ -47,12 +48,6 @@ class FirstDecision:
     verification: float
     saving: float
     defects: int
-
-
-def say(text: str) -> None:
-    """Write a line at once."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 def first_decision(made: JSONDict) -> FirstDecision:

@@ -15,6 +15,7 @@ import sys
 from typing import Any
 
 from tests.bench.crowd import NAMESPACES, Crowd, put
+from tests.bench.output import say
 from tests.controlplane.manifests import install_crds
 from tests.controlplane.plane import ControlPlane
 from tests.helpers import builders
@@ -44,12 +45,6 @@ def main(nodes: int = 1000) -> int:
         whole = _snapshots(_read(plane, "snapshot"), nodes, pods)
         put(plane.etcd, crowd.pods(pods, start=pods))
         return int(not (_lists(plane, 2 * pods) and whole))
-
-
-def say(line: str) -> None:
-    """Print a line without buffering."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 def _fill(plane: ControlPlane, nodes: int) -> Crowd:

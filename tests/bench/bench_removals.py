@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 
+from tests.bench.output import say
 from tests.helpers.removals import RemovalResult, measure_removals
 
 DEPLOYMENTS = 40
@@ -35,12 +36,6 @@ def row(seed: int, found: RemovalResult) -> str:
         found.evictions,
         f"{found.seconds:.0f}",
     )
-
-
-def say(line: str) -> None:
-    """Print a line without buffering."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 def main(seeds: tuple[int, ...]) -> int:

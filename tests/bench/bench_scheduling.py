@@ -33,6 +33,7 @@ from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import Defect, verify
 from tests.bench.configuration_bound import configuration_bound, is_suitable
 from tests.bench.footprint import growth, imports, memory
+from tests.bench.output import say
 from tests.differential.karpenter import Karpenter, OracleMissingError
 from tests.helpers import karpenter_benchmark, production_trace, workloads
 
@@ -176,12 +177,6 @@ def table(chosen: Iterable[Callable[[], JSONDict]], karpenter: Karpenter | None)
         for objection in rows[-1].objections[:3]:
             say(f"  {objection}")
     return rows
-
-
-def say(line: str) -> None:
-    """Print a line without buffering."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 def from_file(path: Path) -> JSONDict:
