@@ -10,15 +10,10 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from tests.helpers.workloads import CAPACITY_TYPE, HOSTNAME, ZONE, in_, instance_types, node_pool
+from tests.helpers.under_used_fleets import MEBIBYTES, NOW, TYPES, ZONES, claim_and_node, usable
+from tests.helpers.workloads import HOSTNAME, ZONE, in_, instance_types, node_pool
 
-TYPES = ("m5.2xlarge", "c5.2xlarge", "r5.xlarge", "m5.4xlarge")
-ZONES = ("us-east-1a", "us-east-1b", "us-east-1c")
 MILLICORES = (100, 250, 500, 1000, 3000)
-MEBIBYTES = (128, 256, 512, 1024)
-NOW, CREATED = "2026-01-05T12:00:00Z", "2026-01-05T10:00:00Z"
-INSTANCE_TYPE, NODEPOOL = "node.kubernetes.io/instance-type", "karpenter.sh/nodepool"
-CONDITIONS = ("Launched", "Registered", "Initialized", "Consolidatable", "Ready")
 REPLICAS = 100  # of an app, on average
 REQUIRED, PREFERRED = (
     "requiredDuringSchedulingIgnoredDuringExecution",
@@ -39,7 +34,7 @@ class _Fleet:
         self.types = {t["name"]: t for t in instance_types()}
         self.type_of = [self.rng.choice(TYPES) for _ in range(nodes)]
         self.zone_of = [ZONES[n % len(ZONES)] for n in range(nodes)]
-        self.free = [_allocatable(self.types[name]) for name in self.type_of]
+        self.free = [usable(self.types[name]) for name in self.type_of]
         self.rules = rules
         self.pods, self.usage = pods, usage
         self.name = f"fleet-{nodes}-{pods}{'-rules' if rules else ''}-{usage:.0%}"
@@ -47,8 +42,8 @@ class _Fleet:
     def scenario(self) -> JSONDict:
         """Return the whole cluster."""
         objects: list[JSONDict] = [node_pool("on-demand", zones=ZONES)]
-        for n in range(len(self.type_of)):
-            objects += self._node(n)
+        for number, (type_name, zone) in enumerate(zip(self.type_of, self.zone_of, strict=True)):
+            objects += claim_and_node(f"node-{number:05d}", self.types[type_name], zone)
         objects += self._running_pods()
         return {
             "name": self.name,
@@ -100,42 +95,6 @@ class _Fleet:
         left = [node for node in range(len(self.free)) if has_capacity(node)]
         return max(left, key=lambda node: (self.free[node], node), default=None)
 
-    def _node(self, number: int) -> list[JSONDict]:
-        name, instance_type, zone = f"node-{number:05d}", self.types[self.type_of[number]], self.zone_of[number]
-        cpu, memory = _allocatable(instance_type)
-        allocatable = {**instance_type["capacity"], "cpu": f"{cpu}m", "memory": f"{memory}Mi"}
-        amounts = {"capacity": instance_type["capacity"], "allocatable": allocatable}
-        labels = {
-            **{r["key"]: r["values"][0] for r in instance_type["requirements"]},
-            ZONE: zone,
-            CAPACITY_TYPE: "on-demand",
-            NODEPOOL: "default",
-            HOSTNAME: name,
-            "karpenter.sh/registered": "true",
-            "karpenter.sh/initialized": "true",
-        }
-        conditions = [{"type": c, "status": "True", "reason": c, "lastTransitionTime": CREATED} for c in CONDITIONS]
-        metadata = {"labels": labels, "creationTimestamp": CREATED}
-        claim = {
-            "apiVersion": "karpenter.sh/v1",
-            "kind": "NodeClaim",
-            "metadata": {**metadata, "name": name, "uid": f"claim-{name}"},
-            "spec": {
-                "expireAfter": "720h",
-                "nodeClassRef": {"group": "karpenter.test.sh", "kind": "TestNodeClass", "name": "default"},
-                "requirements": [in_(key, labels[key]) for key in (INSTANCE_TYPE, ZONE, CAPACITY_TYPE)],
-            },
-            "status": {"providerID": f"test:///{name}", "nodeName": name, **amounts, "conditions": conditions},
-        }
-        node = {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {**metadata, "name": name, "uid": f"node-{name}"},
-            "spec": {"providerID": f"test:///{name}"},
-            "status": {**amounts, "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]},
-        }
-        return [claim, node]
-
 
 KINDS = ("zone-spread", "apart", "prefer-zone", "host-spread", "prefer-spread", "prefer-apart", "apart-in-zones")
 
@@ -165,13 +124,6 @@ def _rules(kind: str, app: str) -> JSONDict:
         case "apart" | "apart-in-zones":
             return {"affinity": {"podAntiAffinity": {REQUIRED: anti_affinity[kind]}}}
     return {}
-
-
-def _allocatable(instance_type: JSONDict) -> tuple[int, int]:
-    """Return the millicores and mebibytes that pods can use."""
-    capacity, overhead = instance_type["capacity"], instance_type["overhead"]
-    cpu = int(capacity["cpu"]) * 1000 - int(overhead["cpu"].removesuffix("m"))
-    return cpu, int(capacity["memory"].removesuffix("Mi")) - int(overhead["memory"].removesuffix("Mi"))
 
 
 def _pod(name: str, app: str, node: str, cpu: int, memory: int, spec: JSONDict) -> JSONDict:

@@ -89,10 +89,26 @@ def _member(
     name: str, instance_type: JSONDict, zone: str, pods_per_node: int, rng: random.Random
 ) -> Iterator[JSONDict]:
     """Yield a NodeClaim, its initialized node, and its pods."""
+    yield from claim_and_node(name, instance_type, zone)
+    millicores, mebibytes = usable(instance_type)
+    for index in range(rng.randint(1, 2 * pods_per_node)):
+        cpu, memory = rng.choice(MILLICORES), rng.choice(MEBIBYTES)
+        if cpu > millicores or memory > mebibytes:
+            return
+        millicores, mebibytes = millicores - cpu, mebibytes - memory
+        yield _running_pod(f"{name}-{index}", name, cpu, memory)
+
+
+def usable(instance_type: JSONDict) -> tuple[int, int]:
+    """Return the millicores and mebibytes that pods can use."""
     capacity = to_resources(instance_type["capacity"], round_up=False)
     overhead = to_resources(instance_type["overhead"], round_up=True)
-    millicores = capacity["cpu"] - overhead["cpu"]
-    mebibytes = (capacity["memory"] - overhead["memory"]) // MIB
+    return capacity["cpu"] - overhead["cpu"], (capacity["memory"] - overhead["memory"]) // MIB
+
+
+def claim_and_node(name: str, instance_type: JSONDict, zone: str) -> tuple[JSONDict, JSONDict]:
+    """Return an on-demand NodeClaim of the NodePool default, and its initialized node."""
+    millicores, mebibytes = usable(instance_type)
     allocatable = {**instance_type["capacity"], "cpu": f"{millicores}m", "memory": f"{mebibytes}Mi"}
     amounts = {"capacity": instance_type["capacity"], "allocatable": allocatable}
     labels = {
@@ -104,20 +120,14 @@ def _member(
         "karpenter.sh/registered": "true",
         "karpenter.sh/initialized": "true",
     }
-    yield _claim(name, labels, amounts)
-    yield {
+    node = {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "uid": f"node-{name}", "labels": labels, "creationTimestamp": CREATED},
         "spec": {"providerID": f"test:///{name}"},
         "status": {**amounts, "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]},
     }
-    for index in range(rng.randint(1, 2 * pods_per_node)):
-        cpu, memory = rng.choice(MILLICORES), rng.choice(MEBIBYTES)
-        if cpu > millicores or memory > mebibytes:
-            return
-        millicores, mebibytes = millicores - cpu, mebibytes - memory
-        yield _running_pod(f"{name}-{index}", name, cpu, memory)
+    return _claim(name, labels, amounts), node
 
 
 def _claim(name: str, labels: JSONDict, amounts: JSONDict) -> JSONDict:

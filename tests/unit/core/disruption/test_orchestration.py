@@ -26,8 +26,6 @@ from journeyman.core.disruption.commands import (
     summary,
     to_node_disruption,
 )
-from journeyman.core.disruption.consolidatable import Consolidatability
-from journeyman.core.disruption.controller import DisruptionController
 from journeyman.core.disruption.orchestration import (
     deadline,
     expire_command,
@@ -41,6 +39,7 @@ from journeyman.core.plan import CreateObject, DeleteObject, LaunchInstance, Pat
 from tests.helpers import builders
 from tests.helpers.builders import NOW, ago, condition, merge, stamp
 from tests.helpers.churn import an_empty_ledger, stored_ledger
+from tests.helpers.disrupting import a_controller
 from tests.helpers.fleets import Member, a_catalogue, a_fleet, a_member, a_pool, price
 
 POLL = timedelta(seconds=10)
@@ -49,13 +48,6 @@ DISRUPTED = {"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}
 STAGES = ("Launched", "Registered", "Initialized")
 CONDITION = {"status": {"conditions": [condition(t, observedGeneration=1) for t in (*STAGES, "DisruptionReason")]}}
 TAINTED = {"spec": {"taints": [DISRUPTED]}}
-
-
-def a_controller(snapshot) -> DisruptionController:
-    """A controller for which all NodeClaims are consolidatable."""
-    names = frozenset(c.metadata.name for c in snapshot.claims)
-    consolidatability = Consolidatability(claims=names, within_window=frozenset(), next_at=None, plan=Plan())
-    return DisruptionController(snapshot, a_catalogue(), consolidatability)
 
 
 def first_command(snapshot):
