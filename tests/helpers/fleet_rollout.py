@@ -167,10 +167,10 @@ class Rollout:
             if placed[pod.key]:
                 free[placed[pod.key]].subtract(requests)
         self.snapshot = with_pods_on(self.snapshot, placed)
-        homeless = [p for p in self.snapshot.pods if p.key in placed and not p.spec.node_name]
-        if not homeless:
+        unplaced = [p for p in self.snapshot.pods if p.key in placed and not p.spec.node_name]
+        if not unplaced:
             return
-        planned = solve(self.snapshot, self.catalogue, pods=homeless, without_nodes=frozenset(leaving))
+        planned = solve(self.snapshot, self.catalogue, pods=unplaced, without_nodes=frozenset(leaving))
         names = [f"reopened-{next(self._numbers):05d}" for _ in planned.new_claims]
         self.reopened += len(names)
         launched = Move(candidates=(), replacements=planned.new_claims, existing=planned.existing)

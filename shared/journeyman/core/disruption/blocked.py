@@ -220,8 +220,8 @@ class RemovalExplainer:
                 change=change or self._capacity_change(candidate, [pod], result),
             )
         new = result.results.new_claims
-        homeless = sorted({pod for claim in new for pod in claim.pods} & set(candidate.reschedulable_pods))
-        change = self._capacity_change(candidate, homeless, result)
+        on_new_nodes = sorted({pod for claim in new for pod in claim.pods} & set(candidate.reschedulable_pods))
+        change = self._capacity_change(candidate, on_new_nodes, result)
         if len(new) != 1:
             return Blocked(reason="SeveralReplacements", why=command.why_not, change=change)
         pool = new[0].node_pool

@@ -286,8 +286,8 @@ def _parse_alarms(text: str) -> Iterator[Alarm]:
 
 def _alarm_pause(pool: NodePool, alarms: Iterable[Alarm]) -> Pause | None:
     text = pool.metadata.annotations.get(labels.PAUSE_ON_ALARMS)
-    heard = None if text is None else {name.strip() for name in text.split(",")}
-    firing = [alarm for alarm in alarms if alarm.is_firing and (heard is None or alarm.name in heard)]
+    listed = None if text is None else {name.strip() for name in text.split(",")}
+    firing = [alarm for alarm in alarms if alarm.is_firing and (listed is None or alarm.name in listed)]
     if not firing:
         return None
     names = ", ".join(alarm.name for alarm in firing[:3]) + (f" and {len(firing) - 3} more" if len(firing) > 3 else "")

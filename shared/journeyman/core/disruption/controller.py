@@ -1,7 +1,8 @@
 """The disruption controller: runs the disruption methods in order, and validates a proposed command.
 
 Restates: karpenter pkg/controllers/disruption/controller.go `Reconcile`, `disrupt`.
-Differs: one run proposes at most one command; a later run validates it (`revalidate`), instead of waiting in this one.
+Differs: one run proposes the independent commands of one method; a later run validates them (`revalidate`), instead of
+waiting in this one.
 """
 
 from __future__ import annotations

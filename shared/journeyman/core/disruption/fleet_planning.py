@@ -490,8 +490,8 @@ class _Fleet:
 
     def _objective(self, solved: Solved) -> float:
         """Return what the fleet costs per hour with these nodes gone, less what it costs today; evictions included."""
-        homeless = {key.partition(" ")[0] for key in solved.errors}
-        gone = [c for c in solved.candidates if homeless.isdisjoint(c.reschedulable_pods)]
+        without_node = {key.partition(" ")[0] for key in solved.errors}
+        gone = [c for c in solved.candidates if without_node.isdisjoint(c.reschedulable_pods)]
         new = sum(c.price + self.surcharges.get(c.node_pool, 0.0) for c in solved.results.new_claims)
         old = sum(c.price + self.surcharges.get(c.nodepool, 0.0) for c in gone)
         return new - old + sum(map(self.cost.of, gone))
@@ -515,11 +515,11 @@ class _Fleet:
         """
         pods = self.pods_of(leaving)
         by_key = {pod.key: pod for pod in pods}
-        twins = [_twin(by_key[key], number) for number, key in enumerate(spare)]
+        spare_pods = [_spare_pod(by_key[key], number) for number, key in enumerate(spare)]
         forbidden = frozenset(closed) | self._closed
         scheduler = self._scheduler(cluster, forbidden)
-        results = scheduler.solve((*pods, *twins), self.names_of(leaving), self.simulation.effort)
-        results = _without(results, {twin.key: twin for twin in twins}) if twins else results
+        results = scheduler.solve((*pods, *spare_pods), self.names_of(leaving), self.simulation.effort)
+        results = _without(results, {pod.key: pod for pod in spare_pods}) if spare_pods else results
         errors = {key: error.message for key, error in results.pod_errors.items()}
         for name in sorted(forbidden & results.existing.keys()):  # pods that tolerate a cordon
             errors.update(
@@ -553,25 +553,25 @@ class _Fleet:
         return frozenset(self.snapshot.state_nodes_by_claim[c.nodeclaim].name for c in candidates)
 
 
-def _twin(pod: Pod, number: int) -> Pod:
+def _spare_pod(pod: Pod, number: int) -> Pod:
     return replace(pod, metadata=replace(pod.metadata, name=f"{pod.metadata.name}-spare-{number}"))
 
 
-def _without(results: Results, twins: Mapping[str, Pod]) -> Results:
+def _without(results: Results, spare_pods: Mapping[str, Pod]) -> Results:
     """Return the results without these pods; the new nodes keep the capacity for them, as free capacity."""
-    claims = (_claim_without(claim, twins) for claim in results.new_claims)
-    existing = {name: tuple(k for k in placed if k not in twins) for name, placed in results.existing.items()}
+    claims = (_claim_without(claim, spare_pods) for claim in results.new_claims)
+    existing = {name: tuple(k for k in placed if k not in spare_pods) for name, placed in results.existing.items()}
     return replace(
         results,
         new_claims=tuple(claim for claim in claims if claim.pods),
         existing={name: placed for name, placed in existing.items() if placed},
-        pod_errors={key: error for key, error in results.pod_errors.items() if key not in twins},
+        pod_errors={key: error for key, error in results.pod_errors.items() if key not in spare_pods},
     )
 
 
-def _claim_without(claim: PlannedClaim, twins: Mapping[str, Pod]) -> PlannedClaim:
-    own = tuple(key for key in claim.pods if key not in twins)
-    spare = total_requests(twins[key] for key in claim.pods if key in twins)
+def _claim_without(claim: PlannedClaim, spare_pods: Mapping[str, Pod]) -> PlannedClaim:
+    own = tuple(key for key in claim.pods if key not in spare_pods)
+    spare = total_requests(spare_pods[key] for key in claim.pods if key in spare_pods)
     return replace(claim, pods=own, requests=subtract(claim.requests, spare)) if spare else claim
 
 

@@ -38,20 +38,20 @@ class Headroom:
 
     def without(self, nodes: Iterable[str]) -> Headroom:
         """Return the headroom once these nodes, given by name, are removed."""
-        twin = self.copy()
+        headroom = self.copy()
         for name in nodes if self._used else ():
             if name in self._used:
-                twin.left = np.minimum(twin.left + self._used[name], self._whole)
-        return twin
+                headroom.left = np.minimum(headroom.left + self._used[name], self._whole)
+        return headroom
 
     def _amounts(self, amounts: Resources) -> Ints:
         return np.array([amounts.get(resource, 0) for resource in self.resources], dtype=np.int64)
 
     def copy(self) -> Headroom:
         """Return a copy that is spent independently."""
-        twin = copy(self)
-        twin.left = self.left.copy()
-        return twin
+        headroom = copy(self)
+        headroom.left = self.left.copy()
+        return headroom
 
     def left_of(self, resource: str) -> int | None:
         """Return the amount left of one resource, None if it has no limit."""
