@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 
 from msgspec import Struct, field
 
@@ -39,22 +40,27 @@ _TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
 class NodeInfo(Struct):
-    """A node and its pods."""
+    """A node and its pods; `guarded` are those of them with required anti-affinity, which may reject others."""
 
     node: Node
     free: dict[str, int]
     total: dict[str, int]
     pods: list[Pod] = field(default_factory=list)
+    guarded: list[Pod] = field(default_factory=list)
 
     def place(self, pod: Pod, requests: Mapping[str, int]) -> None:
         """Add the pod to the node, and subtract its requests from the free resources."""
         self.pods.append(pod)
+        if _anti_affinity(pod):
+            self.guarded.append(pod)
         for name, amount in requests.items():
             self.free[name] = self.free.get(name, 0) - amount
 
     def copy(self) -> NodeInfo:
         """Return a copy that `place` can change."""
-        return NodeInfo(node=self.node, free=dict(self.free), total=self.total, pods=list(self.pods))
+        return NodeInfo(
+            node=self.node, free=dict(self.free), total=self.total, pods=list(self.pods), guarded=list(self.guarded)
+        )
 
     def score(self, requests: Mapping[str, int]) -> float:
         """Return the NodeResourcesFit LeastAllocated score: the mean free share of CPU and memory with the requests."""
@@ -88,7 +94,7 @@ class KubeScheduler:
         pending = [p for p in pods if not p.spec.node_name and _is_ours(p)]
         if not pending:
             return False
-        infos = _node_infos(self._server.list(NODE).items, pods)
+        infos = node_infos(self._server.list(NODE).items, pods)
         nominated = {pod.key: pod for pod in pods if pod.status.nominated_node_name and not pod.spec.node_name}
         for pod in sorted(pending, key=_queue_order):
             nominated.pop(pod.key, None)  # afterwards the pod is bound, or its nomination is cleared
@@ -99,8 +105,9 @@ class KubeScheduler:
         requests = pod_requests(pod)
         rejections: Counter[str] = Counter()
         fitting: list[NodeInfo] = []
+        filters = Filters(pod, infos)
         for info in _nominated_node_first(pod, infos):
-            rejection = _rejection(pod, requests, info, infos, nominated)
+            rejection = _rejection(filters, info, nominated)
             if rejection:
                 rejections[rejection] += 1
                 continue
@@ -146,43 +153,83 @@ def _nominated_node_first(pod: Pod, infos: Mapping[str, NodeInfo]) -> Iterator[N
     yield from (info for info in infos.values() if info is not nominated)
 
 
-def _rejection(
-    pod: Pod, requests: Mapping[str, int], info: NodeInfo, infos: Mapping[str, NodeInfo], nominated: Sequence[Pod]
-) -> str:
+def _rejection(filters: Filters, info: NodeInfo, nominated: Sequence[Pod]) -> str:
     """Return the text of the first filter that rejects the pod, without or with the pods nominated to the node."""
-    name, priority = info.node.metadata.name, pod.spec.priority or 0
+    name, priority = info.node.metadata.name, filters.pod.spec.priority or 0
     nominated_here = [
         p for p in nominated if p.status.nominated_node_name == name and (p.spec.priority or 0) >= priority
     ]
-    rejection = failed_filter(pod, requests, info, infos)
+    rejection = filters.rejection(info)
     if rejection or not nominated_here:
         return rejection
     expected = info.copy()
     for other in nominated_here:
         expected.place(other, pod_requests(other))
-    return failed_filter(pod, requests, expected, {**infos, name: expected})
+    return Filters(filters.pod, {**filters.infos, name: expected}).rejection(expected)
 
 
-def failed_filter(pod: Pod, requests: Mapping[str, int], info: NodeInfo, infos: Mapping[str, NodeInfo]) -> str:
-    """Return kube-scheduler's text for the first filter that rejects this pod on this node; empty if the pod fits."""
-    node = info.node
-    if node.spec.unschedulable:
-        return "node(s) were unschedulable"
-    taint = _untolerated(pod, node.spec.taints)
-    if taint is not None:
-        return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
-    if not _node_affinity_matches(pod, node):
-        return "node(s) didn't match Pod's node affinity/selector"
-    for name, amount in sorted(requests.items()):
-        if amount > info.free.get(name, 0):
-            return "Too many pods" if name == "pods" else f"Insufficient {name}"
-    if any(not _spread_allows(pod, c, info, infos) for c in pod.spec.topology_spread_constraints):
-        return "node(s) didn't match pod topology spread constraints"
-    if not _affinity_allows(pod, info, infos):
-        return "node(s) didn't match pod affinity/anti-affinity rules"
-    if any(v.persistent_volume_claim or v.ephemeral for v in pod.spec.volumes):
-        return "node(s) could not be checked for volumes, which this simulation does not support"
-    return ""
+class Filters:
+    """The filters for one pod; what they need of the whole cluster is computed once, for all nodes."""
+
+    def __init__(self, pod: Pod, infos: Mapping[str, NodeInfo]) -> None:
+        """Prepare the filters; `infos` are all nodes by name, and must not change."""
+        self.pod = pod
+        self.infos = infos
+        self._requests = sorted(pod_requests(pod).items())
+
+    def rejection(self, info: NodeInfo) -> str:
+        """Return kube-scheduler's text for the first filter that rejects this pod on this node; empty if the pod fits."""
+        node, pod = info.node, self.pod
+        if node.spec.unschedulable:
+            return "node(s) were unschedulable"
+        taint = _untolerated(pod, node.spec.taints)
+        if taint is not None:
+            return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
+        if not _node_affinity_matches(pod, node):
+            return "node(s) didn't match Pod's node affinity/selector"
+        for name, amount in self._requests:
+            if amount > info.free.get(name, 0):
+                return "Too many pods" if name == "pods" else f"Insufficient {name}"
+        if not all(spread.allows(info) for spread in self._spreads):
+            return "node(s) didn't match pod topology spread constraints"
+        if not self._affinity_allows(info):
+            return "node(s) didn't match pod affinity/anti-affinity rules"
+        if any(v.persistent_volume_claim or v.ephemeral for v in pod.spec.volumes):
+            return "node(s) could not be checked for volumes, which this simulation does not support"
+        return ""
+
+    @cached_property
+    def _spreads(self) -> tuple[_Spread, ...]:
+        constraints = self.pod.spec.topology_spread_constraints
+        return tuple(
+            _Spread.of(self.pod, c, self.infos) for c in constraints if c.when_unsatisfiable == "DoNotSchedule"
+        )
+
+    def _affinity_allows(self, info: NodeInfo) -> bool:
+        return all(wanted.allows(info) for wanted in self._wanted) and not any(
+            _domain(info, key) == domain for key, domain in self._rejecting_domains
+        )
+
+    @cached_property
+    def _wanted(self) -> tuple[_Wanted, ...]:
+        affinity = self.pod.spec.affinity.pod_affinity if self.pod.spec.affinity else None
+        return tuple(_Wanted.of(self.pod, term, self.infos) for term in affinity.required) if affinity else ()
+
+    @cached_property
+    def _rejecting_domains(self) -> frozenset[tuple[str, str]]:
+        """Topology keys and domains that the pod's anti-affinity rejects, or the anti-affinity of the pods there."""
+        rejecting = {
+            (term.topology_key, _domain(info, term.topology_key))
+            for info in self.infos.values()
+            for other in info.guarded
+            for term in _anti_affinity(other)
+            if _term_selects(other, term, self.pod)
+        }
+        for term in _anti_affinity(self.pod):
+            rejecting |= {
+                (term.topology_key, _domain(info, term.topology_key)) for info in _selected(self.pod, term, self.infos)
+            }
+        return frozenset((key, domain) for key, domain in rejecting if domain is not None)
 
 
 def _is_ours(pod: Pod) -> bool:
@@ -198,7 +245,8 @@ def _queue_order(pod: Pod) -> tuple[int, float, str]:
     return (-(pod.spec.priority or 0), created.timestamp() if created else 0.0, pod.key)
 
 
-def _node_infos(nodes: Iterable[Node], pods: Iterable[Pod]) -> dict[str, NodeInfo]:
+def node_infos(nodes: Iterable[Node], pods: Iterable[Pod]) -> dict[str, NodeInfo]:
+    """Return the nodes by name, in its order, with their pods and free resources."""
     infos = {}
     for node in sorted(nodes, key=lambda n: n.metadata.name):
         total = to_resources(node.status.allocatable, round_up=False)
@@ -275,56 +323,62 @@ def _domain(info: NodeInfo, key: str) -> str | None:
     return info.node.metadata.labels.get(key, name)
 
 
-def _spread_allows(
-    pod: Pod, constraint: TopologySpreadConstraint, info: NodeInfo, infos: Mapping[str, NodeInfo]
-) -> bool:
-    if constraint.when_unsatisfiable != "DoNotSchedule":
-        return True
-    domain_here = _domain(info, constraint.topology_key)
-    if domain_here is None:
-        return False
-    counts: dict[str, int] = {}
-    for other in infos.values():
-        domain = _domain(other, constraint.topology_key)
-        eligible = constraint.node_affinity_policy == "Ignore" or _node_affinity_matches(pod, other.node)
-        tolerated = constraint.node_taints_policy != "Honor" or _untolerated(pod, other.node.spec.taints) is None
-        if domain is None or not eligible or not tolerated:
-            continue
-        counts[domain] = counts.get(domain, 0) + sum(
-            1
-            for p in other.pods
-            if p.metadata.deletion_timestamp is None
-            and p.metadata.namespace == pod.metadata.namespace
-            and _selects(constraint.label_selector, p)
-        )
-    least = 0 if len(counts) < (constraint.min_domains or 1) else min(counts.values())
-    itself = int(_selects(constraint.label_selector, pod))
-    return counts.get(domain_here, 0) + itself - least <= constraint.max_skew
+class _Spread(Struct, frozen=True):
+    """A DoNotSchedule constraint of a pod: the pods that count by domain, and the most that its domain may have already."""
+
+    key: str
+    counts: dict[str, int]
+    most: int
+
+    @classmethod
+    def of(cls, pod: Pod, constraint: TopologySpreadConstraint, infos: Mapping[str, NodeInfo]) -> _Spread:
+        counts: dict[str, int] = {}
+        for other in infos.values():
+            domain = _domain(other, constraint.topology_key)
+            eligible = constraint.node_affinity_policy == "Ignore" or _node_affinity_matches(pod, other.node)
+            tolerated = constraint.node_taints_policy != "Honor" or _untolerated(pod, other.node.spec.taints) is None
+            if domain is None or not eligible or not tolerated:
+                continue
+            counts[domain] = counts.get(domain, 0) + sum(
+                1
+                for p in other.pods
+                if p.metadata.deletion_timestamp is None
+                and p.metadata.namespace == pod.metadata.namespace
+                and _selects(constraint.label_selector, p)
+            )
+        least = 0 if len(counts) < (constraint.min_domains or 1) else min(counts.values(), default=0)
+        itself = int(_selects(constraint.label_selector, pod))
+        return cls(key=constraint.topology_key, counts=counts, most=constraint.max_skew + least - itself)
+
+    def allows(self, info: NodeInfo) -> bool:
+        """Whether the pod may run in this node's domain."""
+        domain = _domain(info, self.key)
+        return domain is not None and self.counts.get(domain, 0) <= self.most
 
 
-def _affinity_allows(pod: Pod, info: NodeInfo, infos: Mapping[str, NodeInfo]) -> bool:
-    affinity = pod.spec.affinity
-    wanted = affinity.pod_affinity.required if affinity and affinity.pod_affinity else ()
-    unwanted = affinity.pod_anti_affinity.required if affinity and affinity.pod_anti_affinity else ()
-    if any(_has_selected_pod(pod, term, info, infos) for term in unwanted):
-        return False
-    for term in wanted:
-        alone = not any(_term_selects(pod, term, other) for i in infos.values() for other in i.pods)
-        may_start = alone and _term_selects(pod, term, pod) and _domain(info, term.topology_key) is not None
-        if not may_start and not _has_selected_pod(pod, term, info, infos):
-            return False
-    return not any(_is_rejected_by(other, pod, info, infos) for i in infos.values() for other in i.pods)
+class _Wanted(Struct, frozen=True):
+    """A required affinity term of a pod: the domains of the pods that it selects, and whether the pod may be the first of them."""
+
+    key: str
+    domains: frozenset[str | None]
+    may_be_first: bool
+
+    @classmethod
+    def of(cls, pod: Pod, term: PodAffinityTerm, infos: Mapping[str, NodeInfo]) -> _Wanted:
+        selected = _selected(pod, term, infos)
+        domains = frozenset(_domain(info, term.topology_key) for info in selected)
+        may_be_first = not selected and _term_selects(pod, term, pod)
+        return cls(key=term.topology_key, domains=domains, may_be_first=may_be_first)
+
+    def allows(self, info: NodeInfo) -> bool:
+        """Whether the pod may run in this node's domain."""
+        domain = _domain(info, self.key)
+        return domain is not None and (self.may_be_first or domain in self.domains)
 
 
-def _has_selected_pod(pod: Pod, term: PodAffinityTerm, info: NodeInfo, infos: Mapping[str, NodeInfo]) -> bool:
-    """Whether a pod that the term selects runs in this node's domain."""
-    domain_here = _domain(info, term.topology_key)
-    return domain_here is not None and any(
-        _term_selects(pod, term, other)
-        for i in infos.values()
-        if _domain(i, term.topology_key) == domain_here
-        for other in i.pods
-    )
+def _selected(pod: Pod, term: PodAffinityTerm, infos: Mapping[str, NodeInfo]) -> list[NodeInfo]:
+    """Return the nodes of pods that this term of the pod selects."""
+    return [info for info in infos.values() if any(_term_selects(pod, term, other) for other in info.pods)]
 
 
 def _term_selects(owner: Pod, term: PodAffinityTerm, other: Pod) -> bool:
@@ -333,15 +387,7 @@ def _term_selects(owner: Pod, term: PodAffinityTerm, other: Pod) -> bool:
     return (everywhere or other.metadata.namespace in namespaces) and _selects(term.label_selector, other)
 
 
-def _is_rejected_by(other: Pod, pod: Pod, info: NodeInfo, infos: Mapping[str, NodeInfo]) -> bool:
-    """Whether a running pod's anti-affinity rejects this pod in the node's domain."""
-    anti = other.spec.affinity.pod_anti_affinity if other.spec.affinity else None
-    other_node = infos.get(other.spec.node_name)
-    if anti is None or other_node is None:
-        return False
-    return any(
-        _term_selects(other, term, pod)
-        and _domain(other_node, term.topology_key) is not None
-        and _domain(other_node, term.topology_key) == _domain(info, term.topology_key)
-        for term in anti.required
-    )
+def _anti_affinity(pod: Pod) -> tuple[PodAffinityTerm, ...]:
+    """Return the required terms of a pod's anti-affinity."""
+    anti = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity else None
+    return anti.required if anti is not None else ()

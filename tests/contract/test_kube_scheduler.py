@@ -1,4 +1,4 @@
-"""Pod nomination: one suite for the simulated kube-scheduler and for the real one.
+"""Pod nomination and anti-affinity: one suite for the simulated kube-scheduler and for the real one.
 
 Journeyman relies on this behaviour, so the simulated kube-scheduler must have it, too.
 """
@@ -95,7 +95,11 @@ class LabeledCluster:
     def add_pod(self, name, cpu="1", **spec):
         container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": cpu}}}
         body = {
-            "metadata": {"name": f"{self.name}-{name}", "namespace": "default"},
+            "metadata": {
+                "name": f"{self.name}-{name}",
+                "namespace": "default",
+                "labels": {"pod": f"{self.name}-{name}"},
+            },
             "spec": {"containers": [container], "nodeSelector": {"stage": self.name}, **spec},
         }
         self.store.create(POD, body, namespace="default")
@@ -161,3 +165,15 @@ def test_failed_scheduling_attempt_clears_the_nomination(cluster):
     cluster.side.until(
         lambda: cluster.is_unschedulable("nominated") and cluster.pod("nominated").status.nominated_node_name == ""
     )
+
+
+def test_pods_that_another_one_bound_just_before_rejects_stay_pending(cluster):
+    """Its anti-affinity counts for the pods behind it in the queue, which have none themselves."""
+    node = cluster.add_node("n", cpu="8")
+    others = {"matchLabels": {"pod": f"{cluster.name}-z-rejected"}}
+    term = {"topologyKey": "stage", "labelSelector": others}
+    rules = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    cluster.add_pod("alone", affinity=rules)
+    cluster.add_pod("z-rejected")
+
+    cluster.side.until(lambda: cluster.is_on("alone", node) and cluster.is_unschedulable("z-rejected"))

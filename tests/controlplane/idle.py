@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from journeyman.core.api.objects import NODE, POD, Node, Pod, condition_of
-from journeyman.core.api.resources import pod_requests
 from journeyman.core.api.workloads import DEPLOYMENT
 from journeyman.core.state.pod_predicates import is_active
 from journeyman.ports import KubeStore
-from journeyman_simulator.kube_scheduler import _node_infos, failed_filter
+from journeyman_simulator.kube_scheduler import Filters, node_infos
 from tests.controlplane.caller import Caller
 
 
@@ -34,8 +33,9 @@ def _is_unschedulable(pod: Pod) -> bool:
 
 
 def _any_fits(pending: list[Pod], nodes: tuple[Node, ...], pods: tuple[Pod, ...]) -> bool:
-    infos = _node_infos(nodes, pods)
-    return any(not failed_filter(pod, pod_requests(pod), info, infos) for pod in pending for info in infos.values())
+    infos = node_infos(nodes, pods)
+    filters = [Filters(pod, infos) for pod in pending]
+    return any(not of_pod.rejection(info) for of_pod in filters for info in infos.values())
 
 
 def _has_all_pods(deployment: Mapping[str, Any], active: list[Pod]) -> bool:
