@@ -13,6 +13,7 @@ from typing import Any
 from journeyman.cli.solve import controller_of, methods
 from journeyman.core.disruption.balanced import BalancedScores
 from journeyman.core.disruption.multi_node_consolidation import multi_node_commands
+from journeyman.core.scheduling.nodeclaim_templates import make_template
 from tests.differential.compare import parse
 from tests.differential.compare_disruption import TOLERANCE, Difference, compare_disruption
 from tests.differential.karpenter import Karpenter
@@ -142,6 +143,17 @@ def _is_due_to_preferences(scenario: JSONDict, difference: Difference, karpenter
     return "MultiNode" in difference.method and (same is None or _is_due_to_binding_orders(without, same, karpenter))
 
 
+def _launches_nothing(scenario: JSONDict, difference: Difference, karpenter: Karpenter) -> bool:
+    """Return whether no instance type meets the requirements of a static NodePool of which Karpenter replaces a node."""
+    del karpenter
+    if "StaticDrift" not in difference.method:
+        return False
+    case = parse(scenario)
+    pools = {replacement["nodePool"] for replacement in difference.karpenters["replacements"]}
+    templates = [make_template(case.snapshot.node_pools_by_name[name], case.snapshot, case.catalogue) for name in pools]
+    return any(isinstance(template, str) for template in templates)
+
+
 def _is_due_to_packing(scenario: JSONDict, difference: Difference, karpenter: Karpenter) -> bool:
     """Return whether single-node consolidation decides as Karpenter's if the NodePools pack by price."""
     del karpenter
@@ -192,6 +204,14 @@ ACCEPTED = (
             "launch them at the same time; drifted nodes wait for them."
         ),
         explains=_is_due_to(_without_missing_replicas),
+    ),
+    Accepted(
+        name="nothing to launch",
+        why=(
+            "Karpenter replaces a static NodePool's node although no instance type meets the requirements, and rolls that back. We "
+            "say on the node why no replacement can be launched."
+        ),
+        explains=_launches_nothing,
     ),
     Accepted(
         name="binding orders",

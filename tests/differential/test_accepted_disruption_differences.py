@@ -42,6 +42,7 @@ CLUSTERS = {
     "nominated pods": lambda: running_cluster(142),
     "pending pods first": lambda: running_cluster(93),
     "missing replicas": lambda: running_cluster(156),
+    "nothing to launch": lambda: running_cluster(352),
     "binding orders": lambda: running_cluster(36),
     "pays back": lambda: running_cluster(46),
     "more is saved": lambda: running_cluster(346),
