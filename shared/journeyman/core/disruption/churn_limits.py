@@ -3,8 +3,8 @@
 ==========================  ==========================================================================================
 payback                     a move must save, within CONSOLIDATION_PAYBACK, what it costs: a replacement is paid for while it
                             boots, a candidate while images are pulled elsewhere, and each eviction has a price
-life of a saving            where new nodes are soon gone again, a saving is soon lost again: as long as nodes live there, a move must save
-                            what the capacity of its pods costs in MOVED_TIME
+life of a saving            where new nodes are soon gone again, capacity that is given up is soon needed again: until then, a move must
+                            save what the capacity of its pods costs in MOVED_TIME
 reversed consolidations     after one (`reversed_consolidations`), nodes with pods of a workload that it moved stay for
                             CONSOLIDATION_REVERSAL_WINDOW, twice as long each time within six hours, at most four hours
 launched nodes              a node stays for CONSOLIDATION_REVERSAL_WINDOW while pods of a workload run there for which it was
@@ -39,7 +39,7 @@ from journeyman.core.api.conditions import INITIALIZED
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import MAX_WORKLOADS_LISTED, NodeDisruption
 from journeyman.core.api.objects import NODEPOOL, condition_of
-from journeyman.core.api.resources import CPU, MEMORY, total_requests
+from journeyman.core.api.resources import CPU, MEMORY, Resources, total_requests
 from journeyman.core.disruption.candidates import Candidate
 from journeyman.core.disruption.churn_counts import (
     HOUR,
@@ -51,7 +51,7 @@ from journeyman.core.disruption.commands import Command, moved_by_pool, moved_po
 from journeyman.core.disruption.reversed_consolidations import planned_workloads
 from journeyman.core.plan import Event, ObjectRef, Plan
 from journeyman.core.scheduling.existing_nodes import allocatable_of
-from journeyman.core.state import Snapshot
+from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.pod_workload import WorkloadKey, has_invalid_max_evictions, max_evictions
 
 K = TypeVar("K")
@@ -60,8 +60,10 @@ DEFAULT_BOOT_TIME: Final = timedelta(minutes=2)
 MAX_BOOT_TIME: Final = timedelta(minutes=15)
 IMAGE_PULL_TIME: Final = timedelta(seconds=30)
 """How long the moved pods occupy capacity elsewhere before they serve."""
-MOVED_TIME: Final = timedelta(minutes=25)
+MOVED_TIME: Final = timedelta(minutes=15)
 """A pod that moves costs what its capacity costs in this time: it restarts, and is slow until its caches are filled."""
+LAUNCH_HOURS: Final = 3
+"""The hours whose launches say how soon capacity is needed again; a wave that has been over for longer says nothing about now."""
 
 
 class ChurnSettings(Struct, frozen=True, kw_only=True):
@@ -219,9 +221,9 @@ class ChurnLimits:
         lives = ((self._lives_of_savings.get(c.nodepool), c.nodepool) for c in command.candidates)
         life, pool = min((life, name) for life, name in lives if life is not None)
         return (
-            f"The move is not worth it: it saves {command.saving:.4f}/h, and {moved:.4f}/h is what its pods' capacity costs in "
-            f"{_duration(MOVED_TIME)}, spread over {_duration(life)}: {self._short_lived(pool)} nodes that NodePool {pool} "
-            f"launched since {self._observed_since(pool):%H:%M} UTC are gone again"
+            f"The move is not worth it: it saves {command.saving:.4f}/h for about {_duration(life)}, until capacity is needed again "
+            f"({self._short_lived(pool)} nodes that NodePool {pool} launched since {self._observed_since(pool):%H:%M} UTC are gone). It "
+            f"must save {moved:.4f}/h, which is then what its pods' capacity costs in {_duration(MOVED_TIME)}"
         )
 
     def moved_cost(self, candidate: Candidate) -> float:
@@ -234,14 +236,8 @@ class ChurnLimits:
         node = self._snapshot.state_nodes_by_claim.get(candidate.nodeclaim)
         if node is None or not candidate.reschedulable_pods:
             return 1.0 if candidate.reschedulable_pods else 0.0
-        requests = total_requests(
-            self._snapshot.pods_by_key[key] for key in candidate.reschedulable_pods if key in self._snapshot.pods_by_key
-        )
-        allocatable = allocatable_of(node)
-        return max(
-            (min(requests.get(name, 0) / allocatable[name], 1.0) for name in (CPU, MEMORY) if allocatable.get(name)),
-            default=1.0,
-        )
+        moved = (self._snapshot.pods_by_key.get(key) for key in candidate.reschedulable_pods)
+        return _requested_share(node, total_requests(pod for pod in moved if pod is not None))
 
     @cached_property
     def _lives_of_savings(self) -> Mapping[str, timedelta | None]:
@@ -249,23 +245,31 @@ class ChurnLimits:
         return {name: self._life_of_saving(name) for name in self._nodes_by_pool}
 
     def _life_of_saving(self, node_pool: str) -> timedelta | None:
-        """Return how long a saving lasts at the rate at which new nodes of the NodePool go again; None if they stay.
+        """Return how soon the NodePool needs capacity that is given up now; None if its new nodes stay.
 
-        With ten nodes, of which two are replaced by others each hour, a node is changed again after five hours. The first one
-        that is gone may be an exception, and is not counted. The size of the NodePool is at least what it launched in its
-        busiest hour: after a large wave that is over, few nodes stand, and their life is not that of the wave.
+        Capacity is needed at the rate at which new nodes come and go again, and first what is free on the nodes that stand. With
+        two nodes of free capacity, and two nodes that are replaced by others each hour, that is in an hour. The first node that is
+        gone may be an exception, and is not counted.
         """
         gone = self._short_lived(node_pool) - 1
         if gone < 1:
             return None
         observed = max(self._snapshot.now - self._observed_since(node_pool), timedelta(minutes=1))
-        busiest = max(self._counts.of_node_pool(node_pool).launches[:RECENT_HOURS], default=0)
-        return max(self._nodes_by_pool[node_pool], busiest, 1) * observed / gone
+        return max(self._free_capacity[node_pool], 1.0) * observed / gone
+
+    @cached_property
+    def _free_capacity(self) -> Mapping[str, float]:
+        """The free capacity by NodePool, in nodes: of each node the share of CPU or memory that less is free of."""
+        free: Counter[str] = Counter()
+        for node in self._snapshot.state_nodes:
+            if not node.is_being_disrupted:
+                free[node.node_pool] += 1.0 - _requested_share(node, total_requests(node.pods))
+        return free
 
     def _short_lived(self, node_pool: str) -> int:
-        """Return how many nodes were launched in recent hours and are gone."""
+        """Return how many nodes were launched in the last hours and are gone."""
         since = self._observed_since(node_pool)
-        launched = sum(self._counts.of_node_pool(node_pool).launches[:RECENT_HOURS])
+        launched = sum(self._counts.of_node_pool(node_pool).launches[:LAUNCH_HOURS])
         alive = sum(
             claim.metadata.creation_timestamp is not None and claim.metadata.creation_timestamp >= since
             for claim in self._snapshot.claims
@@ -283,8 +287,8 @@ class ChurnLimits:
         )
 
     def _observed_since(self, node_pool: str) -> datetime:
-        """Return the first of the recent hours in which the NodePool launched nodes."""
-        launches = self._counts.of_node_pool(node_pool).launches[:RECENT_HOURS]
+        """Return the first of the last hours in which the NodePool launched nodes."""
+        launches = self._counts.of_node_pool(node_pool).launches[:LAUNCH_HOURS]
         oldest = max((hours_ago for hours_ago, number in enumerate(launches) if number), default=0)
         return self._counts.hour - oldest * HOUR
 
@@ -343,6 +347,13 @@ class ChurnLimits:
     @cached_property
     def _pool_limits(self) -> Mapping[str, int | None]:
         return {p.metadata.name: max_evictions(p.metadata.annotations) for p in self._snapshot.node_pools}
+
+
+def _requested_share(node: StateNode, requests: Resources) -> float:
+    """Return the share of the node's CPU or memory that these requests are, of the one of which it is larger; at most 1."""
+    allocatable = allocatable_of(node)
+    shares = (min(requests.get(name, 0) / allocatable[name], 1.0) for name in (CPU, MEMORY) if allocatable.get(name))
+    return max(shares, default=1.0)
 
 
 def invalid_annotations(snapshot: Snapshot) -> Plan:

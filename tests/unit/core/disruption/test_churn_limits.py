@@ -282,18 +282,37 @@ LATER = NOW + timedelta(minutes=30)
 @pytest.mark.parametrize(
     ("gone", "price", "replacement", "is_worth_it"),
     [
-        (0, 1.0, 0.9, True), (1, 1.0, 0.9, True), (8, 1.0, 0.9, False), (3, 1.0, 0.5, True), (3, 1.0, None, True),
-        (90, 1.0, None, True), (40, 0.0, 0.9, True),
+        (0, 1.0, 0.9, True), (1, 1.0, 0.9, True), (8, 1.0, 0.9, False), (3, 1.0, 0.5, True), (8, 1.0, None, True),
+        (90, 1.0, None, False), (40, 0.0, 0.9, True),
     ],
     ids=[
-        "all-nodes-stay", "one-is-gone", "eight-of-twelve-are-gone", "saves-half", "deletes-the-node", "after-a-wave-of-ninety",
+        "all-nodes-stay", "one-is-gone", "eight-of-twelve-are-gone", "saves-half", "deletes-the-node", "in-a-wave-of-ninety",
         "unknown-price",
     ],
 )  # fmt: skip
-def test_moves_save_more_where_new_nodes_are_soon_gone_again(gone, price, replacement, is_worth_it):
-    """Twelve nodes were launched at once. If eight are gone after half an hour, and one was an exception, a saving lasts 51 minutes."""
+def test_moves_save_more_where_capacity_is_soon_needed_again(gone, price, replacement, is_worth_it):
+    """Twelve nodes were launched at once; eight are gone after half an hour, one an exception: another seven come in two hours."""
     command = moving(a_candidate("web", price=price), replacement=replacement)
     assert bool(limits(**after_launches(gone)).checked(command).candidates) is is_worth_it
+
+
+def test_wave_that_is_over_for_three_hours_makes_no_move_dearer():
+    """The launches of earlier hours say nothing about when capacity is needed."""
+    command = moving(a_candidate("web"), replacement=0.9)
+    cluster = after_launches(90)
+    assert not limits(**cluster).checked(command).candidates
+    assert limits(**cluster | {"now": LATER + timedelta(hours=3)}).checked(command) is command
+
+
+def test_free_capacity_is_used_before_a_node_is_needed_again():
+    """Twelve more empty nodes stand there: what is given up is missed four times later."""
+    command = moving(a_candidate("web"), replacement=0.7)
+    cluster = after_launches(8)
+    status = {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}}
+    empty = tuple(a_created_claim(name=f"empty{i}", at=ago(days=1)) for i in range(12))
+    nodes = tuple(builders.a_node(f"empty{i}", status=status) for i in range(12))
+    assert not limits(**cluster).checked(command).candidates
+    assert limits(**cluster | {"claims": (*cluster["claims"], *empty)}, nodes=nodes).checked(command) is command
 
 
 def test_message_of_a_short_lived_saving_has_its_life_and_what_moving_costs():
@@ -301,8 +320,8 @@ def test_message_of_a_short_lived_saving_has_its_life_and_what_moving_costs():
     command = moving(a_candidate("web"), replacement=0.9)
     cluster = after_launches(8)
     assert limits(**cluster).checked(command).why_not == (
-        "The move is not worth it: it saves 0.1000/h, and 0.4861/h is what its pods' capacity costs in 25m, spread over 51m: 8 "
-        "nodes that NodePool default launched since 21:00 UTC are gone again"
+        "The move is not worth it: it saves 0.1000/h for about 17m, until capacity is needed again (8 nodes that NodePool default "
+        "launched since 21:00 UTC are gone). It must save 0.8750/h, which is then what its pods' capacity costs in 15m"
     )
     assert limits(NO_LIMITS, **cluster).checked(command) is command
 
@@ -310,12 +329,12 @@ def test_message_of_a_short_lived_saving_has_its_life_and_what_moving_costs():
 def test_life_of_a_saving_is_not_zero_at_the_full_hour():
     """Launches of this very hour count for a minute at least."""
     cluster = after_launches(8) | {"now": LATER.replace(minute=0)}
-    assert "are gone again" in limits(**cluster).checked(moving(a_candidate("web"), replacement=0.9)).why_not
+    assert "are gone" in limits(**cluster).checked(moving(a_candidate("web"), replacement=0.9)).why_not
 
 
 def test_replacements_of_failed_commands_are_not_nodes_that_are_soon_gone():
     """A replacement that did not join says nothing about how long a saving lasts."""
-    command, cluster = moving(a_candidate("other"), replacement=0.9), after_launches(2)
+    command, cluster = moving(a_candidate("other"), replacement=0.85), after_launches(3)
     assert limits(**cluster).checked(command).candidates == ()
     failed = a_command("c", phase="RolledBack", ended=LATER)
     assert limits(**cluster, node_disruptions=(failed,)).checked(command) is command
