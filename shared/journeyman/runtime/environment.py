@@ -127,7 +127,7 @@ VARIABLES: Final = (
         "POD_NOMINATION", "true", "Whether pods are nominated to the nodes they were planned for (Kubernetes 1.35)."
     ),
     Variable(
-        "FLEET_PLANS", "false", "Whether the whole fleet is planned at once, before single nodes are consolidated."
+        "FLEET_PLANS", "true", "Whether the whole fleet is planned at once, before single nodes are consolidated."
     ),
     Variable("DISRUPTION_HISTORY_LIMIT", "100", "How many finished NodeDisruptions are kept."),
     Variable("DISRUPTION_HISTORY_AGE", "24h", "How long finished NodeDisruptions are kept."),

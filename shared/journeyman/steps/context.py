@@ -67,7 +67,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     unavailable_longest: timedelta = timedelta(hours=1)
     inconsistent_after: timedelta = timedelta(minutes=5)
     pod_nomination: bool = True
-    fleet_plans: bool = False
+    fleet_plans: bool = True
     disruption_history_limit: int = 100
     disruption_history_age: timedelta = timedelta(hours=24)
     registration_poll: timedelta = timedelta(seconds=5)

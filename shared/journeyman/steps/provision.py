@@ -220,8 +220,9 @@ def _pods_and_removed_nodes(
     """Return the pods to schedule, the nodes that the scheduler must not use, and the pods that cannot be evaluated.
 
     The pods are those `selected`, pending or on terminating nodes, and those of nodes that a disruption deletes once their
-    replacements are initialized, so that the replacements keep their capacity for them. Pods of nodes whose disruption was
-    rolled back stay on their nodes.
+    replacements are initialized, so that the replacements keep their capacity for them. If there are only the latter, none is
+    scheduled: their disruption has launched what they need, and another order of packing could need one node more. Pods of nodes
+    whose disruption was rolled back stay on their nodes.
     """
     marked = marked_for_deletion(snapshot)
     removed = [n for name, n in snapshot.state_nodes_by_claim.items() if name in marked and not n.is_terminating]
@@ -230,7 +231,9 @@ def _pods_and_removed_nodes(
     staying = {pod.key for name in kept_after_rollback(snapshot) for pod in snapshot.state_nodes_by_claim[name].pods}
     pending = (pod for pod in selected if pod.key not in staying)
     pods = {pod.key: pod for pod in (*pending, *moving)}  # a tainted node's pods are in both
-    return tuple(pods.values()), frozenset(n.name for n in removed), skipped
+    names = frozenset(n.name for n in removed)
+    is_pending = any(pod.spec.node_name not in names for pod in pods.values())
+    return tuple(pods.values()) if is_pending else (), names, skipped
 
 
 def _verified_results(

@@ -74,7 +74,8 @@ def test_an_oversized_node_is_replaced_after_its_replacement_is_ready():
         for s in simulation.record.observations
         if s.name == "karpenter_voluntary_disruption_decision_evaluation_duration_seconds"
     }
-    assert looked == {("empty", "empty"), ("drifted", ""), ("underutilized", "multi"), ("underutilized", "single")}
+    of_consolidation = {("underutilized", kind) for kind in ("fleet", "multi", "single")}
+    assert looked == {("empty", "empty"), ("drifted", ""), *of_consolidation}
     expected = {"ConsolidationCandidate", "DisruptionLaunching", "DisruptionWaitingReadiness", "DisruptionTerminating"}
     assert expected <= set(simulation.record.reasons)
 
@@ -320,8 +321,9 @@ def test_evaluation_that_runs_out_of_time_continues_behind_the_last_examined_nod
 
 
 def with_three_underused_nodes() -> SimulatedCluster:
-    """Three nodes, each with one small pod, after the large ones have gone."""
+    """Three nodes, each with one small pod, after the large ones have gone; without a fleet plan, which comes before multi-node."""
     simulation = a_simulated_cluster()
+    simulation.cluster.settings = replace(simulation.cluster.settings, fleet_plans=False)
     simulation.deploy("large", 3, cpu="15")
     simulation.until(lambda: simulation.running() == 3, "three large pods")
     simulation.deploy("small", 3, cpu="700m")
@@ -428,6 +430,21 @@ def test_pods_that_come_while_a_node_is_replaced_need_no_third_node():
     simulation.until(lambda: simulation.nodes() == ["l"] and simulation.running() == 6, "the replacement")
 
     assert len(simulation.cloud.launches) == 2
+
+
+def test_pods_that_still_run_on_the_old_node_need_no_third_node():
+    """The replacement has less capacity than was planned: a node is launched for pods that are pending, not for those that run."""
+    simulation = with_cpu_burst(a_simulated_cluster())
+    simulation.until(lambda: ("Underutilized", "replace", "Replacing") in simulation.disruptions(), "the command")
+    replacement = max(simulation.claims(), key=lambda claim: claim.metadata.creation_timestamp)
+    less = {"status": {"allocatable": {"cpu": "4"}}}
+    simulation.server.patch(NODECLAIM, replacement.metadata.name, less, subresource="status")
+    simulation.requeue(Step.PROVISION)
+    simulation.run_for(minutes=1 / 6)
+    assert len(simulation.cloud.launches) == 2
+
+    simulation.deploy("late", 1, cpu="200m")
+    simulation.until(lambda: len(simulation.cloud.launches) > 2, "a third node", minutes=1)
 
 
 def why_nodes_stay(simulation: SimulatedCluster) -> list[str]:

@@ -149,7 +149,6 @@ class DisruptionController:
         self._spot_to_spot = spot_to_spot
         self._churn = ChurnLimits(snapshot, churn if churn is not None else ChurnSettings())
         self._fleet_plans = fleet_plans
-        self._settled: frozenset[str] = frozenset()
         self._validated_candidates: dict[bool, tuple[Candidate, ...]] = {}
         self.simulation = Simulation(
             snapshot,
@@ -164,7 +163,7 @@ class DisruptionController:
     def evaluate_methods(self) -> Iterator[Evaluation]:
         """Evaluate hibernation, rebalance, emptiness, static drift, drift, the fleet plan, multi-node, then single-node consolidation.
 
-        While a fleet plan is under way, the methods behind it leave the cluster alone.
+        While moves of a fleet plan wait, the methods behind it leave the cluster alone.
 
         Drift and single-node consolidation evaluate node by node. The caller takes the first evaluation that has commands, and may
         stop between any two evaluations at its deadline. If an earlier run stopped in single-node consolidation, multi-node
@@ -180,9 +179,8 @@ class DisruptionController:
             yield Evaluation(
                 method="fleet-plan", reason=DisruptionReason.UNDERUTILIZED, commands=found.commands, plan=found.plan
             )
-            if found.is_running:
+            if found.is_waiting:
                 return
-            self._settled = found.settled
         if not self._consolidated_until:
             yield from self._multi_node_consolidation()
         yield from self._single_node_consolidation()
@@ -304,11 +302,14 @@ class DisruptionController:
         ready = [c for c in eligible if not self._churn.why_not(c)]
         budgets = self.budgets(DisruptionReason.UNDERUTILIZED)
         moved = {c.nodeclaim: self._churn.moved_cost(c) for c in ready}
-        found = evaluate_fleet_plan(
-            self.simulation, ready, budgets, cost=replace(cost, moved=moved), spot_to_spot=self._spot_to_spot
+        return evaluate_fleet_plan(
+            self.simulation,
+            ready,
+            budgets,
+            cost=replace(cost, moved=moved),
+            check=lambda command: self._checked(command).why_not,
+            spot_to_spot=self._spot_to_spot,
         )
-        commands = tuple(c for c in found.commands if self._checked(c).candidates)
-        return replace(found, commands=commands)
 
     @cached_property
     def _validated_moves(self) -> Mapping[str, Command]:
@@ -431,6 +432,7 @@ class DisruptionController:
             spot_to_spot=self._spot_to_spot,
             after=self._consolidated_until,
             why_never=self._balanced.why_never,
+            unbound=lambda command: unbound_pod(command, self.snapshot, self._catalogue),
         )
         for candidate, found, cursor, examination in commands:
             refused = found if found.candidates else Command(reason=reason, candidates=(candidate,))
@@ -448,7 +450,7 @@ class DisruptionController:
         """The nodes that multi-node and single-node consolidation may disrupt now, and a plan that says why they leave the others."""
         reason = DisruptionReason.UNDERUTILIZED
         eligible = eligible_candidates(self._candidates.candidates, self.snapshot)
-        limited = {c.nodeclaim: why for c in eligible if (why := self._churn.why_not(c) or self._why_settled(c))}
+        limited = {c.nodeclaim: why for c in eligible if (why := self._churn.why_not(c))}
         events: list[Event] = []
         for candidate in self._candidates.candidates:
             if why := unconsolidatable_reason(candidate, self.snapshot):
@@ -458,11 +460,6 @@ class DisruptionController:
         plan = Plan(events=tuple(events), observations=(eligible_nodes(eligible, reason.value),))
         plan += invalid_annotations(self.snapshot)
         return [c for c in eligible if c.nodeclaim not in limited], plan + self._budget_plan(reason)
-
-    def _why_settled(self, candidate: Candidate) -> str:
-        if candidate.nodeclaim not in self._settled:
-            return ""
-        return f"NodeClaim {candidate.nodeclaim} was launched by a fleet plan, which has not paid back yet"
 
     def _refusal(self, command: Command | None) -> Plan:
         """Return the metrics of a command that the policy Balanced refuses; nothing if it refuses none."""

@@ -17,8 +17,13 @@ from journeyman.core.disruption.candidates import Candidate, NodePoolName
 from journeyman.core.plan import Observation
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_created, termination_mode
 
-CONSOLIDATION_TYPES: Final = {"emptiness": "empty", "multi-node": "multi", "single-node": "single"}
-"""The `consolidation_type` label of each method that is a kind of consolidation; other methods have none."""
+CONSOLIDATION_TYPES: Final = {
+    "emptiness": "empty",
+    "fleet-plan": "fleet",
+    "multi-node": "multi",
+    "single-node": "single",
+}
+"""The `consolidation_type` label of each method that is a kind of consolidation, `fleet` for our own; other methods have none."""
 
 
 def consolidation_type(disruption: NodeDisruption) -> str:

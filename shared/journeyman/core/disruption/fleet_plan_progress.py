@@ -6,14 +6,15 @@
                            node-4  Running      ◄── NodeDisruption of node-4                       Replacing
                            node-9  (pending)        starts when the budgets allow, and the moves that it comes after are done
 
-A move whose command was undone, or that is no longer valid, ends the plan. The nodes that it launched stay: the next plan
-leaves them alone while it is made for the rest.
+A move whose command was undone, or that is no longer valid, ends the plan; so does one for which the others wait too long. The
+nodes that it launched stay: the next plan leaves them alone while it is made for the rest. Once no move waits any more, the
+plan stops nothing: other methods, and another plan, go on while its last moves drain.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from itertools import accumulate, takewhile
@@ -42,13 +43,15 @@ from journeyman.core.disruption.fleet_moves import Move, MoveCost
 from journeyman.core.disruption.fleet_planning import LEAST_GAIN, PlannedFleet, next_moves, plan_fleet
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.stale_taints import claims_with_stale_taints
-from journeyman.core.plan import CreateObject, DeleteObject, ObjectRef, PatchObject, Plan, chain_of
+from journeyman.core.plan import CreateObject, DeleteObject, ObjectRef, PatchObject, Plan, chain_of, merge_plans
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import mark_leaving
 from journeyman.core.state.guard import plan_for_each
 
 KEPT_PLANS: Final = 5
 """Plans that ended and are kept, for people."""
+LONGEST_WAIT: Final = timedelta(minutes=15)
+"""How long moves wait within the budgets, as for a drain that a PodDisruptionBudget stops, before the rest is planned again."""
 SOLVED_AGAIN_AFTER: Final = timedelta(minutes=10)
 """How long a fleet for which no move was worthwhile is not solved again while its nodes stay the same."""
 GAIN_AFTER_A_PLAN: Final = 0.1
@@ -63,14 +66,27 @@ class PlanProgress(Struct, frozen=True, kw_only=True):
     Attributes:
         plan: The plan.
         started: Its moves that were started, in its order.
-        ready: Its moves that may start now, in its order.
+        waiting: Its other moves, in its order.
         failed: The first move whose command was undone, with the reason; empty if there is none.
+        last_start: When the last move was started; when the plan was made if none was.
     """
 
     plan: FleetPlan
     started: tuple[StartedMove, ...]
-    ready: tuple[FleetPlanMove, ...]
+    waiting: tuple[FleetPlanMove, ...]
     failed: str
+    last_start: datetime
+
+    @property
+    def ready(self) -> tuple[FleetPlanMove, ...]:
+        """The waiting moves that may start now, in the plan's order."""
+        done = {move.name for move in self.started if move.state == "Done"}
+        return tuple(move for move in self.waiting if done.issuperset(move.after))
+
+    @property
+    def running(self) -> tuple[StartedMove, ...]:
+        """The moves that were started and have not ended."""
+        return tuple(move for move in self.started if move.state == "Running")
 
     @property
     def is_done(self) -> bool:
@@ -104,42 +120,59 @@ class PlanProgress(Struct, frozen=True, kw_only=True):
         return Plan(chains=(chain_of(f"FleetPlan {name}", patch),), notes=notes)
 
 
-def running_plan(snapshot: Snapshot) -> PlanProgress | None:
-    """Return the progress of the plan that has not ended; of several, of the newest."""
-    running = [plan for plan in snapshot.fleet_plans if plan.is_running]
-    if not running:
-        return None
-    plan = max(running, key=lambda p: (p.since or snapshot.now, p.metadata.name))
+def plans_in_progress(snapshot: Snapshot) -> tuple[PlanProgress, ...]:
+    """Return the progress of the plans that have not ended, oldest first."""
+    running = (plan for plan in snapshot.fleet_plans if plan.is_running)
+    ordered = sorted(running, key=lambda p: (p.since or snapshot.now, p.metadata.name))
+    return tuple(_progress(plan, snapshot) for plan in ordered)
+
+
+def waiting_plan(plans: Iterable[PlanProgress]) -> PlanProgress | None:
+    """Return the newest of these plans that has waiting moves; there is another one only after a crash."""
+    return max(
+        (p for p in plans if p.waiting),
+        key=lambda p: (p.plan.since or p.last_start, p.plan.metadata.name),
+        default=None,
+    )
+
+
+def _progress(plan: FleetPlan, snapshot: Snapshot) -> PlanProgress:
     recorded = {move.name: move for move in plan.status.moves if move.state != "Running"}
     commands = _commands(plan, snapshot)
     found = (recorded.get(m.name) or _started(m, commands.get(m.name)) for m in plan.spec.moves)
     started = tuple(move for move in found if move is not None)
-    done = {move.name for move in started if move.state == "Done"}
     names = {move.name for move in started}
-    ready = tuple(m for m in plan.spec.moves if m.name not in names and done.issuperset(m.after))
     failed = next((move for move in started if move.state == "Failed"), None)
     why = ""
     if failed is not None:
         command = commands.get(failed.name)
         message = command.status.messages[-1] if command is not None and command.status.messages else "it failed"
         why = f"move {failed.name} (NodeDisruption {failed.node_disruption}): {message}"
-    return PlanProgress(plan=plan, started=started, ready=ready, failed=why)
+    since = plan.since or snapshot.now
+    return PlanProgress(
+        plan=plan,
+        started=started,
+        waiting=tuple(m for m in plan.spec.moves if m.name not in names),
+        failed=why,
+        last_start=max((command.since or since for command in commands.values()), default=since),
+    )
 
 
-def nodes_leaving(plan: FleetPlan, snapshot: Snapshot) -> frozenset[str]:
-    """Return the names of the nodes that a plan deletes and that exist."""
-    nodes = (snapshot.state_nodes_by_claim.get(name) for move in plan.spec.moves for name in move.node_claims)
+def nodes_of(moves: Iterable[FleetPlanMove], snapshot: Snapshot) -> frozenset[str]:
+    """Return the names of the nodes that these moves delete and that exist."""
+    nodes = (snapshot.state_nodes_by_claim.get(name) for move in moves for name in move.node_claims)
     return frozenset(node.name for node in nodes if node is not None)
 
 
 def mark_leaving_nodes(snapshot: Snapshot) -> Plan:
-    """Taint the nodes that the running plan deletes later, and remove the taint from all others.
+    """Taint the nodes of the moves that wait, and remove the taint from all others.
 
     kube-scheduler then binds the pods of earlier moves to nodes that stay, so that they move once. Nodes in a command are left
     as they are: they have the disrupted taint, or get it at once.
     """
-    progress = running_plan(snapshot)
-    leaving = nodes_leaving(progress.plan, snapshot) if progress is not None else frozenset()
+    progress = waiting_plan(plans_in_progress(snapshot))
+    is_valid = progress is not None and not progress.failed
+    leaving = nodes_of(progress.waiting, snapshot) if progress is not None and is_valid else frozenset()
     name = progress.plan.metadata.name if progress is not None else ""
     elsewhere = claims_in_commands(snapshot) | claims_with_stale_taints(snapshot)
 
@@ -163,8 +196,8 @@ def claims_launched(plan: FleetPlan, snapshot: Snapshot) -> frozenset[str]:
 
 
 def recently_launched(snapshot: Snapshot, payback: timedelta) -> frozenset[str]:
-    """Return the names of the NodeClaims that plans launched which ended within the payback time."""
-    recent = (p for p in snapshot.fleet_plans if p.status.finished_at and snapshot.now - p.status.finished_at < payback)
+    """Return the names of the NodeClaims that plans launched which are in progress, or ended within the payback time."""
+    recent = (p for p in snapshot.fleet_plans if snapshot.now - (p.status.finished_at or snapshot.now) < payback)
     return frozenset(name for plan in recent for name in claims_launched(plan, snapshot))
 
 
@@ -226,11 +259,14 @@ def creation_plan(plan: FleetPlan) -> Plan:
 
 
 def delete_old_plans(snapshot: Snapshot) -> Plan:
-    """Delete plans that ended, but for the newest ones, and all running ones but the newest."""
-    by_age = sorted(snapshot.fleet_plans, key=lambda p: (p.since or snapshot.now, p.metadata.name), reverse=True)
-    running, ended = [p for p in by_age if p.is_running], [p for p in by_age if not p.is_running]
-    made, without_moves = [p for p in ended if p.spec.moves], [p for p in ended if not p.spec.moves]
-    old = (*running[1:], *made[KEPT_PLANS:], *without_moves[1:])
+    """Delete plans that ended, but for the newest ones, and those with waiting moves but for the newest."""
+    running = plans_in_progress(snapshot)
+    goes_on = waiting_plan(running)
+    left_behind = [p.plan for p in running if p.waiting and p is not goes_on]
+    ended = [p for p in snapshot.fleet_plans if not p.is_running]
+    by_age = sorted(ended, key=lambda p: (p.since or snapshot.now, p.metadata.name), reverse=True)
+    made, without_moves = [p for p in by_age if p.spec.moves], [p for p in by_age if not p.spec.moves]
+    old = (*left_behind, *made[KEPT_PLANS:], *without_moves[1:])
     refs = (ObjectRef(resource=FLEET_PLAN, name=p.metadata.name, uid=p.metadata.uid) for p in old)
     return Plan(chains=tuple(chain_of(str(ref), DeleteObject(ref=ref, why="history")) for ref in refs))
 
@@ -267,15 +303,11 @@ def _started(move: FleetPlanMove, command: NodeDisruption | None) -> StartedMove
 
 
 class FleetEvaluation(Struct, frozen=True, kw_only=True):
-    """The moves that start now, the writes of FleetPlan objects, and whether a plan is under way.
-
-    `settled` are NodeClaims that plans launched lately: other methods leave them alone.
-    """
+    """The moves that start now, the writes of FleetPlan objects, and whether moves wait, for which other methods stand back."""
 
     commands: tuple[Command, ...] = ()
     plan: Plan = field(default_factory=Plan)
-    is_running: bool = False
-    settled: frozenset[str] = frozenset()
+    is_waiting: bool = False
 
 
 def evaluate_fleet_plan(
@@ -284,64 +316,89 @@ def evaluate_fleet_plan(
     budgets: Mapping[NodePoolName, BudgetStatus],
     *,
     cost: MoveCost,
+    check: Callable[[Command], str] = lambda _command: "",
     spot_to_spot: bool = False,
 ) -> FleetEvaluation:
-    """Continue the plan that is under way; make one if there is none, or if it cannot go on.
+    """Continue the plan whose moves wait; make one if there is none, or if it cannot go on.
 
     Args:
         simulation: The cluster.
         candidates: Nodes that consolidation may delete or replace now, without those in unfinished commands.
         budgets: Budgets for ``Underutilized``; nodes in unfinished commands use them.
         cost: What evictions cost.
+        check: Returns why a move must not start; empty if it may.
         spot_to_spot: Gate SpotToSpotConsolidation.
     """
     snapshot = simulation.snapshot
-    remaining = {pool: status.remaining for pool, status in budgets.items()}
-    allowed = {pool: min(status.allowed, status.total) for pool, status in budgets.items() if status.remaining}
-    progress = running_plan(snapshot)
-    launched = recently_launched(snapshot, cost.payback)
-    if progress is None:
-        gain = GAIN_AFTER_A_PLAN if launched else LEAST_GAIN
-        found = _new_plan(simulation, candidates, allowed, remaining, cost, spot_to_spot=spot_to_spot, least_gain=gain)
-        return replace(found, settled=launched)
-    if progress.is_done:
-        launched |= claims_launched(progress.plan, snapshot)
-        return FleetEvaluation(plan=progress.record(snapshot.now), settled=launched)
-    why, commands = progress.failed, tuple[Command, ...]()
+    rules = _Rules(
+        allowed={pool: min(status.allowed, status.total) for pool, status in budgets.items() if status.remaining},
+        remaining={pool: status.remaining for pool, status in budgets.items()},
+        cost=cost,
+        check=check,
+        spot_to_spot=spot_to_spot,
+    )
+    plans = plans_in_progress(snapshot)
+    current = waiting_plan(plans)
+    others = merge_plans(p.record(snapshot.now, superseded_because=p.failed) for p in plans if not p.waiting)
+    if current is None:
+        gain = GAIN_AFTER_A_PLAN if recently_launched(snapshot, cost.payback) else LEAST_GAIN
+        found = _new_plan(simulation, candidates, rules, least_gain=gain)
+        return replace(found, plan=others + found.plan)
+    why, commands = current.failed or _why_stuck(current, rules, snapshot.now), tuple[Command, ...]()
     if not why:
-        why, commands = _continue(simulation, progress, candidates, remaining, cost, spot_to_spot=spot_to_spot)
+        why, commands = _continue(simulation, current, candidates, rules)
     if not why:
-        return FleetEvaluation(commands=commands, plan=progress.record(snapshot.now), is_running=True)
-    settled = claims_launched(progress.plan, snapshot)
-    again = _new_plan(simulation, candidates, allowed, remaining, cost, spot_to_spot=spot_to_spot, settled=settled)
-    superseded = progress.record(snapshot.now, superseded_because=why)
-    return replace(again, plan=superseded + again.plan, settled=launched | settled)
+        return FleetEvaluation(commands=commands, plan=others + current.record(snapshot.now), is_waiting=True)
+    superseded = current.record(snapshot.now, superseded_because=why)
+    again = _new_plan(simulation, candidates, rules, settled=claims_launched(current.plan, snapshot))
+    return replace(again, plan=others + superseded + again.plan)
+
+
+class _Rules(Struct, frozen=True, kw_only=True):
+    """What a plan keeps to: nodes that budgets allow at once, and now; costs; and what else refuses a move."""
+
+    allowed: Mapping[NodePoolName, int]
+    remaining: Mapping[NodePoolName, int]
+    cost: MoveCost
+    check: Callable[[Command], str]
+    spot_to_spot: bool
+
+    def why_refused(self, commands: Iterable[Command]) -> str:
+        """Return the first reason for which one of these must not start; empty if all may."""
+        return next(filter(None, map(self.check, commands)), "")
+
+
+def _why_stuck(progress: PlanProgress, rules: _Rules, now: datetime) -> str:
+    """Return what moves have waited for too long, although budgets allow some; empty if they have not."""
+    if now - progress.last_start < LONGEST_WAIT or not any(rules.remaining.values()):
+        return ""
+    running = ", ".join(f"{move.name} (NodeDisruption {move.node_disruption})" for move in progress.running[:3])
+    awaited = f"move {running}" if running else "nodes that cannot be disrupted now"
+    return f"for {LONGEST_WAIT.seconds // 60} minutes the other moves have waited for {awaited}"
 
 
 def _new_plan(
     simulation: Simulation,
     candidates: Sequence[Candidate],
-    allowed: Mapping[NodePoolName, int],
-    remaining: Mapping[NodePoolName, int],
-    cost: MoveCost,
+    rules: _Rules,
     *,
-    spot_to_spot: bool,
     settled: frozenset[str] = frozenset(),
     least_gain: float = LEAST_GAIN,
 ) -> FleetEvaluation:
     snapshot = simulation.snapshot
-    digest = digest_of_nodes(candidates, allowed, snapshot)
+    digest = digest_of_nodes(candidates, rules.allowed, snapshot)
     if _is_known(snapshot, digest):
         return FleetEvaluation()
     planned = plan_fleet(
         simulation,
         candidates,
-        allowed,
-        cost=cost,
-        spot_to_spot=spot_to_spot,
+        rules.allowed,
+        cost=rules.cost,
+        spot_to_spot=rules.spot_to_spot,
         settled=settled,
         least_gain=least_gain,
     )
+    planned = _without_refused(planned, rules)
     if not planned.moves:
         return _without_moves(planned, digest, snapshot)
     made = to_fleet_plan(planned, snapshot.now)
@@ -350,26 +407,35 @@ def _new_plan(
     moves, _ = next_moves(
         simulation,
         first,
-        remaining,
-        leaving=nodes_leaving(made, snapshot),
-        cost=cost,
-        spot_to_spot=spot_to_spot,
+        rules.remaining,
+        leaving=_nodes_leaving(snapshot, made),
+        cost=rules.cost,
+        spot_to_spot=rules.spot_to_spot,
         most=MOST_AT_ONCE,
     )
     commands = _startable(simulation, moves)
-    if not commands:  # the methods behind it may find something
+    if not commands or rules.why_refused(commands):  # the methods behind it may find something
         return _without_moves(planned, digest, snapshot)
-    return FleetEvaluation(commands=commands, plan=creation_plan(made), is_running=True)
+    return FleetEvaluation(commands=commands, plan=creation_plan(made), is_waiting=True)
+
+
+def _without_refused(planned: PlannedFleet, rules: _Rules) -> PlannedFleet:
+    """Return the plan without the moves that must not start, and without those that would come after them."""
+    kept: dict[str, Move] = {}
+    for move in planned.moves:  # a move comes behind those that it waits for
+        if kept.keys() >= set(move.after) and not rules.check(move.command):
+            kept[move.name] = move
+    return replace(planned, moves=tuple(kept.values()))
+
+
+def _nodes_leaving(snapshot: Snapshot, *plans: FleetPlan) -> frozenset[str]:
+    """Return the names of the nodes that these plans and all in progress delete."""
+    in_progress = (progress.plan for progress in plans_in_progress(snapshot))
+    return frozenset(name for plan in (*in_progress, *plans) for name in nodes_of(plan.spec.moves, snapshot))
 
 
 def _continue(
-    simulation: Simulation,
-    progress: PlanProgress,
-    candidates: Iterable[Candidate],
-    remaining: Mapping[NodePoolName, int],
-    cost: MoveCost,
-    *,
-    spot_to_spot: bool,
+    simulation: Simulation, progress: PlanProgress, candidates: Iterable[Candidate], rules: _Rules
 ) -> tuple[str, tuple[Command, ...]]:
     """Return why the plan cannot go on, or else the moves that start now."""
     snapshot = simulation.snapshot
@@ -382,16 +448,22 @@ def _continue(
         for move in progress.ready
         if all(name in present for name in move.node_claims)
     ]
-    leaving = nodes_leaving(progress.plan, snapshot)
     moves, invalid = next_moves(
-        simulation, waiting, remaining, leaving=leaving, cost=cost, spot_to_spot=spot_to_spot, most=MOST_AT_ONCE
+        simulation,
+        waiting,
+        rules.remaining,
+        leaving=_nodes_leaving(snapshot),
+        cost=rules.cost,
+        spot_to_spot=rules.spot_to_spot,
+        most=MOST_AT_ONCE,
     )
     if invalid:
         name = min(invalid)
         return f"move {name} is no longer valid: {invalid[name]}", ()
     commands = _startable(simulation, moves)
-    is_waiting = any(move.state == "Running" for move in progress.started) or not any(remaining.values())
-    if commands or is_waiting or not waiting:
+    if why := rules.why_refused(commands):
+        return why, ()
+    if commands or progress.running or not any(rules.remaining.values()) or not waiting:
         return "", commands
     return "no move of the rest is valid alone and fits the budgets", ()
 
@@ -425,8 +497,7 @@ def validate_moves(
         spot_to_spot: Gate SpotToSpotConsolidation.
     """
     present = {c.nodeclaim_uid: c for c in candidates if c.consolidatable and not c.is_empty}
-    progress = running_plan(simulation.snapshot)
-    leaving = nodes_leaving(progress.plan, simulation.snapshot) if progress is not None else frozenset()
+    leaving = _nodes_leaving(simulation.snapshot)
     found: dict[str, Command] = {}
     waiting: list[tuple[Candidate, ...]] = []
     for disruption in disruptions:

@@ -9,9 +9,18 @@ import pytest
 from journeyman.core.api.conditions import format_time
 from journeyman.core.api.fleet_plan import FleetPlan
 from journeyman.core.api.node_disruption import NodeDisruption
-from journeyman.core.disruption.fleet_plan_progress import KEPT_PLANS, delete_old_plans, running_plan
+from journeyman.core.disruption.budgets import BudgetStatus
+from journeyman.core.disruption.fleet_moves import MoveCost
+from journeyman.core.disruption.fleet_plan_progress import (
+    KEPT_PLANS,
+    delete_old_plans,
+    evaluate_fleet_plan,
+    plans_in_progress,
+    waiting_plan,
+)
+from journeyman.core.disruption.simulation import Simulation
 from tests.helpers.builders import NOW, ago
-from tests.helpers.fleets import a_fleet, a_member
+from tests.helpers.fleets import a_catalogue, a_fleet, a_member
 
 MOVES = (("n0", ()), ("n1", ()), ("n2", ("n0", "n1")))
 
@@ -44,7 +53,8 @@ def a_command(claim, phase, *, method="fleet-plan", created=None):
 def progress_of(*commands, plans=None):
     """The progress of the plan with these commands."""
     members = [a_member(name, cpus=["1"]) for name, _ in MOVES]
-    return running_plan(a_fleet(*members, fleet_plans=plans or (a_plan(),), node_disruptions=commands))
+    (progress,) = plans_in_progress(a_fleet(*members, fleet_plans=plans or (a_plan(),), node_disruptions=commands))
+    return progress
 
 
 @pytest.mark.parametrize(
@@ -97,18 +107,41 @@ def test_recorded_moves_count_although_their_commands_are_deleted():
     assert (status["phase"], status["done"]) == ("Completed", 3)
 
 
+@pytest.mark.parametrize(("minutes", "phases"), [(14, []), (16, ["Superseded"])])
+def test_rest_is_planned_again_if_it_waits_too_long_for_a_move(minutes, phases):
+    """A drain may last as long as a PodDisruptionBudget allows nothing; the reason names its NodeDisruption."""
+    commands = (
+        a_command("n0", "Draining", created=ago(minutes=minutes)),
+        a_command("n1", "Succeeded", created=ago(minutes=minutes)),
+    )
+    members = [a_member(name, cpus=["1"]) for name, _ in MOVES]
+    plan = a_plan(created=ago(minutes=minutes), moves=(("n0", "Running"), ("n1", "Done")))
+    snapshot = a_fleet(*members, fleet_plans=(plan,), node_disruptions=commands)
+
+    budgets = {"default": BudgetStatus(total=3, disrupting=1, allowed=3)}
+    found = evaluate_fleet_plan(Simulation(snapshot, a_catalogue()), (), budgets, cost=MoveCost())
+
+    written = [action.patch["status"] for chain in found.plan.chains for action in chain.actions]
+    assert [status["phase"] for status in written if "message" in status] == phases
+    assert all(
+        "waited for move n0 (NodeDisruption of-n0)" in status["message"] for status in written if "message" in status
+    )
+    assert found.is_waiting is not bool(phases)
+
+
 def test_unchanged_progress_writes_nothing():
     """The step runs every ten seconds."""
     assert not progress_of(plans=(a_plan(),)).record(NOW).chains
 
 
 def test_only_the_newest_plans_are_kept():
-    """Of several running plans, which only a race makes, the newest goes on."""
+    """Of several plans whose moves wait, which only a crash leaves, the newest goes on; one without waiting moves is no other's matter."""
     ended = [a_plan(f"old-{n}", phase="Completed", created=ago(hours=n + 1)) for n in range(KEPT_PLANS + 2)]
-    running = [a_plan("first", created=ago(minutes=2)), a_plan("second", created=NOW - timedelta(minutes=1))]
-    snapshot = a_fleet(a_member("n0"), fleet_plans=(*ended, *running))
+    waiting = [a_plan("first", created=ago(minutes=2)), a_plan("second", created=NOW - timedelta(minutes=1))]
+    draining = a_plan("draining", created=ago(minutes=3), moves=[(name, "Done") for name, _ in MOVES])
+    snapshot = a_fleet(a_member("n0"), fleet_plans=(*ended, draining, *waiting))
 
     deleted = {chain.actions[0].ref.name for chain in delete_old_plans(snapshot).chains}
 
     assert deleted == {"first", f"old-{KEPT_PLANS}", f"old-{KEPT_PLANS + 1}"}
-    assert running_plan(snapshot).plan.metadata.name == "second"
+    assert waiting_plan(plans_in_progress(snapshot)).plan.metadata.name == "second"
