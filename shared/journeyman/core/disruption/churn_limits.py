@@ -60,10 +60,10 @@ DEFAULT_BOOT_TIME: Final = timedelta(minutes=2)
 MAX_BOOT_TIME: Final = timedelta(minutes=15)
 IMAGE_PULL_TIME: Final = timedelta(seconds=30)
 """How long the moved pods occupy capacity elsewhere before they serve."""
-MOVED_TIME: Final = timedelta(minutes=15)
+MOVED_TIME: Final = timedelta(minutes=10)
 """A pod that moves costs what its capacity costs in this time: it restarts, and is slow until its caches are filled."""
-LAUNCH_HOURS: Final = 3
-"""The hours whose launches say how soon capacity is needed again; a wave that has been over for longer says nothing about now."""
+LAUNCH_HOURS: Final = 6
+"""The hours whose launches say how soon capacity is needed again."""
 
 
 class ChurnSettings(Struct, frozen=True, kw_only=True):
@@ -255,7 +255,12 @@ class ChurnLimits:
         if gone < 1:
             return None
         observed = max(self._snapshot.now - self._observed_since(node_pool), timedelta(minutes=1))
-        return max(self._free_capacity[node_pool], 1.0) * observed / gone
+        return max(self._free_capacity[node_pool], 1.0) * max(observed / gone, self._quiet_for(node_pool))
+
+    def _quiet_for(self, node_pool: str) -> timedelta:
+        """Return the full hours since the NodePool last launched a node; at least so long, the next one is not needed."""
+        launches = self._counts.of_node_pool(node_pool).launches[:LAUNCH_HOURS]
+        return next((hours_ago for hours_ago, number in enumerate(launches) if number), 0) * HOUR
 
     @cached_property
     def _free_capacity(self) -> Mapping[str, float]:

@@ -296,8 +296,8 @@ def test_moves_save_more_where_capacity_is_soon_needed_again(gone, price, replac
     assert bool(limits(**after_launches(gone)).checked(command).candidates) is is_worth_it
 
 
-def test_wave_that_is_over_for_three_hours_makes_no_move_dearer():
-    """The launches of earlier hours say nothing about when capacity is needed."""
+def test_longer_a_wave_is_over_the_smaller_a_saving_suffices():
+    """Capacity was not needed for three hours, so a saving is expected to last as long again."""
     command = moving(a_candidate("web"), replacement=0.9)
     cluster = after_launches(90)
     assert not limits(**cluster).checked(command).candidates
@@ -321,7 +321,7 @@ def test_message_of_a_short_lived_saving_has_its_life_and_what_moving_costs():
     cluster = after_launches(8)
     assert limits(**cluster).checked(command).why_not == (
         "The move is not worth it: it saves 0.1000/h for about 17m, until capacity is needed again (8 nodes that NodePool default "
-        "launched since 21:00 UTC are gone). It must save 0.8750/h, which is then what its pods' capacity costs in 15m"
+        "launched since 21:00 UTC are gone). It must save 0.5833/h, which is then what its pods' capacity costs in 10m"
     )
     assert limits(NO_LIMITS, **cluster).checked(command) is command
 
