@@ -211,9 +211,9 @@ class Filters:
         )
 
     @cached_property
-    def _wanted(self) -> tuple[_Wanted, ...]:
+    def _wanted(self) -> tuple[_RequiredAffinity, ...]:
         affinity = self.pod.spec.affinity.pod_affinity if self.pod.spec.affinity else None
-        return tuple(_Wanted.of(self.pod, term, self.infos) for term in affinity.required) if affinity else ()
+        return tuple(_RequiredAffinity.of(self.pod, term, self.infos) for term in affinity.required) if affinity else ()
 
     @cached_property
     def _rejecting_domains(self) -> frozenset[tuple[str, str]]:
@@ -356,7 +356,7 @@ class _Spread(Struct, frozen=True):
         return domain is not None and self.counts.get(domain, 0) <= self.most
 
 
-class _Wanted(Struct, frozen=True):
+class _RequiredAffinity(Struct, frozen=True):
     """A required affinity term of a pod: the domains of the pods that it selects, and whether the pod may be the first of them."""
 
     key: str
@@ -364,7 +364,7 @@ class _Wanted(Struct, frozen=True):
     may_be_first: bool
 
     @classmethod
-    def of(cls, pod: Pod, term: PodAffinityTerm, infos: Mapping[str, NodeInfo]) -> _Wanted:
+    def of(cls, pod: Pod, term: PodAffinityTerm, infos: Mapping[str, NodeInfo]) -> _RequiredAffinity:
         selected = _selected(pod, term, infos)
         domains = frozenset(_domain(info, term.topology_key) for info in selected)
         may_be_first = not selected and _term_selects(pod, term, pod)

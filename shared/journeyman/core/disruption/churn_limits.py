@@ -24,7 +24,7 @@ Differs: Karpenter has none of these limits.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -255,7 +255,7 @@ class ChurnLimits:
         if gone < 1:
             return None
         observed = max(self._snapshot.now - self._observed_since(node_pool), timedelta(minutes=1))
-        return max(self._free_capacity[node_pool], 1.0) * max(observed / gone, self._quiet_for(node_pool))
+        return max(self._free_capacity.get(node_pool, 0.0), 1.0) * max(observed / gone, self._quiet_for(node_pool))
 
     def _quiet_for(self, node_pool: str) -> timedelta:
         """Return the full hours since the NodePool last launched a node; at least so long, the next one is not needed."""
@@ -265,7 +265,7 @@ class ChurnLimits:
     @cached_property
     def _free_capacity(self) -> Mapping[str, float]:
         """The free capacity by NodePool, in nodes: of each node the share of CPU or memory that less is free of."""
-        free: Counter[str] = Counter()
+        free: defaultdict[str, float] = defaultdict(float)
         for node in self._snapshot.state_nodes:
             if not node.is_being_disrupted:
                 free[node.node_pool] += 1.0 - _requested_share(node, total_requests(node.pods))
