@@ -40,26 +40,30 @@ _TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
 class NodeInfo(Struct):
-    """A node and its pods; `guarded` are those of them with required anti-affinity, which may reject others."""
+    """A node and its pods; those in `with_anti_affinity` have required anti-affinity, and may reject others."""
 
     node: Node
     free: dict[str, int]
     total: dict[str, int]
     pods: list[Pod] = field(default_factory=list)
-    guarded: list[Pod] = field(default_factory=list)
+    with_anti_affinity: list[Pod] = field(default_factory=list)
 
     def place(self, pod: Pod, requests: Mapping[str, int]) -> None:
         """Add the pod to the node, and subtract its requests from the free resources."""
         self.pods.append(pod)
         if _anti_affinity(pod):
-            self.guarded.append(pod)
+            self.with_anti_affinity.append(pod)
         for name, amount in requests.items():
             self.free[name] = self.free.get(name, 0) - amount
 
     def copy(self) -> NodeInfo:
         """Return a copy that `place` can change."""
         return NodeInfo(
-            node=self.node, free=dict(self.free), total=self.total, pods=list(self.pods), guarded=list(self.guarded)
+            node=self.node,
+            free=dict(self.free),
+            total=self.total,
+            pods=list(self.pods),
+            with_anti_affinity=list(self.with_anti_affinity),
         )
 
     def score(self, requests: Mapping[str, int]) -> float:
@@ -206,12 +210,12 @@ class Filters:
         )
 
     def _affinity_allows(self, info: NodeInfo) -> bool:
-        return all(wanted.allows(info) for wanted in self._wanted) and not any(
+        return all(required.allows(info) for required in self._required_affinities) and not any(
             _domain(info, key) == domain for key, domain in self._rejecting_domains
         )
 
     @cached_property
-    def _wanted(self) -> tuple[_RequiredAffinity, ...]:
+    def _required_affinities(self) -> tuple[_RequiredAffinity, ...]:
         affinity = self.pod.spec.affinity.pod_affinity if self.pod.spec.affinity else None
         return tuple(_RequiredAffinity.of(self.pod, term, self.infos) for term in affinity.required) if affinity else ()
 
@@ -221,7 +225,7 @@ class Filters:
         rejecting = {
             (term.topology_key, _domain(info, term.topology_key))
             for info in self.infos.values()
-            for other in info.guarded
+            for other in info.with_anti_affinity
             for term in _anti_affinity(other)
             if _term_selects(other, term, self.pod)
         }
@@ -246,7 +250,7 @@ def _queue_order(pod: Pod) -> tuple[int, float, str]:
 
 
 def node_infos(nodes: Iterable[Node], pods: Iterable[Pod]) -> dict[str, NodeInfo]:
-    """Return the nodes by name, in its order, with their pods and free resources."""
+    """Return each node with its pods and free resources, by name and in the order of names."""
     infos = {}
     for node in sorted(nodes, key=lambda n: n.metadata.name):
         total = to_resources(node.status.allocatable, round_up=False)

@@ -62,8 +62,6 @@ IMAGE_PULL_TIME: Final = timedelta(seconds=30)
 """How long the moved pods occupy capacity elsewhere before they serve."""
 MOVED_TIME: Final = timedelta(minutes=10)
 """A pod that moves costs what its capacity costs in this time: it restarts, and is slow until its caches are filled."""
-LAUNCH_HOURS: Final = 6
-"""The hours whose launches say how soon capacity is needed again."""
 
 
 class ChurnSettings(Struct, frozen=True, kw_only=True):
@@ -259,8 +257,7 @@ class ChurnLimits:
 
     def _quiet_for(self, node_pool: str) -> timedelta:
         """Return the full hours since the NodePool last launched a node; at least so long, the next one is not needed."""
-        launches = self._counts.of_node_pool(node_pool).launches[:LAUNCH_HOURS]
-        return next((hours_ago for hours_ago, number in enumerate(launches) if number), 0) * HOUR
+        return next((hours_ago for hours_ago, number in self._recent_launches(node_pool)), 0) * HOUR
 
     @cached_property
     def _free_capacity(self) -> Mapping[str, float]:
@@ -274,7 +271,7 @@ class ChurnLimits:
     def _short_lived(self, node_pool: str) -> int:
         """Return how many nodes were launched in the last hours and are gone."""
         since = self._observed_since(node_pool)
-        launched = sum(self._counts.of_node_pool(node_pool).launches[:LAUNCH_HOURS])
+        launched = sum(number for _, number in self._recent_launches(node_pool))
         alive = sum(
             claim.metadata.creation_timestamp is not None and claim.metadata.creation_timestamp >= since
             for claim in self._snapshot.claims
@@ -293,9 +290,13 @@ class ChurnLimits:
 
     def _observed_since(self, node_pool: str) -> datetime:
         """Return the first of the last hours in which the NodePool launched nodes."""
-        launches = self._counts.of_node_pool(node_pool).launches[:LAUNCH_HOURS]
-        oldest = max((hours_ago for hours_ago, number in enumerate(launches) if number), default=0)
+        oldest = max((hours_ago for hours_ago, _ in self._recent_launches(node_pool)), default=0)
         return self._counts.hour - oldest * HOUR
+
+    def _recent_launches(self, node_pool: str) -> list[tuple[int, int]]:
+        """Return how many hours ago the NodePool launched nodes lately, and how many; the latest hour first."""
+        launches = self._counts.of_node_pool(node_pool).launches[:RECENT_HOURS]
+        return [(hours_ago, number) for hours_ago, number in enumerate(launches) if number]
 
     @cached_property
     def _nodes_by_pool(self) -> Counter[str]:

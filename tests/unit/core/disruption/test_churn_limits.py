@@ -291,7 +291,7 @@ LATER = NOW + timedelta(minutes=30)
     ],
 )  # fmt: skip
 def test_moves_save_more_where_capacity_is_soon_needed_again(gone, price, replacement, is_worth_it):
-    """Twelve nodes were launched at once; eight are gone after half an hour, one an exception: another seven come in two hours."""
+    """Twelve nodes were launched at once; if eight are gone after half an hour, the free capacity of the other four lasts 17 minutes."""
     command = moving(a_candidate("web", price=price), replacement=replacement)
     assert bool(limits(**after_launches(gone)).checked(command).candidates) is is_worth_it
 

@@ -135,7 +135,7 @@ def test_unchanged_progress_writes_nothing():
 
 
 def test_only_the_newest_plans_are_kept():
-    """Of several plans whose moves wait, which only a crash leaves, the newest goes on; one without waiting moves is no other's matter."""
+    """Of several plans whose moves wait, which only a crash leaves, the newest goes on. One whose moves all started is kept, too."""
     ended = [a_plan(f"old-{n}", phase="Completed", created=ago(hours=n + 1)) for n in range(KEPT_PLANS + 2)]
     waiting = [a_plan("first", created=ago(minutes=2)), a_plan("second", created=NOW - timedelta(minutes=1))]
     draining = a_plan("draining", created=ago(minutes=3), moves=[(name, "Done") for name, _ in MOVES])
