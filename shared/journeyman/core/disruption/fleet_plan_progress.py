@@ -52,8 +52,8 @@ KEPT_PLANS: Final = 5
 """Plans that ended and are kept, for people."""
 LONGEST_WAIT: Final = timedelta(minutes=15)
 """How long moves wait within the budgets, as for a drain that a PodDisruptionBudget stops, before the rest is planned again."""
-SOLVED_AGAIN_AFTER: Final = timedelta(minutes=10)
-"""How long a fleet for which no move was worthwhile is not solved again while its nodes stay the same."""
+SOLVED_AGAIN_AFTER: Final = timedelta(hours=1)
+"""How long a fleet for which no move was worthwhile is neither solved again nor written to while its nodes stay the same."""
 GAIN_AFTER_A_PLAN: Final = 0.1
 """Share of the price that a plan must save within the payback time of the one before, whose pods would move again."""
 MOST_AT_ONCE: Final = 10
@@ -404,15 +404,7 @@ def _new_plan(
     made = to_fleet_plan(planned, snapshot.now)
     kept = {move.name for move in made.spec.moves}
     first = [move.candidates for move in planned.moves if move.name in kept and not move.after]
-    moves, _ = next_moves(
-        simulation,
-        first,
-        rules.remaining,
-        leaving=_nodes_leaving(snapshot, made),
-        cost=rules.cost,
-        spot_to_spot=rules.spot_to_spot,
-        most=MOST_AT_ONCE,
-    )
+    moves, _ = _next_moves(simulation, first, rules, made)
     commands = _startable(simulation, moves)
     if not commands or rules.why_refused(commands):  # the methods behind it may find something
         return _without_moves(planned, digest, snapshot)
@@ -430,8 +422,23 @@ def _without_refused(planned: PlannedFleet, rules: _Rules) -> PlannedFleet:
 
 def _nodes_leaving(snapshot: Snapshot, *plans: FleetPlan) -> frozenset[str]:
     """Return the names of the nodes that these plans and all in progress delete."""
-    in_progress = (progress.plan for progress in plans_in_progress(snapshot))
+    in_progress = (plan for plan in snapshot.fleet_plans if plan.is_running)
     return frozenset(name for plan in (*in_progress, *plans) for name in nodes_of(plan.spec.moves, snapshot))
+
+
+def _next_moves(
+    simulation: Simulation, waiting: Iterable[Sequence[Candidate]], rules: _Rules, *plans: FleetPlan
+) -> tuple[tuple[Move, ...], Mapping[str, str]]:
+    """Return `next_moves` of a plan that keeps to these rules; `plans` are those that are not created yet."""
+    return next_moves(
+        simulation,
+        waiting,
+        rules.remaining,
+        leaving=_nodes_leaving(simulation.snapshot, *plans),
+        cost=rules.cost,
+        spot_to_spot=rules.spot_to_spot,
+        most=MOST_AT_ONCE,
+    )
 
 
 def _continue(
@@ -448,15 +455,7 @@ def _continue(
         for move in progress.ready
         if all(name in present for name in move.node_claims)
     ]
-    moves, invalid = next_moves(
-        simulation,
-        waiting,
-        rules.remaining,
-        leaving=_nodes_leaving(snapshot),
-        cost=rules.cost,
-        spot_to_spot=rules.spot_to_spot,
-        most=MOST_AT_ONCE,
-    )
+    moves, invalid = _next_moves(simulation, waiting, rules)
     if invalid:
         name = min(invalid)
         return f"move {name} is no longer valid: {invalid[name]}", ()
