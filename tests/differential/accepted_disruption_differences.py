@@ -12,6 +12,10 @@ from typing import Any
 
 from journeyman.cli.solve import controller_of, methods
 from journeyman.core.disruption.balanced import BalancedScores
+from journeyman.core.disruption.binding_orders import unbound_pod
+from journeyman.core.disruption.candidates import DisruptionReason
+from journeyman.core.disruption.commands import Command
+from journeyman.core.disruption.consolidation import compute_consolidation
 from journeyman.core.disruption.multi_node_consolidation import multi_node_commands
 from journeyman.core.scheduling.nodeclaim_templates import make_template
 from tests.differential.compare import parse
@@ -100,22 +104,26 @@ def _is(raw: JSONDict, condition: str) -> bool:
 
 
 def _is_due_to_binding_orders(scenario: JSONDict, difference: Difference, karpenter: Karpenter) -> bool:
-    """Return whether multi-node consolidation saves no less if it does not check in which order pods are bound."""
+    """Return whether consolidation saves no less if it does not check in which order pods are bound."""
     del karpenter
-    if "MultiNode" not in difference.method or difference.kind != "saving":
+    if "Consolidation" not in difference.method or difference.kind != "saving":
         return False
     case = parse(scenario)
     controller = controller_of(case)
-    eligible = controller.eligible()["multi-node"]
-    attempts = multi_node_commands(
-        controller.simulation,
-        eligible.candidates,
-        eligible.remaining,
-        spot_to_spot=bool(case.options.get("spotToSpotConsolidation")),
-        check=BalancedScores.of(case.snapshot, case.catalogue).why_not,
-    )
-    best = [attempt.best for attempt in attempts][-1]
-    return best is not None and best.saving >= difference.karpenters["saving"] - TOLERANCE
+    spot_to_spot = bool(case.options.get("spotToSpotConsolidation"))
+    if difference.node:
+        candidates = [c for c in controller.eligible()["single-node"].candidates if c.node == difference.node]
+        command = compute_consolidation(controller.simulation, candidates, spot_to_spot=spot_to_spot)
+        if not unbound_pod(command, case.snapshot, case.catalogue):
+            return False
+    else:
+        eligible = controller.eligible()["multi-node"]
+        check = BalancedScores.of(case.snapshot, case.catalogue).why_not
+        attempts = multi_node_commands(
+            controller.simulation, eligible.candidates, eligible.remaining, spot_to_spot=spot_to_spot, check=check
+        )
+        command = [attempt.best for attempt in attempts][-1] or Command(reason=DisruptionReason.UNDERUTILIZED)
+    return command.saving >= difference.karpenters["saving"] - TOLERANCE
 
 
 def _is_due_to_payback(scenario: JSONDict, difference: Difference, karpenter: Karpenter) -> bool:
@@ -216,8 +224,8 @@ ACCEPTED = (
     Accepted(
         name="binding orders",
         why=(
-            "kube-scheduler does not follow the simulation, so several nodes are only removed together if their pods find "
-            "capacity in whatever order they are bound. Karpenter does not check that."
+            "kube-scheduler does not follow the simulation, so nodes are only removed if their pods find capacity in whatever "
+            "order they are bound, with a larger replacement if need be. Karpenter does not check that."
         ),
         explains=_is_due_to_binding_orders,
     ),

@@ -5,13 +5,14 @@ are deleted. If one new node is needed, even its worst launch price must be belo
 never raises the price, and never replaces a node by several.
 
 Restates: karpenter pkg/controllers/disruption/consolidation.go `computeConsolidation`, `computeSpotToSpotConsolidation`.
-Differs: if packing by price needs several new nodes, packing into the fewest nodes is tried too, as Karpenter packs.
+Differs: if packing by price needs several new nodes, packing into the fewest nodes is tried too, as Karpenter packs. A replacement
+may be larger than the simulation needs (core/disruption/binding_orders.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -30,6 +31,9 @@ from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import PlannedClaim
 
 MIN_SPOT_TO_SPOT_TYPES: Final = 15  # consolidation.go `MinInstanceTypesForSpotToSpotConsolidation`
+
+LARGER_TYPES: Final = 4
+"""How often a replacement is made larger so that no pod may be left without capacity."""
 
 LAUNCH_ORDER: Final = (labels.RESERVED, labels.SPOT, labels.ON_DEMAND)
 """The order in which a launch chooses among the capacity types that are allowed."""
@@ -96,6 +100,43 @@ def narrowed_to(command: Command, names: Iterable[str], simulation: Simulation) 
     if not kept:
         return _no_op("no proposed instance type is cheaper any more")
     return replace(_replace(claim, kept, command.candidates), simulation_result=command.simulation_result)
+
+
+def with_larger_replacement(
+    command: Command,
+    simulation: Simulation,
+    unbound: Callable[[Command], str],
+    check: Callable[[Command], str] = lambda command: "",
+) -> Command | None:
+    """Return a replace command with only instance types that leave no pod without capacity, in whatever order pods are bound.
+
+    Args:
+        command: A command of which a pod may find no capacity.
+        simulation: The cluster in which it was simulated.
+        unbound: Returns the key of a pod that may find no capacity, empty if there is none.
+        check: Returns why a command is refused, empty if it is not.
+
+    Returns:
+        None if the command has no replacement, or the types that are large enough cost too much or are refused.
+    """
+    if not command.replacements:
+        return None
+    types = {t.name: t for t in simulation.catalogue.instance_types(command.replacements[0].node_pool)}
+    for _ in range(LARGER_TYPES):
+        (claim,) = command.replacements
+        small = types[claim.offering.instance_type]
+        names = [name for name in claim.instance_types if not _is_within(types[name], small)]
+        command = narrowed_to(command, names, simulation)
+        if not command.candidates or check(command):
+            return None
+        if not unbound(command):
+            return command
+    return None
+
+
+def _is_within(one: InstanceType, other: InstanceType) -> bool:
+    """Return whether an instance type has no more of anything than another one."""
+    return all(amount <= other.allocatable.get(axis, 0) for axis, amount in one.allocatable.items())
 
 
 def without_same_type(command: Command, simulation: Simulation) -> Command:

@@ -432,6 +432,7 @@ class DisruptionController:
             spot_to_spot=self._spot_to_spot,
             after=self._consolidated_until,
             why_never=self._balanced.why_never,
+            unbound=lambda command: unbound_pod(command, self.snapshot, self._catalogue),
         )
         for candidate, found, cursor, examination in commands:
             refused = found if found.candidates else Command(reason=reason, candidates=(candidate,))

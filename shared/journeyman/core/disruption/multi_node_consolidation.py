@@ -30,16 +30,17 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from journeyman.core.catalogue import InstanceType
 from journeyman.core.disruption.candidates import Candidate, NodePoolName, by_savings, within_budgets
 from journeyman.core.disruption.commands import Command, pages
-from journeyman.core.disruption.consolidation import compute_consolidation, narrowed_to, without_same_type
+from journeyman.core.disruption.consolidation import (
+    compute_consolidation,
+    with_larger_replacement,
+    without_same_type,
+)
 from journeyman.core.disruption.simulation import Simulation
 
 MOST_LEFT_OUT: Final = 2
 """How many nodes are left out, one after the other, because one of their pods may find no capacity."""
-LARGER_TYPES: Final = 4
-"""How often a replacement is made larger for the same reason."""
 
 
 class Attempt(Struct, frozen=True, kw_only=True):
@@ -140,7 +141,7 @@ class _Search:
         if command.candidates and (why := self._check(command)):
             command, self._refused = _no_op(command, why), command
         if command.candidates and (pod := self._unbound(command)):
-            larger = self._with_larger_replacement(command) if command.replacements else None
+            larger = with_larger_replacement(command, self._simulation, self._unbound, self._check)
             pod = "" if larger is not None else pod
             command = larger if larger is not None else _no_op(command, f"pod {pod} may find no capacity")
         if command.candidates:
@@ -153,25 +154,6 @@ class _Search:
         is_as_karpenters = not any(pod for _, pod in self._evaluated.values())
         if self._best is None or is_as_karpenters or command.saving > self._best.saving:
             self._best = command
-
-    def _with_larger_replacement(self, command: Command) -> Command | None:
-        """Return the command with only instance types that leave no pod without capacity; None if these cost too much."""
-        types = {t.name: t for t in self._simulation.catalogue.instance_types(command.replacements[0].node_pool)}
-        for _ in range(LARGER_TYPES):
-            (claim,) = command.replacements
-            small = types[claim.offering.instance_type]
-            names = [name for name in claim.instance_types if not _is_within(types[name], small)]
-            command = narrowed_to(command, names, self._simulation)
-            if not command.candidates or self._check(command):
-                return None
-            if not self._unbound(command):
-                return command
-        return None
-
-
-def _is_within(one: InstanceType, other: InstanceType) -> bool:
-    """Return whether an instance type has no more of anything than another one."""
-    return all(amount <= other.allocatable.get(axis, 0) for axis, amount in one.allocatable.items())
 
 
 def _node_of(pod: str, candidates: Sequence[Candidate]) -> Candidate:

@@ -18,7 +18,7 @@ from journeyman.core.api import labels
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName, by_savings
 from journeyman.core.disruption.commands import Command
 from journeyman.core.disruption.consolidatable import consolidate_after
-from journeyman.core.disruption.consolidation import compute_consolidation
+from journeyman.core.disruption.consolidation import compute_consolidation, with_larger_replacement
 from journeyman.core.disruption.fleet_examination import FleetExaminer, NodeExamination
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.state import Snapshot
@@ -44,6 +44,7 @@ def single_node_commands(
     spot_to_spot: bool = False,
     after: str = "",
     why_never: Callable[[Candidate], str] = lambda candidate: "",
+    unbound: Callable[[Command], str] = lambda command: "",
 ) -> Iterator[Examined]:
     """Yield each candidate that may be consolidated now with its command, in the order of `interleaved`.
 
@@ -54,6 +55,7 @@ def single_node_commands(
         spot_to_spot: Gate SpotToSpotConsolidation.
         after: The cursor with which an earlier run stopped: only the candidates behind it are left.
         why_never: Returns why a candidate is not worth a simulation, empty if it may be.
+        unbound: Returns the key of a pod that may find no capacity, empty if there is none; a larger replacement is then tried.
 
     Yields:
         Candidate, command and cursor; the caller takes the first command that has candidates and stops.
@@ -70,6 +72,8 @@ def single_node_commands(
             command = Command(reason=DisruptionReason.UNDERUTILIZED, why_not=why)
         else:
             command = compute_consolidation(simulation, (candidate,), spot_to_spot=spot_to_spot)
+            if command.replacements and unbound(command):
+                command = with_larger_replacement(command, simulation, unbound) or command
         yield Examined(candidate, command, f"{candidate.nodeclaim}/{place}", examination)
 
 

@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.disruption.binding_orders import unbound_pod
-from journeyman.core.disruption.candidates import find_candidates
+from journeyman.core.disruption.candidates import NodePoolName, find_candidates
 from journeyman.core.disruption.commands import Decision
 from journeyman.core.disruption.consolidation import compute_consolidation
 from journeyman.core.disruption.simulation import Simulation
+from journeyman.core.disruption.single_node_consolidation import single_node_commands
 from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES
 from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, a_pool
 
@@ -84,3 +85,21 @@ def test_command_without_pods_needs_no_room():
     command = removal(a_fleet(a_member("n", size="xl", cpus=["15"])), "n")
 
     assert unbound_pod(command, snapshot, a_catalogue()) == ""
+
+
+def test_one_node_gets_a_larger_replacement_whose_capacity_suffices_in_any_order():
+    """The small one holds three cores only if a half is bound to the node that stays; the next larger one holds all pods."""
+    snapshot = a_fleet(a_member("a", cpus=["2500m"]), a_member("n", size="xl", cpus=["1", "500m", "500m", "1"]))
+    smallest = removal(snapshot, "n")
+    assert unbound_pod(smallest, snapshot, a_catalogue())
+
+    found = single_node_commands(
+        Simulation(snapshot, a_catalogue()),
+        smallest.candidates,
+        {NodePoolName("default"): 1},
+        unbound=lambda command: unbound_pod(command, snapshot, a_catalogue()),
+    )
+
+    [command] = [examined.command for examined in found]
+    assert [r.instance_types for r in (*smallest.replacements, *command.replacements)] == [("s", "m", "l"), ("m", "l")]
+    assert not unbound_pod(command, snapshot, a_catalogue())
