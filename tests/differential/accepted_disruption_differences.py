@@ -162,15 +162,6 @@ def _launches_nothing(scenario: JSONDict, difference: Difference, karpenter: Kar
     return any(isinstance(template, str) for template in templates)
 
 
-def _is_due_to_packing(scenario: JSONDict, difference: Difference, karpenter: Karpenter) -> bool:
-    """Return whether single-node consolidation decides as Karpenter's if the NodePools pack by price."""
-    del karpenter
-    if "SingleNode" not in difference.method or difference.kind == "saving":
-        return False
-    chosen = _decided(scenario, difference)
-    return chosen is not None and chosen["decision"] == difference.karpenters["decision"]
-
-
 def _saves_more(scenario: JSONDict, difference: Difference, karpenter: Karpenter) -> bool:
     """Return whether our command saves more than Karpenter's. Verification finds nothing wrong with it."""
     del scenario, karpenter
@@ -244,14 +235,6 @@ ACCEPTED = (
             "Where we find it for all, a node is deleted that Karpenter keeps or replaces."
         ),
         explains=_saves_more,
-    ),
-    Accepted(
-        name="one plan",
-        why=(
-            "With the packing fewest-nodes, our scheduler computes one plan, for all equal pods together. Karpenter, and our packing "
-            "by price, also place pod by pod, and sometimes find capacity on the remaining nodes that this plan has spent."
-        ),
-        explains=_is_due_to_packing,
     ),
     Accepted(
         name="preferences",

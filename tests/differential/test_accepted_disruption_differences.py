@@ -46,7 +46,6 @@ CLUSTERS = {
     "binding orders": lambda: running_cluster(36),
     "pays back": lambda: running_cluster(46),
     "more is saved": lambda: running_cluster(346),
-    "one plan": lambda: running_cluster(428),
     "preferences": lambda: running_cluster(266),
 }
 

@@ -5,8 +5,8 @@ are deleted. If one new node is needed, even its worst launch price must be belo
 never raises the price, and never replaces a node by several.
 
 Restates: karpenter pkg/controllers/disruption/consolidation.go `computeConsolidation`, `computeSpotToSpotConsolidation`.
-Differs: if packing by price needs several new nodes, packing into the fewest nodes is tried too, as Karpenter packs. A replacement
-may be larger than the simulation needs (core/disruption/binding_orders.py).
+Differs: if packing by price needs several new nodes, packing into the fewest nodes is tried too, as Karpenter packs; and the other
+way round. A replacement may be larger than the simulation needs (core/disruption/binding_orders.py).
 """
 
 from __future__ import annotations
@@ -55,9 +55,10 @@ def compute_consolidation(
         A delete or a replace command, or a no-op whose `why_not` gives the reason.
     """
     result = simulation.without(candidates)
-    if not result.errors and len(result.results.new_claims) > 1:
-        # the cheapest packing takes several nodes; a single one may still be cheaper than the candidates
-        result = simulation.without(candidates, fewest_nodes=True)
+    if not result.errors and len(result.results.new_claims) > (0 if simulation.packs_into_fewest_nodes else 1):
+        # the other packing may take one node where this takes several; by price, which tries more orders of the pods, even none
+        other = simulation.without(candidates, other_packing=True)
+        result = min(result, other, key=lambda found: (bool(found.errors), len(found.results.new_claims)))
     return replace(
         _decide(simulation, result, candidates, spot_to_spot=spot_to_spot, single_node=single_node),
         simulation_result=result,

@@ -19,7 +19,7 @@ from journeyman.core.disruption.candidates import Candidate
 from journeyman.core.disruption.commands import Command, SimulationResult
 from journeyman.core.scheduling.capacity_buffers import nodes_hosting_buffers
 from journeyman.core.scheduling.node_removal import NodeRemovals
-from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES
+from journeyman.core.scheduling.nodeclaim_templates import BY_PRICE, FEWEST_NODES
 from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Options, ProblemKey, Results
 from journeyman.core.scheduling.scheduler import Scheduler
 from journeyman.core.scheduling.verify import Defect, verify
@@ -67,7 +67,7 @@ class Simulation:
         return self._cached.with_results(self._solved)
 
     def without(
-        self, candidates: Iterable[Candidate], *, fewest_nodes: bool = False, respect_consolidate_after: bool = True
+        self, candidates: Iterable[Candidate], *, other_packing: bool = False, respect_consolidate_after: bool = True
     ) -> SimulationResult:
         """Schedule the candidates' pods, pending pods and pods on deleting nodes on the remaining and on new nodes.
 
@@ -79,7 +79,7 @@ class Simulation:
 
         Args:
             candidates: Nodes to exclude; may be empty.
-            fewest_nodes: Whether new nodes should be few and large, rather than as the NodePools' packing says.
+            other_packing: Whether NodePools pack into the fewest nodes, or by price if all of them pack into the fewest nodes.
             respect_consolidate_after: Whether nodes within their consolidateAfter are refused.
         """
         chosen = tuple(candidates)
@@ -92,7 +92,7 @@ class Simulation:
         if not others:
             excluded |= unsettled - self._in_limited_pools
         pods = tuple(sorted(moving + others, key=lambda p: p.key))
-        first = self._simulate(pods, moving, excluded, unsettled, fewest_nodes=fewest_nodes)
+        first = self._simulate(pods, moving, excluded, unsettled, other_packing=other_packing)
         changed = (unsettled - self._uninitialized - self._in_limited_pools) & first.results.existing.keys()
         if not first.errors or not changed:
             return first
@@ -104,7 +104,7 @@ class Simulation:
             moving,
             excluded | (self._recently_changed - self._in_limited_pools),
             unsettled,
-            fewest_nodes=fewest_nodes,
+            other_packing=other_packing,
         )
         launches_more = not waiting & _on_new_nodes(second.results) <= _on_new_nodes(first.results)
         return first if second.errors or launches_more else second
@@ -116,9 +116,9 @@ class Simulation:
         excluded: frozenset[str],
         unsettled: frozenset[str],
         *,
-        fewest_nodes: bool,
+        other_packing: bool,
     ) -> SimulationResult:
-        results = self._solve(pods, excluded, fewest_nodes=fewest_nodes)
+        results = self._solve(pods, excluded, other_packing=other_packing)
         errors = self._errors(results, moving, unsettled)
         return SimulationResult(pods=pods, excluded_nodes=excluded, results=results, errors=errors)
 
@@ -132,6 +132,11 @@ class Simulation:
         unsettled = self._uninitialized | self._recently_changed
         excluded = self._deleting if others else self._deleting | (unsettled - self._in_limited_pools)
         return NodeRemovals(self._scheduler.inputs, moving, others, excluded, unsettled)
+
+    @cached_property
+    def packs_into_fewest_nodes(self) -> bool:
+        """Whether all NodePools pack as Karpenter does."""
+        return all(pool.packing == FEWEST_NODES for pool in self.snapshot.node_pools)
 
     @cached_property
     def nodes_hosting_buffers(self) -> frozenset[str]:
@@ -181,11 +186,11 @@ class Simulation:
             ignore_dra_requests=self._options.ignore_dra_requests,
         )
 
-    def _solve(self, pods: tuple[Pod, ...], excluded: frozenset[str], *, fewest_nodes: bool) -> Results:
-        problem = ProblemKey(tuple(pod.key for pod in pods), excluded, "few nodes" if fewest_nodes else "")
+    def _solve(self, pods: tuple[Pod, ...], excluded: frozenset[str], *, other_packing: bool) -> Results:
+        problem = ProblemKey(tuple(pod.key for pod in pods), excluded, "other packing" if other_packing else "")
         results = self._solved.get(problem) or self._cached.by_problem.get(problem)
         if results is None:
-            scheduler = self._fewest_nodes_scheduler if fewest_nodes else self._scheduler
+            scheduler = self._other_scheduler if other_packing else self._scheduler
             results = self._solved[problem] = scheduler.solve(pods, excluded, self._effort)
         return results
 
@@ -203,9 +208,10 @@ class Simulation:
         return Scheduler(self.snapshot, self.catalogue, self._options)
 
     @cached_property
-    def _fewest_nodes_scheduler(self) -> Scheduler:
-        pools = tuple(_with_fewest_nodes(pool) for pool in self.snapshot.node_pools)
-        return Scheduler(replace(self.snapshot, node_pools=pools), self.catalogue, self._options)
+    def _other_scheduler(self) -> Scheduler:
+        packing = BY_PRICE if self.packs_into_fewest_nodes else FEWEST_NODES
+        packed = tuple(_with_packing(pool, packing) for pool in self.snapshot.node_pools)
+        return Scheduler(replace(self.snapshot, node_pools=packed), self.catalogue, self._options)
 
     @cached_property
     def _node_of(self) -> Mapping[str, StateNode]:
@@ -264,6 +270,6 @@ def _claim_name(node: StateNode) -> str:
     return node.claim.metadata.name if node.claim is not None else ""
 
 
-def _with_fewest_nodes(pool: NodePool) -> NodePool:
-    annotations = {**pool.metadata.annotations, labels.PACKING: FEWEST_NODES}
+def _with_packing(pool: NodePool, packing: str) -> NodePool:
+    annotations = {**pool.metadata.annotations, labels.PACKING: packing}
     return pool.model_copy(update={"metadata": msgspec.structs.replace(pool.metadata, annotations=annotations)})
