@@ -176,7 +176,7 @@ def test_command_with_an_unavailable_replacement_is_rolled_back():
     assert not is_true(claim.status.conditions, "DisruptionReason")
 
     simulation.cloud.out_of_stock = set()
-    simulation.until(lambda: simulation.nodes() == ["l"], "the second try", minutes=60)
+    simulation.until(lambda: simulation.nodes() == ["l"], "the second try", minutes=90)
     assert simulation.running() == 5
 
 
@@ -466,7 +466,9 @@ def test_node_that_stays_has_the_reason_until_a_command_disrupts_it():
 
     simulation.server.patch(NODEPOOL, "default", {"metadata": {"annotations": {labels.PAUSE_DISRUPTION: None}}})
     simulation.until(lambda: simulation.nodes() == ["l"], "the smaller node")
-    simulation.run_for(minutes=15)
+    simulation.run_for(minutes=5)
+    assert why_nodes_stay(simulation) == ["BackOff"], "the smaller node must pay back first"
+    simulation.run_for(minutes=60)
     assert why_nodes_stay(simulation) == ["Price"]
 
 

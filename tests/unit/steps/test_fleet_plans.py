@@ -84,7 +84,7 @@ def test_moves_wait_for_budgets():
     """With a budget of one node, each move deletes one node, one after the other."""
     simulation = an_under_used_cluster(budgets=[{"nodes": "1"}])
 
-    simulation.until(lambda: simulation.nodes() in (["s"], ["l"]), "one node", minutes=60)
+    simulation.until(lambda: simulation.nodes() in (["s"], ["l"]), "one node", minutes=90)
 
     assert simulation.running() == 4
     assert {method for method, _ in methods(simulation)} <= {"emptiness", "fleet-plan"}

@@ -8,7 +8,8 @@ life of a saving            where new nodes are soon gone again, capacity that i
 reversed consolidations     after one (`reversed_consolidations`), nodes with pods of a workload that it moved stay for
                             CONSOLIDATION_REVERSAL_WINDOW, twice as long each time within six hours, at most four hours
 launched nodes              a node stays for CONSOLIDATION_REVERSAL_WINDOW while pods of a workload run there for which it was
-                            launched: neither an autoscaler's growth nor a move is reversed at once
+                            launched, and a replacement for CONSOLIDATION_PAYBACK: neither an autoscaler's growth nor a move is
+                            reversed at once
 evictions a day             `journeyman.dev/max-evictions-per-day` of pods caps the evictions of their workload, that of a
                             NodePool the evictions from all of its nodes
 ==========================  ==========================================================================================
@@ -132,10 +133,12 @@ class ChurnLimits:
 
     def _why_launched(self, candidate: Candidate) -> str:
         """Return that the node was launched lately for workloads that run there; a replacement for those that were moved."""
-        claim = self._snapshot.claims_by_name.get(candidate.nodeclaim)
-        window, now = self._settings.reversal_window, self._snapshot.now
+        claim, now = self._snapshot.claims_by_name.get(candidate.nodeclaim), self._snapshot.now
         if claim is None or claim.metadata.creation_timestamp is None or not candidate.workloads:
             return ""
+        window = self._settings.reversal_window
+        if labels.DISRUPTION in claim.metadata.annotations:  # a replacement
+            window = max(window, self._settings.payback)
         until = time_after(claim.metadata.creation_timestamp, window)
         if until <= now:
             return ""
@@ -247,13 +250,14 @@ class ChurnLimits:
 
         Capacity is needed at the rate at which new nodes come and go again, and first what is free on the nodes that stand. With
         two nodes of free capacity, and two nodes that are replaced by others each hour, that is in an hour. The first node that is
-        gone may be an exception, and is not counted.
+        gone may be an exception, and is not counted. A rate promises no more than the payback time; hours without a launch do.
         """
         gone = self._short_lived(node_pool) - 1
         if gone < 1:
             return None
         observed = max(self._snapshot.now - self._observed_since(node_pool), timedelta(minutes=1))
-        return max(self._free_capacity.get(node_pool, 0.0), 1.0) * max(observed / gone, self._quiet_for(node_pool))
+        free = max(self._free_capacity.get(node_pool, 0.0), 1.0)
+        return max(min(free * observed / gone, self._settings.payback), free * self._quiet_for(node_pool))
 
     def _quiet_for(self, node_pool: str) -> timedelta:
         """Return the full hours since the NodePool last launched a node; at least so long, the next one is not needed."""

@@ -112,11 +112,13 @@ def test_node_stays_while_workloads_run_there_for_which_it_was_launched():
 
 
 def test_replacement_stays_while_the_workloads_run_there_that_its_command_moved():
-    """The moved pods have other names, so that the NodeDisruption says which workloads they belong to."""
-    claim = a_created_claim("web-7c-old", name="n", replaces="c")
-    found = limits(claims=(claim,), node_disruptions=(a_command("c"),))
+    """For the payback time. The moved pods have other names, so that the NodeDisruption says which workloads they belong to."""
+    claim = a_created_claim("web-7c-old", name="n", replaces="c", at=ago(minutes=59))
+    cluster = {"claims": (claim,), "node_disruptions": (a_command("c"),)}
+    found = limits(**cluster)
     assert "launched for pods of Deployment default/api" in found.why_not(a_candidate("api", "web"))
     assert found.why_not(a_candidate("other")) == ""
+    assert limits(**cluster, now=NOW + timedelta(minutes=1)).why_not(a_candidate("api", "web")) == ""
 
 
 # -- caps -------------------------------------------------------------------------------------------------------------
@@ -283,11 +285,11 @@ LATER = NOW + timedelta(minutes=30)
     ("gone", "price", "replacement", "is_worth_it"),
     [
         (0, 1.0, 0.9, True), (1, 1.0, 0.9, True), (8, 1.0, 0.9, False), (3, 1.0, 0.5, True), (8, 1.0, None, True),
-        (90, 1.0, None, False), (40, 0.0, 0.9, True),
+        (90, 1.0, None, False), (40, 0.0, 0.9, True), (2, 1.0, 0.9, False),
     ],
     ids=[
         "all-nodes-stay", "one-is-gone", "eight-of-twelve-are-gone", "saves-half", "deletes-the-node", "in-a-wave-of-ninety",
-        "unknown-price",
+        "unknown-price", "promised-for-longer-than-the-payback-time",
     ],
 )  # fmt: skip
 def test_moves_save_more_where_capacity_is_soon_needed_again(gone, price, replacement, is_worth_it):
@@ -334,7 +336,7 @@ def test_life_of_a_saving_is_not_zero_at_the_full_hour():
 
 def test_replacements_of_failed_commands_are_not_nodes_that_are_soon_gone():
     """A replacement that did not join says nothing about how long a saving lasts."""
-    command, cluster = moving(a_candidate("other"), replacement=0.85), after_launches(3)
+    command, cluster = moving(a_candidate("other"), replacement=0.8), after_launches(4)
     assert limits(**cluster).checked(command).candidates == ()
     failed = a_command("c", phase="RolledBack", ended=LATER)
     assert limits(**cluster, node_disruptions=(failed,)).checked(command) is command
