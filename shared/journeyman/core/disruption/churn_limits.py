@@ -63,6 +63,10 @@ IMAGE_PULL_TIME: Final = timedelta(seconds=30)
 """How long the moved pods occupy capacity elsewhere before they serve."""
 MOVED_TIME: Final = timedelta(minutes=10)
 """A pod that moves costs what its capacity costs in this time: it restarts, and is slow until its caches are filled."""
+LONGEST_LIFE: Final = timedelta(minutes=20)
+"""How long a saving lasts at most in a NodePool whose nodes come and go: how seldom they do says little about the next one."""
+QUIET_INTERVALS: Final = 3
+"""Intervals without a launch after which none is expected for as long again."""
 
 
 class ChurnSettings(Struct, frozen=True, kw_only=True):
@@ -249,18 +253,18 @@ class ChurnLimits:
         """Return how soon the NodePool needs capacity that is given up now; None if its new nodes stay.
 
         Capacity is needed at the rate at which new nodes come and go again, and first what is free on the nodes that stand. With
-        two nodes of free capacity, and two nodes that are replaced by others each hour, that is in an hour. The first node that is
-        gone may be an exception, and is not counted. A rate promises no more than the payback time; hours without a launch do.
+        two nodes of free capacity, and a node that is replaced by another one every ten minutes, that is in 20 minutes. The first
+        node that is gone may be an exception, and is not counted.
         """
         gone = self._short_lived(node_pool) - 1
         if gone < 1:
             return None
-        observed = max(self._snapshot.now - self._observed_since(node_pool), timedelta(minutes=1))
-        free = max(self._free_capacity.get(node_pool, 0.0), 1.0)
-        return max(min(free * observed / gone, self._settings.payback), free * self._quiet_for(node_pool))
+        interval = max(self._snapshot.now - self._observed_since(node_pool), timedelta(minutes=1)) / gone
+        free, quiet = max(self._free_capacity.get(node_pool, 0.0), 1.0), self._quiet_for(node_pool)
+        return free * quiet if quiet >= QUIET_INTERVALS * interval else min(free * interval, LONGEST_LIFE)
 
     def _quiet_for(self, node_pool: str) -> timedelta:
-        """Return the full hours since the NodePool last launched a node; at least so long, the next one is not needed."""
+        """Return the full hours since the NodePool last launched a node."""
         return next((hours_ago for hours_ago, number in self._recent_launches(node_pool)), 0) * HOUR
 
     @cached_property
