@@ -55,7 +55,8 @@ def single_node_commands(
         spot_to_spot: Gate SpotToSpotConsolidation.
         after: The cursor with which an earlier run stopped: only the candidates behind it are left.
         why_never: Returns why a candidate is not worth a simulation, empty if it may be.
-        unbound: Returns the key of a pod that may find no capacity, empty if there is none; a larger replacement is then tried.
+        unbound: Returns the key of a pod that may find no capacity, empty if there is none; a larger replacement is then tried, but not
+            for Spot by Spot, which would have too few types.
 
     Yields:
         Candidate, command and cursor; the caller takes the first command that has candidates and stops.
@@ -72,9 +73,17 @@ def single_node_commands(
             command = Command(reason=DisruptionReason.UNDERUTILIZED, why_not=why)
         else:
             command = compute_consolidation(simulation, (candidate,), spot_to_spot=spot_to_spot)
-            if command.replacements and unbound(command):
+            if command.replacements and not _is_spot_to_spot(command) and unbound(command):
                 command = with_larger_replacement(command, simulation, unbound) or command
         yield Examined(candidate, command, f"{candidate.nodeclaim}/{place}", examination)
+
+
+def _is_spot_to_spot(command: Command) -> bool:
+    """Return whether Spot is replaced by Spot, which needs all of its cheaper types so that it is not replaced again."""
+    capacity_types = {c.capacity_type for c in command.candidates} | {
+        r.offering.capacity_type for r in command.replacements
+    }
+    return capacity_types == {labels.SPOT}
 
 
 def _start(order: Sequence[Candidate], cursor: str) -> int:

@@ -13,7 +13,8 @@ from journeyman.core.disruption.consolidation import compute_consolidation
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import single_node_commands
 from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES
-from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, a_pool
+from tests.helpers import builders
+from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member, a_pod, a_pool
 
 
 def removal(snapshot, *names: str):
@@ -87,19 +88,44 @@ def test_command_without_pods_needs_no_room():
     assert unbound_pod(command, snapshot, a_catalogue()) == ""
 
 
+def single_node_command(snapshot, catalogue, **options):
+    """The command of single-node consolidation for the only candidate `n`."""
+    found = find_candidates(snapshot, catalogue, consolidatable=frozenset({"n"}), in_commands=frozenset())
+    [examined] = single_node_commands(
+        Simulation(snapshot, catalogue),
+        [c for c in found.candidates if c.nodeclaim == "n"],
+        {NodePoolName("default"): 1},
+        unbound=lambda command: unbound_pod(command, snapshot, catalogue),
+        **options,
+    )
+    return examined.command
+
+
 def test_one_node_gets_a_larger_replacement_whose_capacity_suffices_in_any_order():
     """The small one holds three cores only if a half is bound to the node that stays; the next larger one holds all pods."""
     snapshot = a_fleet(a_member("a", cpus=["2500m"]), a_member("n", size="xl", cpus=["1", "500m", "500m", "1"]))
     smallest = removal(snapshot, "n")
     assert unbound_pod(smallest, snapshot, a_catalogue())
 
-    found = single_node_commands(
-        Simulation(snapshot, a_catalogue()),
-        smallest.candidates,
-        {NodePoolName("default"): 1},
-        unbound=lambda command: unbound_pod(command, snapshot, a_catalogue()),
-    )
+    command = single_node_command(snapshot, a_catalogue())
 
-    [command] = [examined.command for examined in found]
     assert [r.instance_types for r in (*smallest.replacements, *command.replacements)] == [("s", "m", "l"), ("m", "l")]
     assert not unbound_pod(command, snapshot, a_catalogue())
+
+
+def test_spot_node_gets_no_larger_spot_replacement():
+    """It would have fewer than fifteen types, and be replaced again; the step refuses the small one."""
+    small = [
+        builders.an_instance_type(f"t{i:02}", cpu=cpu, memory_gib=8, price=0.4, zones=("a",), spot=0.01 + i / 1000)
+        for i, cpu in enumerate([2] * 8 + [4] * 7)
+    ]
+    spot = {"capacity_type": labels.SPOT, "cpus": ["1", "500m", "500m", "1"]}
+    snapshot = a_fleet(
+        a_member("a", cpus=["2500m"]), a_member("n", size="xl", **spot), pools=[a_pool(capacity_types=(labels.SPOT,))]
+    )
+    catalogue = a_catalogue(of=(*TYPES, *small))
+
+    command = single_node_command(snapshot, catalogue, spot_to_spot=True)
+
+    assert unbound_pod(command, snapshot, catalogue)
+    assert len(command.replacements[0].instance_types) == 15
