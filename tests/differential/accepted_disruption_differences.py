@@ -13,8 +13,6 @@ from typing import Any
 from journeyman.cli.solve import controller_of, methods
 from journeyman.core.disruption.balanced import BalancedScores
 from journeyman.core.disruption.binding_orders import unbound_pod
-from journeyman.core.disruption.candidates import DisruptionReason
-from journeyman.core.disruption.commands import Command
 from journeyman.core.disruption.consolidation import compute_consolidation
 from journeyman.core.disruption.multi_node_consolidation import multi_node_commands
 from journeyman.core.scheduling.nodeclaim_templates import make_template
@@ -111,19 +109,18 @@ def _is_due_to_binding_orders(scenario: JSONDict, difference: Difference, karpen
     case = parse(scenario)
     controller = controller_of(case)
     spot_to_spot = bool(case.options.get("spotToSpotConsolidation"))
+    saving = difference.karpenters["saving"] - TOLERANCE
     if difference.node:
         candidates = [c for c in controller.eligible()["single-node"].candidates if c.node == difference.node]
         command = compute_consolidation(controller.simulation, candidates, spot_to_spot=spot_to_spot)
-        if not unbound_pod(command, case.snapshot, case.catalogue):
-            return False
-    else:
-        eligible = controller.eligible()["multi-node"]
-        check = BalancedScores.of(case.snapshot, case.catalogue).why_not
-        attempts = multi_node_commands(
-            controller.simulation, eligible.candidates, eligible.remaining, spot_to_spot=spot_to_spot, check=check
-        )
-        command = [attempt.best for attempt in attempts][-1] or Command(reason=DisruptionReason.UNDERUTILIZED)
-    return command.saving >= difference.karpenters["saving"] - TOLERANCE
+        return command.saving >= saving and bool(unbound_pod(command, case.snapshot, case.catalogue))
+    eligible = controller.eligible()["multi-node"]
+    check = BalancedScores.of(case.snapshot, case.catalogue).why_not
+    attempts = multi_node_commands(
+        controller.simulation, eligible.candidates, eligible.remaining, spot_to_spot=spot_to_spot, check=check
+    )
+    best = [attempt.best for attempt in attempts][-1]
+    return best is not None and best.saving >= saving
 
 
 def _is_due_to_payback(scenario: JSONDict, difference: Difference, karpenter: Karpenter) -> bool:

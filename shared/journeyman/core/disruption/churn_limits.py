@@ -64,7 +64,7 @@ IMAGE_PULL_TIME: Final = timedelta(seconds=30)
 MOVED_TIME: Final = timedelta(minutes=10)
 """A pod that moves costs what its capacity costs in this time: it restarts, and is slow until its caches are filled."""
 LONGEST_LIFE: Final = timedelta(minutes=20)
-"""How long a saving lasts at most in a NodePool whose nodes come and go: how seldom they do says little about the next one."""
+"""How long a saving is expected to last at most where nodes come and go: a low rate does not say when the next node is needed."""
 QUIET_INTERVALS: Final = 3
 """Intervals without a launch after which none is expected for as long again."""
 

@@ -90,6 +90,15 @@ def _decide(
     return _replace_by_cheaper(claim, types, candidates)
 
 
+def too_few_spot_types(command: Command) -> str:
+    """Return why one Spot node may not be replaced by Spot nodes with so few types; empty if it may."""
+    spot = [r for r in command.replacements if r.offering.capacity_type == labels.SPOT]
+    if not spot or [c.capacity_type for c in command.candidates] != [labels.SPOT]:
+        return ""
+    fewest = min(len(r.instance_types) for r in spot)
+    return _too_few(fewest) if fewest < MIN_SPOT_TO_SPOT_TYPES else ""
+
+
 def narrowed_to(command: Command, names: Iterable[str], simulation: Simulation) -> Command:
     """Return a replace command whose launch may choose these instance types only.
 
@@ -244,12 +253,15 @@ def _replace_spot_by_spot(
     if not single_node:
         return _replace(claim, kept, candidates)
     if len(kept) < MIN_SPOT_TO_SPOT_TYPES:
-        return _no_op(
-            f"SpotToSpotConsolidation requires {MIN_SPOT_TO_SPOT_TYPES} cheaper instance type options than the current "
-            f"candidate to consolidate, got {len(kept)}",
-            NoOpCause.TOO_FEW_SPOT_TYPES,
-        )
+        return _no_op(_too_few(len(kept)), NoOpCause.TOO_FEW_SPOT_TYPES)
     return _replace(claim, kept[: max(MIN_SPOT_TO_SPOT_TYPES, _needed_for_min_values(claim, kept))], candidates)
+
+
+def _too_few(types: int) -> str:
+    return (
+        f"SpotToSpotConsolidation requires {MIN_SPOT_TO_SPOT_TYPES} cheaper instance type options than the current "
+        f"candidate to consolidate, got {types}"
+    )
 
 
 def _cheaper_types(claim: PlannedClaim, types: Iterable[InstanceType], price: float) -> tuple[InstanceType, ...]:

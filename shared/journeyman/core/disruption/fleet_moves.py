@@ -31,7 +31,7 @@ from journeyman.core.api.resources import format_resources
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.candidates import BASE_DISRUPTION_COST, Candidate, DisruptionReason, NodePoolName
 from journeyman.core.disruption.commands import Command, SimulationResult
-from journeyman.core.disruption.consolidation import MIN_SPOT_TO_SPOT_TYPES, limited_to_price
+from journeyman.core.disruption.consolidation import limited_to_price, too_few_spot_types
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.scheduling.nodeclaim_templates import to_node_claim
 from journeyman.core.scheduling.results import PlannedClaim, Results
@@ -179,7 +179,8 @@ class MoveRules(Struct, frozen=True, kw_only=True):
             if isinstance(limited, str):
                 return limited
             replacements.append(limited)
-        return _too_few_spot_types(move.candidates, replacements) or replace(move, replacements=tuple(replacements))
+        limited_move = replace(move, replacements=tuple(replacements))
+        return too_few_spot_types(limited_move.command) or limited_move
 
 
 def eviction_weight(candidate: Candidate) -> float:
@@ -308,17 +309,3 @@ class _Groups:
         for n in range(len(self._parent)):
             found.setdefault(self.root(n), []).append(n)
         return list(found.values())
-
-
-def _too_few_spot_types(candidates: Sequence[Candidate], replacements: Sequence[PlannedClaim]) -> str:
-    """Return why one Spot node may not be replaced by another Spot node; empty if it may."""
-    spot = [r for r in replacements if r.offering.capacity_type == labels.SPOT]
-    if len(candidates) > 1 or candidates[0].capacity_type != labels.SPOT or not spot:
-        return ""
-    fewest = min(len(r.instance_types) for r in spot)
-    if fewest >= MIN_SPOT_TO_SPOT_TYPES:
-        return ""
-    return (
-        f"SpotToSpotConsolidation requires {MIN_SPOT_TO_SPOT_TYPES} cheaper instance type options than the current "
-        f"candidate to consolidate, got {fewest}"
-    )

@@ -18,7 +18,7 @@ from journeyman.core.api import labels
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName, by_savings
 from journeyman.core.disruption.commands import Command
 from journeyman.core.disruption.consolidatable import consolidate_after
-from journeyman.core.disruption.consolidation import compute_consolidation, with_larger_replacement
+from journeyman.core.disruption.consolidation import compute_consolidation, too_few_spot_types, with_larger_replacement
 from journeyman.core.disruption.fleet_examination import FleetExaminer, NodeExamination
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.state import Snapshot
@@ -73,17 +73,9 @@ def single_node_commands(
             command = Command(reason=DisruptionReason.UNDERUTILIZED, why_not=why)
         else:
             command = compute_consolidation(simulation, (candidate,), spot_to_spot=spot_to_spot)
-            if command.replacements and not _is_spot_to_spot(command) and unbound(command):
-                command = with_larger_replacement(command, simulation, unbound) or command
+            if command.replacements and unbound(command):
+                command = with_larger_replacement(command, simulation, unbound, too_few_spot_types) or command
         yield Examined(candidate, command, f"{candidate.nodeclaim}/{place}", examination)
-
-
-def _is_spot_to_spot(command: Command) -> bool:
-    """Return whether Spot is replaced by Spot, which needs all of its cheaper types so that it is not replaced again."""
-    capacity_types = {c.capacity_type for c in command.candidates} | {
-        r.offering.capacity_type for r in command.replacements
-    }
-    return capacity_types == {labels.SPOT}
 
 
 def _start(order: Sequence[Candidate], cursor: str) -> int:

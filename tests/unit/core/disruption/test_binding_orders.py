@@ -17,11 +17,16 @@ from tests.helpers import builders
 from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member, a_pod, a_pool
 
 
+def candidates_by_name(snapshot, catalogue):
+    """All nodes as candidates, by the names of their NodeClaims."""
+    names = frozenset(c.metadata.name for c in snapshot.claims)
+    found = find_candidates(snapshot, catalogue, consolidatable=names, in_commands=frozenset())
+    return {c.nodeclaim: c for c in found.candidates}
+
+
 def removal(snapshot, *names: str):
     """The command that removes these nodes."""
-    names_of_all = frozenset(c.metadata.name for c in snapshot.claims)
-    found = find_candidates(snapshot, a_catalogue(), consolidatable=names_of_all, in_commands=frozenset())
-    candidates = {c.nodeclaim: c for c in found.candidates}
+    candidates = candidates_by_name(snapshot, a_catalogue())
     return compute_consolidation(Simulation(snapshot, a_catalogue()), [candidates[name] for name in names])
 
 
@@ -90,10 +95,9 @@ def test_command_without_pods_needs_no_room():
 
 def single_node_command(snapshot, catalogue, **options):
     """The command of single-node consolidation for the only candidate `n`."""
-    found = find_candidates(snapshot, catalogue, consolidatable=frozenset({"n"}), in_commands=frozenset())
     [examined] = single_node_commands(
         Simulation(snapshot, catalogue),
-        [c for c in found.candidates if c.nodeclaim == "n"],
+        [candidates_by_name(snapshot, catalogue)["n"]],
         {NodePoolName("default"): 1},
         unbound=lambda command: unbound_pod(command, snapshot, catalogue),
         **options,
@@ -115,7 +119,7 @@ def test_one_node_gets_a_larger_replacement_whose_capacity_suffices_in_any_order
 
 def test_spot_node_gets_no_larger_spot_replacement():
     """It would have fewer than fifteen types, and be replaced again; the step refuses the small one."""
-    small = [
+    cheaper = [
         builders.an_instance_type(f"t{i:02}", cpu=cpu, memory_gib=8, price=0.4, zones=("a",), spot=0.01 + i / 1000)
         for i, cpu in enumerate([2] * 8 + [4] * 7)
     ]
@@ -123,7 +127,7 @@ def test_spot_node_gets_no_larger_spot_replacement():
     snapshot = a_fleet(
         a_member("a", cpus=["2500m"]), a_member("n", size="xl", **spot), pools=[a_pool(capacity_types=(labels.SPOT,))]
     )
-    catalogue = a_catalogue(of=(*TYPES, *small))
+    catalogue = a_catalogue(of=(*TYPES, *cheaper))
 
     command = single_node_command(snapshot, catalogue, spot_to_spot=True)
 
