@@ -363,7 +363,8 @@ EVERY_CLUSTER: Final = "*"
 class TriggerEnvelope(Struct, frozen=True, kw_only=True):
     """The fields of every trigger.
 
-    `time` is when it happened, by the sender's clock. `hops` is the number of requeues before it in its chain of messages.
+    `time` is when it happened, by the sender's clock. `hops` is the number of requeues before it in its chain of messages. `at` is
+    when a requeue message is due; None for at once.
     """
 
     id: str
@@ -371,6 +372,7 @@ class TriggerEnvelope(Struct, frozen=True, kw_only=True):
     reason: str
     time: datetime
     hops: int = 0
+    at: datetime | None = None
 
 
 class ClusterChanged(TriggerEnvelope, frozen=True, kw_only=True):
@@ -382,10 +384,9 @@ class ClusterChanged(TriggerEnvelope, frozen=True, kw_only=True):
 
 
 class RequeueDue(TriggerEnvelope, frozen=True, kw_only=True):
-    """A requeue message; `at` is when it is due, None for at once."""
+    """A requeue message."""
 
     step: Step
-    at: datetime | None = None
 
 
 class ScheduledRun(TriggerEnvelope, frozen=True, kw_only=True):

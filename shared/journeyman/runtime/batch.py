@@ -24,6 +24,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.lifecycle.interruption import (
     InterruptionKind,
@@ -105,14 +106,14 @@ class StepRunner:
     def run(self, triggers: Sequence[Trigger]) -> list[Result]:
         """Run the step once for each cluster; return the results in the order of the triggers.
 
-        A cluster's run continues the shortest chain of its messages. Each interruption has its own run, because their instances differ. A cluster that fails does not stop the others. A
-        run that is still going when the function responds can write only as long as it holds its Lease.
+        A cluster's run continues the shortest chain of its messages. Each interruption has its own run, because their instances
+        differ. A cluster that fails does not stop the others. A run that is still going when the function responds can write only as
+        long as it holds its Lease.
         """
         by_cluster: dict[str, dict[str, Trigger]] = {}
         for trigger in triggers:
             runs, key = by_cluster.setdefault(trigger.cluster, {}), self._key(trigger)
-            if key not in runs or trigger.hops < runs[key].hops:
-                runs[key] = trigger
+            runs[key] = _merged(runs[key], trigger) if key in runs else trigger
         results: dict[tuple[str, str], Result] = {}
         if len(by_cluster) == 1:
             for runs in by_cluster.values():
@@ -180,6 +181,12 @@ class StepRunner:
         self._runtime.log_error(error, controller=self._step.value)
         for key in runs:
             results.setdefault((cluster, key), error)
+
+
+def _merged(one: Trigger, other: Trigger) -> Trigger:
+    """Return the trigger with fewer hops, the first if they are equal; it is due when the later of both is."""
+    shorter = other if other.hops < one.hops else one
+    return replace(shorter, at=max((t.at for t in (one, other) if t.at is not None), default=None))
 
 
 @contextmanager

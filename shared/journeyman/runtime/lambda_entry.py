@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from journeyman.core.plan import Step
 from journeyman.errors import JourneymanError
 from journeyman.observe.logs import SERVICE
-from journeyman.ports import Message, ReceivedMessage, RequeueDue, Trigger
+from journeyman.ports import Message, ReceivedMessage, Trigger
 from journeyman.runtime import aws
 from journeyman.runtime.adapters import logger
 from journeyman.runtime.batch import (
@@ -162,8 +162,7 @@ def _forward_requeues(runner: StepRunner, batch: SqsBatch) -> Answer:
 
 
 def _forward(runtime: Runtime, runner: StepRunner, trigger: Trigger, sent: set[Message]) -> Exception | None:
-    at = trigger.at if isinstance(trigger, RequeueDue) else None
-    is_due = at is None or at <= runtime.clock.now()
+    is_due = trigger.at is None or trigger.at <= runtime.clock.now()
     if trigger.step is Step.SWEEP and is_due:
         accepted = accept_or_fail(runtime, runner, trigger)
         results = [accepted] if isinstance(accepted, JourneymanError) else runner.run(accepted)
@@ -179,7 +178,7 @@ def _forward(runtime: Runtime, runner: StepRunner, trigger: Trigger, sent: set[M
                     cluster=each.cluster,
                     step=each.step,
                     reason=each.reason,
-                    at=None if is_due else at,
+                    at=each.at,
                     hops=each.hops if is_due else each.hops + 1,
                 )
                 if message not in sent:

@@ -47,11 +47,15 @@ class RunRecorder:
         requeues_step: The step to requeue after a conflict; None for no requeue. A retryable error or the deadline requeues
             it only if it is `step`: interrupt requeues terminate, and its own message is delivered again.
         hops: The number of requeues before this run in its chain of messages.
+        due: When the message that started this run was due, by the clock of the run that sent it; None for at once.
     """
 
-    def __init__(self, run: RunContext, step: Step, requeues_step: Step | None, *, hops: int = 0) -> None:
+    def __init__(
+        self, run: RunContext, step: Step, requeues_step: Step | None, *, hops: int = 0, due: datetime | None = None
+    ) -> None:
         self._run = run
         self._hops = hops
+        self._due = due
         self._step = step
         self._requeues_step = requeues_step
         self._counts: Counter[str] = Counter()
@@ -162,6 +166,8 @@ class RunRecorder:
         """
         now = self._run.clock.now()
         pending = self._soon(self._run.lease.next_run)
+        if pending is not None and self._due is not None and pending <= self._due:
+            pending = None  # that message started this run, whose clock is behind that of the run that sent it
         requeues = [r for r in self.requeues if not (r.step is self._step and pending is not None and pending <= r.at)]
         messages = [
             Message(

@@ -77,7 +77,7 @@ def run_step(run: RunContext, definition: StepDefinition, trigger: Trigger) -> O
     run.telemetry.log(
         "debug", f"running {definition.name.value}", trigger=type(trigger).__name__, reason=trigger.reason
     )
-    recorder = RunRecorder(run, definition.name, definition.requeues, hops=trigger.hops)
+    recorder = RunRecorder(run, definition.name, definition.requeues, hops=trigger.hops, due=trigger.at)
     executor = PlanExecutor(run, definition.name, recorder, run.lease if definition.fenced else None)
     try:
         if definition.fenced:

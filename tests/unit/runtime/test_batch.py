@@ -385,6 +385,28 @@ def test_forged_hops_do_not_end_the_chains_of_the_batch(adapters, allowed):
     assert hops == {"blue": 2, "green": 2 if allowed == 12 else 1}
 
 
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1)])
+def test_run_of_several_messages_has_the_fewest_hops_and_the_latest_time(adapters, order):
+    """A message with that time has started the run, so no later one may be taken for it."""
+    triggers = []
+
+    def step(run, trigger):
+        triggers.append(trigger)
+        return Outcome(step=Step.PROVISION, cluster=run.cluster, status="done")
+
+    step.step = Step.PROVISION
+    early, late = (NOW + timedelta(seconds=seconds) for seconds in (1, 2))
+    records = {
+        1: a_record(1, hops=3, at=late.isoformat()),
+        2: a_record(2, hops=2, at=early.isoformat()),
+        3: a_record(3, hops=5),
+    }
+    runtime = Runtime({"blue": Settings(cluster_name="blue", max_hops=240)}, adapters)
+    assert run_sqs(runtime, step, *(records[number] for number in order)) == []
+
+    assert [(trigger.hops, trigger.at) for trigger in triggers] == [(2, late)]
+
+
 def test_bug_fails_the_record_and_logs_a_stack_trace(run_queue, runtime, adapters):
     """The message goes to the dead-letter queue, which has an alarm."""
     step = StepOf(fails={"blue": InvariantError("verify rejects the plan"), "green": ZeroDivisionError("oops")})
@@ -703,16 +725,16 @@ def hand_on(runtime, sweep, *records):
 
 
 def test_due_requeue_is_forwarded_once(runtime, adapters):
-    """Equal requeues are one message."""
-    sweep = StepOf(Step.SWEEP)
+    """Equal requeues are one message. It says when it was due, for a run whose clock is behind."""
+    sweep, at = StepOf(Step.SWEEP), NOW.isoformat()
 
     failed = hand_on(
-        runtime, sweep, a_record(1, at=NOW.isoformat()), a_record(2), a_record(3, step="terminate", reason="drain")
+        runtime, sweep, a_record(1, at=at), a_record(2, at=at), a_record(3, step="terminate", reason="drain")
     )
 
     assert failed == []
     assert [(m.cluster, m.step, m.at) for m in adapters.fake_queue.sent] == [
-        ("blue", Step.PROVISION, None),
+        ("blue", Step.PROVISION, NOW),
         ("blue", Step.TERMINATE, None),
     ]
     assert sweep.runs == []

@@ -109,3 +109,16 @@ def test_requeue_is_merged_into_an_earlier_message_of_the_step(pending, wanted, 
 
     assert recorder.send_requeues() == at(next_run)
     assert [m.step for m in cluster.queue.sent] == [Step.PROVISION, *([Step.TERMINATE] if is_sent else [])]
+
+
+@pytest.mark.parametrize(("pending", "is_sent"), [(1, True), (2, False)], ids=["its own message", "another message"])
+def test_requeue_is_not_merged_into_the_message_that_started_the_run(pending, is_sent):
+    """By the clock of a sandbox that is a second behind, the message is still to come."""
+    cluster = Cluster()
+    now = cluster.clock.now()
+    cluster.fence.next_run = now + timedelta(seconds=pending)
+    recorder = RunRecorder(cluster.run(), Step.TERMINATE, Step.TERMINATE, due=now + timedelta(seconds=1))
+    recorder.requeue(Step.TERMINATE, now + timedelta(seconds=10), "a node is draining")
+
+    assert recorder.send_requeues() == now + timedelta(seconds=10 if is_sent else pending)
+    assert bool(cluster.queue.sent) is is_sent
