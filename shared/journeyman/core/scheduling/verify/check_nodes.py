@@ -81,7 +81,7 @@ def _check_choice(launches: PossibleLaunches, node: CheckedNode, claim: PlannedC
     if more:
         yield node.defect(f"{_first(launches, more)} could be launched under its requirements, but is not planned for")
     priced_by = claim.offering[:3]
-    if not offerings.by_offering.get(priced_by, 0) & node.rows:
+    if not _can_be(launches, node, *priced_by):
         yield node.defect(f"it can never be {' '.join(priced_by)}, by which it is priced")
     if not node.rows:
         yield node.defect("nothing can be launched under its requirements")
@@ -189,6 +189,17 @@ def total_requests(kinds: Iterable[PodKind]) -> dict[str, int]:
         for resource, amount in kind.requests.items():
             total[resource] = total.get(resource, 0) + amount
     return total
+
+
+def _can_be(launches: PossibleLaunches, node: CheckedNode, instance_type: str, zone: str, capacity_type: str) -> bool:
+    """Whether the node may be launched as such an offering."""
+    rows = node.rows & launches.offerings.by_type.get(instance_type, 0)
+    while rows:
+        _, offering = launches.offerings.rows[_lowest(rows)]
+        if (offering.zone, offering.capacity_type) == (zone, capacity_type):
+            return True
+        rows &= rows - 1
+    return False
 
 
 def _first(launches: PossibleLaunches, rows: Rows) -> str:

@@ -310,7 +310,6 @@ class LaunchableOfferings:
         self.rows: Sequence[tuple[InstanceType, Offering]] = found
         self.types = {t.name: t for t, _ in found}
         self.by_type = _grouped(t.name for t, _ in found)
-        self.by_offering = _grouped((t.name, o.zone, o.capacity_type) for t, o in found)
         self.columns = self._columns()
         self.reserved = _grouped(o.reservation_id for _, o in found)
         self.reserved.pop("", None)
@@ -339,8 +338,9 @@ class LaunchableOfferings:
             for requirement in instance_type.requirements:
                 _write(columns, requirement, self.by_type[name])
         offered: Columns = {}
-        for requirements, rows in _grouped(_offering_labels(offering) for _, offering in self.rows).items():
-            for requirement in requirements:
+        kinds = _grouped((o.requirements, o.zone, o.capacity_type) for _, o in self.rows)
+        for (requirements, zone, capacity_type), rows in kinds.items():
+            for requirement in _offering_labels(requirements, zone, capacity_type):
                 _write(offered, requirement, rows)
         for key, column in offered.items():
             said = 0
@@ -429,16 +429,18 @@ def _row_set(indexes: Sequence[int]) -> Rows:
     return int.from_bytes(bits, "little")
 
 
-def _offering_labels(offering: Offering) -> tuple[NodeSelectorRequirement, ...]:
-    """The offering's labels; zone and capacity type also if only its fields name them."""
-    said = {requirement.key for requirement in offering.requirements}
-    fields = ((labels.ZONE, offering.zone), (labels.CAPACITY_TYPE, offering.capacity_type))
+def _offering_labels(
+    requirements: tuple[NodeSelectorRequirement, ...], zone: str, capacity_type: str
+) -> tuple[NodeSelectorRequirement, ...]:
+    """The labels of offerings; zone and capacity type also if only their fields name them."""
+    said = {requirement.key for requirement in requirements}
+    fields = ((labels.ZONE, zone), (labels.CAPACITY_TYPE, capacity_type))
     missing = [
         NodeSelectorRequirement(key=key, operator="In", values=(value,))
         for key, value in fields
         if value and key not in said
     ]
-    return (*offering.requirements, *missing)
+    return (*requirements, *missing)
 
 
 def _write(columns: Columns, requirement: NodeSelectorRequirement, rows: Rows) -> None:
