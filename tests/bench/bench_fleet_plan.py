@@ -3,8 +3,9 @@
     python -m tests.bench.bench_fleet_plan            under-used-20, -100 and -300: about five minutes, nearly all Karpenter
     python -m tests.bench.bench_fleet_plan NAME… [--without-karpenter]
 
-`first s` is the time from a snapshot to the first moves, verification included in `verify s`; `karpenter/ours` is the ratio of
-Karpenter's time to the sum. `saving` and `karpenter saves` are per hour, of the first decision. `/bound` is the price once all
+`first s` is the time from a snapshot to the first moves, in a process that has made a decision with the same instance types before,
+as Karpenter's has; `verify s` is their verification, and `cold s` the sum in a process that has not. `ratio` is Karpenter's time by
+`first s` and `verify s`. `saving` and `karpenter saves` are per hour, of the first decision. `/bound` is the price once all
 moves are done over the linear-programming bound; `evictions` are per pod, `minutes` of virtual time until nothing changes any
 more. `scoring` is the same if evicted pods run where kube-scheduler's least-allocated scoring puts them.
 
@@ -24,6 +25,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
+from journeyman.cli.scenario import Scenario
 from journeyman.core.disruption.fleet_planning import plan_fleet
 from journeyman.core.disruption.single_node_consolidation import eligible_candidates
 from tests.bench.output import say
@@ -42,21 +46,29 @@ TRIFLE = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class FirstDecision:
-    """The first moves: how long they took, how long their verification took, and what they save per hour."""
+    """The first moves: the seconds that they took, and that their verification took, and what they save per hour."""
 
-    seconds: float
+    planning: float
     verification: float
     saving: float
     defects: int
 
+    @property
+    def seconds(self) -> float:
+        """Both times."""
+        return self.planning + self.verification
 
-def first_decision(made: JSONDict) -> FirstDecision:
-    """Return the fastest of several first decisions, each on a newly read scenario."""
-    return min((_decide(made) for _ in range(REPEAT)), key=lambda d: d.seconds + d.verification)
+
+def first_decisions(made: JSONDict) -> tuple[FirstDecision, FirstDecision]:
+    """Return the decision of a new process, and the fastest of several later ones with the same instance types."""
+    read = parsed(made)
+    cold = _decide(read)
+    later = (_decide(replace(parsed(made), catalogue=read.catalogue)) for _ in range(REPEAT))
+    return cold, min(later, key=lambda decision: decision.seconds)
 
 
-def _decide(made: JSONDict) -> FirstDecision:
-    rollout = Rollout.of(parsed(made))
+def _decide(read: Scenario) -> FirstDecision:
+    rollout = Rollout.of(read)
     start = time.perf_counter()
     simulation = rollout.simulation()
     eligible = eligible_candidates(rollout.candidates(), rollout.snapshot)
@@ -66,7 +78,7 @@ def _decide(made: JSONDict) -> FirstDecision:
     defects = sum(len(simulation.verify(move.command)) for move in first)
     end = time.perf_counter()
     return FirstDecision(
-        seconds=decided - start,
+        planning=decided - start,
         verification=end - decided,
         saving=sum(move.saving for move in first),
         defects=defects,
@@ -88,28 +100,28 @@ def karpenters(made: JSONDict) -> tuple[float, float]:
 def main(names: Iterable[str], *, with_karpenter: bool) -> int:
     """Print a line per fleet; return 1 if a measure is missed."""
     say(
-        f"{'fleet':15} {'pods':>5} {'today':>8} {'first s':>8} {'verify s':>8} {'karpenter s':>11} {'ratio':>6} {'saving':>8}"
+        f"{'fleet':15} {'pods':>5} {'today':>8} {'first s':>8} {'verify s':>8} {'cold s':>8} {'karpenter s':>11} {'ratio':>6} {'saving':>8}"
         f" {'karpenter saves':>15} {'moves':>5} {'/bound':>7} {'evictions':>9} {'minutes':>7}   scoring: /bound evictions"
     )
     missed: list[str] = []
     for name in names:
         made = scenario(name)
-        ours = first_decision(made)
+        cold, ours = first_decisions(made)
         seconds, saving = karpenters(made) if with_karpenter else (0.0, 0.0)
         rollout, planner = Rollout.of(parsed(made)), FleetPlanner()
         rollout.run(planner)
         scored = Rollout.of(parsed(made), by_scoring=True)
         scored.run(FleetPlanner())
         bound, pods = lower_bound(made), len(rollout.snapshot.pods)
-        ratio = seconds / (ours.seconds + ours.verification)
+        ratio = seconds / ours.seconds
         price, evictions = rollout.price / bound, rollout.evictions.total() / pods
         say(
-            f"{name:15} {pods:5} {current_price(made):8.3f} {ours.seconds:8.3f} {ours.verification:8.3f} {seconds:11.2f} {ratio:6.0f}"
+            f"{name:15} {pods:5} {current_price(made):8.3f} {ours.planning:8.3f} {ours.verification:8.3f} {cold.seconds:8.3f} {seconds:11.2f} {ratio:6.0f}"
             f" {ours.saving:8.3f} {saving:15.3f} {len(planner.plans[0].moves):5} {price:7.4f} {evictions:9.3f}"
             f" {rollout.minutes:7.1f}   {scored.price / bound:15.4f} {scored.evictions.total() / pods:9.3f}",
         )
         checks = {
-            "speed": not with_karpenter or seconds / ours.seconds >= MIN_SPEEDUP,
+            "speed": not with_karpenter or ratio >= MIN_SPEEDUP,
             "saving": ours.saving >= saving - TRIFLE,
             "price": name == SMALL or price <= MAX_PRICE,
             "evictions": evictions <= MAX_EVICTIONS,
