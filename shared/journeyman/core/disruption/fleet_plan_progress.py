@@ -56,6 +56,9 @@ SOLVED_AGAIN_AFTER: Final = timedelta(hours=1)
 """How long a fleet for which no move was worthwhile is neither solved again nor written to while its nodes stay the same."""
 GAIN_AFTER_A_PLAN: Final = 0.1
 """Share of the price that a plan must save within the payback time of the one before, whose pods would move again."""
+MOST_RECENTLY_CHANGED: Final = 0.1
+"""Share of the nodes that may be within their consolidateAfter when a plan is made. They take no pods yet, so a plan would move many
+pods to gain capacity that these nodes have in a moment."""
 MOST_AT_ONCE: Final = 10
 """Moves that one run proposes: each is verified, which takes a tenth of a second and more."""
 
@@ -341,6 +344,8 @@ def evaluate_fleet_plan(
     current = waiting_plan(plans)
     others = merge_plans(p.record(snapshot.now, superseded_because=p.failed) for p in plans if not p.waiting)
     if current is None:
+        if len(simulation.recently_changed) > MOST_RECENTLY_CHANGED * len(snapshot.state_nodes):
+            return FleetEvaluation(plan=others)  # the run at the end of their consolidateAfter makes it
         gain = GAIN_AFTER_A_PLAN if recently_launched(snapshot, cost.payback) else LEAST_GAIN
         found = _new_plan(simulation, candidates, rules, least_gain=gain)
         return replace(found, plan=others + found.plan)

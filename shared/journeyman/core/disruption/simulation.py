@@ -88,7 +88,7 @@ class Simulation:
         excluded = self._deleting | {self._node_of[c.nodeclaim].name for c in chosen}
         unsettled = self._uninitialized
         if respect_consolidate_after:
-            unsettled |= self._recently_changed
+            unsettled |= self.recently_changed
         if not others:
             excluded |= unsettled - self._in_limited_pools
         pods = tuple(sorted(moving + others, key=lambda p: p.key))
@@ -102,7 +102,7 @@ class Simulation:
         second = self._simulate(
             tuple(pod for pod in pods if pod.key not in settled),
             moving,
-            excluded | (self._recently_changed - self._in_limited_pools),
+            excluded | (self.recently_changed - self._in_limited_pools),
             unsettled,
             other_packing=other_packing,
         )
@@ -129,7 +129,7 @@ class Simulation:
         """
         moving = {c.node: tuple(self._pods_on((self._node_of[c.nodeclaim],))) for c in candidates}
         others = self._pending_pods + self._deleting_pods
-        unsettled = self._uninitialized | self._recently_changed
+        unsettled = self._uninitialized | self.recently_changed
         excluded = self._deleting if others else self._deleting | (unsettled - self._in_limited_pools)
         return NodeRemovals(self._scheduler.inputs, moving, others, excluded, unsettled)
 
@@ -161,7 +161,7 @@ class Simulation:
     @cached_property
     def nodes_without_capacity(self) -> frozenset[str]:
         """Names of nodes that take no pods of candidates: deleting, not initialized, or within their consolidateAfter."""
-        return self._deleting | self._uninitialized | self._recently_changed
+        return self._deleting | self._uninitialized | self.recently_changed
 
     @property
     def pods_to_schedule(self) -> tuple[Pod, ...]:
@@ -228,7 +228,8 @@ class Simulation:
         return frozenset(n.name for n in self.snapshot.state_nodes if n.managed and not n.initialized)
 
     @cached_property
-    def _recently_changed(self) -> frozenset[str]:
+    def recently_changed(self) -> frozenset[str]:
+        """Names of nodes within their consolidateAfter."""
         within = self._within_consolidate_after
         return frozenset(n.name for n in self.snapshot.state_nodes if n.managed and _claim_name(n) in within)
 

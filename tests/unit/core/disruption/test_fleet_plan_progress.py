@@ -10,6 +10,7 @@ from journeyman.core.api.conditions import format_time
 from journeyman.core.api.fleet_plan import FleetPlan
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.disruption.budgets import BudgetStatus
+from journeyman.core.disruption.candidates import find_candidates
 from journeyman.core.disruption.fleet_moves import MoveCost
 from journeyman.core.disruption.fleet_plan_progress import (
     KEPT_PLANS,
@@ -127,6 +128,21 @@ def test_rest_is_planned_again_if_it_waits_too_long_for_a_move(minutes, phases):
         "waited for move n0 (NodeDisruption of-n0)" in status["message"] for status in written if "message" in status
     )
     assert found.is_waiting is not bool(phases)
+
+
+@pytest.mark.parametrize(("changed", "is_made"), [(1, True), (2, False)])
+def test_plan_is_made_once_most_nodes_are_past_their_consolidate_after(changed, is_made):
+    """Until then, the others take no pods: a plan would replace nodes for capacity that is there in a moment."""
+    members = [a_member(f"n{n}", size="l", cpus=["600m"]) for n in range(10)]
+    snapshot = a_fleet(*members)
+    names = [claim.metadata.name for claim in snapshot.claims]
+    found = find_candidates(snapshot, a_catalogue(), consolidatable=frozenset(names[changed:]), in_commands=frozenset())
+    simulation = Simulation(snapshot, a_catalogue(), within_consolidate_after=frozenset(names[:changed]))
+
+    budgets = {"default": BudgetStatus(total=10, disrupting=0, allowed=10)}
+    evaluation = evaluate_fleet_plan(simulation, found.candidates, budgets, cost=MoveCost())
+
+    assert (bool(evaluation.commands), bool(evaluation.plan.chains)) == (is_made, is_made)
 
 
 def test_unchanged_progress_writes_nothing():
