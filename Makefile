@@ -178,7 +178,7 @@ bench-ablation: setup ## Measure what each mechanism of the scheduler is worth, 
 bench-binding: setup controlplane ## Compare plans with what the real kube-scheduler binds (some minutes)
 	@$(BIN)/python -m tests.bench.bench_binding
 
-bench-days: setup ## Compare evictions and price over days of changing workloads with Karpenter's rules (some minutes)
+bench-days: setup ## Compare evictions and price over days of changing workloads with Karpenter's rules (about 40 minutes)
 	@$(BIN)/python -m tests.bench.bench_days
 
 bench-removals: setup controlplane ## Measure whether consolidation comes true with the real kube-scheduler (some minutes)

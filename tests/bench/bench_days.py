@@ -1,6 +1,6 @@
 """Compares what consolidation evicts and what the fleet costs over days, under the product's defaults and Karpenter's plain rules.
 
-    python -m tests.bench.bench_days                      all three scenarios: see `make bench-days`
+    python -m tests.bench.bench_days                      all three scenarios, with three seeds each: `make bench-days`
     python -m tests.bench.bench_days NAME… [--hours N] [--seeds N] [--jobs N] [--no-fleet-plans]
 
 `evictions` are those through the Eviction API; pods that scale-downs and rollouts delete are not among them. `pending` is the time of pods
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="consolidation over days, against Karpenter's plain rules")
     parser.add_argument("names", nargs="*", default=list(SCENARIOS), help=f"of {', '.join(SCENARIOS)}")
     parser.add_argument("--hours", type=float, help="of virtual time, instead of the whole scenario")
-    parser.add_argument("--seeds", type=int, default=1, help="number of seeds")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--fleet-plans", action=argparse.BooleanOptionalAction, help="instead of the default")
     options = parser.parse_args(arguments)

@@ -344,8 +344,6 @@ def evaluate_fleet_plan(
     current = waiting_plan(plans)
     others = merge_plans(p.record(snapshot.now, superseded_because=p.failed) for p in plans if not p.waiting)
     if current is None:
-        if len(simulation.recently_changed) > MOST_RECENTLY_CHANGED * len(snapshot.state_nodes):
-            return FleetEvaluation(plan=others)  # the run at the end of their consolidateAfter makes it
         gain = GAIN_AFTER_A_PLAN if recently_launched(snapshot, cost.payback) else LEAST_GAIN
         found = _new_plan(simulation, candidates, rules, least_gain=gain)
         return replace(found, plan=others + found.plan)
@@ -391,6 +389,8 @@ def _new_plan(
     least_gain: float = LEAST_GAIN,
 ) -> FleetEvaluation:
     snapshot = simulation.snapshot
+    if len(simulation.recently_changed) > MOST_RECENTLY_CHANGED * len(snapshot.state_nodes):
+        return FleetEvaluation()  # the run at the end of their consolidateAfter makes it
     digest = digest_of_nodes(candidates, rules.allowed, snapshot)
     if _is_known(snapshot, digest):
         return FleetEvaluation()
@@ -490,10 +490,11 @@ def validate_moves(
 ) -> Mapping[str, Command]:
     """Return for each proposed move, by the name of its NodeDisruption, the command to execute now; a no-op if it is not valid.
 
-    They are solved one after the other, each in the cluster once the earlier ones are done, so that no capacity is used twice.
+    They are solved one after the other in the plan's order, as they were for the proposal: each in the cluster once the earlier ones
+    are done, so that no capacity is used twice.
 
     Args:
-        disruptions: Proposals of this method that have not started, by name.
+        disruptions: Proposals of this method that have not started, in any order.
         simulation: The cluster.
         candidates: Nodes that may be disrupted now, those of the proposals included.
         remaining: Nodes each NodePool may still lose now besides the proposals; missing means 0.
@@ -502,9 +503,11 @@ def validate_moves(
     """
     present = {c.nodeclaim_uid: c for c in candidates if c.consolidatable and not c.is_empty}
     leaving = _nodes_leaving(simulation.snapshot)
+    running = (plan for plan in simulation.snapshot.fleet_plans if plan.is_running)
+    places = {move.name: place for plan in running for place, move in enumerate(plan.spec.moves)}
     found: dict[str, Command] = {}
     waiting: list[tuple[Candidate, ...]] = []
-    for disruption in disruptions:
+    for disruption in sorted(disruptions, key=lambda d: places.get(d.spec.candidates[0].node_claim, len(places))):
         own = [present.get(c.node_claim_uid) for c in disruption.spec.candidates]
         if None in own:
             found[disruption.metadata.name] = _no_op("churn: a candidate no longer qualifies")

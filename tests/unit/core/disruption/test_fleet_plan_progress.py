@@ -11,12 +11,14 @@ from journeyman.core.api.fleet_plan import FleetPlan
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.disruption.budgets import BudgetStatus
 from journeyman.core.disruption.candidates import find_candidates
+from journeyman.core.disruption.commands import to_node_disruption
 from journeyman.core.disruption.fleet_moves import MoveCost
 from journeyman.core.disruption.fleet_plan_progress import (
     KEPT_PLANS,
     delete_old_plans,
     evaluate_fleet_plan,
     plans_in_progress,
+    validate_moves,
     waiting_plan,
 )
 from journeyman.core.disruption.simulation import Simulation
@@ -143,6 +145,33 @@ def test_plan_is_made_once_most_nodes_are_past_their_consolidate_after(changed, 
     evaluation = evaluate_fleet_plan(simulation, found.candidates, budgets, cost=MoveCost())
 
     assert (bool(evaluation.commands), bool(evaluation.plan.chains)) == (is_made, is_made)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_moves_are_validated_in_the_order_of_the_plan(order):
+    """n1 is deleted, and n2 replaced by what is then missing; in the other order n2 would be deleted, and n1 replaced."""
+    members = (
+        a_member("n0", cpus=["900m", "900m"]),
+        a_member("n1", size="l", cpus=["1500m"]),
+        a_member("n2", size="l", cpus=["1500m", "1500m", "300m", "900m"]),
+    )
+    snapshot, catalogue = a_fleet(*members), a_catalogue()
+    names = frozenset(claim.metadata.name for claim in snapshot.claims)
+    found = find_candidates(snapshot, catalogue, consolidatable=names, in_commands=frozenset()).candidates
+    budgets = {"default": BudgetStatus(total=3, disrupting=0, allowed=3)}
+    evaluation = evaluate_fleet_plan(Simulation(snapshot, catalogue), found, budgets, cost=MoveCost())
+    proposed = [to_node_disruption(command, "fleet-plan", NOW) for command in evaluation.commands]
+    assert [(d.spec.candidates[0].node_claim, d.spec.decision) for d in proposed] == [
+        ("n1", "delete"),
+        ("n2", "replace"),
+    ]
+
+    ((chain,),) = (evaluation.plan.chains,)
+    made = FleetPlan.model_validate({**chain.actions[0].body, "status": {"phase": "Running"}})
+    simulation = Simulation(a_fleet(*members, fleet_plans=(made,)), catalogue)
+    validated = validate_moves([proposed[n] for n in order], simulation, found, {"default": 3}, cost=MoveCost())
+
+    assert [validated[d.metadata.name].why_not for d in proposed] == ["", ""]
 
 
 def test_unchanged_progress_writes_nothing():
