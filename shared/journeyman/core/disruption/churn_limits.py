@@ -61,7 +61,7 @@ DEFAULT_BOOT_TIME: Final = timedelta(minutes=2)
 MAX_BOOT_TIME: Final = timedelta(minutes=15)
 IMAGE_PULL_TIME: Final = timedelta(seconds=30)
 """How long the moved pods occupy capacity elsewhere before they serve."""
-MOVED_TIME: Final = timedelta(minutes=10)
+MOVED_TIME: Final = timedelta(minutes=12)
 """A pod that moves costs what its capacity costs in this time: it restarts, and is slow until its caches are filled."""
 LONGEST_LIFE: Final = timedelta(minutes=20)
 """How long a saving is expected to last at most where nodes come and go: a low rate does not say when the next node is needed."""

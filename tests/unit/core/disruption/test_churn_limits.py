@@ -284,11 +284,11 @@ LATER = NOW + timedelta(minutes=30)
 @pytest.mark.parametrize(
     ("gone", "price", "replacement", "is_worth_it"),
     [
-        (0, 1.0, 0.9, True), (1, 1.0, 0.9, True), (8, 1.0, 0.9, False), (3, 1.0, 0.5, True), (8, 1.0, None, True),
+        (0, 1.0, 0.9, True), (1, 1.0, 0.9, True), (8, 1.0, 0.9, False), (3, 1.0, 0.4, True), (8, 1.0, None, True),
         (90, 1.0, None, False), (40, 0.0, 0.9, True), (2, 1.0, 0.9, False),
     ],
     ids=[
-        "all-nodes-stay", "one-is-gone", "eight-of-twelve-are-gone", "saves-half", "deletes-the-node", "in-a-wave-of-ninety",
+        "all-nodes-stay", "one-is-gone", "eight-of-twelve-are-gone", "saves-most", "deletes-the-node", "in-a-wave-of-ninety",
         "unknown-price", "seldom-so-far",
     ],
 )  # fmt: skip
@@ -323,7 +323,7 @@ def test_message_of_a_short_lived_saving_has_its_life_and_what_moving_costs():
     cluster = after_launches(8)
     assert limits(**cluster).checked(command).why_not == (
         "The move is not worth it: it saves 0.1000/h for about 17m, until capacity is needed again (8 nodes that NodePool default "
-        "launched since 21:00 UTC are gone). It must save 0.5833/h, which is then what its pods' capacity costs in 10m"
+        "launched since 21:00 UTC are gone). It must save 0.7000/h, which is then what its pods' capacity costs in 12m"
     )
     assert limits(NO_LIMITS, **cluster).checked(command) is command
 
