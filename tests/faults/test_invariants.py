@@ -514,11 +514,12 @@ def test_an_eviction_beyond_the_cap_is_detected(of, reason, violations):
 
 def a_fleet_plan(fixture, *nodes, moves=()):
     """Create a FleetPlan with a move for each node, and these moves started: (name, NodeDisruption)."""
-    spec = {"moves": [{"name": node, "nodeClaims": [node]} for node in nodes]}
-    fixture.server.create(FLEET_PLAN, {"metadata": {"name": f"fleet-{nodes[0]}"}, "spec": spec})
+    moving = [{"name": node, "nodeClaims": [node]} for node in nodes]
+    spec = {"moves": moving, "createdAt": fixture.clock.now().isoformat()}
+    name = f"fleet-{nodes[0] if nodes else 'empty'}"
+    fixture.server.create(FLEET_PLAN, {"metadata": {"name": name}, "spec": spec})
     started = [{"name": name, "state": "Running", "nodeDisruption": command} for name, command in moves]
-    status = {"status": {"phase": "Running", "moves": started}}
-    fixture.server.patch(FLEET_PLAN, f"fleet-{nodes[0]}", status, subresource="status")
+    fixture.server.patch(FLEET_PLAN, name, {"status": {"phase": "Running", "moves": started}}, subresource="status")
 
 
 def test_a_fleet_plan_that_moves_a_node_it_launched_is_detected():
@@ -543,6 +544,16 @@ def test_a_fleet_plan_that_does_not_end_is_detected():
     a_fleet_plan(fixture, "left")
     fixture.checkers.check_at_rest()
     assert fixture.violations == ["2 FleetPlans run", "FleetPlan fleet-left runs, and none of its nodes exists"]
+
+
+@pytest.mark.parametrize(("seconds", "violations"), [(240, 0), (241, 1)])
+def test_a_fleet_plan_without_moves_ends_within_minutes(seconds, violations):
+    """The next run records that it ended."""
+    fixture = Fixture(FleetPlansEnd)
+    a_fleet_plan(fixture)
+    fixture.clock.advance(seconds)
+    fixture.checkers.check_at_rest()
+    assert len(fixture.violations) == violations
 
 
 @pytest.mark.parametrize(("at", "violations"), [("12:05:00", 0), ("12:06:00", 0), ("17:30:00", 1)])
