@@ -491,7 +491,8 @@ def validate_moves(
     """Return for each proposed move, by the name of its NodeDisruption, the command to execute now; a no-op if it is not valid.
 
     They are solved one after the other in the plan's order, as they were for the proposal: each in the cluster once the earlier ones
-    are done, so that no capacity is used twice.
+    are done, so that no capacity is used twice. One that is not valid before these are done is a no-op, too: rules about other pods may
+    have got in its way since the proposal.
 
     Args:
         disruptions: Proposals of this method that have not started, in any order.
@@ -515,6 +516,7 @@ def validate_moves(
             waiting.append(tuple(c for c in own if c is not None))
     moves, invalid = next_moves(simulation, waiting, remaining, leaving=leaving, cost=cost, spot_to_spot=spot_to_spot)
     by_name = {move.name: move for move in moves}
+    too_early = {move.name for move in moves[1:] if simulation.verify(move.command)}
     for disruption in disruptions:
         name, first = disruption.metadata.name, disruption.spec.candidates[0].node_claim
         if name in found:
@@ -529,6 +531,8 @@ def validate_moves(
             continue
         command = by_name[first].command
         why = difference(disruption, command)
+        if not why and first in too_early:
+            why = "it is only valid once another move of the plan is done"
         found[name] = _no_op(f"scheduling: {why}") if why else command
     return found
 
