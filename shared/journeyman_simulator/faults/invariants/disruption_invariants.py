@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from journeyman.core.api.conditions import parse_time
 from journeyman.core.api.objects import FLEET_PLAN, Node
 from journeyman_simulator.apiserver.server import Write
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
@@ -201,9 +202,8 @@ class FleetPlansEnd(InvariantChecker):
 
     def check_at_rest(self) -> Iterator[str]:
         """Check plans that run; one without moves may be new, since the next run records that it ended."""
-        new = self.view.clock.now() - TWO_SWEEPS
         running = [
-            plan for plan in self._plans() if _is_running(plan) and (plan["spec"]["moves"] or _created_at(plan) < new)
+            plan for plan in self._plans() if _is_running(plan) and (plan["spec"]["moves"] or not self._is_new(plan))
         ]
         existing = {claim.metadata.name for claim in claims(self.view)}
         if len(running) > 1:
@@ -212,16 +212,16 @@ class FleetPlansEnd(InvariantChecker):
             if not existing.intersection(name for move in plan["spec"]["moves"] for name in move["nodeClaims"]):
                 yield f"FleetPlan {plan['metadata']['name']} runs, and none of its nodes exists"
 
+    def _is_new(self, plan: Mapping[str, Any]) -> bool:
+        created_at = parse_time(plan["spec"]["createdAt"])
+        return created_at is not None and self.view.clock.now() - created_at <= TWO_SWEEPS
+
     def _plans(self) -> tuple[Mapping[str, Any], ...]:
         return self.view.server.stored(FLEET_PLAN)
 
 
 def _is_running(plan: Mapping[str, Any]) -> bool:
     return phase(plan) in {"", "Running"}
-
-
-def _created_at(plan: Mapping[str, Any]) -> datetime:
-    return datetime.fromisoformat(plan["spec"]["createdAt"])
 
 
 TWO_SWEEPS: Final = timedelta(minutes=4)
