@@ -2,8 +2,9 @@
 
 A Node belongs to the NodeClaim with its provider id. Without one, it belongs to the NodeClaim
 
-1. whose UID its ownerReference names, which registration writes, unless that NodeClaim owns the Node of its own provider
-   id: then a user has edited the reference, and the instance of this Node is an orphan; or else
+1. whose UID its ownerReference names, which registration writes, unless that NodeClaim has another provider id, and has never
+   registered or owns the Node of that id: then a user has edited the reference, and the instance of this Node is an orphan
+   until the NodeClaim launched for it has its provider id again; or else
 2. that registered under the Node's name and has no provider id.
 
 If several NodeClaims have one provider id, the instance belongs to the one that its Node names as owner, or to the oldest while
@@ -88,12 +89,19 @@ class _ClaimIndex:
         if node.spec.provider_id and (claim := self._by_provider_id.get(node.spec.provider_id)):
             return claim
         owners = (self._by_uid.get(uid) for uid in _owners(node))
-        own = (claim for claim in owners if claim and not self._has_node_of_its_own(claim))
+        own = (claim for claim in owners if claim and not self._has_another_instance(claim))
         return next(own, None) or self._by_node.get(node.metadata.name)
 
-    def _has_node_of_its_own(self, claim: NodeClaim) -> bool:
-        """Return whether the Node with the claim's provider id names the claim as owner: other Nodes are not the claim's."""
-        return claim.status.provider_id in self._instances_by_owner.get(claim.metadata.uid, ())
+    def _has_another_instance(self, claim: NodeClaim) -> bool:
+        """Return whether the claim's instance is the one of its provider id, and no Node without that id is the claim's.
+
+        A claim without a provider id lost it. One that registered owns the Node of its provider id, or a user edited the id.
+        """
+        provider_id = claim.status.provider_id
+        if not provider_id:
+            return False
+        owned = self._instances_by_owner.get(claim.metadata.uid, ())
+        return provider_id in owned or not is_true(claim.status.conditions, REGISTERED)
 
     @cached_property
     def _instances_by_owner(self) -> Mapping[str, Collection[str]]:

@@ -107,6 +107,14 @@ def test_nodeclaim_with_a_shared_provider_id_is_no_duplicate_when_it_owns_a_node
     assert snapshot.state_nodes_by_claim["b"].node == owned_by("b")
 
 
+def test_nodeclaim_that_never_registered_is_not_matched_to_the_node_of_another_instance():
+    """A user edited the node's ownerReference; the node's own NodeClaim has lost its status, and is launched again."""
+    node = owned_by("b", spec={"providerID": provider_id_of("a")})
+    claims = [a_claim("a"), a_launched_claim("b")]
+
+    assert joined(nodes=[node], claims=claims) == [("", "a", ""), ("", "b", ""), ("node-b", "", "")]
+
+
 def test_two_nodes_with_the_same_provider_id_belong_to_one_nodeclaim():
     """An instance joined again under another node name; both nodes are removed with the NodeClaim."""
     again = a_node("a", metadata={"name": "node-again", "uid": "uid-again"})
