@@ -35,6 +35,11 @@ from journeyman.core.disruption.candidates import DisruptionReason
 from journeyman.core.disruption.churn_counts import record_churn
 from journeyman.core.disruption.churn_limits import ChurnSettings
 from journeyman.core.disruption.circuit_breaker import report_pauses
+from journeyman.core.disruption.cleanup import (
+    claims_with_stale_taints,
+    delete_old_commands,
+    remove_stale_taints,
+)
 from journeyman.core.disruption.commands import (
     PROPOSED,
     Command,
@@ -59,11 +64,6 @@ from journeyman.core.disruption.orchestration import (
     wait_or_terminate,
 )
 from journeyman.core.disruption.rebalance import offerings_at_risk
-from journeyman.core.disruption.stale_taints import (
-    claims_with_stale_taints,
-    delete_old_commands,
-    remove_stale_taints,
-)
 from journeyman.core.plan import Failure, Plan, Requeue, Step, chain_of, merge_plans, next_requeue
 from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import plan_for_each

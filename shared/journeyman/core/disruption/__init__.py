@@ -10,7 +10,7 @@ Names and order are those of Karpenter's pkg/controllers/disruption; every funct
       rest on              simulation, consolidation, binding_orders; fleet_examination; fleet_planning, fleet_moves
       refused by           circuit_breaker, churn_limits (churn_counts, reversed_consolidations), balanced
                              │
-    a Command (commands) ─► stored as a NodeDisruption ─► validation ─► orchestration executes it ─► stale_taints cleans up
+    a Command (commands) ─► stored as a NodeDisruption ─► validation ─► orchestration executes it ─► cleanup
     what people see        blocked (why each node stays), disruption_events, disruption_metrics
 
 Static NodePools (static_nodepools, static_capacity) are scaled by the provision step.

@@ -38,11 +38,11 @@ from journeyman.core.api.objects import FLEET_PLAN, ObjectMeta
 from journeyman.core.disruption.binding_orders import unbound_pod
 from journeyman.core.disruption.budgets import BudgetStatus
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName
+from journeyman.core.disruption.cleanup import claims_with_stale_taints
 from journeyman.core.disruption.commands import Command, claims_in_commands, difference
 from journeyman.core.disruption.fleet_moves import Move, MoveCost
 from journeyman.core.disruption.fleet_planning import LEAST_GAIN, PlannedFleet, next_moves, plan_fleet
 from journeyman.core.disruption.simulation import Simulation
-from journeyman.core.disruption.stale_taints import claims_with_stale_taints
 from journeyman.core.plan import CreateObject, DeleteObject, ObjectRef, PatchObject, Plan, chain_of, merge_plans
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import mark_leaving

@@ -15,7 +15,7 @@ from journeyman.core.api.churn_ledger import HOURS, MAX_COMMANDS, MAX_NODE_POOLS
 from journeyman.core.api.model import parse
 from journeyman.core.api.objects import ObjectMeta
 from journeyman.core.disruption.churn_counts import count_churn, record_churn
-from journeyman.core.disruption.stale_taints import delete_old_commands
+from journeyman.core.disruption.cleanup import delete_old_commands
 from journeyman.core.plan import CreateObject, PatchObject
 from journeyman.core.state import InvalidObject
 from tests.helpers import builders

@@ -17,6 +17,7 @@ from journeyman.core.api.node_disruption import (
     NodeDisruptionSpec,
 )
 from journeyman.core.api.objects import NODE_DISRUPTION, ObjectMeta, Taint
+from journeyman.core.disruption.cleanup import delete_old_commands, remove_stale_taints
 from journeyman.core.disruption.commands import (
     claims_in_commands,
     disrupted_candidates,
@@ -34,7 +35,6 @@ from journeyman.core.disruption.orchestration import (
     start_command,
     wait_or_terminate,
 )
-from journeyman.core.disruption.stale_taints import delete_old_commands, remove_stale_taints
 from journeyman.core.plan import CreateObject, DeleteObject, LaunchInstance, PatchObject, Plan, Requeue, Step
 from tests.helpers import builders
 from tests.helpers.builders import NOW, ago, condition, merge, stamp
