@@ -215,14 +215,16 @@ class FakeCloud:
         )  # fmt: skip
 
     def _launched(self, claim: NodeClaim, instance: Instance, refused: tuple[tuple[str, str, str], ...]) -> Launched:
+        type_ = next(t for t in self.types if t.name == instance.instance_type)
+        of_type = {r.key: r.values[0] for r in type_.requirements if r.operator == "In" and len(r.values) == 1}
         made = {
+            **of_type,
             labels.INSTANCE_TYPE: instance.instance_type,
             labels.ZONE: instance.zone,
             labels.CAPACITY_TYPE: instance.capacity_type,
             labels.ARCH: "amd64",
             labels.OS: "linux",
         }
-        type_ = next(t for t in self.types if t.name == instance.instance_type)
         self._labels[instance.provider_id] = made
         return Launched(
             claim=claim.metadata.name,

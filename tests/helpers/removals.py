@@ -92,7 +92,11 @@ class RemovalCluster:
         self.clock, self.queue, self.record = SystemClock(), FakeQueue(), Record()
         self.cloud = FakeCloud(self.clock, types)
         self._memory = {step: Memory() for step in STEPS}
-        self._settings = Settings(cluster_name=CLUSTER, validation_delay=timedelta(seconds=VALIDATION_SECONDS))
+        self._settings = Settings(
+            cluster_name=CLUSTER,
+            validation_delay=timedelta(seconds=VALIDATION_SECONDS),
+            reversal_window=timedelta(0),  # the nodes are only minutes old
+        )
         self._machines = Machines(self.store, self._rng, 2.0)
         self._next_sweep = 0.0
 
