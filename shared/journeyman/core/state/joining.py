@@ -93,9 +93,9 @@ class _ClaimIndex:
         return next(own, None) or self._by_node.get(node.metadata.name)
 
     def _has_another_instance(self, claim: NodeClaim) -> bool:
-        """Return whether the claim's instance is the one of its provider id, and no Node without that id is the claim's.
+        """Return whether the claim has its own provider id, so that a Node with another one is not the claim's.
 
-        A claim without a provider id lost it. One that registered owns the Node of its provider id, or a user edited the id.
+        A user may have edited the provider id of a registered claim, unless the Node with that id names the claim as owner.
         """
         provider_id = claim.status.provider_id
         if not provider_id:
