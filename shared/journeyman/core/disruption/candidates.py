@@ -157,7 +157,7 @@ def find_candidates(
         eventual: Whether a node may be disrupted although its pods block that, if its NodeClaim has a terminationGracePeriod,
             after which its drain ends in any case. Otherwise the disruption is graceful.
     """
-    nominated = frozenset(p.status.nominated_node_name for p in snapshot.pods if not p.spec.node_name)
+    nominated = _nominated_nodes(snapshot)
     candidates: list[Candidate] = []
     events: list[Event] = []
     blocked: dict[NodeClaimName, Blocked] = {}
@@ -185,6 +185,18 @@ def find_candidates(
         events += [Event(ref=ref, reason=BLOCKED, message=found.why) for ref in node.object_refs]
     ordered = tuple(sorted(candidates, key=lambda c: c.nodeclaim))
     return CandidateList(candidates=ordered, events=tuple(events), blocked=blocked)
+
+
+def _nominated_nodes(snapshot: Snapshot) -> frozenset[str]:
+    """Return the names of the nodes that pending pods, or pods of nodes that a command still drains, will be bound to.
+
+    Restates: karpenter pkg/controllers/disruption/queue.go `StartCommand`, which nominates them.
+    Differs: of the nodes that take the pods of a command, only its replacements are nominated, but until the command has ended.
+    """
+    pods = (p.status.nominated_node_name for p in snapshot.pods if not p.spec.node_name)
+    unfinished = (d for d in snapshot.node_disruptions if not d.finished)
+    launched = (snapshot.state_nodes_by_claim.get(r.name) for d in unfinished for r in d.spec.replacements)
+    return frozenset(pods) | {node.name for node in launched if node is not None}
 
 
 def eviction_cost(pod: Pod) -> float:

@@ -10,6 +10,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import PodDisruptionBudget
 from journeyman.core.disruption.candidates import eviction_cost, find_candidates
 from tests.helpers.builders import ago, condition, stamp
+from tests.helpers.disrupting import disruption_of, first_evaluation
 from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, an_unlaunched_member, price
 
 NOTHING = frozenset()
@@ -195,6 +196,21 @@ def test_blocked_node_is_not_a_candidate_and_has_events(snapshot, why):
         ("DisruptionBlocked", "NodeClaim", why),
         ("DisruptionBlocked", "Node", why),
     }
+
+
+@pytest.mark.parametrize(("phase", "expected"), [("Replacing", 0), ("Draining", 0), ("Succeeded", 1)])
+@pytest.mark.karpenter("disruption", it="should not consider candidates that are nominated")
+def test_replacement_is_no_candidate_until_its_command_has_ended(phase, expected):
+    """It is empty while the pods that it was launched for are evicted one after the other."""
+    replaced = first_evaluation(a_fleet(a_member("old", size="l", cpus=["1"])))
+    assert replaced is not None
+    command = disruption_of(replaced, phase=phase)
+    claim = command.spec.replacements[0].name
+    snapshot = replace(a_fleet(a_member(claim)), node_disruptions=(command,))
+
+    candidates = find(snapshot, consolidatable=frozenset({claim})).candidates
+
+    assert len(candidates) == expected
 
 
 MIRROR = {
