@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
@@ -169,14 +170,14 @@ def _schedule(inputs: StepInputs) -> ScheduledPlan:
     """Schedule pending pods: nominate them to existing nodes, or create and launch NodeClaims for them."""
     snapshot = inputs.snapshot
     selected, skipped = select_pods(snapshot)
-    pods, removed, moving_skipped = _pods_and_removed_nodes(snapshot, selected)
-    verified, cached = _verified_results(inputs, pods, removed)
+    found = _pods_to_schedule(snapshot, selected)
+    verified, cached = _verified_results(inputs, found)
     results = verified.results
     nominatable = NominatablePods.of(snapshot, enabled=_lifecycle_options(inputs).max_nominations > 0)
     plan = merge_plans(
         (
-            report_skipped({found.refs: found for found in (*skipped, *moving_skipped)}.values()),
-            _explain(snapshot, without_virtual_pods(results, pods)),
+            report_skipped({item.refs: item for item in (*skipped, *found.skipped)}.values()),
+            _explain(snapshot, without_virtual_pods(results, found.pods)),
             reconcile_capacity_buffers(snapshot, results),
             _report_defects(snapshot, verified),
             nominate_to_existing_nodes(snapshot, results.existing, nominatable),
@@ -214,38 +215,59 @@ PROVISION: Final = StepDefinition(
 # -- scheduling -------------------------------------------------------------------------------------------------------
 
 
-def _pods_and_removed_nodes(
-    snapshot: Snapshot, selected: Iterable[Pod]
-) -> tuple[tuple[Pod, ...], frozenset[str], tuple[SkippedObject, ...]]:
-    """Return the pods to schedule, the nodes that the scheduler must not use, and the pods that cannot be evaluated.
+class _PodsToSchedule(Struct, frozen=True, kw_only=True):
+    """The pods of one pass.
 
-    The pods are those `selected`, pending or on terminating nodes, and those of nodes that a disruption deletes once their
-    replacements are initialized, so that the replacements keep their capacity for them. If there are only the latter, none is
-    scheduled: their disruption has launched what they need, and another order of packing could need one node more. Pods of nodes
-    whose disruption was rolled back stay on their nodes.
+    Attributes:
+        pods: All of them: pending pods, pods on terminating nodes, and those that commands move.
+        moving: The keys of the pods on nodes that a command deletes, whose replacements exist.
+        without_nodes: The names of nodes that the scheduler must not use.
+        skipped: Pods that cannot be evaluated.
+    """
+
+    pods: tuple[Pod, ...]
+    moving: frozenset[str]
+    without_nodes: frozenset[str]
+    skipped: tuple[SkippedObject, ...]
+
+
+def _pods_to_schedule(snapshot: Snapshot, selected: Iterable[Pod]) -> _PodsToSchedule:
+    """Return the pods to schedule: those `selected`, and those that commands move, so that these find their capacity.
+
+    Pods of nodes whose command was rolled back stay on their nodes. If commands move all pods, none is scheduled.
     """
     marked = marked_for_deletion(snapshot)
-    removed = [n for name, n in snapshot.state_nodes_by_claim.items() if name in marked and not n.is_terminating]
+    deleted = [node for name, node in snapshot.state_nodes_by_claim.items() if name in marked]
+    removed = [node for node in deleted if not node.is_terminating]
     on_removed = (pod for node in removed for pod in node.pods)
     moving, skipped = select_each(on_removed, lambda pod: is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now))
     staying = {pod.key for name in kept_after_rollback(snapshot) for pod in snapshot.state_nodes_by_claim[name].pods}
     pending = (pod for pod in selected if pod.key not in staying)
     pods = {pod.key: pod for pod in (*pending, *moving)}  # a tainted node's pods are in both
-    names = frozenset(n.name for n in removed)
-    is_pending = any(pod.spec.node_name not in names for pod in pods.values())
-    return tuple(pods.values()) if is_pending else (), names, skipped
+    names = {node.name for node in deleted}
+    on_deleted = frozenset(key for key, pod in pods.items() if pod.spec.node_name in names)
+    return _PodsToSchedule(
+        pods=tuple(pods.values()) if len(on_deleted) < len(pods) else (),
+        moving=on_deleted,
+        without_nodes=frozenset(node.name for node in removed),
+        skipped=skipped,
+    )
 
 
-def _verified_results(
-    inputs: StepInputs, pods: tuple[Pod, ...], removed: frozenset[str]
-) -> tuple[VerifiedResults, CachedResults]:
+def _verified_results(inputs: StepInputs, found: _PodsToSchedule) -> tuple[VerifiedResults, CachedResults]:
     """Return the scheduler's verified results, from the cache if nothing changed since, and the cache that contains them."""
     snapshot, catalogue, options = inputs.snapshot, inputs.catalogued.catalogue, inputs.settings.scheduling
+    pods, removed = found.pods, found.without_nodes
     cache = inputs.cached_results.valid_for(snapshot, catalogue, options)
     problem = ProblemKey(tuple(pod.key for pod in pods), removed)
     if (cached_results := cache.by_problem.get(problem)) is not None:
         return VerifiedResults(results=cached_results, defects=()), cache
     results = solve(snapshot, catalogue, pods=pods, without_nodes=removed, options=options, effort=inputs.effort)
+    while displaced := found.moving & {key for claim in results.new_claims for key in claim.pods}:
+        # Their command has launched what they need, and another order of packing could need one node more. If they have no
+        # capacity all the same, kube-scheduler says so once they are evicted.
+        pods = tuple(pod for pod in pods if pod.key not in displaced)
+        results = solve(snapshot, catalogue, pods=pods, without_nodes=removed, options=options, effort=inputs.effort)
     verifier = PlanVerifier(snapshot=snapshot, catalogue=catalogue, pods=pods, removed_nodes=removed, options=options)
     verified = verifier.verify_results(results)
     return verified, cache if verified.defects else cache.with_results({problem: verified.results})

@@ -24,6 +24,7 @@ from journeyman.core.plan import Step
 from journeyman.errors import NOT_SERVED, ForbiddenError, NotFoundError
 from journeyman.ports import ScheduledRun
 from journeyman.steps.consolidate import consolidate
+from journeyman.steps.provision import provision
 from tests.helpers import builders
 from tests.helpers.builders import pool_body
 from tests.helpers.fleets import a_member, bodies
@@ -433,7 +434,7 @@ def test_pods_that_come_while_a_node_is_replaced_need_no_third_node():
 
 
 def test_pods_that_still_run_on_the_old_node_need_no_third_node():
-    """The replacement has less capacity than was planned: a node is launched for pods that are pending, not for those that run."""
+    """The replacement seems to have less capacity than was planned; kube-scheduler finds it large enough once they are evicted."""
     simulation = with_cpu_burst(a_simulated_cluster())
     simulation.until(lambda: ("Underutilized", "replace", "Replacing") in simulation.disruptions(), "the command")
     replacement = max(simulation.claims(), key=lambda claim: claim.metadata.creation_timestamp)
@@ -441,10 +442,33 @@ def test_pods_that_still_run_on_the_old_node_need_no_third_node():
     simulation.server.patch(NODECLAIM, replacement.metadata.name, less, subresource="status")
     simulation.requeue(Step.PROVISION)
     simulation.run_for(minutes=1 / 6)
+    simulation.deploy("late", 1, cpu="200m")
+    simulation.until(lambda: simulation.nodes() == ["l"] and simulation.running() == 6, "the replacement")
+
     assert len(simulation.cloud.launches) == 2
 
-    simulation.deploy("late", 1, cpu="200m")
+
+def test_pods_of_a_node_that_drains_need_a_third_node_only_once_they_are_evicted():
+    """Another pod took the capacity of their replacement: kube-scheduler might still find some elsewhere."""
+    simulation = with_cpu_burst(a_simulated_cluster())
+    simulation.deploy("large", 1, cpu="32")  # a pod that is pending for good
+    simulation.until(lambda: len([c for c in simulation.claims() if is_initialized(c)]) == 2, "the replacement")
+    node = next(n for n in simulation.server.list(NODE).items if n.metadata.labels[labels.INSTANCE_TYPE] == "l")
+    taken = builders.pod_body("taken", cpu="4", node=node.metadata.name)
+    simulation.server.create(POD, taken, namespace="default")
+    consolidate(simulation.cluster.run(), TRIGGER)
+    assert [c for c in simulation.claims() if c.metadata.deletion_timestamp]
+
+    provision(simulation.cluster.run(), simulation.functions.trigger(Step.PROVISION))
+
+    assert len(simulation.cloud.launches) == 2
     simulation.until(lambda: len(simulation.cloud.launches) > 2, "a third node", minutes=1)
+    simulation.until(lambda: "xl" not in simulation.nodes() and simulation.running() == 6, "the pods")
+
+
+def is_initialized(claim) -> bool:
+    """Whether the NodeClaim has the condition Initialized."""
+    return is_true(claim.status.conditions, "Initialized")
 
 
 def why_nodes_stay(simulation: SimulatedCluster) -> list[str]:
