@@ -1,17 +1,19 @@
 """Simulates kube-scheduler as far as node autoscaling needs it: filters, scores and binds, or marks a pod Unschedulable.
 
 Filters: unschedulable nodes, taints, node selector and required affinity, resources, DoNotSchedule topology spread,
-required pod (anti-)affinity. Scores: nodes without untolerated PreferNoSchedule taints first, whose weight exceeds that of the
-resources in the default profile; among them least allocated, which spreads pods like that profile. The scheduler tries a
+required pod (anti-)affinity. Scores of the default profile: free resources and their balance, default spread of a controller's
+pods over nodes and zones, PreferNoSchedule taints; equal scores go by name. The scheduler tries a
 pod's nominated node first, counts pods of the same or a higher priority that are nominated to a node as if they ran there,
 and clears the nomination of an unschedulable pod. It does not simulate preemption, volumes and host ports: such pods stay
 pending, with that reason. It shares no code with the solver, so that it can check the solver's plans.
 Restates: kubernetes `pkg/scheduler/framework/plugins/{nodeaffinity,tainttoleration,noderesources,podtopologyspread,interpodaffinity}`,
+`pkg/scheduler/apis/config/v1/default_plugins.go` (weights),
 `pkg/scheduler/schedule_one.go` `evaluateNominatedNode`, `framework/runtime` `RunFilterPluginsWithNominatedPods`.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -40,19 +42,25 @@ _TERMINAL = frozenset({"Succeeded", "Failed"})
 
 
 class NodeInfo(Struct):
-    """A node and its pods; those in `with_anti_affinity` have required anti-affinity, and may reject others."""
+    """A node and its pods; those in `with_anti_affinity` have required anti-affinity, and may reject others.
+
+    `by_controller` has how many pods of each controller run there, by its UID.
+    """
 
     node: Node
     free: dict[str, int]
     total: dict[str, int]
     pods: list[Pod] = field(default_factory=list)
     with_anti_affinity: list[Pod] = field(default_factory=list)
+    by_controller: Counter[str] = field(default_factory=Counter)
 
     def place(self, pod: Pod, requests: Mapping[str, int]) -> None:
         """Add the pod to the node, and subtract its requests from the free resources."""
         self.pods.append(pod)
         if _anti_affinity(pod):
             self.with_anti_affinity.append(pod)
+        if pod.metadata.deletion_timestamp is None:
+            self.by_controller[_controller(pod)] += 1
         for name, amount in requests.items():
             self.free[name] = self.free.get(name, 0) - amount
 
@@ -64,16 +72,13 @@ class NodeInfo(Struct):
             total=self.total,
             pods=list(self.pods),
             with_anti_affinity=list(self.with_anti_affinity),
+            by_controller=self.by_controller.copy(),
         )
 
-    def score(self, requests: Mapping[str, int]) -> float:
-        """Return the NodeResourcesFit LeastAllocated score: the mean free share of CPU and memory with the requests."""
-        shares = [
-            (self.free.get(name, 0) - requests.get(name, 0)) / self.total[name]
-            for name in ("cpu", "memory")
-            if self.total.get(name)
-        ]
-        return sum(shares) / len(shares) if shares else 0.0
+    @property
+    def zone(self) -> str:
+        """The node's zone."""
+        return self.node.metadata.labels.get(labels.ZONE, "")
 
 
 class KubeScheduler:
@@ -121,7 +126,14 @@ class KubeScheduler:
         if not fitting:
             self._report_unschedulable(pod, len(infos), rejections)
             return
-        best = min(fitting, key=lambda i: (_avoided(pod, i.node), -i.score(requests), i.node.metadata.name))
+        spread = _spread_scores(pod, fitting, infos)
+        scores = [
+            _resource_score(i, requests)
+            + 2 * spread[i.zone, i.by_controller[_controller(pod)]]
+            - 300 * _avoids(pod, i.node)
+            for i in fitting
+        ]
+        best = fitting[scores.index(max(scores))]
         self._server.bind(pod.metadata.namespace, pod.metadata.name, best.node.metadata.name)
         best.place(pod, requests)
 
@@ -266,9 +278,50 @@ def _untolerated(pod: Pod, taints: Iterable[Taint]) -> Taint | None:
     return next((t for t in taints if t.effect != "PreferNoSchedule" and not _tolerates(pod, t)), None)
 
 
-def _avoided(pod: Pod, node: Node) -> int:
-    """Return how many PreferNoSchedule taints of the node the pod does not tolerate."""
-    return sum(1 for t in node.spec.taints if t.effect == "PreferNoSchedule" and not _tolerates(pod, t))
+def _avoids(pod: Pod, node: Node) -> bool:
+    """Whether the node has a PreferNoSchedule taint that the pod does not tolerate."""
+    return any(t.effect == "PreferNoSchedule" and not _tolerates(pod, t) for t in node.spec.taints)
+
+
+def _controller(pod: Pod) -> str:
+    """Return the UID of the pod's controller; empty without one."""
+    return next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")
+
+
+def _resource_score(info: NodeInfo, requests: Mapping[str, int]) -> int:
+    """Return NodeResourcesFit LeastAllocated, 0 to 100, plus BalancedAllocation, 50 to 100."""
+    names = [name for name in ("cpu", "memory") if info.total.get(name)]
+    before = [info.free.get(name, 0) for name in names]
+    after = [free - requests.get(name, 0) for name, free in zip(names, before, strict=True)]
+    totals = [info.total[name] for name in names]
+    least = sum(100 * free // total for free, total in zip(after, totals, strict=True)) // max(len(names), 1)
+    improvement = _balance(after, totals) - _balance(before, totals)
+    return least + 50 + (50 + improvement) // 2
+
+
+def _balance(free: Sequence[int], totals: Sequence[int]) -> int:
+    if len(totals) < 2:
+        return 100
+    shares = [amount / total for amount, total in zip(free, totals, strict=True)]
+    return int(100 * (1 - abs(shares[0] - shares[1]) / 2))
+
+
+def _spread_scores(
+    pod: Pod, fitting: Sequence[NodeInfo], infos: Mapping[str, NodeInfo]
+) -> Mapping[tuple[str, int], int]:
+    """Return PodTopologySpread, 0 to 100, by a fitting node's zone and the number of its pods of this pod's controller."""
+    controller = _controller(pod)
+    if not controller:
+        return Counter()
+    by_zone = dict.fromkeys((info.zone for info in fitting), 0)
+    for info in infos.values():
+        if info.zone in by_zone:
+            by_zone[info.zone] += info.by_controller[controller]
+    of_node, of_zone = math.log(len(fitting) + 2), math.log(len(by_zone) + 2)
+    kinds = {(info.zone, info.by_controller[controller]) for info in fitting}
+    crowded = {(zone, n): int(n * of_node + 2 + by_zone[zone] * of_zone + 4 + 0.5) for zone, n in kinds}
+    least, most = min(crowded.values()), max(crowded.values())
+    return {kind: 100 * (most + least - amount) // most for kind, amount in crowded.items()}
 
 
 def _tolerates(pod: Pod, taint: Taint) -> bool:

@@ -1,14 +1,18 @@
-"""Pod nomination and anti-affinity: one suite for the simulated kube-scheduler and for the real one.
+"""Scores, pod nomination and anti-affinity: one suite for the simulated kube-scheduler and for the real one.
 
 Journeyman relies on this behaviour, so the simulated kube-scheduler must have it, too.
 """
 
 import itertools
+import random
 import time
 
+import numpy as np
 import pytest
 
+from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, POD, Resource, condition_of
+from journeyman.core.disruption.node_scores import NO_WORKLOAD, PodsToBind, SchedulableNodes, node_scores
 from journeyman.core.lifecycle.nomination import WATCH_DELAY
 from journeyman.kube.access.kubeconfig import from_kubeconfig
 from journeyman.kube.http_store import HttpKubeStore
@@ -16,6 +20,7 @@ from journeyman.kube.transport import Transport
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.kube_scheduler import KubeScheduler
+from journeyman_simulator.workload_controllers import REPLICASET
 from tests.helpers.builders import NOW, condition
 from tests.helpers.waiting import wait_until
 
@@ -78,12 +83,11 @@ class LabeledCluster:
     def __init__(self, side):
         self.side, self.store, self.name = side, side.store, f"t{next(_numbers)}"
 
-    def add_node(self, name, cpu="2", taints=()):
-        size = {"cpu": cpu, "memory": "8Gi", "pods": "20"}
+    def add_node(self, name, cpu="2", memory="8Gi", zone="", taints=()):
+        size = {"cpu": cpu, "memory": memory, "pods": "20"}
         full = f"{self.name}-{name}"
-        self.store.create(
-            NODE, {"metadata": {"name": full, "labels": {"stage": self.name}}, "spec": {"taints": list(taints)}}
-        )
+        marks = {"stage": self.name, "kubernetes.io/hostname": full, **({labels.ZONE: zone} if zone else {})}
+        self.store.create(NODE, {"metadata": {"name": full, "labels": marks}, "spec": {"taints": list(taints)}})
         status = {"capacity": size, "allocatable": size, "conditions": [condition("Ready")]}
         self.store.patch(NODE, full, {"status": status}, subresource="status")
         self.store.patch(NODE, full, {"spec": {"taints": list(taints)}})  # admission adds the `not-ready` taint
@@ -92,14 +96,25 @@ class LabeledCluster:
     def remove_taints(self, node):
         self.store.patch(NODE, node, {"spec": {"taints": []}})
 
-    def add_pod(self, name, cpu="1", **spec):
-        container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": cpu}}}
+    def add_replica_set(self, name):
+        """Create a ReplicaSet that has no replicas of its own, and return the metadata of its pods."""
+        marks = {"app": f"{self.name}-{name}"}
+        container = {"name": "c", "image": "pause"}
+        spec = {
+            "replicas": 0,
+            "selector": {"matchLabels": marks},
+            "template": {"metadata": {"labels": marks}, "spec": {"containers": [container]}},
+        }
+        body = {"metadata": {"name": marks["app"], "namespace": "default"}, "spec": spec}
+        made = self.store.create(REPLICASET, body, namespace="default")
+        owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": marks["app"], "uid": made["metadata"]["uid"]}
+        return {"labels": marks, "ownerReferences": [{**owner, "controller": True}]}
+
+    def add_pod(self, name, cpu="1", memory="0", metadata=None, **spec):
+        container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
+        own = {"name": f"{self.name}-{name}", "namespace": "default", "labels": {"pod": f"{self.name}-{name}"}}
         body = {
-            "metadata": {
-                "name": f"{self.name}-{name}",
-                "namespace": "default",
-                "labels": {"pod": f"{self.name}-{name}"},
-            },
+            "metadata": {**own, **(metadata or {})},
             "spec": {"containers": [container], "nodeSelector": {"stage": self.name}, **spec},
         }
         self.store.create(POD, body, namespace="default")
@@ -117,6 +132,54 @@ class LabeledCluster:
     def is_unschedulable(self, name):
         found = condition_of(self.pod(name).status.conditions, "PodScheduled")
         return found is not None and found.reason == "Unschedulable"
+
+
+def test_pods_are_bound_to_the_node_with_the_highest_score(cluster):
+    """The scores with which binding orders are checked: resources, their balance, spread and PreferNoSchedule taints."""
+    rng = random.Random(7)
+    sizes = [(4, 16), (8, 16), (8, 32), (4, 8), (16, 32), (6, 40)]
+    zones = [number % 2 for number in range(len(sizes))]
+    for number, (cpu, memory) in enumerate(sizes):
+        taints = [{"key": "example.com/avoid", "effect": "PreferNoSchedule"}] if number == 4 else []
+        cluster.add_node(
+            str(number), cpu=str(cpu), memory=f"{memory}Gi", zone=f"{cluster.name}-{zones[number]}", taints=taints
+        )
+    owners = [None, *(cluster.add_replica_set(name) for name in "abc")]
+    cluster.side.wait_for_watches()
+    total = np.array([[cpu * 1_000, memory << 30] for cpu, memory in sizes])
+    nodes = SchedulableNodes(
+        axes=("cpu", "memory"),
+        free=total.copy(),
+        total=total,
+        zones=np.array(zones),
+        running=np.zeros((len(owners) - 1, len(sizes)), dtype=np.int64),
+        position={},
+    )
+
+    places = []
+    for number in range(40):
+        workload, cpu, memory = (
+            rng.randrange(len(owners)) - 1,
+            rng.choice([250, 500, 1_000]),
+            rng.choice([256, 1_024, 3_072]),
+        )
+        cluster.add_pod(str(number), cpu=f"{cpu}m", memory=f"{memory}Mi", metadata=owners[workload + 1])
+        cluster.side.until(lambda number=number: cluster.pod(str(number)).spec.node_name)
+        place = int(cluster.pod(str(number)).spec.node_name.rpartition("-")[2])
+        pod = PodsToBind(
+            requests=np.array([[cpu, memory << 20]]),
+            workloads=np.array([workload]),
+            allowed=[np.ones(len(sizes), dtype=bool)],
+            avoided=[np.arange(len(sizes)) == 4],
+        )
+        scores = node_scores(0, pod, nodes)
+        assert scores[place] == scores.max(), f"pod {number} of workload {workload} is on node {place}: {scores}"
+        places.append(place)
+        nodes.free[place] -= pod.requests[0]
+        if workload != NO_WORKLOAD:
+            nodes.running[workload, place] += 1
+
+    assert set(places) >= {0, 1, 2, 3, 5}
 
 
 def test_nominated_node_is_preferred_to_one_with_a_higher_score(cluster):

@@ -9,7 +9,7 @@ node would then be launched again. So a removal is proposed only if every pod is
     free capacity of the remaining nodes and of the replacements
        ─► pods in order: largest first, smallest first, by name, and in shuffled orders
             ─► each pod to the best node that can take it: without untolerated PreferNoSchedule taints if there is one,
-               then LeastAllocated + BalancedAllocation
+               then by its scores (`node_scores`)
                  ─► a pod without a node: the removal is not proposed
 
 Pods of other commands that wait for a replacement are not bound here: they are evicted when it has started.
@@ -17,10 +17,6 @@ Candidates of NodePools with packing `fewest-nodes` are removed as Karpenter rem
 
 Pods with rules about other pods, volumes or host ports are bound where the simulation placed them: kube-scheduler has
 few choices for those. Nothing here knows the simulation's solver.
-
-Restates: kubernetes pkg/scheduler/framework/plugins/noderesources `leastResourceScorer`, `balancedResourceScorer`,
-tainttoleration `Score`, whose weight exceeds those of both others.
-Differs: scores of preferences, image locality and of the pods' spread are left out; equal scores go by name, not at random.
 """
 
 from __future__ import annotations
@@ -30,12 +26,20 @@ from hashlib import blake2b
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
 
-from journeyman.core.api.objects import Pod, Toleration
+from journeyman.core.api import labels
+from journeyman.core.api.objects import POD, Pod, Toleration
 from journeyman.core.api.resources import pod_requests, subtract, total_requests
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.commands import Command
+from journeyman.core.disruption.node_scores import (
+    NO_WORKLOAD,
+    SCORED_AXES,
+    UNBOUND,
+    PodsToBind,
+    SchedulableNodes,
+    bind,
+)
 from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.existing_nodes import NodeColumns, allocatable_of
 from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES
@@ -43,23 +47,10 @@ from journeyman.core.scheduling.pod_classes import host_ports, requirement_terms
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.state import Snapshot
+from journeyman.core.state.pod_predicates import is_terminating
+from journeyman.core.state.pod_workload import WorkloadKey, workload_of
 
 SHUFFLED_ORDERS: Final = 3
-_SCORED: Final = ("cpu", "memory")
-_MOST_SCORE: Final = 2.0  # of the resources; a preference against the node outweighs it
-
-
-class FreeCapacity(Struct, frozen=True, kw_only=True, eq=False):
-    """The nodes that kube-scheduler may bind pods to, replacements last.
-
-    `free` and `total` are amounts by node and axis (`axes` names them, CPU and memory first), `position` the row of each
-    existing node by name and of each replacement by its number.
-    """
-
-    axes: tuple[str, ...]
-    free: Ints
-    total: Ints
-    position: Mapping[str | int, int]
 
 
 def unbound_pod(
@@ -98,29 +89,37 @@ def _unbound_by_order(
     starting = {n.name for n in snapshot.state_nodes if not n.initialized} - simulated.excluded_nodes
     own = {key for candidate in command.candidates for key in candidate.reschedulable_pods}
     pods = [p for p in simulated.pods if p.key in planned and (p.key in own or planned[p.key] not in starting)]
-    capacity = _free_capacity(
+    nodes = _schedulable_nodes(
         pods, command.replacements, simulated.excluded_nodes | frozenset(closed), snapshot, catalogue
     )
-    requests = np.array([[pod_requests(pod).get(axis, 0) for axis in capacity.axes] for pod in pods], dtype=np.int64)
-    columns = NodeColumns([node for node in snapshot.state_nodes if node.name in capacity.position])
-    allowed = _allowed_nodes(pods, planned, capacity, columns)
-    avoided = _avoided_nodes(pods, capacity, columns)
-    for order in _orders(pods, requests):
-        yield [pods[pod].key for pod in _bind(order, requests, allowed, avoided, capacity)]
+    columns = NodeColumns([node for node in snapshot.state_nodes if node.name in nodes.position])
+    row = {workload: number for number, workload in enumerate(_workloads(pods))}
+    to_bind = PodsToBind(
+        requests=_table([pod_requests(pod) for pod in pods], nodes.axes),
+        workloads=np.array([row.get(workload_of(pod), NO_WORKLOAD) for pod in pods], dtype=np.int64),
+        allowed=_allowed_nodes(pods, planned, nodes, columns),
+        avoided=_avoided_nodes(pods, nodes, columns),
+    )
+    for order in _orders(pods, to_bind.requests):
+        chosen = bind(order, to_bind, nodes)
+        yield [pods[pod].key for pod, node in zip(order, chosen, strict=True) if node == UNBOUND]
 
 
-def _free_capacity(
+def _schedulable_nodes(
     pods: Iterable[Pod],
     replacements: Sequence[PlannedClaim],
     excluded: frozenset[str],
     snapshot: Snapshot,
     catalogue: Catalogue,
-) -> FreeCapacity:
-    """Return the capacity on the remaining nodes that are initialized, and on the replacements when their daemons run."""
+) -> SchedulableNodes:
+    """Return the remaining nodes that are initialized, and the replacements when their daemons run."""
     moving = {pod.key: pod for pod in pods}
-    axes = tuple(dict.fromkeys((*_SCORED, *sorted({name for pod in moving.values() for name in pod_requests(pod)}))))
+    axes = tuple(
+        dict.fromkeys((*SCORED_AXES, *sorted({name for pod in moving.values() for name in pod_requests(pod)})))
+    )
     totals: list[Mapping[str, int]] = []
     free: list[Mapping[str, int]] = []
+    zones: list[str] = []
     position: dict[str | int, int] = {}
     for node in snapshot.state_nodes:
         if node.name in excluded or node.is_being_disrupted or not node.initialized:
@@ -128,13 +127,43 @@ def _free_capacity(
         position[node.name] = len(totals)
         totals.append(allocatable_of(node))
         free.append(subtract(totals[-1], total_requests(pod for pod in node.pods if pod.key not in moving)))
+        zones.append(node.labels.get(labels.ZONE, ""))
     for number, claim in enumerate(replacements):
         types = {t.name: t for t in catalogue.instance_types(claim.node_pool)}
         daemons = subtract(claim.requests, total_requests(moving[key] for key in claim.pods if key in moving))
         position[number] = len(totals)
         totals.append(types[claim.offering.instance_type].allocatable)
         free.append(subtract(totals[-1], daemons))
-    return FreeCapacity(axes=axes, free=_table(free, axes), total=_table(totals, axes), position=position)
+        zones.append(claim.offering.zone)
+    number_of = {zone: number for number, zone in enumerate(dict.fromkeys(zones))}
+    return SchedulableNodes(
+        axes=axes,
+        free=_table(free, axes),
+        total=_table(totals, axes),
+        zones=np.array([number_of[zone] for zone in zones], dtype=np.int64),
+        running=_running(_workloads(moving.values()), position, moving, snapshot),
+        position=position,
+    )
+
+
+def _workloads(pods: Iterable[Pod]) -> list[WorkloadKey]:
+    """Return the workloads of the pods that have a controller, each once: kube-scheduler spreads their pods."""
+    return list(dict.fromkeys(w for pod in pods if (w := workload_of(pod)).kind != POD.kind))
+
+
+def _running(
+    workloads: Sequence[WorkloadKey],
+    position: Mapping[str | int, int],
+    moving: Collection[str],
+    snapshot: Snapshot,
+) -> Ints:
+    """Return by workload and node how many of its pods run there, without those that move."""
+    counts: Ints = np.zeros((len(workloads), len(position)), dtype=np.int64)
+    for number, workload in enumerate(workloads):
+        for pod in snapshot.pods_by_workload.get(workload, ()):
+            if pod.spec.node_name in position and pod.key not in moving and not is_terminating(pod):
+                counts[number, position[pod.spec.node_name]] += 1
+    return counts
 
 
 def _table(rows: Sequence[Mapping[str, int]], axes: Sequence[str]) -> Ints:
@@ -142,7 +171,7 @@ def _table(rows: Sequence[Mapping[str, int]], axes: Sequence[str]) -> Ints:
 
 
 def _allowed_nodes(
-    pods: Sequence[Pod], planned: Mapping[str, str | int], capacity: FreeCapacity, columns: NodeColumns
+    pods: Sequence[Pod], planned: Mapping[str, str | int], nodes: SchedulableNodes, columns: NodeColumns
 ) -> list[Bools]:
     """Return for each pod which nodes it may be bound to: by labels and taints, or only as planned if it has other rules.
 
@@ -150,7 +179,7 @@ def _allowed_nodes(
     """
     kinds = [(requirement_terms(pod), pod.spec.tolerations) for pod in pods]
     same = {(kind, planned[pod.key]) for kind, pod in zip(kinds, pods, strict=True)}
-    replacements = [number for number in capacity.position if isinstance(number, int)]
+    replacements = [number for number in nodes.position if isinstance(number, int)]
     by_kind: dict[tuple[tuple[Requirements, ...], tuple[Toleration, ...]], Bools] = {}
     for terms, tolerations in kinds:
         if (terms, tolerations) not in by_kind:
@@ -158,26 +187,26 @@ def _allowed_nodes(
             new = [((terms, tolerations), number) in same for number in replacements]
             by_kind[terms, tolerations] = np.concatenate((existing, np.array(new, dtype=bool)))
     return [
-        _planned_only(planned[pod.key], capacity) if _has_other_rules(pod) else by_kind[kind]
+        _planned_only(planned[pod.key], nodes) if _has_other_rules(pod) else by_kind[kind]
         for pod, kind in zip(pods, kinds, strict=True)
     ]
 
 
-def _avoided_nodes(pods: Sequence[Pod], capacity: FreeCapacity, columns: NodeColumns) -> list[Bools]:
+def _avoided_nodes(pods: Sequence[Pod], nodes: SchedulableNodes, columns: NodeColumns) -> list[Bools]:
     """Return for each pod which nodes have a PreferNoSchedule taint that it does not tolerate; replacements have none."""
     by_tolerations: dict[tuple[Toleration, ...], Bools] = {}
     for tolerations in {pod.spec.tolerations for pod in pods}:
         accepted = columns.accepted(tolerations, avoids_prefer_no_schedule=False)
         avoided = accepted & ~columns.accepted(tolerations, avoids_prefer_no_schedule=True)
-        missing = len(capacity.total) - len(avoided)
+        missing = len(nodes.total) - len(avoided)
         by_tolerations[tolerations] = np.concatenate((avoided, np.zeros(missing, dtype=bool)))
     return [by_tolerations[pod.spec.tolerations] for pod in pods]
 
 
-def _planned_only(planned: str | int, capacity: FreeCapacity) -> Bools:
-    only: Bools = np.zeros(len(capacity.total), dtype=bool)
-    if planned in capacity.position:
-        only[capacity.position[planned]] = True
+def _planned_only(planned: str | int, nodes: SchedulableNodes) -> Bools:
+    only: Bools = np.zeros(len(nodes.total), dtype=bool)
+    if planned in nodes.position:
+        only[nodes.position[planned]] = True
     return only
 
 
@@ -208,23 +237,3 @@ def _orders(pods: Sequence[Pod], requests: Ints) -> Iterator[list[int]]:
 
 def _hash(key: str, seed: int) -> bytes:
     return blake2b(key.encode(), digest_size=8, salt=str(seed).encode()).digest()
-
-
-def _bind(
-    order: Iterable[int], requests: Ints, allowed: Sequence[Bools], avoided: Sequence[Bools], capacity: FreeCapacity
-) -> list[int]:
-    """Bind the pods in this order, and return those that have no node."""
-    unbound: list[int] = []
-    free = capacity.free.copy()
-    scored = np.maximum(capacity.total[:, : len(_SCORED)], 1)
-    for pod in order:
-        after = free - requests[pod]
-        fits = allowed[pod] & ((after >= 0) | (requests[pod] == 0)).all(axis=1)
-        if not fits.any():
-            unbound.append(pod)
-            continue
-        shares = after[:, : len(_SCORED)] / scored
-        score = shares.mean(axis=1) + (1 - np.abs(shares[:, 0] - shares[:, 1]) / 2)
-        best = int(np.argmax(np.where(fits, score - _MOST_SCORE * avoided[pod], -np.inf)))
-        free[best] = after[best]
-    return unbound

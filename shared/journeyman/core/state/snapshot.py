@@ -28,6 +28,7 @@ from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVol
 from journeyman.core.api.workloads import PodTemplate, ReplicationController, Service, Workload
 from journeyman.core.catalogue import Unavailable
 from journeyman.core.state.joining import join
+from journeyman.core.state.pod_workload import WorkloadKey, workload_of
 from journeyman.core.state.state_node import StateNode
 from journeyman.errors import KubeAPIError
 
@@ -136,6 +137,15 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
             if pod.spec.node_name and pod.status.phase not in {"Succeeded", "Failed"}:
                 bound.setdefault(pod.spec.node_name, []).append(pod)
         return {name: tuple(pods) for name, pods in bound.items()}
+
+    @cached_property
+    def pods_by_workload(self) -> Mapping[WorkloadKey, tuple[Pod, ...]]:
+        """Bound pods of each workload that are not Succeeded or Failed."""
+        found: dict[WorkloadKey, list[Pod]] = {}
+        for pods in self.pods_by_node.values():
+            for pod in pods:
+                found.setdefault(workload_of(pod), []).append(pod)
+        return {key: tuple(pods) for key, pods in found.items()}
 
     @cached_property
     def pods_by_key(self) -> Mapping[str, Pod]:
