@@ -85,7 +85,7 @@ class LocalDeployment(ABC):
             self.world = World(
                 self.clock,
                 [
-                    WorkloadControllers(self.server.acting_as("kube-controller-manager")),
+                    WorkloadControllers(self.server.acting_as("kube-controller-manager"), self.clock),
                     KubeScheduler(self.server.acting_as("kube-scheduler"), self.clock),
                     Kubelets(self.server.acting_as("kubelet"), self.clock, machines, boot=self._boot),
                     *actors[:1],  # the account, whose instances change before the forwarder looks

@@ -1,6 +1,7 @@
 """Simulates the controllers of Deployments, ReplicaSets, DaemonSets and PodDisruptionBudgets, and the pod garbage collector.
 
-The ReplicaSet controller creates and deletes replicas in Kubernetes' order, the DaemonSet controller creates a pod per
+The ReplicaSet controller creates and deletes replicas in Kubernetes' order, at most 30 at once and 20 a second, as
+kube-controller-manager's client does by default (`--kube-api-qps`, `--kube-api-burst`). The DaemonSet controller creates a pod per
 node, and the pod garbage collector deletes pods whose node does not exist. A Deployment with `strategy.rollingUpdate` replaces
 its pods in steps; any other one, all at once. Jobs and StatefulSets are not simulated.
 Restates: kubernetes `pkg/controller/{replicaset,daemon,podgc}`, `pkg/controller/controller_utils.go` `ActivePodsWithRanks`,
@@ -13,11 +14,12 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 from journeyman.core.api.objects import NODE, PDB, POD, Node, Pod, Resource, is_true
 from journeyman.errors import AlreadyExistsError, NotFoundError
+from journeyman.ports import Clock
 from journeyman_simulator.apiserver import ApiServer
 
 DEPLOYMENT: Resource[dict[str, Any]] = Resource(
@@ -33,28 +35,38 @@ _WATCHED_KINDS = (POD, NODE, DEPLOYMENT, REPLICASET, DAEMONSET_RAW, PDB)
 _DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
-class WorkloadControllers:
-    """Reconciles the pods of each workload with its spec. An `Actor` that is never due."""
+CREATIONS_PER_SECOND: Final = 20
+CREATION_BURST: Final = 30
 
-    def __init__(self, server: ApiServer) -> None:
+
+class WorkloadControllers:
+    """Reconciles the pods of each workload with its spec. An `Actor` that is due while ReplicaSets wait to create pods."""
+
+    def __init__(self, server: ApiServer, clock: Clock) -> None:
         self._server = server
+        self._clock = clock
+        self._creations_left = float(CREATION_BURST)
+        self._refilled = clock.now()
+        self._waiting: list[str] = []  # UIDs of ReplicaSets that miss pods, those that have waited longest first
         self._reconciled_version = ""
         self._watched_version = -1
         self._serial = 0
 
     def due(self) -> datetime | None:
-        """Return None: controllers act only after a write."""
-        return None
+        """Return when waiting ReplicaSets may create a second's worth of pods; None if none waits."""
+        return self._refilled + timedelta(seconds=1) if self._waiting else None
 
     def act(self) -> bool:
         """Run all controllers once and return whether they wrote anything."""
-        if self._server.resource_version == self._reconciled_version:
+        due = self.due()
+        is_due = due is not None and self._clock.now() >= due
+        if self._server.resource_version == self._reconciled_version and not is_due:
             return False
         before = self._server.resource_version
         self._reconciled_version = before
         version = self._server.version_of(*_WATCHED_KINDS)
         has_changed, self._watched_version = version != self._watched_version, version
-        if has_changed:
+        if has_changed or is_due:
             self._reconcile()
         if self._server.collect_garbage() or has_changed:
             self._server.sync_disruption_budgets()
@@ -97,14 +109,33 @@ class WorkloadControllers:
 
     def _replica_sets(self, pods: Iterable[Pod]) -> None:
         living = [p for p in pods if p.metadata.deletion_timestamp is None and p.status.phase not in _TERMINAL]
+        missing: dict[str, tuple[dict[str, Any], int]] = {}
         for replica_set in self._server.stored(REPLICASET):
             meta, spec = replica_set["metadata"], replica_set["spec"]
             owned = [p for p in living if any(o.uid == meta["uid"] for o in p.metadata.owner_references)]
-            missing = spec.get("replicas", 1) - len(owned)
-            for _ in range(missing):
-                self._create_pod(replica_set)
-            for pod in _pods_to_delete(owned, -missing):
+            surplus = len(owned) - spec.get("replicas", 1)
+            if surplus < 0:
+                missing[meta["uid"]] = (replica_set, -surplus)
+            for pod in _pods_to_delete(owned, surplus):
                 self._remove(pod)
+        self._refill()
+        waiting = dict.fromkeys((*(uid for uid in self._waiting if uid in missing), *missing))
+        self._waiting = [uid for uid in waiting if not self._create_missing(*missing[uid])]
+
+    def _refill(self) -> None:
+        """Allow the creations of the time since the last call."""
+        now = self._clock.now()
+        elapsed = (now - self._refilled).total_seconds()
+        self._creations_left = min(CREATION_BURST, self._creations_left + CREATIONS_PER_SECOND * elapsed)
+        self._refilled = now
+
+    def _create_missing(self, replica_set: Mapping[str, Any], count: int) -> bool:
+        """Create as many of the pods as the rate allows; return whether these are all."""
+        allowed = min(count, int(self._creations_left))
+        self._creations_left -= allowed
+        for _ in range(allowed):
+            self._create_pod(replica_set)
+        return allowed == count
 
     def _daemon_sets(self, pods: Iterable[Pod], nodes: Iterable[Node]) -> None:
         """Create a bound pod on each node that the DaemonSet's node selector matches."""

@@ -81,7 +81,7 @@ class SimulatedCluster:
         self.world = World(
             self.clock,
             [
-                WorkloadControllers(self.server),
+                WorkloadControllers(self.server, self.clock),
                 KubeScheduler(self.server, self.clock),
                 Kubelets(self.server, self.clock, self.cloud),
                 self.functions,

@@ -219,7 +219,7 @@ class FaultWorld:
             self._run_limit,
             self._operations,
             self._throttles,
-            WorkloadControllers(self.server.acting_as("kube-controller-manager")),
+            WorkloadControllers(self.server.acting_as("kube-controller-manager"), self.clock),
             KubeScheduler(self.server.acting_as("kube-scheduler"), self.clock),
             Kubelets(self.server.acting_as("kubelet"), self.clock, self._node_faults),
             self.cloud.account,

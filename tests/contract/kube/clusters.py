@@ -242,7 +242,7 @@ def _simulated(
     reopen: Callable[[int], KubeStore],
     wire: Wire | None = None,
 ) -> Cluster:
-    workloads = WorkloadControllers(server)
+    workloads = WorkloadControllers(server, VirtualClock(START))
 
     def run_until_idle() -> None:
         while workloads.act():

@@ -47,7 +47,7 @@ class Machines:
 def cluster():
     clock = VirtualClock(START)
     server, machines = ApiServer(clock), Machines()
-    world = World(clock, [WorkloadControllers(server), KubeScheduler(server, clock), Kubelets(server, clock, machines)])
+    world = World(clock, [WorkloadControllers(server, clock), KubeScheduler(server, clock), Kubelets(server, clock, machines)])
     return clock, server, machines, world
 
 
@@ -99,6 +99,25 @@ def test_pods_of_a_terminated_machine_run_elsewhere(cluster):
 
     assert [n.metadata.name for n in server.list(NODE).items] == ["n2"]
     assert phases(server) == [("Running", "n2")] * 2
+
+
+def test_pods_are_created_at_the_rate_of_the_controller_manager(cluster):
+    """Thirty at once and twenty a second, in the order in which the ReplicaSets missed them."""
+    clock, server, _machines, world = cluster
+    deploy(server, "web", 45)
+    world.settle()
+    deploy(server, "api", 10)
+
+    def created():
+        names = [p.metadata.name.split("-")[0] for p in server.list(POD).items]
+        return names.count("web"), names.count("api")
+
+    counts = [created()]
+    for _ in range(2):
+        world.run_for(timedelta(seconds=1))
+        counts.append(created())
+
+    assert counts == [(30, 0), (45, 5), (45, 10)]
 
 
 def test_scale_down_removes_pending_pods_first(cluster):
