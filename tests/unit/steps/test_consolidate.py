@@ -255,9 +255,9 @@ def test_a_hundred_and_fifty_empty_nodes_are_deleted_at_once():
 
 
 def test_node_stays_if_its_pods_need_one_order_of_binding_to_fit():
-    """Each of two nodes has a core free, and the third one's pods need a core and two halves."""
+    """The third node's pods are of one size class; the smaller one may take the core that only the larger one needs."""
     simulation = a_simulated_cluster()
-    for name, cpus in (("a", ["3"]), ("b", ["3"]), ("n", ["1", "500m", "500m"])):
+    for name, cpus in (("a", ["3"]), ("b", ["3400m"]), ("n", ["1", "600m"])):
         simulation.cluster.add(*bodies(a_member(name, cpus=cpus)))
     simulation.clock.advance(120)
 

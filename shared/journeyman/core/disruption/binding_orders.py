@@ -7,11 +7,13 @@ node would then be launched again. So a removal is proposed only if every pod is
 ::
 
     free capacity of the remaining nodes and of the replacements
-       ─► pods in order: largest first, smallest first, by name, and in shuffled orders
+       ─► pods in the order of eviction, by size class; in each class largest first, smallest first, by name, and in shuffled orders
             ─► each pod to the best node that can take it: without untolerated PreferNoSchedule taints if there is one,
                then by its scores (`node_scores`)
                  ─► a pod without a node: the removal is not proposed
 
+Consolidation evicts large pods before small ones (`eviction_order`). A PodDisruptionBudget may delay some of them: then the
+orders in which these come last are checked as well, and those in which pods that wait already come first, if there are any.
 Pods of other commands that wait for a replacement are not bound here: they are evicted when it has started.
 Candidates of NodePools with packing `fewest-nodes` are removed as Karpenter removes them, without this check.
 
@@ -23,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -47,6 +50,7 @@ from journeyman.core.scheduling.pod_classes import host_ports, requirement_terms
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.state import Snapshot
+from journeyman.core.state.eviction_order import drain_group, pods_evicted_late, size_class
 from journeyman.core.state.pod_predicates import is_terminating
 from journeyman.core.state.pod_workload import WorkloadKey, workload_of
 
@@ -100,7 +104,8 @@ def _unbound_by_order(
         allowed=_allowed_nodes(pods, planned, nodes, columns),
         avoided=_avoided_nodes(pods, nodes, columns),
     )
-    for order in _orders(pods, to_bind.requests):
+    late = pods_evicted_late((p for p in pods if p.key in own), snapshot.pdbs)
+    for order in _orders(pods, to_bind.requests, own, late):
         chosen = bind(order, to_bind, nodes)
         yield [pods[pod].key for pod, node in zip(order, chosen, strict=True) if node == UNBOUND]
 
@@ -222,17 +227,30 @@ def _has_other_rules(pod: Pod) -> bool:
     return bool(required or spread or volumes or host_ports(pod))
 
 
-def _orders(pods: Sequence[Pod], requests: Ints) -> Iterator[list[int]]:
-    """Yield the orders in which the pods are bound, as positions; those of a higher priority always come first."""
+def _orders(pods: Sequence[Pod], requests: Ints, own: Collection[str], late: Collection[str]) -> Iterator[list[int]]:
+    """Yield the orders in which the pods are bound, as positions.
+
+    Args:
+        pods: The pods.
+        requests: Their requests by axis.
+        own: Keys of those that the command evicts; the others wait for a node already, or are evicted by other commands.
+        late: Keys of those that a PodDisruptionBudget may delay.
+    """
     places = range(len(pods))
-    keys: list[Callable[[int], tuple[object, ...]]] = [
+    classes = [(drain_group(pod), -size_class(pod), -(pod.spec.priority or 0)) for pod in pods]
+    first: list[Callable[[int], bool]] = [lambda i: False]
+    if late:
+        first.append(lambda i: pods[i].key in late)
+    if len(own) < len(pods):
+        first.append(lambda i: pods[i].key in own)
+    within: list[Callable[[int], tuple[object, ...]]] = [
         lambda i: (*(-requests[i]).tolist(), pods[i].key),
         lambda i: (*requests[i].tolist(), pods[i].key),
         lambda i: (pods[i].key,),
         *(lambda i, seed=seed: (_hash(pods[i].key, seed),) for seed in range(SHUFFLED_ORDERS)),
     ]
-    for key in keys:
-        yield sorted(places, key=lambda i: (-(pods[i].spec.priority or 0), *key(i)))
+    for comes_later, key in product(first, within):
+        yield sorted(places, key=lambda i: (comes_later(i), classes[i], key(i)))
 
 
 def _hash(key: str, seed: int) -> bytes:

@@ -8,12 +8,14 @@
     group 4  critical DaemonSet pods   ─┘
     at T - the pod's own grace period: deleted, whatever group, PodDisruptionBudget or annotation (T: termination time)
 
+Consolidation evicts the pods of a group by size class, the largest first (`largest_first`).
+
 The module also has the Events that say what blocks a drain, the VolumeAttachments to wait for after it, and when to check
 again. A volume of a terminated instance can be attached elsewhere only after minutes, so termination waits for its detachment.
 
 Restates: karpenter pkg/controllers/node/termination/terminator/terminator.go `Drain`,
 pkg/controllers/node/termination/terminator/eviction.go `evict`, `forceDelete`, pkg/controllers/node/termination/terminator/events/events.go.
-Differs: FailedDraining names the pods that block the drain. Karpenter polls drains and volumes every second and instances
+Differs: FailedDraining names the pods that block the drain. Karpenter evicts all pods of a group at once, and polls drains and volumes every second and instances
 every five; here the interval grows with the time it takes.
 """
 
@@ -48,9 +50,9 @@ from journeyman.core.plan import (
 from journeyman.core.scheduling.volumes import claim_keys
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import has_disrupted_taint
+from journeyman.core.state.eviction_order import drain_group, size_class
 from journeyman.core.state.pod_predicates import (
     is_disruptable,
-    is_owned_by_daemon_set,
     is_owned_by_node,
     is_reschedulable,
     is_terminal,
@@ -60,20 +62,22 @@ from journeyman.core.state.pod_predicates import (
 
 STUCK_AFTER: Final = timedelta(minutes=1)  # pkg/utils/pod/scheduling.go `IsStuckTerminating`
 DEFAULT_GRACE: Final = timedelta(seconds=30)  # the API server's default
-CRITICAL: Final = frozenset({"system-cluster-critical", "system-node-critical"})
+CLASS_PATIENCE: Final = timedelta(seconds=10)
 FORCEFUL: Final = "Forceful Termination"
+UNDERUTILIZED: Final = "Underutilized"  # the disruption reason of consolidation
 
 
 class DrainDecision(Struct, frozen=True, kw_only=True):
     """Which pods of a node are evicted or deleted now, and which the drain waits for.
 
     `current_group`: of the pods that are not deleted by force, the first group, without terminating ones. `evict`: those of them without
-    do-not-disrupt. `force`: pods to delete, with their grace period in seconds. `remaining`: all pods that must be gone before
+    do-not-disrupt. `smaller`: those of them that wait until larger ones are evicted. `force`: pods to delete, with their grace period in seconds. `remaining`: all pods that must be gone before
     the instance is terminated. `next_force`: when the next of them is deleted by force; None without a termination time.
     """
 
     current_group: tuple[Pod, ...] = ()
     evict: tuple[Pod, ...] = ()
+    smaller: tuple[Pod, ...] = ()
     force: tuple[tuple[Pod, int], ...] = ()
     remaining: tuple[Pod, ...] = ()
     next_force: datetime | None = None
@@ -81,7 +85,7 @@ class DrainDecision(Struct, frozen=True, kw_only=True):
     @property
     def protected(self) -> tuple[Pod, ...]:
         """Pods that the drain waits for and that it neither evicts nor deletes now."""
-        removed = {pod.key for pod in self.evict} | {pod.key for pod, _ in self.force}
+        removed = {pod.key for pod in (*self.evict, *self.smaller)} | {pod.key for pod, _ in self.force}
         return tuple(p for p in self.remaining if p.key not in removed and not is_terminating(p))
 
 
@@ -107,6 +111,21 @@ def decide_drain(pods: Iterable[Pod], now: datetime, end: datetime | None) -> Dr
         remaining=remaining,
         next_force=min((at for p in remaining if (at := _force_at(p, end)) is not None and at >= now), default=None),
     )
+
+
+def largest_first(decided: DrainDecision, classes: Sequence[int], drained_for: timedelta) -> DrainDecision:
+    """Return the decision in which smaller pods wait for the next run, as in the drains of consolidation.
+
+    Args:
+        decided: The decision for a node.
+        classes: The size classes of all pods that consolidation may evict now from any node, the largest first.
+        drained_for: How long the node has been drained. Smaller pods wait for larger ones that cannot be evicted
+            `CLASS_PATIENCE` for each class between.
+    """
+    due = classes[: 1 + drained_for // CLASS_PATIENCE]
+    evict = sorted((p for p in decided.evict if size_class(p) in due), key=lambda p: (-size_class(p), p.key))
+    smaller = tuple(p for p in decided.evict if size_class(p) not in due)
+    return replace(decided, evict=tuple(evict), smaller=smaller)
 
 
 def is_drainable(pod: Pod, now: datetime) -> bool:
@@ -172,8 +191,7 @@ def _first_group(pods: Iterable[Pod]) -> tuple[Pod, ...]:
     """Restates: karpenter pkg/controllers/node/termination/terminator/terminator.go `groupPodsByPriority`."""
     groups: dict[tuple[bool, bool], list[Pod]] = {}
     for pod in pods:
-        key = (pod.spec.priority_class_name in CRITICAL, is_owned_by_daemon_set(pod))
-        groups.setdefault(key, []).append(pod)
+        groups.setdefault(drain_group(pod), []).append(pod)
     return tuple(groups[min(groups)]) if groups else ()
 
 

@@ -22,7 +22,7 @@ Karpenter removes the finalizer of a Node without a NodeClaim once it is drained
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -34,6 +34,7 @@ from journeyman.core.api.duration import parse_duration, time_after
 from journeyman.core.api.objects import NODEPOOL, Node, NodeClaim, OwnerReference, condition_of, is_true
 from journeyman.core.lifecycle.drain import (
     FORCEFUL,
+    UNDERUTILIZED,
     DrainDecision,
     TerminationIntervals,
     attached_volumes,
@@ -45,6 +46,7 @@ from journeyman.core.lifecycle.drain import (
     eviction_reason,
     forced_deletion_chains,
     has_active_sibling,
+    largest_first,
     requeue_for_drain,
     requeue_for_instance,
     requeue_for_volumes,
@@ -68,6 +70,7 @@ from journeyman.core.plan import (
 )
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import has_disrupted_taint, with_disrupted_taint
+from journeyman.core.state.eviction_order import size_class
 from journeyman.core.state.guard import plan_for_each
 from journeyman.core.state.instances import CloudInstances, RunningInstance
 from journeyman.core.state.nodeclaim_metrics import claim_termination_metrics, node_counter, node_termination_metrics
@@ -84,8 +87,18 @@ def finalize_terminating(snapshot: Snapshot, cloud: CloudInstances, intervals: T
         intervals: How long a drain takes at least, and when to check again.
     """
     terminating = [n for n in snapshot.state_nodes if is_being_finalized(n, snapshot, cloud)]
+    classes = _consolidated_classes(terminating, snapshot.now)
     deletions = plan_for_each(terminating, lambda n: Plan(events=external_deletion_events(n, snapshot)))
-    return deletions + plan_for_each(terminating, lambda n: _finalize(n, snapshot, cloud, intervals))
+    return deletions + plan_for_each(terminating, lambda n: _finalize(n, snapshot, cloud, intervals, classes))
+
+
+def _consolidated_classes(terminating: Iterable[StateNode], now: datetime) -> tuple[int, ...]:
+    """Return the size classes of the pods that consolidation may evict now, the largest first."""
+    nodes = (
+        state for state in terminating if state.claim is not None and eviction_reason(state.claim) == UNDERUTILIZED
+    )
+    found = {size_class(pod) for state in nodes for pod in decide_drain(state.pods, now, None).evict}
+    return tuple(sorted(found, reverse=True))
 
 
 def is_awaiting_volumes(state: StateNode, snapshot: Snapshot, cloud: CloudInstances) -> bool:
@@ -97,7 +110,13 @@ def is_awaiting_volumes(state: StateNode, snapshot: Snapshot, cloud: CloudInstan
     return state.claim is None or not _is_instance_terminating(state.claim)
 
 
-def _finalize(state: StateNode, snapshot: Snapshot, cloud: CloudInstances, intervals: TerminationIntervals) -> Plan:
+def _finalize(
+    state: StateNode,
+    snapshot: Snapshot,
+    cloud: CloudInstances,
+    intervals: TerminationIntervals,
+    classes: Sequence[int],
+) -> Plan:
     claim, node = _with_instance(state), state.node
     undrained = bool(decide_drain(state.pods, snapshot.now, None).remaining)
     if node is None or not (has_pending_finalizer(node) or state.registered or undrained):
@@ -107,7 +126,7 @@ def _finalize(state: StateNode, snapshot: Snapshot, cloud: CloudInstances, inter
         return finalize_node_without_claim(node, state, snapshot, cloud, intervals)
     if _is_instance_gone(state, cloud) or (_is_instance_terminating(claim) and not undrained):
         return finalize_node_and_claim(claim, node, snapshot.now, cloud, intervals)
-    return _drain(claim, state, snapshot, cloud, intervals)
+    return _drain(state, snapshot, cloud, intervals, classes)
 
 
 def _with_instance(state: StateNode) -> NodeClaim | None:
@@ -135,9 +154,14 @@ def _is_instance_gone(state: StateNode, cloud: CloudInstances) -> bool:
 
 
 def _drain(
-    claim: NodeClaim, state: StateNode, snapshot: Snapshot, cloud: CloudInstances, intervals: TerminationIntervals
+    state: StateNode,
+    snapshot: Snapshot,
+    cloud: CloudInstances,
+    intervals: TerminationIntervals,
+    classes: Sequence[int],
 ) -> Plan:
-    node, now = state.node, snapshot.now
+    claim, node, now = _with_instance(state), state.node, snapshot.now
+    assert claim is not None  # noqa: S101 - the caller's
     assert node is not None  # noqa: S101 - the caller's
     progress = prepare_termination(NodeClaimProgress.of(claim, now).with_found_node(node))
     end = termination_time(progress.claim)
@@ -147,6 +171,8 @@ def _drain(
     if min_drain_over and cloud.is_stopped(state):
         return finalize_node_and_claim(claim, node, now, cloud, intervals)
     if decided.remaining or not min_drain_over:
+        if eviction_reason(claim) == UNDERUTILIZED:
+            decided = largest_first(decided, classes, now - condition_since(claim, DRAINED, now))
         return _continue_drain(progress, node, decided, state, intervals)
     if has_active_sibling(state, snapshot):  # the last drained node of an instance terminates it
         return Plan(chains=(progress.chain(*delete_counterparts(progress), why="drain"),))

@@ -1,4 +1,4 @@
-"""Binding orders: a removal is proposed only if its pods find capacity in any order of kube-scheduler."""
+"""Binding orders: a removal is proposed only if its pods find capacity in any order in which they are evicted."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
+from journeyman.core.api.objects import (
+    LabelSelector,
+    ObjectMeta,
+    PodDisruptionBudget,
+    PodDisruptionBudgetSpec,
+    PodDisruptionBudgetStatus,
+)
 from journeyman.core.disruption.binding_orders import unbound_pod
 from journeyman.core.disruption.candidates import NodePoolName, find_candidates
 from journeyman.core.disruption.commands import Decision
@@ -30,22 +37,36 @@ def removal(snapshot, *names: str):
     return compute_consolidation(Simulation(snapshot, a_catalogue()), [candidates[name] for name in names])
 
 
-def test_small_pods_that_may_take_the_room_of_a_large_one_are_found():
-    """Each of two nodes has a core free: the simulation puts two halves on one of them, kube-scheduler one on each."""
-    full = {"cpus": ["3"]}
-    snapshot = a_fleet(a_member("a", **full), a_member("b", **full), a_member("n", cpus=["1", "500m", "500m"]))
+def test_pods_that_may_take_the_room_of_a_larger_one_of_their_class_are_found():
+    """kube-scheduler binds the smaller one to the emptier node, if it comes first."""
+    snapshot = a_fleet(a_member("a", cpus=["3"]), a_member("b", cpus=["3400m"]), a_member("n", cpus=["1", "600m"]))
     command = removal(snapshot, "n")
     assert command.decision is Decision.DELETE
 
     assert unbound_pod(command, snapshot, a_catalogue()) == "default/n-0"
 
 
+@pytest.mark.parametrize(("allowed", "unbound"), [(2, ""), (1, "default/n-large-1")])
+def test_small_pods_come_after_large_ones_unless_a_budget_delays_these(allowed, unbound):
+    """Each of three nodes has a core free: bound first, two halves would go to different nodes."""
+    labelled = {"labels": {"app": "large"}}
+    large = [a_pod(f"n-large-{i}", node="node-n", cpu="1", metadata=labelled) for i in range(2)]
+    members = (*(a_member(name, cpus=["3"]) for name in "abc"), a_member("n", size="l", pods=large, cpus=["500m"] * 2))
+    budget = PodDisruptionBudget(
+        metadata=ObjectMeta(name="large", namespace="default"),
+        spec=PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": "large"})),
+        status=PodDisruptionBudgetStatus(disruptions_allowed=allowed),
+    )
+    snapshot = a_fleet(*members, pdbs=(budget,))
+
+    assert unbound_pod(removal(snapshot, "n"), snapshot, a_catalogue()) == unbound
+
+
 def test_nodes_of_nodepools_with_karpenters_packing_are_removed_without_the_check():
     """Such a NodePool asks for Karpenter's decisions."""
-    full = {"cpus": ["3"]}
     pool = a_pool()
     pool = pool.model_copy(update={"metadata": replace(pool.metadata, annotations={labels.PACKING: FEWEST_NODES})})
-    members = (a_member("a", **full), a_member("b", **full), a_member("n", cpus=["1", "500m", "500m"]))
+    members = (a_member("a", cpus=["3"]), a_member("b", cpus=["3400m"]), a_member("n", cpus=["1", "600m"]))
     snapshot = a_fleet(*members, pools=[pool])
 
     assert unbound_pod(removal(snapshot, "n"), snapshot, a_catalogue()) == ""
@@ -106,8 +127,8 @@ def single_node_command(snapshot, catalogue, **options):
 
 
 def test_one_node_gets_a_larger_replacement_whose_capacity_suffices_in_any_order():
-    """The small one holds three cores only if a half is bound to the node that stays; the next larger one holds all pods."""
-    snapshot = a_fleet(a_member("a", cpus=["2500m"]), a_member("n", size="xl", cpus=["1", "500m", "500m", "1"]))
+    """The small one holds the largest pod only if that is not bound last; the next larger one holds all pods."""
+    snapshot = a_fleet(a_member("a", cpus=["2500m"]), a_member("n", size="xl", cpus=["1", "600m", "600m", "600m"]))
     smallest = removal(snapshot, "n")
     assert unbound_pod(smallest, snapshot, a_catalogue())
 
@@ -123,7 +144,7 @@ def test_spot_node_gets_no_larger_spot_replacement():
         builders.an_instance_type(f"t{i:02}", cpu=cpu, memory_gib=8, price=0.4, zones=("a",), spot=0.01 + i / 1000)
         for i, cpu in enumerate([2] * 8 + [4] * 7)
     ]
-    spot = {"capacity_type": labels.SPOT, "cpus": ["1", "500m", "500m", "1"]}
+    spot = {"capacity_type": labels.SPOT, "cpus": ["1", "600m", "600m", "600m"]}
     snapshot = a_fleet(
         a_member("a", cpus=["2500m"]), a_member("n", size="xl", **spot), pools=[a_pool(capacity_types=(labels.SPOT,))]
     )

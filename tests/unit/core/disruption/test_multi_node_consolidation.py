@@ -283,12 +283,12 @@ def test_search_considers_as_many_nodes_as_one_nodedisruption_can_hold():
 
 
 def test_fewer_nodes_are_tried_when_kube_scheduler_may_bind_the_pods_of_all_otherwise():
-    """Two nodes with a core free each take all three pods only if the small ones are bound to the same node."""
+    """Two nodes with three cores free each take all three pods only if the smaller ones are bound to the same node."""
     full = [
-        a_member(name, cpus=["3"], node={"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}) for name in "ab"
+        a_member(name, cpus=["1"], node={"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}) for name in "ab"
     ]
-    small = [a_member(f"n{i}", size="s", cpus=["250m"]) for i in (1, 2)]
-    large = a_member("n3", size="m", cpus=["1"])
+    small = [a_member(f"n{i}", size="s", cpus=["1100m"]) for i in (1, 2)]
+    large = a_member("n3", size="m", cpus=["2"])
     snapshot = a_fleet(*full, *small, large)
 
     method, claims, types = proposed(snapshot)

@@ -13,6 +13,7 @@ from journeyman.core.lifecycle.drain import (
     eviction_chains,
     eviction_reason,
     forced_deletion_chains,
+    largest_first,
     requeue_for_drain,
     requeue_provisioning,
 )
@@ -48,6 +49,24 @@ def test_groups_of_pods_are_evicted_in_order():
         order.append(names(decided.evict))
         groups = [p for p in groups if p not in decided.evict]
     assert order == [["plain"], ["daemon"], ["critical"], ["critical-daemon"]]
+
+
+def test_consolidation_evicts_large_pods_before_small_ones():
+    """Those of the largest class of all nodes come first; later classes wait ten seconds each for pods that cannot be evicted."""
+    decided = decide_drain([pod("half", cpu="500m"), pod("two", cpu="2"), pod("large", memory="16Gi")], NOW, None)
+
+    def evicted(classes, seconds=0):
+        return names(largest_first(decided, classes, timedelta(seconds=seconds)).evict)
+
+    assert evicted((2, 1, -1)) == ["large"]
+    assert evicted((1, -1)) == ["two"]
+    assert evicted((3, 2, 1, -1)) == []
+    assert [evicted((2, 1, -1), seconds) for seconds in (9, 10, 20)] == [
+        ["large"],
+        ["large", "two"],
+        ["large", "two", "half"],
+    ]
+    assert largest_first(decided, (3,), timedelta()).protected == ()
 
 
 @pytest.mark.karpenter("node/termination", it="should evict pods in order and wait until pods are fully deleted")

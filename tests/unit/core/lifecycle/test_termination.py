@@ -106,6 +106,32 @@ def test_deleted_claim_taints_and_deletes_its_node_and_evicts_in_one_run():
     assert requeued_steps(plan) == {Step.TERMINATE: NOW + timedelta(seconds=2), Step.PROVISION: NOW}
 
 
+@pytest.mark.parametrize(
+    ("reason", "seconds", "evicted"),
+    [
+        ("Underutilized", 0, ["large"]),
+        ("Underutilized", 9, ["large"]),
+        ("Underutilized", 10, ["half", "large"]),
+        ("Empty", 0, ["half", "large"]),
+    ],
+)
+def test_consolidation_evicts_the_largest_pods_of_all_its_nodes_first(reason, seconds, evicted):
+    """If they stay, as a PodDisruptionBudget protects them, the others follow ten seconds later."""
+    disrupted = condition("DisruptionReason", reason=reason)
+    started = condition("Drained", "Unknown", since=ago(seconds=seconds), reason="Draining")
+    claims = [
+        a_running_claim(name, deleting=ago(seconds=seconds), status={"conditions": [disrupted, started]})
+        for name in ("c1", "c2")
+    ]
+    nodes = tuple(a_node(name, deleting=ago(seconds=seconds)) for name in ("c1", "c2"))
+    pods = (a_pod("half", node="node-c1", cpu="500m"), a_pod("large", node="node-c2", cpu="2"))
+    snapshot = a_snapshot(claims=tuple(claims), nodes=nodes, pods=pods)
+
+    plan = finalize_terminating(snapshot, CloudInstances(), TerminationIntervals())
+
+    assert [e.ref.name for e in of_type(plan, EvictPod)] == evicted
+
+
 def test_pods_are_evicted_after_the_node_is_tainted():
     """The eviction follows the taint in its chain; on a node that is tainted already it does not wait."""
     (pod,) = pods = [a_pod("p", node="node-default-1")]
