@@ -220,9 +220,9 @@ class FleetPlanner:
         ready = [m for m in self._waiting if unfinished.isdisjoint(m.after)]
         present = {c.nodeclaim: c for c in rollout.candidates()}
         candidates = [tuple(present[c.nodeclaim] for c in m.candidates) for m in ready]
-        moves, _ = next_moves(
+        moves = next_moves(
             rollout.simulation(), candidates, rollout.remaining(), leaving=self._leaving, cost=self.cost
-        )
+        ).moves
         started = {m.name for m in moves}
         self._waiting = [m for m in self._waiting if m.name not in started]
         return moves

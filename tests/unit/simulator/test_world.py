@@ -47,7 +47,9 @@ class Machines:
 def cluster():
     clock = VirtualClock(START)
     server, machines = ApiServer(clock), Machines()
-    world = World(clock, [WorkloadControllers(server, clock), KubeScheduler(server, clock), Kubelets(server, clock, machines)])
+    world = World(
+        clock, [WorkloadControllers(server, clock), KubeScheduler(server, clock), Kubelets(server, clock, machines)]
+    )
     return clock, server, machines, world
 
 
@@ -103,7 +105,7 @@ def test_pods_of_a_terminated_machine_run_elsewhere(cluster):
 
 def test_pods_are_created_at_the_rate_of_the_controller_manager(cluster):
     """Thirty at once and twenty a second, in the order in which the ReplicaSets missed them."""
-    clock, server, _machines, world = cluster
+    _clock, server, _machines, world = cluster
     deploy(server, "web", 45)
     world.settle()
     deploy(server, "api", 10)

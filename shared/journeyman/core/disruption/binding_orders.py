@@ -72,14 +72,27 @@ def unbound_pod(
 
 
 def unbound_pods(
-    command: Command, snapshot: Snapshot, catalogue: Catalogue, *, closed: Collection[str] = frozenset()
+    command: Command,
+    snapshot: Snapshot,
+    catalogue: Catalogue,
+    *,
+    closed: Collection[str] = frozenset(),
+    later: Collection[str] = frozenset(),
 ) -> list[str]:
-    """Return the keys of the pods that have no node in the worst of the orders; the arguments are those of `unbound_pod`."""
-    return max(_unbound_by_order(command, snapshot, catalogue, closed), key=len, default=[])
+    """Return the keys of the pods that have no node in the worst of the orders.
+
+    The arguments are those of `unbound_pod`. Pods with the keys `later` are evicted once the replacements have started, after the
+    others, which then cannot use the replacements.
+    """
+    return max(_unbound_by_order(command, snapshot, catalogue, closed, later), key=len, default=[])
 
 
 def _unbound_by_order(
-    command: Command, snapshot: Snapshot, catalogue: Catalogue, closed: Collection[str]
+    command: Command,
+    snapshot: Snapshot,
+    catalogue: Catalogue,
+    closed: Collection[str],
+    later: Collection[str] = frozenset(),
 ) -> Iterator[list[str]]:
     """Yield for each order the keys of the pods without a node, in that order."""
     simulated = command.simulation_result
@@ -101,11 +114,11 @@ def _unbound_by_order(
     to_bind = PodsToBind(
         requests=_table([pod_requests(pod) for pod in pods], nodes.axes),
         workloads=np.array([row.get(workload_of(pod), NO_WORKLOAD) for pod in pods], dtype=np.int64),
-        allowed=_allowed_nodes(pods, planned, nodes, columns),
+        allowed=_allowed_nodes(pods, planned, nodes, columns, later),
         avoided=_avoided_nodes(pods, nodes, columns),
     )
-    late = pods_evicted_late((p for p in pods if p.key in own), snapshot.pdbs)
-    for order in _orders(pods, to_bind.requests, own, late):
+    delayed = pods_evicted_late((p for p in pods if p.key in own), snapshot.pdbs)
+    for order in _orders(pods, to_bind.requests, own, delayed, later):
         chosen = bind(order, to_bind, nodes)
         yield [pods[pod].key for pod, node in zip(order, chosen, strict=True) if node == UNBOUND]
 
@@ -176,21 +189,26 @@ def _table(rows: Sequence[Mapping[str, int]], axes: Sequence[str]) -> Ints:
 
 
 def _allowed_nodes(
-    pods: Sequence[Pod], planned: Mapping[str, str | int], nodes: SchedulableNodes, columns: NodeColumns
+    pods: Sequence[Pod],
+    planned: Mapping[str, str | int],
+    nodes: SchedulableNodes,
+    columns: NodeColumns,
+    later: Collection[str],
 ) -> list[Bools]:
     """Return for each pod which nodes it may be bound to: by labels and taints, or only as planned if it has other rules.
 
-    A replacement may take a pod if a pod with the same selectors and tolerations was planned for it.
+    A replacement may take a pod if a pod with the same selectors and tolerations was planned for it, and only one of `later` if
+    there are any.
     """
-    kinds = [(requirement_terms(pod), pod.spec.tolerations) for pod in pods]
+    kinds = [(requirement_terms(pod), pod.spec.tolerations, not later or pod.key in later) for pod in pods]
     same = {(kind, planned[pod.key]) for kind, pod in zip(kinds, pods, strict=True)}
     replacements = [number for number in nodes.position if isinstance(number, int)]
-    by_kind: dict[tuple[tuple[Requirements, ...], tuple[Toleration, ...]], Bools] = {}
-    for terms, tolerations in kinds:
-        if (terms, tolerations) not in by_kind:
-            existing = columns.meeting(terms) & columns.accepted(tolerations, avoids_prefer_no_schedule=False)
-            new = [((terms, tolerations), number) in same for number in replacements]
-            by_kind[terms, tolerations] = np.concatenate((existing, np.array(new, dtype=bool)))
+    by_kind: dict[tuple[tuple[Requirements, ...], tuple[Toleration, ...], bool], Bools] = {}
+    for kind in dict.fromkeys(kinds):
+        terms, tolerations, uses_replacements = kind
+        existing = columns.meeting(terms) & columns.accepted(tolerations, avoids_prefer_no_schedule=False)
+        new = [uses_replacements and (kind, number) in same for number in replacements]
+        by_kind[kind] = np.concatenate((existing, np.array(new, dtype=bool)))
     return [
         _planned_only(planned[pod.key], nodes) if _has_other_rules(pod) else by_kind[kind]
         for pod, kind in zip(pods, kinds, strict=True)
@@ -227,20 +245,23 @@ def _has_other_rules(pod: Pod) -> bool:
     return bool(required or spread or volumes or host_ports(pod))
 
 
-def _orders(pods: Sequence[Pod], requests: Ints, own: Collection[str], late: Collection[str]) -> Iterator[list[int]]:
+def _orders(
+    pods: Sequence[Pod], requests: Ints, own: Collection[str], delayed: Collection[str], later: Collection[str]
+) -> Iterator[list[int]]:
     """Yield the orders in which the pods are bound, as positions.
 
     Args:
         pods: The pods.
         requests: Their requests by axis.
         own: Keys of those that the command evicts; the others wait for a node already, or are evicted by other commands.
-        late: Keys of those that a PodDisruptionBudget may delay.
+        delayed: Keys of those that a PodDisruptionBudget may delay.
+        later: Keys of those that are evicted after the others.
     """
     places = range(len(pods))
     classes = [(drain_group(pod), -size_class(pod), -(pod.spec.priority or 0)) for pod in pods]
     first: list[Callable[[int], bool]] = [lambda i: False]
-    if late:
-        first.append(lambda i: pods[i].key in late)
+    if delayed:
+        first.append(lambda i: pods[i].key in delayed)
     if len(own) < len(pods):
         first.append(lambda i: pods[i].key in own)
     within: list[Callable[[int], tuple[object, ...]]] = [
@@ -250,7 +271,7 @@ def _orders(pods: Sequence[Pod], requests: Ints, own: Collection[str], late: Col
         *(lambda i, seed=seed: (_hash(pods[i].key, seed),) for seed in range(SHUFFLED_ORDERS)),
     ]
     for comes_later, key in product(first, within):
-        yield sorted(places, key=lambda i: (comes_later(i), classes[i], key(i)))
+        yield sorted(places, key=lambda i: (pods[i].key in later, comes_later(i), classes[i], key(i)))
 
 
 def _hash(key: str, seed: int) -> bytes:

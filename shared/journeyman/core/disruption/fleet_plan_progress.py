@@ -41,7 +41,7 @@ from journeyman.core.disruption.candidates import Candidate, DisruptionReason, N
 from journeyman.core.disruption.cleanup import claims_with_stale_taints
 from journeyman.core.disruption.commands import Command, claims_in_commands, difference
 from journeyman.core.disruption.fleet_moves import Move, MoveCost
-from journeyman.core.disruption.fleet_planning import LEAST_GAIN, PlannedFleet, next_moves, plan_fleet
+from journeyman.core.disruption.fleet_planning import LEAST_GAIN, NextMoves, PlannedFleet, next_moves, plan_fleet
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.plan import CreateObject, DeleteObject, ObjectRef, PatchObject, Plan, chain_of, merge_plans
 from journeyman.core.state import Snapshot, StateNode
@@ -409,8 +409,7 @@ def _new_plan(
     made = to_fleet_plan(planned, snapshot.now)
     kept = {move.name for move in made.spec.moves}
     first = [move.candidates for move in planned.moves if move.name in kept and not move.after]
-    moves, _ = _next_moves(simulation, first, rules, made)
-    commands = _startable(simulation, moves)
+    commands = _startable(simulation, _next_moves(simulation, first, rules, made).moves)
     if not commands or rules.why_refused(commands):  # the methods behind it may find something
         return _without_moves(planned, digest, snapshot)
     return FleetEvaluation(commands=commands, plan=creation_plan(made), is_waiting=True)
@@ -433,7 +432,7 @@ def _nodes_leaving(snapshot: Snapshot, *plans: FleetPlan) -> frozenset[str]:
 
 def _next_moves(
     simulation: Simulation, waiting: Iterable[Sequence[Candidate]], rules: _Rules, *plans: FleetPlan
-) -> tuple[tuple[Move, ...], Mapping[str, str]]:
+) -> NextMoves:
     """Return `next_moves` of a plan that keeps to these rules; `plans` are those that are not created yet."""
     return next_moves(
         simulation,
@@ -460,11 +459,11 @@ def _continue(
         for move in progress.ready
         if all(name in present for name in move.node_claims)
     ]
-    moves, invalid = _next_moves(simulation, waiting, rules)
-    if invalid:
-        name = min(invalid)
-        return f"move {name} is no longer valid: {invalid[name]}", ()
-    commands = _startable(simulation, moves)
+    found = _next_moves(simulation, waiting, rules)
+    if found.invalid:
+        name = min(found.invalid)
+        return f"move {name} is no longer valid: {found.invalid[name]}", ()
+    commands = _startable(simulation, found.moves)
     if why := rules.why_refused(commands):
         return why, ()
     if commands or progress.running or not any(rules.remaining.values()) or not waiting:
@@ -514,26 +513,23 @@ def validate_moves(
             found[disruption.metadata.name] = _no_op("churn: a candidate no longer qualifies")
         else:
             waiting.append(tuple(c for c in own if c is not None))
-    moves, invalid = next_moves(simulation, waiting, remaining, leaving=leaving, cost=cost, spot_to_spot=spot_to_spot)
-    by_name = {move.name: move for move in moves}
-    too_early = {move.name for move in moves[1:] if simulation.verify(move.command)}
+    now = next_moves(simulation, waiting, remaining, leaving=leaving, cost=cost, spot_to_spot=spot_to_spot)
+    by_name = {move.name: move for move in now.moves}
+    too_early = now.too_early | {move.name for move in now.moves[1:] if simulation.verify(move.command)}
     for disruption in disruptions:
         name, first = disruption.metadata.name, disruption.spec.candidates[0].node_claim
         if name in found:
             continue
-        if first not in by_name:
-            why = (
-                f"scheduling: {invalid[first]}"
-                if first in invalid
-                else "budget: the budgets allow no further disruption"
-            )
-            found[name] = _no_op(why)
-            continue
-        command = by_name[first].command
-        why = difference(disruption, command)
-        if not why and first in too_early:
-            why = "it is only valid once another move of the plan is done"
-        found[name] = _no_op(f"scheduling: {why}") if why else command
+        if first in too_early:
+            found[name] = _no_op("scheduling: it is only valid once another move of the plan is done")
+        elif first in now.invalid:
+            found[name] = _no_op(f"scheduling: {now.invalid[first]}")
+        elif first not in by_name:
+            found[name] = _no_op("budget: the budgets allow no further disruption")
+        else:
+            command = by_name[first].command
+            why = difference(disruption, command)
+            found[name] = _no_op(f"scheduling: {why}") if why else command
     return found
 
 

@@ -33,13 +33,14 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.fleet_plan import MAX_NODES_PER_MOVE
 from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import pod_requests, subtract, total_requests
+from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.binding_orders import unbound_pods
 from journeyman.core.disruption.candidates import BASE_DISRUPTION_COST, Candidate, NodePoolName, by_savings
 from journeyman.core.disruption.commands import claims_in_commands
@@ -158,6 +159,20 @@ def plan_fleet(
     )
 
 
+class NextMoves(Struct, frozen=True, kw_only=True):
+    """The next moves of a plan, by the name of their first candidate.
+
+    Attributes:
+        moves: Those that start now.
+        too_early: Those whose pods could lose their capacity to pods of moves that start now.
+        invalid: Why the others are no longer valid; the plan is then to be made again.
+    """
+
+    moves: tuple[Move, ...] = ()
+    too_early: frozenset[str] = frozenset()
+    invalid: Mapping[str, str] = field(default_factory=dict)
+
+
 def next_moves(
     simulation: Simulation,
     waiting: Iterable[Sequence[Candidate]],
@@ -167,11 +182,11 @@ def next_moves(
     cost: MoveCost = MoveCost(),  # noqa: B008 - a frozen value
     spot_to_spot: bool = False,
     most: int | None = None,
-) -> tuple[tuple[Move, ...], Mapping[str, str]]:
+) -> NextMoves:
     """Return the moves of a plan that may start now, solved again in the cluster as it is.
 
     A move starts if it fits into what the earlier ones leave of the budgets. Each is solved in the cluster once the earlier
-    ones are done, so they use no capacity twice. The same cluster gives the same moves, so validation finds what was proposed.
+    ones are done, so they use no capacity twice. Their pods find capacity in whatever order kube-scheduler binds them. The same cluster gives the same moves, so validation finds what was proposed.
 
     Args:
         simulation: The cluster.
@@ -183,7 +198,7 @@ def next_moves(
         most: The most moves to return; None for all.
 
     Returns:
-        The moves, and by name of the first candidate why a move is no longer valid; the plan is then to be made again.
+        The moves that start, those that start later, and those that are no longer valid.
     """
     left: Counter[NodePoolName] = Counter(remaining)
     affordable_moves: list[Sequence[Candidate]] = []
@@ -194,7 +209,7 @@ def next_moves(
             affordable_moves.append(candidates)
     everything = [c for candidates in affordable_moves for c in candidates]
     if not everything:
-        return (), {}
+        return NextMoves()
     fleet = _Fleet(simulation, everything, cost, spot_to_spot=spot_to_spot, settled=frozenset())
     rules = MoveRules(simulation=simulation, cost=cost, allowed=remaining, surcharges=fleet.surcharges)
     cluster = fleet.cluster
@@ -210,7 +225,43 @@ def next_moves(
         moves.append(move)
         names = [f"{name}-planned-{n}" for n in range(len(move.replacements))]
         cluster = carried_out(cluster, simulation.catalogue, move, names)
-    return tuple(moves), invalid
+    starting = _bound_together(moves, fleet.snapshot, simulation.catalogue, leaving)
+    names_starting = {move.name for move in starting}
+    too_early = frozenset(move.name for move in moves if move.name not in names_starting)
+    return NextMoves(moves=starting, too_early=too_early, invalid=invalid)
+
+
+def _bound_together(
+    moves: Sequence[Move], snapshot: Snapshot, catalogue: Catalogue, leaving: Collection[str]
+) -> tuple[Move, ...]:
+    """Return the moves whose pods find capacity in any order if all of them start now.
+
+    Those with replacements evict their pods after those without.
+    """
+    left = tuple(moves)
+    while len(left) > 1:
+        together = Move(
+            candidates=tuple(c for move in left for c in move.candidates),
+            replacements=tuple(claim for move in left for claim in move.replacements),
+            existing=_merged(move.existing for move in left),
+            pods=tuple(pod for move in left for pod in move.pods),
+        )
+        later = {pod.key for move in left if move.replacements for pod in move.pods}
+        unbound = set(unbound_pods(together.command, snapshot, catalogue, closed=leaving, later=later))
+        if not unbound:
+            break
+        kept = tuple(move for move in left if unbound.isdisjoint(pod.key for pod in move.pods))
+        left = kept or left[:-1]
+    return left
+
+
+def _merged(placements: Iterable[Mapping[str, tuple[str, ...]]]) -> Mapping[str, tuple[str, ...]]:
+    """Return the keys of all pods by node."""
+    merged: dict[str, tuple[str, ...]] = {}
+    for placed in placements:
+        for node, keys in placed.items():
+            merged[node] = (*merged.get(node, ()), *keys)
+    return merged
 
 
 def _solved_again(

@@ -168,17 +168,32 @@ def test_moves_that_start_together_do_not_use_the_same_room():
     simulation = Simulation(snapshot, a_catalogue())
     present = candidates_of(snapshot, a_catalogue())
 
-    moves, invalid = next_moves(
-        simulation, [(present["n0"],), (present["n1"],)], {"default": 2}, leaving={"node-n0", "node-n1"}
-    )
+    now = next_moves(simulation, [(present["n0"],), (present["n1"],)], {"default": 2}, leaving={"node-n0", "node-n1"})
 
-    assert not invalid
-    assert [(dict(m.existing), len(m.replacements)) for m in moves] == [
+    assert not now.invalid
+    assert [(dict(m.existing), len(m.replacements)) for m in now.moves] == [
         ({"node-roomy": ("default/n0-0",)}, 0),
         ({}, 1),
     ]
-    one, _ = next_moves(simulation, [(present["n0"],), (present["n1"],)], {"default": 1}, leaving=set())
-    assert [m.name for m in one] == ["n0"]
+    one = next_moves(simulation, [(present["n0"],), (present["n1"],)], {"default": 1}, leaving=set())
+    assert [m.name for m in one.moves] == ["n0"]
+
+
+def test_move_waits_while_pods_of_another_could_take_its_capacity():
+    """The pod of n0 fits exactly on the fuller node, but kube-scheduler prefers the emptier one, which n1 needs besides its replacement."""
+    members = (a_member("n0", cpus=["1"]), a_member("n1", size="xl", cpus=["1900m", "2"]))
+    snapshot = a_fleet(a_member("a-fuller", cpus=["3"]), a_member("b-emptier", size="l", cpus=["6"]), *members)
+    present = candidates_of(snapshot, a_catalogue())
+
+    def starting(*names):
+        waiting = [(present[name],) for name in names]
+        leaving = {f"node-{name}" for name in names}
+        return next_moves(Simulation(snapshot, a_catalogue()), waiting, {"default": 2}, leaving=leaving)
+
+    assert [m.name for m in starting("n1").moves] == ["n1"]
+    both = starting("n0", "n1")
+    assert [m.name for m in both.moves] == ["n0"]
+    assert (both.too_early, both.invalid) == ({"n1"}, {})
 
 
 def test_carried_out_move_leaves_a_cluster_without_its_nodes():
