@@ -7,10 +7,12 @@ import pytest
 from tests.helpers.removals import measure_removals
 
 
-@pytest.mark.nightly  # `make bench-removals` measures larger clusters
-def test_removed_nodes_are_not_launched_again():
-    """The saving of the fleet is the planned one, and no pod is evicted twice on average."""
-    found = measure_removals(deployments=20, seed=1)
+@pytest.mark.slow
+@pytest.mark.xdist_group("removals")
+@pytest.mark.parametrize("deployments", [8, pytest.param(20, marks=pytest.mark.nightly)])
+def test_removed_nodes_are_not_launched_again(deployments):
+    """The saving of the fleet is the planned one, and no pod is evicted twice on average; `make bench-removals` has larger fleets."""
+    found = measure_removals(deployments=deployments, seed=1, quiet=8.0)
 
     assert found.removed > 3
     assert found.launched_again == 0

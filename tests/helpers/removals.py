@@ -132,13 +132,13 @@ class RemovalCluster:
 
         self._until(is_at_rest, within=within)
         succeeded = [c for c in self.store.list(NODE_DISRUPTION).items if _phase(c) == "Succeeded"]
-        replacements = sum(len(c["spec"].get("replacements", ())) for c in succeeded)
+        replacements = {r["name"] for c in succeeded for r in c["spec"].get("replacements", ())}
         return RemovalResult(
             pods=sum(self._replicas.values()),
             nodes_before=nodes,
             nodes_after=len(self.store.list(NODECLAIM).items),
             removed=sum(len(c["spec"]["candidates"]) for c in succeeded),
-            launched_again=len(self.cloud.launches) - launches - replacements,
+            launched_again=len(set(self.cloud.launches[launches:]) - replacements),
             planned=sum(float(c["spec"]["savingPerHour"]) for c in succeeded),
             realised=before - self.cloud.price,
             evictions=sum(c["status"].get("evictedPods", 0) for c in succeeded),
