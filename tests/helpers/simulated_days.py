@@ -135,7 +135,7 @@ def run_days(
         scenario: What changes in each interval.
         days: How long it runs.
         karpenter: Whether under Karpenter's plain rules: packing into the fewest nodes, no limits on churn, no fleet plan,
-            no check of binding orders, and all pods of a node evicted at once.
+            no check of binding orders, all pods of a node evicted at once, and nodes launched for them if they then do not fit.
         settings: The product's settings instead of its defaults; not with Karpenter's rules.
         seed: Of the noise.
         progress: Called once for each virtual hour with a line to show.
@@ -161,6 +161,8 @@ def run_days(
         if karpenter:
             for user in ("core.disruption.controller", "steps.consolidate"):
                 stack.enter_context(mock.patch(f"journeyman.{user}.unbound_pod", return_value=""))
+            provisioned = mock.patch("journeyman.steps.provision.pods_with_capacity", return_value=frozenset())
+            stack.enter_context(provisioned)
             at_once = mock.patch("journeyman.core.lifecycle.termination.largest_first", lambda decided, *_: decided)
             stack.enter_context(at_once)
         for interval in range(round(days * 144)):

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM, Pod
 from journeyman.core.disruption.calendar import report_invalid_windows
-from journeyman.core.disruption.commands import kept_after_rollback, marked_for_deletion
+from journeyman.core.disruption.commands import kept_after_rollback, marked_for_deletion, pods_with_capacity
 from journeyman.core.disruption.static_capacity import deprovision_static, provision_static
 from journeyman.core.disruption.static_nodepools import static_nodepools
 from journeyman.core.lifecycle.capacity_buffer_status import reconcile_capacity_buffers
@@ -220,13 +220,13 @@ class _PodsToSchedule(Struct, frozen=True, kw_only=True):
 
     Attributes:
         pods: All of them: pending pods, pods on terminating nodes, and those that commands move.
-        moving: The keys of the pods on nodes that a command deletes, whose replacements exist.
+        with_capacity: The keys of pods for which nothing is launched (`pods_with_capacity`).
         without_nodes: The names of nodes that the scheduler must not use.
         skipped: Pods that cannot be evaluated.
     """
 
     pods: tuple[Pod, ...]
-    moving: frozenset[str]
+    with_capacity: frozenset[str]
     without_nodes: frozenset[str]
     skipped: tuple[SkippedObject, ...]
 
@@ -234,21 +234,18 @@ class _PodsToSchedule(Struct, frozen=True, kw_only=True):
 def _pods_to_schedule(snapshot: Snapshot, selected: Iterable[Pod]) -> _PodsToSchedule:
     """Return the pods to schedule: those `selected`, and those that commands move, so that these find their capacity.
 
-    Pods of nodes whose command was rolled back stay on their nodes. If commands move all pods, none is scheduled.
+    Pods of nodes whose command was rolled back stay on their nodes. If all pods have capacity, none is scheduled.
     """
-    marked = marked_for_deletion(snapshot)
-    deleted = [node for name, node in snapshot.state_nodes_by_claim.items() if name in marked]
-    removed = [node for node in deleted if not node.is_terminating]
+    marked, with_capacity = marked_for_deletion(snapshot), pods_with_capacity(snapshot)
+    removed = [n for name, n in snapshot.state_nodes_by_claim.items() if name in marked and not n.is_terminating]
     on_removed = (pod for node in removed for pod in node.pods)
     moving, skipped = select_each(on_removed, lambda pod: is_currently_reschedulable(pod, snapshot.pdbs, snapshot.now))
     staying = {pod.key for name in kept_after_rollback(snapshot) for pod in snapshot.state_nodes_by_claim[name].pods}
     pending = (pod for pod in selected if pod.key not in staying)
     pods = {pod.key: pod for pod in (*pending, *moving)}  # a tainted node's pods are in both
-    names = {node.name for node in deleted}
-    on_deleted = frozenset(key for key, pod in pods.items() if pod.spec.node_name in names)
     return _PodsToSchedule(
-        pods=tuple(pods.values()) if len(on_deleted) < len(pods) else (),
-        moving=on_deleted,
+        pods=tuple(pods.values()) if pods.keys() - with_capacity else (),
+        with_capacity=with_capacity,
         without_nodes=frozenset(node.name for node in removed),
         skipped=skipped,
     )
@@ -263,9 +260,8 @@ def _verified_results(inputs: StepInputs, found: _PodsToSchedule) -> tuple[Verif
     if (cached_results := cache.by_problem.get(problem)) is not None:
         return VerifiedResults(results=cached_results, defects=()), cache
     results = solve(snapshot, catalogue, pods=pods, without_nodes=removed, options=options, effort=inputs.effort)
-    while displaced := found.moving & {key for claim in results.new_claims for key in claim.pods}:
-        # Their command has launched what they need, and another order of packing could need one node more. If they have no
-        # capacity all the same, kube-scheduler says so once they are evicted.
+    while displaced := found.with_capacity & {key for claim in results.new_claims for key in claim.pods}:
+        # another order of packing could need one node more; if that is so, kube-scheduler says so once they are evicted
         pods = tuple(pod for pod in pods if pod.key not in displaced)
         results = solve(snapshot, catalogue, pods=pods, without_nodes=removed, options=options, effort=inputs.effort)
     verifier = PlanVerifier(snapshot=snapshot, catalogue=catalogue, pods=pods, removed_nodes=removed, options=options)

@@ -288,6 +288,15 @@ def marked_for_deletion(snapshot: Snapshot) -> frozenset[str]:
     return frozenset(n.claim.metadata.name for d in ready for n in disrupted_candidates(d, snapshot) if n.claim)
 
 
+def pods_with_capacity(snapshot: Snapshot) -> frozenset[str]:
+    """Return the keys of the pods that started commands move: once their replacements exist, these pods have what they need.
+
+    Differs: Karpenter provisions for all pods of deleting nodes. Another order of packing may then need a node more than the command.
+    """
+    nodes = (snapshot.state_nodes_by_claim[name] for name in marked_for_deletion(snapshot))
+    return frozenset(pod.key for node in nodes for pod in node.pods)
+
+
 def kept_after_rollback(snapshot: Snapshot) -> frozenset[str]:
     """Return the names of NodeClaims that the next rollback of a command will keep, because a replacement is missing.
 
