@@ -43,8 +43,8 @@ CLUSTERS = {
     "pending pods first": lambda: running_cluster(93),
     "missing replicas": lambda: running_cluster(156),
     "nothing to launch": lambda: running_cluster(352),
-    "binding orders": lambda: running_cluster(36),
-    "pays back": lambda: running_cluster(46),
+    "binding orders": lambda: running_cluster(38),
+    "pays back": lambda: running_cluster(236),
     "more is saved": lambda: running_cluster(346),
     "preferences": lambda: running_cluster(266),
 }

@@ -448,22 +448,43 @@ def test_pods_that_still_run_on_the_old_node_need_no_third_node():
     assert len(simulation.cloud.launches) == 2
 
 
-def test_pods_of_a_node_that_drains_need_a_third_node_only_once_they_are_evicted():
-    """Another pod took the capacity of their replacement: kube-scheduler might still find some elsewhere."""
+def a_drain_beside_a_pending_pod() -> SimulatedCluster:
+    """Return a cluster whose large node is being deleted, with five pods that the smaller one is to take; another pod fits nowhere."""
     simulation = with_cpu_burst(a_simulated_cluster())
-    simulation.deploy("large", 1, cpu="32")  # a pod that is pending for good
+    simulation.deploy("large", 1, cpu="32")
     simulation.until(lambda: len([c for c in simulation.claims() if is_initialized(c)]) == 2, "the replacement")
-    node = next(n for n in simulation.server.list(NODE).items if n.metadata.labels[labels.INSTANCE_TYPE] == "l")
-    taken = builders.pod_body("taken", cpu="4", node=node.metadata.name)
-    simulation.server.create(POD, taken, namespace="default")
     consolidate(simulation.cluster.run(), TRIGGER)
     assert [c for c in simulation.claims() if c.metadata.deletion_timestamp]
+    return simulation
+
+
+def name_of_replacement(simulation: SimulatedCluster) -> str:
+    """The name of the smaller node."""
+    nodes = simulation.server.list(NODE).items
+    return next(n.metadata.name for n in nodes if n.metadata.labels[labels.INSTANCE_TYPE] == "l")
+
+
+def test_pods_of_a_node_that_drains_need_a_third_node_only_once_they_are_evicted():
+    """Another pod took the capacity of their replacement: kube-scheduler might still find some elsewhere."""
+    simulation = a_drain_beside_a_pending_pod()
+    taken = builders.pod_body("taken", cpu="4", node=name_of_replacement(simulation))
+    simulation.server.create(POD, taken, namespace="default")
 
     provision(simulation.cluster.run(), simulation.functions.trigger(Step.PROVISION))
 
     assert len(simulation.cloud.launches) == 2
     simulation.until(lambda: len(simulation.cloud.launches) > 2, "a third node", minutes=1)
     simulation.until(lambda: "xl" not in simulation.nodes() and simulation.running() == 6, "the pods")
+
+
+def test_pods_of_a_node_that_drains_need_a_third_node_if_their_replacement_is_deleted():
+    """A user deletes it; nothing else has capacity for them."""
+    simulation = a_drain_beside_a_pending_pod()
+    simulation.server.delete(NODE, name_of_replacement(simulation))
+
+    provision(simulation.cluster.run(), simulation.functions.trigger(Step.PROVISION))
+
+    assert len(simulation.cloud.launches) == 3
 
 
 def is_initialized(claim) -> bool:

@@ -289,12 +289,14 @@ def marked_for_deletion(snapshot: Snapshot) -> frozenset[str]:
 
 
 def pods_with_capacity(snapshot: Snapshot) -> frozenset[str]:
-    """Return the keys of the pods that started commands move: once their replacements exist, these pods have what they need.
+    """Return the keys of the pods that started commands move: while their replacements stay, these pods have what they need.
 
     Differs: Karpenter provisions for all pods of deleting nodes. Another order of packing may then need a node more than the command.
     """
-    nodes = (snapshot.state_nodes_by_claim[name] for name in marked_for_deletion(snapshot))
-    return frozenset(pod.key for node in nodes for pod in node.pods)
+    ready = (d for d in _started(snapshot) if not missing_replacements(d, snapshot))
+    nodes_of = snapshot.state_nodes_by_claim
+    staying = (d for d in ready if not any(nodes_of[r.name].is_terminating for r in d.spec.replacements))
+    return frozenset(pod.key for d in staying for node in disrupted_candidates(d, snapshot) for pod in node.pods)
 
 
 def kept_after_rollback(snapshot: Snapshot) -> frozenset[str]:
