@@ -109,7 +109,7 @@ class WorkloadControllers:
 
     def _replica_sets(self, pods: Iterable[Pod]) -> None:
         living = [p for p in pods if p.metadata.deletion_timestamp is None and p.status.phase not in _TERMINAL]
-        missing: dict[str, tuple[dict[str, Any], int]] = {}
+        missing: dict[str, tuple[Mapping[str, Any], int]] = {}
         for replica_set in self._server.stored(REPLICASET):
             meta, spec = replica_set["metadata"], replica_set["spec"]
             owned = [p for p in living if any(o.uid == meta["uid"] for o in p.metadata.owner_references)]
