@@ -8,8 +8,7 @@ node would then be launched again. So a removal is proposed only if every pod is
 
     free capacity of the remaining nodes and of the replacements
        ─► pods in the order of eviction, by size class; in each class largest first, smallest first, by name, and in shuffled orders
-            ─► each pod to the best node that can take it: without untolerated PreferNoSchedule taints if there is one,
-               then by its scores (`node_scores`)
+            ─► each pod to the node with the best score that can take it (`node_scores`)
                  ─► a pod without a node: the removal is not proposed
 
 Consolidation evicts large pods before small ones (`eviction_order`). A PodDisruptionBudget may delay some of them: then the
@@ -106,11 +105,11 @@ def _unbound_by_order(
     starting = {n.name for n in snapshot.state_nodes if not n.initialized} - simulated.excluded_nodes
     own = {key for candidate in command.candidates for key in candidate.reschedulable_pods}
     pods = [p for p in simulated.pods if p.key in planned and (p.key in own or planned[p.key] not in starting)]
-    nodes = _schedulable_nodes(
-        pods, command.replacements, simulated.excluded_nodes | frozenset(closed), snapshot, catalogue
-    )
+    workloads = _workloads(pods)
+    excluded = simulated.excluded_nodes | frozenset(closed)
+    nodes = _schedulable_nodes(pods, command.replacements, excluded, snapshot, catalogue, workloads=workloads)
     columns = NodeColumns([node for node in snapshot.state_nodes if node.name in nodes.position])
-    row = {workload: number for number, workload in enumerate(_workloads(pods))}
+    row = {workload: number for number, workload in enumerate(workloads)}
     to_bind = PodsToBind(
         requests=_table([pod_requests(pod) for pod in pods], nodes.axes),
         workloads=np.array([row.get(workload_of(pod), NO_WORKLOAD) for pod in pods], dtype=np.int64),
@@ -129,6 +128,8 @@ def _schedulable_nodes(
     excluded: frozenset[str],
     snapshot: Snapshot,
     catalogue: Catalogue,
+    *,
+    workloads: Sequence[WorkloadKey],
 ) -> SchedulableNodes:
     """Return the remaining nodes that are initialized, and the replacements when their daemons run."""
     moving = {pod.key: pod for pod in pods}
@@ -159,7 +160,7 @@ def _schedulable_nodes(
         free=_table(free, axes),
         total=_table(totals, axes),
         zones=np.array([number_of[zone] for zone in zones], dtype=np.int64),
-        running=_running(_workloads(moving.values()), position, moving, snapshot),
+        running=_running(workloads, position, moving, snapshot),
         position=position,
     )
 

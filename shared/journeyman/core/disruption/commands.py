@@ -284,7 +284,7 @@ def marked_for_deletion(snapshot: Snapshot) -> frozenset[str]:
 
     Restates: karpenter pkg/controllers/disruption/queue.go `StartCommand` (MarkForDeletion after the replacements).
     """
-    ready = (d for d in _started(snapshot) if not missing_replacements(d, snapshot))
+    ready = _started_with_replacements(snapshot)
     return frozenset(n.claim.metadata.name for d in ready for n in disrupted_candidates(d, snapshot) if n.claim)
 
 
@@ -293,8 +293,7 @@ def pods_with_capacity(snapshot: Snapshot) -> frozenset[str]:
 
     Differs: Karpenter provisions for all pods of deleting nodes. Another order of packing may then need a node more than the command.
     """
-    ready = (d for d in _started(snapshot) if not missing_replacements(d, snapshot))
-    nodes_of = snapshot.state_nodes_by_claim
+    ready, nodes_of = _started_with_replacements(snapshot), snapshot.state_nodes_by_claim
     staying = (d for d in ready if not any(nodes_of[r.name].is_terminating for r in d.spec.replacements))
     return frozenset(pod.key for d in staying for node in disrupted_candidates(d, snapshot) for pod in node.pods)
 
@@ -362,6 +361,10 @@ def _may_have_moved(disruption: NodeDisruption, snapshot: Snapshot) -> bool:
 
 def _started(snapshot: Snapshot) -> tuple[NodeDisruption, ...]:
     return tuple(d for d in unfinished_commands(snapshot) if has_started(d, snapshot))
+
+
+def _started_with_replacements(snapshot: Snapshot) -> tuple[NodeDisruption, ...]:
+    return tuple(d for d in _started(snapshot) if not missing_replacements(d, snapshot))
 
 
 def _has_all_replacements(disruption: NodeDisruption, snapshot: Snapshot) -> bool:

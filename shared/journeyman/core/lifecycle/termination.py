@@ -126,7 +126,7 @@ def _finalize(
         return finalize_node_without_claim(node, state, snapshot, cloud, intervals)
     if _is_instance_gone(state, cloud) or (_is_instance_terminating(claim) and not undrained):
         return finalize_node_and_claim(claim, node, snapshot.now, cloud, intervals)
-    return _drain(state, snapshot, cloud, intervals, classes)
+    return _drain(claim, state, snapshot, cloud, intervals, classes=classes)
 
 
 def _with_instance(state: StateNode) -> NodeClaim | None:
@@ -154,14 +154,15 @@ def _is_instance_gone(state: StateNode, cloud: CloudInstances) -> bool:
 
 
 def _drain(
+    claim: NodeClaim,
     state: StateNode,
     snapshot: Snapshot,
     cloud: CloudInstances,
     intervals: TerminationIntervals,
+    *,
     classes: Sequence[int],
 ) -> Plan:
-    claim, node, now = _with_instance(state), state.node, snapshot.now
-    assert claim is not None  # noqa: S101 - the caller's
+    node, now = state.node, snapshot.now
     assert node is not None  # noqa: S101 - the caller's
     progress = prepare_termination(NodeClaimProgress.of(claim, now).with_found_node(node))
     end = termination_time(progress.claim)
