@@ -101,13 +101,13 @@ class RemovalCluster:
         self._next_sweep = 0.0
 
     def fill(self) -> None:
-        """Create the Deployments, and wait until every pod runs."""
+        """Create the Deployments, and wait until every pod runs; nothing is consolidated before the measurement."""
         install_crds(self._admin)
         self.store.create(EC2NODECLASS, builders.node_class_body())
         self.store.create(NODEPOOL, self._pool)
         for name, replicas in self._replicas.items():
             self.store.create(DEPLOYMENT, self._deployment(name, replicas), namespace="default")
-        self._until(lambda: len(self._running()) == sum(self._replicas.values()), within=180)
+        self._until(lambda: len(self._running()) == sum(self._replicas.values()), within=180, consolidating=False)
 
     def shrink(self) -> None:
         """Take away between a quarter and three quarters of each Deployment's replicas, and wait until they are gone."""
