@@ -8,7 +8,7 @@
 
 A move whose command was undone, or that is no longer valid, ends the plan; so does one for which the others wait too long. The
 nodes that it launched stay: the next plan leaves them alone while it is made for the rest. Once no move waits any more, the
-plan stops nothing: other methods, and another plan, go on while its last moves drain.
+plan stops nothing: other methods, and another plan without the nodes that it launched, go on while its last moves drain.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def recently_launched(snapshot: Snapshot, payback: timedelta) -> frozenset[str]:
 
 
 def digest_of_nodes(candidates: Iterable[Candidate], allowed: Mapping[NodePoolName, int], snapshot: Snapshot) -> str:
-    """Return a digest of what a plan depends on: nodes, prices, budgets, NodePools, and about how many pods there are."""
+    """Return a digest of what a plan for these candidates depends on: prices, budgets, NodePools, and about how many pods there are."""
     listed = sorted(candidates, key=lambda c: c.nodeclaim)
     pods = round(math.log1p(sum(len(c.reschedulable_pods) for c in listed)) / math.log(1.1))
     pools = [(p.metadata.name, p.metadata.generation) for p in snapshot.node_pools]
@@ -345,7 +345,8 @@ def evaluate_fleet_plan(
     others = merge_plans(p.record(snapshot.now, superseded_because=p.failed) for p in plans if not p.waiting)
     if current is None:
         gain = GAIN_AFTER_A_PLAN if recently_launched(snapshot, cost.payback) else LEAST_GAIN
-        found = _new_plan(simulation, candidates, rules, least_gain=gain)
+        settled = frozenset(name for p in plans if not p.is_done for name in claims_launched(p.plan, snapshot))
+        found = _new_plan(simulation, candidates, rules, settled=settled, least_gain=gain)
         return replace(found, plan=others + found.plan)
     why, commands = current.failed or _why_stuck(current, rules, snapshot.now), tuple[Command, ...]()
     if not why:
@@ -391,7 +392,8 @@ def _new_plan(
     snapshot = simulation.snapshot
     if len(simulation.recently_changed) > MOST_RECENTLY_CHANGED * len(snapshot.state_nodes):
         return FleetEvaluation()  # the run at the end of their consolidateAfter makes it
-    digest = digest_of_nodes(candidates, rules.allowed, snapshot)
+    movable = (c for c in candidates if c.nodeclaim not in settled)
+    digest = digest_of_nodes(movable, rules.allowed, snapshot)
     if _is_known(snapshot, digest):
         return FleetEvaluation()
     planned = plan_fleet(

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
 from journeyman.core.api.fleet_plan import FleetPlan
 from journeyman.core.api.node_disruption import NodeDisruption
@@ -145,6 +146,21 @@ def test_plan_is_made_once_most_nodes_are_past_their_consolidate_after(changed, 
     evaluation = evaluate_fleet_plan(simulation, found.candidates, budgets, cost=MoveCost())
 
     assert (bool(evaluation.commands), bool(evaluation.plan.chains)) == (is_made, is_made)
+
+
+@pytest.mark.parametrize(("phase", "moved"), [("Draining", []), ("Succeeded", ["launched"])])
+def test_next_plan_moves_no_pods_that_a_plan_in_progress_moved(phase, moved):
+    """n0's pods went to the node that its move launched; they stay there until n2's move has ended, too."""
+    commands = (a_command("n0", "Succeeded"), a_command("n1", "Succeeded"), a_command("n2", phase))
+    launched = a_member("launched", size="l", cpus=["1"], claim={"metadata": {"annotations": {labels.DISRUPTION: "of-n0"}}})
+    snapshot = a_fleet(launched, fleet_plans=(a_plan(),), node_disruptions=commands)
+    names = frozenset(claim.metadata.name for claim in snapshot.claims)
+    found = find_candidates(snapshot, a_catalogue(), consolidatable=names, in_commands=frozenset())
+
+    budgets = {"default": BudgetStatus(total=1, disrupting=0, allowed=1)}
+    evaluation = evaluate_fleet_plan(Simulation(snapshot, a_catalogue()), found.candidates, budgets, cost=MoveCost())
+
+    assert [c.nodeclaim for command in evaluation.commands for c in command.candidates] == moved
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
