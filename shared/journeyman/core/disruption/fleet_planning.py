@@ -337,7 +337,7 @@ class _Fleet:
         self.spot_to_spot = spot_to_spot
         self._templates = {t.name: t for t in make_templates(self.snapshot, simulation.catalogue)[0]}
         self.excluded: dict[str, str] = {
-            c.nodeclaim: why for c in candidates if (why := self._why_excluded(c, settled))
+            c.nodeclaim: why for c in candidates if (why := self._why_excluded(c, settled) or self._why_awaited(c))
         }
         self.candidates = sorted((c for c in candidates if c.nodeclaim not in self.excluded), key=by_savings)
         self._pods = {c.nodeclaim: simulation.movable_pods((c,)) for c in self.candidates}
@@ -360,6 +360,11 @@ class _Fleet:
         if len(self.simulation.movable_pods((candidate,))) < len(candidate.reschedulable_pods):
             return "a pod of it cannot be evicted now"
         return ""
+
+    def _why_awaited(self, candidate: Candidate) -> str:
+        """Return which pod needs the node's free capacity; empty if none does."""
+        awaited = self._awaited.get(candidate.node)
+        return f"its free capacity is for pod {awaited[0]}" if awaited else ""
 
     def pods_of(self, candidates: Iterable[Candidate]) -> tuple[Pod, ...]:
         """Return the pods that must move if these nodes are deleted, by key."""
@@ -594,10 +599,12 @@ class _Fleet:
     @cached_property
     def cluster(self) -> Snapshot:
         """The cluster, with pending pods and pods of deleting nodes on the standing nodes that they will run on."""
-        if not self.simulation.pods_to_schedule:
-            return self.snapshot
-        existing = self.simulation.without(()).results.existing
-        return with_pods_on(self.snapshot, {key: name for name, keys in existing.items() for key in keys})
+        return with_pods_on(self.snapshot, {key: name for name, keys in self._awaited.items() for key in keys})
+
+    @cached_property
+    def _awaited(self) -> Mapping[str, tuple[str, ...]]:
+        """Keys of the pods that need a node whatever is disrupted, by the standing node that they will run on."""
+        return self.simulation.without(()).results.existing if self.simulation.pods_to_schedule else {}
 
     def names_of(self, candidates: Iterable[Candidate]) -> frozenset[str]:
         """Return the names of these candidates' nodes."""

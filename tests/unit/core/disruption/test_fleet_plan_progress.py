@@ -152,7 +152,9 @@ def test_plan_is_made_once_most_nodes_are_past_their_consolidate_after(changed, 
 def test_next_plan_moves_no_pods_that_a_plan_in_progress_moved(phase, moved):
     """n0's pods went to the node that its move launched; they stay there until n2's move has ended, too."""
     commands = (a_command("n0", "Succeeded"), a_command("n1", "Succeeded"), a_command("n2", phase))
-    launched = a_member("launched", size="l", cpus=["1"], claim={"metadata": {"annotations": {labels.DISRUPTION: "of-n0"}}})
+    launched = a_member(
+        "launched", size="l", cpus=["1"], claim={"metadata": {"annotations": {labels.DISRUPTION: "of-n0"}}}
+    )
     snapshot = a_fleet(launched, fleet_plans=(a_plan(),), node_disruptions=commands)
     names = frozenset(claim.metadata.name for claim in snapshot.claims)
     found = find_candidates(snapshot, a_catalogue(), consolidatable=names, in_commands=frozenset())

@@ -73,6 +73,17 @@ def test_half_empty_nodes_of_the_cheapest_kind_are_emptied_into_each_other():
     assert plan.price_after == pytest.approx(2 * price("m"))
 
 
+@pytest.mark.parametrize("annotations", [{}, {labels.BUFFER_POD: "true"}])
+def test_node_stays_whose_free_capacity_is_for_a_pod_without_a_node(annotations):
+    """Without that pod, two of the three nodes would be deleted; a CapacityBuffer's pod would then need a new node."""
+    needs_three = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "3"}}}]}
+    waits = a_pod("waits", metadata={"annotations": annotations}, spec=needs_three)
+    plan = planned(a_fleet(*(a_member(f"n{i}", cpus=["1"]) for i in range(3)), pending=(waits,)))
+
+    assert moves_of(plan) == [(("n2",), ())]
+    assert "its free capacity is for pod default/waits" in {node.why for node in plan.staying}
+
+
 def test_full_node_stays_and_says_why():
     """Its price is what its pods are worth."""
     plan = planned(a_fleet(a_member("full", cpus=["1", "1", "1", "1"]), a_member("spare", size="xl", cpus=["1"])))
