@@ -33,7 +33,7 @@ from journeyman.core.disruption.blocked import disruptable_conditions
 from journeyman.core.disruption.calendar import report_invalid_windows
 from journeyman.core.disruption.candidates import DisruptionReason
 from journeyman.core.disruption.churn_counts import record_churn
-from journeyman.core.disruption.churn_limits import ChurnSettings
+from journeyman.core.disruption.churn_limits import ChurnLimits, ChurnSettings
 from journeyman.core.disruption.circuit_breaker import report_pauses
 from journeyman.core.disruption.cleanup import (
     claims_with_stale_taints,
@@ -69,7 +69,7 @@ from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import plan_for_each
 from journeyman.errors import CloudProviderError
 from journeyman.ports import Trigger
-from journeyman.steps.context import Outcome, RunContext
+from journeyman.steps.context import Outcome, RunContext, Settings
 from journeyman.steps.load import EVERYTHING, load
 from journeyman.steps.node_classes import refresh_prices
 from journeyman.steps.scheduling_inputs import StepInputs
@@ -120,10 +120,11 @@ def _clean_up(inputs: StepInputs) -> Plan:
     """Remove taints and conditions without a command, write the churn ledger, delete old commands; report windows and pauses."""
     snapshot, settings = inputs.loaded, inputs.settings
     churn = record_churn(snapshot, settings.reversal_window) if CHURN_LEDGER.kind not in snapshot.unread else Plan()
+    soon_gone = ChurnLimits(snapshot, _churn_settings(settings)).nodes_soon_gone()
     old = delete_old_commands(snapshot, limit=settings.disruption_history_limit, age=settings.disruption_history_age)
     old += delete_old_plans(snapshot)
     reports = report_invalid_windows(snapshot) + report_pauses(snapshot)
-    return reports + remove_stale_taints(snapshot) + mark_leaving_nodes(snapshot) + churn + old
+    return reports + remove_stale_taints(snapshot) + mark_leaving_nodes(snapshot, soon_gone) + churn + old
 
 
 def _advance_commands(inputs: StepInputs) -> Plan:
@@ -224,16 +225,20 @@ def _controller(inputs: StepInputs) -> DisruptionController:
         consolidatability,
         drifted=drift.since,
         spot_to_spot=settings.feature_gates.spot_to_spot_consolidation,
-        churn=ChurnSettings(
-            payback=settings.consolidation_payback,
-            eviction_cost=settings.eviction_cost,
-            reversal_window=settings.reversal_window,
-        ),
+        churn=_churn_settings(settings),
         options=settings.scheduling,
         effort=inputs.effort,
         results=inputs.cached_results.valid_for(snapshot, catalogue, settings.scheduling),
         examined_until=inputs.examined_until,
         fleet_plans=cost if settings.fleet_plans and FLEET_PLAN.kind not in snapshot.unread else None,
+    )
+
+
+def _churn_settings(settings: Settings) -> ChurnSettings:
+    return ChurnSettings(
+        payback=settings.consolidation_payback,
+        eviction_cost=settings.eviction_cost,
+        reversal_window=settings.reversal_window,
     )
 
 

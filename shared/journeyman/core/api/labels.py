@@ -128,7 +128,7 @@ REGISTRATION_HISTORY: Final = f"{OWN_GROUP}/registration-history"  # NodePool: o
 # Finalizers and taints
 TERMINATION_FINALIZER: Final = f"{GROUP}/termination"
 DISRUPTED_TAINT: Final = f"{GROUP}/disrupted"  # effect NoSchedule
-LEAVING_TAINT: Final = f"{OWN_GROUP}/leaving"  # effect PreferNoSchedule: a fleet plan will delete the node
+LEAVING_TAINT: Final = f"{OWN_GROUP}/leaving"  # effect PreferNoSchedule: the node will soon be deleted
 UNREGISTERED_TAINT: Final = f"{GROUP}/unregistered"  # effect NoExecute
 
 # Capacity types

@@ -10,6 +10,8 @@ reversed consolidations     after one (`reversed_consolidations`), nodes with po
 launched nodes              a node stays for CONSOLIDATION_REVERSAL_WINDOW while pods of a workload run there for which it was
                             launched, and a replacement for CONSOLIDATION_PAYBACK: neither an autoscaler's growth nor a move is
                             reversed at once
+nodes soon gone             where nodes come and go, those launched lately for pods have the taint of nodes that leave: a pod that
+                            kube-scheduler can bind elsewhere is then one eviction less
 evictions a day             `journeyman.dev/max-evictions-per-day` of pods caps the evictions of their workload, that of a
                             NodePool the evictions from all of its nodes
 ==========================  ==========================================================================================
@@ -235,6 +237,24 @@ class ChurnLimits:
         """Return what moving the candidate's pods costs, per hour of the life of the saving; 0 if new nodes stay."""
         life = self._lives_of_savings.get(candidate.nodepool) if self._settings.payback else None
         return candidate.price * self._moved_share(candidate) * (MOVED_TIME / life) if life is not None else 0.0
+
+    def nodes_soon_gone(self) -> frozenset[str]:
+        """Return the names of the NodeClaims that will soon be deleted, judged by others of their NodePools that are gone.
+
+        They were launched for pods within twice CONSOLIDATION_REVERSAL_WINDOW. Consolidation deletes such a node when it can,
+        and evicts each pod that kube-scheduler has bound there meanwhile.
+        """
+        window = 2 * self._settings.reversal_window if self._settings.payback else timedelta(0)
+        static = {pool.metadata.name for pool in self._snapshot.node_pools if pool.spec.static}
+        come_and_go = {name for name, life in self._lives_of_savings.items() if life is not None} - static
+        return frozenset(
+            claim.metadata.name
+            for claim in self._snapshot.claims
+            if claim.metadata.labels.get(labels.NODEPOOL, "") in come_and_go
+            and labels.DISRUPTION not in claim.metadata.annotations  # no replacement
+            and claim.metadata.creation_timestamp is not None
+            and time_after(claim.metadata.creation_timestamp, window) > self._snapshot.now
+        )
 
     def _moved_share(self, candidate: Candidate) -> float:
         """Return the share of the node's capacity that its moved pods request, by the resource of which they request most."""

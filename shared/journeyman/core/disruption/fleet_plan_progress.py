@@ -14,7 +14,7 @@ plan stops nothing: other methods, and another plan without the nodes that it la
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from itertools import accumulate, takewhile
@@ -167,11 +167,15 @@ def nodes_of(moves: Iterable[FleetPlanMove], snapshot: Snapshot) -> frozenset[st
     return frozenset(node.name for node in nodes if node is not None)
 
 
-def mark_leaving_nodes(snapshot: Snapshot) -> Plan:
-    """Taint the nodes of the moves that wait, and remove the taint from all others.
+def mark_leaving_nodes(snapshot: Snapshot, soon_gone: Collection[str] = ()) -> Plan:
+    """Taint the nodes of the moves that wait and those that are soon gone, and remove the taint from all others.
 
     kube-scheduler then binds the pods of earlier moves to nodes that stay, so that they move once. Nodes in a command are left
     as they are: they have the disrupted taint, or get it at once.
+
+    Args:
+        snapshot: The cluster.
+        soon_gone: Names of NodeClaims (`ChurnLimits.nodes_soon_gone`).
     """
     progress = waiting_plan(plans_in_progress(snapshot))
     is_valid = progress is not None and not progress.failed
@@ -182,9 +186,10 @@ def mark_leaving_nodes(snapshot: Snapshot) -> Plan:
     def decide(node: StateNode) -> Plan:
         if node.node is None or node.claim is None or node.is_terminating or node.claim.metadata.name in elsewhere:
             return Plan()
-        is_leaving = node.name in leaving
-        why = f"FleetPlan {name} deletes it later" if is_leaving else "no fleet plan deletes it"
-        patch = mark_leaving(node.node, why, leaving=is_leaving)
+        is_planned, is_soon_gone = node.name in leaving, node.claim.metadata.name in soon_gone
+        why = f"FleetPlan {name} deletes it later" if is_planned else "nodes of its NodePool come and go"
+        is_leaving = is_planned or is_soon_gone
+        patch = mark_leaving(node.node, why if is_leaving else "it stays", leaving=is_leaving)
         return Plan(chains=(chain_of(f"Node {node.name}", patch),)) if patch is not None else Plan()
 
     return plan_for_each(snapshot.state_nodes, decide)

@@ -1,10 +1,10 @@
 """Taints of disruption: one keeps new pods off a node that is being disrupted, one off a node that leaves later.
 
 `karpenter.sh/disrupted:NoSchedule` is a command's; `journeyman.dev/leaving:PreferNoSchedule` asks kube-scheduler for other
-nodes, because a fleet plan will delete this one later.
+nodes, because this one will soon be deleted: by a fleet plan, or where nodes come and go.
 
 Restates: karpenter pkg/utils/state `RequireNoScheduleTaint`.
-Differs: Karpenter has no plan, so no node that leaves later.
+Differs: Karpenter knows no node that leaves later.
 """
 
 from __future__ import annotations

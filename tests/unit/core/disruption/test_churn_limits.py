@@ -334,6 +334,22 @@ def test_life_of_a_saving_is_not_zero_at_the_full_hour():
     assert "are gone" in limits(**cluster).checked(moving(a_candidate("web"), replacement=0.9)).why_not
 
 
+@pytest.mark.parametrize(
+    ("gone", "age", "replacement", "settings_", "soon_gone"),
+    [
+        (8, 19, False, None, ["new"]), (8, 21, False, None, []), (0, 19, False, None, []), (8, 19, True, None, []),
+        (8, 19, False, NO_LIMITS, []),
+    ],
+    ids=["launched-lately", "stays-so-far", "all-nodes-stay", "replacement", "without-limits"],
+)  # fmt: skip
+def test_new_node_is_soon_gone_where_others_are(gone, age, replacement, settings_, soon_gone):
+    """Eight of the twelve nodes that the NodePool launched before it are gone."""
+    cluster, at = after_launches(gone), LATER - timedelta(minutes=age)
+    new = a_created_claim("web-7c-x", name="new", at=at, replaces="c" if replacement else "")
+    found = limits(settings_, **cluster | {"claims": (*cluster["claims"], new)})
+    assert sorted(found.nodes_soon_gone()) == soon_gone
+
+
 def test_replacements_of_failed_commands_are_not_nodes_that_are_soon_gone():
     """A replacement that did not join says nothing about how long a saving lasts."""
     command, cluster = moving(a_candidate("other"), replacement=0.85), after_launches(2)

@@ -18,6 +18,7 @@ from journeyman.core.disruption.fleet_plan_progress import (
     KEPT_PLANS,
     delete_old_plans,
     evaluate_fleet_plan,
+    mark_leaving_nodes,
     plans_in_progress,
     validate_moves,
     waiting_plan,
@@ -195,6 +196,17 @@ def test_moves_are_validated_in_the_order_of_the_plan(order):
 def test_unchanged_progress_writes_nothing():
     """The step runs every ten seconds."""
     assert not progress_of(plans=(a_plan(),)).record(NOW).chains
+
+
+def test_nodes_that_are_soon_gone_have_the_taint_of_nodes_that_leave():
+    """It is removed from all others."""
+    taint = {"key": labels.LEAVING_TAINT, "effect": "PreferNoSchedule"}
+    stays = a_member("stays", node={"spec": {"taints": [taint]}})
+
+    plan = mark_leaving_nodes(a_fleet(a_member("new"), stays), soon_gone={"new"})
+
+    patches = {action.ref.name: action.patch["spec"]["taints"] for chain in plan.chains for action in chain.actions}
+    assert patches == {"node-new": [taint], "node-stays": []}
 
 
 def test_only_the_newest_plans_are_kept():
