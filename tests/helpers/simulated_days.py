@@ -21,7 +21,7 @@ from msgspec import Struct
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE_DISRUPTION
 from journeyman.core.plan import Step
-from journeyman.steps.context import Settings
+from journeyman.steps.context import FeatureGates, Settings
 from journeyman_simulator.apiserver.server import Write
 from journeyman_simulator.workload_controllers import DEPLOYMENT
 from tests.helpers import builders
@@ -50,8 +50,9 @@ KARPENTER: Final = msgspec.structs.replace(
     eviction_cost=0.0,
     reversal_window=timedelta(0),
     fleet_plans=False,
+    feature_gates=FeatureGates(pod_deletion_cost_management=False),
 )
-"""Karpenter's plain rules: no limits on churn and no fleet plan; `run_days` adds its packing into the fewest nodes."""
+"""Karpenter's defaults: no limits on churn, no fleet plan, no deletion costs; `run_days` adds its packing into the fewest nodes."""
 
 
 class Change(Struct, frozen=True, kw_only=True):

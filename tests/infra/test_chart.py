@@ -208,6 +208,14 @@ def test_status_of_pods_is_written_for_nomination_only():
     assert not any(("", "pods/status", "patch") in rights(without, step) for step in STEPS)
 
 
+def test_pods_are_written_for_their_deletion_costs_only():
+    """A user who may write pods may change their images."""
+    with_it, without = rendered(HTTPS), rendered(HTTPS, "--set=features.podDeletionCostManagement=false")
+
+    assert rights(with_it, "consolidate") - rights(without, "consolidate") == {("", "pods", "patch")}
+    assert not any(("", "pods", "patch") in rights(without, step) for step in STEPS)
+
+
 def test_no_step_has_administrator_permissions():
     """No role has wildcards, secrets, impersonation or RBAC; only terminate deletes pods."""
     documents = rendered(HTTPS)

@@ -106,7 +106,7 @@ VARIABLES: Final = (
         "FEATURE_GATES",
         "",
         "Gates to enable, e.g. `NodeRepair=true,SpotToSpotConsolidation=true,NodeOverlay=true,StaticCapacity=true,"
-        "CapacityBuffer=true`.",
+        "CapacityBuffer=true`. `PodDeletionCostManagement=false` disables the deletion costs of pods, which are enabled otherwise.",
         "NodeRepair=true",
         is_karpenters=True,
     ),

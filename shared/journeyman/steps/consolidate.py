@@ -63,6 +63,7 @@ from journeyman.core.disruption.orchestration import (
     start_command,
     wait_or_terminate,
 )
+from journeyman.core.disruption.pod_deletion_costs import write_deletion_costs
 from journeyman.core.disruption.rebalance import offerings_at_risk
 from journeyman.core.plan import Failure, Plan, Requeue, Step, chain_of, merge_plans, next_requeue
 from journeyman.core.state import Snapshot
@@ -153,7 +154,7 @@ def _decide_on_proposals(inputs: StepInputs) -> Plan | ScheduledPlan:
 
 
 def _propose(inputs: StepInputs) -> Plans:
-    """Propose the first commands of the methods; then write on the NodeClaims why their nodes stay."""
+    """Propose the first commands of the methods; then write why the other nodes stay, and which pods are to be deleted first."""
     if _undecided(inputs.loaded):
         return
     controller = _controller(inputs)
@@ -161,6 +162,8 @@ def _propose(inputs: StepInputs) -> Plans:
     if not is_time_up:
         stays = controller.why_nodes_stay()
         yield disruptable_conditions(inputs.snapshot, stays, inputs.settings.disruption_poll)
+        costs = controller.deletion_costs() if inputs.settings.feature_gates.pod_deletion_cost_management else {}
+        yield write_deletion_costs(inputs.loaded, costs, inputs.settings.disruption_poll)
 
 
 def _first_commands(

@@ -21,7 +21,7 @@ from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Tele
 
 
 class FeatureGates(Struct, frozen=True, kw_only=True):
-    """Karpenter's FEATURE_GATES with its defaults."""
+    """Karpenter's FEATURE_GATES with its defaults; only PodDeletionCostManagement, of 1.15, is enabled unlike there."""
 
     reserved_capacity: bool = True
     node_repair: bool = False
@@ -29,6 +29,7 @@ class FeatureGates(Struct, frozen=True, kw_only=True):
     node_overlay: bool = False
     static_capacity: bool = False
     capacity_buffer: bool = False
+    pod_deletion_cost_management: bool = True
 
 
 class Settings(Struct, frozen=True, kw_only=True):

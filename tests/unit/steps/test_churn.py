@@ -1,13 +1,16 @@
-"""Churn in a simulated cluster: consolidation backs off, honours caps, and removes no node that was just launched."""
+"""Churn in a simulated cluster: consolidation backs off, honours caps, removes no new node, and scale-in empties nodes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import CHURN_LEDGER, NODEPOOL, POD
+from journeyman.core.plan import Step
+from journeyman.steps.context import FeatureGates
 from tests.helpers import builders, churn
 from tests.helpers.builders import pool_body
 from tests.helpers.simulated_cluster import SimulatedCluster
@@ -101,6 +104,44 @@ def test_node_that_an_autoscaler_has_just_needed_is_not_removed_at_once():
     assert simulation.nodes() == ["m"]
     launches = {w["name"]: sum(w["launches"]) for w in the_ledger(simulation)["workloads"]}
     assert launches == {"web": launched}
+
+
+@pytest.mark.parametrize(
+    ("gates", "ended"), [({}, "Empty"), ({"pod_deletion_cost_management": False}, "Underutilized")]
+)
+def test_scale_in_empties_the_node_that_is_deleted_next(gates, ended):
+    """Without deletion costs, the ReplicaSet keeps the pod that is alone on its node, and that must then be evicted."""
+    simulation = SimulatedCluster((FOUR,), pool_body(spec={"disruption": {**AT_ONCE, "consolidateAfter": "30s"}}))
+    simulation.cluster.settings = replace(simulation.cluster.settings, feature_gates=FeatureGates(**gates))
+    simulation.deploy("web", 3, cpu="1200m")
+    simulation.until(lambda: simulation.running() == 3, "three pods")
+    simulation.scale("web", 4)
+    simulation.requeue(Step.PROVISION)
+    simulation.until(lambda: simulation.running() == 4, "four pods")
+    simulation.run_for(minutes=3)
+    simulation.scale("web", 3)
+    simulation.run_for(minutes=20)
+
+    assert (simulation.nodes(), simulation.running()) == (["m"], 3)
+    assert [(reason, phase) for reason, _, phase in simulation.disruptions()] == [(ended, "Succeeded")]
+
+
+def test_deletion_costs_are_removed_once_the_gate_is_disabled():
+    """Otherwise ReplicaSets would delete these pods first for as long as they live."""
+    simulation = SimulatedCluster((FOUR,), pool_body(spec={"disruption": {**AT_ONCE, "consolidateAfter": "30s"}}))
+    simulation.deploy("web", 3, cpu="1200m")
+    simulation.until(lambda: simulation.running() == 3, "three pods")
+    simulation.run_for(minutes=3)
+
+    def found() -> set[str | None]:
+        annotations = (pod.metadata.annotations for pod in simulation.server.list(POD).items)
+        return {one.get(key) for one in annotations for key in (labels.POD_DELETION_COST, labels.OWN_POD_DELETION_COST)}
+
+    assert found() == {"-1"}
+    gates = FeatureGates(pod_deletion_cost_management=False)
+    simulation.cluster.settings = replace(simulation.cluster.settings, feature_gates=gates)
+    simulation.run_for(minutes=3)
+    assert found() == {None}
 
 
 @pytest.mark.parametrize(("cap", "nodes", "moved"), [("0", 3, 0), ("1", 2, 1), ("", 1, 2)])

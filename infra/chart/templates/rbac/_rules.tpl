@@ -160,6 +160,11 @@ lists are read once, and then watched from their resource version.
 - apiGroups: [""]
   resources: [nodes]
   verbs: [patch]
+{{- if .Values.features.podDeletionCostManagement }}
+- apiGroups: [""]
+  resources: [pods] # the annotations of their deletion cost
+  verbs: [patch]
+{{- end }}
 - apiGroups: [journeyman.dev]
   resources: [nodedisruptions, fleetplans]
   verbs: [get, create, delete] # get: whether an existing one of that name is ours; delete: history

@@ -55,13 +55,18 @@ BUFFER_POD: Final = f"{GROUP}/capacity-buffer-fake-pod"  # "true" on a virtual p
 BUFFER_NAME: Final = f"{GROUP}/capacity-buffer-name"
 BUFFER_NAMESPACE: Final = f"{GROUP}/capacity-buffer-namespace"
 
+DISRUPTION_COST: Final = f"{GROUP}/disruption-cost"  # pod: what evicting it costs, for consolidation
 POD_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
+OWN_POD_DELETION_COST: Final = f"{OWN_GROUP}/pod-deletion-cost"  # the value of POD_DELETION_COST if Journeyman wrote it
 BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
 MAX_EVICTIONS_PER_DAY: Final = (
     f"{OWN_GROUP}/max-evictions-per-day"  # pod: of its workload; NodePool: of all pods on its nodes
 )
 _POD_ANNOTATIONS: Final = frozenset(
-    {DO_NOT_DISRUPT, BUFFER_POD, BUFFER_NAME, BUFFER_NAMESPACE, POD_DELETION_COST, MAX_EVICTIONS_PER_DAY}
+    {
+        *(DO_NOT_DISRUPT, BUFFER_POD, BUFFER_NAME, BUFFER_NAMESPACE, MAX_EVICTIONS_PER_DAY),
+        *(DISRUPTION_COST, POD_DELETION_COST, OWN_POD_DELETION_COST),
+    }
 )
 _UNANNOTATED: Final = (
     *("DaemonSet", "PodDisruptionBudget", "Service", "Workload", "PodTemplate", "ReplicationController", "Object"),

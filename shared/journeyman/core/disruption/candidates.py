@@ -6,9 +6,9 @@ Restates: karpenter pkg/controllers/disruption/types.go `Candidate`, `NewCandida
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from enum import Enum
 from typing import Final, NewType
 
@@ -33,6 +33,7 @@ from journeyman.core.state.pod_workload import MovedWorkload, movable_workloads
 DELETION_COST_SCALE: Final = 2.0**27
 PRIORITY_SCALE: Final = 2.0**25
 MAX_EVICTION_COST: Final = 10.0
+_INT32: Final = re.compile(r"[+-]?0*[0-9]{1,10}", re.ASCII)
 BASE_DISRUPTION_COST: Final = 1.0
 """The cost of disrupting a node without pods (karpenter pkg/utils/disruption `ReschedulingCost`)."""
 BLOCKED: Final = "DisruptionBlocked"
@@ -200,17 +201,21 @@ def _nominated_nodes(snapshot: Snapshot) -> frozenset[str]:
 
 
 def eviction_cost(pod: Pod) -> float:
-    """Return the cost of evicting a pod: 1 plus its deletion cost and priority, scaled, within ±10.
+    """Return the cost of evicting a pod: 1 plus its disruption cost and priority, scaled, within ±10.
 
-    A deletion cost that is not a number is ignored.
+    Its deletion cost counts instead if it has no disruption cost, and if Journeyman did not write it. A cost that is not a number
+    of 32 bits is ignored.
 
-    Restates: karpenter pkg/utils/disruption/disruption.go `EvictionCost`.
+    Restates: karpenter pkg/utils/disruption/disruption.go `EvictionCost`, with the disruption cost of Karpenter 1.15.
+    Differs: with the gate PodDeletionCostManagement, Karpenter ignores all deletion costs, because it overwrites them.
     """
+    annotations = pod.metadata.annotations
+    text = annotations.get(labels.DISRUPTION_COST)
+    if text is None and annotations.get(labels.POD_DELETION_COST) != annotations.get(labels.OWN_POD_DELETION_COST):
+        text = annotations.get(labels.POD_DELETION_COST)
     cost = 1.0 + (pod.spec.priority or 0) / PRIORITY_SCALE
-    deletion_cost = pod.metadata.annotations.get(labels.POD_DELETION_COST)
-    if deletion_cost is not None:
-        with suppress(ValueError, OverflowError):
-            cost += int(deletion_cost) / DELETION_COST_SCALE
+    if text is not None and _INT32.fullmatch(text) and -(2**31) <= int(text) < 2**31:
+        cost += int(text) / DELETION_COST_SCALE
     return min(max(cost, -MAX_EVICTION_COST), MAX_EVICTION_COST)
 
 

@@ -39,7 +39,7 @@ from journeyman.core.disruption.commands import (
     marked_for_deletion,
     unfinished_commands,
 )
-from journeyman.core.disruption.consolidatable import Consolidatability
+from journeyman.core.disruption.consolidatable import Consolidatability, consolidate_after
 from journeyman.core.disruption.disruption_events import UNCONSOLIDATABLE, candidate_events, nodepool_blocked
 from journeyman.core.disruption.disruption_metrics import budget_gauges, eligible_nodes
 from journeyman.core.disruption.drift import drift_candidates, drift_commands, validate_drift
@@ -55,6 +55,7 @@ from journeyman.core.disruption.hibernation import (
     validate_hibernation,
 )
 from journeyman.core.disruption.multi_node_consolidation import Attempt, multi_node_commands
+from journeyman.core.disruption.pod_deletion_costs import deletion_costs
 from journeyman.core.disruption.rebalance import (
     rebalance_candidates,
     rebalance_commands,
@@ -212,6 +213,20 @@ class DisruptionController:
             method: EligibleNodes(reason=reason, candidates=candidates, remaining=self._remaining(reason))
             for method, (reason, candidates) in found.items()
         }
+
+    def deletion_costs(self) -> Mapping[str, int]:
+        """Return the deletion cost of the pods on a node, by its name, for the nodes that will become empty first."""
+        candidates = self._candidates.candidates
+        pools = self.snapshot.node_pools_by_name
+        drifted = {c.nodeclaim for c in drift_candidates(candidates, self._drifted, self.snapshot)}
+        return deletion_costs(
+            self.snapshot,
+            going_away=self.simulation.marked_for_deletion,
+            drifted=[c for c in candidates if c.nodeclaim in drifted],
+            others=[c for c in candidates if consolidate_after(pools[c.nodepool]) is not None],
+            remaining_for_drift=self._remaining(DisruptionReason.DRIFTED) if drifted else {},
+            remaining=self._remaining(DisruptionReason.UNDERUTILIZED),
+        )
 
     def revalidate(self, disruption: NodeDisruption) -> Command:
         """Return the command to execute for a proposal now; a no-op if validation fails.

@@ -48,6 +48,11 @@ def remove_disrupted_taint(node: Node, why: str) -> PatchObject | None:
     return _with_taints(node, (t for t in node.spec.taints if not _is_disrupted(t)), why)
 
 
+def has_leaving_taint(node: Node) -> bool:
+    """Whether the node carries the taint of nodes that leave later."""
+    return any((taint.key, taint.effect) == (LEAVING.key, LEAVING.effect) for taint in node.spec.taints)
+
+
 def mark_leaving(node: Node, why: str, *, leaving: bool) -> PatchObject | None:
     """Return the patch that adds or removes the taint of nodes that leave; None if the node is as it should be."""
     others = tuple(t for t in node.spec.taints if t.key != LEAVING.key)

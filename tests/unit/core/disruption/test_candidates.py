@@ -143,6 +143,24 @@ def test_eviction_cost_follows_deletion_cost_and_priority(annotation, priorities
         assert found[0] != 1
 
 
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        ({labels.DISRUPTION_COST: "134217728", labels.POD_DELETION_COST: "-134217728"}, 2.0),
+        ({labels.DISRUPTION_COST: "1.5", labels.POD_DELETION_COST: "134217728"}, 1.0),
+        ({labels.DISRUPTION_COST: "2147483648"}, 1.0),
+        ({labels.DISRUPTION_COST: "1_000_000_000"}, 1.0),
+        ({labels.DISRUPTION_COST: "-2147483648"}, -10.0),
+        ({labels.POD_DELETION_COST: "-5", labels.OWN_POD_DELETION_COST: "-5"}, 1.0),
+        ({labels.POD_DELETION_COST: "134217728", labels.OWN_POD_DELETION_COST: "-5"}, 2.0),
+    ],
+    ids=["first", "no integer", "above 32 bits", "underscores", "lowest", "ours", "a user's in place of ours"],
+)
+def test_disruption_cost_comes_before_a_deletion_cost(annotations, expected):
+    """As in Karpenter 1.15; a deletion cost that Journeyman wrote says nothing about what an eviction costs."""
+    assert eviction_cost(a_pod("p", metadata={"annotations": annotations})) == pytest.approx(expected)
+
+
 BLOCKED = [
     (a_fleet(a_member("n", initialized=False)), "Node isn't initialized"),
     (a_fleet(a_member("n", deleting=True)), "Node is deleting or marked for deletion"),

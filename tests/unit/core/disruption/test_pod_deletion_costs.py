@@ -1,0 +1,145 @@
+"""Deletion costs of pods: which nodes become empty first when ReplicaSets scale in, and whose annotations are written."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.disruption.consolidatable import Consolidatability
+from journeyman.core.disruption.controller import DisruptionController
+from journeyman.core.disruption.pod_deletion_costs import GOING_AWAY, MOST_NODES, write_deletion_costs
+from journeyman.core.plan import Plan
+from tests.helpers.builders import NOW, condition
+from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, a_pool
+
+POLL = timedelta(seconds=10)
+LEAVING_TAINT = {"spec": {"taints": [{"key": labels.LEAVING_TAINT, "effect": "PreferNoSchedule"}]}}
+DISRUPTED = {"spec": {"taints": [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]}}
+PROTECTED = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}
+DRIFTED = {"status": {"conditions": [condition(c) for c in ("Launched", "Registered", "Initialized", "Drifted")]}}
+
+
+def with_pods(name, number=1, *, owner="ReplicaSet", node=None, **more):
+    """A node with pods of a controller of this kind."""
+    pods = [a_pod(f"{name}-{n}", node=f"node-{name}", owner=owner) for n in range(number)]
+    return a_member(name, pods=pods, **({"node": node} if node else {}), **more)
+
+
+def costs(*members, pools=None, marked=frozenset()):
+    """The deletion costs by node."""
+    snapshot = a_fleet(*members, pools=pools or [a_pool(budgets=[{"nodes": "100%"}])])
+    nothing = Consolidatability(claims=frozenset(), within_window=frozenset(), next_at=None, plan=Plan())
+    catalogue = a_catalogue(*(pool.metadata.name for pool in snapshot.node_pools))
+    return dict(DisruptionController(snapshot, catalogue, nothing).deletion_costs())
+
+
+def written(snapshot, by_node):
+    """The annotations by pod that the plan writes."""
+    plan = write_deletion_costs(snapshot, by_node, POLL)
+    return {
+        action.ref.name: action.patch["metadata"]["annotations"]
+        for chain in plan.chains
+        for action in chain.actions
+        if hasattr(action, "patch")
+    }
+
+
+def both(cost):
+    """Both annotations with this cost."""
+    return {labels.POD_DELETION_COST: cost, labels.OWN_POD_DELETION_COST: cost}
+
+
+def test_nodes_with_the_highest_savings_ratio_become_empty_first():
+    """Ranks are negative, so that pods without a cost are deleted after them."""
+    assert costs(with_pods("full", 3), with_pods("half", 2), with_pods("bare", 1)) == {
+        "node-bare": -3,
+        "node-half": -2,
+        "node-full": -1,
+    }
+
+
+def test_drifted_nodes_go_before_the_others():
+    """They must be replaced in any case."""
+    assert costs(with_pods("full", 3, claim=DRIFTED), with_pods("bare", 1)) == {"node-full": -2, "node-bare": -1}
+
+
+@pytest.mark.parametrize("taint", [LEAVING_TAINT, DISRUPTED])
+def test_nodes_that_go_away_have_the_lowest_cost(taint):
+    """They count against no budget."""
+    pools = [a_pool(budgets=[{"nodes": "0"}])]
+
+    assert costs(with_pods("gone", 3, node=taint), with_pods("bare", 1), pools=pools) == {"node-gone": GOING_AWAY}
+
+
+def test_budgets_limit_how_many_nodes_are_ranked():
+    """Scale-in is concentrated on as many nodes as consolidation may delete now."""
+    members = [with_pods(f"n{n}", n + 1) for n in range(4)]
+
+    assert costs(*members, pools=[a_pool(budgets=[{"nodes": "50%"}])]) == {"node-n0": -2, "node-n1": -1}
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        with_pods("n", node=PROTECTED),
+        with_pods("n", owner="StatefulSet"),
+        a_member("n", pods=[a_pod("bare", node="node-n", owner="")]),
+    ],
+    ids=["must not be disrupted", "StatefulSet", "no controller"],
+)
+def test_nodes_that_cannot_become_empty_have_no_cost(member):
+    """Their pods would be deleted for nothing."""
+    assert costs(member, with_pods("other")) == {"node-other": -1}
+
+
+def test_nodes_of_a_nodepool_without_consolidation_have_no_cost():
+    """A drifted one has: it is replaced anyway."""
+    pools = [a_pool(consolidateAfter="Never", budgets=[{"nodes": "100%"}])]
+
+    assert costs(with_pods("n"), with_pods("old", claim=DRIFTED), pools=pools) == {"node-old": -1}
+
+
+def test_pods_of_replicasets_get_the_cost_of_their_node():
+    """Other controllers do not read it."""
+    snapshot = a_fleet(with_pods("n"), with_pods("d", owner="DaemonSet"), with_pods("other"))
+
+    assert written(snapshot, {"node-n": -1, "node-d": -2}) == {"n-0": both("-1")}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "cost", "expected"),
+    [
+        ({}, -1, both("-1")),
+        (both("-1"), -1, None),
+        (both("-1"), -2, both("-2")),
+        (both("-1"), None, both(None)),
+        ({labels.POD_DELETION_COST: "7"}, -1, None),
+        ({labels.POD_DELETION_COST: "7", labels.OWN_POD_DELETION_COST: "-1"}, None, None),
+        ({}, None, None),
+    ],
+    ids=["new", "unchanged", "changed", "removed", "a user's", "overwritten by a user", "nothing to remove"],
+)
+def test_only_our_own_costs_are_written(annotations, cost, expected):
+    """A cost of someone else is left as it is."""
+    pod = a_pod("p", node="node-n", owner="ReplicaSet", metadata={"annotations": annotations})
+    snapshot = a_fleet(a_member("n", pods=[pod]))
+
+    found = written(snapshot, {} if cost is None else {"node-n": cost})
+
+    assert found == ({} if expected is None else {"p": expected})
+
+
+def test_the_rest_is_written_by_a_later_run():
+    """Nodes that go away are written at once."""
+    gone = {f"node-gone-{n:02}": GOING_AWAY for n in range(3)}
+    ranked = {f"node-n{n:02}": n - 60 for n in range(MOST_NODES + 2)}
+    members = [with_pods(name.removeprefix("node-")) for name in (*gone, *ranked)]
+
+    plan = write_deletion_costs(a_fleet(*members), {**gone, **ranked}, POLL)
+
+    *patches, requeue = plan.chains
+    assert len(patches) == len(gone) + MOST_NODES
+    assert requeue.actions[0].at > NOW
+    assert requeue.actions[0].reason == "the deletion costs of pods on 2 more nodes"
