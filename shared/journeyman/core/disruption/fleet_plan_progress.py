@@ -177,19 +177,18 @@ def mark_leaving_nodes(snapshot: Snapshot, soon_gone: Collection[str] = ()) -> P
         snapshot: The cluster.
         soon_gone: Names of NodeClaims (`ChurnLimits.nodes_soon_gone`).
     """
+    reasons = dict.fromkeys(soon_gone, "nodes of its NodePool come and go")
     progress = waiting_plan(plans_in_progress(snapshot))
-    is_valid = progress is not None and not progress.failed
-    leaving = nodes_of(progress.waiting, snapshot) if progress is not None and is_valid else frozenset()
-    name = progress.plan.metadata.name if progress is not None else ""
+    if progress is not None and not progress.failed:
+        why = f"FleetPlan {progress.plan.metadata.name} deletes it later"
+        reasons.update({name: why for move in progress.waiting for name in move.node_claims})
     elsewhere = claims_in_commands(snapshot) | claims_with_stale_taints(snapshot)
 
     def decide(node: StateNode) -> Plan:
         if node.node is None or node.claim is None or node.is_terminating or node.claim.metadata.name in elsewhere:
             return Plan()
-        is_planned, is_soon_gone = node.name in leaving, node.claim.metadata.name in soon_gone
-        why = f"FleetPlan {name} deletes it later" if is_planned else "nodes of its NodePool come and go"
-        is_leaving = is_planned or is_soon_gone
-        patch = mark_leaving(node.node, why if is_leaving else "it stays", leaving=is_leaving)
+        why = reasons.get(node.claim.metadata.name, "")
+        patch = mark_leaving(node.node, why or "it stays", leaving=bool(why))
         return Plan(chains=(chain_of(f"Node {node.name}", patch),)) if patch is not None else Plan()
 
     return plan_for_each(snapshot.state_nodes, decide)
