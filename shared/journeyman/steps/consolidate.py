@@ -163,7 +163,7 @@ def _propose(inputs: StepInputs) -> Plans:
         stays = controller.why_nodes_stay()
         yield disruptable_conditions(inputs.snapshot, stays, inputs.settings.disruption_poll)
         costs = controller.deletion_costs() if inputs.settings.feature_gates.pod_deletion_cost_management else {}
-        yield write_deletion_costs(inputs.loaded, costs, inputs.settings.disruption_poll)
+        yield write_deletion_costs(inputs.loaded, costs)
 
 
 def _first_commands(

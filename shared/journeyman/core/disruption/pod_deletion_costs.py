@@ -3,62 +3,65 @@
 A ReplicaSet that scales in deletes pods of the lowest `controller.kubernetes.io/pod-deletion-cost` first. Without one it deletes
 pods that share their node with others of the ReplicaSet, and so leaves the pod that a new node was launched for.
 
-============  =======================================================================  ==================
-group         nodes                                                                    cost of their pods
-============  =======================================================================  ==================
-going away    in a command, deleting, or with the taint of nodes that leave            -2^31
-ranked        first those that have drifted, then the others, each by savings ratio,    -n ... -1
-              as many of each NodePool as its budgets allow
-others        all others                                                               removed
-============  =======================================================================  ==================
+============  ==========================================================================  ============================
+group         nodes                                                                       cost of their pods
+============  ==========================================================================  ============================
+going away    in a command, deleting, or with the taint of nodes that leave               -2^31
+drifted       of dynamic NodePools, as many as budgets allow                              lower, the higher their
+                                                                                          savings ratio, below -10,000
+others        that consolidation may delete, as many as budgets allow                     the same, above -10,000
+the rest                                                                                  removed
+============  ==========================================================================  ============================
 
 This is what Karpenter 1.15 does with the gate PodDeletionCostManagement.
 Differs: the gate is enabled unless it is disabled. A cost that someone else wrote is left as it is, and counts for consolidation
 (`candidates.eviction_cost`); Karpenter overwrites and ignores it. A second annotation says which costs are Journeyman's, so they are
-removed once the gate is disabled. Nodes with the taint of nodes that leave are going away, which Karpenter does not know.
+removed once the gate is disabled. Nodes with the taint of nodes that leave are going away, which Karpenter does not know. The cost
+of a node depends on that node alone, in steps of 19 %, and 50 nodes have one; Karpenter numbers all, and a new pod on one node is
+written to the pods of many.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from math import log2
 from typing import Final
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
 from journeyman.core.disruption.candidates import Candidate, NodePoolName, by_savings, within_budgets
-from journeyman.core.plan import Chain, PatchObject, Plan, Requeue, Step, chain_of, next_requeue, pod_ref
+from journeyman.core.plan import Chain, PatchObject, Plan, chain_of, pod_ref
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import has_disrupted_taint, has_leaving_taint
 
 GOING_AWAY: Final = -(2**31)
 """The lowest cost that Kubernetes takes."""
 MOST_NODES: Final = 50
-"""Nodes whose pods one run writes, those going away not counted: about 1,500 pods."""
+"""Nodes whose pods have a cost, those going away not counted: about 1,500 pods."""
+_DRIFTED: Final = -10_000  # below all costs of others
+_STEPS_PER_DOUBLING: Final = 4  # of the savings ratio
+_LEAST_RATIO: Final = 1e-9  # of the savings ratio: the cost is -1
 _CREATED_AGAIN: Final = frozenset({"ReplicaSet", "Job", "DaemonSet"})
 _NAMESPACE_OF_THE_CLUSTER: Final = "kube-system"
 
 
-def write_deletion_costs(snapshot: Snapshot, costs: Mapping[str, int], poll: timedelta) -> Plan:
+def write_deletion_costs(snapshot: Snapshot, costs: Mapping[str, int]) -> Plan:
     """Return the patches that give the pods of ReplicaSets the cost of their node.
 
     Args:
         snapshot: The cluster.
         costs: By name of a node; costs that Journeyman wrote to pods on other nodes are removed.
-        poll: When to requeue, if more than `MOST_NODES` nodes are due.
     """
-    due = [
-        (node.name, chains)
-        for node in sorted(snapshot.state_nodes, key=lambda n: (costs.get(n.name, 0), n.name))
-        if node.managed and (chains := tuple(filter(None, (_written(pod, costs.get(node.name)) for pod in node.pods))))
-    ]
-    at_once = sum(costs.get(name) == GOING_AWAY for name, _ in due) + MOST_NODES
-    plan = Plan(chains=tuple(chain for _, chains in due[:at_once] for chain in chains))
-    if len(due) <= at_once:
-        return plan
-    reason = f"the deletion costs of pods on {len(due) - at_once} more nodes"
-    requeue = Requeue(step=Step.CONSOLIDATE, at=next_requeue(snapshot.now, poll), reason=reason)
-    return plan + Plan(chains=(chain_of("requeues", requeue),))
+    texts = {name: str(cost) for name, cost in costs.items()}
+    return Plan(
+        chains=tuple(
+            _written(pod, texts.get(node.name))
+            for node in snapshot.state_nodes
+            if node.managed
+            for pod in node.pods
+            if _is_due(pod, texts.get(node.name))
+        )
+    )
 
 
 def deletion_costs(
@@ -87,18 +90,24 @@ def deletion_costs(
         or (node.claim is not None and node.claim.metadata.name in going_away)
         or (node.node is not None and (has_disrupted_taint(node.node) or has_leaving_taint(node.node)))
     }
-    first = _ranked(snapshot, (c for c in drifted if c.node not in leaving), remaining_for_drift)
+    first = _chosen(snapshot, (c for c in drifted if c.node not in leaving), remaining_for_drift)
     with_cost = leaving | {c.node for c in first}
-    ranked = (*first, *_ranked(snapshot, (c for c in others if c.node not in with_cost), remaining))
-    costs = {candidate.node: place - len(ranked) for place, candidate in enumerate(ranked)}
-    return {**costs, **dict.fromkeys(leaving, GOING_AWAY)}
+    second = _chosen(snapshot, (c for c in others if c.node not in with_cost), remaining)
+    costs = {c.node: _DRIFTED + _cost(c) for c in first} | {c.node: _cost(c) for c in second}
+    return dict(list(costs.items())[:MOST_NODES]) | dict.fromkeys(leaving, GOING_AWAY)
 
 
-def _ranked(
+def _chosen(
     snapshot: Snapshot, candidates: Iterable[Candidate], remaining: Mapping[NodePoolName, int]
 ) -> tuple[Candidate, ...]:
+    """Return the nodes to empty first, as many as the budgets allow."""
     usable = (c for c in candidates if c.instance_type and not _is_pinned(snapshot.state_nodes_by_claim[c.nodeclaim]))
     return within_budgets(sorted(usable, key=by_savings), remaining)
+
+
+def _cost(candidate: Candidate) -> int:
+    """Return a negative cost, lower with a higher savings ratio."""
+    return -1 - round(_STEPS_PER_DOUBLING * log2(max(candidate.savings_ratio / _LEAST_RATIO, 1.0)))
 
 
 def _is_pinned(node: StateNode) -> bool:
@@ -110,24 +119,23 @@ def _is_pinned(node: StateNode) -> bool:
     )
 
 
-def _written(pod: Pod, cost: int | None) -> Chain | None:
-    """Return the chain that writes or removes (None) the pod's cost; None if the pod is as it should be, or not ours to write."""
+def _is_due(pod: Pod, cost: str | None) -> bool:
+    """Whether the pod's cost must be written or, if None, removed: not one of someone else."""
     annotations = pod.metadata.annotations
-    own, found = annotations.get(labels.OWN_POD_DELETION_COST), annotations.get(labels.POD_DELETION_COST)
-    if _controller_kind(pod) != "ReplicaSet" or pod.metadata.deletion_timestamp is not None or found != own:
-        return None
-    text = None if cost is None else str(cost)
-    if text == own:
-        return None
-    changes = {labels.POD_DELETION_COST: text, labels.OWN_POD_DELETION_COST: text}
-    why = (
-        "its node stays"
-        if cost is None
-        else "a ReplicaSet that scales in deletes it first, so that its node becomes empty"
+    own = annotations.get(labels.OWN_POD_DELETION_COST)
+    return (
+        own != cost
+        and own == annotations.get(labels.POD_DELETION_COST)
+        and _controller_kind(pod) == "ReplicaSet"
+        and pod.metadata.deletion_timestamp is None
     )
-    return chain_of(
-        f"Pod {pod.key}", PatchObject(ref=pod_ref(pod), patch={"metadata": {"annotations": changes}}, why=why)
-    )
+
+
+def _written(pod: Pod, cost: str | None) -> Chain:
+    annotations = {labels.POD_DELETION_COST: cost, labels.OWN_POD_DELETION_COST: cost}
+    why = "a ReplicaSet deletes it first, so that its node becomes empty" if cost is not None else "its node stays"
+    patch = PatchObject(ref=pod_ref(pod), patch={"metadata": {"annotations": annotations}}, why=why)
+    return chain_of(f"Pod {pod.key}", patch)
 
 
 def _controller_kind(pod: Pod) -> str:
