@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api.model import parse
 from journeyman.core.api.nodepool import NodePool
-from journeyman.core.api.objects import NODEPOOL
+from journeyman.core.api.objects import NODEPOOL, POD
 from journeyman.core.lifecycle.nodepool_status import NO_USAGE, usage_by_pool
 from journeyman.core.plan import (
     Action,
@@ -51,6 +51,7 @@ from journeyman.errors import (
     CloudProviderError,
     ConflictError,
     DeadlineError,
+    ForbiddenError,
     InvalidObjectError,
     InvariantError,
     JourneymanError,
@@ -97,6 +98,7 @@ class PlanExecutor:
         self._lease = lease
         self._performer = ActionPerformer(run)
         self._nominator = PodNominator(run, recorder.count)
+        self._may_patch_pods = True
 
     @property
     def written(self) -> WrittenObjects:
@@ -215,6 +217,8 @@ class PlanExecutor:
             self._record_refused_eviction(action, chain, error)
         elif isinstance(error, ConflictError) or (isinstance(error, NotFoundError) and isinstance(action, PatchObject)):
             self._recorder.record_conflict(chain.subject, error)
+        elif isinstance(error, ForbiddenError) and _patches_pod(action):
+            self._record_refused_pod(chain, error)
         else:
             if isinstance(action, TerminateInstance) and not error.retryable and (action.node or action.claim):
                 self._recorder.event(termination_failed(action, error))
@@ -230,6 +234,13 @@ class PlanExecutor:
             self._recorder.count("evictions of pods that are gone")
         else:
             self._recorder.record_error(chain.subject, error)
+
+    def _record_refused_pod(self, chain: Chain, error: ForbiddenError) -> None:
+        """Record once that the permission to patch pods is missing; no more of them are patched in this run."""
+        if self._may_patch_pods:
+            self._recorder.record_error(chain.subject, error)
+        self._recorder.count("patches of pods refused")
+        self._may_patch_pods = False
 
     def _record_chain(self, chain: Chain) -> None:
         """Record a chain's Events and metrics; add the UIDs of claims that this run created to the Events' objects."""
@@ -263,6 +274,8 @@ class PlanExecutor:
                 patches.sent += 1
                 if continues and not patches.remaining:
                     self._record_chain(patches.chain)
+            if not self._may_patch_pods:
+                pending = [patches for patches in pending if not any(map(_patches_pod, patches.remaining))]
 
     def _send(self, batch: Sequence[_PendingPatches]) -> list[bool]:
         """Send the next patch of each chain; return for each chain whether it continues."""
@@ -325,6 +338,10 @@ class _PendingPatches(Struct):
     @classmethod
     def of(cls, chain: Chain) -> _PendingPatches:
         return cls(chain=chain, remaining=[a for a in chain.actions if isinstance(a, PatchObject)])
+
+
+def _patches_pod(action: Action) -> bool:
+    return isinstance(action, PatchObject) and action.ref.resource is POD
 
 
 def _has_only_patches(chain: Chain) -> bool:

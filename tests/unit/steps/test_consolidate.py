@@ -24,6 +24,7 @@ from journeyman.core.plan import Step
 from journeyman.errors import NOT_SERVED, ForbiddenError, NotFoundError
 from journeyman.ports import ScheduledRun
 from journeyman.steps.consolidate import consolidate
+from journeyman.steps.executor import MAX_PARALLEL_PATCHES
 from journeyman.steps.provision import provision
 from tests.helpers import builders
 from tests.helpers.builders import pool_body
@@ -128,6 +129,37 @@ def test_new_kinds_that_cannot_be_read_are_reported_and_nothing_stops():
     assert warned == {
         ("CRDNotInstalled", "consolidate: the API server does not serve fleetplans; see the chart"),
         ("PermissionDenied", "consolidate: churnledgers is forbidden; see the chart"),
+    }
+
+
+class WithoutPatchesOfPods:
+    """An API server whose RBAC lets the functions patch no pods."""
+
+    def __init__(self, server):
+        self._server = server
+
+    def __getattr__(self, name):
+        return getattr(self._server, name)
+
+    def patch_each(self, resource, patches, *, subresource=""):
+        if resource is not POD or subresource:
+            return self._server.patch_each(resource, patches, subresource=subresource)
+        return [ForbiddenError("pods is forbidden", status=403, resource="pods", verb="patch") for _ in patches]
+
+
+def test_missing_permission_for_pods_is_reported_once_and_nothing_else_stops():
+    """Deletion costs of pods are the only thing that is missing; a run does not try each pod."""
+    simulation = a_simulated_cluster()
+    simulation.cluster.server = WithoutPatchesOfPods(simulation.server)
+    simulation.deploy("web", 60, cpu="50m", memory="50Mi")
+    simulation.until(lambda: simulation.running() == 60, "sixty pods")
+    simulation.run_for(minutes=3)
+
+    outcome = consolidate(simulation.cluster.run(), TRIGGER)
+
+    assert (outcome.counts["errors"], outcome.counts["patches of pods refused"]) == (1, MAX_PARALLEL_PATCHES)
+    assert {e.message for e in simulation.record.events if e.reason == "PermissionDenied"} == {
+        "consolidate: pods is forbidden"
     }
 
 
