@@ -244,7 +244,8 @@ def launch_nodes(stage):
     stage.create_unschedulable_pod("evictable", on_spot, labels={"app": "guarded"})
     stage.create_unschedulable_pod("stubborn", on_spot, annotations={"karpenter.sh/do-not-disrupt": "true"})
     stage.create_unschedulable_pod("large", {**steady, "containers": [large]})
-    stage.create_unschedulable_pod("small", steady)
+    replica_set = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "small", "uid": "small", "controller": True}
+    stage.create_unschedulable_pod("small", steady, ownerReferences=[replica_set])
     stage.create_unschedulable_pod("impossible", {"nodeSelector": {"nowhere": "ever"}})
     stage.run("provision")
     stage.advance(minutes=4)
