@@ -292,8 +292,8 @@ def _reasons_to_consolidate(snapshot: Snapshot) -> Iterator[str]:
     yield from _reasons_of(snapshot.claims, disruptable)
     if in_use:
         yield from _edges(snapshot, Step.CONSOLIDATE)
-    if in_use and _period_ends(snapshot.now, CONSOLIDATION_PERIOD):
-        yield "nodes may be consolidated"
+    if snapshot.claims and _period_ends(snapshot.now, CONSOLIDATION_PERIOD):
+        yield "nodes may be consolidated, or a command may have ended with its last node"
     if _period_ends(snapshot.now, HISTORY_PERIOD):
         yield "old commands may be deleted"
 

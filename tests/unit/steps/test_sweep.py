@@ -198,6 +198,14 @@ def test_refused_schedule_entries_hold_nothing_up(error):
     assert times(schedules) == [("22:00", "consolidate"), ("23:00", "provision")]
 
 
+def test_a_command_whose_nodes_are_gone_ends_although_its_message_was_lost():
+    """The other NodeClaims have no initialized node: consolidation is due for the command alone, which the sweep does not read."""
+    starting = a_claim()
+    sweeps = [NOW.replace(minute=minute) for minute in (1, 2, 3)]
+
+    assert [Step.CONSOLIDATE in due(now=at, claims=(starting,)) for at in sweeps] == [False, True, False]
+
+
 def test_garbage_and_consolidation_are_due_at_intervals():
     """Schedules fire seconds late; still, the sweeps of one hour find each period due exactly once."""
     sweeps = [NOW + timedelta(minutes=m, seconds=(m * 7) % 20 - 5) for m in range(60)]
