@@ -75,6 +75,11 @@ class ObjectMeta(APIStruct, frozen=True):
     owner_references: tuple[OwnerReference, ...] = ()
 
     @property
+    def controller(self) -> OwnerReference | None:
+        """The owner that is the object's controller; Kubernetes allows one (`metav1.GetControllerOf`)."""
+        return next((owner for owner in self.owner_references if owner.controller), None)
+
+    @property
     def version_number(self) -> int:
         """The resource version as a number, which orders the versions of one API server; 0 if it is not a number."""
         return int(self.resource_version) if self.resource_version.isdecimal() else 0

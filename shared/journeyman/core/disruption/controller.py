@@ -218,11 +218,11 @@ class DisruptionController:
         """Return the deletion cost of the pods on a node, by its name, for the nodes that will become empty first."""
         candidates = self._candidates.candidates
         pools = self.snapshot.node_pools_by_name
-        drifted = {c.nodeclaim for c in drift_candidates(candidates, self._drifted, self.snapshot)}
+        drifted = drift_candidates(candidates, self._drifted, self.snapshot)
         return deletion_costs(
             self.snapshot,
             going_away=self.simulation.marked_for_deletion,
-            drifted=[c for c in candidates if c.nodeclaim in drifted],
+            drifted=drifted,
             others=[c for c in candidates if consolidate_after(pools[c.nodepool]) is not None],
             remaining_for_drift=self._remaining(DisruptionReason.DRIFTED) if drifted else {},
             remaining=self._remaining(DisruptionReason.UNDERUTILIZED),

@@ -9,7 +9,8 @@ group         nodes                                                             
 going away    in a command, deleting, or with the taint of nodes that leave               -2^31
 drifted       of dynamic NodePools, as many as budgets allow                              lower, the higher their
                                                                                           savings ratio, below -10,000
-others        that consolidation may delete, as many as budgets allow                     the same, above -10,000
+others        that consolidation may delete, as many as budgets allow                     lower, the higher their
+                                                                                          savings ratio, above -10,000
 the rest                                                                                  removed
 ============  ==========================================================================  ============================
 
@@ -78,8 +79,8 @@ def deletion_costs(
     Args:
         snapshot: The cluster.
         going_away: Names of NodeClaims in commands that have started.
-        drifted: Candidates of dynamic NodePools that have drifted.
-        others: The candidates that consolidation may delete, those that have drifted included.
+        drifted: Candidates of dynamic NodePools that have drifted, any order.
+        others: The candidates that consolidation may delete, those that have drifted included, any order.
         remaining_for_drift: Nodes each NodePool may still lose for ``Drifted``.
         remaining: Nodes each NodePool may still lose for ``Underutilized``.
     """
@@ -139,4 +140,5 @@ def _written(pod: Pod, cost: str | None) -> Chain:
 
 
 def _controller_kind(pod: Pod) -> str:
-    return next((owner.kind for owner in pod.metadata.owner_references if owner.controller), "")
+    controller = pod.metadata.controller
+    return controller.kind if controller is not None else ""

@@ -643,7 +643,7 @@ _API_VERSIONS: Final = {"ReplicationController": "v1", "ReplicaSet": "apps/v1", 
 
 def _controller(pod: Pod) -> tuple[str, str] | None:
     """Return the kind and name of the pod's controller; None if kube-scheduler ignores its kind."""
-    reference = next((o for o in pod.metadata.owner_references if o.controller), None)
+    reference = pod.metadata.controller
     if reference is None or _API_VERSIONS.get(reference.kind) != reference.api_version:
         return None
     return reference.kind, reference.name

@@ -52,17 +52,16 @@ class MovedWorkload(Struct, frozen=True, kw_only=True):
 def workload_of(pod: Pod) -> WorkloadKey:
     """Return the workload of a pod."""
     meta = pod.metadata
-    for owner in meta.owner_references:
-        if not owner.controller:
-            continue
-        name = owner.name
-        if owner.kind == "ReplicaSet":
-            for label, kind in _HASH_LABELS:
-                suffix = meta.labels.get(label)
-                if suffix and name.endswith(f"-{suffix}") and len(name) > len(suffix) + 1:
-                    return WorkloadKey(kind, meta.namespace, name[: -len(suffix) - 1], "")
-        return WorkloadKey(owner.kind, meta.namespace, name, owner.uid)
-    return WorkloadKey("Pod", meta.namespace, meta.name, meta.uid)
+    owner = meta.controller
+    if owner is None:
+        return WorkloadKey("Pod", meta.namespace, meta.name, meta.uid)
+    name = owner.name
+    if owner.kind == "ReplicaSet":
+        for label, kind in _HASH_LABELS:
+            suffix = meta.labels.get(label)
+            if suffix and name.endswith(f"-{suffix}") and len(name) > len(suffix) + 1:
+                return WorkloadKey(kind, meta.namespace, name[: -len(suffix) - 1], "")
+    return WorkloadKey(owner.kind, meta.namespace, name, owner.uid)
 
 
 def movable_workloads(pods: Iterable[Pod]) -> tuple[MovedWorkload, ...]:
