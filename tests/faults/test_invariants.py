@@ -366,6 +366,16 @@ def test_an_annotation_newer_than_stale_information_is_no_violation():
     assert fixture.violations == []
 
 
+def test_an_eviction_is_judged_by_the_nodeclaim_that_owns_the_instance():
+    """A user set the provider id of another NodeClaim, which sorts first, to that of the node."""
+    fixture = Fixture(PodsEvictedAsAllowed)
+    leaving_node(fixture)
+    fixture.claim("b1")
+    fixture.say("b1", provider_id="aws:///a/c1")
+    fixture.as_("terminate").evict("default", "p1")
+    assert fixture.violations == []
+
+
 def test_an_eviction_from_a_node_that_is_not_disrupted_is_detected():
     """Neither the node nor its NodeClaim was deleted."""
     fixture = Fixture(PodsEvictedAsAllowed)

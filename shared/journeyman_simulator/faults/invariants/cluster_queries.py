@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from itertools import chain
 from typing import Any, Final
 
 from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, POD, Condition, Node, NodeClaim, Pod
@@ -116,17 +115,22 @@ def node_named(view: ScenarioView, name: str) -> Node | None:
 
 
 def claim_of(view: ScenarioView, node: Node) -> NodeClaim | None:
-    """Return a node's NodeClaim by provider id; after edits by its instance's tag, else by owner reference or node name."""
-    existing = claims(view)
+    """Return a node's NodeClaim by provider id; after edits by its instance's tag, else by owner reference or node name.
+
+    These also decide between two NodeClaims with the node's provider id, one of which a user edited.
+    """
     tagged = {i.tags.get(UID_TAG) for i in view.instances() if i.provider_id == node.spec.provider_id}
     owners = {owner.uid for owner in node.metadata.owner_references}
-    links = (
-        (c for c in existing if c.status.provider_id == node.spec.provider_id),
-        (c for c in existing if c.metadata.uid in tagged),
-        (c for c in existing if c.metadata.uid in owners),
-        (c for c in existing if c.status.node_name == node.metadata.name),
-    )
-    return next(chain.from_iterable(links), None)
+
+    def links(claim: NodeClaim) -> tuple[bool, ...]:
+        return (
+            claim.status.provider_id == node.spec.provider_id,
+            claim.metadata.uid in tagged,
+            claim.metadata.uid in owners,
+            claim.status.node_name == node.metadata.name,
+        )
+
+    return max((claim for claim in claims(view) if any(links(claim))), key=links, default=None)
 
 
 def pods(view: ScenarioView) -> tuple[Pod, ...]:
