@@ -11,13 +11,14 @@ provision      pods without a node, or with a stale nomination; NodeClaims that 
                event; hibernation that has just ended, and windows of CapacityBuffers that have just opened
 terminate      NodeClaims that are being deleted or are expired, or that are not deleted although their instance
                terminates; garbage collection, every two minutes (every ten without NodeClaims)
-consolidate    unfinished commands; NodeClaims whose consolidateAfter has just passed; budget windows that have just
-               opened or closed; hibernation that has just started; nodes that may be consolidated, every two minutes, because only a run that reads all pods sees
-               which pods are gone; every ten minutes, commands whose nodes are gone, and old commands to delete
+consolidate    NodeClaims of unfinished commands; NodeClaims whose consolidateAfter has just passed; budget windows that
+               have just opened or closed; hibernation that has just started; NodeClaims, every two minutes: only a
+               run that reads all pods sees which pods are gone, and only one that reads commands sees one whose nodes
+               are gone; old commands to delete, every ten minutes
 =============  ====================================================================================================
 
-It also keeps the entries of the cloud's scheduler as the calendar says (`core.disruption.calendar`). It writes nothing into the
-cluster.
+It also keeps the entries of the cloud's scheduler as the calendar says (`core.disruption.calendar`). It writes nothing
+into the cluster.
 
 It does not read nodes, which are large. Garbage collection reads them, and finds nodes that are unhealthy, lost a label or
 taint, have less capacity than their NodeClaims, or are being deleted while the forwarder is down.
@@ -274,28 +275,29 @@ def _reasons_to_terminate(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _reasons_to_consolidate(snapshot: Snapshot) -> Iterator[str]:
-    pools = snapshot.node_pools_by_name
-    in_use: set[str] = set()
-
     def disruptable(claim: NodeClaim) -> str:
         if claim.metadata.deletion_timestamp is not None:
             return ""
         if is_true(claim.status.conditions, DISRUPTION_REASON):
             return f"NodeClaim {claim.metadata.name} is being disrupted"
-        pool = pools.get(claim.metadata.labels.get(labels.NODEPOOL, ""))
-        if pool is None or not is_true(claim.status.conditions, INITIALIZED):
-            return ""
-        in_use.add(pool.metadata.name)
-        due = _just_consolidatable(claim, pool, snapshot.now)
+        pool = _pool_with_node(claim, snapshot)
+        due = pool is not None and _just_consolidatable(claim, pool, snapshot.now)
         return f"NodeClaim {claim.metadata.name} may be consolidated" if due else ""
 
     yield from _reasons_of(snapshot.claims, disruptable)
-    if in_use:
+    if any(_pool_with_node(claim, snapshot) for claim in snapshot.claims):
         yield from _edges(snapshot, Step.CONSOLIDATE)
     if snapshot.claims and _period_ends(snapshot.now, CONSOLIDATION_PERIOD):
         yield "nodes may be consolidated, or a command may have ended with its last node"
     if _period_ends(snapshot.now, HISTORY_PERIOD):
         yield "old commands may be deleted"
+
+
+def _pool_with_node(claim: NodeClaim, snapshot: Snapshot) -> NodePool | None:
+    """Return the NodePool of a node that stays; None if there is none, or the node is not initialized, or leaves."""
+    if claim.metadata.deletion_timestamp is not None or not is_true(claim.status.conditions, INITIALIZED):
+        return None
+    return snapshot.node_pools_by_name.get(claim.metadata.labels.get(labels.NODEPOOL, ""))
 
 
 def _edges(snapshot: Snapshot, step: Step) -> Iterator[str]:
