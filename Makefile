@@ -168,9 +168,11 @@ lock: setup ## Renew the locked requirements
 	$(BIN)/uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header --no-annotate tests/requirements.in -o tests/requirements.txt
 	$(BIN)/uv pip compile -q --universal --python-version 3.10 --generate-hashes --no-emit-index-url --no-header --no-annotate tests/infra/requirements.in -o tests/infra/requirements.txt
 
-bench: setup oracle ## Compare price and speed with Karpenter's scheduler, in one run (about half an hour)
+bench: setup oracle ## Compare price and speed with Karpenter's scheduler and consolidation, in one run (about 45 minutes)
 	@$(BIN)/python -m tests.bench.bench_scheduling
 	@$(BIN)/python -m tests.bench.bench_disruption
+	@$(BIN)/python -m tests.bench.bench_fleet_plan
+	@$(BIN)/python -m tests.bench.bench_fleet_plan --through-the-steps
 
 bench-ablation: setup ## Measure what each mechanism of the scheduler is worth, into docs/scheduling.md
 	@$(BIN)/python -m tests.bench.ablation --write
