@@ -504,7 +504,7 @@ class _Fleet:
         if len(alternatives) < 2:
             return (alternatives[0] if alternatives else []), None
         solved = [self.solve(leaving) for leaving in alternatives]
-        best = min(solved, key=lambda s: round(self._objective(s), _DECIMALS))  # the first of equal ones
+        best = min(solved, key=lambda s: round(self.objective(s), _DECIMALS))  # the first of equal ones
         return list(best.candidates), best
 
     def _alternatives(self) -> Iterator[list[Candidate]]:
@@ -544,7 +544,7 @@ class _Fleet:
         gain = (e.prices - e.pods) / (BASE_DISRUPTION_COST + e.evictions / max(self.cost.per_hour, TRIFLE))
         return [self.candidates[n] for n in sorted(numbers, key=lambda n: (-gain[n], self.candidates[n].nodeclaim))]
 
-    def _objective(self, solved: Solved) -> float:
+    def objective(self, solved: Solved) -> float:
         """Return what the fleet costs per hour with these nodes gone, less what it costs today; evictions included."""
         without_node = {key.partition(" ")[0] for key in solved.errors}
         gone = [c for c in solved.candidates if without_node.isdisjoint(c.reschedulable_pods)]
@@ -665,7 +665,11 @@ def _moves(
         closed = others if is_paced or not waiting else others | launched_by.keys()
         first = together if len(chunk) == len(leaving) and together is not None else fleet.solve(chunk, cluster, closed)
         solved, unplaced = _without_unplaced(fleet, first, cluster, closed)
+        closed = closed | fleet.names_of(c for c in chunk if c.nodeclaim in unplaced)
+        solved, alike = _without_alike(fleet, solved, cluster, closed)
+        going -= fleet.names_of(alike)
         why.update(unplaced)
+        why.update({c.nodeclaim: f"another {c.instance_type} would be launched in its place" for c in alike})
         for part in moves_of(solved, launched_by):
             move = rules.priced(part)
             if isinstance(move, str):
@@ -699,3 +703,32 @@ def _without_unplaced(
         why.update({c.nodeclaim: "not all pods would schedule" for c in solved.candidates})
         solved = Solved(candidates=(), pods=(), results=Results())
     return solved, why
+
+
+def _without_alike(
+    fleet: _Fleet, solved: Solved, cluster: Snapshot, closed: Collection[str]
+) -> tuple[Solved, list[Candidate]]:
+    """Return the solution in which nodes stay that nodes of the same type would replace, and these nodes.
+
+    The pods of the others go there, without a launch and with fewer evictions. It counts unless it costs more: packed anew, the pods of
+    such a node may leave more capacity for others. Karpenter's rule for a single new node is `filterOutSameInstanceType`.
+    """
+    alike: list[Candidate] = []
+    while found := list(_replaced_by_alike(fleet, solved)):
+        left = [c for c in solved.candidates if c not in found]
+        fewer = fleet.solve(left, cluster, closed)
+        if fewer.errors or round(fleet.objective(fewer) - fleet.objective(solved), _DECIMALS) > 0:
+            break
+        solved, alike = fewer, [*alike, *found]
+    return solved, alike
+
+
+def _replaced_by_alike(fleet: _Fleet, solved: Solved) -> Iterator[Candidate]:
+    """Yield for each new node a node of the same type that it replaces, the one whose evictions cost most."""
+    left = sorted(solved.candidates, key=lambda c: (-fleet.cost.of(c), c.nodeclaim))
+    for claim in solved.results.new_claims:
+        kind = (claim.node_pool, claim.offering.instance_type, claim.offering.capacity_type)
+        found = next((c for c in left if (c.nodepool, c.instance_type, c.capacity_type) == kind), None)
+        if found is not None:
+            left.remove(found)
+            yield found

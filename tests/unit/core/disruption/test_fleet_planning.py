@@ -84,6 +84,26 @@ def test_node_stays_whose_free_capacity_is_for_a_pod_without_a_node(annotations)
     assert "its free capacity is for pod default/waits" in {node.why for node in plan.staying}
 
 
+def test_node_stays_rather_than_to_be_replaced_by_its_like():
+    """All pods fit on an l, which one of the nodes is."""
+    roomy = a_member("roomy", size="l", cpus=["200m"])
+    other = a_member("other", size="xl", cpus=["1500m", "1500m", "200m", "200m", "200m", "900m", "3"])
+
+    plan = planned(a_fleet(roomy, other))
+
+    assert moves_of(plan) == [(("other",), ())]
+    assert {node.nodeclaim: node.why for node in plan.staying} == {"roomy": "another l would be launched in its place"}
+
+
+def test_node_is_replaced_by_its_like_if_that_saves_more():
+    """The large pod fits beside the others only if one of these goes to a small node; otherwise it would need one of its own size."""
+    small = ["400m", "900m", "900m", "400m", "200m", "3", "400m", "1500m", "200m", "900m", "1500m", "3", "1100m"]
+
+    plan = planned(a_fleet(a_member("n0", size="xl", cpus=["3"]), a_member("n1", size="xl", cpus=small)))
+
+    assert moves_of(plan) == [(("n0", "n1"), ("xl", "s"))]
+
+
 def test_full_node_stays_and_says_why():
     """Its price is what its pods are worth."""
     plan = planned(a_fleet(a_member("full", cpus=["1", "1", "1", "1"]), a_member("spare", size="xl", cpus=["1"])))
