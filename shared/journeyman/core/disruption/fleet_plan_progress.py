@@ -35,7 +35,6 @@ from journeyman.core.api.fleet_plan import (
 )
 from journeyman.core.api.node_disruption import UNDONE, NodeDisruption, price_text
 from journeyman.core.api.objects import FLEET_PLAN, ObjectMeta
-from journeyman.core.disruption.binding_orders import unbound_pod
 from journeyman.core.disruption.budgets import BudgetStatus
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName
 from journeyman.core.disruption.cleanup import claims_with_stale_taints
@@ -350,7 +349,8 @@ def evaluate_fleet_plan(
     if current is None:
         gain = GAIN_AFTER_A_PLAN if recently_launched(snapshot, cost.payback) else LEAST_GAIN
         settled = frozenset(name for p in plans if not p.is_done for name in claims_launched(p.plan, snapshot))
-        found = _new_plan(simulation, candidates, rules, settled=settled, least_gain=gain)
+        running = [p.plan for p in plans if not (p.is_done or p.failed)]
+        found = _new_plan(simulation, candidates, rules, running, settled=settled, least_gain=gain)
         return replace(found, plan=others + found.plan)
     why, commands = current.failed or _why_stuck(current, rules, snapshot.now), tuple[Command, ...]()
     if not why:
@@ -358,7 +358,8 @@ def evaluate_fleet_plan(
     if not why:
         return FleetEvaluation(commands=commands, plan=others + current.record(snapshot.now), is_waiting=True)
     superseded = current.record(snapshot.now, superseded_because=why)
-    again = _new_plan(simulation, candidates, rules, settled=claims_launched(current.plan, snapshot))
+    running = [p.plan for p in plans if not (p is current or p.is_done or p.failed)]
+    again = _new_plan(simulation, candidates, rules, running, settled=claims_launched(current.plan, snapshot))
     return replace(again, plan=others + superseded + again.plan)
 
 
@@ -389,6 +390,7 @@ def _new_plan(
     simulation: Simulation,
     candidates: Sequence[Candidate],
     rules: _Rules,
+    running: Iterable[FleetPlan],
     *,
     settled: frozenset[str] = frozenset(),
     least_gain: float = LEAST_GAIN,
@@ -415,7 +417,7 @@ def _new_plan(
     made = to_fleet_plan(planned, snapshot.now)
     kept = {move.name for move in made.spec.moves}
     first = [move.candidates for move in planned.moves if move.name in kept and not move.after]
-    commands = _startable(simulation, _next_moves(simulation, first, rules, made).moves)
+    commands = _next_moves(simulation, first, rules, (*running, made)).commands
     if not commands or rules.why_refused(commands):  # the methods behind it may find something
         return _without_moves(planned, digest, snapshot)
     return FleetEvaluation(commands=commands, plan=creation_plan(made), is_waiting=True)
@@ -430,21 +432,20 @@ def _without_refused(planned: PlannedFleet, rules: _Rules) -> PlannedFleet:
     return replace(planned, moves=tuple(kept.values()))
 
 
-def _nodes_leaving(snapshot: Snapshot, *plans: FleetPlan) -> frozenset[str]:
-    """Return the names of the nodes that these plans and all in progress delete."""
-    in_progress = (plan for plan in snapshot.fleet_plans if plan.is_running)
-    return frozenset(name for plan in (*in_progress, *plans) for name in nodes_of(plan.spec.moves, snapshot))
+def _nodes_leaving(plans: Iterable[FleetPlan], snapshot: Snapshot) -> frozenset[str]:
+    """Return the names of the nodes that these plans delete."""
+    return frozenset(name for plan in plans for name in nodes_of(plan.spec.moves, snapshot))
 
 
 def _next_moves(
-    simulation: Simulation, waiting: Iterable[Sequence[Candidate]], rules: _Rules, *plans: FleetPlan
+    simulation: Simulation, waiting: Iterable[Sequence[Candidate]], rules: _Rules, plans: Iterable[FleetPlan]
 ) -> NextMoves:
-    """Return `next_moves` of a plan that keeps to these rules; `plans` are those that are not created yet."""
+    """Return `next_moves` of a plan that keeps to these rules; `plans` are those that will be in progress at the validation."""
     return next_moves(
         simulation,
         waiting,
         rules.remaining,
-        leaving=_nodes_leaving(simulation.snapshot, *plans),
+        leaving=_nodes_leaving(plans, simulation.snapshot),
         cost=rules.cost,
         spot_to_spot=rules.spot_to_spot,
         most=MOST_AT_ONCE,
@@ -465,23 +466,15 @@ def _continue(
         for move in progress.ready
         if all(name in present for name in move.node_claims)
     ]
-    found = _next_moves(simulation, waiting, rules)
+    found = _next_moves(simulation, waiting, rules, (p for p in snapshot.fleet_plans if p.is_running))
     if found.invalid:
         name = min(found.invalid)
         return f"move {name} is no longer valid: {found.invalid[name]}", ()
-    commands = _startable(simulation, found.moves)
-    if why := rules.why_refused(commands):
+    if why := rules.why_refused(found.commands):
         return why, ()
-    if commands or progress.running or not any(rules.remaining.values()) or not waiting:
-        return "", commands
+    if found.commands or progress.running or not any(rules.remaining.values()) or not waiting:
+        return "", found.commands
     return "no move of the rest is valid alone and fits the budgets", ()
-
-
-def _startable(simulation: Simulation, moves: Iterable[Move]) -> tuple[Command, ...]:
-    """Return the commands of moves that are valid alone: another one may have to be done before."""
-    catalogue, snapshot = simulation.catalogue, simulation.snapshot
-    commands = (move.command for move in moves)
-    return tuple(c for c in commands if not simulation.verify(c) and not unbound_pod(c, snapshot, catalogue))
 
 
 def validate_moves(
@@ -508,8 +501,8 @@ def validate_moves(
         spot_to_spot: Gate SpotToSpotConsolidation.
     """
     present = {c.nodeclaim_uid: c for c in candidates if c.consolidatable and not c.is_empty}
-    leaving = _nodes_leaving(simulation.snapshot)
-    running = (plan for plan in simulation.snapshot.fleet_plans if plan.is_running)
+    running = [plan for plan in simulation.snapshot.fleet_plans if plan.is_running]
+    leaving = _nodes_leaving(running, simulation.snapshot)
     places = {move.name: place for plan in running for place, move in enumerate(plan.spec.moves)}
     found: dict[str, Command] = {}
     waiting: list[tuple[Candidate, ...]] = []
@@ -521,12 +514,11 @@ def validate_moves(
             waiting.append(tuple(c for c in own if c is not None))
     now = next_moves(simulation, waiting, remaining, leaving=leaving, cost=cost, spot_to_spot=spot_to_spot)
     by_name = {move.name: move for move in now.moves}
-    too_early = now.too_early | {move.name for move in now.moves[1:] if simulation.verify(move.command)}
     for disruption in disruptions:
         name, first = disruption.metadata.name, disruption.spec.candidates[0].node_claim
         if name in found:
             continue
-        if first in too_early:
+        if first in now.too_early:
             found[name] = _no_op("scheduling: it is only valid once another move of the plan is done")
         elif first in now.invalid:
             found[name] = _no_op(f"scheduling: {now.invalid[first]}")

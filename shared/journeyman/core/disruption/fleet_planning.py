@@ -41,9 +41,9 @@ from journeyman.core.api.fleet_plan import MAX_NODES_PER_MOVE
 from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import pod_requests, subtract, total_requests
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.disruption.binding_orders import unbound_pods
+from journeyman.core.disruption.binding_orders import unbound_pod, unbound_pods
 from journeyman.core.disruption.candidates import BASE_DISRUPTION_COST, Candidate, NodePoolName, by_savings
-from journeyman.core.disruption.commands import claims_in_commands
+from journeyman.core.disruption.commands import Command, claims_in_commands
 from journeyman.core.disruption.consolidation import first_error
 from journeyman.core.disruption.fleet_moves import (
     TRIFLE,
@@ -164,13 +164,18 @@ class NextMoves(Struct, frozen=True, kw_only=True):
 
     Attributes:
         moves: Those that start now.
-        too_early: Those whose pods could lose their capacity to pods of moves that start now.
+        too_early: Those whose pods could lose their capacity to other pods, or that need another move to be done before.
         invalid: Why the others are no longer valid; the plan is then to be made again.
     """
 
     moves: tuple[Move, ...] = ()
     too_early: frozenset[str] = frozenset()
     invalid: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def commands(self) -> tuple[Command, ...]:
+        """The commands of the moves that start now."""
+        return tuple(move.command for move in self.moves)
 
 
 def next_moves(
@@ -186,7 +191,8 @@ def next_moves(
     """Return the moves of a plan that may start now, solved again in the cluster as it is.
 
     A move starts if it fits into what the earlier ones leave of the budgets. Each is solved in the cluster once the earlier
-    ones are done, so they use no capacity twice. Their pods find capacity in whatever order kube-scheduler binds them. The same cluster gives the same moves, so validation finds what was proposed.
+    ones that start are done, so they use no capacity twice; it is valid alone, too. Their pods find capacity in whatever order
+    kube-scheduler binds them. The same cluster gives the same moves, and these alone give them again, so validation finds what was proposed.
 
     Args:
         simulation: The cluster.
@@ -212,23 +218,42 @@ def next_moves(
         return NextMoves()
     fleet = _Fleet(simulation, everything, cost, spot_to_spot=spot_to_spot, settled=frozenset())
     rules = MoveRules(simulation=simulation, cost=cost, allowed=remaining, surcharges=fleet.surcharges)
+    too_early: set[str] = set()
+    while True:
+        moves, invalid = _solved_in_turn(fleet, rules, affordable_moves, frozenset(leaving))
+        valid = [move for move in moves if _is_valid_alone(move, simulation)]
+        starting = _bound_together(valid, fleet.snapshot, simulation.catalogue, leaving)
+        dropped = {move.name for move in moves} - {move.name for move in starting}
+        if not dropped:
+            return NextMoves(moves=starting, too_early=frozenset(too_early), invalid=invalid)
+        too_early |= dropped  # the others are solved without them, as validation will
+        affordable_moves = [c for c in affordable_moves if c[0].nodeclaim not in dropped]
+
+
+def _solved_in_turn(
+    fleet: _Fleet, rules: MoveRules, waiting: Iterable[Sequence[Candidate]], leaving: frozenset[str]
+) -> tuple[list[Move], dict[str, str]]:
+    """Return the moves of these nodes, each solved in the cluster once the ones before are done, and why the others are invalid."""
     cluster = fleet.cluster
     moves: list[Move] = []
     invalid: dict[str, str] = {}
-    for candidates in affordable_moves:
+    for candidates in waiting:
         name = candidates[0].nodeclaim
         excluded = next((fleet.excluded[c.nodeclaim] for c in candidates if c.nodeclaim in fleet.excluded), "")
-        move = excluded or _solved_again(fleet, rules, candidates, cluster, frozenset(leaving))
+        move = excluded or _solved_again(fleet, rules, candidates, cluster, leaving)
         if isinstance(move, str):
             invalid[name] = move
             continue
         moves.append(move)
         names = [f"{name}-planned-{n}" for n in range(len(move.replacements))]
-        cluster = carried_out(cluster, simulation.catalogue, move, names)
-    starting = _bound_together(moves, fleet.snapshot, simulation.catalogue, leaving)
-    names_starting = {move.name for move in starting}
-    too_early = frozenset(move.name for move in moves if move.name not in names_starting)
-    return NextMoves(moves=starting, too_early=too_early, invalid=invalid)
+        cluster = carried_out(cluster, rules.simulation.catalogue, move, names)
+    return moves, invalid
+
+
+def _is_valid_alone(move: Move, simulation: Simulation) -> bool:
+    """Whether the move needs no other one to be done before: it passes verification, and its pods find capacity in any order."""
+    snapshot, catalogue = simulation.snapshot, simulation.catalogue
+    return not simulation.verify(move.command) and not unbound_pod(move.command, snapshot, catalogue)
 
 
 def _bound_together(

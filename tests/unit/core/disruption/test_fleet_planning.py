@@ -227,6 +227,30 @@ def test_move_waits_while_pods_of_another_could_take_its_capacity():
     assert (both.too_early, both.invalid) == ({"n1"}, {})
 
 
+def test_moves_that_start_are_solved_without_those_that_do_not():
+    """After the too early move of n4, n3 would need a new node. Validation, which sees only the proposed moves, finds the same."""
+    members = {
+        "n0": ("s", "1500m 200m"),
+        "n1": ("l", "400m 400m 1500m 200m 200m"),
+        "n2": ("m", "200m"),
+        "n3": ("l", "400m 200m 1500m"),
+        "n4": ("l", "3 3 900m 300m"),
+        "n5": ("s", "400m 200m 400m 200m 600m"),
+    }
+    snapshot = a_fleet(*(a_member(name, size=size, cpus=cpus.split()) for name, (size, cpus) in members.items()))
+    present = candidates_of(snapshot, a_catalogue())
+
+    def starting(*names):
+        waiting = [(present[name],) for name in names]
+        leaving = {"node-n3", "node-n4", "node-n5"}
+        return next_moves(Simulation(snapshot, a_catalogue()), waiting, {"default": 3}, leaving=leaving)
+
+    proposed = starting("n5", "n4", "n3")
+    assert proposed.too_early == {"n4"}
+    assert [(m.name, m.replacements) for m in proposed.moves] == [("n5", ()), ("n3", ())]
+    assert starting("n5", "n3").moves == proposed.moves
+
+
 def test_carried_out_move_leaves_a_cluster_without_its_nodes():
     """The pods run on the replacement, which has the labels and the capacity of its type."""
     snapshot = a_fleet(*(a_member(f"n{i}", size="l", cpus=["600m"]) for i in range(3)))
