@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api.conditions import LAUNCHED
-from journeyman.core.api.objects import NodeClaim, is_true
+from journeyman.core.api.objects import NODECLAIM, Node, NodeClaim, is_true
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.state_node import StateNode
 
@@ -134,11 +134,17 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
         return replace(claim, status=replace(claim.status, provider_id=tagged))
 
     def _names_its_own(self, claim: NodeClaim, snapshot: Snapshot) -> bool:
-        """Whether nothing speaks against the NodeClaim's provider id; a list of instances may lack the instance of a Node."""
+        """Whether nothing speaks against the NodeClaim's provider id; a list of instances may lack the instance of a Node.
+
+        If the instance does not exist, the tags of one whose Node another NodeClaim owns do not: a user may have copied them.
+        """
         named = self.find(claim.status.provider_id)
-        if named is None:
-            return claim.status.provider_id in snapshot.nodes_by_provider_id
-        return named.claim in ("", claim.metadata.name)
+        if named is not None:
+            return named.claim in ("", claim.metadata.name)
+        nodes = snapshot.nodes_by_provider_id
+        return claim.status.provider_id in nodes or any(
+            _has_another_owner(node, claim) for node in nodes.get(self.launched_for(claim), ())
+        )
 
     @cached_property
     def ended(self) -> frozenset[str]:
@@ -162,3 +168,8 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
             if instance.claim or instance.claim_uid:
                 found[instance.claim_uid, instance.claim].append(instance)
         return found
+
+
+def _has_another_owner(node: Node, claim: NodeClaim) -> bool:
+    owners = [owner.uid for owner in node.metadata.owner_references if owner.kind == NODECLAIM.kind]
+    return bool(owners) and claim.metadata.uid not in owners

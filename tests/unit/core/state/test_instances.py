@@ -49,6 +49,16 @@ def test_claim_keeps_the_instance_of_its_node_though_a_list_lacks_it():
     assert named(a_launched_claim("a"), nodes=[a_node("a")], listed=(second,)) == [OWN]
 
 
+def test_claim_whose_instance_is_gone_names_none_whose_node_has_another_owner():
+    """A user copied its tags to another instance, whose protected pods would go at its deadline (seed 23065 of Huawei)."""
+    forged = an_instance("b", tags={labels.NODECLAIM_TAG: "a", labels.NODECLAIM_UID_TAG: "uid-a"})
+    owner = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": "b", "uid": "uid-b"}
+    node = a_node("b", metadata={"ownerReferences": [owner]})
+
+    assert named(a_running_claim("a"), nodes=[node], listed=(forged,)) == [OWN]
+    assert named(a_running_claim("a"), nodes=[a_node("b")], listed=(forged,)) == [OTHER]
+
+
 def test_claim_that_is_to_be_launched_keeps_its_status():
     """The launch returns the tagged instance, and writes more of the status than the provider id."""
     assert named(a_claim("a")) == [""]
