@@ -366,6 +366,16 @@ def test_an_annotation_newer_than_stale_information_is_no_violation():
     assert fixture.violations == []
 
 
+@pytest.mark.parametrize(("edits", "found"), [((), 1), ((EditTags(at_seconds=1, node=0, change="other-claim"),), 0)])
+def test_edited_tags_give_a_node_that_never_registered_a_deadline(edits, found):
+    """The NodeClaim that it was launched for is gone, and the node has no owner."""
+    fixture = Fixture(PodsEvictedAsAllowed, operations=edits)
+    fixture.node("c1", taints=[TAINT])
+    fixture.pod("p1", "node-c1")
+    fixture.as_("terminate").delete(POD, "p1", namespace="default")
+    assert len(fixture.violations) == found
+
+
 def test_an_eviction_is_judged_by_the_nodeclaim_that_owns_the_instance():
     """A user set the provider id of another NodeClaim, which sorts first, to that of the node."""
     fixture = Fixture(PodsEvictedAsAllowed)

@@ -14,6 +14,7 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     TAINT,
     claim_of,
     claims,
+    edits_tags,
     end_of,
     has_ended,
     has_true_condition,
@@ -43,7 +44,8 @@ class PodsEvictedAsAllowed(InvariantChecker):
     """Runs evict unprotected pods of disrupted nodes within budgets, and delete pods only at the node's deadline.
 
     A run that is paused before a deletion, after it checked the deadline, may use one that its NodeClaim took along meanwhile. A
-    run that is paused before an eviction may not know yet that a user removed the taint of a node that is going.
+    run that is paused before an eviction may not know yet that a user removed the taint of a node that is going. Only the tags of
+    its instance say whose a node is that never registered: once users edit tags, they decide about its deadline.
     """
 
     name = "pods are evicted only as allowed"
@@ -52,6 +54,7 @@ class PodsEvictedAsAllowed(InvariantChecker):
         super().__init__(view)
         self._staleness = staleness(view.scenario)
         self._skew = skew(view.scenario)
+        self._has_tags = not edits_tags(view.scenario)
         self._paused_deletions = pauses_at(view.scenario, "terminate: delete Pod")
         self._protected: dict[str, datetime] = {}  # by UID: since when
         self._deadlines: dict[str, datetime] = {}  # by provider id
@@ -132,6 +135,8 @@ class PodsEvictedAsAllowed(InvariantChecker):
         end = end_of(claim) if claim is not None else self._deadline_lost_in_pause(node)
         grace = timedelta(seconds=pod["spec"].get("terminationGracePeriodSeconds", 30))
         now = self.view.clock.now()
+        if end is None and node is not None and not (self._has_tags or node.metadata.owner_references):
+            return
         if end is None:
             yield f"{write.user} deleted {write.name}, whose node has no deadline"
         elif now + self._skew + timedelta(seconds=1) < end - grace:
