@@ -68,7 +68,9 @@ from journeyman.core.state import Snapshot, StateNode
 LEAST_GAIN: Final = 0.03
 """Share of the price: less is not worth a plan, and a fleet that is so close to the lower bound is not solved."""
 _SPARE_ATTEMPTS: Final = 6  # to find a move whose pods find capacity in any order, each with more spare capacity
-_ATTEMPTS: Final = 3  # to solve without the nodes whose pods fit nowhere
+_ATTEMPTS: Final = (
+    3  # to solve without the nodes whose pods fit nowhere, and without those that their like would replace
+)
 _DECIMALS: Final = 9  # of a price
 
 
@@ -739,7 +741,10 @@ def _without_alike(
     such a node may leave more capacity for others. Karpenter's rule for a single new node is `filterOutSameInstanceType`.
     """
     alike: list[Candidate] = []
-    while found := list(_replaced_by_alike(fleet, solved)):
+    for _ in range(_ATTEMPTS):
+        found = list(_replaced_by_alike(fleet, solved))
+        if not found:
+            break
         left = [c for c in solved.candidates if c not in found]
         fewer = fleet.solve(left, cluster, closed)
         if fewer.errors or round(fleet.objective(fewer) - fleet.objective(solved), _DECIMALS) > 0:
