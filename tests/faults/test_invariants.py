@@ -376,14 +376,18 @@ def test_edited_tags_give_a_node_that_never_registered_a_deadline(edits, found):
     assert len(fixture.violations) == found
 
 
-def test_an_eviction_is_judged_by_the_nodeclaim_that_owns_the_instance():
-    """A user set the provider id of another NodeClaim, which sorts first, to that of the node."""
+@pytest.mark.parametrize(("owner", "found"), [("c1", 0), ("b1", 1)])
+def test_an_eviction_is_judged_by_the_owner_of_the_node(owner, found):
+    """A user set the provider id of another NodeClaim, which stays and sorts first, to that of the node."""
     fixture = Fixture(PodsEvictedAsAllowed)
     leaving_node(fixture)
     fixture.claim("b1")
     fixture.say("b1", provider_id="aws:///a/c1")
+    uid = fixture.server.get(NODECLAIM, owner).metadata.uid
+    reference = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": owner, "uid": uid}
+    fixture.server.patch(NODE, "node-c1", {"metadata": {"ownerReferences": [reference]}})
     fixture.as_("terminate").evict("default", "p1")
-    assert fixture.violations == []
+    assert len(fixture.violations) == found
 
 
 def test_an_eviction_from_a_node_that_is_not_disrupted_is_detected():

@@ -117,16 +117,20 @@ def node_named(view: ScenarioView, name: str) -> Node | None:
 def claim_of(view: ScenarioView, node: Node) -> NodeClaim | None:
     """Return a node's NodeClaim by provider id; after edits by its instance's tag, else by owner reference or node name.
 
-    These also decide between two NodeClaims with the node's provider id, one of which a user edited.
+    Of two NodeClaims with the node's provider id, one of which a user edited, the node's owner counts.
     """
     tagged = {i.tags.get(UID_TAG) for i in view.instances() if i.provider_id == node.spec.provider_id}
     owners = {owner.uid for owner in node.metadata.owner_references}
 
     def links(claim: NodeClaim) -> tuple[bool, ...]:
+        has_provider_id = claim.status.provider_id == node.spec.provider_id
+        is_owner = claim.metadata.uid in owners
+        is_tagged = claim.metadata.uid in tagged
         return (
-            claim.status.provider_id == node.spec.provider_id,
-            claim.metadata.uid in tagged,
-            claim.metadata.uid in owners,
+            has_provider_id,
+            has_provider_id and is_owner,
+            is_tagged,
+            is_owner,
             claim.status.node_name == node.metadata.name,
         )
 
