@@ -603,6 +603,20 @@ def test_a_launch_beyond_the_limit_is_detected():
     assert fixture.violations == ["default has 4 vCPUs with m5.large c3, the limit is 3"]
 
 
+@pytest.mark.parametrize(("paused", "found"), [(60, 0), (5, 1)])
+def test_a_node_that_lost_its_taint_while_a_run_was_paused_does_not_count(paused, found):
+    """The run has read the node as one that a command replaces."""
+    pause = CallFault(site="provision: get NodePool", nth=1, kind=FaultKind.PAUSE, seconds=paused)
+    fixture = Fixture(NodePoolLimitsHold, pools=(ScenarioPool(name="default", limit_cpus=3),), faults=(pause,))
+    fixture.claim("c1", "Registered")
+    fixture.node("c1")
+    fixture.server.patch(NODE, "node-c1", {"spec": {"taints": [TAINT]}})
+    fixture.server.patch(NODE, "node-c1", {"spec": {"taints": []}})
+    fixture.clock.advance(40)
+    fixture.claim("c2")
+    assert len(fixture.violations) == found
+
+
 def test_a_launch_within_a_limit_raised_since_is_allowed():
     """Runs check the limit again before they launch."""
     fixture = Fixture(NodePoolLimitsHold, pools=(ScenarioPool(name="default", limit_cpus=3),))

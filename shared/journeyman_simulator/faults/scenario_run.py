@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -25,6 +26,7 @@ from journeyman_simulator.faults.fault_scenario import FaultScenario
 from journeyman_simulator.faults.fault_world import MAX_RUNS, MINUTE, FaultWorld, TooManyRunsError
 from journeyman_simulator.faults.history import HistoryEntry
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker, Violation
+from journeyman_simulator.faults.invariants.cluster_queries import skew
 from journeyman_simulator.faults.manifests import NAMESPACE, START
 from journeyman_simulator.faults.sandboxes import ORIGINALS, Collaborators, logs_silenced
 from journeyman_simulator.faults.scenario_view import HUMAN, CloudInstance
@@ -37,7 +39,10 @@ REST_MINUTES: Final = 3
 WITHOUT_CLAIMS_MINUTES: Final = 11
 """The same for a cluster with nodes or instances but no NodeClaims, which the sweep reads every ten minutes."""
 PENDING_PODS_MINUTES: Final = 8
-"""The same for a cluster with pending pods, after their unavailable offerings may be tried again."""
+"""The same for a cluster with pending pods, after their unavailable offerings may be tried again.
+
+What a run cached while its clock was ahead is read again as much later.
+"""
 LONGEST_WAIT_FOR_REST: Final = timedelta(minutes=45)
 STUCK: Final = "nothing is stuck"
 TOO_MANY_RUNS: Final = "scenarios end"
@@ -165,7 +170,9 @@ def _required_minutes_of_rest(world: FaultWorld) -> int:
     anything = world.server.list(NODE).items or any(instance.runs for instance in world.instances())
     if anything and not world.server.list(NODECLAIM).items:
         return WITHOUT_CLAIMS_MINUTES
-    return PENDING_PODS_MINUTES if has_pending_pods(world.server) else REST_MINUTES
+    if not has_pending_pods(world.server):
+        return REST_MINUTES
+    return PENDING_PODS_MINUTES + math.ceil(skew(world.scenario) / MINUTE)
 
 
 def _empty_cluster(world: FaultWorld) -> None:

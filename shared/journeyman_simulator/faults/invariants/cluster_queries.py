@@ -114,6 +114,33 @@ def node_named(view: ScenarioView, name: str) -> Node | None:
     return next((node for node in nodes(view) if node.metadata.name == name), None)
 
 
+class DisruptedTaints:
+    """The nodes with the disrupted taint, and when others lost it: a run that was paused since does not know that yet."""
+
+    def __init__(self, view: ScenarioView) -> None:
+        """Start without nodes; each write is to be recorded."""
+        self._view = view
+        self._staleness = staleness(view.scenario)
+        self._tainted: set[str] = set()  # names of nodes
+        self._lost: dict[str, datetime] = {}  # by the node's name: since when
+
+    def record(self, write: Write) -> None:
+        """Record a write, which may be of a Node."""
+        if write.resource.kind != "Node":
+            return
+        if any(taint["key"] == TAINT for taint in write.result.get("spec", {}).get("taints", ())):
+            self._tainted.add(write.name)
+        elif write.name in self._tainted:
+            self._tainted.remove(write.name)
+            self._lost[write.name] = self._view.clock.now()
+
+    def may_be_known(self, node: Node) -> bool:
+        """Whether a run may believe that the node has the taint."""
+        lost = self._lost.get(node.metadata.name)
+        has_just_lost = lost is not None and self._view.clock.now() - lost < self._staleness
+        return has_just_lost or is_tainted_for_disruption(node)
+
+
 def claim_of(view: ScenarioView, node: Node) -> NodeClaim | None:
     """Return a node's NodeClaim by provider id; after edits by its instance's tag, else by owner reference or node name.
 

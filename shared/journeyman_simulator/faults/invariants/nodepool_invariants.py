@@ -17,13 +17,13 @@ from journeyman_simulator.faults.fault_scenario import ScenarioPool
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import (
     UID_TAG,
+    DisruptedTaints,
     can_repeat_launches,
     claim_named,
     claim_of,
     claims,
     has_true_condition,
     is_ours,
-    is_tainted_for_disruption,
     is_terminating,
     nodes,
     pauses_at,
@@ -153,7 +153,7 @@ class NodePoolLimitsHold(InvariantChecker):
     """At a launch, the vCPUs of a NodePool's nodes do not exceed its CPU limit, now or at the creation of the NodeClaim.
 
     The higher of the two counts, since users may change the limit between them. Nodes that a command replaces do not count, as
-    in Karpenter.
+    in Karpenter, nor those that lost the taint of one while a run was paused.
     """
 
     name = "NodePool limits"
@@ -163,11 +163,13 @@ class NodePoolLimitsHold(InvariantChecker):
         self._staleness = staleness(view.scenario)
         self._limits: dict[str, deque[tuple[datetime, int]]] = {}
         self._at_creation: dict[str, int] = {}
+        self._taints = DisruptedTaints(view)
         self._observe()
 
     def check_write(self, write: Write) -> Iterator[str]:
         """Record limits, and the limit at each NodeClaim's creation."""
         kind = write.resource.kind
+        self._taints.record(write)
         if kind == "NodePool":
             self._observe()
         elif kind == "NodeClaim" and write.verb == "create":
@@ -185,7 +187,7 @@ class NodePoolLimitsHold(InvariantChecker):
         self._observe()
         limit = max(at_creation, self._highest_limit(pool_of(claim)))
         disrupted_nodes = [
-            node for node in nodes(self.view) if node.metadata.deletion_timestamp or is_tainted_for_disruption(node)
+            node for node in nodes(self.view) if node.metadata.deletion_timestamp or self._taints.may_be_known(node)
         ]
         owners = (claim_of(self.view, node) for node in disrupted_nodes)
         disrupted = {owner.metadata.uid for owner in owners if owner is not None}

@@ -11,7 +11,7 @@ from journeyman_simulator.apiserver.server import Write
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import (
     DO_NOT_DISRUPT,
-    TAINT,
+    DisruptedTaints,
     claim_of,
     claims,
     edits_tags,
@@ -19,7 +19,6 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     has_ended,
     has_true_condition,
     is_ours,
-    is_tainted_for_disruption,
     is_terminating,
     memory_mib,
     node_named,
@@ -61,15 +60,13 @@ class PodsEvictedAsAllowed(InvariantChecker):
         self._lost_deadlines: dict[
             str, tuple[datetime, datetime]
         ] = {}  # the same, with the time when its NodeClaim went
-        self._tainted: set[str] = set()  # names of nodes
-        self._lost_taints: dict[str, datetime] = {}  # by the node's name: since when
+        self._taints = DisruptedTaints(view)
 
     def check_write(self, write: Write) -> Iterator[str]:
         """Check evictions and deletions of pods."""
         if write.resource.kind == "NodeClaim" and self._paused_deletions:
             self._record_deadlines()
-        if write.resource.kind == "Node":
-            self._record_taint(write)
+        self._taints.record(write)
         if write.resource.kind != "Pod":
             return
         if write.verb == "evict" and is_ours(write):
@@ -85,13 +82,6 @@ class PodsEvictedAsAllowed(InvariantChecker):
             self._protected.setdefault(uid, self.view.clock.now())
         else:
             self._protected.pop(uid, None)
-
-    def _record_taint(self, write: Write) -> None:
-        if any(taint["key"] == TAINT for taint in write.result.get("spec", {}).get("taints", ())):
-            self._tainted.add(write.name)
-        elif write.name in self._tainted:
-            self._tainted.remove(write.name)
-            self._lost_taints[write.name] = self.view.clock.now()
 
     def _record_deadlines(self) -> None:
         found = ((claim.status.provider_id, end_of(claim)) for claim in claims(self.view))
@@ -111,9 +101,7 @@ class PodsEvictedAsAllowed(InvariantChecker):
         node = node_named(self.view, pod["spec"].get("nodeName", ""))
         if node is None:
             return
-        lost = self._lost_taints.get(node.metadata.name)
-        has_just_lost = lost is not None and now - lost < self._staleness
-        if not (_is_going(self.view, node) and (is_tainted_for_disruption(node) or has_just_lost)):
+        if not (_is_going(self.view, node) and self._taints.may_be_known(node)):
             yield f"{who} from {node.metadata.name}, which is not disrupted"
 
     def _violated_budgets(self, pod: Mapping[str, Any]) -> Iterator[str]:
