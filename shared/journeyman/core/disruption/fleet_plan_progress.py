@@ -346,10 +346,10 @@ def evaluate_fleet_plan(
     plans = plans_in_progress(snapshot)
     current = waiting_plan(plans)
     others = merge_plans(p.record(snapshot.now, superseded_because=p.failed) for p in plans if not p.waiting)
+    running = [p.plan for p in plans if not (p is current or p.is_done or p.failed)]
     if current is None:
         gain = GAIN_AFTER_A_PLAN if recently_launched(snapshot, cost.payback) else LEAST_GAIN
         settled = frozenset(name for p in plans if not p.is_done for name in claims_launched(p.plan, snapshot))
-        running = [p.plan for p in plans if not (p.is_done or p.failed)]
         found = _new_plan(simulation, candidates, rules, running, settled=settled, least_gain=gain)
         return replace(found, plan=others + found.plan)
     why, commands = current.failed or _why_stuck(current, rules, snapshot.now), tuple[Command, ...]()
@@ -358,7 +358,6 @@ def evaluate_fleet_plan(
     if not why:
         return FleetEvaluation(commands=commands, plan=others + current.record(snapshot.now), is_waiting=True)
     superseded = current.record(snapshot.now, superseded_because=why)
-    running = [p.plan for p in plans if not (p is current or p.is_done or p.failed)]
     again = _new_plan(simulation, candidates, rules, running, settled=claims_launched(current.plan, snapshot))
     return replace(again, plan=others + superseded + again.plan)
 

@@ -68,9 +68,7 @@ from journeyman.core.state import Snapshot, StateNode
 LEAST_GAIN: Final = 0.03
 """Share of the price: less is not worth a plan, and a fleet that is so close to the lower bound is not solved."""
 _SPARE_ATTEMPTS: Final = 6  # to find a move whose pods find capacity in any order, each with more spare capacity
-_ATTEMPTS: Final = (
-    3  # to solve without the nodes whose pods fit nowhere, and without those that their like would replace
-)
+_ATTEMPTS: Final = 3  # to solve without nodes whose pods fit nowhere, or that nodes of the same type would replace
 _DECIMALS: Final = 9  # of a price
 
 

@@ -13,7 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api.conditions import LAUNCHED
-from journeyman.core.api.objects import NODECLAIM, Node, NodeClaim, is_true
+from journeyman.core.api.objects import Node, NodeClaim, is_true
+from journeyman.core.state.joining import owner_uids
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.state_node import StateNode
 
@@ -171,5 +172,5 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def _has_another_owner(node: Node, claim: NodeClaim) -> bool:
-    owners = [owner.uid for owner in node.metadata.owner_references if owner.kind == NODECLAIM.kind]
+    owners = tuple(owner_uids(node))
     return bool(owners) and claim.metadata.uid not in owners

@@ -88,7 +88,7 @@ class _ClaimIndex:
         """Return the claim that the node belongs to; None if there is none."""
         if node.spec.provider_id and (claim := self._by_provider_id.get(node.spec.provider_id)):
             return claim
-        owners = (self._by_uid.get(uid) for uid in _owners(node))
+        owners = (self._by_uid.get(uid) for uid in owner_uids(node))
         own = (claim for claim in owners if claim and not self._has_another_instance(claim))
         return next(own, None) or self._by_node.get(node.metadata.name)
 
@@ -108,7 +108,7 @@ class _ClaimIndex:
         """The provider ids of the Nodes that name a claim as owner, by the claim's UID."""
         instances: dict[str, set[str]] = {}
         for node in self._nodes:
-            for uid in _owners(node):
+            for uid in owner_uids(node):
                 instances.setdefault(uid, set()).add(node.spec.provider_id)
         return instances
 
@@ -128,7 +128,8 @@ def _precedence(claim: NodeClaim, instances: Mapping[str, Collection[str]]) -> t
     return not is_owner, bool(owned), claim.metadata.creation_timestamp or _EARLIEST, claim.metadata.name
 
 
-def _owners(node: Node) -> Iterator[str]:
+def owner_uids(node: Node) -> Iterator[str]:
+    """Yield the UIDs of the NodeClaims that the node names as its owners."""
     return (o.uid for o in node.metadata.owner_references if o.kind == NODECLAIM.kind)
 
 

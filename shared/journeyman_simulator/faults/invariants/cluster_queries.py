@@ -134,7 +134,7 @@ class DisruptedTaints:
             self._tainted.remove(write.name)
             self._lost[write.name] = self._view.clock.now()
 
-    def may_be_known(self, node: Node) -> bool:
+    def may_seem_tainted(self, node: Node) -> bool:
         """Whether a run may believe that the node has the taint."""
         lost = self._lost.get(node.metadata.name)
         has_just_lost = lost is not None and self._view.clock.now() - lost < self._staleness

@@ -187,7 +187,7 @@ class NodePoolLimitsHold(InvariantChecker):
         self._observe()
         limit = max(at_creation, self._highest_limit(pool_of(claim)))
         disrupted_nodes = [
-            node for node in nodes(self.view) if node.metadata.deletion_timestamp or self._taints.may_be_known(node)
+            node for node in nodes(self.view) if node.metadata.deletion_timestamp or self._taints.may_seem_tainted(node)
         ]
         owners = (claim_of(self.view, node) for node in disrupted_nodes)
         disrupted = {owner.metadata.uid for owner in owners if owner is not None}

@@ -101,7 +101,7 @@ class PodsEvictedAsAllowed(InvariantChecker):
         node = node_named(self.view, pod["spec"].get("nodeName", ""))
         if node is None:
             return
-        if not (_is_going(self.view, node) and self._taints.may_be_known(node)):
+        if not (_is_going(self.view, node) and self._taints.may_seem_tainted(node)):
             yield f"{who} from {node.metadata.name}, which is not disrupted"
 
     def _violated_budgets(self, pod: Mapping[str, Any]) -> Iterator[str]:
