@@ -18,7 +18,7 @@ from journeyman.core.catalogue import InstanceType
 from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Event, Observation, ScheduleEntry, Step
 from journeyman.core.state import BuildFailure, InstanceStatus, NodeClassState, RepairPolicy
-from journeyman.errors import KubeAPIError
+from journeyman.errors import CloudProviderError, KubeAPIError
 
 T = TypeVar("T")
 JSON = Mapping[str, Any]
@@ -306,12 +306,20 @@ class CloudProvider(Protocol):
         """Return this cluster's instances that are not terminated, sorted by provider id."""
         ...
 
-    def get(self, provider_id: str) -> Instance:
-        """Return one instance, also while it shuts down. Raises NodeClaimNotFoundError once it is terminated."""
+    def get_each(self, provider_ids: Iterable[str]) -> Mapping[str, Instance]:
+        """Return the instances that exist by provider id, also while they shut down; ids that no instance can have are left out.
+
+        It sends as few requests as the cloud allows. Raises CloudProviderError.
+        """
         ...
 
-    def delete(self, provider_id: str) -> None:
-        """Start terminating an instance; safe to repeat. Raises NodeClaimNotFoundError once it is terminated."""
+    def delete_each(self, provider_ids: Iterable[str]) -> Mapping[str, CloudProviderError]:
+        """Start terminating instances in as few requests as the cloud allows; safe to repeat.
+
+        Returns:
+            The error of each instance that the cloud did not accept, by provider id: NodeClaimNotFoundError once it is
+            terminated. No instance's error keeps another one running.
+        """
         ...
 
     def statuses(self) -> tuple[InstanceStatus, ...]:

@@ -505,7 +505,5 @@ def test_failed_call_is_the_launchs_outcome(launch, aws, request_for, provider, 
 def test_malformed_instance_id_is_not_found(provider):
     """EC2 has an error code of its own for it."""
     provider_id = "aws:///us-east-1a/i-nonsense"
-    with pytest.raises(NodeClaimNotFoundError):
-        provider.get(provider_id)
-    with pytest.raises(NodeClaimNotFoundError):
-        provider.delete(provider_id)
+    assert provider.get_each([provider_id]) == {}
+    assert type(provider.delete_each([provider_id])[provider_id]) is NodeClaimNotFoundError

@@ -17,7 +17,7 @@ from journeyman.core.api.resources import format_resources
 from journeyman.core.catalogue import InstanceType, Offering
 from journeyman.core.plan import Event, Observation, Plan, ScheduleEntry, Step
 from journeyman.core.state import InstanceStatus, RepairPolicy
-from journeyman.errors import InsufficientCapacityError, LeaseLostError, NodeClaimNotFoundError
+from journeyman.errors import CloudProviderError, InsufficientCapacityError, LeaseLostError, NodeClaimNotFoundError
 from journeyman.ports import (
     Clock,
     Instance,
@@ -56,6 +56,8 @@ class FakeCloud:
         drifted: The result of `is_drifted` by name of the NodeClaim, for those that have drifted; None for an unknown answer.
         drift_error: The error of `is_drifted`, if any.
         frozen: Provider ids of the instances that run without their kubelet.
+        deletions: The provider ids of each request to terminate instances.
+        refusals: The errors of the next terminations of an instance, by provider id.
         released: The names of the released NodeClasses.
         cleanups: The names of the NodeClasses and NodeClaims at each deletion of unused resources.
         cleanup_error: The error of such deletions, if any.
@@ -80,6 +82,8 @@ class FakeCloud:
         self.drift_error: Exception | None = None
         self.frozen: set[str] = set()
         self.launches: list[str] = []
+        self.deletions: list[tuple[str, ...]] = []
+        self.refusals: dict[str, list[CloudProviderError]] = {}
         self.resolved = 0
         self.released: list[str] = []
         self.cleanups: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
@@ -130,17 +134,13 @@ class FakeCloud:
         self._pass_time()
         return tuple(i for _, i in sorted(self._by_token.items()) if i.state != "terminated")
 
-    def get(self, provider_id: str) -> Instance:
-        for instance in self.list():
-            if instance.provider_id == provider_id:
-                return instance
-        raise NodeClaimNotFoundError("terminated", provider_id=provider_id)
+    def get_each(self, provider_ids: Iterable[str]) -> dict[str, Instance]:
+        return {i.provider_id: i for i in self.list() if i.provider_id in set(provider_ids)}
 
-    def delete(self, provider_id: str) -> None:
-        instance = self.get(provider_id)
-        if instance.state != "shutting-down":
-            self._put(replace(instance, state="shutting-down"))
-            self._ends[provider_id] = self.clock.now() + SHUT_DOWN
+    def delete_each(self, provider_ids: Iterable[str]) -> dict[str, CloudProviderError]:
+        self.deletions.append(tuple(provider_ids))
+        errors = {provider_id: self._refusal(provider_id) for provider_id in self.deletions[-1]}
+        return {provider_id: error for provider_id, error in errors.items() if error is not None}
 
     def statuses(self) -> tuple[InstanceStatus, ...]:
         return self.failed_checks
@@ -161,6 +161,22 @@ class FakeCloud:
         pass
 
     # -- changes by tests -------------------------------------------------------------------------------------
+
+    def get(self, provider_id: str) -> Instance:
+        """Return one instance. Raises NodeClaimNotFoundError."""
+        for instance in self.list():
+            if instance.provider_id == provider_id:
+                return instance
+        raise NodeClaimNotFoundError("terminated", provider_id=provider_id)
+
+    def delete(self, provider_id: str) -> None:
+        """Start terminating one instance, unless `refusals` has an error for it. Raises CloudProviderError."""
+        if self.refusals.get(provider_id):
+            raise self.refusals[provider_id].pop(0)
+        instance = self.get(provider_id)
+        if instance.state != "shutting-down":
+            self._put(replace(instance, state="shutting-down"))
+            self._ends[provider_id] = self.clock.now() + SHUT_DOWN
 
     def run_orphan(self, provider_id: str, launched_at: datetime, claim: str = "", claim_uid: str = "") -> None:
         """Add an instance with the cluster's tags that `launch` did not create."""
@@ -190,6 +206,14 @@ class FakeCloud:
         return sum(self._offering(i).price for i in self.list() if i.state == "running")
 
     # -- inside -----------------------------------------------------------------------------------------------------
+
+    def _refusal(self, provider_id: str) -> CloudProviderError | None:
+        """Terminate one instance, and return the error, if any."""
+        try:
+            self.delete(provider_id)
+        except CloudProviderError as error:
+            return error
+        return None
 
     def _launch(self, request: LaunchRequest) -> LaunchOutcome:
         claim = request.claim

@@ -6,7 +6,7 @@ It passes calls on to launcher, instances and prices, and asks each cloud only h
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
@@ -15,7 +15,7 @@ from journeyman.cloud.prices import PriceProvider
 from journeyman.core.api.hashes import node_class_keys
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.state import InstanceStatus, NodeClassState
-from journeyman.errors import InvalidObjectError, NodeClassNotReadyError
+from journeyman.errors import CloudProviderError, InvalidObjectError, NodeClassNotReadyError
 from journeyman.ports import JSON, Clock, Instance, LaunchOutcome, LaunchRequest, Prices
 
 NODE_CLASS_DRIFT: Final = "NodeClassDrift"
@@ -35,12 +35,12 @@ class ProviderInstances(ClusterInstances, Protocol):
         """Return `CloudProvider.list`."""
         ...
 
-    def get(self, provider_id: str) -> Instance:
-        """Return `CloudProvider.get`."""
+    def get_each(self, provider_ids: Iterable[str]) -> Mapping[str, Instance]:
+        """Return `CloudProvider.get_each`."""
         ...
 
-    def delete(self, provider_id: str) -> None:
-        """Do as `CloudProvider.delete`."""
+    def delete_each(self, provider_ids: Iterable[str]) -> Mapping[str, CloudProviderError]:
+        """Do as `CloudProvider.delete_each`."""
         ...
 
     def statuses(self) -> tuple[InstanceStatus, ...]:
@@ -67,13 +67,13 @@ class BaseCloudProvider(ABC):
         """Return all instances of this cluster that did not end, by provider id. Raises CloudProviderError."""
         return self._instances.list()
 
-    def get(self, provider_id: str) -> Instance:
-        """Return one instance. Raises NodeClaimNotFoundError if it ended or does not exist."""
-        return self._instances.get(provider_id)
+    def get_each(self, provider_ids: Iterable[str]) -> Mapping[str, Instance]:
+        """Return the instances that exist, by provider id. Raises CloudProviderError."""
+        return self._instances.get_each(provider_ids)
 
-    def delete(self, provider_id: str) -> None:
-        """Terminate an instance; safe to repeat. Raises NodeClaimNotFoundError if it does not exist any more."""
-        self._instances.delete(provider_id)
+    def delete_each(self, provider_ids: Iterable[str]) -> Mapping[str, CloudProviderError]:
+        """Terminate instances; return the error of each that the cloud did not accept, by provider id. Safe to repeat."""
+        return self._instances.delete_each(provider_ids)
 
     def statuses(self) -> tuple[InstanceStatus, ...]:
         """Return failed checks and maintenance in the region, other clusters' instances included, by provider id.

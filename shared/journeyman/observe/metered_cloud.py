@@ -9,7 +9,7 @@ duration of each `Create` is from the request to its outcome.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
@@ -19,6 +19,7 @@ from journeyman.core.catalogue import InstanceType
 from journeyman.core.plan import Observation
 from journeyman.core.state import InstanceStatus, NodeClassState, RepairPolicy
 from journeyman.errors import (
+    CloudProviderError,
     InsufficientCapacityError,
     JourneymanError,
     NodeClaimNotFoundError,
@@ -93,22 +94,21 @@ class MeteredCloud:
         with self._call("List"):
             return self._cloud.list()
 
-    def get(self, provider_id: str) -> Instance:
-        """Measured as `Get`."""
+    def get_each(self, provider_ids: Iterable[str]) -> Mapping[str, Instance]:
+        """Measured as one `Get` for all instances."""
         with self._call("Get"):
-            return self._cloud.get(provider_id)
+            return self._cloud.get_each(provider_ids)
 
-    def delete(self, provider_id: str) -> None:
-        """Measured as `Delete`; failures are counted by zone, if the error has it."""
-        try:
-            with self._call("Delete"):
-                self._cloud.delete(provider_id)
-        except NodeClaimNotFoundError:
-            raise
-        except JourneymanError as error:
-            zones = {"zone": str(error.context.get("zone", "")), "zone_id": ""}
-            self._count("karpenter_cloudprovider_instance_termination_failures_total", **zones)
-            raise
+    def delete_each(self, provider_ids: Iterable[str]) -> Mapping[str, CloudProviderError]:
+        """Measured as one `Delete` for all instances; each failure is counted, by zone if the error has it."""
+        with self._call("Delete"):
+            errors = self._cloud.delete_each(provider_ids)
+        for error in errors.values():
+            self._record_error("Delete", error)
+            if not isinstance(error, NodeClaimNotFoundError):
+                zones = {"zone": str(error.context.get("zone", "")), "zone_id": ""}
+                self._count("karpenter_cloudprovider_instance_termination_failures_total", **zones)
+        return errors
 
     def statuses(self) -> tuple[InstanceStatus, ...]:
         """Measured as `Statuses`."""

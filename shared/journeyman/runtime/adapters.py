@@ -38,6 +38,8 @@ from journeyman.runtime.environment import Environment
 from journeyman.steps.context import Settings
 
 LEASE_PREFIX: Final = "journeyman-"
+MAX_REMEMBERED: Final = 10_000
+"""Instances whose cluster a process remembers."""
 
 StoreFactory = Callable[[Settings], KubeStore]
 
@@ -86,6 +88,7 @@ class CloudAdapters(ABC):
         self._connected: dict[str, RegisteredCluster] = {}
         self.clusters = RegisteredClusters(environment, self.clock, self.read_register, self._report_register)
         self._list_cache = ListCache()
+        self._instances: dict[str, FoundInstance] = {}  # by their ids in events
 
     @abstractmethod
     def cloud(self, cluster: Settings, store: KubeStore) -> CloudProvider:
@@ -111,7 +114,7 @@ class CloudAdapters(ABC):
     def look_up(self, cluster: RegisteredCluster, instance_ids: Iterable[str]) -> Mapping[str, FoundInstance]:
         """Return what the cloud knows of each instance by its id in the event, with this cluster's credentials and region.
 
-        Instances that the cloud does not know are missing. Raises JourneymanError.
+        Instances that the cloud does not know are missing; others that the request returned may be there. Raises JourneymanError.
         """
 
     def credentials_of(self, cluster: RegisteredCluster) -> tuple[str, ...]:
@@ -176,13 +179,17 @@ class CloudAdapters(ABC):
             JourneymanError: The cloud did not answer, and no cluster knows the instances by their ids in the events.
         """
         candidates = {i.id: self._clusters_where(i.account, i.region) for i in interruptions}
+        remembered = self._remembered(id_ for i in interruptions for id_ in i.instance_ids)
         wanted: dict[tuple[str, ...], tuple[RegisteredCluster, set[str]]] = {}
         for interruption in interruptions:
-            for name in candidates[interruption.id]:
+            unknown = set(interruption.instance_ids) - remembered.keys()
+            for name in candidates[interruption.id] if unknown else ():
                 cluster = self.clusters[name]
-                wanted.setdefault(self.credentials_of(cluster), (cluster, set()))[1].update(interruption.instance_ids)
+                wanted.setdefault(self.credentials_of(cluster), (cluster, set()))[1].update(unknown)
         answers = [self._look_up_or_error(cluster, instance_ids) for cluster, instance_ids in wanted.values()]
-        known = {id_: found for answer in answers if not isinstance(answer, Exception) for id_, found in answer.items()}
+        found = {id_: found for answer in answers if not isinstance(answer, Exception) for id_, found in answer.items()}
+        self._remember(found)
+        known = remembered | found
         if not self.events_name_instances:
             unknown = {id_ for _, instance_ids in wanted.values() for id_ in instance_ids} - known.keys()
             failures = [answer for answer in answers if isinstance(answer, Exception)]
@@ -190,6 +197,17 @@ class CloudAdapters(ABC):
                 raise failures[0]
             known |= {id_: FoundInstance("", id_) for id_ in unknown}
         return {i.id: _instances_by_cluster(i, candidates[i.id], known) for i in interruptions}
+
+    def _remembered(self, instance_ids: Iterable[str]) -> dict[str, FoundInstance]:
+        """Return the instances among these that earlier events named, with their cluster if it is still registered."""
+        known = {id_: self._instances[id_] for id_ in instance_ids if id_ in self._instances}
+        return {id_: found for id_, found in known.items() if found.cluster in self.clusters}
+
+    def _remember(self, found: Mapping[str, FoundInstance]) -> None:
+        """Remember the clusters of instances: the cloud reports several changes of state of each."""
+        if len(self._instances) > MAX_REMEMBERED:
+            self._instances.clear()
+        self._instances.update(found)
 
     def _look_up_or_error(
         self, cluster: RegisteredCluster, instance_ids: Iterable[str]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
 from fractions import Fraction
 from functools import partial
 from typing import ClassVar, Final
@@ -39,6 +40,8 @@ from journeyman.signing import Credentials
 from journeyman.steps.context import Settings
 
 _URN_PARTS: Final = 7  # urn:fss:<region>:<project>:function:<package>:<start of the names>
+LIST_AGE: Final = timedelta(seconds=10)
+"""How long a list of a cluster's nodes serves events: many servers end at the same time."""
 DELAY_FUNCTION: Final = "delay"
 _NAMES: Final = {
     "cce": "CCE", "ecs": "ECS", "vpc": "VPC", "bss": "BSS, such as `https://bss-intl.myhuaweicloud.com`", "functiongraph": "FunctionGraph",
@@ -193,6 +196,7 @@ class HuaweiAdapters(CloudAdapters):
         self._credentials = credentials
         self._pause = pause
         self._by_project: dict[tuple[str, str], RestApi] = {}
+        self._nodes_of: dict[str, tuple[datetime, Mapping[str, FoundInstance]]] = {}  # by cluster, with the list's time
 
     def cloud(self, cluster: Settings, store: KubeStore) -> CloudProvider:
         """Return CCE and ECS in the cluster's region and project. Raises ConfigurationError for clusters of other clouds."""
@@ -234,13 +238,20 @@ class HuaweiAdapters(CloudAdapters):
         """Return no cluster: the environment has them all."""
         return {}
 
-    def look_up(self, cluster: RegisteredCluster, instance_ids: Iterable[str]) -> Mapping[str, FoundInstance]:
-        """Return the CCE node of each ECS server by the server's id, of this cluster only."""
+    def look_up(self, cluster: RegisteredCluster, _instance_ids: Iterable[str]) -> Mapping[str, FoundInstance]:
+        """Return the CCE node of each ECS server of this cluster by the server's id; one list serves the events of some seconds."""
         from journeyman.cloud.huawei.cce_nodes import HuaweiInstances  # noqa: PLC0415 - see above
 
+        now = self.clock.now()
+        if cluster.name in self._nodes_of:
+            listed_at, found = self._nodes_of[cluster.name]
+            if abs(now - listed_at) < LIST_AGE:
+                return found
         settings = self.huawei_settings(cluster)
-        found = HuaweiInstances(self._api_of(settings), settings).clusters_of(instance_ids)
-        return {server: FoundInstance(cluster.name, node) for server, (_, node) in found.items()}
+        nodes = HuaweiInstances(self._api_of(settings), settings).by_server()
+        found = {server: FoundInstance(cluster.name, node) for server, node in nodes.items()}
+        self._nodes_of[cluster.name] = (now, found)
+        return found
 
     def credentials_of(self, cluster: RegisteredCluster) -> tuple[str, ...]:
         """Return the cluster's name besides its region, since CCE lists the nodes of one cluster in a request."""

@@ -16,7 +16,6 @@ Restates: karpenter pkg/controllers/node/termination/terminator/eviction.go `Rec
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -114,7 +113,7 @@ class ActionPerformer:
                 self._force_delete(action)
             case EvictPod():
                 self._run.store.evict(action.ref.namespace, action.ref.name, uid=action.ref.uid)
-            case TerminateInstance() | ReleaseNodeClass() | DeleteUnusedResources() | RefreshPrices():
+            case ReleaseNodeClass() | DeleteUnusedResources() | RefreshPrices():
                 self._call_cloud(action)
             case MarkOfferingUnavailable():
                 mark_offering_unavailable(self._run, action)
@@ -125,7 +124,14 @@ class ActionPerformer:
                 self._record_price_age(action)
             case CreateScheduleEntry() | DeleteScheduleEntry():
                 self._change_schedule(action)
-            case LaunchInstance() | NominatePods() | RenominatePods() | ResolveNodeClass() | Requeue():
+            case (
+                LaunchInstance()
+                | TerminateInstance()
+                | NominatePods()
+                | RenominatePods()
+                | ResolveNodeClass()
+                | Requeue()
+            ):
                 raise InvariantError(f"{type(action).__name__} is performed by the executor", action=action)
             case _:
                 assert_never(action)
@@ -139,6 +145,14 @@ class ActionPerformer:
             if not isinstance(result, KubeAPIError):
                 self._record_patch(action, result)
         return tuple(result if isinstance(result, KubeAPIError) else None for result in results)
+
+    def terminate(self, actions: Sequence[TerminateInstance]) -> tuple[JourneymanError | None, ...]:
+        """Terminate instances together; return the error of each action, None if it succeeded or the instance is gone."""
+        kept = [self._reason_to_keep(action) for action in actions]
+        due = [action.provider_id for action, reason in zip(actions, kept, strict=True) if reason is None]
+        refused = self._run.cloud.delete_each(due) if due else {}
+        errors = {id_: e for id_, e in refused.items() if not isinstance(e, NodeClaimNotFoundError)}
+        return tuple(reason or errors.get(action.provider_id) for action, reason in zip(actions, kept, strict=True))
 
     def with_uid(self, ref: ObjectRef) -> ObjectRef:
         """Return the reference with the UID of a claim that this run created, which the plan could not contain."""
@@ -246,10 +260,8 @@ class ActionPerformer:
             )
         self._delete(action.ref, grace_period_seconds=action.grace_period_seconds)
 
-    def _call_cloud(self, action: TerminateInstance | ReleaseNodeClass | DeleteUnusedResources | RefreshPrices) -> None:
+    def _call_cloud(self, action: ReleaseNodeClass | DeleteUnusedResources | RefreshPrices) -> None:
         match action:
-            case TerminateInstance():
-                self._terminate(action)
             case ReleaseNodeClass():
                 self._run.cloud.release(action.raw)
             case DeleteUnusedResources():
@@ -289,15 +301,15 @@ class ActionPerformer:
                 name = "journeyman_cloud_resources_deleted_total"
                 run.telemetry.observe(Observation(name=name, value=float(len(names)), labels=labels))
 
-    def _terminate(self, action: TerminateInstance) -> None:
-        if action.unless_claimed and self._is_claimed(action):
-            raise ConflictError(
-                "not terminating the instance: it has a NodeClaim",
-                NodeClaim=action.claim,
-                provider_id=action.provider_id,
-            )
-        with suppress(NodeClaimNotFoundError):
-            self._run.cloud.delete(action.provider_id)
+    def _reason_to_keep(self, action: TerminateInstance) -> JourneymanError | None:
+        """Return a conflict if the instance has a NodeClaim after all, or the error with which that could not be read."""
+        try:
+            if not (action.unless_claimed and self._is_claimed(action)):
+                return None
+        except KubeAPIError as error:
+            return error
+        text = "not terminating the instance: it has a NodeClaim"
+        return ConflictError(text, NodeClaim=action.claim, provider_id=action.provider_id)
 
     def _is_claimed(self, action: TerminateInstance) -> bool:
         """Whether the claim that the instance was launched for exists now, with this instance or none yet."""

@@ -14,8 +14,9 @@ deadline near                 start no further action; requeue the step at once 
 Lease lost                    start no further action: another run holds the Lease ("busy")
 ============================  ==========================================================================
 
-The executor collects the launches of all chains and requests them together, after all other actions. It sends the patches
-of consecutive chains that only patch in parallel: first patches, then second patches… Within a chain the order holds.
+The executor collects the launches of all chains and requests them together, after all other actions. Chains that terminate
+instances come first, and their terminations go to the cloud together. The patches of consecutive chains that only patch are
+sent in parallel: first patches, then second patches… Within a chain the order holds.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from journeyman.core.api.model import parse
@@ -120,27 +121,37 @@ class PlanExecutor:
         """
         plan = self._without_unusable_pools(plan, snapshot)
         self._recorder.record_plan(plan)
-        launches: list[_PendingLaunch] = []
-        for only_patches, chains in groupby(self._nominate_first(plan.chains), key=_has_only_patches):
-            if only_patches:
-                self._patch_in_parallel(chains)
-                continue
-            for chain in chains:
-                self._run_chain(chain, launches)
-        while launches:
+        pending = _PendingCalls()
+        chains = self._nominate_first(plan.chains)
+        self._run_chains([chain for chain in chains if _terminates(chain)], pending)
+        self._run_chains([chain for chain in chains if not _terminates(chain)], pending)
+        while launches := pending.take_launches():
             if scheduling is None:
                 raise InvariantError("a plan without a catalogue launches instances", claim=launches[0].claim)
             self._check()
-            launches = self._launch(launches, scheduling)
+            self._launch(launches, pending, scheduling)
+            self._terminate(pending)
 
     def _execute_within_margin(self, plan: Plan) -> None:
         """Execute a plan without launches that records the cloud's response; it may use the deadline's margin."""
         self._recorder.record_plan(plan)
+        pending = _PendingCalls()
         for chain in plan.chains:
-            self._run_chain(chain, [], in_margin=True)
+            self._run_chain(chain, pending, in_margin=True)
+        self._terminate(pending, in_margin=True)
 
-    def _launch(self, launches: list[_PendingLaunch], scheduling: SchedulingInputs) -> list[_PendingLaunch]:
-        """Launch instances, and continue the chain of each that succeeds; return the launches that those chains contain."""
+    def _run_chains(self, chains: Sequence[Chain], pending: _PendingCalls) -> None:
+        """Run chains, then terminate the instances of all of them; what they launch is pending."""
+        for only_patches, some in groupby(chains, key=_has_only_patches):
+            if only_patches:
+                self._patch_in_parallel(some)
+                continue
+            for chain in some:
+                self._run_chain(chain, pending)
+        self._terminate(pending)
+
+    def _launch(self, launches: list[_PendingLaunch], pending: _PendingCalls, scheduling: SchedulingInputs) -> None:
+        """Launch instances, and continue the chain of each that succeeds."""
         launcher = InstanceLauncher(
             self._run,
             self._recorder,
@@ -149,20 +160,27 @@ class PlanExecutor:
             execute=self._execute_within_margin,
             lease=self._lease,
         )
-        next_launches: list[_PendingLaunch] = []
         rest_by_claim = {launch.claim: launch.rest for launch in launches}
         for claim in launcher.launch(tuple(rest_by_claim)):
-            self._run_chain(rest_by_claim[claim], next_launches)
-        return next_launches
+            self._run_chain(rest_by_claim[claim], pending)
+
+    def _terminate(self, pending: _PendingCalls, *, in_margin: bool = False) -> None:
+        """Terminate the instances of all chains that wait for it together, and continue the chain of each that succeeds."""
+        while terminations := pending.take_terminations():
+            self._check(in_margin=in_margin or all(each.rest.in_margin for each in terminations))
+            errors = self._performer.terminate([each.action for each in terminations])
+            for each, error in zip(terminations, errors, strict=True):
+                if self._record_result(each.action, each.rest, error):
+                    self._run_chain(each.rest, pending, in_margin=in_margin)
 
     # -- one chain ----------------------------------------------------------------------------------------------
 
-    def _run_chain(self, chain: Chain, launches: list[_PendingLaunch], *, in_margin: bool = False) -> None:
+    def _run_chain(self, chain: Chain, pending: _PendingCalls, *, in_margin: bool = False) -> None:
         for index, action in enumerate(chain.actions):
             if isinstance(action, Requeue):
                 continue  # recorded with the plan
-            if isinstance(action, LaunchInstance):
-                launches.append(_PendingLaunch(action.claim, replace(chain, actions=chain.actions[index + 1 :])))
+            if isinstance(action, LaunchInstance | TerminateInstance):
+                pending.add(action, replace(chain, actions=chain.actions[index + 1 :]))
                 return
             self._check(in_margin=in_margin or chain.in_margin)
             if isinstance(action, NominatePods):
@@ -176,7 +194,7 @@ class PlanExecutor:
                 return
         self._record_chain(chain)
         for next_chain in chain.then:
-            self._run_chain(next_chain, launches, in_margin=in_margin)
+            self._run_chain(next_chain, pending, in_margin=in_margin)
 
     def _check(self, *, in_margin: bool = False) -> None:
         """Raise if the run's time is up, unless the action may use the deadline's margin, or if the run lost the Lease."""
@@ -203,7 +221,7 @@ class PlanExecutor:
             self._recorder.record_error(chain.subject, error)
             return False
         self.written.node_classes[node_class.name] = node_class
-        self._run_chain(writes, [])
+        self._run_chain(writes, _PendingCalls())
         return True
 
     def _record_result(self, action: Action, chain: Chain, error: JourneymanError | None) -> bool:
@@ -328,6 +346,37 @@ class _PendingLaunch(Struct, frozen=True):
     rest: Chain
 
 
+class _PendingTermination(Struct, frozen=True):
+    """An instance to terminate, and the actions of its chain that follow."""
+
+    action: TerminateInstance
+    rest: Chain
+
+
+class _PendingCalls(Struct):
+    """What chains wait for: launches and terminations of instances, which go to the cloud together."""
+
+    launches: list[_PendingLaunch] = field(default_factory=list)
+    terminations: list[_PendingTermination] = field(default_factory=list)
+
+    def add(self, action: LaunchInstance | TerminateInstance, rest: Chain) -> None:
+        """Add a call, and the actions that follow it."""
+        if isinstance(action, LaunchInstance):
+            self.launches.append(_PendingLaunch(action.claim, rest))
+        else:
+            self.terminations.append(_PendingTermination(action, rest))
+
+    def take_launches(self) -> list[_PendingLaunch]:
+        """Return the launches, which are no longer pending."""
+        taken, self.launches = self.launches, []
+        return taken
+
+    def take_terminations(self) -> list[_PendingTermination]:
+        """Return the terminations, which are no longer pending."""
+        taken, self.terminations = self.terminations, []
+        return taken
+
+
 class _PendingPatches(Struct):
     """A chain that only patches, its patches not yet sent, and how many were sent."""
 
@@ -342,6 +391,10 @@ class _PendingPatches(Struct):
 
 def _patches_pod(action: Action) -> bool:
     return isinstance(action, PatchObject) and action.ref.resource is POD
+
+
+def _terminates(chain: Chain) -> bool:
+    return any(isinstance(action, TerminateInstance) for action in chain.actions)
 
 
 def _has_only_patches(chain: Chain) -> bool:

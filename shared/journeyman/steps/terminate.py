@@ -36,7 +36,7 @@ from journeyman.core.plan import DeleteObject, Failure, Plan, Requeue, Step, cha
 from journeyman.core.state import InstanceStatus, Snapshot, StateNode
 from journeyman.core.state.guard import evaluate
 from journeyman.core.state.instances import CloudInstances
-from journeyman.errors import CloudProviderError, ForbiddenError, NodeClaimNotFoundError, NoInstanceIdError
+from journeyman.errors import CloudProviderError, ForbiddenError
 from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext, Settings
 from journeyman.steps.load import Scope, load, with_pods_of, with_volumes_of
@@ -110,7 +110,9 @@ def _with_volumes(run: RunContext, snapshot: Snapshot, cloud: CloudInstances) ->
 
 
 def _missing_instances(run: RunContext, snapshot: Snapshot, cloud: CloudInstances) -> frozenset[str]:
-    """Return provider ids of instances that do not exist; reads each instance that was not listed by its id.
+    """Return provider ids of instances that do not exist; reads those that were not listed by their ids, all together.
+
+    An invalid provider id counts as that of an instance that is gone, so that its NodeClaim can be finalized.
 
     Instances of terminating nodes come first, and no more than `MAX_LOOKUPS` are read.
     """
@@ -119,8 +121,8 @@ def _missing_instances(run: RunContext, snapshot: Snapshot, cloud: CloudInstance
     finalized = {n.provider_id for n in unlisted if is_being_finalized(n, snapshot, cloud)}
     lost = {n.provider_id for n in unlisted if _may_be_lost(n, launched_before)}
     missing = {(provider_id not in finalized, provider_id) for provider_id in finalized | lost}
-    candidates = [provider_id for _, provider_id in sorted(missing)[:MAX_LOOKUPS]]
-    return frozenset(provider_id for provider_id in candidates if _is_gone(run, provider_id))
+    candidates = frozenset(provider_id for _, provider_id in sorted(missing)[:MAX_LOOKUPS])
+    return candidates - run.cloud.get_each(candidates).keys() if candidates else frozenset()
 
 
 def _may_be_lost(node: StateNode, launched_before: datetime) -> bool:
@@ -128,15 +130,6 @@ def _may_be_lost(node: StateNode, launched_before: datetime) -> bool:
     if node.claim is None or node.ready:
         return False
     return condition_since(node.claim, LAUNCHED, launched_before) < launched_before
-
-
-def _is_gone(run: RunContext, provider_id: str) -> bool:
-    """Whether the instance does not exist. An invalid provider id counts as gone, so that it does not fail the run."""
-    try:
-        run.cloud.get(provider_id)
-    except (NodeClaimNotFoundError, NoInstanceIdError):
-        return True
-    return False
 
 
 def _failing_statuses(run: RunContext, snapshot: Snapshot) -> tuple[InstanceStatus, ...]:

@@ -76,6 +76,8 @@ class CloudUnderTest(ABC):
     estimates: ClassVar[bool]  # whether the shipped prices of the region are estimates
     shipped_prices: ClassVar[str] = "table of "  # in the text that says where they come from
     price_api: ClassVar[str]
+    deletion: ClassVar[str]  # the operation that deletes instances
+    one_deletion_a_request: ClassVar[bool] = False
     differences: ClassVar[Mapping[str, str]] = {}
     """The reason why a behaviour is not tested on this cloud, by behaviour."""
 
@@ -229,6 +231,7 @@ class _Aws(CloudUnderTest):
     unknown_provider_id = "aws:///us-east-1a/i-00000000000000000"
     foreign_provider_ids = ("", "i-1", "kwok://node", "aws:///us-east-1a/eni-1", "cn-hangzhou.i-bp1abc")
     price_api = "pricing:GetProducts"
+    deletion = "TerminateInstances"
     operations: ClassVar[Mapping[str, str]] = {
         "launch": "CreateFleet",
         "list": "DescribeInstances",
@@ -487,6 +490,7 @@ class _Alibaba(_SimulatedAccount):
     unknown_provider_id = "cn-hangzhou.i-bp100000000000000000"
     foreign_provider_ids = ("", "i-1", "kwok://node", "cn-hangzhou.eni-1", "aws:///us-east-1a/i-00000000000000001")
     price_api = "ecs:DescribePrice"
+    deletion = "DeleteInstances"
     operations: ClassVar[Mapping[str, tuple[str, str]]] = {
         "launch": ("ecs", "CreateAutoProvisioningGroup"),
         "list": ("ecs", "DescribeInstances"),
@@ -699,6 +703,8 @@ class _Huawei(_SimulatedAccount):
     estimates = True
     shipped_prices = "estimate"
     price_api = "bss:ListOnDemandResourceRatings"
+    deletion = "cce DeleteNode"
+    one_deletion_a_request = True
     subnet_condition = ("SubnetsReady", "SubnetsNotFound")
     drift_reasons: ClassVar[Mapping[str, str]] = {
         "subnets": "SubnetDrift"

@@ -21,14 +21,24 @@ def ids(instances):
     return [instance.provider_id for instance in instances]
 
 
+def is_gone(provider, provider_id):
+    """Delete an instance; return whether the cloud answered that it does not exist, and raise any other error that may not pass."""
+    error = provider.delete_each([provider_id]).get(provider_id)
+    if error is not None and not isinstance(error, (NodeClaimNotFoundError, CloudUnavailableError)):
+        raise error
+    return isinstance(error, NodeClaimNotFoundError)
+
+
+def delete(provider, provider_id):
+    """Delete an instance, and raise its error."""
+    for error in provider.delete_each([provider_id]).values():
+        raise error
+
+
 def deleted(cloud, provider, provider_id):
     """Delete an instance as the terminate step does: again until it is gone. Return how often that took."""
     for attempt in range(1, 10):
-        try:
-            provider.delete(provider_id)
-        except CloudUnavailableError:
-            pass
-        except NodeClaimNotFoundError:
+        if is_gone(provider, provider_id):
             return attempt
         cloud.wait(120)
     raise AssertionError("the instance does not end")
@@ -40,19 +50,17 @@ def deleted(cloud, provider, provider_id):
 def test_instance_exists_until_it_is_terminated(cloud, running, provider):
     """It exists while it shuts down; afterwards list, get and delete report that it does not."""
     provider_id = running("mortal").provider_id
-    assert provider.get(provider_id).state == "running"
+    assert provider.get_each([provider_id])[provider_id].state == "running"
 
-    provider.delete(provider_id)
-    provider.delete(provider_id)
-    assert provider.get(provider_id).state in ("shutting-down", "stopping")
+    assert provider.delete_each([provider_id]) == {}
+    assert provider.delete_each([provider_id, provider_id]) == {}
+    assert provider.get_each([provider_id])[provider_id].state in ("shutting-down", "stopping")
     assert ids(provider.list()) == [provider_id]
 
     cloud.wait(600)
     assert provider.list() == ()
-    with pytest.raises(NodeClaimNotFoundError):
-        provider.get(provider_id)
-    with pytest.raises(NodeClaimNotFoundError):
-        provider.delete(provider_id)
+    assert provider.get_each([provider_id]) == {}
+    assert is_gone(provider, provider_id)
 
 
 def test_instance_that_still_starts_is_deleted(cloud, launch, request_for, provider):
@@ -82,29 +90,56 @@ def test_externally_terminated_instance_is_not_found(cloud, running, provider):
     cloud.wait(600)
 
     assert provider.list() == ()
-    with pytest.raises(NodeClaimNotFoundError):
-        provider.get(instance.provider_id)
-    with pytest.raises(NodeClaimNotFoundError):
-        provider.delete(instance.provider_id)
+    assert provider.get_each([instance.provider_id]) == {}
+    assert is_gone(provider, instance.provider_id)
 
 
 def test_unknown_instance_is_not_found(cloud, provider):
     """So a NodeClaim with a stale provider id can be finalized."""
-    with pytest.raises(NodeClaimNotFoundError):
-        provider.get(cloud.unknown_provider_id)
-    with pytest.raises(NodeClaimNotFoundError):
-        provider.delete(cloud.unknown_provider_id)
+    assert provider.get_each([cloud.unknown_provider_id]) == {}
+    assert is_gone(provider, cloud.unknown_provider_id)
 
 
 def test_foreign_provider_id_is_an_error_without_a_request(cloud, provider):
     """It does not count as a terminated instance, so no finalizer is removed because of it."""
     before = cloud.calls()
-    for provider_id in cloud.foreign_provider_ids:
-        for method in (provider.get, provider.delete):
-            with pytest.raises(NoInstanceIdError, match="provider id"):
-                method(provider_id)
+    errors = provider.delete_each(cloud.foreign_provider_ids)
 
+    assert provider.get_each(cloud.foreign_provider_ids) == {}
+    assert errors.keys() == set(cloud.foreign_provider_ids)
+    assert all(type(e) is NoInstanceIdError and "provider id" in str(e) for e in errors.values())
     assert cloud.calls() == before
+
+
+def test_instances_end_together(cloud, running, provider):
+    """With as few requests as the cloud allows, and those that are ending already are no error."""
+    ended = [running(f"of-three-{n}").provider_id for n in range(3)]
+    before = cloud.calls()
+    assert provider.delete_each(ended) == {}
+
+    new = cloud.calls() - before
+    assert new[cloud.deletion] == (3 if cloud.one_deletion_a_request else 1)
+    assert provider.get_each(ended).keys() == set(ended)
+    assert all(found.state != "running" for found in provider.get_each(ended).values())
+    cloud.wait(600)
+    before = cloud.calls()
+    assert provider.get_each(ended) == {}
+    assert sum((cloud.calls() - before).values()) <= 2  # one may ask whether an empty answer means a missing permission
+
+
+def test_instance_that_cannot_be_terminated_keeps_no_other_running(cloud, running, provider):
+    """The cloud refuses a request that names one, and each of the others is accepted."""
+    ended = [running(f"beside-{n}").provider_id for n in range(4)]
+    foreign = cloud.foreign_provider_ids[0]
+    errors = provider.delete_each([foreign, *ended, cloud.unknown_provider_id])
+
+    assert {id_: type(error) for id_, error in errors.items()} == {
+        foreign: NoInstanceIdError,
+        cloud.unknown_provider_id: NodeClaimNotFoundError,
+    }
+    assert provider.get_each([*ended, cloud.unknown_provider_id, foreign]).keys() == set(ended)
+    cloud.wait(600)
+    assert provider.list() == ()
 
 
 # -- list -------------------------------------------------------------------------------------------------------------
@@ -133,7 +168,7 @@ def test_list_leaves_out_instances_without_a_node_pool(cloud, running, provider)
     cloud.untag(cloud.instance_id(instance), labels.NODEPOOL)
 
     assert provider.list() == ()
-    assert provider.get(instance.provider_id).provider_id == instance.provider_id
+    assert provider.get_each([instance.provider_id])[instance.provider_id].provider_id == instance.provider_id
 
 
 def test_foreign_tags_on_an_instance_change_nothing(cloud, cluster, running, provider):
@@ -169,7 +204,7 @@ def test_missing_list_permission_is_not_an_empty_list(cloud, cluster, running, p
     instance = running("hidden")
     for operation, using, call in (
         ("list", provider, lambda p: p.list()),
-        ("get", provider, lambda p: p.get(instance.provider_id)),
+        ("get", provider, lambda p: p.get_each([instance.provider_id])),
         ("list", other, lambda p: p.list()),
         ("list", cloud.provider(cluster), lambda p: p.list()),
     ):
@@ -236,8 +271,8 @@ def test_passing_failures_are_retryable(cloud, running, provider, failure, kind)
     instance = running("busy")
     calls = {
         "list": [provider.list],
-        "get": [lambda: provider.get(instance.provider_id)],
-        "delete": [lambda: provider.delete(instance.provider_id)],
+        "get": [lambda: provider.get_each([instance.provider_id])],
+        "delete": [lambda: delete(provider, instance.provider_id)],
         "statuses": [provider.statuses],
         "subnets": [lambda: cloud.provider("fresh").resolve(cloud.node_class(), cloud.clock.now())],
     }
@@ -255,7 +290,7 @@ def test_refusals_name_the_operation_and_the_remedy(cloud, running, provider, fa
     """A retry does not help; a user must change the role's permissions or the key."""
     instance = running("locked")
     calls = {
-        "delete": lambda: provider.delete(instance.provider_id),
+        "delete": lambda: delete(provider, instance.provider_id),
         "statuses": provider.statuses,
         "subnets": lambda: cloud.provider("fresh").resolve(cloud.node_class(), cloud.clock.now()),
     }
@@ -277,8 +312,8 @@ def test_unreachable_cloud_raises_a_retryable_error(cloud, cluster, request_for)
         lambda: lost.resolve(cloud.node_class(), cloud.clock.now()),
         lambda: lost.get_instance_types(request.node_class.raw),
         lost.list,
-        lambda: lost.get(cloud.unknown_provider_id),
-        lambda: lost.delete(cloud.unknown_provider_id),
+        lambda: lost.get_each([cloud.unknown_provider_id]),
+        lambda: delete(lost, cloud.unknown_provider_id),
         lost.statuses,
     ]
     for call in calls:

@@ -50,7 +50,7 @@ def test_launched_claim_gets_labels_capacity_price_and_hash(cloud, launch, reque
         f"{cloud.kind.lower()}-hash-version": "v1",
     }
     [listed] = provider.list()
-    assert listed == provider.get(instance.provider_id)
+    assert listed == provider.get_each([instance.provider_id])[instance.provider_id]
     assert (listed.provider_id, listed.image_id, listed.zone) == (
         instance.provider_id,
         instance.image_id,
@@ -63,7 +63,11 @@ def test_spot_is_launched_where_the_claim_allows_it(launch, request_for, provide
     cheap = launch(request_for("cheap", capacity_type="on-demand spot"))
     dear = launch(request_for("dear"))
 
-    assert provider.get(cheap.instance.provider_id).capacity_type == cheap.labels[labels.CAPACITY_TYPE] == "spot"
+    assert (
+        provider.get_each([cheap.instance.provider_id])[cheap.instance.provider_id].capacity_type
+        == cheap.labels[labels.CAPACITY_TYPE]
+        == "spot"
+    )
     assert 0 < cheap.price < dear.price
 
 
@@ -128,7 +132,7 @@ def test_concurrent_launches_of_a_claim_launch_one_instance(cloud, cluster, requ
 def test_claim_whose_instance_ends_gets_no_second_one(cloud, running, launch, request_for, provider):
     """Neither by the same client token nor by the next one."""
     instance = running("ended")
-    provider.delete(instance.provider_id)
+    provider.delete_each([instance.provider_id])
     outcomes = [
         launch(request_for("ended", cloud.types[1])),
         launch(request_for("ended", annotations={labels.LAUNCH_RETRY: "1 2026-11-02T09:00:00Z"})),

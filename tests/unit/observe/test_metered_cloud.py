@@ -1,6 +1,7 @@
 """Cloud provider calls are measured with Karpenter's names and labels, whether they succeed or fail."""
 
 from datetime import datetime, timezone
+from typing import ClassVar
 
 import msgspec
 import pytest
@@ -25,10 +26,11 @@ CALL = {"controller": "terminate", "provider": "slow"}
 
 
 class SlowCloud(FakeCloud):
-    """A cloud whose calls take three seconds and raise `error`, if set."""
+    """A cloud whose calls take three seconds and raise `error`, if set, or return the errors of `refused` instances."""
 
     name = "slow"
     error = None
+    refused: ClassVar = {}
 
     def _answer(self):
         self.clock.advance(3)
@@ -39,8 +41,9 @@ class SlowCloud(FakeCloud):
         self._answer()
         return ()
 
-    def delete(self, provider_id):
+    def delete_each(self, provider_ids):
         self._answer()
+        return self.refused
 
     def launch(self, requests):
         self._answer()
@@ -85,16 +88,26 @@ def test_call_duration_has_controller_method_and_provider(metered, samples):
         (CloudUnavailableError("down", zone="z-b"), "", [({"zone": "z-b", "zone_id": ""}, 1.0)]),
     ],
 )
-def test_failed_call_is_measured_counted_and_raised(cloud, metered, samples, error, name, refusals):
+def test_refused_termination_is_measured_and_counted(cloud, metered, samples, error, name, refusals):
     """The error label has three values; a missing instance is not a failed termination."""
-    cloud.error = error
+    cloud.refused = {"aws:///z-b/i-1": error}
 
-    with pytest.raises(type(error)):
-        metered.delete("aws:///z-b/i-1")
+    assert metered.delete_each(["aws:///z-b/i-1", "aws:///z-b/i-2"]) == cloud.refused
 
     assert found(samples, DURATION) == [({**CALL, "method": "Delete"}, 3.0)]
     assert found(samples, ERRORS) == [({**CALL, "method": "Delete", "error": name}, 1.0)]
     assert found(samples, "karpenter_cloudprovider_instance_termination_failures_total") == refusals
+
+
+def test_failed_call_is_measured_counted_and_raised(cloud, metered, samples):
+    """It concerns no single instance."""
+    cloud.error = CloudUnavailableError("down")
+
+    with pytest.raises(CloudUnavailableError):
+        metered.list()
+
+    assert found(samples, DURATION) == [({**CALL, "method": "List"}, 3.0)]
+    assert found(samples, ERRORS) == [({**CALL, "method": "List", "error": ""}, 1.0)]
 
 
 def test_each_launch_is_a_create_and_unavailable_offerings_are_counted(metered, samples):
@@ -125,9 +138,8 @@ def test_metered_cloud_uses_the_declared_labels(cloud, metered, samples):
     """An undeclared label would be lost."""
     cloud.error = None
     list(metered.launch([]))
-    cloud.error = CloudUnavailableError("down")
-    with pytest.raises(CloudUnavailableError):
-        metered.delete("x")
+    cloud.refused = {"x": CloudUnavailableError("down")}
+    metered.delete_each(["x"])
 
     assert len({s.name for s in samples}) == 5
     assert all(set(s.labels) == set(METRICS[s.name].labels) and s.kind == METRICS[s.name].kind for s in samples)

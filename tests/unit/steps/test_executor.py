@@ -295,17 +295,10 @@ def test_an_eviction_that_fails_otherwise_is_an_error_with_its_code(cluster):
 def test_a_denied_instance_termination_is_an_event_on_its_node(cluster, error, events):
     """An Event reports an error that the user has to fix, and no transient one."""
 
-    class Refusing:
-        """A cloud that denies every termination."""
-
-        def __getattr__(self, name):
-            return getattr(cluster.cloud, name)
-
-        def delete(self, _):
-            raise error
-
+    cluster.cloud.run_orphan("i-1", NOW)
+    cluster.cloud.refusals["i-1"] = [error]
     end = TerminateInstance(provider_id="i-1", claim="c", node=NODE_REF, why="test")
-    outcome = carry_out(cluster, chain_of("n", end), run=cluster.run(cloud=Refusing()))
+    outcome = carry_out(cluster, chain_of("n", end))
     assert outcome.counts == {"errors": 1}
     assert cluster.record.reasons == events
     assert all((e.ref, e.type) == (NODE_REF, "Warning") for e in cluster.record.events)
@@ -358,6 +351,48 @@ def force(cluster, deadline):
     """The forced deletion of pod b at the deadline of NodeClaim c."""
     pod, claim = ref(cluster, POD, "b", "default"), ref(cluster, NODECLAIM, "c")
     return DeletePod(ref=pod, claim=claim, deadline=deadline, grace_period_seconds=7, why="test")
+
+
+def test_instances_of_all_chains_end_in_one_request(cluster):
+    """One that the cloud refuses stops its own chain only, and an Event on its node says why."""
+    ids = ["i-1", "i-2", "i-3"]
+    for id_ in ids:
+        cluster.cloud.run_orphan(id_, NOW)
+        cluster.add({"apiVersion": "v1", "kind": "Node", "metadata": {"name": id_}})
+    cluster.cloud.refusals["i-2"] = [CloudProviderError("it is protected")]
+    chains = (
+        chain_of(
+            f"instance {id_}",
+            TerminateInstance(provider_id=id_, claim=id_, node=ref(cluster, NODE, id_), why="test"),
+            DeleteObject(ref=ref(cluster, NODE, id_), why="test"),
+        )
+        for id_ in ids
+    )
+
+    outcome = carry_out(cluster, *chains)
+
+    assert cluster.cloud.deletions == [tuple(ids)]
+    assert [cluster.cloud.get(id_).state for id_ in ids] == ["shutting-down", "running", "shutting-down"]
+    assert [n.metadata.name for n in cluster.server.list(NODE).items] == ["i-2"]
+    assert (outcome.counts["TerminateInstance"], outcome.counts["errors"]) == (2, 1)
+    [event] = cluster.record.events
+    assert (event.ref.name, event.reason) == ("i-2", "FailedTermination")
+    assert "it is protected" in event.message
+
+
+def test_instances_end_before_what_other_chains_do(cluster):
+    """So that a run without time for a long list of evictions ends those whose drain is over."""
+    cluster.cloud.run_orphan("i-1", NOW)
+    cluster.add(pod_body("a", node="n"))
+    seen = []
+    cluster.server.on_write(lambda _write: seen.append(list(cluster.cloud.deletions)))
+    evict = EvictPod(ref=ref(cluster, POD, "a", "default"), node=NODE_REF, why="test")
+    terminate = TerminateInstance(provider_id="i-1", claim="", why="test")
+
+    carry_out(cluster, chain_of("a", evict), chain_of("b", terminate))
+
+    assert [("i-1",)] in seen
+    assert [] not in seen[-1:]
 
 
 def test_terminating_twice_is_terminating_once(cluster):

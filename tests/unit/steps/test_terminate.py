@@ -347,22 +347,8 @@ def test_a_throttled_termination_is_repeated(cluster):
     """The finalizers stay, and the step requeues itself."""
     cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
 
-    class Throttled:
-        """A cloud whose first termination is throttled."""
-
-        def __init__(self, cloud):
-            self._cloud, self._refusals = cloud, 1
-
-        def __getattr__(self, name):
-            return getattr(self._cloud, name)
-
-        def delete(self, provider_id):
-            if self._refusals:
-                self._refusals -= 1
-                raise RateLimitedError("slow down", retry_after_seconds=3)
-            self._cloud.delete(provider_id)
-
-    cluster.cloud = Throttled(cluster.cloud)
+    [instance] = cluster.cloud.list()
+    cluster.cloud.refusals[instance.provider_id] = [RateLimitedError("slow down", retry_after_seconds=3)]
     follow_requeues(cluster)
     assert cluster.cloud.list() == ()
     assert cluster.server.list(NODECLAIM).items == ()

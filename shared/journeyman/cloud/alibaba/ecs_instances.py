@@ -15,19 +15,19 @@ from typing import Any, Final
 from journeyman.cloud.alibaba import tags
 from journeyman.cloud.alibaba.alibaba_errors import IS_STARTING, error_code, translated
 from journeyman.cloud.alibaba.open_api import ECS, ApiCall, OpenApi, OpenApiError
+from journeyman.cloud.instance_batches import batches, by_instance_id, delete_in_batches
 from journeyman.cloud.launching import usable_and_oldest_first
 from journeyman.core.api import labels
 from journeyman.core.state import InstanceStatus
 from journeyman.errors import (
     CloudProviderError,
     CloudUnavailableError,
-    NodeClaimNotFoundError,
     NoInstanceIdError,
 )
 from journeyman.ports import Instance
 
 _PAGE: Final = 100
-_IDS: Final = 100  # of InstanceIds in one request
+_IDS: Final = 100  # of instances in one request
 _TAG_FILTER_LIMIT: Final = 1000  # DescribeInstances filters by tag among so many instances at most
 _DRY_RUN_PASSED: Final = frozenset({"DryRunOperation", "DRYRUN.SUCCESS"})
 
@@ -79,38 +79,42 @@ class EcsInstances:
                 found.setdefault(instance.claim_uid, instance)
         return found
 
-    def get(self, provider_id: str) -> Instance:
-        """Return one instance.
-
-        Raises:
-            NodeClaimNotFoundError: It was deleted, or does not exist.
-            NoInstanceIdError: The provider id holds no instance id.
-        """
-        instance_id = instance_id_from(provider_id)
-        found = list(self._describe({"InstanceIds": json.dumps([instance_id])}, provider_id=provider_id))
-        if not found:
+    def get_each(self, provider_ids: Iterable[str]) -> dict[str, Instance]:
+        """Return the instances that were not deleted, by provider id. Raises CloudProviderError."""
+        wanted, _ = by_instance_id(provider_ids, instance_id_from)
+        found: dict[str, Instance] = {}
+        for ids in batches(wanted, _IDS):
+            found |= {instance_id_from(i.provider_id): i for i in self._describe({"InstanceIds": json.dumps(ids)})}
+        if wanted and not found:
             self._check_permission()
-            raise NodeClaimNotFoundError("the instance does not exist", provider_id=provider_id)
-        return found[0]
+        return {provider_id: found[id_] for id_, provider_id in wanted.items() if id_ in found}
 
-    def delete(self, provider_id: str) -> None:
-        """Start deleting the instance behind a NodeClaim; safe to repeat.
+    def delete_each(self, provider_ids: Iterable[str]) -> dict[str, CloudProviderError]:
+        """Start deleting instances behind NodeClaims; safe to repeat.
+
+        Returns:
+            The error of each that ECS refused, by provider id: NodeClaimNotFoundError if it was deleted, and
+            CloudUnavailableError if it is still starting, and can be deleted some seconds later.
+        """
+        return delete_in_batches(provider_ids, instance_id_from, self._delete, _IDS)
+
+    def _delete(self, ids: Mapping[str, str]) -> dict[str, CloudProviderError]:
+        """Delete instances, given as provider id by instance id, in one request, which ECS refuses if it refuses one of them.
 
         Raises:
-            NodeClaimNotFoundError: The instance was deleted. Callers repeat `delete` until they see
-                this, and only then remove the termination finalizer.
-            CloudUnavailableError: The instance is still starting, and can be deleted some seconds later.
-            CloudProviderError: ECS rejected the request; `retryable` is whether the next run should try again.
+            CloudProviderError: ECS refused the request.
         """
-        parameters = {"RegionId": self._region, "InstanceId": [instance_id_from(provider_id)], "Force": True}
+        parameters = {"RegionId": self._region, "InstanceId": list(ids), "Force": True}
+        context = {"provider_id": next(iter(ids.values()))} if len(ids) == 1 else {"instances": len(ids)}
         try:
-            with translated("ecs:DeleteInstances", provider_id=provider_id):
+            with translated("ecs:DeleteInstances", **context):
                 self._call(ApiCall(service=ECS, action="DeleteInstances", parameters=parameters))
         except CloudProviderError as error:
-            if error_code(error) in IS_STARTING:
+            if len(ids) == 1 and error_code(error) in IS_STARTING:
                 text = f"the instance is still starting, and is deleted some seconds later: {error.message}"
                 raise CloudUnavailableError(text, **error.context) from error
             raise
+        return {}
 
     def clusters_of(self, instance_ids: Iterable[str]) -> dict[str, str]:
         """Return the cluster id in each instance's tag by instance id, empty without the tag; unknown instances are missing.

@@ -9,16 +9,18 @@ from typing import Any, Final
 from journeyman.cloud.aws import tags
 from journeyman.cloud.aws.aws_errors import translated
 from journeyman.cloud.aws.aws_settings import Clients
+from journeyman.cloud.instance_batches import batches, by_instance_id, delete_in_batches
 from journeyman.cloud.launching import usable_and_oldest_first
 from journeyman.core.api import labels
 from journeyman.core.state import InstanceStatus
-from journeyman.errors import NodeClaimNotFoundError, NoInstanceIdError
+from journeyman.errors import CloudProviderError, NodeClaimNotFoundError, NoInstanceIdError
 from journeyman.ports import Instance
 
 # instance.go `instanceStateFilter`: all states but terminated
 _LIVE: Final = ["pending", "running", "stopping", "stopped", "shutting-down"]
 _PAGE: Final = 1000
 _FILTER_VALUES: Final = 200  # EC2's limit of values in one filter
+_MOST_TERMINATED: Final = 500  # in one request, as Karpenter's batcher
 
 
 class InstanceProvider:
@@ -55,35 +57,40 @@ class InstanceProvider:
                 found.setdefault(instance.tags[tags.CLAIM_UID], instance)
         return found
 
-    def get(self, provider_id: str) -> Instance:
-        """Return one instance, even if it is shutting down.
+    def get_each(self, provider_ids: Iterable[str]) -> dict[str, Instance]:
+        """Return the instances that are not terminated, by provider id. Raises CloudProviderError.
+
+        Filters find them: a request that names an instance EC2 does not know fails for all others as well.
+        """
+        wanted, _ = by_instance_id(provider_ids, instance_id_from)
+        found = (i for ids in batches(wanted, _FILTER_VALUES) for i in self._describe(_filters({"instance-id": ids})))
+        by_id = {instance_id_from(i.provider_id): i for i in found if i.state != "terminated"}
+        return {provider_id: by_id[id_] for id_, provider_id in wanted.items() if id_ in by_id}
+
+    def delete_each(self, provider_ids: Iterable[str]) -> dict[str, CloudProviderError]:
+        """Start terminating instances behind NodeClaims; safe to repeat.
+
+        Returns:
+            The error of each that EC2 refused, by provider id: NodeClaimNotFoundError if it is terminated; `retryable` is
+            whether the next run should try again.
+
+        Restates: karpenter-provider-aws pkg/providers/instance/instance.go `Delete`, pkg/batcher/terminateinstances.go.
+        Differs: no read before; the reply has the previous state.
+        """
+        return delete_in_batches(provider_ids, instance_id_from, self._terminate, _MOST_TERMINATED)
+
+    def _terminate(self, ids: Mapping[str, str]) -> dict[str, CloudProviderError]:
+        """Terminate instances, given as provider id by instance id, in one request, which EC2 refuses if it refuses one of them.
 
         Raises:
-            NodeClaimNotFoundError: It is terminated or does not exist.
-            NoInstanceIdError: The provider id holds no instance id.
+            CloudProviderError: EC2 refused the request.
         """
-        with translated("ec2:DescribeInstances", provider_id=provider_id):
-            reply = self._clients.ec2.describe_instances(InstanceIds=[instance_id_from(provider_id)])
-        found = [instance for instance in _instances(reply) if instance.state != "terminated"]
-        if not found:
-            raise NodeClaimNotFoundError("the instance is terminated", provider_id=provider_id)
-        return found[0]
-
-    def delete(self, provider_id: str) -> None:
-        """Start terminating the instance behind a NodeClaim; safe to repeat.
-
-        Raises:
-            NodeClaimNotFoundError: The instance is terminated. Callers repeat `delete` until they see
-                this, and only then remove the termination finalizer.
-            CloudProviderError: EC2 rejected the call; `retryable` is whether the next run should try again.
-
-        Restates: karpenter-provider-aws pkg/providers/instance/instance.go `Delete`.
-        Differs: one call, not describe-then-terminate; the reply carries the previous state.
-        """
-        with translated("ec2:TerminateInstances", provider_id=provider_id, zone=zone_from(provider_id)):
-            reply = self._clients.ec2.terminate_instances(InstanceIds=[instance_id_from(provider_id)])
-        if reply["TerminatingInstances"][0]["PreviousState"]["Name"] == "terminated":
-            raise NodeClaimNotFoundError("the instance is terminated", provider_id=provider_id)
+        one = next(iter(ids.values())) if len(ids) == 1 else ""
+        context = {"provider_id": one, "zone": zone_from(one)} if one else {"instances": len(ids)}
+        with translated("ec2:TerminateInstances", **context):
+            reply = self._clients.ec2.terminate_instances(InstanceIds=list(ids))
+        ended = [e["InstanceId"] for e in reply["TerminatingInstances"] if e["PreviousState"]["Name"] == "terminated"]
+        return {ids[i]: NodeClaimNotFoundError("the instance is terminated", provider_id=ids[i]) for i in ended}
 
     def statuses(self) -> tuple[InstanceStatus, ...]:
         """Return the failing checks of all instances in the region (`failing_checks`). Raises CloudProviderError."""

@@ -24,6 +24,7 @@ from journeyman.cloud.huawei.huawei_errors import (
 )
 from journeyman.cloud.huawei.huawei_settings import HuaweiSettings
 from journeyman.cloud.huawei.rest_api import CCE, ECS, Query, RestApi, RestCall, pages
+from journeyman.cloud.instance_batches import by_instance_id, delete_in_batches
 from journeyman.cloud.launching import usable_and_oldest_first
 from journeyman.core.api import labels
 from journeyman.core.state import InstanceStatus
@@ -86,57 +87,63 @@ class HuaweiInstances:
             found.setdefault(uid, instance)
         return found
 
-    def get(self, provider_id: str) -> Instance:
-        """Return one node.
+    def get_each(self, provider_ids: Iterable[str]) -> dict[str, Instance]:
+        """Return the nodes that were not deleted, by provider id. Raises CloudProviderError.
 
-        Raises:
-            NodeClaimNotFoundError: It was deleted, or does not exist.
-            NoInstanceIdError: The provider id is none of CCE.
+        One node is read by its id, and several with the list of all nodes, whatever their names are.
         """
-        path = f"{self._nodes_path}/{node_id_from(provider_id)}"
-        with translated("cce:node:get", provider_id=provider_id):
-            node = self._api(RestCall(service=CCE, operation="ShowNode", method="GET", path=path))
-        server_id = _server_id(node)
-        return self._instance(node, self._servers_by_id([server_id] if server_id else []).get(server_id))
+        wanted, _ = by_instance_id(provider_ids, node_id_from)
+        nodes = self._node(*wanted) if len(wanted) == 1 else (self._nodes() if wanted else ())
+        found = [node for node in nodes if node["metadata"]["uid"] in wanted]
+        servers = self._servers_by_id(id_ for node in found if (id_ := _server_id(node)))
+        return {node["metadata"]["uid"]: self._instance(node, servers.get(_server_id(node))) for node in found}
 
-    def delete(self, provider_id: str) -> None:
-        """Start deleting the node behind a NodeClaim, with its server; safe to repeat.
+    def _node(self, node_id: str) -> Sequence[Mapping[str, Any]]:
+        """Return one node; nothing if it was deleted."""
+        path = f"{self._nodes_path}/{node_id}"
+        try:
+            with translated("cce:node:get", provider_id=node_id):
+                return [self._api(RestCall(service=CCE, operation="ShowNode", method="GET", path=path))]
+        except NodeClaimNotFoundError:
+            return []
+
+    def delete_each(self, provider_ids: Iterable[str]) -> dict[str, CloudProviderError]:
+        """Start deleting the nodes behind NodeClaims, with their servers; safe to repeat. CCE deletes one node in a request.
 
         A node that is locked, such as while ECS reclaims its Spot server, is deleted by a later call.
 
-        Raises:
-            NodeClaimNotFoundError: The node was deleted. Callers repeat `delete` until they see this, and only then remove the
-                termination finalizer.
-            CloudProviderError: CCE rejected the request; `retryable` is whether the next run should try again.
+        Returns:
+            The error of each that CCE refused, by provider id: NodeClaimNotFoundError if it was deleted.
         """
-        path = f"{self._nodes_path}/{node_id_from(provider_id)}"
+        return delete_in_batches(provider_ids, node_id_from, self._delete, 1)
+
+    def _delete(self, ids: Mapping[str, str]) -> dict[str, CloudProviderError]:
+        """Delete one node. Raises CloudProviderError."""
+        [node_id] = ids
+        path = f"{self._nodes_path}/{node_id}"
         try:
-            with translated("cce:node:delete", provider_id=provider_id):
+            with translated("cce:node:delete", provider_id=node_id):
                 self._api(RestCall(service=CCE, operation="DeleteNode", method="DELETE", path=path))
         except CloudProviderError as error:
             if not is_locked(error):
                 raise
-            _log.info("cannot delete the node yet: %s", cause_of(error), extra={"provider-id": provider_id})
+            _log.info("cannot delete the node yet: %s", cause_of(error), extra={"provider-id": node_id})
+        return {}
 
-    def clusters_of(self, server_ids: Iterable[str]) -> dict[str, tuple[str, str]]:
-        """Return this cluster's id and the provider id by server id, for the servers of this cluster's nodes.
+    def by_server(self) -> dict[str, str]:
+        """Return the provider ids of the cluster's nodes by the id of their server, those of other nodes included.
 
         Raises:
             CloudProviderError: CCE did not respond, or the caller lacks cce:node:list.
         """
-        wanted = set(server_ids)
-        return {
-            _server_id(node): (self._settings.cluster_id, node["metadata"]["uid"])
-            for node in (self._nodes() if wanted else ())
-            if _server_id(node) in wanted
-        }
+        return {server: node["metadata"]["uid"] for node in self._nodes() if (server := _server_id(node))}
 
     def statuses(self) -> tuple[InstanceStatus, ...]:
         """Return the unfinished maintenance of this cluster's nodes, sorted by provider id and name."""
         events = [event for state in _UNFINISHED for event in self._scheduled_events(state)]
-        nodes = self.clusters_of(event["instance_id"] for event in events)
+        nodes = self.by_server() if events else {}
         found = {
-            InstanceStatus(provider_id=nodes[event["instance_id"]][1], category="EventStatus", name=event["type"])
+            InstanceStatus(provider_id=nodes[event["instance_id"]], category="EventStatus", name=event["type"])
             for event in events
             if event["instance_id"] in nodes
         }

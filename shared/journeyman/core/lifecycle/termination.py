@@ -72,7 +72,7 @@ from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import has_disrupted_taint, with_disrupted_taint
 from journeyman.core.state.eviction_order import size_class
 from journeyman.core.state.guard import plan_for_each
-from journeyman.core.state.instances import CloudInstances, RunningInstance
+from journeyman.core.state.instances import TERMINATING_STATES, CloudInstances, RunningInstance
 from journeyman.core.state.nodeclaim_metrics import claim_termination_metrics, node_counter, node_termination_metrics
 from journeyman.errors import ConfigurationError
 
@@ -180,7 +180,7 @@ def _drain(
     volumes = attached_volumes(state, snapshot)
     if volumes and (end is None or now <= end):
         return _await_volumes(progress, node, volumes, end, intervals)
-    return _terminate_drained(progress, node, volumes, intervals)
+    return _terminate_drained(progress, node, volumes, cloud, intervals)
 
 
 def _continue_drain(
@@ -226,7 +226,11 @@ def _await_volumes(
 
 
 def _terminate_drained(
-    progress: NodeClaimProgress, node: Node, volumes: tuple[str, ...], intervals: TerminationIntervals
+    progress: NodeClaimProgress,
+    node: Node,
+    volumes: tuple[str, ...],
+    cloud: CloudInstances,
+    intervals: TerminationIntervals,
 ) -> Plan:
     """Terminate the instance: the pods are gone, and the volumes as well, or the termination grace period has elapsed.
 
@@ -239,7 +243,7 @@ def _terminate_drained(
     else:
         progress = progress.with_condition(VOLUMES_DETACHED, "True")
     progress = progress.with_condition(INSTANCE_TERMINATING, "True")
-    terminate = terminate_instance(progress.original, node, progress.now, intervals, "the node is drained")
+    terminate = terminate_instance(progress.original, node, progress.now, cloud, intervals, why="the node is drained")
     chain = progress.chain(*delete_counterparts(progress), *terminate, why="the node is drained")
     return Plan(chains=(chain,), notes=(f"drained node {node.metadata.name}, terminating its instance",))
 
@@ -379,7 +383,7 @@ def finalize_node_and_claim(
     """
     provider_id = claim.status.provider_id
     if provider_id and provider_id not in cloud.missing:
-        return _await_instance_termination(claim, node, now, intervals)
+        return _await_instance_termination(claim, node, now, cloud, intervals)
     if deletions := delete_counterparts(NodeClaimProgress.of(claim, now).with_found_node(node)):
         requeue = Requeue(step=Step.TERMINATE, at=now, reason=f"the instance of node {node.metadata.name} is gone")
         return Plan(chains=(chain_of(f"NodeClaim {claim.metadata.name}", *deletions, requeue),))
@@ -400,7 +404,7 @@ def finalize_nodeclaim(claim: NodeClaim, now: datetime, cloud: CloudInstances, i
     """
     provider_id = claim.status.provider_id
     if provider_id and provider_id not in cloud.missing:
-        return _await_instance_termination(claim, None, now, intervals)
+        return _await_instance_termination(claim, None, now, cloud, intervals)
     chain = Chain(
         subject=f"NodeClaim {claim.metadata.name}",
         actions=_remove_claim_finalizer(claim, now),
@@ -411,12 +415,21 @@ def finalize_nodeclaim(claim: NodeClaim, now: datetime, cloud: CloudInstances, i
 
 
 def terminate_instance(
-    claim: NodeClaim, node: Node | None, now: datetime, intervals: TerminationIntervals, why: str
+    claim: NodeClaim,
+    node: Node | None,
+    now: datetime,
+    cloud: CloudInstances,
+    intervals: TerminationIntervals,
+    *,
+    why: str,
 ) -> tuple[Action, ...]:
-    """Return the termination of the NodeClaim's instance and a requeue; nothing if it has no provider id."""
+    """Return the termination of the NodeClaim's instance, unless it is ending, and a requeue; nothing without a provider id."""
     provider_id = claim.status.provider_id
     if not provider_id:
         return ()
+    requeue = requeue_for_instance(provider_id, now, condition_since(claim, INSTANCE_TERMINATING, now), intervals)
+    if _is_ending(claim, cloud):
+        return (requeue,)
     terminate = TerminateInstance(
         provider_id=provider_id,
         claim=claim.metadata.name,
@@ -424,9 +437,18 @@ def terminate_instance(
         node=node_ref(node) if node is not None else None,
         why=why,
     )
-    return (
-        terminate,
-        requeue_for_instance(provider_id, now, condition_since(claim, INSTANCE_TERMINATING, now), intervals),
+    return (terminate, requeue)
+
+
+def _is_ending(claim: NodeClaim, cloud: CloudInstances) -> bool:
+    """Whether the instance is shutting down, or stopping after we asked the cloud to delete it, as some clouds name that.
+
+    An instance that a user stops is deleted once it is stopped.
+    """
+    instance = cloud.find(claim.status.provider_id)
+    state = instance.state if instance is not None else ""
+    return state in TERMINATING_STATES or (
+        state == "stopping" and is_true(claim.status.conditions, INSTANCE_TERMINATING)
     )
 
 
@@ -437,11 +459,11 @@ def remove_node_finalizer(node: Node, why: str) -> tuple[Action, ...]:
 
 
 def _await_instance_termination(
-    claim: NodeClaim, node: Node | None, now: datetime, intervals: TerminationIntervals
+    claim: NodeClaim, node: Node | None, now: datetime, cloud: CloudInstances, intervals: TerminationIntervals
 ) -> Plan:
     """Terminate the instance and set InstanceTerminating, in chains of their own: a conflict on the status delays no termination."""
     progress = prepare_termination(NodeClaimProgress.of(claim, now)).with_condition(INSTANCE_TERMINATING, "True")
-    terminate = terminate_instance(claim, node, now, intervals, "the NodeClaim is being deleted")
+    terminate = terminate_instance(claim, node, now, cloud, intervals, why="the NodeClaim is being deleted")
     status = progress.chain(why="its instance is terminating")
     return Plan(chains=(status, chain_of(f"instance {claim.status.provider_id}", *terminate)))
 
@@ -523,8 +545,9 @@ def _terminate_unclaimed_instance(
     began = node.metadata.deletion_timestamp or snapshot.now
     requeue = requeue_for_instance(provider_id, snapshot.now, began, intervals)
     labelled = node_patches(node, with_node_class_label(node, snapshot), "restore the label")
+    end = () if instance.state in TERMINATING_STATES else (terminate,)
     return Plan(
-        chains=(chain_of(f"Node {name}", *labelled, terminate, requeue),),
+        chains=(chain_of(f"Node {name}", *labelled, *end, requeue),),
         notes=(f"drained node {name}, terminating its instance",),
     )
 

@@ -87,10 +87,11 @@ def test_protected_instance_cannot_be_deleted():
     )  # fmt: skip
     ack.clock.advance(60)
     ack.account.protect(instance.id)
-    with pytest.raises(CloudProviderError, match="DeletionProtection") as caught:
-        ack.provider.delete(f"cn-hangzhou.{instance.id}")
+    [(provider_id, error)] = ack.provider.delete_each([f"cn-hangzhou.{instance.id}"]).items()
 
-    assert not caught.value.retryable
+    assert provider_id == f"cn-hangzhou.{instance.id}"
+    assert "DeletionProtection" in str(error)
+    assert not error.retryable
 
 
 @pytest.mark.parametrize("text", ["2026-11-02T08:00Z", "2026-11-02T08:00:30Z"])

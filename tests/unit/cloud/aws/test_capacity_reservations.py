@@ -97,7 +97,7 @@ def test_launch_uses_the_reservation_until_it_is_used_up(aws, provider, resolved
         labels.ZONE: ZONE,
     }
     assert outcome.labels["karpenter.k8s.aws/capacity-reservation-type"] == "default"
-    assert provider.get(outcome.instance.provider_id).capacity_type == "reserved"
+    assert provider.get_each([outcome.instance.provider_id])[outcome.instance.provider_id].capacity_type == "reserved"
     assert reserved(provider, node_class) == [("m5.large", ZONE, one.id, 0, False)]
 
     late = launching_claim("b", clock.now(), capacity_type="reserved", reservation=one.id)
@@ -180,7 +180,7 @@ def test_interruptible_reservation_is_launched_by_its_market(aws, provider, reso
     assert isinstance(outcome, Launched), outcome.error
     assert outcome.labels[INTERRUPTIBLE] == "true"
     assert outcome.labels[labels.RESERVATION_ID] == one.id
-    assert provider.get(outcome.instance.provider_id).capacity_type == "reserved"
+    assert provider.get_each([outcome.instance.provider_id])[outcome.instance.provider_id].capacity_type == "reserved"
     assert reserved(provider, node_class) == [("m5.large", ZONE, one.id, 0, False)]
     assert a_condition(node_class, "CapacityReservationsReady")[0] == "True"
 

@@ -37,7 +37,7 @@ def test_a_year_of_ami_and_label_changes_keeps_under_200_launch_templates(aws, p
     for day in range(365):
         if day % 7 == 0:
             node_class = resolved(amiSelectorTerms=new_images(aws, day), amiFamily="AL2023")
-        provider.delete(launch(a_claim(f"c-{day}", clock.now(), team=str(day)), node_class).instance.provider_id)
+        provider.delete_each([launch(a_claim(f"c-{day}", clock.now(), team=str(day)), node_class).instance.provider_id])
         provider.delete_unused([node_class], [])
         most = max(most, len(templates(aws)))
         clock.advance(24 * 3600)

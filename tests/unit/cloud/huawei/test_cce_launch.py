@@ -119,7 +119,7 @@ def test_node_that_cce_cannot_build_says_why(cce):
     assert isinstance(again.error, InsufficientCapacityError)
     assert "stock" in again.error.message
     assert again.unavailable == (OfferingKey(CHEAP, failed.zone, "on-demand"),)
-    cce.provider.delete(failed.provider_id)
+    cce.provider.delete_each([failed.provider_id])
     cce.wait(60)
     assert cce.provider.list() == ()
 

@@ -34,11 +34,10 @@ def test_node_whose_server_a_user_deleted_is_stopped_until_it_is_deleted(cce, in
     cce.wait(60)
 
     assert [(i.provider_id, i.state) for i in instances.list()] == [(node_id, "stopped")]
-    assert instances.get(node_id).state == "stopped"
-    instances.delete(node_id)
+    assert instances.get_each([node_id])[node_id].state == "stopped"
+    assert instances.delete_each([node_id]) == {}
     cce.wait(60)
-    with pytest.raises(NodeClaimNotFoundError):
-        instances.get(node_id)
+    assert instances.get_each([node_id]) == {}
     assert instances.list() == ()
 
 
@@ -69,12 +68,11 @@ def test_spot_node_that_is_reclaimed_is_deleted_later(cce, instances):
     """CCE refuses until ECS has deleted the server; the terminate step repeats the call until the node is gone."""
     node_id = running(cce, capacity_type="spot")
     cce.account.interrupt(server_of(cce, node_id))
-    instances.delete(node_id)
+    assert instances.delete_each([node_id]) == {}
     assert [i.provider_id for i in instances.list()] == [node_id]
 
     cce.wait(600)
-    with pytest.raises(NodeClaimNotFoundError):
-        instances.delete(node_id)
+    assert type(instances.delete_each([node_id])[node_id]) is NodeClaimNotFoundError
 
 
 def test_events_name_servers_and_nodes_are_found_by_them(cce, instances):
@@ -82,10 +80,7 @@ def test_events_name_servers_and_nodes_are_found_by_them(cce, instances):
     node_id = running(cce)
     server = server_of(cce, node_id)
 
-    assert instances.clusters_of([server, "no-such"]) == {server: (cce.settings.cluster_id, node_id)}
-    before = len(cce.api.calls)
-    assert instances.clusters_of([]) == {}
-    assert len(cce.api.calls) == before
+    assert instances.by_server() == {server: node_id}
 
 
 def test_list_of_an_unknown_cluster_is_an_error(cce):
@@ -123,7 +118,7 @@ def test_failed_node_whose_job_cce_no_longer_has_is_still_listed(cce, instances)
 
     [listed] = instances.list()
     assert (listed.provider_id, listed.failure.reason) == (launched.provider_id, "LaunchFailed")
-    assert "CCE does not say why" in instances.get(launched.provider_id).failure.message
+    assert "CCE does not say why" in instances.get_each([launched.provider_id])[launched.provider_id].failure.message
 
 
 def test_cluster_that_cce_does_not_have_names_the_registration(cce):

@@ -181,6 +181,31 @@ def test_drained_nodes_instance_is_terminated_and_polled():
     assert requeued_steps(plan) == {Step.TERMINATE: NOW + timedelta(seconds=5)}
 
 
+@pytest.mark.parametrize(
+    ("state", "asked", "ends"),
+    [
+        ("running", True, True),  # the cloud refused the last request
+        ("stopped", True, True),
+        ("stopping", False, True),  # by a user
+        ("stopping", True, False),  # as some clouds name the end of an instance that is deleted
+        ("shutting-down", True, False),
+    ],
+)
+@pytest.mark.parametrize("has_node", [True, False])
+def test_instance_that_is_ending_is_not_terminated_again(has_node, state, asked, ends):
+    """The step polls it until it is gone."""
+    drained = ("Registered", "Initialized", "Drained", "VolumesDetached") if has_node else ()
+    met = ("Launched", *drained, *(["InstanceTerminating"] if asked else []))
+    claim = a_running_claim(
+        deleting=ago(seconds=9), status={"conditions": [condition(t, since=ago(seconds=9)) for t in met]}
+    )
+    node = a_node(deleting=ago(seconds=9)) if has_node else None
+    plan = run(claim, node, cloud=CloudInstances(listed=(replace(an_instance(), state=state),)))
+
+    assert bool(of_type(plan, TerminateInstance)) is ends
+    assert Step.TERMINATE in requeued_steps(plan)
+
+
 @pytest.mark.karpenter("node/termination", it="should wait for volume attachments")
 def test_a_drained_node_s_volumes_are_waited_for():
     """A volume that was not detached before its instance's end can be attached again only minutes later."""
