@@ -88,10 +88,10 @@ class Kubelets:
             return False
         self._seen = (before, machines)
         self._due = []
-        nodes = {n.spec.provider_id: n for n in self._server.list(NODE).items if n.spec.provider_id}
+        nodes = {(n.spec.provider_id, n.metadata.name): n for n in self._server.list(NODE).items}
         alive: set[str] = set()
         for machine in machines:
-            node = nodes.get(machine.provider_id)
+            node = nodes.get((machine.provider_id, machine.node_name))  # others may lie about their provider id
             if machine.running_since is not None:
                 self._run_node(machine, node)
                 if node is not None:

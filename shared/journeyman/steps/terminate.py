@@ -31,7 +31,12 @@ from journeyman.core.lifecycle.hydration import hydrate_nodes, relabel_unreserve
 from journeyman.core.lifecycle.launch import OfferingBackoff
 from journeyman.core.lifecycle.liveness import LivenessTimeouts, delete_claims_of_ended_instances
 from journeyman.core.lifecycle.nodepool_status import registration_outcomes, update_nodepool_counts
-from journeyman.core.lifecycle.termination import finalize_terminating, is_awaiting_volumes, is_being_finalized
+from journeyman.core.lifecycle.termination import (
+    finalize_terminating,
+    is_awaiting_volumes,
+    is_being_finalized,
+    nodes_being_finalized,
+)
 from journeyman.core.plan import DeleteObject, Failure, Plan, Requeue, Step, chain_of
 from journeyman.core.state import InstanceStatus, Snapshot, StateNode
 from journeyman.core.state.guard import evaluate
@@ -68,7 +73,7 @@ def _load(run: RunContext, trigger: Trigger) -> StepInputs:
     instances = run.cloud.list()  # before the claims, so that the claim of each listed instance is read as well
     stored, cloud = load(run, SCOPE), CloudInstances(listed=instances)
     snapshot = cloud.with_own_instances(stored)
-    terminating = [n for n in snapshot.state_nodes if is_being_finalized(n, snapshot, cloud)]
+    terminating = nodes_being_finalized(snapshot, cloud)
     cloud = CloudInstances(listed=instances, missing=_missing_instances(run, snapshot, cloud))
     read = (*terminating, *(n for n in snapshot.state_nodes if _will_be_deleted(n, run, snapshot, cloud)))
     snapshot = with_pods_of(run, snapshot, (n.node.metadata.name for n in read if n.node is not None))
@@ -102,7 +107,8 @@ def _with_volumes(run: RunContext, snapshot: Snapshot, cloud: CloudInstances) ->
     Without the permission to read volumes the error is reported and nodes do not wait for volumes to detach, because they
     would otherwise wait forever.
     """
-    drained = [n.name for n in snapshot.state_nodes if evaluate(n, is_awaiting_volumes, n, snapshot, cloud) is True]
+    nodes = nodes_being_finalized(snapshot, cloud)
+    drained = [n.name for n in nodes if evaluate(n, is_awaiting_volumes, n, snapshot, cloud) is True]
     try:
         return with_volumes_of(run, snapshot, drained), ()
     except ForbiddenError as error:

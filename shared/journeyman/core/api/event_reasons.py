@@ -198,6 +198,16 @@ _LIFECYCLE: Final = (
         meaning="The Node was launched for a NodeClaim that no longer exists. The node and its instance are deleted.",
     ),
     EventReason(
+        reason="MultipleNodesFound",
+        kinds=_NODE,
+        type="Warning",
+        is_karpenters=False,
+        dedupe_window=timedelta(minutes=30),
+        meaning="A Node has the provider id of an instance whose NodeClaim has another Node. It is not counted, no pod is planned "
+        "for it, and its pods keep the instance.",
+        what_to_do="Find out who created the Node: a renamed kubelet, or a tenant with the right to create Nodes. Delete the Node.",
+    ),
+    EventReason(
         reason="InstanceNotFound",
         kinds=_NODE,
         type="Warning",

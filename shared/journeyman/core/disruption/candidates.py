@@ -260,7 +260,19 @@ def _blocked(
     blocked = _node_blocked(node, nominated) or _pool_blocked(node, snapshot, catalogue)
     if blocked or (eventual and _drain_ends(node)):
         return blocked
-    return _pods_blocked(node.pods, snapshot)
+    return _pods_blocked(node.pods, snapshot) or _pods_on_twins(node, snapshot)
+
+
+def _pods_on_twins(node: StateNode, snapshot: Snapshot) -> Blocked | None:
+    """Return whether pods run on the node's instance under the name of another Node: they would go with it."""
+    for name, pods in snapshot.pods_of_twins(node):
+        for pod in pods:
+            if is_reschedulable(pod) or (is_active(pod) and not is_disruptable(pod, snapshot.now)):
+                why = f"Pod is bound to another Node with the same provider id (Node={name}, Pod={pod.key})"
+                return Blocked(
+                    reason="MultipleNodes", why=why, change=f"Delete Node {name}, if it is not the instance's"
+                )
+    return None
 
 
 def _drain_ends(node: StateNode) -> bool:

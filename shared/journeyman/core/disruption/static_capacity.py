@@ -267,7 +267,8 @@ def _order(claim: NodeClaim, snapshot: Snapshot) -> _DeprovisioningOrder:
     name = claim.metadata.name
     if not claim.status.provider_id:
         return _DeprovisioningOrder(0, False, 0.0, name)
-    pods = snapshot.state_nodes_by_claim[name].pods
+    state = snapshot.state_nodes_by_claim[name]
+    pods = (*state.pods, *(pod for _, others in snapshot.pods_of_twins(state) for pod in others))
     remaining = lifetime_remaining(claim, snapshot.now)
     protected = any(not is_disruptable(pod, snapshot.now) for pod in pods)
     if not protected and all(is_owned_by_daemon_set(pod) for pod in pods):

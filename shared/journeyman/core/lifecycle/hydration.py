@@ -30,11 +30,12 @@ from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, NODEPOOL_KEYS, Has
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODEPOOL, Node, NodeClaim, condition_of, is_true
 from journeyman.core.lifecycle.progress import NodeClaimProgress, with_metadata, with_node
-from journeyman.core.lifecycle.registration import has_unregistered_taint, sync_node, with_owner
+from journeyman.core.lifecycle.registration import sync_node, with_owner
 from journeyman.core.plan import Chain, Event, PatchObject, Plan, Requeue, Step, chain_of, claim_ref, node_ref
 from journeyman.core.state import NodeClassState, Snapshot, StateNode
 from journeyman.core.state.guard import plan_for_each
 from journeyman.core.state.instances import CloudInstances
+from journeyman.core.state.joining import has_unregistered_taint
 
 
 def is_initialized(claim: NodeClaim) -> bool:
@@ -195,11 +196,27 @@ def _unreserved(present: Mapping[str, str]) -> dict[str, Any]:
 def hydrate_nodes(snapshot: Snapshot) -> Plan:
     """Restore finalizer, owner reference and labels of registered nodes that are not terminating.
 
-    If a NodeClaim has another provider id than its node, requeue provisioning, which corrects the NodeClaim.
+    If a NodeClaim has another provider id than its node, requeue provisioning, which corrects the NodeClaim. An Event reports
+    each other Node with the provider id of a NodeClaim's instance.
 
     Restates: karpenter pkg/controllers/node/hydration/controller.go `Reconcile`.
     """
-    return plan_for_each(snapshot.state_nodes, lambda state: Plan(chains=tuple(_hydrate_node(state, snapshot))))
+
+    def decide(state: StateNode) -> Plan:
+        return Plan(chains=tuple(_hydrate_node(state, snapshot)), events=tuple(_twin_events(state, snapshot)))
+
+    return plan_for_each(snapshot.state_nodes, decide)
+
+
+def _twin_events(state: StateNode, snapshot: Snapshot) -> Iterator[Event]:
+    """Yield Events that report a Node with the provider id of a NodeClaim's instance, although another Node is the NodeClaim's."""
+    claim = snapshot.claims_by_name.get(state.twin_of)
+    if claim is None or state.node is None or claim.metadata.deletion_timestamp is not None:
+        return
+    own = snapshot.state_nodes_by_claim[claim.metadata.name]
+    text = f"Node {state.name} has the provider id {state.provider_id}, but the Node of NodeClaim {claim.metadata.name} with that instance is {own.name}: no pod is planned for Node {state.name}, and it is not counted. Unless the kubelet was renamed, find out who created it, and delete Node {state.name}"
+    for ref in (claim_ref(claim), node_ref(state.node)):
+        yield Event(ref=ref, reason="MultipleNodesFound", message=text, type="Warning", key=state.name)
 
 
 def _hydrate_node(state: StateNode, snapshot: Snapshot) -> Iterator[Chain]:

@@ -113,7 +113,11 @@ def may_concern_unrecorded_instance(snapshot: Snapshot, instance_ids: Iterable[s
 
 
 def _by_instance(snapshot: Snapshot) -> Mapping[str, StateNode]:
-    return {instance_id(n.provider_id): n for n in snapshot.state_nodes if n.provider_id and not n.duplicate_of}
+    return {
+        instance_id(n.provider_id): n
+        for n in snapshot.state_nodes
+        if n.provider_id and not (n.duplicate_of or n.twin_of)
+    }
 
 
 def _has_no_instance_yet(claim: NodeClaim) -> bool:

@@ -31,7 +31,7 @@ from journeyman.core.lifecycle.nomination import (
     with_nominated_at,
 )
 from journeyman.core.lifecycle.progress import NodeClaimProgress, poll_time
-from journeyman.core.lifecycle.registration import register
+from journeyman.core.lifecycle.registration import joining_nodes, register
 from journeyman.core.plan import Chain, Plan, Requeue, Step, chain_of, merge_plans, next_requeue
 from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import evaluate, plan_for_each
@@ -97,7 +97,7 @@ def _joining_node(
 ) -> JoiningNode | None:
     """Return the NodeClaim and its node, if the node has joined and is not registered."""
     state = snapshot.state_nodes_by_claim[stored.metadata.name]
-    nodes = () if state.duplicate_of or is_initialized(stored) else by_provider.get(state.provider_id, ())
+    nodes = () if is_initialized(stored) else joining_nodes(state, by_provider.get(state.provider_id, ()))
     if len(nodes) != 1:
         return None
     claim = with_recovered_launch(stored, state, snapshot.now)
@@ -122,7 +122,7 @@ def _reconcile_nodeclaim(
         return delete_unregistered(claim, reason, snapshot.now)
     if is_pending(claim):
         return _withdraw_rolled_back(claim, snapshot) or launch_nodeclaims((claim,), snapshot.now)
-    nodes = () if state.duplicate_of else by_provider.get(state.provider_id, ())
+    nodes = joining_nodes(state, by_provider.get(state.provider_id, ()))
     progress = start_progress(stored, claim, snapshot.now)
     if nomination is not None and nomination.nominate:
         progress = replace(progress, claim=with_nominated_at(progress.claim, nomination.nominate, snapshot.now))

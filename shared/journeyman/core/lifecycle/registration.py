@@ -2,21 +2,32 @@
 
 Restates: karpenter pkg/controllers/nodeclaim/lifecycle/registration.go `Reconcile`, `syncNode`,
 pkg/controllers/nodeclaim/lifecycle/events.go `UnregisteredTaintMissingEvent`.
-Differs: pod nomination keeps the taint until a node can be given its pods; Karpenter has registration hooks for that.
+Differs: pod nomination keeps the taint until a node can be given its pods; Karpenter has registration hooks for that. Of several
+Nodes with the provider id, the only one with the `unregistered` taint is the NodeClaim's: a tenant with the right to create Nodes could
+otherwise stop a registration. Karpenter waits until only one is left. For the same reason a Node that never had the taint is
+registered no sooner than `UNTAINTED_WAIT` after the launch, so that the instance's own has the time to join.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NODECLAIM, Node, NodeClaim, OwnerReference, Taint, is_true
+from journeyman.core.api.conditions import format_time
+from journeyman.core.api.objects import NODECLAIM, Node, NodeClaim, OwnerReference, Taint, condition_of, is_true
 from journeyman.core.lifecycle.progress import NodeClaimProgress, with_node
 from journeyman.core.plan import Event, claim_ref
+from journeyman.core.state.joining import has_unregistered_taint
 from journeyman.core.state.nodeclaim_metrics import node_counter
+from journeyman.core.state.state_node import StateNode
+
+UNTAINTED_WAIT: Final = timedelta(minutes=2)
+"""How long after its launch a NodeClaim waits for a Node with the `unregistered` taint before it takes one without."""
 
 
 def register(
@@ -26,7 +37,7 @@ def register(
 
     Args:
         progress: The NodeClaim, launched or not.
-        nodes: All nodes with the NodeClaim's provider id.
+        nodes: All nodes with the NodeClaim's provider id, or once it is registered its own (`joining_nodes`).
         keep_taint: The reason for which a node that has joined keeps the `unregistered` taint for now; empty to remove it.
         duplicate_of: The name of another NodeClaim that owns the instance with this provider id, if there is one.
 
@@ -46,10 +57,37 @@ def register(
     if len(nodes) > 1:
         text = f"Invariant violated, matched multiple nodes: {', '.join(n.metadata.name for n in nodes)}"
         return progress.with_condition("Registered", "False", "MultipleNodesFound", text)
+    if (due := _untainted_until(claim, nodes[0])) is not None and progress.now < due:
+        text = f"Node {nodes[0].metadata.name} joined without the taint {labels.UNREGISTERED_TAINT}; it is registered at {format_time(due)}, unless a Node with the taint joins before"
+        return progress.with_condition("Registered", "Unknown", "UnregisteredTaintMissing", text)
     if keep_taint:
         text = f"Node {nodes[0].metadata.name} joined; its unregistered taint is removed once its planned pods can be nominated to it"
         return progress.with_condition("Registered", "Unknown", keep_taint, text)
     return _complete_registration(progress.with_found_node(nodes[0]), nodes[0])
+
+
+def _untainted_until(claim: NodeClaim, node: Node) -> datetime | None:
+    """Return until when a Node without the `unregistered` taint is not registered; None for one that has it, or was registered before."""
+    launched = condition_of(claim.status.conditions, "Launched")
+    if has_unregistered_taint(node) or labels.REGISTERED in node.metadata.labels or launched is None:
+        return None
+    since = launched.last_transition_time
+    return since + UNTAINTED_WAIT if since is not None else None
+
+
+def joining_nodes(state: StateNode, nodes: Sequence[Node]) -> Sequence[Node]:
+    """Return the Nodes that may be the NodeClaim's: its own once it is registered, else the only one with the `unregistered` taint.
+
+    Args:
+        state: The NodeClaim, joined with its Node.
+        nodes: All nodes with its provider id.
+    """
+    if state.duplicate_of:
+        return ()
+    if state.claim is not None and is_true(state.claim.status.conditions, "Registered"):
+        return (state.node,) if state.node is not None else ()
+    tainted = [node for node in nodes if has_unregistered_taint(node)]
+    return tainted if len(tainted) == 1 else nodes
 
 
 def _reject_duplicate(progress: NodeClaimProgress, owner: str) -> NodeClaimProgress:
@@ -98,11 +136,6 @@ def _complete_registration(progress: NodeClaimProgress, node: Node) -> NodeClaim
         observations=(node_counter("karpenter_nodes_created_total", claim),),
         notes=(f"registered NodeClaim {claim.metadata.name} as node {node.metadata.name}",),
     )
-
-
-def has_unregistered_taint(node: Node) -> bool:
-    """Whether the node has the `unregistered` taint with which its kubelet registered it."""
-    return any(t.key == labels.UNREGISTERED_TAINT and t.effect == "NoExecute" for t in node.spec.taints)
 
 
 def with_owner(owners: Iterable[OwnerReference], claim: NodeClaim) -> tuple[OwnerReference, ...]:

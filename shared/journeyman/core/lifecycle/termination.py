@@ -86,7 +86,7 @@ def finalize_terminating(snapshot: Snapshot, cloud: CloudInstances, intervals: T
         cloud: Their instances; the snapshot's NodeClaims name their own (`CloudInstances.with_own_instances`).
         intervals: How long a drain takes at least, and when to check again.
     """
-    terminating = [n for n in snapshot.state_nodes if is_being_finalized(n, snapshot, cloud)]
+    terminating = nodes_being_finalized(snapshot, cloud)
     classes = _consolidated_classes(terminating, snapshot.now)
     deletions = plan_for_each(terminating, lambda n: Plan(events=external_deletion_events(n, snapshot)))
     return deletions + plan_for_each(terminating, lambda n: _finalize(n, snapshot, cloud, intervals, classes))
@@ -122,6 +122,8 @@ def _finalize(
     if node is None or not (has_pending_finalizer(node) or state.registered or undrained):
         # a node that never registered is not drained; the cloud controller manager deletes it once its instance is gone
         return finalize_nodeclaim(claim, snapshot.now, cloud, intervals) if claim is not None else Plan()
+    if claim is None and state.twin_of:
+        return _finalize_twin(node, state, snapshot, intervals)
     if claim is None:
         return finalize_node_without_claim(node, state, snapshot, cloud, intervals)
     if _is_instance_gone(state, cloud) or (_is_instance_terminating(claim) and not undrained):
@@ -255,6 +257,21 @@ def _with_drained(progress: NodeClaimProgress) -> NodeClaimProgress:
         return progress
     counted = node_counter("karpenter_nodes_drained_total", claim)
     return progress.with_condition(DRAINED, "True").with_events(observations=(counted,))
+
+
+def nodes_being_finalized(snapshot: Snapshot, cloud: CloudInstances) -> tuple[StateNode, ...]:
+    """Return the nodes to finalize, by name; each Node of a terminating NodeClaim's instance has that NodeClaim.
+
+    Pods may run on any of them: the instance is terminated once all are drained.
+    """
+    nodes = (_with_terminating_claim(node, snapshot) for node in snapshot.state_nodes)
+    return tuple(node for node in nodes if is_being_finalized(node, snapshot, cloud))
+
+
+def _with_terminating_claim(node: StateNode, snapshot: Snapshot) -> StateNode:
+    claim = snapshot.claims_by_name.get(node.twin_of)
+    is_terminating = claim is not None and claim.metadata.deletion_timestamp is not None
+    return replace(node, claim=claim) if is_terminating else node
 
 
 def is_being_finalized(node: StateNode, snapshot: Snapshot, cloud: CloudInstances) -> bool:
@@ -512,6 +529,14 @@ def finalize_node_without_claim(
     return _remove_unclaimed_node(node, snapshot)
 
 
+def _finalize_twin(node: Node, state: StateNode, snapshot: Snapshot, intervals: TerminationIntervals) -> Plan:
+    """Drain a deleted Node, then remove its finalizer: the instance with its provider id belongs to a NodeClaim with another Node."""
+    decided = decide_drain(state.pods, snapshot.now, None)
+    if decided.remaining:
+        return _drain_without_claim(node, decided, state, snapshot, intervals)
+    return _remove_unclaimed_node(node, snapshot)
+
+
 def _drain_without_claim(
     node: Node, decided: DrainDecision, state: StateNode, snapshot: Snapshot, intervals: TerminationIntervals
 ) -> Plan:
@@ -521,6 +546,8 @@ def _drain_without_claim(
     requeues: tuple[Requeue, ...] = ()
     if patches:  # the first run of this drain
         text = "The node and its instance have no NodeClaim: the node is drained, then both are deleted"
+        if state.twin_of:
+            text = f"The node is drained, then it is deleted; its instance stays, as NodeClaim {state.twin_of} has another Node"
         events += (Event(ref=node_ref(node), reason="NodeClaimNotFound", message=text, type="Warning"),)
         requeues = requeue_provisioning(state.pods, state.name, now)
     next_check = requeue_for_drain(decided, state.name, now, node.metadata.deletion_timestamp or now, intervals)

@@ -7,11 +7,17 @@ A Node belongs to the NodeClaim with its provider id. Without one, it belongs to
    until the NodeClaim launched for it has its provider id again; or else
 2. that registered under the Node's name and has no provider id.
 
+If several Nodes have one provider id, the NodeClaim's is the one that its status names, else one that names the NodeClaim as its
+owner, else one with the taint that our user data sets, else the oldest. The others (`StateNode.twin_of`) belong to no NodeClaim:
+a kubelet was renamed, or a tenant created a Node with the provider id of an instance that is not theirs. Nothing is concluded
+from them, no pod is planned for them, and none of their labels, taints or conditions counts; but their pods keep the instance,
+and they are drained with it.
+
 If several NodeClaims have one provider id, the instance belongs to the one that its Node names as owner, or to the oldest while
 no Node has joined. The others are duplicates: they provide no capacity, and their deletion does not touch the instance.
 
 Restates: karpenter pkg/controllers/state/cluster.go `UpdateNode`, `UpdateNodeClaim`.
-Differs: Karpenter joins by provider id only. Of duplicates it finalizes none, and elsewhere uses the one written last. It
+Differs: Karpenter joins by provider id only, and of several Nodes takes the one written last. Of duplicates it finalizes none, and elsewhere uses the one written last. It
 removes a Node without a drain if its NodeClaim has lost the provider id.
 """
 
@@ -41,7 +47,7 @@ def join(
         pods_by_node: Pods that run on each node, by its name.
 
     Returns:
-        Sorted by name. A claim may have several nodes, a node at most one claim. Managed nodes without a provider id are left
+        Sorted by name. A claim has at most one node, unless others name it as owner under another provider id. Managed nodes without a provider id are left
         out, as in Karpenter: their claims stand for them until the kubelet sets the id.
     """
     index = _ClaimIndex(nodes, claims)
@@ -51,9 +57,13 @@ def join(
         claim = index.of(node)
         if claim is None and _awaits_provider_id(node):
             continue
+        pods = pods_by_node.get(node.metadata.name, ())
+        if claim is not None and index.is_twin(node, claim):
+            found.append(StateNode(node=node, claim=None, pods=pods, twin_of=claim.metadata.name))
+            continue
         if claim is not None:
             with_node.add(claim.metadata.uid)
-        found.append(StateNode(node=node, claim=claim, pods=pods_by_node.get(node.metadata.name, ())))
+        found.append(StateNode(node=node, claim=claim, pods=pods))
     found += [
         StateNode(node=None, claim=claim, duplicate_of=index.owner_of_instance(claim))
         for claim in claims
@@ -77,6 +87,7 @@ class _ClaimIndex:
             provider_id: min(rivals, key=lambda c: _precedence(c, instances)) if len(rivals) > 1 else rivals[0]
             for provider_id, rivals in sharing.items()
         }
+        self._sharing_nodes = _nodes_that_share_an_id(nodes)
         self._by_uid = {claim.metadata.uid: claim for claim in claims}
         self._by_node = {
             claim.status.node_name: claim
@@ -91,6 +102,11 @@ class _ClaimIndex:
         owners = (self._by_uid.get(uid) for uid in owner_uids(node))
         own = (claim for claim in owners if claim and not self._has_another_instance(claim))
         return next(own, None) or self._by_node.get(node.metadata.name)
+
+    def is_twin(self, node: Node, claim: NodeClaim) -> bool:
+        """Whether another Node with the same provider id is the claim's."""
+        rivals = self._sharing_nodes.get(node.spec.provider_id, ())
+        return bool(rivals) and min(rivals, key=lambda n: _claim_to_be_its_node(n, claim)) is not node
 
     def _has_another_instance(self, claim: NodeClaim) -> bool:
         """Return whether the claim has its own provider id, so that a Node with another one is not the claim's.
@@ -126,6 +142,29 @@ def _precedence(claim: NodeClaim, instances: Mapping[str, Collection[str]]) -> t
     owned = instances.get(claim.metadata.uid, ())
     is_owner = claim.status.provider_id in owned
     return not is_owner, bool(owned), claim.metadata.creation_timestamp or _EARLIEST, claim.metadata.name
+
+
+def _nodes_that_share_an_id(nodes: Sequence[Node]) -> Mapping[str, Sequence[Node]]:
+    """Return the Nodes of each provider id that several have."""
+    seen: dict[str, list[Node]] = {}
+    for node in nodes:
+        if node.spec.provider_id:
+            seen.setdefault(node.spec.provider_id, []).append(node)
+    return {provider_id: sharing for provider_id, sharing in seen.items() if len(sharing) > 1}
+
+
+def _claim_to_be_its_node(node: Node, claim: NodeClaim) -> tuple[bool, bool, bool, datetime, str]:
+    """Return the sort key of Nodes with the claim's provider id: the first is the claim's Node."""
+    meta = node.metadata
+    is_named = meta.name == claim.status.node_name
+    is_owned = claim.metadata.uid in owner_uids(node)
+    created = meta.creation_timestamp or _EARLIEST
+    return not is_named, not is_owned, not has_unregistered_taint(node), created, meta.name
+
+
+def has_unregistered_taint(node: Node) -> bool:
+    """Whether the node has the `unregistered` taint with which its kubelet registered it."""
+    return any(t.key == labels.UNREGISTERED_TAINT and t.effect == "NoExecute" for t in node.spec.taints)
 
 
 def owner_uids(node: Node) -> Iterator[str]:

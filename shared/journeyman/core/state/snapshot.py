@@ -6,7 +6,7 @@ every decision is a function of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -184,9 +184,31 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
         return found
 
     @cached_property
+    def twins_by_claim(self) -> Mapping[str, tuple[StateNode, ...]]:
+        """Other Nodes with the provider id of a NodeClaim's instance (`StateNode.twin_of`), by the NodeClaim's name."""
+        found: dict[str, tuple[StateNode, ...]] = {}
+        for node in self.state_nodes:
+            if node.twin_of:
+                found[node.twin_of] = (*found.get(node.twin_of, ()), node)
+        return found
+
+    @cached_property
     def node_pools_by_name(self) -> Mapping[str, NodePool]:
         """NodePools by name."""
         return {pool.metadata.name: pool for pool in self.node_pools}
+
+    def pods_of_twins(self, state: StateNode) -> Iterator[tuple[str, tuple[Pod, ...]]]:
+        """Yield the other names under which pods may run on the node's instance, each with the pods that are bound to it.
+
+        These are the Nodes with the same provider id, and the Node in the NodeClaim's status if it does not exist.
+        """
+        if state.claim is None:
+            return
+        for twin in self.twins_by_claim.get(state.claim.metadata.name, ()):
+            yield twin.name, twin.pods
+        registered = state.claim.status.node_name
+        if registered not in ("", state.name) and not any(n.metadata.name == registered for n in self.nodes):
+            yield registered, self.pods_by_node.get(registered, ())
 
     def is_ours(self, node: StateNode) -> bool:
         """Whether a NodeClaim owns the node, or it has the label of our NodeClasses; other autoscalers' nodes have neither.

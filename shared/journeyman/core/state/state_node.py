@@ -22,13 +22,15 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
     """A Node and its NodeClaim (see `joining`); at least one of the two exists.
 
     `pods` are bound to the node and not terminal, sorted by key. `duplicate_of` names the claim that the instance belongs to, if
-    this claim has no node and the same provider id; only edits by users lead to that.
+    this claim has no node and the same provider id; only edits by users lead to that. `twin_of` names the claim whose instance
+    has this Node's provider id while another Node is that claim's; then `claim` is None.
     """
 
     node: Node | None
     claim: NodeClaim | None
     pods: tuple[Pod, ...] = ()
     duplicate_of: str = ""
+    twin_of: str = ""
 
     @cached_property
     def name(self) -> str:
@@ -113,7 +115,7 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
     @property
     def is_unusable(self) -> bool:
         """Whether it has no Node that pods could be bound to, and will not get one: no pod may be planned onto it."""
-        return self.is_node_missing or bool(self.duplicate_of)
+        return self.is_node_missing or bool(self.duplicate_of or self.twin_of)
 
     @cached_property
     def labels(self) -> Mapping[str, str]:
@@ -163,12 +165,12 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
 def one_per_instance(nodes: Iterable[StateNode]) -> tuple[StateNode, ...]:
     """Return one state node for each instance, and those without an instance; the amounts of an instance count once.
 
-    An instance has several Nodes once its kubelet was renamed; of these, initialized ones come first, then the others by name.
+    Of several Nodes without a NodeClaim, an initialized one counts, else the first by name. Twins (`twin_of`) are left out.
     Duplicates (`duplicate_of`) are kept: a user may have edited their provider id, and their own instance runs.
 
     Restates: karpenter pkg/controllers/state/cluster.go `Cluster`, whose nodes are kept by provider id.
     """
-    ordered = sorted(nodes, key=lambda n: (n.node is None, not n.initialized, n.name))
+    ordered = sorted((n for n in nodes if not n.twin_of), key=lambda n: (n.node is None, not n.initialized, n.name))
     seen: set[str] = set()
     found = []
     for node in ordered:

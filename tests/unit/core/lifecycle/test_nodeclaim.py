@@ -10,6 +10,7 @@ from journeyman.core.api.hashes import node_pool_hash_annotations
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.lifecycle.liveness import LivenessTimeouts
 from journeyman.core.lifecycle.nodeclaim import LifecycleOptions, reconcile_nodeclaims
+from journeyman.core.lifecycle.registration import UNTAINTED_WAIT
 from journeyman.core.plan import DeleteObject, LaunchInstance, PatchObject, Requeue, Step
 from tests.helpers.builders import (
     CLASS,
@@ -143,9 +144,23 @@ def test_taints_are_not_synced_with_do_not_sync_taints():
 )
 def test_node_without_unregistered_taint_registers_with_a_warning_event():
     """Pods may have been bound before the node was ready for them."""
-    plan = run([a_launched_claim()], [a_node(registered=False, spec={"taints": []})])
+    plan = run([a_launched_claim(age=UNTAINTED_WAIT)], [a_node(registered=False, spec={"taints": []})])
     assert "UnregisteredTaintMissing" in {e.reason for chain in plan.chains for e in chain.events}
     assert conditions(plan)["Registered"][0] == "True"
+
+
+def test_node_without_unregistered_taint_waits_for_one_that_has_it():
+    """A tenant may create one with the provider id; the instance's own joins with the taint."""
+    liar, own = (
+        a_node("liar", registered=False, spec={"taints": [], "providerID": provider_id_of("default-1")}),
+        a_node(registered=False),
+    )
+    claim = a_launched_claim(age=UNTAINTED_WAIT / 2)
+
+    assert conditions(run([claim], [liar]))["Registered"][:2] == ("Unknown", "UnregisteredTaintMissing")
+    registered = run([claim], [liar, own])
+    assert conditions(registered)["Registered"][0] == "True"
+    assert patch_of(registered, "Node", "spec") == {"taints": []}
 
 
 @pytest.mark.parametrize(
@@ -161,7 +176,7 @@ def test_node_without_unregistered_taint_registers_with_a_warning_event():
 def test_only_the_unregistered_taint_or_label_prevents_the_warning(taint, node_labels, warns):
     """A node with the label `registered` lost the taint at an earlier registration."""
     node = a_node(registered=False, spec={"taints": [taint]}, metadata={"labels": node_labels})
-    plan = run([a_launched_claim()], [node])
+    plan = run([a_launched_claim(age=UNTAINTED_WAIT)], [node])
     assert ("UnregisteredTaintMissing" in {e.reason for chain in plan.chains for e in chain.events}) is warns
 
 

@@ -115,14 +115,29 @@ def test_nodeclaim_that_never_registered_is_not_matched_to_the_node_of_another_i
     assert joined(nodes=[node], claims=claims) == [("", "a", ""), ("", "b", ""), ("node-b", "", "")]
 
 
-def test_two_nodes_with_the_same_provider_id_belong_to_one_nodeclaim():
-    """An instance joined again under another node name; both nodes are removed with the NodeClaim."""
-    again = a_node("a", metadata={"name": "node-again", "uid": "uid-again"})
+@pytest.mark.parametrize("name", ["0", "z"])
+@pytest.mark.parametrize("named", ["node-a", ""])
+def test_of_two_nodes_with_the_same_provider_id_the_one_in_the_status_is_the_nodeclaims(name, named):
+    """Without a name in the status it is the one that names the NodeClaim as owner; the other one is its twin."""
+    twin = a_node("a", metadata={"name": name, "uid": "uid-again"})
+    claim = a_running_claim("a", status={"nodeName": named})
+    nodes = sorted([owned_by("a"), twin], key=lambda n: n.metadata.name)
+    snapshot = a_snapshot(nodes=tuple(nodes), claims=(claim,), pods=(a_pod("p", node=name),))
 
-    assert joined(nodes=[a_node("a"), again], claims=[a_running_claim("a")]) == [
-        ("node-a", "a", ""),
-        ("node-again", "a", ""),
-    ]
+    assert joined(nodes=nodes, claims=[claim]) == sorted([("node-a", "a", ""), (name, "", "")])
+    assert [(t.name, t.twin_of, t.is_unusable) for t in snapshot.twins_by_claim["a"]] == [(name, "a", True)]
+    own = snapshot.state_nodes_by_claim["a"]
+    assert [(n, [p.metadata.name for p in pods]) for n, pods in snapshot.pods_of_twins(own)] == [(name, ["p"])]
+
+
+def test_pods_bound_to_the_missing_node_of_a_nodeclaim_count_as_pods_of_its_instance():
+    """A tenant created a Node with the provider id while the NodeClaim's own did not exist."""
+    other = a_node("a", metadata={"name": "other", "uid": "uid-other"})
+    snapshot = a_snapshot(nodes=(other,), claims=(a_running_claim("a"),), pods=(a_pod("p", node="node-a"),))
+
+    own = snapshot.state_nodes_by_claim["a"]
+    assert own.name == "other"
+    assert [(n, [p.metadata.name for p in pods]) for n, pods in snapshot.pods_of_twins(own)] == [("node-a", ["p"])]
 
 
 @pytest.mark.karpenter("state", it="should handle a node changing from no providerID to registering a providerID")
