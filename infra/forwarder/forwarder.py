@@ -1,6 +1,6 @@
 """Watches one cluster, and sends each step one message per batch of notifications.
 
-A thread each watches pods, nodes, NodeClaims, NodePools and each kind of NodeClass; one thread sends the batches that are due. All of them
+A thread each watches pods, nodes, those that join, NodeClaims, NodePools and each kind of NodeClass; one thread sends the batches that are due. All of them
 retry forever. A notification is lost only with the process, and the next process notifies again once it has listed everything:
 of unschedulable pods, and of its start if there are NodeClaims. A step's open batch is a count for each cause
 (`notifications.Batcher`), so neither an outage of the sink nor many changes cost memory.
@@ -97,6 +97,13 @@ class Forwarder:
         self._watchers: tuple[Watcher[Any], ...] = (
             self._pods,
             Watcher(transport, watched_objects.NodeResource(), trackers.NodeTracker(), self._notify, **shared),
+            Watcher(
+                transport,
+                watched_objects.UninitializedNodeResource(),
+                trackers.UninitializedNodeTracker(),
+                self._notify,
+                **shared,
+            ),
             Watcher(
                 transport, watched_objects.NodeClaimResource(), trackers.NodeClaimTracker(), self._notify, **shared
             ),

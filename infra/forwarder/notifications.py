@@ -9,6 +9,7 @@ cause               starts              because
 pod unschedulable   provision           the pod needs a node
 node joined         provision           it registers the node: labels, taints, nominated pods
 node ready          provision           it initializes the node
+node set up         provision           a startup taint is gone, or a device plugin has registered its resource
 node not ready      terminate           the node's instance may be gone
 node deleting       terminate           it drains the node and deletes its NodeClaim
 node gone           provision,          its pods are pending
@@ -50,6 +51,7 @@ class NotificationCause(str, Enum):
     POD_UNSCHEDULABLE = "podsNewlyUnschedulable"
     NODE_JOINED = "nodesJoined"
     NODE_READY = "nodesReady"
+    NODE_SET_UP = "nodesSetUp"
     NODE_NOT_READY = "nodesNotReady"
     NODE_DELETING = "nodesDeleting"
     NODE_GONE = "nodesGone"
@@ -66,6 +68,7 @@ REQUEUED_STEPS: Final[Mapping[NotificationCause, tuple[NotifiedStep, ...]]] = {
     NotificationCause.POD_UNSCHEDULABLE: (NotifiedStep.PROVISION,),
     NotificationCause.NODE_JOINED: (NotifiedStep.PROVISION,),
     NotificationCause.NODE_READY: (NotifiedStep.PROVISION,),
+    NotificationCause.NODE_SET_UP: (NotifiedStep.PROVISION,),
     NotificationCause.NODE_NOT_READY: (NotifiedStep.TERMINATE,),
     NotificationCause.NODE_DELETING: (NotifiedStep.TERMINATE,),
     NotificationCause.NODE_GONE: _BOTH,
@@ -79,6 +82,7 @@ REQUEUED_STEPS: Final[Mapping[NotificationCause, tuple[NotifiedStep, ...]]] = {
 _REASONS: Final[Mapping[NotificationCause, str]] = {
     NotificationCause.NODE_JOINED: "nodes joined",
     NotificationCause.NODE_READY: "nodes became ready",
+    NotificationCause.NODE_SET_UP: "nodes lost a taint or have a new resource",
     NotificationCause.NODE_NOT_READY: "nodes are no longer ready",
     NotificationCause.NODE_DELETING: "nodes are being deleted",
     NotificationCause.NODE_GONE: "nodes are gone",

@@ -1,6 +1,6 @@
 """The state that the forwarder keeps of watched objects, and the changes that it sends notifications for.
 
-A tracker keeps no objects: a pod is one number, a node two flags. A list fills a new tracker page by page, which is compared with the
+A tracker keeps no objects, except of the few nodes that join: a pod is one number, a node two flags. A list fills a new tracker page by page, which is compared with the
 one before, so that changes during an outage are found and nothing is sent twice.
 """
 
@@ -11,7 +11,14 @@ from datetime import datetime, timezone
 from typing import Any, Final, Protocol, TypeVar
 
 from infra.forwarder.notifications import Notification, NotificationCause, PodSummary
-from infra.forwarder.watched_objects import NodeClaimState, NodeState, PendingPod, SpecRevision, SpecState
+from infra.forwarder.watched_objects import (
+    NodeClaimState,
+    NodeState,
+    PendingPod,
+    SpecRevision,
+    SpecState,
+    UninitializedNode,
+)
 
 S = TypeVar("S", bound="Tracker")
 
@@ -171,6 +178,44 @@ class NodeTracker:
         if was_ready == node.ready:
             return None
         return NotificationCause.NODE_READY if node.ready else NotificationCause.NODE_NOT_READY
+
+
+class UninitializedNodeTracker:
+    """The nodes that are not initialized, by name: their taints and resources. Notifies when a taint goes or a resource comes."""
+
+    needs_list: Final = False
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, UninitializedNode] = {}
+
+    def fresh(self) -> UninitializedNodeTracker:
+        """Return an empty tracker, for a list."""
+        return UninitializedNodeTracker()
+
+    def add_page(self, nodes: Iterable[UninitializedNode], before: UninitializedNodeTracker) -> Iterator[Notification]:
+        """Add a page of a list; notify of differences from the tracker before."""
+        for node in nodes:
+            self._nodes[node.name] = node
+            if notification := _set_up(before._nodes.get(node.name), node):
+                yield notification
+
+    def finish_list(self, before: UninitializedNodeTracker, version: str) -> Iterator[Notification]:
+        """End the list; a node that is initialized or gone needs no notification of this kind."""
+        return iter(())
+
+    def apply(self, type_: str, node: UninitializedNode) -> Notification | None:
+        """Apply a watch event. The API server reports a node that no longer matches the selector as DELETED."""
+        before = self._nodes.pop(node.name, None)
+        if type_ == "DELETED":
+            return None
+        self._nodes[node.name] = node
+        return _set_up(before, node)
+
+
+def _set_up(before: UninitializedNode | None, node: UninitializedNode) -> Notification | None:
+    if before is None or (node.taints >= before.taints and node.resources <= before.resources):
+        return None
+    return Notification(NotificationCause.NODE_SET_UP, node.name, node.metadata.resource_version)
 
 
 class NodeClaimTracker:

@@ -6,6 +6,8 @@ nodes    Rows of the server's own table, as `kubectl get nodes` prints it, with 
          Ready is in the row only, the deletion timestamp in the metadata only. That is one to three kB; a whole node has ten to
          twenty, most of them for its images. The Status column reads `Ready` or `NotReady`, perhaps followed by `,SchedulingDisabled`
          (kubernetes v1.36.3 pkg/printers/internalversion/printers.go `printNode`).
+joining  Whole nodes of NodePools that are not initialized: which taints and resources they have is in neither the row nor the
+         metadata. The label selector leaves out all others, so these are few.
 claims   Metadata of NodeClaims: created, being deleted, gone.
 pools    Metadata of NodePools and NodeClasses: the generation counts changes of their specs.
 
@@ -30,6 +32,8 @@ _METADATA: Final = f"{JSON};as=PartialObjectMetadata;v=v1;g=meta.k8s.io,{JSON}"
 _METADATA_LIST: Final = f"{JSON};as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,{JSON}"
 _NAME, _STATUS = 0, 1  # columns of the node table
 _NODE_POOL: Final = "karpenter.sh/nodepool"
+_INITIALIZED: Final = "karpenter.sh/initialized"
+_REMOVED_WITH_READINESS: Final = ("karpenter.sh/", "node.kubernetes.io/")
 
 
 class PodCondition(msgspec.Struct, frozen=True, gc=False):
@@ -260,6 +264,67 @@ class NodeResource:
         event: _NodeEvent = decode(body, _NodeEvent, kind="Node")
         version = event.metadata.resource_version
         return (event.rows[0].state(version) if event.rows else event.state()), version
+
+
+class _Taint(msgspec.Struct, frozen=True, gc=False):
+    key: str = ""
+    effect: str = ""
+
+
+class _UninitializedSpec(msgspec.Struct, frozen=True):
+    taints: tuple[_Taint, ...] = ()
+
+
+class _UninitializedStatus(msgspec.Struct, frozen=True):
+    allocatable: dict[str, str] = {}
+
+
+class UninitializedNode(msgspec.Struct, frozen=True):
+    """A node of a NodePool that is not initialized."""
+
+    metadata: _NodeMetadata = _NodeMetadata()
+    spec: _UninitializedSpec = _UninitializedSpec()
+    status: _UninitializedStatus = _UninitializedStatus()
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.metadata.name
+
+    @property
+    def taints(self) -> frozenset[str]:
+        """The taints that others remove: not Journeyman's own, nor those that say that the node is not ready."""
+        own = (t for t in self.spec.taints if not t.key.startswith(_REMOVED_WITH_READINESS))
+        return frozenset(f"{taint.key}:{taint.effect}" for taint in own)
+
+    @property
+    def resources(self) -> frozenset[str]:
+        """The names of the resources that it offers."""
+        return frozenset(name for name, amount in self.status.allocatable.items() if amount not in {"0", ""})
+
+
+class _UninitializedNodeList(msgspec.Struct, frozen=True):
+    metadata: ListMetadata = ListMetadata()
+    items: tuple[UninitializedNode, ...] = ()
+
+
+class UninitializedNodeResource:
+    """The nodes of NodePools that are not initialized."""
+
+    name = "uninitialized-nodes"
+    path = "/api/v1/nodes"
+    parameters: Mapping[str, str] = {"labelSelector": f"{_NODE_POOL},{_INITIALIZED}!=true"}
+    list_accept = watch_accept = JSON
+
+    def decode_page(self, body: Any) -> ObjectPage[UninitializedNode]:
+        """Return a page of a list."""
+        page: _UninitializedNodeList = decode(body, _UninitializedNodeList, kind="Node")
+        return ObjectPage(page.items, page.metadata)
+
+    def decode_object(self, body: Any) -> tuple[UninitializedNode, str]:
+        """Return the object of a watch event, and its version."""
+        node: UninitializedNode = decode(body, UninitializedNode, kind="Node")
+        return node, node.metadata.resource_version
 
 
 class _NodeClaimList(msgspec.Struct, frozen=True):

@@ -50,6 +50,7 @@ class LocalForwarder:
         self._watched = (
             self._pods,
             _WatchedKind(server, NODE, objects.NodeResource(), trackers.NodeTracker()),
+            _WatchedKind(server, NODE, objects.UninitializedNodeResource(), trackers.UninitializedNodeTracker()),
             _WatchedKind(server, NODECLAIM, objects.NodeClaimResource(), trackers.NodeClaimTracker()),
             _WatchedKind(server, NODEPOOL, objects.NodePoolResource(), specs(cause.POOL_CHANGED)),
             _WatchedKind(
@@ -105,8 +106,8 @@ class _WatchedKind:
         if current == self._listed_version:
             return []
         self._listed_version = current
-        selector = self._resource.parameters.get("fieldSelector", "")
-        entries = self._server.page(self._kind, field_selector=selector).entries
+        fields, labels = (self._resource.parameters.get(name, "") for name in ("fieldSelector", "labelSelector"))
+        entries = self._server.page(self._kind, label_selector=labels, field_selector=fields).entries
         if self._listed is not None and _are_same(self._listed, entries):
             return []
         self._listed = entries

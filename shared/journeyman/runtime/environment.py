@@ -148,6 +148,12 @@ VARIABLES: Final = (
         "`0s`: it reverses itself at once, as with Karpenter.",
     ),
     Variable(
+        "INITIALIZATION_TIMEOUT",
+        "30m",
+        "How long after its registration a node without pods may take to initialize, before it is deleted; by default twice the "
+        "registration timeout. `0s`: it stays, as with Karpenter.",
+    ),
+    Variable(
         "BATCH_IDLE_DURATION", "1s", "How long the forwarder's batch waits for a further pod.", is_karpenters=True
     ),
     Variable("BATCH_MAX_DURATION", "10s", "How long the forwarder's batch waits at most.", is_karpenters=True),
@@ -290,6 +296,7 @@ def _settings(variables: Variables) -> Settings:
         consolidation_payback=_read(variables, "CONSOLIDATION_PAYBACK", parse_duration),
         eviction_cost=_read(variables, "CONSOLIDATION_EVICTION_COST", _price),
         reversal_window=_read(variables, "CONSOLIDATION_REVERSAL_WINDOW", parse_duration),
+        initialization_timeout=_read(variables, "INITIALIZATION_TIMEOUT", parse_duration),
         max_hops=_read(variables, "JOURNEYMAN_MAX_HOPS", int),
     )
 

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from journeyman.core.api.objects import TopologySpreadConstraint
 from journeyman.core.catalogue import Catalogue, InstanceType
+from journeyman.core.lifecycle.liveness import LivenessTimeouts
 from journeyman.core.plan import Requeue, Step
 from journeyman.core.scheduling.results import CachedResults, MinValuesPolicy, Options, PreferencePolicy
 from journeyman.errors import JourneymanError
@@ -66,6 +67,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     eviction_cost: float = 0.0001  # in the provider's currency
     reversal_window: timedelta = timedelta(minutes=10)
     unavailable_longest: timedelta = timedelta(hours=1)
+    initialization_timeout: timedelta = timedelta(minutes=30)  # twice the registration timeout; zero: none
     inconsistent_after: timedelta = timedelta(minutes=5)
     pod_nomination: bool = True
     fleet_plans: bool = True
@@ -77,6 +79,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     launch_call_timeout: timedelta = timedelta(seconds=30)  # of one launch request, including its retries
     claims_per_run: int = 300
     max_hops: int = 12  # of a chain of requeues; below Lambda's limit of about 16 runs
+
+    @property
+    def timeouts(self) -> LivenessTimeouts:
+        """How long a NodeClaim may take to launch, to register and to initialize."""
+        return LivenessTimeouts(
+            launch=self.launch_timeout,
+            registration=self.registration_timeout,
+            initialization=self.initialization_timeout,
+        )
 
     @property
     def scheduling(self) -> Options:

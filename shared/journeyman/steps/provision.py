@@ -25,11 +25,10 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM, Pod
 from journeyman.core.disruption.calendar import report_invalid_windows
 from journeyman.core.disruption.commands import kept_after_rollback, marked_for_deletion, pods_with_capacity
-from journeyman.core.disruption.static_capacity import deprovision_static, provision_static
+from journeyman.core.disruption.static_capacity import deprovision_static, provision_static, report_disabled
 from journeyman.core.disruption.static_nodepools import static_nodepools
 from journeyman.core.lifecycle.capacity_buffer_status import reconcile_capacity_buffers
 from journeyman.core.lifecycle.expiration import delete_claims_of_ending_blocks
-from journeyman.core.lifecycle.liveness import LivenessTimeouts
 from journeyman.core.lifecycle.nodeclaim import LifecycleOptions, RequeueIntervals, reconcile_nodeclaims
 from journeyman.core.lifecycle.nodeoverlay_status import reconcile_nodeoverlays
 from journeyman.core.lifecycle.nodepool_status import reconcile_nodepools, registration_outcomes
@@ -146,7 +145,7 @@ def _provision_static(inputs: StepInputs) -> Plan:
     """
     snapshot, settings = inputs.snapshot, inputs.settings
     if not settings.feature_gates.static_capacity:
-        return Plan()
+        return report_disabled(snapshot)
     written = inputs.written.claims
     pools_with_lost_claims = {
         c.metadata.labels.get(labels.NODEPOOL) for c in inputs.loaded.claims if written.get(c.metadata.name, c) is None
@@ -370,7 +369,7 @@ def _explain(snapshot: Snapshot, results: Results) -> Plan:
 def _lifecycle_options(inputs: StepInputs) -> LifecycleOptions:
     settings = inputs.settings
     return LifecycleOptions(
-        timeouts=LivenessTimeouts(launch=settings.launch_timeout, registration=settings.registration_timeout),
+        timeouts=settings.timeouts,
         intervals=RequeueIntervals(shortest=settings.registration_poll),
         wait_for_devices=not settings.ignore_dra_requests,
         batch_min_pods=BATCH_MIN_PODS,

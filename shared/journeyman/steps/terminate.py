@@ -29,7 +29,7 @@ from journeyman.core.lifecycle.health import (
 )
 from journeyman.core.lifecycle.hydration import hydrate_nodes, relabel_unreserved, restore_provider_ids
 from journeyman.core.lifecycle.launch import OfferingBackoff
-from journeyman.core.lifecycle.liveness import LivenessTimeouts, delete_claims_of_ended_instances
+from journeyman.core.lifecycle.liveness import delete_claims_of_ended_instances
 from journeyman.core.lifecycle.nodepool_status import registration_outcomes, update_nodepool_counts
 from journeyman.core.lifecycle.termination import (
     finalize_terminating,
@@ -215,8 +215,7 @@ def _check_consistency(inputs: StepInputs) -> Plan:
 def _count_nodes(inputs: StepInputs) -> Plan:
     """Update the NodePools' counts if nodes are terminating, which no longer count, or claims were deleted before they registered."""
     settings, loaded = inputs.settings, inputs.loaded
-    timeouts = LivenessTimeouts(launch=settings.launch_timeout, registration=settings.registration_timeout)
-    registrations = registration_outcomes(loaded, inputs.written.claims, timeouts, _cloud(inputs).ended)
+    registrations = registration_outcomes(loaded, inputs.written.claims, settings.timeouts, _cloud(inputs).ended)
     if not registrations and not any(n.is_terminating for n in loaded.state_nodes):
         return Plan()
     return update_nodepool_counts(loaded, registrations)

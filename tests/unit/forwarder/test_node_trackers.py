@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from infra.forwarder.notifications import NotificationCause
-from infra.forwarder.trackers import NodeClaimTracker, NodeTracker
-from infra.forwarder.watched_objects import NodeClaimResource, NodeResource, NodeState
+from infra.forwarder.trackers import NodeClaimTracker, NodeTracker, UninitializedNodeTracker
+from infra.forwarder.watched_objects import NodeClaimResource, NodeResource, NodeState, UninitializedNodeResource
 
 
 def a_claim(uid, *, deleting=False, pool="default"):
@@ -67,6 +67,47 @@ def test_later_list_of_nodes_notifies_of_changes_and_the_first_does_not():
     assert notified == sorted([
         (NotificationCause.NODE_GONE, "a"), (NotificationCause.NODE_READY, "b"), (NotificationCause.NODE_NOT_READY, "c"), (NotificationCause.NODE_JOINED, "d"),
     ])  # fmt: skip
+
+
+def a_joining_node(*taints, **allocatable):
+    body = {
+        "metadata": {"name": "a", "resourceVersion": "7"},
+        "spec": {"taints": [{"key": key, "effect": "NoSchedule"} for key in taints]},
+        "status": {"allocatable": {"cpu": "4", **allocatable}, "images": [{"names": ["i"], "sizeBytes": 1}]},
+    }
+    node, version = UninitializedNodeResource().decode_object(msgspec.json.encode(body))
+    assert version == "7"
+    return node
+
+
+def test_a_joining_node_notifies_when_a_taint_goes_or_a_resource_comes():
+    """The node's own start sends a notification of its own; Journeyman's taints are its own changes."""
+    starting = ("karpenter.sh/unregistered", "node.kubernetes.io/not-ready", "cni")
+    nodes, notified = after_list(UninitializedNodeTracker(), a_joining_node(*starting, gpu="0"))
+    assert notified == []
+
+    set_up = NotificationCause.NODE_SET_UP
+    assert causes(
+        nodes,
+        ("MODIFIED", a_joining_node("cni", "added", gpu="0")),
+        ("MODIFIED", a_joining_node("cni", gpu="0")),
+        ("MODIFIED", a_joining_node(gpu="0")),
+        ("MODIFIED", a_joining_node(gpu="0")),
+        ("MODIFIED", a_joining_node(gpu="1")),
+        ("DELETED", a_joining_node(gpu="1")),
+        ("ADDED", a_joining_node(gpu="1")),
+    ) == [None, set_up, set_up, None, set_up, None, None]
+
+
+def test_a_list_of_joining_nodes_notifies_of_what_changed_since_the_last_one():
+    """A taint may have been removed during an outage."""
+    nodes, _ = after_list(UninitializedNodeTracker(), a_joining_node("cni"))
+    page = UninitializedNodeResource().decode_page(
+        msgspec.json.encode({"metadata": {"resourceVersion": "8"}, "items": []})
+    )
+
+    assert after_list(nodes, a_joining_node())[1] == [(NotificationCause.NODE_SET_UP, "a")]
+    assert after_list(nodes, *page.objects)[1] == []
 
 
 def test_nodeclaim_notifies_when_deleting_and_when_gone():

@@ -65,10 +65,36 @@ def test_static_nodepool_always_has_its_replicas():
 
 
 def test_static_nodepools_get_no_nodes_without_the_feature_gate():
-    """It is Karpenter's gate with Karpenter's default."""
+    """It is Karpenter's gate with Karpenter's default. One Event says how to enable it, whatever else happens."""
     simulation = a_simulated_cluster(2, gate=False)
     simulation.run_for(minutes=5)
     assert simulation.claims() == ()
+
+    [event] = [event for event in simulation.record.events if event.reason == "StaticCapacityDisabled"]
+    assert (event.ref.resource.kind, event.ref.name) == ("NodePool", "default")
+    assert "FEATURE_GATES=StaticCapacity=true" in event.message
+
+
+def test_drift_of_a_nodepool_at_its_limit_says_which_limit_would_do():
+    """A replacement comes before its node goes; fewer replicas would not help, as the limit would follow them."""
+    simulation = a_simulated_cluster(2, limits={"nodes": "2"})
+    settle(simulation, 2)
+    first, _ = simulation.claims()
+    simulation.cloud.drifted[first.metadata.name] = "AMIDrift"
+    simulation.run_for(minutes=20)
+    [text] = {
+        e.message for e in simulation.record.events if e.reason == "DisruptionBlocked" and "limits.nodes" in e.message
+    }
+    assert "Raise limits.nodes of NodePool default to 3 at least" in text
+    stored = next(c for c in simulation.claims() if c.metadata.uid == first.metadata.uid)
+    [disruptable] = [c for c in stored.status.conditions if c.type == "Disruptable"]
+    assert (disruptable.reason, "replicas" in disruptable.message) == ("NodeLimit", False)
+
+    simulation.server.patch(NODEPOOL, "default", {"spec": {"limits": {"nodes": "3"}}})
+    simulation.until(
+        lambda: first.metadata.uid not in {c.metadata.uid for c in simulation.claims()}, "the drifted node is replaced"
+    )
+    settle(simulation, 2)
 
 
 def test_a_node_that_dies_is_replaced():

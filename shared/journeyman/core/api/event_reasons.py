@@ -43,6 +43,17 @@ _SCHEDULING: Final = (
         meaning="The pod should schedule on the named Node or NodeClaim.",
     ),
     EventReason(
+        reason="AwaitingInitialization",
+        kinds=("Pod",),
+        type="Warning",
+        is_karpenters=False,
+        dedupe_window=timedelta(minutes=5),
+        meaning="The pod waits for a node that registered over a minute ago and is not initialized yet; the message says what is "
+        "missing.",
+        what_to_do="Check the DaemonSet that removes the taint, or the device plugin that registers the resource. A node without "
+        "pods is deleted after INITIALIZATION_TIMEOUT.",
+    ),
+    EventReason(
         reason="FailedScheduling",
         kinds=("Pod",),
         type="Warning",
@@ -75,6 +86,15 @@ _SCHEDULING: Final = (
         is_karpenters=False,
         meaning="limits.nodes of a static NodePool is lower than its replicas.",
         what_to_do="Raise limits.nodes or reduce replicas.",
+    ),
+    EventReason(
+        reason="StaticCapacityDisabled",
+        kinds=("NodePool",),
+        type="Warning",
+        is_karpenters=False,
+        dedupe_window=timedelta(hours=24),
+        meaning="The NodePool has spec.replicas, and the feature gate StaticCapacity is off, so it gets no nodes.",
+        what_to_do="Set FEATURE_GATES=StaticCapacity=true for the functions (template.yaml: FeatureGates), or remove spec.replicas.",
     ),
     EventReason(
         reason="InvalidAnnotation",
@@ -145,6 +165,16 @@ _LIFECYCLE: Final = (
         is_karpenters=False,
         meaning="The instance did not register as a node within the registration timeout. The NodeClaim is deleted.",
         what_to_do="Check the node's bootstrap log, its network path to the API server and its IAM role's access entry.",
+    ),
+    EventReason(
+        reason="InitializationTimedOut",
+        kinds=_NODE,
+        type="Warning",
+        is_karpenters=False,
+        meaning="The node registered, and was not initialized within INITIALIZATION_TIMEOUT: a startup taint stays, or a resource "
+        "that its pods request was never registered. No pod runs there, so the NodeClaim is deleted.",
+        what_to_do="Check the DaemonSet that removes the taint, or the device plugin that registers the resource. "
+        "karpenter.sh/do-not-disrupt on the Node keeps it.",
     ),
     EventReason(
         reason="MultipleNodeClaimsFound",

@@ -27,8 +27,8 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from journeyman.core.api.conditions import DISRUPTABLE, format_time, set_condition, to_wire
-from journeyman.core.api.objects import Condition, NodeClaim, condition_of
+from journeyman.core.api.conditions import DISRUPTABLE, DRIFTED, format_time, set_condition, to_wire
+from journeyman.core.api.objects import Condition, NodeClaim, condition_of, is_true
 from journeyman.core.api.resources import Resources, format_amount, pod_requests, subtract, total_requests
 from journeyman.core.disruption.budgets import BudgetStatus
 from journeyman.core.disruption.candidates import Blocked, Candidate, CandidateList, DisruptionReason, NodePoolName
@@ -39,6 +39,8 @@ from journeyman.core.disruption.consolidation import worst_launch_price
 from journeyman.core.disruption.fleet_examination import SMALLEST_PRICE, NodeExamination, Shortage
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import unconsolidatable_reason
+from journeyman.core.disruption.static_drift import has_headroom, without_headroom
+from journeyman.core.disruption.static_nodepools import static_nodepools
 from journeyman.core.plan import PatchObject, Plan, Requeue, Step, chain_of, claim_ref, next_requeue
 from journeyman.core.scheduling import requirements as algebra
 from journeyman.core.scheduling.arrays import Floats
@@ -113,11 +115,7 @@ def _paused(candidate: Candidate, breaker: CircuitBreaker) -> Blocked | None:
 def _excluded_by_policy(candidate: Candidate, snapshot: Snapshot) -> Blocked | None:
     pool, disruption = candidate.nodepool, snapshot.node_pools_by_name[candidate.nodepool].spec.disruption
     if snapshot.node_pools_by_name[pool].spec.static:
-        return Blocked(
-            reason="StaticNodePool",
-            why=f"NodePool {pool} is static and keeps its number of nodes",
-            change=f"Lower replicas of NodePool {pool}",
-        )
+        return _stays_in_static_pool(candidate, snapshot)
     why = unconsolidatable_reason(candidate, snapshot)
     if not why:
         return None
@@ -129,6 +127,19 @@ def _excluded_by_policy(candidate: Candidate, snapshot: Snapshot) -> Blocked | N
         change = f"Set consolidationPolicy of NodePool {pool} to WhenEmptyOrUnderutilized"
         return Blocked(reason="ConsolidationPolicy", why=why, change=change)
     return Blocked(reason="Unconsolidatable", why=why)
+
+
+def _stays_in_static_pool(candidate: Candidate, snapshot: Snapshot) -> Blocked:
+    """Return why a node of a static NodePool stays: it is needed; or it has drifted, and is replaced as soon as that is allowed."""
+    name, claim = candidate.nodepool, snapshot.claims_by_name[candidate.nodeclaim]
+    why = f"NodePool {name} is static and keeps its number of nodes"
+    if not is_true(claim.status.conditions, DRIFTED):
+        return Blocked(reason="StaticNodePool", why=why, change=f"Lower replicas of NodePool {name}")
+    for pool in static_nodepools(snapshot.claims, (snapshot.node_pools_by_name[name],)):
+        if not has_headroom(pool):
+            return without_headroom(pool)
+    why += "; it has drifted, and is replaced as the budgets for Drifted allow"
+    return Blocked(reason="StaticNodePool", why=why)
 
 
 def _within_consolidate_after(

@@ -66,6 +66,10 @@ from journeyman.core.state.nodeclaim_metrics import nodeclaim_created
 from journeyman.core.state.pod_predicates import is_disruptable, is_owned_by_daemon_set
 from journeyman.errors import ConfigurationError
 
+_HOW_TO_ENABLE: Final = (
+    "The feature gate StaticCapacity is off, so it gets no nodes: set FEATURE_GATES=StaticCapacity=true for the functions "
+    "(template.yaml: FeatureGates), or remove spec.replicas"
+)
 NODE_LIMIT_POLL: Final = timedelta(seconds=30)  # controller.go: requeue once the node limit is reached
 
 _SIMULATION_LABELS: Final = frozenset({labels.REGISTERED, labels.INITIALIZED})
@@ -94,6 +98,20 @@ def provision_static(snapshot: Snapshot, catalogue: Catalogue, *, max_claims: in
 
     pools = static_nodepools(snapshot.claims, snapshot.node_pools)
     return plan_for_each(pools, decide, about=lambda pool: pool.pool)
+
+
+def report_disabled(snapshot: Snapshot) -> Plan:
+    """Return an Event on each static NodePool: the feature gate StaticCapacity is off, so it gets no nodes."""
+    return Plan(
+        events=tuple(
+            _warning(
+                pool,
+                "StaticCapacityDisabled",
+                f"NodePool {pool.name} has spec.replicas: {pool.replicas}. {_HOW_TO_ENABLE}",
+            )
+            for pool in static_nodepools(snapshot.claims, snapshot.node_pools)
+        )
+    )
 
 
 def _provision(

@@ -17,7 +17,7 @@ from datetime import datetime
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.resources import NODES
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName
+from journeyman.core.disruption.candidates import Blocked, Candidate, DisruptionReason, NodePoolName
 from journeyman.core.disruption.commands import Command, has_started, replacement_name, unfinished_commands
 from journeyman.core.disruption.static_capacity import planned_replica
 from journeyman.core.disruption.static_nodepools import StaticNodePool, static_nodepools
@@ -123,10 +123,32 @@ def _pool_commands(
         why = f"a replacement cannot be launched: {template}"
     elif not usable:
         why = "a replacement cannot be launched: every compatible offering is unavailable now"
+    elif headroom:
+        why = f"limits.nodes of NodePool {pool.name} allows {headroom} more at a time; it is replaced after others"
     else:
-        why = f"limits.nodes of NodePool {pool.name} allows no replacement"
+        blocked = without_headroom(pool)
+        why = f"{blocked.why}. {blocked.change}"
     for candidate in candidates[headroom:]:
         yield candidate, _no_op(why)
+
+
+def without_headroom(pool: StaticNodePool) -> Blocked:
+    """Return why no drifted node of the NodePool can be replaced while `limits.nodes` allows no further node."""
+    return Blocked(
+        reason="NodeLimit",
+        why=f"limits.nodes of NodePool {pool.name} allows no replacement beside its {_needed(pool)} node(s)",
+        change=f"Raise limits.nodes of NodePool {pool.name} to {_needed(pool) + 1} at least: a replacement is launched before its "
+        "node is deleted",
+    )
+
+
+def has_headroom(pool: StaticNodePool) -> bool:
+    """Whether `limits.nodes` allows a replacement."""
+    return _headroom(pool) > 0
+
+
+def _needed(pool: StaticNodePool) -> int:
+    return len(pool.running) + len(pool.replaced) + len(pool.deleting) + pool.missing
 
 
 def _headroom(pool: StaticNodePool) -> int:
@@ -137,7 +159,7 @@ def _headroom(pool: StaticNodePool) -> int:
     Restates: karpenter pkg/controllers/state/statenodepool.go `ReserveNodeCount`.
     """
     limit = pool.pool.spec.limit_amounts.get(NODES)
-    count = len(pool.running) + len(pool.replaced) + len(pool.deleting) + pool.missing
+    count = _needed(pool)
     return max(limit - count, 0) if limit is not None else count
 
 

@@ -1,9 +1,10 @@
-"""Liveness: deletes NodeClaims that do not launch or register in time, or whose instance ends before they register.
+"""Liveness: deletes NodeClaims that do not launch, register or initialize in time, or whose instance ends before they register.
 
 Restates: karpenter pkg/controllers/nodeclaim/lifecycle/liveness.go `Reconcile`, `LaunchTimeout`.
 Differs: an Event on the NodeClaim says why it was deleted; a NodeClaim whose instance has ended is deleted without waiting for
 the timeout; the registration timeout starts at the launch. The API server's clock sets the creation time, and ours the
-launch: if ours were ahead by more than the timeout, every NodeClaim would be deleted as soon as it is launched.
+launch: if ours were ahead by more than the timeout, every NodeClaim would be deleted as soon as it is launched. Karpenter keeps
+a node that never initializes for ever; here one without pods is deleted.
 """
 
 from __future__ import annotations
@@ -14,33 +15,42 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from journeyman.core.api import labels
+from journeyman.core.api.conditions import INITIALIZED, REGISTERED
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.objects import NodeClaim, condition_of, is_true
 from journeyman.core.lifecycle.interruption import offering_of
 from journeyman.core.lifecycle.launch import OfferingBackoff
 from journeyman.core.lifecycle.progress import delete_nodeclaim
 from journeyman.core.plan import Event, MarkOfferingUnavailable, Plan, Requeue, Step, chain_of, claim_ref
-from journeyman.core.state import BuildFailure, Snapshot
+from journeyman.core.state import BuildFailure, Snapshot, StateNode
 from journeyman.core.state.guard import plan_for_each
 from journeyman.core.state.instances import CloudInstances
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
+from journeyman.core.state.pod_predicates import is_disruptable, is_reschedulable
 
 LAUNCH_TIMEOUT: Final = "launch_timeout"
 REGISTRATION_TIMEOUT: Final = "registration_timeout"
+INITIALIZATION_TIMEOUT: Final = "initialization_timeout"
 INSTANCE_GONE: Final = "instance_gone"
 
 _EVENTS: Final = {
     LAUNCH_TIMEOUT: "LaunchTimedOut",
     REGISTRATION_TIMEOUT: "RegistrationTimedOut",
+    INITIALIZATION_TIMEOUT: "InitializationTimedOut",
     INSTANCE_GONE: "InstanceNotFound",
 }
 
 
 class LivenessTimeouts(Struct, frozen=True, kw_only=True):
-    """How long a NodeClaim may take from its creation to its launch, and from its launch to its registration."""
+    """How long a NodeClaim may take: from creation to launch, from there to registration, from there to initialization.
+
+    An `initialization` of zero is no limit.
+    """
 
     launch: timedelta = timedelta(minutes=5)
     registration: timedelta = timedelta(minutes=15)
+    initialization: timedelta = timedelta(minutes=30)
 
 
 def timeout_reason(claim: NodeClaim, timeouts: LivenessTimeouts, now: datetime) -> str:
@@ -54,6 +64,22 @@ def timeout_reason(claim: NodeClaim, timeouts: LivenessTimeouts, now: datetime) 
     if now >= time_after(_registration_start(claim, now), timeouts.registration):
         return REGISTRATION_TIMEOUT
     return ""
+
+
+def is_initialization_overdue(state: StateNode, timeouts: LivenessTimeouts, now: datetime) -> bool:
+    """Whether a registered node without pods has not been initialized in time; DaemonSet pods and static pods do not count.
+
+    A node stays if it or one of its pods has `karpenter.sh/do-not-disrupt`.
+    """
+    claim, node = state.claim, state.node
+    if claim is None or node is None or state.is_terminating or not timeouts.initialization:
+        return False
+    if not is_true(claim.status.conditions, REGISTERED) or is_true(claim.status.conditions, INITIALIZED):
+        return False
+    if now < time_after(_since(claim, REGISTERED, now), timeouts.initialization):
+        return False
+    is_protected = node.metadata.annotations.get(labels.DO_NOT_DISRUPT) == "true"
+    return not is_protected and all(is_disruptable(pod, now) and not is_reschedulable(pod) for pod in state.pods)
 
 
 def is_awaiting_node(claim: NodeClaim) -> bool:
@@ -99,11 +125,11 @@ def _mark_unavailable(claim: NodeClaim, failure: BuildFailure | None, now: datet
 
 
 def delete_unregistered(claim: NodeClaim, reason: str, now: datetime, failure: BuildFailure | None = None) -> Plan:
-    """Delete a NodeClaim that did not register. Its finalizer terminates the instance, and its pods are scheduled again.
+    """Delete a NodeClaim that did not register, or not initialize. Its finalizer terminates the instance, and its pods are scheduled again.
 
     Args:
         claim: The NodeClaim.
-        reason: `LAUNCH_TIMEOUT`, `REGISTRATION_TIMEOUT` or `INSTANCE_GONE`, the metric's reason.
+        reason: `LAUNCH_TIMEOUT`, `REGISTRATION_TIMEOUT`, `INITIALIZATION_TIMEOUT` or `INSTANCE_GONE`, the metric's reason.
         now: The time.
         failure: Why the cloud could not build the instance, if it could not.
 
@@ -130,6 +156,8 @@ def _message(claim: NodeClaim, reason: str, now: datetime, failure: BuildFailure
         return f"Instance {instance} ended before its node registered; the NodeClaim is deleted, its pods are scheduled again"
     if reason == LAUNCH_TIMEOUT:
         type_, since = "Launched", _since(claim, "Launched", now)
+    elif reason == INITIALIZATION_TIMEOUT:
+        type_, since = INITIALIZED, _since(claim, REGISTERED, now)
     else:
         type_, since = "Registered", _registration_start(claim, now)
     condition = condition_of(claim.status.conditions, type_)

@@ -13,13 +13,21 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
+from journeyman.core.api.conditions import REGISTERED
+from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import UNDONE
-from journeyman.core.api.objects import Node, NodeClaim, is_true
+from journeyman.core.api.objects import Node, NodeClaim, condition_of, is_true
 from journeyman.core.lifecycle.consistency import check_consistency
 from journeyman.core.lifecycle.hydration import hydrate_nodeclaim, is_initialized, start_progress, with_recovered_launch
 from journeyman.core.lifecycle.initialization import initialize
 from journeyman.core.lifecycle.launch import is_pending, launch_nodeclaims, withdraw_nodeclaim
-from journeyman.core.lifecycle.liveness import LivenessTimeouts, delete_unregistered, timeout_reason
+from journeyman.core.lifecycle.liveness import (
+    INITIALIZATION_TIMEOUT,
+    LivenessTimeouts,
+    delete_unregistered,
+    is_initialization_overdue,
+    timeout_reason,
+)
 from journeyman.core.lifecycle.nomination import (
     JoiningNode,
     NodeNomination,
@@ -30,7 +38,7 @@ from journeyman.core.lifecycle.nomination import (
     renominate,
     with_nominated_at,
 )
-from journeyman.core.lifecycle.progress import NodeClaimProgress, poll_time
+from journeyman.core.lifecycle.progress import NodeClaimProgress
 from journeyman.core.lifecycle.registration import joining_nodes, register
 from journeyman.core.plan import Chain, Plan, Requeue, Step, chain_of, merge_plans, next_requeue
 from journeyman.core.state import Snapshot
@@ -40,10 +48,16 @@ from journeyman.core.state.guard import evaluate, plan_for_each
 
 
 class RequeueIntervals(Struct, frozen=True, kw_only=True):
-    """When to requeue for a NodeClaim that is not initialized: every `shortest` at first, at ever longer intervals later."""
+    """When to requeue for a NodeClaim that is not initialized: at first every `shortest`, then after twice as long each time.
+
+    It is `shortest` while nodes usually boot, `booting` from the creation, and while they are usually set up, `setting_up` from
+    the registration. Nothing waits for the longer intervals: the forwarder reports what changes on such a node.
+    """
 
     shortest: timedelta = timedelta(seconds=5)
-    longest: timedelta = timedelta(seconds=30)
+    longest: timedelta = timedelta(minutes=1)
+    booting: timedelta = timedelta(minutes=2)
+    setting_up: timedelta = timedelta(seconds=30)
     starting: timedelta = timedelta(seconds=2)  # while a node keeps the `unregistered` taint until it is ready
 
 
@@ -131,6 +145,8 @@ def _reconcile_nodeclaim(
     progress = initialize(progress, snapshot.resource_slices if lifecycle.wait_for_devices else None)
     if progress.node is not None and is_true(progress.claim.status.conditions, "Initialized"):
         progress = check_consistency(progress, progress.node)
+    elif is_initialization_overdue(replace(state, claim=claim), lifecycle.timeouts, snapshot.now):
+        return delete_unregistered(progress.claim, INITIALIZATION_TIMEOUT, snapshot.now)
     return _to_plan(progress, lifecycle.intervals, nomination)
 
 
@@ -164,11 +180,20 @@ def _to_plan(progress: NodeClaimProgress, intervals: RequeueIntervals, nominatio
     return Plan(chains=chains, notes=progress.notes)
 
 
+def _interval(progress: NodeClaimProgress, intervals: RequeueIntervals) -> timedelta:
+    """Return how long to wait: as long as it has taken already beyond what is usual, so that the interval doubles."""
+    registered = condition_of(progress.claim.status.conditions, REGISTERED)
+    if registered is not None and registered.status == "True" and registered.last_transition_time is not None:
+        usual_until = time_after(registered.last_transition_time, intervals.setting_up)
+    else:
+        usual_until = time_after(progress.claim.metadata.creation_timestamp or progress.now, intervals.booting)
+    return min(max(progress.now - usual_until, intervals.shortest), intervals.longest)
+
+
 def _requeue_times(
     progress: NodeClaimProgress, intervals: RequeueIntervals, nomination: NodeNomination | None
 ) -> Iterator[datetime]:
     """Yield the times at which the NodeClaim is due for a check; the earliest of them counts."""
-    since = progress.claim.metadata.creation_timestamp or progress.now
-    yield poll_time(progress.now, since, intervals.shortest, intervals.longest)
+    yield next_requeue(progress.now, _interval(progress, intervals))
     if nomination is not None and nomination.keep_taint:
         yield nomination.until or next_requeue(progress.now, intervals.starting)

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import (
+    INITIALIZED,
     LAUNCHED,
     NODE_CLASS_READY,
     NODE_REGISTRATION_HEALTHY,
@@ -41,7 +42,12 @@ from journeyman.core.api.resources import (
     add,
     format_resources,
 )
-from journeyman.core.lifecycle.liveness import LivenessTimeouts, is_awaiting_node, timeout_reason
+from journeyman.core.lifecycle.liveness import (
+    LivenessTimeouts,
+    is_awaiting_node,
+    is_initialization_overdue,
+    timeout_reason,
+)
 from journeyman.core.plan import Chain, ObjectRef, PatchObject, Plan, chain_of, merge_plans
 from journeyman.core.scheduling.existing_nodes import capacity_of
 from journeyman.core.state import InvalidObject, NodeClassState, Snapshot
@@ -269,7 +275,7 @@ _SUCCESS, _FAILURE = "S", "F"
 
 
 class RegistrationOutcome(Struct, frozen=True, kw_only=True):
-    """Whether a NodeClaim registered; if it failed to, the reason and message for NodeRegistrationHealthy."""
+    """Whether a NodeClaim registered; if it or its initialization failed, the reason and message for NodeRegistrationHealthy."""
 
     registered: bool
     reason: str = ""
@@ -307,7 +313,8 @@ def registration_outcomes(
             continue
         timed_out = bool(timeout_reason(claim, timeouts, before.now))
         failed = timed_out or (is_awaiting_node(claim) and claim.status.provider_id in ended)
-        for outcome in _outcome(claim, written[name], failed=failed):
+        overdue = is_initialization_overdue(before.state_nodes_by_claim[name], timeouts, before.now)
+        for outcome in _outcome(claim, written[name], failed=failed, overdue=overdue):
             found.setdefault(pool.metadata.name, []).append(outcome)
     return {name: tuple(outcomes) for name, outcomes in found.items()}
 
@@ -378,10 +385,16 @@ def _owns(pool: NodePool, claim: NodeClaim) -> bool:
     return any(o.kind == NODEPOOL.kind and o.uid == pool.metadata.uid for o in claim.metadata.owner_references)
 
 
-def _outcome(before: NodeClaim, after: NodeClaim | None, *, failed: bool) -> Iterator[RegistrationOutcome]:
+def _outcome(
+    before: NodeClaim, after: NodeClaim | None, *, failed: bool, overdue: bool
+) -> Iterator[RegistrationOutcome]:
     if after is not None:
         if is_true(after.status.conditions, REGISTERED) and not is_true(before.status.conditions, REGISTERED):
             yield RegistrationOutcome(registered=True)
+    elif overdue:
+        missing = condition_of(before.status.conditions, INITIALIZED)
+        text = f"Failed to initialize node: {missing.message}" if missing is not None else "Failed to initialize node"
+        yield RegistrationOutcome(registered=False, reason="InitializationTimedOut", message=text)
     elif before.metadata.deletion_timestamp is None and failed:
         launched = condition_of(before.status.conditions, LAUNCHED)
         if launched is None or launched.status == "True":

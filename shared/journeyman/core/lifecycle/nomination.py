@@ -22,6 +22,9 @@ as long as its node has the taint: no other pod can be bound there. kube-schedul
 (pkg/scheduler/framework/plugins/queuesort `Less`), each of which updated the pod. So the nodes of the pods that it retries
 first, those with the lowest resourceVersions, lose the taint last (`LAST_NODES`).
 
+A node whose device plugin has not registered a resource yet refuses the pods that request it, so these are not nominated; nor, half
+a minute after its registration, are pods to a node that is not initialized and that has a taint that they do not tolerate.
+
 A nomination is ours if the NodeClaim of the nominated node lists the pod. Ours are cleared once they have no use; those of
 others (preemption, other schedulers) are neither changed nor overwritten. After a crash between the nominations and the
 removal of the taint, the next run removes the taint.
@@ -55,9 +58,11 @@ from journeyman.core.plan import (
     claim_ref,
     pod_ref,
 )
+from journeyman.core.scheduling.existing_nodes import allocatable_of
 from journeyman.core.scheduling.nodeclaim_templates import format_planned_pods, parse_planned_pods
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.pod_predicates import is_active, is_virtual_pod
+from journeyman.core.state.taints import untolerated
 
 DEFAULT_SCHEDULER: Final = "default-scheduler"
 MIN_KUBERNETES_VERSION: Final = (1, 35)
@@ -115,6 +120,10 @@ class NominatablePods(Struct, frozen=True, kw_only=True):
     def not_nominated(self, claim: NodeClaim) -> tuple[Pod, ...]:
         """Return the pending pods that the NodeClaim was planned for and that have no nomination."""
         return tuple(pod for pod in self.planned(claim) if not pod.status.nominated_node_name)
+
+    def to_nominate(self, claim: NodeClaim, node: Node) -> tuple[Pod, ...]:
+        """Return those of `not_nominated` whose resources the NodeClaim's node has registered."""
+        return tuple(pod for pod in self.not_nominated(claim) if not lacks_resource(node, pod))
 
     def among(self, keys: Iterable[str], claim: NodeClaim) -> tuple[Pod, ...]:
         """Return the pods of these keys that are pending and have no nomination; the scheduler chose the NodeClaim for them."""
@@ -193,7 +202,7 @@ class NominationWindow(Struct, frozen=True, kw_only=True):
         }
         joined = [claim for claim in joining if claim.metadata.name in ready]
         nominated = [at for at in map(nominated_at, joined) if at is not None]
-        missing = [claim for claim in joined if pods.not_nominated(claim)]
+        missing = [c for c in joined if pods.to_nominate(c, ready[c.metadata.name])]
         nominate_from = now
         if not nominated and _waits_for_others(joining, joined, pods):
             first_ready = min(_ready_since(ready[c.metadata.name], now) for c in missing or joined)
@@ -211,7 +220,8 @@ class NominationWindow(Struct, frozen=True, kw_only=True):
             capacity: How many pods this run may still nominate.
         """
         claim, node = joining.claim, joining.node
-        planned, missing = pods.planned(claim), pods.not_nominated(claim)
+        missing = pods.to_nominate(claim, node)
+        planned = tuple(pod for pod in pods.planned(claim) if not lacks_resource(node, pod))
         if missing and is_starting(node, self.now):
             return NodeNomination(node=node, keep_taint="AwaitingReadiness")
         if missing and len(missing) > capacity:
@@ -289,13 +299,13 @@ def nominate_to_existing_nodes(
 
 def clear_stale_nominations(snapshot: Snapshot) -> Plan:
     """Clear our nominations that have no use any more, so that the scheduler plans for these pods again."""
-    nodes = {node.metadata.name: node for node in snapshot.nodes}
+    nodes = {state.name: state for state in snapshot.state_nodes if state.node is not None}
     chains = []
     for claim, pod in _nominated_by_us(snapshot):
         node = nodes.get(pod.status.nominated_node_name)
         if why := _stale_reason(claim, pod, node, snapshot):
             chains.append(_clear(pod, why, snapshot.now))
-        elif not pod.spec.node_name and is_true(claim.status.conditions, REGISTERED):
+        elif not pod.spec.node_name and is_true(claim.status.conditions, INITIALIZED):
             why = f"pod {pod.key} is not yet bound to the node it was planned for"
             at = snapshot.now + BINDING_POLL
             chains.append(chain_of(f"Pod {pod.key}", Requeue(step=Step.PROVISION, at=at, reason=why)))
@@ -387,22 +397,37 @@ def _record_and_nominate(
     """Record the pods in the NodeClaim, so that later runs recognize our nominations; then nominate them if it is registered."""
     planned = parse_planned_pods(claim.metadata.annotations)
     node = state.node if state.registered else None
+    nominated = () if node is None else _worth_nominating(claim, node, pods, snapshot.now)
     has_new = any(not any(entry.means(pod) for entry in planned) for pod in pods)
-    if not has_new and (node is None or _was_nominated_recently(claim, snapshot.now)):
+    if not has_new and (not nominated or _was_nominated_recently(claim, snapshot.now)):
         return ()
     existing = {pod.key for pod in snapshot.pods}
     uids = {entry.key: entry.uid for entry in planned if entry.key in existing}
     uids.update({pod.key: pod.metadata.uid for pod in pods})
     annotations = {labels.PLANNED_PODS: format_planned_pods(tuple(uids), uids)}
-    if node is not None:
+    if nominated:
         annotations[labels.NOMINATED_AT] = format_time(snapshot.now)
     merge = {"metadata": {"annotations": annotations}}
     patch = PatchObject(ref=claim_ref(claim), patch=merge, why="more pods are planned for it")
-    if node is None:
+    if node is None or not nominated:
         return (patch,)
     name = f"pods of NodeClaim {claim.metadata.name}"
-    checks = (_check_nominations(name, snapshot.now),) if _is_being_filled(claim, snapshot.now) else ()
-    return (patch, *_nominate(pods, node), *checks)
+    may_bind = _is_being_filled(claim, snapshot.now) and not all(_refuses(node, pod) for pod in nominated)
+    checks = (_check_nominations(name, snapshot.now),) if may_bind else ()
+    return (patch, *_nominate(nominated, node), *checks)
+
+
+def _worth_nominating(claim: NodeClaim, node: Node, pods: Sequence[Pod], now: datetime) -> tuple[Pod, ...]:
+    """Return the pods that the node may take soon.
+
+    Soon after its registration its taints do not count: a nomination keeps other pods out until they are removed.
+    """
+    initialized, registered = (condition_of(claim.status.conditions, type_) for type_ in (INITIALIZED, REGISTERED))
+    if initialized is not None and initialized.status == "True":
+        return tuple(pods)
+    since = registered.last_transition_time if registered is not None else None
+    is_new = since is None or now < time_after(since, NOMINATION_TIMEOUT)
+    return tuple(pod for pod in pods if not (lacks_resource(node, pod) if is_new else _refuses(node, pod)))
 
 
 def _nominate(pods: Sequence[Pod], node: Node) -> tuple[NominatePods, ...]:
@@ -439,25 +464,37 @@ def _nominated_by_us(snapshot: Snapshot) -> Iterator[tuple[NodeClaim, Pod]]:
                 break
 
 
-def _stale_reason(claim: NodeClaim, pod: Pod, node: Node | None, snapshot: Snapshot) -> str:
+def _stale_reason(claim: NodeClaim, pod: Pod, node: StateNode | None, snapshot: Snapshot) -> str:
     """Return why the nomination has no use any more; empty if it may still have one."""
     name = pod.status.nominated_node_name
     if pod.spec.node_name:
         return f"the pod is bound to {pod.spec.node_name}" if pod.spec.node_name != name else ""
     if claim.metadata.deletion_timestamp is not None or node is None:
         return f"node {name} is terminating"
-    if _is_too_full(pod, node, snapshot):
+    if _is_too_full(pod, node):
         return f"the pod no longer fits node {name}"
     since = _nominated_since(claim)
     is_late = since is not None and snapshot.now >= since + NOMINATION_TIMEOUT
     return f"node {name} is ready, and the pod is still not bound to it" if is_late else ""
 
 
-def _is_too_full(pod: Pod, node: Node, snapshot: Snapshot) -> bool:
-    """Whether pods that stay on the node have taken the capacity that was planned for it."""
-    allocatable = to_resources(node.status.allocatable, round_up=False)
-    staying = [other for other in snapshot.pods_by_node.get(node.metadata.name, ()) if is_active(other)]
+def _is_too_full(pod: Pod, node: StateNode) -> bool:
+    """Whether pods that stay on the node have taken the capacity that was planned for it, as the scheduler counts it."""
+    allocatable = allocatable_of(node)
+    staying = [other for other in node.pods if is_active(other)]
     return bool(allocatable) and not fits(pod_requests(pod), subtract(allocatable, total_requests(staying)))
+
+
+def lacks_resource(node: Node, pod: Pod) -> bool:
+    """Whether the node offers nothing of a resource that the pod requests, as before a device plugin has started."""
+    allocatable = to_resources(node.status.allocatable, round_up=False)
+    requests = pod_requests(pod)
+    return bool(allocatable) and any(amount and not allocatable.get(name) for name, amount in requests.items())
+
+
+def _refuses(node: Node, pod: Pod) -> bool:
+    """Whether kube-scheduler cannot bind the pod to the node, whatever runs there."""
+    return lacks_resource(node, pod) or untolerated(node.spec.taints, pod.spec.tolerations) is not None
 
 
 def _nominated_since(claim: NodeClaim) -> datetime | None:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
+from journeyman.core.api.conditions import INITIALIZED, REGISTERED
+from journeyman.core.api.duration import time_after
 from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
 from journeyman.core.api.nodepool import NodePool
-from journeyman.core.api.objects import NODECLAIM, NODEPOOL, Pod
+from journeyman.core.api.objects import NODECLAIM, NODEPOOL, Pod, condition_of
 from journeyman.core.plan import (
     Chain,
     CreateObject,
@@ -35,6 +37,9 @@ from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_created
 from journeyman.core.state.pod_predicates import is_virtual_pod
 
+USUAL_SET_UP: Final = timedelta(minutes=1)
+"""From a node's registration to its initialization, at most: image pulls of the CNI and of drivers included."""
+_WHAT_TO_CHECK: Final = "Check the DaemonSet that removes the taint, or the device plugin that registers the resource"
 _MESSAGE_LENGTH: Final = 1000  # of the 1,024 characters that an Event may have
 
 
@@ -58,9 +63,9 @@ def scheduling_events(snapshot: Snapshot, results: Results) -> Plan:
     NodePools get one if they have no instance types, or an invalid annotation.
     """
     pods = {pod.key: pod for pod in snapshot.pods}
-    targets = {node.name: _node_and_claim(node) for node in snapshot.state_nodes if node.name in results.existing}
+    nodes = {node.name: node for node in snapshot.state_nodes if node.name in results.existing}
     events = [
-        _event(pods[key], "Nominated", f"Pod should schedule on: {targets[name]}")
+        _placement_event(pods[key], nodes[name], snapshot.now)
         for name, keys in sorted(results.existing.items())
         for key in keys
         if key in pods and not pods[key].spec.node_name
@@ -83,6 +88,29 @@ def scheduling_events(snapshot: Snapshot, results: Results) -> Plan:
     return Plan(
         events=(*events, *_incompatible_pool_events(snapshot, results), *_invalid_annotation_events(snapshot, results))
     )
+
+
+def _placement_event(pod: Pod, state: StateNode, now: datetime) -> Event:
+    """Return the Event of a pod that is planned for a node: what that is missing, if it is late; else that it is nominated."""
+    if missing := _overdue_initialization(state, now):
+        waits = f"{_node_of_claim(state)}, for which the pod waits, is not initialized: {missing}"
+        return _event(pod, "AwaitingInitialization", f"{waits}. {_WHAT_TO_CHECK}", type_="Warning")
+    return _event(pod, "Nominated", f"Pod should schedule on: {_node_and_claim(state)}")
+
+
+def _overdue_initialization(state: StateNode, now: datetime) -> str:
+    """Return what a node is missing that has been registered for a while and is not initialized; empty for any other node."""
+    registered, missing = (condition_of(state.conditions, type_) for type_ in (REGISTERED, INITIALIZED))
+    if registered is None or registered.status != "True" or missing is None or missing.status == "True":
+        return ""
+    since = registered.last_transition_time
+    is_late = state.node is not None and since is not None and now >= time_after(since, USUAL_SET_UP)
+    return missing.message if is_late else ""
+
+
+def _node_of_claim(state: StateNode) -> str:
+    claim = state.claim.metadata.name if state.claim is not None else ""
+    return f"Node {state.name} of NodeClaim {claim}"
 
 
 def _node_and_claim(state: StateNode) -> str:

@@ -100,7 +100,8 @@ def test_as_many_nodes_are_replaced_as_budgets_and_limits_allow(budget, limits, 
     assert names(found) == [[f"n{i}"] for i in range(expected)]
     within_budget = {"100%": 5, "3": 3, "40%": 2, "0": 0, "1": 1}[budget]
     assert set(blocked) == {f"n{i}" for i in range(expected, within_budget)}
-    assert all("limits.nodes" in why for why in blocked.values())
+    said = "it is replaced after others" if expected else "Raise limits.nodes of NodePool default to 6 at least"
+    assert all("limits.nodes" in why and said in why for why in blocked.values())
 
 
 def test_node_that_drifted_earliest_is_replaced_first():

@@ -559,10 +559,40 @@ def test_registration_timeout_starts_at_the_launch():
     it="shouldn't delete the nodeClaim when the node has registered past the registration timeout",
 )
 def test_registered_claim_has_no_timeout():
-    """The step waits for a node that takes an hour to become Ready, with growing intervals."""
-    claim = a_launched_claim(true=("Launched", "Registered"), age=timedelta(hours=1))
+    """The step waits for a node that takes long to become Ready, with growing intervals."""
+    claim = a_launched_claim(true=("Launched", "Registered"), age=timedelta(minutes=29))
     plan = run([claim], [a_node(ready=False)])
-    assert [a.at for a in plan.actions if isinstance(a, Requeue)] == [NOW + timedelta(seconds=30)]
+    assert [a.at for a in plan.actions if isinstance(a, Requeue)] == [NOW + timedelta(minutes=1)]
+
+
+@pytest.mark.parametrize(
+    ("registered", "seconds", "wait"),
+    [
+        (False, 119, 5), (False, 135, 15), (False, 170, 50), (False, 400, 60),
+        (True, 10, 5), (True, 29, 5), (True, 40, 10), (True, 50, 20), (True, 70, 40), (True, 100, 60), (True, 1000, 60),
+    ],
+)  # fmt: skip
+def test_the_interval_of_polls_doubles_after_the_usual_time(registered, seconds, wait):
+    """First polls are fast: for two minutes while a node boots, and for half a minute while it is set up."""
+    true = ("Launched", "Registered") if registered else ("Launched",)
+    claim = a_launched_claim(true=true, age=timedelta(seconds=seconds))
+    plan = run([claim], [a_node(ready=False)] if registered else [])
+
+    [at] = [a.at for a in plan.actions if isinstance(a, Requeue)]
+    assert timedelta(seconds=wait / 2) <= at - NOW <= timedelta(seconds=wait * 1.5)
+
+
+def test_a_registered_node_without_pods_is_deleted_after_the_initialization_timeout():
+    """The Event says what was missing; the deletion names the version, so that an initialized node stays."""
+    claim = a_launched_claim(true=("Launched", "Registered"), age=timedelta(minutes=30))
+    plan = run([claim], [a_node(ready=False)])
+
+    [deletion] = [a for a in plan.actions if isinstance(a, DeleteObject)]
+    assert deletion.ref.name == "default-1"
+    assert deletion.resource_version == claim.metadata.resource_version
+    [event] = [event for chain in plan.chains for event in chain.events if event.reason == "InitializationTimedOut"]
+    assert "Not initialized after 30 min, NodeNotReady: Node status is NotReady" in event.message
+    assert {a.step for a in plan.actions if isinstance(a, Requeue)} == {Step.TERMINATE, Step.PROVISION}
 
 
 def test_removed_finalizer_and_labels_of_claim_are_restored():

@@ -1,0 +1,158 @@
+"""Nodes that register and never initialize: pods say what is missing, runs become rare, and empty nodes go."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api.labels import DO_NOT_DISRUPT
+from journeyman.core.api.objects import NODE, NODEPOOL, POD
+from journeyman.core.api.resources import format_resources
+from journeyman.core.plan import Step
+from journeyman_simulator.workload_controllers import DEPLOYMENT
+from tests.helpers.builders import SMALL, merge, pod_body, pool_body
+from tests.helpers.simulated_cluster import SimulatedCluster
+
+TAINT = {"key": "cni.example.com/starting", "value": "x", "effect": "NoSchedule"}
+GPU = "nvidia.com/gpu"
+
+
+def simulate(types=(SMALL,), **spec):
+    """Return a cluster whose nodes get the startup taint, which nothing removes."""
+    template = {"template": {"spec": {"startupTaints": [TAINT]}}, "disruption": {"consolidateAfter": "Never"}}
+    return SimulatedCluster(types, pool_body(spec=merge(template, spec)))
+
+
+def provision_runs(simulation):
+    return [outcome for _, outcome in simulation.functions.outcomes if outcome.step is Step.PROVISION]
+
+
+def pod_patches(simulation):
+    """Return how often the runs wrote or cleared a nomination."""
+    names = ("nominations", "nominations repeated")
+    return sum(outcome.counts.get(name, 0) for outcome in provision_runs(simulation) for name in names)
+
+
+def messages(simulation, reason):
+    return [event.message for event in simulation.record.events if event.reason == reason]
+
+
+def health(simulation):
+    conditions = simulation.server.get(NODEPOOL, "default")["status"]["conditions"]
+    return next((c["status"], c["reason"]) for c in conditions if c["type"] == "NodeRegistrationHealthy")
+
+
+def test_a_startup_taint_that_stays_is_reported_and_polled_ever_more_rarely():
+    """Today's node takes its pods within seconds; one that is stuck costs a run a minute and no patches."""
+    simulation = simulate()
+    simulation.deploy("web", 2, cpu="0.5")
+    simulation.run_for(minutes=10)
+
+    assert len(provision_runs(simulation)) <= 36
+    assert pod_patches(simulation) <= 20
+    [text] = set(messages(simulation, "AwaitingInitialization"))
+    [claim] = simulation.claims()
+    assert text.startswith(f"Node {claim.status.node_name} of NodeClaim {claim.metadata.name}")
+    assert 'StartupTaint "cni.example.com/starting=x:NoSchedule" still exists' in text
+    assert len(messages(simulation, "Nominated")) <= 50
+
+
+def test_an_empty_node_goes_after_half_an_hour_and_its_pool_reports_it():
+    """Twice the registration timeout after it registered; the pods get the next node, and two failures are reported."""
+    simulation = simulate()
+    simulation.deploy("web", 1, cpu="0.5")
+    simulation.run_for(minutes=30)
+    [first] = simulation.claims()
+    simulation.run_for(minutes=3)
+
+    [second] = simulation.claims()
+    assert second.metadata.uid != first.metadata.uid
+    [*_, text] = messages(simulation, "InitializationTimedOut")
+    assert "Not initialized after 30 min" in text
+    assert "cni.example.com/starting" in text
+    assert health(simulation) == ("True", "NodeRegistrationHealthy")
+
+    simulation.run_for(minutes=34)
+    assert health(simulation) == ("False", "InitializationTimedOut")
+
+
+@pytest.mark.parametrize("kept", ["a pod runs there", "the annotation", "the setting"])
+def test_a_node_that_is_used_or_protected_stays(kept):
+    """A pod that tolerates the startup taint runs there; a user examines the node; or the timeout is zero."""
+    simulation = simulate()
+    if kept == "the setting":
+        settings = simulation.cluster.settings
+        simulation.cluster.settings = settings.__class__(
+            cluster_name=settings.cluster_name, initialization_timeout=timedelta(0)
+        )
+    simulation.deploy("web", 1, cpu="0.5")
+    simulation.run_for(minutes=2)
+    [claim] = simulation.claims()
+    if kept == "a pod runs there":
+        tolerant = {"tolerations": [{"operator": "Exists"}]}
+        simulation.cluster.add(pod_body("agent", cpu="0.1", spec=tolerant))
+    if kept == "the annotation":
+        annotated = {"metadata": {"annotations": {DO_NOT_DISRUPT: "true"}}}
+        simulation.server.patch(NODE, claim.status.node_name, annotated)
+    simulation.run_for(minutes=60)
+
+    assert [c.metadata.uid for c in simulation.claims()] == [claim.metadata.uid]
+
+
+def a_gpu_cluster():
+    """Return a cluster of GPU nodes without startup taints; their device plugin has not registered the GPUs yet."""
+    capacity = {**SMALL.capacity, GPU: 4}
+    gpu_type = SMALL.__class__(
+        name="g.small",
+        requirements=SMALL.requirements,
+        offerings=SMALL.offerings,
+        capacity=capacity,
+        overhead=SMALL.overhead,
+    )
+    simulation = SimulatedCluster((gpu_type,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
+    booted = simulation.cloud.machines
+
+    def machines():
+        return tuple(
+            machine.__class__(
+                **{name: getattr(machine, name) for name in machine.__struct_fields__ if name != "allocatable"},
+                allocatable={k: v for k, v in machine.allocatable.items() if k != GPU},
+            )
+            for machine in booted()
+        )
+
+    simulation.cloud.machines = machines
+    requests = {"requests": {"cpu": "100m", GPU: "1"}, "limits": {GPU: "1"}}
+    template = {
+        "metadata": {"labels": {"app": "train"}},
+        "spec": {"containers": [{"name": "c", "image": "i", "resources": requests}]},
+    }
+    body = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "train", "namespace": "default"},
+        "spec": {"replicas": 4, "selector": {"matchLabels": {"app": "train"}}, "template": template},
+    }
+    simulation.server.create(DEPLOYMENT, body, namespace="default")
+    simulation.requeue(Step.PROVISION)
+    return simulation, gpu_type
+
+
+def test_a_gpu_node_whose_device_plugin_starts_a_minute_later_costs_no_patches():
+    """The Node has no GPU yet, its NodeClaim has: pods wait for it without a nomination that is cleared again and again."""
+    simulation, gpu_type = a_gpu_cluster()
+    simulation.until(lambda: bool(simulation.server.list(NODE).items), "the node joins")
+    simulation.run_for(minutes=1.5)
+
+    [claim] = simulation.claims()
+    [text] = set(messages(simulation, "AwaitingInitialization"))
+    assert 'Resource "nvidia.com/gpu" was requested but not registered' in text
+    assert claim.status.node_name in text
+    assert pod_patches(simulation) <= 4
+
+    status = {"status": {"allocatable": format_resources(gpu_type.allocatable)}}
+    simulation.server.patch(NODE, claim.status.node_name, status, subresource="status")
+    simulation.until(lambda: simulation.running() == 4, "the pods run", minutes=1)
+    simulation.run_for(minutes=2)
+    assert pod_patches(simulation) <= 8
+    assert len(simulation.claims()) == 1
+    assert all(pod.status.phase == "Running" for pod in simulation.server.list(POD).items)
