@@ -34,9 +34,10 @@ from journeyman.core.api.objects import (
     TopologySpreadConstraint,
     condition_of,
 )
-from journeyman.core.api.resources import pod_requests, to_resources
+from journeyman.core.api.resources import to_resources
 from journeyman.ports import Clock
 from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.pod_resources import scheduled_requests
 
 _TERMINAL = frozenset({"Succeeded", "Failed"})
 
@@ -111,7 +112,7 @@ class KubeScheduler:
         return self._server.version_of(POD, NODE) != version
 
     def _schedule(self, pod: Pod, infos: Mapping[str, NodeInfo], nominated: Sequence[Pod]) -> None:
-        requests = pod_requests(pod)
+        requests = scheduled_requests(pod)
         rejections: Counter[str] = Counter()
         fitting: list[NodeInfo] = []
         filters = Filters(pod, infos)
@@ -180,7 +181,7 @@ def _rejection(filters: Filters, info: NodeInfo, nominated: Sequence[Pod]) -> st
         return rejection
     expected = info.copy()
     for other in nominated_here:
-        expected.place(other, pod_requests(other))
+        expected.place(other, scheduled_requests(other))
     return Filters(filters.pod, {**filters.infos, name: expected}).rejection(expected)
 
 
@@ -191,7 +192,7 @@ class Filters:
         """Prepare the filters; `infos` are all nodes by name, and must not change."""
         self.pod = pod
         self.infos = infos
-        self._requests = sorted(pod_requests(pod).items())
+        self._requests = sorted(scheduled_requests(pod).items())
 
     def rejection(self, info: NodeInfo) -> str:
         """Return kube-scheduler's text for the first filter that rejects this pod on this node; empty if the pod fits."""
@@ -270,7 +271,7 @@ def node_infos(nodes: Iterable[Node], pods: Iterable[Pod]) -> dict[str, NodeInfo
     for pod in pods:
         info = infos.get(pod.spec.node_name)
         if info is not None:
-            info.place(pod, pod_requests(pod))
+            info.place(pod, scheduled_requests(pod))
     return infos
 
 

@@ -119,6 +119,23 @@ class LabeledCluster:
         }
         self.store.create(POD, body, namespace="default")
 
+    def report(self, name, cpu, allocated="", reason=""):
+        """Set what the kubelet reports: the container has so much CPU, and a resize is pending for that reason."""
+        has = {"requests": {"cpu": cpu, "memory": "0"}}
+        status = {
+            "name": "c",
+            "image": "pause",
+            "imageID": "",
+            "ready": True,
+            "restartCount": 0,
+            "allocatedResources": {"cpu": allocated or cpu, "memory": "0"},
+            "resources": has,
+        }
+        pending = [{"type": "PodResizePending", "status": "True", "reason": reason}] if reason else []
+        patch = {"status": {"containerStatuses": [status], "conditions": pending}}
+        self.store.patch(POD, f"{self.name}-{name}", patch, namespace="default", subresource="status")
+        self.side.wait_for_watches()
+
     def nominate(self, name, node):
         patch = {"status": {"nominatedNodeName": node}}
         self.store.patch(POD, f"{self.name}-{name}", patch, namespace="default", subresource="status")
@@ -240,3 +257,39 @@ def test_pods_that_another_one_bound_just_before_rejects_stay_pending(cluster):
     cluster.add_pod("z-rejected")
 
     cluster.side.until(lambda: cluster.is_on("alone", node) and cluster.is_unschedulable("z-rejected"))
+
+
+@pytest.mark.parametrize(("has", "allocated"), [("3", "500m"), ("500m", "3"), ("3", "3")])
+def test_pod_that_shrinks_keeps_its_resources_until_it_has_shrunk(cluster, has, allocated):
+    """The larger of the spec, what the kubelet allocated, and what the container has counts."""
+    node = cluster.add_node("n", cpu="4")
+    cluster.add_pod("resized", cpu="500m")
+    cluster.side.until(lambda: cluster.is_on("resized", node))
+    cluster.report("resized", has, allocated)
+
+    cluster.add_pod("next", cpu="2")
+    cluster.side.until(lambda: cluster.is_unschedulable("next"))
+    cluster.report("resized", "500m")
+    cluster.side.until(lambda: cluster.is_on("next", node))
+
+
+def test_pod_whose_growth_is_deferred_has_its_resources_reserved(cluster):
+    """The kubelet lets it grow as soon as other pods have gone."""
+    node = cluster.add_node("n", cpu="4")
+    cluster.add_pod("resized", cpu="3")
+    cluster.side.until(lambda: cluster.is_on("resized", node))
+    cluster.report("resized", "1", reason="Deferred")
+
+    cluster.add_pod("next", cpu="2")
+    cluster.side.until(lambda: cluster.is_unschedulable("next"))
+
+
+def test_pod_whose_growth_is_infeasible_counts_with_what_it_has(cluster):
+    """It never gets more on this node."""
+    node = cluster.add_node("n", cpu="4")
+    cluster.add_pod("resized", cpu="3")
+    cluster.side.until(lambda: cluster.is_on("resized", node))
+    cluster.report("resized", "1", reason="Infeasible")
+
+    cluster.add_pod("next", cpu="2")
+    cluster.side.until(lambda: cluster.is_on("next", node))

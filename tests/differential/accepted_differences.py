@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from journeyman.core.api.labels import HOSTNAME, RESERVED
 from journeyman.core.api.objects import LabelSelector, Pod, PodAffinityTerm
+from journeyman.core.api.resources import resize_of
 from journeyman.core.scheduling.requirements import EMPTY, from_labels, from_selectors
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.scheduler import pods_to_schedule
@@ -390,6 +391,14 @@ def _hash_of_set(values: Sequence[str]) -> int:
     return total
 
 
+def _is_due_to_resize_of_pod_level(scenario: JSONDict, finding: Finding) -> bool:
+    """Return whether Karpenter schedules a pod with such a resize, or others to its node."""
+    plan = finding.karpenter_plan
+    resized = [pod for pod in parse(scenario).snapshot.pods if (resize := resize_of(pod)) and resize.pod_level]
+    concerned = any(pod.spec.node_name in plan.existing or pod.key in scheduled_pods(plan) for pod in resized)
+    return finding.kind in {"missing", "dearer", "rejected"} and concerned
+
+
 def _pods_of(scenario: JSONDict, finding: Finding) -> list[Pod]:
     """Return the pods of a finding."""
     pods = {pod.key: pod for pod in parse(scenario).snapshot.pods}
@@ -498,6 +507,12 @@ ACCEPTED = (
         why="Karpenter picks one of the zones that a spread allows at random; it drops the preference if that zone"
         " does not satisfy it, instead of trying another zone",
         explains=_is_due_to_dropped_preference,
+    ),
+    Difference(
+        name="our scheduler counts resizes of the pod level",
+        why="Karpenter reads the status of containers only, so that it plans with what a pod still holds; kube-scheduler"
+        " counts the pod level as well since Kubernetes 1.36",
+        explains=_is_due_to_resize_of_pod_level,
     ),
 )
 

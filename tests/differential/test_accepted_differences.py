@@ -589,6 +589,25 @@ def test_other_pods_may_get_scarce_domains(karpenter):
     assert unaccepted(scenario, found) == []
 
 
+def test_resize_of_the_pod_level_counts(karpenter):
+    """A pod that shrinks from 3 CPU to 1 at the pod level keeps 3; Karpenter plans another one of 2 beside it."""
+    (running,) = pods(1, nodeName="n", resources={"requests": {"cpu": "1", "memory": "1Gi"}})
+    running["spec"]["containers"][0]["resources"] = {}
+    held = {"cpu": "3", "memory": "1Gi"}
+    running["status"] = {"phase": "Running", "allocatedResources": held, "resources": {"requests": held}}
+    (pending,) = pods(1, cpu="2")
+    labels = {NODEPOOL: "default", INSTANCE_TYPE: "m4", ZONE: "a", CAPACITY_TYPE: "on-demand", ARCH: "amd64"}
+    size = {"cpu": "4", "memory": "16Gi", "pods": "110"}
+    node = an_object("Node", "n", metadata={"labels": {**labels, HOSTNAME: "n"}}, spec={"providerID": "aws:///a/i-n"})
+    node["status"] = {"capacity": size, "allocatable": size, "conditions": [{"type": "Ready", "status": "True"}]}
+    scenario = a_scenario([a_type("m4", cpu=4, price=0.2)], a_pool(), node, running, renamed(pending, "next"))
+
+    found = compare_plans(scenario, karpenter)
+
+    assert {finding.kind for finding in found} == {"dearer", "rejected"}
+    assert not unaccepted(scenario, found)
+
+
 def test_difference_applies_only_where_it_can_be_the_reason():
     """The same finding on a cluster whose pool limits cores, not nodes."""
     scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(limits={"cpu": "4"}), *pods(2))

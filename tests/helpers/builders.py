@@ -217,6 +217,14 @@ def a_pod(name: str, **kwargs: Any) -> Pod:
     return msgspec.convert(merge({"metadata": {"uid": f"uid-{name}"}}, body), Pod)
 
 
+def a_resize(cpu: str, *, pending: str = "") -> dict[str, Any]:
+    """Return the `status` argument of `a_pod` whose container has other CPU than it requests; `pending` is the reason."""
+    amounts = {"cpu": cpu, "memory": "1Gi"}
+    status = {"name": "c", "allocatedResources": amounts, "resources": {"requests": amounts}}
+    kinds = [condition("PodScheduled"), *([condition("PodResizePending", reason=pending)] if pending else [])]
+    return {"containerStatuses": [status], "conditions": kinds}
+
+
 def claim_body(name: str = "default-1", *, provider_id: str = "", **changes: Any) -> dict[str, Any]:
     """Return a NodeClaim of the NodePool, with the termination finalizer, as JSON."""
     base = {

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from tests.differential.draw.pods import Workload
+from tests.differential.draw.resizes import LEVELS, resized
+from tests.differential.draw.resizes import STAGES as STAGES_OF_RESIZES
 from tests.differential.draw.storage import csi_node
 from tests.differential.draw.types import requirement_value
 from tests.differential.draw.words import (
@@ -87,7 +89,12 @@ def nodes(
             continue
         found.append(_node_object(node, reports_gpus=not chance(draw, 30)))
         found += draw(_running_pods(node, workloads, features))
-        found += [_daemon_pod(node, daemon) for daemon in daemons if not chance(draw, 50)]
+        of_daemons = [_daemon_pod(node, daemon) for daemon in daemons if not chance(draw, 50)]
+        if features.resizes and of_daemons and chance(draw, 30):
+            newest = {"creationTimestamp": f"2026-01-05T10:0{index}:00Z"}  # only then both take it for a new node's pod
+            daemon_pod = {**of_daemons[0], "metadata": {**of_daemons[0]["metadata"], **newest}}
+            of_daemons[0] = resized(daemon_pod, pick(draw, STAGES_OF_RESIZES), "container")
+        found += of_daemons
         if features.volumes and chance(draw, 60):
             found.append(csi_node(node.name, draw(st.integers(1, 4))))
     return found
@@ -186,6 +193,8 @@ def _running_pods(draw: Draw, node: DrawnNode, workloads: Sequence[Workload], fe
             break
         free_cpu -= cpu
         pod = pick(draw, workloads).pod(f"r{node.index}-{index}", node=node.name, cpu=f"{cpu}m")
+        if features.resizes and chance(draw, 60):
+            pod = resized(pod, pick(draw, STAGES_OF_RESIZES), pick(draw, LEVELS))
         found.append(draw(_pod_states(pod)) if features.edge_cases else pod)
     return found
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TypeVar
 
+from tests.differential.draw.resizes import LEVELS, resized
+from tests.differential.draw.resizes import STAGES as STAGES_OF_RESIZES
 from tests.differential.draw.types import CPU_FAMILIES, Family
 from tests.differential.draw.words import (
     ARCH,
@@ -41,6 +43,7 @@ FAMILIES = (
     Family(name="c7", gib_per_cpu=2, price=0.044),
 )
 SIZES = (2, 4, 8, 16)
+RESIZES = 1_000_000  # added to the seed
 STAGES = ("initialized",) * 60 + ("registered", "launched", "deleting", "not-ready", "cordoned", "do-not-disrupt")
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -144,7 +147,7 @@ def running_cluster(seed: int) -> JSONDict:
     objects = [*pools, *daemons]
     for node in nodes:
         objects += _joined(draw, features, node)
-    objects += placed
+    objects += _resized(seed, placed)
     if features.pending_pods:
         objects += _pending_pods(draw, workloads, nodes)
     if features.blockers:
@@ -481,6 +484,19 @@ def _running_pods(
             node.workloads.add(workload.name)
             number += 1
             yield _pod(f"r{number:03}", workload, draw, features, node=node.name)
+
+
+def _resized(seed: int, pods: Sequence[JSONDict]) -> Iterator[JSONDict]:
+    """Yield the pods, in a third of the clusters some of them with a resize; random choices of its own leave the others as is."""
+    draw = Draw(seed + RESIZES)
+    percent = 20 if draw.chance(35) else 0
+    for number, pod in enumerate(pods):
+        if not draw.chance(percent) or pod["status"]["phase"] != "Running":
+            yield pod
+            continue
+        newest = {"creationTimestamp": _time(timedelta(hours=1, seconds=number))}  # DaemonSets have one newest pod
+        created = {**pod, "metadata": {**pod["metadata"], **newest}}
+        yield resized(created, draw.pick(STAGES_OF_RESIZES), draw.pick(LEVELS))
 
 
 def _fits(workload: Workload, node: DrawnNode) -> bool:

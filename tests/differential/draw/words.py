@@ -70,6 +70,7 @@ class Features:
     node_overlays: bool
     capacity_buffers: bool
     disruption_budgets: bool
+    resizes: bool  # of running pods
 
 
 PERCENT = {
@@ -83,6 +84,7 @@ PERCENT = {
     "node_overlays": 8,
     "capacity_buffers": 6,
     "disruption_budgets": 10,
+    "resizes": 25,
 }
 
 

@@ -300,14 +300,26 @@ class PodResourceClaimStatus(APIStruct, frozen=True):
     resource_claim_name: str = ""
 
 
+class ContainerStatus(APIStruct, frozen=True):
+    """What the kubelet has allocated to a container (`allocated_resources`), and what the running one has (`resources`)."""
+
+    name: str = ""
+    allocated_resources: ResourceTexts = {}
+    resources: ResourceRequirements | None = None
+
+
 class PodStatus(APIStruct, frozen=True):
-    """`status` of a pod."""
+    """`status` of a pod; its own `allocated_resources` and `resources` are those of the pod level."""
 
     phase: str = ""
     conditions: tuple[Condition, ...] = ()
     nominated_node_name: str = ""
     resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
     start_time: datetime | None = None
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    allocated_resources: ResourceTexts = {}
+    resources: ResourceRequirements | None = None
 
 
 class Pod(Object, frozen=True):

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from journeyman.core.api import quantity
-from journeyman.core.api.objects import Container, Pod, QuantityText
+from journeyman.core.api.objects import Container, Pod, QuantityText, ResourceTexts, condition_of
 from journeyman.core.api.quantity import Format
 from journeyman.errors import InvalidQuantityError
 
@@ -131,6 +131,58 @@ def total_requests(pods: Iterable[Pod]) -> dict[str, int]:
     return add({PODS: 0}, *map(pod_requests, pods))
 
 
+class HeldResources(NamedTuple):
+    """What a container or pod has now (`actual`), and what the kubelet has allocated to it (`allocated`)."""
+
+    actual: ResourceTexts
+    allocated: ResourceTexts
+
+
+class Resize(NamedTuple):
+    """Where a pod's status reports other resources than its spec requests: by container, and at the pod level.
+
+    `infeasible`: the kubelet has refused the requests of the spec for good.
+    """
+
+    infeasible: bool
+    containers: dict[str, HeldResources]
+    pod_level: HeldResources | None
+
+
+def resize_of(pod: Pod) -> Resize | None:
+    """Return the resize of a running pod that the kubelet has not completed; None for all other pods.
+
+    Pods with equal specs request the same only if this is equal, too. An init container has a part in it if it is a sidecar.
+    """
+    spec, status = pod.spec, pod.status
+    if not status.container_statuses and not status.init_container_statuses and status.resources is None:
+        return None
+    reported = {found.name: found for found in (*status.container_statuses, *status.init_container_statuses)}
+    containers = {}
+    for container in (*spec.containers, *filter(_is_sidecar, spec.init_containers)):
+        found = reported.get(container.name)
+        if found is not None and found.resources is not None:
+            held = HeldResources(found.resources.requests, found.allocated_resources)
+            if _differs(held, container.resources.requests):
+                containers[container.name] = held
+    pod_level = None
+    if spec.resources is not None and status.resources is not None:
+        held = HeldResources(status.resources.requests, status.allocated_resources)
+        pod_level = held if _differs(held, spec.resources.requests) else None
+    if not containers and pod_level is None:
+        return None
+    pending = condition_of(status.conditions, "PodResizePending")
+    return Resize(pending is not None and pending.reason == "Infeasible", containers, pod_level)
+
+
+def _is_sidecar(container: Container) -> bool:
+    return container.restart_policy == "Always"
+
+
+def _differs(held: HeldResources, requests: ResourceTexts) -> bool:
+    return held.actual != requests or bool(held.allocated and held.allocated != requests)
+
+
 def pod_requests(pod: Pod) -> dict[str, int]:
     """Return the requests of one pod, `pods: 1` included.
 
@@ -138,17 +190,23 @@ def pod_requests(pod: Pod) -> dict[str, int]:
     amounts replace that; overhead is added. A missing container request defaults to the limit, as on the API server, so
     that templates and hand-written pods count the same as stored ones.
 
+    During an in-place resize, a container, sidecar or pod level counts with the largest of what it requests, has and was
+    allocated; after an infeasible one, without what it requests. A pod that moves counts the same: whether its workload
+    creates the next pod from the template or, as VPA has it, with the new requests, no field says.
+
     Raises:
         InvalidQuantityError: A quantity does not parse; the message names pod and resource.
 
-    Restates: k8s.io/component-helpers resource/helpers.go `PodRequests`; kubernetes pkg/apis/core/v1/defaults.go
-    `SetDefaults_Pod`, `defaultPodRequests`.
+    Restates: k8s.io/component-helpers resource/helpers.go `PodRequests` with UseStatusResources, as karpenter
+    pkg/utils/resources/resources.go `Ceiling` calls it; kubernetes pkg/apis/core/v1/defaults.go `SetDefaults_Pod`,
+    `defaultPodRequests`.
+    Differs: Karpenter ignores resizes of the pod level; kube-scheduler 1.36 counts them.
     """
-    spec = pod.spec
+    spec, resize = pod.spec, resize_of(pod)
     try:
-        requests = _containers_requests(spec.containers, spec.init_containers)
+        requests = _containers_requests(spec.containers, spec.init_containers, resize)
         if spec.resources is not None:
-            requests.update(_pod_level_requests(pod, requests))
+            requests.update(_pod_level_requests(pod, requests, resize))
         if spec.overhead:
             requests = add(requests, to_resources(spec.overhead, round_up=True))
     except InvalidQuantityError as error:
@@ -157,30 +215,47 @@ def pod_requests(pod: Pod) -> dict[str, int]:
     return requests
 
 
-def _containers_requests(containers: tuple[Container, ...], init_containers: tuple[Container, ...]) -> dict[str, int]:
+def _containers_requests(
+    containers: tuple[Container, ...], init_containers: tuple[Container, ...], resize: Resize | None
+) -> dict[str, int]:
     if len(containers) == 1 and not init_containers:
-        return _container_requests(containers[0])
-    running = add(*map(_container_requests, containers))
+        return _container_requests(containers[0], resize)
+    running = add(*(_container_requests(container, resize) for container in containers))
     if not init_containers:
         return running
     sidecars: dict[str, int] = {}
     starting: dict[str, int] = {}
     for container in init_containers:
-        needed = add(_container_requests(container), sidecars)
+        needed = add(_container_requests(container, resize), sidecars)
         starting = maximum(starting, needed)
-        if container.restart_policy == "Always":
+        if _is_sidecar(container):
             sidecars = needed
     return maximum(add(running, sidecars), starting)
 
 
-def _container_requests(container: Container) -> dict[str, int]:
+def _container_requests(container: Container, resize: Resize | None) -> dict[str, int]:
     resources = container.resources
-    if not resources.limits:
-        return to_resources(resources.requests, round_up=True)
-    return to_resources({**resources.limits, **resources.requests}, round_up=True)
+    texts = {**resources.limits, **resources.requests} if resources.limits else resources.requests
+    requests = to_resources(texts, round_up=True)
+    held = resize.containers.get(container.name) if resize is not None else None
+    return requests if resize is None or held is None else _resized(requests, held, infeasible=resize.infeasible)
 
 
-def _pod_level_requests(pod: Pod, of_containers: Resources) -> dict[str, int]:
+def _resized(requests: dict[str, int], held: HeldResources, *, infeasible: bool) -> dict[str, int]:
+    reported = [_reported(held.actual), _reported(held.allocated)]
+    return maximum(*reported) if infeasible else maximum(requests, *reported)
+
+
+def _reported(texts: ResourceTexts) -> dict[str, int]:
+    """Return the amounts of a status without negative ones, which the API server admits there."""
+    return {
+        name: amount(name, text, round_up=True)
+        for name, text in texts.items()
+        if not str(text).lstrip().startswith("-")
+    }
+
+
+def _pod_level_requests(pod: Pod, of_containers: Resources, resize: Resize | None) -> dict[str, int]:
     """Return the pod-level requests, with the pod-level limits as defaults where no container has a request."""
     declared = pod.spec.resources
     if declared is None:
@@ -194,7 +269,11 @@ def _pod_level_requests(pod: Pod, of_containers: Resources) -> dict[str, int]:
         # huge pages cannot be overcommitted: their request is the limit
         and (name.startswith(_HUGEPAGES) or name not in of_containers)
     }
-    return to_resources({**requests, **defaults}, round_up=True)
+    amounts = to_resources({**requests, **defaults}, round_up=True)
+    if resize is None or resize.pod_level is None:
+        return amounts
+    resized = _resized(amounts, resize.pod_level, infeasible=resize.infeasible)
+    return {name: resized.get(name, 0) for name in amounts}
 
 
 def _is_pod_level(name: str) -> bool:

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod, Taint, Toleration
-from journeyman.core.api.resources import PODS, Resources, add, pod_requests, subtract, to_resources
+from journeyman.core.api.resources import PODS, Resources, add, pod_requests, resize_of, subtract, to_resources
 from journeyman.core.scheduling.arrays import Bools, Ints, read_only
 from journeyman.core.scheduling.daemon_overhead import Daemon, daemons_of, missing_daemon_overhead
 from journeyman.core.scheduling.host_constraints import HostConstraints
@@ -488,9 +488,9 @@ class NodeInventory:
         return [0 if overcommitted else available.get(axis, 0) for axis in axes]
 
     def _requests_of(self, pod: Pod) -> Resources:
-        """Return `pod_requests`, computed once for pods with equal containers."""
+        """Return `pod_requests`, computed once for pods with equal containers and resizes."""
         spec = pod.spec
-        key = encode((spec.containers, spec.init_containers, spec.overhead, spec.resources))
+        key = encode((spec.containers, spec.init_containers, spec.overhead, spec.resources, resize_of(pod)))
         requests = self._requests.get(key)
         if requests is None:
             requests = self._requests[key] = pod_requests(pod)

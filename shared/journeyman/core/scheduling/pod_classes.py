@@ -30,7 +30,7 @@ from journeyman.core.api.objects import (
     Toleration,
     TopologySpreadConstraint,
 )
-from journeyman.core.api.resources import CPU, MEMORY, absurd_request, pod_requests
+from journeyman.core.api.resources import CPU, MEMORY, absurd_request, pod_requests, resize_of
 from journeyman.core.scheduling.pod_validation import (
     invalid_rules,
     invalid_selection,
@@ -222,7 +222,8 @@ class PodSpecReader:
     def _usage(self, pod: Pod) -> PodUsage | PodError:
         """Return a pod's resources and host ports."""
         spec = pod.spec
-        key = encode((spec.containers, spec.init_containers, spec.overhead, spec.resources, bool(spec.resource_claims)))
+        amounts = (spec.containers, spec.init_containers, spec.overhead, spec.resources, resize_of(pod))
+        key = encode((amounts, bool(spec.resource_claims)))
         usage = self._usages.get(key)
         if usage is None:
             usage = self._usages[key] = _usage(pod, with_claims=self._with_claims)
@@ -566,7 +567,7 @@ def _age(pod: Pod) -> tuple[datetime, str, str, str]:
 
 
 def constraint_bytes(pod: Pod) -> bytes:
-    """Return everything in the spec that constrains scheduling, except volumes, as bytes."""
+    """Return everything in the spec that constrains scheduling, except volumes, and the pod's resize, as bytes."""
     spec = pod.spec
     return _encode_fast(
         (
@@ -574,6 +575,7 @@ def constraint_bytes(pod: Pod) -> bytes:
             spec.init_containers,
             spec.overhead,
             spec.resources,
+            resize_of(pod),
             spec.node_selector,
             spec.affinity,
             spec.tolerations,

@@ -217,12 +217,17 @@ NUMBERS: Final[Mapping[type[Struct], Numbers]] = {
         "resources": 40,
     },
     objects.PodResourceClaimStatus: {"name": 1, "resource_claim_name": 2},
+    objects.ContainerStatus: {"name": 1, "allocated_resources": 10, "resources": 11},
     objects.PodStatus: {
         "phase": 1,
         "conditions": 2,
         "start_time": 7,
+        "container_statuses": 8,
+        "init_container_statuses": 10,
         "nominated_node_name": 11,
         "resource_claim_statuses": 15,
+        "allocated_resources": 19,
+        "resources": 20,
     },
     objects.Pod: _OBJECT,
     objects.NodeSpec: {"provider_id": 3, "unschedulable": 4, "taints": 5},
@@ -311,6 +316,7 @@ UNSHARED_TYPES: Final[frozenset[type[Struct]]] = LISTED | {
     objects.PodSpec,
     objects.PodStatus,
     objects.Container,
+    objects.ContainerStatus,
     objects.NodeSpec,
     objects.NodeStatus,
     storage.PersistentVolumeClaimSpec,
@@ -322,6 +328,7 @@ UNSHARED_FIELDS: Final[Mapping[type[Struct], frozenset[str]]] = {
     objects.ObjectMeta: frozenset({"name", "uid", "resource_version", "creation_timestamp", "annotations"}),
     objects.PodSpec: frozenset({"node_name", "volumes", "containers", "init_containers"}),
     objects.Container: frozenset(),
+    objects.ContainerStatus: frozenset(),
     objects.Condition: frozenset({"last_transition_time"}),
 }
 """The fields in which messages differ as a rule; the other fields are cached together."""
@@ -329,5 +336,7 @@ UNSHARED_FIELDS: Final[Mapping[type[Struct], frozenset[str]]] = {
 UNREAD: Final[Mapping[type[Struct], tuple[int, ...]]] = {
     objects.ObjectMeta: (17,),  # managedFields
     objects.Container: (9,),  # volumeMounts: each pod's token volume has a name of its own
+    # states, images, IDs, volumeMounts and whatever else differs between containers of one size
+    objects.ContainerStatus: (2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 14, 15),
 }
 """Fields that our Structs do not have, and in which the bytes of the shared fields would differ."""

@@ -13,15 +13,16 @@ from journeyman.errors import InvalidQuantityError
 RECORDED = json.loads((Path(__file__).parent / "recorded" / "pod_requests.json").read_text())["cases"]
 
 
-def a_pod(spec):
-    """A pod with that spec."""
-    return msgspec.convert({"metadata": {"namespace": "default", "name": "web"}, "spec": spec}, Pod)
+def a_pod(spec, status=None):
+    """A pod with that spec and status."""
+    body = {"metadata": {"namespace": "default", "name": "web"}, "spec": spec, "status": status or {}}
+    return msgspec.convert(body, Pod)
 
 
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: case["name"])
 def test_pod_requests_equal_kubernetes(case):
     """They equal the recorded results of kube-scheduler's helper, plus one pod."""
-    assert resources.pod_requests(a_pod(case["spec"])) == {**case["requests"], "pods": 1}
+    assert resources.pod_requests(a_pod(case["spec"], case.get("status"))) == {**case["requests"], "pods": 1}
 
 
 def test_missing_container_request_defaults_to_its_limit():

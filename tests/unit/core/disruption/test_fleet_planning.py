@@ -262,3 +262,12 @@ def test_carried_out_move_leaves_a_cluster_without_its_nodes():
     assert (node.name, node.initialized, len(node.pods)) == ("new", True, 3)
     assert node.labels[labels.INSTANCE_TYPE] == "s"
     assert node.labels[labels.NODEPOOL] == "default"
+
+
+def test_pods_move_with_what_they_hold():
+    """One of 64 CPU has and keeps 600m; one that shrinks from 3500m still fills its node, so only the others are merged."""
+    refused = a_pod("r", cpu="64", node="node-a", status=builders.a_resize("600m", pending="Infeasible"))
+    shrinks = a_pod("s", cpu="100m", node="node-c", status=builders.a_resize("3500m"))
+    fleet = a_fleet(a_member("a", pods=[refused]), a_member("b", cpus=["600m"]), a_member("c", pods=[shrinks]))
+
+    assert moves_of(planned(fleet)) == [(("a", "b"), ("s",))]

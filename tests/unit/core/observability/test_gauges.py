@@ -247,3 +247,17 @@ def test_object_that_cannot_be_evaluated_loses_only_its_own_gauges():
         ("NodeClaim", "odd", "TypeError"),
         ("InstanceType", first.name, "TypeError"),
     ]
+
+
+def test_requests_of_a_resized_pod_are_the_larger_amounts():
+    """As Karpenter has counted them since 1.14.1."""
+    shrinks = a_pod("p", node="node-n", cpu="1", status=builders.a_resize("3"))
+
+    found = values(
+        tuple(node_gauges(a_fleet(a_member("n", pods=(shrinks,))))),
+        "nodes_total_pod_requests",
+        "node_name",
+        "resource_type",
+    )
+
+    assert found["node-n", "cpu"] == 3

@@ -20,12 +20,14 @@ from journeyman.core.scheduling.scheduler import Scheduler, solve
 from journeyman.core.scheduling.sequential import schedule_sequentially
 from journeyman.core.scheduling.topology import Pin
 from tests.helpers.builders import (
+    NOW,
     TYPES,
     a_csi_node,
     a_launched_claim,
     a_node,
     a_pod,
     a_pool,
+    a_resize,
     a_running_claim,
     a_snapshot,
     a_storage_class,
@@ -238,3 +240,43 @@ def test_shared_and_own_volumes_count_against_the_attach_limit(limit, placed):
     solution = schedule_sequentially(task.problem, task.initial_solution())
 
     assert sum(n for entries in solution.on_existing.values() for _, n in entries) == placed
+
+
+@pytest.mark.parametrize(
+    ("requested", "status", "is_reused"),
+    [
+        ("500m", a_resize("3"), False),
+        ("3", a_resize("500m", pending="Deferred"), False),
+        ("64", a_resize("500m", pending="Infeasible"), True),
+    ],
+    ids=["shrinks", "growth deferred", "growth infeasible"],
+)
+def test_node_has_the_space_that_its_resized_pods_leave(requested, status, is_reused):
+    """The largest amount counts, and after an infeasible growth what the pod has; one of the same spec is not resized."""
+    pods = (
+        a_pod("equal", cpu=requested, node="node-other"),
+        a_pod("resized", cpu=requested, node="node-default-1", status=status),
+        a_pod("next", cpu="2"),
+    )
+    snapshot = a_snapshot(nodes=(a_node(),), claims=(a_running_claim(),), pods=pods)
+
+    found = solve(snapshot, Catalogue({"default": TYPES}))
+
+    assert found.existing == ({"node-default-1": ("default/next",)} if is_reused else {})
+
+
+def test_pod_that_moves_counts_with_what_it_holds():
+    """Two pods of one spec leave their nodes; no type has what the infeasible growth requests."""
+    where = {"node": "node-default-1", "cpu": "64"}
+    refused = a_pod("refused", status=a_resize("1", pending="Infeasible"), **where)
+    deferred = a_pod("deferred", status=a_resize("1", pending="Deferred"), **where)
+    snapshot = a_snapshot(
+        nodes=(a_node(deleting=NOW),), claims=(a_running_claim(deleting=NOW),), pods=(deferred, refused)
+    )
+
+    found = solve(snapshot, Catalogue({"default": TYPES}))
+
+    assert [(claim.offering.instance_type, claim.pods) for claim in found.new_claims] == [
+        ("m.small", ("default/refused",))
+    ]
+    assert found.pod_errors.keys() == {"default/deferred"}

@@ -29,7 +29,7 @@ from journeyman.core.api.objects import (
     Taint,
     Toleration,
 )
-from journeyman.core.api.resources import pod_requests
+from journeyman.core.api.resources import pod_requests, resize_of
 from journeyman.errors import InvalidQuantityError
 
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
@@ -408,6 +408,7 @@ def _kind_content(pod: Pod) -> bytes:
             spec.init_containers,
             spec.overhead,
             spec.resources,
+            resize_of(pod),
             spec.node_selector,
             spec.affinity,
             spec.tolerations,

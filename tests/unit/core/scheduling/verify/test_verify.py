@@ -24,6 +24,7 @@ from tests.helpers.builders import (
     a_node_class,
     a_pod,
     a_pool,
+    a_resize,
     a_running_claim,
     a_snapshot,
     ago,
@@ -442,3 +443,13 @@ def test_uninitialized_node_uses_nodeclaim_resources_and_ignores_startup_taints(
     assert "does not tolerate taint boot" in on_the_node(a_pod("p", cpu="3"), node=starting)
     unlaunched = a_plan(default_1=[a_pod("p", cpu="4")])
     assert "cpu is exceeded by 1000" in objections(unlaunched, a_pod("p", cpu="4"), claims=(a_claim(),))
+
+
+def test_resized_pod_counts_with_the_most_that_it_requests_and_has():
+    """A pod of the same spec that is not resized comes first; after an infeasible growth only what the pod has counts."""
+    equal = a_pod("equal", cpu="500m", node="node-other")
+    shrinks = a_pod("shrinks", cpu="500m", node=NODE, status=a_resize("3500m"))
+    refused = a_pod("refused", cpu="64", node=NODE, status=a_resize("3", pending="Infeasible"))
+
+    assert "cpu is exceeded by 500" in on_the_node(a_pod("p"), running=(equal, shrinks))
+    assert on_the_node(a_pod("p"), running=(refused,)) == ""
