@@ -64,6 +64,17 @@ _SCHEDULING: Final = (
         "time did not suffice, use fewer node affinity terms, topology spread constraints and pod (anti-)affinity terms.",
     ),
     EventReason(
+        reason="DaemonSetLeftOut",
+        kinds=("NodePool", "DaemonSet"),
+        type="Warning",
+        is_karpenters=False,
+        dedupe_window=timedelta(minutes=15),
+        meaning="Beside all DaemonSets no instance type of the NodePool holds any pod that waits for it. Its nodes are planned "
+        "without the DaemonSets in the message, those of the lowest priority; their pods stay pending where they do not fit.",
+        what_to_do="Lower the requests of the DaemonSets, keep some off the NodePool by node affinity, or allow larger instance "
+        "types. A DaemonSet with a higher priority than the pods is never left out for them.",
+    ),
+    EventReason(
         reason="NoCompatibleInstanceTypes",
         kinds=("NodePool",),
         type="Warning",

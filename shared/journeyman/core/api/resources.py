@@ -278,3 +278,8 @@ def _pod_level_requests(pod: Pod, of_containers: Resources, resize: Resize | Non
 
 def _is_pod_level(name: str) -> bool:
     return name in (CPU, MEMORY) or name.startswith(_HUGEPAGES)
+
+
+def describe_amount(name: str, amount: int) -> str:
+    """Return an amount with the name of the resource, as text."""
+    return f"{amount / 1000:g} vCPU" if name == CPU else f"{format_amount(name, amount)} {name}"

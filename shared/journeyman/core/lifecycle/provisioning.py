@@ -18,7 +18,7 @@ from journeyman.core.api.conditions import INITIALIZED, REGISTERED
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
 from journeyman.core.api.nodepool import NodePool
-from journeyman.core.api.objects import NODECLAIM, NODEPOOL, Pod, condition_of
+from journeyman.core.api.objects import DAEMONSET, NODECLAIM, NODEPOOL, Pod, condition_of
 from journeyman.core.plan import (
     Chain,
     CreateObject,
@@ -86,7 +86,12 @@ def scheduling_events(snapshot: Snapshot, results: Results) -> Plan:
         if key in pods
     ]
     return Plan(
-        events=(*events, *_incompatible_pool_events(snapshot, results), *_invalid_annotation_events(snapshot, results))
+        events=(
+            *events,
+            *_incompatible_pool_events(snapshot, results),
+            *_invalid_annotation_events(snapshot, results),
+            *_left_out_events(snapshot, results),
+        )
     )
 
 
@@ -118,6 +123,21 @@ def _node_and_claim(state: StateNode) -> str:
     claim = f"nodeclaim/{state.claim.metadata.name}" if state.claim is not None else ""
     node = f"node/{state.node.metadata.name}" if state.node is not None else ""
     return ", ".join(filter(None, (claim, node)))
+
+
+def _left_out_events(snapshot: Snapshot, results: Results) -> Iterator[Event]:
+    """Yield an Event on each NodePool whose nodes are planned without some DaemonSets, and on the first of these."""
+    uids = {f"{ds.metadata.namespace}/{ds.metadata.name}": ds.metadata.uid for ds in snapshot.daemon_sets}
+    for name, left_out in sorted(results.left_out.items()):
+        pool = ObjectRef(resource=NODEPOOL, name=name, uid=snapshot.node_pools_by_name[name].metadata.uid)
+        yield Event(ref=pool, reason="DaemonSetLeftOut", message=left_out.why, type="Warning")
+        for key in left_out.names[:_MOST_NAMED]:
+            namespace, _, own = key.partition("/")
+            ref = ObjectRef(resource=DAEMONSET, name=own, namespace=namespace, uid=uids.get(key, ""))
+            yield Event(ref=ref, reason="DaemonSetLeftOut", message=left_out.why, type="Warning")
+
+
+_MOST_NAMED: Final = 10  # DaemonSets that get an Event; the NodePool's counts them all
 
 
 def _incompatible_pool_events(snapshot: Snapshot, results: Results) -> Iterator[Event]:

@@ -8,20 +8,21 @@ Differs: a daemon that fits on no instance type of a NodePool is not counted the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import DaemonSet, Pod, PodSpec, Toleration
+from journeyman.core.api.objects import DaemonSet, ObjectMeta, Pod, PodSpec, Toleration
 from journeyman.core.api.resources import MAX_AMOUNT, absurd_request, add, pod_requests
 from journeyman.core.scheduling.arrays import Bools, Ints
-from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate
-from journeyman.core.scheduling.nodepool_options import NodePoolOptions
+from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate, promised_labels
+from journeyman.core.scheduling.nodepool_options import DaemonUse, NodePoolOptions
 from journeyman.core.scheduling.pod_classes import HostPort, host_ports, requirement_terms
 from journeyman.core.scheduling.pod_validation import has_resource_claims
-from journeyman.core.scheduling.requirements import Requirements, from_labels
+from journeyman.core.scheduling.requirements import EMPTY, Requirements, always_meets, from_labels
 from journeyman.core.state.guard import SkippedObject, evaluate_each, ref_of
 from journeyman.core.state.pod_predicates import is_owned_by_daemon_set
 from journeyman.core.state.state_node import StateNode
@@ -30,15 +31,19 @@ from journeyman.errors import ConfigurationError
 
 
 class Daemon(Struct, frozen=True, kw_only=True, eq=False):
-    """The pod of one DaemonSet: its requests and constraints; a node must meet one of `terms`."""
+    """The pod of one DaemonSet, its requests and constraints; a node must meet one of `terms`."""
 
     name: str
+    pod: Pod
     namespace: str = ""
     uid: str = ""
     requests: Mapping[str, int]
     tolerations: tuple[Toleration, ...]
     terms: tuple[Requirements, ...]
     ports: tuple[HostPort, ...] = ()
+    priority: int = 0
+    left_out_of: frozenset[str] = frozenset()
+    """The NodePools whose nodes are planned without it, because it does not fit there beside others."""
 
 
 def make_daemons(
@@ -93,15 +98,29 @@ def _daemon(daemon_set: DaemonSet, pod: Pod) -> Daemon:
     requests = pod_requests(pod)
     if absurd := absurd_request(requests):
         raise ConfigurationError(f"its pod {absurd}, so no node will run it")
+    own = _with_affinity_of(pod, daemon_set.spec.template.spec)
+    metadata = ObjectMeta(
+        name=daemon_set.metadata.name, namespace=daemon_set.metadata.namespace, labels=pod.metadata.labels
+    )
     return Daemon(
         name=daemon_set.metadata.name,
+        pod=Pod(metadata=metadata, spec=own.spec),
         namespace=daemon_set.metadata.namespace,
         uid=daemon_set.metadata.uid,
         requests=requests,
         tolerations=pod.spec.tolerations,
-        terms=requirement_terms(_with_affinity_of(pod, daemon_set.spec.template.spec)),
+        terms=requirement_terms(own),
         ports=host_ports(pod),
+        priority=_priority(pod.spec),
     )
+
+
+def _priority(spec: PodSpec) -> int:
+    """Return the pod's priority; that of a template, which only its pods have, as far as its class is one of Kubernetes' own."""
+    return spec.priority if spec.priority is not None else _SYSTEM_PRIORITIES.get(spec.priority_class_name, 0)
+
+
+_SYSTEM_PRIORITIES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
 def _with_affinity_of(pod: Pod, spec: PodSpec) -> Pod:
@@ -116,7 +135,8 @@ def nodepool_options_of(template: NodeClaimTemplate, daemons: Sequence[Daemon], 
         frozenset(port for taken, running in ported if running[index] for port in taken)
         for index in (range(len(template.table.types)) if ported else ())
     ]
-    return NodePoolOptions.of(template, axes, daemon_overhead(template, own, axes), ports)
+    uses = tuple(DaemonUse(d.pod.key, _types_running(template, d), d.requests) for d in own)
+    return NodePoolOptions.of(template, axes, daemon_overhead(template, own, axes), ports, uses)
 
 
 def daemon_overhead(template: NodeClaimTemplate, daemons: Sequence[Daemon], axes: Sequence[str]) -> Ints:
@@ -148,6 +168,12 @@ def _is_oversized(template: NodeClaimTemplate, daemon: Daemon) -> bool:
     return tolerates and bool(_types_matching(template, daemon).any() and not _types_running(template, daemon).any())
 
 
+def runs_on(template: NodeClaimTemplate, daemon: Daemon) -> bool:
+    """Return whether nodes of any instance type of the template are to run this daemon."""
+    tolerates = untolerated(template.node_pool.spec.template.spec.taints, daemon.tolerations) is None
+    return tolerates and bool(_types_running(template, daemon).any())
+
+
 def _types_running(template: NodeClaimTemplate, daemon: Daemon) -> Bools:
     """Return for each instance type whether its nodes are to run this daemon.
 
@@ -155,6 +181,8 @@ def _types_running(template: NodeClaimTemplate, daemon: Daemon) -> Bools:
     all others pending too. If it fits on one type, the others are not launched.
     """
     matching, table = _types_matching(template, daemon), template.table
+    if template.name in daemon.left_out_of:
+        return np.zeros_like(matching)
     fitting: Bools = np.zeros_like(matching)
     fitting[table.row_type[table.rows_meeting(template.requirements)]] = True
     fitting &= matching
@@ -173,11 +201,14 @@ def _types_matching(template: NodeClaimTemplate, daemon: Daemon) -> Bools:
 
 
 def daemons_of(node: StateNode, daemons: Iterable[Daemon]) -> Iterator[Daemon]:
-    """Yield the daemons that belong on this node, running or not."""
+    """Yield the daemons that belong on this node, running or not; before launch, those that each possible node runs."""
     offered = from_labels(node.labels)
+    promised = promised_labels(node) if node.claim is not None and not node.provider_id else EMPTY
     for daemon in daemons:
-        tolerates = untolerated(node.taints, daemon.tolerations) is None
-        if tolerates and any(offered.compatible(term) is None for term in daemon.terms):
+        tolerates = untolerated(node.taints, daemon.tolerations) is None and node.node_pool not in daemon.left_out_of
+        if tolerates and any(
+            offered.compatible(term) is None or (promised and always_meets(promised, term)) for term in daemon.terms
+        ):
             yield daemon
 
 

@@ -140,7 +140,7 @@ class DomainAssignment:
             self._place_all(order)
             self._unplace_violations(order)
         left = {c: progress.left for c, progress in enumerate(self._classes) if progress.left > 0}
-        reasons = {c: self._blocking_rule(self._levels[c][-1]) for c in left}
+        reasons = {c: self._blocking_rule(self._problem.last_level(c)[0]) for c in left}
         return AssignedDomains(
             batches=self._batches(),
             on_existing={c: pods for c, progress in enumerate(self._classes) if (pods := progress.on_existing)},
@@ -184,17 +184,18 @@ class DomainAssignment:
         keys = self._keys.get(row)
         if keys is None:
             pods, counting = self._rows[row], self._domain_counts.counting(row)
-            own = (*(s.group for s in self._domain_counts.spreads(row)), *pods.affinities, *pods.anti_affinities)
+            own = (*(s.group for s in self._domain_counts.spreads(row)), *pods.affinities)
             needed = frozenset(group.key for group in own if is_wide(group))
+            apart = frozenset(group.key for group in pods.anti_affinities if is_wide(group))
             counted = frozenset(
                 g.key for g in counting if g.id in self._counting_groups or self._selects_one_domain(row, g.key)
             )
             repelled = frozenset(g.key for g in counting if g.id in self._repelling_groups)
             keys = self._keys[row] = DomainKeys(
-                all=tuple(sorted(needed | counted | repelled)),
+                all=tuple(sorted(needed | counted | repelled | apart)),
                 needed=needed,
-                repelled=repelled - needed,
-                only_repelled=repelled - needed - counted,
+                repelled=(repelled | apart) - needed,
+                only_repelled=repelled - needed - counted - apart,
             )
         return keys
 
@@ -424,11 +425,21 @@ class DomainAssignment:
         If limits left pods in an earlier attempt, such anti-affinity may still get a domain of its own.
         """
         only_repelled = self._keys_of(placed.row).only_repelled if not self._solution.ceilings else frozenset[str]()
+        apart = {group.key for group in self._rows[placed.row].anti_affinities}
         return tuple(
             pin
             for pin in placed.cell.pins
-            if (pin.value != ABSENT and pin.key not in only_repelled) or self._may_be_repelled(placed.row, pin.key)
+            if (pin.value != ABSENT and pin.key not in only_repelled)
+            or (
+                (pin.value != ABSENT or self._is_defined(pin.key))
+                and (pin.key in apart or self._may_be_repelled(placed.row, pin.key))
+            )
         )
+
+    def _is_defined(self, key: str) -> bool:
+        """Return whether nodes of any NodePool may have the label; if none has it, pods need not be kept off it."""
+        templates = (pool.template for pool in self._problem.pools)
+        return any(key in t.requirements or any(t.table.row_requirements(key)[1]) for t in templates)
 
     def _may_be_repelled(self, row: int, key: str) -> bool:
         """Return whether the anti-affinity of running, placed or later pods excludes a domain of this label for the row."""

@@ -163,10 +163,13 @@ class SpreadCounter:
 
     def running(self, group: TopologyGroup, nodes: Bools | None = None) -> Counts:
         """Return the running pods that a group counts, by domain, on these nodes (by default on all)."""
+        return self.by_domain(group.key, self._pod_counts.by_node(group), nodes)
+
+    def by_domain(self, key: str, by_node: Mapping[str, int], nodes: Bools | None = None) -> Counts:
+        """Return pods, given by node name, by domain of these nodes (by default of all)."""
         pods_by_domain: Counts = {}
-        by_node = self._pod_counts.by_node(group)
         if by_node:
-            codes, values = self._nodes.label(group.key)
+            codes, values = self._nodes.label(key)
             for name, pods in by_node.items():
                 position = self._positions[name]
                 value = values[codes[position]]
@@ -329,7 +332,8 @@ class DomainCounts:
     def _register_group(self, group: TopologyGroup) -> None:
         self._groups.setdefault(group.id, group)
         if group.id not in self._affinity_counts:
-            self._affinity_counts[group.id] = self._spread_counter.running(group)
+            expected = self._problem.existing.expected_counts.by_node(group)
+            self._affinity_counts[group.id] = self._spread_counter.by_domain(group.key, expected)
 
     def _index_rows(self) -> None:
         for group in self._groups.values():
@@ -472,15 +476,16 @@ class DomainCounts:
                 parts.setdefault(name, []).append(CountPart(counts, value, pods))
 
         for group_id, group in self._groups.items():
-            by_node = nodes.pod_counts.by_node(group)
-            if not by_node:
+            by_node, expected = nodes.pod_counts.by_node(group), nodes.expected_counts.by_node(group)
+            if not expected:
                 continue
             codes, values = nodes.all_columns.label(group.key)
             counted = [(c, self._spread_counter.counted_nodes(c)) for c in self._spreads_of_group.get(group_id, ())]
+            for name, pods in expected.items():
+                add_part(name, self._affinity_counts.get(group_id, {}), values[codes[positions[name]]], pods)
             for name, pods in by_node.items():
                 position = positions[name]
                 value = values[codes[position]]
-                add_part(name, self._affinity_counts.get(group_id, {}), value, pods)
                 for spread_counts, counts_node in counted:
                     if counts_node[position]:
                         add_part(name, spread_counts.running, value, pods)

@@ -35,8 +35,9 @@ class DomainKeys(NamedTuple):
     Attributes:
         all: All of them, sorted.
         needed: Those that a node must have.
-        repelled: Those over which the anti-affinity of other pods excludes domains; a node without the label is in none.
-        only_repelled: Those of `repelled` over which no topology spread or affinity of other pods counts the pods.
+        repelled: Those over which anti-affinity, their own or that of other pods, excludes domains; a node without the label
+            is in none.
+        only_repelled: Those over which only the anti-affinity of other pods concerns them.
     """
 
     all: tuple[str, ...]

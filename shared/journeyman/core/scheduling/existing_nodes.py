@@ -41,11 +41,12 @@ from journeyman.core.scheduling.topology import (
     RunningPodCounts,
     TopologyGroup,
     domain_of,
+    required_anti_affinities,
     running_anti_affinities,
 )
 from journeyman.core.scheduling.volumes import ANY_NUMBER, StorageObjects, VolumeUsage, volume_usage
 from journeyman.core.state.guard import SkippedObject, evaluate
-from journeyman.core.state.pod_predicates import is_active
+from journeyman.core.state.pod_predicates import is_active, is_terminating
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.state_node import StateNode
 from journeyman.core.state.taints import has_untolerated_preference, untolerated
@@ -194,7 +195,8 @@ class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
         free: The free amounts, a row per node and a column per axis: resources, then the axes of the host constraints.
         all_nodes: All nodes whose running pods count, including those marked for deletion.
         remaining: For each of `all_nodes`, whether it is not marked for deletion.
-        pod_counts: Counts the running pods by topology group.
+        pod_counts: Counts the running pods by topology group, for topology spread.
+        expected_counts: Counts them and the DaemonSets' pods that are still to come, for pod affinity and anti-affinity.
         columns: Labels and taints of `nodes`.
         all_columns: Labels and taints of `all_nodes`.
         counted: Running pods of the first kind, by node and conflict of the host constraints.
@@ -210,6 +212,7 @@ class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
     all_nodes: tuple[StateNode, ...] = ()
     remaining: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
     pod_counts: RunningPodCounts = field(default_factory=lambda: RunningPodCounts((), (), ()))
+    expected_counts: RunningPodCounts = field(default_factory=lambda: RunningPodCounts((), (), ()))
     columns: NodeColumns = field(default_factory=lambda: NodeColumns(()))
     all_columns: NodeColumns = field(default_factory=lambda: NodeColumns(()))
     counted: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
@@ -257,6 +260,8 @@ class NodeInventory:
         """Nodes that cannot be evaluated, by name: no pod is planned onto them."""
         self._free: dict[tuple[str, ...], tuple[Ints, Bools]] = {}
         self._pod_counts: RunningPodCounts | None = None
+        self._expected: dict[tuple[str, ...], RunningPodCounts] = {}
+        self._expecting: dict[tuple[int, tuple[str, ...]], StateNode] = {}
         self._counted_labels: set[str] = set()
         self._requests: dict[bytes, Resources] = {}
         self._ports: dict[int, frozenset[HostPort]] = {}
@@ -333,10 +338,12 @@ class NodeInventory:
         return {position: entries for position, entries in by_position if entries}
 
     def _anti_affinities_on(self, node: StateNode) -> tuple[RunningAntiAffinity, ...]:
-        return self._evaluate((), node, running_anti_affinities, node, self._namespaces)
+        repelling = [d for d in self._daemons if any(True for _ in required_anti_affinities(d.pod, self.namespaces))]
+        return self._evaluate((), node, running_anti_affinities, self._expected_on(node, repelling), self.namespaces)
 
     @cached_property
-    def _namespaces(self) -> NamespaceIndex:
+    def namespaces(self) -> NamespaceIndex:
+        """Return the namespaces of the snapshot."""
         return NamespaceIndex({n.metadata.name: n for n in self._snapshot.namespaces})
 
     def repelled(self, selection: NodeSelection) -> tuple[InverseAntiAffinity, ...]:
@@ -387,12 +394,51 @@ class NodeInventory:
             self._pod_counts = RunningPodCounts(self.nodes, (), self._counted_labels)
         return self._pod_counts.without(selection.removed_nodes)
 
+    def expected_counts(
+        self, selection: NodeSelection, rows: Iterable[PodClass], counted: Sequence[Daemon], running: RunningPodCounts
+    ) -> RunningPodCounts:
+        """Return the counts of running pods and of those that DaemonSets will run.
+
+        Args:
+            selection: The nodes of the problem.
+            rows: The rows whose pod affinity and anti-affinity count them.
+            counted: The DaemonSets of which a group of these rows counts the pods.
+            running: The counts of running pods; they are returned if none is counted.
+        """
+        if not counted:
+            return running
+        keys = tuple(sorted(_selected_labels(rows)))
+        if selection.losing_pods:
+            nodes = [self._expected_on(node, counted) for node in selection.nodes]
+            return RunningPodCounts(nodes, selection.rescheduled, keys)
+        case = (*(f"{daemon.namespace}/{daemon.name}" for daemon in counted), "", *keys)
+        if case not in self._expected:
+            nodes = [self._expected_on(node, counted) for node in self.nodes]
+            self._expected[case] = RunningPodCounts(nodes, (), keys)
+        return self._expected[case].without(selection.removed_nodes)
+
+    def _expected_on(self, node: StateNode, daemons: Sequence[Daemon]) -> StateNode:
+        """Return the node with the pods of these DaemonSets that are still to come.
+
+        None come to a node that leaves, nor to one that is too small for all DaemonSets' pods beside those that run there.
+        """
+        if not daemons or node.is_being_disrupted or node.is_unusable:
+            return node
+        missing: tuple[Daemon, ...] = self._evaluate((), node, _missing_daemons, node, daemons)
+        if not missing or self._evaluate(True, node, self._is_overcommitted, node):
+            return node
+        return replace(node, pods=(*node.pods, *(daemon.pod for daemon in missing)))
+
+    def _is_overcommitted(self, node: StateNode) -> bool:
+        return any(amount < 0 for amount in self._available(node, ()).values())
+
     # --- free capacity
 
     def survey(
         self,
         selection: NodeSelection,
         pod_counts: RunningPodCounts,
+        expected_counts: RunningPodCounts,
         *,
         axes: tuple[str, ...],
         caps: HostConstraints,
@@ -403,6 +449,7 @@ class NodeInventory:
         Args:
             selection: The nodes of the problem.
             pod_counts: Counts the running pods by topology group of the problem.
+            expected_counts: Counts the DaemonSets' pods that are still to come, too.
             axes: The names of resources.
             caps: The rows' host constraints.
             has_ports: Whether a row has host ports.
@@ -417,7 +464,8 @@ class NodeInventory:
             (self._resources(selection, order, nodes, axes), _host_capacity(used_ports, caps)), axis=1
         )
         for a, axis in enumerate(caps.axes):
-            free[:, len(axes) + a] -= self._count_by_node(pod_counts, axis.group, order)
+            counts = expected_counts if axis.awaits_daemons else pod_counts
+            free[:, len(axes) + a] -= self._count_by_node(counts, axis.group, order)
         volume_usages = self._volume_usages(selection, order, nodes) if self._storage.nodes else ()
         if self.skipped:
             free[[node.name in self.skipped for node in nodes]] = 0
@@ -427,12 +475,15 @@ class NodeInventory:
             all_nodes=selection.nodes,
             remaining=self._remaining[selection.positions],
             pod_counts=pod_counts,
+            expected_counts=expected_counts,
             columns=self._columns.only(order),
             all_columns=self._columns.only(selection.positions),
-            counted=_as_table([self._count_by_node(pod_counts, c.group, order) for c in caps.conflicts], len(nodes)),
+            counted=_as_table(
+                [self._count_by_node(expected_counts, c.group, order) for c in caps.conflicts], len(nodes)
+            ),
             bound=_as_table([self._has_hostname(c.domains)[order] for c in caps.conflicts], len(nodes)),
             followed_counts=_as_table(
-                [self._count_by_node(pod_counts, group, order) for group in caps.followed], len(nodes)
+                [self._count_by_node(expected_counts, group, order) for group in caps.followed], len(nodes)
             ),
             used_ports=used_ports,
             volume_usages=volume_usages,
@@ -481,11 +532,14 @@ class NodeInventory:
 
     def _free_amounts(self, node: StateNode, rescheduled: Collection[str], axes: Sequence[str]) -> list[int]:
         """Return the free amount on each axis; 0 on all axes if any resource is overcommitted."""
-        remaining = (self._requests_of(pod) for pod in node.pods if pod.key not in rescheduled)
-        used = add({PODS: 0}, *remaining, missing_daemon_overhead(node, self._daemons))
-        available = subtract(allocatable_of(node), used)
+        available = self._available(node, rescheduled)
         overcommitted = any(amount < 0 for amount in available.values())
         return [0 if overcommitted else available.get(axis, 0) for axis in axes]
+
+    def _available(self, node: StateNode, rescheduled: Collection[str]) -> dict[str, int]:
+        remaining = (self._requests_of(pod) for pod in node.pods if pod.key not in rescheduled)
+        used = add({PODS: 0}, *remaining, missing_daemon_overhead(node, self._daemons))
+        return subtract(allocatable_of(node), used)
 
     def _requests_of(self, pod: Pod) -> Resources:
         """Return `pod_requests`, computed once for pods with equal containers and resizes."""
@@ -546,6 +600,18 @@ def _host_capacity(used_ports: Sequence[frozenset[HostPort]], caps: HostConstrai
         if ports:
             free[n] = caps.caps_with_used_ports(ports)
     return free
+
+
+def _missing_daemons(node: StateNode, daemons: Iterable[Daemon]) -> tuple[Daemon, ...]:
+    """Return the daemons that belong on the node and do not run there."""
+    running = {
+        owner.uid
+        for pod in node.pods
+        if not is_terminating(pod)
+        for owner in pod.metadata.owner_references
+        if owner.controller and owner.kind == "DaemonSet"
+    }
+    return tuple(daemon for daemon in daemons_of(node, daemons) if daemon.uid not in running)
 
 
 def _used_ports_on(node: StateNode, rescheduled: Collection[str], daemons: Iterable[Daemon]) -> frozenset[HostPort]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -26,7 +27,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Taint, Toleration
-from journeyman.core.api.resources import CPU, MEMORY, PODS, format_amount
+from journeyman.core.api.resources import CPU, MEMORY, PODS, describe_amount, format_amount
 from journeyman.core.scheduling.arrays import Bools, Ints, distinct, every
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.nodeclaim_templates import achievable, distinct_enough
@@ -47,6 +48,7 @@ _UNAVAILABLE_REASONS: Final = {
     "": "unavailable",
 }
 _NAMED_RESOURCES: Final = 2
+_NAMED_DAEMONS: Final = 3
 
 MAX_SEARCHES: Final = 256
 """The number of pod classes for which the smallest change is searched; further classes usually share a cause."""
@@ -70,6 +72,7 @@ class Explainer:
         invalid_objects: Mapping[str, str],
         others: Iterable[TopologyGroup] = (),
         strict_min_values: bool = True,
+        left_out: Mapping[str, Sequence[str]] = MappingProxyType({}),
         searches: int = MAX_SEARCHES,
         effort: Effort | None = None,
     ) -> None:
@@ -82,6 +85,7 @@ class Explainer:
             invalid_objects: The unusable NodePools, with the reason.
             others: The groups of required anti-affinity of other pods, running or scheduled in this pass.
             strict_min_values: Whether a NodePool whose minValues cannot be met launches no node.
+            left_out: By NodePool, the DaemonSets without which its nodes are planned.
             searches: The most pod classes for which the smallest change is searched.
             effort: Limits the work; by default nothing does. Pods that it does not suffice for get a short error.
         """
@@ -90,6 +94,7 @@ class Explainer:
         self._pools, self._headroom = pools, headroom
         self._strict_min_values = strict_min_values
         self._invalid_objects = invalid_objects
+        self._left_out = left_out
         self._others = tuple({group.id: group for group in others}.values())
         self._searches = searches
         self._errors_by_case: dict[object, PodError] = {}
@@ -126,7 +131,10 @@ class Explainer:
         case = UnschedulableCase(
             cls=cls, pod_requirements=pod_requirements, axes=self._axes, pools=self._views, others=self._others
         )
-        by_pool = [_reason(pool, case, stuck or _constraints_as_text(case)) for pool in self._views]
+        by_pool = [
+            _reason(pool, case, stuck or _constraints_as_text(case), self._left_out.get(pool.name, ()))
+            for pool in self._views
+        ]
         reasons = sorted((*by_pool, *unusable), key=lambda r: (_RANKS.index(r.kind), r.node_pool))
         details = {r.node_pool: r.detail for r in reasons}
         if not by_pool:
@@ -156,10 +164,13 @@ class Explainer:
         return smallest_change(case)
 
 
-def _reason(pool: NodePoolView, case: UnschedulableCase, stuck: str) -> PoolReason:
+def _reason(pool: NodePoolView, case: UnschedulableCase, stuck: str, left_out: Sequence[str]) -> PoolReason:
     """Return the first filter that leaves no instance type of the NodePool, with counts."""
     found = pool.find(case.pod_requirements)
     kind, detail, until = _first_failure(pool, case, found, stuck)
+    if left_out:
+        more = f" and {len(left_out) - _NAMED_DAEMONS} others" if len(left_out) > _NAMED_DAEMONS else ""
+        detail += f" (although planned without DaemonSet {', '.join(left_out[:_NAMED_DAEMONS])}{more})"
     return PoolReason(
         node_pool=pool.name,
         kind=kind,
@@ -180,9 +191,7 @@ def _first_failure(
     if taint is not None:
         return "taints", f"did not tolerate taint (taint={format_taint(taint)})", None
     if not found.suiting.any():
-        unmet = pool.unmet(pod_requirements) or "all labels that the pod requires"
-        none = f"no instance type met all requirements (none of its {pool.types_total} has {unmet})"
-        return "requirements", f"{pool.refusal(pod_requirements) or none}{_volumes_as_text(case.cls)}", None
+        return (*_nothing_suits(pool, case), None)
     if not found.fitting.any():
         return "resources", _too_small(pool, pod_requirements, found, axes), None
     fits = f"{_needs(pool, pod_requirements, found, axes)}{int(found.fitting.sum())} of {pool.types_total} types fit"
@@ -209,6 +218,16 @@ def _first_failure(
     if pool.only_reserved(found):
         return "offerings", f"{fits}, but only reserved capacity offers them, and none is left", None
     return "rules", f"{fits}, but {stuck}", None
+
+
+def _nothing_suits(pool: NodePoolView, case: UnschedulableCase) -> tuple[str, str]:
+    """Return which requirement no type meets, or what DaemonSets take on types that would do without them."""
+    pod_requirements = case.pod_requirements
+    if taken := _taken_by_daemons(pool, pod_requirements, case.axes):
+        return "resources", f"no instance type has enough resources: {taken}"
+    unmet = pool.unmet(pod_requirements) or "all labels that the pod requires"
+    none = f"no instance type met all requirements (none of its {pool.types_total} has {unmet})"
+    return "requirements", f"{pool.refusal(pod_requirements) or none}{_volumes_as_text(case.cls)}"
 
 
 def _constraints_as_text(case: UnschedulableCase) -> str:
@@ -238,13 +257,45 @@ def _needs(pool: NodePoolView, pod_requirements: PodRequirements, found: Filtere
 def _too_small(pool: NodePoolView, pod_requirements: PodRequirements, found: FilteredTypes, axes: Sequence[str]) -> str:
     """Return the resources that are missing or too small, with the maximum of each, as text."""
     sizes = pool.pool.sizes[found.suiting]
+    taken = _taken_by_daemons(pool, pod_requirements, axes)
     absent = [name for a, name in enumerate(axes) if pod_requirements.request[a] > 0 >= sizes[:, a].max()]
+    if absent and taken:
+        return f"no instance type has enough resources: {taken}"
     if absent:
         return f"no instance type has enough resources: none of the {len(sizes)} compatible types has {' or '.join(absent)}"
     exceeded = [a for a in range(len(axes)) if (sizes[:, a] < pod_requirements.request[a]).all()]
     maxima = ", ".join(describe_amount(axes[a], int(sizes[:, a].max())) for a in exceeded)
     hint = f" (at most {maxima} for pods)" if maxima else " (each is enough on some type, but on none together)"
-    return f"{_needs(pool, pod_requirements, found, axes)}no instance type has enough resources: none of the {len(sizes)} compatible types is large enough{hint}"
+    return (
+        f"{_needs(pool, pod_requirements, found, axes)}no instance type has enough resources: none of the {len(sizes)} "
+        f"compatible types is large enough{hint}{'; ' if taken else ''}{taken}"
+    )
+
+
+def _taken_by_daemons(pool: NodePoolView, pod_requirements: PodRequirements, axes: Sequence[str]) -> str:
+    """Return which DaemonSets take what on the largest type that would hold the pod without them; empty if none would."""
+    options = pool.pool
+    whole = options.sizes + options.overhead
+    types = pool.types_for(pod_requirements.terms) & every(whole >= pod_requirements.request)
+    if not types.any():
+        return ""
+    largest = max(np.flatnonzero(types).tolist(), key=lambda t: (*whole[t].tolist(), -t))
+    short = np.flatnonzero(options.sizes[largest] < pod_requirements.request).tolist()
+    if not short:
+        return ""
+    parts = [_taken(options, largest, axes[a], int(whole[largest, a])) for a in short[:_NAMED_RESOURCES]]
+    return f"on its {options.template.table.types[largest].name} DaemonSets take {' and '.join(parts)}"
+
+
+def _taken(options: NodePoolOptions, type_index: int, name: str, size: int) -> str:
+    uses = [
+        (d.requests.get(name, 0), d.name) for d in options.daemons if d.types[type_index] and d.requests.get(name, 0)
+    ]
+    named = sorted(uses, key=lambda use: (-use[0], use[1]))
+    shown = ", ".join(f"{who} {describe_amount(name, amount)}" for amount, who in named[:_NAMED_DAEMONS])
+    more = f", {len(named) - _NAMED_DAEMONS} others" if len(named) > _NAMED_DAEMONS else ""
+    total = describe_amount(name, sum(amount for amount, _ in named))
+    return f"{total} of its {describe_amount(name, size)} ({shown}{more})"
 
 
 def _unavailable(pool: NodePoolView, pod_requirements: PodRequirements, rows: Bools) -> tuple[str, datetime | None]:
@@ -297,7 +348,20 @@ def smallest_change(case: UnschedulableCase) -> str:
         change = attempt(case)
         if change:
             return change
-    return "create a NodePool with instance types for it"
+    return _fewer_daemons(case) or "create a NodePool with instance types for it"
+
+
+def _fewer_daemons(case: UnschedulableCase) -> str:
+    """Return the NodePool on which DaemonSets must take less, as text; empty if that does not suffice."""
+    for pool in case.pools:
+        if pool.untolerated(case.pod_requirements) is None and _taken_by_daemons(
+            pool, case.pod_requirements, case.axes
+        ):
+            return (
+                f"lower the requests of DaemonSets on NodePool {pool.name}, keep some off it by node affinity, or allow larger "
+                "instance types"
+            )
+    return ""
 
 
 def _tolerated(case: UnschedulableCase) -> str:
@@ -467,24 +531,20 @@ def _excluding_labels(case: UnschedulableCase) -> list[str]:
 def topology_constraints_of(cls: PodClass) -> Iterator[tuple[str, str]]:
     """Yield each constraint that could exclude the class's pods from a new node, and the verb to remove it with.
 
-    A new node has a hostname of its own, which no spread or anti-affinity over hostname excludes.
+    A new node has a hostname of its own, which no spread over hostname excludes, and anti-affinity only if a DaemonSet's pods
+    will run there.
     """
     for spread in cls.spreads:
         if spread.key != labels.HOSTNAME:
             least = f", minDomains {spread.min_domains}" if spread.min_domains > 1 else ""
             yield "relax", f"topology spread over {spread.key} (maxSkew {spread.max_skew}{least})"
     for group in cls.anti_affinities:
-        if group.key != labels.HOSTNAME:
+        if group.key != labels.HOSTNAME or cls.launch_terms != (EMPTY,):
             yield "remove", f"pod anti-affinity over {group.key} to {group.in_words}"
     for group in cls.affinities:
         yield "remove", f"pod affinity over {group.key} to {group.in_words}"
     for port in cls.ports:
         yield "remove", f"host port {port.port}"
-
-
-def describe_amount(name: str, amount: int) -> str:
-    """Return an amount with the name of the resource, as text."""
-    return f"{amount / 1000:g} vCPU" if name == CPU else f"{format_amount(name, amount)} {name}"
 
 
 Terms = tuple[Requirements, ...]
@@ -627,6 +687,15 @@ class NodePoolView:
             rows &= self.own_rows
             self._rows[terms] = rows
         return rows
+
+    def types_for(self, terms: Terms) -> Bools:
+        """Return the types with an offering that meets one of the terms, even if they are too small for their daemons."""
+        template = self.pool.template
+        rows: Bools = np.zeros(len(template.table.row_type), dtype=bool)
+        for term in terms:
+            if template.requirements.compatible(term, allow_undefined=labels.WELL_KNOWN) is None:
+                rows |= template.table.rows_meeting(template.narrowed(term))
+        return self._types(rows & template.table.rows_meeting(template.requirements))
 
     def unmet(self, pod_requirements: PodRequirements) -> str:
         """Return a requirement that no type of the NodePool meets, as text; empty if there is no single one."""

@@ -30,11 +30,13 @@ class Axis(Struct, frozen=True, kw_only=True):
     """A resource of which each node has `cap`.
 
     Each running pod that `group` counts uses one unit; a node on which one of `ports` is in use has none left.
+    `awaits_daemons`: DaemonSets' pods that are still to come count, too.
     """
 
     name: str
     cap: int
     group: TopologyGroup | None = None
+    awaits_daemons: bool = False
     ports: frozenset[HostPort] = frozenset()
 
 
@@ -249,7 +251,7 @@ class _HostConstraintBuilder:
             others = counted.difference(owning)
             is_running = self._is_running(group)
             if is_running or self._pods_of(both) > 1:
-                self.axis(Axis(name="apart from its own kind", cap=1, group=group), both, ())
+                self.axis(Axis(name="apart from its own kind", cap=1, group=group, awaits_daemons=True), both, ())
             if is_running or (others and self._pods_of(others.union(owning)) > 1):
                 self.conflict(Conflict(group=group), others, owning, self._with_required_rule(owning, group_id))
             if both and not_counted:

@@ -185,7 +185,7 @@ class NodeRemovals:
     def have_preferences(self, pods: Iterable[RowPods]) -> bool:
         """Whether one of these pods can give up a preference; the scheduler's plans do so in more ways than a removal."""
         classes = (self._levels[self.problem.class_of_row[entry.row]] for entry in pods)
-        return any(len(levels) > 1 for levels in classes)
+        return any(sum(not self.problem.rows[row].launch_only for row in levels) > 1 for levels in classes)
 
     def first_error(self, name: str) -> tuple[str, PodError] | None:
         """Return the first pod of a node that no node can run, with its error; None if there is none."""
@@ -242,7 +242,7 @@ class NodeRemovals:
         if not left:
             return _ALL_FIT
         rows = [row for row, _ in left]
-        short = [(c, self.problem.levels[c][-1]) for c in sorted(counts)]
+        short = [(c, self.problem.last_level(c)[0]) for c in sorted(counts)]
         least = [
             RowPods(row, counts[c] - self._free_slots(row)) for c, row in short if counts[c] > self._free_slots(row)
         ]
@@ -431,7 +431,7 @@ class NodeRemovals:
         """Return what the pods of a class lack that were left at the row `tried`, ignoring their preferences."""
         filling, problem = self._filling, self.problem
         c = problem.class_of_row[tried.row]
-        row = problem.levels[c][-1]
+        row = problem.last_level(c)[0]
         suits = filling.suits(row) & ~self._closed
         resource, amount, node = NODE_CONSTRAINTS, 0, ""
         if suits.any():
@@ -609,12 +609,12 @@ class NewNodePrices:
 def _levels(problem: SchedulingProblem) -> Sequence[tuple[int, ...]]:
     """Return the rows of each class that are tried, in order."""
     if problem.options.preferences is PreferencePolicy.WHEN_FREE:
-        return [rows[-1:] for rows in problem.levels]
+        return [problem.last_level(c) for c in range(len(problem.levels))]
     return problem.levels
 
 
 def _admits(rule: DomainRule, value: str | None) -> bool:
     """Whether a rule admits one more pod on nodes with this value of its label, or without the label."""
     if value is None:
-        return rule.is_ban and rule.step == 0
+        return rule.is_ban
     return rule.admits(value)

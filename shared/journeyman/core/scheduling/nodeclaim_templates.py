@@ -22,7 +22,13 @@ from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints
 from journeyman.core.scheduling.offerings import OfferingTable, offering_tables
-from journeyman.core.scheduling.requirements import InvalidRequirementError, Requirements, from_labels, from_selectors
+from journeyman.core.scheduling.requirements import (
+    EMPTY,
+    InvalidRequirementError,
+    Requirements,
+    from_labels,
+    from_selectors,
+)
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.errors import ConfigurationError
 
@@ -38,6 +44,7 @@ from journeyman.core.api.resources import format_resources
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.pod_predicates import is_owned_by
+from journeyman.core.state.state_node import StateNode
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.nodepool import NodePool
@@ -375,6 +382,15 @@ class PlannedPod(Struct, frozen=True, kw_only=True):
         """Whether this entry matches the pod: the same key and UID, or a StatefulSet's replacement with the same key."""
         same = not self.uid or pod.metadata.uid.startswith(self.uid)
         return pod.key == self.key and (same or is_owned_by(pod, "StatefulSet", "apps"))
+
+
+def promised_labels(node: StateNode) -> Requirements:
+    """Return the label requirements of a NodeClaim that has not launched."""
+    try:
+        requirements = from_selectors(node.claim.spec.requirements) if node.claim is not None else EMPTY
+        return requirements & from_labels(node.labels)
+    except InvalidRequirementError:  # the NodeClaim was edited
+        return EMPTY
 
 
 def planned_pods(annotations: Mapping[str, str]) -> tuple[str, ...]:

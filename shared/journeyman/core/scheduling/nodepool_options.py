@@ -14,7 +14,7 @@ NodePool, type and bits, and no offering that is neither cheaper nor larger than
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
@@ -45,8 +45,8 @@ class NodeConstraints(Struct, frozen=True, cache_hash=True):
 
     @classmethod
     def of(cls, pods: PodClass) -> NodeConstraints:
-        """The constraints of a class, its volumes' included."""
-        return cls(pods.node_terms, pods.tolerations, pods.avoids_prefer_no_schedule)
+        """The constraints of a class on a new node, its volumes' included."""
+        return cls(pods.new_node_terms, pods.tolerations, pods.avoids_prefer_no_schedule)
 
     def accepts(self, taints: Sequence[Taint]) -> bool:
         """Whether the pods tolerate these taints."""
@@ -156,10 +156,18 @@ class _DomainSizes(Struct, frozen=True, eq=False):
         return frozenset(domain for group in groups for domain in self.domains[group])
 
 
+class DaemonUse(Struct, frozen=True, eq=False):
+    """What the pod of a DaemonSet (`namespace/name`) uses on nodes of these instance types."""
+
+    name: str
+    types: Bools
+    requests: Mapping[str, int]
+
+
 class NodePoolOptions(Struct, kw_only=True, eq=False):
     """A template with its nodes' capacity for pods: `sizes` by type and axis, less daemon overhead.
 
-    `overhead` is the daemon overhead; `usable` is False for types too small for their daemons. Daemons use the same host
+    `overhead` is the daemon overhead, the sum of `daemons`; `usable` is False for types too small for their daemons. Daemons use the same host
     ports on all types of one `daemon_group`; `daemon_ports` lists them by group. Results are cached.
     """
 
@@ -169,6 +177,7 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
     usable: Bools
     daemon_group: Ints
     daemon_ports: tuple[frozenset[HostPort], ...]
+    daemons: tuple[DaemonUse, ...] = ()
     _rows: dict[NodeDemand, tuple[Bools, ...]] = field(default_factory=dict)
     _serves: dict[NodeDemand, bool] = field(default_factory=dict)
     _domain_sizes: dict[tuple[NodeDemand, tuple[str, ...]], _DomainSizes] = field(default_factory=dict)
@@ -176,7 +185,12 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
 
     @classmethod
     def of(
-        cls, template: NodeClaimTemplate, axes: Sequence[str], overhead: Ints, ports: Sequence[frozenset[HostPort]] = ()
+        cls,
+        template: NodeClaimTemplate,
+        axes: Sequence[str],
+        overhead: Ints,
+        ports: Sequence[frozenset[HostPort]] = (),
+        daemons: tuple[DaemonUse, ...] = (),
     ) -> NodePoolOptions:
         """Return the options of a template, with sizes along these axes.
 
@@ -185,6 +199,7 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
             axes: Resources.
             overhead: Daemon overhead by type and axis.
             ports: The host ports that daemons use, by type; none if not given.
+            daemons: The daemons that use the overhead, for explanations.
         """
         table = template.table
         allocatable = [table.amounts(axis, allocatable=True) for axis in axes]
@@ -197,6 +212,7 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
             usable=every(sizes >= 0),
             daemon_group=np.array([groups[used] for used in ports] or [0] * len(table.types), dtype=np.int64),
             daemon_ports=tuple(groups),
+            daemons=daemons,
         )
 
     def rows(self, demand: NodeDemand, variant: TemplateVariant = WHOLE_TEMPLATE) -> Bools:

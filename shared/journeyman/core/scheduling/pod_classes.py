@@ -382,6 +382,8 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
     requirements of the pods' volumes. `volume_counts` are the volumes that only one pod uses, by CSI driver;
     `shared_volumes` are those that other pods may use too. `claims` are the device requests of each pod's ResourceClaims.
 
+    Because of DaemonSets' pods, a new node must also meet one of `launch_terms`; pods with `launch_only` get no other node.
+
     `preferred_groups` are the ids of topology groups that are only preferred: the class requires them at this relaxation
     level, other pods do not. `avoids_prefer_no_schedule`: it avoids nodes with an untolerated PreferNoSchedule taint.
     `strict` are its terms without preferences, None if `terms` have none. `preferences` is what
@@ -400,6 +402,8 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
     preferred_groups: frozenset[bytes] = frozenset()
     ports: tuple[HostPort, ...] = ()
     volume_terms: tuple[Requirements, ...] = (EMPTY,)
+    launch_terms: tuple[Requirements, ...] = (EMPTY,)
+    launch_only: bool = False
     volume_counts: Mapping[str, int] = field(default_factory=dict)
     shared_volumes: tuple[SharedVolume, ...] = ()
     claims: tuple[DeviceDemand, ...] = ()
@@ -414,11 +418,13 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def node_terms(self) -> tuple[Requirements, ...]:
-        """The alternatives for the node combined with those of the volumes, without contradictory combinations."""
-        if self.volume_terms == (EMPTY,):
-            return self.terms
-        both = (term & volumes for term in self.terms for volumes in self.volume_terms)
-        return tuple(wanted for wanted in both if not any(r.impossible for r in wanted.values()))
+        """The alternatives for an existing node: its own with those of the volumes, without contradictory combinations."""
+        return () if self.launch_only else combined_terms(self.terms, self.volume_terms)
+
+    @property
+    def new_node_terms(self) -> tuple[Requirements, ...]:
+        """The alternatives for a new node, which DaemonSets' pods will join."""
+        return combined_terms(combined_terms(self.terms, self.volume_terms), self.launch_terms)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -427,11 +433,20 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
 
     def work(self, node_pools: int, nodes: int = 0) -> int:
         """Return the effort of one plan for its constraints: terms in each NodePool and on existing nodes, topology rules."""
-        terms = len(self.terms) * len(self.volume_terms)
-        values = sum(1 + len(r.values) // 16 for term in self.terms for r in term.values()) * len(self.volume_terms)
+        others = len(self.volume_terms) * max(len(self.launch_terms), 1)
+        terms = len(self.terms) * others
+        values = sum(1 + len(r.values) // 16 for term in self.terms for r in term.values()) * others
         rules = len(self.spreads) + len(self.affinities) + len(self.anti_affinities)
         places = node_pools + nodes // _NODES_PER_POOL + 1
         return _PER_ROW + (_PER_TERM * terms + values) * places + rules * (_PER_RULE + 2 * terms)
+
+
+def combined_terms(terms: tuple[Requirements, ...], others: tuple[Requirements, ...]) -> tuple[Requirements, ...]:
+    """Return each combination of two kinds of alternatives, without those that contradict each other."""
+    if others == (EMPTY,):
+        return terms
+    both = (term & other for term in terms for other in others)
+    return tuple(wanted for wanted in both if not any(r.impossible for r in wanted.values()))
 
 
 # Effort of a plan, measured in microseconds and rounded.

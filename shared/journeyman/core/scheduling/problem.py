@@ -25,6 +25,7 @@ from journeyman.core.api.resources import PODS
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.daemon_overhead import Daemon, make_daemons, nodepool_options_of, report_oversized
+from journeyman.core.scheduling.daemon_pods import DaemonPods
 from journeyman.core.scheduling.existing_nodes import ExistingNodes, NodeInventory, NodeSelection
 from journeyman.core.scheduling.host_constraints import HostConstraints, host_constraints_of
 from journeyman.core.scheduling.limits import Headroom
@@ -103,7 +104,7 @@ class PlannedNode(Struct, frozen=True, kw_only=True, eq=False):
 class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     """One scheduling problem, immutable.
 
-    `rows[r]` is a class at one relaxation level, `class_of_row[r]` the index of that class, `levels[c]` the rows of class c
+    `rows[r]` is a class at one relaxation level (two rows if pods may join DaemonSets' pods on new nodes), `class_of_row[r]` the index of that class, `levels[c]` the rows of class c
     from the first relaxation level to the last, `counts[c]` the number of its pods to schedule. `requests` is indexed by
     row and axis. `pool_masks` are the NodePools' offerings as bit masks. `repelled` are the domains that the anti-affinity of running pods excludes. `host_constraints` are the
     rows' constraints on a single node. `row_index` finds the rows that a topology group counts. `devices` is None if no row has ResourceClaims. `work` is by row the effort that
@@ -130,9 +131,18 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     devices: DeviceInventory | None = None
     effort: Effort = field(default_factory=Effort)
 
+    def last_level(self, c: int) -> tuple[int, ...]:
+        """Return the rows of a class's last relaxation level."""
+        return last_level(self.levels[c], self.rows)
+
     def spend_on(self, classes: Iterable[int]) -> None:
         """Spend the effort of one plan for these classes. Raises EffortSpentError."""
         self.effort.spend(sum(self.work[row] for c in classes for row in self.levels[c]))
+
+
+def last_level(level_rows: Sequence[int], rows: Sequence[PodClass]) -> tuple[int, ...]:
+    """Return the rows of the last relaxation level of a class with these rows."""
+    return tuple(level_rows[-2:] if rows[level_rows[-1]].launch_only else level_rows[-1:])
 
 
 class PartialSolution(Struct, frozen=True, kw_only=True, eq=False):
@@ -166,6 +176,7 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
     skipped_daemon_sets: tuple[SkippedObject, ...]
     storage: StorageObjects
     inventory: NodeInventory
+    daemon_pods: DaemonPods
     interner: RequirementsInterner = field(default_factory=RequirementsInterner)
     _pools: dict[tuple[str, ...], tuple[NodePoolOptions, ...]] = field(default_factory=dict)
     _masks: dict[tuple[str, ...], tuple[OfferingMasks, ...]] = field(default_factory=dict)
@@ -214,6 +225,7 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
             snapshot.daemon_sets, snapshot.pods, ignore_dra_requests=options.ignore_dra_requests
         )
         storage = StorageObjects.of(snapshot)
+        inventory = NodeInventory(snapshot, daemons, storage)
         return cls(
             snapshot=snapshot,
             options=options,
@@ -222,7 +234,23 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
             daemons=daemons,
             skipped_daemon_sets=(*skipped, *report_oversized(templates, daemons)),
             storage=storage,
-            inventory=NodeInventory(snapshot, daemons, storage),
+            inventory=inventory,
+            daemon_pods=DaemonPods(daemons, templates, inventory.namespaces),
+        )
+
+    def with_daemons(self, daemons: tuple[Daemon, ...]) -> ClusterInputs:
+        """Return the inputs with other DaemonSets' pods."""
+        inventory = NodeInventory(self.snapshot, daemons, self.storage)
+        return ClusterInputs(
+            snapshot=self.snapshot,
+            options=self.options,
+            templates=self.templates,
+            invalid_objects=self.invalid_objects,
+            daemons=daemons,
+            skipped_daemon_sets=self.skipped_daemon_sets,
+            storage=self.storage,
+            inventory=inventory,
+            daemon_pods=DaemonPods(daemons, self.templates, inventory.namespaces),
         )
 
 
@@ -300,7 +328,7 @@ def prepare_task(
     classes, errors = group_pods(
         pods,
         namespaces,
-        repelled=repelled,
+        repelled=(*repelled, *inputs.daemon_pods.repelled),
         volumes_of=lambda pod: resolve_volumes(pod, inputs.storage),
         claims_of=claims.read if claims is not None else None,
         effort=effort,
@@ -319,16 +347,20 @@ def prepare_task(
     has_ports = any(cls.ports for cls in classes)
     used_ports = inventory.used_ports(selection) if has_ports else frozenset()
     pod_counts = inventory.pod_counts(selection, relaxation.rows)
+    about_pods = (group for row in relaxation.rows for group in (*row.affinities, *row.anti_affinities))
+    expected_counts = inventory.expected_counts(
+        selection, relaxation.rows, inputs.daemon_pods.counted_by(about_pods), pod_counts
+    )
     row_index = LabelIndex(relaxation.rows)
     caps = host_constraints_of(
         relaxation.rows,
         repelled,
         used_ports,
         row_index=row_index,
-        is_running=lambda group: bool(pod_counts.by_node(group)),
+        is_running=lambda group: bool(expected_counts.by_node(group)),
         spend_on_columns=lambda columns: _spend_on_tables(effort, len(relaxation.rows), nodes, columns),
     )
-    existing = inventory.survey(selection, pod_counts, axes=axes, caps=caps, has_ports=has_ports)
+    existing = inventory.survey(selection, pod_counts, expected_counts, axes=axes, caps=caps, has_ports=has_ports)
     shapes: dict[NodeConstraints, int] = {}
     shape_of_row = tuple(shapes.setdefault(NodeConstraints.of(row), len(shapes)) for row in relaxation.rows)
     problem = SchedulingProblem(
@@ -455,8 +487,8 @@ class _RelaxationRows(Struct, kw_only=True, eq=False):
         taints = (t for template in inputs.templates for t in template.node_pool.spec.template.spec.taints)
         has_preference_taints = any(is_prefer_no_schedule(taint) for taint in taints)
         for number, pods in enumerate(classes):
-            levels = relaxation_levels(
-                pods, policy=inputs.options.preferences, any_preference_taint=has_preference_taints
+            levels = inputs.daemon_pods.with_rules(
+                relaxation_levels(pods, policy=inputs.options.preferences, any_preference_taint=has_preference_taints)
             )
             first = len(result.rows)
             result.rows += levels

@@ -270,6 +270,18 @@ def from_labels(values: Mapping[str, str]) -> Requirements:
     return of(requirement(key, "In", (value,)) for key, value in values.items())
 
 
+def always_meets(promised: Mapping[str, Requirement], term: Mapping[str, Requirement]) -> bool:
+    """Whether every node with the promised labels meets a term."""
+    for key, required in term.items():
+        possible = promised.get(key)
+        if possible is None:
+            if not required.allows_absence:
+                return False
+        elif possible.complement or not possible.values or not all(required.has(value) for value in possible.values):
+            return False
+    return True
+
+
 def with_values(wanted: Requirements, defined: Collection[str]) -> Requirements:
     """Return the requirements, with a value for each required label that no instance type defines.
 

@@ -18,15 +18,9 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.node_filling import NodeFilling
-from journeyman.core.scheduling.nodeclaim_templates import planned_pods
+from journeyman.core.scheduling.nodeclaim_templates import planned_pods, promised_labels
 from journeyman.core.scheduling.problem import ReservedPlacement, SchedulingProblem, SchedulingTask
-from journeyman.core.scheduling.requirements import (
-    EMPTY,
-    InvalidRequirementError,
-    Requirements,
-    from_labels,
-    from_selectors,
-)
+from journeyman.core.scheduling.requirements import always_meets
 from journeyman.core.state.state_node import StateNode
 
 
@@ -55,7 +49,7 @@ def may_block_others(problem: SchedulingProblem, reserved: Iterable[ReservedPlac
     """
     nodes = sorted({entry.node for entry in reserved})
     filling = NodeFilling(problem.existing, problem.rows, problem.requests, problem.host_constraints)
-    for row in (problem.levels[c][-1] for c in classes):
+    for row in (problem.last_level(c)[0] for c in classes):
         pods = problem.rows[row]
         keys = {rule.key for rules in (pods.spreads, pods.anti_affinities) for rule in rules}
         if pods.affinities or keys - {labels.HOSTNAME} or filling.open_to(row)[nodes].any():
@@ -86,7 +80,7 @@ class _PlacementReserver:
             if key in self._class_of:
                 by_class.setdefault(self._class_of[key], []).append(key)
         for c, keys in by_class.items():
-            row = self._problem.levels[c][-1]
+            row = self._problem.last_level(c)[0]
             if self._filling.has_capacity(row)[n] and self._suits(row, n, node) and self._may_stay(row, node):
                 yield self._keep(row, n, keys[: self._filling.free_pods(row, [n])[0]])
 
@@ -102,8 +96,8 @@ class _PlacementReserver:
             return True
         if node.provider_id or not self._filling.accepts(row)[n]:
             return False
-        promised = _promised(node)
-        return any(_always_meets(promised, term) for term in self._rows[row].node_terms)
+        promised = promised_labels(node)
+        return any(always_meets(promised, term) for term in self._rows[row].node_terms)
 
     def _may_stay(self, row: int, node: StateNode) -> bool:
         """Whether no constraint between pods and no device requires scheduling them again."""
@@ -117,24 +111,3 @@ class _PlacementReserver:
             node.labels.get(entry.group.key) in entry.domains and entry.group.counts(pods.namespace, pods.labels)
             for entry in self._problem.repelled
         )
-
-
-def _promised(node: StateNode) -> Requirements:
-    """Return the label requirements of a NodeClaim that has not launched."""
-    try:
-        requirements = from_selectors(node.claim.spec.requirements) if node.claim is not None else EMPTY
-        return requirements & from_labels(node.labels)
-    except InvalidRequirementError:  # the NodeClaim was edited
-        return EMPTY
-
-
-def _always_meets(promised: Requirements, term: Requirements) -> bool:
-    """Whether every node with the promised labels meets a term."""
-    for key, required in term.items():
-        possible = promised.get(key)
-        if possible is None:
-            if not required.allows_absence:
-                return False
-        elif possible.complement or not possible.values or not all(required.has(value) for value in possible.values):
-            return False
-    return True

@@ -106,6 +106,13 @@ class PodError(Struct, frozen=True, kw_only=True):
         return f"{self.message[: max(length - len(end), 0)]}{end}"
 
 
+class LeftOutDaemons(Struct, frozen=True, kw_only=True):
+    """The DaemonSets (`namespace/name`) without which nodes of a NodePool are planned in this pass, and why as a sentence."""
+
+    names: tuple[str, ...]
+    why: str
+
+
 class Results(Struct, frozen=True, kw_only=True):
     """The results of one pass.
 
@@ -128,6 +135,7 @@ class Results(Struct, frozen=True, kw_only=True):
     skipped: tuple[SkippedObject, ...] = ()  # DaemonSets and nodes that cannot be evaluated
     devices: Mapping[str, tuple[PlannedDevice, ...]] = field(default_factory=dict)
     is_truncated: bool = False
+    left_out: Mapping[str, LeftOutDaemons] = field(default_factory=dict)  # DaemonSets, by NodePool
 
     @property
     def gap(self) -> float:

@@ -36,8 +36,10 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.bulk_scheduling import co_located_classes, schedule_in_bulk
+from journeyman.core.scheduling.daemon_overhead import Daemon
 from journeyman.core.scheduling.domain_counts import DomainCounts, is_wide
 from journeyman.core.scheduling.instance_type_choice import planned_nodeclaims
+from journeyman.core.scheduling.left_out_daemons import describe_left_out, leaving_out, left_out_daemons
 from journeyman.core.scheduling.new_nodes import PackingItems
 from journeyman.core.scheduling.nodepool_options import compatible_offerings, worth_considering
 from journeyman.core.scheduling.offerings import Reservations
@@ -53,6 +55,7 @@ from journeyman.core.scheduling.problem import (
     SchedulingProblem,
     SchedulingTask,
     estimated_work,
+    last_level,
     prepare_task,
 )
 from journeyman.core.scheduling.reserved_placements import may_block_others, with_reserved_placements
@@ -60,6 +63,7 @@ from journeyman.core.scheduling.results import (
     UNLIMITED,
     Effort,
     EffortSpentError,
+    LeftOutDaemons,
     MinValuesPolicy,
     Options,
     PlannedClaim,
@@ -195,23 +199,36 @@ class Scheduler:
                 warnings=self._inputs.warnings,
                 skipped=self._inputs.skipped,
             )
-        task = with_reserved_placements(prepare_task(self._inputs, considered, without_nodes, effort))
+        inputs, left_out = self._inputs, dict[str, LeftOutDaemons]()
+        task = with_reserved_placements(prepare_task(inputs, considered, without_nodes, effort))
         plan = best_plan_with_reservations(task)
+        with suppress(EffortSpentError):
+            if plan.unschedulable and (chosen := self._left_out(task, plan)):
+                less = inputs.with_daemons(leaving_out(inputs.daemons, chosen))
+                other_task = with_reserved_placements(prepare_task(less, considered, without_nodes, effort))
+                other = best_plan_with_reservations(other_task)
+                if other.unschedulable_count < plan.unschedulable_count:
+                    task, plan, inputs, left_out = other_task, other, less, describe_left_out(chosen)
         return Results(
             new_claims=tuple(sorted(plan.claims, key=lambda c: (c.node_pool, c.pods))),
             existing=plan.existing,
-            pod_errors=dict(sorted({**task.errors, **self._errors(task, plan)}.items())),
+            pod_errors=dict(sorted({**task.errors, **self._errors(inputs, task, plan, left_out)}.items())),
             price=plan.price,
-            lower_bound=price_lower_bound(task.problem, plan.solution.new_nodes) if self._inputs.options.bound else 0.0,
-            unusable_node_pools=self._inputs.invalid_objects,
-            warnings=self._inputs.warnings,
+            lower_bound=price_lower_bound(task.problem, plan.solution.new_nodes) if inputs.options.bound else 0.0,
+            unusable_node_pools=inputs.invalid_objects,
+            warnings=inputs.warnings,
             pod_warnings=preference_warnings(
                 (task.problem.rows[rows[-1]] for rows in task.problem.levels), task.problem.options.preferences
             ),
-            skipped=self._inputs.skipped,
+            skipped=inputs.skipped,
             devices=plan.devices,
             is_truncated=not effort.left,
+            left_out=left_out,
         )
+
+    def _left_out(self, task: SchedulingTask, plan: CandidatePlan) -> Mapping[str, tuple[Daemon, ...]]:
+        """Return by NodePool the DaemonSets without which more pods get a node."""
+        return left_out_daemons(task.problem, self._inputs.daemons, plan.unschedulable) if self._inputs.daemons else {}
 
     @property
     def _unusable(self) -> Mapping[str, str]:
@@ -219,7 +236,13 @@ class Scheduler:
         unparsed = {item.name: item.why for item in self.snapshot.invalid_objects if item.kind == "NodePool"}
         return {**unparsed, **self._inputs.invalid_objects}
 
-    def _errors(self, task: SchedulingTask, plan: CandidatePlan) -> dict[str, PodError]:
+    def _errors(
+        self,
+        inputs: ClusterInputs,
+        task: SchedulingTask,
+        plan: CandidatePlan,
+        left_out: Mapping[str, LeftOutDaemons],
+    ) -> dict[str, PodError]:
         """Return an error for each unschedulable pod; pods of a class share it."""
         if not plan.unschedulable:
             return {}
@@ -242,12 +265,13 @@ class Scheduler:
                 ),
             ),
             strict_min_values=problem.options.min_values is MinValuesPolicy.STRICT,
+            left_out={name: found.names for name, found in left_out.items()},
             effort=problem.effort,
         )
         errors: dict[str, PodError] = {}
         for pod_class, keys in plan.unschedulable.items():
-            row = problem.levels[pod_class][-1]
-            reason = plan.solution.reasons.get(pod_class, "")
+            row = problem.last_level(pod_class)[0]
+            reason = inputs.daemon_pods.blocking(problem.rows[row]) or plan.solution.reasons.get(pod_class, "")
             error = explainer.explain(problem.rows[row], problem.requests[row], stuck=reason)
             errors.update(dict.fromkeys(keys, error))
         return errors
@@ -380,7 +404,11 @@ def without_lost_preferences(task: SchedulingTask, plan: CandidatePlan) -> Sched
     """Return the task without the first relaxation levels of each class, as long as none of its pods has them in the plan."""
     on_nodes = (*plan.solution.on_existing.values(), *(node.pods for node in plan.solution.new_nodes))
     used = {entry.row for pods in on_nodes for entry in pods}
+    all_rows = task.problem.rows
     first_used = [next((n for n, row in enumerate(rows) if row in used), 0) for rows in task.problem.levels]
+    first_used = [
+        first - all_rows[rows[first]].launch_only for rows, first in zip(task.problem.levels, first_used, strict=True)
+    ]
     return task.with_levels([rows[first:] for rows, first in zip(task.problem.levels, first_used, strict=True)])
 
 
@@ -508,10 +536,12 @@ def _plan_with_free_preferences(task: SchedulingTask) -> CandidatePlan:
     Relaxes all classes together, level by level; if that ends with every class fully relaxed, tries each class alone.
     """
     levels = task.problem.levels
-    last = [level_rows[-1:] for level_rows in levels]
+    rows = task.problem.rows
+    starts = [[n for n, row in enumerate(level_rows) if not rows[row].launch_only] for level_rows in levels]
+    last = [last_level(level_rows, rows) for level_rows in levels]
     best = _best(task.with_levels(last))
-    for level in range(max((len(level_rows) for level_rows in levels), default=1) - 1):
-        tried = [level_rows[min(level, len(level_rows) - 1) :] for level_rows in levels]
+    for level in range(max(map(len, starts), default=1) - 1):
+        tried = [level_rows[own[min(level, len(own) - 1)] :] for level_rows, own in zip(levels, starts, strict=True)]
         try:
             plan = _best(task.with_levels(tried))
         except EffortSpentError:
@@ -532,7 +562,9 @@ def _keep_preferences_by_class(
     classes = sorted((c for c, level_rows in enumerate(levels) if len(level_rows) > 1), key=lambda c: (-counts[c], c))
     tries = 0
     for c in classes:
-        for level in range(len(levels[c]) - 1):
+        for level in range(len(levels[c]) - len(last_level(levels[c], task.problem.rows))):
+            if task.problem.rows[levels[c][level]].launch_only:
+                continue
             if tries == CLASSES_TRIED:
                 return best
             tries += 1
@@ -565,7 +597,7 @@ def price_lower_bound(problem: SchedulingProblem, nodes: Sequence[PlannedNode]) 
     counts = np.zeros(len(problem.rows), dtype=np.int64)
     for node in nodes:
         for row, count in node.pods:
-            counts[problem.levels[problem.class_of_row[row]][-1]] += count  # the row without preferences
+            counts[problem.last_level(problem.class_of_row[row])[0]] += count  # the row without preferences
     if not counts.any():
         return 0.0
     caps = problem.host_constraints.for_new_nodes(counts)

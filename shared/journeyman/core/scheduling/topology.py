@@ -350,7 +350,7 @@ def running_anti_affinities(node: StateNode, namespaces: NamespaceIndex) -> tupl
         RunningAntiAffinity(pod.key, group, domain)
         for pod in node.pods
         if pod.spec.affinity is not None and not is_terminal(pod)
-        for group in _anti_affinities(pod, namespaces)
+        for group in required_anti_affinities(pod, namespaces)
         if (domain := domain_of(node, group.key)) is not None
     )
 
@@ -390,7 +390,8 @@ class Repulsion:
         return tuple(found)
 
 
-def _anti_affinities(pod: Pod, namespaces: NamespaceIndex) -> Iterable[TopologyGroup]:
+def required_anti_affinities(pod: Pod, namespaces: NamespaceIndex) -> Iterable[TopologyGroup]:
+    """Return the groups that the required anti-affinity of a pod excludes."""
     rules = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
     metadata = pod.metadata
     return (

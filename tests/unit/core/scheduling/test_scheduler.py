@@ -973,3 +973,48 @@ def test_plan_for_a_production_trace_costs_little_more_than_the_bound(pods, gpus
     assert verify(case.snapshot, case.catalogue, results, pods=pods_to_schedule(case.snapshot)) == ()
     assert not results.pod_errors
     assert results.price <= most * results.lower_bound
+
+
+RACK = "example.com/rack"
+
+
+def apart_over(key, app, **changes):
+    """Anti-affinity over `key` to the pods of `app`, as the spec of a pod."""
+    term = {"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}}
+    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}, **changes}
+
+
+@pytest.mark.parametrize("compare_up_to", [0, 150], ids=["in bulk", "also pod by pod"])
+def test_anti_affinity_over_a_label_that_no_node_has_excludes_nothing(compare_up_to):
+    """A node without the label is in no domain: kube-scheduler admits the pods, together or with those they avoid."""
+    web = [a_pod(f"web-{n}", metadata={"labels": {"app": "web"}}, spec=apart_over(RACK, "web")) for n in range(2)]
+    shy = a_pod("shy", cpu="500m", spec=apart_over(RACK, "web"))
+
+    results = schedule(*web, shy, types=(MEDIUM,), options=Options(compare_up_to=compare_up_to))
+
+    assert [sorted(claim.pods) for claim in results.new_claims] == [["default/shy", "default/web-0", "default/web-1"]]
+    assert all(entry.key != RACK for claim in results.new_claims for entry in claim.requirements)
+
+
+def test_anti_affinity_over_a_missing_label_admits_existing_nodes():
+    """The node has no rack; a pod whose anti-affinity selects the other runs there."""
+    running = a_pod("db", node="node-default-1", metadata={"labels": {"app": "db"}}, spec=apart_over(RACK, "web"))
+    web = a_pod("web", metadata={"labels": {"app": "web"}}, spec=apart_over(RACK, "db"))
+
+    results = schedule(running, web, claims=(a_running_claim(),), nodes=(a_node(),))
+
+    assert results.existing == {"node-default-1": ("default/web",)}
+
+
+def test_pods_apart_over_racks_share_only_nodes_that_have_none():
+    """One NodePool's nodes are all in rack 1, which takes one pod; the others go where there are no racks."""
+    racked = a_pool("racked", spec={"template": {"metadata": {"labels": {RACK: "1"}}}})
+    free = a_pool("free", spec={"weight": 1})
+    web = [a_pod(f"web-{n}", metadata={"labels": {"app": "web"}}, spec=apart_over(RACK, "web")) for n in range(3)]
+
+    only_racked = schedule(*web, node_pools=(racked,), types=(MEDIUM,))
+    both = schedule(*web, node_pools=(racked, free), types=(MEDIUM,))
+
+    assert len(only_racked.pod_errors) == 2
+    assert both.pod_errors == {}
+    assert all(len(claim.pods) == 1 for claim in both.new_claims if claim.node_pool == "racked")

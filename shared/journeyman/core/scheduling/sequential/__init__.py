@@ -244,7 +244,7 @@ def behind_leaders(problem: SchedulingProblem, queue: Sequence[int], left: Seque
 
 def _hostname_affinities(problem: SchedulingProblem, c: int) -> list[TopologyGroup]:
     """Return the groups of which the class requires a pod on the same node, without its preferences."""
-    return [group for group in problem.rows[problem.levels[c][-1]].affinities if group.key == labels.HOSTNAME]
+    return [group for group in problem.rows[problem.last_level(c)[0]].affinities if group.key == labels.HOSTNAME]
 
 
 def _without_moved(queue: Sequence[int], moved: Counter[int]) -> Iterator[int]:
@@ -271,7 +271,7 @@ def in_turns(problem: SchedulingProblem, queue: Sequence[int], _: Sequence[int])
 
 def _offerings_for(problem: SchedulingProblem, c: int) -> int:
     """Return the number of offerings that hold a pod of the class, without its preferences."""
-    row = problem.levels[c][-1]
+    row = problem.last_level(c)[0]
     demand = NodeDemand(NodeConstraints.of(problem.rows[row]))
     holding = (
         pool.rows(demand) & every(pool.sizes >= problem.requests[row])[pool.template.table.row_type]

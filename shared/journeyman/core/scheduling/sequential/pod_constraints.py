@@ -19,6 +19,7 @@ from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.instance_type_choice import on_reservation
 from journeyman.core.scheduling.nodepool_options import NodeConstraints
 from journeyman.core.scheduling.offering_masks import CONFLICT, OfferingMasks, RequirementsInterner
+from journeyman.core.scheduling.pod_classes import combined_terms
 from journeyman.core.scheduling.problem import SchedulingProblem, amounts_of
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.sequential.topology_rules import TopologyRules
@@ -38,8 +39,8 @@ class LaunchOption(Struct, frozen=True):
 class PodTerm:
     """What the pods of one row require of a node by one of their terms, whatever else is on it.
 
-    `amounts` are a pod's requests, `alternatives` the IDs of the term combined with each alternative of the volumes,
-    `admitted` says by existing node whether it meets one of them.
+    `amounts` are a pod's requests, `alternatives` the IDs of the term combined with each alternative of the volumes and of
+    the DaemonSets' pods that a new node will run, `admitted` says by existing node whether it meets the term.
     """
 
     def __init__(self, problem: SchedulingProblem, row: int, term: Requirements) -> None:
@@ -48,13 +49,13 @@ class PodTerm:
         self.row = row
         self.cls = cls
         self.amounts = amounts_of(problem.requests[row].tolist())
-        both = [term & volumes for volumes in cls.volume_terms]
-        alternatives = [requirements for requirements in both if not any(r.impossible for r in requirements.values())]
+        existing = () if cls.launch_only else combined_terms((term,), cls.volume_terms)
+        alternatives = combined_terms(combined_terms((term,), cls.volume_terms), cls.launch_terms)
         self.alternatives = tuple(problem.interner.id_of(requirements) for requirements in alternatives)
         self._interner = problem.interner
         self._node_constraints = NodeConstraints.of(cls)
         columns = problem.existing.columns
-        self.admitted: Bools = columns.meeting(alternatives) & columns.accepted(
+        self.admitted: Bools = columns.meeting(existing) & columns.accepted(
             cls.tolerations, avoids_prefer_no_schedule=cls.avoids_prefer_no_schedule
         )
         self._options: dict[int, tuple[LaunchOption, ...]] = {}

@@ -383,7 +383,7 @@ class SequentialScheduler:
         choice, key = choices[0], choices[0].rules.key
         domains = masks.domains(key, offerings, requirements_id)
         if not domains:
-            if choice.rules.needs_label:
+            if choice.rules.needs_label or (choice.rules.is_apart and self._gets_any_value(requirements_id, key)):
                 return None
             apart = self._without_excluded(requirements_id, choice)
             return self._bind_domains(masks, apart, offerings, choices[1:]) if apart != CONFLICT else None
@@ -398,7 +398,24 @@ class SequentialScheduler:
             bound = self._bind_domains(masks, narrowed, left, choices[1:]) if left else None
             if bound is not None:
                 return bound
-        return None
+        return (
+            None if choice.rules.needs_label else self._bind_without_label(masks, requirements_id, offerings, choices)
+        )
+
+    def _bind_without_label(
+        self, masks: OfferingMasks, requirements_id: int, offerings: int, choices: Sequence[DomainChoice]
+    ) -> _BoundNode | None:
+        """Return the node without the label of the first choice, which no anti-affinity excludes; None if all have it."""
+        key = choices[0].rules.key
+        absent = self._interner.id_of(Requirements({key: requirement(key, "DoesNotExist")}))
+        narrowed = self._interner.narrowed(requirements_id, absent)
+        left = offerings & masks.by_value(key)[1] if narrowed != CONFLICT else 0
+        return self._bind_domains(masks, narrowed, left, choices[1:]) if left else None
+
+    def _gets_any_value(self, requirements_id: int, key: str) -> bool:
+        """Whether the node gets a value of the label that is listed nowhere."""
+        rule = self._interner[requirements_id].get(key)
+        return rule is not None and rule.present
 
     def _without_excluded(self, requirements_id: int, choice: DomainChoice) -> int:
         """Return the requirements of a node that may have any value of a label, without the values that repel the pod."""

@@ -123,7 +123,10 @@ class TopologyCounts:
         """Start without counters; `rows` finds the rows of the pass (`count` in total) that a group counts."""
         self._counted: list[list[PodCounter]] = [[] for _ in range(count)]
         self._existing = existing
-        self._running_pods = existing.pod_counts
+        self._running_pods = (
+            existing.pod_counts
+        )  # of topology spread; affinity and anti-affinity await DaemonSets' pods
+        self._expected_pods = existing.expected_counts
         self._rows = rows
         self._interner = interner
         self._candidates = candidates
@@ -144,15 +147,16 @@ class TopologyCounts:
         return found
 
     def _new_counter(self, kind: str, group: TopologyGroup, nodes: NodeFilter) -> PodCounter:
+        present = self._running_pods if kind == "spread" else self._expected_pods
         if group.key == labels.HOSTNAME:
             counter = HostCounter(nodes)
-            existing_nodes = {node.name: node for node in self._running_pods.nodes}
-            for name, pods in self._running_pods.by_node(group).items():
+            existing_nodes = {node.name: node for node in present.nodes}
+            for name, pods in present.by_node(group).items():
                 if self.counts_node(nodes, existing_nodes[name]):
                     self._count_on(counter, name, pods)
             return counter
         self._candidates.watch(group.key)
-        counts = self._running_pods.by_domain(group, lambda node: self.counts_node(nodes, node))
+        counts = present.by_domain(group, lambda node: self.counts_node(nodes, node))
         by_domain = DomainCounter(
             group.key,
             anywhere=kind in {"anti-affinity", "preferred anti-affinity"},

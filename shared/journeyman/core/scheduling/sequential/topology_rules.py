@@ -99,7 +99,7 @@ class LabelRules(Struct):
 
     `excluding`: the domain may have none of these pods. `repelled`: domains that the anti-affinity of running pods excludes.
     `preferring`: domains with these pods are preferred. `binding`: the node must be bound to one domain. `needs_label`: the
-    node must have the label.
+    node must have the label. `is_apart`: the pod's own anti-affinity is among the rules.
     """
 
     key: str
@@ -110,6 +110,7 @@ class LabelRules(Struct):
     repelled: frozenset[str] = frozenset()
     binding: bool = False
     needs_label: bool = False
+    is_apart: bool = False
 
     @property
     def is_only_preferred(self) -> bool:
@@ -282,10 +283,10 @@ class TopologyRuleSet:
             self._add_spread(row, spread, hosts, rules_of)
         for group in cls.affinities:
             self._add_affinity(row, group, hosts, rules_of)
-        for group in cls.anti_affinities:
-            self._add_anti_affinity(row, group, hosts, rules_of)
         for rules in keys.values():
             rules.needs_label = True
+        for group in cls.anti_affinities:
+            self._add_anti_affinity(row, group, hosts, rules_of)
         self._add_repulsion(row, hosts, rules_of)
         return TopologyRules(hosts, tuple(keys[key] for key in sorted(keys)))
 
@@ -327,6 +328,7 @@ class TopologyRuleSet:
             return
         rules = rules_of(group.key)
         rules.excluding.append(counter)
+        rules.is_apart = True
         rules.binding |= self._binding and not soft
 
     def _add_repulsion(self, row: int, hosts: HostRules, rules_of: Callable[[str], LabelRules]) -> None:

@@ -3,7 +3,7 @@
 A contract in pyproject.toml keeps the two apart. The checks know no prices or preferences: an expensive plan passes, a
 wrong one does not. `matching` says what pods, labels, taints and ports mean; `possible_nodes` prepares snapshot and plan
 (which labels and offerings each planned node may get); `check_nodes` checks each node by itself, `check_topology` the
-constraints between pods, `check_devices` the devices of ResourceClaims.
+constraints between pods, `check_daemons` those about DaemonSets' pods, `check_devices` the devices of ResourceClaims.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling.
 Differs: a domain in which no instance type can be launched and no node exists does not count for topology spread; all
@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import Results
+from journeyman.core.scheduling.verify.check_daemons import AwaitedDaemons, check_daemons
 from journeyman.core.scheduling.verify.check_devices import check_devices
 from journeyman.core.scheduling.verify.check_nodes import (
     StorageIndex,
@@ -69,14 +70,16 @@ def verify(
     if found:
         return tuple(found)  # placements of unknown pods cannot be checked
     storage, presences = StorageIndex(snapshot), PodPresences(index)
+    awaited = AwaitedDaemons.of(index)
     found += _check_pods(index, storage)
     found += check_claims(index, storage)
     found += check_existing(index, storage)
     found += check_limits(index)
     found += check_reservations(index)
     found += check_spread(index, presences)
-    found += check_affinity(index, presences)
+    found += check_affinity(index, presences, awaited.certain)
     found += check_anti_affinity(index, presences)
+    found += check_daemons(index, awaited)
     found += check_devices(index, catalogue)
     return tuple(found)
 

@@ -233,11 +233,12 @@ def _check_node(index: PlanIndex, node: CheckedNode, storage: StorageIndex) -> I
         taint = untolerated(kind.pod, node.taints)
         if taint is not None:
             yield node.defect(f"pod {pod} does not tolerate taint {taint.key}:{taint.effect}")
-        if not _meets_labels(node, kind.node_requirements):
+        if not meets_labels(node, kind.node_requirements):
             yield node.defect(f"pod {pod} does not accept its labels")
-        if not _meets_labels(node, storage.node_requirements(kind)):
+        if not meets_labels(node, storage.node_requirements(kind)):
             yield node.defect(f"the volumes of pod {pod} cannot be reached from there")
-    daemons = [daemon for daemon in index.daemons if _belongs(daemon, node)]
+    pool = node.state_node.node_pool if node.state_node is not None else ""
+    daemons = [daemon for daemon in index.daemons_of_pool(pool) if _belongs(daemon, node)]
     yield from _check_node_capacity(node, daemons)
     running = [port for kind in node.remaining for port in kind.ports]
     expected = [port for daemon in daemons for port in daemon.ports]
@@ -245,7 +246,7 @@ def _check_node(index: PlanIndex, node: CheckedNode, storage: StorageIndex) -> I
     yield from storage.check_attachments(node)
 
 
-def _meets_labels(node: CheckedNode, node_requirements: Iterable[Alternatives]) -> bool:
+def meets_labels(node: CheckedNode, node_requirements: Iterable[Alternatives]) -> bool:
     """Whether the node's labels meet these; for a NodeClaim without an instance, all labels it may get."""
     alternatives = tuple(node_requirements)
     if node.possible.rows_meeting(alternatives) & node.rows:

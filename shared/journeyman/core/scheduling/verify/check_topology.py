@@ -50,7 +50,7 @@ from journeyman.core.scheduling.verify.matching import (
     selects,
     untolerated,
 )
-from journeyman.core.scheduling.verify.possible_nodes import CheckedNode, Defect, PlanIndex
+from journeyman.core.scheduling.verify.possible_nodes import AwaitedPods, CheckedNode, Defect, PlanIndex
 
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -169,6 +169,10 @@ class PodPresences:
     def counts(self, group: CountedPods, kind: PodKind) -> bool:
         """Whether the group counts pods of this kind."""
         return group.counts(kind.identity, self._namespaces)
+
+    def counts_identity(self, group: CountedPods, identity: PodIdentity) -> bool:
+        """Whether the group counts pods of this namespace and these labels."""
+        return group.counts(identity, self._namespaces)
 
     def presences(self, group: CountedPods, *, planned_only: bool = False) -> Iterable[PodPresence]:
         """Return the nodes of the counted pods, or of those that are planned; a node may occur several times."""
@@ -429,10 +433,12 @@ class _PresentPods:
         self._nodes: set[tuple[bytes, str]] = set()
         self._possible: dict[bytes, set[str]] = {}
 
-    def enter(self, group: CountedPods, node: CheckedNode) -> None:
-        """Add a pod that the group counts."""
+    def enter(self, group: CountedPods, node: CheckedNode, *, everywhere: bool = True) -> None:
+        """Add a pod that the group counts; for pods on the same node only, unless `everywhere`."""
         domains = node.domains(group.key)
         self._nodes.add((group.id, node.host))
+        if not everywhere:
+            return
         self._possible.setdefault(group.id, set()).update(domains)
         if len(domains) == 1:
             self._domains.setdefault(group.id, set()).update(domains)
@@ -449,16 +455,19 @@ class _PresentPods:
         return any(kind.admits(group.key, domain) for domain in self._possible.get(group.id, ()))
 
 
-def check_affinity(index: PlanIndex, presences: PodPresences) -> Iterator[Defect]:
-    """Check required pod affinity: one defect per kind of pod and node, if none of three orders lets all pods in."""
+def check_affinity(index: PlanIndex, presences: PodPresences, awaited: Sequence[AwaitedPods] = ()) -> Iterator[Defect]:
+    """Check required pod affinity: one defect per kind of pod and node, if none of three orders lets all pods in.
+
+    `awaited` are the DaemonSets' pods that come to the nodes; those of planned nodes are found on the same node only.
+    """
     arrivals = _arrivals(index, presences)
     if not any(arrival.groups for arrival in arrivals):
         return
-    unsatisfied = _unsatisfied(arrivals, presences)
+    unsatisfied = _unsatisfied(arrivals, presences, awaited)
     if (
         unsatisfied
-        and _unsatisfied(sorted(arrivals, key=_is_selected_by_others), presences)
-        and _unsatisfied(arrivals, presences, first=[arrival for arrival, _ in unsatisfied])
+        and _unsatisfied(sorted(arrivals, key=_is_selected_by_others), presences, awaited)
+        and _unsatisfied(arrivals, presences, awaited, first=[arrival for arrival, _ in unsatisfied])
     ):
         for arrival, group in unsatisfied:
             yield arrival.node.defect(
@@ -472,7 +481,10 @@ def _is_selected_by_others(arrival: _Arrival) -> bool:
 
 
 def _unsatisfied(
-    arrivals: Sequence[_Arrival], presences: PodPresences, first: Sequence[_Arrival] = ()
+    arrivals: Sequence[_Arrival],
+    presences: PodPresences,
+    awaited: Sequence[AwaitedPods],
+    first: Sequence[_Arrival] = (),
 ) -> list[tuple[_Arrival, CountedPods]]:
     """Return the pods that find no pod for one of their terms, if they come in about this order.
 
@@ -484,6 +496,9 @@ def _unsatisfied(
         for presence in presences.presences(group):
             if presence.remaining:
                 present.enter(group, presence.node)
+        for pods in awaited:
+            if presences.counts_identity(group, pods.identity):
+                present.enter(group, pods.node, everywhere=pods.is_existing)
     early = [arrival for arrival in first if _admit_one(arrival, present, _PresentPods())]
     waiting = [arrival for arrival in arrivals if arrival.groups and arrival not in early]
     free = [arrival for arrival in arrivals if not arrival.groups]

@@ -20,6 +20,7 @@ from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.verify.matching import (
     CORDON,
     Column,
+    PodIdentity,
     PodKind,
     PodKinds,
     PortUse,
@@ -75,6 +76,14 @@ class CheckedNode(Struct, eq=False):
                 frozenset({self.host}) if key == labels.HOSTNAME else self.possible.values(key, self.rows)
             )
         return self._domains[key]
+
+
+class AwaitedPods(Struct, frozen=True, eq=False):
+    """The pod of a DaemonSet that is still to come to a node; `is_existing`: the node exists."""
+
+    identity: PodIdentity
+    node: CheckedNode
+    is_existing: bool
 
 
 class PlanIndex:
@@ -219,11 +228,21 @@ class PlanIndex:
             return "has no NodeClass that is ready"
         return ""
 
+    def daemons_of_pool(self, name: str) -> tuple[PodKind, ...]:
+        """The daemons that count on nodes of a NodePool: without those that the plan leaves out there."""
+        left_out = self.results.left_out.get(name)
+        return tuple(d for d in self.daemons if left_out is None or d.pod.key not in left_out.names)
+
+    def daemons_of(self, node: CheckedNode) -> tuple[PodKind, ...]:
+        """The daemons that run on nodes of a planned node's NodePool, as far as their labels suit them."""
+        pool = self.usable_pools.get(node.claim.node_pool) if node.claim is not None else None
+        return self.launches(pool).daemons if pool is not None else ()
+
     def launches(self, pool: NodePool) -> PossibleLaunches:
         """The possible launches of a usable NodePool."""
         name = pool.metadata.name
         if name not in self._launches:
-            self._launches[name] = PossibleLaunches(pool, self._offerings_by_pool.of(name), self.daemons)
+            self._launches[name] = PossibleLaunches(pool, self._offerings_by_pool.of(name), self.daemons_of_pool(name))
         return self._launches[name]
 
 
@@ -481,7 +500,7 @@ class PossibleLaunches:
         return PossibleLabels(offerings.all_rows, given | offerings.columns)
 
     @cached_property
-    def _daemons(self) -> tuple[PodKind, ...]:
+    def daemons(self) -> tuple[PodKind, ...]:
         """The daemons that fit on a type, available or not; nodes are launched without the others."""
         return tuple(
             daemon
@@ -524,7 +543,7 @@ class PossibleLaunches:
     def _too_small_for_daemons(self) -> Rows:
         """The rows of types that cannot hold all daemons that may run on the type; no node of them is launched."""
         possible = self.narrowed(self.pool_requirements)
-        running = [(daemon, possible.rows_possibly_meeting(daemon.node_requirements)) for daemon in self._daemons]
+        running = [(daemon, possible.rows_possibly_meeting(daemon.node_requirements)) for daemon in self.daemons]
         too_small = 0
         for rows in self.offerings.by_type.values():
             requests = add(*(daemon.requests for daemon, where in running if where & rows))
@@ -589,7 +608,7 @@ class PossibleLaunches:
 
     def _split(self, possible: PossibleLabels) -> list[DaemonTypeOverhead]:
         parts = [DaemonTypeOverhead(possible.rows, {}, ())]
-        for daemon in self._daemons:
+        for daemon in self.daemons:
             running = possible.rows_possibly_meeting(daemon.node_requirements)
             parts = [half for part in parts for half in _halves(part, running, daemon) if half.rows]
         return parts

@@ -1,0 +1,139 @@
+"""Finds the nodes to which DaemonSets' pods are still to come, and checks anti-affinity between them and planned pods.
+
+The DaemonSet controller creates these pods after the Node. On an existing node they are awaited if its labels and taints
+suit them, and they fit beside all that stays there. On a planned node they count for affinity if they come whatever the
+node becomes, and for anti-affinity if they may come. Over labels other than the hostname, those of other planned nodes
+are not counted: no one of these nodes is sure to join first.
+
+Differs: Karpenter counts only pods that run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from journeyman.core.scheduling.verify.check_nodes import allocatable, meets_labels, total_requests
+from journeyman.core.scheduling.verify.check_topology import CountedPods, group_of_term
+from journeyman.core.scheduling.verify.matching import PodKind, is_daemon, is_finished_or_terminating, untolerated
+from journeyman.core.scheduling.verify.possible_nodes import AwaitedPods, CheckedNode, Defect, PlanIndex
+from journeyman.errors import InvalidQuantityError
+
+
+class AwaitedDaemons(Struct, eq=False):
+    """The nodes to which the pods of each DaemonSet are still to come: existing ones, planned ones surely and possibly."""
+
+    existing: dict[PodKind, list[CheckedNode]] = field(default_factory=dict)
+    surely: dict[PodKind, list[CheckedNode]] = field(default_factory=dict)
+    possibly: dict[PodKind, list[CheckedNode]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, index: PlanIndex) -> AwaitedDaemons:
+        """Return where the pods of the DaemonSets are awaited that a rule of theirs or of planned pods concerns."""
+        found, concerned = cls(), _concerned(index)
+        for node in index.existing_nodes if concerned else ():
+            pool = node.state_node.node_pool if node.state_node is not None else ""
+            belonging = [daemon for daemon in index.daemons_of_pool(pool) if _belongs(daemon, node)]
+            missing = [daemon for daemon in belonging if daemon in concerned and not _runs(daemon, node)]
+            if missing and node.is_schedulable and _fit(node, belonging):
+                for daemon in missing:
+                    found.existing.setdefault(daemon, []).append(node)
+        for node in index.new_nodes if concerned else ():
+            for daemon in (d for d in index.daemons_of(node) if d in concerned):
+                if node.possible.rows_possibly_meeting(daemon.node_requirements) & node.rows:
+                    found.possibly.setdefault(daemon, []).append(node)
+                if not node.rows & ~node.possible.rows_meeting(daemon.node_requirements):
+                    found.surely.setdefault(daemon, []).append(node)
+        return found
+
+    @property
+    def certain(self) -> tuple[AwaitedPods, ...]:
+        """The pods that come whatever the nodes become."""
+        on_existing = (AwaitedPods(d.identity, n, True) for d, nodes in self.existing.items() for n in nodes)
+        on_new = (AwaitedPods(d.identity, n, False) for d, nodes in self.surely.items() for n in nodes)
+        return (*on_existing, *on_new)
+
+
+def _concerned(index: PlanIndex) -> dict[PodKind, None]:
+    namespaces = {namespace.metadata.name: namespace for namespace in index.snapshot.namespaces}
+    groups = {
+        group.id: group
+        for kind in (index.planned_by_kind if index.daemons else ())
+        for term in (*kind.affinity, *kind.anti_affinity)
+        for group in (group_of_term(kind.pod, term),)
+    }
+    return {
+        daemon: None
+        for daemon in index.daemons
+        if daemon.anti_affinity or any(group.counts(daemon.identity, namespaces) for group in groups.values())
+    }
+
+
+def _belongs(daemon: PodKind, node: CheckedNode) -> bool:
+    return untolerated(daemon.pod, node.taints) is None and meets_labels(node, daemon.node_requirements)
+
+
+def _runs(daemon: PodKind, node: CheckedNode) -> bool:
+    """Whether the DaemonSet, whose UID its sample pod has, runs a pod on the node."""
+    return node.state_node is not None and any(
+        owner.uid == daemon.pod.metadata.uid
+        for pod in node.state_node.pods
+        if not is_finished_or_terminating(pod)
+        for owner in pod.metadata.owner_references
+        if owner.controller and owner.kind == "DaemonSet"
+    )
+
+
+def _fit(node: CheckedNode, daemons: Iterable[PodKind]) -> bool:
+    """Whether the daemons that do not run yet fit beside the pods that stay on the node."""
+    try:
+        left = allocatable(node.state_node) if node.state_node is not None else {}
+    except InvalidQuantityError:
+        return False
+    running = total_requests(kind for kind in node.remaining if is_daemon(kind.pod))
+    used = dict(total_requests(node.remaining))
+    for name, amount in total_requests(daemons).items():
+        used[name] = used.get(name, 0) + max(amount - running.get(name, 0), 0)
+    return all(amount <= left.get(name, 0) for name, amount in used.items())
+
+
+def check_daemons(index: PlanIndex, awaited: AwaitedDaemons) -> Iterator[Defect]:
+    """Check that no anti-affinity keeps planned pods and awaited pods of DaemonSets apart that share a domain."""
+    namespaces = {namespace.metadata.name: namespace for namespace in index.snapshot.namespaces}
+    daemons = tuple({**awaited.existing, **awaited.possibly})
+    for kind, where in index.planned_by_kind.items() if daemons else ():
+        for term in kind.anti_affinity:
+            group = group_of_term(kind.pod, term)
+            for daemon in daemons:
+                if group.counts(daemon.identity, namespaces):
+                    yield from _sharing(
+                        awaited, daemon, group, where, f"the anti-affinity of pod {{}} selects {_named(daemon)}"
+                    )
+        for daemon in daemons:
+            for term in daemon.anti_affinity:
+                group = group_of_term(daemon.pod, term)
+                if group.counts(kind.identity, namespaces):
+                    yield from _sharing(
+                        awaited, daemon, group, where, f"the anti-affinity of {_named(daemon)} selects pod {{}}"
+                    )
+
+
+def _named(daemon: PodKind) -> str:
+    return f"the awaited pod of DaemonSet {daemon.pod.key}"
+
+
+def _sharing(
+    awaited: AwaitedDaemons,
+    daemon: PodKind,
+    group: CountedPods,
+    where: Sequence[tuple[CheckedNode, str, int]],
+    wrong: str,
+) -> Iterator[Defect]:
+    """Yield a defect for each node of planned pods to whose domain a DaemonSet's pod comes."""
+    taken = {domain for node in awaited.existing.get(daemon, ()) for domain in node.domains(group.key)}
+    own = {node.host for node in awaited.possibly.get(daemon, ())}
+    for node, pod, _ in where:
+        domains: Mapping[str, None] = dict.fromkeys(sorted(node.domains(group.key)))
+        if domains and (node.host in own or not taken.isdisjoint(domains)):
+            yield node.defect(f"{wrong.format(pod)} in its {group.key}")
