@@ -5,7 +5,7 @@ Steps depend on these Protocols only. Adapters implement them, and translate the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 from msgspec import Struct, field
 
 from journeyman.core.api import labels
+from journeyman.core.api.launch_faults import LaunchFault
 from journeyman.core.api.objects import NodeClaim, OfferingKey, Resource
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.lifecycle.interruption import InterruptionKind
@@ -182,6 +183,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
     claim: NodeClaim
     node_class: NodeClassState
     instance_types: tuple[InstanceType, ...]  # those of the NodePool, without unavailable offerings
+    full_subnets: frozenset[str] = frozenset()  # ids of subnets that had no free address a short while ago
 
 
 class LaunchRefusal(Struct, frozen=True, kw_only=True):
@@ -204,6 +206,8 @@ class Launched(Struct, frozen=True, kw_only=True):
     allocatable: Mapping[str, str]
     price: float
     unavailable: tuple[OfferingKey, ...] = ()  # offerings to mark unavailable
+    unavailable_for_class: tuple[OfferingKey, ...] = ()  # those that only this NodeClass's settings make unavailable
+    faults: tuple[LaunchFault, ...] = ()  # of subnets that refused the launch before
     refusals: tuple[LaunchRefusal, ...] = ()  # each refusal, for the metrics
     user_data_bytes: int = 0  # 0 if the size of the user data is unknown
     is_confirmed: bool = True  # False if the cloud accepted the launch, and may still fail to build the instance
@@ -214,11 +218,16 @@ class LaunchFailed(Struct, frozen=True, kw_only=True):
 
     `answered` is True if the cloud's response proves that no instance was launched: the next attempt is a new launch.
     Otherwise this attempt or an earlier one may have launched an instance, and the next attempt repeats this one.
+
+    `faults` are the objects whose fault it is: the NodeClaim of a NodePool is then deleted, and its pods are scheduled again.
+    `unavailable_for_class` are offerings that only this NodeClass's settings make unavailable.
     """
 
     claim: str
     error: Exception
     unavailable: tuple[OfferingKey, ...] = ()
+    unavailable_for_class: tuple[OfferingKey, ...] = ()
+    faults: tuple[LaunchFault, ...] = ()
     refusals: tuple[LaunchRefusal, ...] = ()
     user_data_bytes: int = 0
     answered: bool = False
@@ -326,6 +335,14 @@ class CloudProvider(Protocol):
         """Return the failing status checks of instances, sorted by provider id; instances of other clusters may be included.
 
         Empty if the cloud has no status checks. Raises CloudProviderError.
+        """
+        ...
+
+    def end_reasons(self, provider_ids: Collection[str]) -> Mapping[str, BuildFailure]:
+        """Return why these instances ended, by provider id, as far as the cloud still says.
+
+        Raises:
+            CloudProviderError: The cloud refused a request, or did not respond.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -12,12 +12,19 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.event_reasons import EVENT_REASONS
+from journeyman.core.api.launch_faults import LaunchFault
 from journeyman.core.api.objects import EC2NODECLASS, NodeClaim
 from journeyman.core.api.resources import format_resources
 from journeyman.core.catalogue import InstanceType, Offering
 from journeyman.core.plan import Event, Observation, Plan, ScheduleEntry, Step
-from journeyman.core.state import InstanceStatus, RepairPolicy
-from journeyman.errors import CloudProviderError, InsufficientCapacityError, LeaseLostError, NodeClaimNotFoundError
+from journeyman.core.state import BuildFailure, InstanceStatus, RepairPolicy
+from journeyman.errors import (
+    CloudProviderError,
+    CreateError,
+    InsufficientCapacityError,
+    LeaseLostError,
+    NodeClaimNotFoundError,
+)
 from journeyman.ports import (
     Clock,
     Instance,
@@ -55,6 +62,8 @@ class FakeCloud:
         failed_checks: The result of `statuses`: instances with failed status checks.
         drifted: The result of `is_drifted` by name of the NodeClaim, for those that have drifted; None for an unknown answer.
         drift_error: The error of `is_drifted`, if any.
+        broken: Faults of launches, by the name of the NodePool or NodeClass that has each.
+        dies: By NodePool, how long after its launch an instance ends, and why; the cloud forgets none of the reasons.
         frozen: Provider ids of the instances that run without their kubelet.
         deletions: The provider ids of each request to terminate instances.
         refusals: The errors of the next terminations of an instance, by provider id.
@@ -80,6 +89,9 @@ class FakeCloud:
         self.failed_checks: tuple[InstanceStatus, ...] = ()
         self.drifted: dict[str, str | None] = {}
         self.drift_error: Exception | None = None
+        self.broken: dict[str, LaunchFault] = {}
+        self.dies: dict[str, tuple[timedelta, BuildFailure | None]] = {}
+        self._reasons: dict[str, BuildFailure | None] = {}
         self.frozen: set[str] = set()
         self.launches: list[str] = []
         self.deletions: list[tuple[str, ...]] = []
@@ -144,6 +156,10 @@ class FakeCloud:
 
     def statuses(self) -> tuple[InstanceStatus, ...]:
         return self.failed_checks
+
+    def end_reasons(self, provider_ids: Collection[str]) -> dict[str, BuildFailure]:
+        reasons = {id_: self._reasons.get(id_) for id_ in provider_ids}
+        return {id_: reason for id_, reason in reasons.items() if reason is not None}
 
     def is_drifted(self, claims: Sequence[NodeClaim], node_classes: Sequence[Any]) -> dict[str, str]:
         if self.drift_error is not None:
@@ -221,6 +237,11 @@ class FakeCloud:
         self.launches.append(name)
         if self.failures:
             return LaunchFailed(claim=name, error=self.failures.pop(0))
+        names = (claim.metadata.labels.get(labels.NODEPOOL, ""), claim.spec.node_class_ref.name)
+        fault = next((self.broken[name] for name in names if name in self.broken), None)
+        if fault is not None:
+            error = CreateError(fault.message, condition_reason=fault.reason)
+            return LaunchFailed(claim=name, error=error, faults=(fault,), answered=True)
         options = sorted((o.price, t.name, o.zone, o.capacity_type) for t, o in _usable(claim, request.instance_types))
         refused = tuple((t, z, c) for _, t, z, c in options if (t, z, c) in self.out_of_stock)
         chosen = next((option for option in options if option[1:] not in self.out_of_stock), None)
@@ -228,6 +249,7 @@ class FakeCloud:
             if chosen is None:
                 return LaunchFailed(claim=name, error=InsufficientCapacityError("none left", offerings=refused))
             self._start(claim, *chosen[1:])
+            self._schedule_end(self._by_token[token].provider_id, names[0])
         return self._launched(claim, self._by_token[token], refused)
 
     def _start(self, claim: NodeClaim, type_: str, zone: str, capacity_type: str) -> None:
@@ -237,6 +259,11 @@ class FakeCloud:
             launched_at=self.clock.now(),
             tags={labels.NODECLAIM_TAG: claim.metadata.name, labels.NODECLAIM_UID_TAG: claim.metadata.uid},
         )  # fmt: skip
+
+    def _schedule_end(self, provider_id: str, pool: str) -> None:
+        if pool in self.dies:
+            after, self._reasons[provider_id] = self.dies[pool]
+            self._ends[provider_id] = self.clock.now() + after
 
     def _launched(self, claim: NodeClaim, instance: Instance, refused: tuple[tuple[str, str, str], ...]) -> Launched:
         type_ = next(t for t in self.types if t.name == instance.instance_type)

@@ -6,7 +6,7 @@ It passes calls on to launcher, instances and prices, and asks each cloud only h
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, Protocol
 
@@ -14,7 +14,7 @@ from journeyman.cloud.launching import ClusterInstances, Launcher
 from journeyman.cloud.prices import PriceProvider
 from journeyman.core.api.hashes import node_class_keys
 from journeyman.core.api.objects import NodeClaim
-from journeyman.core.state import InstanceStatus, NodeClassState
+from journeyman.core.state import BuildFailure, InstanceStatus, NodeClassState
 from journeyman.errors import CloudProviderError, InvalidObjectError, NodeClassNotReadyError
 from journeyman.ports import JSON, Clock, Instance, LaunchOutcome, LaunchRequest, Prices
 
@@ -45,6 +45,10 @@ class ProviderInstances(ClusterInstances, Protocol):
 
     def statuses(self) -> tuple[InstanceStatus, ...]:
         """Return `CloudProvider.statuses`."""
+        ...
+
+    def end_reasons(self, provider_ids: Collection[str]) -> Mapping[str, BuildFailure]:
+        """Return `CloudProvider.end_reasons`."""
         ...
 
 
@@ -82,6 +86,10 @@ class BaseCloudProvider(ABC):
             CloudProviderError: The cloud did not respond, or the role lacks a permission.
         """
         return self._instances.statuses()
+
+    def end_reasons(self, provider_ids: Collection[str]) -> Mapping[str, BuildFailure]:
+        """Return why these instances ended, by provider id, as far as the cloud still says. Raises CloudProviderError."""
+        return self._instances.end_reasons(provider_ids)
 
     def is_drifted(self, claims: Sequence[NodeClaim], node_classes: Sequence[NodeClassState]) -> Mapping[str, str]:
         """Return the reason for which each NodeClaim has drifted, as `ports.CloudProvider` has it. Raises CloudProviderError.

@@ -52,15 +52,27 @@ class FreeAddresses:
         self._lock = Lock()
 
     def choose(
-        self, subnets: SubnetsByZone, types: Collection[InstanceType], capacity_type: str
+        self,
+        subnets: SubnetsByZone,
+        types: Collection[InstanceType],
+        capacity_type: str,
+        *,
+        full: Collection[str] = (),
     ) -> dict[str, ChosenSubnet]:
-        """Return one subnet per zone, after reserving the addresses that the launch is expected to use."""
+        """Return one subnet per zone, after reserving the addresses that the launch is expected to use.
+
+        Args:
+            subnets: The subnets to choose from.
+            types: The instance types of the launch.
+            capacity_type: Its capacity type.
+            full: Subnets that had no free address a short while ago, also for other processes; they come last.
+        """
         free = self._free(subnets)
         with self._lock:
             chosen: dict[str, ChosenSubnet] = {}
             for zone, ids in subnets.items():
                 best = max(
-                    ids, key=lambda id_: (id_ not in self._exhausted, free.get(id_, 0) - self._reserved[id_], id_)
+                    ids, key=lambda id_: (self._has_room(id_, full), free.get(id_, 0) - self._reserved[id_], id_)
                 )
                 chosen[zone] = ChosenSubnet(id=best, zone=zone, reserved=smallest_pods(types, zone, capacity_type))
                 self._reserved[best] += chosen[zone].reserved
@@ -78,10 +90,13 @@ class FreeAddresses:
         with self._lock:
             self._exhausted.add(subnet_id)
 
-    def is_zone_exhausted(self, subnets: SubnetsByZone, zone: str) -> bool:
-        """Whether the cloud reported for every subnet of the zone that it has no free address."""
+    def is_zone_exhausted(self, subnets: SubnetsByZone, zone: str, *, full: Collection[str] = ()) -> bool:
+        """Whether the cloud reported for every subnet of the zone that it has no free address, or `full` has it."""
         with self._lock:
-            return all(id_ in self._exhausted for id_ in subnets.get(zone, ()))
+            return not any(self._has_room(id_, full) for id_ in subnets.get(zone, ()))
+
+    def _has_room(self, subnet_id: str, full: Collection[str]) -> bool:
+        return subnet_id not in self._exhausted and subnet_id not in full
 
     def _free(self, subnets: SubnetsByZone) -> Mapping[str, int]:
         """Return free addresses by subnet; empty, without a request, if no zone has two subnets."""

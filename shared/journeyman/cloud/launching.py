@@ -20,6 +20,7 @@ from datetime import timedelta
 from itertools import islice
 from typing import Any, Final, Protocol
 
+from journeyman.cloud.fault_rules import FaultRule, one_per_object
 from journeyman.cloud.launch_filter import (
     LaunchLimits,
     capacity_type_of,
@@ -28,12 +29,15 @@ from journeyman.cloud.launch_filter import (
     with_capacity_type,
 )
 from journeyman.core.api import labels
+from journeyman.core.api.launch_faults import FaultKey, FaultScope, LaunchFault
 from journeyman.core.api.objects import NodeClaim, OfferingKey
 from journeyman.core.api.resources import format_resources
 from journeyman.core.catalogue import InstanceType, price_of
 from journeyman.core.lifecycle.launch import answered_failures, failures
 from journeyman.errors import (
     CloudProviderError,
+    CloudUnavailableError,
+    ConfigurationError,
     CreateError,
     InsufficientCapacityError,
     JourneymanError,
@@ -49,6 +53,28 @@ _FLEXIBLE: Final = 5  # instance.go `instanceTypeFlexibilityThreshold`
 _LOOKUPS: Final = 7  # attempts, which take a minute
 # EC2 API reference, "Eventual consistency": seconds, in rare cases minutes; other clouds give no figure
 _LISTED_WITHIN: Final = timedelta(minutes=2)
+
+
+def _own_rule(reason: str, meaning: str, remedy: str) -> FaultRule:
+    return FaultRule(scope=FaultScope.NODE_CLASS, reason=reason, meaning=meaning, remedy=remedy)
+
+
+_OWN_RULES: Final = {
+    rule.reason: rule
+    for rule in (
+        _own_rule("ImageNotFound", "no image suits", "Select an image of that architecture in the NodeClass"),
+        _own_rule("SubnetNotFound", "no subnet is selected", "Correct subnetSelectorTerms of the NodeClass"),
+        _own_rule(
+            "PlacementGroupPartitionNotFound",
+            "no partition suits",
+            "Correct spec.placementGroupSelector of the NodeClass, or the NodePool's requirements",
+        ),
+    )
+}
+"""The faults that a launcher finds before it requests an instance, by their reason."""
+_INVALID: Final = _own_rule(
+    "InvalidNodeClass", "the NodeClass cannot be used", "Correct the NodeClass as the message says"
+)
 
 
 class ClusterInstances(Protocol):
@@ -83,8 +109,15 @@ class Launcher(ABC):
         """Return the outcome for an instance that was launched for the request."""
 
     @abstractmethod
-    def launch_reason(self, error: CloudProviderError) -> tuple[str, str]:
-        """Return reason and message of the Launched condition for a launch that failed with this error of the cloud."""
+    def launch_rule(self, error: CloudProviderError) -> FaultRule:
+        """Return whose fault a launch is that failed with this error of the cloud, and what to do."""
+
+    def faults_of(self, request: LaunchRequest, error: CloudProviderError) -> tuple[LaunchFault, ...]:
+        """Return the objects whose fault the error of a launch is; none if it is nobody's, or an offering's."""
+        if isinstance(error, (RateLimitedError, CloudUnavailableError)):
+            return ()
+        rule = _OWN_RULES.get(error.condition_reason) if isinstance(error, CreateError) else self.launch_rule(error)
+        return one_per_object([rule.fault(request.claim, error.message)]) if rule is not None else ()
 
     def as_create_error(self, error: CloudProviderError, doing: str) -> CloudProviderError:
         """Return the error of a launch: a RateLimitedError or CreateError unchanged, any other as a CreateError.
@@ -95,9 +128,10 @@ class Launcher(ABC):
         """
         if isinstance(error, (RateLimitedError, CreateError)):
             return error
-        reason, message = self.launch_reason(error)
+        rule = self.launch_rule(error)
         facts = {key: value for key, value in error.context.items() if key != "condition_reason"}
-        failed = CreateError(f"{doing}: {message}: {error.message}", condition_reason=reason, **facts)
+        text = f"{doing}: {rule.meaning}: {error.message}. {rule.remedy}"
+        failed = CreateError(text, condition_reason=rule.reason, **facts)
         failed.__cause__ = error
         return failed
 
@@ -161,11 +195,15 @@ def launch_each(requests: Sequence[LaunchRequest], launcher: Launcher, max_paral
         _log.info("found instances of earlier launches", extra={"count": len(earlier)})
     workers = min(max_parallel, len(requests))
     if workers <= 1:
-        yield from (_outcome(launcher, request, earlier.get(request.claim.metadata.uid)) for request in requests)
+        refused = RefusedObjects()
+        for request in requests:
+            yield _outcome(launcher, request, earlier.get(request.claim.metadata.uid), refused)
         return
     with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="launch") as pool:
+        refused = RefusedObjects()
         pending = (
-            pool.submit(copy_context().run, _outcome, launcher, r, earlier.get(r.claim.metadata.uid)) for r in requests
+            pool.submit(copy_context().run, _outcome, launcher, r, earlier.get(r.claim.metadata.uid), refused)
+            for r in requests
         )
         in_flight = set(islice(pending, workers))
         while in_flight:
@@ -175,7 +213,44 @@ def launch_each(requests: Sequence[LaunchRequest], launcher: Launcher, max_paral
                 in_flight.update(islice(pending, 1))
 
 
-def _outcome(launcher: Launcher, request: LaunchRequest, earlier: Instance | None) -> LaunchOutcome:
+class RefusedObjects:
+    """The objects whose fault launches of one run were, so that the run's other launches do not repeat them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[FaultKey, LaunchFailed] = {}
+
+    def add(self, outcome: LaunchOutcome) -> None:
+        """Record the faults of an outcome, except subnets: another launch chooses another one."""
+        if isinstance(outcome, LaunchFailed):
+            for fault in outcome.faults:
+                if fault.scope is not FaultScope.SUBNET:
+                    self._outcomes.setdefault(fault.key, outcome)
+
+    def failure_of(self, request: LaunchRequest) -> LaunchFailed | None:
+        """Return the failure that the launch of this request would repeat; None if there is none."""
+        claim = request.claim
+        keys = (
+            FaultKey(FaultScope.ACCOUNT, ""),
+            FaultKey(FaultScope.NODE_CLASS, claim.spec.node_class_ref.name),
+            FaultKey(FaultScope.NODE_POOL, claim.metadata.labels.get(labels.NODEPOOL, "")),
+        )
+        before = next((self._outcomes[key] for key in keys if key in self._outcomes), None)
+        if before is None:
+            return None
+        return LaunchFailed(claim=claim.metadata.name, error=before.error, faults=before.faults)
+
+
+def _outcome(
+    launcher: Launcher, request: LaunchRequest, earlier: Instance | None, refused: RefusedObjects
+) -> LaunchOutcome:
+    """Return the outcome of one launch; without a call, if an earlier one of the run failed through the same object's fault."""
+    repeated = refused.failure_of(request) if earlier is None else None
+    outcome = repeated or _launch_or_adopt(launcher, request, earlier)
+    refused.add(outcome)
+    return outcome
+
+
+def _launch_or_adopt(launcher: Launcher, request: LaunchRequest, earlier: Instance | None) -> LaunchOutcome:
     """Return the outcome of one launch. A failure is returned, not raised, so that the other launches continue."""
     name = request.claim.metadata.name
     try:
@@ -186,11 +261,14 @@ def _outcome(launcher: Launcher, request: LaunchRequest, earlier: Instance | Non
         return LaunchFailed(claim=name, error=error)
     except CloudProviderError as error:
         size = int(error.context.get("user_data_bytes", 0))
-        return LaunchFailed(claim=name, error=launcher.as_create_error(error, "launching"), user_data_bytes=size)
+        failed = launcher.as_create_error(error, "launching")
+        faults = launcher.faults_of(request, error)
+        return LaunchFailed(claim=name, error=failed, user_data_bytes=size, faults=faults)
     except JourneymanError as error:
         failure = CreateError(f"launching: {error}", condition_reason="LaunchFailed")
         failure.__cause__ = error
-        return LaunchFailed(claim=name, error=failure)
+        found = [_INVALID.fault(request.claim, error.message)] if isinstance(error, ConfigurationError) else []
+        return LaunchFailed(claim=name, error=failure, faults=one_per_object(found))
 
 
 def client_token(claim: NodeClaim) -> str:

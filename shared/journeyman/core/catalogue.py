@@ -82,6 +82,7 @@ class Unavailable(Struct, frozen=True, kw_only=True):
     until: datetime
     reason: str = ""
     reservation_id: str = ""  # empty: every reservation of the type and zone
+    node_class: str = ""  # the only NodeClass for which it is unavailable; empty: all of them
 
     @property
     def key(self) -> OfferingKey:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
+from journeyman.core.api.launch_faults import FaultKey, LaunchFault
 from journeyman.core.api.objects import NODE, NODECLAIM, POD, Node, NodeClaim, OfferingKey, Pod, Resource
 from journeyman.errors import JourneymanError
 
@@ -186,11 +187,43 @@ class MarkOfferingUnavailable(Struct, frozen=True, kw_only=True):
     first: timedelta
     longest: timedelta
     reason: str
+    node_class_only: bool = False  # only launches with this NodeClass's settings fail
 
     @property
     def soonest_end(self) -> datetime:
         """Until when launches skip the offerings at least."""
         return self.at + self.first
+
+
+class RecordLaunchFault(Struct, frozen=True, kw_only=True):
+    """Write whose fault a failed launch is into the NodeClass's OfferingState; nothing with this fault is launched for a while.
+
+    That is for `first` after the first failure, twice as long after each further one, at most for `longest`. `node_pool` is the
+    NodePool of the failed launch, `generations` those of the objects. `counts` is whether the failure is one of the NodePool's
+    last launches for NodeRegistrationHealthy; a NodeClaim that did not register counts itself.
+    """
+
+    node_class: str
+    fault: LaunchFault
+    node_pool: str
+    generations: str
+    at: datetime
+    first: timedelta
+    longest: timedelta
+    counts: bool = False
+
+    @property
+    def soonest_end(self) -> datetime:
+        """Until when nothing with this fault is launched at least."""
+        return self.at + self.first
+
+
+class ClearLaunchFaults(Struct, frozen=True, kw_only=True):
+    """Remove these objects' failures from the NodeClass's OfferingState, because a launch at `at` succeeded."""
+
+    node_class: str
+    keys: tuple[FaultKey, ...]
+    at: datetime
 
 
 class ClearOfferingFailures(Struct, frozen=True, kw_only=True):
@@ -280,6 +313,8 @@ Action = (
     | RenominatePods
     | MarkOfferingUnavailable
     | ClearOfferingFailures
+    | RecordLaunchFault
+    | ClearLaunchFaults
     | CreateScheduleEntry
     | DeleteScheduleEntry
     | Requeue

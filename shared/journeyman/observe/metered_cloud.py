@@ -2,14 +2,14 @@
 
 Restates: karpenter pkg/cloudprovider/metrics/cloudprovider.go `Decorate`.
 Restates: karpenter-provider-aws pkg/providers/instance/metrics.go, pkg/providers/launchtemplate/metrics.go.
-Differs: also measures resolving NodeClasses, releasing their resources, deleting unused ones, reading status checks and
-refreshing prices (`Resolve`, `Release`, `DeleteUnused`, `Statuses`, `RefreshPrices`). Launches are requested together: the
+Differs: also measures resolving NodeClasses, releasing their resources, deleting unused ones, reading status checks and why
+instances ended, and refreshing prices (`Resolve`, `Release`, `DeleteUnused`, `Statuses`, `EndReasons`, `RefreshPrices`). Launches are requested together: the
 duration of each `Create` is from the request to its outcome.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
@@ -17,7 +17,7 @@ from typing import Any, Final
 from journeyman.core.api.objects import NodeClaim, Resource
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.plan import Observation
-from journeyman.core.state import InstanceStatus, NodeClassState, RepairPolicy
+from journeyman.core.state import BuildFailure, InstanceStatus, NodeClassState, RepairPolicy
 from journeyman.errors import (
     CloudProviderError,
     InsufficientCapacityError,
@@ -114,6 +114,11 @@ class MeteredCloud:
         """Measured as `Statuses`."""
         with self._call("Statuses"):
             return self._cloud.statuses()
+
+    def end_reasons(self, provider_ids: Collection[str]) -> Mapping[str, BuildFailure]:
+        """Measured as `EndReasons`."""
+        with self._call("EndReasons"):
+            return self._cloud.end_reasons(provider_ids)
 
     def is_drifted(self, claims: Sequence[NodeClaim], node_classes: Sequence[NodeClassState]) -> Mapping[str, str]:
         """Measured as `IsDrifted`, once for all NodeClaims."""

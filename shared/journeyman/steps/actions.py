@@ -27,6 +27,7 @@ from journeyman.core.api.objects import NODECLAIM, NodeClaim, Resource
 from journeyman.core.lifecycle.termination import termination_time
 from journeyman.core.plan import (
     Action,
+    ClearLaunchFaults,
     ClearOfferingFailures,
     CreateObject,
     CreateScheduleEntry,
@@ -42,6 +43,7 @@ from journeyman.core.plan import (
     ObjectRef,
     Observation,
     PatchObject,
+    RecordLaunchFault,
     RecordPriceAge,
     RefreshPrices,
     ReleaseNodeClass,
@@ -64,8 +66,10 @@ from journeyman.errors import (
 from journeyman.ports import JSON, Patch
 from journeyman.steps.context import RunContext
 from journeyman.steps.offering_state_updates import (
+    clear_launch_faults,
     clear_offering_failures,
     mark_offering_unavailable,
+    record_launch_fault,
     record_price_age,
 )
 
@@ -80,10 +84,13 @@ class WrittenObjects(Struct):
     node_classes: dict[str, NodeClassState] = field(default_factory=dict)
     """Resolved NodeClasses by name."""
     unavailable: list[MarkOfferingUnavailable] = field(default_factory=list)
+    launch_faults: list[RecordLaunchFault] = field(default_factory=list)
 
     def copy(self) -> WrittenObjects:
         """Return a copy that later writes do not change."""
-        return WrittenObjects(dict(self.claims), dict(self.node_classes), list(self.unavailable))
+        return WrittenObjects(
+            dict(self.claims), dict(self.node_classes), list(self.unavailable), list(self.launch_faults)
+        )
 
 
 class ActionPerformer:
@@ -115,11 +122,8 @@ class ActionPerformer:
                 self._run.store.evict(action.ref.namespace, action.ref.name, uid=action.ref.uid)
             case ReleaseNodeClass() | DeleteUnusedResources() | RefreshPrices():
                 self._call_cloud(action)
-            case MarkOfferingUnavailable():
-                mark_offering_unavailable(self._run, action)
-                self.written.unavailable.append(action)
-            case ClearOfferingFailures():
-                clear_offering_failures(self._run, action)
+            case MarkOfferingUnavailable() | ClearOfferingFailures() | RecordLaunchFault() | ClearLaunchFaults():
+                self._update_offering_state(action)
             case RecordPriceAge():
                 self._record_price_age(action)
             case CreateScheduleEntry() | DeleteScheduleEntry():
@@ -268,6 +272,23 @@ class ActionPerformer:
                 self._delete_unused()
             case RefreshPrices():
                 self._run.cloud.refresh_prices()
+            case _:
+                assert_never(action)
+
+    def _update_offering_state(
+        self, action: MarkOfferingUnavailable | ClearOfferingFailures | RecordLaunchFault | ClearLaunchFaults
+    ) -> None:
+        match action:
+            case MarkOfferingUnavailable():
+                mark_offering_unavailable(self._run, action)
+                self.written.unavailable.append(action)
+            case ClearOfferingFailures():
+                clear_offering_failures(self._run, action)
+            case RecordLaunchFault():
+                record_launch_fault(self._run, action)
+                self.written.launch_faults.append(action)
+            case ClearLaunchFaults():
+                clear_launch_faults(self._run, action)
             case _:
                 assert_never(action)
 

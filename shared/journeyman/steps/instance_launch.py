@@ -14,11 +14,12 @@ from typing import Any, Final
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM, NodeClaim, OfferingKey
 from journeyman.core.lifecycle.hydration import with_finalizer_and_labels
-from journeyman.core.lifecycle.launch import FailedLaunch, LaunchedInstance, OfferingBackoff, is_final, record_launch
+from journeyman.core.lifecycle.launch import FailedLaunch, LaunchedInstance, OfferingBackoff, is_deleted, record_launch
 from journeyman.core.lifecycle.nodepool_limits import check_limits
 from journeyman.core.lifecycle.progress import claim_patches
 from journeyman.core.plan import Observation, Plan, Step, chain_of
 from journeyman.core.state import Snapshot
+from journeyman.core.state.launch_backoff import full_subnets
 from journeyman.errors import (
     DeadlineError,
     JourneymanError,
@@ -176,12 +177,15 @@ class InstanceLauncher:
             claim=claim,
             node_class=node_class,
             instance_types=types or scheduling.by_node_class.get(node_class.name, ()),
+            full_subnets=full_subnets(scheduling.snapshot),
         )
 
     # -- results ------------------------------------------------------------------------------------------------
 
     def _record(self, claim: NodeClaim, outcome: LaunchOutcome) -> None:
-        self._execute(record_launch(claim, _launch_result(outcome), self._run.clock.now(), self._offering_backoff()))
+        now, snapshot = self._run.clock.now(), self._scheduling.snapshot
+        result = _launch_result(outcome)
+        self._execute(record_launch(claim, result, now, self._offering_backoff(), snapshot))
         if isinstance(outcome, Launched):
             self._recorder.count("launched")
             instance = outcome.instance
@@ -192,7 +196,7 @@ class InstanceLauncher:
             self._recorder.note(text, "launched nodeclaim", **_log_fields(outcome))
         else:
             self._recorder.count("launches failed")
-            self._record_failure(outcome)
+            self._record_failure(outcome, deleted=isinstance(result, FailedLaunch) and is_deleted(claim, result))
         for key in outcome.unavailable:
             values = {"instance_type": key.instance_type, "zone": key.zone, "capacity_type": key.capacity_type}
             self._recorder.observe((Observation(name="journeyman_offerings_refused_total", labels=values),))
@@ -205,11 +209,11 @@ class InstanceLauncher:
             previously_failed=frozenset(offering.key for offering in snapshot.unavailable),
         )
 
-    def _record_failure(self, outcome: LaunchFailed) -> None:
+    def _record_failure(self, outcome: LaunchFailed, *, deleted: bool) -> None:
         """Record the error of a claim's launch and what happens next; the error's context becomes log fields."""
         error, name = outcome.error, outcome.claim
         text = f"failed to launch NodeClaim {name}, "
-        text += "deleted it to schedule its pods again" if is_final(error) else "launching it again in the next run"
+        text += "deleted it to schedule its pods again" if deleted else "launching it again in the next run"
         message = error.message if isinstance(error, JourneymanError) else str(error)
         context = {key: str(value) for key, value in getattr(error, "context", {}).items()}
         fields: dict[str, Any] = {**context, "NodeClaim": {"name": name}, "error": type(error).__name__}
@@ -238,6 +242,8 @@ def _launch_result(outcome: LaunchOutcome) -> LaunchedInstance | FailedLaunch:
         return FailedLaunch(
             error=outcome.error,
             unavailable=outcome.unavailable,
+            unavailable_for_class=outcome.unavailable_for_class,
+            faults=outcome.faults,
             answered=outcome.answered,
             retry_after=outcome.retry_after,
         )
@@ -252,6 +258,8 @@ def _launch_result(outcome: LaunchOutcome) -> LaunchedInstance | FailedLaunch:
         offering=OfferingKey(instance.instance_type, instance.zone, instance.capacity_type, instance.reservation_id),
         launched_at=instance.launched_at,
         unavailable=outcome.unavailable,
+        unavailable_for_class=outcome.unavailable_for_class,
+        faults=outcome.faults,
         is_confirmed=outcome.is_confirmed,
     )
 

@@ -15,21 +15,30 @@ from __future__ import annotations
 
 from typing import Final
 
+from journeyman.core.lifecycle.failed_registrations import ended_registrations, record_failed_registrations
 from journeyman.core.lifecycle.interruption import (
     InterruptionKind,
     handle_interruption,
+    instance_id,
     may_concern_unrecorded_instance,
 )
+from journeyman.core.lifecycle.launch import OfferingBackoff
+from journeyman.core.lifecycle.liveness import LivenessTimeouts, ends_early
+from journeyman.core.lifecycle.nodepool_status import registration_outcomes, update_nodepool_counts
 from journeyman.core.plan import Plan, Step
+from journeyman.core.state import Snapshot
 from journeyman.errors import JourneymanError, MalformedEventError
 from journeyman.ports import AlarmChanged, Interruption, Trigger
 from journeyman.steps.context import DONE, Outcome, RunContext
+from journeyman.steps.end_reasons import read_end_reasons
 from journeyman.steps.load import NODES_AND_CLAIMS, Scope, load
 from journeyman.steps.scheduling_inputs import StepInputs
 from journeyman.steps.step import Reconciler, StepDefinition, run_step
 
 WITH_NODEPOOLS: Final = Scope(nodes=True, pools=True)
-"""For rebalance recommendations: an annotation of the NodePool says whether its nodes are replaced."""
+"""For rebalance recommendations: an annotation of the NodePool says whether its nodes are replaced. For instances that end before
+their node has joined: it is their NodePool's fault, unless the cloud says another reason."""
+_ENDED: Final = (InterruptionKind.INSTANCE_STOPPED, InterruptionKind.INSTANCE_TERMINATED)
 
 
 def interrupt(run: RunContext, trigger: Trigger) -> Outcome:
@@ -72,10 +81,18 @@ def _interruption(trigger: Trigger) -> Interruption:
 
 def _load(run: RunContext, trigger: Trigger) -> StepInputs:
     interruption = _interruption(trigger)
-    is_recommendation = interruption.kind is InterruptionKind.REBALANCE_RECOMMENDATION
-    snapshot = load(run, WITH_NODEPOOLS if is_recommendation else NODES_AND_CLAIMS)
+    needs_pools = interruption.kind in (InterruptionKind.REBALANCE_RECOMMENDATION, *_ENDED)
+    snapshot = load(run, WITH_NODEPOOLS if needs_pools else NODES_AND_CLAIMS)
     instances = run.cloud.list() if may_concern_unrecorded_instance(snapshot, interruption.instance_ids) else ()
-    return StepInputs.of(run, trigger, snapshot, instances=instances)
+    reasons = read_end_reasons(run, _ended_early(snapshot, interruption))
+    return StepInputs.of(run, trigger, snapshot, instances=instances, end_reasons=reasons)
+
+
+def _ended_early(snapshot: Snapshot, interruption: Interruption) -> frozenset[str]:
+    """Return the provider ids of the message's instances that ended before their node joined, or soon after that."""
+    ids = frozenset(interruption.instance_ids if interruption.kind in _ENDED else ())
+    ended = (c for c in snapshot.claims if c.status.provider_id and instance_id(c.status.provider_id) in ids)
+    return frozenset(c.status.provider_id for c in ended if ends_early(c, snapshot.now))
 
 
 def _load_nodepools(run: RunContext, trigger: Trigger) -> StepInputs:
@@ -88,6 +105,25 @@ def _store_alarm(inputs: StepInputs) -> Plan:
     trigger = inputs.trigger
     assert isinstance(trigger, AlarmChanged)  # noqa: S101 - only `_record_alarm` runs this definition
     return record_alarm(inputs.snapshot, Alarm(name=trigger.alarm, is_firing=trigger.is_firing, at=trigger.time))
+
+
+def _record_failed_registrations(inputs: StepInputs) -> Plan:
+    """Record whose fault it is that instances ended early, before their NodeClaims are deleted."""
+    loaded, settings = inputs.loaded, inputs.settings
+    ended = _ended_early(loaded, _interruption(inputs.trigger))
+    backoff = OfferingBackoff(first=settings.unavailable_for, longest=settings.unavailable_longest)
+    return record_failed_registrations(loaded, ended_registrations(loaded, ended, inputs.end_reasons), backoff)
+
+
+def _count_failed_registrations(inputs: StepInputs) -> Plan:
+    """Count the NodeClaims whose instances ended early for NodeRegistrationHealthy."""
+    loaded = inputs.loaded
+    ended = _ended_early(loaded, _interruption(inputs.trigger))
+    if not ended:
+        return Plan()
+    written = inputs.written
+    outcomes = registration_outcomes(loaded, written.claims, LivenessTimeouts(), ended, refused=written.launch_faults)
+    return update_nodepool_counts(loaded, outcomes) if outcomes else Plan()
 
 
 def _delete_claims(inputs: StepInputs) -> Plan:
@@ -105,8 +141,11 @@ def _delete_claims(inputs: StepInputs) -> Plan:
 INTERRUPT: Final = StepDefinition(
     name=Step.INTERRUPT,
     load=_load,
-    reconcilers=(Reconciler(_delete_claims, needs_catalogue=False),),
-    requeues=Step.TERMINATE,  # only the cordon can meet a conflict, and terminate cordons as well
+    reconcilers=tuple(
+        Reconciler(decide, needs_catalogue=False)
+        for decide in (_record_failed_registrations, _delete_claims, _count_failed_registrations)
+    ),
+    requeues=Step.TERMINATE,  # a conflict of the cordon is mended there; others only lose a count
     fenced=False,
 )
 

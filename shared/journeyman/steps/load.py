@@ -25,6 +25,7 @@ from journeyman.core.api.churn_ledger import LEDGER_NAME, ChurnLedger
 from journeyman.core.api.dra import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE
 from journeyman.core.api.fleet_plan import FleetPlan
 from journeyman.core.api.hashes import node_class_keys
+from journeyman.core.api.launch_faults import LaunchBackoff
 from journeyman.core.api.model import Model, parse
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.nodeoverlay import NodeOverlay
@@ -193,6 +194,7 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
         fleet_plans=plans,
         unread=unread,
         unavailable=tuple(_unavailable(states)),
+        launch_backoffs=tuple(_launch_backoffs(states, now)),
         invalid_objects=invalid_objects,
         pods=_with_virtual_pods_and_spread(_pods(run, scope.pods), now, workloads, buffers, spread),
     )
@@ -354,6 +356,21 @@ def _unavailable(states: Iterable[OfferingState]) -> Iterable[Unavailable]:
                 reservation_id=offering.reservation_id,
                 until=offering.until,
                 reason=offering.reason,
+                node_class=state.metadata.name if offering.node_class_only else "",
+            )
+
+
+def _launch_backoffs(states: Iterable[OfferingState], now: datetime) -> Iterable[LaunchBackoff]:
+    """Yield the faults that launches had; of those that several NodeClasses' OfferingStates have, each."""
+    for state in states:
+        for failure in state.status.launch_failures:
+            yield LaunchBackoff(
+                fault=failure.fault,
+                failures=failure.failures,
+                until=failure.until,
+                generations=failure.generations,
+                is_over=failure.until <= now,
+                node_class=state.metadata.name,
             )
 
 

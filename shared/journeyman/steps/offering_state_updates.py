@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 from math import isfinite
 from typing import Any, Final
 
 from journeyman.core.api.conditions import set_condition, to_wire
+from journeyman.core.api.launch_failures import LaunchFailure, with_launch_failure, without_launch_failures
 from journeyman.core.api.model import parse
 from journeyman.core.api.objects import OFFERING_STATE, Condition
 from journeyman.core.api.offering_state import (
@@ -23,7 +24,13 @@ from journeyman.core.api.offering_state import (
     with_failures,
     without_offering,
 )
-from journeyman.core.plan import ClearOfferingFailures, MarkOfferingUnavailable, RecordPriceAge
+from journeyman.core.plan import (
+    ClearLaunchFaults,
+    ClearOfferingFailures,
+    MarkOfferingUnavailable,
+    RecordLaunchFault,
+    RecordPriceAge,
+)
 from journeyman.errors import ConflictError, InvalidObjectError
 from journeyman.ports import Prices
 from journeyman.steps.context import RunContext
@@ -52,9 +59,10 @@ def mark_offering_unavailable(run: RunContext, action: MarkOfferingUnavailable) 
             longest=action.longest,
             reason=action.reason,
             now=run.clock.now(),
+            node_class_only=action.node_class_only,
         )
 
-    _update_with_retries(run, action.node_class, add_failures)
+    _update_with_retries(run, action.node_class, _of_offerings(add_failures))
 
 
 def clear_offering_failures(run: RunContext, action: ClearOfferingFailures) -> None:
@@ -63,7 +71,51 @@ def clear_offering_failures(run: RunContext, action: ClearOfferingFailures) -> N
     Raises:
         ConflictError: Another step changed it during every attempt.
     """
-    _update_with_retries(run, action.node_class, lambda current: without_offering(current, action.offering, action.at))
+    _update_with_retries(
+        run,
+        action.node_class,
+        _of_offerings(lambda current: without_offering(current, action.offering, action.at)),
+    )
+
+
+def record_launch_fault(run: RunContext, action: RecordLaunchFault) -> None:
+    """Add the fault of a failed launch to the NodeClass's OfferingState.
+
+    Raises:
+        ConflictError: Another step changed it during every attempt.
+    """
+
+    def add_failure(status: OfferingStateStatus) -> OfferingStateStatus:
+        entries = with_launch_failure(
+            status.launch_failures,
+            action.fault,
+            at=action.at,
+            first=action.first,
+            longest=action.longest,
+            generations=action.generations,
+            now=run.clock.now(),
+        )
+        return status.model_copy(update={"launch_failures": entries})
+
+    _update_with_retries(run, action.node_class, add_failure)
+
+
+def clear_launch_faults(run: RunContext, action: ClearLaunchFaults) -> None:
+    """Remove the faults of objects that launched a node from the NodeClass's OfferingState.
+
+    Raises:
+        ConflictError: Another step changed it during every attempt.
+    """
+
+    def clear(status: OfferingStateStatus) -> OfferingStateStatus:
+        entries = without_launch_failures(status.launch_failures, action.keys, action.at)
+        return status.model_copy(update={"launch_failures": entries})
+
+    _update_with_retries(run, action.node_class, clear)
+
+
+def _of_offerings(change: Callable[[Offerings], Offerings]) -> Callable[[OfferingStateStatus], OfferingStateStatus]:
+    return lambda status: status.model_copy(update={"unavailable": change(status.unavailable)})
 
 
 def record_price_age(run: RunContext, action: RecordPriceAge) -> None:
@@ -116,8 +168,10 @@ def _price(text: str) -> float:
     return price if isfinite(price) else 0.0
 
 
-def _update_with_retries(run: RunContext, node_class: str, change: Callable[[Offerings], Offerings]) -> None:
-    """Change the unavailable offerings of a NodeClass; repeat after a conflict with another step that changes them."""
+def _update_with_retries(
+    run: RunContext, node_class: str, change: Callable[[OfferingStateStatus], OfferingStateStatus]
+) -> None:
+    """Change the OfferingState of a NodeClass; repeat after a conflict with another step that changes it."""
     for _ in range(ATTEMPTS - 1):
         with suppress(ConflictError):
             _update(run, node_class, change)
@@ -125,17 +179,28 @@ def _update_with_retries(run: RunContext, node_class: str, change: Callable[[Off
     _update(run, node_class, change)
 
 
-def _update(run: RunContext, node_class: str, change: Callable[[Offerings], Offerings]) -> None:
+def _update(run: RunContext, node_class: str, change: Callable[[OfferingStateStatus], OfferingStateStatus]) -> None:
     raw = _apply(run, node_class)
-    before = _parse_or_default(raw).status.unavailable
-    after = change(before)
-    if {o.key: (o.until, o.failures) for o in after} == {o.key: (o.until, o.failures) for o in before}:
+    before = _parse_or_default(raw).status
+    changed = _changed_lists(before, change(before))
+    if not changed:
         return  # the same failure was recorded before
-    patch = {
-        "metadata": {"resourceVersion": raw["metadata"]["resourceVersion"]},
-        "status": {"unavailable": [offering.to_wire() for offering in after]},
-    }
+    patch = {"metadata": {"resourceVersion": raw["metadata"]["resourceVersion"]}, "status": changed}
     run.store.patch(OFFERING_STATE, node_class, patch, subresource="status")
+
+
+def _changed_lists(before: OfferingStateStatus, after: OfferingStateStatus) -> dict[str, Any]:
+    """Return the lists of failures that changed, for a merge patch."""
+    changed: dict[str, Any] = {}
+    if _ends(before.unavailable) != _ends(after.unavailable):
+        changed["unavailable"] = [each.to_wire() for each in after.unavailable]
+    if _ends(before.launch_failures) != _ends(after.launch_failures):
+        changed["launchFailures"] = [each.to_wire() for each in after.launch_failures]
+    return changed
+
+
+def _ends(entries: Iterable[UnavailableOffering | LaunchFailure]) -> dict[Any, tuple[datetime, int]]:
+    return {each.key: (each.until, each.failures) for each in entries}
 
 
 def _apply(run: RunContext, name: str) -> Mapping[str, Any]:

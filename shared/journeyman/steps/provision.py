@@ -29,6 +29,8 @@ from journeyman.core.disruption.static_capacity import deprovision_static, provi
 from journeyman.core.disruption.static_nodepools import static_nodepools
 from journeyman.core.lifecycle.capacity_buffer_status import reconcile_capacity_buffers
 from journeyman.core.lifecycle.expiration import delete_claims_of_ending_blocks
+from journeyman.core.lifecycle.failed_launches import clear_settled_faults
+from journeyman.core.lifecycle.launch import OfferingBackoff
 from journeyman.core.lifecycle.nodeclaim import LifecycleOptions, RequeueIntervals, reconcile_nodeclaims
 from journeyman.core.lifecycle.nodeoverlay_status import reconcile_nodeoverlays
 from journeyman.core.lifecycle.nodepool_status import reconcile_nodepools, registration_outcomes
@@ -40,7 +42,12 @@ from journeyman.core.lifecycle.nomination import (
     nominate_to_existing_nodes,
 )
 from journeyman.core.lifecycle.progress import poll_time
-from journeyman.core.lifecycle.provisioning import create_nodeclaims, next_offering_retry, scheduling_events
+from journeyman.core.lifecycle.provisioning import (
+    create_nodeclaims,
+    next_offering_retry,
+    one_try_each,
+    scheduling_events,
+)
 from journeyman.core.observability.pending_pods import pending_gauges
 from journeyman.core.plan import (
     Chain,
@@ -132,6 +139,10 @@ def _advance_nodeclaims(inputs: StepInputs) -> Plan:
     return reconcile_nodeclaims(inputs.snapshot, _lifecycle_options(inputs))
 
 
+def _clear_settled_faults(inputs: StepInputs) -> Plan:
+    return clear_settled_faults(inputs.snapshot)
+
+
 def _deprovision_static(inputs: StepInputs) -> Plan:
     return deprovision_static(inputs.snapshot) if inputs.settings.feature_gates.static_capacity else Plan()
 
@@ -187,7 +198,8 @@ def _schedule(inputs: StepInputs) -> ScheduledPlan:
 
 
 def _update_nodepool_statuses(inputs: StepInputs) -> Plan:
-    registrations = registration_outcomes(inputs.loaded, inputs.written.claims, _lifecycle_options(inputs).timeouts)
+    timeouts, refused = _lifecycle_options(inputs).timeouts, inputs.written.launch_faults
+    registrations = registration_outcomes(inputs.loaded, inputs.written.claims, timeouts, refused=refused)
     return reconcile_nodepools(inputs.snapshot, registrations)
 
 
@@ -201,6 +213,7 @@ PROVISION: Final = StepDefinition(
         Reconciler(_report_overlays),
         Reconciler(_delete_claims_of_ending_blocks, needs_catalogue=False),
         Reconciler(_advance_nodeclaims),
+        Reconciler(_clear_settled_faults, needs_catalogue=False),
         Reconciler(_deprovision_static),
         Reconciler(_provision_static),
         Reconciler(_schedule),
@@ -306,10 +319,12 @@ def _is_new(pod: Pod, now: datetime) -> bool:
 def _create_nodeclaims(inputs: StepInputs, planned: tuple[PlannedClaim, ...]) -> Plan:
     """Create and launch at most `claims_per_run` NodeClaims; requeue at once for the pods of the others."""
     limit, snapshot = inputs.settings.claims_per_run, inputs.snapshot
-    plan = _with_node_pools(create_nodeclaims(snapshot, planned[:limit], _registration_due(inputs)))
-    if len(planned) <= limit:
+    launched, waiting = one_try_each(snapshot, planned)
+    plan = _with_node_pools(create_nodeclaims(snapshot, launched[:limit], _registration_due(inputs)))
+    left = len(launched[limit:]) + len(waiting)
+    if not left:
         return plan
-    reason = f"{len(planned) - limit} planned node(s) are left for the next run"
+    reason = f"{left} planned node(s) are left for the next run"
     return plan + Plan(chains=(chain_of("requeues", Requeue(step=Step.PROVISION, at=snapshot.now, reason=reason)),))
 
 
@@ -370,6 +385,7 @@ def _lifecycle_options(inputs: StepInputs) -> LifecycleOptions:
     settings = inputs.settings
     return LifecycleOptions(
         timeouts=settings.timeouts,
+        backoff=OfferingBackoff(first=settings.unavailable_for, longest=settings.unavailable_longest),
         intervals=RequeueIntervals(shortest=settings.registration_poll),
         wait_for_devices=not settings.ignore_dra_requests,
         batch_min_pods=BATCH_MIN_PODS,

@@ -14,7 +14,7 @@ from journeyman.core.catalogue import Catalogue, InstanceType, without_unavailab
 from journeyman.core.plan import Failure
 from journeyman.core.scheduling.node_overlays import apply_overlays
 from journeyman.core.scheduling.results import UNLIMITED, CachedResults
-from journeyman.core.state import InstanceStatus, NodeClassState, RepairPolicy, Snapshot
+from journeyman.core.state import BuildFailure, InstanceStatus, NodeClassState, RepairPolicy, Snapshot
 from journeyman.core.state.guard import report_skipped
 from journeyman.errors import CloudProviderError, InvariantError
 from journeyman.ports import Instance, Prices, Trigger
@@ -62,6 +62,7 @@ class StepInputs(Struct, frozen=True, kw_only=True):
     stored_claims: tuple[NodeClaim, ...] = ()  # before the tags of instances corrected their provider ids
     instances: tuple[Instance, ...] = ()  # as the cloud lists them
     missing_instances: frozenset[str] = frozenset()  # provider ids of instances that do not exist any more
+    end_reasons: Mapping[str, BuildFailure] = field(default_factory=dict)  # why instances ended, by provider id
     statuses: tuple[InstanceStatus, ...] = ()  # failing status checks
     repair_policies: tuple[RepairPolicy, ...] = ()
     drift_reasons: Mapping[str, str] = field(default_factory=dict)  # the cloud's answer by NodeClaim (`is_drifted`)
@@ -108,7 +109,10 @@ def scheduling_inputs_of(run: RunContext, snapshot: Snapshot) -> SchedulingInput
     key = (frozenset(by_pool.items()), active, overlays, *sorted(by_class.items(), key=lambda entry: entry[0]))
     cached = run.memory.catalogue
     if cached is None or not _is_same_key(cached.key, key):
-        offered = {name: without_unavailable(types, active, snapshot.now) for name, types in by_class.items()}
+        offered = {
+            name: without_unavailable(types, (u for u in active if u.node_class in ("", name)), snapshot.now)
+            for name, types in by_class.items()
+        }
         without_overlays = Catalogue({pool: offered.get(name, ()) for pool, name in by_pool.items()})
         overlaid = apply_overlays(snapshot.node_pools, without_overlays, snapshot.node_overlays)
         emit_reports(run, report_skipped(overlaid.skipped))

@@ -12,13 +12,14 @@ Restates: karpenter pkg/controllers/nodeclaim/lifecycle/controller.go `Reconcile
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from datetime import datetime
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from journeyman.core.api.launch_faults import LaunchBackoff
 from journeyman.core.catalogue import Unavailable
 from journeyman.core.plan import Failure, LogLine, Observation, Plan, Step
 from journeyman.core.scheduling.results import CachedResults
@@ -156,15 +157,20 @@ def _plans(
 def carry_forward(run: RunContext, inputs: StepInputs, written: WrittenObjects) -> StepInputs:
     """Return the inputs of the next reconciler: the snapshot with what this run has written so far.
 
-    It contains the NodeClaims as stored now, without deleted ones; the resolved statuses of NodeClasses; and the offerings
-    that the cloud refused, as unavailable.
+    It contains the NodeClaims as stored now, without deleted ones; the resolved statuses of NodeClasses; the offerings that
+    the cloud refused, as unavailable; and the objects whose fault failed launches are.
     """
     if written == inputs.written:
         return inputs
     loaded = inputs.loaded
     claims = {**loaded.claims_by_name, **written.claims}
     refused = tuple(
-        Unavailable(**offering._asdict(), until=action.soonest_end, reason=action.reason)
+        Unavailable(
+            **offering._asdict(),
+            until=action.soonest_end,
+            reason=action.reason,
+            node_class=action.node_class if action.node_class_only else "",
+        )
         for action in written.unavailable
         for offering in action.offerings
     )
@@ -176,8 +182,22 @@ def carry_forward(run: RunContext, inputs: StepInputs, written: WrittenObjects) 
         snapshot = snapshot.with_claims(c for c in claims.values() if c is not None)
     if refused:
         snapshot = replace(snapshot, unavailable=tuple(dict.fromkeys((*snapshot.unavailable, *refused))))
+    if written.launch_faults:
+        snapshot = replace(snapshot, launch_backoffs=(*snapshot.launch_backoffs, *_backoffs(written)))
     scheduling = scheduling_inputs_of(run, snapshot) if inputs.scheduling is not None else None
     return replace(inputs, snapshot=snapshot, scheduling=scheduling, written=written.copy())
+
+
+def _backoffs(written: WrittenObjects) -> Iterator[LaunchBackoff]:
+    """Yield the back-offs that this run has recorded, as far as it knows them: the OfferingState counts the failures."""
+    for action in written.launch_faults:
+        yield LaunchBackoff(
+            fault=action.fault,
+            failures=1,
+            until=action.soonest_end,
+            generations=action.generations,
+            node_class=action.node_class,
+        )
 
 
 def _unlisted_types(scheduling: SchedulingInputs, kind: str) -> Plan:

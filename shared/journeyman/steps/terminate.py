@@ -20,6 +20,7 @@ from journeyman.core.api.objects import NODECLAIM
 from journeyman.core.lifecycle.consistency import check_nodes
 from journeyman.core.lifecycle.drain import TerminationIntervals, condition_since
 from journeyman.core.lifecycle.expiration import expire_nodeclaims, is_expired
+from journeyman.core.lifecycle.failed_registrations import ended_registrations, record_failed_registrations
 from journeyman.core.lifecycle.garbage_collection import collect_garbage, delete_inconsistent_claims, has_lost_instance
 from journeyman.core.lifecycle.health import (
     is_repair_due,
@@ -29,7 +30,7 @@ from journeyman.core.lifecycle.health import (
 )
 from journeyman.core.lifecycle.hydration import hydrate_nodes, relabel_unreserved, restore_provider_ids
 from journeyman.core.lifecycle.launch import OfferingBackoff
-from journeyman.core.lifecycle.liveness import delete_claims_of_ended_instances
+from journeyman.core.lifecycle.liveness import delete_claims_of_ended_instances, ends_early, is_awaiting_node
 from journeyman.core.lifecycle.nodepool_status import registration_outcomes, update_nodepool_counts
 from journeyman.core.lifecycle.termination import (
     finalize_terminating,
@@ -44,6 +45,7 @@ from journeyman.core.state.instances import CloudInstances
 from journeyman.errors import CloudProviderError, ForbiddenError
 from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext, Settings
+from journeyman.steps.end_reasons import read_end_reasons
 from journeyman.steps.load import Scope, load, with_pods_of, with_volumes_of
 from journeyman.steps.recorder import log_fields
 from journeyman.steps.scheduling_inputs import StepInputs
@@ -78,6 +80,7 @@ def _load(run: RunContext, trigger: Trigger) -> StepInputs:
     read = (*terminating, *(n for n in snapshot.state_nodes if _will_be_deleted(n, run, snapshot, cloud)))
     snapshot = with_pods_of(run, snapshot, (n.node.metadata.name for n in read if n.node is not None))
     snapshot, failures = _with_volumes(run, snapshot, cloud)
+    end_reasons = read_end_reasons(run, _ended_early(snapshot, cloud) & cloud.missing)
     return StepInputs.of(
         run,
         trigger,
@@ -85,6 +88,7 @@ def _load(run: RunContext, trigger: Trigger) -> StepInputs:
         stored_claims=stored.claims,
         instances=instances,
         missing_instances=cloud.missing,
+        end_reasons=end_reasons,
         statuses=_failing_statuses(run, snapshot),
         failures=failures,
     )
@@ -99,6 +103,17 @@ def _will_be_deleted(node: StateNode, run: RunContext, snapshot: Snapshot, cloud
         return True
     repairs = run.settings.feature_gates.node_repair
     return repairs and is_repair_due(node.node, run.cloud.repair_policies, snapshot.now)
+
+
+def _ended_early(snapshot: Snapshot, cloud: CloudInstances) -> frozenset[str]:
+    """Return provider ids of instances that ended before their node joined or soon after, and whose NodeClaim this run deletes."""
+    return frozenset(
+        claim.status.provider_id
+        for claim in snapshot.claims
+        if claim.status.provider_id in cloud.ended
+        and ends_early(claim, snapshot.now)
+        and (is_awaiting_node(claim) or has_lost_instance(claim, snapshot, cloud))
+    )
 
 
 def _with_volumes(run: RunContext, snapshot: Snapshot, cloud: CloudInstances) -> tuple[Snapshot, tuple[Failure, ...]]:
@@ -181,10 +196,17 @@ def _delete_inconsistent_claims(inputs: StepInputs) -> Plan:
     return delete_inconsistent_claims(inputs.loaded, _cloud(inputs), inputs.settings.inconsistent_after)
 
 
-def _delete_claims_of_ended_instances(inputs: StepInputs) -> Plan:
-    settings = inputs.settings
+def _record_failed_registrations(inputs: StepInputs) -> Plan:
+    """Record whose fault the early ends of instances are, before their NodeClaims are deleted."""
+    loaded, cloud, settings = inputs.loaded, _cloud(inputs), inputs.settings
+    ended = _ended_early(loaded, cloud)
+    reasons = {id_: failure for id_ in sorted(ended) if (failure := cloud.failure_of(id_)) is not None}
     backoff = OfferingBackoff(first=settings.unavailable_for, longest=settings.unavailable_longest)
-    return delete_claims_of_ended_instances(inputs.loaded, _cloud(inputs), backoff)
+    return record_failed_registrations(loaded, ended_registrations(loaded, ended, reasons), backoff)
+
+
+def _delete_claims_of_ended_instances(inputs: StepInputs) -> Plan:
+    return delete_claims_of_ended_instances(inputs.loaded, _cloud(inputs))
 
 
 def _repair(inputs: StepInputs) -> Plan:
@@ -215,7 +237,8 @@ def _check_consistency(inputs: StepInputs) -> Plan:
 def _count_nodes(inputs: StepInputs) -> Plan:
     """Update the NodePools' counts if nodes are terminating, which no longer count, or claims were deleted before they registered."""
     settings, loaded = inputs.settings, inputs.loaded
-    registrations = registration_outcomes(loaded, inputs.written.claims, settings.timeouts, _cloud(inputs).ended)
+    ended, faults = _cloud(inputs).ended, inputs.written.launch_faults
+    registrations = registration_outcomes(loaded, inputs.written.claims, settings.timeouts, ended, refused=faults)
     if not registrations and not any(n.is_terminating for n in loaded.state_nodes):
         return Plan()
     return update_nodepool_counts(loaded, registrations)
@@ -240,6 +263,7 @@ TERMINATE: Final = StepDefinition(
         for decide in (
             _finalize,
             _restore_provider_ids,
+            _record_failed_registrations,
             _requeue_after_deletions(_expire),
             _requeue_after_deletions(_collect_garbage),
             _requeue_after_deletions(_delete_inconsistent_claims),
@@ -260,7 +284,7 @@ def _requeue_at(at: datetime, reason: str) -> Plan:
 
 
 def _cloud(inputs: StepInputs) -> CloudInstances:
-    return CloudInstances(listed=inputs.instances, missing=inputs.missing_instances)
+    return CloudInstances(listed=inputs.instances, missing=inputs.missing_instances, failures=inputs.end_reasons)
 
 
 def _termination_intervals(settings: Settings) -> TerminationIntervals:

@@ -1,6 +1,8 @@
 """`cloud.launching`: the errors of launches."""
 
+from journeyman.cloud.fault_rules import FaultRule
 from journeyman.cloud.launching import Launcher
+from journeyman.core.api.launch_faults import FaultScope
 from journeyman.errors import CloudProviderError, CreateError, RateLimitedError
 
 
@@ -13,11 +15,13 @@ class Launching(Launcher):
     def launched(self, request, instance):
         raise NotImplementedError
 
-    def launch_reason(self, error):
-        return (
-            ("QuotaExceeded", "request a higher quota")
-            if error.context.get("code") == "Quota"
-            else ("LaunchFailed", "")
+    def launch_rule(self, error):
+        is_quota = error.context.get("code") == "Quota"
+        return FaultRule(
+            scope=FaultScope.ACCOUNT if is_quota else FaultScope.NODE_CLASS,
+            reason="QuotaExceeded" if is_quota else "InvalidNodeClass",
+            meaning="the quota is used up" if is_quota else "the NodeClass is wrong",
+            remedy="Request a higher one" if is_quota else "Correct it",
         )
 
 
@@ -31,6 +35,6 @@ def test_throttled_launch_is_no_create_error():
 
     assert isinstance(failed, CreateError)
     assert failed.condition_reason == "QuotaExceeded"
-    assert failed.message == "launching: request a higher quota: no more servers"
+    assert failed.message == "launching: the quota is used up: no more servers. Request a higher one"
     assert failed.context["code"] == "Quota"
     assert failed.__cause__ is refused

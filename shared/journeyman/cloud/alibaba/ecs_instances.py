@@ -7,18 +7,18 @@ shown that the caller may list instances (`_check_permission`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from itertools import islice
 from typing import Any, Final
 
 from journeyman.cloud.alibaba import tags
-from journeyman.cloud.alibaba.alibaba_errors import IS_STARTING, error_code, translated
+from journeyman.cloud.alibaba.alibaba_errors import IS_STARTING, LOCK_RULES, RELEASED, error_code, translated
 from journeyman.cloud.alibaba.open_api import ECS, ApiCall, OpenApi, OpenApiError
 from journeyman.cloud.instance_batches import batches, by_instance_id, delete_in_batches
 from journeyman.cloud.launching import usable_and_oldest_first
 from journeyman.core.api import labels
-from journeyman.core.state import InstanceStatus
+from journeyman.core.state import BuildFailure, InstanceStatus
 from journeyman.errors import (
     CloudProviderError,
     CloudUnavailableError,
@@ -28,6 +28,7 @@ from journeyman.ports import Instance
 
 _PAGE: Final = 100
 _IDS: Final = 100  # of instances in one request
+_HISTORIES: Final = 20  # instances whose events one call reads, one request each; they mostly have the same cause
 _TAG_FILTER_LIMIT: Final = 1000  # DescribeInstances filters by tag among so many instances at most
 _DRY_RUN_PASSED: Final = frozenset({"DryRunOperation", "DRYRUN.SUCCESS"})
 
@@ -149,6 +150,26 @@ class EcsInstances:
                 break
         return tuple(sorted(found, key=lambda status: (status.provider_id, status.name)))
 
+    def end_reasons(self, provider_ids: Collection[str]) -> dict[str, BuildFailure]:
+        """Return why ECS released these instances, as its system events say. Raises CloudProviderError."""
+        found: dict[str, BuildFailure] = {}
+        by_instance = {id_.rpartition(".")[2]: id_ for id_ in sorted(provider_ids)[:_HISTORIES] if "." in id_}
+        for instance_id, provider_id in by_instance.items():
+            parameters = {
+                "RegionId": self._region,
+                "InstanceId": instance_id,
+                "InstanceEventType": ["SystemFailure.Delete"],
+                "PageNumber": 1,
+                "PageSize": _PAGE,
+            }
+            with translated("ecs:DescribeInstanceHistoryEvents", provider_id=provider_id):
+                page = self._call(ApiCall(service=ECS, action="DescribeInstanceHistoryEvents", parameters=parameters))
+            events = (page.get("InstanceSystemEventSet") or {}).get("InstanceSystemEventType") or ()
+            if events:
+                words = str(events[0].get("Reason") or "system event SystemFailure.Delete")
+                found[provider_id] = RELEASED.build_failure(words)
+        return found
+
     def _of_cluster(self) -> Iterator[Instance]:
         tag = [{"Key": tags.cluster_tag(self._cluster_id), "Value": "owned"}]
         found = list(self._describe({"Tag": tag}))
@@ -216,7 +237,18 @@ def _instance(entry: Mapping[str, Any], region: str) -> Instance:
         subnet_id=(entry.get("VpcAttributes") or {}).get("VSwitchId", ""),
         security_group_ids=tuple(sorted((entry.get("SecurityGroupIds") or {}).get("SecurityGroupId") or ())),
         tags=tags.from_response(entry),
+        failure=_failure(entry),
     )
+
+
+def _failure(entry: Mapping[str, Any]) -> BuildFailure | None:
+    """Return why ECS stopped the instance, from its locks; None if it runs, or has none that is known."""
+    if entry["Status"] not in ("Stopping", "Stopped"):
+        return None
+    locks = (entry.get("OperationLocks") or {}).get("LockReason") or ()
+    names = [str(lock.get("LockReason") or "") for lock in locks]
+    known = ((name, LOCK_RULES[name]) for name in names if name in LOCK_RULES)
+    return next((rule.build_failure(f"OperationLocks: {name}") for name, rule in known), None)
 
 
 def parse_time(text: str) -> datetime:

@@ -14,7 +14,7 @@ failures; a fallback to on-demand is a new launch, as on AWS.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -22,11 +22,9 @@ from msgspec.structs import replace
 
 from journeyman.cloud.alibaba import tags
 from journeyman.cloud.alibaba.alibaba_errors import (
-    NO_ADDRESSES,
     TOKEN_REUSED,
-    UNFULFILLABLE,
     error_code,
-    launch_reason,
+    launch_rule,
     translated,
 )
 from journeyman.cloud.alibaba.alibaba_settings import AlibabaSettings
@@ -46,11 +44,13 @@ from journeyman.cloud.alibaba.launch_requests import (
     run_instances_request,
 )
 from journeyman.cloud.alibaba.open_api import ECS, ApiCall, OpenApi
+from journeyman.cloud.fault_rules import FaultRule, one_per_object
 from journeyman.cloud.free_addresses import ChosenSubnet, FreeAddresses, SubnetsByZone, subnets_by_zone
 from journeyman.cloud.launch_filter import LaunchLimits
 from journeyman.cloud.launching import Launcher, client_token, outcome_of, types_to_launch
 from journeyman.core.api import labels
 from journeyman.core.api.ecs_settings import ECSNodeClassView
+from journeyman.core.api.launch_faults import FaultScope, LaunchFault
 from journeyman.core.api.objects import OfferingKey
 from journeyman.core.catalogue import InstanceType
 from journeyman.errors import (
@@ -113,9 +113,9 @@ class EcsLauncher(Launcher):
         self._cluster = cluster
         self._view = view
 
-    def launch_reason(self, error: CloudProviderError) -> tuple[str, str]:
-        """Return `Launcher.launch_reason`."""
-        return launch_reason(error_code(error))
+    def launch_rule(self, error: CloudProviderError) -> FaultRule:
+        """Return `Launcher.launch_rule`."""
+        return launch_rule(error_code(error))
 
     def launch_one(self, request: LaunchRequest) -> LaunchOutcome:
         """Return the outcome of one launch (`Launcher.launch_one`)."""
@@ -146,7 +146,8 @@ class EcsLauncher(Launcher):
             custom=settings.user_data,
         )
         encoded = base64.b64encode(text.encode()).decode()
-        chosen = self._addresses.choose(attempt.subnets, attempt.types, attempt.capacity_type)
+        full = attempt.request.full_subnets
+        chosen = self._addresses.choose(attempt.subnets, attempt.types, attempt.capacity_type, full=full)
         used: str | None = None
         try:
             pairs = launch_pairs(attempt.types, chosen, attempt.node_class, claim.metadata.uid)
@@ -156,12 +157,19 @@ class EcsLauncher(Launcher):
             used = chosen[answer.zone].id if answer.instance_id and answer.zone in chosen else None
         finally:
             self._addresses.release_unused(chosen.values(), used)
-        unavailable = self._unavailable(attempt, answer.errors, chosen, pairs)
+        errors = tuple(_about_pairs(answer.errors, pairs))
+        unavailable = self._unavailable(attempt, errors, chosen)
+        outcome: LaunchOutcome
         if answer.instance_id:
-            outcome: LaunchOutcome = self._success(attempt, answer, pairs, unavailable)
+            outcome = self._success(attempt, answer, pairs, unavailable)
         else:
-            outcome = _failure(attempt, answer.errors, unavailable)
-        return replace(outcome, user_data_bytes=len(text.encode()))
+            outcome = _failure(attempt, answer.errors, unavailable, _subnet_faults(attempt, errors, chosen))
+        return replace(
+            outcome,
+            user_data_bytes=len(text.encode()),
+            unavailable_for_class=_unavailable_for_class(attempt, errors),
+            faults=outcome.faults or _subnet_faults(attempt, errors, chosen),
+        )
 
     def _send(self, attempt: _PairLaunch, pairs: Sequence[LaunchPair], encoded: str) -> LaunchAnswer:
         claim, node_class = attempt.request.claim, attempt.node_class
@@ -221,51 +229,78 @@ class EcsLauncher(Launcher):
         )
 
     def _unavailable(
-        self,
-        attempt: _PairLaunch,
-        errors: Iterable[LaunchError],
-        chosen: Mapping[str, ChosenSubnet],
-        pairs: Sequence[LaunchPair],
+        self, attempt: _PairLaunch, errors: Iterable[LaunchError], chosen: Mapping[str, ChosenSubnet]
     ) -> tuple[OfferingKey, ...]:
         """Return the offerings to mark unavailable, sorted, after marking vSwitches without a free address.
 
-        A zone without a free address makes all its offerings unavailable ("*" stands for every instance type). An error about
-        the whole request is about each of its pairs.
+        A zone without a free address makes all its offerings unavailable ("*" stands for every instance type).
         """
         unavailable: set[OfferingKey] = set()
         for error in errors:
-            if error.code not in UNFULFILLABLE:
-                continue
-            refused = [(error.instance_type, error.zone)] if error.zone else [(p.instance_type, p.zone) for p in pairs]
-            if error.code not in NO_ADDRESSES:
-                unavailable |= {OfferingKey(name, zone, attempt.capacity_type) for name, zone in refused}
-                continue
-            for zone in sorted({zone for _, zone in refused if zone in chosen}):
-                self._addresses.mark_exhausted(chosen[zone].id)
-                if self._addresses.is_zone_exhausted(attempt.subnets, zone):
-                    unavailable |= {OfferingKey("*", zone, kind) for kind in (labels.ON_DEMAND, labels.SPOT)}
+            rule = launch_rule(error.code)
+            if rule.scope is FaultScope.OFFERING and not rule.node_class_only:
+                unavailable.add(OfferingKey(error.instance_type, error.zone, attempt.capacity_type))
+            elif rule.scope is FaultScope.SUBNET and error.zone in chosen:
+                self._addresses.mark_exhausted(chosen[error.zone].id)
+                full = attempt.request.full_subnets
+                if self._addresses.is_zone_exhausted(attempt.subnets, error.zone, full=full):
+                    unavailable |= {OfferingKey("*", error.zone, kind) for kind in (labels.ON_DEMAND, labels.SPOT)}
         return tuple(sorted(unavailable))
 
 
-def _failure(attempt: _PairLaunch, errors: Sequence[LaunchError], unavailable: tuple[OfferingKey, ...]) -> LaunchFailed:
+def _about_pairs(errors: Iterable[LaunchError], pairs: Sequence[LaunchPair]) -> Iterator[LaunchError]:
+    """Yield the errors; one about the whole request is about each of its pairs."""
+    for error in errors:
+        if error.zone:
+            yield error
+        else:
+            yield from (replace(error, instance_type=pair.instance_type, zone=pair.zone) for pair in pairs)
+
+
+def _unavailable_for_class(attempt: _PairLaunch, errors: Iterable[LaunchError]) -> tuple[OfferingKey, ...]:
+    """Return the offerings that only the NodeClass's settings make unavailable, sorted."""
+    refused = (error for error in errors if launch_rule(error.code).node_class_only)
+    return tuple(sorted({OfferingKey(e.instance_type, e.zone, attempt.capacity_type) for e in refused}))
+
+
+def _subnet_faults(
+    attempt: _PairLaunch, errors: Iterable[LaunchError], chosen: Mapping[str, ChosenSubnet]
+) -> tuple[LaunchFault, ...]:
+    """Return the vSwitches without a free address."""
+    full = ((error, launch_rule(error.code)) for error in errors if error.zone in chosen)
+    return one_per_object(
+        rule.fault(attempt.request.claim, str(error), chosen[error.zone].id)
+        for error, rule in full
+        if rule.scope is FaultScope.SUBNET
+    )
+
+
+def _failure(
+    attempt: _PairLaunch,
+    errors: Sequence[LaunchError],
+    unavailable: tuple[OfferingKey, ...],
+    subnets: tuple[LaunchFault, ...],
+) -> LaunchFailed:
     """Return the failure of a launch: insufficient capacity if ECS reports nothing else, otherwise a CreateError.
 
     After insufficient capacity, `steps` deletes the NodeClaim and schedules its pods again. If no offering can be marked
-    unavailable, the next plan would be the same, so `steps` keeps the NodeClaim and launches it again with a back-off.
+    unavailable, the next plan would be the same: then the NodeClass, the NodePool or the account is at fault.
     """
     text = "; ".join(sorted({str(error) for error in errors})) or "the answer had neither instances nor errors"
-    is_capacity = all(error.code in UNFULFILLABLE for error in errors)
+    rules = [launch_rule(error.code) for error in errors]
     failure: CloudProviderError
-    if is_capacity and (unavailable or any(error.code in NO_ADDRESSES for error in errors)):
-        failure = InsufficientCapacityError(f"ECS launched no instance: {text}", offerings=unavailable)
+    if (unavailable or subnets) and all(rule.scope in (FaultScope.OFFERING, FaultScope.SUBNET) for rule in rules):
+        failure, faults = InsufficientCapacityError(f"ECS launched no instance: {text}", offerings=unavailable), subnets
     else:
-        first = next((error.code for error in errors if error.code not in UNFULFILLABLE), "")
-        reason, message = launch_reason(first)
-        failure = CreateError(f"{message}: {text}", condition_reason=reason)
+        decisive = next((rule for rule in rules if not rule.is_capacity), launch_rule(""))
+        message = f"{decisive.meaning}: {text}. {decisive.remedy}"
+        failure = CreateError(message, condition_reason=decisive.reason)
+        faults = one_per_object([*subnets, decisive.fault(attempt.request.claim, text)])
     return LaunchFailed(
         claim=attempt.claim_name,
         error=failure,
         unavailable=unavailable,
+        faults=faults,
         refusals=_refusals(attempt, errors),
         answered=True,
     )
@@ -303,7 +338,7 @@ def _refusals(attempt: _PairLaunch, errors: Iterable[LaunchError]) -> tuple[Laun
             zone=error.zone,
             zone_id=error.zone,
             capacity_type=attempt.capacity_type,
-            reason=launch_reason(error.code)[0],
+            reason=launch_rule(error.code).reason,
         )
         for error in errors
     )

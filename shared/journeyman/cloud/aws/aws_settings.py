@@ -62,6 +62,11 @@ class Clients:
         return self._create("ssm", self._region)
 
     @cached_property
+    def sts(self) -> Any:
+        """Return the client of STS, which decodes authorization messages."""
+        return self._create("sts", self._region)
+
+    @cached_property
     def iam(self) -> Any:
         """Return the client of IAM, for instance profiles."""
         return self._create("iam", self._region)

@@ -12,11 +12,13 @@ from typing import Any, Final
 from msgspec import Struct
 
 from journeyman.cloud.aws import tags
-from journeyman.cloud.aws.aws_errors import NO_ADDRESSES, NO_SPOT_ROLE, UNFULFILLABLE
+from journeyman.cloud.aws.aws_errors import NO_ADDRESSES, NO_SPOT_ROLE, launch_rule
 from journeyman.cloud.aws.capacity_reservations import CAPACITY_BLOCK, INTERRUPTIBLE
 from journeyman.cloud.aws.launch_templates import LaunchTemplate
+from journeyman.cloud.fault_rules import FaultRule
 from journeyman.cloud.free_addresses import ChosenSubnet
 from journeyman.core.api import labels
+from journeyman.core.api.launch_faults import FaultScope
 from journeyman.core.api.objects import OfferingKey
 from journeyman.core.catalogue import Offering
 
@@ -43,9 +45,9 @@ class FleetError(Struct, frozen=True, kw_only=True):
     subnet: str
 
     @property
-    def is_capacity(self) -> bool:
-        """Whether another offering, or a later attempt, may succeed."""
-        return self.code in UNFULFILLABLE
+    def rule(self) -> FaultRule:
+        """Whose fault the error is, and what to do."""
+        return launch_rule(f"{self.code}: {self.message}")
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message} ({self.instance_type} in {self.zone})"
@@ -195,11 +197,28 @@ def unavailable_offerings(
             unavailable |= {
                 OfferingKey("*", error.zone, kind) for kind in {labels.ON_DEMAND, labels.SPOT, capacity_type}
             }
-        elif error.is_capacity and _SPREAD_LIMIT in error.message:
+        elif error.rule.scope is not FaultScope.OFFERING or error.rule.node_class_only:
+            continue  # subnets and NodeClasses are skipped themselves
+        elif _SPREAD_LIMIT in error.message:
             unavailable.add(OfferingKey("*", error.zone, capacity_type))
-        elif error.is_capacity and error.instance_type:
+        elif error.instance_type:
             unavailable.add(OfferingKey(error.instance_type, error.zone, capacity_type, reservation))
     return tuple(sorted(unavailable))
+
+
+def unavailable_for_class(
+    errors: Iterable[FleetError], capacity_type: str, reservation: str = ""
+) -> tuple[OfferingKey, ...]:
+    """Return the offerings that only the NodeClass's settings make unavailable, sorted."""
+    return tuple(
+        sorted(
+            {
+                OfferingKey(error.instance_type, error.zone, capacity_type, reservation)
+                for error in errors
+                if error.rule.node_class_only and error.instance_type
+            }
+        )
+    )
 
 
 def exhausted_subnets(errors: Iterable[FleetError]) -> tuple[str, ...]:

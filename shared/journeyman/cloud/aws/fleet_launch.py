@@ -17,11 +17,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.cloud.aws import instance_profiles, tags
+from journeyman.cloud.aws.authorization_messages import AuthorizationMessages
 from journeyman.cloud.aws.aws_errors import (
     NO_SUCH_TEMPLATE,
     TOKEN_REUSED,
     error_code,
-    launch_reason,
+    launch_rule,
     translated,
 )
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
@@ -32,6 +33,7 @@ from journeyman.cloud.aws.create_fleet import (
     exhausted_subnets,
     fleet_request,
     parse_fleet_response,
+    unavailable_for_class,
     unavailable_offerings,
 )
 from journeyman.cloud.aws.instance_provider import InstanceProvider, provider_id_of
@@ -40,11 +42,13 @@ from journeyman.cloud.aws.launch_templates import LaunchTemplate, LaunchTemplate
 from journeyman.cloud.aws.network_discovery import PlacementGroup, PlacementGroupProvider
 from journeyman.cloud.aws.node_capacity import EFA, GPU_VENDORS, NEURON, NEURON_CORE
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
+from journeyman.cloud.fault_rules import FaultRule, one_per_object
 from journeyman.cloud.free_addresses import ChosenSubnet, FreeAddresses
 from journeyman.cloud.launch_filter import LaunchLimits
 from journeyman.cloud.launching import Launcher, client_token, outcome_of, types_to_launch
 from journeyman.core.api import labels
 from journeyman.core.api.hashes import EC2NODECLASS_KEYS
+from journeyman.core.api.launch_faults import FaultScope, LaunchFault
 from journeyman.core.api.objects import NodeClaim, OfferingKey
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.lifecycle.launch import answered_failures
@@ -57,6 +61,7 @@ from journeyman.errors import (
 )
 from journeyman.ports import Clock, Instance, Launched, LaunchFailed, LaunchOutcome, LaunchRefusal, LaunchRequest
 
+_OTHERS_MAY_LAUNCH: Final = (FaultScope.OFFERING, FaultScope.SUBNET)
 _CAPACITY_TYPES: Final = (labels.ON_DEMAND, labels.SPOT)
 LIMITS: Final = LaunchLimits(
     max_instance_types=60,  # instance.go `maxInstanceTypes`
@@ -116,10 +121,27 @@ class FleetLauncher(Launcher):
         self._clock = clock
         self._addresses = addresses
         self._templates = templates
+        self._messages = AuthorizationMessages(clients)
 
-    def launch_reason(self, error: CloudProviderError) -> tuple[str, str]:
-        """Return `Launcher.launch_reason`."""
-        return launch_reason(f"{error_code(error)}: {error.message}")
+    def launch_rule(self, error: CloudProviderError) -> FaultRule:
+        """Return `Launcher.launch_rule`."""
+        return launch_rule(f"{error_code(error)}: {error.message}")
+
+    def as_create_error(self, error: CloudProviderError, doing: str) -> CloudProviderError:
+        """Return `Launcher.as_create_error`, with EC2's encoded message decoded."""
+        return super().as_create_error(self._decoded(error), doing)
+
+    def faults_of(self, request: LaunchRequest, error: CloudProviderError) -> tuple[LaunchFault, ...]:
+        """Return `Launcher.faults_of`, with EC2's encoded message decoded."""
+        return super().faults_of(request, self._decoded(error))
+
+    def _decoded(self, error: CloudProviderError) -> CloudProviderError:
+        text = self._messages.readable(error.message)
+        if text == error.message:
+            return error
+        decoded = CloudProviderError(text, **error.context)
+        decoded.__cause__ = error
+        return decoded
 
     def launched(self, request: LaunchRequest, instance: Instance) -> Launched:
         """Return `Launcher.launched`."""
@@ -163,7 +185,9 @@ class FleetLauncher(Launcher):
             partition=partition_for(attempt.claim, group),
         )
         templates = self._templates.ensure(content, attempt.types)
-        subnets = self._addresses.choose(attempt.node_class.subnets_by_zone, attempt.types, attempt.capacity_type)
+        subnets = self._addresses.choose(
+            attempt.node_class.subnets_by_zone, attempt.types, attempt.capacity_type, full=attempt.request.full_subnets
+        )
         used_subnet: str | None = None
         try:
             response = self._create_fleet(attempt, templates, subnets, tags.claim_tags(content.tags, attempt.claim))
@@ -230,7 +254,12 @@ class FleetLauncher(Launcher):
             self._reservations.record_launch(attempt.reservation)
         unavailable = self._unavailable(attempt, response.errors)
         outcome = _launched(attempt.request, instance, tenancy=attempt.tenancy, unavailable=unavailable)
-        return replace(outcome, refusals=_refusals(attempt, response.errors))
+        return replace(
+            outcome,
+            refusals=_refusals(attempt, response.errors),
+            unavailable_for_class=unavailable_for_class(response.errors, attempt.capacity_type, attempt.reservation),
+            faults=_subnet_faults(attempt, response.errors),
+        )
 
     def _failure(self, attempt: _LaunchAttempt, errors: tuple[FleetError, ...]) -> LaunchFailed:
         """Return the failure of a fleet: insufficient capacity if EC2 reports nothing else, otherwise a CreateError.
@@ -240,19 +269,29 @@ class FleetLauncher(Launcher):
 
         Restates: instance.go `combineFleetErrors`.
         """
-        text = "; ".join(sorted({str(error) for error in errors})) or "the fleet gave neither instances nor errors"
+        texts = sorted({str(error) for error in errors}) or ["the fleet gave neither instances nor errors"]
+        text = self._messages.readable("; ".join(texts))
         unavailable = self._unavailable(attempt, errors)
+        of_class = unavailable_for_class(errors, attempt.capacity_type, attempt.reservation)
+        subnets = _subnet_faults(attempt, errors)
         failure: CloudProviderError
-        marks_unavailable = bool(unavailable or exhausted_subnets(errors))
-        if marks_unavailable and all(error.is_capacity for error in errors):
+        if (unavailable or subnets) and all(error.rule.scope in _OTHERS_MAY_LAUNCH for error in errors):
             failure = InsufficientCapacityError(f"with fleet error(s), {text}", offerings=unavailable)
+            faults = subnets
         else:
-            reason, message = launch_reason(text)
-            failure = CreateError(f"{message}: with fleet error(s), {text}", condition_reason=reason)
+            decisive = min((error.rule for error in errors), key=_least_likely_to_pass, default=launch_rule(""))
+            message = f"{decisive.meaning}: with fleet error(s), {text}. {decisive.remedy}"
+            failure = CreateError(message, condition_reason=decisive.reason)
+            at_fault = (
+                decisive if decisive.scope is not FaultScope.OFFERING or decisive.node_class_only else launch_rule("")
+            )
+            faults = one_per_object([*subnets, at_fault.fault(attempt.claim, text)])
         return LaunchFailed(
             claim=attempt.claim.metadata.name,
             error=failure,
             unavailable=unavailable,
+            unavailable_for_class=of_class,
+            faults=faults,
             refusals=_refusals(attempt, errors),
             answered=True,
         )
@@ -262,7 +301,8 @@ class FleetLauncher(Launcher):
         for subnet in exhausted_subnets(errors):
             self._addresses.mark_exhausted(subnet)
         subnets = attempt.node_class.subnets_by_zone
-        exhausted = [zone for zone in subnets if self._addresses.is_zone_exhausted(subnets, zone)]
+        full = attempt.request.full_subnets
+        exhausted = [zone for zone in subnets if self._addresses.is_zone_exhausted(subnets, zone, full=full)]
         return unavailable_offerings(errors, attempt.capacity_type, subnets, exhausted, attempt.reservation)
 
 
@@ -274,10 +314,29 @@ def _refusals(attempt: _LaunchAttempt, errors: tuple[FleetError, ...]) -> tuple[
             zone=error.zone,
             zone_id=zone_ids.get(error.zone, ""),
             capacity_type=attempt.capacity_type,
-            reason=launch_reason(f"{error.code}: {error.message}")[0],
+            reason=error.rule.reason,
         )
         for error in errors
     )
+
+
+def _subnet_faults(attempt: _LaunchAttempt, errors: tuple[FleetError, ...]) -> tuple[LaunchFault, ...]:
+    """Return the subnets without a free address."""
+    full = (error for error in errors if error.rule.scope is FaultScope.SUBNET and error.subnet)
+    return one_per_object(error.rule.fault(attempt.claim, str(error), error.subnet) for error in full)
+
+
+def _least_likely_to_pass(rule: FaultRule) -> int:
+    """Sort rules: those that no other offering changes come first, then what is repeated, then offerings."""
+    scopes = (
+        FaultScope.ACCOUNT,
+        FaultScope.NODE_CLASS,
+        FaultScope.NODE_POOL,
+        None,
+        FaultScope.OFFERING,
+        FaultScope.SUBNET,
+    )
+    return scopes.index(rule.scope)
 
 
 def partition_for(claim: NodeClaim, group: PlacementGroup | None) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import timezone
 from typing import Any, Final
 
 from journeyman.cloud.aws import tags
-from journeyman.cloud.aws.aws_errors import translated
+from journeyman.cloud.aws.aws_errors import launch_rule, translated
 from journeyman.cloud.aws.aws_settings import Clients
 from journeyman.cloud.instance_batches import batches, by_instance_id, delete_in_batches
 from journeyman.cloud.launching import usable_and_oldest_first
 from journeyman.core.api import labels
-from journeyman.core.state import InstanceStatus
+from journeyman.core.state import BuildFailure, InstanceStatus
 from journeyman.errors import CloudProviderError, NodeClaimNotFoundError, NoInstanceIdError
 from journeyman.ports import Instance
 
@@ -92,6 +92,17 @@ class InstanceProvider:
         ended = [e["InstanceId"] for e in reply["TerminatingInstances"] if e["PreviousState"]["Name"] == "terminated"]
         return {ids[i]: NodeClaimNotFoundError("the instance is terminated", provider_id=ids[i]) for i in ended}
 
+    def end_reasons(self, provider_ids: Collection[str]) -> dict[str, BuildFailure]:
+        """Return why these instances ended; EC2 says so for about an hour. Raises CloudProviderError."""
+        ids = sorted({id_.rpartition("/")[2] for id_ in provider_ids if id_.startswith("aws://")})
+        by_id: dict[str, BuildFailure] = {}
+        for start in range(0, len(ids), _FILTER_VALUES):
+            for instance in self._describe(_filters({"instance-id": ids[start : start + _FILTER_VALUES]})):
+                if instance.failure is not None:
+                    by_id[instance_id_from(instance.provider_id)] = instance.failure
+        found = ((id_, by_id.get(id_.rpartition("/")[2])) for id_ in provider_ids)
+        return {id_: failure for id_, failure in found if failure is not None}
+
     def statuses(self) -> tuple[InstanceStatus, ...]:
         """Return the failing checks of all instances in the region (`failing_checks`). Raises CloudProviderError."""
         return failing_checks(self._clients)
@@ -129,7 +140,18 @@ def _instance(entry: Mapping[str, Any]) -> Instance:
         subnet_id=entry.get("SubnetId", ""),
         security_group_ids=tuple(sorted(group["GroupId"] for group in entry.get("SecurityGroups", ()))),
         tags=tags.from_aws(entry.get("Tags")),
+        failure=_failure(entry),
     )
+
+
+def _failure(entry: Mapping[str, Any]) -> BuildFailure | None:
+    """Return why the instance ended, in EC2's words; None if it runs, or EC2 does not say."""
+    reason = entry.get("StateReason") or {}
+    code = str(reason.get("Code") or "")
+    if entry["State"]["Name"] in ("pending", "running") or not code:
+        return None
+    texts = (code, str(reason.get("Message") or ""), str(entry.get("StateTransitionReason") or ""))
+    return launch_rule(code).build_failure("; ".join(dict.fromkeys(filter(None, texts))))
 
 
 def _capacity_type(entry: Mapping[str, Any]) -> str:

@@ -15,19 +15,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from journeyman.cloud.fault_rules import FaultRule, one_per_object
 from journeyman.cloud.free_addresses import ChosenSubnet, FreeAddresses, SubnetsByZone
 from journeyman.cloud.huawei.cce_nodes import HuaweiInstances
 from journeyman.cloud.huawei.huawei_errors import (
-    NO_ADDRESSES,
-    UNFULFILLABLE,
     cause_of,
     error_code,
-    launch_reason,
+    launch_rule,
     translated,
 )
 from journeyman.cloud.huawei.huawei_settings import HuaweiSettings
@@ -39,6 +38,7 @@ from journeyman.cloud.launching import Launcher, outcome_of, types_to_launch
 from journeyman.core.api import labels
 from journeyman.core.api.ccenodeclass import CCENodeClassView
 from journeyman.core.api.hashes import CCENODECLASS_KEYS
+from journeyman.core.api.launch_faults import FaultScope, LaunchFault
 from journeyman.core.api.objects import OfferingKey
 from journeyman.core.catalogue import InstanceType
 from journeyman.errors import (
@@ -126,9 +126,9 @@ class CceLauncher(Launcher):
         }
         return {**created, **super().find_launched(wanted)}
 
-    def launch_reason(self, error: CloudProviderError) -> tuple[str, str]:
-        """Return `Launcher.launch_reason`."""
-        return launch_reason(error_code(error), cause_of(error))
+    def launch_rule(self, error: CloudProviderError) -> FaultRule:
+        """Return `Launcher.launch_rule`."""
+        return launch_rule(error_code(error), cause_of(error))
 
     def launch_one(self, request: LaunchRequest) -> LaunchOutcome:
         """Return the outcome of one launch (`Launcher.launch_one`)."""
@@ -147,7 +147,8 @@ class CceLauncher(Launcher):
             capacity_type=capacity_type,
             subnets=dict.fromkeys(zones, node_class.subnet_ids),  # a subnet serves all zones
         )
-        chosen = self._addresses.choose(launch.subnets, launch.types, launch.capacity_type)
+        full = request.full_subnets
+        chosen = self._addresses.choose(launch.subnets, launch.types, launch.capacity_type, full=full)
         used: str | None = None
         try:
             outcome, used = self._try_offerings(launch, chosen)
@@ -161,9 +162,7 @@ class CceLauncher(Launcher):
         Raises:
             RateLimitedError: CCE did not decide; a later run repeats the launch.
         """
-        refusals: list[LaunchRefusal] = []
-        unavailable: set[OfferingKey] = set()
-        texts: list[str] = []
+        refused = _RefusedOfferings()
         for flavor, zone in launch.candidates[:MAX_ATTEMPTS]:
             subnet = chosen[zone]
             try:
@@ -174,22 +173,21 @@ class CceLauncher(Launcher):
                 self._recent[launch.request.claim.metadata.uid] = _RecentLaunch(at=self._clock.now(), error=error)
                 return self._undecided(launch.request, error, LISTED_WITHIN), None
             except CloudProviderError as error:
-                reason, message = self.launch_reason(error)
-                refusals.append(
-                    LaunchRefusal(zone=zone, zone_id=zone, capacity_type=launch.capacity_type, reason=reason)
-                )
-                if reason not in UNFULFILLABLE:
-                    return self._failed(launch, error, unavailable, refusals), None
-                texts.append(f"{flavor} in {zone}: {message}")
-                unavailable |= self._refused(launch, flavor, zone, subnet, reason)
-                if reason == NO_ADDRESSES:
+                rule = self.launch_rule(error)
+                refused.add(launch, flavor, zone, rule, error)
+                if rule.scope is FaultScope.SUBNET:
+                    self._mark_exhausted(launch, subnet, rule, error, refused)
                     break
+                if rule.scope is not FaultScope.OFFERING:
+                    return self._failed(launch, error, refused), None
                 continue
             outcome = self.launched(launch.request, instance)
-            return replace(outcome, unavailable=tuple(sorted(unavailable)), refusals=tuple(refusals)), subnet.id
-        offerings = tuple(sorted(unavailable))
-        failure = InsufficientCapacityError(f"CCE created no node: {'; '.join(texts)}", offerings=offerings)
-        return self._failed(launch, failure, unavailable, refusals), None
+            return refused.added_to(outcome), subnet.id
+        text = f"CCE created no node: {'; '.join(refused.texts)}"
+        if refused.unavailable or refused.faults or not refused.errors:
+            failure: CloudProviderError = InsufficientCapacityError(text, offerings=tuple(sorted(refused.unavailable)))
+            return self._failed(launch, failure, refused), None
+        return self._failed(launch, refused.errors[0], refused), None  # the NodeClass's settings suit no offering
 
     def _create(self, launch: _NodeLaunch, flavor: str, zone: str, subnet_id: str) -> Instance:
         settings, claim = self._settings, launch.request.claim
@@ -241,17 +239,23 @@ class CceLauncher(Launcher):
         )
         return replace(outcome, is_confirmed=False)
 
-    def _refused(
-        self, launch: _NodeLaunch, flavor: str, zone: str, subnet: ChosenSubnet, reason: str
-    ) -> set[OfferingKey]:
-        """Return the offerings to mark unavailable; without a free address in any subnet, those of all zones ("*")."""
-        if reason != NO_ADDRESSES:
-            return {OfferingKey(flavor, zone, launch.capacity_type)}
+    def _mark_exhausted(
+        self,
+        launch: _NodeLaunch,
+        subnet: ChosenSubnet,
+        rule: FaultRule,
+        error: CloudProviderError,
+        refused: _RefusedOfferings,
+    ) -> None:
+        """Record that a subnet has no free address; if no other has one, all zones' offerings are unavailable ("*")."""
         self._addresses.mark_exhausted(subnet.id)
-        return {
+        full = launch.request.full_subnets
+        fault = rule.fault(launch.request.claim, cause_of(error), subnet.id)
+        refused.faults.extend([fault] if fault is not None else [])
+        refused.unavailable |= {
             OfferingKey("*", each, kind)
             for each in launch.subnets
-            if self._addresses.is_zone_exhausted(launch.subnets, each)
+            if self._addresses.is_zone_exhausted(launch.subnets, each, full=full)
             for kind in (labels.ON_DEMAND, labels.SPOT)
         }
 
@@ -261,22 +265,53 @@ class CceLauncher(Launcher):
             claim=request.claim.metadata.name, error=self.as_create_error(error, "launching"), retry_after=wait
         )
 
-    def _failed(
-        self,
-        launch: _NodeLaunch,
-        error: CloudProviderError,
-        unavailable: set[OfferingKey],
-        refusals: Sequence[LaunchRefusal],
-    ) -> LaunchFailed:
+    def _failed(self, launch: _NodeLaunch, error: CloudProviderError, refused: _RefusedOfferings) -> LaunchFailed:
         """Return the failure of a launch for which CCE created nothing.
 
         After insufficient capacity, `steps` deletes the NodeClaim and schedules its pods again.
         """
         is_capacity = isinstance(error, InsufficientCapacityError)
-        return LaunchFailed(
+        faults = () if is_capacity else self.faults_of(launch.request, error)
+        failed = LaunchFailed(
             claim=launch.request.claim.metadata.name,
             error=error if is_capacity else self.as_create_error(error, "launching"),
-            unavailable=tuple(sorted(unavailable)),
-            refusals=tuple(refusals),
             answered=True,
+        )
+        refused.faults.extend(faults)
+        return refused.added_to(failed)
+
+
+_Outcome = TypeVar("_Outcome", Launched, LaunchFailed)
+
+
+class _RefusedOfferings:
+    """What CCE refused during one launch."""
+
+    def __init__(self) -> None:
+        self.refusals: list[LaunchRefusal] = []
+        self.unavailable: set[OfferingKey] = set()
+        self.for_class: set[OfferingKey] = set()
+        self.faults: list[LaunchFault] = []
+        self.texts: list[str] = []
+        self.errors: list[CloudProviderError] = []
+
+    def add(self, launch: _NodeLaunch, flavor: str, zone: str, rule: FaultRule, error: CloudProviderError) -> None:
+        """Record one refusal."""
+        self.refusals.append(
+            LaunchRefusal(zone=zone, zone_id=zone, capacity_type=launch.capacity_type, reason=rule.reason)
+        )
+        self.texts.append(f"{flavor} in {zone}: {rule.meaning}")
+        self.errors.append(error)
+        if rule.scope is FaultScope.OFFERING:
+            keys = self.for_class if rule.node_class_only else self.unavailable
+            keys.add(OfferingKey(flavor, zone, launch.capacity_type))
+
+    def added_to(self, outcome: _Outcome) -> _Outcome:
+        """Return the outcome of the launch with what was refused."""
+        return replace(
+            outcome,
+            unavailable=tuple(sorted(self.unavailable)),
+            unavailable_for_class=tuple(sorted(self.for_class)),
+            faults=one_per_object(self.faults),
+            refusals=tuple(self.refusals),
         )

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import islice
 from typing import Any, Final
 
 from journeyman.cloud.huawei import node_names
 from journeyman.cloud.huawei.huawei_errors import (
-    UNFULFILLABLE,
     cause_of,
     is_locked,
-    launch_reason,
+    launch_rule,
     translated,
     translated_of_cluster,
 )
@@ -149,6 +148,10 @@ class HuaweiInstances:
         }
         return tuple(sorted(found, key=lambda status: (status.provider_id, status.name)))
 
+    def end_reasons(self, provider_ids: Collection[str]) -> Mapping[str, BuildFailure]:
+        """Return nothing: a deleted node is forgotten, and one that could not be built is listed, with its reason."""
+        return {}
+
     def node_id_of_job(self, job_id: str) -> str:
         """Return the id of the node that a job creates; empty if it does not say yet. Raises CloudProviderError."""
         for job in self._jobs(job_id):
@@ -162,8 +165,7 @@ class HuaweiInstances:
         jobs = self._jobs(job_id) if job_id else iter(())
         texts = [str((job.get("status") or {}).get("reason") or "") for job in jobs]
         text = max(texts, key=len, default="") or "CCE does not say why"  # the innermost job has the cause in full
-        reason, message = launch_reason("", text)
-        return BuildFailure(reason=reason, message=f"{message}: {text}", is_capacity=reason in UNFULFILLABLE)
+        return launch_rule("", text).build_failure(text)
 
     def _jobs(self, job_id: str) -> Iterator[Mapping[str, Any]]:
         """Yield a job and its sub-jobs; those that are listed by id only are read, and those that CCE has forgotten are left out."""
@@ -203,8 +205,18 @@ class HuaweiInstances:
             image_id=str(extended.get("alpha.cce/NodeImageID") or ""),
             subnet_id=str(((spec.get("nodeNicSpec") or {}).get("primaryNic") or {}).get("subnetId") or ""),
             tags=node_names.instance_tags(digits, node_names.from_server((server or {}).get("tags") or ())),
-            failure=self.failure_of_job(str(status.get("jobID") or "")) if phase == "Error" else None,
+            failure=self._failure(str(status.get("jobID") or ""), phase, server),
         )
+
+    def _failure(self, job_id: str, phase: str, server: Mapping[str, Any] | None) -> BuildFailure | None:
+        """Return why the node could not be built, or why its server ended; None if nothing is known."""
+        if phase == "Error":
+            return self.failure_of_job(job_id)
+        fault = (server or {}).get("fault") or {}
+        if (server or {}).get("status") not in _STOPPED_SERVERS or not fault:
+            return None
+        text = str(fault.get("message") or fault.get("code") or "ECS does not say why")
+        return launch_rule("", text).build_failure(text)
 
     def _nodes(self) -> Iterator[Mapping[str, Any]]:
         """Yield the cluster's nodes, those of others included."""

@@ -7,12 +7,14 @@ CCE, ECS and FunctionGraph API references, "Error codes".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+from journeyman.cloud.fault_rules import FaultRule
 from journeyman.cloud.huawei.rest_api import RestApiError
 from journeyman.cloud.huawei.sdk_client import LOCKED, THROTTLED
+from journeyman.core.api.launch_faults import FaultScope
 from journeyman.errors import (
     CloudProviderError,
     CloudUnavailableError,
@@ -20,53 +22,92 @@ from journeyman.errors import (
     RateLimitedError,
 )
 
-NO_STOCK: Final = "NoStock"
-"""The reason of a launch for which the zone has no stock of the instance type; another type or zone may have some."""
-NO_ADDRESSES: Final = "NoFreeAddress"
-"""The reason of a launch whose subnet has no free address; another subnet may have some."""
-NETWORK_UNFIT: Final = "NetworkUnsupported"
-"""The reason of a launch whose instance type has no sub-interfaces, which pods of a CCE Turbo cluster need."""
-UNFULFILLABLE: Final = frozenset({NO_STOCK, NO_ADDRESSES, NETWORK_UNFIT})
 _BUSY_SECONDS: Final = 10
 """When a request is sent again that must wait for another operation, such as the reclaim of a Spot server, which takes minutes."""
 NODE_NOT_FOUND: Final = "CCE.01404001"
 
-_NO_STOCK_CODES: Final = frozenset({"CCE_CM.0021", "CCE.01400021", "CCE.01400022", "Ecs.0319"})
-_NO_STOCK_TEXTS: Final = (
-    "insufficient in specified az", "insufficient capacity", "insufficient flavor capacity", "out of stock", "sold out", "sell out",
-    "ecsresourcesinsufficient", "no valid host",
-)  # fmt: skip
-_NETWORK_CODES: Final = frozenset({"CCE.01400025"})
-_NETWORK_TEXT: Final = "eni network is not supported"
-_NO_ADDRESS_TEXTS: Final = ("no more ip", "insufficient ip", "ip address is insufficient", "no free ip")
 _CODE_IN_TEXT: Final = re.compile(r"\b(?:CCE(?:_CM)?|Ecs|EVS|VPC)\.[0-9]{4,8}\b", re.IGNORECASE)
 
-# code -> (reason, message of the Launched condition)
-_LAUNCH_REASONS: Final[dict[str, tuple[str, str]]] = {
-    "CCE.01400001": ("InvalidNode", "CCE does not accept the node's settings; see the CCENodeClass"),
-    "CCE.01400002": ("SubnetNotInVPC", "the subnet is not in the cluster's VPC; correct subnetSelectorTerms"),
-    "CCE.01400008": ("QuotaExceeded", "the quota of ECS servers is used up; request a higher one"),
-    "CCE.01400009": ("VCPULimitExceeded", "the vCPU quota is used up; request a higher one"),
-    "CCE.01400010": ("QuotaExceeded", "the quota of memory is used up; request a higher one"),
-    "CCE.01400011": ("QuotaExceeded", "the quota of security groups is used up; request a higher one"),
-    "CCE.01400012": ("QuotaExceeded", "the quota of elastic IPs is used up; request a higher one"),
-    "CCE.01400013": ("QuotaExceeded", "the quota of EVS disks is used up; request a higher one"),
-    "CCE.01400014": ("ClusterFull", "the cluster can manage no further node; enlarge its scale"),
-    "CCE.01400016": ("FlavorUnsupported", "the instance type does not suit the type of the cluster"),
-    "CCE.01400017": ("NoContainerCIDR", "the container network has no address block left for another node"),
-    "CCE.01400018": ("OSUnsupported", "CCE does not have this operating system; correct imsSelector.imsFamily"),
-    "CCE.01400019": ("QuotaExceeded", "a quota of the account is used up; request a higher one"),
-    "CCE.01400020": ("VPCInvalid", "the cluster's VPC does not accept nodes"),
-    "CCE.01401001": ("Unauthorized", "the access key is not valid; correct the function's agency"),
-    "CCE.01403001": ("Unauthorized", "the function's agency lacks a permission"),
-    "APIGW.0301": ("Unauthorized", "the access key is not valid; correct the function's agency"),
-    "APIGW.0308": ("RequestLimitExceeded", "Huawei Cloud throttles our requests"),
-    "CCE.01429002": ("ClusterBusy", "the cluster is busy with another operation"),
-    "CCE.01500001": ("InternalError", "CCE had an internal error"),
-    "Ecs.0219": ("LaunchFailed", "ECS could not create the server"),
-}
-_ARREARS_TEXTS: Final = ("arrear", "insufficient balance", "account is frozen", "account is restricted")
+_OFFERING, _CLASS, _POOL = FaultScope.OFFERING, FaultScope.NODE_CLASS, FaultScope.NODE_POOL
+_SUBNET, _ACCOUNT = FaultScope.SUBNET, FaultScope.ACCOUNT
+_QUOTA: Final = "Request a higher one in the console, My Quotas"
+_MORE_TYPES: Final = (
+    "Allow more instance types, zones or capacity types in the NodePool's spec.template.spec.requirements"
+)
+_WAIT: Final = "Nothing; the launch is repeated"
 _PAY: Final = "the account has an overdue payment; pay it, then launches work again"
+
+
+def _rule(
+    scope: FaultScope | None, reason: str, meaning: str, remedy: str, *, node_class_only: bool = False
+) -> FaultRule:
+    return FaultRule(scope=scope, reason=reason, meaning=meaning, remedy=remedy, node_class_only=node_class_only)
+
+
+_NO_STOCK: Final = _rule(_OFFERING, "NoStock", "there is no stock of the instance type in the zone", _MORE_TYPES)
+_NO_DISK: Final = _rule(
+    _OFFERING, "VolumeTypeUnavailable", "the zone has no disks of the CCENodeClass's type for the instance type",
+    "Change volumeType of the disks in the CCENodeClass, such as to SSD or GPSSD", node_class_only=True,
+)  # fmt: skip
+_NO_NETWORK: Final = _rule(
+    _OFFERING, "NetworkUnsupported", "the instance type has no sub-interfaces for pods of a CCE Turbo cluster", _MORE_TYPES
+)  # fmt: skip
+_NO_ADDRESS: Final = _rule(
+    _SUBNET, "NoFreeAddress", "the subnet has no free IP address left",
+    "Add a subnet to spec.subnetSelectorTerms of the CCENodeClass, or free addresses",
+)  # fmt: skip
+_IN_ARREARS: Final = _rule(_ACCOUNT, "AccountInArrears", _PAY, "Pay it in the console, Billing Center")
+_UNKNOWN: Final = _rule(
+    _POOL, "LaunchFailed", "the node could not be launched", "Read the message, and correct the NodePool or its CCENodeClass"
+)  # fmt: skip
+_RULES_BY_CODE: Final[Mapping[str, FaultRule]] = {
+    "CCE_CM.0021": _NO_STOCK,
+    "CCE.01400021": _NO_STOCK,
+    "Ecs.0319": _NO_STOCK,
+    "CCE.01400022": _NO_DISK,
+    "CCE.01400025": _NO_NETWORK,
+    "CCE.01400001": _rule(_CLASS, "InvalidNode", "CCE does not accept the node's settings", "Correct the CCENodeClass as the message says"),
+    "CCE.01400002": _rule(_CLASS, "SubnetNotInVPC", "the subnet is not in the cluster's VPC", "Correct spec.subnetSelectorTerms of the CCENodeClass"),
+    "CCE.01400008": _rule(_ACCOUNT, "QuotaExceeded", "the quota of ECS servers is used up", _QUOTA),
+    "CCE.01400009": _rule(_ACCOUNT, "VCPULimitExceeded", "the vCPU quota is used up", _QUOTA),
+    "CCE.01400010": _rule(_ACCOUNT, "QuotaExceeded", "the quota of memory is used up", _QUOTA),
+    "CCE.01400011": _rule(_ACCOUNT, "QuotaExceeded", "the quota of security groups is used up", _QUOTA),
+    "CCE.01400012": _rule(_CLASS, "QuotaExceeded", "the quota of elastic IPs is used up", f"{_QUOTA}, or launch nodes without elastic IPs"),
+    "CCE.01400013": _rule(_CLASS, "QuotaExceeded", "the quota of EVS disks is used up", f"{_QUOTA}, or lower the disks of the CCENodeClass"),
+    "CCE.01400014": _rule(_ACCOUNT, "ClusterFull", "the cluster can manage no further node", "Enlarge its scale in the console, Cloud Container Engine, or with ResizeCluster"),
+    "CCE.01400016": _rule(_OFFERING, "FlavorUnsupported", "the instance type does not suit the type of the cluster", _MORE_TYPES),
+    "CCE.01400017": _rule(_ACCOUNT, "NoContainerCIDR", "the container network has no address block left for another node", "Add a container CIDR block to the cluster, in the console, Cloud Container Engine, Settings, Network"),
+    "CCE.01400018": _rule(_CLASS, "OSUnsupported", "CCE does not have this operating system", "Correct spec.imsSelector.imsFamily of the CCENodeClass"),
+    "CCE.01400019": _rule(_ACCOUNT, "QuotaExceeded", "a quota of the account is used up", _QUOTA),
+    "CCE.01400020": _rule(_ACCOUNT, "VPCInvalid", "the cluster's VPC does not accept nodes", "Correct the cluster's VPC and its subnets"),
+    "CCE.01401001": _rule(_ACCOUNT, "Unauthorized", "the access key is not valid", "Correct the function's agency"),
+    "CCE.01403001": _rule(_CLASS, "Unauthorized", "the function's agency lacks a permission", "Grant cce:node:create, and what the message names, to the function's agency"),
+    "APIGW.0301": _rule(_ACCOUNT, "Unauthorized", "the access key is not valid", "Correct the function's agency"),
+    "APIGW.0308": _rule(None, "RequestLimitExceeded", "Huawei Cloud throttles our requests", _WAIT),
+    "CCE.02429001": _rule(None, "RequestLimitExceeded", "Huawei Cloud throttles our requests", _WAIT),
+    "CCE.01409001": _rule(None, "ClusterBusy", "the cluster is busy with another operation", _WAIT),
+    "CCE.01409002": _rule(None, "ClusterBusy", "the cluster is busy with another operation", _WAIT),
+    "CCE.01429002": _rule(None, "ClusterBusy", "the cluster is busy with another operation", _WAIT),
+    "CCE.01500001": _rule(None, "InternalError", "CCE had an internal error", _WAIT),
+    "Ecs.0219": _rule(_POOL, "LaunchFailed", "ECS could not create the server", "Read the job's message, and correct the CCENodeClass or the NodePool's requirements"),
+}  # fmt: skip
+_RULES_BY_TEXT: Final[tuple[tuple[str, FaultRule], ...]] = (
+    ("eni network is not supported", _NO_NETWORK),
+    *(
+        (fragment, _NO_STOCK)
+        for fragment in (
+            "insufficient in specified az", "insufficient capacity", "insufficient flavor capacity", "out of stock", "sold out",
+            "sell out", "ecsresourcesinsufficient", "no valid host",
+        )
+    ),
+    *((f, _NO_ADDRESS) for f in ("no more ip", "insufficient ip", "ip address is insufficient", "no free ip")),
+    ("kms", _rule(_CLASS, "KMSKeyInvalid", "the KMS key of a disk cannot be used", "Enable the key, or correct the encryption of the CCENodeClass's disks")),
+    ("volume quota", _rule(_CLASS, "QuotaExceeded", "the quota of EVS disks is used up", f"{_QUOTA}, or lower the disks of the CCENodeClass")),
+    ("image not found", _rule(_CLASS, "ImageNotFound", "the image does not exist", "Correct spec.imsSelector of the CCENodeClass")),
+    ("imageid", _rule(_CLASS, "ImageNotFound", "the image cannot be used", "Correct spec.imsSelector of the CCENodeClass")),
+)  # fmt: skip
+"""What texts without a code say, in lower case; jobs have ECS's texts."""
+_ARREARS_TEXTS: Final = ("arrear", "insufficient balance", "account is frozen", "account is restricted")
 _LOCKED: Final = frozenset({LOCKED, "CCE.01409001", "CCE.01409002"})
 _EXPIRED: Final = frozenset({"APIGW.0307"})
 _UNAUTHENTICATED: Final = frozenset({"APIGW.0301", "CCE.01401001", *_EXPIRED})
@@ -150,23 +191,25 @@ def cause_of(error: CloudProviderError) -> str:
     return str(error.context.get("cause") or error.message)
 
 
-def launch_reason(code: str, text: str) -> tuple[str, str]:
-    """Return reason and message of the Launched condition for a launch that failed with this code and text.
+def launch_rule(code: str, text: str) -> FaultRule:
+    """Return whose fault a launch is that failed with this code and text, and what to do.
 
-    A job has no code of its own; its text may hold one.
+    A job has no code of its own; its text may hold one. The most telling comes first: the network, stock, then the rest.
     """
-    codes = {code, *_CODE_IN_TEXT.findall(text)}
+    codes = (code, *sorted(set(_CODE_IN_TEXT.findall(text))))
     lowered = text.lower()
-    if codes & _NETWORK_CODES or _NETWORK_TEXT in lowered:
-        return NETWORK_UNFIT, "the instance type has no sub-interfaces for pods of a CCE Turbo cluster"
-    if codes & _NO_STOCK_CODES or any(fragment in lowered for fragment in _NO_STOCK_TEXTS):
-        return NO_STOCK, "there is no stock of the instance type in the zone"
-    if any(fragment in lowered for fragment in _NO_ADDRESS_TEXTS):
-        return NO_ADDRESSES, "the subnet has no free IP address left"
+    by_code = [_RULES_BY_CODE[each] for each in codes if each in _RULES_BY_CODE]
+    by_text = [rule for fragment, rule in _RULES_BY_TEXT if fragment in lowered]
     if _names_arrears(text):
-        return "AccountInArrears", _PAY
-    known = (_LAUNCH_REASONS[each] for each in (code, *sorted(codes)) if each in _LAUNCH_REASONS)
-    return next(known, ("LaunchFailed", "the node could not be launched"))
+        by_text.append(_IN_ARREARS)
+    found = [*by_code, *by_text]
+    telling = (
+        rule
+        for first in (_NO_NETWORK, _NO_STOCK, _NO_DISK, _NO_ADDRESS, _IN_ARREARS)
+        for rule in found
+        if rule == first
+    )
+    return next(telling, found[0] if found else _UNKNOWN)
 
 
 def _names_arrears(text: str) -> bool:

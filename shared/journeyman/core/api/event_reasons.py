@@ -91,6 +91,18 @@ _SCHEDULING: Final = (
         what_to_do="Allow more instance types, zones or capacity types in the NodePool if it happens often.",
     ),
     EventReason(
+        reason="LaunchFailed",
+        kinds=("NodePool", *_NODE_CLASS, "NodeClaim", "Pod"),
+        type="Warning",
+        is_karpenters=False,
+        dedupe_window=timedelta(minutes=5),
+        meaning="A launch failed for another reason than capacity, or an instance ended before or soon after its node joined. The "
+        "message names the object at fault, and has the cloud's own words. That object is skipped for 30 seconds, twice as long "
+        "after each further failure, at most an hour; then one NodeClaim tries again. Other NodePools serve the pods meanwhile.",
+        what_to_do="Do what the message says. A change of the NodeClass or NodePool ends the wait at once; after a change elsewhere, "
+        "such as of a quota or a right, `kubectl delete offeringstate NODECLASS` does.",
+    ),
+    EventReason(
         reason="NodeLimitReached",
         kinds=("NodePool",),
         type="Warning",

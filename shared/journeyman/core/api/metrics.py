@@ -557,6 +557,12 @@ OWN: Final = (
         ("instance_type", "zone", "capacity_type"),
     ),
     Metric(
+        "journeyman_launch_failures_total",
+        "counter",
+        "Number of launches that failed through the fault of an object: a NodeClass, a NodePool, a subnet or the account.",
+        ("scope", "reason"),
+    ),
+    Metric(
         "journeyman_disruption_evictions_total",
         "counter",
         "Number of pods that finished disruption commands have moved.",

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field
 
 from journeyman.core.api.conditions import Conditions
 from journeyman.core.api.duration import time_after
+from journeyman.core.api.launch_failures import MAX_LAUNCH_FAILURES, LaunchFailure
 from journeyman.core.api.model import Bool, Int, Metadata, Model, Time, crd, problem
 from journeyman.core.api.objects import ObjectMeta, OfferingKey
 from journeyman.core.api.requirement_rules import NodeClassRef
@@ -48,6 +49,9 @@ class UnavailableOffering(Model):
     until: Time = Field(description="Time until which the offering is not used for launches.")
     reason: str = Field(default="", max_length=1024, description="Error code of the cloud.")
     failures: Int = Field(default=1, ge=1, description="Number of failures since the last successful launch.")
+    node_class_only: Bool = Field(
+        default=False, description="Whether the offering is unavailable only with this NodeClass's settings."
+    )
 
     @property
     def key(self) -> OfferingKey:
@@ -89,6 +93,13 @@ class OfferingStateSpec(Model):
     node_class_ref: NodeClassRef | None = Field(default=None, description="NodeClass that the offerings belong to.")
 
 
+def _check_unique_failures(failures: tuple[LaunchFailure, ...]) -> tuple[LaunchFailure, ...]:
+    for key, count in Counter(failure.key for failure in failures).items():
+        if count > 1:
+            raise problem(f"{key} is listed {count} times; keep one")
+    return failures
+
+
 def _check_unique(offerings: tuple[UnavailableOffering, ...]) -> tuple[UnavailableOffering, ...]:
     for key, count in Counter(offering.key for offering in offerings).items():
         if count > 1:
@@ -107,6 +118,12 @@ class OfferingStateStatus(Model):
             x_kubernetes_list_type="map",
             x_kubernetes_list_map_keys=["instanceType", "zone", "capacityType", "reservationID"],
         ),
+    )
+    launch_failures: Annotated[tuple[LaunchFailure, ...], AfterValidator(_check_unique_failures)] = Field(
+        default=(),
+        max_length=MAX_LAUNCH_FAILURES,
+        description="Objects whose fault failed launches are. An entry is kept for six hours after it expires.",
+        json_schema_extra=crd(x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["scope", "name"]),
     )
     prices: PriceRefresh = Field(default_factory=PriceRefresh, description="Source, age and currency of prices.")
     conditions: Conditions = Field(default=(), description="PricesRefreshed.")
@@ -131,6 +148,7 @@ def with_failures(
     longest: timedelta,
     reason: str,
     now: datetime,
+    node_class_only: bool = False,
 ) -> tuple[UnavailableOffering, ...]:
     """Return the unavailable offerings after further launch failures.
 
@@ -146,13 +164,18 @@ def with_failures(
         longest: Upper bound of that time, however many failures there were.
         reason: Error code of the cloud.
         now: The time.
+        node_class_only: Whether only launches with this NodeClass's settings fail; a failure of the offering itself stays.
 
     Returns:
         Entries sorted by instance type, zone, capacity type, reservation; at most `MAX_UNAVAILABLE`, those that expire last.
     """
     merged = {offering.key: offering for offering in entries if time_after(offering.until, FAILURE_MEMORY) > now}
     for key in offerings:
-        merged[key] = _failed(merged.get(key), key, at=at, first=first, longest=longest, reason=reason)
+        before = merged.get(key)
+        if node_class_only and before is not None and not before.node_class_only and before.until > at:
+            continue
+        failed = _failed(before, key, at=at, first=first, longest=longest, reason=reason)
+        merged[key] = failed.model_copy(update={"node_class_only": node_class_only})
     longest_first = sorted(merged.values(), key=lambda o: (-o.until.timestamp(), o.key))[:MAX_UNAVAILABLE]
     return tuple(sorted(longest_first, key=lambda o: o.key))
 

@@ -62,6 +62,7 @@ from journeyman.core.scheduling.requirements import Requirements, with_values
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import plan_for_each
+from journeyman.core.state.launch_backoff import keys_to_try, next_launch_at
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_created
 from journeyman.core.state.pod_predicates import is_disruptable, is_owned_by_daemon_set
 from journeyman.errors import ConfigurationError
@@ -119,10 +120,10 @@ def _provision(
 ) -> Plan:
     template = make_template(pool.pool, snapshot, catalogue)
     if isinstance(template, str):
-        return _not_usable(pool, template)
+        return _not_usable(pool, template, snapshot)
     if not template.rows.any():
         return _out_of_stock(pool, snapshot)
-    number = min(pool.allowed, max_claims)
+    number = min(pool.allowed, max_claims, 1 if keys_to_try(pool.pool, snapshot) else max_claims)
     limit_plan = _node_limit_reached(pool, snapshot.now) if pool.allowed < pool.missing else Plan()
     if not pool.allowed:
         return limit_plan
@@ -202,11 +203,16 @@ def planned_replica(pool: StaticNodePool, template: NodeClaimTemplate, *, price:
     )
 
 
-def _not_usable(pool: StaticNodePool, why: str) -> Plan:
-    """Return an Event if no instance type meets the requirements; other reasons are conditions of the NodePool."""
+def _not_usable(pool: StaticNodePool, why: str, snapshot: Snapshot) -> Plan:
+    """Return an Event if no instance type meets the requirements; other reasons are conditions or Events of the NodePool.
+
+    After a failed launch it requeues for the end of the back-off.
+    """
     note = f"NodePool {pool.name} has {len(pool.running)} of {pool.replicas} node(s) and cannot launch more: {why}"
     events = (_warning(pool, "NoCompatibleInstanceTypes", note),) if why.startswith(NO_TYPES) else ()
-    return Plan(events=events, notes=(note,))
+    at = next_launch_at(pool.pool, snapshot)
+    requeue = () if at is None else (Requeue(step=Step.PROVISION, at=at, reason=note),)
+    return Plan(chains=(chain_of(f"NodePool {pool.name}", *requeue),) if requeue else (), events=events, notes=(note,))
 
 
 def _out_of_stock(pool: StaticNodePool, snapshot: Snapshot) -> Plan:

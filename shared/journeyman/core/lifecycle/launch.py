@@ -11,7 +11,7 @@ not launched: a node with such labels or taints could not register.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -21,9 +21,11 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import parse_time
+from journeyman.core.api.launch_faults import FaultScope, LaunchFault
 from journeyman.core.api.model import parse
 from journeyman.core.api.nodeclaim_schema import NodeClaimSchema
 from journeyman.core.api.objects import NodeClaim, OfferingKey, condition_of
+from journeyman.core.lifecycle.failed_launches import LAUNCH_FAILED, FailureReport, report_failure
 from journeyman.core.lifecycle.hydration import with_finalizer_and_labels
 from journeyman.core.lifecycle.progress import NodeClaimProgress, delete_nodeclaim, with_metadata
 from journeyman.core.plan import (
@@ -39,6 +41,7 @@ from journeyman.core.plan import (
     chain_of,
     claim_ref,
 )
+from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
 from journeyman.errors import (
@@ -56,6 +59,7 @@ _FINAL_ERRORS: Final[Mapping[type[Exception], tuple[str, str]]] = {
     NodeClassNotReadyError: ("NodeClassNotReady", "nodeclass_not_ready"),
     NodeClaimNotFoundError: ("InstanceNotFound", "garbage_collected"),
 }
+_OBJECT_FAULT: Final = (LAUNCH_FAILED, "launch_failed")
 MIN_RETRY_DELAY: Final = timedelta(seconds=1)  # controller.go: exponential 1 s to 1 min
 MAX_RETRY_DELAY: Final = timedelta(minutes=1)
 
@@ -74,15 +78,19 @@ class LaunchedInstance(Struct, frozen=True, kw_only=True):
     offering: OfferingKey = OfferingKey("", "", "")
     launched_at: datetime | None = None  # earlier than this launch if that returned an instance of an earlier run
     unavailable: Offerings = ()
+    unavailable_for_class: Offerings = ()
+    faults: tuple[LaunchFault, ...] = ()  # of subnets that refused it before
     is_confirmed: bool = True  # False if the cloud may still fail to build it
 
 
 class OfferingBackoff(Struct, frozen=True, kw_only=True):
     """How long an unavailable offering is skipped: after its first failure, and at most after repeated failures.
 
-    `previously_failed`: offerings with a failure count in OfferingState, whether they are still skipped or not.
+    `first_of_object` is how long a NodeClass, NodePool, subnet or account is skipped after the first launch that failed through
+    its fault. `previously_failed`: offerings with a failure count in OfferingState, whether they are still skipped or not.
     """
 
+    first_of_object: timedelta = timedelta(seconds=30)
     first: timedelta = timedelta(minutes=3)  # karpenter-provider-aws pkg/cache/cache.go `UnavailableOfferingsTTL`
     longest: timedelta = timedelta(hours=1)
     previously_failed: frozenset[OfferingKey] = frozenset()
@@ -92,11 +100,14 @@ class FailedLaunch(Struct, frozen=True, kw_only=True):
     """A launch without an instance: its error and the offerings without capacity.
 
     `answered`: the cloud answered this launch with the failure, so it surely launched nothing. Without an answer (a lost
-    connection, a time-out) an instance may exist.
+    connection, a time-out) an instance may exist. `faults`: the objects whose fault it is; none if it is nobody's, as of a
+    throttled request. `unavailable_for_class`: offerings that only this NodeClass's settings make unavailable.
     """
 
     error: Exception
     unavailable: Offerings = ()
+    unavailable_for_class: Offerings = ()
+    faults: tuple[LaunchFault, ...] = ()
     answered: bool = False
     retry_after: timedelta = timedelta(0)  # the shortest wait until the next launch
 
@@ -175,7 +186,11 @@ def retry_at(claim: NodeClaim) -> datetime | None:
 
 
 def record_launch(
-    claim: NodeClaim, outcome: LaunchedInstance | FailedLaunch, now: datetime, backoff: OfferingBackoff
+    claim: NodeClaim,
+    outcome: LaunchedInstance | FailedLaunch,
+    now: datetime,
+    backoff: OfferingBackoff,
+    snapshot: Snapshot | None = None,
 ) -> Plan:
     """Record the outcome of a launch in the NodeClaim and in OfferingState.
 
@@ -183,26 +198,38 @@ def record_launch(
         claim: The NodeClaim as it is stored now.
         outcome: The instance, or why there is none.
         now: The time.
-        backoff: How long unavailable offerings are skipped.
+        backoff: How long unavailable offerings and objects at fault are skipped.
+        snapshot: The objects that may be at fault, for Events; needed only for an outcome with faults.
 
     Returns:
         Launched True with the instance's details; or the deletion of the NodeClaim, if there is no capacity, its NodeClass is
-        not ready, or the instance of an earlier launch ended; or Launched Unknown and a requeue for the next launch. In each
-        case also the unavailable offerings.
+        not ready, the instance of an earlier launch ended, or an object is at fault; or Launched Unknown and a requeue for the
+        next launch. In each case also the unavailable offerings and the objects at fault.
 
     Restates: karpenter pkg/controllers/nodeclaim/lifecycle/launch.go `launchNodeClaim`.
+    Differs: a NodeClaim of a NodePool whose launch is refused for another reason than capacity is deleted, so that another
+    NodePool can serve its pods; Karpenter launches it again and again for five minutes.
     """
     unavailable = _mark_unavailable(claim, outcome, now, backoff)
+    reports = [
+        report_failure(claim, fault, snapshot, now, backoff, counts=fault.scope is not FaultScope.SUBNET)
+        for fault in outcome.faults
+        if snapshot is not None
+    ]
     if isinstance(outcome, LaunchedInstance):
-        return _record_instance(claim, outcome, now, (*_clear_failures(claim, outcome, now, backoff), *unavailable))
-    if is_final(outcome.error):
-        return _delete_unlaunchable(claim, outcome.error, now, unavailable)
-    return _retry_later(claim, outcome, now, unavailable)
+        updates: tuple[Action, ...] = (*_clear_failures(claim, outcome, now, backoff), *unavailable)
+        return _record_instance(claim, outcome, now, updates) + Plan(chains=tuple(r.chain for r in reports))
+    if is_deleted(claim, outcome):
+        return _delete_unlaunchable(claim, outcome.error, now, unavailable, reports)
+    return _retry_later(claim, outcome, now, unavailable) + Plan(chains=tuple(r.chain for r in reports))
 
 
-def is_final(error: Exception) -> bool:
-    """Whether a launch with this error is not repeated, but its NodeClaim deleted."""
-    return type(error) in _FINAL_ERRORS
+def is_deleted(claim: NodeClaim, outcome: FailedLaunch) -> bool:
+    """Whether a launch with this outcome is not repeated, but its NodeClaim deleted.
+
+    If an object is at fault, another NodePool may serve the pods; a user's own NodeClaim is launched again.
+    """
+    return type(outcome.error) in _FINAL_ERRORS or (bool(outcome.faults) and labels.NODEPOOL in claim.metadata.labels)
 
 
 def _record_instance(
@@ -230,22 +257,28 @@ def _record_instance(
 
 
 def _delete_unlaunchable(
-    claim: NodeClaim, error: Exception, now: datetime, offering_updates: tuple[Action, ...]
+    claim: NodeClaim,
+    error: Exception,
+    now: datetime,
+    offering_updates: tuple[Action, ...],
+    reports: Sequence[FailureReport],
 ) -> Plan:
     """Delete a NodeClaim that cannot be launched; its pods are scheduled again."""
-    reason, metric = _FINAL_ERRORS[type(error)]
+    reason, metric = _FINAL_ERRORS.get(type(error), _OBJECT_FAULT)
     name, text = claim.metadata.name, _truncate_message(error)
     actions: tuple[Action, ...] = (
         *offering_updates,
+        *(report.action for report in reports),
         delete_nodeclaim(claim, f"launch failed: {text}"),
         Requeue(step=Step.TERMINATE, at=now, reason=f"NodeClaim {name} was deleted"),
     )
     if not isinstance(error, NodeClassNotReadyError):  # else the next plan would only make it again
         actions += (Requeue(step=Step.PROVISION, at=now, reason=f"NodeClaim {name} was not launched: {reason}"),)
     event = Event(ref=claim_ref(claim), reason=reason, message=f"NodeClaim {name} event: {text}", type="Warning")
+    samples = (nodeclaim_disrupted(claim, metric), *(report.observation for report in reports))
     return Plan(
-        chains=(replace(chain_of(f"NodeClaim {name}", *actions), observations=(nodeclaim_disrupted(claim, metric),)),),
-        events=(event,),
+        chains=(replace(chain_of(f"NodeClaim {name}", *actions), observations=samples),),
+        events=(event, *(event for report in reports for event in report.events)),
     )
 
 
@@ -284,17 +317,22 @@ def _mark_unavailable(
     offerings = set(outcome.unavailable)
     if isinstance(outcome, FailedLaunch) and isinstance(outcome.error, InsufficientCapacityError):
         offerings |= {OfferingKey(*offering) for offering in outcome.error.offerings}
-    if not offerings:
-        return ()
-    return (
+    of_class = set(outcome.unavailable_for_class) - offerings
+    return tuple(
         MarkOfferingUnavailable(
             node_class=claim.spec.node_class_ref.name,
-            offerings=tuple(sorted(offerings)),
+            offerings=tuple(sorted(keys)),
             at=now,
             first=backoff.first,
             longest=backoff.longest,
-            reason="InsufficientCapacity",
-        ),
+            reason=reason,
+            node_class_only=node_class_only,
+        )
+        for keys, reason, node_class_only in (
+            (offerings, "InsufficientCapacity", False),
+            (of_class, "NodeClassUnsupported", True),
+        )
+        if keys
     )
 
 

@@ -19,10 +19,9 @@ from journeyman.core.api import labels
 from journeyman.core.api.conditions import INITIALIZED, REGISTERED
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.objects import NodeClaim, condition_of, is_true
-from journeyman.core.lifecycle.interruption import offering_of
-from journeyman.core.lifecycle.launch import OfferingBackoff
+from journeyman.core.lifecycle.failed_launches import registered_at
 from journeyman.core.lifecycle.progress import delete_nodeclaim
-from journeyman.core.plan import Event, MarkOfferingUnavailable, Plan, Requeue, Step, chain_of, claim_ref
+from journeyman.core.plan import Event, Plan, Requeue, Step, chain_of, claim_ref
 from journeyman.core.state import BuildFailure, Snapshot, StateNode
 from journeyman.core.state.guard import plan_for_each
 from journeyman.core.state.instances import CloudInstances
@@ -40,6 +39,10 @@ _EVENTS: Final = {
     INITIALIZATION_TIMEOUT: "InitializationTimedOut",
     INSTANCE_GONE: "InstanceNotFound",
 }
+
+
+EARLY_END: Final = timedelta(minutes=5)
+"""An instance that ends within this time of its node's registration counts as one that failed to join."""
 
 
 class LivenessTimeouts(Struct, frozen=True, kw_only=True):
@@ -88,40 +91,40 @@ def is_awaiting_node(claim: NodeClaim) -> bool:
     return claim.metadata.deletion_timestamp is None and bool(claim.status.provider_id) and not registered
 
 
-def delete_claims_of_ended_instances(snapshot: Snapshot, cloud: CloudInstances, backoff: OfferingBackoff) -> Plan:
+def ends_early(claim: NodeClaim, now: datetime) -> bool:
+    """Whether an instance that ends now ends before its node has joined, or soon after that."""
+    return bool(describe_early_end(claim, now))
+
+
+def describe_early_end(claim: NodeClaim, now: datetime) -> str:
+    """Return how the instance ended, if that is before its node has joined, or soon after that; else empty."""
+    instance = claim.status.provider_id
+    if is_awaiting_node(claim):
+        return f"Instance {instance} ended before its node registered"
+    since = registered_at(claim)
+    if claim.metadata.deletion_timestamp is not None or since is None or now >= time_after(since, EARLY_END):
+        return ""
+    return f"Instance {instance} ended {int((now - since).total_seconds())} s after its node registered"
+
+
+def delete_claims_of_ended_instances(snapshot: Snapshot, cloud: CloudInstances) -> Plan:
     """Delete unregistered NodeClaims whose instance has ended; their pods are scheduled again.
 
     Args:
         snapshot: The NodeClaims.
         cloud: The instances. Each that was not listed was looked up by its id: a list may lag behind.
-        backoff: How long an offering is skipped from which the cloud could not build an instance that it had accepted to launch.
     """
 
     def decide(claim: NodeClaim) -> Plan:
-        instance = cloud.find(claim.status.provider_id)
-        failure = instance.failure if instance is not None else None
-        return _mark_unavailable(claim, failure, snapshot.now, backoff) + delete_unregistered(
-            claim, INSTANCE_GONE, snapshot.now, failure
-        )
+        failure = cloud.failure_of(claim.status.provider_id)
+        return delete_unregistered(claim, INSTANCE_GONE, snapshot.now, failure)
 
-    ended = (c for c in snapshot.claims if is_awaiting_node(c) and c.status.provider_id in cloud.ended)
-    return plan_for_each(ended, decide)
+    return plan_for_each(claims_of_ended_instances(snapshot, cloud), decide)
 
 
-def _mark_unavailable(claim: NodeClaim, failure: BuildFailure | None, now: datetime, backoff: OfferingBackoff) -> Plan:
-    """Skip the claim's offering, if the cloud had no capacity to build the instance; in a chain that does not delay the deletion."""
-    offering = offering_of(claim)
-    if failure is None or not failure.is_capacity or not all(offering[:3]):
-        return Plan()
-    mark = MarkOfferingUnavailable(
-        node_class=claim.spec.node_class_ref.name,
-        offerings=(offering,),
-        at=now,
-        first=backoff.first,
-        longest=backoff.longest,
-        reason=failure.reason,
-    )
-    return Plan(chains=(chain_of(f"offerings of NodeClaim {claim.metadata.name}", mark),))
+def claims_of_ended_instances(snapshot: Snapshot, cloud: CloudInstances) -> tuple[NodeClaim, ...]:
+    """Return the unregistered NodeClaims whose instance has ended."""
+    return tuple(c for c in snapshot.claims if is_awaiting_node(c) and c.status.provider_id in cloud.ended)
 
 
 def delete_unregistered(claim: NodeClaim, reason: str, now: datetime, failure: BuildFailure | None = None) -> Plan:
@@ -151,9 +154,22 @@ def _message(claim: NodeClaim, reason: str, now: datetime, failure: BuildFailure
     """Return the Event's message: what did not happen, the condition's message, and what is deleted."""
     instance = claim.status.provider_id
     if failure is not None:
-        return f"Instance {instance} could not be built, {failure.message}; the NodeClaim is deleted, its pods are scheduled again"
+        remedy = f" ({failure.remedy})" if failure.remedy else ""
+        return f"Instance {instance} could not be built, {failure.message}{remedy}; the NodeClaim is deleted, its pods are scheduled again"
     if reason == INSTANCE_GONE:
-        return f"Instance {instance} ended before its node registered; the NodeClaim is deleted, its pods are scheduled again"
+        return f"{describe_early_end(claim, now)}; the NodeClaim is deleted, its pods are scheduled again"
+    terminated = f", and instance {instance} is terminated" if instance else ""
+    return f"{describe_timeout(claim, reason, now)}; the NodeClaim is deleted{terminated}, its pods are scheduled again"
+
+
+def describe_timeout(claim: NodeClaim, reason: str, now: datetime) -> str:
+    """Return what did not happen in time, and the condition's message.
+
+    Args:
+        claim: The NodeClaim.
+        reason: `LAUNCH_TIMEOUT`, `REGISTRATION_TIMEOUT` or `INITIALIZATION_TIMEOUT`.
+        now: The time.
+    """
     if reason == LAUNCH_TIMEOUT:
         type_, since = "Launched", _since(claim, "Launched", now)
     elif reason == INITIALIZATION_TIMEOUT:
@@ -162,9 +178,7 @@ def _message(claim: NodeClaim, reason: str, now: datetime, failure: BuildFailure
         type_, since = "Registered", _registration_start(claim, now)
     condition = condition_of(claim.status.conditions, type_)
     cause = f", {condition.reason}: {condition.message}" if condition is not None and condition.message else ""
-    minutes = (now - since) // timedelta(minutes=1)
-    terminated = f", and instance {instance} is terminated" if instance else ""
-    return f"Not {type_.lower()} after {minutes} min{cause}; the NodeClaim is deleted{terminated}, its pods are scheduled again"
+    return f"Not {type_.lower()} after {(now - since) // timedelta(minutes=1)} min{cause}"
 
 
 def _registration_start(claim: NodeClaim, now: datetime) -> datetime:

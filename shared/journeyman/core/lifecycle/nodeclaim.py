@@ -18,9 +18,10 @@ from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import UNDONE
 from journeyman.core.api.objects import Node, NodeClaim, condition_of, is_true
 from journeyman.core.lifecycle.consistency import check_consistency
+from journeyman.core.lifecycle.failed_registrations import record_failed_registrations, timed_out_registrations
 from journeyman.core.lifecycle.hydration import hydrate_nodeclaim, is_initialized, start_progress, with_recovered_launch
 from journeyman.core.lifecycle.initialization import initialize
-from journeyman.core.lifecycle.launch import is_pending, launch_nodeclaims, withdraw_nodeclaim
+from journeyman.core.lifecycle.launch import OfferingBackoff, is_pending, launch_nodeclaims, withdraw_nodeclaim
 from journeyman.core.lifecycle.liveness import (
     INITIALIZATION_TIMEOUT,
     LivenessTimeouts,
@@ -64,12 +65,13 @@ class RequeueIntervals(Struct, frozen=True, kw_only=True):
 class LifecycleOptions(Struct, frozen=True, kw_only=True):
     """Settings of the NodeClaim lifecycle.
 
-    `wait_for_devices`: a node is initialized only once its DRA drivers have published their pools. `max_nominations`: how
+    `backoff`: how long a NodePool is skipped whose NodeClaims time out. `wait_for_devices`: a node is initialized only once its DRA drivers have published their pools. `max_nominations`: how
     many pods one run nominates, none if 0. `batch_min_pods`: from how many planned pods on joining nodes wait for each
     other (`NominationWindow`).
     """
 
     timeouts: LivenessTimeouts = field(default_factory=LivenessTimeouts)
+    backoff: OfferingBackoff = OfferingBackoff()
     intervals: RequeueIntervals = field(default_factory=RequeueIntervals)
     wait_for_devices: bool = False
     max_nominations: int = 0
@@ -87,7 +89,15 @@ def reconcile_nodeclaims(snapshot: Snapshot, lifecycle: LifecycleOptions) -> Pla
     plan = plan_for_each(
         claims, lambda c: _reconcile_nodeclaim(c, by_provider, snapshot, lifecycle, nominations.get(c.metadata.name))
     )
-    return merge_plans((clear_stale_nominations(snapshot), plan, renominate(nominations.values(), snapshot.now)))
+    timed_out = timed_out_registrations(snapshot, lifecycle.timeouts)
+    return merge_plans(
+        (
+            record_failed_registrations(snapshot, timed_out, lifecycle.backoff),
+            clear_stale_nominations(snapshot),
+            plan,
+            renominate(nominations.values(), snapshot.now),
+        )
+    )
 
 
 def _nominations(

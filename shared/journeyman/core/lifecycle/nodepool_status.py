@@ -30,6 +30,7 @@ from journeyman.core.api.conditions import (
     ConditionSet,
 )
 from journeyman.core.api.hashes import node_pool_hash_annotations
+from journeyman.core.api.launch_faults import LaunchFault
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODEPOOL, NodeClaim, condition_of, is_true
 from journeyman.core.api.resources import (
@@ -44,11 +45,11 @@ from journeyman.core.api.resources import (
 )
 from journeyman.core.lifecycle.liveness import (
     LivenessTimeouts,
-    is_awaiting_node,
+    ends_early,
     is_initialization_overdue,
     timeout_reason,
 )
-from journeyman.core.plan import Chain, ObjectRef, PatchObject, Plan, chain_of, merge_plans
+from journeyman.core.plan import Chain, ObjectRef, PatchObject, Plan, RecordLaunchFault, chain_of, merge_plans
 from journeyman.core.scheduling.existing_nodes import capacity_of
 from journeyman.core.state import InvalidObject, NodeClassState, Snapshot
 from journeyman.core.state.condition_transitions import with_transitions
@@ -294,6 +295,7 @@ def registration_outcomes(
     written: Mapping[str, NodeClaim | None],
     timeouts: LivenessTimeouts,
     ended: Collection[str] = frozenset(),
+    refused: Iterable[RecordLaunchFault] = (),
 ) -> Mapping[str, tuple[RegistrationOutcome, ...]]:
     """Return the outcomes of NodeClaims that registered or failed to in this run, by NodePool, in the order of their names.
 
@@ -301,10 +303,15 @@ def registration_outcomes(
         before: NodeClaims and NodePools as the run read them. Only NodeClaims with an owner reference to the NodePool count.
         written: NodeClaims that the run wrote, as they are stored now; None once deleted.
         timeouts: How long NodeClaims may take to launch and register.
-        ended: Provider ids of instances that have ended; their unregistered NodeClaims have failed.
+        ended: Provider ids of instances that have ended; their NodeClaims that are unregistered, or registered minutes ago, have
+            failed.
+        refused: Faults of launches that this run recorded: of NodeClaims that were never seen, which count, and of those that
+            failed to register, which say why.
 
     Restates: karpenter pkg/controllers/nodeclaim/lifecycle/{registration,liveness}.go `updateNodePoolRegistrationHealth`.
     """
+    records = tuple(refused)
+    causes = {record.node_pool: record.fault for record in records if not record.counts}
     found: dict[str, list[RegistrationOutcome]] = {}
     for claim in before.claims:
         name = claim.metadata.name
@@ -312,11 +319,27 @@ def registration_outcomes(
         if pool is None or name not in written or not _owns(pool, claim):
             continue
         timed_out = bool(timeout_reason(claim, timeouts, before.now))
-        failed = timed_out or (is_awaiting_node(claim) and claim.status.provider_id in ended)
+        failed = timed_out or (claim.status.provider_id in ended and ends_early(claim, before.now))
         overdue = is_initialization_overdue(before.state_nodes_by_claim[name], timeouts, before.now)
-        for outcome in _outcome(claim, written[name], failed=failed, overdue=overdue):
+        cause = causes.get(pool.metadata.name)
+        for outcome in _outcome(claim, written[name], cause, failed=failed, overdue=overdue):
             found.setdefault(pool.metadata.name, []).append(outcome)
+    for record in records:
+        if record.counts and record.node_pool in before.node_pools_by_name:
+            refusal = RegistrationOutcome(registered=False, reason=record.fault.reason, message=record.fault.text)
+            found.setdefault(record.node_pool, []).append(refusal)
     return {name: tuple(outcomes) for name, outcomes in found.items()}
+
+
+def last_registrations(pool: NodePool, snapshot: Snapshot) -> tuple[bool, ...]:
+    """Return whether the NodePool's last four NodeClaims registered, oldest first, as its annotation and condition say."""
+    node_class = snapshot.node_class_of(pool)
+    observed = pool.status.node_class_observed_generation
+    generation = node_class.generation if node_class is not None else observed
+    if generation != observed:
+        return ()
+    history = _recorded_history(pool, generation, _stored_conditions(pool))
+    return tuple(each == _SUCCESS for each in history)
 
 
 def update_registration_health(
@@ -386,7 +409,7 @@ def _owns(pool: NodePool, claim: NodeClaim) -> bool:
 
 
 def _outcome(
-    before: NodeClaim, after: NodeClaim | None, *, failed: bool, overdue: bool
+    before: NodeClaim, after: NodeClaim | None, cause: LaunchFault | None, *, failed: bool, overdue: bool
 ) -> Iterator[RegistrationOutcome]:
     if after is not None:
         if is_true(after.status.conditions, REGISTERED) and not is_true(before.status.conditions, REGISTERED):
@@ -397,7 +420,9 @@ def _outcome(
         yield RegistrationOutcome(registered=False, reason="InitializationTimedOut", message=text)
     elif before.metadata.deletion_timestamp is None and failed:
         launched = condition_of(before.status.conditions, LAUNCHED)
-        if launched is None or launched.status == "True":
+        if cause is not None:
+            yield RegistrationOutcome(registered=False, reason=cause.reason, message=cause.text)
+        elif launched is None or launched.status == "True":
             yield RegistrationOutcome(registered=False, reason="RegistrationFailed", message="Failed to register node")
         else:
             yield RegistrationOutcome(registered=False, reason=launched.reason, message=launched.message)

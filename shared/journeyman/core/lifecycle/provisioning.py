@@ -7,7 +7,7 @@ Differs: names are derived from the decision, so that a repeated decision create
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.conditions import INITIALIZED, REGISTERED
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
+from journeyman.core.api.launch_faults import FaultKey
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import DAEMONSET, NODECLAIM, NODEPOOL, Pod, condition_of
 from journeyman.core.plan import (
@@ -34,6 +35,7 @@ from journeyman.core.plan import (
 from journeyman.core.scheduling.nodeclaim_templates import NO_TYPES, claim_name, to_node_claim
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.launch_backoff import keys_to_try
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_created
 from journeyman.core.state.pod_predicates import is_virtual_pod
 
@@ -156,10 +158,28 @@ def _invalid_annotation_events(snapshot: Snapshot, results: Results) -> Iterator
 
 
 def next_offering_retry(snapshot: Snapshot, results: Results) -> datetime | None:
-    """Return when the first unavailable offering may be used again; None if there is none, or every pod is scheduled."""
+    """Return when the first unavailable offering or NodePool may be used again; None if there is none, or every pod is scheduled."""
     if not results.pod_errors:
         return None
-    return min((u.until for u in snapshot.unavailable if u.until > snapshot.now), default=None)
+    ends = (*(u.until for u in snapshot.unavailable), *(b.until for b in snapshot.launch_backoffs))
+    return min((until for until in ends if until > snapshot.now), default=None)
+
+
+def one_try_each(
+    snapshot: Snapshot, planned: Sequence[PlannedClaim]
+) -> tuple[tuple[PlannedClaim, ...], tuple[PlannedClaim, ...]]:
+    """Divide planned NodeClaims into those to launch now, and those that wait for the first node after a back-off.
+
+    Of the NodePools with the same fault, whose back-off is over, only one NodeClaim is launched, to try whether it is mended.
+    """
+    tried: set[FaultKey] = set()
+    now: list[PlannedClaim] = []
+    later: list[PlannedClaim] = []
+    for claim in planned:
+        keys = keys_to_try(snapshot.node_pools_by_name[claim.node_pool], snapshot)
+        (later if tried.intersection(keys) else now).append(claim)
+        tried.update(keys)
+    return tuple(now), tuple(later)
 
 
 def decision_seed(snapshot: Snapshot) -> str:
@@ -168,7 +188,8 @@ def decision_seed(snapshot: Snapshot) -> str:
     unavailable = sorted(
         f"{u.instance_type}/{u.zone}/{u.capacity_type}/{u.until.isoformat()}" for u in snapshot.unavailable
     )
-    return hashlib.sha256("\0".join((*claims, "", *unavailable)).encode()).hexdigest()
+    failed = sorted(f"{b.fault.key}/{b.failures}/{b.until.isoformat()}" for b in snapshot.launch_backoffs)
+    return hashlib.sha256("\0".join((*claims, "", *unavailable, *failed)).encode()).hexdigest()
 
 
 def _create_nodeclaim(

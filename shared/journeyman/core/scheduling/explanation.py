@@ -43,6 +43,7 @@ _RANKS: Final = ("rules", "min-values", "limits", "offerings", "resources", "req
 # Why an offering is unavailable, as text
 _UNAVAILABLE_REASONS: Final = {
     "InsufficientCapacity": "out of stock",
+    "NodeClassUnsupported": "refused with the settings of its NodeClass",
     "SpotInterruption": "interrupted lately",
     "CapacityReservationInterruption": "interrupted lately",
     "": "unavailable",

@@ -43,6 +43,7 @@ from journeyman.core.api.objects import NodeSelectorRequirement, Pod, Taint
 from journeyman.core.api.resources import format_resources
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.state.guard import SkippedObject, evaluate
+from journeyman.core.state.launch_backoff import why_backed_off
 from journeyman.core.state.pod_predicates import is_owned_by
 from journeyman.core.state.state_node import StateNode
 
@@ -194,7 +195,7 @@ def _not_usable(pool: NodePool, snapshot: Snapshot) -> str:
     if node_class.deleting or not node_class.ready:
         why = "is being deleted" if node_class.deleting else f"is not ready: {node_class.message or node_class.reason}"
         return f"{ref.kind} {ref.name} {why}"
-    return ""
+    return why_backed_off(pool, snapshot)
 
 
 def _requirements(pool: NodePool) -> Requirements:

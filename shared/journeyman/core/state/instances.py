@@ -9,10 +9,11 @@ from functools import cached_property
 from itertools import chain
 from typing import Final, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from journeyman.core.api.conditions import LAUNCHED
+from journeyman.core.api.launch_faults import FaultScope
 from journeyman.core.api.objects import Node, NodeClaim, is_true
 from journeyman.core.state.joining import owner_uids
 from journeyman.core.state.snapshot import Snapshot
@@ -44,14 +45,21 @@ class InstanceStatus(Struct, frozen=True, kw_only=True):
 
 
 class BuildFailure(Struct, frozen=True, kw_only=True):
-    """Why a cloud could not build an instance whose launch it had accepted.
+    """Why a cloud could not build an instance whose launch it had accepted, or why it ended it soon afterwards.
 
-    `reason` is that of the Launched condition of a failed launch; `is_capacity` is whether another offering may succeed.
+    Attributes:
+        reason: The reason of the Launched condition of a failed launch.
+        message: What happened, in the cloud's own words.
+        is_capacity: Whether another offering may succeed.
+        scope: Whose fault it is, if it is not the offering's.
+        remedy: The command to run, or the field to change.
     """
 
     reason: str
     message: str
     is_capacity: bool
+    scope: FaultScope = FaultScope.NODE_POOL
+    remedy: str = ""
 
 
 TERMINATING_STATES: Final = frozenset({"shutting-down", "terminated"})
@@ -96,15 +104,21 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
     """The cluster's instances, listed before the cluster was read.
 
     `listed` includes terminating instances. `missing` are provider ids of Nodes and NodeClaims that were not listed and that the
-    cloud does not find by id either.
+    cloud does not find by id either, or only as terminated; `failures` says why they ended, as far as the cloud does.
     """
 
     listed: tuple[RunningInstance, ...] = ()
     missing: frozenset[str] = frozenset()
+    failures: Mapping[str, BuildFailure] = field(default_factory=dict)
 
     def find(self, provider_id: str) -> RunningInstance | None:
         """Return the listed instance with this id; None if it was not listed."""
         return self._by_provider_id.get(provider_id)
+
+    def failure_of(self, provider_id: str) -> BuildFailure | None:
+        """Return why the cloud could not build the instance, or ended it; None if it does not say."""
+        instance = self.find(provider_id)
+        return instance.failure if instance is not None else self.failures.get(provider_id)
 
     def launched_for(self, claim: NodeClaim) -> str:
         """Return the provider id of the instance whose tags name this claim; empty if there is none.

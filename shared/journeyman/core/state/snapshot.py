@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from journeyman.core.api.dra import DeviceClass, ResourceClaim, ResourceSlice
+from journeyman.core.api.launch_faults import LaunchBackoff
 from journeyman.core.api.objects import (
     Condition,
     DaemonSet,
@@ -127,6 +128,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     fleet_plans: tuple[FleetPlan, ...] = ()
     unread: Mapping[str, KubeAPIError] = field(default_factory=dict)
     unavailable: tuple[Unavailable, ...] = ()
+    launch_backoffs: tuple[LaunchBackoff, ...] = ()
     invalid_objects: tuple[InvalidObject, ...] = ()
 
     @cached_property

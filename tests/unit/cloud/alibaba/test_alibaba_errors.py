@@ -3,12 +3,11 @@
 import pytest
 
 from journeyman.cloud.alibaba.alibaba_errors import (
-    NO_ADDRESSES,
-    UNFULFILLABLE,
-    launch_reason,
+    launch_rule,
     translated,
 )
 from journeyman.cloud.alibaba.open_api import OpenApiError
+from journeyman.core.api.launch_faults import FaultScope
 from journeyman.errors import CloudProviderError, CloudUnavailableError, NodeClaimNotFoundError, RateLimitedError
 
 
@@ -97,16 +96,44 @@ def test_wrong_access_key_is_not_reported_as_a_missing_permission(code):
 )
 def test_each_refusal_of_a_launch_has_a_reason_and_a_remedy(code, reason, remedy):
     """They are in the Launched condition."""
-    found, message = launch_reason(code)
+    rule = launch_rule(code)
 
-    assert found == reason
-    assert remedy in message
+    assert rule.reason == reason
+    assert remedy.lower() in f"{rule.meaning}. {rule.remedy}".lower()
+    assert rule.remedy
 
 
 def test_codes_that_only_an_offering_causes_do_not_stop_other_offerings():
     """A quota of the account does."""
-    stop = {"Account.Arrearage", "QuotaExceed.ElasticQuota", "QuotaExceed.AfterpayInstance", "Forbidden.RAM"}
+    stop = ("Account.Arrearage", "QuotaExceed.AfterpayInstance", "Forbidden.RAM", "InvalidKMSKeyId.NotFound")
+    pass_by = ("Zone.NotOnSale", "InstanceType.Offline", "InvalidVSwitchId.IpNotEnough")
 
-    assert not UNFULFILLABLE & stop
-    assert NO_ADDRESSES <= UNFULFILLABLE
-    assert {"Zone.NotOnSale", "InvalidDiskCategory.NotSupported", "InstanceType.Offline"} <= UNFULFILLABLE
+    assert not any(launch_rule(code).is_capacity for code in stop)
+    assert all(launch_rule(code).is_capacity for code in pass_by)
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["CategoryNotSupported", "InvalidDiskCategory.NotSupported", "InvalidSpotPriceLimit.LowerThanPublicPrice"],
+)
+def test_settings_of_a_node_class_make_an_offering_unavailable_for_it_alone(code):
+    """Disk categories and price limits are the NodeClass's; other NodeClasses launch the offering."""
+    rule = launch_rule(code)
+
+    assert (rule.scope, rule.node_class_only) == (FaultScope.OFFERING, True)
+    assert "spec." in rule.remedy
+
+
+@pytest.mark.parametrize(
+    ("code", "scope"),
+    [
+        ("Account.Arrearage", FaultScope.ACCOUNT),
+        ("InvalidImageId.NotFound", FaultScope.NODE_CLASS),
+        ("QuotaExceeded.PrivateIpAddress", FaultScope.SUBNET),
+        ("Something.New", FaultScope.NODE_POOL),
+        ("Throttling.User", None),
+    ],
+)
+def test_each_refusal_of_a_launch_says_whose_fault_it_is(code, scope):
+    """Only what has the fault is skipped."""
+    assert launch_rule(code).scope is scope

@@ -7,7 +7,8 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.parsers import ResponseParserError
 
-from journeyman.cloud.aws.aws_errors import error_code, launch_reason, translated
+from journeyman.cloud.aws.aws_errors import error_code, launch_rule, translated
+from journeyman.core.api.launch_faults import FaultScope
 from journeyman.errors import (
     CloudProviderError,
     CloudUnavailableError,
@@ -117,4 +118,65 @@ def test_forbidden_call_names_the_missing_permission():
 )
 def test_failed_launch_has_karpenters_reason(text, reason):
     """Alerts for Karpenter's reasons then work."""
-    assert launch_reason(text)[0] == reason
+    assert launch_rule(text).reason == reason
+
+
+OFFERING, NODE_CLASS, NODE_POOL = FaultScope.OFFERING, FaultScope.NODE_CLASS, FaultScope.NODE_POOL
+
+
+@pytest.mark.parametrize(
+    ("text", "scope", "remedy"),
+    [
+        ("InsufficientInstanceCapacity: x", OFFERING, "instance types, zones"),
+        ("ReservationCapacityExceeded: x", OFFERING, "modify-capacity-reservation"),
+        ("MaxSpotInstanceCountExceeded: x", OFFERING, "request-service-quota-increase --service-code ec2"),
+        ("VcpuLimitExceeded: x", OFFERING, "request-service-quota-increase --service-code ec2"),
+        ("MaxFleetCountExceeded: x", OFFERING, "request-service-quota-increase"),
+        ("UnfulfillableCapacity: x", OFFERING, "instance types, zones"),
+        ("Unsupported: not supported in your requested Availability Zone (a)", OFFERING, "instance types, zones"),
+        ("AuthFailure.ServiceLinkedRoleCreationNotPermitted: x", OFFERING, "create-service-linked-role"),
+        ("Server.InsufficientInstanceCapacity", OFFERING, "instance types, zones"),
+        ("Server.SpotInstanceTermination", OFFERING, "instance types, zones"),
+        ("InsufficientFreeAddressesInSubnet: x", FaultScope.SUBNET, "spec.subnetSelectorTerms"),
+        ("PendingVerification: x", FaultScope.ACCOUNT, "create-case"),
+        ("OptInRequired: x", FaultScope.ACCOUNT, "enable-region"),
+        ("UnauthorizedOperation: x", NODE_CLASS, "decode-authorization-message"),
+        (
+            "InvalidParameterValue: Value (a) for parameter iamInstanceProfile.name is invalid",
+            NODE_CLASS,
+            "instanceProfile",
+        ),
+        ("InvalidBlockDeviceMapping: x", NODE_CLASS, "spec.blockDeviceMappings"),
+        ("InvalidSnapshot.NotFound: x", NODE_CLASS, "snapshotID"),
+        ("Client.InvalidSnapshot.NotFound", NODE_CLASS, "snapshotID"),
+        ("VolumeLimitExceeded: x", NODE_CLASS, "--service-code ebs"),
+        ("Client.VolumeLimitExceeded", NODE_CLASS, "--service-code ebs"),
+        ("Client.InternalError", NODE_CLASS, "key policy"),
+        ("InvalidAMIID.Unavailable: x", NODE_CLASS, "amiSelectorTerms"),
+        ("InvalidSubnetID.NotFound: x", NODE_CLASS, "subnetSelectorTerms"),
+        ("InvalidGroup.NotFound: x", NODE_CLASS, "securityGroupSelectorTerms"),
+        ("TagPolicyViolation: x", NODE_CLASS, "spec.tags"),
+        ("InvalidParameterCombination: x", NODE_CLASS, "as the message says"),
+        ("MissingParameter: x", NODE_CLASS, "as the message says"),
+        ("Client.UserInitiatedShutdown", NODE_POOL, "cloudtrail"),
+        ("Something.New: x", NODE_POOL, "Read the message"),
+        ("RequestLimitExceeded: x", None, "repeated"),
+        ("InternalError: x", None, "repeated"),
+    ],
+)
+def test_each_refusal_of_a_launch_says_whose_fault_it_is_and_what_to_do(text, scope, remedy):
+    """Only what has the fault is skipped; the remedy is a command or a field."""
+    rule = launch_rule(text)
+
+    assert rule.scope is scope
+    assert remedy in rule.remedy
+    assert not rule.node_class_only
+
+
+@pytest.mark.parametrize("code", ["Unsupported", "SpotMaxPriceTooLow", "VolumeTypeNotAvailableInZone"])
+def test_settings_of_a_node_class_make_an_offering_unavailable_for_it_alone(code):
+    """Other NodeClasses launch it."""
+    rule = launch_rule(f"{code}: x")
+
+    assert (rule.scope, rule.node_class_only) == (FaultScope.OFFERING, True)
+    assert rule.remedy

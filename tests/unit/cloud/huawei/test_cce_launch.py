@@ -99,7 +99,7 @@ def test_launch_stops_at_a_refusal_that_concerns_every_offering(cce):
     assert isinstance(outcome, LaunchFailed)
     assert isinstance(outcome.error, CreateError)
     assert outcome.error.condition_reason == "QuotaExceeded"
-    assert "request a higher one" in outcome.error.message
+    assert "Request a higher one" in outcome.error.message
     assert len(cce.api.bodies("CreateNode")) == 1
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from journeyman.cloud.huawei.huawei_errors import UNFULFILLABLE, launch_reason, translated
+from journeyman.cloud.huawei.huawei_errors import launch_rule, translated
 from journeyman.cloud.huawei.rest_api import RestApiError
+from journeyman.core.api.launch_faults import FaultScope
 from journeyman.errors import (
     CloudProviderError,
     CloudUnavailableError,
@@ -62,7 +63,7 @@ def test_refusal_of_an_account_in_arrears_names_no_right():
     [
         ("CCE_CM.0021", "[c7.large.2|cn-north-4a] flavor is insufficient in specified az", "NoStock"),
         ("CCE.01400021", "No available flavors for nodes", "NoStock"),
-        ("CCE.01400022", "No EVS type for nodes", "NoStock"),
+        ("CCE.01400022", "No EVS type for nodes", "VolumeTypeUnavailable"),
         ("", "Ecs.0319: Insufficient flavor capacity.", "NoStock"),
         ("", "create server failed: Ecs.0219, No valid host was found", "NoStock"),
         ("", "the flavor is sold out in the zone", "NoStock"),
@@ -86,11 +87,30 @@ def test_refusal_of_an_account_in_arrears_names_no_right():
 )
 def test_each_refusal_of_a_launch_has_a_reason(code, text, reason):
     """It is in the Launched condition; jobs have no code, but may name one in their text."""
-    assert launch_reason(code, text)[0] == reason
+    rule = launch_rule(code, text)
+    assert rule.reason == reason
+    assert rule.remedy
 
 
 def test_only_an_offerings_own_refusals_let_others_be_tried():
     """A quota concerns all of them."""
-    reasons = {launch_reason(code, "")[0] for code in ("CCE.01400008", "CCE.01400014", "CCE.01403001", "CCE.01400018")}
-    assert not reasons & UNFULFILLABLE
-    assert launch_reason("CCE.01400021", "")[0] in UNFULFILLABLE
+    others = ("CCE.01400008", "CCE.01400014", "CCE.01403001", "CCE.01400018", "CCE.01400022")
+    assert not any(launch_rule(code, "").is_capacity for code in others)
+    assert launch_rule("CCE.01400021", "").is_capacity
+
+
+@pytest.mark.parametrize(
+    ("code", "scope", "node_class_only"),
+    [
+        ("CCE.01400022", FaultScope.OFFERING, True),
+        ("CCE.01400021", FaultScope.OFFERING, False),
+        ("CCE.01400018", FaultScope.NODE_CLASS, False),
+        ("CCE.01400014", FaultScope.ACCOUNT, False),
+        ("Something.New", FaultScope.NODE_POOL, False),
+        ("CCE.01500001", None, False),
+    ],
+)
+def test_each_refusal_of_a_launch_says_whose_fault_it_is(code, scope, node_class_only):
+    """Missing disks of the CCENodeClass's type do not make the offering unavailable for others."""
+    rule = launch_rule(code, "")
+    assert (rule.scope, rule.node_class_only) == (scope, node_class_only)

@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 from journeyman.core.api.objects import OfferingKey
+from journeyman.core.lifecycle.failed_registrations import ended_registrations, record_failed_registrations
 from journeyman.core.lifecycle.launch import OfferingBackoff
 from journeyman.core.lifecycle.liveness import delete_claims_of_ended_instances
 from journeyman.core.plan import DeleteObject, MarkOfferingUnavailable
@@ -26,7 +27,9 @@ def of_type(plan, kind):
 def plan_for(claim, failure=None, state="stopped"):
     instance = an_instance(claim.metadata.name, state=state, failure=failure)
     cloud = CloudInstances(listed=(instance,))
-    return delete_claims_of_ended_instances(a_snapshot(claims=(claim,)), cloud, BACKOFF)
+    snapshot = a_snapshot(claims=(claim,))
+    failed = ended_registrations(snapshot, cloud.ended, {instance.provider_id: failure} if failure else {})
+    return record_failed_registrations(snapshot, failed, BACKOFF) + delete_claims_of_ended_instances(snapshot, cloud)
 
 
 def test_offering_without_stock_for_an_accepted_launch_is_unavailable():
@@ -59,4 +62,4 @@ def test_instance_that_failed_for_another_reason_leaves_its_offering_available()
 def test_claim_stays_while_its_instance_is_built_or_after_it_registered():
     """A registered claim is drained, which other reconcilers do."""
     assert not plan_for(a_launched_claim("a", metadata=OFFERED), state="pending").chains
-    assert not plan_for(a_running_claim("a", metadata=OFFERED)).chains
+    assert not of_type(plan_for(a_running_claim("a", metadata=OFFERED)), DeleteObject)

@@ -517,7 +517,8 @@ def test_claim_is_deleted_after_launch_or_registration_timeout(claim, minutes, r
     assert deletion.ref.uid == "uid-default-1"
     assert not [a for a in plan.actions if isinstance(a, LaunchInstance)]
     assert {a.step for a in plan.actions if isinstance(a, Requeue)} == {Step.PROVISION, Step.TERMINATE}
-    assert plan.chains[0].observations[0].labels["reason"] == reason
+    [metric] = [o for c in plan.chains for o in c.observations if "disrupted" in o.name]
+    assert metric.labels["reason"] == reason
 
 
 @pytest.mark.karpenter(

@@ -165,8 +165,11 @@ def test_claim_counts_once_it_has_registered_or_timed_out():
 
 
 def test_claim_whose_instance_ended_before_its_node_joined_counts():
-    """A claim whose node had joined, or that a user deleted, does not count."""
-    joined, awaited = a_running_claim("a", metadata=OWNED), a_launched_claim("b", metadata=OWNED)
+    """A claim whose node joined long ago, or that a user deleted, does not count."""
+    joined, awaited = (
+        a_running_claim("a", age=timedelta(hours=1), metadata=OWNED),
+        a_launched_claim("b", metadata=OWNED),
+    )
     ended = {joined.status.provider_id, awaited.status.provider_id}
     claims = (joined, awaited, a_launched_claim("c", metadata=OWNED))
 

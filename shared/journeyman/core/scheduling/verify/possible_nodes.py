@@ -35,6 +35,7 @@ from journeyman.core.scheduling.verify.matching import (
     untolerated,
 )
 from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.launch_backoff import backoffs_of
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.nodepool import NodePool
@@ -226,6 +227,8 @@ class PlanIndex:
         node_class = self.snapshot.node_class_of(pool)
         if node_class is None or node_class.deleting or not node_class.ready:
             return "has no NodeClass that is ready"
+        if any(not backoff.is_over for backoff in backoffs_of(pool, self.snapshot)):
+            return "launches nothing for now, because of a failed launch"
         return ""
 
     def daemons_of_pool(self, name: str) -> tuple[PodKind, ...]:

@@ -1,0 +1,135 @@
+"""Instances that never join, or end as soon as they have joined: records whose fault it is, before their NodeClaims are deleted.
+
+The cloud says of some why they ended (`BuildFailure`). Otherwise the NodePool is at fault: at once if none of its last nodes
+registered, else once two of the last four failed to, as for NodeRegistrationHealthy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+
+from journeyman.core.api import labels
+from journeyman.core.api.launch_faults import FaultScope, LaunchFault
+from journeyman.core.api.objects import NodeClaim
+from journeyman.core.lifecycle.failed_launches import report_failure
+from journeyman.core.lifecycle.interruption import offering_of
+from journeyman.core.lifecycle.launch import OfferingBackoff
+from journeyman.core.lifecycle.liveness import (
+    LivenessTimeouts,
+    describe_early_end,
+    describe_timeout,
+    timeout_reason,
+)
+from journeyman.core.lifecycle.nodepool_status import FAILURE_THRESHOLD, last_registrations
+from journeyman.core.plan import Chain, MarkOfferingUnavailable, Plan, chain_of
+from journeyman.core.state import BuildFailure, Snapshot
+
+_REASON: Final = "RegistrationFailed"
+_REMEDY: Final = (
+    "Read the console output of such an instance, and check user data, image, subnets and security groups of the NodeClass, and "
+    "whether the role of its nodes may join the cluster"
+)
+
+
+class FailedRegistration(Struct, frozen=True, kw_only=True):
+    """A NodeClaim whose instance did not join, or ended soon after that: what happened, and the cloud's reason if it gave one."""
+
+    claim: NodeClaim
+    what: str
+    failure: BuildFailure | None = None
+
+
+def timed_out_registrations(snapshot: Snapshot, timeouts: LivenessTimeouts) -> tuple[FailedRegistration, ...]:
+    """Return the NodeClaims that did not launch or register in time."""
+    reasons = (
+        (c, timeout_reason(c, timeouts, snapshot.now)) for c in snapshot.claims if not c.metadata.deletion_timestamp
+    )
+    return tuple(
+        FailedRegistration(claim=c, what=describe_timeout(c, reason, snapshot.now)) for c, reason in reasons if reason
+    )
+
+
+def ended_registrations(
+    snapshot: Snapshot, ended: Collection[str], failures: Mapping[str, BuildFailure]
+) -> tuple[FailedRegistration, ...]:
+    """Return the NodeClaims whose instance ended before its node joined, or soon after that.
+
+    Args:
+        snapshot: The NodeClaims.
+        ended: Provider ids of the instances that have ended.
+        failures: Why they ended by provider id, as far as the cloud says.
+    """
+    return tuple(
+        FailedRegistration(claim=c, what=what, failure=failures.get(c.status.provider_id))
+        for c in snapshot.claims
+        if c.status.provider_id in ended and (what := describe_early_end(c, snapshot.now))
+    )
+
+
+def record_failed_registrations(
+    snapshot: Snapshot, failed: Iterable[FailedRegistration], backoff: OfferingBackoff
+) -> Plan:
+    """Return the plan that records the objects at fault, and the offerings without capacity. Its actions come before any deletion.
+
+    Args:
+        snapshot: NodePools and NodeClaims.
+        failed: All NodeClaims that failed to join since the last run; those of users without a NodePool are left out.
+        backoff: How long offerings and objects are skipped.
+    """
+    of_pools = [each for each in failed if labels.NODEPOOL in each.claim.metadata.labels]
+    chains = [*_without_capacity(of_pools, snapshot.now, backoff)]
+    reported = set()
+    for each in of_pools:
+        fault = _fault_of(each, of_pools, snapshot)
+        if fault is not None and fault.key not in reported:
+            reported.add(fault.key)
+            chains.append(report_failure(each.claim, fault, snapshot, snapshot.now, backoff, counts=False).chain)
+    return Plan(chains=tuple(chains))
+
+
+def _without_capacity(failed: Iterable[FailedRegistration], now: datetime, backoff: OfferingBackoff) -> Iterator[Chain]:
+    """Yield a chain for each offering from which the cloud could not build an instance that it had accepted to launch."""
+    for each in failed:
+        offering = offering_of(each.claim)
+        if each.failure is not None and each.failure.is_capacity and all(offering[:3]):
+            mark = MarkOfferingUnavailable(
+                node_class=each.claim.spec.node_class_ref.name,
+                offerings=(offering,),
+                at=now,
+                first=backoff.first,
+                longest=backoff.longest,
+                reason=each.failure.reason,
+            )
+            yield chain_of(f"offerings of NodeClaim {each.claim.metadata.name}", mark)
+
+
+def _fault_of(each: FailedRegistration, failed: Iterable[FailedRegistration], snapshot: Snapshot) -> LaunchFault | None:
+    """Return whose fault it is; None if it is an offering's, or one failure among successes of the NodePool."""
+    failure, pool = each.failure, each.claim.metadata.labels[labels.NODEPOOL]
+    if failure is not None and (failure.is_capacity or failure.scope is FaultScope.OFFERING):
+        return None
+    names = {
+        FaultScope.NODE_CLASS: each.claim.spec.node_class_ref.name,
+        FaultScope.NODE_POOL: pool,
+    }
+    scope = failure.scope if failure is not None else FaultScope.NODE_POOL
+    if scope is FaultScope.NODE_POOL and not _is_pool_at_fault(pool, failed, snapshot):
+        return None
+    return LaunchFault(
+        scope=scope,
+        name=names.get(scope, ""),
+        reason=failure.reason if failure is not None else _REASON,
+        message=f"{each.what}, {failure.message}" if failure is not None else each.what,
+        remedy=failure.remedy if failure is not None and failure.remedy else _REMEDY,
+    )
+
+
+def _is_pool_at_fault(name: str, failed: Iterable[FailedRegistration], snapshot: Snapshot) -> bool:
+    pool = snapshot.node_pools_by_name.get(name)
+    before = last_registrations(pool, snapshot) if pool is not None else ()
+    now = sum(each.claim.metadata.labels[labels.NODEPOOL] == name for each in failed)
+    return True not in before or before.count(False) + now >= FAILURE_THRESHOLD
