@@ -19,7 +19,7 @@ class FaultRule(Struct, frozen=True, kw_only=True):
     """The meaning of an error code.
 
     Attributes:
-        scope: Whose fault the failed launch is; None if it is nobody's, and the same launch is repeated.
+        scope: Whose fault the failed launch is; None if it is no object's, and the same launch is repeated.
         reason: The reason of the Launched condition and of Events.
         meaning: What the code means, in a few words.
         remedy: The command to run, or the field to change.
@@ -38,7 +38,7 @@ class FaultRule(Struct, frozen=True, kw_only=True):
         return self.scope in (FaultScope.OFFERING, FaultScope.SUBNET) and not self.node_class_only
 
     def fault(self, claim: NodeClaim, words: str, subnet: str = "") -> LaunchFault | None:
-        """Return the fault of a launch; None if it is an offering's or nobody's.
+        """Return the fault of a launch; None if it is an offering's, or no object's.
 
         Args:
             claim: The NodeClaim of the launch.

@@ -113,7 +113,7 @@ class Launcher(ABC):
         """Return whose fault a launch is that failed with this error of the cloud, and what to do."""
 
     def faults_of(self, request: LaunchRequest, error: CloudProviderError) -> tuple[LaunchFault, ...]:
-        """Return the objects whose fault the error of a launch is; none if it is nobody's, or an offering's."""
+        """Return the objects whose fault the error of a launch is; none if it is an offering's, or no object's."""
         if isinstance(error, (RateLimitedError, CloudUnavailableError)):
             return ()
         rule = _OWN_RULES.get(error.condition_reason) if isinstance(error, CreateError) else self.launch_rule(error)

@@ -1,4 +1,4 @@
-"""Launches that fail for another reason than capacity: who is skipped, until when, who is told, and who serves the pods."""
+"""Launches that fail for another reason than capacity: who is skipped, until when, which Events say so, and who serves the pods."""
 
 from datetime import timedelta
 
@@ -91,12 +91,12 @@ def test_pool_of_the_next_weight_serves_pods_of_a_broken_pool(simulation, fault)
     assert simulation.running() == 12
     assert pools_of_nodes(simulation) == {"light"}
     assert len(launches(simulation, "heavy")) <= 8
-    told = events(simulation, "LaunchFailed")
-    assert ("NodePool", "heavy") in told
-    assert {kind for kind, _ in told} >= {"NodePool", "Pod"}
-    assert (("EC2NodeClass", "heavy") in told) == (fault is NO_PROFILE)
-    assert fault.message in told["NodePool", "heavy"]
-    assert fault.remedy in told["NodePool", "heavy"]
+    recorded = events(simulation, "LaunchFailed")
+    assert ("NodePool", "heavy") in recorded
+    assert {kind for kind, _ in recorded} >= {"NodePool", "Pod"}
+    assert (("EC2NodeClass", "heavy") in recorded) == (fault is NO_PROFILE)
+    assert fault.message in recorded["NodePool", "heavy"]
+    assert fault.remedy in recorded["NodePool", "heavy"]
     [entry] = failures(simulation)
     assert (entry["scope"], entry["name"], entry["reason"]) == (fault.scope.value, "heavy", fault.reason)
     assert entry["failures"] > 3
@@ -158,9 +158,9 @@ def test_instances_that_end_early_are_not_launched_again_and_again(after, reason
     assert 2 <= len(launches(simulation, "heavy")) <= 10
     conditions = simulation.server.get(NODEPOOL, "heavy")["status"]["conditions"]
     assert [c["status"] for c in conditions if c["type"] == "NodeRegistrationHealthy"] == ["False"]
-    told = events(simulation, "LaunchFailed")
+    recorded = events(simulation, "LaunchFailed")
     subject = ("EC2NodeClass", "heavy") if reason is BAD_KEY else ("NodePool", "heavy")
-    assert (BAD_KEY.message if reason else " ended ") in told[subject]
+    assert (BAD_KEY.message if reason else " ended ") in recorded[subject]
 
 
 def test_instances_that_end_at_boot_leave_the_pods_to_the_next_pool(simulation):

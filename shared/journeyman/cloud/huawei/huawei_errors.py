@@ -194,7 +194,7 @@ def cause_of(error: CloudProviderError) -> str:
 def launch_rule(code: str, text: str) -> FaultRule:
     """Return whose fault a launch is that failed with this code and text, and what to do.
 
-    A job has no code of its own; its text may hold one. The most telling comes first: the network, stock, then the rest.
+    A job has no code of its own; its text may hold one. The network and stock come first, then the rest.
     """
     codes = (code, *sorted(set(_CODE_IN_TEXT.findall(text))))
     lowered = text.lower()
@@ -203,13 +203,13 @@ def launch_rule(code: str, text: str) -> FaultRule:
     if _names_arrears(text):
         by_text.append(_IN_ARREARS)
     found = [*by_code, *by_text]
-    telling = (
+    decisive = (
         rule
         for first in (_NO_NETWORK, _NO_STOCK, _NO_DISK, _NO_ADDRESS, _IN_ARREARS)
         for rule in found
         if rule == first
     )
-    return next(telling, found[0] if found else _UNKNOWN)
+    return next(decisive, found[0] if found else _UNKNOWN)
 
 
 def _names_arrears(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""Failed launches: records whose fault they are, and tells the object at fault, its NodePool, and the pods that wait.
+"""Failed launches: records whose fault they are, with Events on that object, its NodePool, and the pods that wait.
 
 Differs: Karpenter launches the same NodeClaim again and again, and never skips its NodePool.
 """

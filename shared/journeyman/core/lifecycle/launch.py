@@ -100,7 +100,7 @@ class FailedLaunch(Struct, frozen=True, kw_only=True):
     """A launch without an instance: its error and the offerings without capacity.
 
     `answered`: the cloud answered this launch with the failure, so it surely launched nothing. Without an answer (a lost
-    connection, a time-out) an instance may exist. `faults`: the objects whose fault it is; none if it is nobody's, as of a
+    connection, a time-out) an instance may exist. `faults`: the objects whose fault it is; none if it is no object's, as of a
     throttled request. `unavailable_for_class`: offerings that only this NodeClass's settings make unavailable.
     """
 
