@@ -28,7 +28,7 @@ from journeyman.core.disruption.commands import kept_after_rollback, marked_for_
 from journeyman.core.disruption.static_capacity import deprovision_static, provision_static, report_disabled
 from journeyman.core.disruption.static_nodepools import static_nodepools
 from journeyman.core.lifecycle.capacity_buffer_status import reconcile_capacity_buffers
-from journeyman.core.lifecycle.expiration import delete_claims_of_ending_blocks
+from journeyman.core.lifecycle.expiration import delete_claims_of_ending_blocks, drain_replaced
 from journeyman.core.lifecycle.failed_launches import clear_settled_faults
 from journeyman.core.lifecycle.launch import OfferingBackoff
 from journeyman.core.lifecycle.nodeclaim import LifecycleOptions, RequeueIntervals, reconcile_nodeclaims
@@ -191,6 +191,7 @@ def _schedule(inputs: StepInputs) -> ScheduledPlan:
             reconcile_capacity_buffers(snapshot, results),
             _report_defects(snapshot, verified),
             nominate_to_existing_nodes(snapshot, results.existing, nominatable),
+            drain_replaced(snapshot, results.existing),
             _create_nodeclaims(inputs, results.new_claims),
         )
     )

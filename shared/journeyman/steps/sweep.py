@@ -9,7 +9,7 @@ provision      pods without a node, or with a stale nomination; NodeClaims that 
                nodes differs from their replicas; changed NodeClasses in use, and those being deleted that no
                NodeClaim uses (every ten minutes: also those in use); CapacityBuffers, which pods use up without an
                event; hibernation that has just ended, and windows of CapacityBuffers that have just opened
-terminate      NodeClaims that are being deleted or are expired, or that are not deleted although their instance
+terminate      NodeClaims that are being deleted, are expired or expire soon, or that are not deleted although their instance
                terminates; garbage collection, every two minutes (every ten without NodeClaims)
 consolidate    NodeClaims of unfinished commands; NodeClaims whose consolidateAfter has just passed; budget windows that
                have just opened or closed; hibernation that has just started; NodeClaims, every two minutes: only a
@@ -34,6 +34,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.conditions import (
     CONSOLIDATABLE,
     DISRUPTION_REASON,
+    EXPIRED,
     INITIALIZED,
     INSTANCE_TERMINATING,
     READY,
@@ -52,13 +53,14 @@ from journeyman.core.disruption.calendar import (
 )
 from journeyman.core.disruption.consolidatable import consolidate_after
 from journeyman.core.disruption.static_nodepools import static_nodepools
-from journeyman.core.lifecycle.expiration import ending_block, is_expired
+from journeyman.core.lifecycle.expiration import ending_block
 from journeyman.core.lifecycle.hydration import has_stale_ready_condition, is_initialized, with_finalizer_and_labels
 from journeyman.core.lifecycle.nodeclass_finalizer import REMINDER_INTERVAL, has_finalizer
 from journeyman.core.lifecycle.nomination import pod_with_stale_nomination
 from journeyman.core.plan import Failure, Plan, Requeue, Step, chain_of
 from journeyman.core.scheduling.pod_validation import opted_out
 from journeyman.core.state import Snapshot
+from journeyman.core.state.expiration_times import expires_soon, is_expired
 from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.pod_predicates import is_provisionable
 from journeyman.errors import CloudProviderError
@@ -264,6 +266,8 @@ def _reasons_to_terminate(snapshot: Snapshot) -> Iterator[str]:
             return f"NodeClaim {name} is being deleted"
         if is_expired(claim, snapshot.now):
             return f"NodeClaim {name} has expired"
+        if expires_soon(claim, snapshot.now) and not is_true(claim.status.conditions, DISRUPTION_REASON):
+            return f"NodeClaim {name} expires soon"
         terminates = is_true(claim.status.conditions, INSTANCE_TERMINATING)
         return f"the instance of NodeClaim {name} terminates, although the claim is not deleted" if terminates else ""
 
@@ -278,7 +282,8 @@ def _reasons_to_consolidate(snapshot: Snapshot) -> Iterator[str]:
     def disruptable(claim: NodeClaim) -> str:
         if claim.metadata.deletion_timestamp is not None:
             return ""
-        if is_true(claim.status.conditions, DISRUPTION_REASON):
+        disrupted = condition_of(claim.status.conditions, DISRUPTION_REASON)
+        if disrupted is not None and disrupted.status == "True" and disrupted.reason != EXPIRED:
             return f"NodeClaim {claim.metadata.name} is being disrupted"
         pool = _pool_with_node(claim, snapshot)
         due = pool is not None and _just_consolidatable(claim, pool, snapshot.now)

@@ -19,7 +19,7 @@ from journeyman.core.api.conditions import LAUNCHED
 from journeyman.core.api.objects import NODECLAIM
 from journeyman.core.lifecycle.consistency import check_nodes
 from journeyman.core.lifecycle.drain import TerminationIntervals, condition_since
-from journeyman.core.lifecycle.expiration import expire_nodeclaims, is_expired
+from journeyman.core.lifecycle.expiration import expire_nodeclaims, replace_expiring
 from journeyman.core.lifecycle.failed_registrations import ended_registrations, record_failed_registrations
 from journeyman.core.lifecycle.garbage_collection import collect_garbage, delete_inconsistent_claims, has_lost_instance
 from journeyman.core.lifecycle.health import (
@@ -40,6 +40,7 @@ from journeyman.core.lifecycle.termination import (
 )
 from journeyman.core.plan import DeleteObject, Failure, Plan, Requeue, Step, chain_of
 from journeyman.core.state import InstanceStatus, Snapshot, StateNode
+from journeyman.core.state.expiration_times import is_expired
 from journeyman.core.state.guard import evaluate
 from journeyman.core.state.instances import CloudInstances
 from journeyman.errors import CloudProviderError, ForbiddenError
@@ -185,7 +186,7 @@ def _restore_provider_ids(inputs: StepInputs) -> Plan:
 
 
 def _expire(inputs: StepInputs) -> Plan:
-    return expire_nodeclaims(inputs.loaded)
+    return expire_nodeclaims(inputs.loaded) + replace_expiring(inputs.loaded)
 
 
 def _collect_garbage(inputs: StepInputs) -> Plan:

@@ -75,6 +75,24 @@ def test_static_nodepools_get_no_nodes_without_the_feature_gate():
     assert "FEATURE_GATES=StaticCapacity=true" in event.message
 
 
+@pytest.mark.parametrize("limit", ["3", "2"])
+def test_a_static_node_that_expires_is_replaced_before_it_goes_if_the_limit_allows(limit):
+    """One for one, and it takes over the replica index. If limits.nodes allows none, it goes first, at its time."""
+    simulation = a_simulated_cluster(2, limits={"nodes": limit}, template={"spec": {"expireAfter": "1h"}})
+    simulation.until(lambda: len(ready(simulation)) == 2, "2 nodes")
+    first = {c.metadata.uid for c in simulation.claims()}
+    counts = []
+    simulation.server.on_write(lambda write: counts.append((simulation.clock.now(), len(ready(simulation)))))
+    since = simulation.clock.now() + timedelta(minutes=2)
+    simulation.run_for(minutes=63)
+
+    assert not first & {c.metadata.uid for c in simulation.claims()}
+    assert len(ready(simulation)) == 2
+    assert min(number for at, number in counts if at > since) == (2 if limit == "3" else 0)
+    assert len(simulation.cloud.launches) == 4
+    assert {c.metadata.annotations[labels.REPLICA_INDEX] for c in simulation.claims()} == {"0", "1"}
+
+
 def test_drift_of_a_nodepool_at_its_limit_says_which_limit_would_do():
     """A replacement comes before its node goes; fewer replicas would not help, as the limit would follow them."""
     simulation = a_simulated_cluster(2, limits={"nodes": "2"})

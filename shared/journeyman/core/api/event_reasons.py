@@ -190,6 +190,13 @@ _LIFECYCLE: Final = (
         what_to_do="Check the node's bootstrap log, its network path to the API server and its IAM role's access entry.",
     ),
     EventReason(
+        reason="Expiring",
+        kinds=_NODE,
+        is_karpenters=False,
+        meaning="The node reaches its expireAfter soon. What its pods need is launched now; it is drained once that is ready, and at the "
+        "time in the message at the latest.",
+    ),
+    EventReason(
         reason="InitializationTimedOut",
         kinds=_NODE,
         type="Warning",

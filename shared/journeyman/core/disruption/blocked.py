@@ -54,7 +54,7 @@ BRIEF: Final = timedelta(minutes=5)
 """A reason that passes by itself within this time does not replace another one."""
 YOUNG: Final = timedelta(minutes=15)
 """A NodeClaim is not that old: what it waits for is in its other conditions."""
-_NOT_WRITTEN: Final = frozenset({"Deleting"})
+_NOT_WRITTEN: Final = frozenset({"Deleting", "Expiring"})
 
 
 class NodeStays(Struct, frozen=True, kw_only=True):

@@ -123,7 +123,9 @@ def _status(
     pool: NodePool, nodes: Sequence[StateNode], reason: DisruptionReason, in_commands: frozenset[str], now: datetime
 ) -> BudgetStatus:
     disrupting = sum(
-        1 for n in nodes if not n.ready or n.is_terminating or (n.claim and n.claim.metadata.name in in_commands)
+        1
+        for n in nodes
+        if not n.ready or n.is_terminating or n.is_expiring or (n.claim and n.claim.metadata.name in in_commands)
     )
     allowed = allowed_nodes(pool.spec.disruption.budgets, reason, len(nodes), now, _zone_of(pool))
     return BudgetStatus(total=len(nodes), disrupting=disrupting, allowed=allowed)

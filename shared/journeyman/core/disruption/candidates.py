@@ -19,6 +19,7 @@ from journeyman.core.api.duration import parse_nillable_duration
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue, price_of
 from journeyman.core.plan import Event
+from journeyman.core.scheduling.nodeclaim_templates import parse_planned_pods
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.pod_predicates import (
@@ -189,7 +190,7 @@ def find_candidates(
 
 
 def _nominated_nodes(snapshot: Snapshot) -> frozenset[str]:
-    """Return the names of the nodes that pending pods, or pods of nodes that a command still drains, will be bound to.
+    """Return the names of the nodes that pending pods, or pods of nodes that expire or that a command drains, will be bound to.
 
     Restates: karpenter pkg/controllers/disruption/queue.go `StartCommand`, which nominates them.
     Differs: of the nodes that take the pods of a command, only its replacements are nominated, but until the command has ended.
@@ -197,7 +198,17 @@ def _nominated_nodes(snapshot: Snapshot) -> frozenset[str]:
     pods = (p.status.nominated_node_name for p in snapshot.pods if not p.spec.node_name)
     unfinished = (d for d in snapshot.node_disruptions if not d.finished)
     launched = (snapshot.state_nodes_by_claim.get(r.name) for d in unfinished for r in d.spec.replacements)
-    return frozenset(pods) | {node.name for node in launched if node is not None}
+    return frozenset(pods) | {node.name for node in launched if node is not None} | _launched_for_expiring(snapshot)
+
+
+def _launched_for_expiring(snapshot: Snapshot) -> frozenset[str]:
+    """Return the names of the nodes that were planned for pods which still run on nodes that expire."""
+    moving = {pod.metadata.uid for node in snapshot.state_nodes if node.is_expiring for pod in node.pods}
+    if not moving:
+        return frozenset()
+    managed = ((n.name, n.claim) for n in snapshot.state_nodes if n.claim is not None)
+    planned = ((name, parse_planned_pods(claim.metadata.annotations)) for name, claim in managed)
+    return frozenset(name for name, entries in planned if any(entry.uid in moving for entry in entries))
 
 
 def eviction_cost(pod: Pod) -> float:
@@ -291,6 +302,8 @@ def _node_blocked(node: StateNode, nominated: frozenset[str]) -> Blocked | None:
         return Blocked(reason="NotInitialized", why="Node isn't initialized", is_brief=True)
     if node.is_terminating:
         return Blocked(reason="Deleting", why="Node is deleting or marked for deletion")
+    if node.is_expiring:
+        return Blocked(reason="Expiring", why="Node expires soon and is replaced")
     if node.name in nominated:
         return Blocked(reason="Nominated", why="Node is nominated for a pending pod", is_brief=True)
     if node.node.metadata.annotations.get(labels.DO_NOT_DISRUPT) == "true":

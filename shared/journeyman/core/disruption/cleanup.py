@@ -17,13 +17,14 @@ from journeyman.core.disruption.commands import claims_in_commands
 from journeyman.core.disruption.orchestration import undo_disruption
 from journeyman.core.plan import Action, Chain, DeleteObject, ObjectRef, Plan, chain_of
 from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.expiration_times import expires_soon
 from journeyman.core.state.guard import evaluate, plan_for_each
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def remove_stale_taints(snapshot: Snapshot) -> Plan:
-    """Remove taint and DisruptionReason from nodes that are neither deleting nor in an unfinished command."""
+    """Remove taint and DisruptionReason from nodes that neither are deleting, nor expire soon, nor are in an unfinished command."""
     in_commands = claims_in_commands(snapshot)
 
     def decide(node: StateNode) -> Plan:
@@ -61,6 +62,8 @@ def delete_old_commands(snapshot: Snapshot, *, limit: int, age: timedelta) -> Pl
 def _undo(node: StateNode, in_commands: frozenset[str], now: datetime) -> tuple[Action, ...]:
     """Return the actions that remove a stale taint and DisruptionReason from a node; none if it has neither."""
     if node.claim is None or node.is_terminating or node.claim.metadata.name in in_commands:
+        return ()
+    if expires_soon(node.claim, now):  # its mark
         return ()
     return undo_disruption(node, "no disruption command is in progress", now)
 

@@ -142,7 +142,7 @@ def _free_indexes(pool: StaticNodePool) -> Iterator[tuple[int, str]]:
     """Yield replica indexes without a NodeClaim, lowest first, each with the name of the NodeClaim to create."""
     existing = (*pool.running, *pool.replaced)
     taken = {claim.metadata.annotations.get(labels.REPLICA_INDEX) for claim in existing}
-    names = frozenset(claim.metadata.name for claim in (*existing, *pool.deleting))
+    names = frozenset(claim.metadata.name for claim in (*existing, *pool.deleting, *pool.expiring))
     for index in count():
         if str(index) not in taken:
             yield index, _free_name(pool, index, names)
@@ -231,7 +231,7 @@ def _node_limit_reached(pool: StaticNodePool, now: datetime) -> Plan:
     """Return a warning Event, or a requeue if nodes are deleting, since their removal frees a part of the limit."""
     missing = pool.missing - pool.allowed
     note = f"nodepool node limit reached: limits.nodes of NodePool {pool.name} does not allow {missing} missing node(s)"
-    if not pool.deleting:
+    if not (pool.deleting or pool.expiring):
         return Plan(events=(_warning(pool, "NodeLimitReached", note),), notes=(note,))
     requeue = Requeue(step=Step.PROVISION, at=next_requeue(now, NODE_LIMIT_POLL), reason=note)
     return Plan(chains=(chain_of(f"NodePool {pool.name}", requeue),), notes=(note,))

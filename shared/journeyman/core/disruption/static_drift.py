@@ -148,7 +148,7 @@ def has_headroom(pool: StaticNodePool) -> bool:
 
 
 def _needed(pool: StaticNodePool) -> int:
-    return len(pool.running) + len(pool.replaced) + len(pool.deleting) + pool.missing
+    return pool.existing + pool.missing
 
 
 def _headroom(pool: StaticNodePool) -> int:

@@ -3,6 +3,7 @@
 =========  ======================================================================================
 running    neither deleting nor being replaced
 replaced   a disruption command replaces it (DisruptionReason)
+expiring   expires soon: a missing replica is launched for it, as long as it counts against `limits.nodes`
 deleting   being deleted; counts against `limits.nodes` until it is removed
 =========  ======================================================================================
 
@@ -22,8 +23,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from journeyman.core.api import labels
-from journeyman.core.api.conditions import DISRUPTION_REASON
-from journeyman.core.api.objects import NodeClaim, is_true
+from journeyman.core.api.conditions import DISRUPTION_REASON, EXPIRED
+from journeyman.core.api.objects import NodeClaim, condition_of, is_true
 from journeyman.core.api.resources import NODES
 
 if TYPE_CHECKING:  # importing the model builds its validators, which the sweep does not need
@@ -38,6 +39,7 @@ class StaticNodePool(Struct, frozen=True, kw_only=True):
     running: tuple[NodeClaim, ...]
     replaced: tuple[NodeClaim, ...]
     deleting: tuple[NodeClaim, ...]
+    expiring: tuple[NodeClaim, ...] = ()
 
     @property
     def name(self) -> str:
@@ -55,12 +57,17 @@ class StaticNodePool(Struct, frozen=True, kw_only=True):
         return max(self.replicas - len(self.running) - len(self.replaced), 0)
 
     @property
+    def existing(self) -> int:
+        """Number of all nodes."""
+        return len(self.running) + len(self.replaced) + len(self.deleting) + len(self.expiring)
+
+    @property
     def allowed(self) -> int:
         """Number of the missing nodes that `limits.nodes` allows now."""
         limit = self.pool.spec.limit_amounts.get(NODES)
         if limit is None:
             return self.missing
-        return min(self.missing, max(limit - len(self.running) - len(self.replaced) - len(self.deleting), 0))
+        return min(self.missing, max(limit - self.existing, 0))
 
 
 def static_nodepools(claims: Iterable[NodeClaim], pools: Iterable[NodePool]) -> tuple[StaticNodePool, ...]:
@@ -81,11 +88,13 @@ def _counted(pool: NodePool, claims: Iterable[NodeClaim]) -> StaticNodePool:
     running: list[NodeClaim] = []
     replaced: list[NodeClaim] = []
     deleting: list[NodeClaim] = []
+    expiring: list[NodeClaim] = []
     for claim in claims:
         if claim.metadata.deletion_timestamp is not None:
             deleting.append(claim)
         elif is_true(claim.status.conditions, DISRUPTION_REASON):
-            replaced.append(claim)
+            reason = condition_of(claim.status.conditions, DISRUPTION_REASON)
+            (expiring if reason is not None and reason.reason == EXPIRED else replaced).append(claim)
         else:
             running.append(claim)
     return StaticNodePool(
@@ -94,4 +103,5 @@ def _counted(pool: NodePool, claims: Iterable[NodeClaim]) -> StaticNodePool:
         running=tuple(running),
         replaced=tuple(replaced),
         deleting=tuple(deleting),
+        expiring=tuple(expiring),
     )

@@ -13,8 +13,8 @@ from functools import cached_property
 from msgspec import Struct
 
 from journeyman.core.api import labels
-from journeyman.core.api.conditions import DISRUPTION_REASON, REGISTERED
-from journeyman.core.api.objects import Condition, Node, NodeClaim, Pod, Taint, is_true
+from journeyman.core.api.conditions import DISRUPTION_REASON, EXPIRED, REGISTERED
+from journeyman.core.api.objects import Condition, Node, NodeClaim, Pod, Taint, condition_of, is_true
 from journeyman.core.plan import ObjectRef, claim_ref, node_ref
 
 
@@ -96,6 +96,12 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
         """
         has_taint = self.node is not None and any(t.key == labels.DISRUPTED_TAINT for t in self.node.spec.taints)
         return self.is_terminating or has_taint
+
+    @property
+    def is_expiring(self) -> bool:
+        """Whether it expires soon, and what its pods need is launched now; it may be terminating already."""
+        reason = condition_of(self.conditions, DISRUPTION_REASON)
+        return reason is not None and (reason.status, reason.reason) == ("True", EXPIRED)
 
     @property
     def is_leaving(self) -> bool:

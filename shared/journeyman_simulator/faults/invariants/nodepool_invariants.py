@@ -52,7 +52,7 @@ class _NodePoolState(Struct, frozen=True):
 class DisruptionBudgetsHold(InvariantChecker):
     """The number of a NodePool's disrupted nodes never exceeds its budgets, for each reason.
 
-    A node is disrupted from the time its NodeClaim has a DisruptionReason until it is drained and its instance terminates;
+    Expiration asks no budget. A node is disrupted from the time its NodeClaim has another DisruptionReason until it is drained and its instance terminates;
     after that it counts neither as a node nor as disrupted. A run with stale information may use an earlier budget. A budget
     with a schedule counts while it is active by the clock of any run.
 
@@ -72,6 +72,7 @@ class DisruptionBudgetsHold(InvariantChecker):
         """Check each NodeClaim that gets a DisruptionReason."""
         if write.resource.kind == "NodeClaim":
             reason = _reason(write.result)
+            reason = "" if reason == "Expired" else reason
             is_new = reason and write.name not in self._disruption_reasons and is_ours(write)
             self._record_reason(write.name, reason)
             if is_new:

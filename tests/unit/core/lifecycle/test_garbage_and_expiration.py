@@ -171,7 +171,7 @@ def test_unlisted_instance_alone_does_not_delete_its_claim():
 
 @pytest.mark.parametrize(
     ("expire_after", "age", "goes"),
-    [("1h", timedelta(hours=1), True), ("1h", timedelta(minutes=59), False), ("Never", timedelta(days=9999), False)],
+    [("1h", timedelta(hours=1), True), ("1h", timedelta(minutes=54), False), ("Never", timedelta(days=9999), False)],
 )
 @pytest.mark.karpenter("nodeclaim/expiration", it="should remove nodeclaims that are expired")
 @pytest.mark.karpenter("nodeclaim/expiration", it="should not remove the NodeClaims when expiration is disabled")

@@ -1,0 +1,116 @@
+"""Expiration: when NodeClaims are replaced and deleted, how a node is marked, and when it is drained before its time."""
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api import labels
+from journeyman.core.api.duration import parse_duration, time_after
+from journeyman.core.disruption.cleanup import remove_stale_taints
+from journeyman.core.lifecycle.expiration import drain_replaced, replace_expiring
+from journeyman.core.plan import DeleteObject, PatchObject, Requeue, Step
+from journeyman.core.state.expiration_times import expiration_times
+from tests.helpers.builders import (
+    NOW,
+    a_launched_claim,
+    a_node,
+    a_pod,
+    a_running_claim,
+    a_snapshot,
+    condition,
+)
+
+INITIALIZED = [condition(type_) for type_ in ("Launched", "Registered", "Initialized")]
+MARKED = [*INITIALIZED, condition("DisruptionReason", reason="Expired")]
+TAINTED = {"taints": [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]}
+
+
+def an_expiring_claim(name="default-1", *, conditions=MARKED):
+    """Return a claim of an hour that is replaced now."""
+    status = {"conditions": conditions, "nodeName": f"node-{name}"}
+    return a_running_claim(name, age=timedelta(minutes=57), spec={"expireAfter": "1h"}, status=status)
+
+
+@pytest.mark.parametrize("expire_after", ["1s", "5m", "1h", "720h", "2562047h"])
+def test_claims_of_one_burst_expire_apart_and_within_the_last_tenth(expire_after):
+    """The UID decides, so that each run decides the same; replacements start some minutes before."""
+    claims = [
+        a_running_claim(f"c{n}", age=timedelta(0), spec={"expireAfter": expire_after}, metadata={"uid": f"uid-{n}"})
+        for n in range(100)
+    ]
+    found = [expiration_times(claim) for claim in claims]
+    lifetime = parse_duration(expire_after)
+    latest = time_after(NOW, lifetime)
+
+    assert found == [expiration_times(claim) for claim in claims]
+    assert all(time_after(NOW, lifetime - lifetime / 10) <= t.deleted_from <= t.deleted_by <= latest for t in found)
+    assert all(t.replaced_from <= t.deleted_by for t in found)
+    assert len({t.deleted_by for t in found}) > 90 or latest == max(t.deleted_by for t in found)
+    if expire_after == "720h":
+        assert all(t.deleted_by - t.replaced_from == timedelta(minutes=11) for t in found)
+        assert max(t.deleted_by for t in found) - min(t.deleted_by for t in found) > timedelta(hours=60)
+
+
+def test_a_node_that_expires_soon_is_marked_once():
+    """Its taint keeps new pods out and lets provision launch for its own; the mark is written once, the time is kept."""
+    snapshot = a_snapshot(claims=(an_expiring_claim(conditions=INITIALIZED),), nodes=(a_node(),))
+    plan = replace_expiring(snapshot)
+    node, claim = (a for a in plan.actions if isinstance(a, PatchObject))
+    assert [t["key"] for t in node.patch["spec"]["taints"]] == [labels.DISRUPTED_TAINT]
+    assert [c["reason"] for c in claim.patch["status"]["conditions"] if c["type"] == "DisruptionReason"] == ["Expired"]
+    assert {a.step for a in plan.actions if isinstance(a, Requeue)} == {Step.PROVISION, Step.TERMINATE}
+    assert {e.reason for chain in plan.chains for e in chain.events} >= {"Expiring"}
+
+    tainted = a_node(spec=TAINTED)
+    stored = claim.patch["status"]["conditions"]
+    marked = a_snapshot(claims=(an_expiring_claim(conditions=stored),), nodes=(tainted,))
+    [wake] = replace_expiring(marked).actions
+    assert (wake.step, wake.at) == (Step.TERMINATE, expiration_times(an_expiring_claim()).deleted_by)
+    assert remove_stale_taints(marked).actions == ()
+
+
+def test_a_node_in_a_command_is_not_marked():
+    """The command replaces it."""
+    claim = an_expiring_claim(conditions=[*INITIALIZED, condition("DisruptionReason", reason="Drifted")])
+    assert replace_expiring(a_snapshot(claims=(claim,), nodes=(a_node(),))).actions == ()
+
+
+@pytest.mark.parametrize(
+    ("pod", "placed", "goes"),
+    [
+        ({}, "ready", True),
+        ({}, "starting", False),
+        ({}, "", False),
+        ({"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}, "ready", False),
+        (
+            {
+                "metadata": {
+                    "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}]
+                }
+            },
+            "",
+            True,
+        ),
+    ],
+    ids=["capacity is ready", "capacity starts", "no capacity", "do-not-disrupt", "of a DaemonSet"],
+)
+def test_a_replaced_node_goes_once_its_pods_have_capacity(pod, placed, goes):
+    """Others wait for the time at which they must go."""
+    tainted = a_node(spec=TAINTED)
+    others = (a_launched_claim("starting"), a_running_claim("ready", spec={"expireAfter": "Never"}))
+    snapshot = a_snapshot(
+        claims=(an_expiring_claim(), *others),
+        nodes=(tainted, a_node("ready"), a_node("starting", registered=False)),
+        pods=(a_pod("a", node="node-default-1", **pod),),
+    )
+    plan = drain_replaced(snapshot, {f"node-{placed}": ("default/a",)} if placed else {})
+    assert [a.ref.name for a in plan.actions if isinstance(a, DeleteObject)] == (["default-1"] if goes else [])
+
+
+def test_a_tenth_of_a_nodepools_nodes_drain_at_a_time():
+    """The others wait a moment: their new pods may still be starting."""
+    names = [f"c{n:02}" for n in range(12)]
+    claims = [an_expiring_claim(name) for name in names]
+    plan = drain_replaced(a_snapshot(claims=claims, nodes=[a_node(n) for n in names]), {})
+    assert len([a for a in plan.actions if isinstance(a, DeleteObject)]) == 2
+    assert Step.PROVISION in {a.step for a in plan.actions if isinstance(a, Requeue)}
