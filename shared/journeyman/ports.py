@@ -545,6 +545,9 @@ class Lease(Protocol):
     examined_until: str
     """The last object that an earlier run examined before its time was up, known once the Lease is acquired; empty if there is none."""
 
+    disbelieved: str
+    """Why this run has acquired a Lease that another holder claims, as text, known once it is acquired; empty if none does."""
+
     def acquire(self) -> None:
         """Acquire the Lease. Raises LeaseLostError if another run holds it."""
         ...

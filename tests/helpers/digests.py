@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 DECIMALS = 6
-_LATER_FIELDS = ("skipped", "pod_warnings", "is_truncated")
+_LATER_FIELDS = ("skipped", "pod_warnings", "is_truncated", "unexplained")
 
 
 def digest(plan: object) -> str:

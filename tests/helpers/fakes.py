@@ -417,6 +417,7 @@ class FakeLease:
     releases: int = 0
     next_run: datetime | None = None
     examined_until: str = ""
+    disbelieved: str = ""
 
     def acquire(self) -> None:
         if self.held_by_other:

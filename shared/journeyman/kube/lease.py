@@ -4,17 +4,22 @@ A run acquires the Lease, checks it before each write to the outside, and releas
 its step (`next_run`). Every change carries the resourceVersion that
 it was decided on, so of two runs that both find the Lease free one gets a conflict and stops. A run that died holds the Lease until
 it expires. The clocks of different functions differ by well under a second; a Lease lasts far longer.
+
+What a Lease says is believed only as far as a run could have written it, because any user who may write Leases could otherwise stop a step
+for ever: a Lease lasts no longer than the longest that a run takes, whatever its duration, and one that was renewed later than
+that from now was renewed by no run (its own clock would have to be that far ahead), so it is taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
+from math import inf
 from typing import Any, Final
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import parse_time
-from journeyman.core.api.objects import LEASE, LeaseObject
+from journeyman.core.api.objects import LEASE, LeaseObject, LeaseSpec
 from journeyman.errors import AlreadyExistsError, ConflictError, JourneymanError, LeaseLostError, NotFoundError
 from journeyman.ports import Clock, KubeStore
 
@@ -22,6 +27,12 @@ NAMESPACE: Final = "kube-system"
 DURATION_SECONDS: Final = 40
 """How long a crashed run's Lease lasts at most. A live run renews it after a quarter of that, and a call to AWS, which takes 30 s at the
 longest (`runtime.call_deadline`), ends before it."""
+
+
+HELD_TOO_LONG: Final = timedelta(minutes=3)
+"""No function runs longer, so no run holds its Lease longer."""
+_MOST_TRANSITIONS: Final = 2**31 - 1
+_SHOWN: Final = 100  # characters of a holder's identity
 
 
 class KubeLease:
@@ -56,12 +67,14 @@ class KubeLease:
         self._renewed_at: datetime | None = None
         self.next_run: datetime | None = None
         self.examined_until = ""
+        self.disbelieved = ""
 
     def acquire(self) -> None:
         """Acquire the Lease if it is free, expired, or held by an earlier delivery of this run's message.
 
         Raises:
-            LeaseLostError: Another run holds it, or acquired it first.
+            LeaseLostError: Another run holds it, or acquired it first. Its context has `held_seconds` if that is longer than
+                any run lasts.
         """
         now = self._clock.now()
         current = self._read()
@@ -74,7 +87,11 @@ class KubeLease:
         is_holder = current.spec.holder_identity == self._holder
         change: dict[str, Any] = {"holderIdentity": self._holder, "leaseDurationSeconds": self._duration}
         if not is_holder:
-            change |= {"acquireTime": _text(now), "leaseTransitions": current.spec.lease_transitions + 1}
+            transitions = current.spec.lease_transitions + 1
+            change |= {
+                "acquireTime": _text(now),
+                "leaseTransitions": transitions if 0 < transitions <= _MOST_TRANSITIONS else 1,
+            }
         self._write(change, now, current.metadata.resource_version)
 
     def check(self) -> None:
@@ -86,7 +103,7 @@ class KubeLease:
         now = self._clock.now()
         if self._renewed_at is None:
             raise LeaseLostError(f"Lease {self._name} is not held by this run", holder=self._holder)
-        if now - self._renewed_at >= timedelta(seconds=self._duration) / 4:
+        if abs(now - self._renewed_at) >= timedelta(seconds=self._duration) / 4:  # the clock may have been set back
             self._write({}, now, self._version)
 
     def release(self, next_run: datetime | None = None, examined_until: str = "") -> None:
@@ -117,13 +134,25 @@ class KubeLease:
             return None
 
     def _check_free(self, current: LeaseObject, now: datetime) -> None:
-        spec = current.spec
-        if spec.holder_identity in {"", self._holder} or spec.renew_time is None:
+        spec, renewed = current.spec, parse_time(current.spec.renew_time)
+        if spec.holder_identity in {"", self._holder} or not spec.renew_time:
             return
-        expires = spec.renew_time + timedelta(seconds=spec.lease_duration_seconds or self._duration)
-        if now < expires:
+        longest = max(self._duration, DURATION_SECONDS)
+        age = (now - renewed).total_seconds() if renewed is not None else -inf
+        if age < -longest:
+            self.disbelieved = (
+                f"Lease {self._name} says that {spec.holder_identity[:_SHOWN]} renews it at {spec.renew_time}, which no run "
+                "can have written; this run takes it. See who may write Leases, and whether clocks are synchronized"
+            )
+            return
+        duration = spec.lease_duration_seconds
+        left = min(duration if duration > 0 else self._duration, longest) - age
+        if left > 0:
             raise LeaseLostError(
-                f"another run holds Lease {self._name}", holder=spec.holder_identity, until=expires.isoformat()
+                f"another run holds Lease {self._name}",
+                holder=spec.holder_identity[:_SHOWN],
+                until=(now + timedelta(seconds=left)).isoformat(),
+                **_held_too_long(spec, now),
             )
 
     def _create(self, now: datetime) -> None:
@@ -160,6 +189,13 @@ class KubeLease:
     def _record(self, written: dict[str, Any], now: datetime) -> None:
         self._version = written["metadata"]["resourceVersion"]
         self._renewed_at = now
+
+
+def _held_too_long(spec: LeaseSpec, now: datetime) -> dict[str, int]:
+    """Return for how many seconds one holder has had the Lease, if that is longer than any run lasts; else nothing."""
+    acquired = parse_time(spec.acquire_time)
+    held = now - acquired if acquired is not None else timedelta()
+    return {"held_seconds": int(held.total_seconds())} if held > HELD_TOO_LONG else {}
 
 
 def _time_of(lease: LeaseObject) -> datetime | None:

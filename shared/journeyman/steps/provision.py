@@ -3,8 +3,11 @@
 ::
 
     load ─► NodeClasses ─► NodeOverlays ─► NodeClaims in flight: launch, register, initialize, time out ─► static NodePools
-         ─► the remaining pods: solve, verify, create NodeClaims, launch ─► NodePool statuses
+         ─► the remaining pods: solve, verify, create NodeClaims, launch ─► NodePool statuses ─► explain unschedulable pods
          ─► launch templates and instance profiles that nothing uses, every day
+
+Unschedulable pods are explained after the launches, with an effort of their own: however long it takes to find out why one pod
+fits nowhere, no other pod waits for it.
 
 NodeClaims in flight come first: those without an instance are launched and count as capacity, so that only the remaining
 pods need new nodes. While nodes are joining the step requeues itself; it never waits.
@@ -44,6 +47,7 @@ from journeyman.core.lifecycle.nomination import (
 from journeyman.core.lifecycle.progress import poll_time
 from journeyman.core.lifecycle.provisioning import (
     create_nodeclaims,
+    failed_scheduling_events,
     next_offering_retry,
     one_try_each,
     scheduling_events,
@@ -62,7 +66,7 @@ from journeyman.core.plan import (
 )
 from journeyman.core.scheduling.capacity_buffers import without_virtual_pods
 from journeyman.core.scheduling.results import CachedResults, PlannedClaim, ProblemKey, Results
-from journeyman.core.scheduling.scheduler import select_pods, solve
+from journeyman.core.scheduling.scheduler import Scheduler, explained, select_pods
 from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import SkippedObject, report_skipped, select_each
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_virtual_pod
@@ -187,7 +191,7 @@ def _schedule(inputs: StepInputs) -> ScheduledPlan:
     plan = merge_plans(
         (
             report_skipped({item.refs: item for item in (*skipped, *found.skipped)}.values()),
-            _explain(snapshot, without_virtual_pods(results, found.pods)),
+            _record(snapshot, without_virtual_pods(results, found.pods)),
             reconcile_capacity_buffers(snapshot, results),
             _report_defects(snapshot, verified),
             nominate_to_existing_nodes(snapshot, results.existing, nominatable),
@@ -195,7 +199,13 @@ def _schedule(inputs: StepInputs) -> ScheduledPlan:
             _create_nodeclaims(inputs, results.new_claims),
         )
     )
-    return ScheduledPlan(plan, cached)
+    return ScheduledPlan(plan, cached, without_virtual_pods(results, found.pods))
+
+
+def _explain(inputs: StepInputs) -> Plan:
+    """Return Events that say why pods are unschedulable, and what would change that."""
+    results = explained(inputs.scheduled, effort=inputs.effort)
+    return failed_scheduling_events(inputs.snapshot, results)
 
 
 def _update_nodepool_statuses(inputs: StepInputs) -> Plan:
@@ -219,6 +229,7 @@ PROVISION: Final = StepDefinition(
         Reconciler(_provision_static),
         Reconciler(_schedule),
         Reconciler(_update_nodepool_statuses),
+        Reconciler(_explain, needs_catalogue=False),
         Reconciler(delete_unused_resources),
     ),
     requeues=Step.PROVISION,
@@ -272,11 +283,12 @@ def _verified_results(inputs: StepInputs, found: _PodsToSchedule) -> tuple[Verif
     problem = ProblemKey(tuple(pod.key for pod in pods), removed)
     if (cached_results := cache.by_problem.get(problem)) is not None:
         return VerifiedResults(results=cached_results, defects=()), cache
-    results = solve(snapshot, catalogue, pods=pods, without_nodes=removed, options=options, effort=inputs.effort)
+    scheduler = Scheduler(snapshot, catalogue, options)
+    results = scheduler.solve(pods, removed, inputs.effort)
     while displaced := found.with_capacity & {key for claim in results.new_claims for key in claim.pods}:
         # another order of packing could need one node more; if that is so, kube-scheduler says so once they are evicted
         pods = tuple(pod for pod in pods if pod.key not in displaced)
-        results = solve(snapshot, catalogue, pods=pods, without_nodes=removed, options=options, effort=inputs.effort)
+        results = scheduler.solve(pods, removed, inputs.effort)
     verifier = PlanVerifier(snapshot=snapshot, catalogue=catalogue, pods=pods, removed_nodes=removed, options=options)
     verified = verifier.verify_results(results)
     return verified, cache if verified.defects else cache.with_results({problem: verified.results})
@@ -341,8 +353,8 @@ def _node_pool(chain: Chain) -> str:
     return str(first.body["metadata"].get("labels", {}).get(labels.NODEPOOL, ""))
 
 
-def _explain(snapshot: Snapshot, results: Results) -> Plan:
-    """Return a plan that records the results: Events on pods, log lines, a note, and metrics."""
+def _record(snapshot: Snapshot, results: Results) -> Plan:
+    """Return a plan that records the results: Events on scheduled pods and NodePools, log lines, a note, and metrics."""
     scheduled = sum(len(c.pods) for c in results.new_claims) + sum(len(keys) for keys in results.existing.values())
     logs: tuple[LogLine, ...] = ()
     notes: tuple[str, ...] = ()

@@ -134,9 +134,21 @@ class RunRecorder:
             self._retry_own(_retry_after(error), f"{subject}: {error.message}")
 
     def record_busy(self, error: LeaseLostError) -> None:
-        """Record that another run holds the step's Lease; the queue delivers this run's message again."""
+        """Record that another run holds the step's Lease; the queue delivers this run's message again.
+
+        It is a warning if that run has held it longer than any run lasts.
+        """
         self._status, self._error = BUSY, error
-        self._run.telemetry.log("info", error.message, **log_fields(error))
+        held = error.context.get("held_seconds")
+        self._run.telemetry.log("info" if held is None else "warning", error.message, **log_fields(error))
+        if held is not None:
+            self.observe((lease_metric(self._step, "held"),))
+
+    def record_acquired(self) -> None:
+        """Record that this run has acquired a Lease that another holder claims, if it has."""
+        if self._run.lease.disbelieved:
+            self._run.telemetry.log("warning", self._run.lease.disbelieved)
+            self.observe((lease_metric(self._step, "disbelieved"),))
 
     def record_partial(self, error: JourneymanError) -> None:
         """Record that the deadline or a retryable error stops the run; requeue a step whose message is not delivered again."""
@@ -239,6 +251,12 @@ class RunRecorder:
 def chain_end_metric(step: Step) -> Observation:
     """Return the metric sample of a chain of requeues that reached its limit at a step."""
     return Observation(name="journeyman_requeue_chains_ended_total", labels={"controller": step.value})
+
+
+def lease_metric(step: Step, problem: str) -> Observation:
+    """Return the metric sample of a Lease that is `held` longer than any run lasts, or `disbelieved`."""
+    labels = {"controller": step.value, "problem": problem}
+    return Observation(name="journeyman_lease_problems_total", labels=labels)
 
 
 def emit_reports(run: RunContext, plan: Plan) -> None:

@@ -13,7 +13,7 @@ from journeyman.core.api.objects import NodeClaim, Resource
 from journeyman.core.catalogue import Catalogue, InstanceType, without_unavailable
 from journeyman.core.plan import Failure
 from journeyman.core.scheduling.node_overlays import apply_overlays
-from journeyman.core.scheduling.results import UNLIMITED, CachedResults
+from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Results
 from journeyman.core.state import BuildFailure, InstanceStatus, NodeClassState, RepairPolicy, Snapshot
 from journeyman.core.state.guard import report_skipped
 from journeyman.errors import CloudProviderError, InvariantError
@@ -56,6 +56,7 @@ class StepInputs(Struct, frozen=True, kw_only=True):
     snapshot: Snapshot
     node_class_kind: Resource[dict[str, Any]]
     cached_results: CachedResults = CachedResults()  # of this run and earlier ones
+    scheduled: Results = Results()  # of this run, to be explained
     scheduling: SchedulingInputs | None = None  # the snapshot with its catalogue, for steps that launch
     written: WrittenObjects = field(default_factory=WrittenObjects)  # by this run
     supports_nomination: bool = False  # by the cluster's kube-scheduler

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from journeyman.core.api.launch_faults import LaunchBackoff
 from journeyman.core.catalogue import Unavailable
 from journeyman.core.plan import Failure, LogLine, Observation, Plan, Step
-from journeyman.core.scheduling.results import CachedResults
+from journeyman.core.scheduling.results import CachedResults, Results
 from journeyman.errors import JourneymanError, LeaseLostError
 from journeyman.ports import Trigger
 from journeyman.steps.actions import WrittenObjects
@@ -33,10 +33,11 @@ from journeyman.steps.scheduling_inputs import SchedulingInputs, StepInputs, sch
 
 
 class ScheduledPlan(Struct, frozen=True):
-    """A plan, with the scheduler's results that are kept for later reconcilers and runs."""
+    """A plan, with the scheduler's results that are kept for later runs, and those that later reconcilers of this run explain."""
 
     plan: Plan
     cached_results: CachedResults
+    results: Results = Results()
 
 
 Plans = Generator[Plan | ScheduledPlan, bool, None]
@@ -83,6 +84,7 @@ def run_step(run: RunContext, definition: StepDefinition, trigger: Trigger) -> O
     try:
         if definition.fenced:
             run.lease.acquire()
+            recorder.record_acquired()
         _reconcile(run, definition, trigger, recorder, executor)
     except LeaseLostError as error:
         recorder.record_busy(error)
@@ -113,6 +115,7 @@ def _reconcile(
             for decision in plans:
                 if isinstance(decision, ScheduledPlan):
                     run.memory.cached_results = decision.cached_results
+                    inputs = replace(inputs, scheduled=decision.results)
                 executor.execute(_plan_of(decision), inputs.snapshot, inputs.scheduling)
         inputs = replace(inputs, cached_results=run.memory.cached_results)
         inputs = carry_forward(run, inputs, executor.written)

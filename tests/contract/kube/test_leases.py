@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from journeyman.core.api.conditions import parse_time
 from journeyman.core.api.objects import LEASE
 from journeyman.errors import ConflictError, LeaseLostError
 from journeyman.kube.lease import DURATION_SECONDS, KubeLease
@@ -38,7 +39,7 @@ def test_one_run_holds_a_lease_at_a_time(cluster, clock, lease):
         second.check()
     stored = cluster.store.get(LEASE, "step", namespace=cluster.namespace).spec
     assert (stored.holder_identity, stored.lease_transitions) == ("first", 2)
-    assert stored.renew_time - START == timedelta(seconds=DURATION_SECONDS + 1)
+    assert parse_time(stored.renew_time) - START == timedelta(seconds=DURATION_SECONDS + 1)
 
 
 def test_a_lease_is_renewed_on_the_version_that_was_read(cluster, clock, lease):
@@ -49,7 +50,8 @@ def test_a_lease_is_renewed_on_the_version_that_was_read(cluster, clock, lease):
     clock.advance(DURATION_SECONDS / 2 + 0.000_001)
     held.check()
     after = cluster.store.get(LEASE, "step", namespace=cluster.namespace)
-    assert after.spec.renew_time - read.spec.renew_time == timedelta(seconds=DURATION_SECONDS / 2, microseconds=1)
+    renewed = parse_time(after.spec.renew_time) - parse_time(read.spec.renew_time)
+    assert renewed == timedelta(seconds=DURATION_SECONDS / 2, microseconds=1)
     late = {"metadata": {"resourceVersion": read.metadata.resource_version}, "spec": {"holderIdentity": "second"}}
     with pytest.raises(ConflictError):
         cluster.store.patch(LEASE, "step", late, namespace=cluster.namespace)

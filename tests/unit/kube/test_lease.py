@@ -4,12 +4,13 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from journeyman.core.api.conditions import parse_time
 from journeyman.core.api.objects import LEASE
 from journeyman.errors import KubeUnavailableError, LeaseLostError
-from journeyman.kube.lease import KubeLease
+from journeyman.kube.lease import DURATION_SECONDS, KubeLease
 from journeyman.runtime.call_deadline import CALL_SECONDS
 from journeyman_simulator.apiserver import ApiServer
-from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.clock import SkewedClock, VirtualClock
 
 
 @pytest.fixture
@@ -145,7 +146,7 @@ def test_redelivered_message_keeps_the_lease(clock, server, lease):
     again.acquire()
     again.check()
     assert stored(server).lease_transitions == 0
-    assert stored(server).renew_time == clock.now()
+    assert parse_time(stored(server).renew_time) == clock.now()
 
 
 class Contested(ApiServer):
@@ -238,3 +239,77 @@ def test_lease_times_are_micro_times(server, lease):
     raw = server.entry(LEASE, "default", "journeyman-provision").object["spec"]
     assert raw["renewTime"] == raw["acquireTime"] == "2026-03-01T12:00:00.000000Z"
     assert raw["leaseDurationSeconds"] == 40
+
+
+def claimed(server, **spec):
+    """Store a Lease as anyone may write it."""
+    full = {"holderIdentity": "someone", "leaseDurationSeconds": 40, "renewTime": "2026-03-01T12:00:00.000000Z", **spec}
+    body = {"metadata": {"name": "journeyman-provision", "namespace": "kube-system"}, "spec": full}
+    server.create(LEASE, body, namespace="kube-system")
+
+
+@pytest.mark.parametrize(
+    ("spec", "seconds"),
+    [
+        ({"renewTime": "2099-01-01T00:00:00.000000Z"}, 0),
+        ({"renewTime": "9999-12-31T23:59:59.999999Z", "leaseDurationSeconds": 2**31 - 1}, 0),
+        ({"renewTime": "0001-01-01T00:00:00Z"}, 0),
+        ({"renewTime": "0000-01-01T00:00:00Z"}, 0),
+        ({"renewTime": "2026-03-01T12:01:00Z"}, 0),
+        ({"renewTime": "2026-03-01T12:00:30Z"}, 70),
+        ({"leaseDurationSeconds": 2**31 - 1}, DURATION_SECONDS),
+        ({"leaseDurationSeconds": 1}, 1),
+        ({"acquireTime": "2099-01-01T00:00:00.000000Z"}, DURATION_SECONDS),
+        ({"leaseTransitions": 2**31 - 1}, DURATION_SECONDS),
+        ({"holderIdentity": "\u2028" * 5000}, DURATION_SECONDS),
+    ],
+)
+def test_a_lease_that_no_run_could_have_written_stops_its_step_for_two_durations_at_most(
+    clock, server, lease, spec, seconds
+):
+    """A user who may write Leases could stop a step for ever with a date in 2099, or a duration of 68 years."""
+    claimed(server, **spec)
+
+    for _ in range(seconds):
+        with pytest.raises(LeaseLostError) as caught:
+            lease("run-1").acquire()
+        assert len(caught.value.context["holder"]) <= 100
+        clock.advance(1)
+    mine = lease("run-1")
+    mine.acquire()
+
+    assert stored(server).holder_identity == "run-1"
+    assert ("no run can have written" in mine.disbelieved) == (
+        spec.get("renewTime", "")[:4] in {"0000", "2099", "9999"} or spec.get("renewTime") == "2026-03-01T12:01:00Z"
+    )
+    mine.check()
+    clock.advance(DURATION_SECONDS)
+    lease("run-2").acquire()
+
+
+def test_a_clock_that_is_set_back_renews_the_lease(server, clock, lease):
+    """Otherwise the run would believe for as long as the clock was ahead that it holds a Lease which another has acquired."""
+    skewed = SkewedClock(clock)
+    mine = KubeLease(server, skewed, name="journeyman-provision", holder="run-1")
+    mine.acquire()
+    skewed.offset = timedelta(seconds=-300)
+    clock.advance(DURATION_SECONDS)
+    lease("run-2").acquire()
+
+    with pytest.raises(LeaseLostError, match="another run has acquired"):
+        mine.check()
+
+
+def test_a_lease_held_longer_than_any_run_lasts_is_said_to_be(server, clock, lease):
+    """Someone renews it who is no run; until it is three minutes old it may be a run."""
+    other = lease("someone")
+    other.acquire()
+    seen = []
+    for _ in range(20):
+        clock.advance(10)
+        other.check()
+        with pytest.raises(LeaseLostError) as caught:
+            lease("run-1").acquire()
+        seen.append(caught.value.context.get("held_seconds"))
+
+    assert seen == [None] * 18 + [190, 200]

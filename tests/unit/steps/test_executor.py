@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, POD, OfferingKey
+from journeyman.core.api.objects import LEASE, NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, POD, OfferingKey
 from journeyman.core.plan import (
     Chain,
     CreateObject,
@@ -25,6 +25,7 @@ from journeyman.core.plan import (
     chain_of,
 )
 from journeyman.errors import CloudProviderError, InvariantError, KubeAPIError, RateLimitedError
+from journeyman.kube.lease import KubeLease
 from journeyman.steps.load import EVERYTHING, load
 from tests.helpers.builders import (
     NOW,
@@ -595,6 +596,27 @@ def test_run_without_the_lease_does_nothing(cluster):
     cluster.fence.held_by_other = True
     assert carry_out(cluster, chain_of("a", mark())).status == "busy"
     assert not is_marked(cluster)
+
+
+@pytest.mark.parametrize("spec", ["2099", "held"])
+def test_a_lease_that_no_run_holds_is_a_warning_and_a_metric(cluster, spec):
+    """One that is dated ahead is acquired; one that another program renews for minutes stops the step, which must not go unseen."""
+    renewed = "2099-01-01T00:00:00Z" if spec == "2099" else stamp(NOW)
+    held = {"holderIdentity": "x", "leaseDurationSeconds": 40, "renewTime": renewed, "acquireTime": stamp(ago(hours=1))}
+    lease = {"metadata": {"name": "provision", "namespace": "kube-system"}, "spec": held}
+    cluster.server.create(LEASE, lease, namespace="kube-system")
+    mine = KubeLease(cluster.server, cluster.clock, name="provision", holder="run-1")
+
+    outcome = carry_out(cluster, chain_of("a", mark()), run=cluster.run(lease=mine))
+
+    (warning,) = [message for level, message, _ in cluster.record.lines if level == "warning"]
+    (sample,) = [o for o in cluster.record.observations if o.name == "journeyman_lease_problems_total"]
+    if spec == "2099":
+        assert (outcome.status, is_marked(cluster), sample.labels["problem"]) == ("done", True, "disbelieved")
+        assert "no run can have written" in warning
+    else:
+        assert (outcome.status, is_marked(cluster), sample.labels["problem"]) == ("busy", False, "held")
+        assert warning == "another run holds Lease provision"
 
 
 def test_throttled_call_requeues_after_the_clouds_delay(cluster):

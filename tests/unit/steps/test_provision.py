@@ -74,6 +74,22 @@ def test_unchanged_cluster_is_not_solved_again(cluster):
     assert cluster.record.reasons.count("FailedScheduling") == 5
 
 
+def test_pods_are_explained_after_all_nodes_are_launched(cluster):
+    """However long it takes to find out why one pod fits nowhere, no other pod waits for it."""
+    add_pods(cluster, 3)
+    cluster.add(pod_body("stuck", cpu="500"))
+    reasons_at_writes = []
+    cluster.server.on_write(lambda write: reasons_at_writes.append((write.resource, list(cluster.record.reasons))))
+
+    run(cluster)
+
+    (message,) = [e.message for e in cluster.record.events if e.reason == "FailedScheduling"]
+    assert "Smallest change: request at most" in message
+    assert all(claim.status.provider_id for claim in claims(cluster))
+    assert not any("FailedScheduling" in reasons for kind, reasons in reasons_at_writes if kind is NODECLAIM)
+    assert NODECLAIM in {kind for kind, _ in reasons_at_writes}
+
+
 def test_same_pods_do_not_get_nodes_twice(cluster):
     """NodeClaims in flight count as capacity."""
     add_pods(cluster, 10)

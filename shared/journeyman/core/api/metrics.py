@@ -527,6 +527,13 @@ OWN: Final = (
         ("controller",),
     ),
     Metric(
+        "journeyman_lease_problems_total",
+        "counter",
+        "Number of runs that found the Lease of their step held longer than any run lasts (`held`), or acquired one that was "
+        "dated ahead (`disbelieved`).",
+        ("controller", "problem"),
+    ),
+    Metric(
         "journeyman_nodepools_disruption_paused",
         "gauge",
         "Whether the circuit breaker pauses all disruption of the NodePool, or the launch of replacements in it.",

@@ -441,12 +441,12 @@ class PodDisruptionBudget(Object, frozen=True):
 
 
 class LeaseSpec(APIStruct, frozen=True):
-    """`spec` of a Lease."""
+    """`spec` of a Lease. The times are as anyone wrote them: `kube.lease` reads them with care."""
 
     holder_identity: str = ""
     lease_duration_seconds: int = 0
-    acquire_time: datetime | None = None
-    renew_time: datetime | None = None
+    acquire_time: str = ""
+    renew_time: str = ""
     lease_transitions: int = 0
 
 

@@ -76,11 +76,16 @@ def format_resources(resources: Resources) -> dict[str, str]:
     return {name: format_amount(name, resources[name]) for name in sorted(resources)}
 
 
+def is_huge_pages(name: str) -> bool:
+    """Whether the resource is huge pages of some size, which are counted in bytes."""
+    return name.startswith(_HUGEPAGES)
+
+
 def format_amount(name: str, value: int) -> str:
     """Return one amount as a canonical quantity."""
     if name == CPU:
         return str(quantity.from_milli(value))
-    binary = name in (MEMORY, EPHEMERAL_STORAGE) or name.startswith(_HUGEPAGES)
+    binary = name in (MEMORY, EPHEMERAL_STORAGE) or is_huge_pages(name)
     return str(quantity.from_units(value, Format.BINARY_SI)) if binary else str(value)
 
 
@@ -267,7 +272,7 @@ def _pod_level_requests(pod: Pod, of_containers: Resources, resize: Resize | Non
         if _is_pod_level(name)
         and name not in requests
         # huge pages cannot be overcommitted: their request is the limit
-        and (name.startswith(_HUGEPAGES) or name not in of_containers)
+        and (is_huge_pages(name) or name not in of_containers)
     }
     amounts = to_resources({**requests, **defaults}, round_up=True)
     if resize is None or resize.pod_level is None:
@@ -277,9 +282,4 @@ def _pod_level_requests(pod: Pod, of_containers: Resources, resize: Resize | Non
 
 
 def _is_pod_level(name: str) -> bool:
-    return name in (CPU, MEMORY) or name.startswith(_HUGEPAGES)
-
-
-def describe_amount(name: str, amount: int) -> str:
-    """Return an amount with the name of the resource, as text."""
-    return f"{amount / 1000:g} vCPU" if name == CPU else f"{format_amount(name, amount)} {name}"
+    return name in (CPU, MEMORY) or is_huge_pages(name)

@@ -599,7 +599,8 @@ class _Fleet:
         spare_pods = [_spare_pod(by_key[key], number) for number, key in enumerate(spare)]
         forbidden = frozenset(closed) | self._closed
         scheduler = self._scheduler(cluster, forbidden)
-        results = scheduler.solve((*pods, *spare_pods), self.names_of(leaving), self.simulation.effort)
+        solved = scheduler.solve((*pods, *spare_pods), self.names_of(leaving), self.simulation.effort)
+        results = self.simulation.explained(solved)
         results = _without(results, {pod.key: pod for pod in spare_pods}) if spare_pods else results
         errors = {key: error.message for key, error in results.pod_errors.items()}
         for name in sorted(forbidden & results.existing.keys()):  # pods that tolerate a cordon

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -21,10 +22,12 @@ from journeyman.core.scheduling.capacity_buffers import nodes_hosting_buffers
 from journeyman.core.scheduling.node_removal import NodeRemovals
 from journeyman.core.scheduling.nodeclaim_templates import BY_PRICE, FEWEST_NODES
 from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Options, ProblemKey, Results
-from journeyman.core.scheduling.scheduler import Scheduler
+from journeyman.core.scheduling.scheduler import Scheduler, explained
 from journeyman.core.scheduling.verify import Defect, verify
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_provisionable, is_virtual_pod
+
+_EXPLANATION_EFFORT: Final = 50_000  # of one simulation; a run has hundreds of them
 
 
 class Simulation:
@@ -191,8 +194,13 @@ class Simulation:
         results = self._solved.get(problem) or self._cached.by_problem.get(problem)
         if results is None:
             scheduler = self._other_scheduler if other_packing else self._scheduler
-            results = self._solved[problem] = scheduler.solve(pods, excluded, self._effort)
+            solved = scheduler.solve(pods, excluded, self._effort)
+            results = self._solved[problem] = self.explained(solved)
         return results
+
+    def explained(self, results: Results) -> Results:
+        """Return the results with the explanations of the pods that may not wait; no command depends on the others."""
+        return explained(results, effort=_EXPLANATION_EFFORT, only=results.pod_errors.keys() - self._may_wait)
 
     def _errors(self, results: Results, moving: Iterable[Pod], unsettled: frozenset[str]) -> Mapping[str, str]:
         moving_keys = {pod.key for pod in moving}

@@ -60,7 +60,7 @@ def create_nodeclaims(snapshot: Snapshot, planned: Iterable[PlannedClaim], reque
 
 
 def scheduling_events(snapshot: Snapshot, results: Results) -> Plan:
-    """Return Events on scheduled and unschedulable pods, on pods with too many preferences, and on NodePools.
+    """Return Events on scheduled pods, on pods with too many preferences, and on NodePools.
 
     NodePools get one if they have no instance types, or an invalid annotation.
     """
@@ -71,16 +71,6 @@ def scheduling_events(snapshot: Snapshot, results: Results) -> Plan:
         for name, keys in sorted(results.existing.items())
         for key in keys
         if key in pods and not pods[key].spec.node_name
-    ]
-    events += [
-        _event(
-            pods[key],
-            "FailedScheduling",
-            f"Failed to schedule pod, {error.message_within(_MESSAGE_LENGTH)}",
-            type_="Warning",
-        )
-        for key, error in sorted(results.pod_errors.items())
-        if key in pods
     ]
     events += [
         _event(pods[key], "TooManyPreferences", warning, type_="Warning")
@@ -118,6 +108,23 @@ def _overdue_initialization(state: StateNode, now: datetime) -> str:
 def _node_of_claim(state: StateNode) -> str:
     claim = state.claim.metadata.name if state.claim is not None else ""
     return f"Node {state.name} of NodeClaim {claim}"
+
+
+def failed_scheduling_events(snapshot: Snapshot, results: Results) -> Plan:
+    """Return an Event on each unschedulable pod: why it is unschedulable."""
+    pods = {pod.key: pod for pod in snapshot.pods}
+    return Plan(
+        events=tuple(
+            _event(
+                pods[key],
+                "FailedScheduling",
+                f"Failed to schedule pod, {error.message_within(_MESSAGE_LENGTH)}",
+                type_="Warning",
+            )
+            for key, error in sorted(results.pod_errors.items())
+            if key in pods
+        )
+    )
 
 
 def _node_and_claim(state: StateNode) -> str:

@@ -195,7 +195,7 @@ def _types_matching(template: NodeClaimTemplate, daemon: Daemon) -> Bools:
     """Return for each instance type whether the daemon selects its nodes; one of its affinity terms must match."""
     matching: Bools = np.zeros(len(template.table.types), dtype=bool)
     for term in daemon.terms:
-        if template.requirements.compatible(term, allow_undefined=labels.WELL_KNOWN) is None:
+        if template.requirements.is_compatible(term, allow_undefined=labels.WELL_KNOWN):
             matching |= template.table.types_meeting(term)
     return matching
 
@@ -207,7 +207,7 @@ def daemons_of(node: StateNode, daemons: Iterable[Daemon]) -> Iterator[Daemon]:
     for daemon in daemons:
         tolerates = untolerated(node.taints, daemon.tolerations) is None and node.node_pool not in daemon.left_out_of
         if tolerates and any(
-            offered.compatible(term) is None or (promised and always_meets(promised, term)) for term in daemon.terms
+            offered.is_compatible(term) or (promised and always_meets(promised, term)) for term in daemon.terms
         ):
             yield daemon
 

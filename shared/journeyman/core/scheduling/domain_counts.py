@@ -537,7 +537,7 @@ class DomainCounts:
     def _suits(self, row: int, values: Mapping[str, str]) -> bool:
         """Return whether nodes with these labels meet the row's strict terms; an unlaunched claim's labels may change."""
         offered = from_labels(values)
-        return any(offered.compatible(term) is None for term in self._rows[row].strict_terms)
+        return any(offered.is_compatible(term) for term in self._rows[row].strict_terms)
 
     def enter_possible(self, row: int, key: str, domains: Iterable[str], pods: int) -> None:
         """Count pods of the row in each domain that they may end up in, so that anti-affinity avoids all of them."""

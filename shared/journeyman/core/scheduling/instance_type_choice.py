@@ -59,7 +59,7 @@ def node_requirements_of(
     for demand in demands:
         for term in demand.terms:
             candidate = together & term
-            if together.compatible(term, allow_undefined=labels.WELL_KNOWN) is None and (
+            if together.is_compatible(term, allow_undefined=labels.WELL_KNOWN) and (
                 (table.rows_meeting(candidate) & possible).any()
             ):
                 together = candidate

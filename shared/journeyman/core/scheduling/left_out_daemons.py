@@ -22,7 +22,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.resources import PODS, describe_amount
+from journeyman.core.api.resources import PODS
+from journeyman.core.api.wording import describe_amount
 from journeyman.core.scheduling.arrays import Bools, every
 from journeyman.core.scheduling.daemon_overhead import Daemon, nodepool_options_of, runs_on
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate
@@ -112,7 +113,7 @@ def _holds(problem: SchedulingProblem, pool: NodePoolOptions, pods: _Pods) -> bo
     return any(
         bool(large[table.row_type[table.rows_meeting(template.narrowed(term))]].any())
         for term in pods.demand.terms
-        if template.requirements.compatible(term, allow_undefined=labels.WELL_KNOWN) is None
+        if template.requirements.is_compatible(term, allow_undefined=labels.WELL_KNOWN)
     )
 
 

@@ -197,12 +197,12 @@ def _matching_offerings(instance_type: InstanceType, description: Requirements, 
         description: The labels of its nodes in the NodePool, as far as overlays select by them.
         required: The overlay's requirements.
     """
-    if description.compatible(required) is not None:
+    if not description.is_compatible(required):
         return []
     return [
         index
         for index, offering in enumerate(instance_type.offerings)
-        if required.compatible(from_selectors(offering.requirements), allow_undefined=labels.WELL_KNOWN) is None
+        if required.is_compatible(from_selectors(offering.requirements), allow_undefined=labels.WELL_KNOWN)
     ]
 
 

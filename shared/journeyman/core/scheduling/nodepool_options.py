@@ -114,7 +114,7 @@ def variants_of(template: NodeClaimTemplate, demands: Iterable[NodeDemand]) -> t
     narrowings = dict.fromkeys(Requirements({k: term[k] for k in sorted(open_keys) if k in term}) for term in terms)
     variants: list[Requirements] = []
     for narrowed in narrowings:
-        if not narrowed or template.requirements.compatible(narrowed, allow_undefined=labels.WELL_KNOWN) is not None:
+        if not narrowed or not template.requirements.is_compatible(narrowed, allow_undefined=labels.WELL_KNOWN):
             continue
         for index, variant in enumerate(variants):
             if _agree(template, variant, narrowed):
@@ -249,7 +249,7 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
 
     def _rows_for(self, term: Requirements | None) -> Bools:
         template, table = self.template, self.template.table
-        if term is None or template.requirements.compatible(term, allow_undefined=labels.WELL_KNOWN) is not None:
+        if term is None or not template.requirements.is_compatible(term, allow_undefined=labels.WELL_KNOWN):
             return np.zeros(len(table.row_type), dtype=bool)
         return table.rows_meeting(template.narrowed(term)) & template.rows & self.usable[table.row_type]
 

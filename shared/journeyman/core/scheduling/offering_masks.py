@@ -245,7 +245,7 @@ class RequirementsInterner:
         found = self._narrowed.get(case)
         if found is None:
             offered, required = self._entries[offer], self._entries[alternative]
-            meets = offered.compatible(required, allow_undefined=labels.WELL_KNOWN) is None
+            meets = offered.is_compatible(required, allow_undefined=labels.WELL_KNOWN)
             found = self._narrowed[case] = self.id_of(offered & required) if meets else CONFLICT
         return found
 

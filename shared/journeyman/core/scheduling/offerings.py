@@ -93,7 +93,8 @@ class OfferingTable(Struct, eq=False, dict=True):
 
     def unmet(self, required: Mapping[str, Requirement]) -> str:
         """Return as text, by key, the requirements that no row meets; empty if only their combination is unmet."""
-        alone = (wanted for _, wanted in sorted(required.items()) if not self.rows_meeting({wanted.key: wanted}).any())
+        known = (wanted for key, wanted in sorted(required.items()) if key in self.labels)  # rows meet all others
+        alone = (wanted for wanted in known if not self.rows_meeting({wanted.key: wanted}).any())
         return " and ".join(map(str, alone))
 
     def is_single_valued(self, key: str) -> bool:

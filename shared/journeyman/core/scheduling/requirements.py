@@ -231,18 +231,30 @@ class Requirements(Mapping[str, Requirement]):
         for key, wanted in required.items():
             if wanted.impossible:
                 return f"contradictory requirements, key {key}: no value meets all that is asked of it"
-            if key not in self.by_key and key not in allow_undefined and not wanted.allows_absence:
+            if self._lacks(key, wanted, allow_undefined):
                 return f'label "{key}" does not have known values{_hint(key, self.by_key)}'
         return self.conflict(required)
+
+    def is_compatible(self, required: Mapping[str, Requirement], *, allow_undefined: Collection[str] = ()) -> bool:
+        """Whether a node with these requirements can meet `required`: `compatible` without a text, which takes longer."""
+        return not any(
+            wanted.impossible or self._lacks(key, wanted, allow_undefined) or not self._admits(key, wanted)
+            for key, wanted in required.items()
+        )
 
     def conflict(self, required: Mapping[str, Requirement]) -> str | None:
         """Return, as text, the first key that both sides name with no value that meets both; None if there is none."""
         for key, wanted in required.items():
-            offered = self.by_key.get(key)
-            if offered is None or offered.intersects(wanted) or (offered.allows_absence and wanted.allows_absence):
-                continue
-            return f"incompatible requirements, key {key}, {wanted} not in {offered}"
+            if not self._admits(key, wanted):
+                return f"incompatible requirements, key {key}, {wanted} not in {self.by_key[key]}"
         return None
+
+    def _lacks(self, key: str, wanted: Requirement, allow_undefined: Collection[str]) -> bool:
+        return key not in self.by_key and key not in allow_undefined and not wanted.allows_absence
+
+    def _admits(self, key: str, wanted: Requirement) -> bool:
+        offered = self.by_key.get(key)
+        return offered is None or offered.intersects(wanted) or (offered.allows_absence and wanted.allows_absence)
 
     def to_selectors(self) -> tuple[NodeSelectorRequirement, ...]:
         """Return the API form, sorted by key."""

@@ -8,11 +8,11 @@ Differs: karpenter's `ConsolidationState` (pkg/controllers/state/cluster.go) dec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from enum import Enum
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
@@ -89,7 +89,7 @@ class PodError(Struct, frozen=True, kw_only=True):
     `kind` is for programs: unsupported, invalid, unschedulable, limits, no-nodepool, refused, unreached (the effort did not
     suffice; it is scheduled again).
     `by_node_pool` has each NodePool's own reason, most helpful first; `reasons` are the same as data. `smallest_change` is
-    the smallest change that would let it schedule, as text; empty if none was searched for.
+    the smallest change that would let it schedule, as text, or why the search for it ended; empty if none was searched for.
     """
 
     kind: str
@@ -113,6 +113,17 @@ class LeftOutDaemons(Struct, frozen=True, kw_only=True):
     why: str
 
 
+NOT_EXPLAINED: Final = PodError(kind="unschedulable", message="no node fits it")
+"""The error of unschedulable pods before they are explained: the explanation is searched after the launches."""
+
+
+class PodExplainer(Protocol):
+    """Explains the unschedulable pods of one pass."""
+
+    def errors(self, wanted: Collection[str], effort: Effort) -> Mapping[str, PodError]:
+        """Return the error of each of these pods, by key."""
+
+
 class Results(Struct, frozen=True, kw_only=True):
     """The results of one pass.
 
@@ -121,6 +132,7 @@ class Results(Struct, frozen=True, kw_only=True):
     no new node, or the bound is not wanted). `devices` are by node name the devices on existing nodes for the planned pods'
     ResourceClaims, including claims that they share with bound pods. `warnings` has by NodePool its invalid annotations,
     which are ignored; `pod_warnings` what is simplified of pods with very many preferences, by one key for equal pods.
+    `unexplained` explains the pods with the error `NOT_EXPLAINED` (`explanation.explained`).
     Results that are `is_truncated` have used up their effort: another pass may schedule more pods, or for less.
     """
 
@@ -136,6 +148,7 @@ class Results(Struct, frozen=True, kw_only=True):
     devices: Mapping[str, tuple[PlannedDevice, ...]] = field(default_factory=dict)
     is_truncated: bool = False
     left_out: Mapping[str, LeftOutDaemons] = field(default_factory=dict)  # DaemonSets, by NodePool
+    unexplained: PodExplainer | None = None
 
     @property
     def gap(self) -> float:

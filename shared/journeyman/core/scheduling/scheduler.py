@@ -10,7 +10,7 @@
    Karpenter does, once for each tie-break policy. The plan with the fewest unschedulable pods wins, then the cheapest,
    then the one with the fewest nodes.
 5. `instance_type_choice` lists for every new node the suitable instance types with nearly the same price.
-6. `explanation` explains unschedulable pods, and `price_lower_bound` computes a lower bound of the price.
+6. `price_lower_bound` computes a lower bound of the price. `explained` explains unschedulable pods, later and with an effort of its own.
 
 A pass has an effort budget: a count of its work, which the caller derives from the time it has. If the effort does not
 suffice to improve a plan, the best plan so far is returned. If it does not suffice for any plan, the pods whose constraints
@@ -24,9 +24,10 @@ Differs: NodePools of equal weight compete on price, and several plans compete w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec import Struct, field
@@ -60,6 +61,7 @@ from journeyman.core.scheduling.problem import (
 )
 from journeyman.core.scheduling.reserved_placements import may_block_others, with_reserved_placements
 from journeyman.core.scheduling.results import (
+    NOT_EXPLAINED,
     UNLIMITED,
     Effort,
     EffortSpentError,
@@ -74,11 +76,15 @@ from journeyman.core.scheduling.results import (
 )
 from journeyman.core.scheduling.sequential import TieBreakPolicy, schedule_sequentially
 from journeyman.core.scheduling.topology import SpreadChoice
+from journeyman.core.scheduling.volumes import describe_volumes
 from journeyman.core.state.guard import SkippedObject, select_each
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_provisionable
 from journeyman.core.state.snapshot import Snapshot
 
-__all__ = ["Options", "Scheduler", "pods_to_schedule", "select_pods", "solve"]
+if TYPE_CHECKING:
+    from journeyman.core.scheduling.explanation import Explainer
+
+__all__ = ["Options", "Scheduler", "explained", "pods_to_schedule", "select_pods", "solve"]
 
 
 def solve(
@@ -89,6 +95,7 @@ def solve(
     without_nodes: frozenset[str] = frozenset(),
     options: Options = Options(),  # noqa: B008 - a frozen value
     effort: int = UNLIMITED,
+    explain: bool = True,
 ) -> Results:
     """Schedule pods on existing and new nodes.
 
@@ -100,11 +107,13 @@ def solve(
             removal).
         options: Policies, and how many instance types a NodeClaim lists.
         effort: The most work of the pass, in units of `results.Effort`.
+        explain: Whether unschedulable pods are explained at once, with an effort of its own; else `explained` does it later.
 
     Returns:
         New NodeClaims sorted by NodePool and pods, pods for existing nodes, and an error for every unschedulable pod.
     """
-    return Scheduler(snapshot, catalogue, options).solve(pods, without_nodes, effort)
+    results = Scheduler(snapshot, catalogue, options).solve(pods, without_nodes, effort)
+    return explained(results) if explain else results
 
 
 def pods_to_schedule(snapshot: Snapshot) -> tuple[Pod, ...]:
@@ -144,7 +153,10 @@ class Scheduler:
         without_nodes: frozenset[str] = frozenset(),
         effort: int = UNLIMITED,
     ) -> Results:
-        """See `solve`. An attempt may take most of what is left; work that it announces and does not begin is free."""
+        """See `solve`; unschedulable pods are not explained (`explained`).
+
+        An attempt may take most of what is left; work that it announces and does not begin is free.
+        """
         considered = pods_to_schedule(self.snapshot) if pods is None else tuple(pods)
         unreached: dict[str, PodError] = {}
         left = effort
@@ -209,10 +221,11 @@ class Scheduler:
                 other = best_plan_with_reservations(other_task)
                 if other.unschedulable_count < plan.unschedulable_count:
                     task, plan, inputs, left_out = other_task, other, less, describe_left_out(chosen)
+        unschedulable = dict.fromkeys(plan.unschedulable_keys, NOT_EXPLAINED)
         return Results(
             new_claims=tuple(sorted(plan.claims, key=lambda c: (c.node_pool, c.pods))),
             existing=plan.existing,
-            pod_errors=dict(sorted({**task.errors, **self._errors(inputs, task, plan, left_out)}.items())),
+            pod_errors=dict(sorted({**task.errors, **unschedulable}.items())),
             price=plan.price,
             lower_bound=price_lower_bound(task.problem, plan.solution.new_nodes) if inputs.options.bound else 0.0,
             unusable_node_pools=inputs.invalid_objects,
@@ -224,6 +237,7 @@ class Scheduler:
             devices=plan.devices,
             is_truncated=not effort.left,
             left_out=left_out,
+            unexplained=self._explainer(inputs, task, plan, left_out) if unschedulable else None,
         )
 
     def _left_out(self, task: SchedulingTask, plan: CandidatePlan) -> Mapping[str, tuple[Daemon, ...]]:
@@ -236,21 +250,19 @@ class Scheduler:
         unparsed = {item.name: item.why for item in self.snapshot.invalid_objects if item.kind == "NodePool"}
         return {**unparsed, **self._inputs.invalid_objects}
 
-    def _errors(
+    def _explainer(
         self,
         inputs: ClusterInputs,
         task: SchedulingTask,
         plan: CandidatePlan,
         left_out: Mapping[str, LeftOutDaemons],
-    ) -> dict[str, PodError]:
-        """Return an error for each unschedulable pod; pods of a class share it."""
-        if not plan.unschedulable:
-            return {}
+    ) -> Explainer:
+        """Return the explainer of the unschedulable pods; pods of a class share an explanation."""
         # Imported lazily: only unschedulable pods need it.
-        from journeyman.core.scheduling.explanation import Explainer  # noqa: PLC0415
+        from journeyman.core.scheduling.explanation import Explainer, UnexplainedPods  # noqa: PLC0415
 
         problem = task.problem
-        explainer = Explainer(
+        return Explainer(
             axes=problem.axes,
             pools=problem.pools,
             headroom=plan.solution.headroom,
@@ -266,15 +278,27 @@ class Scheduler:
             ),
             strict_min_values=problem.options.min_values is MinValuesPolicy.STRICT,
             left_out={name: found.names for name, found in left_out.items()},
-            effort=problem.effort,
+            unexplained=tuple(
+                UnexplainedPods(
+                    cls=problem.rows[row],
+                    request=problem.requests[row],
+                    stuck=inputs.daemon_pods.blocking(problem.rows[row]) or plan.solution.reasons.get(pod_class, ""),
+                    keys=keys,
+                )
+                for pod_class, keys in plan.unschedulable.items()
+                for row in problem.last_level(pod_class)[:1]
+            ),
+            volumes_of=partial(describe_volumes, storage=self._inputs.storage),
         )
-        errors: dict[str, PodError] = {}
-        for pod_class, keys in plan.unschedulable.items():
-            row = problem.last_level(pod_class)[0]
-            reason = inputs.daemon_pods.blocking(problem.rows[row]) or plan.solution.reasons.get(pod_class, "")
-            error = explainer.explain(problem.rows[row], problem.requests[row], stuck=reason)
-            errors.update(dict.fromkeys(keys, error))
-        return errors
+
+
+def explained(results: Results, *, effort: int = UNLIMITED, only: Collection[str] | None = None) -> Results:
+    """Return the results with the explanations of unschedulable pods: see `explanation.explained`."""
+    if results.unexplained is None:
+        return results
+    from journeyman.core.scheduling import explanation  # noqa: PLC0415 - only unschedulable pods need it
+
+    return explanation.explained(results, effort, only)
 
 
 _PER_POD: Final = 30  # effort of one more pod with the same constraints

@@ -42,6 +42,7 @@ from journeyman.core.api.objects import (
     PodAffinityTerm,
     TopologySpreadConstraint,
 )
+from journeyman.core.api.wording import listed
 from journeyman.core.state.pod_predicates import is_terminal, is_terminating, selects
 from journeyman.core.state.snapshot import Workloads
 from journeyman.core.state.state_node import StateNode
@@ -108,8 +109,7 @@ class TopologyGroup(Struct, frozen=True, kw_only=True):
     @property
     def in_words(self) -> str:
         """The counted pods, as text."""
-        where = "" if self.namespaces is None else f" in namespace {' or '.join(sorted(self.namespaces)) or 'none'}"
-        return f"pods {_in_words(self.selector)}{where}"
+        return f"pods {_in_words(self.selector)}{_namespaces_in_words(self.namespaces)}"
 
     @property
     def preferred(self) -> TopologyGroup:
@@ -175,8 +175,19 @@ def _in_words(selector: LabelSelector | None) -> str:
     if selector is None:
         return "that no selector selects"
     exact = [f"{key}={value}" for key, value in sorted(selector.match_labels.items())]
-    others = [f"{e.key} {e.operator} {list(e.values) or ''}".rstrip() for e in selector.match_expressions]
-    return f"with {', '.join((*exact, *others))}" if exact or others else "of any labels"
+    others = [
+        f"{e.key} {e.operator} {f'[{listed(e.values)}]' if e.values else ''}".rstrip()
+        for e in selector.match_expressions
+    ]
+    return f"with {listed((*exact, *others), 'and')}" if exact or others else "of any labels"
+
+
+def _namespaces_in_words(namespaces: frozenset[str] | None) -> str:
+    if namespaces is None:
+        return ""
+    if not namespaces:
+        return " in no namespace (its namespaceSelector selects none)"
+    return f" in {'namespace' if len(namespaces) == 1 else 'namespaces'} {listed(sorted(namespaces))}"
 
 
 def spread_of(constraint: TopologySpreadConstraint, namespace: str, pod_labels: Mapping[str, str]) -> TopologySpread:

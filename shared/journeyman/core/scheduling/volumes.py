@@ -21,6 +21,7 @@ from msgspec import Struct, field
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement, Pod, Volume
 from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
+from journeyman.core.api.wording import listed
 from journeyman.core.scheduling.requirements import EMPTY, InvalidRequirementError, Requirements, from_selectors
 from journeyman.core.state.pod_predicates import is_terminal
 from journeyman.core.state.snapshot import Snapshot
@@ -134,6 +135,22 @@ def resolve_volumes(pod: Pod, storage: StorageObjects) -> PodVolumes | str:
         elif driver:
             counts[driver] += 1
     return PodVolumes(terms=terms, counts=dict(sorted(counts.items())), shared=tuple(sorted(shared)))
+
+
+def describe_volumes(pod: Pod, storage: StorageObjects) -> str:
+    """Return the pod's PersistentVolumeClaims that restrict its node, and where each can be attached, as text."""
+    reached = ((key, _reach(key, storage)) for key in claim_keys(pod))
+    places = [f"{key} {_place(found)}" for key, found in reached if not isinstance(found, str) and found != _ANYWHERE]
+    noun = "PersistentVolumeClaim" if len(places) == 1 else "PersistentVolumeClaims"
+    return f"{noun} {listed(places, 'and')}" if places else ""
+
+
+def _place(alternatives: Alternatives) -> str:
+    """Return where a volume can be attached, as text."""
+    zones = [term.get(labels.ZONE) for term in alternatives if len(term) == 1]
+    if len(zones) == len(alternatives) and all(zone is not None and not zone.complement for zone in zones):
+        return f"in zone {listed(sorted({value for zone in zones if zone is not None for value in zone.values}))}"
+    return f"on nodes with {listed(' and '.join(map(str, term.values())) for term in alternatives)}"
 
 
 def _reach(key: str, storage: StorageObjects) -> Alternatives | str:

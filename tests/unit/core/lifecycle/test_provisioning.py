@@ -7,7 +7,12 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Unavailable
-from journeyman.core.lifecycle.provisioning import create_nodeclaims, next_offering_retry, scheduling_events
+from journeyman.core.lifecycle.provisioning import (
+    create_nodeclaims,
+    failed_scheduling_events,
+    next_offering_retry,
+    scheduling_events,
+)
 from journeyman.core.plan import CreateObject, LaunchInstance, Requeue, Step
 from journeyman.core.scheduling.nodeclaim_templates import NO_TYPES
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
@@ -62,7 +67,7 @@ def test_pods_get_events_with_their_node_or_the_reason_for_none():
     snapshot = a_snapshot(pods=(*PODS, moving), claims=(a_launched_claim("n1"),))
     error = PodError(kind="unschedulable", message="no instance type is large enough")
     results = Results(existing={"n1": ("default/a", "default/moving")}, pod_errors={"default/b": error})
-    events = scheduling_events(snapshot, results).events
+    events = (scheduling_events(snapshot, results) + failed_scheduling_events(snapshot, results)).events
     assert [(e.reason, e.ref.name, e.type) for e in events] == [
         ("Nominated", "a", "Normal"),
         ("FailedScheduling", "b", "Warning"),
@@ -74,7 +79,7 @@ def test_pod_event_has_the_remedy_however_many_nodepools_exist():
     """The API server rejects Events with messages of more than 1,024 characters."""
     reasons = "; ".join(f"NodePool pool-{n}: did not tolerate taint team=red:NoSchedule" for n in range(50))
     error = PodError(kind="unschedulable", message=f"{reasons}. Smallest change: tolerate", smallest_change="tolerate")
-    (event,) = scheduling_events(a_snapshot(pods=PODS), Results(pod_errors={"default/a": error})).events
+    (event,) = failed_scheduling_events(a_snapshot(pods=PODS), Results(pod_errors={"default/a": error})).events
     assert len(event.message) <= 1024
     assert "NodePool pool-0: did not" in event.message
     assert event.message.endswith("… Smallest change: tolerate")

@@ -154,6 +154,6 @@ def test_a_node_pool_whose_daemon_sets_fill_every_type_says_so():
 
     message = results.pod_errors["default/p"].message
     assert "on its m.4xlarge DaemonSets take 110 pods of its 110 pods" in message
-    assert "kube-system/d000 1 pods, kube-system/d001 1 pods, kube-system/d002 1 pods, 107 others" in message
+    assert "kube-system/d000 1 pod, kube-system/d001 1 pod, kube-system/d002 1 pod, 107 others" in message
     assert "keep some off it by node affinity" in message
     assert "labels" not in message

@@ -75,9 +75,7 @@ class AccessibleNodes(Struct, frozen=True):
             return offer
         undefined: Collection[str] = () if node else labels.WELL_KNOWN
         return (
-            None
-            if offer.compatible(self.requirements, allow_undefined=undefined) is not None
-            else offer & self.requirements
+            None if not offer.is_compatible(self.requirements, allow_undefined=undefined) else offer & self.requirements
         )
 
 

@@ -211,7 +211,7 @@ class TopologyCounts:
         meeting = 0
         for requirements_id in (self._interner.narrowed(node.requirements_id, term) for term in terms):
             meeting |= node.masks.meeting(requirements_id) if requirements_id != CONFLICT else 0
-        stated = any(offered.compatible(self._interner[term]) is None for term in terms)
+        stated = any(offered.is_compatible(self._interner[term]) for term in terms)
         surely = stated or not node.offerings & ~meeting
         return NodeMatch(surely, surely or bool(node.offerings & meeting))
 
