@@ -1,4 +1,4 @@
-"""Simulates kubelets and the node lifecycle controller: registers Nodes, runs bound pods, deletes terminated nodes.
+"""Simulates kubelets and the node lifecycle controller: registers Nodes, runs and resizes bound pods, deletes terminated nodes.
 
 A `MachineSource` (the simulated cloud) lists the machines and the settings with which they booted. The kubelet registers
 its Node from those settings alone, as a real one does: wrong user data gives a wrong node. The timings are constants,
@@ -7,21 +7,27 @@ typical of an EKS node.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 from msgspec import Struct, field
 
-from journeyman.core.api.objects import NODE, POD, Node, Pod, is_true
+from journeyman.core.api.conditions import to_wire
+from journeyman.core.api.objects import NODE, POD, Node, Pod, condition_of, is_true
+from journeyman.core.api.resources import add, fits, subtract, to_resources
 from journeyman.errors import AlreadyExistsError, NotFoundError
 from journeyman.ports import Clock
+from journeyman_simulator import pod_resources
 from journeyman_simulator.apiserver import ApiServer
 
 BOOT = timedelta(seconds=25)  # from running to a registered node
 BECOME_READY = timedelta(seconds=8)  # from registered to Ready (CNI up)
 START_POD = timedelta(seconds=2)  # from bound to Running, with the image already pulled
+RESIZE_POD = timedelta(seconds=10)  # from an allocated resize until the containers have it
 STOP_POD = timedelta(seconds=1)  # for a container that exits on SIGTERM
+_PENDING, _IN_PROGRESS = "PodResizePending", "PodResizeInProgress"
+_HOLDS_RESOURCES = frozenset({"Pending", "Running"})
 _NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 
 
@@ -98,9 +104,10 @@ class Kubelets:
                     alive.add(node.metadata.name)
             elif node is not None:
                 self._lose_node(machine, node)
-        for pod in self._server.list(POD).items:
-            if pod.spec.node_name in alive:
-                self._run_pod(pod)
+        pods = [pod for pod in self._server.list(POD).items if pod.spec.node_name in alive]
+        for pod in pods:
+            self._run_pod(pod)
+        self._resize_pods(nodes.values(), pods)
         return self._server.version_of(NODE, POD) != before
 
     def _wait_until(self, until: datetime) -> bool:
@@ -172,9 +179,49 @@ class Kubelets:
     def _start_pod(self, pod: Pod) -> None:
         now = self._clock.now()
         kinds = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
-        self._patch_status(
-            pod, {"phase": "Running", "conditions": [_condition(kind, "True", "", "", now) for kind in kinds]}
-        )
+        conditions = [_condition(kind, "True", "", "", now) for kind in kinds]
+        self._patch_status(pod, {"phase": "Running", "conditions": conditions, **pod_resources.reported_status(pod)})
+
+    def _resize_pods(self, nodes: Iterable[Node], pods: Sequence[Pod]) -> None:
+        """Allocate and carry out the resizes of running pods, or report why not; one write, after which pods are read again."""
+        running = [pod for pod in pods if pod.status.phase == "Running" and pod.metadata.deletion_timestamp is None]
+        resizing = [pod for pod in running if pod_resources.is_resizing(pod)]
+        allocatable = {node.metadata.name: node.status.allocatable for node in nodes if resizing}
+        for pod in resizing:
+            others = [p for p in pods if p.spec.node_name == pod.spec.node_name and p is not pod]
+            if self._resize(pod, to_resources(allocatable[pod.spec.node_name], round_up=False), others):
+                return
+
+    def _resize(self, pod: Pod, allocatable: Mapping[str, int], others: Iterable[Pod]) -> bool:
+        """Take the next step of a pod's resize, and return whether it wrote."""
+        held = [pod_resources.allocated_requests(other) for other in others if other.status.phase in _HOLDS_RESOURCES]
+        wanted = pod_resources.wanted_requests(pod)
+        started = condition_of(pod.status.conditions, _IN_PROGRESS)
+        if not pod_resources.is_allocated(pod):
+            if not fits(wanted, allocatable):
+                return self._refuse(pod, "Infeasible")
+            if not fits(wanted, subtract(allocatable, add(*held))):
+                return self._refuse(pod, "Deferred")
+            self._set_resize(pod, _IN_PROGRESS, "", pod_resources.reported_status(pod, keep_actual=True))
+            return True
+        since = started.last_transition_time if started is not None else None
+        if since is not None and self._wait_until(since + RESIZE_POD):
+            return False
+        self._set_resize(pod, "", "", pod_resources.reported_status(pod))
+        return True
+
+    def _refuse(self, pod: Pod, reason: str) -> bool:
+        known = condition_of(pod.status.conditions, _PENDING)
+        if known is not None and known.reason == reason:
+            return False
+        self._set_resize(pod, _PENDING, reason, {})
+        return True
+
+    def _set_resize(self, pod: Pod, kind: str, reason: str, status: Mapping[str, Any]) -> None:
+        """Write the condition of this kind, if any, as the only one about resizes, and parts of the status."""
+        others = [c for c in to_wire(pod.status.conditions) if c["type"] not in {_PENDING, _IN_PROGRESS}]
+        new = [_condition(kind, "True", reason, "", self._clock.now())] if kind else []
+        self._patch_status(pod, {"conditions": [*others, *new], **status})
 
     def _stop_pod(self, pod: Pod) -> None:
         """Stop the pod's containers, which here takes less than the grace period that ends at deletionTimestamp."""

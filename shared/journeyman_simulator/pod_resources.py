@@ -6,15 +6,23 @@ Restates: k8s.io/component-helpers `resource/helpers.go` `PodRequests`, as kuber
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
-from journeyman.core.api.objects import Container, Pod, ResourceRequirements, ResourceTexts
+from journeyman.core.api.objects import (
+    Container,
+    ContainerStatus,
+    Pod,
+    PodStatus,
+    ResourceRequirements,
+    ResourceTexts,
+)
 from journeyman.core.api.resources import to_resources
 
 Amounts = dict[str, int]
 
 _POD_LEVEL: Final = ("cpu", "memory", "hugepages-")
+_NOTHING: Final = ResourceRequirements()
 
 
 def scheduled_requests(pod: Pod) -> Amounts:
@@ -60,6 +68,51 @@ def wanted_requests(pod: Pod) -> Amounts:
     if pod.spec.resources is not None:
         total |= _amounts(_pod_level(pod.spec.resources, total))
     return _sum([total, _amounts(pod.spec.overhead), {"pods": 1}])
+
+
+def is_allocated(pod: Pod) -> bool:
+    """Whether the kubelet has allocated what the pod's spec requests."""
+    return all(status.allocated_resources == requests for status, requests in _reported_and_requested(pod))
+
+
+def is_resizing(pod: Pod) -> bool:
+    """Whether a running pod has other resources than its spec requests, or a condition that says so."""
+    if any(condition.type.startswith("PodResize") for condition in pod.status.conditions):
+        return True
+    both = _reported_and_requested(pod)
+    return any(
+        status.allocated_resources != requests or (status.resources or _NOTHING).requests != requests
+        for status, requests in both
+    )
+
+
+def reported_status(pod: Pod, *, keep_actual: bool = False) -> dict[str, Any]:
+    """Return the parts of the status for a pod whose requests are allocated, and in its containers unless `keep_actual`."""
+    found: dict[str, Any] = {}
+    spec, status = pod.spec, pod.status
+    for field, containers, statuses in (
+        ("containerStatuses", spec.containers, status.container_statuses),
+        ("initContainerStatuses", spec.init_containers, status.init_container_statuses),
+    ):
+        before = {status.name: status.resources for status in statuses if keep_actual}
+        entries = [{"name": c.name, **_held(c.resources.requests, before.get(c.name))} for c in containers]
+        found |= {field: entries} if entries else {}
+    if pod.spec.resources is not None:
+        found |= _held(pod.spec.resources.requests, pod.status.resources if keep_actual else None)
+    return found
+
+
+def _held(requests: ResourceTexts, actual: ResourceRequirements | None) -> dict[str, Any]:
+    return {"allocatedResources": requests, "resources": {"requests": requests if actual is None else actual.requests}}
+
+
+def _reported_and_requested(pod: Pod) -> Iterator[tuple[ContainerStatus | PodStatus, ResourceTexts]]:
+    """Yield what the kubelet reports of containers and the pod level, with what the spec requests there."""
+    requests = {c.name: c.resources.requests for c in (*pod.spec.containers, *pod.spec.init_containers)}
+    for status in (*pod.status.container_statuses, *pod.status.init_container_statuses):
+        yield status, requests.get(status.name, {})
+    if pod.spec.resources is not None and pod.status.resources is not None:
+        yield pod.status, pod.spec.resources.requests
 
 
 def _peak(pod: Pod, amounts: Iterable[Amounts]) -> Amounts:

@@ -427,6 +427,15 @@ def test_a_pod_completes(fixture):
     )
 
 
+def test_a_pod_is_resized_in_place(fixture):
+    """Its other requests stay; the kubelet has yet to allocate the new ones."""
+    fixture.pod("a")
+    fixture.run(fault_scenario.ResizePod(at_seconds=0, pod=0, cpu_millicores=64_000))
+    (pod,) = fixture.server.list(POD).items
+
+    assert [container.resources.requests["cpu"] for container in pod.spec.containers] == ["64000m"]
+
+
 def test_only_the_functions_clock_jumps(fixture):
     """Jumps add up; restoring resets them."""
     fixture.run(fault_scenario.JumpClock(at_seconds=0, seconds=90), fault_scenario.JumpClock(at_seconds=0, seconds=-30))

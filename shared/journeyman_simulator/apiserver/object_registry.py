@@ -94,11 +94,8 @@ class ObjectRegistry:
         self._check_preconditions(
             kind, old, requested.get("metadata") or {}, checks_uid=not (subresource and kind.custom)
         )
-        new = (
-            self._with_status(kind, old, requested)
-            if subresource == "status"
-            else self._with_spec(kind, old, requested)
-        )
+        change_of = {"status": self._with_status, object_validation.RESIZE: self._with_resources}
+        new = change_of.get(subresource, self._with_spec)(kind, old, requested)
         if new == old:
             return entry
         if self._can_be_removed(kind, new):
@@ -200,6 +197,15 @@ class ObjectRegistry:
         new = _with_defaults(kind, new, old)
         self._validate(kind, new, old)
         if kind.generation and _generation_fields(new) != _generation_fields(old):
+            new = object_metadata.with_metadata(new, generation=old["metadata"].get("generation", 0) + 1)
+        return new
+
+    def _with_resources(self, kind: ServedKind, old: JSON, requested: JSON) -> dict[str, Any]:
+        """Return the pod with the resources of the requested one. Restates: kubernetes `pkg/registry/core/pod/strategy.go`."""
+        resized = object_validation.resized_pod(old, requested)
+        new = _with_defaults(kind, resized, old)
+        self._validate(kind, new, resized)
+        if new["spec"] != old["spec"]:
             new = object_metadata.with_metadata(new, generation=old["metadata"].get("generation", 0) + 1)
         return new
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from journeyman.core.api.objects import POD
 from journeyman.core.api.quantity import parse
 from journeyman.errors import InvalidQuantityError
 from journeyman_simulator.apiserver import api_errors
@@ -131,7 +132,9 @@ _PRIORITIES: Final = {"system-node-critical": 2_000_001_000, "system-cluster-cri
 _MUTABLE: Final = frozenset(
     {"activeDeadlineSeconds", "tolerations", "schedulingGates", "terminationGracePeriodSeconds"}
 )
-_MUTABLE_OF_CONTAINERS: Final = frozenset({"image", "resources"})
+_MUTABLE_OF_CONTAINERS: Final = frozenset({"image"})
+RESIZE: Final = "resize"
+"""The subresource of pods that changes the resources of their containers."""
 _IMMUTABLE_MESSAGE: Final = (
     "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,"
     "`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),"
@@ -169,6 +172,36 @@ def validate_pod(new: JSON, old: JSON | None) -> Iterable[ErrorCause]:
     yield from _quantity_errors(new["spec"])
     if old is not None and _immutable_part(new["spec"]) != _immutable_part(old["spec"]):
         yield ErrorCause("spec", f"Forbidden: {_IMMUTABLE_MESSAGE}")
+
+
+def resized_pod(old: JSON, requested: JSON) -> dict[str, Any]:
+    """Return the pod with the resources of the requested one's containers and pod level; everything else stays.
+
+    Raises:
+        InvalidError: It has other containers, or in another order.
+    """
+    wanted = requested.get("spec") or {}
+    spec = {key: value for key, value in old["spec"].items() if key != "resources"}
+    if wanted.get("resources"):
+        spec["resources"] = wanted["resources"]
+    for kind in ("containers", "initContainers"):
+        mine, theirs = (part.get(kind) or [] for part in (old["spec"], wanted))
+        if causes := list(_other_containers(kind, mine, theirs)):
+            raise api_errors.invalid(POD, old["metadata"]["name"], causes)
+        if mine:
+            resources = [container.get("resources") or {} for container in theirs]
+            spec[kind] = [{**one, "resources": other} for one, other in zip(mine, resources, strict=True)]
+    return {**old, "spec": spec}
+
+
+def _other_containers(kind: str, mine: Sequence[JSON], theirs: Sequence[JSON]) -> Iterable[ErrorCause]:
+    if len(mine) != len(theirs):
+        yield ErrorCause(f"spec.{kind}", f"Forbidden: {kind} may not be added or removed on resize")
+        return
+    for index, (one, other) in enumerate(zip(mine, theirs, strict=True)):
+        if one["name"] != other.get("name"):
+            field = f"spec.{kind}[{index}].name"
+            yield ErrorCause(field, f"Forbidden: {kind} may not be renamed or reordered on resize")
 
 
 def is_terminal(pod: JSON) -> bool:

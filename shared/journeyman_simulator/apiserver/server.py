@@ -28,6 +28,7 @@ from journeyman_simulator.apiserver.list_and_watch import ListPage, WatchStream,
 from journeyman_simulator.apiserver.object_metadata import clone, merge_patch
 from journeyman_simulator.apiserver.object_registry import ObjectRegistry
 from journeyman_simulator.apiserver.object_storage import Key, ObjectStorage, StoredObject
+from journeyman_simulator.apiserver.object_validation import RESIZE
 from journeyman_simulator.apiserver.served_kinds import ServedKind
 from journeyman_simulator.apiserver.server_side_apply import FieldOwner, ServerSideApply
 
@@ -427,7 +428,8 @@ class ApiServer:
 
 
 def _check_subresource(kind: ServedKind, subresource: str) -> None:
-    if subresource and not (subresource == "status" and kind.status_subresource):
+    is_known = {"": True, "status": kind.status_subresource, RESIZE: kind.id == POD.plural}.get(subresource, False)
+    if not is_known:
         raise api_errors.unknown_resource()
 
 

@@ -339,6 +339,13 @@ class CompletePod(Operation, frozen=True, kw_only=True):
     pod: int
 
 
+class ResizePod(Operation, frozen=True, kw_only=True):
+    """Resize a running pod in place; its Deployment's template keeps the old requests."""
+
+    pod: int
+    cpu_millicores: int
+
+
 class Unprotect(Operation, frozen=True, kw_only=True):
     """Remove the annotation from every pod that `Protect` annotated."""
 
@@ -377,6 +384,7 @@ AnyOperation = (
     | Protect
     | Unprotect
     | CompletePod
+    | ResizePod
 )
 
 # -- faults -------------------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ _OWN_APP: Final = "d"
 _BLOCKED_UNTIL: Final = 330  # seconds
 _NODES: Final = 6  # ordinals are below this
 _CPUS: Final = (200, 500, 900, 1500)
+_RESIZED_CPUS: Final = (50, 100, 700, 1200, 3000, 64_000)
 _MEMORIES: Final = (128, 256, 1024, 3000)
 _GRACES: Final = (1, 1, 5, 40)
 _FEW: Final = 4  # replicas of Deployments with a node for each pod
@@ -126,6 +127,16 @@ def empty_most_of_nodes() -> tuple[AnyOperation, ...]:
         fault_scenario.Undeploy(at_seconds=75, app=_OWN_APP),
         fault_scenario.Unprotect(at_seconds=_DISTURBED_UNTIL),
     )
+
+
+def resize_pods(rng: Random) -> tuple[AnyOperation, ...]:
+    """Return operations that resize running pods: down, up where the node has space, up where it has none yet, or beyond it."""
+    times = sorted(rng.randrange(_NODES_JOINED, LAST_OPERATION_SECONDS, 5) for _ in range(rng.randint(1, 4)))
+    resizes = (
+        fault_scenario.ResizePod(at_seconds=at, pod=rng.randrange(_NODES), cpu_millicores=rng.choice(_RESIZED_CPUS))
+        for at in times
+    )
+    return (*resizes, fault_scenario.Unprotect(at_seconds=LAST_OPERATION_SECONDS))  # extends the phase with faults
 
 
 def uninstall(setup: ScenarioSetup) -> tuple[AnyOperation, ...]:

@@ -27,6 +27,7 @@ from journeyman.core.api.objects import (
 from journeyman.errors import KubeAPIError, NotFoundError
 from journeyman.ports import Clock
 from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.apiserver.object_validation import RESIZE
 from journeyman_simulator.clock import SkewedClock
 from journeyman_simulator.faults import fault_scenario, manifests
 from journeyman_simulator.faults.fault_scenario import (
@@ -320,6 +321,18 @@ class Operations:
             unready = [{"type": "Ready", "status": "False", "reason": "PodCompleted"}]
             ended = {"status": {"phase": "Succeeded", "conditions": unready}}
             self._server.patch(POD, name, ended, namespace=NAMESPACE, subresource="status")
+
+    @_execute.register
+    def _(self, operation: fault_scenario.ResizePod) -> None:
+        for name in self._running_pod(operation.pod):
+            containers = self._server.get(POD, name, namespace=NAMESPACE).spec.containers
+            amounts = ({**c.resources.requests, "cpu": f"{operation.cpu_millicores}m"} for c in containers)
+            resized = [
+                {"name": c.name, "resources": {"requests": amount}}
+                for c, amount in zip(containers, amounts, strict=True)
+            ]
+            patch = {"spec": {"containers": resized}}
+            self._server.patch(POD, name, patch, namespace=NAMESPACE, subresource=RESIZE)
 
     # -- helpers ------------------------------------------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ from journeyman_simulator.faults.operation_generator import (
     draw_operations,
     empty_most_of_nodes,
     empty_nodes_early,
+    resize_pods,
     shrink_workload,
     under_use_nodes,
     uninstall,
@@ -318,6 +319,7 @@ _UNINSTALLED: Final[Mapping[CloudName, float]] = {"aws": 0.0, "alibaba": 0.05, "
 _THROTTLE_SECONDS: Final = (15.0, 60.0, 150.0)
 _EDITED_BY_HAND: Final = 0.1  # of scenarios with a sweep: some edits send no event
 _MAX_EDITS: Final = 2
+_RESIZED: Final = 0.1  # of scenarios
 _SPREAD: Final = 0.2  # of Deployments: over zones
 
 
@@ -333,9 +335,16 @@ def with_rare_features(scenario: FaultScenario) -> FaultScenario:
         _with_platform_limits,
         _with_uninstallation,
         _with_under_used_nodes,
+        _with_resizes,
     ):
         scenario = change(scenario)
     return scenario
+
+
+def _with_resizes(scenario: FaultScenario) -> FaultScenario:
+    """Return the scenario with in-place resizes of running pods."""
+    rng = Random(f"{scenario.seed}: resizes")
+    return scenario if rng.random() >= _RESIZED else _with(scenario, resize_pods(rng))
 
 
 def _with_zonal_spread(scenario: FaultScenario) -> FaultScenario:

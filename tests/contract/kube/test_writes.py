@@ -174,6 +174,26 @@ def test_status_patch_of_built_in_kinds_writes_metadata(cluster):
     assert "labels" not in cluster.store.patch(NODECLAIM, claim, change, subresource="status")["metadata"]
 
 
+def test_resources_of_pods_change_by_their_subresource_only(cluster):
+    """Nothing else changes by it; containers are named in their order."""
+    cluster.pod("resized")
+    larger = {"name": "main", "image": "other", "resources": {"requests": {"cpu": "2"}}}
+    where = {"namespace": cluster.namespace}
+    with pytest.raises(InvalidError, match="pod updates may not change fields other than"):
+        cluster.store.patch(POD, "resized", {"spec": {"containers": [{**larger, "image": "pause"}]}}, **where)
+
+    resized = cluster.store.patch(POD, "resized", {"spec": {"containers": [larger]}}, subresource="resize", **where)
+
+    (container,) = resized["spec"]["containers"]
+    assert (container["image"], container["resources"]["requests"]) == ("pause", {"cpu": "2"})
+    for other, message in (
+        ([larger, larger], "spec.containers: Forbidden: containers may not be added or removed on resize"),
+        ([{**larger, "name": "x"}], "Forbidden: containers may not be renamed or reordered on resize"),
+    ):
+        with pytest.raises(InvalidError, match=message):
+            cluster.store.patch(POD, "resized", {"spec": {"containers": other}}, subresource="resize", **where)
+
+
 def test_deletion_honours_the_version_precondition(cluster):
     """A deletion that was decided on an older version is refused."""
     made = cluster.claim("watched")["metadata"]

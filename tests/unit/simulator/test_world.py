@@ -167,3 +167,57 @@ def test_stuck_world_names_what_it_waits_for(cluster):
     deploy(server, "web", 1)
     with pytest.raises(WorldStuckError, match="a running pod"):
         world.run_until(lambda: False, within=timedelta(minutes=5), waiting_for="a running pod")
+
+
+def resize(server, name, cpu):
+    """Resize the pod's container in place."""
+    container = {"name": "c", "resources": {"requests": {"cpu": cpu, "memory": "64Mi"}}}
+    server.patch(POD, name, {"spec": {"containers": [container]}}, namespace="default", subresource="resize")
+
+
+def resize_of(server, name):
+    """Return what the pod's container was allocated and has, and its condition about resizes."""
+    status = server.get(POD, name, namespace="default").status
+    (container,) = status.container_statuses
+    amounts = container.allocated_resources["cpu"], container.resources.requests["cpu"]
+    return (*amounts, *((c.type, c.reason) for c in status.conditions if c.type.startswith("PodResize")))
+
+
+def test_kubelet_resizes_pods_as_far_as_the_node_has_space(cluster):
+    """A shrinking pod keeps its CPU for some seconds, a growing one waits for it, and one beyond the node gets none."""
+    clock, server, machines, world = cluster
+    machines.start("n", clock.now())
+    deploy(server, "web", 2, cpu="2")
+    world.run_for(timedelta(minutes=2))
+    small, large = sorted(pod.metadata.name for pod in server.list(POD).items)
+
+    resize(server, large, "64")
+    resize(server, small, "1")
+    world.settle()
+    assert resize_of(server, large) == ("2", "2", ("PodResizePending", "Infeasible"))
+    assert resize_of(server, small) == ("1", "2", ("PodResizeInProgress", ""))
+    resize(server, large, "3500m")
+    world.settle()
+    assert resize_of(server, large) == ("2", "2", ("PodResizePending", "Deferred"))
+    resize(server, large, "3")
+    world.run_for(timedelta(seconds=30))
+
+    assert (resize_of(server, small), resize_of(server, large)) == (("1", "1"), ("3", "3"))
+
+
+def test_pod_waits_for_the_space_that_a_shrinking_one_still_has(cluster):
+    """kube-scheduler counts what the kubelet reports."""
+    clock, server, machines, world = cluster
+    machines.start("n", clock.now())
+    deploy(server, "web", 1, cpu="3")
+    world.run_for(timedelta(minutes=2))
+    (web,) = server.list(POD).items
+    resize(server, web.metadata.name, "500m")
+    deploy(server, "next", 1, cpu="2")
+    world.settle()
+    (waiting,) = (pod for pod in server.list(POD).items if pod.metadata.labels["app"] == "next")
+
+    world.run_for(timedelta(seconds=20))
+
+    bound = server.get(POD, waiting.metadata.name, namespace="default")
+    assert (waiting.spec.node_name, bound.spec.node_name) == ("", "n")
