@@ -468,8 +468,15 @@ class HostileObjects:
         metadata = {**self._metadata(), "name": name}
         body = {"apiVersion": resource.api_version, "kind": resource.kind, **drawn, "metadata": metadata}
         if resource is objects.POD:
-            body["spec"] = self._pod_spec((*HUGE_AMOUNTS, *TINY_AMOUNTS))
+            amounts = (*HUGE_AMOUNTS, *TINY_AMOUNTS)
+            body["spec"] = self._pod_spec(amounts)
+            body["status"] = {**body.get("status", {}), "containerStatuses": [self._resized("c0", (*amounts, "-1"))]}
         return body
+
+    def _resized(self, name: str, amounts: tuple[str, ...]) -> dict[str, Any]:
+        """Return the status of a container with any resources, which a kubelet writes."""
+        actual = {"requests": self._amounts(amounts)}
+        return {"name": name, "allocatedResources": self._amounts(amounts), "resources": actual}
 
     def _pod_spec(self, amounts: tuple[str, ...]) -> dict[str, Any]:
         spec = self._struct(described(objects.PodSpec), 0)

@@ -6,7 +6,8 @@ from typing import Final
 
 from tests.differential.draw.words import JSONDict
 
-STAGES: Final = ("shrinking", "growing", "deferred", "infeasible")
+GROWTHS: Final = ("growing", "deferred")
+STAGES: Final = ("shrinking", *GROWTHS, "infeasible")
 LEVELS: Final = ("container",) * 8 + ("sidecar",) * 4 + ("pod",)  # Karpenter ignores those of the pod level
 INFEASIBLE_CPUS: Final = "64"
 _REASONS: Final = {"deferred": "Deferred", "infeasible": "Infeasible"}

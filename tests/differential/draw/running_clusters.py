@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import TypeVar
 
-from tests.differential.draw.resizes import LEVELS, resized
+from tests.differential.draw.resizes import GROWTHS, LEVELS, resized
 from tests.differential.draw.resizes import STAGES as STAGES_OF_RESIZES
 from tests.differential.draw.types import CPU_FAMILIES, Family
 from tests.differential.draw.words import (
@@ -496,7 +496,9 @@ def _resized(seed: int, pods: Sequence[JSONDict]) -> Iterator[JSONDict]:
             continue
         newest = {"creationTimestamp": _time(timedelta(hours=1, seconds=number))}  # DaemonSets have one newest pod
         created = {**pod, "metadata": {**pod["metadata"], **newest}}
-        yield resized(created, draw.pick(STAGES_OF_RESIZES), draw.pick(LEVELS))
+        level = draw.pick(LEVELS)
+        # of the pod level, Karpenter sees no shrinking and no infeasible resize; our decisions about those differ
+        yield resized(created, draw.pick(GROWTHS if level == "pod" else STAGES_OF_RESIZES), level)
 
 
 def _fits(workload: Workload, node: DrawnNode) -> bool:
