@@ -422,7 +422,7 @@ def test_insufficient_capacity_names_the_offerings(launch, aws, clock, request_f
         == tuple(OfferingKey("c6i.large", zone, "spot") for zone in zones)
     )
     assert {(r.zone, r.capacity_type, r.reason) for r in outcome.refusals} == {
-        (z, "spot", "LaunchFailed") for z in zones
+        (z, "spot", "InsufficientCapacity") for z in zones
     }
     assert all(r.zone_id.startswith("use1-az") for r in outcome.refusals)
 

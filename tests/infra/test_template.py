@@ -372,11 +372,12 @@ def test_no_policy_allows_a_wildcard_action():
 
 
 def test_only_read_actions_are_allowed_on_all_resources():
-    """Describe and list calls cannot be restricted to resources."""
+    """Describe and list calls cannot be restricted to resources; nor can the decoding of a refusal."""
     wide = {a for _, s in every_allow() if listed(s["Resource"]) == ["*"] for a in listed(s["Action"])}
 
     assert {a for a in wide if not a.startswith("ec2:Describe")} == {
         "pricing:GetProducts",
+        "sts:DecodeAuthorizationMessage",
         "iam:ListInstanceProfiles",
         "scheduler:ListSchedules",
     }

@@ -45,6 +45,7 @@ class PlannedEvent(Struct, kw_only=True):
     published_at: datetime
     not_before: datetime
     status: str = "Scheduled"
+    reason: str = "The instance runs on degraded hardware."
     changed_at: datetime | None = None
 
 
@@ -92,8 +93,8 @@ class EcsEventBus:
         for subscriber in self.subscribers:
             subscriber(event)
 
-    def plan(self, instance_id: str, event_type: str, not_before: datetime) -> PlannedEvent:
-        """Schedule a system event, and publish that."""
+    def plan(self, instance_id: str, event_type: str, not_before: datetime, reason: str = "") -> PlannedEvent:
+        """Schedule a system event, with ECS's usual reason if none is given, and publish that."""
         event = PlannedEvent(
             id=f"e-bp1{next(self._serial):017d}",
             instance_id=instance_id,
@@ -101,6 +102,7 @@ class EcsEventBus:
             published_at=self._time.now(),
             not_before=not_before,
         )
+        event.reason = reason or event.reason
         self.planned[event.id] = event
         self._publish_planned(event)
         return event
@@ -176,5 +178,5 @@ def _history_entry(event: PlannedEvent) -> dict[str, Any]:
         "EventPublishTime": to_second(event.published_at),
         "NotBefore": to_second(event.not_before),
         "ImpactLevel": "100",
-        "Reason": "The instance runs on degraded hardware.",
+        "Reason": event.reason,
     }

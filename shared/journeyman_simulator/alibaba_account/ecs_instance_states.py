@@ -18,6 +18,7 @@ from journeyman_simulator.alibaba_account.ecs_events import EcsEventBus
 from journeyman_simulator.alibaba_account.openapi_errors import instance_does_not_exist
 from journeyman_simulator.alibaba_account.vpc_network import VpcNetwork
 from journeyman_simulator.cloud_rules.instance_states import (
+    EarlyEnd,
     InstanceObservation,
     StateChange,
     StateHistory,
@@ -83,6 +84,7 @@ class SimulatedEcsInstances(TimedTransitions):
         self._timing = timing
         self._serial = count(1)
         self._never_joining = 0
+        self._early_ends: list[EarlyEnd] = []
         self.known: dict[str, EcsInstance] = {}
         self.observers: list[Callable[[InstanceObservation], object]] = []
 
@@ -144,6 +146,9 @@ class SimulatedEcsInstances(TimedTransitions):
         self._notify("launched", instance)
         self._enter(instance, "Pending")
         self._schedule(self._timing.pending_seconds, lambda: self._begin_start(instance, "Pending"))
+        if self._early_ends:
+            end = self._early_ends.pop(0)
+            self._schedule(end.after_seconds, lambda: self._end_early(instance, end.reason))
         return instance
 
     def delete(self, instance: EcsInstance, *, force: bool, force_stop: bool) -> None:
@@ -223,6 +228,14 @@ class SimulatedEcsInstances(TimedTransitions):
         """Prevent the instances of the next `number` launches from registering a node."""
         self._never_joining += number
 
+    def end_next_early(self, number: int = 1, *, reason: str, after_seconds: float = 5) -> None:
+        """Release the instances of the next `number` launches, with a system event that has this reason."""
+        self._early_ends += [EarlyEnd(reason=reason, after_seconds=after_seconds)] * number
+
+    def launch_normally(self) -> None:
+        """Let the instances of all further launches live."""
+        self._early_ends.clear()
+
     def schedule_maintenance(self, instance_id: str, event_type: str, within: timedelta) -> str:
         """Schedule a system event of an instance, publish it, and return its id.
 
@@ -244,6 +257,13 @@ class SimulatedEcsInstances(TimedTransitions):
         self._bus.set_status(event_id, "Canceled")
 
     # -- transitions ---------------------------------------------------------------------------------------------
+
+    def _end_early(self, instance: EcsInstance, reason: str) -> None:
+        if instance.state != DELETED:
+            event = self._bus.plan(instance.id, "SystemFailure.Delete", self._time.now(), reason)
+            self._bus.set_status(event.id, "Executing")
+            self._release(instance)
+            self._bus.set_status(event.id, "Executed")
 
     def _begin_start(self, instance: EcsInstance, before: str) -> None:
         if self._advance(instance, before, "Starting"):

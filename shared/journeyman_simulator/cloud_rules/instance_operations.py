@@ -49,6 +49,14 @@ class OperableInstances(Protocol):
         """Prevent the instances of the next launches from registering a node."""
         ...
 
+    def end_next_early(self, number: int = 1, *, reason: str, after_seconds: float = 5) -> None:
+        """End the instances of the next launches soon, for this reason in the cloud's words."""
+        ...
+
+    def launch_normally(self) -> None:
+        """Let the instances of all further launches live."""
+        ...
+
 
 class InstanceOperations:
     """A base of accounts: an `Actor` of a simulated `World`, whose instances change without a request.
@@ -112,6 +120,10 @@ class InstanceOperations:
     def prevent_next_from_joining(self, number: int = 1) -> None:
         """Prevent the instances of the next `number` launches from registering a node."""
         self.instances.prevent_next_from_joining(number)
+
+    def end_next_early(self, number: int = 1, *, reason: str, after_seconds: float = 5) -> None:
+        """End the instances of the next `number` launches soon, for this reason in the cloud's words."""
+        self.instances.end_next_early(number, reason=reason, after_seconds=after_seconds)
 
     @contextmanager
     def _current_instances(self) -> Iterator[None]:

@@ -49,6 +49,13 @@ class InstanceFacts(Struct, frozen=True, kw_only=True):
     is_spot: bool
 
 
+class EarlyEnd(Struct, frozen=True, kw_only=True):
+    """How the cloud ends an instance soon after its launch: why, in its own words, and so many seconds after the launch."""
+
+    reason: str
+    after_seconds: float
+
+
 class EventPublisher(Protocol):
     """A bus that accepts the events of AWS services."""
 
@@ -135,6 +142,7 @@ class InstanceLifecycle(TimedTransitions, ABC, Generic[I]):
         self._region = region
         self._account = account
         self.checks = InstanceStatusChecks(time)
+        self._early_ends: list[EarlyEnd] = []
 
     @abstractmethod
     def facts(self, instance: I) -> InstanceFacts:
@@ -160,6 +168,17 @@ class InstanceLifecycle(TimedTransitions, ABC, Generic[I]):
         """Make a launched or started instance pending, and later running."""
         self._enter(instance, "pending")
         self._schedule(self._timing.pending_seconds, lambda: self._advance(instance, "pending", "running"))
+        if self._early_ends:
+            end = self._early_ends.pop(0)
+            self._schedule(end.after_seconds, lambda: self._end_early(instance, end.reason))
+
+    def end_next_early(self, number: int = 1, *, reason: str, after_seconds: float = 5) -> None:
+        """End the instances of the next `number` launches, with a StateReason such as Client.InternalError."""
+        self._early_ends += [EarlyEnd(reason=reason, after_seconds=after_seconds)] * number
+
+    def launch_normally(self) -> None:
+        """Let the instances of all further launches live."""
+        self._early_ends.clear()
 
     def start_stopped(self, instance: I) -> None:
         """Start a stopped instance (StartInstances). Raises ServiceError if it is not stopped."""
@@ -216,6 +235,13 @@ class InstanceLifecycle(TimedTransitions, ABC, Generic[I]):
         self.release(instance)
         self._enter(instance, "terminated", reason)
         self._schedule(self._timing.terminated_visible_seconds, lambda: self.forget(instance))
+
+    def _end_early(self, instance: I, reason: str) -> None:
+        """Terminate an instance at once while it is pending, as EC2 does; else shut it down."""
+        if self.facts(instance).state == "pending":
+            self._terminate(instance, reason)
+        else:
+            self.begin_termination(instance, reason)
 
     def _advance(self, instance: I, before: str, after: str) -> None:
         if self.facts(instance).state == before:

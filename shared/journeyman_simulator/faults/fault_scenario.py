@@ -297,6 +297,13 @@ class NeverJoins(Operation, frozen=True, kw_only=True):
     """Prevent the next launched instance from registering a node."""
 
 
+class EndsEarly(Operation, frozen=True, kw_only=True):
+    """End the instances of the next `number` launches `after_seconds` after their launch: at boot, or once they joined."""
+
+    number: int = 1
+    after_seconds: float = 5.0
+
+
 class StopKubelet(Operation, frozen=True, kw_only=True):
     """Stop a node's kubelet for `seconds`: the node is NotReady, and its pods neither start nor stop."""
 
@@ -377,6 +384,7 @@ AnyOperation = (
     | StripFinalizer
     | OutOfStock
     | NeverJoins
+    | EndsEarly
     | StopKubelet
     | UnhealthyCondition
     | FailCheck

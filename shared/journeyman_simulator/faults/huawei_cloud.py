@@ -239,6 +239,7 @@ class ServerOperations(CloudOperations):
     """Operates on the ECS servers of CCE nodes. ECS reclaims Spot servers five minutes after the trace; it has no status checks."""
 
     maintenance_notice = timedelta(hours=48)
+    early_end_reason = "the KMS key of the root volume is disabled"
 
     @staticmethod
     def instance_id(provider_id: str) -> str:

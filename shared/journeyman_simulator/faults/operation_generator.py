@@ -277,6 +277,12 @@ def _out_of_stock(rng: Random, at: float, setup: ScenarioSetup) -> AnyOperation:
     )
 
 
+def _ends_early(rng: Random, at: float, __: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.EndsEarly(
+        at_seconds=at, number=rng.choice((1, 2, 4)), after_seconds=rng.choice((5.0, 40.0, 70.0))
+    )
+
+
 def _never_joins(_: Random, at: float, __: ScenarioSetup) -> AnyOperation:
     return fault_scenario.NeverJoins(at_seconds=at)
 
@@ -373,6 +379,7 @@ _DRAWS: Final[tuple[tuple[Draw, float], ...]] = (
     (_console_terminate, 1.5),
     (_out_of_stock, 3.0),
     (_never_joins, 1.5),
+    (_ends_early, 1.5),
     (_delete_node, 1.5),
     (_delete_claim, 1.5),
     (_edit_claim, 1.5),

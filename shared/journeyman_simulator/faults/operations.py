@@ -111,6 +111,7 @@ class Operations:
     def restore(self) -> None:
         """Undo the lasting effects of operations, except interruptions that the cloud announced."""
         self._cloud.set_unavailable(sorted(self._unavailable), unavailable=False)
+        self._cloud.launch_normally()
         self._restore_node_class()
         self._stop_expiry()
         self._unblock_drains()
@@ -272,6 +273,10 @@ class Operations:
     @_execute.register
     def _(self, _: fault_scenario.NeverJoins) -> None:
         self._cloud.prevent_next_from_joining()
+
+    @_execute.register
+    def _(self, operation: fault_scenario.EndsEarly) -> None:
+        self._cloud.end_next_early(operation.number, operation.after_seconds)
 
     @_execute.register
     def _(self, operation: fault_scenario.StopKubelet) -> None:

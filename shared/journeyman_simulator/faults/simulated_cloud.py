@@ -173,6 +173,8 @@ class CloudOperations(ABC):
     """
 
     maintenance_notice = timedelta(days=14)
+    early_end_reason = "Client.InternalError"
+    """Why the cloud ends instances soon after their launch, in its own words."""
 
     def __init__(self, account: Any, records: InstanceRecords) -> None:
         self._account = account
@@ -233,6 +235,14 @@ class CloudOperations(ABC):
     def prevent_next_from_joining(self) -> None:
         """Prevent the next launched instance from registering a node."""
         self._account.instances.prevent_next_from_joining()
+
+    def end_next_early(self, number: int, after_seconds: float) -> None:
+        """End the instances of the next launches, for a reason that is their NodeClass's fault."""
+        self._account.instances.end_next_early(number, reason=self.early_end_reason, after_seconds=after_seconds)
+
+    def launch_normally(self) -> None:
+        """Let the instances of all further launches live."""
+        self._account.instances.launch_normally()
 
     def set_unavailable(self, pools: Sequence[tuple[str, str, str]], *, unavailable: bool) -> None:
         """Make offerings (type, zone, capacity type) unavailable or available."""

@@ -256,12 +256,12 @@ class CceNodes:
         instance = node.instance
         if instance.is_deleting or instance.state != BUILD:
             return
+        cause = instance.build_failure
         if self._catalogue.fails_in_job(instance.instance_type, instance.zone, instance.capacity_type):
+            cause = "Ecs.0319: Insufficient flavor capacity, insufficient capacity in the specified az."
+        if cause:
             node.failed_at = self._time.now()
-            reason = (
-                f"Create node {node.name} failed: [{instance.instance_type}|{instance.zone}] "
-                "Ecs.0319: Insufficient flavor capacity, insufficient capacity in the specified az."
-            )
+            reason = f"Create node {node.name} failed: [{instance.instance_type}|{instance.zone}] {cause}"
             self._end_job(node.job, "Failed", reason)
             self._servers.fail(instance)
             return

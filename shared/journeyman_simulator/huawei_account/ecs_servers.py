@@ -67,6 +67,7 @@ class HuaweiInstance(StateHistory, kw_only=True, eq=False):
     tags: dict[str, str]
     spec: JSON = field(default_factory=dict)  # of the CreateNode request, with labels and taints
     joins: bool = True  # whether its kubelet registers a node
+    build_failure: str = ""  # why its job fails; empty if it succeeds
     is_reclaimed: bool = False  # whether ECS is about to delete this Spot server
     deleting_since: datetime | None = None  # when CCE began to delete the node
 
@@ -107,6 +108,7 @@ class SimulatedServers(TimedTransitions):
         self._project_id = project_id
         self._serial = count(1)
         self._never_joining = 0
+        self._build_failures: list[str] = []
         self.known: dict[str, HuaweiInstance] = {}
         self.observers: list[Callable[[InstanceObservation], object]] = []
         self.on_gone: list[Callable[[HuaweiInstance], object]] = []  # called when ECS has reclaimed a Spot server
@@ -149,6 +151,7 @@ class SimulatedServers(TimedTransitions):
             tags=dict(tags),
             spec=spec,
             joins=self._never_joining == 0,
+            build_failure=self._build_failures.pop(0) if self._build_failures else "",
             changes=[StateChange(self._time.now(), BUILD)],
         )
         self._never_joining = max(0, self._never_joining - 1)
@@ -221,6 +224,14 @@ class SimulatedServers(TimedTransitions):
     def prevent_next_from_joining(self, number: int = 1) -> None:
         """Prevent the servers of the next `number` launches from registering a node."""
         self._never_joining += number
+
+    def end_next_early(self, number: int = 1, *, reason: str, after_seconds: float = 0) -> None:
+        """Let the jobs of the next `number` nodes fail with this text; CCE decides when."""
+        self._build_failures += [reason] * number
+
+    def launch_normally(self) -> None:
+        """Let the jobs of all further nodes succeed."""
+        self._build_failures.clear()
 
     def schedule_maintenance(self, server_id: str, event_type: str, within: timedelta, state: str) -> str:
         """Schedule an event of a server's host, and return its id. Raises ServiceError if the server does not exist.

@@ -45,7 +45,7 @@ class MotoInstances(InstanceLifecycle[Instance]):
         """See `InstanceLifecycle`."""
         instance._state = InstanceState(state, STATE_CODES[state])  # noqa: SLF001 - moto offers no setter
         if reason and state != "stopping":  # moto itself sets the reason of a stop
-            by, instance.state_reason = _REASONS[reason]
+            by, instance.state_reason = _REASONS.get(reason) or (reason, StateReason(reason, reason))
             instance._reason = f"{by} ({self._time.now():%Y-%m-%d %H:%M:%S} GMT)"  # noqa: SLF001 - moto offers no setter
 
     def release(self, instance: Instance) -> None:

@@ -66,6 +66,7 @@ class CloudUnderTest(ABC):
         {"securityGroupSelectorTerms": "mine"},
         {"tags": {f"k{i}": "v" for i in range(51)}},
     )
+    early_end: ClassVar[str]
     unknown_provider_id: ClassVar[str]
     foreign_provider_ids: ClassVar[tuple[str, ...]]
     permissions: ClassVar[Mapping[str, str]]  # by operation
@@ -228,6 +229,7 @@ class _Aws(CloudUnderTest):
         "securityGroups": "SecurityGroupDrift",
         "amis": "AMIDrift",
     }
+    early_end = "Client.InternalError"
     unknown_provider_id = "aws:///us-east-1a/i-00000000000000000"
     foreign_provider_ids = ("", "i-1", "kwok://node", "aws:///us-east-1a/eni-1", "cn-hangzhou.i-bp1abc")
     price_api = "pricing:GetProducts"
@@ -487,6 +489,7 @@ class _Alibaba(_SimulatedAccount):
         "securityGroups": "SecurityGroupDrift",
         "images": "ImageDrift",
     }
+    early_end = "The instance could not be created, because its KMS key is disabled."
     unknown_provider_id = "cn-hangzhou.i-bp100000000000000000"
     foreign_provider_ids = ("", "i-1", "kwok://node", "cn-hangzhou.eni-1", "aws:///us-east-1a/i-00000000000000001")
     price_api = "ecs:DescribePrice"
@@ -712,6 +715,7 @@ class _Huawei(_SimulatedAccount):
     kept_condition = "Ready"
     resolved_fields = frozenset({"subnets", "conditions"})
     invalid_specs = ({"subnetSelectorTerms": "mine"}, {"tags": {f"k{i}": "v" for i in range(5)}})
+    early_end = "the KMS key of the root volume is disabled"
     unknown_provider_id = "ffffffff-0000-4000-8000-000000000000"
     foreign_provider_ids = ("", "i-1", "kwok://node", "cn-hangzhou.i-bp1abc", "aws:///us-east-1a/i-00000000000000001")
     operations: ClassVar[Mapping[str, str]] = {

@@ -307,3 +307,21 @@ def test_unready_node_class_launches_nothing(launch, request_for, ready, provide
 
     assert type(outcome.error) is kind
     assert provider.list() == ()
+
+
+def test_instance_that_ends_at_boot_says_why_and_whose_fault_it_is(cloud, launch, request_for, provider):
+    """The cloud accepted the launch; afterwards the instance is listed with its reason, or the cloud still knows it."""
+    reason = cloud.early_end
+    cloud.account.instances.end_next_early(1, reason=reason, after_seconds=2)
+    id_ = launch(request_for("dying")).instance.provider_id
+    for _ in range(4):
+        cloud.clock.advance(20)
+        cloud.act()
+
+    listed = {each.provider_id: each.failure for each in provider.list()}
+    failure = listed.get(id_) or provider.end_reasons([id_]).get(id_)
+    assert failure is not None
+    assert reason in failure.message
+    assert failure.remedy
+    assert not failure.is_capacity
+    assert provider.end_reasons(["kwok://node"]) == {}

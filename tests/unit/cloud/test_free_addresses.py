@@ -85,3 +85,12 @@ def test_zone_without_a_compatible_type_is_not_charged(subnets):
     chosen = subnets.choose(TWO_IN_A, TYPES, "on-demand")
 
     assert (chosen["a"].reserved, chosen["b"].reserved) == (30, 0)
+
+
+def test_subnet_that_was_full_for_another_process_comes_last(subnets):
+    """OfferingState has it; the zone is full only if all of its subnets are."""
+    chosen = subnets.choose(TWO_IN_A, TYPES, "on-demand", full={"subnet-1"})
+
+    assert chosen["a"].id == "subnet-2"
+    assert not subnets.is_zone_exhausted(TWO_IN_A, "a", full={"subnet-1"})
+    assert subnets.is_zone_exhausted(TWO_IN_A, "a", full={"subnet-1", "subnet-2"})

@@ -140,7 +140,8 @@ LOCK_RULES: Final[Mapping[str, FaultRule]] = {
 }  # fmt: skip
 """What the reasons of an instance's OperationLocks say."""
 RELEASED: Final = _rule(
-    _OFFERING, "InstanceReleased", "ECS released the instance, because it could not be created or its host failed", _MORE_TYPES
+    _POOL, "InstanceReleased", "ECS released the instance, because it could not be created or its host failed",
+    "Read the reason, and correct the disks, their KMS key or the image of the NodeClass",
 )  # fmt: skip
 """The system event SystemFailure.Delete."""
 

@@ -6,6 +6,7 @@ import pytest
 
 from journeyman.cloud.alibaba.provider import AlibabaCloudProvider
 from journeyman.core.api import labels
+from journeyman.core.api.launch_faults import FaultScope
 from journeyman.errors import CreateError
 from journeyman.ports import Launched
 from tests.unit.cloud.alibaba.conftest import AckCluster, a_claim
@@ -77,3 +78,32 @@ def test_account_in_arrears_is_a_condition(ack):
 
     assert outcome.error.condition_reason == "AccountInArrears"
     assert "pay" in outcome.error.message
+
+
+@pytest.mark.parametrize("code", ["", "InvalidSpotPriceLimit.LowerThanPublicPrice"], ids=["disks", "price limit"])
+def test_settings_that_suit_no_offering_are_the_node_classs_fault(ack, code):
+    """Other NodeClasses launch these offerings; this one is skipped for a while. The account refuses old disks itself."""
+    if code:
+        ack = AckCluster()
+        ack.open_api.refusal = code
+    body = ack.node_class(systemDisk={"categories": ["cloud"]})
+    outcome = ack.launch(body, a_claim(spec={"nodeClassRef": {"name": "default"}}))
+
+    assert outcome.unavailable == ()
+    assert outcome.unavailable_for_class
+    [fault] = outcome.faults
+    assert (fault.scope, fault.name) == (FaultScope.NODE_CLASS, "default")
+    assert (code or "InvalidDiskCategory.NotSupported") in fault.message
+    assert "spec." in fault.remedy
+
+
+def test_vswitch_without_addresses_is_skipped_alone():
+    """It is the vSwitch's fault; offerings are unavailable only in zones without another vSwitch."""
+    ack = AckCluster()
+    ack.open_api.refusal = "InvalidVSwitchId.IpNotEnough"
+    body = ack.node_class()
+    outcome = ack.launch(body)
+
+    assert {fault.scope for fault in outcome.faults} == {FaultScope.SUBNET}
+    assert {fault.name for fault in outcome.faults} == {vswitch["id"] for vswitch in body["status"]["vSwitches"]}
+    assert {offering.instance_type for offering in outcome.unavailable} == {"*"}

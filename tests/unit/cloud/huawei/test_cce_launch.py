@@ -7,6 +7,7 @@ import pytest
 
 from journeyman.cloud.huawei.cce_launch import LISTED_WITHIN
 from journeyman.core.api import labels
+from journeyman.core.api.launch_faults import FaultScope
 from journeyman.core.api.objects import OfferingKey
 from journeyman.errors import CreateError, InsufficientCapacityError, NodeClassNotReadyError
 from journeyman.ports import Launched, LaunchFailed
@@ -221,3 +222,17 @@ def test_subnet_of_another_vpc_is_a_condition(cce):
 
     assert (status, reason) == ("False", "SubnetsNotInVPC")
     assert cce.seeded.vpc in message
+
+
+def test_missing_disks_of_the_node_classs_type_do_not_concern_other_node_classes(cce):
+    """CCE has no EVS disks of the type: the CCENodeClass is at fault, and its offerings are unavailable for it alone."""
+    body = cce.node_class()
+    cce.account.fail_next("CreateNode", "CCE.01400022", times=20)
+    outcome = cce.launch(body, a_claim(spec={"nodeClassRef": {"name": "default"}}))
+
+    assert outcome.unavailable == ()
+    assert outcome.unavailable_for_class
+    [fault] = outcome.faults
+    assert (fault.scope, fault.name) == (FaultScope.NODE_CLASS, "default")
+    assert "CCE.01400022" in fault.message
+    assert "volumeType" in fault.remedy
