@@ -71,7 +71,7 @@ from journeyman.steps.actions import (
 )
 from journeyman.steps.context import RunContext
 from journeyman.steps.instance_launch import InstanceLauncher
-from journeyman.steps.node_classes import resolve_node_class
+from journeyman.steps.node_classes import resolve_node_class, unresolved_node_class
 from journeyman.steps.pod_nominator import PodNominator
 from journeyman.steps.recorder import RunRecorder
 from journeyman.steps.scheduling_inputs import SchedulingInputs
@@ -218,6 +218,9 @@ class PlanExecutor:
         try:
             node_class, writes = resolve_node_class(self._run.cloud, action)
         except CloudProviderError as error:
+            node_class, writes = unresolved_node_class(self._run.cloud, action, error)
+            self.written.node_classes[node_class.name] = node_class
+            self._run_chain(writes, _PendingCalls())
             self._recorder.record_error(chain.subject, error)
             return False
         self.written.node_classes[node_class.name] = node_class

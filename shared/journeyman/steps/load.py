@@ -251,8 +251,8 @@ def node_class_state(raw: Mapping[str, Any], resource: Resource[dict[str, Any]])
         generation=meta.generation,
         ready=ready is not None and ready.status == "True" and ready.observed_generation == meta.generation,
         observed_generation=ready.observed_generation if ready is not None else 0,
-        reason=ready.reason if ready is not None else "AwaitingReconciliation",
-        message=_why_not_ready(conditions),
+        reason=ready.reason if ready is not None and not _is_outdated(ready, meta.generation) else _AWAITING,
+        message=_why_not_ready(conditions, meta.generation),
         deleting=meta.deletion_timestamp is not None,
         deletion_timestamp=meta.deletion_timestamp,
         finalizers=meta.finalizers,
@@ -282,11 +282,24 @@ def _block_ends(raw: Mapping[str, Any]) -> Mapping[str, datetime]:
     return {r.id: r.end_time for r in found if r.reservation_type == "capacity-block" and r.end_time is not None}
 
 
-def _why_not_ready(conditions: tuple[Condition, ...]) -> str:
-    """Return the messages of conditions that are False; the message of Ready only lists those conditions' types."""
-    messages = [f"{c.type}: {c.message}" for c in conditions if c.status == "False" and c.type != "Ready" and c.message]
+_AWAITING: Final = "AwaitingReconciliation"
+
+
+def _is_outdated(ready: Condition, generation: int) -> bool:
+    """Whether Ready is True of an earlier generation, so that it says nothing about the present spec."""
+    return ready.status == "True" and ready.observed_generation != generation
+
+
+def _why_not_ready(conditions: tuple[Condition, ...], generation: int) -> str:
+    """Return the messages of conditions that are False, or else Unknown; Ready's own only lists those conditions' types."""
+    parts = [c for c in conditions if c.type != "Ready" and c.message]
+    for status in ("False", "Unknown"):
+        if messages := [f"{c.type}: {c.message}" for c in parts if c.status == status and c.reason != _AWAITING]:
+            return "; ".join(messages)
     ready = condition_of(conditions, "Ready")
-    return "; ".join(messages) or (ready.message if ready is not None else "")
+    if ready is not None and _is_outdated(ready, generation):
+        return f"generation {generation} of its spec is not examined yet, the last one was {ready.observed_generation}"
+    return ready.message if ready is not None else ""
 
 
 def _node_classes(run: RunContext) -> tuple[tuple[NodeClassState, ...], tuple[InvalidObject, ...]]:

@@ -16,7 +16,8 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from journeyman.core.api import labels
-from journeyman.core.api.conditions import format_time
+from journeyman.core.api.conditions import READY, format_time, set_condition, to_wire
+from journeyman.core.api.objects import condition_of
 from journeyman.core.lifecycle.nodeclass_finalizer import add_finalizer, finalize_nodeclasses, has_finalizer
 from journeyman.core.plan import (
     Action,
@@ -35,7 +36,7 @@ from journeyman.core.plan import (
 )
 from journeyman.core.state import NodeClassState
 from journeyman.core.state.condition_transitions import with_transitions
-from journeyman.errors import InvalidObjectError
+from journeyman.errors import CloudProviderError, InvalidObjectError
 from journeyman.ports import CloudProvider
 from journeyman.steps.load import conditions_in, node_class_state
 from journeyman.steps.scheduling_inputs import StepInputs
@@ -167,6 +168,34 @@ def resolve_node_class(cloud: CloudProvider, action: ResolveNodeClass) -> tuple[
     return resolved, _writes(cloud, node_class, status, annotations)
 
 
+def unresolved_node_class(
+    cloud: CloudProvider, action: ResolveNodeClass, error: CloudProviderError
+) -> tuple[NodeClassState, Chain]:
+    """Return a NodeClass that could not be resolved, and the chain that writes the conditions of an earlier generation anew.
+
+    They are Unknown, as nobody knows whether they hold for the present spec. Those of this generation stay: what was found for it
+    is still the best that is known.
+    """
+    before = node_class_state(action.raw, cloud.node_class)
+    conditions = before.conditions
+    outdated = {c.type for c in conditions if c.observed_generation != before.generation}
+    if condition_of(conditions, READY) is None:
+        outdated.add(READY)
+    for type_ in sorted(outdated):
+        conditions = set_condition(
+            conditions,
+            type_,
+            "Unknown",
+            now=action.at,
+            generation=before.generation,
+            reason="ResolutionFailed",
+            message=f"the cloud could not be asked: {error.message}",
+        )
+    status = {**(action.raw.get("status") or {}), "conditions": to_wire(conditions)}
+    after = node_class_state({**action.raw, "status": status}, cloud.node_class)
+    return after, _writes(cloud, before, status if outdated else before.raw.get("status") or {}, {})
+
+
 def _hash(cloud: CloudProvider, raw: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the annotations with the NodeClass's hash; none if it does not validate."""
     try:
@@ -190,7 +219,8 @@ def _writes(
         actions.append(
             PatchObject(ref=ref, patch={"status": changes}, why=why, resource_version=version, subresource="status")
         )
-    patch = {"metadata": {"annotations": dict(annotations)}}
-    actions.append(PatchObject(ref=ref, patch=patch, why="its hash, and when it was resolved"))
+    if annotations:
+        patch = {"metadata": {"annotations": dict(annotations)}}
+        actions.append(PatchObject(ref=ref, patch=patch, why="its hash, and when it was resolved"))
     chain = chain_of(f"{node_class.kind} {node_class.name}", *actions)
     return with_transitions(chain, ref, {}, node_class.conditions, conditions_in({"status": status}))

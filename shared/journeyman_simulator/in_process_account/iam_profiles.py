@@ -25,12 +25,13 @@ class InstanceProfile(Struct, kw_only=True, eq=False):
 
 
 class SimulatedIam:
-    """Roles and instance profiles by name."""
+    """Roles and instance profiles by name; callers lack iam:PassRole on the roles in `not_passable`."""
 
     def __init__(self, time: ServiceTime, account: str) -> None:
         self._time = time
         self._account = account
         self.roles: set[str] = set()
+        self.not_passable: set[str] = set()
         self.profiles: dict[str, InstanceProfile] = {}
 
     def arn_of_profile(self, name: str) -> str:
@@ -82,6 +83,14 @@ class SimulatedIam:
             raise ServiceError("NoSuchEntity", f"The role with name {role} cannot be found.")
         if profile is None:
             raise _no_such_profile(request)
+        if role in self.not_passable:
+            arn = f"arn:aws:iam::{self._account}:role/{role}"
+            text = (
+                f"is not authorized to perform: iam:PassRole on resource: {arn} because no identity-based policy allows"
+            )
+            raise ServiceError(
+                "AccessDenied", f"User: arn:aws:sts::{self._account}:assumed-role/f {text} the iam:PassRole action"
+            )
         if profile.role:
             raise ServiceError("LimitExceeded", "Cannot exceed quota for InstanceSessionsPerInstanceProfile: 1")
         profile.role, profile.role_since = role, self._time.now()

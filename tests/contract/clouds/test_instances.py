@@ -292,7 +292,6 @@ def test_refusals_name_the_operation_and_the_remedy(cloud, running, provider, fa
     calls = {
         "delete": lambda: delete(provider, instance.provider_id),
         "statuses": provider.statuses,
-        "subnets": lambda: cloud.provider("fresh").resolve(cloud.node_class(), cloud.clock.now()),
     }
     for operation, method in calls.items():
         cloud.fail(operation, failure)

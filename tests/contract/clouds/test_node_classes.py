@@ -86,6 +86,37 @@ def test_throttling_does_not_change_the_status(cloud, provider):
     assert condition(provider.resolve(cloud.node_class(), cloud.clock.now()), "Ready")[0] == "True"
 
 
+@pytest.mark.parametrize("failure", ["denied", "bad key"])
+def test_refused_request_is_a_false_condition_of_the_present_generation(cloud, failure):
+    """It names the right to grant, or the key; no condition says what held for an earlier spec."""
+    body = cloud.node_class()
+    body["status"] = cloud.provider("fresh").resolve(body, cloud.clock.now())
+    body["metadata"] = {**body["metadata"], "generation": 3}
+    cloud.fail("subnets", failure)
+    status = cloud.provider("fresher").resolve(body, cloud.clock.now())
+
+    type_, _ = cloud.subnet_condition
+    [message] = [c["message"] for c in status["conditions"] if c["type"] == type_]
+    assert condition(status, type_) == ("False", "RequestRefused")
+    assert cloud.permissions["subnets"] in message
+    assert any(word in message for word in ("grant", "key"))
+    assert condition(status, "Ready")[0] == "False"
+    assert {c["observedGeneration"] for c in status["conditions"]} == {3}
+    assert cloud.kept_condition == "Ready" or condition(status, cloud.kept_condition)[0] == "True"
+
+
+def test_invalid_change_leaves_no_condition_of_the_spec_before(cloud, provider):
+    """What was found for that says nothing about this one."""
+    body = cloud.node_class()
+    valid = provider.resolve(body, cloud.clock.now())
+    changed = cloud.node_class(**cloud.invalid_specs[0])
+    changed |= {"status": valid, "metadata": {**changed["metadata"], "generation": 3}}
+    status = provider.resolve(changed, cloud.clock.now())
+
+    assert {c["observedGeneration"] for c in status["conditions"]} == {3}
+    assert {c["type"] for c in status["conditions"] if c["status"] == "True"} == set()
+
+
 def test_static_fields_change_the_hash_and_selectors_do_not(cloud, provider):
     """What selectors select drifts by the ids in the status."""
     plain = provider.annotations(cloud.node_class())

@@ -440,6 +440,43 @@ def test_a_node_class_is_ready_only_at_its_current_generation():
 
 
 @pytest.mark.parametrize(
+    ("conditions", "reason", "message"),
+    [
+        ([("Ready", "True", 1, "Ready", "")], "AwaitingReconciliation", "generation 2 of its spec is not examined yet"),
+        (
+            [
+                ("AMIsReady", "Unknown", 2, "ResolutionFailed", "no answer"),
+                ("Ready", "Unknown", 2, "ResolutionFailed", "x"),
+            ],
+            "ResolutionFailed",
+            "AMIsReady: no answer",
+        ),
+        (
+            [
+                ("AMIsReady", "Unknown", 2, "ResolutionFailed", "no answer"),
+                ("SubnetsReady", "False", 2, "SubnetsNotFound", "none"),
+                ("InstanceProfileReady", "True", 2, "InstanceProfileReady", "all right"),
+                ("Ready", "False", 2, "UnhealthyDependents", "SubnetsReady=False"),
+            ],
+            "UnhealthyDependents",
+            "SubnetsReady: none",
+        ),
+        ([], "AwaitingReconciliation", ""),
+    ],
+)
+def test_reason_of_an_unready_node_class_is_what_is_not_true(conditions, reason, message):
+    """Pods read it in the reason why they are not scheduled."""
+    names = ("type", "status", "observedGeneration", "reason", "message")
+    status = {"conditions": [dict(zip(names, values, strict=True)) for values in conditions]}
+    state = node_class_state(merge(node_class_body(), {"metadata": {"generation": 2}, "status": status}), EC2NODECLASS)
+
+    assert not state.ready
+    assert state.reason == reason
+    assert state.message.startswith(message)
+    assert bool(state.message) == bool(message)
+
+
+@pytest.mark.parametrize(
     "odd",
     [{"annotations": None}, {"finalizers": None}, {"creationTimestamp": "10000-01-01T00:00:00Z"}, {"labels": None}],
 )

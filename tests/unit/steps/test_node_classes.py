@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import EC2NODECLASS, NODECLAIM, NODEPOOL
-from journeyman.core.plan import Step
-from journeyman.errors import CloudProviderError
+from journeyman.core.plan import ResolveNodeClass, Step
+from journeyman.errors import CloudProviderError, CloudUnavailableError
 from journeyman.ports import RequeueDue
-from journeyman.steps.node_classes import is_due
+from journeyman.steps.node_classes import is_due, unresolved_node_class
 from journeyman.steps.provision import provision
 from tests.helpers.builders import NOW, SMALL, a_node_class, node_class_body, pool_body, stamp
 from tests.helpers.fakes import InterceptingStore
@@ -139,3 +139,53 @@ def test_node_class_stays_until_its_cloud_resources_are_deleted(simulation):
 
     simulation.until(lambda: class_of(simulation) is None, "the NodeClass to go", minutes=3)
     assert simulation.cloud.released == ["default"]
+
+
+def conditions_of(simulation):
+    """Return (type, status, observed generation) of the NodeClass's conditions."""
+    found = class_of(simulation)["status"]["conditions"]
+    return [(c["type"], c["status"], c["observedGeneration"]) for c in found]
+
+
+def test_node_class_that_the_cloud_does_not_answer_for_has_conditions_of_its_generation(simulation):
+    """They are Unknown with the cloud's words until it answers; a pod's Event has these, too."""
+
+    class Silent:
+        """A cloud that does not answer questions about NodeClasses while `is_down`."""
+
+        is_down = True
+
+        def __getattr__(self, name):
+            return getattr(simulation.cloud, name)
+
+        def resolve(self, node_class, now):
+            if self.is_down:
+                raise CloudUnavailableError("EC2 is down")
+            return simulation.cloud.resolve(node_class, now)
+
+    simulation.server.patch(EC2NODECLASS, "default", {"spec": {"tags": {"a": "b"}}})
+    generation = class_of(simulation)["metadata"]["generation"]
+    cloud = simulation.cluster.cloud = Silent()
+    simulation.deploy("more", 1, cpu="1.5")
+    simulation.run_for(minutes=1)
+
+    assert conditions_of(simulation) == [("Ready", "Unknown", generation)]
+    [message] = [c["message"] for c in class_of(simulation)["status"]["conditions"]]
+    assert "EC2 is down" in message
+    [text] = {text for text in messages(simulation, "FailedScheduling") if "EC2NodeClass" in text}
+    assert "EC2 is down" in text
+
+    cloud.is_down = False
+    simulation.until(lambda: simulation.running() == 2, "both pods run", minutes=5)
+    assert conditions_of(simulation) == [("Ready", "True", generation)]
+
+
+def test_outage_leaves_what_was_found_for_this_generation(simulation):
+    """It is still the best that is known, and nodes are launched with it."""
+    before = class_of(simulation)["status"]
+    resolve = ResolveNodeClass(name="default", raw=class_of(simulation), at=simulation.clock.now())
+    state, writes = unresolved_node_class(simulation.cloud, resolve, CloudUnavailableError("EC2 is down"))
+
+    assert state.ready
+    assert state.raw["status"] == before
+    assert writes.actions == ()

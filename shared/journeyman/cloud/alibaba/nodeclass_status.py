@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from journeyman.cloud.alibaba.discovery import Discovery, UnknownAliasError
 from journeyman.cloud.alibaba.tags import MAX_TAGS, reserved_tags
-from journeyman.cloud.nodeclass_conditions import StatusPart, conditions_of, selected
+from journeyman.cloud.nodeclass_conditions import StatusPart, conditions_of, found_or_refused, selected, unexamined
 from journeyman.core.api.conditions import VALIDATION_SUCCEEDED
 from journeyman.core.api.ecs_settings import (
     ECSNodeClassView,
@@ -51,6 +51,7 @@ class NodeClassReconciler:
         try:
             node_class = ecs_node_class(raw)
         except InvalidObjectError as error:
+            conditions = unexamined(conditions, now, "the spec is invalid (see ValidationSucceeded)")
             conditions = conditions.set_false(VALIDATION_SUCCEEDED, now, "InvalidSpec", error.message)
             return {**(raw.get("status") or {}), "conditions": conditions.to_wire()}
         resolved, parts = self._find(node_class)
@@ -72,39 +73,48 @@ class NodeClassReconciler:
     def _find(self, node_class: ECSNodeClassView) -> tuple[ResolvedResources, list[StatusPart]]:
         """Return what the selectors select, and the condition of each."""
         api, settings = node_class.api, node_class.settings
-        vswitches = self._discovery.vswitches(settings.vswitch_terms)
-        groups = self._discovery.security_groups(settings.security_group_terms)
-        images: tuple[ResolvedImage, ...] = ()
-        reason, why = "ImagesNotFound", "imageSelectorTerms select no image in this region"
-        try:
-            images = self._discovery.images(settings.image_terms)
-        except UnknownAliasError as error:
-            reason, why = "UnknownAlias", error.message
+        region = "in this region"
         parts = [
-            selected(
+            found_or_refused(
                 api.vswitches,
-                "",
-                vswitches,
-                "VSwitchesNotFound",
-                "vSwitchSelectorTerms select no vSwitch in this region",
+                lambda: selected(
+                    api.vswitches,
+                    "vswitches",
+                    self._discovery.vswitches(settings.vswitch_terms),
+                    "VSwitchesNotFound",
+                    f"vSwitchSelectorTerms select no vSwitch {region}",
+                ),
             ),
-            selected(
+            found_or_refused(
                 api.security_groups,
-                "",
-                groups,
-                "SecurityGroupsNotFound",
-                "securityGroupSelectorTerms select no security group in this region",
+                lambda: selected(
+                    api.security_groups,
+                    "security_groups",
+                    self._discovery.security_groups(settings.security_group_terms),
+                    "SecurityGroupsNotFound",
+                    f"securityGroupSelectorTerms select no security group {region}",
+                ),
             ),
-            selected(api.images, "", images, reason, why),
+            found_or_refused(api.images, lambda: self._find_images(node_class)),
         ]
         if api.role:
-            found = not settings.role or self._role_exists(settings.role)
-            text = f"RAM role {settings.role} does not exist, or does not trust ecs.aliyuncs.com"
-            parts.append(selected(api.role, "", found, "RAMRoleNotFound", text))
-        return (
-            ResolvedResources(vswitches=vswitches, security_groups=groups, images=images, ram_role=settings.role),
-            parts,
-        )
+            parts.append(found_or_refused(api.role, lambda: self._find_role(api.role, settings.role)))
+        found = {part.field: part.value for part in parts if part.field}
+        return ResolvedResources(ram_role=settings.role, **found), parts
+
+    def _find_images(self, node_class: ECSNodeClassView) -> StatusPart:
+        reason, why = "ImagesNotFound", "imageSelectorTerms select no image in this region"
+        images: tuple[ResolvedImage, ...] = ()
+        try:
+            images = self._discovery.images(node_class.settings.image_terms)
+        except UnknownAliasError as error:
+            reason, why = "UnknownAlias", error.message
+        return selected(node_class.api.images, "images", images, reason, why)
+
+    def _find_role(self, condition: str, role: str) -> StatusPart:
+        found = not role or self._role_exists(role)
+        text = f"RAM role {role} does not exist, or does not trust ecs.aliyuncs.com"
+        return selected(condition, "", found, "RAMRoleNotFound", text)
 
 
 def _problem(node_class: ECSNodeClassView) -> tuple[str, str] | None:

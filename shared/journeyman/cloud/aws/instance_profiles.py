@@ -34,12 +34,20 @@ ANNOTATION: Final = f"{labels.AWS_GROUP}/instance-profile-name"
 _TTL: Final = timedelta(minutes=15)  # cache.go `InstanceProfileTTL`
 _KEPT_FOR: Final = timedelta(hours=1)  # upstream protects a new profile for as long
 _NOT_FOUND: Final = "NoSuchEntity"
+_RIGHT_TO_PASS: Final = "iam:PassRole"  # noqa: S105 - an action of IAM
 _ALREADY_EXISTS: Final = "EntityAlreadyExists"
 _ROLE_LIMIT: Final = "LimitExceeded"  # a profile holds one role
 
 
-class RoleNotFoundError(Exception):
-    """The role of the NodeClass does not exist. `NodeClassReconciler` reports it as a condition."""
+class UnusableRoleError(Exception):
+    """The role of the NodeClass does not exist, or may not be passed to EC2; `NodeClassReconciler` reports it as a condition.
+
+    `reason` is the condition's.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class InstanceProfileProvider:
@@ -58,7 +66,7 @@ class InstanceProfileProvider:
             The name; empty if the NodeClass names neither profile nor role.
 
         Raises:
-            RoleNotFoundError: The role does not exist.
+            UnusableRoleError: The role does not exist, or the functions may not pass it to EC2.
             CloudProviderError: IAM did not respond, or rejected the call.
         """
         user_profile = str(node_class.spec.get("instanceProfile") or "")
@@ -171,9 +179,20 @@ class InstanceProfileProvider:
                 self._clients.iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=role)
         except CloudProviderError as error:
             if error_code(error) == _NOT_FOUND:
-                raise RoleNotFoundError(f"role {role} does not exist") from error
+                raise UnusableRoleError("RoleNotFound", f"role {role} does not exist") from error
+            if _RIGHT_TO_PASS in error.message:
+                raise UnusableRoleError("RoleNotAllowed", _not_allowed(role, error)) from error
             if error_code(error) != _ROLE_LIMIT:  # a concurrent run added the role, which the name identifies
                 raise
+
+
+def _not_allowed(role: str, error: CloudProviderError) -> str:
+    """Return what a user does if IAM needs a right on the role itself, which AddRoleToInstanceProfile's is not."""
+    said = str(error.__cause__ or error.message)
+    return (
+        f"the functions may not pass role {role} to EC2: add its ARN to the parameter NodeRoleArn of the deployed stack, "
+        f"which grants {_RIGHT_TO_PASS} on it, or name a role that the parameter has ({said})"
+    )
 
 
 @contextmanager

@@ -16,12 +16,12 @@ from journeyman.cloud.aws.ami_families import AL2023
 from journeyman.cloud.aws.amis import AmiProvider, UnsupportedAliasError
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.cloud.aws.capacity_reservations import CapacityReservationProvider
-from journeyman.cloud.aws.instance_profiles import InstanceProfileProvider, RoleNotFoundError
+from journeyman.cloud.aws.instance_profiles import InstanceProfileProvider, UnusableRoleError
 from journeyman.cloud.aws.kubelet_validation import kubelet_problems
 from journeyman.cloud.aws.network_discovery import NetworkDiscovery, PlacementGroupProvider
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.aws.tags import restricted_tags
-from journeyman.cloud.nodeclass_conditions import StatusPart, conditions_of, selected
+from journeyman.cloud.nodeclass_conditions import StatusPart, conditions_of, found_or_refused, selected, unexamined
 from journeyman.core.api.conditions import EC2NODECLASS_DEPENDENTS, VALIDATION_SUCCEEDED, ConditionSet
 from journeyman.core.api.ec2nodeclass import EC2NodeClass
 from journeyman.core.api.model import parse
@@ -64,16 +64,11 @@ class NodeClassReconciler:
         """
         conditions = self._conditions(node_class, now)
         if invalid := _invalid(node_class):
+            conditions = unexamined(conditions, now, "the spec is invalid (see ValidationSucceeded)")
             conditions = conditions.set_false(VALIDATION_SUCCEEDED, now, "InvalidSpec", invalid)
             return {**node_class.status, "conditions": conditions.to_wire()}
         status: dict[str, Any] = dict(node_class.status)
-        for part in (
-            self._find_images(node_class, now),
-            self._find_subnets(node_class),
-            self._find_security_groups(node_class),
-            self._find_profile(node_class),
-            *self._find_optional(node_class, now),
-        ):
+        for part in self._parts(node_class, now):
             if part.field:
                 status[part.field] = part.value
             if part.reason:
@@ -92,6 +87,19 @@ class NodeClassReconciler:
     ) -> tuple[str, ...]:
         """Delete the instance profiles that nothing uses; return their names. Raises CloudProviderError."""
         return self._profiles.delete_unused(node_classes, claims, now)
+
+    def _parts(self, node_class: NodeClassView, now: datetime) -> Iterator[StatusPart]:
+        """Yield the parts of the status; the last two are those that a NodeClass has only if it selects something."""
+        yield found_or_refused(_AMIS, lambda: self._find_images(node_class, now))
+        yield found_or_refused(_SUBNETS, lambda: self._find_subnets(node_class))
+        yield found_or_refused(_SECURITY_GROUPS, lambda: self._find_security_groups(node_class))
+        yield found_or_refused(_INSTANCE_PROFILE, lambda: self._find_profile(node_class))
+        if node_class.terms("capacityReservationSelectorTerms"):
+            yield found_or_refused(_CAPACITY_RESERVATIONS, lambda: self._find_reservations(node_class, now))
+        elif node_class.capacity_reservations:
+            yield StatusPart(condition="", field="capacityReservations", value=[])
+        if node_class.placement_group:
+            yield found_or_refused(_PLACEMENT_GROUP, lambda: self._find_group(node_class))
 
     def _find_images(self, node_class: NodeClassView, now: datetime) -> StatusPart:
         try:
@@ -118,22 +126,16 @@ class NodeClassReconciler:
             )
         try:
             name = self._profiles.ensure(node_class)
-        except RoleNotFoundError as error:
+        except UnusableRoleError as error:
             return StatusPart(
-                condition=_INSTANCE_PROFILE, field=field, value="", reason="RoleNotFound", message=str(error)
+                condition=_INSTANCE_PROFILE, field=field, value="", reason=error.reason, message=str(error)
             )
         return StatusPart(condition=_INSTANCE_PROFILE, field=field, value=name)
 
-    def _find_optional(self, node_class: NodeClassView, now: datetime) -> Iterator[StatusPart]:
-        """Yield the parts that a NodeClass has only if it selects something: capacity reservations, a placement group."""
-        if node_class.terms("capacityReservationSelectorTerms"):
-            yield self._find_reservations(node_class, now)
-        elif node_class.capacity_reservations:
-            yield StatusPart(condition="", field="capacityReservations", value=[])
-        if node_class.placement_group:
-            reason = "" if self._groups.find(node_class) is not None else "PlacementGroupNotFound"
-            text = f"there is no available placement group {node_class.placement_group}"
-            yield StatusPart(condition=_PLACEMENT_GROUP, field="", value=None, reason=reason, message=text)
+    def _find_group(self, node_class: NodeClassView) -> StatusPart:
+        reason = "" if self._groups.find(node_class) is not None else "PlacementGroupNotFound"
+        text = f"there is no available placement group {node_class.placement_group}"
+        return StatusPart(condition=_PLACEMENT_GROUP, field="", value=None, reason=reason, message=text)
 
     def _find_reservations(self, node_class: NodeClassView, now: datetime) -> StatusPart:
         field = "capacityReservations"

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from journeyman.cloud.huawei.cluster_network import ClusterNetwork
-from journeyman.cloud.nodeclass_conditions import conditions_of
+from journeyman.cloud.nodeclass_conditions import StatusPart, conditions_of, found_or_refused, selected, unexamined
 from journeyman.core.api.ccenodeclass import SUBNETS_READY, CCENodeClassView, cce_node_class, problems_of, status_of
 from journeyman.core.api.conditions import CCENODECLASS_DEPENDENTS, VALIDATION_SUCCEEDED
 from journeyman.errors import InvalidObjectError
@@ -33,31 +33,30 @@ class NodeClassReconciler:
         try:
             node_class = cce_node_class(raw)
         except InvalidObjectError as error:
+            conditions = unexamined(conditions, now, "the spec is invalid (see ValidationSucceeded)")
             conditions = conditions.set_false(VALIDATION_SUCCEEDED, now, "InvalidSpec", error.message)
             return {**(raw.get("status") or {}), "conditions": conditions.to_wire()}
-        subnet_ids, reason, message = self._subnets(node_class)
-        if reason:
-            conditions = conditions.set_false(SUBNETS_READY, now, reason, message)
+        subnets = found_or_refused(SUBNETS_READY, lambda: self._find_subnets(node_class))
+        if subnets.reason:
+            conditions = conditions.set_false(SUBNETS_READY, now, subnets.reason, subnets.message)
         else:
             conditions = conditions.set_true(SUBNETS_READY, now)
         if problems := problems_of(node_class.node_class):
             conditions = conditions.set_false(VALIDATION_SUCCEEDED, now, "NodeRefused", "; ".join(problems))
-        elif reason:
+        elif subnets.reason:
             text = f"Awaiting {SUBNETS_READY}"
             conditions = conditions.set_false(VALIDATION_SUCCEEDED, now, "DependenciesNotReady", text)
         else:
             conditions = conditions.set_true(VALIDATION_SUCCEEDED, now)
-        return status_of(subnet_ids, conditions.conditions)
+        return status_of(subnets.value or (), conditions.conditions)
 
-    def _subnets(self, node_class: CCENodeClassView) -> tuple[tuple[str, ...], str, str]:
-        """Return the selected subnets, and reason and message of the condition, both empty if there are some."""
-        selected = self._network.select(node_class.spec.subnet_selector_terms)
-        if not selected:
-            return (), "SubnetsNotFound", "SubnetSelector did not match any Subnets"
+    def _find_subnets(self, node_class: CCENodeClassView) -> StatusPart:
+        """Return the ids of the selected subnets in the cluster's VPC."""
+        found = self._network.select(node_class.spec.subnet_selector_terms)
+        if not found:
+            return selected(SUBNETS_READY, "", (), "SubnetsNotFound", "SubnetSelector did not match any Subnets")
         vpc = self._network.vpc()
-        usable = tuple(subnet.id for subnet in selected if vpc in ("", subnet.vpc_id))
-        if not usable:
-            ids = ", ".join(subnet.id for subnet in selected)
-            text = f"the selected subnets are not in the cluster's VPC {vpc}: {ids}; select subnets of that VPC"
-            return (), "SubnetsNotInVPC", text
-        return usable, "", ""
+        usable = tuple(subnet.id for subnet in found if vpc in ("", subnet.vpc_id))
+        ids = ", ".join(subnet.id for subnet in found)
+        text = f"the selected subnets are not in the cluster's VPC {vpc}: {ids}; select subnets of that VPC"
+        return selected(SUBNETS_READY, "", usable, "SubnetsNotInVPC", text)
