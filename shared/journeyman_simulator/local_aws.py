@@ -230,9 +230,9 @@ class _LocalAdapters(AwsAdapters):
 
     renew_seconds = 0
 
-    def aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
+    def aws_settings(self, cluster: RegisteredCluster, store: KubeStore) -> AwsSettings:
         """Return the settings with one launch at a time, so that a run is reproducible."""
-        return replace(super().aws_settings(cluster), max_parallel_launches=1)
+        return replace(super().aws_settings(cluster, store), max_parallel_launches=1)
 
     def telemetry(self, store: KubeStore, fields: Mapping[str, str]) -> RunTelemetry:
         return RunTelemetry(logger(), store, self.clock, fields=fields, stream=io.StringIO())

@@ -36,7 +36,6 @@ from journeyman.steps.context import Settings
 if TYPE_CHECKING:
     import boto3
 
-DEFAULT_KUBERNETES_VERSION: Final = "1.34"
 DESCRIBE_PERIOD: Final = timedelta(minutes=5)
 """How often EKS describes a cluster that stays connected; Karpenter reads the version as often."""
 _USED_FACTS: Final = ("version", "endpoint", "certificateAuthority", "kubernetesNetworkConfig")
@@ -102,7 +101,7 @@ class AwsAdapters(CloudAdapters):
                 to_do="register it with a deployment on its own cloud",
             )
         clients = Clients(self.clients_for(registered), registered.region)
-        return AwsCloudProvider(clients, self.aws_settings(registered), self.clock)
+        return AwsCloudProvider(clients, self.aws_settings(registered, store), self.clock)
 
     def is_outdated(self, cluster: Settings) -> bool:
         """Whether the cluster is registered or described otherwise than when it was connected; looks every five minutes.
@@ -196,8 +195,12 @@ class AwsAdapters(CloudAdapters):
     def _read_description(self, cluster: RegisteredCluster) -> Mapping[str, Any]:
         return eks.describe(cluster.name, self.clients_for(cluster)("eks", cluster.region))
 
-    def aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
-        """Return the cluster's settings; EKS provides those that are not registered."""
+    def aws_settings(self, cluster: RegisteredCluster, store: KubeStore) -> AwsSettings:
+        """Return the cluster's settings; EKS provides those that are not registered, or the API server its version.
+
+        Raises:
+            KubeAPIError: The API server did not say its version.
+        """
         environment = self.environment
         described = self._describe(cluster) if isinstance(cluster.access, EksAccess) and not cluster.endpoint else {}
         network: Mapping[str, str] = described.get("kubernetesNetworkConfig") or {}
@@ -208,9 +211,7 @@ class AwsAdapters(CloudAdapters):
             cluster_endpoint=cluster.endpoint or str(described.get("endpoint", "")),
             cluster_ca=cluster.certificate_authority
             or str((described.get("certificateAuthority") or {}).get("data", "")),
-            kubernetes_version=cluster.kubernetes_version
-            or str(described.get("version", ""))
-            or DEFAULT_KUBERNETES_VERSION,
+            kubernetes_version=cluster.kubernetes_version or str(described.get("version", "")) or _version_of(store),
             service_cidr=service_cidr,
             cluster_dns=_kube_dns_address(service_cidr) if network else "",
             ipv6=network.get("ipFamily") == "ipv6",
@@ -219,6 +220,12 @@ class AwsAdapters(CloudAdapters):
             isolated_vpc=environment.isolated_vpc,
             reserved_capacity=environment.defaults.feature_gates.reserved_capacity,
         )
+
+
+def _version_of(store: KubeStore) -> str:
+    """Return the API server's version as EKS writes it: major and minor."""
+    major, minor = store.version()
+    return f"{major}.{minor}"
 
 
 def _kube_dns_address(service_cidr: str) -> str:

@@ -18,7 +18,7 @@ from journeyman.core.plan import Step
 from journeyman.errors import ConfigurationError
 from journeyman.events import parse_trigger
 from journeyman.kube.clusters import RegisteredCluster
-from journeyman.ports import Queue
+from journeyman.ports import KubeStore, Queue
 from journeyman.runtime.aws import AwsAdapters
 from journeyman.runtime.environment import Environment
 from journeyman_simulator.clock import VirtualClock
@@ -311,9 +311,9 @@ class SimulatedAwsAdapters(SimulatedAdapters, AwsAdapters):
         )
         return self.connections.collaborators.queue(self._step, queue)
 
-    def aws_settings(self, cluster: RegisteredCluster) -> AwsSettings:
+    def aws_settings(self, cluster: RegisteredCluster, store: KubeStore) -> AwsSettings:
         """Return the settings without concurrency, so that a scenario is reproducible."""
-        return replace(super().aws_settings(cluster), max_parallel_launches=1, parallel_reads=False)
+        return replace(super().aws_settings(cluster, store), max_parallel_launches=1, parallel_reads=False)
 
     def _client(self, service: str, _region: str) -> Any:
         if service not in self._client_by_service:

@@ -95,6 +95,9 @@ def test_clients_are_created_by_the_first_run(adapters, clients):
     assert {region for _, region in clients.made} == {"eu-west-1"}
 
 
+NO_STORE = SimpleNamespace()
+
+
 def test_cluster_is_described_once_per_process(adapters, clients):
     """A request in each run would cost time."""
     runtime = Runtime(adapters.environment.settings, adapters)
@@ -108,7 +111,7 @@ def test_cluster_is_described_once_per_process(adapters, clients):
 
 def test_node_settings_come_from_describe_cluster(adapters, clients):
     """It returns endpoint, CA, version and service CIDR for the user data."""
-    settings = adapters.aws_settings(adapters.environment.clusters["dev"])
+    settings = adapters.aws_settings(adapters.environment.clusters["dev"], NO_STORE)
 
     assert (settings.cluster_endpoint, settings.cluster_ca) == ("https://api.dev.example", "Q0E=")
     assert (settings.kubernetes_version, settings.service_cidr, settings.ipv6) == ("1.33", "172.20.0.0/16", False)
@@ -119,7 +122,7 @@ def test_memory_overhead_may_be_none(clients, given, used):
     """An explicit 0 is not taken for a missing setting."""
     adapters = AwsAdapters(read_environment({**MINIMAL, **given}), clock=VirtualClock(START), clients=clients)
 
-    settings = adapters.aws_settings(adapters.environment.clusters["dev"])
+    settings = adapters.aws_settings(adapters.environment.clusters["dev"], NO_STORE)
     assert settings.vm_memory_overhead_percent == Fraction(used)
 
 
@@ -139,7 +142,21 @@ def test_cluster_dns_is_the_tenth_address_of_the_service_cidr(network, address):
     eks = SimpleNamespace(describe_cluster=lambda name: facts, meta=SimpleNamespace(region_name="eu-west-1"))
     adapters = AwsAdapters(read_environment(MINIMAL), clock=VirtualClock(START), clients=lambda _service, _region: eks)
 
-    assert adapters.aws_settings(adapters.environment.clusters["dev"]).cluster_dns == address
+    assert adapters.aws_settings(adapters.environment.clusters["dev"], NO_STORE).cluster_dns == address
+
+
+@pytest.mark.parametrize(("registered", "used"), [({}, "1.31"), ({"kubernetesVersion": "1.32"}, "1.32")])
+def test_version_of_a_cluster_by_kubeconfig_is_the_api_servers(clients, registered, used):
+    """It selects the images of aliases; EKS is not asked, and no version is assumed."""
+    access = {"kind": "kubeconfig", "path": "/nowhere"}
+    lab = {"name": "lab", "region": "eu-west-1", "endpoint": "https://lab", "access": access, **registered}
+    variables = {**MINIMAL, "JOURNEYMAN_CLUSTERS": json.dumps([lab])}
+    adapters = AwsAdapters(read_environment(variables), clock=VirtualClock(START), clients=clients)
+    store = SimpleNamespace(version=lambda: (1, 31))
+
+    settings = adapters.aws_settings(adapters.environment.clusters["lab"], store)
+    assert settings.kubernetes_version == used
+    assert clients.described == 0
 
 
 def test_cluster_role_is_assumed_in_the_clusters_region(clients):

@@ -14,7 +14,14 @@ from collections.abc import Mapping
 from email.message import Message
 from typing import Any, Final
 
-from journeyman.cloud.node_bootstrap import SHELL_SCRIPT, boot_taints, kubelet_labels, mime_archive, mime_parts
+from journeyman.cloud.node_bootstrap import (
+    SHELL_SCRIPT,
+    MimePart,
+    boot_taints,
+    kubelet_labels,
+    mime_archive,
+    mime_parts,
+)
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, Taint
 from journeyman.errors import CreateError
@@ -59,9 +66,9 @@ def user_data(
         parts = mime_parts(custom)
     except ValueError as error:
         raise CreateError(f"spec.userData: {error}", condition_reason="UserDataInvalid") from error
-    first = [part for part in parts if _is_early(part[0])]
-    others = [part for part in parts if not _is_early(part[0])]
-    text = mime_archive([*first, (SHELL_SCRIPT, f"#!/bin/bash\n\n{command}\n"), *others])
+    first = [part for part in parts if _is_early(part.content_type)]
+    others = [part for part in parts if not _is_early(part.content_type)]
+    text = mime_archive([*first, MimePart(SHELL_SCRIPT, f"#!/bin/bash\n\n{command}\n"), *others])
     size = len(text.encode())
     if size > MAX_BYTES:
         raise CreateError(

@@ -125,10 +125,12 @@ def ebs_ephemeral_bytes(node_class: NodeClassView) -> int:
 
     Restates: types.go `ephemeralStorage`: the root volume; for Custom the last mapping; else the mapping of the
     family's device; else that device's default; else 20 GiB.
+    Differs: Bottlerocket's disk of the operating system holds no pods' data, also if it is named as the root volume.
     """
     mappings = node_class.block_device_mappings
     family = node_class.family
-    root = next((m for m in mappings if m.get("rootVolume")), None)
+    system_devices = {device.name for device in family.block_devices} - {family.ephemeral_device}
+    root = next((m for m in mappings if m.get("rootVolume") and m.get("deviceName") not in system_devices), None)
     if root is not None and (size := _volume_bytes(root)):
         return size
     if mappings and family is CUSTOM:

@@ -21,6 +21,7 @@ from journeyman.cloud.aws.kubelet_validation import kubelet_problems
 from journeyman.cloud.aws.network_discovery import NetworkDiscovery, PlacementGroupProvider
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.aws.tags import restricted_tags
+from journeyman.cloud.aws.user_data import user_data_problem
 from journeyman.cloud.nodeclass_conditions import StatusPart, conditions_of, found_or_refused, selected, unexamined
 from journeyman.core.api.conditions import EC2NODECLASS_DEPENDENTS, VALIDATION_SUCCEEDED, ConditionSet
 from journeyman.core.api.ec2nodeclass import EC2NodeClass
@@ -167,6 +168,10 @@ class NodeClassReconciler:
             return conditions.set_false(VALIDATION_SUCCEEDED, now, "ClusterCIDRResolutionFailed", text)
         if problem := kubelet_problems(node_class):
             return conditions.set_false(VALIDATION_SUCCEEDED, now, *problem)
+        if problem_text := user_data_problem(
+            node_class.family, str(node_class.spec.get("userData") or ""), raid0=node_class.raid0
+        ):
+            return conditions.set_false(VALIDATION_SUCCEEDED, now, "UserDataInvalid", problem_text)
         if pending := [type_ for type_ in _DEPENDENCIES if not conditions.is_true(type_)]:
             text = f"Awaiting {', '.join(pending)}"
             return conditions.set_false(VALIDATION_SUCCEEDED, now, "DependenciesNotReady", text)

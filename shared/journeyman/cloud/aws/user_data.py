@@ -2,7 +2,8 @@
 
 Restates: karpenter-provider-aws pkg/providers/amifamily/bootstrap (nodeadm.go, eksbootstrap.go, bottlerocket.go,
 windows.go) and mime/mime.go.
-Differs: the NodeConfig is JSON, which is also YAML, so that this module needs no YAML package.
+Differs: our NodeConfig is JSON, which is also YAML. A user's text is a NodeConfig only if it says so in its apiVersion; Karpenter
+takes any YAML mapping for one.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from journeyman.cloud.aws.ami_families import AL2, BOTTLEROCKET, CUSTOM, AmiFamily
-from journeyman.cloud.node_bootstrap import SHELL_SCRIPT, kubelet_labels, mime_archive, mime_parts
+from journeyman.cloud.aws.ami_families import AL2, AL2023, BOTTLEROCKET, CUSTOM, AmiFamily
+from journeyman.cloud.node_bootstrap import SHELL_SCRIPT, MimePart, is_mime, kubelet_labels, mime_archive, mime_parts
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, Taint
 
 MAX_BYTES: Final = 16384  # EC2's limit, before base64
 _NODE_CONFIG: Final = "application/node.eks.aws"
-_IS_NODE_CONFIG: Final = re.compile(r"^\s*[\"']?apiVersion[\"']?\s*:\s*[\"']?node\.eks\.aws/", re.MULTILINE)
+_NODE_CONFIG_API: Final = "node.eks.aws/"
 
 
 def user_data(bootstrap: Bootstrap) -> str:
@@ -42,8 +43,37 @@ def user_data(bootstrap: Bootstrap) -> str:
     if family.is_windows:
         return _windows(bootstrap)
     if family is AL2:
-        return mime_archive([*_user_parts(bootstrap.custom), (SHELL_SCRIPT, _eks_bootstrap(bootstrap))])
-    return mime_archive([*_user_parts(bootstrap.custom), (_NODE_CONFIG, _node_config(bootstrap))])
+        return mime_archive([*mime_parts(bootstrap.custom), MimePart(SHELL_SCRIPT, _eks_bootstrap(bootstrap))])
+    return mime_archive([*_al2023_parts(bootstrap.custom), MimePart(_NODE_CONFIG, _node_config(bootstrap))])
+
+
+def user_data_problem(family: AmiFamily, custom: str, *, raid0: bool) -> str:
+    """Return why a user's part of the user data cannot work with its family, in words; empty if nothing is known against it."""
+    try:
+        if family is BOTTLEROCKET:
+            document = _parsed_toml(custom)
+            return _conflict_of_local_disks(document) if raid0 else ""
+        if family in (AL2, AL2023):
+            mime_parts(custom)
+    except ValueError as error:
+        return f"spec.userData is not valid: {error}"
+    return ""
+
+
+def _conflict_of_local_disks(document: dict[str, Any]) -> str:
+    """Return which of the user's bootstrap commands sets up the local disks that RAID0 sets up as well."""
+    commands = _section(_section(document, "settings"), "bootstrap-commands")
+    own = [
+        name
+        for name, command in sorted(commands.items())
+        if name != _LOCAL_DISKS and "ephemeral-storage" in str(command)
+    ]
+    if not own:
+        return ""
+    return (
+        f"spec.userData has the bootstrap command {', '.join(own)} with ephemeral-storage, and spec.instanceStorePolicy RAID0 adds "
+        "another one for the same disks: remove one of them"
+    )
 
 
 def _node_config(bootstrap: Bootstrap) -> str:
@@ -146,9 +176,23 @@ def _label_flag(node_labels: Mapping[str, str]) -> str:
     return f'--node-labels="{_joined(node_labels, "=")}"'
 
 
-def _user_parts(custom: str) -> list[tuple[str, str]]:
-    """Return `spec.userData` as MIME parts: (content type, text)."""
-    return mime_parts(custom, _NODE_CONFIG if _IS_NODE_CONFIG.search(custom) else SHELL_SCRIPT)
+def _al2023_parts(custom: str) -> list[MimePart]:
+    """Return `spec.userData` as MIME parts; text that is not MIME is a NodeConfig or a script."""
+    return mime_parts(custom, _NODE_CONFIG if _is_node_config(custom) else SHELL_SCRIPT)
+
+
+def _is_node_config(text: str) -> bool:
+    """Whether the text is a YAML mapping, which JSON is as well, whose apiVersion is that of NodeConfigs."""
+    if _NODE_CONFIG_API not in text or is_mime(text):
+        return False
+    import yaml  # noqa: PLC0415 - 30 ms, only for texts that may be a NodeConfig
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        document = next(iter(yaml.load_all(text, Loader=loader)), None)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return False
+    return isinstance(document, Mapping) and str(document.get("apiVersion", "")).startswith(_NODE_CONFIG_API)
 
 
 class Bootstrap(Struct, frozen=True, kw_only=True):
@@ -177,6 +221,7 @@ def node_labels(claim: NodeClaim, capacity_type: str, family: AmiFamily) -> dict
 _tomllib: Final[Any] = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 _VERSION: Final = re.compile(r"v(\d+)\.(\d+)\.")
 _BINDS_BY_DEFAULT: Final = (1, 46)  # since this version, `ephemeral-storage bind` has default directories
+_LOCAL_DISKS: Final = "000-mount-instance-storage"  # the name of the bootstrap command, which is also Karpenter's
 _DIRECTORIES: Final = ["--dirs", "/var/lib/containerd", "/var/lib/kubelet", "/var/log/pods"]
 _MAPS: Final = (
     ("systemReserved", "system-reserved"),
@@ -200,7 +245,7 @@ def bottlerocket_settings(bootstrap: Bootstrap) -> dict[str, Any]:
     Raises:
         ValueError: The user's part is not TOML.
     """
-    document: dict[str, Any] = _tomllib.loads(bootstrap.custom)
+    document = _parsed_toml(bootstrap.custom)
     settings = _section(document, "settings")
     kubernetes = _section(settings, "kubernetes")
     kubernetes.setdefault("cloud-provider", "external")
@@ -212,7 +257,12 @@ def bottlerocket_settings(bootstrap: Bootstrap) -> dict[str, Any]:
     kubernetes["node-taints"] = _taints(bootstrap)
     _apply_kubelet(kubernetes, bootstrap.kubelet)
     if bootstrap.raid0:
-        _section(settings, "bootstrap-commands")["000-mount-instance-storage"] = _mount_local_disks(bootstrap.ami_name)
+        _section(settings, "bootstrap-commands")[_LOCAL_DISKS] = _mount_local_disks(bootstrap.ami_name)
+    return document
+
+
+def _parsed_toml(custom: str) -> dict[str, Any]:
+    document: dict[str, Any] = _tomllib.loads(custom)
     return document
 
 

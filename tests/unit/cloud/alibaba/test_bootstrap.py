@@ -78,11 +78,21 @@ def test_early_parts_come_before_the_attach_script():
             "--B--",
         ]
     )
-    texts = [text for _, text in mime_parts(written(custom=custom))]
-    plain = [text for _, text in mime_parts(written(custom="#!/bin/sh\necho plain"))]
+    texts = [part.text for part in mime_parts(written(custom=custom))]
+    plain = [part.text for part in mime_parts(written(custom="#!/bin/sh\necho plain"))]
 
     assert ["early" in texts[0], "attach_node" in texts[1], "late" in texts[2]] == [True] * 3
     assert ["attach_node" in plain[0], "plain" in plain[1]] == [True] * 2
+
+
+def test_encoded_part_keeps_its_encoding():
+    """cloud-init decodes the part by its header."""
+    script = base64.b64encode(b"#!/bin/sh\necho hi").decode()
+    part = f"--B\nContent-Type: text/x-shellscript\nContent-Transfer-Encoding: base64\n\n{script}\n--B--"
+    custom = f'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="B"\n\n{part}'
+    [_, encoded] = mime_parts(written(custom=custom))
+
+    assert (encoded.encoding, encoded.text.strip()) == ("base64", script)
 
 
 def test_invalid_mime_is_a_condition():

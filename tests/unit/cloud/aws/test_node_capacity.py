@@ -144,11 +144,33 @@ def _volume(device, size, **more):
             },
             20,
         ),
+        (
+            {
+                "amiSelectorTerms": [{"alias": "bottlerocket@latest"}],
+                "blockDeviceMappings": [_volume("/dev/xvda", "4Gi", rootVolume=True), _volume("/dev/xvdb", "100Gi")],
+            },
+            100,
+        ),
+        (
+            {
+                "amiSelectorTerms": [{"alias": "bottlerocket@latest"}],
+                "blockDeviceMappings": [_volume("/dev/xvda", "4Gi", rootVolume=True)],
+            },
+            20,
+        ),
+        (
+            {
+                "amiSelectorTerms": [{"alias": "bottlerocket@latest"}],
+                "blockDeviceMappings": [_volume("/dev/xvda", "4Gi"), _volume("/dev/xvdb", "70Gi", rootVolume=True)],
+            },
+            70,
+        ),
+        ({"blockDeviceMappings": [_volume("/dev/xvda", "60Gi", rootVolume=True)]}, 60),
         ({"amiSelectorTerms": [{"alias": "windows2022@latest"}]}, 50),
     ],
 )
 def test_ephemeral_storage_is_on_the_familys_device(spec, gib):
-    """It is the root volume if one is named, or else the family's device for pod storage."""
+    """It is the root volume if one is named, and not Bottlerocket's system disk, or else the family's device for pod storage."""
     assert ebs_ephemeral_bytes(node_class(**spec)) == gib * GIB
 
 

@@ -3,6 +3,7 @@
 import base64
 import json
 import sys
+from email import message_from_string
 
 import pytest
 from msgspec.structs import replace
@@ -79,6 +80,14 @@ def test_al2023_gets_a_node_config():
 MIME = 'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="B"\n\n--B\nContent-Type: text/x-shellscript; charset="us-ascii"\n\necho hi\n--B\nContent-Type: application/node.eks.aws\n\nspec: {}\n--B--\n'
 
 
+HEREDOC = """#!/bin/bash
+cat > /var/tmp/nodeconfig.yaml <<X
+apiVersion: node.eks.aws/v1alpha1
+kind: NodeConfig
+X
+"""
+
+
 @pytest.mark.parametrize(
     ("custom", "expected"),
     [
@@ -86,6 +95,15 @@ MIME = 'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="B"\n\n--B\nC
         ("#!/bin/bash\necho hi", ["text/x-shellscript"]),
         ("apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\nspec: {}", ["application/node.eks.aws"]),
         (MIME, ["text/x-shellscript", "application/node.eks.aws"]),
+        (HEREDOC, ["text/x-shellscript"]),
+        (HEREDOC.replace("#!/bin/bash\n", ""), ["text/x-shellscript"]),
+        ('{"apiVersion":"node.eks.aws/v1alpha1","kind":"NodeConfig","spec":{}}', ["application/node.eks.aws"]),
+        ("{kind: NodeConfig, apiVersion: node.eks.aws/v1alpha1}", ["application/node.eks.aws"]),
+        ("# mine\n---\nkind: NodeConfig\n'apiVersion': \"node.eks.aws/v1alpha1\"", ["application/node.eks.aws"]),
+        ("apiVersion: v1\nkind: ConfigMap\nwhat: node.eks.aws/", ["text/x-shellscript"]),
+        ("- apiVersion: node.eks.aws/v1alpha1", ["text/x-shellscript"]),
+        ("apiVersion: node.eks.aws/v1alpha1\n\tkind: {", ["text/x-shellscript"]),
+        ("[" * 9000 + "node.eks.aws/", ["text/x-shellscript"]),
     ],
 )
 def test_users_part_comes_first_with_its_content_type(custom, expected):
@@ -94,6 +112,58 @@ def test_users_part_comes_first_with_its_content_type(custom, expected):
 
     assert [kind.partition(";")[0] for kind, _ in found] == [*expected, "application/node.eks.aws"]
     assert all(body.strip() in custom for _, body in found[:-1])
+
+
+@pytest.mark.parametrize("family", ["AL2", "AL2023"])
+def test_parts_keep_their_transfer_encoding(family):
+    """What Terraform's cloudinit_config writes with base64_encode; a nested archive's parts are parts, too."""
+    script = base64.b64encode(b"#!/bin/bash\necho hi").decode()
+    inner = (
+        '--B\nContent-Type: multipart/mixed; boundary="C"\n\n--C\nContent-Type: text/x-shellscript\n\necho in\n--C--\n'
+    )
+    encoded = (
+        f"--B\nContent-Transfer-Encoding: base64\nContent-Type: text/x-shellscript\nMime-Version: 1.0\n\n{script}\n"
+    )
+    custom = f'Content-Type: multipart/mixed; boundary="B"\nMIME-Version: 1.0\n\n{encoded}{inner}--B--\n'
+    message = message_from_string(user_data(bootstrap(family, custom=custom)))
+
+    first, second, _ = message.get_payload()
+    assert first.get_payload(decode=True) == b"#!/bin/bash\necho hi"
+    assert second.get_payload().strip() == "echo in"
+
+
+RAID_TWICE = """
+[settings.bootstrap-commands.mine]
+commands = [["apiclient", "ephemeral-storage", "init"]]
+mode = "always"
+"""
+
+
+@pytest.mark.parametrize(
+    ("alias", "spec", "words"),
+    [
+        ("bottlerocket", {"userData": RAID_TWICE, "instanceStorePolicy": "RAID0"}, "mine"),
+        ("bottlerocket", {"userData": RAID_TWICE}, ""),
+        (
+            "bottlerocket",
+            {"userData": RAID_TWICE.replace("ephemeral-storage", "set"), "instanceStorePolicy": "RAID0"},
+            "",
+        ),
+        ("bottlerocket", {"userData": "[settings", "instanceStorePolicy": "RAID0"}, "not valid"),
+        ("bottlerocket", {"userData": "[settings"}, "not valid"),
+        ("al2023", {"userData": RAID_TWICE, "instanceStorePolicy": "RAID0"}, ""),
+        ("al2023", {"userData": "MIME-Version: 1.0\n\nnot multipart"}, "not valid"),
+    ],
+)
+def test_user_data_that_cannot_work_is_a_condition(resolved, alias, spec, words):
+    """Two commands that set up the same disks fail the boot; a text that does not parse fails each launch."""
+    body = resolved(amiSelectorTerms=[{"alias": f"{alias}@latest"}], **spec)
+    [found] = [c for c in body["status"]["conditions"] if c["type"] == "ValidationSucceeded"]
+
+    assert (found["status"], found["reason"]) == (
+        ("False", "UserDataInvalid") if words else ("True", "ValidationSucceeded")
+    )
+    assert words in found["message"]
 
 
 def test_al2_calls_its_bootstrap_script():

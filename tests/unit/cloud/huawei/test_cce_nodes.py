@@ -126,7 +126,11 @@ def test_cluster_that_cce_does_not_have_names_the_registration(cce):
     body = cce.node_class()
     cce.account.clusters.known.clear()
     cce.wait(3601)
-    for read in (cce.provider.list, lambda: cce.provider.resolve(body, cce.clock.now())):
-        with pytest.raises(CloudProviderError, match=r"CCE has no cluster .* correct its registration") as caught:
-            read()
-        assert not isinstance(caught.value, NodeClaimNotFoundError)
+    with pytest.raises(CloudProviderError, match=r"CCE has no cluster .* correct its registration") as caught:
+        cce.provider.list()
+    assert not isinstance(caught.value, NodeClaimNotFoundError)
+    [found] = [
+        c for c in cce.provider.resolve(body, cce.clock.now())["conditions"] if "CCE has no cluster" in c["message"]
+    ]
+    assert (found["type"], found["status"]) == ("SubnetsReady", "False")
+    assert "correct its registration" in found["message"]
