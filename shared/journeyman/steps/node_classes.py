@@ -173,7 +173,7 @@ def unresolved_node_class(
 ) -> tuple[NodeClassState, Chain]:
     """Return a NodeClass that could not be resolved, and the chain that writes the conditions of an earlier generation anew.
 
-    They are Unknown, as nobody knows whether they hold for the present spec. Those of this generation stay: what was found for it
+    They are Unknown: the cloud has not said whether they hold for the present spec. Those of this generation stay: what was found for it
     is still the best that is known.
     """
     before = node_class_state(action.raw, cloud.node_class)
