@@ -331,6 +331,13 @@ class CloudProvider(Protocol):
         """
         ...
 
+    def name_instance(self, provider_id: str, name: str) -> None:
+        """Give an instance a name that the console shows; nothing on a cloud that names instances itself. Safe to repeat.
+
+        Raises NodeClaimNotFoundError once it is terminated, and CloudProviderError.
+        """
+        ...
+
     def statuses(self) -> tuple[InstanceStatus, ...]:
         """Return the failing status checks of instances, sorted by provider id; instances of other clusters may be included.
 

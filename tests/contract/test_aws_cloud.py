@@ -234,6 +234,7 @@ def test_deleted_node_class_removes_its_own_resources_only(
         ({"role": "no-such-role"}, "InstanceProfileReady", "RoleNotFound"),
         ({"kubelet": {"maxPod": 5}}, "ValidationSucceeded", "InvalidKubeletConfiguration"),
         ({"tags": {"kubernetes.io/cluster/x": "owned"}}, "ValidationSucceeded", "TagValidationFailed"),
+        ({"tags": {f"k{i}": "v" for i in range(44)}}, "ValidationSucceeded", "TagValidationFailed"),
         ({"role": None}, "ValidationSucceeded", "InvalidSpec"),
         ({"subnetSelectorTerms": "mine"}, "ValidationSucceeded", "InvalidSpec"),
         ({"blockDeviceMappings": [{"ebs": {"volumeSize": "Ti"}}]}, "ValidationSucceeded", "InvalidSpec"),
@@ -500,6 +501,16 @@ def test_failed_call_is_the_launchs_outcome(launch, aws, request_for, provider, 
 
 
 # -- instances ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [44, 50])
+def test_tags_beyond_ec2s_limit_are_a_condition_with_the_numbers(provider, account, clock, number):
+    """EC2 would refuse each launch."""
+    status = provider.resolve(node_class(account, tags={f"k{i}": "v" for i in range(number)}), clock.now())
+    [message] = [c["message"] for c in status["conditions"] if c["type"] == "ValidationSucceeded"]
+
+    assert message.startswith(f"{number} tags are too many")
+    assert "43 at most" in message
 
 
 def test_malformed_instance_id_is_not_found(provider):

@@ -66,6 +66,7 @@ class FakeCloud:
         dies: By NodePool, how long after its launch an instance ends, and why; the cloud forgets none of the reasons.
         frozen: Provider ids of the instances that run without their kubelet.
         deletions: The provider ids of each request to terminate instances.
+        names: The names that were given to instances, by provider id.
         refusals: The errors of the next terminations of an instance, by provider id.
         released: The names of the released NodeClasses.
         cleanups: The names of the NodeClasses and NodeClaims at each deletion of unused resources.
@@ -95,6 +96,7 @@ class FakeCloud:
         self.frozen: set[str] = set()
         self.launches: list[str] = []
         self.deletions: list[tuple[str, ...]] = []
+        self.names: dict[str, str] = {}
         self.refusals: dict[str, list[CloudProviderError]] = {}
         self.resolved = 0
         self.released: list[str] = []
@@ -153,6 +155,9 @@ class FakeCloud:
         self.deletions.append(tuple(provider_ids))
         errors = {provider_id: self._refusal(provider_id) for provider_id in self.deletions[-1]}
         return {provider_id: error for provider_id, error in errors.items() if error is not None}
+
+    def name_instance(self, provider_id: str, name: str) -> None:
+        self.names[provider_id] = name
 
     def statuses(self) -> tuple[InstanceStatus, ...]:
         return self.failed_checks

@@ -79,6 +79,9 @@ class BaseCloudProvider(ABC):
         """Terminate instances; return the error of each that the cloud did not accept, by provider id. Safe to repeat."""
         return self._instances.delete_each(provider_ids)
 
+    def name_instance(self, provider_id: str, name: str) -> None:  # noqa: B027 - most clouds name instances themselves
+        """Give an instance the name that the console shows; nothing here."""
+
     def statuses(self) -> tuple[InstanceStatus, ...]:
         """Return failed checks and maintenance in the region, other clusters' instances included, by provider id.
 

@@ -126,6 +126,14 @@ class TerminateInstance(Struct, frozen=True, kw_only=True):
     unless_claimed: bool = False
 
 
+class NameInstance(Struct, frozen=True, kw_only=True):
+    """Give an instance a name that the cloud's console shows; done if it does not exist."""
+
+    provider_id: str
+    name: str
+    why: str
+
+
 class ReleaseNodeClass(Struct, frozen=True, kw_only=True):
     """Delete the cloud resources created for this NodeClass alone, as far as they exist. `raw` is the object as read."""
 
@@ -302,6 +310,7 @@ Action = (
     | DeleteObject
     | LaunchInstance
     | TerminateInstance
+    | NameInstance
     | ResolveNodeClass
     | DeleteUnusedResources
     | RefreshPrices

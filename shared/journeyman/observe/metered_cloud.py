@@ -2,8 +2,9 @@
 
 Restates: karpenter pkg/cloudprovider/metrics/cloudprovider.go `Decorate`.
 Restates: karpenter-provider-aws pkg/providers/instance/metrics.go, pkg/providers/launchtemplate/metrics.go.
-Differs: also measures resolving NodeClasses, releasing their resources, deleting unused ones, reading status checks and why
-instances ended, and refreshing prices (`Resolve`, `Release`, `DeleteUnused`, `Statuses`, `EndReasons`, `RefreshPrices`). Launches are requested together: the
+Differs: also measures resolving NodeClasses, releasing their resources, deleting unused ones, naming instances, reading status checks and
+why instances ended, and refreshing prices (`Resolve`, `Release`, `DeleteUnused`, `NameInstance`, `Statuses`, `EndReasons`,
+`RefreshPrices`). Launches are requested together: the
 duration of each `Create` is from the request to its outcome.
 """
 
@@ -109,6 +110,11 @@ class MeteredCloud:
                 zones = {"zone": str(error.context.get("zone", "")), "zone_id": ""}
                 self._count("karpenter_cloudprovider_instance_termination_failures_total", **zones)
         return errors
+
+    def name_instance(self, provider_id: str, name: str) -> None:
+        """Measured as `NameInstance`."""
+        with self._call("NameInstance"):
+            self._cloud.name_instance(provider_id, name)
 
     def statuses(self) -> tuple[InstanceStatus, ...]:
         """Measured as `Statuses`."""

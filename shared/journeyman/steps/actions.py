@@ -16,6 +16,7 @@ Restates: karpenter pkg/controllers/node/termination/terminator/eviction.go `Rec
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -39,6 +40,7 @@ from journeyman.core.plan import (
     EvictPod,
     LaunchInstance,
     MarkOfferingUnavailable,
+    NameInstance,
     NominatePods,
     ObjectRef,
     Observation,
@@ -120,7 +122,7 @@ class ActionPerformer:
                 self._force_delete(action)
             case EvictPod():
                 self._run.store.evict(action.ref.namespace, action.ref.name, uid=action.ref.uid)
-            case ReleaseNodeClass() | DeleteUnusedResources() | RefreshPrices():
+            case NameInstance() | ReleaseNodeClass() | DeleteUnusedResources() | RefreshPrices():
                 self._call_cloud(action)
             case MarkOfferingUnavailable() | ClearOfferingFailures() | RecordLaunchFault() | ClearLaunchFaults():
                 self._update_offering_state(action)
@@ -264,8 +266,11 @@ class ActionPerformer:
             )
         self._delete(action.ref, grace_period_seconds=action.grace_period_seconds)
 
-    def _call_cloud(self, action: ReleaseNodeClass | DeleteUnusedResources | RefreshPrices) -> None:
+    def _call_cloud(self, action: NameInstance | ReleaseNodeClass | DeleteUnusedResources | RefreshPrices) -> None:
         match action:
+            case NameInstance():
+                with suppress(NodeClaimNotFoundError):
+                    self._run.cloud.name_instance(action.provider_id, action.name)
             case ReleaseNodeClass():
                 self._run.cloud.release(action.raw)
             case DeleteUnusedResources():

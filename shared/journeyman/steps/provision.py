@@ -33,6 +33,7 @@ from journeyman.core.disruption.static_nodepools import static_nodepools
 from journeyman.core.lifecycle.capacity_buffer_status import reconcile_capacity_buffers
 from journeyman.core.lifecycle.expiration import delete_claims_of_ending_blocks, drain_replaced
 from journeyman.core.lifecycle.failed_launches import clear_settled_faults
+from journeyman.core.lifecycle.instance_names import name_instances
 from journeyman.core.lifecycle.launch import OfferingBackoff
 from journeyman.core.lifecycle.nodeclaim import LifecycleOptions, RequeueIntervals, reconcile_nodeclaims
 from journeyman.core.lifecycle.nodeoverlay_status import reconcile_nodeoverlays
@@ -125,6 +126,10 @@ def _supports_nomination(run: RunContext) -> bool:
 
 
 # -- reconcilers, in order --------------------------------------------------------------------------------------------
+
+
+def _name_instances(inputs: StepInputs) -> Plan:
+    return name_instances(inputs.snapshot)
 
 
 def _report_windows(inputs: StepInputs) -> Plan:
@@ -230,6 +235,7 @@ PROVISION: Final = StepDefinition(
         Reconciler(_schedule),
         Reconciler(_update_nodepool_statuses),
         Reconciler(_explain, needs_catalogue=False),
+        Reconciler(_name_instances, needs_catalogue=False),
         Reconciler(delete_unused_resources),
     ),
     requeues=Step.PROVISION,

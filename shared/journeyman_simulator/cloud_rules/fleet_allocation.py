@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from msgspec import Struct
 
 from journeyman_simulator.cloud_rules.price_table import SimulatedPriceTable
-from journeyman_simulator.cloud_rules.service_errors import ServiceError
+from journeyman_simulator.cloud_rules.service_errors import ServiceError, require_few_tags
 
 _PRIORITIZED = frozenset({"prioritized", "capacity-optimized-prioritized"})
 STRATEGIES = {
@@ -285,11 +285,12 @@ def launch_tags(
 
 
 def tags_by_resource(specifications: Iterable[JSON]) -> dict[str, dict[str, str]]:
-    """Return the tags in TagSpecifications by resource type."""
+    """Return the tags in TagSpecifications by resource type. Raises ServiceError if a resource would have too many."""
     found: dict[str, dict[str, str]] = {}
     for specification in specifications:
         tags = found.setdefault(specification["ResourceType"], {})
         tags.update({tag["Key"]: tag["Value"] for tag in specification["Tags"]})
+        require_few_tags(tags)
     return found
 
 

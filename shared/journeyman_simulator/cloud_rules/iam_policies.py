@@ -172,6 +172,15 @@ def _terminate_instances(call: _Call) -> Iterator[NeededRight]:
         yield from call.on(call.account.instance(instance_id))
 
 
+def _create_tags(call: _Call) -> Iterator[NeededRight]:
+    """Yield the right to tag each existing instance."""
+    tags = {tag["Key"]: tag["Value"] for tag in call.parameters["Tags"]}
+    for id_ in call.parameters["Resources"]:
+        if (found := call.account.instance(id_)) is not None:
+            context = {**_tag_keys("ResourceTag", found.tags), **_tag_keys("RequestTag", tags)}
+            yield call.right(found.arn, context=context)
+
+
 def _create_instance_profile(call: _Call) -> Iterator[NeededRight]:
     arn = _profile_arn(call, call.parameters.get("Path", "/"))
     tags = {tag["Key"]: tag["Value"] for tag in call.parameters.get("Tags") or ()}
@@ -245,6 +254,7 @@ _RIGHTS: Final[Mapping[tuple[str, str], Callable[[_Call], Iterator[NeededRight]]
     ("ec2", "CreateLaunchTemplate"): _create_launch_template,
     ("ec2", "DeleteLaunchTemplate"): _delete_launch_template,
     ("ec2", "TerminateInstances"): _terminate_instances,
+    ("ec2", "CreateTags"): _create_tags,
     ("iam", "CreateInstanceProfile"): _create_instance_profile,
     ("iam", "AddRoleToInstanceProfile"): _add_role,
     ("iam", "RemoveRoleFromInstanceProfile"): _on_profile,

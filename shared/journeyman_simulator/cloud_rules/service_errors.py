@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from threading import RLock
 from typing import Final
@@ -101,6 +101,15 @@ def instance_not_found(instance_id: str) -> ServiceError:
     if not _INSTANCE_ID.fullmatch(instance_id):
         return ServiceError("InvalidInstanceID.Malformed", f'Invalid id: "{instance_id}"')
     return ServiceError("InvalidInstanceID.NotFound", f"The instance ID '{instance_id}' does not exist")
+
+
+MAX_TAGS: Final = 50
+
+
+def require_few_tags(tags: Mapping[str, str]) -> None:
+    """Raise EC2's error if a resource would have too many tags; those that AWS sets itself do not count."""
+    if sum(not key.startswith("aws:") for key in tags) > MAX_TAGS:
+        raise ServiceError("TagLimitExceeded", "The maximum number of Tags for a resource has been reached.")
 
 
 def launch_template_not_found(*, template_id: str | None = None, name: str | None = None) -> ServiceError:

@@ -72,6 +72,7 @@ RECORDED_CALL_SITES: Final = {
         "provision: delete NodeClaim",
         "provision: ec2 CreateFleet",
         "provision: ec2 CreateLaunchTemplate",
+        "provision: ec2 CreateTags",
         "provision: ec2 DeleteLaunchTemplate",
         "provision: ec2 DescribeImages",
         "provision: ec2 DescribeInstanceTypeOfferings",

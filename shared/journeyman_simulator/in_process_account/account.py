@@ -87,6 +87,7 @@ class InProcessAccount:
         self.bus = SimulatedEventBus(time, REGION, ACCOUNT_ID, self.queues.deliver, on_event)
         self._lag_seconds = timing.describe_lag_seconds
         self.instances = SimulatedInstances(time, self.bus, self.network, timing, region=REGION, account=ACCOUNT_ID)
+        self.network.instances = self.instances.known
         self.reserved_capacity = ReservedCapacity(ACCOUNT_ID, self._placed_instances)
         self.schedules = SimulatedSchedules(REGION, ACCOUNT_ID)
         self.gate = RequestGate(before=self.instances.settle)

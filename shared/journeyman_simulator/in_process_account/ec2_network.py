@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from journeyman_simulator.cloud_rules.service_errors import ServiceError, insufficient_addresses
+from journeyman_simulator.cloud_rules.service_errors import ServiceError, insufficient_addresses, require_few_tags
 from journeyman_simulator.in_process_account.service_client import (
     PAGING,
     ServiceOperation,
@@ -65,6 +65,7 @@ class SimulatedNetwork:
         self._serial = count(1)
         self.subnets: dict[str, SimulatedSubnet] = {}
         self.groups: dict[str, SimulatedSecurityGroup] = {}
+        self.instances: Mapping[str, Any] = {}  # whose tags CreateTags changes as well, by id
         for index, zone in enumerate(sorted(zones)):
             self.add_subnet(zone, f"172.31.{16 * index}.0/20")
         self.add_group("default")
@@ -134,8 +135,12 @@ class SimulatedNetwork:
         return {"Subnet": _described_subnet(self.add_subnet(request["AvailabilityZone"], request["CidrBlock"]))}
 
     def _create_tags(self, request: ServiceRequest) -> dict[str, Any]:
-        for tags in self._tags_of(request["Resources"]):
-            tags.update({tag["Key"]: tag["Value"] for tag in request["Tags"]})
+        new = {tag["Key"]: tag["Value"] for tag in request["Tags"]}
+        found = self._tags_of(request["Resources"])
+        for tags in found:
+            require_few_tags({**tags, **new})
+        for tags in found:
+            tags.update(new)
         return {}
 
     def _delete_tags(self, request: ServiceRequest) -> dict[str, Any]:
@@ -145,7 +150,7 @@ class SimulatedNetwork:
         return {}
 
     def _tags_of(self, ids: list[str]) -> list[dict[str, str]]:
-        known: dict[str, SimulatedSubnet | SimulatedSecurityGroup] = {**self.subnets, **self.groups}
+        known: dict[str, Any] = {**self.subnets, **self.groups, **self.instances}
         if unknown := [id_ for id_ in ids if id_ not in known]:
             raise ServiceError("InvalidID", f"The ID '{unknown[0]}' is not valid")
         return [known[id_].tags for id_ in ids]

@@ -85,3 +85,14 @@ def test_a_node_smaller_than_its_claim_is_reported_in_ten_minutes(simulation):
     [message] = set(messages_of(simulation, "FailedConsistencyCheck"))
     assert message == "expected 8Gi of resource memory, but found 2Gi (25.0% of expected)"
     assert not is_true(the_claim(simulation).status.conditions, "ConsistentStateFound")
+
+
+def test_instance_gets_its_nodes_name_in_the_run_that_registers_it(simulation):
+    """EC2's console shows it, and the request is not repeated."""
+    claim = the_claim(simulation)
+    assert simulation.cloud.names == {claim.status.provider_id: claim.status.node_name}
+    assert claim.metadata.annotations["karpenter.k8s.aws/tagged"] == "true"
+
+    simulation.cloud.names.clear()
+    simulation.run_for(minutes=2)
+    assert simulation.cloud.names == {}

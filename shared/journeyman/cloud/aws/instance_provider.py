@@ -103,6 +103,13 @@ class InstanceProvider:
         found = ((id_, by_id.get(id_.rpartition("/")[2])) for id_ in provider_ids)
         return {id_: failure for id_, failure in found if failure is not None}
 
+    def name(self, provider_id: str, name: str) -> None:
+        """Set the tag `Name`. Raises NodeClaimNotFoundError if EC2 does not know the instance, and CloudProviderError."""
+        with translated("ec2:CreateTags", provider_id=provider_id):
+            self._clients.ec2.create_tags(
+                Resources=[instance_id_from(provider_id)], Tags=tags.to_aws({tags.NAME: name})
+            )
+
     def statuses(self) -> tuple[InstanceStatus, ...]:
         """Return the failing checks of all instances in the region (`failing_checks`). Raises CloudProviderError."""
         return failing_checks(self._clients)

@@ -20,7 +20,7 @@ from journeyman.cloud.aws.instance_profiles import InstanceProfileProvider, Unus
 from journeyman.cloud.aws.kubelet_validation import kubelet_problems
 from journeyman.cloud.aws.network_discovery import NetworkDiscovery, PlacementGroupProvider
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
-from journeyman.cloud.aws.tags import restricted_tags
+from journeyman.cloud.aws.tags import restricted_tags, too_many_tags
 from journeyman.cloud.aws.user_data import user_data_problem
 from journeyman.cloud.nodeclass_conditions import StatusPart, conditions_of, found_or_refused, selected, unexamined
 from journeyman.core.api.conditions import EC2NODECLASS_DEPENDENTS, VALIDATION_SUCCEEDED, ConditionSet
@@ -178,6 +178,8 @@ class NodeClassReconciler:
         if restricted := restricted_tags(node_class.tags):
             text = f"tags are set by the controller itself, remove them: {', '.join(restricted)}"
             return conditions.set_false(VALIDATION_SUCCEEDED, now, "TagValidationFailed", text)
+        if too_many := too_many_tags(node_class.tags):
+            return conditions.set_false(VALIDATION_SUCCEEDED, now, "TagValidationFailed", too_many)
         return conditions.set_true(VALIDATION_SUCCEEDED, now)
 
 

@@ -63,6 +63,7 @@ class AwsCloudProvider(BaseCloudProvider):
         reservations = CapacityReservationProvider(clients, clock)
         groups = PlacementGroupProvider(clients, clock)
         instances = InstanceProvider(clients, settings.cluster_name)
+        self._ec2_instances = instances
         prices = price_provider(clients, settings, clock)
         self._templates = LaunchTemplateProvider(clients, clock)
         launcher = FleetLauncher(
@@ -101,6 +102,10 @@ class AwsCloudProvider(BaseCloudProvider):
         view = NodeClassView(node_class)
         self._resolver.release(view)
         self._templates.release(cluster=self._cluster_name, node_class=view.name)
+
+    def name_instance(self, provider_id: str, name: str) -> None:
+        """Set an instance's tag `Name`. Raises NodeClaimNotFoundError once EC2 does not list it, and CloudProviderError."""
+        self._ec2_instances.name(provider_id, name)
 
     def delete_unused(self, node_classes: Sequence[JSON], claims: Sequence[NodeClaim]) -> Mapping[str, Sequence[str]]:
         """Delete launch templates and instance profiles that nothing uses; return their names by kind. Safe to repeat.

@@ -12,10 +12,13 @@ from typing import Any, Final
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim
+from journeyman.core.lifecycle.instance_names import NAME_TAG
 
 CLUSTER: Final = "eks:eks-cluster-name"
 NODE_CLASS: Final = f"{labels.AWS_GROUP}/ec2nodeclass"
 CLAIM_UID: Final = labels.NODECLAIM_UID_TAG
+NAME: Final = NAME_TAG
+MAX_TAGS: Final = 50  # of a resource in EC2, without those that AWS sets itself
 
 # labels.go `RestrictedTagPatterns`, and the tag by which a later run finds a claim's instance
 _RESTRICTED: Final = re.compile(
@@ -37,6 +40,18 @@ def restricted_tags(user_tags: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(key for key in user_tags if _RESTRICTED.search(key)))
 
 
+def too_many_tags(user_tags: Iterable[str]) -> str:
+    """Return why an instance cannot have the user's tags beside ours, and `Name` once its node registered; empty if it can."""
+    keys = {*user_tags}
+    own = OWN_TAGS + (NAME not in keys)
+    if len(keys) + own <= MAX_TAGS:
+        return ""
+    return (
+        f"{len(keys)} tags are too many: an instance has {MAX_TAGS}, of which the controller sets {own}; "
+        f"use {MAX_TAGS - own} at most"
+    )
+
+
 def shared_tags(user_tags: Mapping[str, str], *, cluster: str, node_class: str, node_pool: str) -> dict[str, str]:
     """Return the tags of resources that a NodePool shares (launch templates, network interfaces); ours override users'."""
     return {
@@ -46,6 +61,10 @@ def shared_tags(user_tags: Mapping[str, str], *, cluster: str, node_class: str, 
         NODE_CLASS: node_class,
         labels.NODEPOOL: node_pool,
     }
+
+
+OWN_TAGS: Final = 6
+"""The tags that `shared_tags` and `claim_tags` add to the user's."""
 
 
 def claim_tags(shared: Mapping[str, str], claim: NodeClaim) -> dict[str, str]:

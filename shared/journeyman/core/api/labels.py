@@ -34,6 +34,7 @@ CAPACITY_TYPE: Final = f"{GROUP}/capacity-type"
 RESERVATION_ID: Final = f"{AWS_GROUP}/capacity-reservation-id"
 REGISTERED: Final = f"{GROUP}/registered"
 INITIALIZED: Final = f"{GROUP}/initialized"
+TAGGED: Final = "karpenter.k8s.aws/tagged"  # NodeClaim: "true" once its instance has the node's name
 DO_NOT_SYNC_TAINTS: Final = f"{GROUP}/do-not-sync-taints"
 NODECLAIM_TAG: Final = f"{GROUP}/nodeclaim"  # on an instance: the NodeClaim it was launched for
 EXAMINED_UNTIL: Final = (

@@ -1,5 +1,10 @@
 """Conditions of EC2NodeClasses: what AWS refuses, and what cannot work."""
 
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.unit.cloud.aws.conftest import launching_claim
+
 
 def condition(body, type_):
     """Return (status, reason, message) of a condition."""
@@ -32,3 +37,29 @@ def test_refused_profile_is_a_condition_that_names_the_right(aws, resolved):
 
     assert (status, reason) == ("False", "RequestRefused")
     assert "grant iam:CreateInstanceProfile" in message
+
+
+@pytest.mark.parametrize("own", [{}, {"Name": "mine"}])
+def test_node_class_with_the_most_tags_launches_and_its_instance_is_named(aws, provider, resolved, launch, clock, own):
+    """EC2 allows 50 tags, of which seven are ours with the name; it refuses one more."""
+    body = resolved(tags={f"k{i}": "v" for i in range(43)} | own)
+    assert condition(body, "Ready")[0] == "True"
+    provider_id = launch(launching_claim("full", clock.now()), body).instance.provider_id
+    if not own:
+        provider.name_instance(provider_id, "ip-10-0-0-1.ec2.internal")
+
+    tags = {k: v for k, v in provider.get_each([provider_id])[provider_id].tags.items() if not k.startswith("aws:")}
+    assert len(tags) == 50
+    assert tags["Name"] == own.get("Name", "ip-10-0-0-1.ec2.internal")
+    with pytest.raises(ClientError, match="TagLimitExceeded"):
+        aws.client("ec2").create_tags(Resources=[provider_id.rpartition("/")[2]], Tags=[{"Key": "more", "Value": "v"}])
+
+
+@pytest.mark.parametrize("number", [45, 50])
+def test_more_tags_would_be_refused_at_each_launch(resolved, launch, clock, number):
+    """So the condition says so before."""
+    body = resolved(tags={f"k{i}": "v" for i in range(number)})
+    failed = launch(launching_claim("full", clock.now()), body)
+
+    assert condition(body, "Ready")[0] == "False"
+    assert not hasattr(failed, "instance")
