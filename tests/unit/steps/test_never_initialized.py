@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api.labels import DO_NOT_DISRUPT
 from journeyman.core.api.objects import NODE, NODEPOOL, POD
@@ -73,6 +74,22 @@ def test_an_empty_node_goes_after_half_an_hour_and_its_pool_reports_it():
 
     simulation.run_for(minutes=34)
     assert health(simulation) == ("False", "InitializationTimedOut")
+
+
+def test_pods_get_the_next_nodepool_once_nodes_of_the_first_never_initialize():
+    """Two failures put the heavy NodePool into its back-off, although its nodes register; the light one serves."""
+    simulation = simulate(weight=50)
+    simulation.cluster.settings = replace(simulation.cluster.settings, initialization_timeout=timedelta(minutes=6))
+    simulation.cluster.add(pool_body("light", spec={"weight": 1, "disruption": {"consolidateAfter": "Never"}}))
+    simulation.deploy("web", 1, cpu="0.5")
+    simulation.until(lambda: simulation.running() == 1, "the pod runs", minutes=20)
+
+    [pod] = simulation.server.list(POD).items
+    [claim] = [c for c in simulation.claims() if c.status.node_name == pod.spec.node_name]
+    assert claim.metadata.labels["karpenter.sh/nodepool"] == "light"
+    assert health(simulation) == ("False", "InitializationTimedOut")
+    [text] = {e.message for e in simulation.record.events if e.ref.name == "default" and "device plugin" in e.message}
+    assert "cni.example.com/starting" in text
 
 
 @pytest.mark.parametrize("kept", ["a pod runs there", "the annotation", "the setting"])

@@ -13,10 +13,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.conditions import REGISTERED
+from journeyman.core.api.conditions import INITIALIZED, REGISTERED
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.launch_faults import FaultScope, LaunchBackoff, LaunchFault
-from journeyman.core.api.objects import NODEPOOL, NodeClaim, condition_of
+from journeyman.core.api.objects import NODEPOOL, NodeClaim, condition_of, is_true
 from journeyman.core.plan import (
     Chain,
     ClearLaunchFaults,
@@ -37,6 +37,8 @@ if TYPE_CHECKING:  # it imports this module
     from journeyman.core.lifecycle.launch import OfferingBackoff
 
 LAUNCH_FAILED: Final = "LaunchFailed"
+INITIALIZATION_TIMED_OUT: Final = "InitializationTimedOut"
+"""The reason of a NodePool's fault whose nodes register and never initialize."""
 MAX_POD_EVENTS: Final = 20
 """How many of a NodeClaim's pods get the Event; each scheduling says why the others wait."""
 SETTLED_AFTER: Final = timedelta(minutes=5)
@@ -111,8 +113,11 @@ def _has_settled(backoff: LaunchBackoff, snapshot: Snapshot) -> bool:
     if backoff.fault.scope is FaultScope.SUBNET:
         return False  # it only chooses among subnets, and is forgotten with time
     since = backoff.until.replace(microsecond=0)
+    must_initialize = backoff.fault.reason == INITIALIZATION_TIMED_OUT
     return any(
-        (claim.metadata.creation_timestamp or since) >= since and _registered_long_ago(claim, snapshot.now)
+        (claim.metadata.creation_timestamp or since) >= since
+        and _registered_long_ago(claim, snapshot.now)
+        and (not must_initialize or is_true(claim.status.conditions, INITIALIZED))
         for claim in claims_of(backoff.fault.key, snapshot)
     )
 

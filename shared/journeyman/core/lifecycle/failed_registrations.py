@@ -1,4 +1,4 @@
-"""Instances that never join, or end as soon as they have joined: records whose fault it is, before their NodeClaims are deleted.
+"""Instances that never join or initialize, or end as soon as they have joined: records whose fault it is, before their NodeClaims are deleted.
 
 The cloud says of some why they ended (`BuildFailure`). Otherwise the NodePool is at fault: at once if none of its last nodes
 registered, else once two of the last four failed to, as for NodeRegistrationHealthy.
@@ -15,13 +15,16 @@ from msgspec import Struct
 from journeyman.core.api import labels
 from journeyman.core.api.launch_faults import FaultScope, LaunchFault
 from journeyman.core.api.objects import NodeClaim
-from journeyman.core.lifecycle.failed_launches import report_failure
+from journeyman.core.lifecycle.failed_launches import INITIALIZATION_TIMED_OUT, report_failure
+from journeyman.core.lifecycle.initialization import find_blocker
 from journeyman.core.lifecycle.interruption import offering_of
 from journeyman.core.lifecycle.launch import OfferingBackoff
 from journeyman.core.lifecycle.liveness import (
+    INITIALIZATION_TIMEOUT,
     LivenessTimeouts,
     describe_early_end,
     describe_timeout,
+    is_initialization_overdue,
     timeout_reason,
 )
 from journeyman.core.lifecycle.nodepool_status import FAILURE_THRESHOLD, last_registrations
@@ -34,13 +37,22 @@ _REMEDY: Final = (
     "whether the role of its nodes may join the cluster"
 )
 
+_INITIALIZATION_REMEDY: Final = (
+    "Check the DaemonSet that removes the taint, or the device plugin that registers the resource"
+)
+
 
 class FailedRegistration(Struct, frozen=True, kw_only=True):
-    """A NodeClaim whose instance did not join, or ended soon after that: what happened, and the cloud's reason if it gave one."""
+    """A NodeClaim whose instance did not join or initialize, or ended soon after that: what happened, and the cloud's reason, if any.
+
+    `reason` and `remedy` are those of the fault without a reason of the cloud.
+    """
 
     claim: NodeClaim
     what: str
     failure: BuildFailure | None = None
+    reason: str = _REASON
+    remedy: str = _REMEDY
 
 
 def timed_out_registrations(snapshot: Snapshot, timeouts: LivenessTimeouts) -> tuple[FailedRegistration, ...]:
@@ -50,6 +62,21 @@ def timed_out_registrations(snapshot: Snapshot, timeouts: LivenessTimeouts) -> t
     )
     return tuple(
         FailedRegistration(claim=c, what=describe_timeout(c, reason, snapshot.now)) for c, reason in reasons if reason
+    )
+
+
+def overdue_initializations(snapshot: Snapshot, timeouts: LivenessTimeouts) -> tuple[FailedRegistration, ...]:
+    """Return the NodeClaims whose registered node did not initialize in time and runs no pods."""
+    overdue = (state for state in snapshot.state_nodes if is_initialization_overdue(state, timeouts, snapshot.now))
+    stuck = (s.claim for s in overdue if s.claim is not None and s.node is not None and find_blocker(s.node, s.claim))
+    return tuple(
+        FailedRegistration(
+            claim=claim,
+            what=describe_timeout(claim, INITIALIZATION_TIMEOUT, snapshot.now),
+            reason=INITIALIZATION_TIMED_OUT,
+            remedy=_INITIALIZATION_REMEDY,
+        )
+        for claim in stuck
     )
 
 
@@ -122,9 +149,9 @@ def _fault_of(each: FailedRegistration, failed: Iterable[FailedRegistration], sn
     return LaunchFault(
         scope=scope,
         name=names.get(scope, ""),
-        reason=failure.reason if failure is not None else _REASON,
+        reason=failure.reason if failure is not None else each.reason,
         message=f"{each.what}, {failure.message}" if failure is not None else each.what,
-        remedy=failure.remedy if failure is not None and failure.remedy else _REMEDY,
+        remedy=failure.remedy if failure is not None and failure.remedy else each.remedy,
     )
 
 

@@ -30,14 +30,14 @@ def initialize(progress: NodeClaimProgress, slices: Sequence[ResourceSlice] | No
     node = progress.node
     if node is None:
         return progress.with_condition("Initialized", "Unknown", "NodeNotFound", "Node not registered with cluster")
-    if blocker := _find_blocker(node, claim) or _find_unpublished_pool(node, claim, slices):
+    if blocker := find_blocker(node, claim) or _find_unpublished_pool(node, claim, slices):
         return progress.with_condition("Initialized", "Unknown", *blocker)
     labelled = with_node(node, metadata={"labels": {**node.metadata.labels, labels.INITIALIZED: "true"}})
     note = f"initialized NodeClaim {claim.metadata.name} on node {node.metadata.name}"
     return replace(progress, node=labelled).with_condition("Initialized", "True").with_events(notes=(note,))
 
 
-def _find_blocker(node: Node, claim: NodeClaim) -> tuple[str, str] | None:
+def find_blocker(node: Node, claim: NodeClaim) -> tuple[str, str] | None:
     """Return the first reason that blocks initialization, with its message; None if nothing blocks it.
 
     Restates: karpenter pkg/controllers/nodeclaim/lifecycle/initialization.go `StartupTaintsRemoved`,

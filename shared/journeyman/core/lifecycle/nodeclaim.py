@@ -18,7 +18,11 @@ from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import UNDONE
 from journeyman.core.api.objects import Node, NodeClaim, condition_of, is_true
 from journeyman.core.lifecycle.consistency import check_consistency
-from journeyman.core.lifecycle.failed_registrations import record_failed_registrations, timed_out_registrations
+from journeyman.core.lifecycle.failed_registrations import (
+    overdue_initializations,
+    record_failed_registrations,
+    timed_out_registrations,
+)
 from journeyman.core.lifecycle.hydration import hydrate_nodeclaim, is_initialized, start_progress, with_recovered_launch
 from journeyman.core.lifecycle.initialization import initialize
 from journeyman.core.lifecycle.launch import OfferingBackoff, is_pending, launch_nodeclaims, withdraw_nodeclaim
@@ -90,6 +94,7 @@ def reconcile_nodeclaims(snapshot: Snapshot, lifecycle: LifecycleOptions) -> Pla
         claims, lambda c: _reconcile_nodeclaim(c, by_provider, snapshot, lifecycle, nominations.get(c.metadata.name))
     )
     timed_out = timed_out_registrations(snapshot, lifecycle.timeouts)
+    timed_out += overdue_initializations(snapshot, lifecycle.timeouts)
     return merge_plans(
         (
             record_failed_registrations(snapshot, timed_out, lifecycle.backoff),
