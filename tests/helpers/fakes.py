@@ -64,6 +64,7 @@ class FakeCloud:
         drift_error: The error of `is_drifted`, if any.
         broken: Faults of launches, by the name of the NodePool or NodeClass that has each.
         dies: By NodePool, how long after its launch an instance ends, and why; the cloud forgets none of the reasons.
+        offered: What the kubelets of an instance type report as allocatable instead of what the catalogue says, by its name.
         frozen: Provider ids of the instances that run without their kubelet.
         deletions: The provider ids of each request to terminate instances.
         names: The names that were given to instances, by provider id.
@@ -93,6 +94,7 @@ class FakeCloud:
         self.broken: dict[str, LaunchFault] = {}
         self.dies: dict[str, tuple[timedelta, BuildFailure | None]] = {}
         self._reasons: dict[str, BuildFailure | None] = {}
+        self.offered: dict[str, dict[str, str]] = {}
         self.frozen: set[str] = set()
         self.launches: list[str] = []
         self.deletions: list[tuple[str, ...]] = []
@@ -255,7 +257,7 @@ class FakeCloud:
                 return LaunchFailed(claim=name, error=InsufficientCapacityError("none left", offerings=refused))
             self._start(claim, *chosen[1:])
             self._schedule_end(self._by_token[token].provider_id, names[0])
-        return self._launched(claim, self._by_token[token], refused)
+        return self._launched(request, self._by_token[token], refused)
 
     def _start(self, claim: NodeClaim, type_: str, zone: str, capacity_type: str) -> None:
         provider_id = f"aws:///{zone}/i-{len(self._by_token):04}"
@@ -270,8 +272,10 @@ class FakeCloud:
             after, self._reasons[provider_id] = self.dies[pool]
             self._ends[provider_id] = self.clock.now() + after
 
-    def _launched(self, claim: NodeClaim, instance: Instance, refused: tuple[tuple[str, str, str], ...]) -> Launched:
-        type_ = next(t for t in self.types if t.name == instance.instance_type)
+    def _launched(
+        self, request: LaunchRequest, instance: Instance, refused: tuple[tuple[str, str, str], ...]
+    ) -> Launched:
+        type_ = next(t for t in (*request.instance_types, *self.types) if t.name == instance.instance_type)
         of_type = {r.key: r.values[0] for r in type_.requirements if r.operator == "In" and len(r.values) == 1}
         made = {
             **of_type,
@@ -283,10 +287,10 @@ class FakeCloud:
         }
         self._labels[instance.provider_id] = made
         return Launched(
-            claim=claim.metadata.name,
+            claim=request.claim.metadata.name,
             instance=instance,
             labels=made,
-            annotations={},
+            annotations=self.annotations(request.node_class.raw),
             capacity=format_resources(type_.capacity),
             allocatable=format_resources(type_.allocatable),
             price=self._offering(instance).price,
@@ -312,7 +316,7 @@ class FakeCloud:
             labels=self._labels.get(instance.provider_id, {}),
             taints=({"key": labels.UNREGISTERED_TAINT, "effect": "NoExecute"},),
             capacity=format_resources(type_.capacity),
-            allocatable=format_resources(type_.allocatable),
+            allocatable={**format_resources(type_.allocatable), **self.offered.get(type_.name, {})},
         )
         self._machines[instance.provider_id] = (instance, running, machine)
         return machine

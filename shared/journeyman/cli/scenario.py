@@ -3,10 +3,11 @@
 ::
 
     {name, now, instanceTypes[], objects[], options{}}
-    instanceTypes[]  {name, requirements[], offerings[], capacity{}, overhead{}, resourceSlices[]}
+    instanceTypes[]  {name, requirements[], offerings[], capacity{}, overhead{}, resourceSlices[], imageID}
                      offerings[] are {requirements[], price, available, reservationCapacity}; resourceSlices[], as in the
                      spec of a ResourceSlice, are the devices that such a node brings
-    objects[]        Kubernetes objects
+    objects[]        Kubernetes objects; what the nodes and the OfferingStates show of a NodeClass that has its hash replaces the
+                     capacity of its instance types
     options{}        preferencePolicy (Respect, Ignore, WhenFree), minValuesPolicy (Strict, BestEffort), ignoreDRARequests
                      (true), disrupt (false): find the first disruption command, with everyMethod (false) what each disruption
                      method finds, spotToSpotConsolidation (false), consolidationPayback (1h)
@@ -28,6 +29,7 @@ from msgspec import Struct
 from journeyman.core.api import labels
 from journeyman.core.api.capacity_buffer import CapacityBuffer
 from journeyman.core.api.dra import DeviceClass, ResourceClaim, ResourceSlice, ResourceSliceSpec
+from journeyman.core.api.hashes import node_class_keys
 from journeyman.core.api.model import Model, parse
 from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.nodepool import NodePool
@@ -42,14 +44,17 @@ from journeyman.core.api.objects import (
     PodDisruptionBudget,
     ResourceTexts,
 )
+from journeyman.core.api.offering_state import OfferingState
 from journeyman.core.api.resources import to_resources
 from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from journeyman.core.api.workloads import PodTemplate, ReplicationController, Service, Workload
-from journeyman.core.catalogue import Catalogue, InstanceType, Offering
+from journeyman.core.catalogue import Catalogue, InstanceType, Offering, with_learned_sizes
+from journeyman.core.lifecycle.learned_sizes import known_sizes
 from journeyman.core.scheduling.capacity_buffers import resolve_buffers, virtual_pods
 from journeyman.core.scheduling.node_overlays import apply_overlays
 from journeyman.core.state.snapshot import InvalidObject, NodeClassState, Snapshot, Workloads
 from journeyman.errors import ConfigurationError, InvalidObjectError
+from journeyman.steps.offering_state_updates import learned_sizes
 
 DEFAULT_NOW = datetime(2026, 1, 5, 12, 0, tzinfo=timezone.utc)
 
@@ -71,6 +76,7 @@ class _InstanceType(msgspec.Struct, frozen=True, rename="camel"):
     capacity: ResourceTexts = {}
     overhead: ResourceTexts = {}
     resource_slices: tuple[ResourceSliceSpec, ...] = ()
+    image_id: str = msgspec.field(default="", name="imageID")
 
 
 class _File(msgspec.Struct, frozen=True, rename="camel"):
@@ -110,9 +116,14 @@ def parse_scenario(raw: bytes, *, name: str = "") -> Scenario:
         raise ConfigurationError(f"{name or 'this'} is not a scenario: {error}", path=name) from error
     types = tuple(sorted((_instance_type(t) for t in file.instance_types), key=lambda t: t.name))
     snapshot = _snapshot(file)
-    without_overlays = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
+    without_overlays = Catalogue({p.metadata.name: _types_of(p, types, snapshot) for p in snapshot.node_pools})
     catalogue = apply_overlays(snapshot.node_pools, without_overlays, snapshot.node_overlays).catalogue
     return Scenario(name=file.name or name, snapshot=snapshot, catalogue=catalogue, options=file.options)
+
+
+def _types_of(pool: NodePool, types: tuple[InstanceType, ...], snapshot: Snapshot) -> tuple[InstanceType, ...]:
+    node_class = pool.spec.template.spec.node_class_ref.name
+    return with_learned_sizes(types, (size for size in known_sizes(snapshot) if size.node_class == node_class))
 
 
 def _instance_type(entry: _InstanceType) -> InstanceType:
@@ -123,6 +134,7 @@ def _instance_type(entry: _InstanceType) -> InstanceType:
         capacity=to_resources(entry.capacity, round_up=False),
         overhead=to_resources(entry.overhead, round_up=True),
         device_slices=entry.resource_slices,
+        image=entry.image_id,
     )
 
 
@@ -148,13 +160,14 @@ def _snapshot(file: _File) -> Snapshot:
     overlays, invalid_overlays = _parsed(by_kind.get("NodeOverlay", ()), NodeOverlay)
     buffers, invalid_buffers = _parsed(by_kind.get("CapacityBuffer", ()), CapacityBuffer)
     workloads = _workloads(by_kind)
+    states, invalid_states = _parsed(by_kind.get("OfferingState", ()), OfferingState)
     pods = tuple(_unschedulable(pod) for pod in _decoded(by_kind.get("Pod", ()), Pod))
     virtual = virtual_pods(resolve_buffers(buffers, workloads, now), now, (pod.key for pod in pods))
     return Snapshot(
         cluster=file.name,
         now=now,
         node_pools=pools,
-        node_classes=_node_classes(pools),
+        node_classes=_node_classes(pools, file.objects),
         claims=_decoded(by_kind.get("NodeClaim", ()), NodeClaim),
         nodes=_decoded(by_kind.get("Node", ()), Node),
         pods=_in_order((*pods, *virtual)),
@@ -171,7 +184,8 @@ def _snapshot(file: _File) -> Snapshot:
         workloads=workloads,
         capacity_buffers=buffers,
         node_overlays=overlays,
-        invalid_objects=(*invalid_pools, *invalid_overlays, *invalid_buffers),
+        learned_sizes=tuple(size for state in states for size in learned_sizes(state, state.metadata.name)),
+        invalid_objects=(*invalid_pools, *invalid_overlays, *invalid_buffers, *invalid_states),
     )
 
 
@@ -222,11 +236,24 @@ def _parse(raw: dict[str, Any], model: type[M]) -> M | InvalidObject:
         return InvalidObject(kind=model.__name__, name=metadata.get("name", ""), uid=metadata["uid"], why=str(error))
 
 
-def _node_classes(pools: Iterable[NodePool]) -> tuple[NodeClassState, ...]:
-    """Return a ready NodeClass for each reference of a NodePool."""
+def _node_classes(pools: Iterable[NodePool], objects: Iterable[dict[str, Any]]) -> tuple[NodeClassState, ...]:
+    """Return a ready NodeClass for each reference of a NodePool, with its hash if the file has the NodeClass."""
+    annotations = {
+        (str(raw.get("kind", "")), str(meta.get("name", ""))): meta.get("annotations") or {}
+        for raw in objects
+        if (meta := raw.get("metadata") or {})
+    }
     refs = {(r.group, r.kind, r.name) for r in (p.spec.template.spec.node_class_ref for p in pools)}
     return tuple(
-        NodeClassState(name=name, uid=f"{kind}-{name}", kind=kind, group=group, generation=1, ready=True)
+        NodeClassState(
+            name=name,
+            uid=f"{kind}-{name}",
+            kind=kind,
+            group=group,
+            generation=1,
+            ready=True,
+            hash=str(annotations.get((kind, name), {}).get(node_class_keys(group, kind).hash, "")),
+        )
         for group, kind, name in sorted(refs)
     )
 

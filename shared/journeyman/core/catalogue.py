@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.dra import ResourceSliceSpec
-from journeyman.core.api.objects import NodeSelectorRequirement, OfferingKey
+from journeyman.core.api.objects import LearnedSize, NodeSelectorRequirement, OfferingKey
 
 Resources = Mapping[str, int]
 """Exact amounts: `cpu` in millicores, everything else in whole units (bytes, counts). Requests are rounded up,
@@ -46,7 +46,7 @@ class InstanceType(Struct, frozen=True, kw_only=True):
 
     `overhead` is what the system keeps (kube-reserved + system-reserved + eviction threshold):
     allocatable = capacity − overhead, never below 0. `device_slices` are the devices that DRA drivers will publish on such a
-    node, as far as they are known in advance.
+    node, as far as they are known in advance. `image` is the id of the image that it boots from; empty if that is unknown.
     """
 
     name: str
@@ -56,6 +56,7 @@ class InstanceType(Struct, frozen=True, kw_only=True):
     overhead: Resources = field(default_factory=dict)
     capacity_overlaid: bool = False  # a NodeOverlay adds resources
     device_slices: tuple[ResourceSliceSpec, ...] = ()
+    image: str = ""
 
     @property
     def allocatable(self) -> dict[str, int]:
@@ -88,6 +89,32 @@ class Unavailable(Struct, frozen=True, kw_only=True):
     def key(self) -> OfferingKey:
         """The offering's name."""
         return OfferingKey(self.instance_type, self.zone, self.capacity_type, self.reservation_id)
+
+
+def with_learned_sizes(types: Iterable[InstanceType], sizes: Iterable[LearnedSize]) -> tuple[InstanceType, ...]:
+    """Return the types of one NodeClass with the sizes that were learned for it, larger or smaller than the catalogue's.
+
+    While a type's image is unknown, the least counts that was learned with any image.
+    """
+    found: dict[str, list[LearnedSize]] = {}
+    for size in sizes:
+        found.setdefault(size.instance_type, []).append(size)
+    if not found:
+        return tuple(types)
+    return tuple(_with_sizes(t, found[t.name]) if t.name in found else t for t in types)
+
+
+def _with_sizes(instance_type: InstanceType, sizes: Iterable[LearnedSize]) -> InstanceType:
+    allocatable: dict[str, int] = {}
+    for size in sizes:
+        if instance_type.image in ("", size.image):
+            for name, amount in size.allocatable.items():
+                allocatable[name] = min(amount, allocatable.get(name, amount))
+    capacity, overhead = dict(instance_type.capacity), dict(instance_type.overhead)
+    for name, amount in allocatable.items():
+        capacity[name] = max(capacity.get(name, 0), amount)
+        overhead[name] = capacity[name] - amount
+    return replace(instance_type, capacity=capacity, overhead=overhead) if allocatable else instance_type
 
 
 def without_unavailable(

@@ -15,7 +15,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from journeyman.core.api.launch_faults import FaultKey, LaunchFault
-from journeyman.core.api.objects import NODE, NODECLAIM, POD, Node, NodeClaim, OfferingKey, Pod, Resource
+from journeyman.core.api.objects import NODE, NODECLAIM, POD, LearnedSize, Node, NodeClaim, OfferingKey, Pod, Resource
 from journeyman.errors import JourneymanError
 
 
@@ -245,6 +245,18 @@ class ClearOfferingFailures(Struct, frozen=True, kw_only=True):
     at: datetime
 
 
+class RecordLearnedSizes(Struct, frozen=True, kw_only=True):
+    """Write what nodes of a NodeClass offer into its OfferingState, beside what that has of the same settings.
+
+    `settings` is the hash of the NodeClass; what was seen with others is removed.
+    """
+
+    node_class: str
+    settings: str
+    at: datetime
+    sizes: tuple[LearnedSize, ...]
+
+
 class Requeue(Struct, frozen=True, kw_only=True):
     """Run `step` again at `at`; at once if that is past. Lost or duplicated requeues are harmless."""
 
@@ -324,6 +336,7 @@ Action = (
     | ClearOfferingFailures
     | RecordLaunchFault
     | ClearLaunchFaults
+    | RecordLearnedSizes
     | CreateScheduleEntry
     | DeleteScheduleEntry
     | Requeue

@@ -10,9 +10,10 @@ from weakref import WeakKeyDictionary
 from chalice.app import Chalice, Response
 from msgspec.structs import replace
 
+from journeyman.core.lifecycle.unused_launches import remember_launches
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.results import PlannedClaim, Results
-from journeyman.core.scheduling.scheduler import solve
+from journeyman.core.scheduling.scheduler import Scheduler, explained, pods_to_schedule, solve_without_launches_for
 from journeyman.core.scheduling.verify import verify
 from journeyman.errors import ConfigurationError, ForbiddenError, JourneymanError, UnknownClusterError
 from journeyman.observe.prometheus import CONTENT_TYPE
@@ -110,7 +111,10 @@ def plan(runtime: Runtime, cluster: str, context: Context) -> Body:
     with runtime.invocation(_request(runtime, cluster, context, "GET plan"), context) as run:
         inputs = scheduling_inputs_of(run, load(run, EVERYTHING))
         options = replace(run.settings.scheduling, bound=True)
-        results = solve(inputs.snapshot, inputs.catalogue, options=options, effort=run.effort)
+        scheduler = Scheduler(inputs.snapshot, inputs.catalogue, options)
+        waiting, pods = remember_launches(inputs.snapshot).waiting, pods_to_schedule(inputs.snapshot)
+        results, _ = solve_without_launches_for(scheduler, waiting, pods, effort=run.effort)
+        results = explained(results)
         defects = verify(inputs.snapshot, inputs.catalogue, results, ignore_dra_requests=options.ignore_dra_requests)
         header = {"cluster": cluster, "time": run.clock.now().isoformat()}
         return {**header, **_results(results), "defects": list(map(str, defects))}

@@ -46,6 +46,7 @@ from journeyman.core.plan import (
     Observation,
     PatchObject,
     RecordLaunchFault,
+    RecordLearnedSizes,
     RecordPriceAge,
     RefreshPrices,
     ReleaseNodeClass,
@@ -72,6 +73,7 @@ from journeyman.steps.offering_state_updates import (
     clear_offering_failures,
     mark_offering_unavailable,
     record_launch_fault,
+    record_learned_sizes,
     record_price_age,
 )
 
@@ -126,6 +128,8 @@ class ActionPerformer:
                 self._call_cloud(action)
             case MarkOfferingUnavailable() | ClearOfferingFailures() | RecordLaunchFault() | ClearLaunchFaults():
                 self._update_offering_state(action)
+            case RecordLearnedSizes():
+                record_learned_sizes(self._run, action)
             case RecordPriceAge():
                 self._record_price_age(action)
             case CreateScheduleEntry() | DeleteScheduleEntry():

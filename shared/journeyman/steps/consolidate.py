@@ -91,7 +91,7 @@ def consolidate(run: RunContext, trigger: Trigger) -> Outcome:
 
 
 def _load(run: RunContext, trigger: Trigger) -> StepInputs:
-    snapshot = load(run, replace(EVERYTHING, churn=True))
+    snapshot = load(run, EVERYTHING)
     reasons, failures = _cloud_drift(run, snapshot)
     return StepInputs.of(
         run,

@@ -77,7 +77,7 @@ from journeyman.core.state import InvalidObject, NodeClassState, Snapshot, Workl
 from journeyman.core.state.guard import SkippedObject, evaluate, ref_of, refs_of, report_skipped
 from journeyman.errors import ForbiddenError, KubeAPIError, NotFoundError
 from journeyman.steps.context import RunContext
-from journeyman.steps.offering_state_updates import recorded_prices
+from journeyman.steps.offering_state_updates import learned_sizes, recorded_prices
 from journeyman.steps.recorder import emit_reports
 
 T = TypeVar("T")
@@ -110,7 +110,14 @@ class Scope(Struct, frozen=True, kw_only=True):
 
 
 EVERYTHING: Final = Scope(
-    nodes=True, pools=True, node_classes=True, scheduling=True, disruptions=True, offerings=True, pods=Pods.ALL
+    nodes=True,
+    pools=True,
+    node_classes=True,
+    scheduling=True,
+    disruptions=True,
+    offerings=True,
+    churn=True,
+    pods=Pods.ALL,
 )
 NODES_AND_CLAIMS: Final = Scope(nodes=True)
 """For interruptions and the first part of termination."""
@@ -195,6 +202,7 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
         unread=unread,
         unavailable=tuple(_unavailable(states)),
         launch_backoffs=tuple(_launch_backoffs(states, now)),
+        learned_sizes=tuple(size for state in states for size in learned_sizes(state, state.metadata.name)),
         invalid_objects=invalid_objects,
         pods=_with_virtual_pods_and_spread(_pods(run, scope.pods), now, workloads, buffers, spread),
     )

@@ -1,4 +1,4 @@
-"""Updates a NodeClass's OfferingState: the offerings that all steps skip for a while, and the prices with their age."""
+"""Updates a NodeClass's OfferingState: offerings that all steps skip for a while, learned sizes, and the prices with their age."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any, Final
 from journeyman.core.api.conditions import set_condition, to_wire
 from journeyman.core.api.launch_failures import LaunchFailure, with_launch_failure, without_launch_failures
 from journeyman.core.api.model import parse
-from journeyman.core.api.objects import OFFERING_STATE, Condition
+from journeyman.core.api.objects import OFFERING_STATE, Condition, LearnedSize
 from journeyman.core.api.offering_state import (
     MAX_MESSAGE,
     MAX_PRICES,
     MAX_SOURCE,
     PRICES_REFRESHED,
+    LearnedAllocatable,
     OfferingState,
     OfferingStateStatus,
     PriceRefresh,
@@ -24,11 +25,14 @@ from journeyman.core.api.offering_state import (
     with_failures,
     without_offering,
 )
+from journeyman.core.api.resources import format_resources, to_resources
+from journeyman.core.lifecycle.learned_sizes import with_seen_sizes
 from journeyman.core.plan import (
     ClearLaunchFaults,
     ClearOfferingFailures,
     MarkOfferingUnavailable,
     RecordLaunchFault,
+    RecordLearnedSizes,
     RecordPriceAge,
 )
 from journeyman.errors import ConflictError, InvalidObjectError
@@ -118,6 +122,55 @@ def _of_offerings(change: Callable[[Offerings], Offerings]) -> Callable[[Offerin
     return lambda status: status.model_copy(update={"unavailable": change(status.unavailable)})
 
 
+def record_learned_sizes(run: RunContext, action: RecordLearnedSizes) -> None:
+    """Write what nodes offer into the NodeClass's OfferingState; create the OfferingState if it does not exist.
+
+    Raises:
+        ConflictError: Another step changed it during every attempt.
+    """
+    settings = {action.node_class: action.settings}
+
+    def update() -> None:
+        raw = _apply(run, action.node_class)
+        stored = learned_sizes(_parse_or_default(raw), action.node_class)
+        sizes = with_seen_sizes(stored, action.sizes, settings, action.at)
+        patch = {
+            "metadata": {"resourceVersion": raw["metadata"]["resourceVersion"]},
+            "status": {"learnedAllocatable": [_learned_allocatable(size).to_wire() for size in sizes]},
+        }
+        run.store.patch(OFFERING_STATE, action.node_class, patch, subresource="status")
+
+    _with_retries(update)
+
+
+def learned_sizes(state: OfferingState, node_class: str) -> tuple[LearnedSize, ...]:
+    """Return the sizes in the OfferingState of a NodeClass."""
+    return tuple(_learned_size(entry, node_class) for entry in state.status.learned_allocatable)
+
+
+def _learned_size(entry: LearnedAllocatable, node_class: str) -> LearnedSize:
+    return LearnedSize(
+        node_class=node_class,
+        instance_type=entry.instance_type,
+        image=entry.image_id,
+        settings=entry.node_class_hash,
+        allocatable=to_resources(entry.allocatable, round_up=False),
+        node=entry.node,
+        last_seen=entry.last_seen,
+    )
+
+
+def _learned_allocatable(size: LearnedSize) -> LearnedAllocatable:
+    return LearnedAllocatable(
+        instance_type=size.instance_type,
+        image_id=size.image,
+        node_class_hash=size.settings,
+        allocatable=format_resources(size.allocatable),
+        node=size.node,
+        last_seen=size.last_seen.replace(microsecond=0),
+    )
+
+
 def record_price_age(run: RunContext, action: RecordPriceAge) -> None:
     """Write the prices and their age into the NodeClass's OfferingState, and make the NodeClass its owner.
 
@@ -172,11 +225,15 @@ def _update_with_retries(
     run: RunContext, node_class: str, change: Callable[[OfferingStateStatus], OfferingStateStatus]
 ) -> None:
     """Change the OfferingState of a NodeClass; repeat after a conflict with another step that changes it."""
+    _with_retries(lambda: _update(run, node_class, change))
+
+
+def _with_retries(update: Callable[[], None]) -> None:
     for _ in range(ATTEMPTS - 1):
         with suppress(ConflictError):
-            _update(run, node_class, change)
+            update()
             return
-    _update(run, node_class, change)
+    update()
 
 
 def _update(run: RunContext, node_class: str, change: Callable[[OfferingStateStatus], OfferingStateStatus]) -> None:

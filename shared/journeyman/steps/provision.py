@@ -35,6 +35,7 @@ from journeyman.core.lifecycle.expiration import delete_claims_of_ending_blocks,
 from journeyman.core.lifecycle.failed_launches import clear_settled_faults
 from journeyman.core.lifecycle.instance_names import name_instances
 from journeyman.core.lifecycle.launch import OfferingBackoff
+from journeyman.core.lifecycle.learned_sizes import learn_sizes
 from journeyman.core.lifecycle.nodeclaim import LifecycleOptions, RequeueIntervals, reconcile_nodeclaims
 from journeyman.core.lifecycle.nodeoverlay_status import reconcile_nodeoverlays
 from journeyman.core.lifecycle.nodepool_status import reconcile_nodepools, registration_outcomes
@@ -53,6 +54,7 @@ from journeyman.core.lifecycle.provisioning import (
     one_try_each,
     scheduling_events,
 )
+from journeyman.core.lifecycle.unused_launches import record_unused_launches, remember_launches
 from journeyman.core.observability.pending_pods import pending_gauges
 from journeyman.core.plan import (
     Chain,
@@ -67,7 +69,7 @@ from journeyman.core.plan import (
 )
 from journeyman.core.scheduling.capacity_buffers import without_virtual_pods
 from journeyman.core.scheduling.results import CachedResults, PlannedClaim, ProblemKey, Results
-from journeyman.core.scheduling.scheduler import Scheduler, explained, select_pods
+from journeyman.core.scheduling.scheduler import Scheduler, explained, select_pods, solve_without_launches_for
 from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import SkippedObject, report_skipped, select_each
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_virtual_pod
@@ -152,6 +154,14 @@ def _clear_settled_faults(inputs: StepInputs) -> Plan:
     return clear_settled_faults(inputs.snapshot)
 
 
+def _learn_sizes(inputs: StepInputs) -> Plan:
+    return learn_sizes(inputs.snapshot)
+
+
+def _record_unused_launches(inputs: StepInputs) -> Plan:
+    return record_unused_launches(inputs.snapshot)
+
+
 def _deprovision_static(inputs: StepInputs) -> Plan:
     return deprovision_static(inputs.snapshot) if inputs.settings.feature_gates.static_capacity else Plan()
 
@@ -230,6 +240,8 @@ PROVISION: Final = StepDefinition(
         Reconciler(_delete_claims_of_ending_blocks, needs_catalogue=False),
         Reconciler(_advance_nodeclaims),
         Reconciler(_clear_settled_faults, needs_catalogue=False),
+        Reconciler(_learn_sizes, needs_catalogue=False),
+        Reconciler(_record_unused_launches, needs_catalogue=False),
         Reconciler(_deprovision_static),
         Reconciler(_provision_static),
         Reconciler(_schedule),
@@ -251,12 +263,14 @@ class _PodsToSchedule(Struct, frozen=True, kw_only=True):
     Attributes:
         pods: All of them: pending pods, pods on terminating nodes, and those that commands move.
         with_capacity: The keys of pods for which nothing is launched (`pods_with_capacity`).
+        waiting: The keys of pods for which nothing is launched for a while (`unused_launches`).
         without_nodes: The names of nodes that the scheduler must not use.
         skipped: Pods that cannot be evaluated.
     """
 
     pods: tuple[Pod, ...]
     with_capacity: frozenset[str]
+    waiting: frozenset[str]
     without_nodes: frozenset[str]
     skipped: tuple[SkippedObject, ...]
 
@@ -276,6 +290,7 @@ def _pods_to_schedule(snapshot: Snapshot, selected: Iterable[Pod]) -> _PodsToSch
     return _PodsToSchedule(
         pods=tuple(pods.values()) if pods.keys() - with_capacity else (),
         with_capacity=with_capacity,
+        waiting=remember_launches(snapshot).waiting,
         without_nodes=frozenset(node.name for node in removed),
         skipped=skipped,
     )
@@ -284,17 +299,14 @@ def _pods_to_schedule(snapshot: Snapshot, selected: Iterable[Pod]) -> _PodsToSch
 def _verified_results(inputs: StepInputs, found: _PodsToSchedule) -> tuple[VerifiedResults, CachedResults]:
     """Return the scheduler's verified results, from the cache if nothing changed since, and the cache that contains them."""
     snapshot, catalogue, options = inputs.snapshot, inputs.catalogued.catalogue, inputs.settings.scheduling
-    pods, removed = found.pods, found.without_nodes
+    removed, without_launches = found.without_nodes, found.with_capacity | found.waiting
     cache = inputs.cached_results.valid_for(snapshot, catalogue, options)
-    problem = ProblemKey(tuple(pod.key for pod in pods), removed)
+    problem = ProblemKey(tuple(pod.key for pod in found.pods), removed, ",".join(sorted(found.waiting)))
     if (cached_results := cache.by_problem.get(problem)) is not None:
         return VerifiedResults(results=cached_results, defects=()), cache
     scheduler = Scheduler(snapshot, catalogue, options)
-    results = scheduler.solve(pods, removed, inputs.effort)
-    while displaced := found.with_capacity & {key for claim in results.new_claims for key in claim.pods}:
-        # another order of packing could need one node more; if that is so, kube-scheduler says so once they are evicted
-        pods = tuple(pod for pod in pods if pod.key not in displaced)
-        results = scheduler.solve(pods, removed, inputs.effort)
+    # if pods with capacity need a node after all, kube-scheduler says so once they are evicted
+    results, pods = solve_without_launches_for(scheduler, without_launches, found.pods, removed, inputs.effort)
     verifier = PlanVerifier(snapshot=snapshot, catalogue=catalogue, pods=pods, removed_nodes=removed, options=options)
     verified = verifier.verify_results(results)
     return verified, cache if verified.defects else cache.with_results({problem: verified.results})

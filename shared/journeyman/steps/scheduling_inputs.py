@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct, field
 
 from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NodeClaim, Resource
-from journeyman.core.catalogue import Catalogue, InstanceType, without_unavailable
+from journeyman.core.catalogue import Catalogue, InstanceType, with_learned_sizes, without_unavailable
+from journeyman.core.lifecycle.learned_sizes import known_sizes
 from journeyman.core.plan import Failure
 from journeyman.core.scheduling.node_overlays import apply_overlays
 from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Results
@@ -98,7 +99,7 @@ class StepInputs(Struct, frozen=True, kw_only=True):
 def scheduling_inputs_of(run: RunContext, snapshot: Snapshot) -> SchedulingInputs:
     """Return the snapshot with the instance types that can be launched now.
 
-    NodeOverlays are applied, and unavailable offerings are left out. If the types of a NodeClass cannot be listed, only its
+    They have the sizes that were learned from nodes. NodeOverlays are applied, and unavailable offerings are left out. If the types of a NodeClass cannot be listed, only its
     own NodePools have none. While nothing changes between runs of a process, the catalogue stays the same object, so that
     the solver can reuse what it derived from it.
     """
@@ -107,11 +108,16 @@ def scheduling_inputs_of(run: RunContext, snapshot: Snapshot) -> SchedulingInput
     active = frozenset(u for u in snapshot.unavailable if u.until > snapshot.now)
     by_pool = {p.metadata.name: p.spec.template.spec.node_class_ref.name for p in snapshot.node_pools}
     overlays = _generations(snapshot.node_overlays, snapshot.node_pools)
-    key = (frozenset(by_pool.items()), active, overlays, *sorted(by_class.items(), key=lambda entry: entry[0]))
+    sizes = known_sizes(snapshot)
+    amounts = frozenset((*s.key, tuple(sorted(s.allocatable.items()))) for s in sizes)
+    key = (frozenset(by_pool.items()), active, overlays, amounts, *sorted(by_class.items(), key=lambda entry: entry[0]))
     cached = run.memory.catalogue
     if cached is None or not _is_same_key(cached.key, key):
         offered = {
-            name: without_unavailable(types, (u for u in active if u.node_class in ("", name)), snapshot.now)
+            name: with_learned_sizes(
+                without_unavailable(types, (u for u in active if u.node_class in ("", name)), snapshot.now),
+                (s for s in sizes if s.node_class == name),
+            )
             for name, types in by_class.items()
         }
         without_overlays = Catalogue({pool: offered.get(name, ()) for pool, name in by_pool.items()})
@@ -146,8 +152,11 @@ def _instance_types(
         return ()
 
 
+_PARTS: Final = 4  # of a catalogue's key before its types
+
+
 def _is_same_key(before: tuple[Any, ...], after: tuple[Any, ...]) -> bool:
     """Whether two catalogue keys are equal; lists of types are compared by identity, because adapters cache them."""
-    if len(before) != len(after) or before[:3] != after[:3]:
+    if len(before) != len(after) or before[:_PARTS] != after[:_PARTS]:
         return False
-    return all(a == b and old is new for (a, old), (b, new) in zip(before[3:], after[3:], strict=True))
+    return all(a == b and old is new for (a, old), (b, new) in zip(before[_PARTS:], after[_PARTS:], strict=True))

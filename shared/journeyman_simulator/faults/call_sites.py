@@ -42,9 +42,17 @@ UNFINISHED_PHASES: Final = ("Proposed", "Validated", "Replacing", "Draining")
 """Phases in which a command is continued by the next run after a crash; crash coverage requires a crash in each."""
 
 CALLS_AFTER_FAILURES: Final = frozenset(
-    {"consolidate: delete FleetPlan", "consolidate: patch OfferingState", "interrupt: list Event"}
+    {
+        "consolidate: delete FleetPlan",
+        "consolidate: patch OfferingState",
+        "interrupt: list Event",
+        "provision: create ChurnLedger",
+        "provision: get ChurnLedger",
+        "provision: patch ChurnLedger/status",
+    }
 )
-"""Calls that steps make only after another call failed, or after hours; the recorded sample has neither."""
+"""Calls that steps make only after another call failed, after hours, or for pods that do not use their nodes; the recorded sample
+has none of these."""
 
 
 def kube_site(step: str, verb: str, resource: Resource[Any] | None, subresource: str = "") -> str:

@@ -30,7 +30,7 @@ lists are read once, and then watched from their resource version.
   resources: [{{ include "journeyman.nodeclass.plural" . }}]
   verbs: [list]
 - apiGroups: [journeyman.dev]
-  resources: [nodedisruptions, fleetplans, offeringstates]
+  resources: [nodedisruptions, fleetplans, offeringstates, churnledgers]
   verbs: [list]
 {{- if .Values.features.nodeOverlay }}
 - apiGroups: [karpenter.sh]
@@ -108,6 +108,12 @@ lists are read once, and then watched from their resource version.
 - apiGroups: [""]
   resources: [nodes] # labels and taints at registration
   verbs: [patch]
+- apiGroups: [journeyman.dev]
+  resources: [churnledgers] # launches that were not used
+  verbs: [get, create] # get: whether an existing one of that name is ours
+- apiGroups: [journeyman.dev]
+  resources: [churnledgers/status]
+  verbs: [patch]
 {{- if .Values.features.podNomination }}
 - apiGroups: [""]
   resources: [pods/status] # pod nomination: status.nominatedNodeName
@@ -173,7 +179,7 @@ lists are read once, and then watched from their resource version.
   verbs: [patch]
 - apiGroups: [journeyman.dev]
   resources: [churnledgers]
-  verbs: [list, get, create] # get: whether an existing one of that name is ours
+  verbs: [get, create] # get: whether an existing one of that name is ours
 {{- end -}}
 
 {{- define "journeyman.rules.interrupt" -}}

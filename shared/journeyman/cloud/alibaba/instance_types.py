@@ -34,7 +34,7 @@ from journeyman.cloud.parallel_reads import read_each
 from journeyman.cloud.prices import PriceProvider
 from journeyman.cloud.type_requirements import label_value, linux_labels, offering_requirements, requirements_of
 from journeyman.core.api import labels
-from journeyman.core.api.ecs_settings import ECSNodeClassView
+from journeyman.core.api.ecs_settings import ECSNodeClassView, ResolvedImage
 from journeyman.core.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from journeyman.core.catalogue import InstanceType, Offering
 from journeyman.errors import NodeClassNotReadyError
@@ -184,7 +184,8 @@ class InstanceTypeProvider:
         settings, resolved = node_class.settings, node_class.resolved
         zones = sorted({vswitch.zone for vswitch in resolved.vswitches})
         architectures = sorted({arch for image in resolved.images for arch in image.architectures})
-        parts = (settings.kubelet, settings.system_disk.size_gib, zones, architectures, network)
+        images = [image.id for image in resolved.images]
+        parts = (settings.kubelet, settings.system_disk.size_gib, zones, architectures, images, network)
 
         def build() -> tuple[InstanceType, ...]:
             builder = _InstanceTypeBuilder(node_class, network, self._settings, self._prices)
@@ -233,7 +234,8 @@ class _InstanceTypeBuilder:
         self._prices = prices
         self._network = network
         self._zones = frozenset(vswitch.zone for vswitch in node_class.resolved.vswitches)
-        self._image_architectures = frozenset(arch for i in node_class.resolved.images for arch in i.architectures)
+        self._images = node_class.resolved.images
+        self._image_architectures = frozenset(arch for image in self._images for arch in image.architectures)
         self._storage_bytes = node_class.settings.system_disk.size_gib * GIB
         self._kubelet = kubelet_of(node_class.settings.kubelet)
 
@@ -268,7 +270,13 @@ class _InstanceTypeBuilder:
             offerings=offerings,
             capacity=size.capacity,
             overhead=size.overhead,
+            image=image_of(info.arch, self._images),
         )
+
+
+def image_of(arch: str, images: Iterable[ResolvedImage]) -> str:
+    """Return the id of the image for an architecture; empty without one."""
+    return next((image.id for image in images if not image.architectures or arch in image.architectures), "")
 
 
 def pod_limit(info: EcsTypeInfo, network: str, kubelet: KubeletSettings) -> int:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from journeyman.cloud.alibaba import tags
+from journeyman.cloud.alibaba.instance_types import image_of
 from journeyman.cloud.free_addresses import ChosenSubnet
 from journeyman.core.api import labels
 from journeyman.core.api.ecs_settings import Disk, ECSNodeClassView
@@ -94,13 +95,8 @@ def launch_pairs(
 
 def image_for(instance_type: InstanceType, node_class: ECSNodeClassView) -> str:
     """Return the id of the image for the type's architecture; empty without one."""
-    arch = next((r.values for r in instance_type.requirements if r.key == labels.ARCH), ())
-    suitable = (
-        image.id
-        for image in node_class.resolved.images
-        if not image.architectures or set(image.architectures) & set(arch)
-    )
-    return next(suitable, "")
+    arch = next((r.values for r in instance_type.requirements if r.key == labels.ARCH), ("",))
+    return image_of(arch[0], node_class.resolved.images)
 
 
 def needs_run_instances(node_class: ECSNodeClassView) -> bool:

@@ -7,7 +7,7 @@ Differs: a type that no AMI of the NodeClass fits has no available offering; ups
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import timedelta
@@ -29,7 +29,7 @@ from journeyman.cloud.aws.node_capacity import NodeSizing
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.caching import BuiltPerNodeClass, ttl_cache
 from journeyman.cloud.prices import PriceProvider
-from journeyman.cloud.type_requirements import offering_requirements, requirements_of, satisfies
+from journeyman.cloud.type_requirements import Labels, offering_requirements, requirements_of, satisfies
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import InstanceType, Offering
@@ -201,7 +201,13 @@ class _InstanceTypeBuilder:
             offerings=offerings,
             capacity=size.capacity,
             overhead=size.overhead,
+            image=str(ami["id"]) if (ami := ami_for(values, self._node_class.amis)) is not None else "",
         )
+
+
+def ami_for(values: Labels, amis: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the AMI from which a type with these labels is launched: the first that fits, the newest; None if none does."""
+    return next((ami for ami in amis if satisfies(values, ami.get("requirements") or ())), None)
 
 
 def _offering_requirements(
@@ -237,7 +243,7 @@ def incompatibility(
         return f"it cannot be in a placement group of the strategy {group.strategy}"
     if not _interfaces_fit(info, node_class):
         return "the network interface layout does not fit"
-    if node_class.amis and not any(satisfies(values, ami.get("requirements") or ()) for ami in node_class.amis):
+    if node_class.amis and ami_for(values, node_class.amis) is None:
         return "no AMI of the NodeClass fits"
     return ""
 

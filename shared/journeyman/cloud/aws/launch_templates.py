@@ -28,13 +28,13 @@ from journeyman.cloud.aws import tags
 from journeyman.cloud.aws.ami_families import CUSTOM
 from journeyman.cloud.aws.aws_errors import error_code, translated
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
+from journeyman.cloud.aws.instance_types import ami_for
 from journeyman.cloud.aws.node_capacity import EFA
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.aws.user_data import MAX_BYTES, Bootstrap, node_labels, user_data
 from journeyman.cloud.caching import ttl_cache
 from journeyman.cloud.kubelet_reservations import GIB
 from journeyman.cloud.node_bootstrap import boot_taints
-from journeyman.cloud.type_requirements import satisfies
 from journeyman.core.api import labels, quantity
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.api.resources import PODS
@@ -198,7 +198,7 @@ def _digest(content: Mapping[str, Any]) -> str:
 def image_for(instance_type: InstanceType, node_class: NodeClassView) -> Mapping[str, Any] | None:
     """Return the AMI in the NodeClass's status from which the type is launched: the newest that fits; None if none does."""
     values = {r.key: r.values for r in instance_type.requirements}
-    return next((ami for ami in node_class.amis if satisfies(values, ami.get("requirements") or ())), None)
+    return ami_for(values, node_class.amis)
 
 
 def _variants(

@@ -89,6 +89,7 @@ class InstanceTypeProvider:
             spec.kubelet.model_dump() if spec.kubelet else {},
             spec.k8s_volume.volume_size,
             spec.runtime,
+            spec.ims_selector.image_id,
             spec.spot_price_limit,
             network,
         )
@@ -118,6 +119,7 @@ class _InstanceTypeBuilder:
         self._spot_limit = node_class.spec.spot_price_limit
         self._disk_gib = node_class.spec.k8s_volume.volume_size
         self._runtime = node_class.spec.runtime
+        self._image = node_class.spec.ims_selector.image_id or ""
         kubelet = node_class.spec.kubelet
         self._kubelet = kubelet_of(kubelet.model_dump(by_alias=True, exclude_none=True) if kubelet else {})
 
@@ -144,6 +146,7 @@ class _InstanceTypeBuilder:
             offerings=offerings,
             capacity=size.capacity,
             overhead=size.overhead,
+            image=self._image,
         )
 
     def _offerings(self, flavor: Flavor) -> Iterable[Offering]:

@@ -1,12 +1,13 @@
 """ChurnLedger (`journeyman.dev/v1alpha1`): how often pods were evicted and nodes launched, per workload and NodePool and hour.
 
-One object, `cluster`, for the whole cluster. The consolidate step alone writes it. It is derived from NodeDisruptions and
+One object, `cluster`, for the whole cluster. The consolidate step alone writes it, but for `unusedLaunches`, which the provision
+step alone writes (`core.lifecycle.unused_launches`). It is derived from NodeDisruptions and
 NodeClaims (`core.disruption.churn_counts`): a lost write is made up by the next run, and if the object is deleted, the next
 run counts the NodeDisruptions that still exist again.
 
 Counters are lists of whole numbers, one for each hour: the first one is that of the hour `status.hour`, the next one that of
 the hour before. Trailing zeros are left out. So the object stays small: at most 25 numbers for each of three counters of 500
-workloads and 200 NodePools.
+workloads and 200 NodePools, and 200 entries of unused launches.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ HOURS: Final = 25
 MAX_WORKLOADS: Final = 500
 MAX_NODE_POOLS: Final = 200
 MAX_COMMANDS: Final = 1000
+MAX_UNUSED: Final = 200
+MAX_UNUSED_PODS: Final = 20
+"""Pods that an entry of unused launches names; one for more pods is for all pods like them."""
+MAX_UNUSED_MESSAGE: Final = 1024
 MAX_COUNT: Final = 1_000_000
 """The largest count of an hour; larger ones are stored as this one."""
 
@@ -83,6 +88,33 @@ class CountedCommand(Model):
     reversed_by: _Name = Field(default="", description="NodeClaim that was launched for the workloads that it moved.")
 
 
+class UnusedLaunches(WorkloadRef):
+    """Nodes that were launched for pods of a workload, joined, and were not used by these pods."""
+
+    pod_hash: _Name = Field(
+        min_length=1, description="Hash of what schedules the pods; other pods of the workload are not meant."
+    )
+    pods: tuple[_Name, ...] = Field(
+        default=(),
+        max_length=MAX_UNUSED_PODS,
+        description="UIDs of the pods; empty for all pods of the workload with this hash.",
+        json_schema_extra=crd(x_kubernetes_list_type="atomic"),
+    )
+    launches: Int = Field(
+        default=0, ge=0, description="Number of launches that were not used, one for nodes launched together."
+    )
+    counted_at: Time = Field(description="Time of the last count; nodes that were launched before are counted.")
+    until: Time | None = Field(default=None, description="Time until which no node is launched for the pods.")
+    situation: _Name = Field(
+        default="",
+        description="Hash of the NodePools, the NodeClasses and what is known of the instance type; a change ends the wait.",
+    )
+    instance_type: _Name = Field(default="", description="Instance type of the last node.")
+    message: str = Field(
+        default="", max_length=MAX_UNUSED_MESSAGE, description="What was planned, and what the node offers."
+    )
+
+
 class ChurnLedgerStatus(Model):
     """`status` of a ChurnLedger."""
 
@@ -106,6 +138,12 @@ class ChurnLedgerStatus(Model):
         default=(),
         max_length=MAX_COMMANDS,
         description="Existing NodeDisruptions that the counters contain.",
+        json_schema_extra=crd(x_kubernetes_list_type="atomic"),
+    )
+    unused_launches: tuple[UnusedLaunches, ...] = Field(
+        default=(),
+        max_length=MAX_UNUSED,
+        description="Nodes that were launched for pods and not used by them, so that the next launch waits.",
         json_schema_extra=crd(x_kubernetes_list_type="atomic"),
     )
     launches_until: Time | None = Field(

@@ -75,6 +75,18 @@ _SCHEDULING: Final = (
         "types. A DaemonSet with a higher priority than the pods is never left out for them.",
     ),
     EventReason(
+        reason="LaunchDelayed",
+        kinds=("Pod",),
+        type="Warning",
+        is_karpenters=False,
+        dedupe_window=timedelta(minutes=1),
+        meaning="A node was launched for the pod and joined, and the pod does not run there: the node is too small, or "
+        "kube-scheduler does not bind the pod to it. The next launch for it waits: two minutes, then twice as long each time, at most "
+        "an hour. Nodes that exist are still used.",
+        what_to_do="Read what the node offers, or kube-scheduler's reason: another pod may use the same ReadWriteOncePod volume, or a "
+        "local volume may have been on a node that is gone. A change of the pod's template, of a NodePool or of a NodeClass ends the wait.",
+    ),
+    EventReason(
         reason="NoCompatibleInstanceTypes",
         kinds=("NodePool",),
         type="Warning",
@@ -156,6 +168,16 @@ _LIFECYCLE: Final = (
         type="Warning",
         meaning="The NodeClass cannot be used for launches. The NodeClaim is deleted and its pods are scheduled again.",
         what_to_do="Read the conditions of the NodeClass.",
+    ),
+    EventReason(
+        reason="AllocatableNotBelieved",
+        kinds=_NODE,
+        type="Warning",
+        is_karpenters=False,
+        dedupe_window=timedelta(hours=1),
+        meaning="The node reports over 10 % more CPU, memory or pods than its instance type has. What it was launched with counts "
+        "instead, and nothing is learned from it.",
+        what_to_do="Find out what writes the Node's status; a kubelet reports what its machine has.",
     ),
     EventReason(
         reason="LimitsExceeded",

@@ -15,6 +15,8 @@ AWS_GROUP: Final = "karpenter.k8s.aws"
 ALIBABA_GROUP: Final = "karpenter.k8s.alibabacloud"  # its ECSNodeClass is the one of most manifests and tutorials
 ACS_GROUP: Final = "karpenter.alibabacloud.com"  # its ECSNodeClass is that of the vendor's own provider
 HUAWEI_GROUP: Final = "karpenter.k8s.huawei"
+INSTANCE_TYPE_GROUPS: Final = (AWS_GROUP, ALIBABA_GROUP, HUAWEI_GROUP)
+"""The groups of the labels that describe instance types; both ECSNodeClasses have the same."""
 OWN_GROUP: Final = "journeyman.dev"
 
 # Kubernetes

@@ -583,6 +583,23 @@ OWN: Final = (
         ("nodepool", "cause"),
     ),
     Metric(
+        "journeyman_launches_unused_total",
+        "counter",
+        "Number of nodes that were launched for pods and joined, and that these pods do not use: they are too small (size), or "
+        "kube-scheduler does not bind the pods (unbound).",
+        ("nodepool", "cause"),
+    ),
+    Metric(
+        "journeyman_pods_launch_delayed",
+        "gauge",
+        "Number of pending pods for which the next launch waits, because nodes launched before were not used.",
+    ),
+    Metric(
+        "journeyman_nodes_not_believed",
+        "gauge",
+        "Number of nodes that report more CPU, memory or pods than their instance type has.",
+    ),
+    Metric(
         "journeyman_on_demand_prices_estimated",
         "gauge",
         "1 while on-demand prices are those of another region, because the pricing API has not answered yet; else 0.",

@@ -9,6 +9,7 @@ None.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -39,6 +40,28 @@ class OfferingKey(NamedTuple):
         """The keys that mean this offering: its own, that of all its type's reservations, and that of every instance type."""
         of_type = OfferingKey(self.instance_type, self.zone, self.capacity_type)
         return tuple(dict.fromkeys((self, of_type, of_type._replace(instance_type="*"))))
+
+
+class LearnedSize(msgspec.Struct, frozen=True, kw_only=True):
+    """The least that nodes of an instance type and image were seen to offer to pods.
+
+    It holds for nodes that are launched with the settings of the NodeClass whose hash is `settings`: a reservation of the
+    kubelet or the size of a disk changes what a node offers. `node` is the last node that offered less of a resource than
+    those before it; `last_seen` is when a node offered no more than this.
+    """
+
+    node_class: str
+    instance_type: str
+    image: str
+    settings: str
+    allocatable: Mapping[str, int]
+    node: str
+    last_seen: datetime
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The NodeClass, the instance type and the image."""
+        return self.node_class, self.instance_type, self.image
 
 
 class APIStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):

@@ -1,4 +1,4 @@
-"""OfferingState (`journeyman.dev/v1alpha1`): unavailable offerings, and prices with their age, per NodeClass.
+"""OfferingState (`journeyman.dev/v1alpha1`): unavailable offerings, prices with their age, and learned sizes, per NodeClass.
 
 One object per NodeClass, with the NodeClass's name. It is a cache: if it is deleted, the next runs fill it again.
 """
@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field
 from journeyman.core.api.conditions import Conditions
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.launch_failures import MAX_LAUNCH_FAILURES, LaunchFailure
-from journeyman.core.api.model import Bool, Int, Metadata, Model, Time, crd, problem
+from journeyman.core.api.model import Bool, Int, Metadata, Model, ResourceTexts, Time, crd, problem
 from journeyman.core.api.objects import ObjectMeta, OfferingKey
 from journeyman.core.api.requirement_rules import NodeClassRef
 
@@ -23,6 +23,7 @@ MAX_UNAVAILABLE: Final = 2000
 MAX_SOURCE: Final = 253
 MAX_MESSAGE: Final = 1024
 MAX_PRICES: Final = 5000
+MAX_LEARNED: Final = 500
 PRICES_REFRESHED: Final = "PricesRefreshed"
 """The condition that is False while on-demand prices do not come from the cloud's pricing API."""
 FAILURE_MEMORY: Final = timedelta(hours=6)
@@ -57,6 +58,32 @@ class UnavailableOffering(Model):
     def key(self) -> OfferingKey:
         """The offering's name."""
         return OfferingKey(self.instance_type, self.zone, self.capacity_type, self.reservation_id)
+
+
+class LearnedAllocatable(Model):
+    """What nodes of an instance type and image offer to pods: the least that was seen of each resource."""
+
+    instance_type: _Name = Field(min_length=1, description="Instance type of the nodes.")
+    image_id: _Name = Field(
+        default="",
+        alias="imageID",
+        description="Image of the nodes.",
+        json_schema_extra=crd(default=""),  # the API server needs a value in each key of a list map
+    )
+    node_class_hash: _Name = Field(
+        default="",
+        description="Hash of the NodeClass with whose settings the nodes were launched; of others it says nothing.",
+    )
+    allocatable: ResourceTexts = Field(default={}, description="Least allocatable that was seen, by resource.")
+    node: _Name = Field(default="", description="Last node that offered less of a resource than those before it.")
+    last_seen: Time = Field(
+        description="Time when a node last offered no more than this; it is kept for 60 days from then."
+    )
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Instance type and image."""
+        return self.instance_type, self.image_id
 
 
 _Price = Annotated[str, Field(max_length=32)]  # a CRD has no floating-point numbers
@@ -107,6 +134,13 @@ def _check_unique(offerings: tuple[UnavailableOffering, ...]) -> tuple[Unavailab
     return offerings
 
 
+def _check_unique_sizes(sizes: tuple[LearnedAllocatable, ...]) -> tuple[LearnedAllocatable, ...]:
+    for (instance_type, image), count in Counter(size.key for size in sizes).items():
+        if count > 1:
+            raise problem(f"{instance_type} with image {image} is listed {count} times; keep one")
+    return sizes
+
+
 class OfferingStateStatus(Model):
     """`status` of an OfferingState."""
 
@@ -124,6 +158,12 @@ class OfferingStateStatus(Model):
         max_length=MAX_LAUNCH_FAILURES,
         description="Objects whose fault failed launches are. An entry is kept for six hours after it expires.",
         json_schema_extra=crd(x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["scope", "name"]),
+    )
+    learned_allocatable: Annotated[tuple[LearnedAllocatable, ...], AfterValidator(_check_unique_sizes)] = Field(
+        default=(),
+        max_length=MAX_LEARNED,
+        description="What nodes of an instance type and image offer to pods, by which further nodes are planned.",
+        json_schema_extra=crd(x_kubernetes_list_type="map", x_kubernetes_list_map_keys=["instanceType", "imageID"]),
     )
     prices: PriceRefresh = Field(default_factory=PriceRefresh, description="Source, age and currency of prices.")
     conditions: Conditions = Field(default=(), description="PricesRefreshed.")

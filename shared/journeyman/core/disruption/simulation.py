@@ -26,6 +26,7 @@ from journeyman.core.scheduling.scheduler import Scheduler, explained
 from journeyman.core.scheduling.verify import Defect, verify
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_provisionable, is_virtual_pod
+from journeyman.core.state.waiting_launches import stored_entries, waiting_pods
 
 _EXPLANATION_EFFORT: Final = 50_000  # of one simulation; a run has hundreds of them
 
@@ -249,7 +250,9 @@ class Simulation:
 
     @cached_property
     def _pending_pods(self) -> tuple[Pod, ...]:
-        return tuple(pod for pod in self.snapshot.pods if is_provisionable(pod))
+        """Pending pods, without those for which no node is launched now."""
+        waiting = waiting_pods(self.snapshot, stored_entries(self.snapshot))
+        return tuple(pod for pod in self.snapshot.pods if is_provisionable(pod) and pod.key not in waiting)
 
     @cached_property
     def _deleting_pods(self) -> tuple[Pod, ...]:

@@ -46,6 +46,7 @@ from journeyman.core.scheduling.topology import (
 )
 from journeyman.core.scheduling.volumes import ANY_NUMBER, StorageObjects, VolumeUsage, volume_usage
 from journeyman.core.state.guard import SkippedObject, evaluate
+from journeyman.core.state.machine_size import believable
 from journeyman.core.state.pod_predicates import is_active, is_terminating
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.state_node import StateNode
@@ -168,7 +169,10 @@ def _numbered(entries: Sequence[H]) -> tuple[Ints, tuple[H, ...]]:
 
 
 def allocatable_of(node: StateNode) -> dict[str, int]:
-    """Return what pods and daemons may use: the node's status, completed by its claim's; before launch, the claim's requests."""
+    """Return what pods and daemons may use: the node's status, completed by its claim's; before launch, the claim's requests.
+
+    What the node's machine cannot have does not count (`machine_size`).
+    """
     return _amounts(node, "allocatable")
 
 
@@ -179,9 +183,12 @@ def capacity_of(node: StateNode) -> dict[str, int]:
 
 def _amounts(node: StateNode, field: str) -> dict[str, int]:
     of_node = to_resources(getattr(node.node.status, field), round_up=False) if node.node is not None else {}
-    if node.claim is None or (node.initialized and of_node):
+    if node.claim is None:
         return of_node
     of_claim = to_resources(getattr(node.claim.status, field), round_up=False)
+    of_node = believable(of_node, of_claim, node.claim)
+    if node.initialized and of_node:
+        return of_node
     if not of_claim and not of_node:
         return to_resources(node.claim.spec.resources.requests, round_up=True)
     return {**of_claim, **{name: amount for name, amount in of_node.items() if amount}}

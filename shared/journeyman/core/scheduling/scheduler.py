@@ -84,7 +84,15 @@ from journeyman.core.state.snapshot import Snapshot
 if TYPE_CHECKING:
     from journeyman.core.scheduling.explanation import Explainer
 
-__all__ = ["Options", "Scheduler", "explained", "pods_to_schedule", "select_pods", "solve"]
+__all__ = [
+    "Options",
+    "Scheduler",
+    "explained",
+    "pods_to_schedule",
+    "select_pods",
+    "solve",
+    "solve_without_launches_for",
+]
 
 
 def solve(
@@ -114,6 +122,27 @@ def solve(
     """
     results = Scheduler(snapshot, catalogue, options).solve(pods, without_nodes, effort)
     return explained(results) if explain else results
+
+
+def solve_without_launches_for(
+    scheduler: Scheduler,
+    pods_without_launches: frozenset[str],
+    pods: Sequence[Pod],
+    without_nodes: frozenset[str] = frozenset(),
+    effort: int = UNLIMITED,
+) -> tuple[Results, tuple[Pod, ...]]:
+    """Schedule pods, some of them on existing nodes only; return the results and the pods that they are for.
+
+    A pod without a launch that has no place on existing nodes is left out, and the others are scheduled without it: another
+    order of packing could need one node more.
+    """
+    chosen = tuple(pods)
+    while True:
+        results = scheduler.solve(chosen, without_nodes, effort)
+        left_out = pods_without_launches & {key for claim in results.new_claims for key in claim.pods}
+        if not left_out:
+            return results, chosen
+        chosen = tuple(pod for pod in chosen if pod.key not in left_out)
 
 
 def pods_to_schedule(snapshot: Snapshot) -> tuple[Pod, ...]:

@@ -19,6 +19,7 @@ from journeyman.core.api.launch_faults import LaunchBackoff
 from journeyman.core.api.objects import (
     Condition,
     DaemonSet,
+    LearnedSize,
     Node,
     NodeClaim,
     Object,
@@ -129,6 +130,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     unread: Mapping[str, KubeAPIError] = field(default_factory=dict)
     unavailable: tuple[Unavailable, ...] = ()
     launch_backoffs: tuple[LaunchBackoff, ...] = ()
+    learned_sizes: tuple[LearnedSize, ...] = ()  # as stored; `known_sizes` adds what the nodes show
     invalid_objects: tuple[InvalidObject, ...] = ()
 
     @cached_property

@@ -206,7 +206,7 @@ def test_counts_follow_the_nodes():
     """They are written with each change, and only then."""
     small = {"capacity": {"cpu": "100m", "memory": "1Gi", "pods": "256"}}
     large = {"capacity": {"cpu": "500m", "memory": "5Gi", "pods": "1000"}}
-    claims = (a_running_claim("a"), a_running_claim("b"))
+    claims = (a_running_claim("a"), a_running_claim("b", status={"capacity": {"pods": "1000"}}))
     nodes = (a_node("a", status=small), a_node("b", status=large))
     for node, amounts in zip(nodes, (small, large), strict=True):
         node.status.capacity.clear()

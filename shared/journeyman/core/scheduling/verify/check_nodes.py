@@ -20,6 +20,7 @@ from journeyman.core.api.objects import NodeSelectorRequirement, Pod, QuantityTe
 from journeyman.core.api.resources import NODES, to_resources
 from journeyman.core.api.storage import PersistentVolumeClaim, StorageClass
 from journeyman.core.scheduling.results import PlannedClaim
+from journeyman.core.scheduling.verify.machine_limits import within_machine
 from journeyman.core.scheduling.verify.matching import (
     Alternatives,
     PodKind,
@@ -301,9 +302,10 @@ def allocatable(node: StateNode) -> dict[str, int]:
     A NodeClaim without an instance provides only its requests. Raises InvalidQuantityError.
     """
     reported = _allocatable_amounts(node.node.status.allocatable if node.node else {})
+    claimed = _allocatable_amounts(node.claim.status.allocatable if node.claim else {})
+    reported = dict(within_machine(reported, claimed, node.claim))
     if node.claim is None or (node.initialized and reported):
         return reported
-    claimed = _allocatable_amounts(node.claim.status.allocatable)
     if not claimed and not reported:
         return to_resources(node.claim.spec.resources.requests, round_up=True)
     return claimed | {name: amount for name, amount in reported.items() if amount}
@@ -347,6 +349,7 @@ def _capacity_of(node: StateNode, launches: PossibleLaunches, resource: str) -> 
     try:
         reported = to_resources(node.node.status.capacity, round_up=False) if node.node else {}
         claimed = to_resources(node.claim.status.capacity, round_up=False) if node.claim else {}
+        reported = dict(within_machine(reported, claimed, node.claim))
     except InvalidQuantityError:
         return 0
     if reported or claimed or node.claim is None:
