@@ -78,7 +78,7 @@ class WorkloadControllers:
         self._collect(pods, nodes)
         self._deployments(pods)
         self._replica_sets(pods)
-        self._daemon_sets(pods, nodes.values())
+        self._daemon_sets(pods, nodes)
 
     def _collect(self, pods: Iterable[Pod], nodes: Mapping[str, Node]) -> None:
         """Delete pods whose node does not exist."""
@@ -137,16 +137,24 @@ class WorkloadControllers:
             self._create_pod(replica_set)
         return allowed == count
 
-    def _daemon_sets(self, pods: Iterable[Pod], nodes: Iterable[Node]) -> None:
-        """Create a bound pod on each node that the DaemonSet's node selector matches."""
-        running = {(o.uid, p.spec.node_name) for p in pods for o in p.metadata.owner_references}
+    def _daemon_sets(self, pods: Iterable[Pod], nodes: Mapping[str, Node]) -> None:
+        """Create a pod for each node that the DaemonSet's node selector matches; kube-scheduler binds it to this node only.
+
+        Restates: kubernetes pkg/controller/daemon/util/daemonset_util.go `ReplaceDaemonSetPodNodeNameNodeAffinity`.
+        """
+        existing: set[tuple[str, str]] = set()
+        for pod in pods:
+            target = pod.spec.node_name or _target_of(pod)
+            if target not in nodes and target and not pod.spec.node_name:
+                self._remove(pod, grace_period_seconds=0)
+            existing.update((owner.uid, target) for owner in pod.metadata.owner_references)
         for daemon_set in self._server.stored(DAEMONSET_RAW):
             uid = daemon_set["metadata"]["uid"]
             selector = daemon_set["spec"]["template"]["spec"].get("nodeSelector", {})
-            for node in nodes:
+            for node in nodes.values():
                 fits = all(node.metadata.labels.get(k) == v for k, v in selector.items())
                 is_terminating = node.metadata.deletion_timestamp is not None
-                if fits and not is_terminating and (uid, node.metadata.name) not in running:
+                if fits and not is_terminating and (uid, node.metadata.name) not in existing:
                     self._create_pod(daemon_set, node_name=node.metadata.name)
 
     def _create_pod(self, owner: Mapping[str, Any], node_name: str = "") -> None:
@@ -155,7 +163,11 @@ class WorkloadControllers:
         suffix = hashlib.sha256(f"{meta['uid']}/{self._serial}".encode()).hexdigest()[:5]
         spec = dict(template["spec"])
         if node_name:
-            spec["nodeName"] = node_name
+            name = {"key": "metadata.name", "operator": "In", "values": [node_name]}
+            required = {"nodeSelectorTerms": [{"matchFields": [name]}]}
+            node_affinity = {"requiredDuringSchedulingIgnoredDuringExecution": required}
+            spec["affinity"] = {**spec.get("affinity", {}), "nodeAffinity": node_affinity}
+            spec["tolerations"] = [*spec.get("tolerations", ()), *_DAEMON_TOLERATIONS]
         owner_reference = {
             "apiVersion": "apps/v1",
             "kind": owner["kind"],
@@ -197,6 +209,22 @@ class WorkloadControllers:
 
 
 _TERMINAL = frozenset({"Succeeded", "Failed"})
+_DAEMON_TOLERATIONS: Final = tuple(
+    {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": effect}
+    for key, effect in (
+        *(("not-ready", "NoExecute"), ("unreachable", "NoExecute"), ("disk-pressure", "NoSchedule")),
+        *(("memory-pressure", "NoSchedule"), ("pid-pressure", "NoSchedule"), ("unschedulable", "NoSchedule")),
+    )
+)
+"""What the DaemonSet controller adds to its pods' tolerations."""
+
+
+def _target_of(pod: Pod) -> str:
+    """Return the name of the node that a DaemonSet's pod is for; empty for other pods."""
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
+    terms = affinity.required.node_selector_terms if affinity is not None and affinity.required is not None else ()
+    names = (r.values[0] for term in terms for r in term.match_fields if r.key == "metadata.name" and r.values)
+    return next(names, "")
 
 
 def _digest(template: Mapping[str, Any]) -> str:

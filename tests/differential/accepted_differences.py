@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from journeyman.core.api.labels import HOSTNAME, RESERVED
 from journeyman.core.api.objects import LabelSelector, Pod, PodAffinityTerm
 from journeyman.core.api.resources import resize_of
@@ -399,6 +401,35 @@ def _is_due_to_resize_of_pod_level(scenario: JSONDict, finding: Finding) -> bool
     return finding.kind in {"missing", "dearer", "rejected"} and concerned
 
 
+def _is_due_to_awaited_daemons(scenario: JSONDict, finding: Finding) -> bool:
+    """Return whether anti-affinity keeps the pods off nodes on which a DaemonSet's pod is still to come."""
+    if finding.kind == "rejected":
+        return "the awaited pod of DaemonSet" in finding.text
+    daemon_sets, pods = parse(scenario).snapshot.daemon_sets, _pods_of(scenario, finding)
+    samples = [
+        Pod(metadata=replace(ds.spec.template.metadata, namespace=ds.metadata.namespace), spec=ds.spec.template.spec)
+        for ds in daemon_sets
+    ]
+    return (
+        finding.kind == "missing"
+        and bool(pods)
+        and all(any(_keeps_off(pod, d) or _keeps_off(d, pod) for d in samples) for pod in pods)
+    )
+
+
+def _keeps_off(pod: Pod, other: Pod) -> bool:
+    """Return whether the required anti-affinity of a pod selects another one."""
+    affinity = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity is not None else None
+    return any(
+        selects(term.label_selector, other.metadata.labels)
+        and (
+            term.namespace_selector is not None
+            or other.metadata.namespace in (term.namespaces or (pod.metadata.namespace,))
+        )
+        for term in (affinity.required if affinity is not None else ())
+    )
+
+
 def _pods_of(scenario: JSONDict, finding: Finding) -> list[Pod]:
     """Return the pods of a finding."""
     pods = {pod.key: pod for pod in parse(scenario).snapshot.pods}
@@ -445,6 +476,12 @@ ACCEPTED = (
         why="Karpenter reserves them on new nodes only; a pod that uses one on an existing node keeps the DaemonSet's pod"
         " from starting there",
         explains=_is_due_to_host_port_of_daemon,
+    ),
+    Difference(
+        name="our scheduler counts the pods that DaemonSets will run for anti-affinity",
+        why="Karpenter counts only pods that run; it launches a node for a pod that kube-scheduler never binds there, because"
+        " a DaemonSet's pod is on it that the pod's anti-affinity selects, or whose anti-affinity selects the pod",
+        explains=_is_due_to_awaited_daemons,
     ),
     Difference(
         name="our scheduler counts the pods of this pass for a relaxed pod too",

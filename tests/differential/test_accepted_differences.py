@@ -589,6 +589,26 @@ def test_other_pods_may_get_scarce_domains(karpenter):
     assert unaccepted(scenario, found) == []
 
 
+@pytest.mark.parametrize("whose", ["the pod's", "the DaemonSet's"])
+def test_anti_affinity_keeps_pods_off_nodes_that_will_run_a_daemon_set(karpenter, whose):
+    """The agent runs on every node; Karpenter launches one on which kube-scheduler never binds the pod."""
+    (pod,) = pods(1)
+    pod["metadata"]["labels"] = {"app": "shy"}
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}}
+    template = {"metadata": {"labels": {"app": "agent"}}, "spec": {"containers": [container]}}
+    owner, selected = (pod, "agent") if whose == "the pod's" else (template, "shy")
+    term = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {"app": selected}}, "namespaceSelector": {}}
+    owner["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    spec = {"selector": {"matchLabels": {"app": "agent"}}, "template": template}
+    agent = an_object("DaemonSet", "agent", "apps/v1", namespace="kube-system", spec=spec)
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(), agent, pod)
+
+    found = compare_plans(scenario, karpenter)
+
+    assert {finding.kind for finding in found} == {"missing", "rejected"}
+    assert unaccepted(scenario, found) == []
+
+
 def test_resize_of_the_pod_level_counts(karpenter):
     """A pod that shrinks from 3 CPU to 1 at the pod level keeps 3; Karpenter plans another one of 2 beside it."""
     (running,) = pods(1, nodeName="n", resources={"requests": {"cpu": "1", "memory": "1Gi"}})

@@ -162,6 +162,7 @@ def to_data(name: str, results: Results, seconds: float) -> dict[str, Any]:
         "errors": {pod: error.message for pod, error in results.pod_errors.items()},
         "smallestChanges": {pod: e.smallest_change for pod, e in results.pod_errors.items() if e.smallest_change},
         "nodePoolsSetAside": dict(results.unusable_node_pools),
+        "daemonSetsLeftOut": {name: found.why for name, found in results.left_out.items()},
         "remarks": dict(results.warnings),
         "podWarnings": dict(results.pod_warnings),
         "price": results.price,

@@ -11,6 +11,7 @@ from tests.differential.draw.words import (
     ARCH,
     CAPACITY_TYPE,
     FAMILY,
+    HOSTNAME,
     INSTANCE_TYPE,
     NODEPOOL,
     ZONE,
@@ -40,6 +41,9 @@ def daemon_sets(draw: Draw, name: str, types: Sequence[JSONDict]) -> JSONDict:
     elif chance(draw, 20):
         terms = [{"matchExpressions": [draw(node_selector_requirements(types))]}]
         spec["affinity"] = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
+    if chance(draw, 8):
+        apart = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {"app": "app0"}}, "namespaces": ["default"]}
+        spec["affinity"] = {**spec.get("affinity", {}), "podAntiAffinity": {REQUIRED: [apart]}}
     labels = {"daemon": name}
     template = {"metadata": {"labels": labels}, "spec": spec}
     body = {"selector": {"matchLabels": labels}, "template": template}

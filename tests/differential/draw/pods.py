@@ -199,7 +199,23 @@ def _affinities(draw: Draw, app: str, apps: list[str], features: Features, types
         found["podAntiAffinity"] = draw(
             _pod_affinities(app, apps, features, preferred=features.preferences and chance(draw, 40))
         )
+        for term in found["podAntiAffinity"].get(REQUIRED, ()) if chance(draw, 10) else ():
+            term["topologyKey"] = pick(draw, (RACK, "example.com/absent"))
+    if features.daemon_sets and chance(draw, 20):
+        kind = pick(draw, ("podAffinity", "podAffinity", "podAntiAffinity"))
+        found[kind] = draw(_affinities_to_daemons(preferred=features.preferences and chance(draw, 40)))
     return found
+
+
+@st.composite
+def _affinities_to_daemons(draw: Draw, *, preferred: bool) -> JSONDict:
+    """Draw the affinity or anti-affinity to the pods of one DaemonSet, or of all."""
+    selector = pick(draw, ({"matchLabels": {"daemon": "d0"}}, {"matchExpressions": [require("daemon", "Exists")]}))
+    key = pick(draw, (HOSTNAME, HOSTNAME, ZONE, RACK))
+    term: JSONDict = {"topologyKey": key, "labelSelector": selector, "namespaces": ["kube-system"]}
+    if preferred:
+        return {PREFERRED: [{"weight": pick(draw, (1, 10, 100)), "podAffinityTerm": term}]}
+    return {REQUIRED: [term]}
 
 
 @st.composite
