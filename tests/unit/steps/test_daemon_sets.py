@@ -1,4 +1,4 @@
-"""Whole stories with DaemonSets: pods that must be with their pods, and DaemonSets that do not fit together on a node."""
+"""Whole scenarios with DaemonSets: pods that must be with their pods, and DaemonSets that do not fit together on a node."""
 
 from __future__ import annotations
 

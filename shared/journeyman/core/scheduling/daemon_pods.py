@@ -107,9 +107,20 @@ class DaemonPods(Struct, frozen=True, eq=False, dict=True):
 
     def _joining(self, group: TopologyGroup) -> tuple[Requirements, ...]:
         """Return the requirements of a new node that runs a pod of the group, as alternatives; empty if none ever does."""
-        labelled = self._with_label(group.key)
-        terms = (term & labelled for daemon in self.counted_by((group,)) for term in self._running(daemon))
-        return _without_contradictions(terms)
+        found = self._joining_by_group.get(group.id)
+        if found is None:
+            labelled = self._with_label(group.key)
+            terms = (term & labelled for daemon in self.counted_by((group,)) for term in self._running(daemon))
+            found = self._joining_by_group[group.id] = _without_contradictions(terms)
+        return found
+
+    @cached_property
+    def _joining_by_group(self) -> dict[bytes, tuple[Requirements, ...]]:
+        return {}
+
+    @cached_property
+    def _avoiding_by_case(self) -> dict[tuple[Daemon, str], tuple[Requirements, ...]]:
+        return {}
 
     def _with_label(self, key: str) -> Requirements:
         """Return the requirement that a new node has this label; empty if each has it."""
@@ -150,6 +161,11 @@ class DaemonPods(Struct, frozen=True, eq=False, dict=True):
 
     def _avoiding(self, daemon: Daemon, key: str) -> tuple[Requirements, ...]:
         """Return the requirements of a new node that does not run the DaemonSet's pod, or that lacks the label `key`."""
+        if (daemon, key) not in self._avoiding_by_case:
+            self._avoiding_by_case[daemon, key] = self._find_avoiding(daemon, key)
+        return self._avoiding_by_case[daemon, key]
+
+    def _find_avoiding(self, daemon: Daemon, key: str) -> tuple[Requirements, ...]:
         where = self._pools_running(daemon)
         if not where:
             return (EMPTY,)

@@ -268,7 +268,6 @@ class NodeInventory:
         self._free: dict[tuple[str, ...], tuple[Ints, Bools]] = {}
         self._pod_counts: RunningPodCounts | None = None
         self._expected: dict[tuple[str, ...], RunningPodCounts] = {}
-        self._expecting: dict[tuple[int, tuple[str, ...]], StateNode] = {}
         self._counted_labels: set[str] = set()
         self._requests: dict[bytes, Resources] = {}
         self._ports: dict[int, frozenset[HostPort]] = {}
@@ -345,8 +344,12 @@ class NodeInventory:
         return {position: entries for position, entries in by_position if entries}
 
     def _anti_affinities_on(self, node: StateNode) -> tuple[RunningAntiAffinity, ...]:
-        repelling = [d for d in self._daemons if any(True for _ in required_anti_affinities(d.pod, self.namespaces))]
-        return self._evaluate((), node, running_anti_affinities, self._expected_on(node, repelling), self.namespaces)
+        expected = self._expected_on(node, self._repelling_daemons)
+        return self._evaluate((), node, running_anti_affinities, expected, self.namespaces)
+
+    @cached_property
+    def _repelling_daemons(self) -> tuple[Daemon, ...]:
+        return tuple(d for d in self._daemons if any(required_anti_affinities(d.pod, self.namespaces)))
 
     @cached_property
     def namespaces(self) -> NamespaceIndex:
