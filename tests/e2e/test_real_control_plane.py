@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 import yaml
 
-from journeyman.core.api.objects import NODE_DISRUPTION, NODECLAIM
+from journeyman.core.api.objects import DAEMONSET, NODE_DISRUPTION, NODECLAIM
 from journeyman.runtime.composition import installed
 from journeyman_simulator.deployment_files import deployment_file
 from tests.controlplane.manifests import install_crds, remove_crds
@@ -243,3 +243,33 @@ def grant(world, rules):
         whole = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name}, **body}
         path = f"{rbac}/{kind.lower()}s/{name}?fieldManager=tests&force=true"
         world.plane.admin.do("PATCH", path, whole, kind="application/apply-patch+yaml")
+
+
+def test_pods_with_affinity_to_a_daemon_set_run_on_the_nodes_launched_for_them(world, scenario):
+    """No node exists; the DaemonSet controller creates a pod for each new one, and kube-scheduler binds the pods that join it."""
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "agent"}}}
+    affinity = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    agent = a_workload("DaemonSet", "agent", cpu="50m", tolerations=[{"operator": "Exists"}])
+    relay = a_workload("Deployment", "relay", cpu="500m", affinity=affinity)
+    world.apply(agent, relay)
+    world.scale("relay", 3)
+    try:
+        world.until_running("relay", 3)
+        world.until(world.is_quiet, "initialized nodes")
+
+        assert hosts(world, "relay") <= hosts(world, "agent")
+        assert {claim.status.node_name for claim in world.claims()} == hosts(world, "relay")
+        assert len(world.claims()) == scenario.calls("CreateFleet")
+    finally:
+        world.store.delete(DAEMONSET, "agent", namespace="default")
+        world.scale("relay", 0)
+
+
+def a_workload(kind, name, *, cpu, **spec):
+    """A DaemonSet, or a Deployment without pods."""
+    container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": cpu, "memory": "64Mi"}}}
+    template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [container], **spec}}
+    body = {"selector": {"matchLabels": {"app": name}}, "template": template}
+    if kind == "Deployment":
+        body["replicas"] = 0
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name, "namespace": "default"}, "spec": body}
