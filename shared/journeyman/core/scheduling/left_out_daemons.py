@@ -32,6 +32,7 @@ from journeyman.core.scheduling.problem import SchedulingProblem
 from journeyman.core.scheduling.results import LeftOutDaemons
 
 _NAMED: Final = 3
+_PER_TERM: Final = 60  # effort of comparing a term with a NodePool
 _MOST_TRIED_AGAIN: Final = 16  # DaemonSets, after those of lowest priority were left out
 
 
@@ -52,8 +53,12 @@ def left_out_daemons(
         problem: The problem, with the overhead of all DaemonSets.
         daemons: All DaemonSets.
         unschedulable: The classes with pods that got no node.
+
+    Raises:
+        EffortSpentError: The comparison takes more effort than is left.
     """
     waiting = [_pods_of(problem, c) for c in sorted(unschedulable)]
+    problem.effort.spend(_PER_TERM * len(problem.pools) * sum(len(pods.demand.terms) for pods in waiting))
     short = [pods for pods in waiting if not any(_holds(problem, pool, pods) for pool in problem.pools)]
     others = [_pods_of(problem, c) for c in range(len(problem.levels)) if c not in unschedulable] if short else []
     found: dict[str, tuple[Daemon, ...]] = {}
