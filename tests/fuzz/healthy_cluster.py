@@ -113,10 +113,10 @@ class HealthyCluster:
         """Return the pods that are not terminating."""
         return tuple(p for p in self.cluster.server.list(POD).items if p.metadata.deletion_timestamp is None)
 
-    def run(self, *steps: Step) -> Findings:
+    def run(self, *steps: Step, rounds: int = ROUNDS) -> Findings:
         """Run the steps, by default all five and a scrape of the gauges, in several rounds; return what they did."""
         findings = Findings()
-        for number in range(ROUNDS):
+        for number in range(rounds):
             for step in steps or STEPS:
                 if step is Step.INTERRUPT and number:
                     continue

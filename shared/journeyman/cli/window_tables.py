@@ -18,9 +18,14 @@ from journeyman.core.api.model import parse
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import CAPACITY_BUFFER, NODEPOOL, Resource
 from journeyman.core.api.windows import YEAR
+from journeyman.core.disruption.budgets import UNLIMITED, allowed_nodes, window_of
 from journeyman.core.disruption.calendar import Calendar, CalendarWindow, calendar_of, next_edges
+from journeyman.core.disruption.candidates import DisruptionReason
 from journeyman.errors import ConfigurationError, JourneymanError, NotFoundError
 from journeyman.ports import KubeStore
+
+_REASONS: Final = (DisruptionReason.DRIFTED, DisruptionReason.EMPTY, DisruptionReason.UNDERUTILIZED)
+_ANY_NUMBER: Final = 1000  # of nodes: whether a budget limits them does not depend on it
 
 
 class CalendarObjects(Struct, frozen=True, kw_only=True):
@@ -130,7 +135,7 @@ def _open_now(objects: CalendarObjects, calendar: Calendar, now: datetime) -> Ta
         rows = [
             (f"budget {_nodes(budget)}", "always") for budget in pool.spec.disruption.budgets if not budget.schedule
         ]
-        rows += _open_rows(of_pool, now)
+        rows += [*_open_rows(of_pool, now), *_unlimited_row(pool, now, zone)]
         _add(table, f"NodePool {pool.metadata.name}", rows, _local(now, zone))
     for buffer in objects.buffers:
         of_buffer = [w for w in calendar.windows if w.ref.resource is CAPACITY_BUFFER and _key(w) == buffer.key]
@@ -150,6 +155,19 @@ def _add(table: Table, name: str, rows: list[tuple[str, str]], local: str) -> No
 def _open_rows(windows: Iterable[CalendarWindow], now: datetime) -> list[tuple[str, str]]:
     """Return title and end of each window that is open."""
     return [(w.title, _end(w, now)) for w in windows if w.is_open(now)]
+
+
+def _unlimited_row(pool: NodePool, now: datetime, zone: tzinfo) -> list[tuple[str, str]]:
+    """Return the reasons to which no open budget applies, so that it limits no node, and until when; nothing if there are none."""
+    budgets = pool.spec.disruption.budgets
+    reasons = [r.value for r in _REASONS if allowed_nodes(budgets, r, _ANY_NUMBER, now, zone) == UNLIMITED]
+    if not reasons:
+        return []
+    applying = (b for b in budgets if not b.reasons or not set(reasons).isdisjoint(b.reasons))
+    windows = (window_of(budget, zone) for budget in applying)
+    edges = (window.next_edge(now, time_after(now, YEAR)) for window in windows if window is not None)
+    until = min((edge for edge in edges if edge is not None), default=None)
+    return [(f"unlimited ({', '.join(reasons)}): no budget applies", _local(until, zone) if until else "always")]
 
 
 def _end(window: CalendarWindow, now: datetime) -> str:

@@ -124,8 +124,9 @@ class Memory(Struct):
 
 EFFORT_PER_SECOND: Final = 800_000
 """The scheduler's units of work (`core.scheduling.results.Effort`) that a second of one vCPU suffices for, at the least."""
-MAX_EFFORT: Final = 8_000_000
-"""The most effort of one pass, however much time is left: ten seconds. 8,000 distinct pods with anti-affinity take a third of it."""
+MAX_EFFORT: Final = 4_000_000
+"""The most effort of one pass, however much time is left: five seconds, for which one pod may keep the nodes of others waiting. 8,000
+distinct pods with anti-affinity take two thirds of it."""
 _SHARE_OF_TIME: Final = 4  # of the time left; verifying, launching and other passes take the rest
 
 DONE: Final = "done"

@@ -26,6 +26,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM, Pod
+from journeyman.core.api.wording import counted
 from journeyman.core.disruption.calendar import report_invalid_windows
 from journeyman.core.disruption.commands import kept_after_rollback, marked_for_deletion, pods_with_capacity
 from journeyman.core.disruption.static_capacity import deprovision_static, provision_static, report_disabled
@@ -355,7 +356,7 @@ def _create_nodeclaims(inputs: StepInputs, planned: tuple[PlannedClaim, ...]) ->
     left = len(launched[limit:]) + len(waiting)
     if not left:
         return plan
-    reason = f"{left} planned node(s) are left for the next run"
+    reason = f"{counted(left, 'planned node')} left for the next run"
     return plan + Plan(chains=(chain_of("requeues", Requeue(step=Step.PROVISION, at=snapshot.now, reason=reason)),))
 
 

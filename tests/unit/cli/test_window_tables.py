@@ -72,6 +72,21 @@ def test_budgets_without_windows_says_so(tmp_path):
     assert lines[-1] == "No window opens or closes within a year."
 
 
+def test_budgets_says_for_which_reasons_nothing_is_limited_now(tmp_path):
+    """Outside the window of the only budget for Drifted, Karpenter and Journeyman replace any number of drifted nodes at once."""
+    drifted = {"nodes": "1", "reasons": ["Drifted"], "schedule": "0 9 * * *", "duration": "8h"}
+    other = {"nodes": "10%", "reasons": ["Empty", "Underutilized"]}
+    manifests = tmp_path / "pool.json"
+    pool = pool_body(spec={"disruption": {"budgets": [drifted, other]}})
+    manifests.write_text('{"kind": "List", "items": [' + json.dumps(pool) + "]}")
+
+    outside = budgets(str(manifests), "--at", "2026-03-27T20:00Z")
+    inside = budgets(str(manifests), "--at", "2026-03-27T10:00Z")
+
+    assert "unlimited (Drifted): no budget applies Sat 28 Mar 09:00 UTC" in outside
+    assert not any("unlimited" in line for line in inside)
+
+
 def test_unreadable_manifests_are_an_error(tmp_path):
     """The message names the file."""
     manifests = tmp_path / "pools.yaml"

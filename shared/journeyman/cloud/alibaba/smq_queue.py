@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from journeyman.cloud import messages as formats
+from journeyman.core.api.wording import counted
 from journeyman.core.plan import Step
 from journeyman.errors import CloudProviderError, CloudUnavailableError, ConfigurationError, RateLimitedError
 from journeyman.ports import Clock, Interruption, Message, ReceivedMessage
@@ -251,7 +252,8 @@ class SmqQueue:
                 refused += self._send_batch(queue, batch)
         if refused:
             raise CloudProviderError(
-                f"SMQ rejected {len(refused)} message(s); the next sweep runs their steps", codes=sorted(set(refused))
+                f"SMQ rejected {counted(len(refused), 'message')}; the next sweep runs their steps",
+                codes=sorted(set(refused)),
             )
 
     def _send_batch(self, queue: str, messages: Sequence[SmqMessage]) -> list[str]:

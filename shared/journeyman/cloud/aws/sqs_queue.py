@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from journeyman.cloud import messages as formats
 from journeyman.cloud.aws.aws_errors import translated
+from journeyman.core.api.wording import counted
 from journeyman.core.plan import Step
 from journeyman.errors import CloudProviderError, JourneymanError
 from journeyman.ports import Clock, Interruption, Message, ReceivedMessage
@@ -124,7 +125,7 @@ class SQSQueue:
             self.retry(dict.fromkeys(messages, HOLD_SECONDS))
         except JourneymanError as error:
             queue = messages[0].queue
-            text = f"cannot hold {len(messages)} message(s) of {queue}, which may be delivered a second time: {error.message}"
+            text = f"cannot hold {counted(len(messages), 'message')} of {queue}, which may be delivered a second time: {error.message}"
             self._log("warning", text, error=type(error).__name__)
 
     def retry(self, seconds_by_message: Mapping[ReceivedMessage, int]) -> None:

@@ -29,7 +29,8 @@ from msgspec import Struct
 
 from journeyman.core.api.conditions import DISRUPTABLE, DRIFTED, format_time, set_condition, to_wire
 from journeyman.core.api.objects import Condition, NodeClaim, condition_of, is_true
-from journeyman.core.api.resources import Resources, format_amount, pod_requests, subtract, total_requests
+from journeyman.core.api.resources import Resources, pod_requests, subtract, total_requests
+from journeyman.core.api.wording import counted, describe_amount, listed, verb_of
 from journeyman.core.disruption.budgets import BudgetStatus
 from journeyman.core.disruption.candidates import Blocked, Candidate, CandidateList, DisruptionReason, NodePoolName
 from journeyman.core.disruption.circuit_breaker import CircuitBreaker
@@ -165,10 +166,10 @@ def _over_budget(
     pool, used = candidate.nodepool, status.disrupting
     return Blocked(
         reason="Budget",
-        why=f"The budgets of NodePool {pool} allow {status.allowed} disrupted nodes for reason {reason.value}, "
-        f"and {used} are disrupted or not ready",
-        change=f"Let the budgets of NodePool {pool} allow {used + 1} nodes now"
-        + (", or wait until these nodes are done" if used else ""),
+        why=f"The budgets of NodePool {pool} allow {counted(status.allowed, 'disrupted node')} for reason "
+        f"{reason.value}, and {used} {verb_of(used, 'is', 'are')} disrupted or not ready",
+        change=f"Let the budgets of NodePool {pool} allow {counted(used + 1, 'node')} now"
+        + (f", or wait until {verb_of(used, 'this node is', 'these nodes are')} done" if used else ""),
         is_brief=status.allowed > 0,
     )
 
@@ -197,10 +198,14 @@ _RELAXED: Final[Mapping[str, str]] = {
 
 def _smallest_change(short: Shortage) -> str:
     """Return what must be freed on the node that lacks least, or which rule of the pod must be relaxed."""
-    more = f", and make capacity for {short.without_capacity - 1} more pods" if short.without_capacity > 1 else ""
+    more = (
+        f", and make capacity for {counted(short.without_capacity - 1, 'more pod')}"
+        if short.without_capacity > 1
+        else ""
+    )
     if short.amount:
-        amount = format_amount(short.resource, short.amount)
-        return f"Free {amount} {short.resource} on Node {short.node} for Pod {short.pod}{more}"
+        amount = describe_amount(short.resource, short.amount, round_up=True)
+        return f"Free {amount} on Node {short.node} for Pod {short.pod}{more}"
     if short.resource == NODE_CONSTRAINTS:
         return f"Add a node that can run Pod {short.pod}, or relax its node selector, node affinity or tolerations"
     relaxed = _RELAXED.get(short.resource, f"the rules over {short.resource}")
@@ -271,14 +276,14 @@ class RemovalExplainer:
             for node, keys in result.results.existing.items()
         }
         nearest = self._free_capacity.nearest(pod_requests(known[0]), result.excluded_nodes | {candidate.node}, planned)
-        pod, others = f"Pod {known[0].key}", f" and {len(known) - 1} more pods" if len(known) > 1 else ""
+        pod, others = f"Pod {known[0].key}", f" and {counted(len(known) - 1, 'more pod')}" if len(known) > 1 else ""
         if nearest is None:
             return f"Add a node that can run {pod}{others}"
         node, missing = nearest
         if not missing:
             return f"Relax the constraints of {pod}{others}, or the taints of Node {node}, which has the resources"
-        amounts = ", ".join(f"{format_amount(name, value)} {name}" for name, value in missing.items())
-        more = f", and make capacity for {len(known) - 1} more pods" if others else ""
+        amounts = listed((describe_amount(name, value, round_up=True) for name, value in missing.items()), "and")
+        more = f", and make capacity for {counted(len(known) - 1, 'more pod')}" if others else ""
         return f"Free {amounts} on Node {node} for {pod}{more}"
 
     @cached_property

@@ -42,6 +42,7 @@ from journeyman.core.api.churn_ledger import (
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import CHURN_LEDGER
+from journeyman.core.api.wording import counted
 from journeyman.core.disruption.commands import NEVER_STARTED, moved_by_pool, moved_pods
 from journeyman.core.disruption.reversed_consolidations import (
     ReversedConsolidation,
@@ -430,7 +431,7 @@ def _trimmed(counter: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _reasons(update: ChurnUpdate) -> Iterator[str]:
-    yield f"{len(update.counted)} commands finished"
+    yield f"{counted(len(update.counted), 'command')} finished"
     yield from (reversal.message for reversal in update.reversals)
 
 

@@ -43,6 +43,7 @@ from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import MAX_WORKLOADS_LISTED, NodeDisruption
 from journeyman.core.api.objects import NODEPOOL, condition_of
 from journeyman.core.api.resources import CPU, MEMORY, Resources, total_requests
+from journeyman.core.api.wording import counted
 from journeyman.core.disruption.candidates import Candidate
 from journeyman.core.disruption.churn_counts import (
     HOUR,
@@ -214,7 +215,7 @@ class ChurnLimits:
             return ""
         return (
             f"The move does not pay back within {_duration(self._settings.payback)}: it saves {command.saving:.4f}/h, and costs "
-            f"{cost:.4f} (boot {boot:.4f}, image pulls {pulls:.4f}, {pods} evictions "
+            f"{cost:.4f} (boot {boot:.4f}, image pulls {pulls:.4f}, {counted(pods, 'eviction')} "
             f"{pods * self._settings.eviction_cost:.4f})"
         )
 

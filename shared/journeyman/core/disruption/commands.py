@@ -30,6 +30,7 @@ from journeyman.core.api.node_disruption import (
     price_text,
 )
 from journeyman.core.api.objects import NODE_DISRUPTION, NodeClaim, ObjectMeta, Pod, is_true
+from journeyman.core.api.wording import counted, verb_of
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason
 from journeyman.core.disruption.disruption_events import consolidation_candidate
 from journeyman.core.disruption.disruption_metrics import consolidation_type
@@ -201,7 +202,8 @@ def difference(disruption: NodeDisruption, command: Command) -> str:
     if command.decision.value != disruption.spec.decision:
         return f"the decision is now {command.decision.value}, not {disruption.spec.decision}"
     if len(command.replacements) != len(disruption.spec.replacements):
-        return f"{len(command.replacements)} replacements are needed now"
+        number = len(command.replacements)
+        return f"{counted(number, 'replacement')} {verb_of(number, 'is', 'are')} needed now"
     simulated = command.simulation_result.results.new_claims if command.simulation_result is not None else ()
     for index, (proposed, now) in enumerate(zip(disruption.spec.replacements, simulated, strict=True)):
         if proposed.name != replacement_name(disruption.metadata.name, now.node_pool, index):

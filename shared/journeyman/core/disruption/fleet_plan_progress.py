@@ -35,6 +35,7 @@ from journeyman.core.api.fleet_plan import (
 )
 from journeyman.core.api.node_disruption import UNDONE, NodeDisruption, price_text
 from journeyman.core.api.objects import FLEET_PLAN, ObjectMeta
+from journeyman.core.api.wording import counted, verb_of
 from journeyman.core.disruption.budgets import BudgetStatus
 from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodePoolName
 from journeyman.core.disruption.cleanup import claims_with_stale_taints
@@ -114,7 +115,7 @@ class PlanProgress(Struct, frozen=True, kw_only=True):
         patch = PatchObject(
             ref=ObjectRef(resource=FLEET_PLAN, name=name, uid=self.plan.metadata.uid),
             patch={"status": changes},
-            why=f"{self._done} of {len(self.plan.spec.moves)} moves are done",
+            why=f"{self._done} of {counted(len(self.plan.spec.moves), 'move')} done",
             resource_version=self.plan.metadata.resource_version,
             subresource="status",
         )
@@ -229,9 +230,9 @@ def _without_moves(planned: PlannedFleet, digest: str, snapshot: Snapshot) -> Fl
     if planned.is_cheap or not (planned.staying or planned.moves):
         return FleetEvaluation()
     made = to_fleet_plan(replace(planned, moves=()), snapshot.now)
-    return FleetEvaluation(
-        plan=creation_plan(made.model_copy(update={"spec": made.spec.model_copy(update={"examined": digest})}))
-    )
+    nodes = len(planned.staying) + sum(len(move.candidates) for move in planned.moves)
+    changes = {"examined": digest, "explanation": _no_cheaper_fleet(planned, nodes)}
+    return FleetEvaluation(plan=creation_plan(made.model_copy(update={"spec": made.spec.model_copy(update=changes)})))
 
 
 def to_fleet_plan(planned: PlannedFleet, now: datetime) -> FleetPlan:
@@ -241,7 +242,6 @@ def to_fleet_plan(planned: PlannedFleet, now: datetime) -> FleetPlan:
     moves = [move for move, _ in fitting]
     saving, evictions = sum(m.saving for m in moves), sum(m.evictions for m in moves)
     digest = blake2b(" ".join((*(m.name for m in moves), now.isoformat())).encode(), digest_size=5).hexdigest()
-    nodes = sum(len(m.candidates) for m in moves)
     spec = FleetPlanSpec(
         moves=tuple(map(_to_plan_move, moves)),
         price_before=price_text(planned.price_before),
@@ -249,19 +249,36 @@ def to_fleet_plan(planned: PlannedFleet, now: datetime) -> FleetPlan:
         lower_bound=price_text(planned.lower_bound),
         evictions=evictions,
         created_at=now,
-        explanation=f"{len(moves)} moves delete {nodes} nodes and evict {evictions} pods, saving {saving:.4f}/h of "
-        f"{planned.price_before:.4f}/h; no fleet for these pods costs less than {planned.lower_bound:.4f}/h",
+        explanation=_explanation(planned, moves),
     )
     return FleetPlan(metadata=ObjectMeta(name=f"fleet-{digest}"), spec=spec)
+
+
+def _explanation(planned: PlannedFleet, moves: Sequence[Move]) -> str:
+    if not moves:
+        return _no_cheaper_fleet(planned, len(planned.staying))
+    nodes, evictions = sum(len(m.candidates) for m in moves), sum(m.evictions for m in moves)
+    deletes = f"{counted(len(moves), 'move')} {verb_of(len(moves), 'deletes', 'delete')} {counted(nodes, 'node')}"
+    evicts = f"{verb_of(len(moves), 'evicts', 'evict')} {counted(evictions, 'pod')}"
+    saving = f"saving {sum(m.saving for m in moves):.4f}/h of {planned.price_before:.4f}/h"
+    return f"{deletes} and {evicts}, {saving}; {_bound(planned)}"
+
+
+def _no_cheaper_fleet(planned: PlannedFleet, nodes: int) -> str:
+    stay = f"{counted(nodes, 'node')} {verb_of(nodes, 'stays', 'stay')}"
+    return f"no cheaper fleet: {stay}, for {planned.price_before:.4f}/h; {_bound(planned)}"
+
+
+def _bound(planned: PlannedFleet) -> str:
+    return f"no fleet for these pods costs less than {planned.lower_bound:.4f}/h"
 
 
 def creation_plan(plan: FleetPlan) -> Plan:
     """Return the plan that creates the object."""
     explanation = plan.spec.explanation
     create = CreateObject(resource=FLEET_PLAN, body=plan.to_wire(), why=explanation)
-    return Plan(
-        chains=(chain_of(f"FleetPlan {plan.metadata.name}", create),), notes=(f"planned the fleet: {explanation}",)
-    )
+    note = f"planned the fleet: {explanation}" if plan.spec.moves else explanation
+    return Plan(chains=(chain_of(f"FleetPlan {plan.metadata.name}", create),), notes=(note,))
 
 
 def delete_old_plans(snapshot: Snapshot) -> Plan:

@@ -33,6 +33,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.duration import parse_nillable_duration
 from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL, NodeClaim, OfferingKey
+from journeyman.core.api.wording import counted
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.candidates import eviction_cost
 from journeyman.core.disruption.disruption_metrics import overprovisioned
@@ -129,11 +130,11 @@ def _provision(
         return limit_plan
     chains = [_create(name, index, pool, template, requeue_at) for index, name in islice(_free_indexes(pool), number)]
     if number < pool.allowed:
-        reason = f"{pool.allowed - number} node(s) of NodePool {pool.name} are left for the next run"
+        reason = f"{counted(pool.allowed - number, 'node')} of NodePool {pool.name} left for the next run"
         chains.append(chain_of(f"NodePool {pool.name}", Requeue(step=Step.PROVISION, at=snapshot.now, reason=reason)))
     note = (
         f"provisioning nodeclaims to satisfy replica count: NodePool {pool.name} has {len(pool.running)} "
-        f"of {pool.replicas} node(s), {number} more"
+        f"of {counted(pool.replicas, 'node')}, {number} more"
     )
     return Plan(chains=tuple(chains), notes=(note,)) + limit_plan
 
@@ -156,7 +157,7 @@ def _free_name(pool: StaticNodePool, index: int, names: frozenset[str]) -> str:
 
 
 def _create(name: str, index: int, pool: StaticNodePool, template: NodeClaimTemplate, requeue_at: datetime) -> Chain:
-    why = f"NodePool {pool.name} has {pool.replicas} replica(s)"
+    why = f"NodePool {pool.name} has {counted(pool.replicas, 'replica')}"
     return Chain(
         subject=f"NodeClaim {name}",
         actions=(
@@ -208,7 +209,7 @@ def _not_usable(pool: StaticNodePool, why: str, snapshot: Snapshot) -> Plan:
 
     After a failed launch it requeues for the end of the back-off.
     """
-    note = f"NodePool {pool.name} has {len(pool.running)} of {pool.replicas} node(s) and cannot launch more: {why}"
+    note = f"NodePool {pool.name} has {len(pool.running)} of {counted(pool.replicas, 'node')} and cannot launch more: {why}"
     events = (_warning(pool, "NoCompatibleInstanceTypes", note),) if why.startswith(NO_TYPES) else ()
     at = next_launch_at(pool.pool, snapshot)
     requeue = () if at is None else (Requeue(step=Step.PROVISION, at=at, reason=note),)
@@ -217,7 +218,9 @@ def _not_usable(pool: StaticNodePool, why: str, snapshot: Snapshot) -> Plan:
 
 def _out_of_stock(pool: StaticNodePool, snapshot: Snapshot) -> Plan:
     """Requeue for the time when the first offering is available again; the sweep would start many runs before it."""
-    note = f"NodePool {pool.name} is missing {pool.missing} node(s): every compatible offering is unavailable now"
+    note = (
+        f"NodePool {pool.name} is missing {counted(pool.missing, 'node')}: every compatible offering is unavailable now"
+    )
     until = min((u.until for u in snapshot.unavailable if u.until > snapshot.now), default=None)
     requeue = () if until is None else (Requeue(step=Step.PROVISION, at=until, reason=note),)
     return Plan(
@@ -230,7 +233,7 @@ def _out_of_stock(pool: StaticNodePool, snapshot: Snapshot) -> Plan:
 def _node_limit_reached(pool: StaticNodePool, now: datetime) -> Plan:
     """Return a warning Event, or a requeue if nodes are deleting, since their removal frees a part of the limit."""
     missing = pool.missing - pool.allowed
-    note = f"nodepool node limit reached: limits.nodes of NodePool {pool.name} does not allow {missing} missing node(s)"
+    note = f"nodepool node limit reached: limits.nodes of NodePool {pool.name} does not allow {counted(missing, 'missing node')}"
     if not (pool.deleting or pool.expiring):
         return Plan(events=(_warning(pool, "NodeLimitReached", note),), notes=(note,))
     requeue = Requeue(step=Step.PROVISION, at=next_requeue(now, NODE_LIMIT_POLL), reason=note)
@@ -282,7 +285,7 @@ def _deprovision(pool: StaticNodePool, snapshot: Snapshot) -> Plan:
     chosen = ordered[: pool.surplus - (len(pool.running) - len(remaining))]
     note = (
         f"deprovisioning nodeclaims to satisfy replica count: NodePool {pool.name} has {len(pool.running)} "
-        f"of {pool.replicas} node(s)"
+        f"of {counted(pool.replicas, 'node')}"
     )
     return Plan(chains=tuple(_delete(claim, pool, snapshot) for claim in chosen), notes=(note,))
 
@@ -302,7 +305,7 @@ def _order(claim: NodeClaim, snapshot: Snapshot) -> _DeprovisioningOrder:
 
 def _delete(claim: NodeClaim, pool: StaticNodePool, snapshot: Snapshot) -> Chain:
     name = claim.metadata.name
-    why = f"NodePool {pool.name} has {pool.replicas} replica(s)"
+    why = f"NodePool {pool.name} has {counted(pool.replicas, 'replica')}"
     return Chain(
         subject=f"NodeClaim {name}",
         actions=(

@@ -16,6 +16,7 @@ from datetime import datetime
 
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.resources import NODES
+from journeyman.core.api.wording import counted
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.candidates import Blocked, Candidate, DisruptionReason, NodePoolName
 from journeyman.core.disruption.commands import Command, has_started, replacement_name, unfinished_commands
@@ -136,7 +137,7 @@ def without_headroom(pool: StaticNodePool) -> Blocked:
     """Return why no drifted node of the NodePool can be replaced while `limits.nodes` allows no further node."""
     return Blocked(
         reason="NodeLimit",
-        why=f"limits.nodes of NodePool {pool.name} allows no replacement beside its {_needed(pool)} node(s)",
+        why=f"limits.nodes of NodePool {pool.name} allows no replacement beside its {counted(_needed(pool), 'node')}",
         change=f"Raise limits.nodes of NodePool {pool.name} to {_needed(pool) + 1} at least: a replacement is launched before its "
         "node is deleted",
     )

@@ -44,6 +44,7 @@ from journeyman.core.api.conditions import INITIALIZED, REGISTERED, format_time,
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.objects import Node, NodeClaim, Pod, condition_of, is_true
 from journeyman.core.api.resources import fits, pod_requests, subtract, to_resources, total_requests
+from journeyman.core.api.wording import counted
 from journeyman.core.lifecycle.progress import with_metadata
 from journeyman.core.plan import (
     Action,
@@ -267,7 +268,7 @@ def renominate(nominations: Iterable[NodeNomination], now: datetime) -> Plan:
     actions = [a for n in nominations if not n.keep_taint for a in _nominate(n.planned, n.node)]
     if not actions:
         return Plan()
-    check = _check_nominations(f"pods of {len(actions)} new node(s)", now)
+    check = _check_nominations(f"pods of {counted(len(actions), 'new node')}", now)
     return Plan(chains=(chain_of("pod nomination", RenominatePods(nominations=tuple(actions)), check),))
 
 

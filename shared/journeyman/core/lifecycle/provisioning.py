@@ -20,6 +20,7 @@ from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
 from journeyman.core.api.launch_faults import FaultKey
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import DAEMONSET, NODECLAIM, NODEPOOL, Pod, condition_of
+from journeyman.core.api.wording import counted, verb_of
 from journeyman.core.plan import (
     Chain,
     CreateObject,
@@ -207,7 +208,8 @@ def _create_nodeclaim(
     real = tuple(key for key in planned.pods if not is_virtual_pod(pods[key]))
     without_virtual = replace(planned, pods=real)
     uids = {key: pods[key].metadata.uid for key in real}
-    why = f"{len(planned.pods)} pod(s) need a node"
+    number = len(planned.pods)
+    why = f"{counted(number, 'pod')} {verb_of(number, 'needs', 'need')} a node"
     chain = chain_of(
         f"NodeClaim {name}",
         CreateObject(resource=NODECLAIM, body=nodeclaim_manifest(without_virtual, pool, name, uids), why=why),

@@ -32,6 +32,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.conditions import DRAINED, INSTANCE_TERMINATING, VOLUMES_DETACHED, format_time, parse_time
 from journeyman.core.api.duration import parse_duration, time_after
 from journeyman.core.api.objects import NODEPOOL, Node, NodeClaim, OwnerReference, condition_of, is_true
+from journeyman.core.api.wording import counted
 from journeyman.core.lifecycle.drain import (
     FORCEFUL,
     UNDERUTILIZED,
@@ -206,7 +207,7 @@ def _continue_drain(
             *(requeue_provisioning(state.pods, name, now) if is_first else ()),
         ),
     )
-    note = f"draining node {name}: {len(decided.remaining)} pod(s) left, evicting {len(decided.evict)}, forcing {len(decided.force)}"
+    note = f"draining node {name}: {counted(len(decided.remaining), 'pod')} left, evicting {len(decided.evict)}, forcing {len(decided.force)}"
     return Plan(chains=chains, events=drain_events(decided, node, now), notes=(note,))
 
 
@@ -223,7 +224,7 @@ def _await_volumes(
     progress = _with_drained(progress).with_condition(VOLUMES_DETACHED, "Unknown", reason, reason)
     requeue = requeue_for_volumes(name, progress.now, began, end, intervals)
     chain = progress.chain(*delete_counterparts(progress), requeue, why="its volumes are being detached")
-    note = f"node {name} is drained, waiting for {len(volumes)} volume(s) to be detached"
+    note = f"node {name} is drained, waiting for {counted(len(volumes), 'volume')} to be detached"
     return Plan(chains=(chain,), events=volume_events(volumes, node), notes=(note,))
 
 

@@ -321,12 +321,13 @@ def _offer(pool: NodePoolOptions, pins: Pins, rows: Ints) -> _DomainOffer:
     cheapest: Floats = np.full(len(table.types), np.inf)
     np.minimum.at(cheapest, of_row, prices)
     per_unit = prices[:, None] / np.maximum(pool.sizes[of_row], 1)
+    largest = list(dict.fromkeys(np.argmax(sizes, axis=0).tolist()))  # pods may request thousands of resources
     return _DomainOffer(
         pins=pins,
         values=dict(present(pins)),
         order=pool.template.order,
         sizes=sizes,
         prices=cheapest[types],
-        largest=tuple(dict.fromkeys(map(tuple, sizes[np.argmax(sizes, axis=0)].tolist()))),
+        largest=tuple(dict.fromkeys(map(tuple, sizes[largest].tolist()))),
         rates=tuple(per_unit.min(axis=0).tolist()),
     )

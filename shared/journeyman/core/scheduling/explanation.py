@@ -69,6 +69,7 @@ MAX_EFFORT: Final = 1_000_000
 MAX_EFFORT_OF_A_KIND: Final = 100_000
 """The most effort for pods with equal constraints."""
 SEARCH_ENDED: Final = "the search for it ended early, because the pod has too many constraints; simplify them"
+_PER_KIND: Final = 150  # effort of explaining one kind of pods in one NodePool, without what grows with the constraints
 _REMEMBERED_BYTES: Final = 16_000_000  # of all NodePools' views
 _TOO_MANY_CONSTRAINTS: Final = PodError(
     kind="unschedulable",
@@ -205,6 +206,7 @@ class Explainer:
 
     def _explain(self, cls: PodClass, request: Ints, stuck: str, effort: Effort) -> PodError:
         try:
+            effort.spend(_PER_KIND * (1 + len(self._views)))
             case = UnschedulableCase(
                 cls=cls,
                 pod_requirements=pod_requirements_of(cls, request, effort),

@@ -438,7 +438,8 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
         values = sum(1 + len(r.values) // 16 for term in self.terms for r in term.values()) * others
         rules = len(self.spreads) + len(self.affinities) + len(self.anti_affinities)
         places = node_pools + nodes // _NODES_PER_POOL + 1
-        return _PER_ROW + (_PER_TERM * terms + values) * places + rules * (_PER_RULE + 2 * terms)
+        ports = _PER_PORT * len(self.ports)
+        return _PER_ROW + (_PER_TERM * terms + values) * places + rules * (_PER_RULE + 2 * terms) + ports
 
 
 def combined_terms(terms: tuple[Requirements, ...], others: tuple[Requirements, ...]) -> tuple[Requirements, ...]:
@@ -454,6 +455,7 @@ _PER_ROW: Final = 20
 _PER_TERM: Final = 25
 _NODES_PER_POOL: Final = 500  # the existing nodes that a term is compared with in the time of one NodePool
 _PER_RULE: Final = 10
+_PER_PORT: Final = 10
 
 
 class RowPods(NamedTuple):

@@ -344,6 +344,9 @@ def prepare_task(
     effort.require(_PLANS * sum(work_of_rows))
     effort.spend(sum(work_of_rows))
     axes = tuple(sorted({PODS}.union(*(c.requests for c in classes), *(d.requests for d in inputs.daemons))))
+    types = sum(len(template.table.types) for template in inputs.templates)
+    effort.require(_PLANS * len(axes) * (types + nodes) // _AMOUNTS_PER_UNIT)
+    effort.spend(len(axes) * (types + nodes + len(relaxation.rows)) // _AMOUNTS_PER_UNIT)
     has_ports = any(cls.ports for cls in classes)
     used_ports = inventory.used_ports(selection) if has_ports else frozenset()
     pod_counts = inventory.pod_counts(selection, relaxation.rows)
@@ -393,6 +396,9 @@ def prepare_task(
 
 
 _PLANS: Final = 2  # the least: the rows are made for the work of one plan, and one plan is made
+_AMOUNTS_PER_UNIT: Final = (
+    8  # entries of the tables of resources by instance type, node and row that take one unit of effort
+)
 _CELLS_PER_UNIT: Final = 20  # entries of the tables of rules about a single node that take one unit of effort
 
 

@@ -88,7 +88,7 @@ def a_busy_fleet(**member):
         (
             a_fleet(a_member("n"), pools=[a_pool(budgets=[{"nodes": "0"}])]),
             "Budget",
-            "Let the budgets of NodePool default allow 1 nodes now",
+            "Let the budgets of NodePool default allow 1 node now",
         ),
         (a_busy_fleet(quiet_for=timedelta(seconds=5)), "ConsolidateAfter", ""),
         (
@@ -97,7 +97,7 @@ def a_busy_fleet(**member):
                 a_member("full", size="s", cpus=["1", "800m"], node={"metadata": {"annotations": PROTECTED}}),
             ),
             "Price",
-            "Free 1300m cpu on Node node-full for Pod default/n-0",
+            "Free 1.3 vCPU on Node node-full for Pod default/n-0",
         ),
     ],
     ids=[

@@ -13,16 +13,19 @@ from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.disruption.budgets import BudgetStatus
 from journeyman.core.disruption.candidates import find_candidates
 from journeyman.core.disruption.commands import to_node_disruption
-from journeyman.core.disruption.fleet_moves import MoveCost
+from journeyman.core.disruption.fleet_moves import Move, MoveCost
 from journeyman.core.disruption.fleet_plan_progress import (
     KEPT_PLANS,
+    creation_plan,
     delete_old_plans,
     evaluate_fleet_plan,
     mark_leaving_nodes,
     plans_in_progress,
+    to_fleet_plan,
     validate_moves,
     waiting_plan,
 )
+from journeyman.core.disruption.fleet_planning import PlannedFleet, StayingNode
 from journeyman.core.disruption.simulation import Simulation
 from tests.helpers.builders import NOW, ago
 from tests.helpers.fleets import a_catalogue, a_fleet, a_member
@@ -207,6 +210,25 @@ def test_nodes_that_are_soon_gone_have_the_taint_of_nodes_that_leave():
 
     patches = {action.ref.name: action.patch["spec"]["taints"] for chain in plan.chains for action in chain.actions}
     assert patches == {"node-new": [taint], "node-stays": []}
+
+
+@pytest.mark.parametrize(("nodes", "text"), [(12, "12 nodes stay"), (1, "1 node stays")])
+def test_a_plan_without_moves_says_how_many_nodes_stay(nodes, text):
+    """It was "planned the fleet: 0 moves delete 0 nodes"."""
+    staying = [StayingNode(nodeclaim=f"n{n}", price=1.0, worth_of_pods=1.0, worth=1.0, why="x") for n in range(nodes)]
+    plan = creation_plan(to_fleet_plan(PlannedFleet(staying=tuple(staying), price_before=2.0, lower_bound=1.5), NOW))
+
+    bound = "no fleet for these pods costs less than 1.5000/h"
+    assert plan.notes == (f"no cheaper fleet: {text}, for 2.0000/h; {bound}",)
+
+
+def test_a_plan_of_one_move_speaks_of_one():
+    """One move that deletes one node."""
+    fleet, settled = a_fleet(a_member("n0", cpus=["1"])), frozenset({"n0"})
+    (candidate,) = find_candidates(fleet, a_catalogue(), consolidatable=settled, in_commands=frozenset()).candidates
+    made = to_fleet_plan(PlannedFleet(moves=(Move(candidates=(candidate,)),), price_before=2.0), NOW)
+
+    assert creation_plan(made).notes[0].startswith("planned the fleet: 1 move deletes 1 node and evicts 1 pod, saving")
 
 
 def test_only_the_newest_plans_are_kept():

@@ -324,7 +324,7 @@ def test_provisioning_is_requeued_immediately_when_max_claims_leaves_replicas_mi
     def requeues(max_claims: int) -> list[str]:
         return [a.reason for a in plan(max_claims).actions if isinstance(a, Requeue) and a.at == NOW]
 
-    assert requeues(2) == ["1 node(s) of NodePool default are left for the next run"]
+    assert requeues(2) == ["1 node of NodePool default left for the next run"]
     assert requeues(3) == []
     assert plan(3).events == ()
 

@@ -500,6 +500,7 @@ def _by_row(pods: Mapping[int, int]) -> tuple[RowPods, ...]:
 def _conflict(ports: Collection[HostPort], others: Collection[HostPort]) -> bool:
     if not ports or not others:
         return False
-    numbers = {(port.port, port.protocol) for port in ports}
-    rivals = [other for other in others if (other.port, other.protocol) in numbers]
-    return any(port.conflicts(other) for port in ports for other in rivals)
+    by_number: dict[tuple[int, str], list[HostPort]] = {}
+    for port in ports:
+        by_number.setdefault((port.port, port.protocol), []).append(port)
+    return any(port.conflicts(other) for other in others for port in by_number.get((other.port, other.protocol), ()))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
@@ -35,6 +35,8 @@ from journeyman.core.scheduling.sequential.topology_counts import (
 )
 from journeyman.core.scheduling.topology import TopologyGroup, TopologySpread, domain_of
 from journeyman.core.state.taints import untolerated
+
+_PER_REPULSION: Final = 10  # effort of a rule of other pods that counts a row
 
 
 class SpreadCeiling(NamedTuple):
@@ -332,15 +334,22 @@ class TopologyRuleSet:
         rules.binding |= self._binding and not soft
 
     def _add_repulsion(self, row: int, hosts: HostRules, rules_of: Callable[[str], LabelRules]) -> None:
-        for group, counter in self._inverse.get(row, ()):
+        inverse = self._inverse.get(row, ())
+        self._problem.effort.spend(_PER_REPULSION * len(inverse))
+        excluding: dict[str, set[int]] = {}
+        for group, counter in inverse:
             if isinstance(counter, HostCounter):
                 hosts.most.append((counter, 0))
                 continue
             rules = rules_of(group.key)
+            if group.key not in excluding:
+                excluding[group.key] = set(map(id, rules.excluding))
+            known = excluding[group.key]
             rules.excluding.append(counter)
+            known.add(id(counter))
             rules.binding |= self._binding
             counted = self.topology.counter("anti-affinity", group, EVERY_NODE)
-            if isinstance(counted, DomainCounter) and counted not in rules.excluding:
+            if isinstance(counted, DomainCounter) and id(counted) not in known:
                 rules.preferring.append(counted)
         for key, domains in self._repelled.get(row, ()):
             if key != labels.HOSTNAME:
