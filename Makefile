@@ -195,12 +195,12 @@ call-sites: setup ## Record again which API calls each step makes, for the fault
 faults: setup ## Run 10,000 fault scenarios (SEEDS=…, CLOUD=huawei), with a crash at each API call at least once
 	@$(BIN)/journeyman faults --cloud $(or $(CLOUD),aws) --seeds 1..$(SEEDS) --require-crash-coverage
 
-nightly: setup oracle controlplane ## Run 10,000 fault scenarios on each cloud, compare 2,000 new clusters (CASES=…) with Karpenter, search for counter-examples, mutate the core (MUTANTS=…)
+nightly: setup oracle controlplane ## Run 10,000 fault scenarios on each cloud, compare 2,000 new clusters (CASES=…) with Karpenter, search for counter-examples, mutate the core, the clouds, the steps, kube and runtime (MUTANTS=…)
 	@for cloud in aws alibaba huawei; do $(MAKE) --no-print-directory faults CLOUD=$$cloud || exit 1; done
 	HYPOTHESIS_PROFILE=search JOURNEYMAN_CASES=$(CASES) $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "nightly or not nightly" tests/differential tests/property
 	JOURNEYMAN_HOSTILE_CLUSTERS=10000 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "nightly or not nightly" tests/fuzz tests/e2e tests/faults tests/unit/core tests/infra/test_wheel.py
 	JOURNEYMAN_ADMISSIONS=2000 $(BIN)/python -m pytest tests/contract/crds
-	@for package in scheduling lifecycle disruption; do $(BIN)/python -m tests.mutation $$package --sample $(MUTANTS) || exit 1; done
+	@for package in scheduling lifecycle disruption cloud steps kube runtime; do $(BIN)/python -m tests.mutation $$package --sample $(MUTANTS) || exit 1; done
 
 clean: ## Remove everything that these commands created
 	rm -rf $(VENV) .tools .cache .aws-sam .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache "$(PYTHONPYCACHEPREFIX)$(CURDIR)"

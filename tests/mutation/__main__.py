@@ -1,4 +1,4 @@
-"""Mutate a seeded sample of a core package's operators and report which mutants no test kills.
+"""Mutate a seeded sample of a package's operators and report which mutants no test kills.
 
     python -m tests.mutation scheduling --sample 300 --seed 1 [--jobs 2] [--at-least 0.9]
     python -m tests.mutation scheduling --only limits.py:40 packing/ --tests tests/unit/core/scheduling
@@ -26,7 +26,8 @@ from tests.mutation.suite import Line, is_killed, survey
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT / "shared"
-CORE = SHARED / "journeyman" / "core"
+PRODUCT = SHARED / "journeyman"
+CORE = PRODUCT / "core"
 SUITES = {
     "scheduling": (
         *("tests/unit/core/scheduling", "tests/unit/cli", "tests/property", "tests/unit/steps"),
@@ -34,24 +35,39 @@ SUITES = {
     ),
     "lifecycle": ("tests/unit/core/lifecycle", "tests/unit/steps", "tests/unit/observe", "tests/property"),
     "disruption": ("tests/unit/core/disruption", "tests/unit/steps", "tests/unit/observe", "tests/property"),
+    "cloud": (
+        "tests/unit/cloud",
+        "tests/contract/clouds",
+        "-k",
+        "not moto and not HTTP",
+    ),  # servers do not survive a fork
+    "steps": ("tests/unit/steps",),
+    "kube": ("tests/unit/kube",),
+    "runtime": ("tests/unit/runtime", "tests/handlers"),
 }
 SECONDS = 12
 """CPU seconds, with coverage, of the tests that a mutant runs at most: nearly all that die do so in the first two."""
 OPTIONS = ("-q", "--capture=no", "--assert=plain", "-p", "no:cacheprovider", "--timeout", "120")
 
 
+def folder_of(package: str) -> Path:
+    """Return the folder of a package of the core, or of the product."""
+    return CORE / package if (CORE / package).is_dir() else PRODUCT / package
+
+
 def every_mutant(package: str) -> list[Mutant]:
     """Return all mutants of a package, by file and place."""
-    return [mutant for path in sorted((CORE / package).rglob("*.py")) for mutant in mutants(path)]
+    return [mutant for path in sorted(folder_of(package).rglob("*.py")) for mutant in mutants(path)]
 
 
 def sample(package: str, size: int, seed: int) -> list[Mutant]:
     """Return a seeded sample of a package's mutants, by file and place; edits of a function change only its own mutants."""
-    return sorted(sorted(every_mutant(package), key=lambda mutant: _lot(mutant, seed))[:size])
+    folder = folder_of(package).parent
+    return sorted(sorted(every_mutant(package), key=lambda mutant: _lot(mutant, folder, seed))[:size])
 
 
-def _lot(mutant: Mutant, seed: int) -> bytes:
-    text = f"{seed} {mutant.path.relative_to(CORE)} {mutant.name}"
+def _lot(mutant: Mutant, folder: Path, seed: int) -> bytes:
+    text = f"{seed} {mutant.path.relative_to(folder)} {mutant.name}"
     return hashlib.blake2s(text.encode()).digest()
 
 
@@ -93,7 +109,7 @@ class MutantHunt:
                     killed = is_killed(mutant, session.items, tests, sum(found.seconds[n] for n in tests))
                     print(
                         f"{'killed  ' if killed else 'SURVIVED'} {time.monotonic() - began:5.0f} s {len(tests):5} tests  "
-                        f"{mutant.path.relative_to(CORE)}:{mutant.line} {mutant.change}",
+                        f"{mutant.path.relative_to(PRODUCT)}:{mutant.line} {mutant.change}",
                         flush=True,
                     )
                     os.write(write, f"{number} {int(killed)}\n".encode())

@@ -46,6 +46,7 @@ class SdkRestApi:
         endpoint: Returns a service's URL in a region; by default its public endpoint.
         ends_at: Returns when the run ends; None for never.
         pause: Waits for so many seconds between attempts.
+        read_seconds: How long an answer may take to begin and to go on.
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class SdkRestApi:
         endpoint: Callable[[str, str], str] | None = None,
         ends_at: Callable[[], datetime | None] = lambda: None,
         pause: Callable[[float], object] = time.sleep,
+        read_seconds: float = READ_SECONDS,
     ) -> None:
         self._region = region
+        self._read_seconds = read_seconds
         self._project_id = project_id
         self._domain_id = domain_id
         self._credentials = credentials
@@ -154,7 +157,7 @@ class SdkRestApi:
         if credentials.security_token:
             known.with_security_token(credentials.security_token)
         config = HttpConfig.get_default_config()
-        config.timeout = (CONNECT_SECONDS, READ_SECONDS)
+        config.timeout = (CONNECT_SECONDS, self._read_seconds)
         client = (
             ClientBuilder(RestClient, "BasicCredentials,GlobalCredentials")
             .with_credentials(known)

@@ -102,6 +102,16 @@ def test_login_and_resource_group_are_in_the_configuration(ack, spec, expected):
     assert {key: value for key, value in configuration.items() if key in names} == expected
 
 
+@pytest.mark.parametrize(("spec", "expected"), [({}, None), ({"resourceGroupId": "rg-1"}, "rg-1")])
+def test_fleet_is_in_the_resource_group_of_its_instances(ack, spec, expected):
+    """A user's rights may end at the group, and ECS refuses an empty one."""
+    request = ack.requested(**spec)
+
+    assert request.get("ResourceGroupId") == expected
+    assert request["LaunchConfiguration"].get("ResourceGroupId") == expected
+    assert ("ResourceGroupId" in request) is bool(spec)
+
+
 def test_spot_price_limit_applies_with_its_strategy_only(acs):
     """SpotAsPriceGo pays the market price, whatever the limit; on-demand has no limit."""
     spot = a_claim(capacity_type="spot")

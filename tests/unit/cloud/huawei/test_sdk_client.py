@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -142,6 +143,16 @@ def test_unreachable_service_is_an_error_without_code(client):
         client(url="http://127.0.0.1:9")(SUBNETS)
 
     assert (caught.value.code, caught.value.status) == ("", 0)
+
+
+@pytest.mark.timeout(20)
+def test_service_that_does_not_answer_is_an_error_without_code(client):
+    """It accepts the connection; the SDK alone would wait for two minutes, longer than a run has."""
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(RestApiError) as caught:
+        client(url=f"http://127.0.0.1:{silent.getsockname()[1]}", read_seconds=0.2)(SUBNETS)
+
+    assert (caught.value.code, caught.value.status) == ("", 0)
+    assert "timed out" in caught.value.message.lower()
 
 
 def test_no_request_starts_after_the_end_of_the_run(account, client):
