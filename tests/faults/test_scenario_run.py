@@ -14,6 +14,7 @@ from journeyman_simulator.faults.fault_scenario import (
     ConsoleTerminate,
     DeleteClaim,
     Deploy,
+    EndsEarly,
     FaultKind,
     FaultScenario,
     FunctionThrottle,
@@ -21,9 +22,11 @@ from journeyman_simulator.faults.fault_scenario import (
     MessageFaultKind,
     NeverJoins,
     OutOfStock,
+    RefuseLaunches,
     Scale,
     ScenarioPool,
     ScenarioSetup,
+    Unprotect,
     from_json,
     to_json,
 )
@@ -377,3 +380,20 @@ def test_a_crash_is_counted_by_the_phase_of_each_unfinished_command():
         "create NodeDisruption": {"emptiness": {"Proposed": 1}},
         "patch NodeDisruption/status": {"emptiness": {"Validated": 1}},
     }
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+@pytest.mark.parametrize(
+    "broken",
+    [EndsEarly(at_seconds=0, number=100), RefuseLaunches(at_seconds=0, number=5)],
+    ids=["ends at boot", "refused"],
+)
+def test_broken_launches_are_repeated_ever_more_rarely(cloud, broken):
+    """One pod waits ten minutes for instances that end at boot, or for launches that the cloud refuses: a handful is launched."""
+    pod = Deploy(at_seconds=0, app="a", replicas=1, cpu_millicores=900)
+    last = Unprotect(at_seconds=540)  # extends the phase with faults
+    found, result = end_of(broken, pod, last, setup=ScenarioSetup(cloud=cloud))
+
+    launched = int(found.rpartition(" ")[2])
+    assert found.startswith("1 pods, 1 claims, 1 nodes, 1 instances")
+    assert launched <= 8, result

@@ -23,7 +23,7 @@ from journeyman.core.lifecycle.interruption import (
     may_concern_unrecorded_instance,
 )
 from journeyman.core.lifecycle.launch import OfferingBackoff
-from journeyman.core.lifecycle.liveness import LivenessTimeouts, ends_early
+from journeyman.core.lifecycle.liveness import LivenessTimeouts, ends_early, is_awaiting_node
 from journeyman.core.lifecycle.nodepool_status import registration_outcomes, update_nodepool_counts
 from journeyman.core.plan import Plan, Step
 from journeyman.core.state import Snapshot
@@ -38,6 +38,12 @@ from journeyman.steps.step import Reconciler, StepDefinition, run_step
 WITH_NODEPOOLS: Final = Scope(nodes=True, pools=True)
 """For rebalance recommendations: an annotation of the NodePool says whether its nodes are replaced. For instances that end before
 their node has joined: it is their NodePool's fault, unless the cloud says another reason."""
+_ENDING: Final = (
+    InterruptionKind.SCHEDULED_CHANGE,
+    InterruptionKind.INSTANCE_STATUS,
+    InterruptionKind.SYSTEM_STATUS,
+    InterruptionKind.EVENT_STATUS,
+)
 _ENDED: Final = (InterruptionKind.INSTANCE_STOPPED, InterruptionKind.INSTANCE_TERMINATED)
 
 
@@ -81,7 +87,7 @@ def _interruption(trigger: Trigger) -> Interruption:
 
 def _load(run: RunContext, trigger: Trigger) -> StepInputs:
     interruption = _interruption(trigger)
-    needs_pools = interruption.kind in (InterruptionKind.REBALANCE_RECOMMENDATION, *_ENDED)
+    needs_pools = interruption.kind in (InterruptionKind.REBALANCE_RECOMMENDATION, *_ENDED, *_ENDING)
     snapshot = load(run, WITH_NODEPOOLS if needs_pools else NODES_AND_CLAIMS)
     instances = run.cloud.list() if may_concern_unrecorded_instance(snapshot, interruption.instance_ids) else ()
     reasons = read_end_reasons(run, _ended_early(snapshot, interruption))
@@ -89,10 +95,17 @@ def _load(run: RunContext, trigger: Trigger) -> StepInputs:
 
 
 def _ended_early(snapshot: Snapshot, interruption: Interruption) -> frozenset[str]:
-    """Return the provider ids of the message's instances that ended before their node joined, or soon after that."""
-    ids = frozenset(interruption.instance_ids if interruption.kind in _ENDED else ())
+    """Return the provider ids of the message's instances that ended before their node joined, or soon after that.
+
+    Some clouds announce the failure of a new instance as a system event.
+    """
+    ids = frozenset(interruption.instance_ids if interruption.kind in (*_ENDED, *_ENDING) else ())
     ended = (c for c in snapshot.claims if c.status.provider_id and instance_id(c.status.provider_id) in ids)
-    return frozenset(c.status.provider_id for c in ended if ends_early(c, snapshot.now))
+    return frozenset(
+        c.status.provider_id
+        for c in ended
+        if is_awaiting_node(c) or (interruption.kind in _ENDED and ends_early(c, snapshot.now))
+    )
 
 
 def _load_nodepools(run: RunContext, trigger: Trigger) -> StepInputs:

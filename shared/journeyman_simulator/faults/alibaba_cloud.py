@@ -269,6 +269,9 @@ def instance_records(price: Price, ends: EndingInstances, on_event: Callable[[Cl
 class EcsOperations(CloudOperations):
     """Operates on ECS instances. ECS reclaims Spot instances five minutes after the event; it has no status checks."""
 
+    early_end_reason = "The instance could not be created, because its KMS key is disabled."
+    refused_launch = ("CreateAutoProvisioningGroup", "InvalidImageId.NotFound")
+
     def __init__(self, account: AlibabaAccount, records: InstanceRecords, ends: EndingInstances) -> None:
         """Create the operations on the account; `ends` gets the instances that are deleted."""
         super().__init__(account, records)

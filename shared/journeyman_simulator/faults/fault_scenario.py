@@ -304,6 +304,12 @@ class EndsEarly(Operation, frozen=True, kw_only=True):
     after_seconds: float = 5.0
 
 
+class RefuseLaunches(Operation, frozen=True, kw_only=True):
+    """Refuse the next `number` launches because of their NodeClass: a broken NodeClass, until a user mends it."""
+
+    number: int = 1
+
+
 class StopKubelet(Operation, frozen=True, kw_only=True):
     """Stop a node's kubelet for `seconds`: the node is NotReady, and its pods neither start nor stop."""
 
@@ -385,6 +391,7 @@ AnyOperation = (
     | OutOfStock
     | NeverJoins
     | EndsEarly
+    | RefuseLaunches
     | StopKubelet
     | UnhealthyCondition
     | FailCheck

@@ -240,6 +240,7 @@ class ServerOperations(CloudOperations):
 
     maintenance_notice = timedelta(hours=48)
     early_end_reason = "the KMS key of the root volume is disabled"
+    refused_launch = ("CreateNode", "CCE.01400001")
 
     @staticmethod
     def instance_id(provider_id: str) -> str:

@@ -283,6 +283,10 @@ def _ends_early(rng: Random, at: float, __: ScenarioSetup) -> AnyOperation:
     )
 
 
+def _refuse_launches(rng: Random, at: float, __: ScenarioSetup) -> AnyOperation:
+    return fault_scenario.RefuseLaunches(at_seconds=at, number=rng.choice((1, 2, 4)))
+
+
 def _never_joins(_: Random, at: float, __: ScenarioSetup) -> AnyOperation:
     return fault_scenario.NeverJoins(at_seconds=at)
 
@@ -380,6 +384,7 @@ _DRAWS: Final[tuple[tuple[Draw, float], ...]] = (
     (_out_of_stock, 3.0),
     (_never_joins, 1.5),
     (_ends_early, 1.5),
+    (_refuse_launches, 1.5),
     (_delete_node, 1.5),
     (_delete_claim, 1.5),
     (_edit_claim, 1.5),

@@ -279,6 +279,10 @@ class Operations:
         self._cloud.end_next_early(operation.number, operation.after_seconds)
 
     @_execute.register
+    def _(self, operation: fault_scenario.RefuseLaunches) -> None:
+        self._cloud.refuse_next_launches(operation.number)
+
+    @_execute.register
     def _(self, operation: fault_scenario.StopKubelet) -> None:
         for provider_id in self._instance(operation.node):
             self._node_faults.stop_kubelet(provider_id)

@@ -140,17 +140,19 @@ def _run_until_at_rest(world: FaultWorld) -> None:
 
 
 def _awaited_offerings(world: FaultWorld) -> list[str]:
-    """Return a sentence for each offering that pending pods may wait for; they wait long if a clock was ahead when it failed."""
+    """Return a sentence for each offering and object that pending pods may wait for; long if a clock was ahead when it failed."""
     if not has_pending_pods(world.server):
         return []
     entries = (
-        (str(item["metadata"]["name"]), entry)
+        (str(item["metadata"]["name"]), what, entry)
         for item in world.server.list(OFFERING_STATE).items
-        for entry in (item.get("status") or {}).get("unavailable", ())
+        for kind in ("unavailable", "launchFailures")
+        for entry in (item.get("status") or {}).get(kind, ())
+        for what in (f"{entry.get('instanceType', entry.get('scope'))} {entry.get('zone', entry.get('name'))}",)
     )
     return [
-        f"OfferingState {name} has {entry['instanceType']} in {entry['zone']} as unavailable until {entry['until']}"
-        for name, entry in entries
+        f"OfferingState {name} has {what} as failed until {entry['until']}"
+        for name, what, entry in entries
         if (until := parse_time(entry["until"])) is not None and until > world.clock.now()
     ]
 

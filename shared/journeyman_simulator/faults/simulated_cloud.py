@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol
 
 from journeyman.core.plan import Step
 from journeyman.errors import ConfigurationError
@@ -175,6 +175,8 @@ class CloudOperations(ABC):
     maintenance_notice = timedelta(days=14)
     early_end_reason = "Client.InternalError"
     """Why the cloud ends instances soon after their launch, in its own words."""
+    refused_launch: ClassVar[tuple[str, str]] = ("CreateFleet", "InvalidBlockDeviceMapping")
+    """The operation that launches, and the code with which the cloud refuses it because of a wrong NodeClass."""
 
     def __init__(self, account: Any, records: InstanceRecords) -> None:
         self._account = account
@@ -239,6 +241,11 @@ class CloudOperations(ABC):
     def end_next_early(self, number: int, after_seconds: float) -> None:
         """End the instances of the next launches, for a reason that is their NodeClass's fault."""
         self._account.instances.end_next_early(number, reason=self.early_end_reason, after_seconds=after_seconds)
+
+    def refuse_next_launches(self, number: int) -> None:
+        """Refuse the next launches for a reason that is their NodeClass's fault."""
+        operation, code = self.refused_launch
+        self._account.fail_next(operation, code, number)
 
     def launch_normally(self) -> None:
         """Let the instances of all further launches live."""
