@@ -1,7 +1,7 @@
 """Instances that never join or initialize, or end as soon as they have joined: records whose fault it is, before their NodeClaims are deleted.
 
-The cloud says of some why they ended (`BuildFailure`). Otherwise the NodePool is at fault: at once if none of its last nodes
-registered, else once two of the last four failed to, as for NodeRegistrationHealthy.
+The cloud says of some why they ended (`BuildFailure`). Otherwise the NodePool is at fault: at once if it has no node, and none of
+its last ones registered, else once two of the last four failed to, as for NodeRegistrationHealthy.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Final
 from msgspec import Struct
 
 from journeyman.core.api import labels
+from journeyman.core.api.conditions import REGISTERED
 from journeyman.core.api.launch_faults import FaultScope, LaunchFault
-from journeyman.core.api.objects import NodeClaim
+from journeyman.core.api.objects import NodeClaim, is_true
 from journeyman.core.lifecycle.failed_launches import INITIALIZATION_TIMED_OUT, report_failure
 from journeyman.core.lifecycle.initialization import find_blocker
 from journeyman.core.lifecycle.interruption import offering_of
@@ -159,4 +160,8 @@ def _is_pool_at_fault(name: str, failed: Iterable[FailedRegistration], snapshot:
     pool = snapshot.node_pools_by_name.get(name)
     before = last_registrations(pool, snapshot) if pool is not None else ()
     now = sum(each.claim.metadata.labels[labels.NODEPOOL] == name for each in failed)
-    return True not in before or before.count(False) + now >= FAILURE_THRESHOLD
+    has_nodes = True in before or any(
+        is_true(claim.status.conditions, REGISTERED) and claim.metadata.labels.get(labels.NODEPOOL) == name
+        for claim in snapshot.claims
+    )
+    return not has_nodes or before.count(False) + now >= FAILURE_THRESHOLD
