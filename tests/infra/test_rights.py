@@ -237,7 +237,7 @@ def send_over_https(stage):
 
 
 def launch_nodes(stage):
-    """Spot is unavailable at first; then both nodes join, and kube-scheduler binds the pods as planned."""
+    """Spot is unavailable at first; then both nodes join, and kube-scheduler binds the pods as planned, but late."""
     out_of_stock(stage, SMALL, "spot")
     on_spot, steady = ({"nodeSelector": {"karpenter.sh/nodepool": pool}} for pool in ("spot", "steady"))
     large = {"name": "main", "image": "pause", "resources": {"requests": {"cpu": "10"}}}
@@ -250,6 +250,9 @@ def launch_nodes(stage):
     stage.run("provision")
     stage.advance(minutes=4)
     run_until(stage, lambda: stage.initialized() == {"spot", "steady"}, "provision")
+    stage.advance(seconds=45)
+    for _ in range(2):  # the nodes are not used: the first run creates the ChurnLedger
+        stage.run("provision")
     for pool, pods in {"spot": ("evictable", "stubborn"), "steady": ("large", "small")}.items():
         for pod in pods:
             stage.bind(pod, stage.claim_of(pool)["status"]["nodeName"])

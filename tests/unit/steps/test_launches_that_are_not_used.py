@@ -74,7 +74,7 @@ def test_node_that_is_smaller_than_planned_is_not_launched_again():
 
 
 def test_node_that_is_smaller_than_planned_and_the_only_type_is_launched_seldom():
-    """Nothing can be learned of a device that is broken on each node; 10 launches in four hours, not 515."""
+    """Once its size is known, nothing is launched that cannot hold the pod: two nodes in four hours, not 515."""
     simulation = a_simulation()
     simulation.cloud.offered = {SMALL.name: {"memory": "1000"}}
     simulation.deploy("web", 1, cpu="1", memory="7400Mi")
