@@ -253,6 +253,7 @@ def launch_nodes(stage):
     stage.advance(seconds=45)
     for _ in range(2):  # the nodes are not used: the first run creates the ChurnLedger
         stage.run("provision")
+    stage.admin.do("DELETE", f"{OURS}/churnledgers")  # consolidate creates it again
     for pool, pods in {"spot": ("evictable", "stubborn"), "steady": ("large", "small")}.items():
         for pod in pods:
             stage.bind(pod, stage.claim_of(pool)["status"]["nodeName"])
