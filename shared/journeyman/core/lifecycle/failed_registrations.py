@@ -6,7 +6,7 @@ its last ones registered, else once two of the last four failed to, as for NodeR
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -28,7 +28,7 @@ from journeyman.core.lifecycle.liveness import (
     is_initialization_overdue,
     timeout_reason,
 )
-from journeyman.core.lifecycle.nodepool_status import FAILURE_THRESHOLD, last_registrations
+from journeyman.core.lifecycle.nodepool_status import FAILURE_THRESHOLD, is_owner, last_registrations
 from journeyman.core.plan import Chain, MarkOfferingUnavailable, Plan, chain_of
 from journeyman.core.state import BuildFailure, Snapshot
 
@@ -99,17 +99,17 @@ def ended_registrations(
 
 
 def record_failed_registrations(
-    snapshot: Snapshot, failed: Iterable[FailedRegistration], backoff: OfferingBackoff
+    snapshot: Snapshot, failed: Sequence[FailedRegistration], backoff: OfferingBackoff
 ) -> Plan:
     """Return the plan that records the objects at fault, and the offerings without capacity. Its actions come before any deletion.
 
     Args:
         snapshot: NodePools and NodeClaims.
-        failed: All NodeClaims that failed to join since the last run; those of users without a NodePool are left out.
+        failed: All NodeClaims that failed to join since the last run; no object is blamed for those that no NodePool owns.
         backoff: How long offerings and objects are skipped.
     """
-    of_pools = [each for each in failed if labels.NODEPOOL in each.claim.metadata.labels]
-    chains = [*_without_capacity(of_pools, snapshot.now, backoff)]
+    of_pools = [each for each in failed if _has_owner(each.claim, snapshot)]
+    chains = [*_without_capacity(failed, snapshot.now, backoff)]
     reported = set()
     for each in of_pools:
         fault = _fault_of(each, of_pools, snapshot)
@@ -117,6 +117,11 @@ def record_failed_registrations(
             reported.add(fault.key)
             chains.append(report_failure(each.claim, fault, snapshot, snapshot.now, backoff, counts=False).chain)
     return Plan(chains=tuple(chains))
+
+
+def _has_owner(claim: NodeClaim, snapshot: Snapshot) -> bool:
+    pool = snapshot.node_pools_by_name.get(claim.metadata.labels.get(labels.NODEPOOL, ""))
+    return pool is not None and is_owner(pool, claim)
 
 
 def _without_capacity(failed: Iterable[FailedRegistration], now: datetime, backoff: OfferingBackoff) -> Iterator[Chain]:

@@ -316,7 +316,7 @@ def registration_outcomes(
     for claim in before.claims:
         name = claim.metadata.name
         pool = before.node_pools_by_name.get(claim.metadata.labels.get(labels.NODEPOOL, ""))
-        if pool is None or name not in written or not _owns(pool, claim):
+        if pool is None or name not in written or not is_owner(pool, claim):
             continue
         timed_out = bool(timeout_reason(claim, timeouts, before.now))
         failed = timed_out or (claim.status.provider_id in ended and ends_early(claim, before.now))
@@ -404,7 +404,8 @@ def _generations(pool: NodePool, generation: int) -> str:
     return f"{generation}/{pool.metadata.generation}"
 
 
-def _owns(pool: NodePool, claim: NodeClaim) -> bool:
+def is_owner(pool: NodePool, claim: NodeClaim) -> bool:
+    """Whether the NodeClaim names the NodePool as its owner, as all that are created for it do."""
     return any(o.kind == NODEPOOL.kind and o.uid == pool.metadata.uid for o in claim.metadata.owner_references)
 
 
