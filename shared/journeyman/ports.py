@@ -176,6 +176,16 @@ class Instance(Struct, frozen=True, kw_only=True):
         """The UID of that NodeClaim, from its tag; empty without the tag, which Karpenter's instances lack."""
         return self.tags.get(labels.NODECLAIM_UID_TAG, "")
 
+    @property
+    def node_pool(self) -> str:
+        """The name of its NodePool, from its tag; empty without the tag."""
+        return self.tags.get(labels.NODEPOOL, "")
+
+    @property
+    def cluster_uid(self) -> str:
+        """The UID of the cluster that launched it, from its tag; empty without the tag, which older releases did not set."""
+        return self.tags.get(labels.CLUSTER_UID_TAG, "")
+
 
 class LaunchRequest(Struct, frozen=True, kw_only=True):
     """A launch of one instance for a NodeClaim. Repeating it with the same claim UID never launches a second one."""
@@ -184,6 +194,7 @@ class LaunchRequest(Struct, frozen=True, kw_only=True):
     node_class: NodeClassState
     instance_types: tuple[InstanceType, ...]  # those of the NodePool, without unavailable offerings
     full_subnets: frozenset[str] = frozenset()  # ids of subnets that had no free address a short while ago
+    cluster_uid: str = ""  # the UID of the namespace kube-system, for the instance's tags; empty if unknown
 
 
 class LaunchRefusal(Struct, frozen=True, kw_only=True):

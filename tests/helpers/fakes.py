@@ -210,6 +210,11 @@ class FakeCloud:
             launched_at=launched_at, tags=tags,
         )  # fmt: skip
 
+    def edit_tags(self, provider_id: str, changes: dict[str, str]) -> None:
+        """Change tags of the instance."""
+        instance = self.get(provider_id)
+        self._put(replace(instance, tags={**instance.tags, **changes}))
+
     def stop(self, provider_id: str) -> None:
         """Stop the instance: it is still listed, but its kubelet does not run."""
         self._put(replace(self.get(provider_id), state="stopped"))
@@ -255,16 +260,19 @@ class FakeCloud:
         if token not in self._by_token:
             if chosen is None:
                 return LaunchFailed(claim=name, error=InsufficientCapacityError("none left", offerings=refused))
-            self._start(claim, *chosen[1:])
+            self._start(claim, *chosen[1:], cluster_uid=request.cluster_uid)
             self._schedule_end(self._by_token[token].provider_id, names[0])
         return self._launched(request, self._by_token[token], refused)
 
-    def _start(self, claim: NodeClaim, type_: str, zone: str, capacity_type: str) -> None:
+    def _start(self, claim: NodeClaim, type_: str, zone: str, capacity_type: str, *, cluster_uid: str) -> None:
         provider_id = f"aws:///{zone}/i-{len(self._by_token):04}"
         self._by_token[claim.metadata.uid] = Instance(
             provider_id=provider_id, instance_type=type_, zone=zone, capacity_type=capacity_type, state="running",
             launched_at=self.clock.now(),
-            tags={labels.NODECLAIM_TAG: claim.metadata.name, labels.NODECLAIM_UID_TAG: claim.metadata.uid},
+            tags={
+                labels.NODECLAIM_TAG: claim.metadata.name, labels.NODECLAIM_UID_TAG: claim.metadata.uid,
+                labels.NODEPOOL: claim.metadata.labels.get(labels.NODEPOOL, ""), labels.CLUSTER_UID_TAG: cluster_uid,
+            },
         )  # fmt: skip
 
     def _schedule_end(self, provider_id: str, pool: str) -> None:

@@ -128,7 +128,7 @@ def test_skipped_crds_are_left_out():
     ours = of_kind(rendered(RIGHTS_ONLY, "--set=crds.karpenter=skip"), "CustomResourceDefinition")
     none = of_kind(rendered(RIGHTS_ONLY, "--set=crds.karpenter=skip,crds.journeyman=skip"), "CustomResourceDefinition")
 
-    names = ("nodedisruptions", "fleetplans", "offeringstates", "churnledgers")
+    names = ("nodedisruptions", "fleetplans", "offeringstates", "churnledgers", "fleetguards")
     assert set(ours) == {f"{name}.journeyman.dev" for name in names}
     assert none == {}
 

@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct, field
 from typing_extensions import assert_never
 
+from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
 from journeyman.core.api.objects import NODECLAIM, NodeClaim, Resource
 from journeyman.core.lifecycle.termination import termination_time
@@ -187,13 +188,16 @@ class ActionPerformer:
         """Return the existing object if it has the spec to create: an earlier run created it and ended before recording it.
 
         Raises:
-            ConflictError: It is being deleted.
+            ConflictError: It is being deleted; or it is a NodeClaim that was not wiped, although it was not in the list.
             AlreadyExistsError: It has another spec.
         """
         raw: Resource[Any] = msgspec.structs.replace(action.resource, type=dict)
         stored: Mapping[str, Any] = self._run.store.get(raw, action.name, namespace=namespace)
         if stored["metadata"].get("deletionTimestamp"):
             raise ConflictError("an object with this name is being deleted", kind=raw.kind, name=action.name)
+        adopted = (action.body["metadata"].get("annotations") or {}).get(labels.ADOPTED)
+        if adopted and (stored["metadata"].get("annotations") or {}).get(labels.ADOPTED) != adopted:
+            raise ConflictError("the instance has a NodeClaim after all", NodeClaim=action.name, provider_id=adopted)
         if not _covers(stored.get("spec"), action.body.get("spec")):
             raise AlreadyExistsError("another object has this name", kind=raw.kind, name=action.name)
         return stored
@@ -352,8 +356,9 @@ class ActionPerformer:
             claim = self._run.store.get(NODECLAIM, action.claim)
         except NotFoundError:
             return False
-        has_same_uid = action.claim_uid in ("", claim.metadata.uid)
-        return has_same_uid and claim.status.provider_id in ("", action.provider_id)
+        if claim.status.provider_id == action.provider_id:  # also of a NodeClaim that was created again
+            return True
+        return action.claim_uid in ("", claim.metadata.uid) and not claim.status.provider_id
 
     def _record_price_age(self, action: RecordPriceAge) -> None:
         """Record the age of prices; log a failure, since no decision reads it."""

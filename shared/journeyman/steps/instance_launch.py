@@ -178,6 +178,7 @@ class InstanceLauncher:
             node_class=node_class,
             instance_types=types or scheduling.by_node_class.get(node_class.name, ()),
             full_subnets=full_subnets(scheduling.snapshot),
+            cluster_uid=scheduling.snapshot.cluster_uid,
         )
 
     # -- results ------------------------------------------------------------------------------------------------

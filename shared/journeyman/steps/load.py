@@ -23,6 +23,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.capacity_buffer import CapacityBuffer
 from journeyman.core.api.churn_ledger import LEDGER_NAME, ChurnLedger
 from journeyman.core.api.dra import DEVICE_CLASS, RESOURCE_CLAIM, RESOURCE_SLICE
+from journeyman.core.api.fleet_guard import GUARD_NAME, FleetGuard
 from journeyman.core.api.fleet_plan import FleetPlan
 from journeyman.core.api.hashes import node_class_keys
 from journeyman.core.api.launch_faults import LaunchBackoff
@@ -34,6 +35,7 @@ from journeyman.core.api.objects import (
     CAPACITY_BUFFER,
     CHURN_LEDGER,
     DAEMONSET,
+    FLEET_GUARD,
     FLEET_PLAN,
     NAMESPACE,
     NODE,
@@ -106,6 +108,7 @@ class Scope(Struct, frozen=True, kw_only=True):
     disruptions: bool = False
     offerings: bool = False
     churn: bool = False
+    guard: bool = False
     pods: Pods = Pods.NONE
 
 
@@ -148,6 +151,7 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
     )
     unread: dict[str, KubeAPIError] = {}
     ledgers, invalid_ledgers = _list_if_readable(run, CHURN_LEDGER, ChurnLedger, unread) if scope.churn else ((), ())
+    guards, invalid_guards = _list_if_readable(run, FLEET_GUARD, FleetGuard, unread) if scope.guard else ((), ())
     uses_plans = scope.disruptions and run.settings.fleet_plans
     plans, invalid_plans = _list_if_readable(run, FLEET_PLAN, FleetPlan, unread) if uses_plans else ((), ())
     states, invalid_states = list_parsed(run, OFFERING_STATE, OfferingState) if scope.offerings else ((), ())
@@ -169,6 +173,7 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
         *invalid_classes,
         *invalid_disruptions,
         *invalid_ledgers,
+        *invalid_guards,
         *invalid_plans,
         *invalid_states,
         *invalid_overlays,
@@ -199,6 +204,7 @@ def load(run: RunContext, scope: Scope) -> Snapshot:
         node_disruptions=disruptions,
         churn_ledger=next((ledger for ledger in ledgers if ledger.metadata.name == LEDGER_NAME), None),
         fleet_plans=plans,
+        fleet_guard=next((guard for guard in guards if guard.metadata.name == GUARD_NAME), None),
         unread=unread,
         unavailable=tuple(_unavailable(states)),
         launch_backoffs=tuple(_launch_backoffs(states, now)),

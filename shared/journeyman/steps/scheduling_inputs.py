@@ -65,6 +65,9 @@ class StepInputs(Struct, frozen=True, kw_only=True):
     instances: tuple[Instance, ...] = ()  # as the cloud lists them
     missing_instances: frozenset[str] = frozenset()  # provider ids of instances that do not exist any more
     end_reasons: Mapping[str, BuildFailure] = field(default_factory=dict)  # why instances ended, by provider id
+    foreign_instances: frozenset[str] = (
+        frozenset()
+    )  # provider ids of instances that other clusters of this name launched
     statuses: tuple[InstanceStatus, ...] = ()  # failing status checks
     repair_policies: tuple[RepairPolicy, ...] = ()
     drift_reasons: Mapping[str, str] = field(default_factory=dict)  # the cloud's answer by NodeClaim (`is_drifted`)

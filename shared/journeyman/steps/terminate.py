@@ -2,8 +2,8 @@
 
 ::
 
-    load ─► finalize: drain, terminate the instance, remove finalizers ─► expiration ─► garbage collection
-         ─► inconsistent claims ─► liveness ─► repair ─► hydration ─► consistency ─► NodePool counts
+    load ─► finalize: drain, terminate the instance, remove finalizers ─► expiration ─► adoption ─► garbage collection
+         ─► liveness ─► repair ─► hydration ─► consistency ─► NodePool counts
 
 All reconcilers decide on the cluster as it was loaded, so that each object moves by one step per run. The step requeues
 itself while any termination is unfinished.
@@ -15,13 +15,23 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
 
+from journeyman.core.api import labels
 from journeyman.core.api.conditions import LAUNCHED
-from journeyman.core.api.objects import NODECLAIM
+from journeyman.core.api.objects import NAMESPACE, NODECLAIM
+from journeyman.core.lifecycle.adoption import adopt_instances
 from journeyman.core.lifecycle.consistency import check_nodes
 from journeyman.core.lifecycle.drain import TerminationIntervals, condition_since
 from journeyman.core.lifecycle.expiration import expire_nodeclaims, replace_expiring
 from journeyman.core.lifecycle.failed_registrations import ended_registrations, record_failed_registrations
-from journeyman.core.lifecycle.garbage_collection import collect_garbage, delete_inconsistent_claims, has_lost_instance
+from journeyman.core.lifecycle.garbage_collection import (
+    OrphanWaits,
+    delete_claims_without_instance,
+    fleet_size,
+    has_lost_instance,
+    inconsistent_claims,
+    lost_objects,
+    orphaned_instances,
+)
 from journeyman.core.lifecycle.health import (
     is_repair_due,
     next_status_check,
@@ -32,18 +42,19 @@ from journeyman.core.lifecycle.hydration import hydrate_nodes, relabel_unreserve
 from journeyman.core.lifecycle.launch import OfferingBackoff
 from journeyman.core.lifecycle.liveness import delete_claims_of_ended_instances, ends_early, is_awaiting_node
 from journeyman.core.lifecycle.nodepool_status import registration_outcomes, update_nodepool_counts
+from journeyman.core.lifecycle.removal_brake import DEFAULT_NAMESPACE, remove_lost
 from journeyman.core.lifecycle.termination import (
     finalize_terminating,
     is_awaiting_volumes,
     is_being_finalized,
     nodes_being_finalized,
 )
-from journeyman.core.plan import DeleteObject, Failure, Plan, Requeue, Step, chain_of
+from journeyman.core.plan import DeleteObject, Event, Failure, Observation, Plan, Requeue, Step, chain_of
 from journeyman.core.state import InstanceStatus, Snapshot, StateNode
 from journeyman.core.state.expiration_times import is_expired
 from journeyman.core.state.guard import evaluate
-from journeyman.core.state.instances import CloudInstances
-from journeyman.errors import CloudProviderError, ForbiddenError
+from journeyman.core.state.instances import CloudInstances, is_foreign
+from journeyman.errors import CloudProviderError, ForbiddenError, NotFoundError
 from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext, Settings
 from journeyman.steps.end_reasons import read_end_reasons
@@ -52,7 +63,7 @@ from journeyman.steps.recorder import log_fields
 from journeyman.steps.scheduling_inputs import StepInputs
 from journeyman.steps.step import Reconciler, StepDefinition, run_step
 
-SCOPE: Final = Scope(nodes=True, pools=True)
+SCOPE: Final = Scope(nodes=True, pools=True, guard=True)
 MAX_LOOKUPS: Final = 100
 """Instances that one run reads by id; the next run reads the others."""
 STATUS_CHECK_PERIOD: Final = timedelta(minutes=1)
@@ -73,14 +84,17 @@ def terminate(run: RunContext, trigger: Trigger) -> Outcome:
 
 def _load(run: RunContext, trigger: Trigger) -> StepInputs:
     """Read the cloud's instances, claims and nodes; the pods of nodes that terminate or that this run deletes; and volumes."""
-    instances = run.cloud.list()  # before the claims, so that the claim of each listed instance is read as well
-    stored, cloud = load(run, SCOPE), CloudInstances(listed=instances)
+    listed = run.cloud.list()  # before the claims, so that the claim of each listed instance is read as well
+    uid, failures = _cluster_uid(run)
+    foreign = frozenset(instance.provider_id for instance in listed if is_foreign(instance, uid))
+    instances = tuple(instance for instance in listed if instance.provider_id not in foreign)
+    stored, cloud = load(run, SCOPE), CloudInstances(listed=instances, missing=foreign)
     snapshot = cloud.with_own_instances(stored)
     terminating = nodes_being_finalized(snapshot, cloud)
-    cloud = CloudInstances(listed=instances, missing=_missing_instances(run, snapshot, cloud))
+    cloud = CloudInstances(listed=instances, missing=foreign | _missing_instances(run, snapshot, cloud, uid))
     read = (*terminating, *(n for n in snapshot.state_nodes if _will_be_deleted(n, run, snapshot, cloud)))
     snapshot = with_pods_of(run, snapshot, (n.node.metadata.name for n in read if n.node is not None))
-    snapshot, failures = _with_volumes(run, snapshot, cloud)
+    snapshot, unread = _with_volumes(run, snapshot, cloud)
     end_reasons = read_end_reasons(run, _ended_early(snapshot, cloud) & cloud.missing)
     return StepInputs.of(
         run,
@@ -90,9 +104,23 @@ def _load(run: RunContext, trigger: Trigger) -> StepInputs:
         instances=instances,
         missing_instances=cloud.missing,
         end_reasons=end_reasons,
+        foreign_instances=foreign,
         statuses=_failing_statuses(run, snapshot),
-        failures=failures,
+        failures=(*failures, *unread),
     )
+
+
+def _cluster_uid(run: RunContext) -> tuple[str, tuple[Failure, ...]]:
+    """Return the UID of the namespace kube-system, read in each run: another cluster may have got this one's name meanwhile.
+
+    Without the permission to read it the error is reported, and no instance is known to be another cluster's.
+    """
+    try:
+        return run.store.get(NAMESPACE, "kube-system").metadata.uid, ()
+    except NotFoundError:
+        return "", ()
+    except ForbiddenError as error:
+        return "", (Failure(subject="namespace kube-system", error=error),)
 
 
 def _will_be_deleted(node: StateNode, run: RunContext, snapshot: Snapshot, cloud: CloudInstances) -> bool:
@@ -131,8 +159,10 @@ def _with_volumes(run: RunContext, snapshot: Snapshot, cloud: CloudInstances) ->
         return snapshot, (Failure(subject="volumes of terminating nodes", error=error),)
 
 
-def _missing_instances(run: RunContext, snapshot: Snapshot, cloud: CloudInstances) -> frozenset[str]:
+def _missing_instances(run: RunContext, snapshot: Snapshot, cloud: CloudInstances, uid: str) -> frozenset[str]:
     """Return provider ids of instances that do not exist; reads those that were not listed by their ids, all together.
+
+    Those of other clusters than the one with this UID do not exist for this one.
 
     An invalid provider id counts as that of an instance that is gone, so that its NodeClaim can be finalized.
 
@@ -144,7 +174,8 @@ def _missing_instances(run: RunContext, snapshot: Snapshot, cloud: CloudInstance
     lost = {n.provider_id for n in unlisted if _may_be_lost(n, launched_before)}
     missing = {(provider_id not in finalized, provider_id) for provider_id in finalized | lost}
     candidates = frozenset(provider_id for _, provider_id in sorted(missing)[:MAX_LOOKUPS])
-    return candidates - run.cloud.get_each(candidates).keys() if candidates else frozenset()
+    found = run.cloud.get_each(candidates) if candidates else {}
+    return candidates - {provider_id for provider_id, instance in found.items() if not is_foreign(instance, uid)}
 
 
 def _may_be_lost(node: StateNode, launched_before: datetime) -> bool:
@@ -189,12 +220,33 @@ def _expire(inputs: StepInputs) -> Plan:
     return expire_nodeclaims(inputs.loaded) + replace_expiring(inputs.loaded)
 
 
-def _collect_garbage(inputs: StepInputs) -> Plan:
-    return collect_garbage(inputs.loaded, _cloud(inputs), inputs.settings.orphan_age)
+def _adopt(inputs: StepInputs) -> Plan:
+    return adopt_instances(inputs.loaded, orphaned_instances(inputs.loaded, _cloud(inputs)))
 
 
-def _delete_inconsistent_claims(inputs: StepInputs) -> Plan:
-    return delete_inconsistent_claims(inputs.loaded, _cloud(inputs), inputs.settings.inconsistent_after)
+def _delete_claims_without_instance(inputs: StepInputs) -> Plan:
+    return delete_claims_without_instance(inputs.loaded, _cloud(inputs))
+
+
+def _remove_lost(inputs: StepInputs) -> Plan:
+    """Remove what looks lost, all kinds together, as far as the brake allows."""
+    loaded, cloud, settings = inputs.loaded, _cloud(inputs), inputs.settings
+    waits = OrphanWaits(young=settings.orphan_age, established=max(settings.orphan_age, settings.inconsistent_after))
+    recorded, inconsistent = inconsistent_claims(loaded, cloud, settings.inconsistent_after)
+    lost = {one.key: one for one in (*inconsistent, *lost_objects(loaded, cloud, waits))}
+    return recorded + remove_lost(lost.values(), fleet_size(loaded, cloud), loaded)
+
+
+def _report_foreign(inputs: StepInputs) -> Plan:
+    """Report instances with this cluster's name in their tags and another cluster's UID; nothing touches them."""
+    if not inputs.foreign_instances:
+        return Plan()
+    ids, count = sorted(inputs.foreign_instances), len(inputs.foreign_instances)
+    shown = f"{', '.join(ids[:5])}{f' and {count - 5} more' if count > 5 else ''}"
+    text = f"{count} instances have this cluster's name in their tags, but were launched by another cluster (tag {labels.CLUSTER_UID_TAG}): {shown}. They are left alone. If their cluster is gone, terminate them yourself; if it is not, correct the entry of {inputs.loaded.cluster} in the register of clusters"
+    event = Event(ref=DEFAULT_NAMESPACE, reason="ForeignInstances", message=text, type="Warning")
+    sample = Observation(name="journeyman_foreign_instances", value=float(count), kind="gauge")
+    return Plan(events=(event,), observations=(sample,), notes=(text,))
 
 
 def _record_failed_registrations(inputs: StepInputs) -> Plan:
@@ -266,8 +318,10 @@ TERMINATE: Final = StepDefinition(
             _restore_provider_ids,
             _record_failed_registrations,
             _requeue_after_deletions(_expire),
-            _requeue_after_deletions(_collect_garbage),
-            _requeue_after_deletions(_delete_inconsistent_claims),
+            _adopt,
+            _requeue_after_deletions(_delete_claims_without_instance),
+            _requeue_after_deletions(_remove_lost),
+            _report_foreign,
             _requeue_after_deletions(_delete_claims_of_ended_instances),
             _requeue_after_deletions(_repair),
             _hydrate,

@@ -27,7 +27,7 @@ from journeyman_simulator.apiserver import (
 from journeyman_simulator.apiserver.list_and_watch import ListPage, WatchStream, list_page
 from journeyman_simulator.apiserver.object_metadata import clone, merge_patch
 from journeyman_simulator.apiserver.object_registry import ObjectRegistry
-from journeyman_simulator.apiserver.object_storage import Key, ObjectStorage, StoredObject
+from journeyman_simulator.apiserver.object_storage import Backup, Key, ObjectStorage, StoredObject
 from journeyman_simulator.apiserver.object_validation import RESIZE
 from journeyman_simulator.apiserver.served_kinds import ServedKind
 from journeyman_simulator.apiserver.server_side_apply import FieldOwner, ServerSideApply
@@ -327,6 +327,18 @@ class ApiServer:
         """Store objects in the form that `kubectl get -o yaml` prints, with status and UID; return their number."""
         with self._storage.lock:
             return loading.load(self.registry, self._clock, objects)
+
+    def backup(self) -> Backup:
+        """Return all objects as they are now, for `restore`."""
+        return self._storage.backup()
+
+    def restore(self, backup: Backup) -> None:
+        """Return to the objects of a backup: what was written since is lost, also deletions, and no finalizer keeps anything."""
+        self._storage.restore(backup)
+
+    def wipe(self, resource: Resource[Any]) -> None:
+        """Remove all objects of a kind from the store, whatever their finalizers."""
+        self._storage.wipe(self.registry.kind(resource).id)
 
     def compact_history(self) -> None:
         """Drop the history, as a compaction does: clients that continue from an older version get a 410 Gone."""

@@ -138,10 +138,19 @@ def test_two_budgets_on_a_pod_block_the_drain_without_an_error(simulation):
     simulation.until(lambda: is_gone(simulation, claim), "all of it is gone")
 
 
+def forbid_adoption(simulation):
+    """Give the instances and nodes the name of a NodePool that does not exist, so that no NodeClaim can be created for them again."""
+    for instance in simulation.cloud.list():
+        simulation.cloud.edit_tags(instance.provider_id, {labels.NODEPOOL: "gone"})
+    for node in simulation.server.list(NODE).items:
+        simulation.server.patch(NODE, node.metadata.name, {"metadata": {"labels": {labels.NODEPOOL: "gone"}}})
+
+
 def test_a_node_whose_claim_vanished_is_drained_before_termination(simulation):
     """The API server deletes the node with its owner; the instance stays until the pod's budget allows an eviction."""
     claim = simulation.claims()[0]
     simulation.cluster.add(a_budget("web", maxUnavailable=0))
+    forbid_adoption(simulation)
     simulation.server.patch(NODECLAIM, claim.metadata.name, {"metadata": {"finalizers": []}})
     delete(simulation, claim)
     simulation.run_for(minutes=10)
@@ -161,6 +170,7 @@ def test_a_node_without_claim_and_owner_is_drained_before_termination(simulation
     simulation.cluster.add(a_budget("web", maxUnavailable=0))
     bare = {"metadata": {"ownerReferences": None, "finalizers": []}}
     simulation.server.patch(NODE, claim.status.node_name, bare)
+    forbid_adoption(simulation)
     simulation.server.patch(NODECLAIM, claim.metadata.name, {"metadata": {"finalizers": []}})
     delete(simulation, claim)
     simulation.run_for(minutes=10)

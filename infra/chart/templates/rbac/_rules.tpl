@@ -133,6 +133,16 @@ lists are read once, and then watched from their resource version.
 
 {{- define "journeyman.rules.terminate" -}}
 - apiGroups: [""]
+  resources: [namespaces]
+  resourceNames: [kube-system] # its UID identifies the cluster: instances of another cluster of this name are left alone
+  verbs: [get]
+- apiGroups: [journeyman.dev]
+  resources: [fleetguards]
+  verbs: [list, get, create] # get: whether an existing one of that name is ours
+- apiGroups: [journeyman.dev]
+  resources: [fleetguards/status]
+  verbs: [patch]
+- apiGroups: [""]
   resources: [pods]
   verbs: [list, watch, delete] # delete: only to keep a NodeClaim's terminationGracePeriod
 - apiGroups: [""]
@@ -152,7 +162,7 @@ lists are read once, and then watched from their resource version.
   verbs: [list]
 - apiGroups: [karpenter.sh]
   resources: [nodeclaims]
-  verbs: [get, list, watch, patch, delete] # get: garbage collection checks whether an instance has a NodeClaim
+  verbs: [get, list, watch, create, patch, delete] # get: garbage collection checks whether an instance has a NodeClaim; create: one that was wiped
 - apiGroups: [karpenter.sh]
   resources: [nodeclaims/status, nodepools/status]
   verbs: [patch]

@@ -174,7 +174,11 @@ class EcsLauncher(Launcher):
     def _send(self, attempt: _PairLaunch, pairs: Sequence[LaunchPair], encoded: str) -> LaunchAnswer:
         claim, node_class = attempt.request.claim, attempt.node_class
         instance_tags = tags.claim_tags(
-            node_class.settings.tags, claim, cluster_id=self._settings.cluster_id, node_class=node_class.name
+            node_class.settings.tags,
+            claim,
+            cluster_id=self._settings.cluster_id,
+            node_class=node_class.name,
+            cluster_uid=attempt.request.cluster_uid,
         )
         common = {"RegionId": self._settings.region, "ClientToken": client_token(claim)}
         name = claim.metadata.name

@@ -24,7 +24,7 @@ from journeyman.core.api.ecs_settings import (
 )
 from journeyman.errors import InvalidObjectError
 
-_OWN_TAGS: Final = 6
+_OWN_TAGS: Final = 7
 """The tags that Journeyman adds to the user's, of the twenty that an instance may have."""
 
 

@@ -24,7 +24,10 @@ _RESERVED: Final = re.compile(
         (
             r"^ecs:ecs-cluster-(name|id)$",
             r"^kubernetes\.io/cluster",
-            *(rf"^{re.escape(key)}$" for key in (labels.NODEPOOL, labels.NODECLAIM_TAG, NODE_CLASS, CLAIM_UID)),
+            *(
+                rf"^{re.escape(key)}$"
+                for key in (labels.NODEPOOL, labels.NODECLAIM_TAG, NODE_CLASS, CLAIM_UID, labels.CLUSTER_UID_TAG)
+            ),
         )
     )
 )
@@ -40,8 +43,10 @@ def cluster_tag(cluster_id: str) -> str:
     return f"{CLUSTER_PREFIX}{cluster_id}"
 
 
-def claim_tags(user_tags: Mapping[str, str], claim: NodeClaim, *, cluster_id: str, node_class: str) -> dict[str, str]:
-    """Return the tags of a NodeClaim's instance; ours override users'."""
+def claim_tags(
+    user_tags: Mapping[str, str], claim: NodeClaim, *, cluster_id: str, node_class: str, cluster_uid: str
+) -> dict[str, str]:
+    """Return the tags of a NodeClaim's instance; ours override users'. The UID of the cluster's kube-system is empty if unknown."""
     return {
         **user_tags,
         cluster_tag(cluster_id): "owned",
@@ -50,6 +55,7 @@ def claim_tags(user_tags: Mapping[str, str], claim: NodeClaim, *, cluster_id: st
         labels.NODEPOOL: claim.metadata.labels.get(labels.NODEPOOL, ""),
         labels.NODECLAIM_TAG: claim.metadata.name,
         CLAIM_UID: claim.metadata.uid,
+        **({labels.CLUSTER_UID_TAG: cluster_uid} if cluster_uid else {}),
     }
 
 

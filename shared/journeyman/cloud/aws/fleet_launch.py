@@ -190,7 +190,8 @@ class FleetLauncher(Launcher):
         )
         used_subnet: str | None = None
         try:
-            response = self._create_fleet(attempt, templates, subnets, tags.claim_tags(content.tags, attempt.claim))
+            own_tags = tags.claim_tags(content.tags, attempt.claim, cluster_uid=attempt.request.cluster_uid)
+            response = self._create_fleet(attempt, templates, subnets, own_tags)
             used_subnet = response.subnet if isinstance(response, FleetResponse) else None
         finally:
             self._addresses.release_unused(subnets.values(), used_subnet)

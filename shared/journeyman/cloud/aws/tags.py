@@ -30,6 +30,7 @@ _RESTRICTED: Final = re.compile(
             rf"^{re.escape(labels.NODECLAIM_TAG)}$",
             rf"^{re.escape(NODE_CLASS)}$",
             rf"^{re.escape(CLAIM_UID)}$",
+            rf"^{re.escape(labels.CLUSTER_UID_TAG)}$",
         )
     )
 )
@@ -63,13 +64,14 @@ def shared_tags(user_tags: Mapping[str, str], *, cluster: str, node_class: str, 
     }
 
 
-OWN_TAGS: Final = 6
+OWN_TAGS: Final = 7
 """The tags that `shared_tags` and `claim_tags` add to the user's."""
 
 
-def claim_tags(shared: Mapping[str, str], claim: NodeClaim) -> dict[str, str]:
-    """Return the tags of resources that one NodeClaim owns: its instance, volumes and fleet."""
-    return {**shared, labels.NODECLAIM_TAG: claim.metadata.name, CLAIM_UID: claim.metadata.uid}
+def claim_tags(shared: Mapping[str, str], claim: NodeClaim, *, cluster_uid: str) -> dict[str, str]:
+    """Return the tags of resources that one NodeClaim owns: its instance, volumes and fleet; no cluster UID if that is unknown."""
+    uid = {labels.CLUSTER_UID_TAG: cluster_uid} if cluster_uid else {}
+    return {**shared, labels.NODECLAIM_TAG: claim.metadata.name, CLAIM_UID: claim.metadata.uid, **uid}
 
 
 def to_aws(tags: Mapping[str, str]) -> list[dict[str, str]]:

@@ -18,6 +18,7 @@ from journeyman.core.api.ccenodeclass import CCENodeClass
 from journeyman.core.api.churn_ledger import ChurnLedger
 from journeyman.core.api.ec2nodeclass import EC2NodeClass
 from journeyman.core.api.ecsnodeclass import ECSNodeClass
+from journeyman.core.api.fleet_guard import FleetGuard
 from journeyman.core.api.fleet_plan import FleetPlan
 from journeyman.core.api.model import Model
 from journeyman.core.api.node_disruption import NodeDisruption
@@ -177,6 +178,16 @@ DEFINITIONS: Final = (
         ),
         categories=_OURS,
         short_names=("fleets",),
+    ),
+    CRDDefinition(
+        resource=objects.FLEET_GUARD,
+        model=FleetGuard,
+        columns=(
+            PrinterColumn("Held-Since", ".status.heldSince", "date"),
+            _AGE,
+            PrinterColumn("Message", ".status.message", wide=True),
+        ),
+        categories=_OURS,
     ),
     CRDDefinition(
         resource=objects.OFFERING_STATE,

@@ -518,6 +518,35 @@ _OPERATION: Final = (
         what_to_do="Correct the value in the message. If the message names an exception, report it as a bug.",
     ),
     EventReason(
+        reason="RemovalsHeld",
+        kinds=("Namespace",),
+        type="Warning",
+        is_karpenters=False,
+        dedupe_window=timedelta(minutes=30),
+        meaning="More instances, Nodes and NodeClaims look lost than the larger of 2 and 10 % of the fleet within an hour. They are "
+        "kept; `kubectl get fleetguard cluster -o yaml` lists them.",
+        what_to_do="Check whether NodeClaims were wiped, the API server was restored from a backup, or the cluster's register entry or "
+        "cloud account is wrong. Create again what is missing; delete what is not needed yourself.",
+    ),
+    EventReason(
+        reason="ForeignInstances",
+        kinds=("Namespace",),
+        type="Warning",
+        is_karpenters=False,
+        dedupe_window=timedelta(minutes=30),
+        meaning="Instances have this cluster's name in their tags, but the UID of another cluster: another cluster has or had this name. "
+        "They are neither counted nor terminated.",
+        what_to_do="Correct the register entry if it names the wrong cluster. Terminate the instances yourself if their cluster is gone.",
+    ),
+    EventReason(
+        reason="NodeClaimAdopted",
+        kinds=_NODE,
+        type="Warning",
+        is_karpenters=False,
+        meaning="The NodeClaim of the instance did not exist any more. It was created again, and pods run on.",
+        what_to_do="Find out who removed the NodeClaim. Delete it, and not its finalizer, if the node is to go.",
+    ),
+    EventReason(
         reason="PermissionDenied",
         kinds=("Namespace",),
         type="Warning",

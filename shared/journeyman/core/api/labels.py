@@ -44,6 +44,9 @@ EXAMINED_UNTIL: Final = (
 )
 NEXT_RUN: Final = f"{OWN_GROUP}/next-run"  # on a Lease: when a message that a run sent starts the step again
 NODECLAIM_UID_TAG: Final = f"{OWN_GROUP}/nodeclaim-uid"  # on an instance that we launched: that NodeClaim's UID
+CLUSTER_UID_TAG: Final = (
+    f"{OWN_GROUP}/cluster-uid"  # on an instance that we launched: the UID of the namespace kube-system
+)
 
 # Karpenter annotations
 DO_NOT_DISRUPT: Final = f"{GROUP}/do-not-disrupt"
@@ -123,6 +126,7 @@ DISRUPTION: Final = f"{OWN_GROUP}/node-disruption"  # NodeClaim: the NodeDisrupt
 PODS_HASH: Final = f"{OWN_GROUP}/pods-hash"  # NodeClaim: the node's pods when lastPodEventTime was last computed
 LAUNCH_RETRY: Final = f"{OWN_GROUP}/launch-retry"  # NodeClaim: "<failures> <RFC 3339 next attempt> <answered failures>"
 REBALANCE_RECOMMENDED_AT: Final = f"{OWN_GROUP}/rebalance-recommended-at"  # NodeClaim: when the cloud recommended it
+ADOPTED: Final = f"{OWN_GROUP}/adopted"  # NodeClaim: the provider id of the instance for which it was created again
 NODE_MISSING_SINCE: Final = f"{OWN_GROUP}/node-missing-since"  # registered NodeClaim: since when its Node is missing
 RESOLVED_AT: Final = f"{OWN_GROUP}/resolved-at"  # NodeClass: when its status was last compared with the cloud
 CLEANED_UP_AT: Final = (

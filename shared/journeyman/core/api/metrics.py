@@ -534,6 +534,22 @@ OWN: Final = (
         ("controller", "problem"),
     ),
     Metric(
+        "journeyman_lost_objects_held",
+        "gauge",
+        "Instances, Nodes and NodeClaims that look lost and are not removed, because more of the fleet would go than may within an hour.",
+    ),
+    Metric(
+        "journeyman_foreign_instances",
+        "gauge",
+        "Instances with this cluster's name in their tags and the UID of another cluster; they are left alone.",
+    ),
+    Metric(
+        "journeyman_nodeclaims_adopted_total",
+        "counter",
+        "Number of NodeClaims that were created again for instances that had lost them.",
+        ("nodepool",),
+    ),
+    Metric(
         "journeyman_nodepools_disruption_paused",
         "gauge",
         "Whether the circuit breaker pauses all disruption of the NodePool, or the launch of replacements in it.",

@@ -548,6 +548,9 @@ CHURN_LEDGER: Resource[dict[str, Any]] = resource(
 FLEET_PLAN: Resource[dict[str, Any]] = resource(
     "journeyman.dev", "v1alpha1", "FleetPlan", "fleetplans", dict, namespaced=False
 )
+FLEET_GUARD: Resource[dict[str, Any]] = resource(
+    "journeyman.dev", "v1alpha1", "FleetGuard", "fleetguards", dict, namespaced=False
+)
 OFFERING_STATE: Resource[dict[str, Any]] = resource(
     "journeyman.dev", "v1alpha1", "OfferingState", "offeringstates", dict, namespaced=False
 )

@@ -9,21 +9,26 @@ InstanceTerminating without deletionTimestamp   deleted
 
 Restates: karpenter pkg/controllers/nodeclaim/garbagecollection/controller.go `Reconcile`; karpenter-provider-aws
 pkg/controllers/nodeclaim/garbagecollection/controller.go `Reconcile`, `garbageCollect`.
-Differs: before an instance is terminated, the NodeClaim in its tags is looked up by name; its nodes are drained first; a
-stopped instance counts as gone. Karpenter keeps inconsistent NodeClaims.
+Differs: an orphan's age counts from when it was first seen without its NodeClaim, a brake limits what is removed within an hour
+(`removal_brake`), and where its NodePool exists its NodeClaim is created again instead (`adoption`). Before an instance is
+terminated, the NodeClaim in its tags is looked up by name; its nodes are drained first; a stopped instance counts as gone. Karpenter
+removes all of them, and keeps inconsistent NodeClaims.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
+from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import INSTANCE_TERMINATING, LAUNCHED, REGISTERED, format_time, parse_time
 from journeyman.core.api.duration import time_after
 from journeyman.core.api.objects import NODECLAIM, Node, NodeClaim, is_true
+from journeyman.core.lifecycle.adoption import adoptable
 from journeyman.core.lifecycle.drain import REQUEUE_MARGIN
 from journeyman.core.lifecycle.progress import (
     NodeClaimProgress,
@@ -32,7 +37,13 @@ from journeyman.core.lifecycle.progress import (
     with_metadata,
     with_node,
 )
-from journeyman.core.lifecycle.termination import has_pending_finalizer, with_node_class_label
+from journeyman.core.lifecycle.removal_brake import Lost
+from journeyman.core.lifecycle.termination import (
+    has_pending_finalizer,
+    is_instance_gone,
+    with_disrupted_taint_and_label,
+    with_node_class_label,
+)
 from journeyman.core.plan import (
     Chain,
     DeleteObject,
@@ -48,24 +59,42 @@ from journeyman.core.plan import (
     node_ref,
 )
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.guard import plan_for_each
+from journeyman.core.state.disrupted_taint import has_disrupted_taint
+from journeyman.core.state.guard import evaluate, plan_for_each
 from journeyman.core.state.instances import TERMINATING_STATES, CloudInstances, RunningInstance
 from journeyman.core.state.nodeclaim_metrics import disruption_started, nodeclaim_disrupted
 
+ESTABLISHED: Final = timedelta(minutes=15)
+"""The age from which an instance has had a Node; a kubelet may register it again."""
 
-def collect_garbage(snapshot: Snapshot, cloud: CloudInstances, orphan_age: timedelta) -> Plan:
-    """Terminate instances without a NodeClaim, and delete NodeClaims without an instance.
+
+class OrphanWaits(Struct, frozen=True, kw_only=True):
+    """How long an instance must have looked lost: `young` if it was launched within `ESTABLISHED`, else `established`."""
+
+    young: timedelta = timedelta(seconds=30)
+    established: timedelta = timedelta(minutes=5)
+
+
+def lost_objects(snapshot: Snapshot, cloud: CloudInstances, waits: OrphanWaits) -> tuple[Lost, ...]:
+    """Return what looks lost, each with its removal: instances and deleted nodes without a NodeClaim, NodeClaims without an instance.
 
     Args:
         snapshot: NodeClaims and nodes, read after the instances: a NodeClaim is created before its instance.
         cloud: All instances of the cluster.
-        orphan_age: The minimum age at which an instance without a NodeClaim is terminated.
+        waits: How long an instance without a NodeClaim is kept.
     """
-    return terminate_orphaned_instances(snapshot, cloud, orphan_age) + delete_claims_without_instance(snapshot, cloud)
+    orphans = lost_instances(snapshot, cloud, waits)
+    return (*orphans, *lost_nodes(snapshot, cloud, orphans), *lost_claims(snapshot, cloud))
 
 
-def terminate_orphaned_instances(snapshot: Snapshot, cloud: CloudInstances, orphan_age: timedelta) -> Plan:
-    """Terminate instances without a NodeClaim; those with nodes once these are drained.
+def fleet_size(snapshot: Snapshot, cloud: CloudInstances) -> int:
+    """Return the number of nodes of which a part may be removed: of NodeClaims, or of instances if that is more."""
+    claims = sum(1 for claim in snapshot.claims if claim.metadata.deletion_timestamp is None)
+    return max(claims, sum(1 for instance in cloud.listed if instance.state not in TERMINATING_STATES))
+
+
+def orphaned_instances(snapshot: Snapshot, cloud: CloudInstances) -> tuple[RunningInstance, ...]:
+    """Return the instances without a NodeClaim, by provider id.
 
     An instance is no orphan if its tags name a NodeClaim without a provider id: the run crashed before it wrote the status,
     and the next launch returns this instance.
@@ -74,25 +103,94 @@ def terminate_orphaned_instances(snapshot: Snapshot, cloud: CloudInstances, orph
     """
     claimed = {c.status.provider_id for c in snapshot.claims if c.status.provider_id}
     claimed |= {n.provider_id for n in snapshot.state_nodes if n.managed}  # a user may have edited the NodeClaim's
-    return merge_plans(
-        _terminate_orphan(instance, snapshot)
+    return tuple(
+        instance
         for instance in sorted(cloud.listed, key=lambda i: i.provider_id)
         if instance.provider_id not in claimed
         and instance.state not in TERMINATING_STATES
         and not _has_pending_claim(instance, snapshot)
-        and snapshot.now - instance.launched_at > orphan_age
     )
 
 
+def lost_instances(snapshot: Snapshot, cloud: CloudInstances, waits: OrphanWaits) -> tuple[Lost, ...]:
+    """Return the instances without a NodeClaim that cannot be adopted; they are terminated, those with nodes once these are drained."""
+    adopted = {instance.provider_id for instance, *_ in adoptable(snapshot, orphaned_instances(snapshot, cloud))}
+    found = []
+    for instance in orphaned_instances(snapshot, cloud):
+        removal = _terminate_orphan(instance, snapshot)
+        if instance.provider_id in adopted or not removal.chains:
+            continue
+        is_young = snapshot.now - instance.launched_at < ESTABLISHED
+        wait = waits.young if is_young else waits.established
+        found.append(Lost(kind="Instance", name=instance.provider_id, wait=wait, removal=removal))
+    return tuple(found)
+
+
+def lost_nodes(snapshot: Snapshot, cloud: CloudInstances, orphans: Iterable[Lost]) -> Iterator[Lost]:
+    """Yield deleted nodes without a NodeClaim: Kubernetes deletes the Nodes of NodeClaims that were wiped. Their removal is their drain."""
+    instances = {one.name for one in orphans}
+    adopted = {instance.provider_id for instance, *_ in adoptable(snapshot, orphaned_instances(snapshot, cloud))}
+    for state in snapshot.state_nodes:
+        node = state.node
+        if (
+            node is None
+            or state.claim is not None
+            or not state.is_held
+            or not (snapshot.is_ours(state) or cloud.find(state.provider_id))
+        ):
+            continue
+        if state.provider_id in instances | adopted or is_instance_gone(state, cloud):
+            continue
+        removal = _begin_drain(node, snapshot)
+        yield Lost(kind="Node", name=state.name, uid=node.metadata.uid, wait=timedelta(0), removal=removal)
+
+
+def _begin_drain(node: Node, snapshot: Snapshot) -> Plan:
+    """Taint a deleted node that has no NodeClaim; the next run drains it, and then terminates its instance."""
+    name, why = node.metadata.name, "the node has no NodeClaim"
+    tainted = with_disrupted_taint_and_label(with_node_class_label(node, snapshot))
+    text = "The node and its instance have no NodeClaim: the node is drained, then both are deleted"
+    chain = chain_of(
+        f"Node {name}",
+        *node_patches(node, tainted, why),
+        Requeue(step=Step.TERMINATE, at=snapshot.now + REQUEUE_MARGIN, reason=f"node {name} is to be drained"),
+        Requeue(step=Step.PROVISION, at=snapshot.now, reason=f"node {name} is drained"),
+    )
+    event = Event(ref=node_ref(node), reason="NodeClaimNotFound", message=text, type="Warning")
+    return Plan(chains=(replace(chain, events=(event,)),), notes=(f"draining node {name}: {why}",))
+
+
+def lost_claims(snapshot: Snapshot, cloud: CloudInstances) -> Iterator[Lost]:
+    """Yield the registered NodeClaims whose instance may be gone: no instance of the whole fleet was found, or the NodeClaim names none."""
+    for claim in snapshot.claims:
+        lost = evaluate(claim, has_lost_instance, claim, snapshot, cloud) is True
+        if lost and not is_surely_lost(snapshot.state_nodes_by_claim[claim.metadata.name], snapshot, cloud):
+            removal = _delete_claim_without_instance(claim, snapshot, cloud)
+            name, uid = claim.metadata.name, claim.metadata.uid
+            yield Lost(kind="NodeClaim", name=name, uid=uid, wait=timedelta(0), removal=removal)
+
+
+def is_surely_lost(state: StateNode, snapshot: Snapshot, cloud: CloudInstances) -> bool:
+    """Whether the cloud says that the instance has ended: it lists it so, or finds it by its id no more while it lists others of the fleet.
+
+    If it finds none, the credentials may be those of another account or region.
+    """
+    if cloud.find(state.provider_id) is not None:
+        return state.provider_id in cloud.ended
+    return state.provider_id in cloud.missing and bool(cloud.own(snapshot))
+
+
 def delete_claims_without_instance(snapshot: Snapshot, cloud: CloudInstances) -> Plan:
-    """Delete registered NodeClaims whose instance is gone or stopped, and whose node is missing or not Ready.
+    """Delete registered NodeClaims whose instance the cloud says is gone or stopped, and whose node is missing or not Ready.
 
     Restates: karpenter pkg/controllers/nodeclaim/garbagecollection/controller.go `Reconcile`.
     """
 
     def decide(claim: NodeClaim) -> Plan:
-        lost = has_lost_instance(claim, snapshot, cloud)
-        return _delete_claim_without_instance(claim, snapshot, cloud) if lost else Plan()
+        state = snapshot.state_nodes_by_claim[claim.metadata.name]
+        if not has_lost_instance(claim, snapshot, cloud) or not is_surely_lost(state, snapshot, cloud):
+            return Plan()
+        return _delete_claim_without_instance(claim, snapshot, cloud)
 
     return plan_for_each(snapshot.claims, decide)
 
@@ -132,8 +230,11 @@ def _terminate_orphan(instance: RunningInstance, snapshot: Snapshot) -> Plan:
     """
     nodes = [n.node for n in snapshot.state_nodes if n.node is not None and n.provider_id == instance.provider_id]
     if nodes:
-        unfinished = (node for node in nodes if not has_pending_finalizer(node))
-        return merge_plans(_delete_node(node, instance, snapshot) for node in unfinished)
+        undrained = (n for n in nodes if not (has_pending_finalizer(n) and has_disrupted_taint(n)))
+        return merge_plans(
+            _begin_drain(n, snapshot) if has_pending_finalizer(n) else _delete_node(n, instance, snapshot)
+            for n in undrained
+        )
     why = "the instance has no NodeClaim"
     terminate = TerminateInstance(
         provider_id=instance.provider_id,
@@ -184,20 +285,30 @@ def _delete_claim_without_instance(claim: NodeClaim, snapshot: Snapshot, cloud: 
     return Plan(chains=(recorded,), notes=(f"deleted NodeClaim {name}: {why}",))
 
 
-def delete_inconsistent_claims(snapshot: Snapshot, cloud: CloudInstances, inconsistent_after: timedelta) -> Plan:
-    """Delete inconsistent NodeClaims, and record in an annotation since when a Node is missing.
+def inconsistent_claims(
+    snapshot: Snapshot, cloud: CloudInstances, inconsistent_after: timedelta
+) -> tuple[Plan, tuple[Lost, ...]]:
+    """Return inconsistent NodeClaims, to be deleted, and the plan that records in an annotation since when a Node is missing.
 
     Args:
         snapshot: All nodes and NodeClaims.
         cloud: Their instances; NodeClaims without one are left to `delete_claims_without_instance`.
         inconsistent_after: How long a kubelet has to register its deleted Node again.
     """
+    lost: list[Lost] = []
 
     def decide(state: StateNode) -> Plan:
         chains = tuple(_check_consistency(state, snapshot, cloud, inconsistent_after))
-        return Plan(chains=chains, notes=tuple(event.message for chain in chains for event in chain.events))
+        deletions = tuple(chain for chain in chains if chain.events)
+        for chain in deletions:
+            assert state.claim is not None  # noqa: S101 - it is checked
+            meta = state.claim.metadata
+            removal = Plan(chains=(chain,), notes=tuple(event.message for event in chain.events))
+            lost.append(Lost(kind="NodeClaim", name=meta.name, uid=meta.uid, wait=timedelta(0), removal=removal))
+        return Plan(chains=tuple(chain for chain in chains if chain not in deletions))
 
-    return plan_for_each((snapshot.state_nodes_by_claim[claim.metadata.name] for claim in snapshot.claims), decide)
+    plan = plan_for_each((snapshot.state_nodes_by_claim[claim.metadata.name] for claim in snapshot.claims), decide)
+    return plan, tuple(lost)
 
 
 def _check_consistency(

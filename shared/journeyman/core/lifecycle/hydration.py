@@ -69,12 +69,13 @@ def with_finalizer_and_labels(claim: NodeClaim) -> NodeClaim:
 
 
 def with_recovered_launch(claim: NodeClaim, state: StateNode, now: datetime) -> NodeClaim:
-    """Return the NodeClaim with its provider id and Launched True, if it or its node names an instance.
+    """Return the NodeClaim with its provider id and Launched True, if it, its node or the annotation of its adoption names an instance.
 
     The launch writes both together, so if one is missing a user removed it. A Node that the NodeClaim owns
     has the provider id of its instance.
     """
-    instance = "" if state.duplicate_of else state.provider_id
+    adopted = claim.metadata.annotations.get(labels.ADOPTED, "")
+    instance = "" if state.duplicate_of else state.provider_id or adopted
     if not instance or is_true(claim.status.conditions, LAUNCHED):
         return claim
     status = msgspec.structs.replace(claim.status, provider_id=instance)

@@ -127,7 +127,7 @@ def _finalize(
         return _finalize_twin(node, state, snapshot, intervals)
     if claim is None:
         return finalize_node_without_claim(node, state, snapshot, cloud, intervals)
-    if _is_instance_gone(state, cloud) or (_is_instance_terminating(claim) and not undrained):
+    if is_instance_gone(state, cloud) or (_is_instance_terminating(claim) and not undrained):
         return finalize_node_and_claim(claim, node, snapshot.now, cloud, intervals)
     return _drain(claim, state, snapshot, cloud, intervals, classes=classes)
 
@@ -151,7 +151,7 @@ def _is_instance_terminating(claim: NodeClaim) -> bool:
     return past_drain and is_true(claim.status.conditions, INSTANCE_TERMINATING)
 
 
-def _is_instance_gone(state: StateNode, cloud: CloudInstances) -> bool:
+def is_instance_gone(state: StateNode, cloud: CloudInstances) -> bool:
     """Whether the instance does not exist and the node is not Ready, so that there is nothing to drain."""
     return not state.ready and state.provider_id in cloud.missing
 
@@ -278,10 +278,13 @@ def _with_terminating_claim(node: StateNode, snapshot: Snapshot) -> StateNode:
 def is_being_finalized(node: StateNode, snapshot: Snapshot, cloud: CloudInstances) -> bool:
     """Whether the Node or the NodeClaim is ours and has a deletionTimestamp and our finalizer.
 
-    Other autoscalers' nodes have the same finalizer. A Node without a NodeClaim that lost its label is still ours if the cloud
+    A node that is held (`StateNode.is_held`) is left alone, unless its instance is gone. Other autoscalers' nodes have the same finalizer. A Node without a NodeClaim that lost its label is still ours if the cloud
     lists its instance, which has our tags.
     """
-    if not any(has_pending_finalizer(item) for item in (node.claim, node.node) if item is not None):
+    claim, own = node.claim, node.node
+    is_claim_deleted = claim is not None and has_pending_finalizer(claim)
+    is_node_deleted = own is not None and has_pending_finalizer(own) and not node.is_held
+    if not (is_claim_deleted or is_node_deleted or (node.is_held and claim is None and is_instance_gone(node, cloud))):
         return False
     return snapshot.is_ours(node) or cloud.find(node.provider_id) is not None
 
@@ -465,6 +468,8 @@ def _is_ending(claim: NodeClaim, cloud: CloudInstances) -> bool:
     """
     instance = cloud.find(claim.status.provider_id)
     state = instance.state if instance is not None else ""
+    if claim.status.provider_id in cloud.missing:  # or it is another cluster's
+        return True
     return state in TERMINATING_STATES or (
         state == "stopping" and is_true(claim.status.conditions, INSTANCE_TERMINATING)
     )

@@ -468,10 +468,24 @@ def to_node_claim(
 
 def _spec(planned: PlannedClaim, pool: NodePool) -> dict[str, Any]:
     """Return the spec: requirements and requests from the plan, everything else from the NodePool's template."""
-    template = pool.spec.template
-    spec: dict[str, Any] = {
+    return {
         "requirements": [_requirement(r) for r in planned.requirements],
         "resources": {"requests": format_resources(planned.requests)},
+        **_template_spec(pool),
+    }
+
+
+def adopted_spec(pool: NodePool, node_labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return the spec of a NodeClaim whose instance runs: its offering from its Node's labels, the rest from the NodePool's template."""
+    known = (labels.NODEPOOL, labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE, labels.ARCH, labels.OS)
+    values = {**node_labels, labels.NODEPOOL: pool.metadata.name}
+    requirements = [{"key": key, "operator": "In", "values": [values[key]]} for key in known if values.get(key)]
+    return {"requirements": requirements, "resources": {"requests": {}}, **_template_spec(pool)}
+
+
+def _template_spec(pool: NodePool) -> dict[str, Any]:
+    template = pool.spec.template
+    spec: dict[str, Any] = {
         "nodeClassRef": {
             "group": template.spec.node_class_ref.group,
             "kind": template.spec.node_class_ref.kind,

@@ -293,6 +293,6 @@ def _versions(items: Iterable[Any]) -> tuple[object, ...] | None:
     return tuple(found)
 
 
-_NO_INPUTS: Final = frozenset({"cluster", "now", "workloads", "churn_ledger"})
+_NO_INPUTS: Final = frozenset({"cluster", "now", "workloads", "churn_ledger", "fleet_guard"})
 _PARTS: Final = tuple(name for name in Snapshot.__struct_fields__ if name not in _NO_INPUTS)
 _VERSION: Final = attrgetter("metadata.uid", "metadata.resource_version")

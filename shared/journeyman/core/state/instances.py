@@ -99,12 +99,25 @@ class RunningInstance(Protocol):
     def claim_uid(self) -> str:
         """UID of that NodeClaim, from its tag; empty if unknown."""
 
+    @property
+    def node_pool(self) -> str:
+        """Name of its NodePool, from its tag; empty if unknown."""
+
+    @property
+    def cluster_uid(self) -> str:
+        """UID of the cluster that launched it, from its tag; empty if unknown."""
+
+    @property
+    def image_id(self) -> str:
+        """The image that it was launched from; empty if unknown."""
+
 
 class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
-    """The cluster's instances, listed before the cluster was read.
+    """The cluster's instances, listed before the cluster was read, without those of other clusters (`is_foreign`).
 
     `listed` includes terminating instances. `missing` are provider ids of Nodes and NodeClaims that were not listed and that the
-    cloud does not find by id either, or only as terminated; `failures` says why they ended, as far as the cloud does.
+    cloud does not find by id either, or only as terminated, and those of other clusters' instances; `failures` says why they ended,
+    as far as the cloud does.
     """
 
     listed: tuple[RunningInstance, ...] = ()
@@ -161,6 +174,10 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
             _has_another_owner(node, claim) for node in nodes.get(self.launched_for(claim), ())
         )
 
+    def own(self, snapshot: Snapshot) -> frozenset[str]:
+        """Return the provider ids of the listed instances that NodeClaims name."""
+        return frozenset(c.status.provider_id for c in snapshot.claims if self.find(c.status.provider_id) is not None)
+
     @cached_property
     def ended(self) -> frozenset[str]:
         """Provider ids of instances that do not exist or do not run."""
@@ -183,6 +200,11 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
             if instance.claim or instance.claim_uid:
                 found[instance.claim_uid, instance.claim].append(instance)
         return found
+
+
+def is_foreign(instance: RunningInstance, cluster_uid: str) -> bool:
+    """Whether another cluster launched the instance; unknown without its tag, or without this cluster's UID."""
+    return bool(instance.cluster_uid and cluster_uid) and instance.cluster_uid != cluster_uid
 
 
 def _has_another_owner(node: Node, claim: NodeClaim) -> bool:

@@ -37,6 +37,7 @@ from journeyman.errors import KubeAPIError
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.capacity_buffer import CapacityBuffer
     from journeyman.core.api.churn_ledger import ChurnLedger
+    from journeyman.core.api.fleet_guard import FleetGuard
     from journeyman.core.api.fleet_plan import FleetPlan
     from journeyman.core.api.node_disruption import NodeDisruption
     from journeyman.core.api.nodeoverlay import NodeOverlay
@@ -127,6 +128,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
     node_disruptions: tuple[NodeDisruption, ...] = ()
     churn_ledger: ChurnLedger | None = None
     fleet_plans: tuple[FleetPlan, ...] = ()
+    fleet_guard: FleetGuard | None = None
     unread: Mapping[str, KubeAPIError] = field(default_factory=dict)
     unavailable: tuple[Unavailable, ...] = ()
     launch_backoffs: tuple[LaunchBackoff, ...] = ()
@@ -169,6 +171,11 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
             if node.spec.provider_id:
                 found[node.spec.provider_id] = (*found.get(node.spec.provider_id, ()), node)
         return found
+
+    @cached_property
+    def cluster_uid(self) -> str:
+        """The UID of the namespace kube-system, which identifies the cluster; empty if no namespaces were read."""
+        return next((item.metadata.uid for item in self.namespaces if item.metadata.name == "kube-system"), "")
 
     @cached_property
     def claims_by_name(self) -> Mapping[str, NodeClaim]:

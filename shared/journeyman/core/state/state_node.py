@@ -83,9 +83,28 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
         return self.node is not None and self.node.metadata.labels.get(labels.INITIALIZED) == "true"
 
     @property
+    def is_held(self) -> bool:
+        """Whether the Node has a deletionTimestamp only because its NodeClaim was wiped: our finalizer keeps it, and pods run on.
+
+        Kubernetes deletes the Node of an owner that does not exist. Then there is no NodeClaim and the drain has not begun, or a NodeClaim
+        was created again after the deletion.
+        """
+        if self.node is None or self.node.metadata.deletion_timestamp is None:
+            return False
+        if labels.TERMINATION_FINALIZER not in self.node.metadata.finalizers or self.twin_of:
+            return False
+        if self.claim is None:
+            return all(t.key != labels.DISRUPTED_TAINT for t in self.node.spec.taints)
+        created = self.claim.metadata.creation_timestamp
+        is_adopted = labels.ADOPTED in self.claim.metadata.annotations
+        return is_adopted and created is not None and self.node.metadata.deletion_timestamp <= created
+
+    @property
     def is_terminating(self) -> bool:
-        """Whether the Node or the NodeClaim has a deletionTimestamp. Nothing can undo that."""
-        is_node_deleted = self.node is not None and self.node.metadata.deletion_timestamp is not None
+        """Whether the Node or the NodeClaim has a deletionTimestamp, unless it is held. Nothing can undo that."""
+        is_node_deleted = (
+            self.node is not None and self.node.metadata.deletion_timestamp is not None and not self.is_held
+        )
         return is_node_deleted or (self.claim is not None and self.claim.metadata.deletion_timestamp is not None)
 
     @property

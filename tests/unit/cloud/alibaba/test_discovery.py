@@ -112,7 +112,7 @@ def test_instance_store_policy_is_reported_as_without_effect(acs):
 
 def test_too_many_tags_are_a_condition(ack):
     """An instance has 20, of which the controller sets some."""
-    body = ack.node_class(tags={f"k{number}": "v" for number in range(15)})
+    body = ack.node_class(tags={f"k{number}": "v" for number in range(14)})
 
     assert condition(body, "ValidationSucceeded")[:2] == ("False", "TagValidationFailed")
-    assert condition(ack.node_class(tags={f"k{n}": "v" for n in range(14)}), "Ready")[0] == "True"
+    assert condition(ack.node_class(tags={f"k{n}": "v" for n in range(13)}), "Ready")[0] == "True"

@@ -185,7 +185,10 @@ def launch(provider):
             raw=node_class,
         )  # fmt: skip
         request = LaunchRequest(
-            claim=claim, node_class=state, instance_types=types or provider.get_instance_types(node_class)
+            claim=claim,
+            node_class=state,
+            instance_types=types or provider.get_instance_types(node_class),
+            cluster_uid="uid-cluster",
         )
         [outcome] = provider.launch([request])
         return outcome

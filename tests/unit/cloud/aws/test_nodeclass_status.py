@@ -41,8 +41,8 @@ def test_refused_profile_is_a_condition_that_names_the_right(aws, resolved):
 
 @pytest.mark.parametrize("own", [{}, {"Name": "mine"}])
 def test_node_class_with_the_most_tags_launches_and_its_instance_is_named(aws, provider, resolved, launch, clock, own):
-    """EC2 allows 50 tags, of which seven are ours with the name; it refuses one more."""
-    body = resolved(tags={f"k{i}": "v" for i in range(43)} | own)
+    """EC2 allows 50 tags, of which eight are ours with the name; it refuses one more."""
+    body = resolved(tags={f"k{i}": "v" for i in range(42)} | own)
     assert condition(body, "Ready")[0] == "True"
     provider_id = launch(launching_claim("full", clock.now()), body).instance.provider_id
     if not own:

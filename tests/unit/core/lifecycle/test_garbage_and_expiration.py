@@ -6,8 +6,13 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.expiration import delete_claims_of_ending_blocks, ending_block, expire_nodeclaims
-from journeyman.core.lifecycle.garbage_collection import collect_garbage
-from journeyman.core.plan import DeleteObject, PatchObject, Requeue, TerminateInstance
+from journeyman.core.lifecycle.garbage_collection import (
+    ESTABLISHED,
+    OrphanWaits,
+    delete_claims_without_instance,
+    lost_objects,
+)
+from journeyman.core.plan import DeleteObject, PatchObject, Requeue, TerminateInstance, merge_plans
 from journeyman.core.state.instances import CloudInstances
 from tests.helpers.builders import (
     NOW,
@@ -22,15 +27,42 @@ from tests.helpers.builders import (
     provider_id_of,
 )
 
-AGE = timedelta(seconds=30)
-
-
 ID = provider_id_of("default-1")
 
 
-def run(claims=(), nodes=(), instances=(), gone=()):
-    snapshot = a_snapshot(claims=tuple(claims), nodes=tuple(nodes))
-    return collect_garbage(snapshot, CloudInstances(listed=tuple(instances), missing=frozenset(gone)), AGE)
+def run(claims=(), nodes=(), instances=(), gone=(), pools=()):
+    """Return the removals, with those that the brake would allow."""
+    snapshot = a_snapshot(claims=tuple(claims), nodes=tuple(nodes), node_pools=tuple(pools))
+    return collect(snapshot, CloudInstances(listed=tuple(instances), missing=frozenset(gone)))
+
+
+def collect(snapshot, cloud):
+    lost = lost_objects(snapshot, cloud, OrphanWaits())
+    return merge_plans((delete_claims_without_instance(snapshot, cloud), *(one.removal for one in lost)))
+
+
+@pytest.mark.parametrize(("age", "waits"), [(ESTABLISHED - timedelta(seconds=1), 30), (ESTABLISHED, 300)])
+def test_instance_that_ran_for_long_is_kept_longer_without_its_nodeclaim(age, waits):
+    """After the API server was restored its kubelet registers it again; a launch that was cut off never has a Node."""
+    cloud = CloudInstances(listed=(an_instance(age=age),))
+    [lost] = lost_objects(a_snapshot(), cloud, OrphanWaits())
+    assert (lost.name, lost.wait) == (ID, timedelta(seconds=waits))
+
+
+def test_claims_are_surely_lost_only_while_the_cloud_lists_others_of_the_fleet():
+    """If it finds none at all, the credentials may be those of another account."""
+    claims, nodes = [a_running_claim("a"), a_running_claim("b")], [a_node("a", ready=False), a_node("b", ready=False)]
+    snapshot, waits = a_snapshot(claims=tuple(claims), nodes=tuple(nodes)), OrphanWaits()
+    one = CloudInstances(listed=(an_instance("b"),), missing=frozenset({provider_id_of("a")}))
+    none = CloudInstances(missing=frozenset({provider_id_of("a"), provider_id_of("b")}))
+    assert [
+        a.ref.name for a in delete_claims_without_instance(snapshot, one).actions if isinstance(a, DeleteObject)
+    ] == ["a"]
+    assert not delete_claims_without_instance(snapshot, none).actions
+    assert (
+        [o.name for o in lost_objects(snapshot, one, waits)],
+        [o.name for o in lost_objects(snapshot, none, waits)],
+    ) == ([], ["a", "b"])
 
 
 def test_orphaned_instance_without_a_node_is_terminated():
@@ -66,13 +98,13 @@ def test_node_of_orphaned_instance_is_deleted_though_the_tags_name_a_claim_with_
 
 def test_orphaned_instance_of_draining_node_is_not_terminated():
     """The drain's end terminates the instance."""
-    assert run(nodes=[a_node(deleting=NOW)], instances=[an_instance()]).actions == ()
+    taint = {"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}
+    assert run(nodes=[a_node(deleting=NOW, spec={"taints": [taint]})], instances=[an_instance()]).actions == ()
 
 
 @pytest.mark.parametrize(
     ("claims", "instance"),
     [
-        ([], an_instance(age=timedelta(seconds=30))),
         ([], an_instance(state="shutting-down")),
         ([a_launched_claim()], an_instance()),
         ([a_claim("cut-off")], an_instance("cut-off")),
@@ -80,7 +112,6 @@ def test_orphaned_instance_of_draining_node_is_not_terminated():
         ([a_claim("cut-off")], an_instance("cut-off", tags={labels.NODECLAIM_UID_TAG: "uid-cut-off"})),
     ],
     ids=[
-        "it is young: a look at it may be late",
         "it is going",
         "its claim is there",
         "its launch was cut off",
@@ -226,7 +257,7 @@ def test_garbage_collection_counts_the_pods_of_the_lost_node():
     """They are still bound to it."""
     pods = (a_pod("a", node="node-default-1"), daemon_pod("d"))
     snapshot = a_snapshot(claims=(a_running_claim(),), nodes=(a_node(ready=False),), pods=pods)
-    plan = collect_garbage(snapshot, CloudInstances(missing=frozenset({ID})), AGE)
+    plan = collect(snapshot, CloudInstances(missing=frozenset({ID})))
     values = {o.name: o.value for o in plan.chains[0].observations}
     assert values["karpenter_pods_disruption_initiated_total"] == 1
 
@@ -279,3 +310,10 @@ def test_claim_on_a_capacity_block_goes_forty_minutes_before_its_end(reservation
     if goes:
         assert {event.ref.name for event in plan.chains[0].events} == {"default-1", "node-default-1"}
         assert "capacity block cr-block ends soon" in plan.chains[0].events[0].message
+
+
+def test_held_node_of_a_nodeclaim_that_was_created_again_is_not_lost():
+    """Kubernetes deleted it with the NodeClaim that was wiped; its pods run on."""
+    adopted = a_running_claim(metadata={"annotations": {labels.ADOPTED: ID}})
+    node = a_node(deleting=adopted.metadata.creation_timestamp)
+    assert run([adopted], [node], [an_instance()]).actions == ()

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.lifecycle.garbage_collection import delete_inconsistent_claims
-from journeyman.core.plan import DeleteObject, PatchObject, Requeue
+from journeyman.core.lifecycle.garbage_collection import inconsistent_claims
+from journeyman.core.plan import DeleteObject, PatchObject, Requeue, merge_plans
 from journeyman.core.state.instances import CloudInstances
 from tests.helpers.builders import (
     NOW,
@@ -26,7 +26,9 @@ RUNNING = CloudInstances(listed=(an_instance(),))
 
 
 def run(claim, *nodes, cloud=RUNNING):
-    return delete_inconsistent_claims(a_snapshot(claims=(claim,), nodes=nodes), cloud, AFTER)
+    """Return the plan, with the removals that the brake would allow."""
+    plan, lost = inconsistent_claims(a_snapshot(claims=(claim,), nodes=nodes), cloud, AFTER)
+    return merge_plans((plan, *(one.removal for one in lost)))
 
 
 def missing(since, **changes):

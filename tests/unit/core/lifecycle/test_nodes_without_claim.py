@@ -25,6 +25,12 @@ GONE = CloudInstances(missing=frozenset({provider_id_of("default-1")}))
 FREED = {"metadata": {"finalizers": []}}
 
 
+def a_draining_node(**changes):
+    """Return a deleted node whose drain has begun: the brake on lost nodes has allowed it."""
+    taint = {"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}
+    return a_node(**{"deleting": NOW, "spec": {"taints": [taint]}, **changes})
+
+
 def run(node, pods=(), cloud=RUNNING, attachments=()):
     snapshot = a_snapshot(nodes=(node,), pods=tuple(pods), volume_attachments=tuple(attachments))
     return finalize_terminating(snapshot, cloud, TerminationIntervals())
@@ -34,11 +40,18 @@ def of_type(plan, kind):
     return [a for a in plan.actions if isinstance(a, kind)]
 
 
-def test_node_is_tainted_and_drained_before_its_instance_ends():
+def test_deleted_node_without_a_nodeclaim_is_held_until_its_drain_begins():
+    """Kubernetes deletes the Nodes of NodeClaims that were wiped; their pods run on."""
+    snapshot = a_snapshot(nodes=(a_node(deleting=NOW),), pods=(a_pod("p", node=NODE),))
+    assert not run(a_node(deleting=NOW), [a_pod("p", node=NODE)]).actions
+    assert [(n.is_held, n.is_terminating) for n in snapshot.state_nodes] == [(True, False)]
+
+
+def test_node_is_drained_before_its_instance_ends():
     """There is no terminationGracePeriod without a NodeClaim; an Event reports the drain."""
-    plan = run(a_node(deleting=NOW), [a_pod("p", node=NODE)])
+    plan = run(a_draining_node(), [a_pod("p", node=NODE)])
     (closed,) = of_type(plan, PatchObject)
-    assert closed.patch["spec"]["taints"] == [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]
+    assert closed.patch["metadata"]["labels"] == {labels.EXCLUDE_BALANCERS: "karpenter"}
     assert [e.ref.name for e in of_type(plan, EvictPod)] == ["p"]
     assert [w.step.value for w in of_type(plan, Requeue)] == ["terminate", "provision"]
     assert [e.reason for e in plan.events] == ["NodeClaimNotFound"]
@@ -47,14 +60,14 @@ def test_node_is_tainted_and_drained_before_its_instance_ends():
 
 def test_drained_node_waits_for_its_volumes():
     """The same holds for any other node."""
-    plan = run(a_node(deleting=NOW), attachments=[an_attachment("pv", NODE)])
+    plan = run(a_draining_node(), attachments=[an_attachment("pv", NODE)])
     assert [type(a) for a in plan.actions] == [Requeue]
     assert [e.reason for e in plan.events] == ["AwaitingVolumeDetachment"]
 
 
 def test_instance_is_terminated_unless_a_nodeclaim_has_it():
     """The node keeps the finalizer until the cloud reports that the instance no longer exists."""
-    end, look = run(a_node(deleting=NOW)).actions
+    end, look = run(a_draining_node()).actions
     assert (end.provider_id, end.claim, end.claim_uid) == (provider_id_of("default-1"), "default-1", "uid-default-1")
     assert end.unless_claimed
     assert isinstance(look, Requeue)
@@ -63,7 +76,7 @@ def test_instance_is_terminated_unless_a_nodeclaim_has_it():
 @pytest.mark.karpenter("node/termination", it="should delete nodes without nodeclaims")
 def test_node_is_finalized_and_measured_after_its_instance():
     """The metrics are the duration of the termination and the node's lifetime."""
-    plan = run(a_node(deleting=ago(seconds=30)), cloud=GONE)
+    plan = run(a_draining_node(deleting=ago(seconds=30)), cloud=GONE)
     assert [a.patch for a in of_type(plan, PatchObject)] == [FREED]
     assert {o.name: o.value for o in plan.chains[0].observations} == {
         "karpenter_nodes_terminated_total": 1,
@@ -95,7 +108,7 @@ def test_node_of_another_autoscaler_is_left_alone(has_pods):
 
 def test_node_that_lost_its_labels_is_drained_while_its_instance_is_ours():
     """A user removed the labels. The drain restores the NodeClass label, by which the node is ours once its instance ended."""
-    bare = a_node(deleting=NOW)
+    bare = a_draining_node()
     bare.metadata.labels.clear()
     drain = run(bare, [a_pod("p", node=NODE)])
     (tainted,) = of_type(drain, PatchObject)
@@ -109,7 +122,7 @@ def test_node_that_lost_its_labels_is_drained_while_its_instance_is_ours():
 
 def test_instance_of_another_cluster_is_not_terminated():
     """A node with the finalizer but another cluster's instance is only drained."""
-    plan = run(a_node(deleting=NOW), cloud=CloudInstances())
+    plan = run(a_draining_node(), cloud=CloudInstances())
     assert [a.patch for a in plan.actions] == [FREED]
 
 
@@ -120,7 +133,7 @@ def renamed(**changes):
 
 def test_an_instance_with_two_nodes_ends_once_both_are_drained():
     """The node without pods must not terminate the instance of the other one."""
-    nodes = (a_node(deleting=NOW), renamed(deleting=NOW))
+    nodes = (a_draining_node(), a_draining_node(metadata={"name": "renamed", "uid": "uid-renamed"}))
     snapshot = a_snapshot(nodes=nodes, pods=(a_pod("p", node="renamed"),))
     assert not of_type(finalize_terminating(snapshot, RUNNING, TerminationIntervals()), TerminateInstance)
 
@@ -130,8 +143,8 @@ def test_an_instance_with_two_nodes_ends_once_both_are_drained():
 
 def test_instance_is_kept_while_its_other_node_is_running():
     """It must be deleted and drained first, too."""
-    assert not run_with(a_node(deleting=NOW), renamed()).actions
-    assert run_with(a_node(deleting=NOW), renamed(ready=False)).actions
+    assert not run_with(a_draining_node(), renamed()).actions
+    assert run_with(a_draining_node(), renamed(ready=False)).actions
 
 
 def run_with(*nodes):
@@ -153,5 +166,5 @@ def test_stopped_instance_is_not_waited_for():
 def test_drain_that_takes_long_is_checked_more_rarely():
     """Its duration counts from the deletion of the node."""
     blocked = a_pod("p", node=NODE, metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
-    plan = run(a_node(deleting=ago(hours=1)), [blocked])
+    plan = run(a_draining_node(deleting=ago(hours=1)), [blocked])
     assert [w.at for w in of_type(plan, Requeue) if w.step is Step.TERMINATE] == [NOW + MAX_POLL_INTERVAL]

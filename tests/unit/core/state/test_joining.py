@@ -167,9 +167,20 @@ def test_node_is_terminating_only_when_it_or_its_nodeclaim_is_deleted():
     """A condition that a user wrote does not make it terminating; its instance still runs."""
     marked = a_running_claim("a", true=("Launched", "Registered", "Initialized", "InstanceTerminating"))
     gone = a_running_claim("b", deleting=NOW)
-    snapshot = a_snapshot(nodes=(a_node("a"), a_node("b"), a_node("c", deleting=NOW)), claims=(marked, gone))
+    own = a_running_claim("c")
+    snapshot = a_snapshot(nodes=(a_node("a"), a_node("b"), a_node("c", deleting=NOW)), claims=(marked, gone, own))
 
     assert [n.is_terminating for n in snapshot.state_nodes] == [False, True, True]
+
+
+@pytest.mark.parametrize(("seconds", "held"), [(0, True), (1, False)])
+def test_node_that_was_deleted_before_its_nodeclaim_was_created_again_is_held(seconds, held):
+    """Kubernetes deleted it with the NodeClaim that was wiped; a user who deletes it later means it."""
+    adopted = a_running_claim("a", metadata={"annotations": {labels.ADOPTED: provider_id_of("a")}})
+    deleted = adopted.metadata.creation_timestamp + timedelta(seconds=seconds)
+    [node] = a_snapshot(nodes=(a_node("a", deleting=deleted),), claims=(adopted,)).state_nodes
+
+    assert (node.is_held, node.is_terminating) == (held, not held)
 
 
 def test_pods_are_not_scheduled_to_duplicate_nodeclaims_or_those_with_a_missing_node():
