@@ -12,6 +12,7 @@ from journeyman.core.plan import Step
 from journeyman_simulator.faults.fault_scenario import CallFault, FaultKind, FaultScenario
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import (
+    TAINT,
     candidates,
     claim_of,
     claims,
@@ -70,7 +71,8 @@ class UnfinishedWorkHasARequeue(InvariantChecker):
             elif not has_true_condition(claim.status.conditions, "Initialized"):
                 yield Step.PROVISION, f"NodeClaim {claim.metadata.name} is not initialized"
         for node in nodes(self.view):
-            if node.metadata.deletion_timestamp is not None:
+            is_tainted = any(taint.key == TAINT for taint in node.spec.taints)
+            if node.metadata.deletion_timestamp is not None and is_tainted:  # else it is held: its NodeClaim was wiped
                 yield Step.TERMINATE, f"Node {node.metadata.name} is terminating"
         for command in commands(self.view):
             if phase(command) in _ACTIVE_PHASES:
