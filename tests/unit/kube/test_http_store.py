@@ -361,3 +361,22 @@ def test_many_threads_share_a_tls_context(store_for, tls_front, certificate):
     with ThreadPoolExecutor(16) as threads:
         listings = list(threads.map(lambda _: store.list(NODE), range(64)))
     assert len(listings) == 64
+
+
+@pytest.mark.parametrize("force", [True, False])
+def test_server_side_apply_names_its_manager_and_forces_only_if_asked(script, store_for, force):
+    """Without `force` the API server refuses to take a field from another manager."""
+    script.add_response(200, {"metadata": {"name": "n"}})
+    store_for(script.url).apply(NODE, "n", {"metadata": {"labels": {"a": "b"}}}, manager="me", force=force)
+    [(verb, path, _)] = script.requests
+    assert verb == "PATCH"
+    assert sorted(path.partition("?")[2].split("&")) == ["fieldManager=me", *(["force=true"] if force else [])]
+
+
+@pytest.mark.parametrize(("given", "own", "used"), [("", "web", "web"), ("web", "", "web"), ("web", "other", "web")])
+def test_object_is_created_in_the_given_namespace_or_its_own(script, store_for, given, own, used):
+    """The argument comes first."""
+    script.add_response(201, {"metadata": {"name": "p"}})
+    store_for(script.url).create(POD, {"metadata": {"name": "p", "namespace": own}}, namespace=given)
+    [(_, path, _)] = script.requests
+    assert path == f"/api/v1/namespaces/{used}/pods"
