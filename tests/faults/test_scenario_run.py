@@ -26,6 +26,7 @@ from journeyman_simulator.faults.fault_scenario import (
     Scale,
     ScenarioPool,
     ScenarioSetup,
+    SetReplicas,
     Unprotect,
     from_json,
     to_json,
@@ -397,3 +398,14 @@ def test_broken_launches_are_repeated_ever_more_rarely(cloud, broken):
     launched = int(found.rpartition(" ")[2])
     assert found.startswith("1 pods, 1 claims, 1 nodes, 1 instances")
     assert launched <= 8, result
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_a_static_node_pool_is_given_the_time_its_back_off_takes(cloud):
+    """Four refused launches delay the next one by more than the minutes without changes after which a cluster is at rest."""
+    pod = Deploy(at_seconds=0, app="a", replicas=1, cpu_millicores=900)
+    refused = RefuseLaunches(at_seconds=120, number=4)
+    setup = ScenarioSetup(cloud=cloud, pools=(ScenarioPool(name="static", replicas=1),))
+    counts, result = end_of(pod, refused, SetReplicas(at_seconds=120, pool=0, replicas=2), setup=setup)
+
+    assert counts == "1 pods, 2 claims, 2 nodes, 2 instances of 2", result.minutes

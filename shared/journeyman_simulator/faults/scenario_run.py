@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -10,6 +11,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from journeyman.core.api.conditions import INITIALIZED, REGISTERED, parse_time
+from journeyman.core.api.labels import NODEPOOL as NODEPOOL_LABEL
 from journeyman.core.api.objects import (
     FLEET_PLAN,
     NODE,
@@ -127,7 +129,7 @@ def _run_until_at_rest(world: FaultWorld) -> None:
     while not world.checkers.violations:
         world.run_for(MINUTE)
         now = state(world.server)
-        awaited = [*_awaited_offerings(world), *_hibernating(world)]
+        awaited = [*_awaited_launches(world), *_hibernating(world)]
         before, unchanged = now, unchanged + 1 if now == before and not awaited else 0
         in_progress = [*unfinished(world.server), *awaited, *(f"{run} is paused" for run in world.active_runs())]
         if not in_progress and unchanged >= _required_minutes_of_rest(world):
@@ -139,9 +141,9 @@ def _run_until_at_rest(world: FaultWorld) -> None:
             world.checkers.report(STUCK, f"the cluster did not come to rest: {text}")
 
 
-def _awaited_offerings(world: FaultWorld) -> list[str]:
-    """Return a sentence for each offering and object that pending pods may wait for; long if a clock was ahead when it failed."""
-    if not has_pending_pods(world.server):
+def _awaited_launches(world: FaultWorld) -> list[str]:
+    """Return a sentence for each offering and object that nodes may wait for; long if a clock was ahead when it failed."""
+    if not (has_pending_pods(world.server) or _lacks_replicas(world.server)):
         return []
     entries = (
         (str(item["metadata"]["name"]), what, entry)
@@ -155,6 +157,13 @@ def _awaited_offerings(world: FaultWorld) -> list[str]:
         for name, what, entry in entries
         if (until := parse_time(entry["until"])) is not None and until > world.clock.now()
     ]
+
+
+def _lacks_replicas(server: ApiServer) -> bool:
+    """Whether a static NodePool has fewer NodeClaims than replicas: the back-off of failed launches exceeds the time of rest."""
+    claims = Counter(claim.metadata.labels.get(NODEPOOL_LABEL, "") for claim in server.list(NODECLAIM).items)
+    pools = (pool for pool in server.list(NODEPOOL).items if not pool["metadata"].get("deletionTimestamp"))
+    return any(claims[pool["metadata"]["name"]] < int(pool["spec"].get("replicas") or 0) for pool in pools)
 
 
 def _hibernating(world: FaultWorld) -> list[str]:
