@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
+from journeyman.core.api.launch_faults import FaultScope, LaunchBackoff, LaunchFault
 from journeyman.core.api.model import parse
 from journeyman.core.api.nodeoverlay import NodeOverlay
 from journeyman.core.api.nodepool import NodePool
@@ -288,6 +289,15 @@ def a_running_claim(name: str = "default-1", **kwargs: Any) -> NodeClaim:
 def provider_id_of(claim: str) -> str:
     """Return the provider id that builders give a NodeClaim's instance."""
     return f"aws:///a/i-{claim}"
+
+
+def a_backoff(
+    scope: FaultScope = FaultScope.NODE_CLASS, *, until: datetime = NOW, name: str = "default"
+) -> LaunchBackoff:
+    """Return the back-off after one failed launch, as a snapshot at `NOW` has it."""
+    at_fault = "" if scope is FaultScope.ACCOUNT else name
+    fault = LaunchFault(scope=scope, name=at_fault, reason="AMINotFound", message="gone", remedy="Correct it")
+    return LaunchBackoff(fault=fault, failures=1, until=until, is_over=until <= NOW, node_class=CLASS)
 
 
 def an_instance(claim: str = "default-1", *, age: timedelta = timedelta(minutes=5), **changes: Any) -> Instance:

@@ -2,8 +2,9 @@
 
 A contract in pyproject.toml keeps the two apart. The checks know no prices or preferences: an expensive plan passes, a
 wrong one does not. `matching` says what pods, labels, taints and ports mean; `possible_nodes` prepares snapshot and plan
-(which labels and offerings each planned node may get); `check_nodes` checks each node by itself, `check_topology` the
-constraints between pods, `check_daemons` those about DaemonSets' pods, `check_devices` the devices of ResourceClaims.
+(which labels and offerings each planned node may get), `usable_node_pools` says which NodePools may launch; `check_nodes`
+checks each node by itself, `check_topology` the constraints between pods, `check_daemons` those about DaemonSets' pods,
+`check_devices` the devices of ResourceClaims.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling.
 Differs: a domain in which no instance type can be launched and no node exists does not count for topology spread; all

@@ -42,6 +42,7 @@ from journeyman.core.scheduling.verify.possible_nodes import (
     name_of_claim,
     name_of_node,
 )
+from journeyman.core.scheduling.verify.usable_node_pools import why_unusable
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.errors import InvalidQuantityError
 
@@ -55,7 +56,7 @@ def check_claims(index: PlanIndex, storage: StorageIndex) -> Iterator[Defect]:
     """Check each planned NodeClaim by itself."""
     for claim in index.results.new_claims:
         pool = index.snapshot.node_pools_by_name.get(claim.node_pool)
-        why = "does not exist" if pool is None else index.why_unusable(pool)
+        why = "does not exist" if pool is None else why_unusable(pool, index.snapshot)
         if why:
             yield Defect(
                 f"the NodeClaim for {', '.join(claim.pods[:3])}: NodePool {claim.node_pool} {why}",

@@ -34,8 +34,8 @@ from journeyman.core.scheduling.verify.matching import (
     normalized,
     untolerated,
 )
+from journeyman.core.scheduling.verify.usable_node_pools import why_unusable
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.launch_backoff import backoffs_of
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.nodepool import NodePool
@@ -214,22 +214,7 @@ class PlanIndex:
     @cached_property
     def usable_pools(self) -> Mapping[str, NodePool]:
         """The NodePools that may launch nodes, by name."""
-        return {pool.metadata.name: pool for pool in self.snapshot.node_pools if not self.why_unusable(pool)}
-
-    def why_unusable(self, pool: NodePool) -> str:
-        """Why the NodePool may launch no nodes; empty if it may."""
-        if pool.spec.static:
-            return "has a fixed number of nodes"
-        if pool.metadata.deletion_timestamp is not None:
-            return "is being deleted"
-        if pool.is_hibernating(self.snapshot.now):
-            return "hibernates"
-        node_class = self.snapshot.node_class_of(pool)
-        if node_class is None or node_class.deleting or not node_class.ready:
-            return "has no NodeClass that is ready"
-        if any(not backoff.is_over for backoff in backoffs_of(pool, self.snapshot)):
-            return "launches nothing for now, because of a failed launch"
-        return ""
+        return {pool.metadata.name: pool for pool in self.snapshot.node_pools if not why_unusable(pool, self.snapshot)}
 
     def daemons_of_pool(self, name: str) -> tuple[PodKind, ...]:
         """The daemons that count on nodes of a NodePool: without those that the plan leaves out there."""

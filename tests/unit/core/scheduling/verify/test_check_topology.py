@@ -6,14 +6,22 @@ accepts a valid plan and reports the violated constraint of an invalid one.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
+from journeyman.core.api.launch_faults import FaultScope
 from journeyman.core.api.objects import NodeSelectorRequirement, Object, ObjectMeta
 from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling import scheduler
 from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import (
+    NOW,
+    POOL,
+    a_backoff,
+    a_launched_claim,
     a_node,
     a_pod,
     a_pool,
@@ -29,6 +37,7 @@ from tests.helpers.plans import a_plan, a_planned_claim
 TYPE = an_instance_type("z", cpu=8, memory_gib=32, price=0.2, zones=("a", "b", "c"))
 TWO_ZONES = an_instance_type("z", cpu=8, memory_gib=32, price=0.2, zones=("a", "b"))
 NODE_A = "node-n1"
+HOUR = timedelta(hours=1)
 
 
 def objections(results, *pods, running=(), types=(TYPE,), **cluster):
@@ -227,6 +236,44 @@ def test_zone_without_available_offerings_and_without_nodes_is_no_domain():
     assert "the emptiest domain has 0" in in_zones("abab", pods, types=(sold_out,), **standing)
     cordoned = {"nodes": (a_node("n1", deleting=ago(minutes=1), **in_c),), "claims": (a_running_claim("n1"),)}
     assert in_zones("abab", pods, types=(sold_out,), **cordoned) == ""
+
+
+@pytest.mark.parametrize("scope", [FaultScope.NODE_CLASS, FaultScope.NODE_POOL, FaultScope.ACCOUNT])
+def test_zones_of_a_node_pool_that_waits_after_a_failed_launch_are_no_domains(scope):
+    """It waits until its back-off ends, then for the node of the one NodeClaim that tries again."""
+    pods, ended, young = members(2, spread()), ago(minutes=2), timedelta(minutes=1)
+    in_a = {"metadata": {"labels": {labels.ZONE: "a"}}}
+    tries = a_launched_claim("try", age=young, **in_a)
+
+    def found(claim, until=ended, **changes):
+        backoff = replace(a_backoff(scope, until=until), **changes)
+        claims = (a_running_claim("n1", age=HOUR), claim)
+        return on_the_node(*pods, claims=claims, launch_backoffs=(backoff,))
+
+    assert found(tries) == ""
+    assert found(a_launched_claim("old", age=HOUR, **in_a), until=NOW + HOUR) == ""
+    for is_domain in (
+        found(a_launched_claim("old", age=HOUR, **in_a)),
+        found(a_running_claim("try", age=young, **in_a)),
+        found(a_launched_claim("try", age=young, deleting=ago(seconds=5), **in_a)),
+        found(tries, generations="of an object that changed since"),
+    ):
+        assert "is one of 2 in topology.kubernetes.io/zone a, the emptiest domain has 0" in is_domain
+
+
+@pytest.mark.parametrize("scope", [FaultScope.NODE_CLASS, FaultScope.NODE_POOL, FaultScope.ACCOUNT])
+def test_plan_for_the_node_that_tries_again_after_a_failed_launch_verifies(scope):
+    """The pods share the only zone with a node, as kube-scheduler lets them; no NodePool may launch one elsewhere."""
+    pods = members(3, spread())
+    tries = a_launched_claim("try", metadata={"labels": {labels.ZONE: "a"}})
+    backoffs = (a_backoff(scope, until=ago(minutes=2)),)
+    snapshot = a_snapshot(pods=pods, claims=(tries,), launch_backoffs=backoffs)
+    catalogue = Catalogue({POOL: (TYPE,)})
+
+    results = scheduler.solve(snapshot, catalogue)
+
+    assert results.existing == {"try": tuple(pod.key for pod in pods)}
+    assert verify(snapshot, catalogue, results, pods=pods) == ()
 
 
 def test_zones_excluded_by_the_node_affinity_of_a_pod_are_no_domains():

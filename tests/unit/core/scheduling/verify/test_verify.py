@@ -6,6 +6,8 @@ are in `test_check_topology`, volumes and host ports in `test_check_nodes`.
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from msgspec.structs import replace
 
@@ -17,9 +19,12 @@ from journeyman.core.scheduling.verify import verify
 from tests.helpers.builders import (
     LARGE,
     MEDIUM,
+    NOW,
     SMALL,
+    a_backoff,
     a_claim,
     a_daemon_set,
+    a_launched_claim,
     a_node,
     a_node_class,
     a_pod,
@@ -169,6 +174,20 @@ def test_planned_nodeclaim_with_wrong_contents_is_reported(change, words):
 def test_only_a_dynamic_ready_node_pool_can_launch_nodes(pool, node_class, words):
     """A static NodePool, one that is being deleted, or one without a ready NodeClass cannot launch nodes."""
     assert words in on_a_new_node(a_pod("p"), node_pools=(a_pool(**pool),), node_classes=(a_node_class(**node_class),))
+
+
+def test_node_pool_launches_no_second_node_while_one_tries_again_after_a_failed_launch():
+    """Before its back-off ends, it launches none; then one, and more once that one's node has registered."""
+    pod, young = a_pod("p"), timedelta(minutes=1)
+
+    def found(until, *claims):
+        return on_a_new_node(pod, claims=claims, launch_backoffs=(a_backoff(until=until),))
+
+    assert "launches nothing for now, because of a failed launch" in found(NOW + young)
+    assert found(NOW) == ""
+    waits = "launches nothing until the node of NodeClaim try registers, after a failed launch"
+    assert waits in found(ago(minutes=1), a_launched_claim("try", age=young))
+    assert found(ago(minutes=1), a_running_claim("try", age=young)) == ""
 
 
 @pytest.mark.parametrize(
