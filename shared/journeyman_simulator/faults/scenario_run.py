@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from datetime import timedelta
 from typing import Any, Final
 
 from msgspec import Struct
 
 from journeyman.core.api.conditions import INITIALIZED, REGISTERED, parse_time
+from journeyman.core.api.labels import ADOPTED
 from journeyman.core.api.labels import NODEPOOL as NODEPOOL_LABEL
 from journeyman.core.api.objects import (
     FLEET_PLAN,
@@ -20,6 +21,7 @@ from journeyman.core.api.objects import (
     NODEPOOL,
     OFFERING_STATE,
     POD,
+    Node,
     is_true,
 )
 from journeyman_simulator.apiserver import ApiServer
@@ -28,7 +30,7 @@ from journeyman_simulator.faults.fault_scenario import FaultScenario
 from journeyman_simulator.faults.fault_world import MAX_RUNS, MINUTE, FaultWorld, TooManyRunsError
 from journeyman_simulator.faults.history import HistoryEntry
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker, Violation
-from journeyman_simulator.faults.invariants.cluster_queries import skew
+from journeyman_simulator.faults.invariants.cluster_queries import is_tainted_for_disruption, skew
 from journeyman_simulator.faults.manifests import NAMESPACE, START
 from journeyman_simulator.faults.sandboxes import ORIGINALS, Collaborators, logs_silenced
 from journeyman_simulator.faults.scenario_view import HUMAN, CloudInstance
@@ -220,14 +222,21 @@ def state(server: ApiServer) -> list[object]:
 def unfinished(server: ApiServer) -> list[str]:
     """Return a sentence for each object whose work is in progress."""
     claims = server.list(NODECLAIM).items
+    adopted = {c.status.provider_id for c in claims if ADOPTED in c.metadata.annotations}
+    nodes = (n for n in server.list(NODE).items if n.metadata.deletion_timestamp and not _is_held(n, adopted))
     commands = server.list(NODE_DISRUPTION).items
     return [
         *(f"NodeClaim {c.metadata.name} is terminating" for c in claims if c.metadata.deletion_timestamp),
-        *(f"Node {n.metadata.name} is terminating" for n in server.list(NODE).items if n.metadata.deletion_timestamp),
+        *(f"Node {n.metadata.name} is terminating" for n in nodes),
         *(f"pod {p.key} is terminating" for p in server.list(POD).items if p.metadata.deletion_timestamp),
         *(f"NodeClaim {c.metadata.name} is not initialized" for c in claims if not _is_initialized(c)),
         *(f"NodeDisruption {d['metadata']['name']} has not ended" for d in commands if _phase(d) in _ACTIVE_PHASES),
     ]
+
+
+def _is_held(node: Node, adopted: Set[str]) -> bool:
+    """Whether Kubernetes deleted the Node with its NodeClaim, and its pods run on since the NodeClaim was created again."""
+    return node.spec.provider_id in adopted and not is_tainted_for_disruption(node)
 
 
 def has_pending_pods(server: ApiServer) -> bool:
