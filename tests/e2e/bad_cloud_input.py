@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 import yaml
 from msgspec import Struct
 
-from journeyman.core.api.objects import CCENODECLASS, ECSNODECLASS, NODECLAIM, POD
+from journeyman.core.api.objects import CCENODECLASS, ECSNODECLASS, NODECLAIM, NODEPOOL, POD
 from journeyman_simulator.alibaba_account.local_alibaba import LocalAlibabaDeployment
 from journeyman_simulator.deployment_files import deployment_file
 from journeyman_simulator.huawei_account.local_huawei import LocalHuaweiDeployment
@@ -93,6 +93,20 @@ class BadInputCluster:
         """Return reason and message of the Launched condition of each NodeClaim that is not launched."""
         found = (c for claim in self.claims() for c in claim.status.conditions)
         return [f"{c.reason}: {c.message}" for c in found if c.type == "Launched" and c.status != "True"]
+
+    def said_by_pools(self):
+        """Return reason and message of NodeRegistrationHealthy of each NodePool whose nodes do not start."""
+        found = (c for pool in self.server.list(NODEPOOL).items for c in pool["status"].get("conditions", ()))
+        unhealthy = (c for c in found if c["type"] == "NodeRegistrationHealthy" and c["status"] == "False")
+        return [f"{c['reason']}: {c['message']}" for c in unhealthy]
+
+    def said_of_launches(self):
+        """Return the messages of the Events of failed launches, by the kind of their object."""
+        said = {}
+        for write in self.events:
+            if write.body.get("reason") == "LaunchFailed":
+                said.setdefault(write.body["involvedObject"]["kind"], []).append(write.body["message"])
+        return said
 
     def said_by_events(self):
         """Return the messages of all Kubernetes Events."""

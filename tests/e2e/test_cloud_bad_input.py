@@ -48,43 +48,82 @@ def test_no_stock_anywhere_is_reported_until_there_is_some(cluster):
 
 
 REFUSALS = [
-    (ALIBABA, "Account.Arrearage", "AccountInArrears", "overdue payment; pay it"),
-    (ALIBABA, "QuotaExceed.ElasticQuota", "VCPULimitExceeded", "request a higher one"),
-    (ALIBABA, "Forbidden.RAM", "Unauthorized", "grant ecs:CreateAutoProvisioningGroup"),
+    (ALIBABA, "Account.Arrearage", "AccountInArrears", "overdue payment", "Pay it in the console, Expenses and Costs"),
+    (ALIBABA, "QuotaExceed.ElasticQuota", "VCPULimitExceeded", "the vCPU quota is used up", "Request a higher one"),
+    (
+        ALIBABA,
+        "Forbidden.RAM",
+        "Unauthorized",
+        "grant ecs:CreateAutoProvisioningGroup",
+        "Grant the action of the message",
+    ),
+    (HUAWEI, "CCE.01400008", "QuotaExceeded", "quota of ECS servers is used up", "Request a higher one"),
+    (HUAWEI, "CCE.01400009", "VCPULimitExceeded", "the vCPU quota is used up", "Request a higher one"),
+    (HUAWEI, "CCE.01400014", "ClusterFull", "can manage no further node", "Enlarge its scale"),
+    (HUAWEI, "CCE.01400017", "NoContainerCIDR", "no address block left", "Add a container CIDR block"),
+    (HUAWEI, "CCE.01403001", "Unauthorized", "grant cce:node:create", "Grant cce:node:create"),
+]
+REPEATED = [
     (ALIBABA, "Throttling.User", "", "throttles ecs:CreateAutoProvisioningGroup"),
     (ALIBABA, "InternalError", "InternalError", "internal error"),
-    (HUAWEI, "CCE.01400008", "QuotaExceeded", "quota of ECS servers is used up; request a higher one"),
-    (HUAWEI, "CCE.01400009", "VCPULimitExceeded", "request a higher one"),
-    (HUAWEI, "CCE.01400014", "ClusterFull", "enlarge its scale"),
-    (HUAWEI, "CCE.01400017", "NoContainerCIDR", "no address block left"),
-    (HUAWEI, "CCE.01403001", "Unauthorized", "grant cce:node:create"),
     (HUAWEI, "APIGW.0308", "", "throttles cce:node:create"),
     (HUAWEI, "CCE.01500001", "InternalError", "internal error"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("cluster", "code", "reason", "remedy"), REFUSALS, ids=[code for _, code, *_ in REFUSALS], indirect=["cluster"]
+    ("cluster", "code", "reason", "problem", "remedy"),
+    REFUSALS,
+    ids=[code for _, code, *_ in REFUSALS],
+    indirect=["cluster"],
 )
-def test_refused_launch_has_a_condition_with_the_remedy(cluster, code, reason, remedy):
-    """The Launched condition says what to do; once the account is in order, the same NodeClaim is launched."""
+def test_refused_launch_has_a_condition_with_the_remedy(cluster, code, reason, problem, remedy):
+    """Events on NodeClass, NodePool and pods say at once what to do, and the NodePool's condition from the second refusal on.
+
+    No NodeClaim stays. Soon after the account is in order the pods run: nothing in the cluster tells that it is.
+    """
+    cluster.account.fail_next(cluster.launch, code, times=1000)
+    cluster.run(0.25)
+    events = cluster.said_of_launches()
+    for kind in (cluster.cloud.node_class.kind, "NodePool", "Pod"):
+        assert all(reason in text and problem in text and remedy in text for text in events[kind]), events
+    cluster.run(45)
+
+    said = cluster.said_by_pools()
+    assert any(text.startswith(reason) and problem in text and remedy in text for text in said), said
+    assert cluster.deployment.leftovers() == ()
+    cluster.account.stop_failing(cluster.launch)
+    cluster.until_running(3, minutes=10)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "code", "reason", "problem"), REPEATED, ids=[code for _, code, *_ in REPEATED], indirect=["cluster"]
+)
+def test_launch_that_is_repeated_has_a_condition_with_the_reason(cluster, code, reason, problem):
+    """No object is at fault: the Launched condition says what happened, and the same NodeClaim is launched later."""
     cluster.account.fail_next(cluster.launch, code, times=30)
     cluster.run(0.5)
 
     said = cluster.said_by_claims()
-    assert any(text.startswith(reason) and remedy in text for text in said), said
+    assert any(text.startswith(reason) and problem in text for text in said), said
+    names = {claim.metadata.name for claim in cluster.claims()}
+    cluster.account.stop_failing(cluster.launch)
+    cluster.until_running(3)
+    assert names <= {claim.metadata.name for claim in cluster.claims()}
 
 
 @CLOUDS
 def test_account_in_arrears_launches_once_it_is_paid(cluster):
     """The cloud itself refuses while the account is in arrears; a further right would not help."""
     cluster.account.in_arrears = True
-    cluster.run(2)
-    said = cluster.said_by_claims()
-    assert any("pay it" in each for each in said), said
-    assert not any("grant" in each for each in said), said
+    cluster.run(45)
+    said = [text for texts in cluster.said_of_launches().values() for text in texts] + cluster.said_by_pools()
+    assert said
+    assert all("overdue payment" in each and "Pay it in the console" in each for each in said), said
+    assert not any("grant" in each.lower() for each in said), said
 
     cluster.account.in_arrears = False
+    cluster.until_running(3, minutes=10)
 
 
 @pytest.mark.parametrize(

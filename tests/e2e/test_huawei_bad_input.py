@@ -127,7 +127,7 @@ ALSO = {"unsuitable hardening": {"imsSelector": {"imsFamily": "Ubuntu 22.04"}}}
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistake_in_a_node_class_is_a_condition_and_stops_no_other(cluster, mistake):
-    """What can be seen beforehand is a condition of the NodeClass, what CCE refuses one of the NodeClaim."""
+    """What can be seen beforehand is a condition of the NodeClass, what CCE refuses one of the NodePool."""
     field, value, remedy = MISTAKES[mistake]
     cluster.account.network.add_subnet("elsewhere", "192.168.0.0/24", vpc_id="7c700000-0000-4000-8000-000000000009")
     original = cluster.server.get(CCENODECLASS, NAME)["spec"]
@@ -140,7 +140,7 @@ def test_mistake_in_a_node_class_is_a_condition_and_stops_no_other(cluster, mist
     }
     with with_mistake(cluster, CCENODECLASS, {**ALSO.get(mistake, {}), field: value}, correction):
         secret = "secret" if mistake == "plain password" else "no such text"
-        said = cluster.said_by_node_class() + cluster.said_by_claims()
+        said = cluster.said_by_node_class() + cluster.said_by_pools()
         assert any(remedy in text for text in said), said
         assert secret not in json.dumps([*said, *cluster.said_by_events(), *cluster.logged()])
 
@@ -213,14 +213,17 @@ def test_missing_stock_in_jobs_is_reported_and_leaves_no_node(cluster):
 
 
 def test_used_up_quota_lets_the_nodes_that_fit_start(cluster):
-    """One server fits; the other NodeClaim waits with the remedy, and is launched when the quota is raised."""
+    """One server fits; the pods of the other NodeClaim wait with the remedy, and get a node soon after the quota is raised."""
     cluster.account.server_quota = 1
     cluster.run(3)
 
-    said = cluster.said_by_claims()
+    said = cluster.said_of_launches()
     assert len(servers_of(cluster, NAME)) == 1
-    assert any("the quota of ECS servers is used up; request a higher one" in text for text in said), said
+    for kind in ("CCENodeClass", "NodePool", "Pod"):
+        assert all("the quota of ECS servers is used up" in text for text in said[kind]), said
+        assert all("Request a higher one in the console" in text for text in said[kind]), said
     cluster.account.server_quota = None
+    cluster.until_running(3, minutes=10)
 
 
 def test_nodes_start_and_end_although_cce_throttles_lists(cluster):

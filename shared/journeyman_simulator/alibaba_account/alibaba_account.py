@@ -217,6 +217,10 @@ class AlibabaAccount(InstanceOperations):
         """Make the next `times` requests for `action` ("RunInstances") fail with `code`, without effect."""
         self.gate.fail_next(action, code, times)
 
+    def stop_failing(self, action: str) -> None:
+        """Let requests succeed again that `fail_next` lets fail."""
+        self.gate.stop_failing(action)
+
     def lose_next_answer(self, action: str, times: int = 1) -> None:
         """Let the next `times` successful requests for `action` take effect, without an answer for the caller."""
         self.gate.lose_next_answer(action, times)

@@ -60,6 +60,10 @@ class RequestGate:
         """Make the next `times` requests for `operation` ("CreateFleet") fail with the error `code`, without effect."""
         self._failures.setdefault(operation, deque()).extend([code] * times)
 
+    def stop_failing(self, operation: str) -> None:
+        """Let requests for `operation` succeed that were to fail."""
+        self._failures.pop(operation, None)
+
     def injected_error(self, operation: str) -> ServiceError | None:
         """Count a request for `operation`, and return the injected error; None if the request must not fail."""
         self.calls[operation] += 1

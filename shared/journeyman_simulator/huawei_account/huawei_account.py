@@ -248,6 +248,10 @@ class HuaweiAccount(InstanceOperations):
         """Make the next `times` requests for `operation` ("CreateNode") fail with `code`, without effect."""
         self.gate.fail_next(_qualified(operation), code, times)
 
+    def stop_failing(self, operation: str) -> None:
+        """Let requests succeed again that `fail_next` lets fail."""
+        self.gate.stop_failing(_qualified(operation))
+
     def lose_next_answer(self, operation: str, times: int = 1) -> None:
         """Let the next `times` successful requests for `operation` take effect, without an answer for the caller."""
         self.gate.lose_next_answer(_qualified(operation), times)

@@ -26,6 +26,20 @@ EMPTY_FLEET = LaunchFault(
     message="the fleet gave neither instances nor errors",
     remedy="Read the message",
 )
+NO_RIGHT = LaunchFault(
+    scope=FaultScope.NODE_CLASS,
+    name="heavy",
+    reason="Unauthorized",
+    message="no identity-based policy allows this operation",
+    remedy="Grant ec2:CreateFleet",
+)
+IN_ARREARS = LaunchFault(
+    scope=FaultScope.ACCOUNT,
+    name="",
+    reason="AccountInArrears",
+    message="the account has an overdue payment",
+    remedy="Pay it",
+)
 BAD_KEY = BuildFailure(
     reason="InstanceEndedAtBoot",
     message="Client.InternalError: Client error on launch",
@@ -141,6 +155,19 @@ def test_change_of_the_node_class_ends_the_back_off_at_once():
     simulation.cloud.broken.clear()
     simulation.server.patch(EC2NODECLASS, "heavy", {"spec": {"tags": {"team": "a"}}})
     simulation.until(lambda: simulation.running() == 1, "the pod runs", minutes=3)
+
+
+@pytest.mark.parametrize("fault", [IN_ARREARS, NO_RIGHT], ids=["payment", "right"])
+def test_fault_that_is_mended_outside_the_cluster_is_tried_every_five_minutes(fault):
+    """No change of an object tells that it is mended: after two hours, pods still get their nodes soon."""
+    simulation = only_heavy()
+    simulation.cloud.broken["heavy"] = fault
+    simulation.deploy("web", 2, cpu="1.5")
+    simulation.run_for(minutes=120)
+    assert 20 <= len(launches(simulation, "heavy")) <= 30
+
+    simulation.cloud.broken.clear()
+    simulation.until(lambda: simulation.running() == 2, "both pods run", minutes=8)
 
 
 @pytest.mark.parametrize(

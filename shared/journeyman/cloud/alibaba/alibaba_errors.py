@@ -37,6 +37,7 @@ _UNAUTHORIZED: Final = ("Forbidden.RAM", "NoPermission", "Unauthorized")  # pref
 _OFFERING, _CLASS, _POOL = FaultScope.OFFERING, FaultScope.NODE_CLASS, FaultScope.NODE_POOL
 _SUBNET, _ACCOUNT = FaultScope.SUBNET, FaultScope.ACCOUNT
 _QUOTA: Final = "request a higher one in the console, Quota Center, ECS (aliyun quotas CreateQuotaApplication)"
+_HIGHER_QUOTA: Final = _QUOTA[0].upper() + _QUOTA[1:]
 _MORE_TYPES: Final = (
     "Allow more instance types, zones or capacity types in the NodePool's spec.template.spec.requirements"
 )
@@ -72,11 +73,11 @@ _UNKNOWN: Final = _rule(
 _LAUNCH_RULES: Final[tuple[tuple[str, FaultRule], ...]] = (
     ("QuotaExceeded.PrivateIpAddress", _NO_ADDRESS),
     ("InvalidVSwitchId.IpNotEnough", _NO_ADDRESS),
-    ("QuotaExceed.ElasticQuota", _rule(_ACCOUNT, "VCPULimitExceeded", "the vCPU quota is used up", f"Request a higher quota: {_QUOTA}")),
-    ("QuotaExceeded.ElasticQuota", _rule(_ACCOUNT, "VCPULimitExceeded", "the vCPU quota is used up", f"Request a higher quota: {_QUOTA}")),
-    ("QuotaExceed.Spot", _rule(_OFFERING, "SpotQuotaExceeded", "the quota of preemptible instances is used up", f"Request a higher quota: {_QUOTA}")),
+    ("QuotaExceed.ElasticQuota", _rule(_ACCOUNT, "VCPULimitExceeded", "the vCPU quota is used up", _HIGHER_QUOTA)),
+    ("QuotaExceeded.ElasticQuota", _rule(_ACCOUNT, "VCPULimitExceeded", "the vCPU quota is used up", _HIGHER_QUOTA)),
+    ("QuotaExceed.Spot", _rule(_OFFERING, "SpotQuotaExceeded", "the quota of preemptible instances is used up", _HIGHER_QUOTA)),
     ("QuotaExceed.PostPaidDisk", _rule(_CLASS, "DiskQuotaExceeded", "the quota of pay-as-you-go disks is used up", f"Lower the disks of the NodeClass, or {_QUOTA}")),
-    ("QuotaExceed", _rule(_ACCOUNT, "QuotaExceeded", "a quota of the account is used up", f"Request a higher quota: {_QUOTA}")),
+    ("QuotaExceed", _rule(_ACCOUNT, "QuotaExceeded", "a quota of the account is used up", _HIGHER_QUOTA)),
     ("SecurityGroupInstanceLimitExceed", _rule(_CLASS, "SecurityGroupFull", "the security group can hold no further instance", "Select another security group in spec.securityGroupSelectorTerms of the NodeClass, or an enterprise one")),
     ("Account.Arrearage", _rule(_ACCOUNT, "AccountInArrears", "the account has an overdue payment", _PAY)),
     ("InsufficientBalance", _rule(_ACCOUNT, "AccountInArrears", "the account's balance is too low", "Add funds in the console, Expenses and Costs")),

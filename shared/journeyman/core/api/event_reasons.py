@@ -110,9 +110,10 @@ _SCHEDULING: Final = (
         dedupe_window=timedelta(minutes=5),
         meaning="A launch failed for another reason than capacity, or an instance ended before or soon after its node joined. The "
         "message names the object at fault, and has the cloud's own words. That object is skipped for 30 seconds, twice as long "
-        "after each further failure, at most an hour; then one NodeClaim tries again. Other NodePools serve the pods meanwhile.",
+        "after each further failure, at most an hour, or five minutes if a payment, a right or a quota is missing; then one NodeClaim "
+        "tries again. Other NodePools serve the pods meanwhile.",
         what_to_do="Do what the message says. A change of the NodeClass or NodePool ends the wait at once; after a change elsewhere, "
-        "such as of a quota or a right, `kubectl delete offeringstate NODECLASS` does.",
+        "`kubectl delete offeringstate NODECLASS` does.",
     ),
     EventReason(
         reason="NodeLimitReached",

@@ -35,6 +35,9 @@ class FaultKey(NamedTuple):
         return "the account" if self.scope is FaultScope.ACCOUNT else f"{self.scope.value} {self.name}"
 
 
+_OUTSIDE: Final = frozenset({"Unauthorized", "QuotaExceeded", "DiskQuotaExceeded", "VolumeQuotaExceeded"})
+
+
 class LaunchFault(Struct, frozen=True, kw_only=True):
     """Why a launch failed, and whose fault it is.
 
@@ -58,9 +61,14 @@ class LaunchFault(Struct, frozen=True, kw_only=True):
         return FaultKey(self.scope, self.name)
 
     @property
+    def is_mended_outside(self) -> bool:
+        """Whether a change of the account mends it, such as a payment, a right or a quota, of which the cluster learns nothing."""
+        return self.scope is FaultScope.ACCOUNT or self.reason in _OUTSIDE
+
+    @property
     def text(self) -> str:
         """The message with the remedy."""
-        return f"{self.message}. {self.remedy}" if self.remedy else self.message
+        return f"{self.message.rstrip('.')}. {self.remedy}" if self.remedy else self.message
 
 
 class LaunchBackoff(Struct, frozen=True, kw_only=True):

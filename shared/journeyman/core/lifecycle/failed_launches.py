@@ -82,7 +82,7 @@ def report_failure(
             generations=generations_of(fault.scope, pool, snapshot),
             at=now,
             first=backoff.first_of_object,
-            longest=backoff.longest,
+            longest=backoff.longest_of(fault),
             counts=counts,
         ),
         events=tuple(

@@ -87,13 +87,20 @@ class OfferingBackoff(Struct, frozen=True, kw_only=True):
     """How long an unavailable offering is skipped: after its first failure, and at most after repeated failures.
 
     `first_of_object` is how long a NodeClass, NodePool, subnet or account is skipped after the first launch that failed through
-    its fault. `previously_failed`: offerings with a failure count in OfferingState, whether they are still skipped or not.
+    its fault. `longest_outside` is the longest back-off of a fault that is mended outside the cluster: no change of an object says
+    when that is done, only the next launch does, and a launch that the account refuses costs one request.
+    `previously_failed`: offerings with a failure count in OfferingState, whether they are still skipped or not.
     """
 
     first_of_object: timedelta = timedelta(seconds=30)
     first: timedelta = timedelta(minutes=3)  # karpenter-provider-aws pkg/cache/cache.go `UnavailableOfferingsTTL`
     longest: timedelta = timedelta(hours=1)
+    longest_outside: timedelta = timedelta(minutes=5)
     previously_failed: frozenset[OfferingKey] = frozenset()
+
+    def longest_of(self, fault: LaunchFault) -> timedelta:
+        """Return the longest back-off after failures with this fault."""
+        return min(self.longest, self.longest_outside) if fault.is_mended_outside else self.longest
 
 
 class FailedLaunch(Struct, frozen=True, kw_only=True):
