@@ -91,7 +91,7 @@ DISKS = {"root": {"volumeSize": 40, "volumeType": "SSD", "iops": None, "throughp
 MISTAKES = {
     "unknown subnet": ("subnetSelectorTerms", [{"name": "nowhere"}], "SubnetsNotFound: SubnetSelector did not match"),
     "subnet of another VPC": ("subnetSelectorTerms", [{"name": "elsewhere"}], "select subnets of that VPC"),
-    "unknown OS": ("imsSelector", {"imsFamily": "BeOS 5"}, "correct imsSelector.imsFamily"),
+    "unknown OS": ("imsSelector", {"imsFamily": "BeOS 5"}, "Correct spec.imsSelector.imsFamily"),
     "unknown key pair": ("login", {"sshKey": "other", "userPassword": None}, "the key pair 'other' does not exist"),
     "plain password": (
         "login",
