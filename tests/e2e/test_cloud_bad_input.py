@@ -80,7 +80,7 @@ REPEATED = [
 def test_refused_launch_has_a_condition_with_the_remedy(cluster, code, reason, problem, remedy):
     """Events on NodeClass, NodePool and pods say at once what to do, and the NodePool's condition from the second refusal on.
 
-    No NodeClaim stays. Soon after the account is in order the pods run: nothing in the cluster tells that it is.
+    No NodeClaim stays. Soon after the account is in order the pods run: the cluster does not see that it is.
     """
     cluster.account.fail_next(cluster.launch, code, times=1000)
     cluster.run(0.25)

@@ -159,7 +159,7 @@ def test_change_of_the_node_class_ends_the_back_off_at_once():
 
 @pytest.mark.parametrize("fault", [IN_ARREARS, NO_RIGHT], ids=["payment", "right"])
 def test_fault_that_is_mended_outside_the_cluster_is_tried_every_five_minutes(fault):
-    """No change of an object tells that it is mended: after two hours, pods still get their nodes soon."""
+    """No change of an object shows that it is mended: after two hours, pods still get their nodes soon."""
     simulation = only_heavy()
     simulation.cloud.broken["heavy"] = fault
     simulation.deploy("web", 2, cpu="1.5")
