@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 from journeyman.cloud.aws.pricing import shipped_on_demand
-from journeyman.core.api.objects import CHURN_LEDGER, FLEET_PLAN, NODE_DISRUPTION, NODECLAIM, Resource
+from journeyman.core.api.objects import CHURN_LEDGER, FLEET_GUARD, FLEET_PLAN, NODE_DISRUPTION, NODECLAIM, Resource
 from journeyman.kube.access.kubeconfig import from_kubeconfig
 from journeyman.kube.caching_store import CachingKubeStore, ListCache
 from journeyman.kube.http_store import HttpKubeStore
@@ -264,7 +264,7 @@ class _RepeatingStore:
         self._store = store
         self._repeated = repeated
         self._unrepeated = (
-            {NODECLAIM.kind, NODE_DISRUPTION.kind, CHURN_LEDGER.kind, FLEET_PLAN.kind}
+            {NODECLAIM.kind, NODE_DISRUPTION.kind, CHURN_LEDGER.kind, FLEET_GUARD.kind, FLEET_PLAN.kind}
             if unrepeated is None
             else unrepeated
         )

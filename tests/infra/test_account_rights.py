@@ -41,6 +41,7 @@ QUEUES = {"ProvisionFunction": "Provision", "TerminateFunction": "Terminate", "C
 QUEUES |= {"InterruptFunction": "Interrupt", "SweepFunction": "Requeue"}
 UNOBSERVED = {
     "sts:AssumeRole": "botocore assumes the role inside its credentials: tests/contract/test_reaching_clusters.py",
+    "sts:DecodeAuthorizationMessage": "moto encodes no refusal: tests/unit/cloud/aws/test_authorization_messages.py",
     "sqs:ReceiveMessage": "Lambda polls the queue with the function's role",
     "sqs:DeleteMessage": "as above",
     "sqs:DeleteMessageBatch": "no action of its own, but part of SAM's SQSPollerPolicy",

@@ -135,9 +135,10 @@ def run_scenario(stage, plane):
     replace_node(stage)
     delete_node(stage)
     interrupt_node(stage)
-    orphan_instance(stage)
+    lose_nodeclaim(stage)
     expire_node_disruptions(stage)
     end_fleet_plans(stage)
+    orphan_instance(stage)
 
 
 def run_without_features(stage):
@@ -336,19 +337,36 @@ def attach_volumes(stage):
         stage.create("/apis/storage.k8s.io/v1/volumeattachments", attachment)
 
 
+def lose_nodeclaim(stage):
+    """A user removes our finalizer and deletes the NodeClaim of a running node: terminate creates it again."""
+    claim = delete_without_finalizer(stage)
+    stage.advance(minutes=1)
+    stage.run("terminate")
+    assert claim["metadata"]["name"] in stage.claims()
+
+
 def orphan_instance(stage):
-    """A user removes our finalizer: terminate drains the node, and reads the NodeClaim by name before it terminates the instance."""
+    """The NodePool is gone as well: terminate drains the node, and reads the NodeClaim by name before it ends the instance."""
+    claim = delete_without_finalizer(stage)
+    stage.admin.do("DELETE", f"{KARPENTER}/nodepools/steady")
+    for _ in range(3):  # notes that the instance looks lost, and removes it once it has looked so for long enough
+        stage.advance(minutes=6)
+        stage.run("terminate")
+    for _ in range(3):  # drains the node, terminates the instance
+        stage.advance(seconds=5)
+        stage.run("terminate")
+    instance = claim["status"]["providerID"].rpartition("/")[2]
+    (found,) = stage.aws.client("ec2").describe_instances(InstanceIds=[instance])["Reservations"]
+    assert found["Instances"][0]["State"]["Name"] in {"shutting-down", "terminated"}
+
+
+def delete_without_finalizer(stage):
+    """Delete the NodeClaim of the NodePool `steady` as a user does who removes its finalizer, and return it."""
     claim = stage.claim_of("steady")
     path = f"{KARPENTER}/nodeclaims/{claim['metadata']['name']}"
     stage.admin.do("PATCH", path, {"metadata": {"finalizers": []}}, kind=MERGE)
     stage.admin.do("DELETE", path)
-    stage.advance(minutes=1)
-    for _ in range(3):  # deletes the node, drains it, terminates the instance
-        stage.run("terminate")
-        stage.advance(seconds=5)
-    instance = claim["status"]["providerID"].rpartition("/")[2]
-    (found,) = stage.aws.client("ec2").describe_instances(InstanceIds=[instance])["Reservations"]
-    assert found["Instances"][0]["State"]["Name"] in {"shutting-down", "terminated"}
+    return claim
 
 
 def notice(stage, sample, instance):
@@ -401,8 +419,10 @@ def test_every_permission_is_used(result, component):
 
 
 def test_creations_with_a_lost_answer_are_sent_twice(result):
-    """Then provision needs `get` for NodeClaims, and consolidate for those and our own kinds."""
-    assert sorted(result.repeated) == ["ChurnLedger", "FleetPlan", "NodeClaim", "NodeClaim", "NodeDisruption"]
+    """Then provision, terminate and consolidate need `get` for NodeClaims, and each for those of our own kinds that it creates."""
+    of_consolidate = ["ChurnLedger", "FleetPlan", "NodeClaim", "NodeDisruption"]
+    others = ["ChurnLedger", "NodeClaim", "FleetGuard", "NodeClaim"]
+    assert sorted(result.repeated) == sorted([*of_consolidate, *others])
 
 
 def test_helm_keeps_the_crds_of_another_owner_and_its_own(result):
@@ -411,6 +431,6 @@ def test_helm_keeps_the_crds_of_another_owner_and_its_own(result):
 
     assert before.pop("nodepools.karpenter.sh") == ""
     assert set(before.values()) == {RELEASE}
-    assert len(before) == 7
+    assert len(before) == 8
     assert set(after) == {*before, "nodepools.karpenter.sh", BUFFER_CRD["metadata"]["name"]}
     assert roles_left == []
