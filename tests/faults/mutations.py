@@ -19,12 +19,13 @@ from itertools import count
 from types import FunctionType
 from typing import Any
 
+from botocore.exceptions import ClientError
 from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.cloud.alibaba.open_api import ApiCall
 from journeyman.cloud.huawei.rest_api import RestCall
-from journeyman.core.lifecycle.garbage_collection import collect_garbage
+from journeyman.core.lifecycle.garbage_collection import orphaned_instances
 from journeyman.core.state.pod_predicates import is_provisionable
 from journeyman.errors import UnknownClusterError
 from journeyman_simulator.faults.fault_scenario import (
@@ -62,7 +63,11 @@ from journeyman_simulator.faults.invariants.nodepool_invariants import (
     ScheduleEntriesHaveWindows,
     StaticNodePoolsKeepReplicas,
 )
-from journeyman_simulator.faults.invariants.pod_invariants import PodsEvictedAsAllowed, SchedulablePodsRun
+from journeyman_simulator.faults.invariants.pod_invariants import (
+    LaunchesPerPodBounded,
+    PodsEvictedAsAllowed,
+    SchedulablePodsRun,
+)
 from journeyman_simulator.faults.invariants.progress_invariants import (
     NothingStuck,
     OnlyExpectedErrors,
@@ -196,6 +201,14 @@ class UnstableTokens(Wrapper):
 
     def _with_new_token(self, request: Mapping[str, Any]) -> dict[str, Any]:
         return {**request, "ClientToken": f"{request['ClientToken']}-{next(self.serial)}"}
+
+
+class RefusedLaunches(Wrapper):
+    """A client of EC2 that refuses every launch because of its NodeClass."""
+
+    def create_fleet(self, **_request: Any) -> Any:
+        error = {"Code": "InvalidBlockDeviceMapping", "Message": "the image has no such device"}
+        raise ClientError({"Error": error}, "CreateFleet")
 
 
 class UnseenNodes(Wrapper):
@@ -338,8 +351,8 @@ MUTATIONS = (
         where=_has_fault_of_launch,
     ),
     Mutation(
-        name="no garbage collection",
-        syntax=SyntaxMutation(collect_garbage, returning("Plan()")),
+        name="no instance looks orphaned",
+        syntax=SyntaxMutation(orphaned_instances, returning("()")),
         invariant=NoOrphanedInstance,
         seed=44,
         alibaba_seed=39,
@@ -419,6 +432,15 @@ MUTATIONS = (
         seed=1,
         alibaba_seed=1,
         huawei_seed=1,
+    ),
+    Mutation(
+        name="refused launches are repeated at once",
+        collaborators=Collaborators(
+            client=lambda step, client: RefusedLaunches(client) if step == "provision" else client
+        ),
+        syntax=SyntaxMutation(function_named("journeyman.core.state.launch_backoff", "backoffs_of"), returning("()")),
+        invariant=LaunchesPerPodBounded,
+        seed=1,
     ),
     Mutation(
         name="no step sees failing devices",

@@ -45,7 +45,11 @@ from journeyman_simulator.faults.invariants.nodepool_invariants import (
     ScheduleEntriesHaveWindows,
     StaticNodePoolsKeepReplicas,
 )
-from journeyman_simulator.faults.invariants.pod_invariants import PodsEvictedAsAllowed, SchedulablePodsRun
+from journeyman_simulator.faults.invariants.pod_invariants import (
+    LaunchesPerPodBounded,
+    PodsEvictedAsAllowed,
+    SchedulablePodsRun,
+)
 from journeyman_simulator.faults.invariants.progress_invariants import (
     NothingStuck,
     OnlyExpectedErrors,
@@ -208,9 +212,9 @@ def leaving_node(fixture, *, annotations=None, **claim):
     return instance
 
 
-def test_there_are_eighteen_invariants_with_different_names():
+def test_there_are_nineteen_invariants_with_different_names():
     """Reports name invariants unambiguously."""
-    assert len({*ALL_CHECKERS}) == len({invariant.name for invariant in ALL_CHECKERS}) == 18
+    assert len({*ALL_CHECKERS}) == len({invariant.name for invariant in ALL_CHECKERS}) == 19
     assert all(invariant.name for invariant in ALL_CHECKERS)
 
 
@@ -862,3 +866,31 @@ def test_an_eviction_of_a_temporarily_protected_pod_is_detected():
     leaving_node(other, annotations={"karpenter.sh/do-not-disrupt": "59m"})
     other.as_("terminate").evict("default", "p1")
     assert other.violations == []
+
+
+@pytest.mark.parametrize(("minutes_apart", "found"), [(4, 1), (6, 0)])
+def test_a_thirteenth_nodeclaim_for_a_pod_in_an_hour_is_detected(minutes_apart, found):
+    """A pod whose launches fail gets the next one ever later; other pods, and older NodeClaims, do not count."""
+    fixture = Fixture(LaunchesPerPodBounded)
+    spec = {
+        "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"},
+        "requirements": [],
+    }
+    for number in range(13):
+        annotations = {"journeyman.dev/planned-pods": f"default/p:1a,default/p{number}:2b"}
+        metadata = {"name": f"c{number}", "annotations": annotations}
+        fixture.as_("provision").create(NODECLAIM, {"metadata": metadata, "spec": spec})
+        fixture.clock.advance(60 * minutes_apart)
+    assert fixture.violations == ["c12 is NodeClaim 13 for pod default/p in an hour, 12 allowed"] * found
+
+
+@pytest.mark.parametrize(("annotations", "found"), [({}, 1), ({"journeyman.dev/adopted": "aws:///a/c2"}, 0)])
+def test_an_adopted_instance_may_exceed_the_replicas(annotations, found):
+    """Its pods run on until a later run drains the surplus."""
+    fixture = Fixture(StaticNodePoolsKeepReplicas, pools=(ScenarioPool(name="default", replicas=1),))
+    fixture.claim("c1")
+    reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
+    metadata = {"name": "c2", "labels": {"karpenter.sh/nodepool": "default"}, "annotations": annotations}
+    body = {"metadata": metadata, "spec": {"nodeClassRef": reference, "requirements": []}}
+    fixture.as_("terminate").create(NODECLAIM, body)
+    assert len(fixture.violations) == found

@@ -27,6 +27,7 @@ from journeyman_simulator.faults.fault_scenario import (
     ScenarioPool,
     ScenarioSetup,
     SetReplicas,
+    StripFinalizer,
     Unprotect,
     from_json,
     to_json,
@@ -409,3 +410,11 @@ def test_a_static_node_pool_is_given_the_time_its_back_off_takes(cloud):
     counts, result = end_of(pod, refused, SetReplicas(at_seconds=120, pool=0, replicas=2), setup=setup)
 
     assert counts == "1 pods, 2 claims, 2 nodes, 2 instances of 2", result.minutes
+
+
+def test_a_cluster_is_at_rest_with_a_node_that_kubernetes_deleted_before_its_instance_was_adopted():
+    """Nothing undoes the deletion of a Node: the finalizer keeps it, and its pods run on."""
+    counts, result = end_of(SIX, StripFinalizer(at_seconds=90, claim=0))
+
+    assert counts == "6 pods, 3 claims, 3 nodes, 3 instances of 3"
+    assert happened(result, "NodeClaimAdopted")

@@ -24,7 +24,11 @@ from journeyman_simulator.faults.invariants.nodepool_invariants import (
     ScheduleEntriesHaveWindows,
     StaticNodePoolsKeepReplicas,
 )
-from journeyman_simulator.faults.invariants.pod_invariants import PodsEvictedAsAllowed, SchedulablePodsRun
+from journeyman_simulator.faults.invariants.pod_invariants import (
+    LaunchesPerPodBounded,
+    PodsEvictedAsAllowed,
+    SchedulablePodsRun,
+)
 from journeyman_simulator.faults.invariants.progress_invariants import (
     NothingStuck,
     OnlyExpectedErrors,
@@ -46,6 +50,7 @@ ALL_CHECKERS: Final[tuple[type[InvariantChecker], ...]] = (
     EvictionCapsHold,
     FleetPlansEnd,
     SchedulablePodsRun,
+    LaunchesPerPodBounded,
     UnhealthyNodesReplaced,
     UnfinishedWorkHasARequeue,
     NothingStuck,

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec import Struct
 
+from journeyman.core.api.labels import ADOPTED
 from journeyman.core.api.objects import NodeClaim
 from journeyman_simulator.apiserver.server import Write
 from journeyman_simulator.faults.fault_scenario import ScenarioPool
@@ -291,14 +292,17 @@ class StaticNodePoolsKeepReplicas(InvariantChecker):
     def check_write(self, write: Write) -> Iterator[str]:
         """Check each NodeClaim created for a static NodePool.
 
-        A run that is paused before it creates one has counted the others before; a later run deletes the surplus.
+        A run that is paused before it creates one has counted the others before; a later run deletes the surplus, as it does
+        after a run of terminate adopted an instance: its pods run on until it is drained.
         """
         if write.resource.kind == "NodePool":
             self._observe()
         elif write.resource.kind == "NodeClaim" and write.verb == "create" and is_ours(write):
             self._observe()
             claim = claim_named(self.view, write.name)
-            if claim is not None and pool_of(claim) in self._replicas and not self._is_paused:
+            if claim is None or ADOPTED in claim.metadata.annotations:
+                return
+            if pool_of(claim) in self._replicas and not self._is_paused:
                 yield from self._check(pool_of(claim))
 
     def check_at_rest(self) -> Iterator[str]:

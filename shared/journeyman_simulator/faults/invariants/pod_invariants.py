@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from journeyman.core.api.labels import PLANNED_PODS
 from journeyman.core.api.objects import PDB, Node, Pod, PodDisruptionBudget
 from journeyman_simulator.apiserver.server import Write
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
@@ -218,3 +219,30 @@ def _fits(instance_type: str, pod: Pod) -> bool:
     millicores = sum(int(str(r.get("cpu", "0m")).removesuffix("m")) for r in wanted)
     mib = sum(int(str(r.get("memory", "0Mi")).removesuffix("Mi")) for r in wanted)
     return millicores <= vcpus(instance_type) * 1000 * FULL_CPU and mib <= memory_mib(instance_type) * FULL_MEMORY
+
+
+class LaunchesPerPodBounded(InvariantChecker):
+    """In an hour, few NodeClaims are created for a pod, whatever becomes of their launches.
+
+    A failed launch doubles the time until the next one, from half a minute to a quarter of an hour.
+    """
+
+    name = "launches per pod are bounded"
+    _PERIOD = timedelta(hours=1)
+    _MOST = 12
+
+    def __init__(self, view: ScenarioView) -> None:
+        super().__init__(view)
+        self._created: dict[str, list[datetime]] = {}  # NodeClaims, by the pod's name and UID
+
+    def check_write(self, write: Write) -> Iterator[str]:
+        """Count each NodeClaim that a run creates, for each pod that it was planned for."""
+        if write.resource.kind != "NodeClaim" or write.verb != "create" or not is_ours(write):
+            return
+        now = self.view.clock.now()
+        planned = (write.result["metadata"].get("annotations") or {}).get(PLANNED_PODS, "")
+        for pod in filter(None, planned.split(",")):
+            recent = [at for at in self._created.get(pod, ()) if now - at < self._PERIOD]
+            self._created[pod] = [*recent, now]
+            if len(recent) >= self._MOST:
+                yield f"{write.name} is NodeClaim {len(recent) + 1} for pod {pod.partition(':')[0]} in an hour, {self._MOST} allowed"
