@@ -255,14 +255,14 @@ def test_nodes_start_and_end_although_cce_throttles_lists(cluster):
     ],
 )
 def test_wrong_cluster_or_project_is_named_with_the_remedy(settings, remedy):
-    """Nothing is launched; the log says what to correct."""
+    """Nothing is launched; the NodeClass's condition says what to correct, or the log if the cloud answers nothing at all."""
     logs = []
     with HUAWEI.deployment(start=START, settings=settings, on_log=logs.append) as deployment:
         cluster = BadInputCluster(HUAWEI, deployment, logs)
         cluster.scale(3)
         cluster.run(5)
 
-        said = cluster.logged()
+        said = cluster.said_by_node_class() + cluster.logged()
         assert any(remedy in text for text in said), said
         assert deployment.price_per_hour == 0
         assert not deployment.calls().get("CreateNode")
