@@ -503,14 +503,14 @@ def test_failed_call_is_the_launchs_outcome(launch, aws, request_for, provider, 
 # -- instances ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [44, 50])
+@pytest.mark.parametrize("number", [43, 50])
 def test_tags_beyond_ec2s_limit_are_a_condition_with_the_numbers(provider, account, clock, number):
     """EC2 would refuse each launch."""
     status = provider.resolve(node_class(account, tags={f"k{i}": "v" for i in range(number)}), clock.now())
     [message] = [c["message"] for c in status["conditions"] if c["type"] == "ValidationSucceeded"]
 
     assert message.startswith(f"{number} tags are too many")
-    assert "43 at most" in message
+    assert "42 at most" in message
 
 
 def test_malformed_instance_id_is_not_found(provider):
