@@ -58,7 +58,6 @@ def end_of(*operations, setup=None):
         (fault_scenario.DeleteNode(at_seconds=LATER, node=0), ("NodeClaim", "NodeDeleted")),
         (fault_scenario.DeleteClaim(at_seconds=LATER, claim=0), ("NodeClaim", "Finalized")),
         (fault_scenario.DeleteClaim(at_seconds=LAUNCHING, claim=0), ("NodeClaim", "Finalized")),
-        (fault_scenario.StripFinalizer(at_seconds=LATER, claim=0), ("Node", "NodeClaimNotFound")),
         (fault_scenario.NeverJoins(at_seconds=0), ("NodeClaim", "RegistrationTimedOut")),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, fault_scenario.Operation) else value[1],
@@ -93,6 +92,15 @@ def test_a_lost_node_or_claim_is_replaced_once(setup, operation, said):
 def test_harmless_changes_replace_no_node(operation):
     """No node is deleted or launched."""
     assert end_of(operation)[0] == (6, 3, 3)
+
+
+@pytest.mark.parametrize("setup", SETUPS, ids=lambda setup: setup.cloud)
+def test_a_claim_deleted_without_its_finalizer_is_created_again(setup):
+    """Its node keeps its pods, and nothing is launched."""
+    numbers, events = end_of(fault_scenario.StripFinalizer(at_seconds=LATER, claim=0), setup=setup)
+
+    assert numbers == (6, 3, 3)
+    assert ("NodeClaim", "NodeClaimAdopted") in events
 
 
 @pytest.mark.parametrize("seconds", [LAUNCHING, LATER])
