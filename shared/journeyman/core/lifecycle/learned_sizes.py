@@ -34,9 +34,9 @@ from journeyman.core.api.resources import (
     PODS,
     Resources,
     format_amount,
-    format_resources,
     to_resources,
 )
+from journeyman.core.api.wording import describe_amount
 from journeyman.core.plan import Event, Observation, Plan, RecordLearnedSizes, chain_of, claim_ref, node_ref
 from journeyman.core.state import NodeClassState, Snapshot
 from journeyman.core.state.guard import SkippedObject, evaluate
@@ -171,11 +171,11 @@ def _is_due(size: LearnedSize, stored: LearnedSize | None) -> bool:
 def _note(size: LearnedSize, stored: LearnedSize | None) -> str:
     image = f" with image {size.image}" if size.image else ""
     before = f", before {_amounts(stored.allocatable)}" if stored is not None else ""
-    return f"{size.instance_type}{image} offers {_amounts(size.allocatable)} to pods, as node {size.node} shows{before}"
+    return f"{size.instance_type}{image} offers, as node {size.node} shows: {_amounts(size.allocatable)}{before}"
 
 
 def _amounts(resources: Resources) -> str:
-    return ", ".join(f"{text} {name}" for name, text in format_resources(resources).items())
+    return ", ".join(describe_amount(name, amount) for name, amount in sorted(resources.items()))
 
 
 def _report_excess(snapshot: Snapshot) -> Plan:

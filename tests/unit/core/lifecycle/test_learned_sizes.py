@@ -149,7 +149,7 @@ def test_what_was_learned_is_written_once_and_again_after_a_day():
     [record] = [action for chain in plan.chains for action in chain.actions]
     assert (record.node_class, record.settings, len(record.sizes)) == (CLASS, "h1", 1)
     assert plan.notes == (
-        "m.medium offers 3920m cpu, 17Gi ephemeral-storage, 15Gi memory, 110 pods to pods, as node node-default-1 shows",
+        "m.medium offers, as node node-default-1 shows: 3.92 vCPU, 17Gi ephemeral-storage, 15Gi memory, 110 pods",
     )
 
     stored = known_sizes(a_cluster(pair))
