@@ -7,7 +7,7 @@
                └─► more than that: held, with an Event, a metric and an alarm
 
 Wiped NodeClaims, an API server restored from a backup, or credentials for another account look as if the whole fleet were lost.
-Restores nothing of Karpenter's, which removes all of it at once.
+Karpenter has no such brake: it removes all of it at once.
 """
 
 from __future__ import annotations
