@@ -117,14 +117,12 @@ def _with_sizes(instance_type: InstanceType, sizes: Iterable[LearnedSize]) -> In
     return replace(instance_type, capacity=capacity, overhead=overhead) if allocatable else instance_type
 
 
-def without_unavailable(
-    types: Iterable[InstanceType], unavailable: Iterable[Unavailable], now: datetime
-) -> tuple[InstanceType, ...]:
-    """Return the types with unavailable offerings marked as such, as of `now`.
+def without_unavailable(types: Iterable[InstanceType], unavailable: Iterable[Unavailable]) -> tuple[InstanceType, ...]:
+    """Return the types with these offerings marked as unavailable.
 
     `instance_type` "*" means every type of that zone and capacity type (a missing spot service-linked role, say).
     """
-    skipped = {u.key: u for u in unavailable if u.until > now}
+    skipped = {u.key: u for u in unavailable}
     if not skipped:
         return tuple(types)
     names = {key.instance_type for key in skipped}

@@ -118,7 +118,7 @@ def scheduling_inputs_of(run: RunContext, snapshot: Snapshot) -> SchedulingInput
     if cached is None or not _is_same_key(cached.key, key):
         offered = {
             name: with_learned_sizes(
-                without_unavailable(types, (u for u in active if u.node_class in ("", name)), snapshot.now),
+                without_unavailable(types, (u for u in active if u.node_class in ("", name))),
                 (s for s in sizes if s.node_class == name),
             )
             for name, types in by_class.items()

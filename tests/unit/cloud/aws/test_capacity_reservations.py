@@ -114,7 +114,7 @@ def test_used_up_reservation_leaves_others_of_its_type_and_zone_in_use(aws, prov
 
     def left(*keys):
         entries = [Unavailable(**OfferingKey("m5.large", ZONE, *key)._asdict(), until=later) for key in keys]
-        marked = without_unavailable(types, entries, START)
+        marked = without_unavailable(types, entries)
         return [o.reservation_id for t in marked for o in t.offerings if o.reservation_id and o.available]
 
     later = START + timedelta(minutes=3)

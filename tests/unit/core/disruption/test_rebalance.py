@@ -36,7 +36,7 @@ def a_rebalancing_pool(name: str = "default", *, value: str = "replace", **disru
 
 def a_controller(snapshot: Snapshot, *, within_window: frozenset[str] = frozenset()) -> DisruptionController:
     """A controller that, like the step, does not use offerings at risk."""
-    types = without_unavailable(TYPES, offerings_at_risk(snapshot), snapshot.now)
+    types = without_unavailable(TYPES, offerings_at_risk(snapshot))
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
     consolidatability = Consolidatability(claims=frozenset(), within_window=within_window, plan=Plan(), next_at=None)
     return DisruptionController(snapshot, catalogue, consolidatability)

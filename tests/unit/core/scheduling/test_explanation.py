@@ -43,7 +43,7 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 def an_explainer(*node_pools, types=(LARGE, SMALL), unavailable=(), **options):
     """Return an explainer for these NodePools (default: only `POOL`) at the end of a pass that launched no node."""
     node_pools = node_pools or (a_pool(),)
-    offered = without_unavailable(types, unavailable, NOW)
+    offered = without_unavailable(types, unavailable)
     catalogue = Catalogue({pool.metadata.name: offered for pool in node_pools})
     templates, invalid_objects = make_templates(a_snapshot(node_pools=node_pools), catalogue)
     pools = [NodePoolOptions.of(t, AXES, daemon_overhead(t, (), AXES)) for t in templates]
@@ -170,7 +170,7 @@ def test_change_that_does_not_suffice_is_not_suggested():
 def placed(*node_pools, types=(LARGE, SMALL), unavailable=(), **pod):
     """Return whether the scheduler schedules such a pod."""
     node_pools = node_pools or (a_pool(),)
-    offered = without_unavailable(types, unavailable, NOW)
+    offered = without_unavailable(types, unavailable)
     snapshot = a_snapshot(node_pools=node_pools, pods=(a_pod("p", **pod),))
     return not solve(snapshot, Catalogue({pool.metadata.name: offered for pool in node_pools})).pod_errors
 
