@@ -133,12 +133,10 @@ class PlanExecutor:
             self._terminate(pending)
 
     def _execute_within_margin(self, plan: Plan) -> None:
-        """Execute a plan without launches that records the cloud's response; it may use the deadline's margin."""
+        """Execute a plan without calls to the cloud that records its response; it may use the deadline's margin."""
         self._recorder.record_plan(plan)
-        pending = _PendingCalls()
         for chain in plan.chains:
-            self._run_chain(chain, pending, in_margin=True)
-        self._terminate(pending, in_margin=True)
+            self._run_chain(chain, _PendingCalls(), in_margin=True)
 
     def _run_chains(self, chains: Sequence[Chain], pending: _PendingCalls) -> None:
         """Run chains, then terminate the instances of all of them; what they launch is pending."""
@@ -164,14 +162,14 @@ class PlanExecutor:
         for claim in launcher.launch(tuple(rest_by_claim)):
             self._run_chain(rest_by_claim[claim], pending)
 
-    def _terminate(self, pending: _PendingCalls, *, in_margin: bool = False) -> None:
+    def _terminate(self, pending: _PendingCalls) -> None:
         """Terminate the instances of all chains that wait for it together, and continue the chain of each that succeeds."""
         while terminations := pending.take_terminations():
-            self._check(in_margin=in_margin or all(each.rest.in_margin for each in terminations))
+            self._check()
             errors = self._performer.terminate([each.action for each in terminations])
             for each, error in zip(terminations, errors, strict=True):
                 if self._record_result(each.action, each.rest, error):
-                    self._run_chain(each.rest, pending, in_margin=in_margin)
+                    self._run_chain(each.rest, pending)
 
     # -- one chain ----------------------------------------------------------------------------------------------
 
@@ -296,7 +294,7 @@ class PlanExecutor:
                 if continues and not patches.remaining:
                     self._record_chain(patches.chain)
             if not self._may_patch_pods:
-                pending = [patches for patches in pending if not any(map(_patches_pod, patches.remaining))]
+                pending = [p for p in pending if p.remaining and not _patches_pod(p.remaining[0])]
 
     def _send(self, batch: Sequence[_PendingPatches]) -> list[bool]:
         """Send the next patch of each chain; return for each chain whether it continues."""

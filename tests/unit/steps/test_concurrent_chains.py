@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from journeyman.core.api.objects import NODECLAIM, NODEPOOL
-from journeyman.core.plan import Chain, CreateObject, Event, ObjectRef, PatchObject, Plan, chain_of
+from journeyman.core.api.objects import NODECLAIM, NODEPOOL, POD
+from journeyman.core.plan import Chain, CreateObject, Event, ObjectRef, PatchObject, Plan, Requeue, Step, chain_of
+from journeyman.errors import ForbiddenError
 from journeyman.steps.executor import MAX_PARALLEL_PATCHES
-from tests.helpers.builders import claim_body, pool_body
+from tests.helpers.builders import NOW, claim_body, pod_body, pool_body
 from tests.helpers.fakes import Cluster
 
 
@@ -39,9 +40,9 @@ def cluster():
     return cluster
 
 
-def carry_out(cluster, *chains):
+def carry_out(cluster, *chains, server=None):
     """Run a step that only executes these chains; return the outcome and how many patches each request sent."""
-    store = Watched(cluster.server)
+    store = Watched(server or cluster.server)
     outcome = cluster.execute(Plan(chains=tuple(chains)), run=cluster.run(store=store))
     return outcome, store.together
 
@@ -65,8 +66,10 @@ def the_labels(cluster, resource, name):
 
 
 def test_first_patches_are_sent_in_parallel_then_the_second(cluster):
-    """Six requests take the time of two."""
-    outcome, together = carry_out(cluster, *(chain_of(name, labelled(NODECLAIM, name), imaged(name)) for name in "abc"))
+    """Six requests take the time of two; requeues among them are none."""
+    requeue = Requeue(step=Step.TERMINATE, at=NOW, reason="test")
+    chains = (chain_of(name, labelled(NODECLAIM, name), imaged(name), requeue) for name in "abc")
+    outcome, together = carry_out(cluster, *chains)
     assert together == [3, 3]
     assert outcome.counts == {"PatchObject": 6}
     for name in "abc":
@@ -93,6 +96,38 @@ def test_refused_patch_stops_its_chain_and_its_events(cluster):
     assert outcome.counts == {"PatchObject": 2, "conflicts": 1}
     assert cluster.server.get(NODECLAIM, "a").status.image_id == ""
     assert cluster.record.reasons == ["Evicted"]
+
+
+class WithoutPatchesOfPods:
+    """An API server that refuses all patches of pods."""
+
+    def __init__(self, server):
+        self._server = server
+
+    def __getattr__(self, name):
+        return getattr(self._server, name)
+
+    def patch_each(self, resource, patches, **how):
+        if resource is POD:
+            return [ForbiddenError("pods is forbidden", status=403) for _ in patches]
+        return self._server.patch_each(resource, patches, **how)
+
+
+def test_missing_permission_to_patch_pods_stops_only_patches_of_pods(cluster):
+    """No further pod is tried; a chain goes on until it comes to its pod."""
+    cluster.add(*(pod_body(f"p{n:02}") for n in range(40)))
+    of_pods = [
+        PatchObject(ref=ObjectRef(resource=POD, name=f"p{n:02}", namespace="default"), patch={}, why="test")
+        for n in range(40)
+    ]
+    claims = (chain_of(name, labelled(NODECLAIM, name), of_pods[0]) for name in "abc")
+
+    outcome, together = carry_out(
+        cluster, *(chain_of("pod", p) for p in of_pods), *claims, server=WithoutPatchesOfPods(cluster.server)
+    )
+
+    assert together == [MAX_PARALLEL_PATCHES, 3]
+    assert outcome.counts == {"errors": 1, "patches of pods refused": MAX_PARALLEL_PATCHES, "PatchObject": 3}
 
 
 def test_patches_of_one_object_wait_for_each_other(cluster):
