@@ -47,7 +47,9 @@ SUITES = {
 }
 SECONDS = 12
 """CPU seconds, with coverage, of the tests that a mutant runs at most: nearly all that die do so in the first two."""
-OPTIONS = ("-q", "--capture=no", "--assert=plain", "-p", "no:cacheprovider", "--timeout", "120")
+TOO_LONG = "tests/unit/steps/test_simulated_days.py"
+"""It takes minutes while its lines are recorded, and no mutant has time for it."""
+OPTIONS = ("-q", "--capture=no", "--assert=plain", "-p", "no:cacheprovider", "--timeout", "120", "--ignore", TOO_LONG)
 
 
 def folder_of(package: str) -> Path:
