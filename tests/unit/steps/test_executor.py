@@ -24,7 +24,14 @@ from journeyman.core.plan import (
     TerminateInstance,
     chain_of,
 )
-from journeyman.errors import CloudProviderError, InvariantError, KubeAPIError, RateLimitedError
+from journeyman.errors import (
+    CloudProviderError,
+    ForbiddenError,
+    InvariantError,
+    KubeAPIError,
+    NotFoundError,
+    RateLimitedError,
+)
 from journeyman.kube.lease import KubeLease
 from journeyman.steps.load import EVERYTHING, load
 from tests.helpers.builders import (
@@ -138,12 +145,14 @@ def _fields(action):
 
 def test_events_about_a_claim_that_was_just_created_carry_its_uid(cluster):
     """`kubectl describe` finds Events by UID, which is unknown when the claim is planned."""
-    event = Event(ref=ObjectRef(resource=NODECLAIM, name="c"), reason="DisruptionLaunching", message="")
+    of_claim = Event(ref=ObjectRef(resource=NODECLAIM, name="c"), reason="DisruptionLaunching", message="")
+    of_namesake = Event(ref=ObjectRef(resource=NODE, name="c"), reason="DisruptionLaunching", message="")
+    of_former = Event(ref=ObjectRef(resource=NODECLAIM, name="c", uid="former"), reason="Finalized", message="")
     create = CreateObject(resource=NODECLAIM, body=claim_body("c"), why="test")
-    carry_out(cluster, Chain(subject="NodeClaim c", actions=(create,), events=(event,)))
+    carry_out(cluster, Chain(subject="NodeClaim c", actions=(create,), events=(of_claim, of_namesake, of_former)))
 
-    [event] = cluster.record.events
-    assert event.ref.uid == cluster.server.get(NODECLAIM, "c").metadata.uid
+    uid = cluster.server.get(NODECLAIM, "c").metadata.uid
+    assert [event.ref.uid for event in cluster.record.events] == [uid, "", "former"]
 
 
 def test_creating_an_object_that_exists_succeeds_only_if_it_is_equal(cluster):
@@ -156,6 +165,25 @@ def test_creating_an_object_that_exists_succeeds_only_if_it_is_equal(cluster):
 
     assert outcome.counts == {"CreateObject": 2, "errors": 1}
     assert outcome.notes[-1].startswith("c: another object has this name")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "counts"),
+    [
+        ({labels.ADOPTED: "i-1"}, {"CreateObject": 1}),
+        ({labels.ADOPTED: "i-2"}, {"conflicts": 1}),
+        ({}, {"conflicts": 1}),
+    ],
+    ids=["created by an earlier run", "adopts another instance", "was never wiped"],
+)
+def test_adoption_finds_only_the_nodeclaim_that_it_created_itself(cluster, annotations, counts):
+    """The list that lacked any other one was stale, so the step loads and decides again."""
+    cluster.add(claim_body("a", metadata={"annotations": annotations} if annotations else {}))
+    adopted = claim_body("a", metadata={"annotations": {labels.ADOPTED: "i-1"}})
+
+    outcome = carry_out(cluster, chain_of("a", CreateObject(resource=NODECLAIM, body=adopted, why="test")))
+
+    assert outcome.counts == counts
 
 
 def test_deletion_succeeds_if_the_object_is_gone_or_recreated(cluster):
@@ -290,19 +318,49 @@ def test_an_eviction_that_fails_otherwise_is_an_error_with_its_code(cluster):
 
 
 @pytest.mark.parametrize(
-    ("error", "events"),
-    [(CloudProviderError("UnauthorizedOperation"), ["FailedTermination"]), (RateLimitedError("slow down"), [])],
+    ("error", "node", "claim", "on"),
+    [
+        (CloudProviderError("UnauthorizedOperation"), NODE_REF, "c", ["Node n"]),
+        (CloudProviderError("UnauthorizedOperation"), None, "c", ["NodeClaim c"]),
+        (CloudProviderError("UnauthorizedOperation"), NODE_REF, "", ["Node n"]),
+        (CloudProviderError("UnauthorizedOperation"), None, "", []),
+        (RateLimitedError("slow down"), NODE_REF, "c", []),
+    ],
+    ids=["node and claim", "claim", "node", "neither", "transient"],
 )
-def test_a_denied_instance_termination_is_an_event_on_its_node(cluster, error, events):
+def test_a_denied_instance_termination_is_an_event_on_its_node_or_claim(cluster, error, node, claim, on):
     """An Event reports an error that the user has to fix, and no transient one."""
-
     cluster.cloud.run_orphan("i-1", NOW)
     cluster.cloud.refusals["i-1"] = [error]
-    end = TerminateInstance(provider_id="i-1", claim="c", node=NODE_REF, why="test")
+    end = TerminateInstance(provider_id="i-1", claim=claim, node=node, why="test")
     outcome = carry_out(cluster, chain_of("n", end))
     assert outcome.counts == {"errors": 1}
-    assert cluster.record.reasons == events
-    assert all((e.ref, e.type) == (NODE_REF, "Warning") for e in cluster.record.events)
+    assert [str(e.ref) for e in cluster.record.events] == on
+    assert {(e.reason, e.type) for e in cluster.record.events} <= {("FailedTermination", "Warning")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "counts"),
+    [
+        (NODEPOOL, ForbiddenError("no right", status=403), {"errors": 1}),
+        (NODEPOOL, NotFoundError("gone", status=404), {"conflicts": 1}),
+        (POD, ForbiddenError("no right", status=403), {"errors": 1, "patches of pods refused": 1}),
+    ],
+)
+def test_refused_patch_is_an_error_unless_its_object_is_gone(cluster, kind, error, counts):
+    """Without the permission to patch pods the run patches no more of them, and counts those it tried."""
+
+    class Refusing:
+        """A store that refuses patches."""
+
+        def __getattr__(self, name):
+            return getattr(cluster.server, name)
+
+        def patch(self, *_, **__):
+            raise error
+
+    patch = PatchObject(ref=ObjectRef(resource=kind, name="x"), patch=MARK, why="test")
+    assert carry_out(cluster, chain_of("x", patch), run=cluster.run(store=Refusing())).counts == counts
 
 
 def test_pods_are_evicted_or_deleted_with_their_grace_period(cluster):
@@ -385,15 +443,15 @@ def test_instances_end_before_what_other_chains_do(cluster):
     """So that a run without time for a long list of evictions ends those whose drain is over."""
     cluster.cloud.run_orphan("i-1", NOW)
     cluster.add(pod_body("a", node="n"))
-    seen = []
-    cluster.server.on_write(lambda _write: seen.append(list(cluster.cloud.deletions)))
+    deletions = []
+    cluster.server.on_write(lambda _write: deletions.append(list(cluster.cloud.deletions)))
     evict = EvictPod(ref=ref(cluster, POD, "a", "default"), node=NODE_REF, why="test")
     terminate = TerminateInstance(provider_id="i-1", claim="", why="test")
 
-    carry_out(cluster, chain_of("a", evict), chain_of("b", terminate))
+    carry_out(cluster, chain_of("a", evict), chain_of("b", terminate, mark()))
 
-    assert [("i-1",)] in seen
-    assert [] not in seen[-1:]
+    assert is_marked(cluster)
+    assert deletions == [[("i-1",)]] * len(deletions)
 
 
 def test_terminating_twice_is_terminating_once(cluster):
@@ -419,7 +477,7 @@ def test_terminating_twice_is_terminating_once(cluster):
 )
 def test_instance_is_not_terminated_if_its_claim_exists(cluster, name, uid, provider_id, state):
     """The NodeClaim was created after the list was read; the chain's actions on the node are skipped, too."""
-    cluster.add(claim_body("a", provider_id=provider_id, metadata={"uid": "uid-a"}))
+    cluster.add(claim_body("a", provider_id=provider_id, metadata={"uid": "uid-a"}), claim_body("b"))
     cluster.cloud.run_orphan("i-1", NOW)
     orphan = TerminateInstance(provider_id="i-1", claim=name, claim_uid=uid, unless_claimed=True, why="test")
     cluster.add({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}})
@@ -564,9 +622,9 @@ def test_failed_queue_does_not_fail_the_run(cluster):
 
 
 def test_near_the_deadline_remaining_chains_are_left_for_a_requeue(cluster):
-    """The first write uses all the time, so the executor skips the second."""
+    """The first write uses all the time but the margin, so the executor skips the second."""
     cluster.add(pool_body("second"))
-    tired = InterceptingStore(cluster.server, "patch", 1, lambda: cluster.clock.advance(56))
+    tired = InterceptingStore(cluster.server, "patch", 1, lambda: cluster.clock.advance(55))
     outcome = carry_out(cluster, chain_of("a", mark(), mark("second")), run=cluster.run(store=tired))
     assert (is_marked(cluster), is_marked(cluster, "second")) == (True, False)
     assert outcome.status == "partial"

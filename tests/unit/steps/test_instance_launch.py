@@ -3,12 +3,16 @@
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
+from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL
 from journeyman.core.plan import CreateObject, LaunchInstance, Plan, Step, chain_of
-from journeyman.errors import LeaseLostError
-from tests.helpers.builders import claim_body, condition, node_class_body, pool_body
+from journeyman.errors import ForbiddenError, LeaseLostError
+from tests.helpers.builders import NOW, claim_body, condition, merge, node_class_body, pool_body, stamp
 from tests.helpers.fakes import Cluster, FakeCloud, FakeLease, InterceptingStore
+
+NOT_READY = condition("Ready", "False", reason="SubnetsNotFound", observedGeneration=1)
 
 
 class SlowCloud(FakeCloud):
@@ -38,14 +42,19 @@ def cluster():
     return cluster
 
 
-def launch(cluster, *names, run=None):
-    """Run a step that creates and launches these NodeClaims."""
-    return cluster.execute(Plan(chains=tuple(opened(name) for name in names)), run=run)
+def launch(cluster, *names, run=None, **changes):
+    """Run a step that creates and launches these NodeClaims, each with the changes."""
+    return cluster.execute(Plan(chains=tuple(opened(name, **changes) for name in names)), run=run)
 
 
-def opened(name):
+def opened(name, **changes):
     launch = LaunchInstance(claim=name, why="test")
-    return chain_of(name, CreateObject(resource=NODECLAIM, body=claim_body(name), why="test"), launch)
+    return chain_of(name, CreateObject(resource=NODECLAIM, body=claim_body(name, **changes), why="test"), launch)
+
+
+def limited_to(cluster, nodes):
+    """Limit the number of the NodePool's nodes."""
+    cluster.server.patch(NODEPOOL, "default", {"spec": {"limits": {"nodes": str(nodes)}}})
 
 
 def with_instance(cluster):
@@ -74,7 +83,7 @@ def test_lease_is_checked_between_two_launches(cluster):
 
 def test_claims_created_during_the_run_count_against_the_limit(cluster):
     """Another step creates a NodeClaim between this run's read and its launches; the limit holds, and none is lost."""
-    cluster.server.patch(NODEPOOL, "default", {"spec": {"limits": {"nodes": "2"}}})
+    limited_to(cluster, 2)
 
     def another():
         cluster.add(claim_body("another"))
@@ -91,6 +100,97 @@ def test_claims_created_during_the_run_count_against_the_limit(cluster):
     assert cluster.cloud.launches == _stay(cluster)
 
 
+def test_claims_deleted_during_the_run_do_not_count_against_the_limit(cluster):
+    """The limit holds for what there is at the launch, not for what there was when the run began."""
+    limited_to(cluster, 2)
+    cluster.add(claim_body("former", metadata={"finalizers": []}))
+    gone = InterceptingStore(cluster.server, "create", 1, lambda: cluster.server.delete(NODECLAIM, "former"))
+
+    launch(cluster, "a", "b", run=cluster.run(store=gone))
+
+    assert with_instance(cluster) == ["a", "b"]
+
+
+def test_own_claims_count_against_the_limit_before_a_list_has_them(cluster):
+    """A list may be of a version from before they were created."""
+    limited_to(cluster, 1)
+
+    class Stale:
+        """A store whose lists of NodeClaims are empty."""
+
+        def __getattr__(self, name):
+            return getattr(cluster.server, name)
+
+        def list(self, resource, **where):
+            found = cluster.server.list(resource, **where)
+            return replace(found, items=()) if resource is NODECLAIM else found
+
+    launch(cluster, "a", "b", run=cluster.run(store=Stale()))
+
+    assert cluster.cloud.launches == []
+    assert len(_stay(cluster)) == 1
+
+
+def test_limit_of_one_nodepool_does_not_stop_launches_for_another(cluster):
+    """Both are launched by one plan."""
+    limited_to(cluster, 1)
+    cluster.add(pool_body("free"))
+    other = opened("f", metadata={"labels": {labels.NODEPOOL: "free"}})
+
+    def another():
+        cluster.add(claim_body("another"))
+
+    run = cluster.run(store=InterceptingStore(cluster.server, "create", 1, another))
+    cluster.execute(Plan(chains=(other, opened("a"))), run=run)
+
+    assert with_instance(cluster) == ["f"]
+
+
+def test_claim_of_a_deleted_nodepool_is_launched_with_the_types_of_its_nodeclass(cluster):
+    """An earlier run created it; the NodePool's own types are gone."""
+    launch(cluster, "a", metadata={"labels": {labels.NODEPOOL: "gone"}})
+    assert with_instance(cluster) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"metadata": {"deletionTimestamp": stamp(NOW), "finalizers": ["x"]}}, "does not exist or is being deleted"),
+        ({"metadata": {"name": "another"}}, "does not exist or is being deleted"),
+        ({"status": {"conditions": [NOT_READY]}}, "is not ready: SubnetsNotFound"),
+        ({"status": {"conditions": [{**NOT_READY, "message": "no subnet"}]}}, "is not ready: no subnet"),
+    ],
+    ids=["deleted", "missing", "not ready", "not ready, with a message"],
+)
+def test_nothing_is_launched_for_a_nodeclass_that_cannot_be_used(change, why):
+    """The note has what the NodeClass says itself."""
+    cluster = Cluster()
+    ready = {"conditions": [condition("Ready", observedGeneration=1)]}
+    cluster.add(pool_body(), merge(node_class_body(status=ready, metadata={"generation": 1}), change))
+
+    outcome = launch(cluster, "a")
+
+    assert cluster.cloud.launches == []
+    assert any(f"EC2NodeClass default {why}" in note for note in outcome.notes)
+
+
+def test_nothing_is_launched_for_a_claim_without_the_finalizer(cluster):
+    """It cannot be added; the instance of a claim that is deleted without it would leak."""
+
+    class Refusing:
+        """A store that refuses patches."""
+
+        def __getattr__(self, name):
+            return getattr(cluster.server, name)
+
+        def patch(self, *_, **__):
+            raise ForbiddenError("cannot patch nodeclaims", status=403)
+
+    launch(cluster, "a", run=cluster.run(store=Refusing()), metadata={"finalizers": []})
+
+    assert cluster.cloud.launches == []
+
+
 def _stay(cluster):
     return [c.metadata.name for c in cluster.server.list(NODECLAIM).items if c.metadata.deletion_timestamp is None]
 
@@ -101,7 +201,7 @@ def test_claims_are_listed_again_only_for_nodepools_with_a_limit(cluster):
     launch(cluster, "a", run=cluster.run(store=lists))
     assert lists.number == 0
 
-    cluster.server.patch(NODEPOOL, "default", {"spec": {"limits": {"nodes": "9"}}})
+    limited_to(cluster, 9)
     launch(cluster, "b", "c", run=cluster.run(store=lists))
     assert lists.number == 1
 

@@ -101,6 +101,29 @@ def test_launched_offering_is_removed_unless_it_failed_later(cluster):
     assert state(cluster)["status"]["unavailable"] == []
 
 
+@pytest.mark.parametrize(("conflicts", "counts"), [(2, {"MarkOfferingUnavailable": 1}), (3, {"conflicts": 1})])
+def test_update_is_repeated_twice_if_another_step_writes_meanwhile(cluster, conflicts, counts):
+    """Several steps write the same OfferingState; after three conflicts the step decides again."""
+
+    class Contended:
+        """A store in which another step writes just before the first updates."""
+
+        left = conflicts
+
+        def __getattr__(self, name):
+            return getattr(cluster.server, name)
+
+        def patch(self, resource, name, body, **how):
+            if self.left:
+                self.left -= 1
+                cluster.server.patch(resource, name, {"metadata": {"labels": {"written": str(self.left)}}})
+            return cluster.server.patch(resource, name, body, **how)
+
+    outcome = cluster.execute(Plan(chains=(chain_of("o", failed()),)), run=cluster.run(store=Contended()))
+
+    assert outcome.counts == counts
+
+
 def test_back_off_restarts_after_a_successful_launch():
     """After a failure, a success and another failure the back-off is as short as after the first one."""
     simulation = SimulatedCluster((SMALL,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
@@ -210,7 +233,7 @@ def test_removed_prices_do_not_stay_in_the_record(priced):
 
 
 def test_prices_that_cannot_be_refreshed_say_why(priced):
-    """The condition has the error; prices that are older than a day and a half are outdated."""
+    """The condition has the error; prices that are a day and a half old are outdated."""
     run_later(priced)
     consolidate(priced.run(), TRIGGER)
     assert refreshed(priced)[2] == "on-demand prices are an estimate: table for elsewhere; no answer"
@@ -219,7 +242,7 @@ def test_prices_that_cannot_be_refreshed_say_why(priced):
     priced.cloud.listed = {"m.small": 0.05}
     consolidate(priced.run(), TRIGGER)
     priced.cloud.listed = None
-    priced.clock.advance(37 * 3600)
+    priced.clock.advance(36 * 3600)
     consolidate(priced.run(), TRIGGER)
     status, reason, message = refreshed(priced)
     assert (status, reason) == ("False", "Outdated")

@@ -124,6 +124,36 @@ def test_cleared_nominations_are_repeated_after_the_taints_are_removed(cluster):
     assert outcome.counts["nominations repeated"] == 1
 
 
+class Listing:
+    """A store that records the namespace of each list."""
+
+    def __init__(self, store):
+        self.store, self.namespaces = store, []
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def list(self, resource, *, namespace="", **where):
+        self.namespaces.append(namespace)
+        return self.store.list(resource, namespace=namespace, **where)
+
+
+@pytest.mark.parametrize(("namespaces", "listed"), [(["default"], "default"), (["default", "shop"], "")])
+def test_cleared_nominations_are_searched_in_the_namespace_of_their_pods(cluster, namespaces, listed):
+    """One list finds those of several namespaces."""
+    cluster.add({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
+    for namespace in ("default", "shop"):
+        cluster.add(pod_body("p", metadata={"namespace": namespace, "uid": f"uid-{namespace}"}))
+    pods = tuple(ObjectRef(resource=POD, name="p", namespace=n, uid=f"uid-{n}") for n in namespaces)
+    planned = NominatePods(pods=pods, node="n", why="test")
+    store = Listing(cluster.server)
+
+    outcome = carry_out(cluster, chain_of("again", RenominatePods(nominations=(planned,))), store=store)
+
+    assert store.namespaces == [listed]
+    assert outcome.counts["nominations repeated"] == len(namespaces)
+
+
 def test_bound_pods_are_not_nominated_again(cluster):
     """They have a node, so a nomination has no effect."""
     planned = nomination(cluster, "a")
@@ -152,19 +182,22 @@ def test_deleted_and_replaced_pods_are_not_nominated(cluster):
 
 @pytest.mark.parametrize("error", [ForbiddenError("pods/status may not be patched"), KubeUnavailableError("no answer")])
 def test_missing_permission_ends_nominations_but_removes_taints(cluster, error):
-    """The run logs one warning with the API server's message."""
+    """The run logs one warning with the API server's message, and tries no further batch of fifty."""
+    names = [f"p{n:02}" for n in range(60)]
+    cluster.add(*(pod_body(name) for name in names))
     store = Refusing(cluster.server, error)
 
     outcome = carry_out(
         cluster,
         chain_of("n", nomination(cluster, "a"), MARK),
-        chain_of("m", nomination(cluster, "b", "c"), MARK),
+        chain_of("m", nomination(cluster, *names), MARK),
+        chain_of("again", RenominatePods(nominations=(nomination(cluster, "b"),))),
         store=store,
     )
 
-    assert store.asked == 3
+    assert store.asked == 50
     assert is_marked(cluster)
-    assert outcome.counts["nominations refused"] == 3
+    assert outcome.counts["nominations refused"] == 61
     assert [message for level, message, _ in cluster.record.lines if level == "warning"] == [
         f"failed to nominate Pod default/a to node n: {error.message}",
         "not nominating further pods in this run",

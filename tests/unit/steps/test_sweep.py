@@ -7,9 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NODECLAIM, NODEPOOL, OwnerReference
+from journeyman.core.api.objects import NODECLAIM, NODEPOOL, Condition, OwnerReference
 from journeyman.core.disruption.calendar import entry_prefix
 from journeyman.core.plan import Step
+from journeyman.core.state import InvalidObject
 from journeyman.errors import CloudProviderError, RateLimitedError
 from journeyman.ports import ScheduledRun
 from journeyman.steps.sweep import due_steps, sweep
@@ -32,6 +33,7 @@ from tests.helpers.builders import (
 )
 from tests.helpers.fakes import Cluster, FakeWindowSchedules
 
+FINALIZER = "karpenter.k8s.aws/termination"
 QUIET = NOW.replace(minute=1)  # not a multiple of any period
 READY = a_pool(status={"conditions": [condition(t, observedGeneration=1) for t in ("ValidationSucceeded", "Ready")]})
 
@@ -45,10 +47,26 @@ def trigger():
     return ScheduledRun(id="1", cluster="demo", step=Step.SWEEP, reason="because", time=NOW)
 
 
-def consolidatable(more=(), **kwargs):
-    types = ("Launched", "Registered", "Initialized", "Consolidatable", *more)
-    conditions = [condition(t, since=ago(hours=1)) for t in types]
-    return a_running_claim(status={"conditions": conditions}, **kwargs)
+def consolidatable(name="default-1", *, more=(), **kwargs):
+    types = ("Launched", "Registered", "Initialized", "Consolidatable")
+    conditions = [*(condition(t, since=ago(hours=1)) for t in types), *more]
+    return a_running_claim(name, status={"conditions": conditions}, **kwargs)
+
+
+def disrupted(**changes):
+    """Return a NodeClaim with the condition DisruptionReason, which is True unless `changes` say otherwise."""
+    return consolidatable(more=(condition("DisruptionReason", **changes),))
+
+
+def ready_pool(consolidate_after):
+    """Return a NodePool with current conditions and this consolidateAfter."""
+    return a_pool(spec={"disruption": {"consolidateAfter": consolidate_after}}, status=READY.to_wire()["status"])
+
+
+def hashed(version, *, pool="default"):
+    """Return a settled NodeClaim with a NodePool hash of this version."""
+    annotations = {labels.NODEPOOL_HASH: "123", labels.NODEPOOL_HASH_VERSION: version}
+    return consolidatable(metadata={"annotations": annotations, "labels": {labels.NODEPOOL: pool}})
 
 
 def unlabelled(claim):
@@ -76,15 +94,24 @@ def disowned(claim):
         ({"claims": (a_launched_claim(deleting=NOW),)}, {Step.TERMINATE}),
         ({"claims": (consolidatable(age=timedelta(days=31)),)}, {Step.TERMINATE}),
         ({"claims": (a_running_claim(age=timedelta(hours=1)),)}, {Step.CONSOLIDATE}),
+        ({"claims": (disrupted(),)}, {Step.CONSOLIDATE}),
+        ({"claims": (disrupted(status="False"),)}, set()),
+        ({"claims": (disrupted(reason="Expired"),)}, set()),
+        ({"claims": (a_running_claim(age=timedelta(hours=1)),), "node_pools": (ready_pool("Never"),)}, set()),
         (
-            {"claims": (consolidatable(("DisruptionReason",)),)},
+            {"claims": (a_running_claim(age=timedelta(hours=1)),), "node_pools": (ready_pool("61m"),)},
             {Step.CONSOLIDATE},
         ),
+        ({"claims": (a_running_claim(age=timedelta(hours=1)),), "node_pools": (ready_pool("62m"),)}, set()),
+        ({"claims": (a_running_claim(age=timedelta(hours=1), status={"lastPodEventTime": stamp(QUIET)}),)}, set()),
         ({"node_pools": (a_pool(),)}, {Step.PROVISION}),
+        ({"node_pools": (a_pool(metadata={"generation": 2}, status=READY.to_wire()["status"]),)}, {Step.PROVISION}),
+        ({"claims": (hashed("v3"),)}, {Step.PROVISION}),
+        ({"claims": (hashed("v3", pool="gone"),)}, set()),
         ({"claims": (consolidatable(metadata={"finalizers": []}),)}, {Step.PROVISION}),
         ({"claims": (unlabelled(consolidatable()),)}, {Step.PROVISION}),
         ({"claims": (consolidatable(provider_id=""),)}, {Step.PROVISION}),
-        ({"claims": (consolidatable(more=("InstanceTerminating",)),)}, {Step.TERMINATE}),
+        ({"claims": (consolidatable(more=(condition("InstanceTerminating"),)),)}, {Step.TERMINATE}),
         ({"claims": (a_launched_claim(true=("Launched", "Initialized", "Consolidatable")),)}, {Step.PROVISION}),
         ({"claims": (disowned(consolidatable()),)}, {Step.PROVISION}),
         (
@@ -106,7 +133,16 @@ def disowned(claim):
         "a claim that is too old",
         "a claim whose consolidateAfter has passed",
         "a disruption under way",
+        "a disruption that ended",
+        "a disruption of an expired claim, which terminate goes on with",
+        "a claim of a pool that never consolidates",
+        "a claim whose consolidateAfter passes now",
+        "a claim whose consolidateAfter has not passed",
+        "a claim whose consolidateAfter started again with its last pod",
         "a pool without conditions",
+        "a pool that changed since its conditions were written",
+        "a claim with a hash of another version",
+        "such a claim whose pool is gone",
         "a claim that lost its finalizer",
         "a claim without its NodeClass's label",
         "a claim without its provider id",
@@ -119,6 +155,51 @@ def disowned(claim):
 def test_each_reason_requeues_its_step(cluster, steps):
     """It requeues no other step."""
     assert due(**cluster) == steps
+
+
+@pytest.mark.parametrize("user", ["NodePool", "NodeClaim", ""])
+@pytest.mark.parametrize(
+    ("node_class", "minute", "due_for"),
+    [
+        ({}, 1, set()),
+        ({"generation": 2}, 1, {"NodePool", "NodeClaim"}),
+        ({"deleting": True, "finalizers": (FINALIZER,)}, 1, {"NodePool", ""}),
+        ({"deleting": True, "finalizers": (FINALIZER,)}, 10, {"NodePool", "NodeClaim", ""}),
+        ({"deleting": True}, 1, set()),
+    ],
+    ids=["unchanged", "changed", "deleted", "deleted ten minutes ago", "deleted without our finalizer"],
+)
+def test_node_class_is_due_when_it_changes_and_until_it_is_finalized(node_class, minute, due_for, user):
+    """A change matters to its users; a deletion waits for its NodeClaims, of which the step reminds every ten minutes."""
+    of_another = a_pool(
+        spec={"template": {"spec": {"nodeClassRef": {"name": "another"}}}}, status=READY.to_wire()["status"]
+    )
+    found = due(
+        node_classes=(a_node_class(**node_class),),
+        node_pools=(READY if user == "NodePool" else of_another,),
+        claims=(consolidatable(),) if user == "NodeClaim" else (),
+        now=NOW.replace(minute=minute),
+    )
+    assert (Step.PROVISION in found) is (user in due_for)
+
+
+@pytest.mark.parametrize(("minute", "is_due"), [(1, False), (5, True), (10, True)])
+def test_nodepool_that_is_not_ready_is_due_every_five_minutes(minute, is_due):
+    """Its NodeClass may have become ready without an event that anyone saw."""
+    conditions = [condition("ValidationSucceeded", observedGeneration=1), condition("Ready", "False")]
+    found = due(node_pools=(a_pool(status={"conditions": conditions}),), now=NOW.replace(minute=minute))
+    assert (Step.PROVISION in found) is is_due
+
+
+@pytest.mark.parametrize(
+    ("kind", "reported", "is_due"),
+    [("NodePool", None, True), ("NodePool", 1, True), ("NodePool", 2, False), ("NodeOverlay", None, False)],
+)
+def test_invalid_nodepool_is_due_until_its_condition_says_so(kind, reported, is_due):
+    """Other invalid kinds are reported by each step that reads them."""
+    conditions = () if reported is None else (Condition("ValidationSucceeded", "False", observed_generation=reported),)
+    invalid = InvalidObject(kind=kind, name="bad", uid="u", why="weight", generation=2, conditions=conditions)
+    assert (Step.PROVISION in due(invalid_objects=(invalid,))) is is_due
 
 
 @pytest.mark.parametrize(("claims", "enabled", "is_due"), [(1, True, True), (2, True, False), (1, False, False)])
@@ -137,6 +218,15 @@ def test_a_budget_window_that_just_started_requeues_consolidation():
     pool = a_pool(spec={"disruption": {"budgets": budgets}}, status=READY.to_wire()["status"])
     assert due(node_pools=(pool,), claims=(consolidatable(),)) == {Step.CONSOLIDATE}
     assert due(node_pools=(pool,), claims=(consolidatable(),), now=QUIET + timedelta(minutes=2)) == set()
+
+
+@pytest.mark.parametrize("claim", [consolidatable("going", deleting=NOW), a_launched_claim("coming")])
+def test_a_budget_window_matters_only_to_nodes_that_stay(claim):
+    """Consolidation can do nothing with one that leaves or has not joined."""
+    budgets = [{"nodes": "1", "schedule": "1 21 * * *", "duration": "1h"}]
+    pool = a_pool(spec={"disruption": {"budgets": budgets}}, status=READY.to_wire()["status"])
+    assert Step.CONSOLIDATE not in due(node_pools=(pool,), claims=(claim,))
+    assert Step.CONSOLIDATE in due(node_pools=(pool,), claims=(claim, consolidatable()))
 
 
 def test_a_hibernation_window_requeues_consolidation_when_it_opens_and_provisioning_when_it_closes():
@@ -177,7 +267,7 @@ def test_sweep_keeps_schedule_entries_as_the_nodepools_say():
     sweep(cluster.run(window_schedules=schedules), trigger())
     assert (times(schedules), schedules.lists) == ([], 1)
 
-    cluster.clock.advance_to(NOW + timedelta(minutes=6))
+    cluster.clock.advance_to(NOW + timedelta(minutes=5))
     sweep(cluster.run(window_schedules=schedules), trigger())
     assert schedules.lists == 2
 

@@ -185,14 +185,16 @@ def test_bisection_keeps_valid_nodeclaims_of_sixty_in_one_zone():
     assert len(verified.results.pod_errors) == 60 - len(kept)
 
 
-def test_defect_is_reported_and_does_not_fail_the_run():
-    """A failed run would block the message group, and with it all other pods."""
-    cluster, defects = Cluster(), (Defect("node x: cpu is overbooked", ("node x",)),)
+@pytest.mark.parametrize(("count", "shown", "more"), [(1, 1, ""), (5, 5, ""), (7, 5, "and 2 more")])
+def test_defects_are_reported_and_do_not_fail_the_run(count, shown, more):
+    """A failed run would block the message group, and with it all other pods; the first five defects say enough."""
+    cluster, defects = Cluster(), tuple(Defect(f"node {n}: cpu is overbooked", (f"node {n}",)) for n in range(count))
 
     outcome = cluster.execute(defects_plan("pods", "refused", defects))
 
     assert (outcome.status, outcome.counts) == ("done", {"errors": 1})
-    assert "node x: cpu is overbooked" in outcome.notes[0]
+    assert outcome.notes[0].count("cpu is overbooked") == shown
+    assert ("more" in outcome.notes[0], more in outcome.notes[0]) == (bool(more), True)
     assert {o.name for o in cluster.record.observations} == {"journeyman_plan_defects_total", "journeyman_errors_total"}
 
 
