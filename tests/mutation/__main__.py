@@ -38,6 +38,11 @@ SUITES = {
     "cloud": (
         "tests/unit/cloud",
         "tests/contract/clouds",
+        "tests/contract/test_aws_cloud.py",
+        *(
+            f"tests/contract/test_{name}.py"
+            for name in ("smq_queue", "sqs_queue", "function_queue", "window_schedules")
+        ),
         "-k",
         "not moto and not HTTP",
     ),  # servers do not survive a fork

@@ -81,8 +81,9 @@ def _executed(tree: ast.Module) -> Iterator[tuple[str, ast.expr | ast.stmt]]:
     """Yield the nodes of functions' bodies once each; annotations, defaults and constants of modules are left out."""
     seen: set[ast.AST] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.AnnAssign):
-            seen.update(ast.walk(node.annotation))
+        given = node.returns if isinstance(node, ast.FunctionDef) else getattr(node, "annotation", None)
+        if given is not None:
+            seen.update(ast.walk(given))
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
             for node in (node for statement in function.body for node in ast.walk(statement)):

@@ -10,12 +10,14 @@ LIMIT = 1 + 1
 def chosen(xs, most):
     if not xs or len(xs) < most:
         return min(xs) - 1
-    return any(x is None for x in xs)
+    def is_none(x: int | None) -> bool | None:
+        return x is None
+    return any(is_none(x) for x in xs)
 """
 
 
 def test_each_operator_in_a_function_body_makes_one_mutant(tmp_path):
-    """Constants of the module are not executed per call and are left alone."""
+    """Constants of the module and annotations are not executed per call and are left alone."""
     path = tmp_path / "module.py"
     path.write_text(SOURCE)
 
