@@ -73,9 +73,7 @@ class NodeSize(Struct, frozen=True, kw_only=True):
 
 def reserved_millicores(millicores: int) -> int:
     """Return kube-reserved CPU: 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest."""
-    return sum(
-        (min(millicores, end) - start) * share // 10_000 for start, end, share in _CPU_RESERVED if millicores >= start
-    )
+    return sum(max(min(millicores, end) - start, 0) * share // 10_000 for start, end, share in _CPU_RESERVED)
 
 
 def eviction_threshold(capacity: Mapping[str, int], eviction_hard: Mapping[str, str]) -> dict[str, int]:

@@ -43,11 +43,6 @@ class NodeClassView:
         """Return `metadata.uid`."""
         return str(self.raw.get("metadata", {}).get("uid", ""))
 
-    @property
-    def generation(self) -> int:
-        """Return `metadata.generation`."""
-        return int(self.raw.get("metadata", {}).get("generation", 0) or 0)
-
     @cached_property
     def alias(self) -> AmiAlias | None:
         """Return the AMI alias; None if no selector term has one."""

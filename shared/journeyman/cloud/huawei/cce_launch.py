@@ -217,10 +217,8 @@ class CceLauncher(Launcher):
 
     def _node_id(self, node: Any, claim: str) -> str:
         """Return the id of a created node, from its job if the answer lacks it. Raises CloudUnavailableError."""
-        node_id = str((node.get("metadata") or {}).get("uid") or "")
         job_id = str((node.get("status") or {}).get("jobID") or "")
-        if not node_id and job_id:
-            node_id = self._nodes.node_id_of_job(job_id)
+        node_id = str((node.get("metadata") or {}).get("uid") or self._nodes.node_id_of_job(job_id))
         if not node_id:
             text = "CCE did not say which node it creates; the next run finds it by its name"
             raise CloudUnavailableError(text, nodeclaim=claim, job=job_id)

@@ -153,7 +153,7 @@ class HuaweiInstances:
         return {}
 
     def node_id_of_job(self, job_id: str) -> str:
-        """Return the id of the node that a job creates; empty if it does not say yet. Raises CloudProviderError."""
+        """Return the id of the node that a job creates; empty without a job, or if it does not say yet. Raises CloudProviderError."""
         for job in self._jobs(job_id):
             spec = job.get("spec") or {}
             if spec.get("type") == "CreateNodeVM" and spec.get("resourceID"):
@@ -162,14 +162,13 @@ class HuaweiInstances:
 
     def failure_of_job(self, job_id: str) -> BuildFailure:
         """Return why a node could not be built. Raises CloudProviderError."""
-        jobs = self._jobs(job_id) if job_id else iter(())
-        texts = [str((job.get("status") or {}).get("reason") or "") for job in jobs]
+        texts = [str((job.get("status") or {}).get("reason") or "") for job in self._jobs(job_id)]
         text = max(texts, key=len, default="") or "CCE does not say why"  # the innermost job has the cause in full
         return launch_rule("", text).build_failure(text)
 
     def _jobs(self, job_id: str) -> Iterator[Mapping[str, Any]]:
         """Yield a job and its sub-jobs; those that are listed by id only are read, and those that CCE has forgotten are left out."""
-        waiting = [(job_id, 0)]
+        waiting = [(job_id, 0)] if job_id else []
         while waiting:
             id_, depth = waiting.pop(0)
             path = f"/api/v3/projects/{self._settings.project_id}/jobs/{id_}"
