@@ -1,9 +1,19 @@
-"""`cloud.launching`: the errors of launches."""
+"""`cloud.launching`: the errors of launches, the instance to adopt, and a warning of a fallback to on-demand."""
 
+import logging
+from datetime import timedelta
+
+import pytest
+
+from journeyman.cloud.aws.fleet_launch import LIMITS
 from journeyman.cloud.fault_rules import FaultRule
-from journeyman.cloud.launching import Launcher
+from journeyman.cloud.launching import Launcher, types_to_launch, usable_and_oldest_first
 from journeyman.core.api.launch_faults import FaultScope
 from journeyman.errors import CloudProviderError, CreateError, RateLimitedError
+from journeyman.ports import Instance
+from tests.helpers.launching import launch_request
+from tests.unit.cloud.aws.conftest import START
+from tests.unit.cloud.test_launch_filter import a_type
 
 
 class Launching(Launcher):
@@ -38,3 +48,50 @@ def test_throttled_launch_is_no_create_error():
     assert failed.message == "launching: the quota is used up: no more servers. Request a higher one"
     assert failed.context["code"] == "Quota"
     assert failed.__cause__ is refused
+
+
+def an_instance(name, *, state="running", age_seconds=60):
+    """Return an instance of a NodeClaim."""
+    launched_at = START - timedelta(seconds=age_seconds)
+    return Instance(
+        provider_id=name, instance_type="m5.large", zone="a", capacity_type="spot", state=state, launched_at=launched_at
+    )
+
+
+@pytest.mark.parametrize(
+    ("instances", "adopted"),
+    [
+        ([an_instance("young"), an_instance("old", age_seconds=61)], "old"),
+        ([an_instance("stopped", state="stopped", age_seconds=600), an_instance("running")], "running"),
+        ([an_instance("ending", state="shutting-down", age_seconds=600), an_instance("new", state="pending")], "new"),
+        ([an_instance("b"), an_instance("a")], "a"),
+        ([an_instance("young", state="stopped"), an_instance("old", state="stopped", age_seconds=61)], "old"),
+    ],
+)
+def test_oldest_instance_that_runs_or_starts_is_adopted(instances, adopted):
+    """Of two that a NodeClaim has; garbage collection deletes the other one."""
+    assert min(instances, key=usable_and_oldest_first).provider_id == adopted
+
+
+@pytest.mark.parametrize(
+    ("capacity_types", "number", "spot_price", "warns"),
+    [
+        (("spot", "on-demand"), 4, None, True),
+        (("spot", "on-demand"), 5, None, False),
+        (("spot", "on-demand"), 4, 0.01, False),
+        (("on-demand",), 4, None, False),
+    ],
+)
+def test_inflexible_fallback_to_on_demand_is_a_warning(caplog, capacity_types, number, spot_price, warns):
+    """Spot was allowed and has no offering, and fewer than five types are left, as in Karpenter."""
+    types = tuple(a_type(f"m{n}.large", 0.1, spot=spot_price) for n in range(number))
+    request = launch_request(
+        "web-1", uid="u", types=[t.name for t in types], capacity_types=capacity_types,
+        node_class={"kind": "EC2NodeClass", "group": "karpenter.k8s.aws", "raw": {}}, instance_types=types,
+    )  # fmt: skip
+
+    with caplog.at_level(logging.WARNING):
+        capacity_type, launched = types_to_launch(request, LIMITS)
+
+    assert (capacity_type, len(launched)) == ("spot" if spot_price else "on-demand", number)
+    assert ("falling back to on-demand with fewer than 5 instance types" in caplog.text) is warns

@@ -98,3 +98,37 @@ def test_protected_instance_cannot_be_deleted():
 def test_times_are_read_to_the_minute_or_second(text):
     """ECS writes both."""
     assert parse_time(text).isoformat().startswith("2026-11-02T08:00")
+
+
+def listed(**changes):
+    """Return the listed instance of a cluster with one instance, which ECS describes with these changes."""
+    account = LargeAccount(1)
+    plain = account.entry
+    account.entry = lambda id_: {**plain(id_), **changes}
+    [found] = EcsInstances(account, "cn-hangzhou", "c1").list()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("status", "locks", "reason"),
+    [
+        ("Stopped", ["financial"], "AccountInArrears"),
+        ("Stopping", ["", "Recycling"], "SpotInterruption"),
+        ("Stopped", ["unheard-of"], None),
+        ("Stopped", [], None),
+        ("Running", ["financial"], None),
+    ],
+)
+def test_locks_of_a_stopped_instance_say_why_it_ended(status, locks, reason):
+    """One that a user stopped has none, and one that runs has not ended."""
+    found = listed(Status=status, OperationLocks={"LockReason": [{"LockReason": lock} for lock in locks]})
+
+    assert (None if found.failure is None else found.failure.reason) == reason
+
+
+@pytest.mark.parametrize("missing", [{}, {"OperationLocks": None}, {"OperationLocks": {}}])
+def test_stopped_instance_without_locks_has_no_failure(missing):
+    """ECS leaves them out, too."""
+    found = listed(Status="Stopped", **missing)
+
+    assert (found.state, found.failure) == ("stopped", None)

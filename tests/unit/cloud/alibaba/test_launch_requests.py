@@ -176,9 +176,13 @@ def test_each_pair_has_the_image_of_its_architecture(ack):
     """One request covers both architectures."""
     sent = ack.requested(imageSelectorTerms=[{"alias": "AlibabaCloudLinux3@latest"}])
     images = {c["InstanceType"]: c["ImageId"] for c in sent["LaunchTemplateConfig"]}
+    launched = [ack.launch(ack.node_class(), a_claim(arch, arch=arch)).instance for arch in ("amd64", "arm64")]
+    either = ack.launch(ack.node_class(), a_claim("either")).instance
 
     assert images[CHEAP] == ack.seeded.images["AliyunLinux3"]
     assert images["ecs.c8y.large"] == ack.seeded.images["AliyunLinux3Arm64/arm64"]
+    assert {instance.image_id for instance in launched} == {images[CHEAP], images["ecs.c8y.large"]}
+    assert all(instance.image_id == images[instance.instance_type] for instance in (*launched, either))
 
 
 def test_architecture_without_an_image_launches_nothing(ack):

@@ -1,10 +1,10 @@
-"""EC2's status checks: each failed check is returned once, with its start."""
+"""EC2's instances: why they ended, refused terminations, and status checks, of which each failed one is returned once."""
 
 import pytest
 from botocore.exceptions import ClientError
 
 from journeyman.cloud.aws.aws_settings import Clients
-from journeyman.cloud.aws.instance_provider import failing_checks
+from journeyman.cloud.aws.instance_provider import InstanceProvider, failing_checks
 from journeyman.core.state import InstanceStatus
 from journeyman.errors import CloudProviderError
 from tests.unit.cloud.aws.conftest import START, Pages
@@ -51,3 +51,52 @@ def test_forbidden_call_names_the_missing_permission():
 
     with pytest.raises(CloudProviderError, match="ec2:DescribeInstanceStatus"):
         failing_checks(Clients(lambda service, region: aws, "us-east-1"))
+
+
+def described(**changes):
+    """Return an instance as DescribeInstances has it."""
+    placed = {"Placement": {"AvailabilityZone": "us-east-1a"}, "LaunchTime": START, "State": {"Name": "terminated"}}
+    return {"InstanceId": "i-1", "InstanceType": "m5.large", **placed, **changes}
+
+
+SPOT = {"Code": "Server.SpotInstanceTermination", "Message": "Spot instance termination"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"StateReason": SPOT, "StateTransitionReason": "Server.SpotInstanceTermination"},
+            "Termination; Spot instance termination",
+        ),
+        ({"StateReason": SPOT, "StateTransitionReason": "by the host"}, "Spot instance termination; by the host"),
+        ({"StateReason": {"Code": "Client.UserInitiatedShutdown"}}, "Client.UserInitiatedShutdown"),
+        ({"StateReason": SPOT, "State": {"Name": "running"}}, None),
+        ({"StateReason": SPOT, "State": {"Name": "pending"}}, None),
+        ({"StateTransitionReason": "User initiated"}, None),
+    ],
+)
+def test_ended_instance_says_why_in_ec2s_words(changes, message):
+    """Each text once; an instance that runs has not ended, and without a code EC2 does not say."""
+    aws = Pages(describe_instances=[{"Reservations": [{"Instances": [described(**changes)]}]}])
+    found = InstanceProvider(Clients(lambda service, region: aws, "us-east-1"), "demo").list()[0].failure
+
+    assert (found is None) is (message is None)
+    if found is not None:
+        assert found.message.endswith(message)
+
+
+class Refusing:
+    """An EC2 that refuses each termination."""
+
+    def terminate_instances(self, **_):
+        raise ClientError({"Error": {"Code": "UnauthorizedOperation"}}, "TerminateInstances")
+
+
+def test_refused_termination_names_the_instance_and_its_zone():
+    """The log and the metrics have them."""
+    provider_id = "aws:///us-east-1a/i-1"
+    provider = InstanceProvider(Clients(lambda service, region: Refusing(), "us-east-1"), "demo")
+    [error] = provider.delete_each([provider_id]).values()
+
+    assert (error.context["provider_id"], error.context["zone"]) == (provider_id, "us-east-1a")

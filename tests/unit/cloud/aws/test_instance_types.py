@@ -214,6 +214,11 @@ def test_labels_are_karpenters():
     assert (own["instance-category"], own["instance-generation"], own["instance-family"]) == (("g",), ("4",), ("g4dn",))
     assert (own["instance-gpu-name"], own["instance-gpu-memory"]) == (("tesla-t4",), ("16384",))
     assert own["instance-local-nvme"] == ("125",)
+    assert (own["instance-cpu"], own["instance-memory"], own["instance-cpu-manufacturer"]) == (
+        ("2",),
+        ("8192",),
+        ("intel",),
+    )
     assert own["instance-accelerator-count"] == own["capacity-reservation-id"] == ()
     assert set(own) | {"placement-group-id", "placement-group-partition"} == {
         key.removeprefix(f"{AWS}/") for key in labels.WELL_KNOWN if key.startswith(AWS)

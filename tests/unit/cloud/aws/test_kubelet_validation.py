@@ -18,6 +18,8 @@ BOTTLEROCKET = [{"alias": "bottlerocket@latest"}]
         {"evictionSoft": {"memory.available": "1Gi"}, "evictionSoftGracePeriod": {"memory.available": "1m30s"}},
         {"kubeReserved": {"cpu": "100m", "ephemeral-storage": "1Gi"}, "systemReserved": {"pid": "100"}},
         {"imageGCHighThresholdPercent": 85, "imageGCLowThresholdPercent": 80},
+        {"imageGCHighThresholdPercent": 100, "imageGCLowThresholdPercent": 0},
+        {"evictionHard": {"memory.available": "0%", "nodefs.available": "0"}, "maxPods": 0},
         {"featureGates": {"NodeSwap": True}, "singleProcessOOMKill": False, "memoryThrottlingFactor": 0.8},
     ],
 )
@@ -41,6 +43,7 @@ def test_valid_kubelet_settings_are_accepted_on_al2023(kubelet):
         ({"registerWithTaints": []}, "InvalidKubeletConfiguration", "remove it"),
         ({"evictionHard": {"memory.free": "1Gi"}}, "InvalidKubeletConfiguration", "no eviction signal"),
         ({"evictionHard": {"memory.available": "101%"}}, "InvalidKubeletConfiguration", "0% to 100%"),
+        ({"evictionHard": {"memory.available": "-1%"}}, "InvalidKubeletConfiguration", "0% to 100%"),
         ({"evictionHard": {"memory.available": "-1Gi"}}, "InvalidKubeletConfiguration", "not negative"),
         (
             {"evictionSoft": {"memory.available": "1Gi"}},
@@ -56,6 +59,7 @@ def test_valid_kubelet_settings_are_accepted_on_al2023(kubelet):
         ({"kubeReserved": {"gpu": "1"}}, "InvalidKubeletConfiguration", "cannot be reserved"),
         ({"kubeReserved": {"cpu": "-1"}}, "InvalidKubeletConfiguration", "negative"),
         ({"imageGCHighThresholdPercent": 101}, "InvalidKubeletConfiguration", "between 0 and 100"),
+        ({"imageGCLowThresholdPercent": -1}, "InvalidKubeletConfiguration", "between 0 and 100"),
         (
             {"imageGCHighThresholdPercent": 80, "imageGCLowThresholdPercent": 80},
             "InvalidKubeletConfiguration",

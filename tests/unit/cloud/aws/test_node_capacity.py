@@ -32,10 +32,12 @@ def test_m5_large_matches_karpenters_documentation(size):
     }
 
 
-@pytest.mark.parametrize(("vcpus", "millicores"), [(1, 60), (2, 70), (4, 80), (8, 90), (96, 310), (448, 1190)])
+@pytest.mark.parametrize(
+    ("vcpus", "millicores"), [(0.5, 30), (1, 60), (2, 70), (4, 80), (8, 90), (96, 310), (448, 1190)]
+)
 def test_reserved_cpu_by_number_of_cores(vcpus, millicores):
     """It is 6 % of the first core, 1 % of the second, 0.5 % of two more, and 0.25 % of the rest."""
-    assert reserved_millicores(vcpus * 1000) == millicores
+    assert reserved_millicores(int(vcpus * 1000)) == millicores
 
 
 @pytest.mark.parametrize(
@@ -95,6 +97,7 @@ def test_reserved_enis_lower_pods_but_not_reservations(size, settings):
     [
         ({}, 100 * MIB, 2 * GIB),
         ({"memory.available": "5%"}, -(-7577 * MIB * 5 // 100), 2 * GIB),
+        ({"memory.available": "7.5%"}, -(-7577 * MIB * 75 // 1000), 2 * GIB),
         ({"memory.available": "300Mi", "nodefs.available": "100%"}, 300 * MIB, 0),
         ({"memory.available": "100%"}, 0, 2 * GIB),
         ({"memory.available": "much"}, 100 * MIB, 2 * GIB),
@@ -133,9 +136,9 @@ def _volume(device, size, **more):
             {
                 "amiSelectorTerms": [{"id": "ami-1"}],
                 "amiFamily": "Custom",
-                "blockDeviceMappings": [_volume("/dev/a", "5Gi"), _volume("/dev/b", "9Gi")],
+                "blockDeviceMappings": [_volume("/dev/a", "5Gi"), _volume("/dev/b", "9Gi"), _volume("/dev/c", "7Gi")],
             },
-            9,
+            7,
         ),
         (
             {
