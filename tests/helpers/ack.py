@@ -42,6 +42,7 @@ class FakeAck:
         user: The user in the client certificates.
         requests: The requests with a valid signature, in order.
         failing: The (status, body) of every response, if set.
+        expiration: The expiry in the responses, if set; by default the certificate's.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class FakeAck:
         self._nonces: set[str] = set()
         self.requests: list[Request] = []
         self.failing: tuple[int, Any] | None = None
+        self.expiration: str | None = None
 
     def answer(self, request: Request) -> tuple[int, Any]:
         """Return the service's response."""
@@ -96,8 +98,9 @@ class FakeAck:
             "preferences": {},
             "users": [{"name": self.user, "user": {"client-certificate-data": encoded[1], "client-key-data": encoded[2]}}],
         }  # fmt: skip
-        expires = self._clock.now() + timedelta(minutes=minutes)
-        return 200, {"config": yaml.safe_dump(config), "expiration": expires.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        expires = (self._clock.now() + timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        stated = expires if self.expiration is None else self.expiration
+        return 200, {"config": yaml.safe_dump(config), "expiration": stated}
 
     def _complaint(self, request: Request) -> str:
         """Return the service's error code for an invalid signature; empty for a valid one."""

@@ -15,6 +15,7 @@ import requests
 import yaml
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
+from kubernetes.config import kube_config
 from moto import mock_aws
 
 from journeyman.core.api.objects import NAMESPACE
@@ -113,13 +114,47 @@ def test_repr_of_a_kubeconfig_has_no_secret():
     assert "PRIVATE" not in repr(kubeconfig.entry())
 
 
-def test_unusable_kubeconfig_is_named(tmp_path, tls_front):
-    """The cases are a missing file, an unknown context and an invalid file."""
-    with pytest.raises(ConfigurationError, match="kubeconfig cannot be used") as caught:
-        from_kubeconfig(str(tmp_path / "absent"))
-    assert caught.value.context["path"].endswith("absent")
-    with pytest.raises(ConfigurationError, match="prod"):
-        from_kubeconfig(a_kubeconfig(tmp_path, tls_front), "prod")
+def test_unusable_kubeconfig_is_named(tmp_path, tls_front, monkeypatch):
+    """The cases are a missing file, given or by default, and an unknown context."""
+    absent, present = str(tmp_path / "absent"), a_kubeconfig(tmp_path, tls_front)
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", absent)
+    for given, named in (
+        ((absent, ""), {"path": absent, "context": "current"}),
+        (("", ""), {"path": "KUBECONFIG", "context": "current"}),
+        ((present, "prod"), {"path": present, "context": "prod"}),
+    ):
+        with pytest.raises(ConfigurationError, match="kubeconfig cannot be used") as caught:
+            from_kubeconfig(*given)
+        assert caught.value.context == named
+
+
+@pytest.mark.parametrize(
+    ("context", "changes", "message"),
+    [
+        ("other", {}, "the kubeconfig has no context 'other', only: c, d"),
+        ("d", {}, "the kubeconfig has no cluster 'b', only: a"),
+        ("c", {"users": []}, "the kubeconfig has no user 'u', only: none"),
+        ("c", {"users": [{"name": "u", "user": {"client-certificate-data": "QQ=="}}]}, "client-key-data is missing"),
+        (
+            "c",
+            {"clusters": [{"name": "a", "cluster": {"server": "https://a"}}]},
+            "certificate-authority-data is missing",
+        ),
+    ],
+)
+def test_incomplete_kubeconfig_of_a_cloud_is_an_error_with_what_it_lacks(context, changes, message):
+    """It is read without the kubernetes package; the current context is used unless another one is named."""
+    document = {
+        "clusters": [{"name": "a", "cluster": {"server": "https://a", "certificate-authority-data": "QQ=="}}],
+        "users": [{"name": "u", "user": {"client-certificate-data": "QQ==", "client-key-data": "QQ=="}}],
+        "contexts": [
+            {"name": "c", "context": {"cluster": "a", "user": "u"}},
+            {"name": "d", "context": {"cluster": "b", "user": "u"}},
+        ],
+    }
+    assert read_kubeconfig({**document, "current-context": "c"}).entry().server == "https://a"
+    with pytest.raises(ValueError, match=message):
+        read_kubeconfig({**document, **changes}).entry(context)
 
 
 def test_eks_token_is_a_presigned_sts_request(session, clock):
@@ -160,9 +195,9 @@ def test_eks_token_is_renewed_before_it_expires(clock):
     """It is renewed after nine minutes with the session's current credentials."""
     token = eks.EksToken("prod", RotatingSession(), clock)
     first = token()
-    clock.advance(8 * 60)
+    clock.advance(9 * 60 - 1)
     assert token() == first
-    clock.advance(61)
+    clock.advance(1)
     second = token()
     assert second != first
     url = base64.urlsafe_b64decode(second.removeprefix("Bearer k8s-aws-v1.") + "==").decode()
@@ -196,14 +231,17 @@ def test_missing_eks_cluster_is_unknown(session, clock):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "network", "setting"),
+    ("wanted", "enabled", "setting", "advice"),
     [
-        ("public", {"endpointPublicAccess": False, "endpointPrivateAccess": True}, "endpointPublicAccess=true"),
-        ("private", {"endpointPublicAccess": True, "endpointPrivateAccess": False}, "endpointPrivateAccess=true"),
+        ("public", "private", "endpointPublicAccess", "run the functions in its VPC"),
+        ("private", "public", "endpointPrivateAccess", "set the endpoint to public"),
     ],
 )
-def test_disabled_endpoint_is_an_error_before_a_request_times_out(session, clock, tls_front, wanted, network, setting):
+def test_disabled_endpoint_is_an_error_before_a_request_times_out(
+    session, clock, tls_front, wanted, enabled, setting, advice
+):
     """Both endpoints have one DNS name, whose addresses would not respond."""
+    network = {"endpointPublicAccess": True, "endpointPrivateAccess": True, setting: False}
     described = {
         "endpoint": tls_front.url,
         "certificateAuthority": {"data": base64.b64encode(tls_front.authority).decode()},
@@ -212,8 +250,11 @@ def test_disabled_endpoint_is_an_error_before_a_request_times_out(session, clock
     with pytest.raises(ConfigurationError, match=f"EKS cluster prod has no {wanted} endpoint") as caught:
         eks.connect("prod", session, clock, described=described, endpoint=wanted)
 
-    assert f"--name prod --region eu-central-1 --resources-vpc-config {setting}" in caught.value.context["to_do"]
-    assert eks.connect("prod", session, clock, described=described).server == tls_front.url
+    remedy = caught.value.context["to_do"]
+    assert remedy.startswith(advice)
+    assert f"--name prod --region eu-central-1 --resources-vpc-config {setting}=true" in remedy
+    for endpoint in ("any", enabled):
+        assert eks.connect("prod", session, clock, described=described, endpoint=endpoint).server == tls_front.url
 
 
 def test_cluster_without_access_entries_is_switched_first(session):
@@ -280,17 +321,16 @@ def test_each_aws_error_has_its_own_message(code, operation, kind, message):
     assert caught.value.context["region"] == "us-east-2"
 
 
-def test_missing_credentials_are_an_error(clock):
+@pytest.mark.parametrize(
+    ("credentials", "region", "missing"),
+    [(None, "eu-central-1", "credentials"), (Credentials("AKIA", "secret"), None, "region")],
+)
+def test_missing_credentials_or_region_are_an_error(clock, credentials, region, missing):
     """The error names the problem, and does not come from the signer."""
+    session = SimpleNamespace(region_name=region, get_credentials=lambda: credentials)
 
-    class WithoutCredentials:
-        region_name = "eu-central-1"
-
-        def get_credentials(self):
-            return None
-
-    with pytest.raises(ConfigurationError, match="no AWS credentials"):
-        eks.EksToken("prod", WithoutCredentials(), clock)()
+    with pytest.raises(ConfigurationError, match=f"there are no AWS {missing} to reach EKS cluster prod with"):
+        eks.EksToken("prod", session, clock)()
 
 
 def test_pod_reaches_its_cluster_with_its_service_account(tmp_path, tls_front):
@@ -307,10 +347,27 @@ def test_pod_reaches_its_cluster_with_its_service_account(tmp_path, tls_front):
     assert "kube-system" in namespaces(connection)
 
 
-@pytest.mark.parametrize("host", ["10.0.0.1", "fd00::1"])
-def test_pod_environment_has_addresses_of_both_families(host):
+@pytest.mark.parametrize(
+    ("host", "server"), [("10.0.0.1", "https://10.0.0.1:443"), ("fd00::1", "https://[fd00::1]:443")]
+)
+def test_pod_environment_has_addresses_of_both_families(host, server):
     """kubelet sets IPv6 addresses without brackets."""
-    assert server_of({"KUBERNETES_SERVICE_HOST": host}) in {"https://10.0.0.1:443", "https://[fd00::1]:443"}
+    assert server_of({"KUBERNETES_SERVICE_HOST": host}) == server
+
+
+@pytest.mark.parametrize(
+    ("variables", "has_token", "missing"),
+    [
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False, "token does not exist"),
+        ({}, True, "KUBERNETES_SERVICE_HOST is not set"),
+    ],
+)
+def test_process_that_is_in_no_pod_learns_what_is_missing(tmp_path, variables, has_token, missing):
+    """A pod may run without its service account's token, and a user's shell has neither."""
+    if has_token:
+        (tmp_path / "token").write_text("secret")
+    with pytest.raises(ConfigurationError, match=f"does not run in a pod with a service account: .*{missing}"):
+        in_cluster(variables, tmp_path)
 
 
 def test_transport_imports_neither_pydantic_nor_an_sdk():

@@ -1,5 +1,7 @@
-"""ACK and CCE: signed requests, client certificates over TLS, their renewal, and errors with remedies."""
+"""ACK, CCE and kubeconfigs: signed requests, client certificates over TLS, their renewal, and errors with remedies."""
 
+import json
+import re
 import ssl
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from journeyman.errors import (
 )
 from journeyman.kube.access.ack import AckCluster
 from journeyman.kube.access.cce import CceCluster
+from journeyman.kube.access.kubeconfig import from_kubeconfig
 from journeyman.kube.connection_pool import Connection, client_context
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
@@ -78,6 +81,31 @@ def opened_transport(connection, opened):
     transport = Transport(connection)
     opened.callback(transport.close)
     return transport
+
+
+@pytest.mark.parametrize("has_key_file", [True, False])
+def test_client_certificate_of_a_users_kubeconfig_authenticates(tmp_path, cluster, opened, has_key_file):
+    """Its key is in a file of its own, or in that of the certificate."""
+    certificate, key = cluster.authority.issue("admin")
+    user = {"client-certificate": str(certificate)}
+    if has_key_file:
+        user["client-key"] = str(key)
+    else:
+        certificate.write_bytes(certificate.read_bytes() + key.read_bytes())
+    kubeconfig = {
+        "clusters": [
+            {
+                "name": "c",
+                "cluster": {"server": cluster.url, "certificate-authority": str(cluster.authority.certificate)},
+            }
+        ],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "dev", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "dev",
+    }
+    (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig))
+
+    assert "kube-system" in namespaces(opened_transport(from_kubeconfig(str(tmp_path / "kubeconfig")), opened))
 
 
 class AnAck:
@@ -142,13 +170,31 @@ def test_certificate_is_renewed_when_a_third_of_its_lifetime_is_left(cloud, open
     """A transport exists as long as its sandbox, which may be longer than a certificate is valid."""
     transport = opened_transport(cloud.reached().connect(), opened)
     namespaces(transport)
-    cloud.clock.advance(cloud.lasts.total_seconds() * 0.66)
+    cloud.clock.advance(cloud.lasts.total_seconds() * 2 / 3 - 1)
     namespaces(transport)
     assert len(cloud.fake.requests) == 1
 
-    cloud.clock.advance(cloud.lasts.total_seconds() * 0.01)
+    cloud.clock.advance(1)
     assert "kube-system" in namespaces(transport)
     assert len(cloud.fake.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("expiration", "renewed_after"), [("2026-03-01T13:00:00Z", timedelta(minutes=40)), ("", timedelta(minutes=120))]
+)
+def test_expiry_that_ack_states_counts_and_else_the_requested_lifetime(
+    cluster, clock, opened, expiration, renewed_after
+):
+    """ACK may issue a certificate for less time than requested; renewed when a third of that is left."""
+    cloud = AnAck(cluster, clock, opened)
+    cloud.fake.expiration = expiration
+    connection = cloud.reached().connect()
+    clock.advance(renewed_after.total_seconds() - 1)
+    first = connection.current_ssl_context()
+    assert first is connection.ssl_context
+
+    clock.advance(1)
+    assert connection.current_ssl_context() is not first
 
 
 def test_valid_certificate_is_used_while_the_cloud_is_unreachable(cloud, opened):
@@ -194,6 +240,34 @@ def test_each_cloud_error_has_its_own_message(cloud):
         reached.connect()
     cloud.api = "http://127.0.0.1:9"
     with pytest.raises(CloudUnavailableError, match="does not answer"):
+        cloud.reached().connect()
+
+
+NO_JSON = b"<html>bad gateway</html>"
+
+
+@pytest.mark.parametrize(
+    ("made", "status", "body", "kind", "said"),
+    [
+        (AnAck, 400, {"code": "ErrorClusterNotFound", "message": "gone"}, UnknownClusterError, "ErrorClusterNotFound: gone"),
+        (AnAck, 404, NO_JSON, UnknownClusterError, "HTTP 404: <html>bad gateway"),
+        (AnAck, 400, {"code": "Throttling.User", "message": "wait"}, CloudUnavailableError, "Throttling.User: wait"),
+        (AnAck, 429, {}, CloudUnavailableError, "HTTP 429: "),
+        (AnAck, 500, NO_JSON, CloudUnavailableError, "HTTP 500: <html>bad gateway"),
+        (ACce, 400, {"errorCode": "CCE.01404001", "errorMessage": "gone"}, UnknownClusterError, "CCE.01404001: gone"),
+        (ACce, 404, {"error_code": "APIGW.0101", "error_msg": "no API"}, UnknownClusterError, "APIGW.0101: no API"),
+        (ACce, 404, NO_JSON, UnknownClusterError, "HTTP 404: <html>bad gateway"),
+        (ACce, 429, {"error_code": "APIGW.0308", "error_msg": "wait"}, CloudUnavailableError, "APIGW.0308: wait"),
+        (ACce, 500, {}, CloudUnavailableError, "HTTP 500: "),
+    ],
+)  # fmt: skip
+def test_error_of_a_cloud_is_told_apart_by_its_status_or_its_code(
+    cluster, clock, opened, made, status, body, kind, said
+):
+    """Throttling and failures of the cloud are retryable; a load balancer in front of it sends no JSON."""
+    cloud = made(cluster, clock, opened)
+    cloud.fake.failing = (status, body)
+    with pytest.raises(kind, match=re.escape(said)):
         cloud.reached().connect()
 
 
