@@ -7,7 +7,9 @@ imports nor collection are paid for again. It runs only the tests that execute t
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
+import inspect
 import itertools
 import os
 import pickle
@@ -24,6 +26,7 @@ import pytest
 
 from tests.mutation.operators import Mutant, mutated
 
+_LRU_CACHE: Final = type(functools.cache(len))
 FACTOR: Final = 4
 """A mutant's tests may take so many times the CPU seconds of the original's."""
 GRACE: Final = 10
@@ -68,6 +71,8 @@ def is_killed(mutant: Mutant, items: Sequence[pytest.Item], tests: Sequence[int]
         limit = int(seconds * FACTOR) + GRACE
         resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
         replace_code(mutant)
+        for cache in caches(frozenset({str(mutant.path)})):
+            cache.cache_clear()
         return any(True for _ in _failures([items[n] for n in tests]))
 
     try:
@@ -87,6 +92,14 @@ def replace_code(mutant: Mutant) -> None:
             after = changed.get((before.co_firstlineno, before.co_name))
             if after is not None and after.co_freevars == before.co_freevars:
                 function.__code__ = after
+
+
+def caches(paths: frozenset[str]) -> list[Any]:
+    """Return the cached functions of these files, whose results of imports and earlier tests would hide a mutant."""
+    gc.unfreeze()  # what is frozen is not listed
+    found = [each for each in gc.get_objects() if isinstance(each, _LRU_CACHE)]
+    codes = [getattr(inspect.unwrap(each), "__code__", None) for each in found]
+    return [each for each, code in zip(found, codes, strict=True) if code is not None and code.co_filename in paths]
 
 
 def _functions(code: CodeType) -> Iterator[CodeType]:
@@ -110,7 +123,10 @@ def _survey(items: Sequence[pytest.Item], paths: frozenset[str]) -> Survey:
     lines: list[set[Line]] = []
     seconds: list[float] = []
     failed: list[str] = []
+    cached = caches(paths)
     for item in items:
+        for cache in cached:
+            cache.cache_clear()
         executed.clear()
         began = time.process_time()
         threading.settrace(trace_call)
