@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"
-_PARALLEL_WRITES: Final = 16
+_PARALLEL_WRITES: Final = 16  # at most; an executor starts a thread only for a write that would wait otherwise
 _FEWER_OBJECTS: Final = 8  # the factor between a page that is too large and its next attempt
 _SILENCE_SECONDS: Final = 10.0  # after the timeout of a watch; a connection that is silent for longer is dead
 
@@ -124,7 +124,7 @@ class HttpKubeStore:
             except KubeAPIError as error:
                 return error
 
-        with ThreadPoolExecutor(min(_PARALLEL_WRITES, max(len(bodies), 1))) as threads:
+        with ThreadPoolExecutor(_PARALLEL_WRITES) as threads:
             return tuple(threads.map(one, bodies))
 
     def patch(
@@ -138,7 +138,7 @@ class HttpKubeStore:
         self, resource: Resource[Any], patches: Sequence[Patch], *, subresource: str = ""
     ) -> tuple[dict[str, Any] | KubeAPIError, ...]:
         """Apply the patches, several in parallel; return the object or the error for each, in order."""
-        with ThreadPoolExecutor(min(_PARALLEL_WRITES, max(len(patches), 1))) as threads:
+        with ThreadPoolExecutor(_PARALLEL_WRITES) as threads:
             return tuple(threads.map(lambda patch: self._patched(resource, patch, subresource), patches))
 
     def apply(

@@ -90,7 +90,7 @@ class KubeLease:
             transitions = current.spec.lease_transitions + 1
             change |= {
                 "acquireTime": _text(now),
-                "leaseTransitions": transitions if 0 < transitions <= _MOST_TRANSITIONS else 1,
+                "leaseTransitions": transitions if transitions <= _MOST_TRANSITIONS else 1,
             }
         self._write(change, now, current.metadata.resource_version)
 
@@ -145,8 +145,7 @@ class KubeLease:
                 "can have written; this run takes it. See who may write Leases, and whether clocks are synchronized"
             )
             return
-        duration = spec.lease_duration_seconds
-        left = min(duration if duration > 0 else self._duration, longest) - age
+        left = min(spec.lease_duration_seconds or self._duration, longest) - age
         if left > 0:
             raise LeaseLostError(
                 f"another run holds Lease {self._name}",

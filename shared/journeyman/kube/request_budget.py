@@ -144,7 +144,7 @@ class BudgetedRetry(urllib3.Retry):
         requested = next_policy.get_retry_after(response) if response is not None else None
         wait = next_policy.get_backoff_time() if requested is None else requested
         if self.budget is not None and not self.budget.take_retry(wait_seconds=wait):
-            raise MaxRetryError(_pool, url or "", error or ResponseError("no retries left"))  # type: ignore[arg-type]
+            raise MaxRetryError(_pool, url, error or ResponseError("no retries left"))  # type: ignore[arg-type]
         return next_policy
 
 

@@ -56,7 +56,7 @@ class CachedConverter:
         try:
             return [*map(cache.__getitem__, keys)]
         except KeyError:  # rare; checking first would double the time
-            new = [*set(keys).difference(cache)] if len(keys) > 1 else keys
+            new = [*set(keys).difference(cache)]
         cache.update(zip(new, self._convert(new), strict=True))
         values = [*map(cache.__getitem__, keys)]
         self._evict(new)
