@@ -77,6 +77,16 @@ def test_kubeconfig_has_address_authority_and_token(tmp_path, tls_front):
     assert set(tls_front.tokens) == {"secret"}
 
 
+def test_server_of_a_kubeconfig_may_have_another_name_than_its_certificate(tmp_path, tls_front):
+    """`tls-server-name` is the certificate's, as for a server behind a tunnel."""
+    path = Path(a_kubeconfig(tmp_path, tls_front))
+    content = yaml.safe_load(path.read_text())
+    server = tls_front.url.replace("127.0.0.1", "localhost")
+    content["clusters"][0]["cluster"] |= {"server": server, "tls-server-name": "127.0.0.1"}
+    path.write_text(yaml.safe_dump(content))
+    assert "kube-system" in namespaces(from_kubeconfig(str(path)))
+
+
 def test_wrong_token_is_forbidden(tmp_path, tls_front):
     """A 401 response raises ForbiddenError."""
     with pytest.raises(ForbiddenError, match="Unauthorized"):
@@ -97,6 +107,7 @@ def test_kubeconfig_that_turns_off_verification_is_refused(tmp_path, tls_front):
     with pytest.raises(ConfigurationError, match="insecure-skip-tls-verify") as caught:
         from_kubeconfig(str(path))
     assert "certificate-authority-data" in caught.value.context["to_do"]
+    assert caught.value.context["path"] == str(path)
 
 
 def test_repr_of_a_kubeconfig_has_no_secret():

@@ -10,8 +10,10 @@ from journeyman.kube.clusters import (
     EksAccess,
     InClusterAccess,
     KubeconfigAccess,
+    RegisteredCluster,
     read_clusters,
     registered,
+    with_role_of,
 )
 from journeyman.kube.connection_pool import Connection
 from journeyman.runtime.access_providers import ALIBABA_VARIABLES, HUAWEI_VARIABLES, Sessions, access_providers
@@ -72,6 +74,32 @@ def test_cluster_name_is_registered_once():
     """Two clusters of one name would share queues, Leases and caches."""
     with pytest.raises(ConfigurationError, match="'a' is registered twice"):
         registered(read_clusters(f"[{A_CLUSTER}, {A_CLUSTER}]"))
+
+
+ROLES = "arn:aws:iam::111122223333:role/journeyman-"
+
+
+@pytest.mark.parametrize(
+    ("access", "function", "expected"),
+    [
+        (EksAccess(role_arn=f"{ROLES}*"), "sweep", EksAccess(role_arn=f"{ROLES}sweep")),
+        (EksAccess(role_arn=f"{ROLES}all"), "sweep", EksAccess(role_arn=f"{ROLES}all")),
+        (EksAccess(role_arn=f"{ROLES}all"), "", EksAccess(role_arn=f"{ROLES}all")),
+        (EksAccess(), "sweep", EksAccess()),
+        (InClusterAccess(), "sweep", InClusterAccess()),
+    ],
+)
+def test_star_in_a_role_stands_for_the_function(access, function, expected):
+    """Without one all functions assume the same role, or none."""
+    cluster = RegisteredCluster(name="a", region="eu-west-1", access=access)
+    assert with_role_of(cluster, function).access == expected
+
+
+def test_role_of_each_function_needs_a_function():
+    """A user's shell is none of them."""
+    cluster = RegisteredCluster(name="a", region="eu-west-1", access=EksAccess(role_arn=f"{ROLES}*"))
+    with pytest.raises(ConfigurationError, match="the roleArn of cluster 'a' ends in"):
+        with_role_of(cluster, "")
 
 
 def test_error_has_the_registered_name_of_the_cluster():

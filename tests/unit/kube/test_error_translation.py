@@ -7,17 +7,25 @@ import threading
 from datetime import datetime, timedelta, timezone
 
 import pytest
+import urllib3
 
 from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, POD
 from journeyman.errors import (
+    AlreadyExistsError,
     ConfigurationError,
+    ConflictError,
     ForbiddenError,
+    GoneError,
+    InvalidError,
     InvalidObjectError,
     JourneymanError,
+    KubeAPIError,
     KubeUnavailableError,
     NotFoundError,
+    TooManyRequestsError,
 )
 from journeyman.kube.connection_pool import Connection, client_context
+from journeyman.kube.error_translation import refusal, unreachable
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman_simulator.apiserver import ApiServer
@@ -92,6 +100,74 @@ def test_missing_object_keeps_the_servers_message(script, prod):
     error = raised(lambda: prod.get(NODECLAIM, "c"))
     assert error.message == message
     assert "to_do" not in error.context
+
+
+A_UID = {"field": "metadata.uid", "message": "Precondition failed"}
+A_NAME = {"field": "metadata.name", "message": "must not be empty"}
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [
+        (300, {}, KubeAPIError),
+        (400, {"reason": "BadRequest"}, KubeAPIError),
+        (401, {"reason": "Unauthorized"}, ForbiddenError),
+        (403, {"reason": "Forbidden"}, ForbiddenError),
+        (404, {"reason": "NotFound"}, NotFoundError),
+        (404, {}, NotFoundError),
+        (409, {"reason": "Conflict"}, ConflictError),
+        (409, {"reason": "AlreadyExists"}, AlreadyExistsError),
+        (410, {"reason": "Expired"}, GoneError),
+        (422, {"reason": "Invalid"}, InvalidError),
+        (422, {"reason": "Invalid", "details": {"causes": [A_NAME]}}, InvalidError),
+        (422, {"reason": "Invalid", "details": {"causes": [A_NAME, A_UID]}}, ConflictError),
+        (429, {"reason": "TooManyRequests"}, TooManyRequestsError),
+        (500, {"reason": "InternalError"}, KubeAPIError),
+        (502, {}, KubeUnavailableError),
+        (503, {}, KubeUnavailableError),
+        (504, {"reason": "Timeout"}, KubeUnavailableError),
+        (504, {"reason": "Timeout", "message": "Timeout: Too large resource version: 9, current: 7"}, GoneError),
+    ],
+)
+def test_each_refusal_has_a_class_by_what_the_caller_does_next(code, status, kind):
+    """A patch of an object that was created again is a conflict, and a version from the future means a restored store."""
+    error = refusal(code, json.dumps(status).encode(), "PATCH /api/v1/nodes/n")
+    assert (type(error), error.status, error.reason) == (kind, code, status.get("reason", ""))
+
+
+@pytest.mark.parametrize(
+    ("header", "in_body", "seconds"), [("5", 7, 5), ("Wed, 21 Oct 2026 07:28:00 GMT", 7, 7), ("", 7, 7), ("", 0, 1)]
+)
+def test_throttled_request_is_repeated_when_the_server_says(header, in_body, seconds):
+    """The header counts, then the body; without both it is a second."""
+    body = json.dumps({"details": {"retryAfterSeconds": in_body}}).encode()
+    assert refusal(429, body, "GET /", retry_after=header).retry_after_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "message"),
+    [
+        ("certificate verify failed: self-signed certificate", ConfigurationError, "certificate is not trusted"),
+        ("[SSL] PEM lib: CERTIFICATE_VERIFY_FAILED certificate", ConfigurationError, "certificate is not trusted"),
+        ("certificate verify failed: certificate has expired", ConfigurationError, "has expired or is not valid yet"),
+        (
+            "certificate verify failed: certificate is not yet valid",
+            ConfigurationError,
+            "has expired or is not valid yet",
+        ),
+        ("ssl/tls alert certificate expired", ConfigurationError, "does not accept the client certificate"),
+        ("tlsv13 alert certificate required", ConfigurationError, "does not accept the client certificate"),
+        ("tlsv1 alert unknown ca", ConfigurationError, "does not accept the client certificate"),
+        ("tlsv1 alert access denied", ConfigurationError, "does not accept the client certificate"),
+        ("sslv3 alert handshake failure", KubeUnavailableError, "TLS with the API server failed"),
+        ("wrong version number", KubeUnavailableError, "TLS with the API server failed"),
+    ],
+)
+def test_failed_handshake_says_whose_certificate_it_is_about(said, kind, message):
+    """An alert comes from the server, so it is about the client's."""
+    error = unreachable(urllib3.exceptions.SSLError(ssl.SSLError(1, said)), "https://k:6443", "GET /version")
+    assert type(error) is kind
+    assert message in error.message
 
 
 def test_expired_certificate_differs_from_an_untrusted_one(make_certificate):

@@ -4,9 +4,12 @@ import gzip
 import json
 import socket
 import ssl
+import threading
+import time
 import tracemalloc
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 import urllib3
@@ -25,6 +28,7 @@ from journeyman.errors import (
     TooManyRequestsError,
 )
 from journeyman.kube.connection_pool import client_context
+from journeyman.kube.transport import MAX_BODY_BYTES
 
 NODES = {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "n"}}]}
 BUSY = {"kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "please wait"}
@@ -132,6 +136,75 @@ def test_response_that_is_too_large_is_not_read_to_its_end(script, store_for):
     assert len(script.requests) == 1
 
 
+def padded(body, size):
+    """Return a JSON object with so many bytes."""
+    text = json.dumps(body).encode()
+    return text[:-1] + b" " * (size - len(text)) + b"}"
+
+
+def test_object_is_held_up_to_a_size(script, store_for):
+    """A body of just that size is read."""
+    for size in (MAX_BODY_BYTES, MAX_BODY_BYTES + 1):
+        script.add_response(200, padded({"metadata": {"name": "n"}}, size))
+    store = store_for(script.url)
+    assert store.get(NODE, "n").metadata.name == "n"
+    with pytest.raises(ResponseTooLargeError):
+        store.get(NODE, "n")
+
+
+@pytest.mark.parametrize(("size", "requests"), [(MAX_BODY_BYTES, 1), (MAX_BODY_BYTES + 1, 2)])
+def test_list_in_json_instead_of_protobuf_is_held_up_to_a_size(script, store_for, size, requests):
+    """A larger one is read in pages."""
+    script.add_response(200, padded(NODES, size))
+    script.add_response(200, NODES)
+    assert [node.metadata.name for node in store_for(script.url).list(NODE).items] == ["n"]
+    assert len(script.requests) == requests
+
+
+@contextmanager
+def pausing_server(before, within):
+    """Yield the address of a server that pauses for so many seconds before its response, and between its two lines."""
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as thread:
+        is_over = threading.Event()
+
+        def serve():
+            with listening.accept()[0] as peer:
+                peer.recv(1024)
+                time.sleep(before)
+                peer.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(b"one\n"))
+                if not is_over.wait(within):
+                    peer.sendall(chunked(b"two\n") + b"0\r\n\r\n")
+
+        thread.submit(serve)
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        is_over.set()
+
+
+@pytest.mark.parametrize(
+    ("before", "within", "lines"), [(0, 5, [b"one"]), (0.2, 0.4, [b"one", b"two"]), (0.5, 5, [b"one"])]
+)
+def test_silence_that_ends_a_watch_depends_on_how_slowly_it_began(store_for, before, within, lines):
+    """A busy server pauses within its response, too, so the silence is four times as long, up to a second."""
+    with pausing_server(before, within) as url:
+        began = time.monotonic()
+        arrived = store_for(url).transport.stream("/", {}, 30, quiet_seconds=0.05)
+        found = [next(arrived)]
+        began_after, silent_since = time.monotonic() - began, time.monotonic()
+        found += arrived
+        silence = time.monotonic() - silent_since
+    assert found == lines
+    assert silence < min(max(0.05, 4 * began_after), 1.0) + 0.5
+
+
+def test_watch_that_is_silent_for_too_long_is_an_error(store_for):
+    """Unless the caller has said which silence ends it."""
+    with pausing_server(0, 5) as url:
+        arrived = store_for(url).transport.stream("/", {}, 0.2)
+        assert next(arrived) == b"one"
+        with pytest.raises(KubeUnavailableError, match="did not answer in time"):
+            next(arrived)
+
+
 def test_failure_that_is_too_large_is_not_read_to_its_end(script, store_for):
     """Lists that are read in pieces have failures, too."""
     script.add_response(403, bomb(100), Content_Encoding="gzip")
@@ -231,6 +304,14 @@ def test_watch_reads_lines_across_chunks(script, store_for):
     assert "timeoutSeconds=1" in script.requests[0][1]
 
 
+@pytest.mark.parametrize(("given", "asked"), [(0, "1"), (0.2, "1"), (1, "1"), (2.5, "3")])
+def test_watch_asks_for_its_timeout_in_whole_seconds(script, store_for, given, asked):
+    """Without a positive one an API server watches for half an hour at least."""
+    script.add_response(200, chunked() + b"0\r\n\r\n", Transfer_Encoding="chunked")
+    assert list(store_for(script.url).watch(NODE, resource_version="7", timeout_seconds=given)) == []
+    assert f"timeoutSeconds={asked}&" in f"{script.requests[0][1]}&"
+
+
 @pytest.mark.parametrize(("time", "year"), [("0000-01-01T00:00:00Z", 1), ("10000-01-01T00:00:00+14:00", 9999)])
 def test_time_beyond_any_range_fails_no_watch(script, store_for, time, year):
     """The object in the line has the earliest or latest time instead."""
@@ -282,7 +363,7 @@ def test_unresolvable_name_is_unavailable(store_for):
         store_for("http://api.cluster.invalid").get(NODE, "n")
 
 
-@pytest.mark.parametrize("status", [400, 401, 409, 415, 422, 500])
+@pytest.mark.parametrize("status", [300, 400, 401, 409, 415, 422, 500])
 def test_each_failure_is_a_journeyman_error(script, store_for, status):
     """The error has the HTTP status."""
     script.add_response(status, b"", Retry_After="0")
@@ -352,6 +433,15 @@ def test_connections_do_not_change_a_shared_tls_context(store_for, tls_front, ce
     for _ in range(3):
         store_for(tls_front.url, ssl_context=context, authorization=lambda: "Bearer secret").list(NODE)
     assert len(changed) == 1
+
+
+def test_servers_are_verified_as_by_python_itself(certificate):
+    """With the system's authorities, or with those of the cluster only."""
+    for own in (client_context(), client_context(ca_file=str(certificate[0]))):
+        default = ssl.create_default_context()
+        assert (own.verify_flags, own.verify_mode) == (default.verify_flags, default.verify_mode)
+        assert own.check_hostname
+    assert [found["subject"] for found in own.get_ca_certs()] == [((("commonName", "journeyman test"),),)]
 
 
 def test_many_threads_share_a_tls_context(store_for, tls_front, certificate):

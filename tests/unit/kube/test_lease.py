@@ -44,6 +44,7 @@ def test_one_run_holds_the_lease_at_a_time(server, lease):
     with pytest.raises(LeaseLostError, match="another run holds") as caught:
         second.acquire()
     assert caught.value.context["holder"] == "run-1"
+    assert caught.value.context["until"] == "2026-03-01T12:00:40+00:00"
     assert caught.value.retryable
     first.release()
     second.acquire()
@@ -244,7 +245,8 @@ def test_lease_times_are_micro_times(server, lease):
 def claimed(server, **spec):
     """Store a Lease as anyone may write it."""
     full = {"holderIdentity": "someone", "leaseDurationSeconds": 40, "renewTime": "2026-03-01T12:00:00.000000Z", **spec}
-    body = {"metadata": {"name": "journeyman-provision", "namespace": "kube-system"}, "spec": full}
+    given = {name: value for name, value in full.items() if value is not None}
+    body = {"metadata": {"name": "journeyman-provision", "namespace": "kube-system"}, "spec": given}
     server.create(LEASE, body, namespace="kube-system")
 
 
@@ -257,8 +259,10 @@ def claimed(server, **spec):
         ({"renewTime": "0000-01-01T00:00:00Z"}, 0),
         ({"renewTime": "2026-03-01T12:01:00Z"}, 0),
         ({"renewTime": "2026-03-01T12:00:30Z"}, 70),
+        ({"renewTime": "2026-03-01T12:00:40Z"}, 80),
         ({"leaseDurationSeconds": 2**31 - 1}, DURATION_SECONDS),
         ({"leaseDurationSeconds": 1}, 1),
+        ({"leaseDurationSeconds": None}, DURATION_SECONDS),
         ({"acquireTime": "2099-01-01T00:00:00.000000Z"}, DURATION_SECONDS),
         ({"leaseTransitions": 2**31 - 1}, DURATION_SECONDS),
         ({"holderIdentity": "\u2028" * 5000}, DURATION_SECONDS),
@@ -285,6 +289,16 @@ def test_a_lease_that_no_run_could_have_written_stops_its_step_for_two_durations
     mine.check()
     clock.advance(DURATION_SECONDS)
     lease("run-2").acquire()
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 1), (7, 8), (2**31 - 2, 2**31 - 1), (2**31 - 1, 1)])
+def test_each_change_of_the_holder_is_counted(server, lease, before, after):
+    """The API server would refuse a larger number than it can store, so the count begins again."""
+    claimed(server, holderIdentity="", leaseTransitions=before)
+    mine = lease("run-1")
+    mine.acquire()
+
+    assert stored(server).lease_transitions == after
 
 
 def test_a_clock_that_is_set_back_renews_the_lease(server, clock, lease):

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from journeyman.core.api.objects import NAMESPACE, NODE, NODEPOOL, POD
-from journeyman.errors import KubeUnavailableError
+from journeyman.errors import GoneError, KubeUnavailableError
 from journeyman.kube.caching_store import CachingKubeStore
 from journeyman.kube.connection_pool import Connection, client_context
 from journeyman.kube.http_store import HttpKubeStore
-from journeyman.kube.list_cache import ListCache, ListQuery
+from journeyman.kube.list_cache import CachedList, ListCache, ListQuery, resume_watch
 from journeyman.kube.request_budget import RequestBudget
-from journeyman.kube.transport import Transport
+from journeyman.kube.transport import LONGEST_QUIET_SECONDS, Transport
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.http_server import HttpApiServer
 from journeyman_simulator.clock import VirtualClock
@@ -231,9 +231,18 @@ def test_small_lists_and_raw_objects_are_not_cached(sandbox):
     assert sandbox.store.cached_list(ListQuery(NODE)) is None
 
 
-def test_list_cache_is_bounded():
+@pytest.mark.parametrize(("smallest", "is_cached"), [(MANY, True), (MANY + 1, False)])
+def test_list_is_cached_from_a_size_on(sandbox, smallest, is_cached):
+    """A list of just that size is cached."""
+    store = CachingKubeStore(sandbox.direct, ListCache(min_objects=smallest))
+    store.list(POD)
+    assert (store.cached_list(ListQuery(POD)) is not None) == is_cached
+
+
+@pytest.mark.parametrize(("most", "keeps_both"), [(2 * MANY, True), (2 * MANY - 1, False)])
+def test_list_cache_is_bounded(most, keeps_both):
     """The bound is for all clusters; the least recently used list is removed first."""
-    cache = ListCache(max_objects=MANY + 10)
+    cache = ListCache(max_objects=most)
     one, two = Sandbox(cache), Sandbox(cache)
     try:
         for sandbox in (one, two):
@@ -241,7 +250,7 @@ def test_list_cache_is_bounded():
         one.store.list(POD)
         two.store.list(POD)
 
-        assert one.store.cached_list(ListQuery(POD)) is None
+        assert (one.store.cached_list(ListQuery(POD)) is not None) == keeps_both
         assert len(two.store.cached_list(ListQuery(POD)).objects) == MANY
     finally:
         one.close()
@@ -339,6 +348,47 @@ def test_cached_list_is_at_one_version(script, scripted):
     found = scripted.list()
     assert (names(found), found.resource_version) == (["a", "b"], "9")
     assert found.items[1].metadata.labels == {"new": "yes"}
+
+
+def test_added_object_is_in_its_place(script, scripted):
+    """Cached lists are in order of namespace and name, as new lists are; events come in the order of the changes."""
+    add_list(script, "7", pod("a", "7"), pod("c", "7"))
+    add_list(script, "9", pod("a", "7"), count=3)
+    add_watch(script, ("ADDED", pod("b", "9")))
+
+    scripted.list()
+    assert names(scripted.list()) == ["a", "b", "c"]
+
+
+def test_list_that_became_empty_matches(script, scripted):
+    """It is not listed again."""
+    add_list(script, "7", pod("a", "7"))
+    add_list(script, "9")
+    add_watch(script, ("DELETED", pod("a", "9")))
+
+    scripted.list()
+    assert names(scripted.list()) == []
+    assert request_kinds(script) == ["list", "first", "watch"]
+
+
+@pytest.mark.parametrize(("quiet", "silences"), [(0.2, [0.2, LONGEST_QUIET_SECONDS]), (2.0, [2.0, 2.0])])
+def test_second_watch_waits_longer_for_a_late_event(quiet, silences):
+    """A watch that ended by its silence was too short for a busy server; the second silence is never the shorter one."""
+    asked = []
+
+    class BusyStore:
+        transport = SimpleNamespace(
+            request=lambda *_, **__: json.dumps({"metadata": {"resourceVersion": "9"}, "items": [pod("b", "9")]})
+        )
+
+        def watch(self, *_, quiet_seconds, **__):
+            asked.append(quiet_seconds)
+            return iter(())
+
+    cached = CachedList(query=ListQuery(POD), objects={}, version="7", listed_at=time.time())
+    with pytest.raises(GoneError):
+        resume_watch(BusyStore(), cached, quiet)
+    assert asked == silences
 
 
 def test_watch_uses_the_connection_of_the_sample(script, scripted):

@@ -6,6 +6,7 @@ import gzip
 import itertools
 import socket
 import tracemalloc
+from functools import cache
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from google.protobuf.descriptor import FieldDescriptor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from journeyman.core.api.objects import NODECLAIM, PDB, POD, Pod
+from journeyman.core.api.objects import NODECLAIM, PDB, POD, Pod, PodDisruptionBudget
 from journeyman.core.api.storage import PERSISTENT_VOLUME_CLAIM
 from journeyman.errors import (
     InvalidObjectError,
@@ -27,6 +28,7 @@ from journeyman.kube import protobuf
 from journeyman.kube.connection_pool import Connection, ConnectionPool
 from journeyman.kube.protobuf import message_classes as messages
 from journeyman.kube.protobuf.field_numbers import LISTED, NUMBERS, UNSHARED_FIELDS
+from journeyman.kube.protobuf.framing import parts
 from journeyman.kube.protobuf.reader import Reader
 from journeyman.kube.request_budget import RequestBudget
 
@@ -59,17 +61,27 @@ def test_each_field_of_a_struct_has_a_number(listed):
         assert UNSHARED_FIELDS.get(struct, set()) <= fields
 
 
-def page(*items):
-    """Return a page of encoded pods as bytes."""
+def page(*items, unknown=b""):
+    """Return a page of encoded pods as bytes, with unknown fields in the list and in the envelope."""
     head = b"\x12\x017\x1a\x00"
-    raw = field(1, head) + b"".join(field(2, item) for item in items)
-    return protobuf.MAGIC + field(1, b"\x0a\x02v1") + field(2, raw) + b"\x1a\x00\x22\x00"
+    raw = field(1, head) + unknown + b"".join(field(2, item) for item in items)
+    return protobuf.MAGIC + field(1, b"\x0a\x02v1") + unknown + field(2, raw) + b"\x1a\x00\x22\x00"
 
 
 def field(number, content):
     """Return an encoded field with these bytes."""
-    low, high = len(content) & 0x7F, len(content) >> 7
-    return bytes([number << 3 | 2, low | 0x80, high] if high else [number << 3 | 2, low]) + content
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def varint(number):
+    """Return an encoded number, which is not negative."""
+    low, high = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + varint(high) if high else bytes([low])
+
+
+def whole_number(number, value):
+    """Return an encoded field with this number or truth value."""
+    return varint(number << 3) + varint(value)
 
 
 def pod(name, namespace="default", status=b""):
@@ -150,11 +162,83 @@ def test_equal_values_are_shared():
     assert one.status.conditions is other.status.conditions
 
 
+def template(data_source):
+    """Return an encoded volume with the template of a claim that has this source, and the same as JSON."""
+    spec = field(2, field(2, field(1, b"storage") + field(2, field(1, b"1Gi")))) + field(7, data_source)
+    claim = field(29, field(1, field(1, field(11, field(1, b"app") + field(2, b"db"))) + field(2, spec)))
+    return field(1, b"data") + field(2, claim)
+
+
+@pytest.mark.parametrize(
+    ("encoded", "as_json"),
+    [
+        (field(3, b""), {"status": {}}),
+        (field(1, field(8, whole_number(1, 1_700_000_000))), {"metadata": {"creationTimestamp": "2023-11-14T22:13:20Z"}}),
+        (field(1, field(8, b"")), {"metadata": {"creationTimestamp": None}}),
+        (
+            field(3, field(7, whole_number(1, 5) + whole_number(2, 250_000_999))),
+            {"status": {"startTime": "1970-01-01T00:00:05.250000Z"}},
+        ),
+        (field(2, whole_number(25, 0) + whole_number(4, 0)), {"spec": {"priority": 0, "terminationGracePeriodSeconds": 0}}),
+        (field(2, whole_number(11, 0) + field(19, b"") + field(24, b"")), {"spec": {"hostNetwork": False}}),
+        (field(2, whole_number(11, 1) + field(19, b"other")), {"spec": {"hostNetwork": True, "schedulerName": "other"}}),
+        (field(2, field(22, field(1, b"a") + field(2, b""))), {"spec": {"tolerations": [{"key": "a"}]}}),
+        (
+            field(2, field(22, field(2, b"Exists") + whole_number(5, 0)) + field(22, b"")),
+            {"spec": {"tolerations": [{"operator": "Exists", "tolerationSeconds": 0}, {}]}},
+        ),
+        (
+            field(2, field(7, field(1, b"b") + field(2, b"1")) + field(7, field(1, b"a") + field(2, b""))),
+            {"spec": {"nodeSelector": {"b": "1", "a": ""}}},
+        ),
+        (
+            field(2, field(2, field(1, b"c") + field(8, field(2, field(1, b"cpu") + field(2, field(1, b"100m")))))),
+            {"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "100m"}}}]}},
+        ),
+        (field(2, field(2, field(1, b"c"))), {"spec": {"containers": [{"name": "c"}]}}),
+        (field(2, field(38, field(1, b"quota")) + field(38, b"")), {"spec": {"schedulingGates": [{"name": "quota"}, {"name": ""}]}}),
+        (
+            field(2, field(1, template(field(2, b"Snapshot") + field(3, b"s")))),
+            {"spec": {"volumes": [{"name": "data", "ephemeral": {"volumeClaimTemplate": {
+                "metadata": {"labels": {"app": "db"}},
+                "spec": {"resources": {"requests": {"storage": "1Gi"}}, "dataSource": {"apiGroup": None, "kind": "Snapshot", "name": "s"}},
+            }}}]}},
+        ),
+        (
+            field(2, field(1, field(1, b"data") + field(2, field(10, field(1, b"claim"))))),
+            {"spec": {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "claim"}}]}},
+        ),
+        (
+            field(2, field(18, field(1, field(1, field(1, field(1, field(1, b"zone") + field(2, b"In") + field(3, b"a") + field(3, b"b"))))))),
+            {"spec": {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a", "b"]}]},
+            ]}}}}},
+        ),
+    ],
+)  # fmt: skip
+def test_set_empty_and_missing_values_are_those_of_json(encoded, as_json):
+    """JSON leaves out empty values, protobuf missing ones; the numbers of the fields are those of Kubernetes."""
+    (one,) = Reader(Pod).read([page(encoded)]).items
+    assert one == msgspec.convert({"metadata": {}, **as_json}, Pod)
+
+
+@pytest.mark.parametrize(
+    ("encoded", "value"),
+    [
+        (whole_number(1, 0) + whole_number(2, 3) + field(3, b""), 3),
+        (whole_number(1, 0) + whole_number(2, 0) + field(3, b""), 0),
+        (whole_number(1, 1) + whole_number(2, 0) + field(3, b"50%"), "50%"),
+    ],
+)
+def test_bound_of_a_pdb_is_a_number_or_a_text(encoded, value):
+    """The other bound is missing, and is not 0."""
+    (one,) = Reader(PodDisruptionBudget).read([page(field(2, field(1, encoded)))]).items
+    assert (one.spec.min_available, one.spec.max_unavailable) == (value, None)
+
+
 def test_unknown_protobuf_fields_are_skipped():
     """Newer servers send more fields, of each wire type."""
-    reader = Reader(Pod)
-    unknown = b"\xf8\x07\x01" + b"\xfd\x07abcd" + b"\xf9\x07abcdefgh" + b"\xfa\x07\x02ab"
-    (one,) = reader.read([page(pod(b"a", status=unknown) + unknown)]).items
+    (one,) = Reader(Pod).read([page(pod(b"a", status=UNKNOWN) + UNKNOWN, unknown=UNKNOWN)]).items
     assert one == msgspec.convert({"metadata": {"name": "a", "namespace": "default"}}, Pod)
 
 
@@ -181,23 +265,57 @@ def test_unreadable_protobuf_list_is_read_in_json(script, store_for, answer):
     assert "limit=500" in script.requests[1][1]
 
 
-BODY = page(*(pod(b"a" * size, status=field(1, b"Running") + b"\xf8\x07\x01") for size in (1, 40, 300, 2)))
+UNKNOWN = b"".join((b"\xf8\x07" + b"\xff" * 9 + b"\x01", b"\xfd\x07abcd", b"\xf9\x07abcdefgh", b"\xfa\x07\x02ab"))
+"""A field that no Struct has, in each type that a value may have on the wire; a number has up to ten bytes."""
+SIZES = (1, 40, 94, 300, 2)
+BODY = page(*(pod(b"a" * size, status=field(1, b"Running") + UNKNOWN) for size in SIZES), unknown=UNKNOWN)
 END = len(BODY) - len(b"\x1a\x00\x22\x00")  # an error in the list itself, not in an object
-READER = Reader(Pod)
-WHOLE = READER.read([BODY])
+
+
+@cache
+def reader():
+    """Return a reader of pods; to make one takes longer than to read `BODY`."""
+    return Reader(Pod)
+
+
+@cache
+def whole():
+    """Return the list in `BODY`."""
+    return reader().read([BODY])
 
 
 @given(st.sets(st.integers(0, len(BODY))))
 def test_body_may_be_cut_anywhere(cuts):
     """No field is lost or read twice."""
     bounds = [0, *sorted(cuts), len(BODY)]
-    assert READER.read([BODY[one:other] for one, other in itertools.pairwise(bounds)]) == WHOLE
-    assert [len(one.metadata.name) for one in WHOLE.items] == [1, 40, 300, 2]
+    assert reader().read([BODY[one:other] for one, other in itertools.pairwise(bounds)]) == whole()
+    assert [len(one.metadata.name) for one in whole().items] == list(SIZES)
 
 
 def test_body_may_arrive_byte_by_byte():
-    """Numbers of several bytes may be cut, too."""
-    assert READER.read(bytes([byte]) for byte in BODY) == WHOLE
+    """Numbers of several bytes may be cut, too; each part of the message has at least one field."""
+    pieces = [bytes([byte]) for byte in BODY]
+    assert reader().read(pieces) == whole()
+    assert all(parts(pieces))
+
+
+def test_length_of_a_field_may_have_several_bytes():
+    """The first byte of 128 has no bit but the one that says that another byte follows."""
+    for size in (127, 128, 129, 256, 16_384):
+        body = page(pod(b"a"), unknown=field(99, bytes(size)))
+        (one,) = reader().read(bytes([byte]) for byte in body).items
+        assert one.metadata.name == "a"
+
+
+def test_field_is_held_up_to_a_length():
+    """Its own tag and length count, too; an object has a tenth of that."""
+    most = 16 << 20
+    begun = protobuf.MAGIC + b"\x12" + b"\xff\xff\xff\x7f" + b"\x12" + b"\xf0\xff\xff\x7f"
+    fits = begun + bytes(most - len(b"\x12\xf0\xff\xff\x7f"))
+    with pytest.raises(ValueError, match="ends too early"):
+        list(parts([fits]))
+    with pytest.raises(ValueError, match=f"has over {most} bytes"):
+        list(parts([fits + b"a"]))
 
 
 @pytest.mark.parametrize("size", [1, 7, len(BODY)])
@@ -205,16 +323,16 @@ def test_truncated_list_is_an_error(size):
     """It may end anywhere, also between two objects."""
     for end in range(END):
         with pytest.raises(ValueError, match="ends too early"):
-            READER.read([BODY[at : min(at + size, end)] for at in range(0, end, size)])
+            reader().read([BODY[at : min(at + size, end)] for at in range(0, end, size)])
 
 
 @pytest.mark.parametrize(
-    "raw", [b"\x13", b"\x80" * 11 + b"\x01", field(1, b"\x08")], ids=["group", "endless", "no-list"]
+    "raw", [b"\x13", b"\x80" * 10 + b"\x01", field(1, b"\x08")], ids=["group", "endless", "no-list"]
 )
 def test_invalid_message_is_an_error(raw):
     """Another program, or a future version, sent it."""
     with pytest.raises(ValueError, match=r"\w"):
-        READER.read([protobuf.MAGIC + field(2, raw)])
+        reader().read([protobuf.MAGIC + field(2, raw)])
 
 
 def chunked(*pieces):
@@ -230,7 +348,7 @@ def test_list_that_breaks_off_is_read_again(script, store_for):
     script.add_response(200, chunked(BODY[:400], BODY[400:]) + b"0\r\n\r\n", Transfer_Encoding="chunked")
     budget = RequestBudget()
     listing = store_for(script.url).for_run(budget).list(POD)
-    assert listing.items == tuple(WHOLE.items)
+    assert listing.items == tuple(whole().items)
     assert (budget.usage.requests, budget.usage.retries, budget.usage.writes) == (3, 2, 0)
 
 

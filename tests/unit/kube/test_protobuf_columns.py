@@ -60,13 +60,16 @@ def test_memory_is_bounded():
     """The cache keeps neither too many values nor values of long keys."""
     maker = Maker()
     converter = CachedConverter(maker)
-    short, long = b"a", b"b" * 5000
+    longest, longer = b"a" * 4096, b"b" * 4097
     for _ in range(2):
-        converter([short, long])
-    assert maker.columns == [maker.columns[0], [long]], "the long one was made again"
-    converter([number.to_bytes(3, "big") for number in range(5000)])
-    converter([short])
-    assert maker.columns[-1] == [short], "all were forgotten"
+        converter([longest, longer])
+    assert maker.columns == [maker.columns[0], [longer]], "the longer one was made again"
+    converter([number.to_bytes(3, "big") for number in range(4095)])
+    converter([longest])
+    assert maker.columns[-1] != [longest], "4096 values were kept"
+    converter([b"another"])
+    converter([longest])
+    assert maker.columns[-1] == [longest], "all were forgotten"
 
 
 @given(st.lists(st.lists(st.integers()).map(tuple), min_size=1))

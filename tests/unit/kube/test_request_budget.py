@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import socket
 import time
 from datetime import datetime, timedelta, timezone
 
@@ -32,6 +33,13 @@ def test_no_request_is_sent_after_the_deadline(script, store_for):
     assert script.requests == []
 
 
+def test_budget_without_an_end_limits_no_time():
+    """With a clock or without one."""
+    for unlimited in (RequestBudget(), RequestBudget(clock=VirtualClock(NOW))):
+        assert unlimited.limit(30) == 30
+        assert unlimited.take_retry(wait_seconds=3600)
+
+
 def test_response_timeout_is_limited_by_the_deadline(script, store_for):
     """The default timeout is 30 seconds; this run has less than one."""
     script.delay_responses(seconds=3)
@@ -49,6 +57,30 @@ def test_retry_beyond_the_deadline_is_not_made(script, store_for):
         store_for(script.url).for_run(ends_in(2)).list(NODE)
     assert caught.value.retry_after_seconds == 5
     assert len(script.requests) == 1
+
+
+def test_retry_is_taken_if_its_wait_ends_before_the_run():
+    """And if one is left; each is a further request."""
+    budget = ends_in(2, retries=2)
+    taken = [budget.take_retry(wait_seconds=seconds) for seconds in (2, 1.9, 0, 0)]
+    assert taken == [False, True, True, False]
+    assert budget.usage == RequestUsage(requests=2, retries=2)
+
+
+@pytest.mark.parametrize(("header", "waited"), [("3", 3), ("8", 8), ("3600", 8), (None, None)])
+def test_server_determines_the_wait_up_to_a_bound(header, waited):
+    """An hour would be longer than any run."""
+    response = urllib3.HTTPResponse(status=429, headers={"Retry-After": header} if header else {})
+    assert READS.get_retry_after(response) == waited
+
+
+def test_last_failure_is_the_error_of_a_run_without_retries_left(store_for):
+    """It says more than that no retries are left."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        store = store_for(f"http://127.0.0.1:{unused.getsockname()[1]}").for_run(ends_in(60, retries=0))
+        with pytest.raises(KubeUnavailableError, match="refuses connections"):
+            store.list(NODE)
 
 
 def test_requests_of_a_run_share_its_retries(script, store_for):
