@@ -200,7 +200,7 @@ def node_size(
     capacity = {
         CPU: flavor.vcpus * 1000,
         MEMORY: (memory - hidden_mib) * MIB,
-        EPHEMERAL_STORAGE: max(disk - disk * _FILE_SYSTEM_SHARE // 100 - _JOURNAL_BYTES, 0),
+        EPHEMERAL_STORAGE: max(disk * (100 - _FILE_SYSTEM_SHARE) // 100 - _JOURNAL_BYTES, 0),
         PODS: pods,
     }
     if flavor.gpus:

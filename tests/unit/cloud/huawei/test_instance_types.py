@@ -18,9 +18,9 @@ def a_flavor(name="c9.2xlarge.4", *, vcpus=8, memory_gib=32, **more):
     return Flavor(name=name, arch="amd64", vcpus=vcpus, memory_mib=memory_gib * 1024, on_demand=zones, spot=(), **more)
 
 
-def size_of(flavor, *, kubelet=NONE, runtime="containerd", overhead=Fraction(0)):
+def size_of(flavor, *, kubelet=NONE, runtime="containerd", overhead=Fraction(0), disk_gib=100):
     pods = pod_limit(flavor, "vpc-router", kubelet)
-    return node_size(flavor, pods, disk_gib=100, runtime=runtime, kubelet=kubelet, memory_overhead=overhead)
+    return node_size(flavor, pods, disk_gib=disk_gib, runtime=runtime, kubelet=kubelet, memory_overhead=overhead)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,8 @@ def test_capacity_has_the_kubelets_share_of_the_disk_and_visible_memory():
     size = size_of(a_flavor(gpus=2, gpu_name="nvidia-t4"), overhead=Fraction(5, 100))
     assert size.capacity["cpu"] == 8000
     assert size.capacity["memory"] == (32768 - 1639) * MIB
-    assert 9 * GIB < size.capacity["ephemeral-storage"] < 10 * GIB
+    assert size.capacity["ephemeral-storage"] == 10 * GIB * 98 // 100 - 128 * MIB  # without inode tables and journal
+    assert size_of(a_flavor(), disk_gib=1).capacity["ephemeral-storage"] == 0
     assert size.capacity["nvidia.com/gpu"] == 2
     assert size_of(a_flavor(gpus=1, gpu_name="ascend-310")).capacity["huawei.com/ascend-310"] == 1
 
