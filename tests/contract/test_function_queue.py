@@ -220,6 +220,25 @@ def test_delayed_messages_are_divided_among_invocations_by_size(functions, clock
     assert sorted(body["id"] for body in functions.bodies(Step.PROVISION)) == ["0", "1", "2", "3", "4"]
 
 
+def test_many_small_delayed_messages_fit_into_their_invocations(functions):
+    """What JSON needs between them counts, too."""
+    functions.queue.retry({received({}, id_=str(n)): 2 for n in range(6000)})
+
+    events = functions.bodies("delay")
+    assert sum(len(event["messages"]) for event in events) == 6000
+    assert 1 < len(events) < 4
+
+
+def test_message_of_the_largest_size_is_sent(functions):
+    """One byte more is refused."""
+    left = LARGEST_BODY_BYTES - len('{"text":"","receives":1}')
+    functions.queue.retry({received({"text": "x" * left}): 2})
+    assert len(functions.bodies(Step.PROVISION)) == 1
+
+    with pytest.raises(CloudProviderError, match=str(LARGEST_BODY_BYTES + 1)):
+        functions.queue.retry({received({"text": "x" * (left + 1)}): 2})
+
+
 def test_message_that_is_too_large_is_refused_and_delays_no_other(functions):
     """FunctionGraph refuses it; the function raises the error."""
     huge = received({"id": "huge", "text": "é" * LARGEST_BODY_BYTES}, id_="huge")

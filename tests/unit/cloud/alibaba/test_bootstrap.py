@@ -126,6 +126,33 @@ def test_attach_script_gets_the_runtime_of_the_node_pools():
     assert text.count("--runtime containerd --runtime-version 1.6.38") == 1
 
 
+def a_pool(version, *, name="np", default=False, healthy=None):
+    """Return a node pool as Container Service describes it; it says nothing of its nodes while it has none."""
+    status = {} if healthy is None else {"status": {"healthy_nodes": healthy}}
+    runtime = {} if version is None else {"runtime": "containerd", "runtime_version": version}
+    return {"nodepool_info": {"is_default": default, "nodepool_id": name}, "kubernetes_config": runtime, **status}
+
+
+@pytest.mark.parametrize(
+    ("pools", "version"),
+    [
+        ([a_pool("1.5", healthy=9), a_pool("2.0", default=True, healthy=1)], "2.0"),
+        ([a_pool("1.5", healthy=9), a_pool(None, default=True, healthy=1)], "1.5"),
+        ([a_pool("1.5", healthy=1), a_pool("2.0", healthy=3), a_pool("1.7")], "2.0"),
+        ([a_pool("1.5", name="b"), a_pool("2.0", name="a", healthy=0)], "1.5"),
+        ([{"kubernetes_config": {"runtime": "containerd", "runtime_version": "1.4"}}], "1.4"),
+    ],
+)
+def test_runtime_is_that_of_the_default_pool_or_of_most_healthy_nodes(pools, version):
+    """Of equal pools it is the one with the greatest id; a pool without a runtime does not count."""
+    ack = AckCluster()
+    ack.open_api.answers["DescribeClusterNodePools"] = {"nodepools": pools}
+    ack.requested()
+    text = base64.b64decode(ack.open_api.launch["LaunchConfiguration"]["UserData"]).decode()
+
+    assert text.count(f"--runtime containerd --runtime-version {version}") == 1
+
+
 def test_attach_scripts_are_cached_by_the_format_of_the_disk():
     """The first NodeClass does not decide for the others."""
     ack = AckCluster()

@@ -4,8 +4,8 @@ from fractions import Fraction
 
 import pytest
 
-from journeyman.cloud.alibaba.instance_types import labels_of, parse_type, pod_limit
-from journeyman.cloud.kubelet_reservations import kubelet_of
+from journeyman.cloud.alibaba.instance_types import labels_of, node_size, parse_type, pod_limit
+from journeyman.cloud.kubelet_reservations import GIB, MIB, kubelet_of
 from journeyman.core.api import labels
 from tests.unit.cloud.alibaba.conftest import AckCluster
 
@@ -95,6 +95,26 @@ def test_capacity_leaves_out_what_the_host_keeps():
     assert capacity["ephemeral-storage"] == 60 * 2**30
     assert capacity["vpc.alibabacloud.com/PrivateIPv4Address"] == capacity["pods"] - 3
     assert types["ecs.g7.large"].overhead["cpu"] == 70
+
+
+@pytest.mark.parametrize(
+    ("memory_gib", "pods", "kubelet", "memory_mib"),
+    [
+        (8, 23, {}, (11 * 23 + 255) + 200 + 100),
+        (1, 23, {}, 1024 // 4 + 200 + 100),
+        (64, 256, {}, (11 * 256 + 255) + 200 + 100),
+        (8, 23, {"evictionHard": {"memory.available": "300Mi"}}, (11 * 23 + 255) + 200 + 300),
+        (8, 23, {"kubeReserved": {"memory": "1Gi"}, "systemReserved": {"memory": "50Mi"}}, 1024 + 50 + 100),
+    ],
+)
+def test_reserved_memory_grows_with_pods_up_to_a_quarter(memory_gib, pods, kubelet, memory_mib):
+    """As the published provider: 255 MiB and 11 a pod, 200 MiB for the system, and the kubelet's eviction threshold."""
+    info = parse_type({**G7, "MemorySize": float(memory_gib)})
+    size = node_size(info, pods, 40 * GIB, kubelet_of(kubelet), Fraction(0))
+
+    assert size.capacity["memory"] == memory_gib * GIB
+    assert size.overhead["memory"] == memory_mib * MIB
+    assert size.overhead["ephemeral-storage"] == 4 * GIB
 
 
 def test_types_stay_identical_when_free_addresses_change(acs):

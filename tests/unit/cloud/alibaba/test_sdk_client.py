@@ -1,8 +1,10 @@
 """Requests by the official SDK: repetitions, the end of the run, credentials and endpoints."""
 
 import os
+import socket
 import subprocess
 import sys
+import time
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -16,6 +18,7 @@ from journeyman.cloud.alibaba.sdk_client import (
     public_endpoint,
     use_context,
 )
+from journeyman.cloud.repeated_calls import READ_SECONDS
 from journeyman.errors import DeadlineError
 from journeyman.signing import Credentials
 from journeyman_simulator.alibaba_account import AlibabaAccount
@@ -108,6 +111,18 @@ def test_unreachable_service_is_an_error_without_code(client):
     assert (caught.value.code, caught.value.status) == ("", 0)
 
 
+def test_request_shortly_before_the_end_of_the_run_waits_for_a_second(client):
+    """Not for as long as an earlier one; a service that does not answer is an error without code."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host = f"127.0.0.1:{silent.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(OpenApiError) as caught:
+            client(host=host, ends_at=lambda: START + timedelta(seconds=0.3))(ZONES)
+
+    assert 1 <= time.monotonic() - began < READ_SECONDS
+    assert (caught.value.code, caught.value.status) == ("", 0)
+
+
 def test_no_request_starts_after_the_end_of_the_run(account, client):
     """And none is repeated if the pause would end after it."""
     before = account.calls().get("DescribeZones", 0)
@@ -142,6 +157,8 @@ def test_changed_credentials_sign_the_next_request(account, client):
 def test_endpoints_are_regional_with_the_known_exceptions():
     """RAM is central, as VPC is in Hangzhou; inside a VPC requests do not leave it."""
     assert public_endpoint(ECS, "cn-beijing")[0].startswith("ecs.cn-beijing.")
+    assert public_endpoint(ECS, "cn-hangzhou")[0].startswith("ecs.cn-hangzhou.")
+    assert public_endpoint(VPC, "cn-zhangjiakou")[0].startswith("vpc.cn-zhangjiakou.")
     assert public_endpoint(VPC, "cn-hangzhou")[0].startswith("vpc.aliyuncs")
     assert public_endpoint(RAM, "cn-beijing") == private_endpoint(RAM, "cn-beijing")
     assert private_endpoint(CS, "cn-beijing")[0].startswith("cs-vpc.cn-beijing.")

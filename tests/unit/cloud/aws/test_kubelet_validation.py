@@ -34,9 +34,12 @@ def test_valid_kubelet_settings_are_accepted_on_al2023(kubelet):
         ({"maxPod": 1}, "InvalidKubeletConfiguration", "maxPod: the kubelet has no such setting"),
         ({"podsPerCore": "4"}, "InvalidKubeletConfiguration", "podsPerCore: must be a whole number"),
         ({"failSwapOn": 1}, "InvalidKubeletConfiguration", "failSwapOn: must be true or false"),
+        ({"memoryThrottlingFactor": "0.8"}, "InvalidKubeletConfiguration", "memoryThrottlingFactor: must be a number"),
+        ({"memoryThrottlingFactor": True}, "InvalidKubeletConfiguration", "memoryThrottlingFactor: must be a number"),
+        ({"evictionHard": ["1Gi"]}, "InvalidKubeletConfiguration", "evictionHard: must be an object"),
         ({"podsPerCore": True}, "InvalidKubeletConfiguration", "podsPerCore: must be a whole number"),
         (
-            {"kubeReserved": {"cpu": 1}},
+            {"kubeReserved": {"cpu": 1, "memory": "1Gi"}},
             "InvalidKubeletConfiguration",
             "kubeReserved: must be an object with string values",
         ),
@@ -95,3 +98,15 @@ def test_settings_that_an_ami_family_ignores_are_reported(terms, kubelet, messag
     assert found[0] == "UnsupportedKubeletConfiguration"
     assert message in found[1]
     assert kubelet_problems(node_class(amiSelectorTerms=[{"id": "ami-1"}], amiFamily="Custom", kubelet=kubelet)) is None
+
+
+@pytest.mark.parametrize(
+    ("terms", "kubelet"),
+    [
+        (AL2, {"clusterDNS": ["10.0.0.10"], "podsPerCore": 4, "maxPods": 20}),
+        (BOTTLEROCKET, {"clusterDNS": ["10.0.0.10"], "maxPods": 20, "kubeReserved": {"cpu": "100m"}}),
+    ],
+)
+def test_settings_that_an_ami_family_passes_on_are_accepted(terms, kubelet):
+    """The user data has them."""
+    assert kubelet_problems(node_class(amiSelectorTerms=terms, kubelet=kubelet)) is None

@@ -36,10 +36,11 @@ def test_request_has_all_settings_where_cce_expects_them(cce):
         tags={"team": "web"},
         preInstall="echo hello",
         metadataOptions={"httpTokens": "required"},
+        runtimeConfiguration={"type": "docker"},
     )
 
     assert (spec["flavor"], spec["az"], spec["count"], spec["billingMode"]) == (CHEAP, "cn-north-4a", 1, 0)
-    assert spec["os"] == "Huawei Cloud EulerOS 2.0"
+    assert (spec["os"], spec["runtime"]) == ("Huawei Cloud EulerOS 2.0", {"name": "docker"})
     assert spec["rootVolume"] == {"size": 40, "volumetype": "SSD"}
     assert spec["dataVolumes"] == [{"size": 100, "volumetype": "SSD"}]
     assert spec["storage"]["storageSelectors"][0]["matchLabels"] == {"size": "100", "volumeType": "SSD", "count": "1"}
@@ -63,6 +64,30 @@ def test_request_has_all_settings_where_cce_expects_them(cce):
     }
     name = cce.api.bodies("CreateNode")[-1]["metadata"]["name"]
     assert name.startswith("web-1-")
+
+
+def test_node_gets_as_many_labels_as_cce_accepts_and_always_the_uid(cce):
+    """CreateNode accepts twenty; the others are added when the node is registered."""
+    claim = a_claim()
+    claim.metadata.labels.update({f"label-{n:02}": "x" for n in range(25)})
+    sent = cce.created(claim)["k8sTags"]
+
+    assert len(sent) == 20
+    assert sent["karpenter.k8s.huawei/nodeclaim-uid"] == "default-abc-uid"
+
+
+def test_cce_chooses_the_runtime_that_the_node_class_leaves_open(cce):
+    """As the published provider does."""
+    assert "runtime" not in cce.created(runtimeConfiguration={})
+
+
+def test_subnets_with_most_free_addresses_come_first(cce):
+    """The status lists them for launches."""
+    cce.account.set_free_addresses(cce.seeded.subnets["demo"], 7)
+    cce.account.set_free_addresses(cce.seeded.subnets["demo-2"], 9)
+    both = cce.node_class(subnetSelectorTerms=[{"name": "demo"}, {"name": "demo-2"}])["status"]["subnets"]
+
+    assert [subnet["id"] for subnet in both] == [cce.seeded.subnets[name] for name in ("demo-2", "demo")]
 
 
 def test_spot_node_has_the_users_limit_as_its_price(cce):
@@ -164,10 +189,11 @@ def test_node_that_could_not_be_recorded_is_adopted_before_lists_show_it(cce):
     """CreateNode has no client token. Another process would create a second node, which garbage collection deletes."""
     cce.account.list_lag_seconds = 20
     first, again = (cce.launch(cce.node_class()) for _ in range(2))
+    other = cce.launch(cce.node_class(), a_claim("other"))
 
     assert isinstance(again, Launched)
-    assert again.instance.provider_id == first.instance.provider_id
-    assert len(cce.api.bodies("CreateNode")) == 1
+    assert again.instance.provider_id == first.instance.provider_id != other.instance.provider_id
+    assert len(cce.api.bodies("CreateNode")) == 2
 
 
 def test_node_id_comes_from_the_job_if_the_answer_lacks_it(cce):

@@ -134,3 +134,53 @@ def test_cluster_that_cce_does_not_have_names_the_registration(cce):
     ]
     assert (found["type"], found["status"]) == ("SubnetsReady", "False")
     assert "correct its registration" in found["message"]
+
+
+class Jobs:
+    """An API of the jobs of a cluster, given as sub-jobs by id; the last one has the cause."""
+
+    def __init__(self, **sub_jobs):
+        self.sub_jobs = sub_jobs
+        self.read = []
+
+    def __call__(self, call):
+        name = call.path.rpartition("/")[2]
+        self.read.append(name)
+        status = {"reason": "the flavor has no stock"} if name == "cause" else {}
+        return {"spec": {"subJobs": self.sub_jobs.get(name, [])}, "status": status}
+
+
+def named(name):
+    """Return a sub-job that is listed by its id only."""
+    return {"metadata": {"uid": name}}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "read", "message"),
+    [
+        ({}, ["top"], "CCE does not say why"),
+        ({"top": [{"status": {"reason": "no stock"}}]}, ["top"], "no stock"),
+        (
+            {"top": [named("a"), named("b")], "b": [named("cause")]},
+            ["top", "a", "b", "cause"],
+            "the flavor has no stock",
+        ),
+        ({"top": [named("top")]}, ["top"] * 5, "CCE does not say why"),
+    ],
+)
+def test_cause_of_a_failed_node_is_in_its_jobs_sub_jobs(cce, jobs, read, message):
+    """They are listed in full or by id, on four levels at most; the longest text is the innermost one."""
+    api = Jobs(**jobs)
+    failure = HuaweiInstances(api, cce.settings).failure_of_job("top")
+
+    assert api.read == read
+    assert failure.message.endswith(message)
+
+
+def test_failed_node_without_a_job_needs_no_request(cce):
+    """CCE forgets jobs."""
+    api = Jobs()
+
+    assert "CCE does not say why" in HuaweiInstances(api, cce.settings).failure_of_job("").message
+    assert HuaweiInstances(api, cce.settings).node_id_of_job("") == ""
+    assert api.read == []

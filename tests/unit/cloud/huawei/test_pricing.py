@@ -163,3 +163,19 @@ def test_estimates_order_flavors_by_their_size():
     )
 
     assert 0 < estimated_price(small) < estimated_price(large) < estimated_price(gpu)
+
+
+def test_incomplete_answers_are_no_prices():
+    """A flavor without an amount keeps its estimate, and a product that was not asked for is skipped."""
+    priced = Priced(known=3)
+    first = min(priced.expected())
+    results = [
+        {"id": "1", "amount": 0.25},
+        {"id": "2"},
+        {"id": "3", "amount": None},
+        {"id": "4", "amount": 9},
+        {"amount": 9},
+    ]
+    priced.cluster.api.answers[RATINGS] = {"currency": "CNY", "product_rating_results": results}
+
+    assert dict(priced.read().state().on_demand) == {first: 0.25}

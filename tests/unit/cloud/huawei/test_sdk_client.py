@@ -308,10 +308,10 @@ VARIABLES = {
 }
 
 
-def context_with(key):
+def context_with(key, secret="s"):
     return SimpleNamespace(
         getSecurityAccessKey=lambda: key,
-        getSecuritySecretKey=lambda: key and "s",
+        getSecuritySecretKey=lambda: key and secret,
         getSecurityToken=lambda: key and "t",
     )
 
@@ -329,9 +329,10 @@ def test_credentials_are_those_of_the_agency_then_of_the_environment(context):
     assert function_credentials(VARIABLES).access_key_id == "id-of-agency"
     assert function_credentials({}).security_token == "t"
 
-    context(context_with(""))
-    assert function_credentials(VARIABLES).access_key_id == "id-of-environment"
-    assert function_credentials(VARIABLES).security_token == "t"
+    for incomplete in (context_with(""), context_with("id-of-agency", secret="")):
+        context(incomplete)
+        assert function_credentials(VARIABLES).access_key_id == "id-of-environment"
+        assert function_credentials(VARIABLES).security_token == "t"
 
 
 def test_missing_access_key_says_what_to_do(context):
