@@ -100,7 +100,7 @@ def _ended_early(snapshot: Snapshot, interruption: Interruption) -> frozenset[st
     Some clouds announce the failure of a new instance as a system event.
     """
     ids = frozenset(interruption.instance_ids if interruption.kind in (*_ENDED, *_ENDING) else ())
-    ended = (c for c in snapshot.claims if c.status.provider_id and instance_id(c.status.provider_id) in ids)
+    ended = (c for c in snapshot.claims if instance_id(c.status.provider_id) in ids)
     return frozenset(
         c.status.provider_id
         for c in ended

@@ -203,7 +203,7 @@ def _schedule(inputs: StepInputs) -> ScheduledPlan:
     found = _pods_to_schedule(snapshot, selected)
     verified, cached = _verified_results(inputs, found)
     results = verified.results
-    nominatable = NominatablePods.of(snapshot, enabled=_lifecycle_options(inputs).max_nominations > 0)
+    nominatable = NominatablePods.of(snapshot, enabled=inputs.supports_nomination)
     plan = merge_plans(
         (
             report_skipped({item.refs: item for item in (*skipped, *found.skipped)}.values()),
@@ -351,9 +351,9 @@ def _is_new(pod: Pod, now: datetime) -> bool:
 def _create_nodeclaims(inputs: StepInputs, planned: tuple[PlannedClaim, ...]) -> Plan:
     """Create and launch at most `claims_per_run` NodeClaims; requeue at once for the pods of the others."""
     limit, snapshot = inputs.settings.claims_per_run, inputs.snapshot
-    launched, waiting = one_try_each(snapshot, planned)
-    plan = _with_node_pools(create_nodeclaims(snapshot, launched[:limit], _registration_due(inputs)))
-    left = len(launched[limit:]) + len(waiting)
+    launched = one_try_each(snapshot, planned)[:limit]
+    plan = _with_node_pools(create_nodeclaims(snapshot, launched, _registration_due(inputs)))
+    left = len(planned) - len(launched)
     if not left:
         return plan
     reason = f"{counted(left, 'planned node')} left for the next run"

@@ -173,21 +173,19 @@ def next_offering_retry(snapshot: Snapshot, results: Results) -> datetime | None
     return min((until for until in ends if until > snapshot.now), default=None)
 
 
-def one_try_each(
-    snapshot: Snapshot, planned: Sequence[PlannedClaim]
-) -> tuple[tuple[PlannedClaim, ...], tuple[PlannedClaim, ...]]:
-    """Divide planned NodeClaims into those to launch now, and those that wait for the first node after a back-off.
+def one_try_each(snapshot: Snapshot, planned: Sequence[PlannedClaim]) -> tuple[PlannedClaim, ...]:
+    """Return the planned NodeClaims to launch now; the others wait for the first node after a back-off.
 
     Of the NodePools with the same fault, whose back-off is over, only one NodeClaim is launched, to try whether it is mended.
     """
     tried: set[FaultKey] = set()
     now: list[PlannedClaim] = []
-    later: list[PlannedClaim] = []
     for claim in planned:
         keys = keys_to_try(snapshot.node_pools_by_name[claim.node_pool], snapshot)
-        (later if tried.intersection(keys) else now).append(claim)
+        if not tried.intersection(keys):
+            now.append(claim)
         tried.update(keys)
-    return tuple(now), tuple(later)
+    return tuple(now)
 
 
 def decision_seed(snapshot: Snapshot) -> str:
