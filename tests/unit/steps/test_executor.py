@@ -107,6 +107,32 @@ def test_following_chain_starts_after_the_first_succeeded(cluster):
     assert (done.counts, cluster.record.reasons) == ({"PatchObject": 2, "conflicts": 1}, ["Evicted"])
 
 
+@pytest.mark.parametrize(
+    ("change", "why", "seconds"),
+    [
+        ({"spec": {"limits": {"cpu": "2"}}}, "cpu", 10),
+        ({"metadata": {"deletionTimestamp": stamp(NOW), "finalizers": ["x"]}}, "it is deleted or invalid", 0),
+        ({"metadata": {"name": "other"}}, "it is deleted or invalid", 0),
+        ({"spec": {"weight": 1000}}, "it is deleted or invalid", 0),
+    ],
+    ids=["over its limits", "being deleted", "gone", "invalid"],
+)
+def test_no_claim_is_created_for_a_nodepool_that_cannot_be_used_now(change, why, seconds):
+    """Provision decides again; a NodePool stays over its limits until nodes are gone. Those of other NodePools are created."""
+    cluster = Cluster()
+    cluster.add(merge(pool_body(), change), pool_body("second"), claim_body("there", provider_id="aws:///a/i-there"))
+    chains = (
+        Chain(subject=pool, actions=(CreateObject(resource=NODECLAIM, body=claim_body(pool), why="t"),), node_pool=pool)
+        for pool in ("default", "second")
+    )
+
+    outcome = carry_out(cluster, *chains)
+
+    assert [claim.metadata.name for claim in cluster.server.list(NODECLAIM).items] == ["second", "there"]
+    assert outcome.notes == (f"not creating NodeClaims for NodePool default: {why}",)
+    assert requeues(outcome) == {Step.PROVISION: NOW + timedelta(seconds=seconds)}
+
+
 def test_conflict_stops_the_chain_and_requeues_the_step(cluster):
     """The step overwrites no concurrent write; its next run, a second later, reads the cluster again."""
     other = {"metadata": {"annotations": {"other": "hand"}}}

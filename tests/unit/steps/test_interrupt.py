@@ -15,7 +15,17 @@ from journeyman.errors import ForbiddenError, JourneymanError, KubeUnavailableEr
 from journeyman.events import parse_trigger
 from journeyman.ports import AlarmChanged, Instance, Interruption, RequeueDue
 from journeyman.steps.interrupt import interrupt
-from tests.helpers.builders import NOW, a_claim, a_snapshot, ago, claim_body, node_class_body, pool_body, stamp
+from tests.helpers.builders import (
+    NOW,
+    a_claim,
+    a_snapshot,
+    ago,
+    claim_body,
+    condition,
+    node_class_body,
+    pool_body,
+    stamp,
+)
 from tests.helpers.fakes import Cluster, FakeCloud, InterceptingStore
 from tests.helpers.fleets import a_fleet, a_member, bodies, types
 from tests.helpers.simulated_cluster import SimulatedCluster
@@ -190,6 +200,39 @@ def test_other_events_delete_the_claim_and_mark_no_offering(kind, reason):
     assert [type(a) for a in plan.actions][:2] == [DeleteObject, PatchObject]
     assert plan.actions[0].ref.uid == "uid-n"
     assert {e.reason for e in plan.events} == {reason}
+
+
+@pytest.mark.parametrize(
+    ("kind", "joined", "counts"),
+    [
+        ("instance_terminated", None, True),
+        ("instance_terminated", timedelta(seconds=30), True),
+        ("instance_terminated", timedelta(hours=2), False),
+        ("scheduled_change", None, True),
+        ("scheduled_change", timedelta(seconds=30), False),
+        ("spot_interrupted", None, False),
+    ],
+)
+def test_end_of_an_instance_counts_as_a_failed_registration_only_if_it_is_early(kind, joined, counts):
+    """Some clouds announce it as a system event, before the node joins; an interruption is not the NodePool's fault."""
+    conditions = [condition("Launched", since=ago(hours=2))]
+    if joined is not None:
+        conditions += [condition(type_, since=NOW - joined) for type_ in ("Registered", "Initialized")]
+    cluster = a_cluster()
+    uid = cluster.server.get(NODEPOOL, "default")["metadata"]["uid"]
+    owner = {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "name": "default", "uid": uid}
+    owned = {"metadata": {"ownerReferences": [owner]}}
+    cluster.add(*bodies(a_member("n", claim={**owned, "status": {"conditions": conditions}})))
+    cluster.add(claim_body("joins-later", provider_id="aws:///a/i-joins-later", **owned))
+
+    interrupt(cluster.run(), a_notice(kind, "i-n"))
+
+    health = cluster.server.get(NODEPOOL, "default").get("status", {}).get("conditions", [])
+    faults = [
+        f for state in cluster.server.list(OFFERING_STATE).items for f in state["status"].get("launchFailures", [])
+    ]
+    assert bool(health or faults) is counts
+    assert the_claim(cluster).metadata.deletion_timestamp is not None
 
 
 def test_interruptible_reservation_is_not_used_again_at_once():

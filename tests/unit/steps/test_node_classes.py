@@ -12,7 +12,7 @@ from journeyman.errors import CloudProviderError, CloudUnavailableError
 from journeyman.ports import RequeueDue
 from journeyman.steps.node_classes import is_due, unresolved_node_class
 from journeyman.steps.provision import provision
-from tests.helpers.builders import NOW, SMALL, a_node_class, node_class_body, pool_body, stamp
+from tests.helpers.builders import NOW, SMALL, a_node_class, condition, node_class_body, pool_body, stamp
 from tests.helpers.fakes import InterceptingStore
 from tests.helpers.simulated_cluster import SimulatedCluster
 
@@ -189,3 +189,16 @@ def test_outage_leaves_what_was_found_for_this_generation(simulation):
     assert state.ready
     assert state.raw["status"] == before
     assert writes.actions == ()
+
+
+def test_outage_after_a_change_writes_conditions_and_keeps_the_rest_of_the_status(simulation):
+    """What was found for an earlier generation is outdated, but better than nothing."""
+    found = [{"id": "subnet-1", "zone": "a"}]
+    ready = condition("Ready", observedGeneration=1)
+    raw = node_class_body(metadata={"generation": 2, "uid": "u"}, status={"subnets": found, "conditions": [ready]})
+    resolve = ResolveNodeClass(name="default", raw=raw, at=simulation.clock.now())
+    state, writes = unresolved_node_class(simulation.cloud, resolve, CloudUnavailableError("EC2 is down"))
+
+    assert (state.ready, state.raw["status"]["subnets"]) == (False, found)
+    [patch] = writes.actions
+    assert list(patch.patch["status"]) == ["conditions"]

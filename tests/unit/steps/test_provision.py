@@ -58,6 +58,18 @@ def test_pending_pods_get_nodes_in_one_run(cluster):
     assert outcome.status == "done"
 
 
+@pytest.mark.parametrize(
+    ("fitting", "stuck", "logged"), [(0, 0, []), (2, 0, [("info", 2)]), (0, 3, [("debug", 3)]), (2, 3, [("info", 5)])]
+)
+def test_log_counts_the_pods_that_a_run_schedules(cluster, fitting, stuck, logged):
+    """At info only if it launches nodes for some: every run finds those that fit nowhere."""
+    add_pods(cluster, fitting)
+    cluster.add(*(pod_body(f"stuck-{number}", cpu="500") for number in range(stuck)))
+    run(cluster)
+    lines = [(level, fields["number"]) for level, text, fields in cluster.record.lines if "provisionable pod" in text]
+    assert lines == logged
+
+
 def test_unchanged_cluster_is_not_solved_again(cluster):
     """Each run emits an Event on an unschedulable pod; the step solves again once there is another pod."""
     add_pods(cluster, 1, cpu="500")
@@ -190,7 +202,7 @@ def test_pods_are_scheduled_again_when_an_offering_expires(cluster):
     assert "FailedScheduling" in cluster.record.reasons
 
 
-@pytest.mark.parametrize(("age", "again"), [(5, 10), (90, None)])
+@pytest.mark.parametrize(("age", "again"), [(5, 10), (59, 10), (60, None)])
 def test_new_pods_planned_for_an_existing_node_are_checked_again(cluster, age, again):
     """kube-scheduler may bind other pods there first, and sends no event of it; later the sweep checks."""
     size = {"cpu": "4", "memory": "16Gi", "pods": "110"}
@@ -322,7 +334,7 @@ def test_deleted_nodepool_gets_no_new_nodeclaims(cluster):
     gone = InterceptingStore(cluster.server, "get", 1, lambda: cluster.server.delete(NODEPOOL, "default"))
     run(cluster, store=gone)
     assert not claims(cluster)
-    assert requeue_of(cluster, Step.PROVISION) is not None
+    assert requeue_of(cluster, Step.PROVISION).at is None
 
 
 @pytest.mark.parametrize("limits", [{"cpu": "12"}, {"nodes": "3"}, {"cpu": "12", "memory": "48Gi"}])
@@ -376,6 +388,7 @@ def test_one_run_creates_a_limited_number_of_nodeclaims(cluster):
     run(cluster)
     assert len(claims(cluster)) == 1
     assert requeue_of(cluster, Step.PROVISION).at is None
+    assert requeue_of(cluster, Step.PROVISION).reason == "1 planned node left for the next run"
 
 
 def test_next_run_finishes_a_run_that_reached_its_deadline(cluster):
@@ -404,16 +417,24 @@ def test_a_quiet_cluster_costs_no_writes(cluster):
 
 
 def test_unused_cloud_resources_are_deleted_once_a_day(cluster):
-    """Also if every run is in a new process; with NodeClasses and NodeClaims as this run has stored them."""
+    """Also if every run is in a new process; with NodeClasses and NodeClaims as this run has stored them.
+
+    The first NodeClass keeps the time.
+    """
+    cluster.add(node_class_body("another"))
     add_pods(cluster, 1)
     run(cluster)
-    assert cluster.cloud.cleanups == [(("default",), (claims(cluster)[0].metadata.name,))]
+    assert cluster.cloud.cleanups == [(("another", "default"), (claims(cluster)[0].metadata.name,))]
+    annotations = [c["metadata"].get("annotations", {}) for c in cluster.server.list(cluster.cloud.node_class).items]
+    assert [labels.CLEANED_UP_AT in each for each in annotations] == [True, False]
 
-    for hours in (1, 22, 1, 12):
+    cleanups = []
+    for hours in (23, 1, 12):
         cluster.clock.advance(hours * 3600)
         cluster.memory = Memory()
         run(cluster)
-    assert len(cluster.cloud.cleanups) == 2
+        cleanups.append(len(cluster.cloud.cleanups))
+    assert cleanups == [1, 2, 2]
     assert cluster.record.count_of("journeyman_cloud_resources_deleted_total") == 2
 
 

@@ -27,10 +27,10 @@ SPREAD = {
 }
 
 
-def a_verifier(*pods, **cluster):
+def a_verifier(*pods, types=(ZONAL,), **cluster):
     """Return the verifier of plans for these pods."""
     snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
-    catalogue = Catalogue({pool.metadata.name: (ZONAL,) for pool in snapshot.node_pools})
+    catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
     return PlanVerifier(
         snapshot=snapshot,
         catalogue=catalogue,
@@ -113,6 +113,21 @@ def test_nodeclaims_within_the_limit_are_kept_when_all_exceed_it():
     assert len(generous.new_claims) == 3
     assert 1 <= len(verified.results.new_claims) <= 2
     assert len(verified.results.pod_errors) == 3 - len(verified.results.new_claims)
+
+
+def test_nodeclaim_beyond_the_limit_by_itself_leaves_the_others():
+    """The limit is for three small nodes; bisecting finds the large one in their middle."""
+    types = (ZONAL, an_instance_type("z.xlarge", cpu=16, memory_gib=64, price=0.8, zones=("a", "b", "c")))
+    sizes = {"p0": "z.medium", "p1": "z.medium", "p2": "z.xlarge", "p3": "z.medium"}
+    pods = [a_pod(name, cpu="3", spec={"nodeSelector": {labels.INSTANCE_TYPE: size}}) for name, size in sizes.items()]
+    generous = planned_by_scheduler(a_verifier(*pods, types=types))
+    verifier = a_verifier(*pods, types=types, node_pools=(a_pool(spec={"limits": {"cpu": "12"}}),))
+    claims = sorted(generous.new_claims, key=lambda claim: claim.pods)
+
+    verified = verifier.verify_results(replace(generous, new_claims=tuple(claims)))
+
+    assert [claim.pods for claim in verified.results.new_claims] == [(f"default/p{n}",) for n in (0, 1, 3)]
+    assert tuple(verified.results.pod_errors) == ("default/p2",)
 
 
 def test_nodeclaim_of_an_unknown_nodepool_rejects_no_other_placement():
@@ -198,7 +213,6 @@ def test_defects_are_reported_and_do_not_fail_the_run(count, shown, more):
     assert {o.name for o in cluster.record.observations} == {"journeyman_plan_defects_total", "journeyman_errors_total"}
 
 
-@pytest.mark.slow
 def test_each_pod_error_names_the_defect_of_its_own_node():
     """Two nodes are overbooked, and each pod's error names only its own node."""
     nodes, claims = (a_node("x"), a_node("y")), (a_running_claim("x"), a_running_claim("y"))

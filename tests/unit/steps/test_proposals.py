@@ -1,0 +1,112 @@
+"""What runs of consolidate do with proposed commands, on nodes that are there from the start."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from journeyman.core.api.objects import NODE_DISRUPTION, NODECLAIM, NODEPOOL, is_true
+from journeyman.core.plan import Step
+from journeyman.ports import RequeueDue
+from journeyman.steps.consolidate import consolidate
+from tests.helpers.builders import NOW, node_class_body, pool_body, stamp
+from tests.helpers.fakes import Cluster, FakeCloud
+from tests.helpers.fleets import a_member, bodies, types
+
+TRIGGER = RequeueDue(id="1", cluster="demo", step=Step.CONSOLIDATE, reason="test", time=NOW)
+
+
+@pytest.fixture
+def cluster():
+    """Return a cluster with an empty node `n`, which may be consolidated."""
+    cluster = Cluster()
+    cluster.cloud = FakeCloud(cluster.clock, types())
+    budgets = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]}
+    cluster.add(pool_body(spec={"disruption": budgets}), node_class_body(), *bodies(a_member("n")))
+    return cluster
+
+
+def run(cluster):
+    cluster.queue.sent.clear()
+    return consolidate(cluster.run(), TRIGGER)
+
+
+def proposals(cluster):
+    """Return the NodeDisruptions as stored, in order of their dates."""
+    return sorted(cluster.server.list(NODE_DISRUPTION).items, key=lambda raw: raw["spec"]["createdAt"])
+
+
+def phases(cluster):
+    return [(raw.get("status") or {}).get("phase", "") for raw in proposals(cluster)]
+
+
+def reject(cluster, raw):
+    """Reject a proposal, as a run does that finds the cluster changed."""
+    status = {"status": {"phase": "Rejected"}}
+    cluster.server.patch(NODE_DISRUPTION, raw["metadata"]["name"], status, subresource="status")
+
+
+def conditions(cluster):
+    """Return the types of the NodeClaim's conditions that are True."""
+    return {c.type for c in cluster.server.get(NODECLAIM, "n").status.conditions if c.status == "True"}
+
+
+def test_proposal_requeues_the_step_for_its_validation(cluster):
+    """Fifteen seconds later, as Karpenter; until then nothing happens to the node."""
+    run(cluster)
+    assert phases(cluster) == [""]
+    assert [(m.step, m.at) for m in cluster.queue.sent] == [(Step.CONSOLIDATE, NOW + timedelta(seconds=15))]
+
+
+@pytest.mark.parametrize(("age", "starts"), [(14, False), (15, True), (0, False), (-15, False), (-16, True)])
+def test_proposal_starts_when_it_is_old_enough_or_dated_by_a_wrong_clock(cluster, age, starts):
+    """One that is dated further ahead than clocks differ would keep all others waiting until then."""
+    run(cluster)
+    [raw] = proposals(cluster)
+    cluster.server.delete(NODE_DISRUPTION, raw["metadata"]["name"])
+    cluster.add({**raw, "spec": {**raw["spec"], "createdAt": stamp(NOW - timedelta(seconds=age))}})
+
+    run(cluster)
+
+    assert phases(cluster) == (["Draining"] if starts else [""])
+
+
+def test_nodes_of_a_proposal_that_was_rejected_are_proposed_again_a_second_later(cluster):
+    """The name of a NodeDisruption has its second, so in the same second there can be no other one; earlier ones do not matter."""
+    for number in (1, 2):
+        run(cluster)
+        assert len(proposals(cluster)) == number
+        reject(cluster, proposals(cluster)[-1])
+
+        outcome = run(cluster)
+        assert "CreateObject" not in outcome.counts
+        assert cluster.fence.next_run > cluster.clock.now()
+        cluster.clock.advance(1)
+
+
+def test_status_of_a_claim_is_written_once_in_a_run(cluster):
+    """Drift and consolidation patch the same list of conditions; the second one waits for the next run. The budget keeps the node."""
+    cluster.server.patch(NODEPOOL, "default", {"spec": {"disruption": {"budgets": [{"nodes": "0"}]}}})
+    cluster.cloud.drifted = {"n": "AMIDrift"}
+    seen = []
+    for _ in range(2):
+        outcome = run(cluster)
+        seen.append(conditions(cluster) & {"Drifted", "Consolidatable"})
+        assert "conflicts" not in outcome.counts
+    assert seen == [{"Drifted"}, {"Drifted", "Consolidatable"}]
+
+
+def test_conditions_of_a_claim_are_left_to_the_command_that_starts(cluster):
+    """It drifts while its command waits; what the command writes would undo that, and the Event with it would be wrong."""
+    run(cluster)
+    cluster.cloud.drifted = {"n": "AMIDrift"}
+    cluster.clock.advance(15)
+
+    outcome = run(cluster)
+
+    assert phases(cluster) == ["Draining"]
+    assert "conflicts" not in outcome.counts
+    assert is_true(cluster.server.get(NODECLAIM, "n").status.conditions, "DisruptionReason")
+    assert "Drifted" not in conditions(cluster)
+    assert not [event for event in cluster.record.events if "Type: Drifted" in event.message]
