@@ -11,7 +11,14 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, POD, OfferingKey, Pod
 from journeyman.core.lifecycle.interruption import InterruptionKind, handle_interruption
 from journeyman.core.plan import DeleteObject, MarkOfferingUnavailable, PatchObject, Step
-from journeyman.errors import ForbiddenError, JourneymanError, KubeUnavailableError, MalformedEventError
+from journeyman.core.state import BuildFailure
+from journeyman.errors import (
+    CloudProviderError,
+    ForbiddenError,
+    JourneymanError,
+    KubeUnavailableError,
+    MalformedEventError,
+)
 from journeyman.events import parse_trigger
 from journeyman.ports import AlarmChanged, Instance, Interruption, RequeueDue
 from journeyman.steps.interrupt import interrupt
@@ -215,24 +222,62 @@ def test_other_events_delete_the_claim_and_mark_no_offering(kind, reason):
 )
 def test_end_of_an_instance_counts_as_a_failed_registration_only_if_it_is_early(kind, joined, counts):
     """Some clouds announce it as a system event, before the node joins; an interruption is not the NodePool's fault."""
-    conditions = [condition("Launched", since=ago(hours=2))]
-    if joined is not None:
-        conditions += [condition(type_, since=NOW - joined) for type_ in ("Registered", "Initialized")]
-    cluster = a_cluster()
-    uid = cluster.server.get(NODEPOOL, "default")["metadata"]["uid"]
-    owner = {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "name": "default", "uid": uid}
-    owned = {"metadata": {"ownerReferences": [owner]}}
-    cluster.add(*bodies(a_member("n", claim={**owned, "status": {"conditions": conditions}})))
-    cluster.add(claim_body("joins-later", provider_id="aws:///a/i-joins-later", **owned))
+    joined_since = () if joined is None else ("Registered", "Initialized")
+    cluster = a_joining_cluster(*(condition(type_, since=NOW - joined) for type_ in joined_since))
 
     interrupt(cluster.run(), a_notice(kind, "i-n"))
 
     health = cluster.server.get(NODEPOOL, "default").get("status", {}).get("conditions", [])
-    faults = [
-        f for state in cluster.server.list(OFFERING_STATE).items for f in state["status"].get("launchFailures", [])
-    ]
-    assert bool(health or faults) is counts
+    assert bool(health or faults(cluster)) is counts
     assert the_claim(cluster).metadata.deletion_timestamp is not None
+
+
+def a_joining_cluster(*conditions) -> Cluster:
+    """Return a cluster with a launched NodeClaim that has these conditions, and another one whose node will join later."""
+    cluster = a_cluster()
+    uid = cluster.server.get(NODEPOOL, "default")["metadata"]["uid"]
+    owner = {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "name": "default", "uid": uid}
+    owned = {"metadata": {"ownerReferences": [owner]}}
+    launched = condition("Launched", since=ago(hours=2))
+    cluster.add(*bodies(a_member("n", claim={**owned, "status": {"conditions": [launched, *conditions]}})))
+    cluster.add(claim_body("joins-later", provider_id="aws:///a/i-joins-later", **owned))
+    return cluster
+
+
+def faults(cluster: Cluster) -> list[str]:
+    """Return the reasons of the faults in all OfferingStates."""
+    states = cluster.server.list(OFFERING_STATE).items
+    return [failure["reason"] for state in states for failure in state["status"].get("launchFailures", [])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer", "asked", "fault"),
+    [
+        ("instance_terminated", "KeyDisabled", [{"aws:///a/i-n"}], ["KeyDisabled"]),
+        ("instance_terminated", None, [{"aws:///a/i-n"}], ["RegistrationFailed"]),
+        ("instance_terminated", CloudProviderError("not allowed"), [{"aws:///a/i-n"}], ["RegistrationFailed"]),
+        ("spot_interrupted", None, [], []),
+    ],
+)
+def test_cloud_says_why_an_instance_ended_before_its_node_joined(kind, answer, asked, fault):
+    """Without its answer the NodePool is at fault, and a warning says so; of other instances it is not asked."""
+    cluster, questions = a_joining_cluster(), []
+
+    class Answering(FakeCloud):
+        """A cloud that says one thing of every instance."""
+
+        def end_reasons(self, provider_ids):
+            questions.append(set(provider_ids))
+            if isinstance(answer, Exception):
+                raise answer
+            failure = BuildFailure(reason=answer, message="the key is disabled", is_capacity=False) if answer else None
+            return dict.fromkeys(provider_ids, failure) if failure else {}
+
+    interrupt(cluster.run(cloud=Answering(cluster.clock)), a_notice(kind, "i-n"))
+
+    assert (questions, faults(cluster)) == (asked, fault)
+    warnings = [text for level, text, _ in cluster.record.lines if level == "warning" and "why instances ended" in text]
+    assert len(warnings) == isinstance(answer, Exception)
 
 
 def test_interruptible_reservation_is_not_used_again_at_once():

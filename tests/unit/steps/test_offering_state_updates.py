@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api.objects import OFFERING_STATE, OfferingKey
 from journeyman.core.plan import ClearOfferingFailures, MarkOfferingUnavailable, Plan, Step, chain_of
+from journeyman.errors import RateLimitedError
 from journeyman.ports import ClusterChanged, Prices
 from journeyman.steps.consolidate import consolidate
 from journeyman.steps.provision import provision
@@ -148,10 +149,24 @@ def failures(simulation):
 def test_offering_state_is_written_once_per_refresh_period(cluster):
     """Two runs within a NodeClass's refresh period read its prices once."""
     cluster.add(pod_body("p"))
-    run_later(cluster)
-    version = state(cluster)["metadata"]["resourceVersion"]
-    run_later(cluster, minutes=1)
-    assert state(cluster)["metadata"]["resourceVersion"] == version
+    recorded = []
+    for minutes in (6, 1, 4):
+        cluster.clock.advance(minutes * 60)
+        recorded.append(provision(cluster.run(), TRIGGER).counts.get("RecordPriceAge", 0))
+    assert recorded == [1, 0, 1]
+
+
+def test_no_prices_are_recorded_for_a_node_class_whose_types_cannot_be_listed(cluster):
+    """They would be those of another NodeClass."""
+
+    class Throttled(PricedCloud):
+        """A cloud that throttles the request for instance types."""
+
+        def get_instance_types(self, node_class):
+            raise RateLimitedError("slow down")
+
+    outcome = provision(cluster.run(cloud=Throttled(cluster.clock)), TRIGGER)
+    assert "RecordPriceAge" not in outcome.counts
 
 
 class PricingCloud(PricedCloud):

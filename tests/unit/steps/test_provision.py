@@ -467,3 +467,11 @@ def test_pods_that_the_time_does_not_suffice_for_are_scheduled_again(cluster):
     requeues = [message.at for message in cluster.queue.sent if message.step is Step.PROVISION]
     assert requeues
     assert all(at is None or at <= NOW + timedelta(minutes=1) for at in requeues)
+
+
+def test_next_pass_for_pods_that_the_time_did_not_suffice_for_is_a_minute_later(cluster):
+    """By then the pods that were scheduled are bound; here there are none."""
+    cluster.add(*SHAPES["node_terms"](20, 300))
+    run(cluster, deadline=NOW + timedelta(seconds=6))
+    assert claims(cluster) == ()
+    assert requeue_of(cluster, Step.PROVISION).at == NOW + timedelta(minutes=1)

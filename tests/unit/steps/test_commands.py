@@ -1,4 +1,4 @@
-"""What runs of consolidate do with proposed commands, on nodes that are there from the start."""
+"""What runs of consolidate and provision do with commands, on nodes that are there from the start."""
 
 from __future__ import annotations
 
@@ -10,21 +10,27 @@ from journeyman.core.api.objects import NODE_DISRUPTION, NODECLAIM, NODEPOOL, is
 from journeyman.core.plan import Step
 from journeyman.ports import RequeueDue
 from journeyman.steps.consolidate import consolidate
-from tests.helpers.builders import NOW, node_class_body, pool_body, stamp
+from journeyman.steps.provision import provision
+from tests.helpers.builders import NOW, node_class_body, pod_body, pool_body, stamp
 from tests.helpers.fakes import Cluster, FakeCloud
 from tests.helpers.fleets import a_member, bodies, types
 
 TRIGGER = RequeueDue(id="1", cluster="demo", step=Step.CONSOLIDATE, reason="test", time=NOW)
 
 
+def a_cluster(*members):
+    """Return a cluster with these nodes, which may be consolidated."""
+    cluster = Cluster()
+    cluster.cloud = FakeCloud(cluster.clock, types(spot=False))
+    budgets = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]}
+    cluster.add(pool_body(spec={"disruption": budgets}), node_class_body(), *bodies(*members))
+    return cluster
+
+
 @pytest.fixture
 def cluster():
-    """Return a cluster with an empty node `n`, which may be consolidated."""
-    cluster = Cluster()
-    cluster.cloud = FakeCloud(cluster.clock, types())
-    budgets = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]}
-    cluster.add(pool_body(spec={"disruption": budgets}), node_class_body(), *bodies(a_member("n")))
-    return cluster
+    """Return a cluster with an empty node `n`."""
+    return a_cluster(a_member("n"))
 
 
 def run(cluster):
@@ -110,3 +116,34 @@ def test_conditions_of_a_claim_are_left_to_the_command_that_starts(cluster):
     assert is_true(cluster.server.get(NODECLAIM, "n").status.conditions, "DisruptionReason")
     assert "Drifted" not in conditions(cluster)
     assert not [event for event in cluster.record.events if "Type: Drifted" in event.message]
+
+
+@pytest.fixture
+def replacing():
+    """Return a cluster that replaces its large node by one of two CPUs, of which the large node's pod needs one."""
+    cluster = a_cluster(a_member("n", size="xl", cpus=["1"]))
+    provision(cluster.run(), TRIGGER)
+    run(cluster)
+    cluster.clock.advance(15)
+    run(cluster)
+    assert phases(cluster) == ["Replacing"]
+    assert len(cluster.cloud.launches) == 1
+    return cluster
+
+
+@pytest.mark.parametrize(("cpu", "launches"), [("500m", 0), ("1500m", 1)])
+def test_replacement_has_room_only_beside_the_pods_that_move_there(replacing, cpu, launches):
+    """They still run on the old node, which takes no further pods, even of those that tolerate its taint."""
+    replacing.add(pod_body("late", cpu=cpu, spec={"tolerations": [{"operator": "Exists"}]}))
+    provision(replacing.run(), TRIGGER)
+    assert len(replacing.cloud.launches) == 1 + launches
+
+
+def test_pods_that_move_get_no_further_node_while_they_run(replacing):
+    """The replacement is smaller than it was planned; whether they fit there is known once they are evicted."""
+    [name] = replacing.cloud.launches
+    smaller = {"status": {"allocatable": {"cpu": "700m"}}}
+    replacing.server.patch(NODECLAIM, name, smaller, subresource="status")
+    replacing.add(pod_body("late", cpu="500m"))
+    provision(replacing.run(), TRIGGER)
+    assert len(replacing.cloud.launches) == 1
