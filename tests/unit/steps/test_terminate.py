@@ -11,10 +11,11 @@ from journeyman.core.plan import Step
 from journeyman.errors import ForbiddenError, RateLimitedError
 from journeyman.ports import RequeueDue
 from journeyman.steps.provision import provision
-from journeyman.steps.terminate import terminate
+from journeyman.steps.terminate import MAX_LOOKUPS, terminate
 from journeyman_simulator.kubelet import Kubelets
-from tests.helpers.builders import NOW, claim_body, node_class_body, pod_body, pool_body
-from tests.helpers.fakes import Cluster
+from tests.helpers.builders import NOW, ago, claim_body, condition, node_class_body, pod_body, pool_body, stamp
+from tests.helpers.fakes import Cluster, FakeCloud
+from tests.helpers.fleets import a_member, bodies
 
 TRIGGER = RequeueDue(id="1", cluster="demo", step=Step.TERMINATE, reason="test", time=NOW)
 
@@ -365,3 +366,106 @@ def test_running_cluster_causes_no_writes_and_no_requeues(cluster):
     outcome = run(cluster)
     assert writes == []
     assert outcome.requeues == ()
+
+
+class Asked(FakeCloud):
+    """A cloud that records which instances it is asked for by their ids, and for the reasons of which ends."""
+
+    def __init__(self, clock):
+        super().__init__(clock)
+        self.ids, self.ends = [], []
+
+    def get_each(self, provider_ids):
+        self.ids.append(sorted(provider_ids))
+        return super().get_each(provider_ids)
+
+    def end_reasons(self, provider_ids):
+        self.ends.append(sorted(provider_ids))
+        return super().end_reasons(provider_ids)
+
+
+def with_members(*members):
+    """Return a cluster with these nodes, and a cloud that has none of their instances."""
+    cluster = Cluster()
+    cluster.cloud = Asked(cluster.clock)
+    cluster.add(pool_body(), node_class_body(), *bodies(*members))
+    return cluster
+
+
+JOINING = {"status": {"conditions": [condition("Launched", since=ago(hours=1))]}}
+GOING = {"metadata": {"deletionTimestamp": stamp(NOW)}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "listed_as", "ids", "ends"),
+    [
+        ({"claim": JOINING, "ready": False}, None, [["aws:///a/i-n"]], [["aws:///a/i-n"]]),
+        ({"claim": JOINING, "ready": False}, "stopped", [], []),
+        ({"ready": False}, None, [["aws:///a/i-n"]], []),
+        ({"ready": False}, "running", [], []),
+        ({}, None, [], []),
+        ({"claim": GOING}, None, [["aws:///a/i-n"]], []),
+        ({"claim": GOING}, "running", [], []),
+        ({"claim": {**GOING, "status": {"providerID": ""}}, "node": {"spec": {"providerID": ""}}}, None, [], []),
+    ],
+    ids=[
+        "joining, gone",
+        "joining, stopped",
+        "not ready, gone",
+        "not ready, running",
+        "ready",
+        "terminating, gone",
+        "terminating, running",
+        "terminating without an instance",
+    ],
+)
+def test_cloud_is_asked_only_for_instances_that_its_list_lacks(changes, listed_as, ids, ends):
+    """A list may lag behind, so nothing is removed before the instance is not found by its id either."""
+    cluster = with_members(a_member("n", **changes))
+    if listed_as is not None:
+        cluster.cloud.run_orphan("aws:///a/i-n", NOW, claim="n", claim_uid="uid-n")
+    if listed_as == "stopped":
+        cluster.cloud.stop("aws:///a/i-n")
+
+    terminate(cluster.run(), TRIGGER)
+
+    assert (cluster.cloud.ids, cluster.cloud.ends) == (ids, ends)
+
+
+def test_instances_of_terminating_nodes_are_looked_up_before_those_that_may_be_lost():
+    """One run looks up a limited number; the node that terminates goes on although a whole zone is lost."""
+    lost = [a_member(f"a{number:03}", ready=False) for number in range(MAX_LOOKUPS)]
+    cluster = with_members(*lost, a_member("z", claim=GOING))
+
+    terminate(cluster.run(), TRIGGER)
+
+    [ids] = cluster.cloud.ids
+    assert len(ids) == MAX_LOOKUPS
+    assert "aws:///a/i-z" in ids
+
+
+@pytest.mark.parametrize("repair", [True, False])
+@pytest.mark.parametrize("healthy", [True, False])
+def test_pods_are_read_only_of_nodes_that_the_run_removes(repair, healthy):
+    """A cluster has many pods; a repair counts those of the unhealthy node."""
+    conditions = [condition("Ready"), condition("AcceleratedHardwareReady", str(healthy), since=ago(hours=1))]
+    cluster = with_members(a_member("n", cpus=["1"], node={"status": {"conditions": conditions}}))
+    cluster.cloud.run_orphan("aws:///a/i-n", NOW, claim="n", claim_uid="uid-n")
+    gates = replace(cluster.settings.feature_gates, node_repair=repair)
+    cluster.settings = replace(cluster.settings, feature_gates=gates)
+    listed = []
+
+    class Counting:
+        """A store that records which kinds are listed."""
+
+        def __getattr__(self, name):
+            return getattr(cluster.server, name)
+
+        def list(self, resource, **where):
+            listed.append(resource.kind)
+            return cluster.server.list(resource, **where)
+
+    terminate(cluster.run(store=Counting()), TRIGGER)
+
+    assert ("Pod" in listed) is (repair and not healthy)
+    assert bool(claim(cluster).metadata.deletion_timestamp) is (repair and not healthy)
