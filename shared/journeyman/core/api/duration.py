@@ -105,3 +105,12 @@ def time_after(time: datetime, duration: timedelta) -> datetime:
         return max(min(time + duration, LATEST), EARLIEST)
     except OverflowError:
         return LATEST if duration > timedelta(0) else EARLIEST
+
+
+def doubled(first: timedelta, times: int, longest: timedelta) -> timedelta:
+    """Return the back-off after the `times`-th failure: `first` after one, twice as long after each further one, at most `longest`."""
+    factor: int = 2 ** min(max(times - 1, 0), _MAX_DOUBLINGS)
+    return min(first * factor, longest)
+
+
+_MAX_DOUBLINGS: Final = 20  # keeps the arithmetic finite: a count that is read from the cluster may be any number

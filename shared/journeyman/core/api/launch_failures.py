@@ -8,14 +8,13 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from journeyman.core.api.duration import time_after
+from journeyman.core.api.duration import doubled, time_after
 from journeyman.core.api.launch_faults import MAX_MESSAGE, MAX_REMEDY, FaultKey, FaultScope, LaunchFault, shortened
 from journeyman.core.api.model import Int, Model, Time, crd
 
 MAX_LAUNCH_FAILURES: Final = 200
 LAUNCH_FAILURE_MEMORY: Final = timedelta(hours=6)
 """How long after `until` failures are still counted; a later failure counts as the first."""
-_MAX_DOUBLINGS: Final = 20  # keeps the arithmetic finite: a count that is read from the cluster may be any number
 
 _Name = Annotated[str, Field(max_length=253)]
 
@@ -87,12 +86,12 @@ def with_launch_failure(
     before = merged.get(fault.key)
     if before is not None and before.generations != generations:
         before = None
-    failures, until = 1, at + min(first, longest)
+    failures, until = 1, at + doubled(first, 1, longest)
     if before is not None and at < before.until:
         failures, until = before.failures, max(until, before.until)
     elif before is not None:
         failures = before.failures + 1
-        until = at + min(first * 2 ** min(before.failures, _MAX_DOUBLINGS), longest)
+        until = at + doubled(first, failures, longest)
     merged[fault.key] = LaunchFailure(
         scope=fault.scope.value,
         name=fault.name,

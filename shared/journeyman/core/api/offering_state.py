@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field
 
 from journeyman.core.api.conditions import Conditions
-from journeyman.core.api.duration import time_after
+from journeyman.core.api.duration import doubled, time_after
 from journeyman.core.api.launch_failures import MAX_LAUNCH_FAILURES, LaunchFailure
 from journeyman.core.api.model import Bool, Int, Metadata, Model, ResourceTexts, Time, crd, problem
 from journeyman.core.api.objects import ObjectMeta, OfferingKey
@@ -28,7 +28,6 @@ PRICES_REFRESHED: Final = "PricesRefreshed"
 """The condition that is False while on-demand prices do not come from the cloud's pricing API."""
 FAILURE_MEMORY: Final = timedelta(hours=6)
 """How long after `until` failures are still counted; a later failure counts as the first."""
-MAX_DOUBLINGS: Final = 20  # keeps the arithmetic finite: a count that is read from the cluster may be any number
 
 _Name = Annotated[str, Field(max_length=253)]
 
@@ -243,12 +242,12 @@ def _failed(
     longest: timedelta,
     reason: str,
 ) -> UnavailableOffering:
-    failures, until = 1, at + min(first, longest)
+    failures, until = 1, at + doubled(first, 1, longest)
     if before is not None and at < before.until:
         failures, until = before.failures, max(until, before.until)
     elif before is not None:
         failures = before.failures + 1
-        until = at + min(first * 2 ** min(before.failures, MAX_DOUBLINGS), longest)
+        until = at + doubled(first, failures, longest)
     return UnavailableOffering(
         instance_type=key.instance_type,
         zone=key.zone,

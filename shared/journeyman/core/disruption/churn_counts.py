@@ -39,7 +39,7 @@ from journeyman.core.api.churn_ledger import (
     NodePoolChurn,
     WorkloadChurn,
 )
-from journeyman.core.api.duration import time_after
+from journeyman.core.api.duration import doubled, time_after
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.objects import CHURN_LEDGER
 from journeyman.core.api.wording import counted
@@ -272,7 +272,7 @@ class _Tally:
                 churn = self._of_workload(key)
                 if (claim, key) in new:
                     churn = churn.plus("reversals", 1)
-                wait = _backoff(self._window, churn.recent_reversals)
+                wait = max(doubled(self._window, churn.recent_reversals, MAX_BACKOFF), self._window)
                 self._workloads[key] = churn.held_longer(time_after(reversal.at, wait))
             if new:
                 for pool in sorted({c.node_pool for c in reversal.disruption.spec.candidates if c.node_pool}):
@@ -305,11 +305,6 @@ class _Tally:
 
     def _of_pool(self, name: str) -> Churn:
         return self._pools.get(name) or Churn()
-
-
-def _backoff(first: timedelta, times: int) -> timedelta:
-    doubled: timedelta = first * 2 ** min(max(times - 1, 0), 10)
-    return max(first, min(doubled, MAX_BACKOFF))
 
 
 def _shifted(counter: tuple[int, ...], hours: int) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time, parse_time
-from journeyman.core.api.duration import time_after
+from journeyman.core.api.duration import doubled, time_after
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODEPOOL
@@ -321,7 +321,7 @@ def _failed(outcomes: list[tuple[datetime, str, bool]]) -> FailedReplacements | 
     if not is_failure:
         return None
     failures = sum(failed for _, _, failed in counted)
-    until = time_after(end, min(MIN_PAUSE * 2 ** (failures - 1), MAX_PAUSE))
+    until = time_after(end, doubled(MIN_PAUSE, failures, MAX_PAUSE))
     return FailedReplacements(failures=failures, counted=len(counted), until=until, last=name)
 
 

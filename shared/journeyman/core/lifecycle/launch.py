@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import parse_time
+from journeyman.core.api.duration import doubled
 from journeyman.core.api.launch_faults import FaultScope, LaunchFault
 from journeyman.core.api.model import parse
 from journeyman.core.api.nodeclaim_schema import NodeClaimSchema
@@ -292,7 +293,7 @@ def _delete_unlaunchable(
 def _retry_later(claim: NodeClaim, failed: FailedLaunch, now: datetime, offering_updates: tuple[Action, ...]) -> Plan:
     """Record why the launch failed, and when and under which token the next one happens."""
     error, count = failed.error, failures(claim) + 1
-    wait = max(min(MIN_RETRY_DELAY * 2 ** min(count - 1, 10), MAX_RETRY_DELAY), failed.retry_after)
+    wait = max(doubled(MIN_RETRY_DELAY, count, MAX_RETRY_DELAY), failed.retry_after)
     if isinstance(error, RateLimitedError):
         wait = max(wait, timedelta(seconds=error.retry_after_seconds))
     due = now + wait

@@ -35,7 +35,7 @@ from journeyman.core.api.churn_ledger import (
     UnusedLaunches,
 )
 from journeyman.core.api.conditions import INITIALIZED
-from journeyman.core.api.duration import time_after
+from journeyman.core.api.duration import doubled, time_after
 from journeyman.core.api.objects import CHURN_LEDGER, LearnedSize, NodeClaim, Pod, condition_of
 from journeyman.core.api.resources import (
     EPHEMERAL_STORAGE,
@@ -88,7 +88,6 @@ MEMORY_AFTER: Final = timedelta(hours=1)
 """How long after a wait launches are still counted while no such pod is pending: its controller may create it again."""
 MAX_EVENTS: Final = 20
 """Pods of one workload that get the Event."""
-_MAX_DOUBLINGS: Final = 10
 
 _Key = tuple[WorkloadKey, str]
 
@@ -291,7 +290,7 @@ def _counted(
     launches = (before.launches if before is not None else 0) + 1
     uids = {launch.pod.metadata.uid for launch in found} | set(before.pods if before is not None else ())
     has_all = len(uids) > MAX_UNUSED_PODS or (before is not None and not before.pods)
-    wait = min(FIRST_WAIT * 2 ** min(launches - 1, _MAX_DOUBLINGS), LONGEST_WAIT)
+    wait = doubled(FIRST_WAIT, launches, LONGEST_WAIT)
     entry = UnusedLaunches(
         kind=kind,
         namespace=namespace,

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from journeyman.core.api.duration import parse_duration, parse_go_duration, parse_nillable_duration
+from journeyman.core.api.duration import doubled, parse_duration, parse_go_duration, parse_nillable_duration
 from journeyman.errors import ConfigurationError
 
 
@@ -73,3 +73,17 @@ def test_go_duration_is_read_as_go_reads_it(text, expected):
 def test_go_duration_that_go_refuses_is_none(text):
     """Karpenter then ignores the annotation."""
     assert parse_go_duration(text) is None
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [(0, 30), (1, 30), (2, 60), (3, 120), (6, 960), (7, 1800), (2**63, 1800)],
+)
+def test_backoff_doubles_up_to_the_longest(times, expected):
+    """A count that is read from the cluster may be any number."""
+    assert doubled(timedelta(seconds=30), times, timedelta(minutes=30)) == timedelta(seconds=expected)
+
+
+def test_backoff_is_at_most_the_longest_from_the_first_failure_on():
+    """A setting may make the longest shorter than the first."""
+    assert doubled(timedelta(minutes=5), 1, timedelta(minutes=1)) == timedelta(minutes=1)
