@@ -79,19 +79,23 @@ REQUEUED_STEPS: Final[Mapping[NotificationCause, tuple[NotifiedStep, ...]]] = {
     NotificationCause.CLASS_CHANGED: (NotifiedStep.PROVISION,),
     NotificationCause.STARTED: _BOTH,
 }
-_REASONS: Final[Mapping[NotificationCause, str]] = {
-    NotificationCause.NODE_JOINED: "nodes joined",
-    NotificationCause.NODE_READY: "nodes became ready",
-    NotificationCause.NODE_SET_UP: "nodes lost a taint or have a new resource",
-    NotificationCause.NODE_NOT_READY: "nodes are no longer ready",
-    NotificationCause.NODE_DELETING: "nodes are being deleted",
-    NotificationCause.NODE_GONE: "nodes are gone",
-    NotificationCause.CLAIM_CREATED: "NodeClaims were created manually",
-    NotificationCause.CLAIM_DELETING: "NodeClaims are being deleted",
-    NotificationCause.CLAIM_GONE: "NodeClaims are gone",
-    NotificationCause.POOL_CHANGED: "NodePools are new or changed",
-    NotificationCause.CLASS_CHANGED: "NodeClasses are new or changed",
+_REASONS: Final[Mapping[NotificationCause, tuple[str, str]]] = {
+    NotificationCause.NODE_JOINED: ("node joined", "nodes joined"),
+    NotificationCause.NODE_READY: ("node became ready", "nodes became ready"),
+    NotificationCause.NODE_SET_UP: (
+        "node lost a taint or has a new resource",
+        "nodes lost a taint or have a new resource",
+    ),
+    NotificationCause.NODE_NOT_READY: ("node is no longer ready", "nodes are no longer ready"),
+    NotificationCause.NODE_DELETING: ("node is being deleted", "nodes are being deleted"),
+    NotificationCause.NODE_GONE: ("node is gone", "nodes are gone"),
+    NotificationCause.CLAIM_CREATED: ("NodeClaim was created manually", "NodeClaims were created manually"),
+    NotificationCause.CLAIM_DELETING: ("NodeClaim is being deleted", "NodeClaims are being deleted"),
+    NotificationCause.CLAIM_GONE: ("NodeClaim is gone", "NodeClaims are gone"),
+    NotificationCause.POOL_CHANGED: ("NodePool is new or changed", "NodePools are new or changed"),
+    NotificationCause.CLASS_CHANGED: ("NodeClass is new or changed", "NodeClasses are new or changed"),
 }
+"""What happened to one object, and to several."""
 
 
 class Notification(NamedTuple):
@@ -157,12 +161,18 @@ class Batch(NamedTuple):
 
     def reason(self, pods: PodSummary) -> str:
         """Return the causes as readable text."""
-        reasons = [f"{self.counts[cause]} {text}" for cause, text in _REASONS.items() if self.counts.get(cause)]
+        reasons = [_counted(self.counts[cause], texts) for cause, texts in _REASONS.items() if self.counts.get(cause)]
         if NotificationCause.STARTED in self.counts:
             reasons.append("the forwarder has started")
         if self.step is NotifiedStep.PROVISION and pods.unschedulable:
-            reasons.insert(0, f"{pods.unschedulable} pods are unschedulable")
+            reasons.insert(0, _counted(pods.unschedulable, ("pod is unschedulable", "pods are unschedulable")))
         return ", ".join(reasons)
+
+
+def _counted(number: int, texts: tuple[str, str]) -> str:
+    """Return the number before the text for one, or for several."""
+    one, several = texts
+    return f"{number} {one if number == 1 else several}"
 
 
 class BatchWindow:

@@ -191,7 +191,7 @@ def test_changed_nodepools_and_nodeclasses_requeue_provision(env):
     env.server.patch(NODEPOOL, "p", {"metadata": {"annotations": {"seen": "yes"}}})
     assert env.received(seconds=0.4) is None
     env.server.patch(NODEPOOL, "p", {"spec": {"limits": {"cpu": "2"}}})
-    assert env.received().reason == "1 NodePools are new or changed"
+    assert env.received().reason == "1 NodePool is new or changed"
 
     spec = {"role": "nodes", "amiSelectorTerms": [{"alias": "al2023@latest"}]}
     selectors = {"subnetSelectorTerms": [{"id": "subnet-1"}], "securityGroupSelectorTerms": [{"id": "sg-1"}]}
@@ -201,7 +201,7 @@ def test_changed_nodepools_and_nodeclasses_requeue_provision(env):
     )
     assert env.received().counts["nodeClassesChanged"] == 1
     env.server.delete(EC2NODECLASS, "c")
-    assert env.received().reason == "1 NodeClasses are new or changed"
+    assert env.received().reason == "1 NodeClass is new or changed"
     assert env.received(NotifiedStep.TERMINATE, 0.1) is None
 
 
@@ -290,9 +290,9 @@ def test_event_bus_leads_to_the_queue_of_the_step(env):
     env.add_unschedulable_pods("a", "b")
     assert env.received().reason == "2 pods are unschedulable"
     env.add_node("n1")
-    assert env.received().reason == "2 pods are unschedulable, 1 nodes joined"
+    assert env.received().reason == "2 pods are unschedulable, 1 node joined"
     env.server.delete(NODE, "n1")
-    assert env.received(NotifiedStep.TERMINATE).reason == "1 nodes are gone"
+    assert env.received(NotifiedStep.TERMINATE).reason == "1 node is gone"
 
 
 def test_missing_event_bus_is_named():

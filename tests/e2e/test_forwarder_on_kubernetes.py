@@ -255,10 +255,10 @@ def test_nodes_are_table_rows_and_nodeclaims_are_metadata(env):
     metadata = {"name": "n1", "finalizers": ["karpenter.sh/termination"]}
     node = env.admin.do("POST", "/api/v1/nodes", {"metadata": metadata, "status": {"images": images}})
     size = len(json.dumps(node))
-    assert env.next_reason() == "1 nodes joined"
+    assert env.next_reason() == "1 node joined"
     for status, step, reason in (
-        ("True", NotifiedStep.PROVISION, "1 nodes became ready"),
-        ("False", NotifiedStep.TERMINATE, "1 nodes are no longer ready"),
+        ("True", NotifiedStep.PROVISION, "1 node became ready"),
+        ("False", NotifiedStep.TERMINATE, "1 node is no longer ready"),
     ):
         ready = {"status": {"conditions": [{"type": "Ready", "status": status}]}}
         env.admin.do("PATCH", "/api/v1/nodes/n1/status", ready, kind=MERGE)
@@ -267,18 +267,18 @@ def test_nodes_are_table_rows_and_nodeclaims_are_metadata(env):
     # The creation and two changes are a row each; the column descriptions take 3 kB for each list and watch.
     assert env.metrics.value(BYTES, resource="nodes") < size
     env.admin.do("DELETE", "/api/v1/nodes/n1")
-    assert env.next_reason(NotifiedStep.TERMINATE) == "1 nodes are being deleted"
+    assert env.next_reason(NotifiedStep.TERMINATE) == "1 node is being deleted"
     env.admin.do("PATCH", "/api/v1/nodes/n1", {"metadata": {"finalizers": None}}, kind=MERGE)
-    assert (env.next_reason(), env.next_reason(NotifiedStep.TERMINATE)) == ("1 nodes are gone", "1 nodes are gone")
+    assert (env.next_reason(), env.next_reason(NotifiedStep.TERMINATE)) == ("1 node is gone", "1 node is gone")
 
     reference = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
     metadata = {"name": "c1", "labels": {"karpenter.sh/nodepool": "p"}, "finalizers": ["karpenter.sh/termination"]}
     claim = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": metadata}
     env.admin.do("POST", CLAIMS, {**claim, "spec": {"nodeClassRef": reference, "requirements": []}})
     env.admin.do("DELETE", f"{CLAIMS}/c1")
-    assert env.next_reason(NotifiedStep.TERMINATE) == "1 NodeClaims are being deleted"
+    assert env.next_reason(NotifiedStep.TERMINATE) == "1 NodeClaim is being deleted"
     env.admin.do("PATCH", f"{CLAIMS}/c1", {"metadata": {"finalizers": None}}, kind=MERGE)
-    assert env.next_reason() == "1 NodeClaims are gone"
+    assert env.next_reason() == "1 NodeClaim is gone"
 
 
 def test_changed_nodepools_and_nodeclasses_requeue_provision(env):
@@ -288,12 +288,12 @@ def test_changed_nodepools_and_nodeclasses_requeue_provision(env):
     template = {"spec": {"nodeClassRef": reference, "requirements": []}}
     pool = {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "p"}}
     env.admin.do("POST", POOLS, {**pool, "spec": {"template": template, "limits": {"cpu": "1"}}})
-    assert env.next_reason() == "1 NodePools are new or changed"
+    assert env.next_reason() == "1 NodePool is new or changed"
     env.admin.do("PATCH", f"{POOLS}/p/status", {"status": {"nodes": 3}}, kind=MERGE)
     env.admin.do("PATCH", f"{POOLS}/p", {"metadata": {"annotations": {"seen": "yes"}}}, kind=MERGE)
     assert env.next_reason(seconds=0.8) is None
     env.admin.do("PATCH", f"{POOLS}/p", {"spec": {"limits": {"cpu": "2"}}}, kind=MERGE)
-    assert env.next_reason() == "1 NodePools are new or changed"
+    assert env.next_reason() == "1 NodePool is new or changed"
 
     metadata = {"name": "c", "finalizers": ["karpenter.k8s.aws/termination"]}
     spec = {
@@ -302,16 +302,16 @@ def test_changed_nodepools_and_nodeclasses_requeue_provision(env):
     }  # fmt: skip
     class_ = {"apiVersion": "karpenter.k8s.aws/v1", "kind": "EC2NodeClass", "metadata": metadata, "spec": spec}
     env.admin.do("POST", CLASSES, class_)
-    assert env.next_reason() == "1 NodeClasses are new or changed"
+    assert env.next_reason() == "1 NodeClass is new or changed"
     env.admin.do("DELETE", f"{CLASSES}/c")
-    assert env.next_reason() == "1 NodeClasses are new or changed"
+    assert env.next_reason() == "1 NodeClass is new or changed"
 
 
 def test_outage_of_the_api_server_loses_and_repeats_nothing(env):
     """Even if the watch history has expired, only the new pod sends a message."""
     forwarder = env.forward()
     env.pod("before")
-    assert env.next_reason() == "1 pods are unschedulable"
+    assert env.next_reason() == "1 pod is unschedulable"
     env.plane.compact_history()
     wait_until(lambda: env.metrics.value(WATCHES, resource="pods", outcome="failed"), "no watch failed")
     assert forwarder.is_live
@@ -331,7 +331,7 @@ def test_message_is_kept_while_the_receiver_rejects_it(env, monkeypatch):
     assert env.next_reason(seconds=0.3) is None
     (env.folder / "token").write_text(env.token("another-audience"))  # as kubelet does once the volume is corrected
 
-    assert env.next_reason() == "1 pods are unschedulable"
+    assert env.next_reason() == "1 pod is unschedulable"
     assert env.next_reason(seconds=0.5) is None
 
 

@@ -176,7 +176,7 @@ def test_functions_parse_the_message(step):
     assert trigger.counts.items() >= {"pending": 12, "unschedulable": 10, "nodesGone": 1}.items()
     assert trigger.oldest_pending_time == NINE
     waits = "10 pods are unschedulable, " if step is NotifiedStep.PROVISION else ""
-    assert trigger.reason == f"{waits}1 nodes are gone, the forwarder has started"
+    assert trigger.reason == f"{waits}1 node is gone, the forwarder has started"
 
 
 def test_batch_is_obsolete_once_its_pods_are_scheduled():
