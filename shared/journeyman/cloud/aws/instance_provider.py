@@ -196,16 +196,15 @@ def instance_id_from(provider_id: str) -> str:
     Raises:
         NoInstanceIdError: It is not a provider id of AWS.
     """
-    prefix, _, instance_id = provider_id.rpartition("/")
-    if not provider_id.startswith("aws://") or not prefix or not instance_id.startswith("i-"):
+    instance_id = provider_id.rpartition("/")[2]
+    if not provider_id.startswith("aws://") or not instance_id.startswith("i-"):
         raise NoInstanceIdError("not an AWS provider id, expected aws:///<zone>/<instance id>", provider_id=provider_id)
     return instance_id
 
 
 def zone_from(provider_id: str) -> str:
     """Return the zone in a provider id; empty if it has none."""
-    parts = provider_id.split("/")
-    return parts[-2] if len(parts) > 2 else ""
+    return provider_id.rpartition("/")[0].rpartition("/")[2]
 
 
 # EC2 joins filters of different names by AND, so each filter needs its own call

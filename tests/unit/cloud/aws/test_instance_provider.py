@@ -1,12 +1,12 @@
-"""EC2's instances: why they ended, refused terminations, and status checks, of which each failed one is returned once."""
+"""EC2's instances: their provider ids, why they ended, refused terminations, and status checks, of which each failed one is returned once."""
 
 import pytest
 from botocore.exceptions import ClientError
 
 from journeyman.cloud.aws.aws_settings import Clients
-from journeyman.cloud.aws.instance_provider import InstanceProvider, failing_checks
+from journeyman.cloud.aws.instance_provider import InstanceProvider, failing_checks, instance_id_from
 from journeyman.core.state import InstanceStatus
-from journeyman.errors import CloudProviderError
+from journeyman.errors import CloudProviderError, NoInstanceIdError
 from tests.unit.cloud.aws.conftest import START, Pages
 
 HEALTHY = {"Status": "ok", "Details": [{"Name": "reachability", "Status": "passed"}]}
@@ -100,3 +100,18 @@ def test_refused_termination_names_the_instance_and_its_zone():
     [error] = provider.delete_each([provider_id]).values()
 
     assert (error.context["provider_id"], error.context["zone"]) == (provider_id, "us-east-1a")
+
+
+def test_provider_id_has_the_instance_id():
+    """The cloud controller writes the zone as well, older ones did not."""
+    for provider_id in ("aws:///us-east-1a/i-0abc", "aws:///i-0abc", "aws://i-0abc"):
+        assert instance_id_from(provider_id) == "i-0abc"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "i-0abc", "aws://", "aws:///us-east-1a/", "aws:///us-east-1a/node-1", "gce:///a/i-0abc"]
+)
+def test_other_text_is_no_provider_id(text):
+    """It is never taken for an instance that is gone."""
+    with pytest.raises(NoInstanceIdError, match="not an AWS provider id"):
+        instance_id_from(text)
