@@ -178,11 +178,12 @@ def test_each_pair_has_the_image_of_its_architecture(ack):
     images = {c["InstanceType"]: c["ImageId"] for c in sent["LaunchTemplateConfig"]}
     launched = [ack.launch(ack.node_class(), a_claim(arch, arch=arch)).instance for arch in ("amd64", "arm64")]
     either = ack.launch(ack.node_class(), a_claim("either")).instance
+    only = ack.launch(ack.node_class(), a_claim("only", instance_type=CHEAP)).instance
 
     assert images[CHEAP] == ack.seeded.images["AliyunLinux3"]
     assert images["ecs.c8y.large"] == ack.seeded.images["AliyunLinux3Arm64/arm64"]
     assert {instance.image_id for instance in launched} == {images[CHEAP], images["ecs.c8y.large"]}
-    assert all(instance.image_id == images[instance.instance_type] for instance in (*launched, either))
+    assert all(instance.image_id == images[instance.instance_type] for instance in (*launched, either, only))
 
 
 def test_architecture_without_an_image_launches_nothing(ack):

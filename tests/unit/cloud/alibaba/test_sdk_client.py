@@ -119,7 +119,7 @@ def test_request_shortly_before_the_end_of_the_run_waits_for_a_second(client):
         with pytest.raises(OpenApiError) as caught:
             client(host=host, ends_at=lambda: START + timedelta(seconds=0.3))(ZONES)
 
-    assert 1 <= time.monotonic() - began < READ_SECONDS
+    assert 1 <= time.monotonic() - began < READ_SECONDS / 3
     assert (caught.value.code, caught.value.status) == ("", 0)
 
 
@@ -187,7 +187,8 @@ def test_credentials_are_those_of_environment_then_context(context):
     """Newer runtimes set variables, older ones pass a context."""
     assert credentials_of(VARIABLES).access_key_id == "id-of-environment"
     assert credentials_of(VARIABLES).security_token == "t"
-    assert credentials_of({}).access_key_id == "id-of-context"
+    for incomplete in ({}, *({name: "x"} for name in VARIABLES)):
+        assert credentials_of(incomplete).access_key_id == "id-of-context"
 
 
 _PROGRAM = """

@@ -9,24 +9,25 @@ from journeyman.cloud.aws.provider import AwsCloudProvider
 from journeyman.errors import CreateError, InsufficientCapacityError
 from journeyman.ports import Launched
 from journeyman_simulator.in_process_account.account import REGION
-from tests.unit.cloud.aws.conftest import launching_claim
+from tests.unit.cloud.aws.conftest import claim, launching_claim
 
+TENANCY = "karpenter.k8s.aws/instance-tenancy"
 DRY, NO_SUBNET_ADDRESS = "InsufficientInstanceCapacity", "InsufficientFreeAddressesInSubnet"
 
 
 class Ec2:
-    """The account's EC2. It answers fleets with errors if it is given their codes, and records the user data of templates."""
+    """The account's EC2. It answers fleets with errors if it is given their codes, and records the templates."""
 
     def __init__(self, real):
         self._real = real
         self.codes = None
-        self.user_data = []
+        self.templates = []
 
     def __getattr__(self, name):
         return getattr(self._real, name)
 
     def create_launch_template(self, **parameters):
-        self.user_data.append(base64.b64decode(parameters["LaunchTemplateData"]["UserData"]))
+        self.templates.append(parameters["LaunchTemplateData"])
         return self._real.create_launch_template(**parameters)
 
     def create_fleet(self, **parameters):
@@ -91,7 +92,22 @@ def test_outcome_has_the_largest_user_data_of_the_launch(ec2, launch, resolved, 
     ec2.codes = codes
     outcome = launch(launching_claim("web-1", clock.now(), launched=False), body)
 
-    sizes = {len(text) for text in ec2.user_data}
+    sizes = {len(base64.b64decode(data["UserData"])) for data in ec2.templates}
     assert isinstance(outcome, Launched) is (codes is None)
     assert len(sizes) > 1
     assert outcome.user_data_bytes == max(sizes)
+
+
+@pytest.mark.parametrize(
+    ("accepted", "tenancy"),
+    [(None, "default"), (["default"], "default"), (["dedicated"], "dedicated"), (["dedicated", "default"], "default")],
+)
+def test_tenancy_is_dedicated_only_if_the_claim_accepts_no_other(ec2, launch, resolved, accepted, tenancy):
+    """Dedicated hardware costs more."""
+    wanted = [] if accepted is None else [{"key": TENANCY, "operator": "In", "values": accepted}]
+    requests = {"resources": {"requests": {"cpu": "100m", "pods": "1"}}}
+    outcome = launch(claim(spec={"requirements": wanted, **requests}), resolved())
+
+    assert isinstance(outcome, Launched)
+    assert outcome.labels[TENANCY] == tenancy
+    assert {data.get("Placement", {}).get("Tenancy", "default") for data in ec2.templates} == {tenancy}
