@@ -5,6 +5,7 @@ Restates: karpenter-provider-aws pkg/errors/errors.go (error code sets, `ToReaso
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -63,6 +64,8 @@ _UNAUTHORIZED: Final = frozenset(
         "UnrecognizedClientException",
     }
 )
+
+_DENIED: Final = re.compile(r"not authorized to perform: ([a-z0-9-]+:[A-Za-z0-9]+)")
 
 _OFFERING, _CLASS, _POOL = FaultScope.OFFERING, FaultScope.NODE_CLASS, FaultScope.NODE_POOL
 _SUBNET, _ACCOUNT = FaultScope.SUBNET, FaultScope.ACCOUNT
@@ -482,6 +485,8 @@ def _from_response(error: ClientError, operation: str, facts: dict[str, Any]) ->
     if code in _EXPIRED:
         return CloudUnavailableError(f"the credentials for {operation} have expired: {text}", **facts)
     if code in _UNAUTHORIZED:
+        denied = _DENIED.search(text)  # a call may need further rights: CreateFleet needs iam:PassRole, say
+        operation = denied[1] if denied else operation
         return CloudProviderError(f"not allowed: grant {operation} to the function's role ({text})", **facts)
     return CloudProviderError(f"{operation} was refused: {code}: {text}", **facts)
 

@@ -26,6 +26,7 @@ _BUSY_SECONDS: Final = 10
 """When a request is sent again that must wait for another operation, such as the reclaim of a Spot server, which takes minutes."""
 NODE_NOT_FOUND: Final = "CCE.01404001"
 
+_DENIED: Final = re.compile(r"doesn't allow ([a-z]+:[A-Za-z]+:[A-Za-z]+) to be performed")
 _CODE_IN_TEXT: Final = re.compile(r"\b(?:CCE(?:_CM)?|Ecs|EVS|VPC)\.[0-9]{4,8}\b", re.IGNORECASE)
 
 _OFFERING, _CLASS, _POOL = FaultScope.OFFERING, FaultScope.NODE_CLASS, FaultScope.NODE_POOL
@@ -172,6 +173,8 @@ def _refusal(error: RestApiError, operation: str, facts: dict[str, Any]) -> Clou
     if _names_arrears(text):
         return CloudProviderError(f"{operation} was refused: {_PAY} ({text})", **facts)
     if error.status == 403:
+        denied = _DENIED.search(text)  # a request may need further rights
+        operation = denied[1] if denied else operation
         return CloudProviderError(f"not allowed: grant {operation} to the function's agency ({text})", **facts)
     return CloudProviderError(f"{operation} was refused: {code}: {text}", **facts)
 

@@ -92,6 +92,17 @@ def test_forbidden_call_names_the_missing_permission():
     assert not caught.value.retryable
 
 
+def test_refusal_for_another_right_names_that_right():
+    """CreateFleet passes the nodes' role to EC2; to grant ec2:CreateFleet again would not help."""
+    text = "User: arn:aws:sts::1:assumed-role/f is not authorized to perform: iam:PassRole on resource: arn:aws:iam::1:role/n"
+
+    with (
+        pytest.raises(CloudProviderError, match="grant iam:PassRole to the function's role"),
+        translated("ec2:CreateFleet"),
+    ):
+        raise answer("UnauthorizedOperation", 403, text)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

@@ -45,6 +45,8 @@ def test_each_kind_of_failure_has_its_error(code, status, kind, retryable):
 def test_refusals_for_lack_of_rights_name_the_remedy():
     """An expired key is renewed by the next run; a wrong one is not."""
     assert "grant cce:node:create" in raised("CCE.01403001", 403).message
+    denied = "Policy doesn't allow evs:volumes:create to be performed."
+    assert "grant evs:volumes:create" in raised("CCE.01403001", 403, denied).message
     assert "access key" in raised("APIGW.0301", 401).message
     assert "projectId" in raised("APIGW.0301", 401, "the project in the path is not the caller's").message
     assert raised("APIGW.0301", 401, "the security token has expired").retryable
