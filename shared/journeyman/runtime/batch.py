@@ -119,7 +119,7 @@ class StepRunner:
             for runs in by_cluster.values():
                 self._run_cluster(runs, results)
         elif by_cluster:
-            pool = ThreadPoolExecutor(max_workers=min(len(by_cluster), MAX_PARALLEL_CLUSTERS))
+            pool = ThreadPoolExecutor(max_workers=MAX_PARALLEL_CLUSTERS)
             ordered = self._runtime.in_order_of_reachability(by_cluster)
             running = {c: pool.submit(self._run_cluster, by_cluster[c], results) for c in ordered}
             seconds = self._context.get_remaining_time_in_millis() / 1000 - RESPONSE_SECONDS
@@ -247,16 +247,19 @@ class MessageBatch(Struct):
 
     def repeat_alone(self, message_id: str, failed: Sequence[Trigger]) -> bool:
         """Send a message for each cluster whose run of a message failed, since the others succeeded; return whether that worked."""
+        if isinstance(failed[0], AlarmChanged):  # a message's triggers are of one kind
+            return False  # it is delivered to all clusters again, which changes nothing where it is stored
         queue = next((message.queue for message in self.messages if message.id == message_id), "")
         interruptions = [trigger for trigger in failed if isinstance(trigger, Interruption)]
-        if (interruptions and not queue) or any(isinstance(trigger, AlarmChanged) for trigger in failed):
-            return False  # an alarm is delivered to all clusters again, which changes nothing where it is stored
+        if interruptions and not queue:
+            return False
         try:
             if interruptions:
                 self.runtime.queue.send_interruptions(queue, interruptions, retry_seconds(1, message_id))
-            others = [trigger for trigger in failed if not isinstance(trigger, Interruption)]
-            messages = [Message(cluster=t.cluster, step=t.step, reason=t.reason, hops=t.hops) for t in others]
-            self.runtime.queue.send(messages)
+            else:
+                self.runtime.queue.send(
+                    Message(cluster=t.cluster, step=t.step, reason=t.reason, hops=t.hops) for t in failed
+                )
         except JourneymanError as error:
             self.runtime.log_error(error)
             return False

@@ -188,7 +188,7 @@ class Runtime:
     @property
     def max_hops(self) -> int:
         """How many requeues may follow one another; clusters have the same limit."""
-        return max((settings.max_hops for settings in self._clusters.values()), default=0)
+        return next((settings.max_hops for settings in self._clusters.values()), 0)
 
     @property
     def clock(self) -> Clock:

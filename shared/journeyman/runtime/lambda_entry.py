@@ -125,7 +125,7 @@ def _with_shared_hops(triggers: Mapping[str, Trigger], limit: int) -> dict[str, 
     if limit >= _LAMBDA_STOPS_AFTER:
         return dict(triggers)
     longest = max((t.hops for t in triggers.values() if t.hops <= limit), default=0)
-    return {key: t if t.hops > limit else replace(t, hops=longest) for key, t in triggers.items()}
+    return {key: replace(t, hops=max(t.hops, longest)) for key, t in triggers.items()}
 
 
 run_batch: Callable[[str, StepFunction, LambdaEvent, Context], Answer] = partial(process_batch, SqsBatch.read)

@@ -203,7 +203,7 @@ def _claims(token: str) -> _TokenClaims:
     _, _, rest = token.partition(".")
     payload = rest.partition(".")[0]
     try:
-        text = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
+        text = base64.urlsafe_b64decode(f"{payload}==")  # tokens have no padding; what is too much is ignored
         return msgspec.json.decode(text, type=_TokenClaims)
     except (ValueError, RecursionError) as error:  # RecursionError: claims of nested objects
         raise _unauthenticated(f"the token is not a service account's: {error}") from error
