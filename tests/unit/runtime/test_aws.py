@@ -16,7 +16,9 @@ from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Step
 from journeyman.errors import ConfigurationError
 from journeyman.kube.lease import KubeLease
+from journeyman.observe.logs import json_logger
 from journeyman.ports import Interruption, RequeueDue
+from journeyman.runtime import lambda_entry
 from journeyman.runtime.aws import AwsAdapters
 from journeyman.runtime.composition import Runtime, current, installed
 from journeyman.runtime.environment import read_environment
@@ -176,6 +178,37 @@ def test_cluster_role_is_assumed_in_the_clusters_region(clients):
         assert adapters.clients_for(adapters.environment.clusters["dev"]) is clients
 
 
+@pytest.mark.parametrize("group", ["", "windows"])
+def test_windows_have_entries_in_a_schedule_group(clients, group):
+    """Without one the sweep finds the edges of windows."""
+    arns = {
+        "JOURNEYMAN_SCHEDULE_ROLE_ARN": "arn:aws:iam::1:role/w",
+        "JOURNEYMAN_SCHEDULE_DEAD_LETTERS_ARN": "arn:aws:sqs:eu-west-1:1:dead",
+    }
+    environment = read_environment({**MINIMAL, **arns, "JOURNEYMAN_SCHEDULE_GROUP": group})
+    schedules = AwsAdapters(environment, clients=clients).window_schedules(environment.settings["dev"])
+
+    assert (schedules is not None) == bool(group)
+    assert [service for service, _ in clients.made] == (["scheduler"] if group else [])
+
+
+def test_lines_of_a_run_and_of_the_process_go_to_the_given_logger(clients):
+    """A simulation writes them to a file."""
+    lines = io.StringIO()
+    clock = VirtualClock(START)
+    adapters = AwsAdapters(
+        read_environment(MINIMAL), clock=clock, clients=clients, log_to=json_logger(service="test", stream=lines)
+    )
+    adapters.log("info", "of the process")
+    adapters.telemetry(ApiServer(clock), {"cluster": "dev"}).log("info", "of the run")
+
+    written = [json.loads(line) for line in lines.getvalue().splitlines()]
+    assert [(line["message"], line.get("cluster")) for line in written] == [
+        ("of the process", None),
+        ("of the run", "dev"),
+    ]
+
+
 def test_cluster_of_another_cloud_is_a_configuration_error():
     """Its API server can be reached, so without the error the only symptom would be pending pods."""
     more = '[{"name": "hangzhou", "region": "cn-hangzhou", "access": {"kind": "ack", "clusterId": "c1"}}]'
@@ -222,6 +255,42 @@ def test_entry_point_logs_lambdas_context_and_the_correlation_id():
     line = json.loads(lines.getvalue())
     assert seen["event"] == {"id": "evt-1"}
     assert (line["correlation_id"], line["function_request_id"], line["message"]) == ("evt-1", "req-9", "hello")
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_traced"),
+    [
+        ({"LAMBDA_TASK_ROOT": "/var/task"}, True),
+        ({"LAMBDA_TASK_ROOT": "/var/task", "POWERTOOLS_TRACE_DISABLED": "false"}, True),
+        ({"LAMBDA_TASK_ROOT": "/var/task", "POWERTOOLS_TRACE_DISABLED": "True"}, False),
+        ({"LAMBDA_TASK_ROOT": "/var/task", "POWERTOOLS_TRACE_DISABLED": "1"}, False),
+        ({}, False),
+    ],
+)
+def test_handler_is_traced_on_lambda_unless_a_variable_disables_it(monkeypatch, variables, is_traced):
+    """X-Ray's SDK takes a third of a second to import."""
+    traced = []
+
+    class Tracer:
+        def __init__(self, **_):
+            """Import no SDK."""
+
+        def capture_lambda_handler(self, handler, **_):
+            traced.append(handler)
+            return handler
+
+    for name in ("LAMBDA_TASK_ROOT", "POWERTOOLS_TRACE_DISABLED"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(lambda_entry, "Tracer", Tracer)
+    context = SimpleNamespace(
+        aws_request_id="req-9", function_name="sweep", memory_limit_in_mb=512,
+        invoked_function_arn="arn:aws:lambda:us-east-1:123456789012:function:sweep",
+    )  # fmt: skip
+
+    assert entry_point(lambda event, _context: event["id"])({"id": "evt-1"}, context) == "evt-1"
+    assert bool(traced) is is_traced
 
 
 OHIO = [
@@ -289,6 +358,17 @@ def test_instances_are_routed_by_their_cluster_tag(routed):
         "e4": {"dev": (ids["dev"],), "prod": (ids["prod"],)},
     }
     assert account.calls()["DescribeInstances"] - before == 1
+
+
+def test_cluster_of_an_instance_is_remembered(routed):
+    """EC2 reports several changes of state of each, and of foreign ones too."""
+    adapters, account, ids = routed
+    events = [an_event(1, ids["dev"], ids["prod"])]
+    first = adapters.clusters_of(events)
+    calls = account.calls()["DescribeInstances"]
+
+    assert adapters.clusters_of(events) == first
+    assert account.calls()["DescribeInstances"] == calls
 
 
 def test_unknown_instance_may_belong_to_each_cluster_of_its_account_and_region(routed):

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -323,14 +324,28 @@ def test_record_of_several_clusters_is_repeated_for_the_failed_one_only(run_queu
 
     (again,) = adapters.fake_queue.interruptions
     assert (again.cluster, again.instance_ids, again.kind.value) == ("green", ("i-2", "i-3"), "instance_stopped")
+    assert adapters.fake_queue.sent == []
+
+
+def test_requeue_of_several_clusters_is_repeated_for_the_failed_one_only(run_queue, runtime, adapters):
+    """It continues its chain."""
+    step = StepOf(fails={"green": RateLimitedError("EC2 throttles us")})
+
+    assert run_queue(runtime, step, a_record(1, "*", hops=3, reason="window opens")) == []
+
+    assert adapters.fake_queue.sent == [Message(cluster="green", step=Step.PROVISION, reason="window opens", hops=3)]
+    assert adapters.fake_queue.interruptions == []
 
 
 def test_record_of_several_clusters_is_redelivered_if_it_cannot_be_repeated(runtime, adapters):
-    """SQS may be down for a moment."""
-    adapters.fake_queue.fails = RateLimitedError("SQS is busy")
+    """SQS may be down for a moment, or the record is of no queue, as in a test event that is written by hand."""
     step = StepOf(Step.INTERRUPT, fails={"green": KubeUnavailableError("down", status=0, reason="")})
+    by_hand = {name: value for name, value in an_interruption(1).items() if name != "receiptHandle"}
 
+    assert run_sqs(runtime, step, by_hand) == ["record-1"]
+    adapters.fake_queue.fails = RateLimitedError("SQS is busy")
     assert run_sqs(runtime, step, an_interruption(1)) == ["record-1"]
+    assert adapters.fake_queue.interruptions == []
 
 
 def test_alarm_is_redelivered_to_all_clusters_if_one_fails(runtime):
@@ -368,9 +383,11 @@ def test_repeated_interruption_is_not_routed_again(run_queue, runtime, adapters)
     assert (step.runs, adapters.looked_up) == ([("green", "e1")], [])
 
 
-@pytest.mark.parametrize("allowed", [12, 240])
-def test_forged_hops_do_not_end_the_chains_of_the_batch(adapters, allowed):
-    """Only the run for the message itself ends its chain; no message of ours has more hops than the limit."""
+@pytest.mark.parametrize(("allowed", "is_shared"), [(12, True), (15, True), (16, False), (240, False)])
+@pytest.mark.parametrize("forged", [True, False])
+def test_forged_hops_do_not_end_the_chains_of_the_batch(adapters, allowed, is_shared, forged):
+    """No message of ours has more hops than the limit. Below Lambda's own limit all chains of a batch are as long."""
+    longest = allowed + 1 if forged else allowed
     settings = {name: Settings(cluster_name=name, max_hops=allowed) for name in ("blue", "green")}
     hops = {}
 
@@ -379,10 +396,11 @@ def test_forged_hops_do_not_end_the_chains_of_the_batch(adapters, allowed):
         return Outcome(step=Step.PROVISION, cluster=run.cluster, status="done")
 
     step.step = Step.PROVISION
-    records = [a_record(1, hops=10**6), a_record(2, hops=2), a_record(3, "green", hops=1)]
+    records = [a_record(1, hops=longest), a_record(2, hops=2), a_record(3, "green", hops=1)]
     assert run_sqs(Runtime(settings, adapters), step, *records) == []
 
-    assert hops == {"blue": 2, "green": 2 if allowed == 12 else 1}
+    shared = 2 if forged else allowed
+    assert hops == {"blue": shared if is_shared else 2, "green": shared if is_shared else 1}
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1)])
@@ -607,6 +625,7 @@ def test_clusters_that_did_not_answer_go_last_next_time(adapters):
         waiting.set()
 
     assert started[0] == "healthy"
+    assert len(started) <= MAX_PARALLEL_CLUSTERS + 1
     assert [result.cluster for result in results if isinstance(result, Outcome)] == ["healthy"]
 
 
@@ -660,6 +679,53 @@ def test_only_messages_of_runs_past_the_deadline_are_retried(run_queue, runtime,
     assert failed == ["record-1"]
     ((_, _, line),) = adapters.lines
     assert (line["error"], line["cluster"]) == ("DeadlineError", "blue")
+
+
+def test_run_that_would_end_after_the_response_has_failed(run_queue, runtime):
+    """The response takes half a second, so that such a run's message is delivered again."""
+
+    class Short(Context):
+        def get_remaining_time_in_millis(self):
+            return 400
+
+    ends = threading.Event()
+
+    def step(run, trigger):
+        ends.wait(timeout=0.3)
+        return Outcome(step=Step.PROVISION, cluster=run.cluster)
+
+    step.step = Step.PROVISION
+    assert run_queue(runtime, step, a_record(1), a_record(2, "green"), context=Short()) == ["record-1", "record-2"]
+
+
+def test_requests_of_a_run_end_before_it_and_are_counted(adapters):
+    """A second is left for its telemetry, which is flushed again for the requests that the first flush sends."""
+    budgets = []
+
+    def for_run(budget, purpose):
+        budgets.append((budget.remaining_seconds(), purpose))
+        budget.count_request(7, is_write=True)
+        return adapters.cluster.server
+
+    adapters.store = lambda _: SimpleNamespace(for_run=for_run)
+    run_sqs(Runtime({"blue": Settings(cluster_name="blue")}, adapters), StepOf(), a_record(1))
+
+    assert budgets == [(29, "provision")]
+    (record,) = adapters.records
+    assert record.flushed_until == [NOW + timedelta(seconds=29)] * 2
+    assert record.count_of("journeyman_kube_requests_total") == 1
+
+
+def test_only_the_sweep_keeps_entries_in_the_clouds_scheduler(runtime, adapters):
+    """Other steps neither need them nor may write them."""
+    adapters.window_schedules = lambda settings: f"entries of {settings.cluster_name}"
+    seen = {}
+    for step in (Step.SWEEP, Step.PROVISION):
+        trigger = ScheduledRun(id="t", cluster="blue", step=step, reason="every minute", time=NOW)
+        with runtime.invocation(trigger, Context()) as run:
+            seen[step] = run.window_schedules
+
+    assert seen == {Step.SWEEP: "entries of blue", Step.PROVISION: None}
 
 
 def test_ignored_event_starts_no_run(run_queue, runtime):
@@ -733,9 +799,9 @@ def test_due_requeue_is_forwarded_once(runtime, adapters):
     )
 
     assert failed == []
-    assert [(m.cluster, m.step, m.at) for m in adapters.fake_queue.sent] == [
-        ("blue", Step.PROVISION, NOW),
-        ("blue", Step.TERMINATE, None),
+    assert [(m.cluster, m.step, m.at, m.hops) for m in adapters.fake_queue.sent] == [
+        ("blue", Step.PROVISION, NOW, 0),
+        ("blue", Step.TERMINATE, None, 0),
     ]
     assert sweep.runs == []
 

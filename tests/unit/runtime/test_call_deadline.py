@@ -79,15 +79,19 @@ def test_quick_failures_are_retried(clock):
     assert len(times) == ATTEMPTS
 
 
-def test_slow_calls_are_not_retried(clock):
-    """Another attempt might outlast the Lease."""
+LATEST_RETRY_SECONDS = CALL_SECONDS - CONNECT_SECONDS - READ_SECONDS
+
+
+@pytest.mark.parametrize(("seconds_each", "attempts"), [(LATEST_RETRY_SECONDS, 2), (LATEST_RETRY_SECONDS + 1, 1)])
+def test_slow_calls_are_not_retried(clock, seconds_each, attempts):
+    """Another attempt might outlast the Lease, unless it ends with the call's time at the latest."""
     with (
-        failing_call(clock, seconds_each=READ_SECONDS) as (call, times),
+        failing_call(clock, seconds_each=seconds_each) as (call, times),
         pytest.raises(CloudUnavailableError) as caught,
     ):
         call()
     assert caught.value.retryable
-    assert len(times) == 1
+    assert len(times) == attempts
 
 
 def test_retries_that_may_outlast_the_run_are_not_started(clock):

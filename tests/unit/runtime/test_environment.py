@@ -29,6 +29,7 @@ def test_defaults_are_karpenters():
     assert environment.queues[Step.TERMINATE] == "https://sqs/terminate.fifo"
     assert environment.settings["dev"].batch_max_duration == timedelta(seconds=10)
     assert environment.settings["dev"].feature_gates.reserved_capacity is True
+    assert environment.settings["dev"].cluster_state_observability
     assert environment.vm_memory_overhead_percent == Fraction(75, 1000)
 
 
@@ -63,6 +64,7 @@ def test_karpenters_variables_are_understood():
             "FEATURE_GATES": "SpotToSpotConsolidation=true,ReservedCapacity=False,SomethingNew=true",
             "MIN_VALUES_POLICY": "BestEffort",
             "BATCH_IDLE_DURATION": "2s",
+            "DISABLE_CLUSTER_STATE_OBSERVABILITY": "TRUE",
         }
     ).settings["prod"]
 
@@ -70,6 +72,24 @@ def test_karpenters_variables_are_understood():
     assert settings.feature_gates.reserved_capacity is False
     assert settings.min_values_policy is MinValuesPolicy.BEST_EFFORT
     assert settings.batch_idle_duration == timedelta(seconds=2)
+    assert not settings.cluster_state_observability
+
+
+@pytest.mark.parametrize("price", ["0", "0.25"])
+def test_cost_of_an_eviction_may_be_none(price):
+    """Then only the boot of a replacement and its image pulls count."""
+    settings = read_environment({**MINIMAL, "CONSOLIDATION_EVICTION_COST": price}).settings["prod"]
+    assert settings.eviction_cost == float(price)
+
+
+@pytest.mark.parametrize(
+    ("variable", "form"), [("FEATURE_GATES", "'NodeRepair=true'"), ("BATCH_MAX_DURATION", "'10s'")]
+)
+def test_valid_form_is_an_example_or_the_default(variable, form):
+    """The default of a variable may be empty, which is no form to give it."""
+    with pytest.raises(ConfigurationError) as caught:
+        read_environment({**MINIMAL, variable: "x=y"})
+    assert caught.value.context["to_do"] == f"give it the form {form}"
 
 
 def test_default_spread_constraints_are_read_from_yaml():
@@ -100,6 +120,9 @@ def test_default_spread_constraints_are_read_from_yaml():
         ("FEATURE_GATES", "NodeRepair=perhaps"),
         ("PREFERENCE_POLICY", "Maybe"),
         ("BATCH_MAX_DURATION", "soon"),
+        ("CONSOLIDATION_EVICTION_COST", "-0.01"),
+        ("CONSOLIDATION_EVICTION_COST", "nan"),
+        ("CONSOLIDATION_EVICTION_COST", "inf"),
         ("VM_MEMORY_OVERHEAD_PERCENT", "a lot"),
         ("RESERVED_ENIS", "1.5"),
         ("SCHEDULER_CONFIG", "{podTopologySpread: ["),

@@ -170,15 +170,16 @@ def test_timer_of_a_window_starts_its_step(runtime, adapters):
 
 
 def test_timer_sweeps_all_clusters_and_messages_sweep_theirs(runtime, adapters):
-    """The answers are those of the schedule on AWS, and of a batch."""
+    """The answers are those of the schedule on AWS, and of a batch; a message may also invoke the function directly."""
     sweep = StepOf(Step.SWEEP)
     with installed(runtime):
         answer = run_sweep(sweep, sample("timer/minute-sweep.json"), Context())
         batch = run_sweep(sweep, [cloud_event(a_record(1, step="sweep"))], Context())
+        direct = run_sweep(sweep, json.loads(a_record(2, "green", step="sweep")["body"]), Context())
 
     assert answer == sweep_all(runtime, StepOf(Step.SWEEP))
-    assert sorted(cluster for cluster, _ in sweep.runs) == ["blue", "blue", "green"]
-    assert batch == {"messages": 1, "retried": [], "deadLetters": []}
+    assert sorted(cluster for cluster, _ in sweep.runs) == ["blue", "blue", "green", "green"]
+    assert batch == direct == {"messages": 1, "retried": [], "deadLetters": []}
     assert adapters.counted[0] == ("journeyman_sweeps_total", {})
 
 

@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import pytest
 
+from journeyman.cloud.huawei.huawei_settings import DEFAULT_SPOT_PRICE_PERCENT
 from journeyman.cloud.huawei.rest_api import RestApiError
 from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Step
@@ -191,6 +192,10 @@ def test_cce_issues_certificates_for_the_functions_own_access_key():
     [
         ({"JOURNEYMAN_FUNCTION_URN_PREFIX": ""}, "JOURNEYMAN_FUNCTION_URN_PREFIX is not set"),
         ({"JOURNEYMAN_FUNCTION_URN_PREFIX": "journeyman-"}, "not the start of a function's URN"),
+        ({"JOURNEYMAN_FUNCTION_URN_PREFIX": PREFIX.replace("urn:", "arn:")}, "not the start of a function's URN"),
+        ({"JOURNEYMAN_FUNCTION_URN_PREFIX": "urn:fss:cn-north-4:p:function"}, "not the start of a function's URN"),
+        ({"SPOT_PRICE_PERCENT": "0"}, "SPOT_PRICE_PERCENT"),
+        ({"SPOT_PRICE_PERCENT": "1.01"}, "SPOT_PRICE_PERCENT"),
         ({"SPOT_PRICE_PERCENT": "cheap"}, "SPOT_PRICE_PERCENT"),
         ({"SPOT_PRICE_PERCENT": "40"}, "SPOT_PRICE_PERCENT"),
         ({"SPOT_PRICE_PERCENT": "1/0"}, "SPOT_PRICE_PERCENT"),
@@ -202,6 +207,37 @@ def test_wrong_variable_is_named_with_what_to_do(variables, names):
         read_huawei_environment({"JOURNEYMAN_FUNCTION_URN_PREFIX": PREFIX, **variables})
 
     assert caught.value.context["to_do"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "project", "currency", "share"),
+    [
+        ({}, "functions-project", "CNY", Fraction(DEFAULT_SPOT_PRICE_PERCENT)),
+        ({"RUNTIME_PROJECT_ID": "p", "HUAWEICLOUD_CURRENCY": "USD", "SPOT_PRICE_PERCENT": "1"}, "p", "USD", 1),
+        (
+            {"RUNTIME_PROJECT_ID": "p", "HUAWEICLOUD_SDK_PROJECT_ID": "q"},
+            "q",
+            "CNY",
+            Fraction(DEFAULT_SPOT_PRICE_PERCENT),
+        ),
+    ],
+)
+def test_nodes_are_in_the_project_of_the_functions_by_default(variables, project, currency, share):
+    """FunctionGraph says which that is, and so do the functions' URNs; prices are in yuan, as on the Chinese site."""
+    huawei = read_huawei_environment({"JOURNEYMAN_FUNCTION_URN_PREFIX": PREFIX, **variables})
+    assert (huawei.project_id, huawei.currency, huawei.spot_price_percent) == (project, currency, share)
+
+
+def test_list_of_a_clusters_nodes_serves_events_for_ten_seconds(project):
+    """Many servers end at the same time; a node that was launched since then is found after that."""
+    adapters = adapters_of(project, "blue")
+    lists = []
+    for server, seconds in (("1", 0), ("8", 9), ("9", 1)):
+        adapters.clock.advance(seconds)
+        adapters.clusters_of([interrupted(server)])
+        lists.append(len(project.calls))
+
+    assert lists == [1, 1, 2]
 
 
 def test_endpoints_are_the_regions_unless_a_variable_names_another():

@@ -1,14 +1,23 @@
-"""The receiver's sender and cluster connection. Events are tested on a real API server, in `tests/e2e`."""
+"""The receiver's sender, its bounds and its cluster connection. `tests/e2e` sends events to a real API server."""
 
 import base64
 import json
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 
 import pytest
 
-from journeyman.errors import ConfigurationError, KubeUnavailableError
+from journeyman.errors import ConfigurationError, InvariantError, KubeUnavailableError
+from journeyman.runtime.api import receive
 from journeyman.runtime.composition import Runtime
-from journeyman.runtime.receiver import Receiver, read_sender
+from journeyman.runtime.receiver import (
+    MAX_EVENT_AGE,
+    MAX_EVENT_BYTES,
+    MAX_KEPT_IDS,
+    MAX_TOKEN_LENGTH,
+    Receiver,
+    read_sender,
+)
 from journeyman.steps.context import Settings
 from journeyman_simulator.clock import VirtualClock
 from tests.helpers.fakes import FakeQueue
@@ -42,6 +51,7 @@ class Moved:
 
     def __init__(self):
         self.clock, self.fake_queue, self.connected = VirtualClock(NOW), FakeQueue(), 0
+        self.lines = []
 
     def store(self, cluster):
         self.connected += 1
@@ -51,7 +61,7 @@ class Moved:
         return self.fake_queue
 
     def log(self, level, message, **fields):
-        """Log nothing."""
+        self.lines.append((message, fields))
 
 
 class GoneCluster:
@@ -69,8 +79,7 @@ def test_recreated_cluster_is_connected_for_the_next_event():
     """The receiver's process may run for hours, and the forwarder retries rejected events."""
     moved = Moved()
     runtime, receiver = Runtime({"blue": Settings(cluster_name="blue")}, moved), Receiver(SENDER)
-    event = {"version": "1", "source": "forwarder", "id": "m1", "time": NOW.isoformat(), "cluster": "blue"}
-    body = json.dumps({**event, "step": "provision", "reason": "3 pods wait"}).encode()
+    body = an_event()
 
     with pytest.raises(KubeUnavailableError):
         receiver.receive(runtime, "blue", f"Bearer {a_token()}", body)
@@ -98,7 +107,143 @@ def test_token_of_nested_objects_is_refused():
     assert receiver.receive(runtime, "blue", f"Bearer h.{claims}.s", b"{}").status == 401
 
 
-def a_token():
+def a_token(**changes):
     expires = (NOW + timedelta(hours=1)).timestamp()
-    claims = {"sub": "system:serviceaccount:journeyman:forwarder", "aud": ["journeyman"], "exp": expires}
+    claims = {"sub": "system:serviceaccount:journeyman:forwarder", "aud": ["journeyman"], "exp": expires, **changes}
     return f"h.{base64.urlsafe_b64encode(json.dumps(claims).encode()).decode().rstrip('=')}.s"
+
+
+def an_event(*, size=0, **changes):
+    """Return the body of an event, with spaces up to a size."""
+    event = {"version": "1", "source": "forwarder", "id": "m1", "time": NOW.isoformat(), "cluster": "blue"}
+    return json.dumps({**event, "step": "provision", "reason": "3 pods wait", **changes}).encode().ljust(size)
+
+
+class Known:
+    """A receiver whose cluster accepts the sender, or answers its review otherwise."""
+
+    def __init__(self, review=None):
+        self.moved = Moved()
+        self.moved.connected = 1
+        if review is not None:
+            self.moved.store = lambda _: SimpleNamespace(create=review)
+        self.runtime = Runtime({"blue": Settings(cluster_name="blue")}, self.moved)
+        self.receiver = Receiver(SENDER)
+
+    def receive(self, body, token=None):
+        return self.receiver.receive(self.runtime, "blue", f"Bearer {token or a_token()}", body)
+
+
+@pytest.mark.parametrize("padding", range(4))
+def test_token_may_have_any_length(padding):
+    """Its parts are Base64 without padding."""
+    assert Known().receive(an_event(), a_token(jti="x" * padding)).status == 202
+
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (an_event(size=MAX_EVENT_BYTES), 202),
+        (an_event(size=MAX_EVENT_BYTES + 1), 413),
+        (an_event(time=(NOW - MAX_EVENT_AGE).isoformat()), 202),
+        (an_event(time=(NOW - MAX_EVENT_AGE - SECOND).isoformat()), 400),
+        (an_event(time=(NOW + MAX_EVENT_AGE).isoformat()), 202),
+        (an_event(time=(NOW + MAX_EVENT_AGE + SECOND).isoformat()), 400),
+        (an_event(cluster="green"), 400),
+        (an_event(source="requeue"), 400),
+        (b"{", 400),
+    ],
+    ids=["largest", "larger", "oldest", "older", "latest", "later", "of another cluster", "no forwarder's", "no JSON"],
+)
+def test_only_recent_events_of_the_requests_cluster_are_sent_on(body, status):
+    """Each refusal is logged with its reason."""
+    known = Known()
+
+    assert known.receive(body).status == status
+    assert len(known.moved.fake_queue.sent) == (1 if status == 202 else 0)
+    assert [(message, fields["status"], bool(fields["why"])) for message, fields in known.moved.lines] == (
+        [] if status == 202 else [("event refused", str(status), True)]
+    )
+
+
+def long_token(length):
+    return a_token().ljust(length, "s")
+
+
+@pytest.mark.parametrize(
+    ("authorization", "status"),
+    [
+        (f"Bearer {long_token(MAX_TOKEN_LENGTH)}", 202),
+        (f"Bearer {long_token(MAX_TOKEN_LENGTH + 1)}", 401),
+        (a_token(), 401),
+        ("Bearer ", 401),
+        ("", 401),
+        ("Bearer nonsense", 401),
+        (f"Bearer {a_token(aud='journeyman')}", 202),
+        (f"Bearer {a_token(aud=['other'])}", 401),
+        (f"Bearer {a_token(sub='system:serviceaccount:journeyman:other')}", 401),
+        (f"Bearer {a_token(exp=NOW.timestamp())}", 401),
+        (f"Bearer {a_token(exp=NOW.timestamp() + 1)}", 202),
+    ],
+    ids=[
+        *("longest", "longer", "not bearer", "empty", "missing", "no token", "one audience", "other audience"),
+        *("other account", "expires now", "expires soon"),
+    ],
+)
+def test_only_current_tokens_of_the_sender_reach_the_cluster(authorization, status):
+    """Anyone may send to the route, and each TokenReview is a request to the API server."""
+    known = Known()
+
+    assert known.receiver.receive(known.runtime, "blue", authorization, an_event()).status == status
+    assert known.moved.connected == (2 if status == 202 else 1)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        None,
+        {},
+        {"authenticated": False, "error": "token has been invalidated"},
+        {"authenticated": True, "audiences": ["other"], "user": {"username": SENDER.user}},
+        {"authenticated": True, "user": {"username": SENDER.user}},
+        {"authenticated": True, "audiences": ["journeyman"], "user": {"username": "system:anonymous"}},
+        {"authenticated": True, "audiences": ["journeyman"]},
+    ],
+)
+def test_cluster_must_confirm_the_tokens_user_and_audience(status):
+    """The claims in a token are what its sender wrote."""
+    known = Known(lambda _resource, _body: {"status": status})
+
+    assert known.receive(an_event()).status == 401
+    assert known.moved.fake_queue.sent == []
+
+
+def test_event_is_sent_on_once():
+    """The last thousand are remembered, so that a forwarder may repeat an event whose response was lost."""
+    known = Known()
+    ids = [f"m{number}" for number in range(MAX_KEPT_IDS)]
+    first = [known.receive(an_event(id=id_)).body["status"] for id_ in ids]
+    again = known.receive(an_event(id="m0")).body["status"]
+    known.receive(an_event(id="another"))
+    forgotten, kept = (known.receive(an_event(id=id_)).body["status"] for id_ in ("m0", "m2"))
+
+    assert set(first) == {"sent"}
+    assert (again, forgotten, kept) == ("known", "sent", "known")
+
+
+@pytest.mark.parametrize(("error", "status"), [(InvariantError("secret"), 500), (KubeUnavailableError("secret"), 503)])
+def test_unauthenticated_sender_learns_nothing_of_an_error(monkeypatch, error, status):
+    """The log has it."""
+    monkeypatch.setenv("FORWARDER_SERVICE_ACCOUNT", "journeyman/forwarder")
+
+    def fail(_resource, _body):
+        raise error
+
+    known = Known(fail)
+    response = receive(known.runtime, "blue", f"Bearer {a_token()}", an_event())
+
+    assert (response.status_code, response.body) == (status, {"error": "Unavailable", "message": "try again later"})
+    assert "secret" in known.moved.lines[0][0]
