@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from journeyman.core.api.objects import NODE_DISRUPTION, NODECLAIM, NODEPOOL, is_true
+from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, is_true
 from journeyman.core.plan import Step
 from journeyman.ports import RequeueDue
 from journeyman.steps.consolidate import consolidate
@@ -131,10 +131,13 @@ def replacing():
     return cluster
 
 
+@pytest.mark.parametrize("taint", ["there", "removed"])
 @pytest.mark.parametrize(("cpu", "launches"), [("500m", 0), ("1500m", 1)])
-def test_replacement_has_room_only_beside_the_pods_that_move_there(replacing, cpu, launches):
-    """They still run on the old node, which takes no further pods, even of those that tolerate its taint."""
-    replacing.add(pod_body("late", cpu=cpu, spec={"tolerations": [{"operator": "Exists"}]}))
+def test_replacement_has_room_only_beside_the_pods_that_move_there(replacing, cpu, launches, taint):
+    """They still run on the old node, which takes no further pods, whether or not a user removed its taint."""
+    if taint == "removed":
+        replacing.server.patch(NODE, "node-n", {"spec": {"taints": []}})
+    replacing.add(pod_body("late", cpu=cpu))
     provision(replacing.run(), TRIGGER)
     assert len(replacing.cloud.launches) == 1 + launches
 

@@ -6,14 +6,15 @@ import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, PDB, POD, is_true
+from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, PDB, POD, is_true
 from journeyman.core.plan import Step
+from journeyman.core.state import BuildFailure
 from journeyman.errors import ForbiddenError, RateLimitedError
 from journeyman.ports import RequeueDue
 from journeyman.steps.provision import provision
 from journeyman.steps.terminate import MAX_LOOKUPS, terminate
 from journeyman_simulator.kubelet import Kubelets
-from tests.helpers.builders import NOW, ago, claim_body, condition, node_class_body, pod_body, pool_body, stamp
+from tests.helpers.builders import NOW, ago, claim_body, condition, merge, node_class_body, pod_body, pool_body, stamp
 from tests.helpers.fakes import Cluster, FakeCloud
 from tests.helpers.fleets import a_member, bodies
 
@@ -202,11 +203,12 @@ def test_a_vanished_instance_removes_its_claim_and_node(cluster):
     assert cluster.server.list(NODE).items == ()
 
 
-def test_instances_without_claim_are_terminated_30_seconds_after_they_were_first_seen(cluster):
-    """The instance has the cluster's tag, but no NodeClaim has its provider id; how long it has run does not matter."""
-    cluster.cloud.run_orphan("aws:///a/i-1", cluster.clock.now() - timedelta(minutes=10))
+@pytest.mark.parametrize(("age", "wait"), [(timedelta(minutes=10), 30), (timedelta(hours=2), 300)])
+def test_instances_without_claim_are_terminated_some_time_after_they_were_first_seen(cluster, age, wait):
+    """The instance has the cluster's tag, but no NodeClaim has its provider id; one that has run for hours gets minutes."""
+    cluster.cloud.run_orphan("aws:///a/i-1", cluster.clock.now() - age)
     run(cluster)
-    cluster.clock.advance(29)
+    cluster.clock.advance(wait - 1)
     run(cluster)
     assert cluster.cloud.get("aws:///a/i-1").state == "running"
     cluster.clock.advance(1)
@@ -369,26 +371,37 @@ def test_running_cluster_causes_no_writes_and_no_requeues(cluster):
 
 
 class Asked(FakeCloud):
-    """A cloud that records which instances it is asked for by their ids, and for the reasons of which ends."""
+    """A cloud that records which instances it is asked for by their ids, and for the reasons of which ends.
+
+    Its list may be from before anything was launched, and it may say one reason of all ends.
+    """
 
     def __init__(self, clock):
         super().__init__(clock)
         self.ids, self.ends = [], []
+        self.list_is_old, self.reason = False, None
+
+    def list(self):
+        return () if self.list_is_old else super().list()
 
     def get_each(self, provider_ids):
         self.ids.append(sorted(provider_ids))
-        return super().get_each(provider_ids)
+        return {i.provider_id: i for i in super().list() if i.provider_id in provider_ids}
 
     def end_reasons(self, provider_ids):
         self.ends.append(sorted(provider_ids))
-        return super().end_reasons(provider_ids)
+        return dict.fromkeys(provider_ids, self.reason) if self.reason is not None else {}
 
 
 def with_members(*members):
     """Return a cluster with these nodes, and a cloud that has none of their instances."""
     cluster = Cluster()
     cluster.cloud = Asked(cluster.clock)
-    cluster.add(pool_body(), node_class_body(), *bodies(*members))
+    kube_system = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system", "uid": "ours"}}
+    owner = {"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "name": "default", "uid": "uid-default"}
+    cluster.add(kube_system, pool_body(metadata={"uid": "uid-default"}), node_class_body())
+    for body in bodies(*members):
+        cluster.add(merge(body, {"metadata": {"ownerReferences": [owner]}}) if body["kind"] == "NodeClaim" else body)
     return cluster
 
 
@@ -430,6 +443,49 @@ def test_cloud_is_asked_only_for_instances_that_its_list_lacks(changes, listed_a
     terminate(cluster.run(), TRIGGER)
 
     assert (cluster.cloud.ids, cluster.cloud.ends) == (ids, ends)
+
+
+@pytest.mark.parametrize(("cluster_uid", "goes"), [("", False), ("ours", False), ("another", True)])
+def test_claim_stays_while_its_instance_is_found_by_its_id(cluster_uid, goes):
+    """The list is from before the launch; an instance that another cluster of this name launched is none of this one."""
+    cluster = with_members(a_member("n", claim=JOINING, ready=False))
+    cluster.cloud.run_orphan("aws:///a/i-n", NOW, claim="n", claim_uid="uid-n")
+    cluster.cloud.edit_tags("aws:///a/i-n", {labels.CLUSTER_UID_TAG: cluster_uid})
+    cluster.cloud.list_is_old = True
+
+    terminate(cluster.run(), TRIGGER)
+
+    assert bool(claim(cluster).metadata.deletion_timestamp) is goes
+
+
+@pytest.mark.parametrize(("reason", "fault"), [("KeyDisabled", "KeyDisabled"), (None, "RegistrationFailed")])
+def test_instance_that_ended_before_its_node_joined_has_the_clouds_reason(reason, fault):
+    """Without one its NodePool is at fault."""
+    cluster = with_members(a_member("n", claim=JOINING, ready=False))
+    if reason is not None:
+        cluster.cloud.reason = BuildFailure(reason=reason, message="the key is disabled", is_capacity=False)
+
+    terminate(cluster.run(), TRIGGER)
+
+    [state] = cluster.server.list(OFFERING_STATE).items
+    assert [failure["reason"] for failure in state["status"]["launchFailures"]] == [fault]
+
+
+@pytest.mark.parametrize(("count", "shown", "more"), [(1, 1, ""), (5, 5, ""), (7, 5, " and 2 more")])
+def test_event_names_some_instances_of_another_cluster_of_this_name(count, shown, more):
+    """They are left alone; only a user knows which of the two clusters is gone."""
+    cluster = with_members()
+    for number in range(count):
+        cluster.cloud.run_orphan(f"i-{number}", ago(hours=1))
+        cluster.cloud.edit_tags(f"i-{number}", {labels.CLUSTER_UID_TAG: "another"})
+
+    terminate(cluster.run(), TRIGGER)
+
+    [event] = [event for event in cluster.record.events if event.reason == "ForeignInstances"]
+    assert event.message.startswith(f"{count} instances have")
+    assert f"{', '.join(f'i-{number}' for number in range(shown))}{more}. They are left alone" in event.message
+    assert cluster.record.count_of("journeyman_foreign_instances") == count
+    assert cluster.cloud.deletions == []
 
 
 def test_instances_of_terminating_nodes_are_looked_up_before_those_that_may_be_lost():
