@@ -13,7 +13,7 @@ from journeyman.steps.consolidate import consolidate
 from journeyman.steps.provision import provision
 from tests.helpers.builders import NOW, node_class_body, pod_body, pool_body, stamp
 from tests.helpers.fakes import Cluster, FakeCloud
-from tests.helpers.fleets import a_member, bodies, types
+from tests.helpers.fleets import a_member, an_unlaunched_member, bodies, types
 
 TRIGGER = RequeueDue(id="1", cluster="demo", step=Step.CONSOLIDATE, reason="test", time=NOW)
 
@@ -116,6 +116,29 @@ def test_conditions_of_a_claim_are_left_to_the_command_that_starts(cluster):
     assert is_true(cluster.server.get(NODECLAIM, "n").status.conditions, "DisruptionReason")
     assert "Drifted" not in conditions(cluster)
     assert not [event for event in cluster.record.events if "Type: Drifted" in event.message]
+
+
+@pytest.mark.parametrize(
+    ("members", "asked"),
+    [
+        ([a_member("n"), a_member("going", deleting=True), an_unlaunched_member("coming")], [["n"]]),
+        ([an_unlaunched_member("coming")], []),
+    ],
+)
+def test_cloud_is_asked_about_the_drift_of_launched_nodes_that_stay(members, asked):
+    """Others are not replaced, and without any the cloud is not asked."""
+    cluster, names = a_cluster(*members), []
+
+    class Asked(FakeCloud):
+        """A cloud that records of which NodeClaims it is asked whether they have drifted."""
+
+        def is_drifted(self, claims, node_classes):
+            names.append([claim.metadata.name for claim in claims])
+            return super().is_drifted(claims, node_classes)
+
+    consolidate(cluster.run(cloud=Asked(cluster.clock, types())), TRIGGER)
+
+    assert names == asked
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ def test_new_kinds_that_cannot_be_read_are_reported_and_nothing_stops():
     simulation.until(lambda: simulation.nodes() == ["l"] and simulation.running() == 5, "the smaller node")
 
     assert ("Underutilized", "replace") in {found[:2] for found in simulation.disruptions()}
-    assert simulation.server.list(CHURN_LEDGER).items == ()
+    assert simulation.server.list(CHURN_LEDGER).items == simulation.server.list(FLEET_PLAN).items == ()
     warned = {(e.reason, e.message) for e in simulation.record.events if e.message.startswith("consolidate: ")}
     assert warned == {
         ("CRDNotInstalled", "consolidate: the API server does not serve fleetplans; see the chart"),

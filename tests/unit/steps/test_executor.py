@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import LEASE, NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, POD, OfferingKey
+from journeyman.core.api.objects import EC2NODECLASS, LEASE, NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, POD, OfferingKey
 from journeyman.core.plan import (
     Chain,
     CreateObject,
@@ -20,6 +20,7 @@ from journeyman.core.plan import (
     PatchObject,
     Plan,
     Requeue,
+    ResolveNodeClass,
     Step,
     TerminateInstance,
     chain_of,
@@ -131,6 +132,30 @@ def test_no_claim_is_created_for_a_nodepool_that_cannot_be_used_now(change, why,
     assert [claim.metadata.name for claim in cluster.server.list(NODECLAIM).items] == ["second", "there"]
     assert outcome.notes == (f"not creating NodeClaims for NodePool default: {why}",)
     assert requeues(outcome) == {Step.PROVISION: NOW + timedelta(seconds=seconds)}
+
+
+@pytest.mark.parametrize(("error", "goes_on"), [(None, True), (CloudProviderError("EC2 is down"), False)])
+def test_what_follows_a_resolved_nodeclass_waits_for_the_clouds_answer(cluster, error, goes_on):
+    """The NodeClass gets its conditions either way."""
+
+    class Answering(type(cluster.cloud)):
+        """A cloud that may not answer."""
+
+        def resolve(self, node_class, now):
+            if error is not None:
+                raise error
+            return super().resolve(node_class, now)
+
+    cluster.server.patch(EC2NODECLASS, "default", {"spec": {"role": "another"}})
+    raw = cluster.server.get(EC2NODECLASS, "default")
+    resolve = ResolveNodeClass(name="default", raw=raw, at=NOW)
+
+    outcome = carry_out(cluster, chain_of("x", resolve, mark()), run=cluster.run(cloud=Answering(cluster.clock)))
+
+    assert is_marked(cluster) is goes_on
+    assert outcome.counts.get("errors", 0) == (0 if goes_on else 1)
+    [ready] = cluster.server.get(EC2NODECLASS, "default")["status"]["conditions"]
+    assert (ready["status"], ready["observedGeneration"]) == ("True" if goes_on else "Unknown", 2)
 
 
 def test_conflict_stops_the_chain_and_requeues_the_step(cluster):
