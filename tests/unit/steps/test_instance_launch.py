@@ -61,12 +61,13 @@ def with_instance(cluster):
     return [c.metadata.name for c in cluster.server.list(NODECLAIM).items if c.status.provider_id]
 
 
-def test_a_launch_near_the_deadline_is_left_to_the_next_run(cluster):
-    """After the third launch 25 seconds are left, 5 of them for the run's end: too few for a fourth launch."""
-    cluster.cloud = SlowCloud(cluster.clock)
+@pytest.mark.parametrize(("seconds", "launched"), [(115, "abc"), (124, "abc"), (125, "abcd")])
+def test_a_launch_near_the_deadline_is_left_to_the_next_run(cluster, seconds, launched):
+    """A fourth launch needs the 35 seconds that are left after the third one, 5 of them for the run's end."""
+    cluster.cloud, cluster.seconds = SlowCloud(cluster.clock), seconds
     outcome = launch(cluster, "a", "b", "c", "d", "e")
 
-    assert cluster.cloud.launches == with_instance(cluster) == ["a", "b", "c"]
+    assert cluster.cloud.launches == with_instance(cluster) == [*launched]
     assert outcome.status == "partial"
     assert [w.step for w in outcome.requeues] == [Step.PROVISION]
     assert len(cluster.server.list(NODECLAIM).items) == 5
@@ -171,7 +172,9 @@ def test_nothing_is_launched_for_a_nodeclass_that_cannot_be_used(change, why):
     outcome = launch(cluster, "a")
 
     assert cluster.cloud.launches == []
-    assert any(f"EC2NodeClass default {why}" in note for note in outcome.notes)
+    [note] = [note for note in outcome.notes if "failed to launch NodeClaim a" in note]
+    assert f"EC2NodeClass default {why}" in note
+    assert "deleted it to schedule its pods again" in note
 
 
 def test_nothing_is_launched_for_a_claim_without_the_finalizer(cluster):

@@ -258,9 +258,10 @@ def test_failed_launch_is_retried_and_its_condition_has_the_reason(cluster, erro
     """The NodeClaim keeps its pods, and the retries have a back-off."""
     add_pods(cluster, 1)
     cluster.cloud.failures = [error]
-    run(cluster)
+    outcome = run(cluster)
     (claim,) = claims(cluster)
     assert {(c.type, c.reason) for c in claim.status.conditions} >= {("Launched", reason)}
+    assert [note for note in outcome.notes if "launching it again in the next run" in note]
 
     run(cluster)
     assert len(cluster.cloud.launches) == 1
