@@ -628,6 +628,7 @@ def test_the_earliest_requeue_of_a_step_is_sent_even_if_chains_fail(cluster):
         chain_of("a", mark("missing"), Requeue(step=Step.TERMINATE, at=later, reason="late")),
         chain_of("b", Requeue(step=Step.TERMINATE, at=soon, reason="soon")),
         chain_of("c", Requeue(step=Step.CONSOLIDATE, at=NOW, reason="now")),
+        chain_of("d", Requeue(step=Step.TERMINATE, at=soon, reason="as soon")),
     )
     carry_out(cluster, *chains)
     sent = {m.step: (m.at, m.reason) for m in cluster.queue.sent}

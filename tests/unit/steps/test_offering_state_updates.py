@@ -216,7 +216,13 @@ def refreshed(cluster):
 
 
 def test_consolidate_reads_on_demand_prices_that_provision_uses(priced):
-    """The first provision run says that prices are estimated and requeues consolidate, which reads and records them."""
+    """The first provision run says that prices are estimated and requeues consolidate, which reads and records them.
+
+    Before that no NodeClass is Ready, so that nothing needs them.
+    """
+    consolidate(priced.run(), TRIGGER)
+    assert priced.cloud.reads == 0
+    priced.queue.sent.clear()
     run_later(priced)
     assert refreshed(priced) == ("False", "Estimated", "on-demand prices are an estimate: table for elsewhere")
     assert priced.record.count_of("journeyman_on_demand_prices_estimated") == 1

@@ -226,8 +226,10 @@ def joined(cluster, **settings):
     return {name for name in nodes if name != "n"}
 
 
-def test_pods_are_nominated_when_their_nodes_join(cluster):
+@pytest.mark.parametrize("version", [(1, 35), (1, 36)])
+def test_pods_are_nominated_when_their_nodes_join(cluster, version):
     """The step's own requeue messages lead from unschedulable pods over registered nodes to nominations."""
+    cluster.memory.kubernetes_version = version
     nodes = joined(cluster)
 
     assert set(nominations(cluster).values()) == nodes

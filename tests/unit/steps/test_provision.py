@@ -204,11 +204,15 @@ def test_pods_are_scheduled_again_when_an_offering_expires(cluster):
 
 @pytest.mark.parametrize(("age", "again"), [(5, 10), (59, 10), (60, None)])
 def test_new_pods_planned_for_an_existing_node_are_checked_again(cluster, age, again):
-    """kube-scheduler may bind other pods there first, and sends no event of it; later the sweep checks."""
+    """kube-scheduler may bind other pods there first, and sends no event of it; later the sweep checks.
+
+    Pods that run there do not matter.
+    """
     size = {"cpu": "4", "memory": "16Gi", "pods": "110"}
     node = {"metadata": {"name": "n"}, "spec": {}, "status": {"capacity": size, "allocatable": size}}
     cluster.add({"apiVersion": "v1", "kind": "Node", **node})
     cluster.add(pod_body("p", metadata={"creationTimestamp": stamp(NOW - timedelta(seconds=age))}))
+    cluster.add(pod_body("runs", node="n"))
     run(cluster)
     requeue = requeue_of(cluster, Step.PROVISION)
     assert not claims(cluster)

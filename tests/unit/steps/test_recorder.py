@@ -89,7 +89,8 @@ def test_chain_of_requeues_ends_at_its_limit(hops, sent):
         (10, 10, False, 10),
         (20, 10, True, 10),
         (-1, 10, True, 10),  # that message came, or is lost
-        (90, 95, True, None),  # if it is lost, the sweep should not be late
+        (60, 65, False, 60),
+        (61, 65, True, None),  # if it is lost, the sweep should not be late
         (None, 300, True, None),
         (5, 0, True, 5),  # what is due now is not merged
     ],

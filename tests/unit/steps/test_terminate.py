@@ -329,11 +329,12 @@ def test_nodes_go_even_if_volumes_may_not_be_read(cluster):
 
 def test_deleted_claim_leaves_the_counts_at_once(cluster):
     """The node is still draining, but the NodePool's status and limits do not count it; one without an instance neither."""
-    cluster.add(claim_body("waits"), claim_body("launched", provider_id="aws:///a/i-launched"))
+    launched = (claim_body(name, provider_id=f"aws:///a/i-{name}") for name in ("launched-1", "launched-2"))
+    cluster.add(claim_body("waits"), *launched)
     cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
     run(cluster)
     assert cluster.server.list(NODE).items
-    assert cluster.server.get(NODEPOOL, "default")["status"]["nodes"] == 1
+    assert cluster.server.get(NODEPOOL, "default")["status"]["nodes"] == 2
 
 
 def test_an_expired_claim_is_deleted_and_drained_without_asking_a_budget(cluster):
@@ -405,7 +406,12 @@ def with_members(*members):
     return cluster
 
 
-JOINING = {"status": {"conditions": [condition("Launched", since=ago(hours=1))]}}
+def launched(**age):
+    """Return the part of a NodeClaim that was launched so long ago and has not registered."""
+    return {"status": {"conditions": [condition("Launched", since=ago(**age))]}}
+
+
+JOINING = launched(hours=1)
 GOING = {"metadata": {"deletionTimestamp": stamp(NOW)}}
 
 
@@ -414,6 +420,8 @@ GOING = {"metadata": {"deletionTimestamp": stamp(NOW)}}
     [
         ({"claim": JOINING, "ready": False}, None, [["aws:///a/i-n"]], [["aws:///a/i-n"]]),
         ({"claim": JOINING, "ready": False}, "stopped", [], []),
+        ({"claim": launched(seconds=30), "ready": False}, None, [], []),
+        ({"claim": launched(seconds=31), "ready": False}, None, [["aws:///a/i-n"]], [["aws:///a/i-n"]]),
         ({"ready": False}, None, [["aws:///a/i-n"]], []),
         ({"ready": False}, "running", [], []),
         ({}, None, [], []),
@@ -424,6 +432,8 @@ GOING = {"metadata": {"deletionTimestamp": stamp(NOW)}}
     ids=[
         "joining, gone",
         "joining, stopped",
+        "just launched, not listed yet",
+        "launched a while ago, gone",
         "not ready, gone",
         "not ready, running",
         "ready",
