@@ -429,9 +429,10 @@ class ApiServer:
     def _record_ownership(self, resource: Resource[Any], entry: StoredObject, subresource: str) -> None:
         """Pass a write that is not an apply to `ServerSideApply`, which records the new owner of the changed fields."""
         kind = self.registry.kind(resource)
-        change = self._storage.table(kind.id).changes[-1]
-        if change.last is not entry:
+        changes = self._storage.table(kind.id).changes
+        if not changes or changes[-1].last is not entry:
             return  # the request changed nothing
+        change = changes[-1]
         if change.after is None:
             self._applier.forget(entry.object["metadata"]["uid"])
         elif change.before is not None:

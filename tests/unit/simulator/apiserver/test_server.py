@@ -356,3 +356,13 @@ def test_ten_thousand_pods_are_decoded_once(server):
 def _pool_spec():
     ref = {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"}
     return {"template": {"spec": {"requirements": [], "nodeClassRef": ref}}}
+
+
+def test_a_patch_that_changes_nothing_is_accepted_after_the_history_was_dropped(server):
+    """No change is left to compare it with."""
+    server.create(NODE, {"metadata": {"name": "a", "labels": {"team": "web"}}})
+    server.compact_history()
+
+    patched = server.patch(NODE, "a", {"metadata": {"labels": {"team": "web"}}})
+
+    assert patched["metadata"]["labels"] == {"team": "web"}
