@@ -26,6 +26,7 @@ from journeyman.core.lifecycle.failed_registrations import ended_registrations, 
 from journeyman.core.lifecycle.garbage_collection import (
     OrphanWaits,
     delete_claims_without_instance,
+    end_useless_instances,
     fleet_size,
     has_lost_instance,
     inconsistent_claims,
@@ -220,6 +221,10 @@ def _expire(inputs: StepInputs) -> Plan:
     return expire_nodeclaims(inputs.loaded) + replace_expiring(inputs.loaded)
 
 
+def _end_useless_instances(inputs: StepInputs) -> Plan:
+    return end_useless_instances(inputs.loaded, _cloud(inputs))
+
+
 def _adopt(inputs: StepInputs) -> Plan:
     return adopt_instances(inputs.loaded, orphaned_instances(inputs.loaded, _cloud(inputs)))
 
@@ -318,6 +323,7 @@ TERMINATE: Final = StepDefinition(
             _restore_provider_ids,
             _record_failed_registrations,
             _requeue_after_deletions(_expire),
+            _end_useless_instances,
             _adopt,
             _requeue_after_deletions(_delete_claims_without_instance),
             _requeue_after_deletions(_remove_lost),

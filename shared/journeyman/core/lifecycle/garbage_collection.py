@@ -39,6 +39,7 @@ from journeyman.core.lifecycle.progress import (
 )
 from journeyman.core.lifecycle.removal_brake import Lost
 from journeyman.core.lifecycle.termination import (
+    further_instances,
     has_pending_finalizer,
     is_instance_gone,
     with_disrupted_taint_and_label,
@@ -112,9 +113,25 @@ def orphaned_instances(snapshot: Snapshot, cloud: CloudInstances) -> tuple[Runni
     )
 
 
+def end_useless_instances(snapshot: Snapshot, cloud: CloudInstances) -> Plan:
+    """Terminate at once, nodes drained first, what no brake has to hold.
+
+    These are the further instances of NodeClaims that are being deleted, and instances without a NodeClaim that the cloud could not build.
+    """
+    return merge_plans(_terminate_orphan(instance, snapshot) for instance in _useless(snapshot, cloud))
+
+
+def _useless(snapshot: Snapshot, cloud: CloudInstances) -> tuple[RunningInstance, ...]:
+    deleted = (claim for claim in snapshot.claims if claim.metadata.deletion_timestamp is not None)
+    further = {i.provider_id for claim in deleted for i in further_instances(claim, snapshot, cloud)}
+    orphans = orphaned_instances(snapshot, cloud)
+    return tuple(i for i in orphans if i.provider_id in further or i.failure is not None)
+
+
 def lost_instances(snapshot: Snapshot, cloud: CloudInstances, waits: OrphanWaits) -> tuple[Lost, ...]:
     """Return the instances without a NodeClaim that cannot be adopted; they are terminated, those with nodes once these are drained."""
     adopted = {instance.provider_id for instance, *_ in adoptable(snapshot, orphaned_instances(snapshot, cloud))}
+    adopted |= {instance.provider_id for instance in _useless(snapshot, cloud)}
     found = []
     for instance in orphaned_instances(snapshot, cloud):
         removal = _terminate_orphan(instance, snapshot)
@@ -128,7 +145,7 @@ def lost_instances(snapshot: Snapshot, cloud: CloudInstances, waits: OrphanWaits
 
 def lost_nodes(snapshot: Snapshot, cloud: CloudInstances, orphans: Iterable[Lost]) -> Iterator[Lost]:
     """Yield deleted nodes without a NodeClaim: Kubernetes deletes the Nodes of NodeClaims that were wiped. Their removal is their drain."""
-    instances = {one.name for one in orphans}
+    instances = {one.name for one in orphans} | {instance.provider_id for instance in _useless(snapshot, cloud)}
     adopted = {instance.provider_id for instance, *_ in adoptable(snapshot, orphaned_instances(snapshot, cloud))}
     for state in snapshot.state_nodes:
         node = state.node

@@ -35,6 +35,7 @@ from journeyman.core.api.objects import NODEPOOL, Node, NodeClaim, OwnerReferenc
 from journeyman.core.api.wording import counted
 from journeyman.core.lifecycle.drain import (
     FORCEFUL,
+    REQUEUE_MARGIN,
     UNDERUTILIZED,
     DrainDecision,
     TerminationIntervals,
@@ -122,14 +123,47 @@ def _finalize(
     undrained = bool(decide_drain(state.pods, snapshot.now, None).remaining)
     if node is None or not (has_pending_finalizer(node) or state.registered or undrained):
         # a node that never registered is not drained; the cloud controller manager deletes it once its instance is gone
-        return finalize_nodeclaim(claim, snapshot.now, cloud, intervals) if claim is not None else Plan()
+        if claim is None:
+            return Plan()
+        return _await_further(claim, snapshot, cloud) or finalize_nodeclaim(claim, snapshot.now, cloud, intervals)
     if claim is None and state.twin_of:
         return _finalize_twin(node, state, snapshot, intervals)
     if claim is None:
         return finalize_node_without_claim(node, state, snapshot, cloud, intervals)
     if is_instance_gone(state, cloud) or (_is_instance_terminating(claim) and not undrained):
-        return finalize_node_and_claim(claim, node, snapshot.now, cloud, intervals)
+        finalized = _await_further(claim, snapshot, cloud)
+        return finalized or finalize_node_and_claim(claim, node, snapshot.now, cloud, intervals)
     return _drain(claim, state, snapshot, cloud, intervals, classes=classes)
+
+
+def further_instances(claim: NodeClaim, snapshot: Snapshot, cloud: CloudInstances) -> tuple[RunningInstance, ...]:
+    """Return the instances, by provider id, that run besides the NodeClaim's own, and that were launched for it, too.
+
+    Where launches have no client token, a list that lags behind leads to a second one. Another NodeClaim's instance is none, though
+    a user has copied the tags to it.
+    """
+    owned = {c.status.provider_id for c in snapshot.claims} | {n.provider_id for n in snapshot.state_nodes if n.managed}
+    return tuple(
+        instance
+        for instance in sorted(cloud.listed, key=lambda i: i.provider_id)
+        if instance.claim_uid == claim.metadata.uid
+        and instance.provider_id not in owned
+        and instance.state not in TERMINATING_STATES
+    )
+
+
+def _await_further(claim: NodeClaim, snapshot: Snapshot, cloud: CloudInstances) -> Plan | None:
+    """Return a requeue if the NodeClaim's own instance is gone, and a further one runs; else None.
+
+    The NodeClaim is what says that the further one has to go, too. Without it the instance would look lost, and be adopted.
+    """
+    is_gone = not claim.status.provider_id or claim.status.provider_id in cloud.missing
+    further = further_instances(claim, snapshot, cloud) if is_gone else ()
+    if not further:
+        return None
+    reason = f"instance {further[0].provider_id} was launched for NodeClaim {claim.metadata.name}, too"
+    requeue = Requeue(step=Step.TERMINATE, at=snapshot.now + REQUEUE_MARGIN, reason=reason)
+    return Plan(chains=(chain_of(f"NodeClaim {claim.metadata.name}", requeue),))
 
 
 def _with_instance(state: StateNode) -> NodeClaim | None:
