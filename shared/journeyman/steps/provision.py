@@ -181,7 +181,8 @@ def _provision_static(inputs: StepInputs) -> Plan:
     pools_with_lost_claims = {
         c.metadata.labels.get(labels.NODEPOOL) for c in inputs.loaded.claims if written.get(c.metadata.name, c) is None
     }
-    pools_to_fill = {pool.name for pool in static_nodepools(snapshot.claims, snapshot.node_pools) if pool.missing}
+    static = static_nodepools(snapshot.claims, snapshot.node_pools, snapshot.state_nodes)
+    pools_to_fill = {pool.name for pool in static if pool.missing}
     requeues = [
         Requeue(step=Step.PROVISION, at=snapshot.now, reason=f"NodePool {name} lost a NodeClaim in flight")
         for name in sorted(pools_to_fill & pools_with_lost_claims)

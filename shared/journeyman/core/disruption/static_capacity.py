@@ -98,7 +98,7 @@ def provision_static(snapshot: Snapshot, catalogue: Catalogue, *, max_claims: in
         left -= len(plan.chains)
         return plan
 
-    pools = static_nodepools(snapshot.claims, snapshot.node_pools)
+    pools = static_nodepools(snapshot.claims, snapshot.node_pools, snapshot.state_nodes)
     return plan_for_each(pools, decide, about=lambda pool: pool.pool)
 
 

@@ -5,9 +5,10 @@ running    neither deleting nor being replaced
 replaced   a disruption command replaces it (DisruptionReason)
 expiring   expires soon: a missing replica is launched for it, as long as it counts against `limits.nodes`
 deleting   being deleted; counts against `limits.nodes` until it is removed
+adopting   a Node that has lost its NodeClaim, which the terminate step creates again; it counts as running
 =========  ======================================================================================
 
-It reads NodeClaims and NodePools only, so that the sweep can call it.
+It needs NodeClaims and NodePools only, so that the sweep can call it; those who create NodeClaims pass the nodes as well.
 
 Restates: karpenter pkg/controllers/state/statenodepool.go `NodePoolState`.
 Differs: counted from the cluster in each run, so that nothing is reserved or released. While nodes are being replaced,
@@ -17,6 +18,7 @@ deprovisions them again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -29,6 +31,7 @@ from journeyman.core.api.resources import NODES
 
 if TYPE_CHECKING:  # importing the model builds its validators, which the sweep does not need
     from journeyman.core.api.nodepool import NodePool
+    from journeyman.core.state.state_node import StateNode
 
 
 class StaticNodePool(Struct, frozen=True, kw_only=True):
@@ -40,6 +43,7 @@ class StaticNodePool(Struct, frozen=True, kw_only=True):
     replaced: tuple[NodeClaim, ...]
     deleting: tuple[NodeClaim, ...]
     expiring: tuple[NodeClaim, ...] = ()
+    adopting: int = 0
 
     @property
     def name(self) -> str:
@@ -54,12 +58,12 @@ class StaticNodePool(Struct, frozen=True, kw_only=True):
     @property
     def missing(self) -> int:
         """Number of nodes that are missing from `replicas`, whatever limits allow."""
-        return max(self.replicas - len(self.running) - len(self.replaced), 0)
+        return max(self.replicas - len(self.running) - len(self.replaced) - self.adopting, 0)
 
     @property
     def existing(self) -> int:
         """Number of all nodes."""
-        return len(self.running) + len(self.replaced) + len(self.deleting) + len(self.expiring)
+        return len(self.running) + len(self.replaced) + len(self.deleting) + len(self.expiring) + self.adopting
 
     @property
     def allowed(self) -> int:
@@ -70,21 +74,27 @@ class StaticNodePool(Struct, frozen=True, kw_only=True):
         return min(self.missing, max(limit - self.existing, 0))
 
 
-def static_nodepools(claims: Iterable[NodeClaim], pools: Iterable[NodePool]) -> tuple[StaticNodePool, ...]:
+def static_nodepools(
+    claims: Iterable[NodeClaim], pools: Iterable[NodePool], nodes: Iterable[StateNode] = ()
+) -> tuple[StaticNodePool, ...]:
     """Return every static NodePool that is not being deleted, in the order given.
 
     Args:
         claims: All NodeClaims, by name.
         pools: All NodePools.
+        nodes: All nodes, of which some may have lost their NodeClaim.
     """
+    adopting = Counter(
+        n.node.metadata.labels.get(labels.NODEPOOL, "") for n in nodes if n.node is not None and n.may_be_adopted
+    )
     static = [p for p in pools if p.spec.replicas is not None and p.metadata.deletion_timestamp is None]
     by_pool: dict[str, list[NodeClaim]] = {pool.metadata.name: [] for pool in static}
     for claim in claims:
         by_pool.get(claim.metadata.labels.get(labels.NODEPOOL, ""), []).append(claim)
-    return tuple(_counted(pool, by_pool[pool.metadata.name]) for pool in static)
+    return tuple(_counted(pool, by_pool[pool.metadata.name], adopting[pool.metadata.name]) for pool in static)
 
 
-def _counted(pool: NodePool, claims: Iterable[NodeClaim]) -> StaticNodePool:
+def _counted(pool: NodePool, claims: Iterable[NodeClaim], adopting: int) -> StaticNodePool:
     running: list[NodeClaim] = []
     replaced: list[NodeClaim] = []
     deleting: list[NodeClaim] = []
@@ -104,4 +114,5 @@ def _counted(pool: NodePool, claims: Iterable[NodeClaim]) -> StaticNodePool:
         replaced=tuple(replaced),
         deleting=tuple(deleting),
         expiring=tuple(expiring),
+        adopting=adopting,
     )

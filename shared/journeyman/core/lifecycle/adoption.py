@@ -4,7 +4,7 @@ NodeClaims are wiped by accident, or missing from a backup from which the API se
 NodeClaim's name, its Node has the labels, annotations and taints that registration wrote, and the NodePool has the rest:
 
 =============  ==========================================================================================
-name           as in the instance's tag, or as the Node names its owner
+name           as in the instance's tag, or as the Node names its owner, unless it was given again since
 spec           the NodePool's template, with the instance type, zone and capacity type in the Node's labels
 hashes         those of the Node, so that a node that was up to date has not drifted
 conditions     Launched; Registered and Initialized as the Node's labels say
@@ -42,7 +42,7 @@ from journeyman.core.plan import (
     node_ref,
 )
 from journeyman.core.scheduling.nodeclaim_templates import adopted_spec, claim_name
-from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state import Snapshot
 from journeyman.core.state.guard import plan_for_each
 from journeyman.core.state.instances import NOT_RUNNING_STATES, RunningInstance
 
@@ -63,20 +63,20 @@ _COPIED_ANNOTATIONS: Final = (
 def adoptable(snapshot: Snapshot, orphans: Iterable[RunningInstance]) -> Iterator[Adoptable]:
     """Yield the instances whose NodeClaim can be created again, each with its Node and NodePool.
 
-    Its Node must have joined and not be draining, its NodePool must exist and not be deleted, and no other NodeClaim may have the
-    name. An instance without a Node runs no pods; it waits for its kubelet to register again.
+    Its Node must have joined and not be draining, and its NodePool must exist and not be deleted. No other NodeClaim may have the
+    name, unless it has another UID than the one in the instance's tags: then the name was given again, and this instance gets another
+    one. An instance without a Node runs no pods; it waits for its kubelet to register again.
     """
     for instance in orphans:
         nodes = [n for n in snapshot.state_nodes if n.node is not None and n.provider_id == instance.provider_id]
-        if len(nodes) != 1 or instance.state in NOT_RUNNING_STATES or not _is_adoptable(nodes[0]):
+        if len(nodes) != 1 or instance.state in NOT_RUNNING_STATES or not nodes[0].may_be_adopted:
             continue
         node = nodes[0].node
         assert node is not None  # noqa: S101 - looked at above
         pool = snapshot.node_pools_by_name.get(instance.node_pool or node.metadata.labels.get(labels.NODEPOOL, ""))
         if pool is None or pool.metadata.deletion_timestamp is not None:
             continue
-        taken = snapshot.claims_by_name.get(_name(instance, node, pool))
-        if taken is None or taken.metadata.annotations.get(labels.ADOPTED) == instance.provider_id:
+        if any(_is_free(name, instance, snapshot) for name in _names(instance, node, pool, snapshot)):
             yield instance, node, pool
 
 
@@ -89,16 +89,12 @@ def adopt_instances(snapshot: Snapshot, orphans: Iterable[RunningInstance]) -> P
     """
     found = {instance.provider_id: (instance, node, pool) for instance, node, pool in adoptable(snapshot, orphans)}
     states = [n for n in snapshot.state_nodes if n.node is not None and n.provider_id in found]
-    return plan_for_each(states, lambda state: _adopt(*found[state.provider_id], snapshot.now))
+    return plan_for_each(states, lambda state: _adopt(*found[state.provider_id], snapshot))
 
 
-def _is_adoptable(state: StateNode) -> bool:
-    """Whether it is not terminating, and no drain of it has begun. A Node that Kubernetes deleted with its owner is held."""
-    return state.claim is None and not state.twin_of and not state.is_being_disrupted
-
-
-def _adopt(instance: RunningInstance, node: Node, pool: NodePool, now: datetime) -> Plan:
-    name = _name(instance, node, pool)
+def _adopt(instance: RunningInstance, node: Node, pool: NodePool, snapshot: Snapshot) -> Plan:
+    now = snapshot.now
+    name = next(name for name in _names(instance, node, pool, snapshot) if _is_free(name, instance, snapshot))
     body = _manifest(name, instance, node, pool)
     why = f"instance {instance.provider_id} has lost its NodeClaim"
     claim = msgspec.convert({**body, "metadata": {**body["metadata"], "generation": 1}}, NodeClaim)
@@ -122,10 +118,21 @@ def _adopt(instance: RunningInstance, node: Node, pool: NodePool, now: datetime)
     return Plan(chains=(chain,), notes=(text,))
 
 
-def _name(instance: RunningInstance, node: Node, pool: NodePool) -> str:
-    """Return the NodeClaim's name: of the instance's tag, else as the Node names its owner, else one made of the provider id."""
+def _names(instance: RunningInstance, node: Node, pool: NodePool, snapshot: Snapshot) -> Iterator[str]:
+    """Yield the NodeClaim's possible names: of the instance's tag, else as the Node names its owner; else one made of the provider id."""
     owner = next((o.name for o in node.metadata.owner_references if o.kind == NODECLAIM.kind), "")
-    return instance.claim or owner or claim_name(pool.metadata.name, "adopted", (instance.provider_id,))
+    own = instance.claim or owner
+    if own:
+        yield own
+    taken = snapshot.claims_by_name.get(own)
+    if taken is None or instance.claim_uid not in ("", taken.metadata.uid):
+        yield claim_name(pool.metadata.name, "adopted", (instance.provider_id,))
+
+
+def _is_free(name: str, instance: RunningInstance, snapshot: Snapshot) -> bool:
+    """Whether no NodeClaim has the name, or one that an earlier run created for this instance."""
+    taken = snapshot.claims_by_name.get(name)
+    return taken is None or taken.metadata.annotations.get(labels.ADOPTED) == instance.provider_id
 
 
 def _manifest(name: str, instance: RunningInstance, node: Node, pool: NodePool) -> dict[str, Any]:

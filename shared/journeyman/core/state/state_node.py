@@ -100,6 +100,11 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
         return is_adopted and created is not None and self.node.metadata.deletion_timestamp <= created
 
     @property
+    def may_be_adopted(self) -> bool:
+        """Whether it has a Node and no NodeClaim, which can be created again: it is not terminating, and no drain of it has begun."""
+        return self.node is not None and self.claim is None and not self.twin_of and not self.is_being_disrupted
+
+    @property
     def is_terminating(self) -> bool:
         """Whether the Node or the NodeClaim has a deletionTimestamp, unless it is held. Nothing can undo that."""
         is_node_deleted = (
