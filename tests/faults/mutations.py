@@ -36,14 +36,24 @@ from journeyman_simulator.faults.fault_scenario import (
     Deploy,
     FaultScenario,
     Maintenance,
+    Overstate,
     PauseDisruption,
+    RebuildCluster,
     Scale,
     StripFinalizer,
     Undeploy,
     UnhealthyCondition,
+    WipeClaims,
 )
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import can_repeat_launches
+from journeyman_simulator.faults.invariants.consistency_invariants import (
+    CommandsSeeMachines,
+    HealthyPoolsServe,
+    InstancesOfOthersUntouched,
+    NodesWithoutClaimKeepPods,
+    RemovalsForInconsistencyBounded,
+)
 from journeyman_simulator.faults.invariants.disruption_invariants import (
     ConsolidationLowersPrice,
     EvictionCapsHold,
@@ -265,6 +275,12 @@ def initialized_once_registered(claim: Any) -> Any:
         return claim
     altered = tuple(replace(c, status="True") if c.type == "Initialized" else c for c in conditions)
     return replace(claim, status=replace(claim.status, conditions=altered))
+
+
+def with_huge_machine(claim: Any) -> Any:
+    """The NodeClaim of an instance type with so many CPUs that no report of its node exceeds them."""
+    huge = {key: "9000000" for key in claim.metadata.labels if key.endswith(("/instance-cpu", "/instance-memory"))}
+    return replace(claim, metadata=replace(claim.metadata, labels={**claim.metadata.labels, **huge}))
 
 
 def without_device_condition(node: Any) -> Any:
@@ -520,5 +536,40 @@ MUTATIONS = (
         invariant=OneInstancePerNodeClaim,
         huawei_seed=20,
         where=lambda scenario: _has_fault_of_launch(scenario) and not can_repeat_launches(scenario),
+    ),
+    Mutation(
+        name="removals for inconsistency are not limited",
+        syntax=SyntaxMutation(function_named("journeyman.core.lifecycle.removal_brake", "removable"), returning("100")),
+        invariant=RemovalsForInconsistencyBounded,
+        seed=83,
+        where=_has_operation(WipeClaims),
+    ),
+    Mutation(
+        name="no instance is adopted",
+        syntax=SyntaxMutation(function_named("journeyman.core.lifecycle.adoption", "adoptable"), returning("iter(())")),
+        invariant=NodesWithoutClaimKeepPods,
+        seed=680,
+        where=_has_operation(WipeClaims),
+    ),
+    Mutation(
+        name="no instance is another cluster's",
+        syntax=SyntaxMutation(function_named("journeyman.core.state.instances", "is_foreign"), returning("False")),
+        invariant=InstancesOfOthersUntouched,
+        seed=7,
+        where=_has_operation(RebuildCluster),
+    ),
+    Mutation(
+        name="consolidation believes whatever a node reports",
+        collaborators=altered_lists("NodeClaim", with_huge_machine, "consolidate"),
+        invariant=CommandsSeeMachines,
+        seed=56,
+        where=_has_operation(Overstate),
+    ),
+    Mutation(
+        name="failed launches of a NodePool are not remembered",
+        syntax=SyntaxMutation(function_named("journeyman.core.state.launch_backoff", "backoffs_of"), returning("()")),
+        invariant=HealthyPoolsServe,
+        seed=35,
+        where=_has_pool(broken="never-joins"),
     ),
 )

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from journeyman.cloud.messages import MAX_RECEIVES
-from journeyman.core.api.objects import FLEET_PLAN, NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, PDB, POD
+from journeyman.core.api.objects import FLEET_PLAN, NAMESPACE, NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, PDB, POD
 from journeyman.core.plan import Step
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.server import Write
@@ -20,12 +20,21 @@ from journeyman_simulator.faults.fault_scenario import (
     EditTags,
     FaultKind,
     FaultScenario,
+    ForgeNode,
+    Overstate,
     ScenarioBudget,
     ScenarioPool,
     ScenarioSetup,
 )
 from journeyman_simulator.faults.invariants import ALL_CHECKERS
 from journeyman_simulator.faults.invariants.checkers import InvariantCheckers
+from journeyman_simulator.faults.invariants.consistency_invariants import (
+    CommandsSeeMachines,
+    HealthyPoolsServe,
+    InstancesOfOthersUntouched,
+    NodesWithoutClaimKeepPods,
+    RemovalsForInconsistencyBounded,
+)
 from journeyman_simulator.faults.invariants.disruption_invariants import (
     ConsolidationLowersPrice,
     EvictionCapsHold,
@@ -212,9 +221,9 @@ def leaving_node(fixture, *, annotations=None, **claim):
     return instance
 
 
-def test_there_are_nineteen_invariants_with_different_names():
+def test_there_are_twenty_four_invariants_with_different_names():
     """Reports name invariants unambiguously."""
-    assert len({*ALL_CHECKERS}) == len({invariant.name for invariant in ALL_CHECKERS}) == 19
+    assert len({*ALL_CHECKERS}) == len({invariant.name for invariant in ALL_CHECKERS}) == 24
     assert all(invariant.name for invariant in ALL_CHECKERS)
 
 
@@ -894,3 +903,146 @@ def test_an_adopted_instance_may_exceed_the_replicas(annotations, found):
     body = {"metadata": metadata, "spec": {"nodeClassRef": reference, "requirements": []}}
     fixture.as_("terminate").create(NODECLAIM, body)
     assert len(fixture.violations) == found
+
+
+# -- lost worlds, lying nodes and broken NodePools -------------------------------------------------------------------
+
+
+def test_the_third_removal_for_inconsistency_in_an_hour_is_detected():
+    """Each instance counts once; those of NodeClaims that were deleted, or that users terminate, do not."""
+    fixture = Fixture(RemovalsForInconsistencyBounded)
+    lost = [fixture.claim(f"c{n}") for n in range(4)]
+    going = fixture.claim("deleted")
+    fixture.server.delete(NODECLAIM, "deleted")
+    fixture.server.wipe(NODECLAIM)
+    fixture.happen("terminate", going)
+    fixture.happen("terminate", lost[3], by="human")
+    for instance in (lost[0], lost[0], lost[1]):
+        fixture.happen("terminate", instance)
+    assert fixture.violations == []
+
+    fixture.happen("terminate", lost[2])
+    (violation,) = fixture.violations
+    assert violation.startswith("aws:///a/c2 is removal 3 for inconsistency in an hour, 2 allowed")
+
+
+def test_removals_count_for_an_hour():
+    """Two more are allowed after it."""
+    fixture = Fixture(RemovalsForInconsistencyBounded)
+    lost = [fixture.claim(f"c{n}") for n in range(4)]
+    fixture.server.wipe(NODECLAIM)
+    for instance in lost:
+        fixture.happen("terminate", instance)
+        fixture.clock.advance(2000)
+
+    assert fixture.violations == []
+
+
+def test_a_tenth_of_a_large_fleet_may_be_removed():
+    """Three of thirty instances, but no fourth one."""
+    fixture = Fixture(RemovalsForInconsistencyBounded)
+    lost = [fixture.claim(f"c{n}") for n in range(30)]
+    fixture.server.wipe(NODECLAIM)
+    for instance in lost[:3]:
+        fixture.happen("terminate", instance)
+    assert fixture.violations == []
+    fixture.happen("terminate", lost[3])
+    assert len(fixture.violations) == 1
+
+
+def test_the_deletion_of_nodeclaims_whose_node_is_missing_counts_as_well():
+    """Their instances run."""
+    fixture = Fixture(RemovalsForInconsistencyBounded)
+    for n in range(3):
+        fixture.claim(f"c{n}", "Registered")
+        fixture.as_("terminate").delete(NODECLAIM, f"c{n}")
+
+    assert len(fixture.violations) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "found"), [(None, 1), ("its NodePool is gone", 0), ("it was draining", 0), ("another Node lies", 0)]
+)
+def test_an_eviction_from_a_node_that_lost_its_nodeclaim_is_detected(change, found):
+    """It could have been adopted, unless its NodePool does not exist, a drain had begun, or two Nodes have its provider id."""
+    fixture = Fixture(NodesWithoutClaimKeepPods)
+    fixture.claim("c1", "Registered")
+    fixture.fleet = [replace(i, tags={**i.tags, "karpenter.sh/nodepool": "default"}) for i in fixture.fleet]
+    fixture.node("c1")
+    fixture.pod("p1", "node-c1")
+    if change == "it was draining":
+        fixture.server.patch(NODE, "node-c1", {"spec": {"taints": [TAINT]}})
+    if change == "its NodePool is gone":
+        fixture.server.wipe(NODEPOOL)
+    if change == "another Node lies":
+        fixture.server.create(NODE, {"metadata": {"name": "forged"}, "spec": {"providerID": "aws:///a/c1"}})
+    fixture.server.wipe(NODECLAIM)
+    fixture.as_("terminate").evict("default", "p1")
+
+    assert len(fixture.violations) == found
+
+
+@pytest.mark.parametrize(("own", "found"), [(True, 0), (False, 2)])
+def test_the_termination_and_the_adoption_of_another_clusters_instance_are_detected(own, found):
+    """The tag has the UID of its kube-system."""
+    fixture = Fixture(InstancesOfOthersUntouched)
+    uid = fixture.server.get(NAMESPACE, "kube-system").metadata.uid if own else "another"
+    fixture.claim("c1", launched=False, recorded=False)
+    instance = CloudInstance(
+        provider_id="aws:///a/c1",
+        instance_type="m5.large",
+        zone="a",
+        capacity_type="on-demand",
+        price=0.1,
+        state="running",
+        launched_at=START,
+        tags={"journeyman.dev/cluster-uid": uid},
+    )
+    fixture.happen("launched", instance)
+    fixture.say("c1", "Launched", provider_id="aws:///a/c1", by="terminate")
+    fixture.happen("terminate", instance)
+
+    assert len(fixture.violations) == found
+
+
+@pytest.mark.parametrize(("reason", "cpu", "found"), [("Empty", "100m", 1), ("Underutilized", "500m", 0)])
+def test_a_command_for_a_node_that_looks_empty_is_detected(reason, cpu, found):
+    """Its pods run on the Node with another name, and they fit on the other machine."""
+    fixture = Fixture(CommandsSeeMachines, operations=(ForgeNode(at_seconds=0, node=0),))
+    for name in ("c1", "c2"):
+        fixture.claim(name, "Registered")
+        fixture.node(name)
+    fixture.pod("p1", "node-c1", cpu=cpu)
+    fixture.command("d1", ["c1"], phase="Proposed", reason=reason)
+
+    assert len(fixture.violations) == found
+
+
+@pytest.mark.parametrize(("cpu", "lies", "found"), [("1500m", True, 0), ("1900m", True, 1), ("1900m", False, 0)])
+def test_a_command_that_counts_on_cpus_that_no_machine_has_is_detected(cpu, lies, found):
+    """An m5.large has two CPUs, of which 300m are taken. Without lying nodes the product may know better."""
+    operations = (Overstate(at_seconds=0, node=0),) if lies else ()
+    fixture = Fixture(CommandsSeeMachines, operations=operations)
+    for name in ("c1", "c2"):
+        fixture.claim(name, "Registered")
+        fixture.node(name)
+    fixture.pod("p1", "node-c1", cpu=cpu)
+    fixture.pod("p2", "node-c2", cpu="300m")
+    fixture.command("d1", ["c1"], phase="Proposed")
+
+    assert len(fixture.violations) == found
+
+
+@pytest.mark.parametrize(
+    ("broken", "minutes", "found"), [("refuses", 8, 0), ("refuses", 10, 1), ("never-joins", 10, 0), ("", 30, 0)]
+)
+def test_a_pod_that_waits_behind_a_broken_nodepool_is_detected(broken, minutes, found):
+    """Where nodes never join, it takes twice the registration timeout more to know that."""
+    preferred = ScenarioPool(name="broken", weight=50, broken=broken)
+    fixture = Fixture(HealthyPoolsServe, pools=(ScenarioPool(name="default"), preferred))
+    fixture.pod("p1", "", phase="Pending")
+    for _ in range(minutes):
+        fixture.checkers.check_every_minute()
+        fixture.clock.advance(60)
+
+    assert bool(fixture.violations) == bool(found)

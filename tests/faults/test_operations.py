@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from journeyman.core.api.labels import NODECLAIM_TAG, NODECLAIM_UID_TAG
-from journeyman.core.api.objects import EC2NODECLASS, NODE, NODECLAIM, NODEPOOL, PDB, POD
+from journeyman.core.api.objects import EC2NODECLASS, NAMESPACE, NODE, NODECLAIM, NODEPOOL, PDB, POD
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import SkewedClock, VirtualClock
 from journeyman_simulator.faults import fault_scenario
@@ -458,3 +458,72 @@ def test_pods_are_protected_and_unprotected(fixture):
     fixture.run(fault_scenario.Protect(at_seconds=0, pod=3))
 
     assert (after, protected()) == ([], ["b"])
+
+
+def test_objects_are_wiped_whatever_their_finalizers(fixture):
+    """NodePools of the scenario are created again, with another UID."""
+    fixture.node("a")
+    before = fixture.server.list(NODEPOOL).items[0]["metadata"]["uid"]
+    fixture.server.patch(NODECLAIM, "a", {"metadata": {"finalizers": ["karpenter.sh/termination"]}})
+    fixture.run(
+        fault_scenario.WipeClaims(at_seconds=0),
+        fault_scenario.WipeNodes(at_seconds=0),
+        fault_scenario.WipePools(at_seconds=0),
+    )
+    wiped = [len(fixture.server.list(resource).items) for resource in (NODECLAIM, NODE, NODEPOOL)]
+    fixture.operations.restore()
+    (pool,) = fixture.server.list(NODEPOOL).items
+
+    assert wiped == [0, 0, 0]
+    assert pool["metadata"]["name"] == "default"
+    assert pool["metadata"]["uid"] != before
+
+
+def test_a_backup_is_restored(fixture):
+    """What was deleted since is back, and what was edited is as it was. Without a backup nothing happens."""
+    for name in ("a", "b"):
+        fixture.node(name)
+    fixture.run(
+        fault_scenario.RestoreBackup(at_seconds=0),
+        fault_scenario.BackUp(at_seconds=1),
+        fault_scenario.WipeNodes(at_seconds=2),
+        fault_scenario.SetLimit(at_seconds=2, pool=0, cpus=10),
+        fault_scenario.RestoreBackup(at_seconds=3),
+    )
+
+    assert fixture.names(NODE) == fixture.names(NODECLAIM) == ["a", "b"]
+    assert "limits" not in fixture.pool()
+
+
+def test_the_entry_points_to_a_new_cluster_and_back(fixture):
+    """The new one has the scenario's NodePools and another UID; the first one is as it was."""
+    fixture.node("a")
+    first = fixture.server.get(NAMESPACE, "kube-system").metadata.uid
+    away = fault_scenario.RebuildCluster(at_seconds=0)
+    fixture.run(away, fault_scenario.ReturnCluster(at_seconds=30))
+    back = fixture.server.get(NAMESPACE, "kube-system").metadata.uid
+    names = fixture.names(NODE)
+    fixture.run(away)
+    new = fixture.server.get(NAMESPACE, "kube-system").metadata.uid
+
+    assert (back, names) == (first, ["a"])
+    assert new != first
+    assert fixture.names(NODE) == fixture.names(NODECLAIM) == []
+    assert [pool["metadata"]["name"] for pool in fixture.server.list(NODEPOOL).items] == ["default"]
+
+
+def test_nodes_lie_until_faults_end(fixture):
+    """A forged Node has the provider id of another one and offers nothing; a kubelet reports what no machine has."""
+    fixture.node("a")
+    fixture.run(
+        fault_scenario.ForgeNode(at_seconds=0, node=0), fault_scenario.Overstate(at_seconds=0, node=0, cpus=1000)
+    )
+    nodes = {node.metadata.name: node for node in fixture.server.list(NODE).items}
+    fixture.operations.restore()
+
+    assert nodes.keys() == {"a", "forged-0"}
+    assert nodes["forged-0"].spec.provider_id == nodes["a"].spec.provider_id
+    assert nodes["forged-0"].status.allocatable["cpu"] == "0"
+    assert nodes["a"].status.allocatable["cpu"] == "1000"
+    assert fixture.names(NODE) == ["a"]
+    assert fixture.server.get(NODE, "a").status.allocatable.get("cpu") != "1000"

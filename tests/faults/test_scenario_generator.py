@@ -7,14 +7,22 @@ import pytest
 from journeyman_simulator.faults.call_sites import CALL_SITES
 from journeyman_simulator.faults.fault_scenario import (
     CallFault,
+    Deploy,
     Drift,
     EditClaim,
     EditNode,
     EditTags,
     FailCheck,
+    ForgeNode,
     MessageFault,
+    Overstate,
     PauseDisruption,
     Rebalance,
+    RebuildCluster,
+    RestoreBackup,
+    WipeClaims,
+    WipeNodes,
+    WipePools,
 )
 from journeyman_simulator.faults.scenario_clouds import CLOUDS
 from journeyman_simulator.faults.scenario_generator import generate_scenario
@@ -62,7 +70,7 @@ def test_scenarios_have_only_what_their_cloud_has(cloud, scenarios):
     assert not any(pool.rebalance for scenario in scenarios for pool in scenario.setup.pools)
     assert {scenario.setup.recursive_loops for scenario in scenarios} == {"Allow"}
     assert {scenario.setup.sweep for scenario in scenarios} == ({True} if facts.needs_sweep else {True, False})
-    assert operations >= {type(o) for s in SCENARIOS for o in s.operations} - {Rebalance, FailCheck}
+    assert operations >= {type(o) for s in SCENARIOS for o in s.operations} - {Rebalance, FailCheck} - facts.missing
 
 
 def test_every_tenth_scenario_combines_edits_of_related_objects():
@@ -102,6 +110,37 @@ def test_every_tenth_scenario_disrupts_under_used_nodes_within_limits():
     assert any(pool.max_evictions_per_day for pool in pools)
     assert any(pool.time_zone and pool.hibernates_seconds for pool in pools)
     assert any(pool.time_zone and budget.seconds for pool in pools for budget in pool.budgets)
+
+
+@pytest.mark.parametrize(
+    ("feature", "percent"),
+    [
+        ((WipeClaims, WipeNodes, WipePools), 2),
+        ((RestoreBackup,), 2),
+        ((RebuildCluster,), 1),
+        ((ForgeNode, Overstate), 3),
+    ],
+    ids=lambda feature: feature[0].__name__ if isinstance(feature, tuple) else "",
+)
+def test_worlds_are_lost_and_nodes_lie_in_some_scenarios(feature, percent):
+    """Only where a sweep finds what no event reports."""
+    found = [s for s in SCENARIOS if any(isinstance(operation, feature) for operation in s.operations)]
+
+    assert len(found) >= len(SCENARIOS) * percent / 100
+    assert all(scenario.setup.sweep for scenario in found)
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_a_broken_nodepool_comes_before_the_others_in_some_scenarios(cloud):
+    """Each of its faults is drawn, and pods may use any NodePool."""
+    scenarios = SCENARIOS if cloud == "aws" else ON_OTHERS[cloud]
+    found = [s for s in scenarios if any(pool.broken for pool in s.setup.pools)]
+    pools = [pool for scenario in found for pool in scenario.setup.pools]
+
+    assert len(found) >= len(scenarios) / 50
+    assert {pool.broken for pool in pools} == {"", "refuses", "ends", "never-joins"}
+    assert max(pool.weight for pool in pools if not pool.broken) < min(pool.weight for pool in pools if pool.broken)
+    assert not [o for s in found for o in s.operations if isinstance(o, Deploy) and o.pool]
 
 
 def test_scenarios_without_a_sweep_have_no_edits():

@@ -319,7 +319,7 @@ class SimulatedAlibabaAdapters(SimulatedAdapters, AlibabaAdapters):
         self.connections = connections
         self._step = step
         self._queue_names = stack.queue_names
-        client = FaultyOpenApi(AlibabaClient(account, step, None), step, connections.faults)
+        client = FaultyOpenApi(AlibabaClient(account, step, None), step, connections.faults, connections.before_request)
         faulty_client = connections.collaborators.client(step, client)
         self._faulty_smq = FaultySmq(stack.smq_client(), step, connections.faults)
         super().__init__(
@@ -358,9 +358,17 @@ class FaultyOpenApi:
         client: The account's client.
         step: The function's step.
         faults: Decides for each call whether it fails.
+        before_request: See `SandboxConnections`.
     """
 
-    def __init__(self, client: AlibabaClient, step: str, faults: FaultInjector) -> None:
+    def __init__(
+        self,
+        client: AlibabaClient,
+        step: str,
+        faults: FaultInjector,
+        before_request: Callable[[str, object], None] = lambda _operation, _request: None,
+    ) -> None:
+        self._before_request = before_request
         self._client = client
         self._step = step
         self._faults = faults
@@ -371,9 +379,13 @@ class FaultyOpenApi:
         def as_of(time: datetime) -> Any:
             return self._client.as_of(time)(call)
 
+        def perform() -> Any:
+            self._before_request(call.action, call)
+            return self._client(call)
+
         site = cloud_site(self._step, call.service, call.action)
         injectable = InjectableCall(site=site, error=alibaba_error, cached=True)
-        return self._faults.call(injectable, partial(self._client, call), as_of)
+        return self._faults.call(injectable, perform, as_of)
 
 
 class FaultySmq:

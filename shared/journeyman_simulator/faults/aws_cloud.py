@@ -317,7 +317,13 @@ class SimulatedAwsAdapters(SimulatedAdapters, AwsAdapters):
 
     def _client(self, service: str, _region: str) -> Any:
         if service not in self._client_by_service:
-            client = FaultyClient(self._account.client(service), service, self._step, self.connections.faults)
+            client = FaultyClient(
+                self._account.client(service),
+                service,
+                self._step,
+                self.connections.faults,
+                self.connections.before_request,
+            )
             self._client_by_service[service] = self.connections.collaborators.client(self._step, client)
         return self._client_by_service[service]
 
@@ -333,9 +339,18 @@ class FaultyClient:
         service: boto3's name of the service.
         step: The function's step.
         faults: Decides for each call whether it fails.
+        before_request: See `SandboxConnections`.
     """
 
-    def __init__(self, client: Any, service: str, step: str, faults: FaultInjector) -> None:
+    def __init__(
+        self,
+        client: Any,
+        service: str,
+        step: str,
+        faults: FaultInjector,
+        before_request: Callable[[str, object], None] = lambda _operation, _request: None,
+    ) -> None:
+        self._before_request = before_request
         self._client = client
         self._service = service
         self._step = step
@@ -359,8 +374,11 @@ class FaultyClient:
         def error(kind: Any) -> Exception:
             return aws_error(kind, self._service, operation)
 
+        def perform() -> Any:
+            self._before_request(operation, parameters)
+            return getattr(self._client, name)(**parameters)
+
         site = cloud_site(self._step, self._service, operation)
-        perform = partial(getattr(self._client, name), **parameters)
         return self._faults.call(InjectableCall(site=site, error=error, cached=True), perform, as_of)
 
 

@@ -15,8 +15,12 @@ from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
 
 CAPACITY_TYPES: Final = ("on-demand", "spot")
+BROKEN: Final = "broken"
+"""The name of a NodePool that launches no node, and of its NodeClass."""
 CloudName = Literal["aws", "alibaba", "huawei"]
 Policy = Literal["WhenEmpty", "WhenEmptyOrUnderutilized", "Balanced"]
+Breakage = Literal["", "refuses", "ends", "never-joins"]
+"""What is wrong with a NodeClass of its own: the cloud refuses its launches, its instances end at boot, or never join."""
 ClaimChange = Literal[
     "drop-pool-label",
     "drop-hash",
@@ -79,6 +83,7 @@ class ScenarioPool(Struct, frozen=True, kw_only=True):
     hibernates_seconds: int = 0
     time_zone: str = ""  # of the schedules, which open at the same moments in any
     max_evictions_per_day: int = 0
+    broken: Breakage = ""  # not empty for the NodePool `BROKEN`, the only one with its own NodeClass
 
 
 class FunctionThrottle(Struct, frozen=True, kw_only=True):
@@ -284,6 +289,52 @@ class StripFinalizer(Operation, frozen=True, kw_only=True):
     claim: int
 
 
+class WipeClaims(Operation, frozen=True, kw_only=True):
+    """Remove all NodeClaims from etcd, whatever their finalizers; Kubernetes then deletes their Nodes."""
+
+
+class WipeNodes(Operation, frozen=True, kw_only=True):
+    """Remove all Nodes from etcd, whatever their finalizers; their kubelets register them again."""
+
+
+class WipePools(Operation, frozen=True, kw_only=True):
+    """Remove all NodePools from etcd, as the deletion of their CRD does in the end; nothing can be adopted without them."""
+
+
+class CreatePools(Operation, frozen=True, kw_only=True):
+    """Create the scenario's NodePools again that were wiped."""
+
+
+class BackUp(Operation, frozen=True, kw_only=True):
+    """Take a backup of etcd."""
+
+
+class RestoreBackup(Operation, frozen=True, kw_only=True):
+    """Restore etcd from the last backup, if there is one."""
+
+
+class RebuildCluster(Operation, frozen=True, kw_only=True):
+    """Point the register's entry to another cluster of the same name, which is new; the machines of the first one stay in it."""
+
+
+class ReturnCluster(Operation, frozen=True, kw_only=True):
+    """Point the register's entry to the first cluster again, which is as it was when the entry pointed away from it."""
+
+
+class ForgeNode(Operation, frozen=True, kw_only=True):
+    """Create a Node with the provider id and the labels of another one; with `owned`, also with its owner."""
+
+    node: int
+    owned: bool = False
+
+
+class Overstate(Operation, frozen=True, kw_only=True):
+    """Make a kubelet report so many CPUs and GiB of memory."""
+
+    node: int
+    cpus: int = 1000
+
+
 class OutOfStock(Operation, frozen=True, kw_only=True):
     """Make offerings unavailable for `seconds`. `type` and `zone` are ordinals in the setup, or -1 for all."""
 
@@ -388,6 +439,16 @@ AnyOperation = (
     | EditNode
     | EditTags
     | StripFinalizer
+    | WipeClaims
+    | WipeNodes
+    | WipePools
+    | CreatePools
+    | BackUp
+    | RestoreBackup
+    | RebuildCluster
+    | ReturnCluster
+    | ForgeNode
+    | Overstate
     | OutOfStock
     | NeverJoins
     | EndsEarly

@@ -6,7 +6,7 @@ module uses no random numbers: the same scenario has the same history, including
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from journeyman.core.api.objects import NODE_DISRUPTION
+from journeyman.core.api.labels import CLUSTER_UID_TAG
+from journeyman.core.api.objects import NAMESPACE, NODE_DISRUPTION
 from journeyman.core.plan import Step
 from journeyman.errors import JourneymanError
 from journeyman.ports import Clock
@@ -84,6 +85,7 @@ class FaultWorld:
         self.history = History(self.clock, current_name, on_entry)
         self.server = ApiServer(self.clock)
         self.server.load(initial_manifests(scenario.setup))
+        self._cluster_uid = self.server.get(NAMESPACE, "kube-system").metadata.uid
         self.checkers = InvariantCheckers(self, checkers)
         self.server.on_write(self.history.on_write)
         self.server.on_write(self.checkers.check_write)
@@ -137,7 +139,8 @@ class FaultWorld:
 
     def instances(self) -> tuple[CloudInstance, ...]:
         """Return `ScenarioView.instances`."""
-        return self.cloud.records.instances()
+        uid = self._cluster_uid
+        return tuple(i for i in self.cloud.records.instances() if i.tags.get(CLUSTER_UID_TAG, uid) == uid)
 
     def pending_messages(self) -> tuple[PendingMessage, ...]:
         """Return `ScenarioView.waiting`."""
@@ -174,7 +177,12 @@ class FaultWorld:
         self._messages = MessageFaultInjector(message_faults, self.coverage, record)
         self.cloud.decide_messages(self._messages.decide)
         machines, records = self.cloud.machines, self.cloud.records
-        self._node_faults = NodeFaults(machines, self.server, self.clock, records.never_joining)
+        self._node_faults = NodeFaults(
+            machines, self.server, self.clock, lambda: (*records.never_joining(), *self._machines_of_others())
+        )
+        breakages = [pool.broken for pool in scenario.setup.pools if pool.broken]
+        if breakages:
+            self.cloud.operations.break_pool(breakages[0])
         self._skew = SkewedClock(self.clock)
         self._operations = Operations(
             scenario,
@@ -186,7 +194,20 @@ class FaultWorld:
             types=sorted(scenario.setup.types or CLOUDS[scenario.setup.cloud].types),
             zones=self.cloud.zones,
             on_operation=partial(record, who=HUMAN),
+            on_other_cluster=self._on_other_cluster,
         )
+
+    def _machines_of_others(self) -> Iterator[str]:
+        """Yield the provider ids of machines whose kubelets know another cluster."""
+        for instance in self.cloud.records.instances():
+            if instance.tags.get(CLUSTER_UID_TAG, self._cluster_uid) != self._cluster_uid:
+                yield instance.provider_id
+
+    def _on_other_cluster(self) -> None:
+        """Note the cluster's UID; the functions, whose settings have the register's entry, start cold."""
+        self._cluster_uid = self.server.get(NAMESPACE, "kube-system").metadata.uid
+        for sandboxes in self._sandboxes:
+            sandboxes.restart()
 
     def _make_functions(self) -> None:
         self._sandboxes: list[Sandboxes] = []
@@ -211,6 +232,7 @@ class FaultWorld:
             on_error=self._record_error,
             ids=self._ids,
             collaborators=self._collaborators,
+            before_request=self.cloud.operations.before_request,
         )
 
     def _actors(self) -> list[Any]:

@@ -247,6 +247,10 @@ class ServerOperations(CloudOperations):
         """See `CloudOperations`."""
         return server_id_of(provider_id)
 
+    def end_at_boot(self, instance: HuaweiInstance) -> None:
+        """See `CloudOperations`: CCE decides it before it creates the server."""
+        instance.build_failure = self.early_end_reason
+
     def edit_tags(self, provider_id: str, changes: Mapping[str, str | None]) -> None:
         """See `CloudOperations`; the keys are those of all clouds."""
         super().edit_tags(provider_id, {_TAGS.get(key, key): value for key, value in changes.items()})
@@ -289,7 +293,9 @@ class SimulatedHuaweiAdapters(SimulatedAdapters, HuaweiAdapters):
         """Create the adapters of a sandbox of a function: a step's, or `delay`."""
         self.connections = connections
         self._function = function
-        client = FaultyRestApi(HuaweiClient(account, function, None), function, connections.faults)
+        client = FaultyRestApi(
+            HuaweiClient(account, function, None), function, connections.faults, connections.before_request
+        )
         faulty_client = self._faulty_client = connections.collaborators.client(function, client)
         super().__init__(
             connections.environment,
@@ -330,9 +336,17 @@ class FaultyRestApi:
         client: The account's client.
         function: The function: a step's, or `delay`.
         faults: Decides for each call whether it fails.
+        before_request: See `SandboxConnections`.
     """
 
-    def __init__(self, client: HuaweiClient, function: str, faults: FaultInjector) -> None:
+    def __init__(
+        self,
+        client: HuaweiClient,
+        function: str,
+        faults: FaultInjector,
+        before_request: Callable[[str, object], None] = lambda _operation, _request: None,
+    ) -> None:
+        self._before_request = before_request
         self._client = client
         self._function = function
         self._faults = faults
@@ -346,8 +360,11 @@ class FaultyRestApi:
         def as_of(time: datetime) -> Any:
             return self._client.as_of(time)(call)
 
+        def perform() -> Any:
+            self._before_request(call.operation, call)
+            return self._client(call)
+
         site = cloud_site(self._function, call.service, call.operation)
-        perform = partial(self._client, call)
         if call.service == FUNCTIONGRAPH:
             return self._invocations.call(site, call, perform)
         return self._faults.call(InjectableCall(site=site, error=huawei_error, cached=True), perform, as_of)

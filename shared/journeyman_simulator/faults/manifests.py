@@ -7,7 +7,7 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from journeyman.core.api import labels
-from journeyman_simulator.faults.fault_scenario import Deploy, ScenarioBudget, ScenarioPool, ScenarioSetup
+from journeyman_simulator.faults.fault_scenario import BROKEN, Deploy, ScenarioBudget, ScenarioPool, ScenarioSetup
 from journeyman_simulator.faults.scenario_clouds import CLOUDS, CLUSTER, ScenarioCloud
 
 NAMESPACE: Final = "default"
@@ -24,14 +24,15 @@ def initial_manifests(setup: ScenarioSetup) -> list[Manifest]:
     """Return all initial objects, the NodeClass first."""
     cloud = CLOUDS[setup.cloud]
     daemons = [daemon_set()] if setup.daemons else []
-    return [node_class(cloud), *(node_pool(pool, cloud) for pool in setup.pools), *daemons]
+    broken = [node_class(cloud, BROKEN)] if any(pool.broken for pool in setup.pools) else []
+    return [node_class(cloud), *broken, *(node_pool(pool, cloud) for pool in setup.pools), *daemons]
 
 
-def node_class(cloud: ScenarioCloud) -> Manifest:
-    """Return the NodeClass, which selects networks by their discovery tag."""
+def node_class(cloud: ScenarioCloud, name: str = NODE_CLASS) -> Manifest:
+    """Return a NodeClass, which selects networks by their discovery tag."""
     kind = cloud.node_class
     spec = {**cloud.node_class_spec, **cloud.network_selector(CLUSTER)}
-    return _object(f"{kind.group}/{kind.version}", kind.kind, NODE_CLASS, spec)
+    return _object(f"{kind.group}/{kind.version}", kind.kind, name, spec)
 
 
 def node_pool(pool: ScenarioPool, cloud: ScenarioCloud) -> Manifest:
@@ -42,7 +43,11 @@ def node_pool(pool: ScenarioPool, cloud: ScenarioCloud) -> Manifest:
             {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": list(pool.types)},
         )
     template: Manifest = {
-        "nodeClassRef": {"group": cloud.node_class.group, "kind": cloud.node_class.kind, "name": NODE_CLASS},
+        "nodeClassRef": {
+            "group": cloud.node_class.group,
+            "kind": cloud.node_class.kind,
+            "name": BROKEN if pool.broken else NODE_CLASS,
+        },
         "requirements": requirements,
         "expireAfter": expire_after(pool.expire_after_seconds),
     }

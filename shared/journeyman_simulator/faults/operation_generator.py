@@ -139,6 +139,59 @@ def resize_pods(rng: Random) -> tuple[AnyOperation, ...]:
     return (*resizes, fault_scenario.Unprotect(at_seconds=LAST_OPERATION_SECONDS))  # extends the phase with faults
 
 
+def wipe_objects(rng: Random) -> tuple[AnyOperation, ...]:
+    """Return operations that wipe NodeClaims, Nodes, NodePools or several, at once or one after the other, and maybe once more."""
+    kinds = rng.choice(_WIPED)
+    starts = [rng.randrange(_BOOTING, LAST_OPERATION_SECONDS, 5) for _ in range(rng.choice((1, 1, 1, 2)))]
+    wipes = (kind(at_seconds=at + n * rng.choice((0, 5))) for at in starts for n, kind in enumerate(kinds))
+    last = float(max(*starts, _DISTURBED_UNTIL))
+    back = [fault_scenario.CreatePools(at_seconds=last)] if fault_scenario.WipePools in kinds else []
+    return (*wipes, *back, fault_scenario.Unprotect(at_seconds=last))  # extends the phase with faults
+
+
+def restore_backup(rng: Random) -> tuple[AnyOperation, ...]:
+    """Return operations that restore etcd from a backup; in between, a workload changes its size."""
+    backed_up = float(rng.randrange(_BOOTING, 100, 5))
+    restored = backed_up + rng.choice((15, 45, 90, 180))
+    scaled = backed_up + rng.choice((1, 5, 10))
+    return (
+        fault_scenario.BackUp(at_seconds=backed_up),
+        fault_scenario.Scale(at_seconds=scaled, app=APPS[0], replicas=rng.choice((0, 1, 6, 12))),
+        fault_scenario.RestoreBackup(at_seconds=restored),
+        fault_scenario.Unprotect(at_seconds=max(restored + 60, _DISTURBED_UNTIL)),
+    )
+
+
+def rebuild_cluster(rng: Random) -> tuple[AnyOperation, ...]:
+    """Return operations that point the register's entry to a new cluster, with a workload, and maybe back to the first one."""
+    at = float(rng.randrange(_BOOTING, LAST_OPERATION_SECONDS, 5))
+    returned = at + rng.choice((30, 90, 300))
+    back = (fault_scenario.ReturnCluster(at_seconds=returned),) if rng.random() < 0.5 else ()
+    app = fault_scenario.Deploy(at_seconds=at + 5, app=APPS[0], replicas=rng.choice((1, 3, 6)), cpu_millicores=900)
+    return (
+        fault_scenario.RebuildCluster(at_seconds=at),
+        app,
+        *back,
+        fault_scenario.Unprotect(at_seconds=max(returned + 60, _DISTURBED_UNTIL)),
+    )
+
+
+def lie_about_nodes(rng: Random) -> tuple[AnyOperation, ...]:
+    """Return operations that forge Nodes, or make kubelets report more than their machines have; one of two workloads shrinks later."""
+    lies = tuple(
+        _lie(rng, float(rng.randrange(_NODES_JOINED, LAST_OPERATION_SECONDS, 5))) for _ in range(rng.randint(1, 3))
+    )
+    spread = fault_scenario.Deploy(at_seconds=0, app=_OWN_APP, replicas=rng.choice((4, 6)), cpu_millicores=900)
+    shrunk = fault_scenario.Scale(at_seconds=LAST_OPERATION_SECONDS, app=APPS[0], replicas=rng.choice((1, 2, 4)))
+    return (spread, *lies, shrunk, fault_scenario.Unprotect(at_seconds=_DISTURBED_UNTIL))
+
+
+def _lie(rng: Random, at: float) -> AnyOperation:
+    if rng.random() < 0.5:
+        return fault_scenario.ForgeNode(at_seconds=at, node=rng.randrange(_NODES), owned=rng.random() < 0.3)
+    return fault_scenario.Overstate(at_seconds=at, node=rng.randrange(_NODES), cpus=rng.choice((16, 1000)))
+
+
 def uninstall(setup: ScenarioSetup) -> tuple[AnyOperation, ...]:
     """Return operations that delete the NodeClass and then all NodePools."""
     pools = range(len(setup.pools))
@@ -407,8 +460,19 @@ _DISTURBANCES: Final[tuple[tuple[Draw, float], ...]] = (
     (_console_terminate, 1.0),
     (_stop_kubelet, 1.0),
 )
-_NODES_JOINED: Final = 50  # seconds
+_BOOTING: Final = 20  # seconds
+_NODES_JOINED: Final = 50
 _DISTURBED_UNTIL: Final = 240
+
+_Wipe = type[fault_scenario.WipeClaims | fault_scenario.WipeNodes | fault_scenario.WipePools]
+_WIPED: Final[tuple[tuple[_Wipe, ...], ...]] = (
+    (fault_scenario.WipeClaims,),
+    (fault_scenario.WipeClaims,),
+    (fault_scenario.WipeNodes,),
+    (fault_scenario.WipeClaims, fault_scenario.WipeNodes),
+    (fault_scenario.WipePools, fault_scenario.WipeClaims),
+    (fault_scenario.WipePools, fault_scenario.WipeClaims, fault_scenario.WipeNodes),
+)
 
 _DRAWN: Final[Mapping[Draw, type[fault_scenario.Operation]]] = {
     _rebalance: fault_scenario.Rebalance,

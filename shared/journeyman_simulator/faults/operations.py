@@ -12,8 +12,11 @@ from datetime import datetime, timedelta
 from functools import partial, singledispatchmethod
 from typing import Any, Final, TypeVar
 
+from msgspec import to_builtins
+
 from journeyman.core.api.conditions import format_time, to_wire
 from journeyman.core.api.labels import NODECLAIM_TAG, NODECLAIM_UID_TAG, PAUSE_DISRUPTION, node_class_label
+from journeyman.core.api.objects import NAMESPACE as NAMESPACE_KIND
 from journeyman.core.api.objects import (
     NODE,
     NODECLAIM,
@@ -27,7 +30,9 @@ from journeyman.core.api.objects import (
 from journeyman.errors import KubeAPIError, NotFoundError
 from journeyman.ports import Clock
 from journeyman_simulator.apiserver import ApiServer
+from journeyman_simulator.apiserver.object_storage import Backup
 from journeyman_simulator.apiserver.object_validation import RESIZE
+from journeyman_simulator.apiserver.server import NAMESPACES
 from journeyman_simulator.clock import SkewedClock
 from journeyman_simulator.faults import fault_scenario, manifests
 from journeyman_simulator.faults.fault_scenario import (
@@ -65,6 +70,7 @@ class Operations:
         types: The instance types to which ordinals refer.
         zones: The zones to which ordinals refer.
         on_operation: Called with a description of each operation.
+        on_other_cluster: Called when the register's entry points to another cluster.
     """
 
     def __init__(
@@ -79,7 +85,15 @@ class Operations:
         types: Sequence[str],
         zones: Sequence[str],
         on_operation: Callable[[str], None],
+        on_other_cluster: Callable[[], None] = lambda: None,
     ) -> None:
+        self._setup = scenario.setup
+        self._backup: Backup | None = None
+        self._first_cluster: Backup | None = None  # while the entry points away from it
+        self._wiped_pools: set[str] = set()
+        self._forged: list[str] = []  # names of Nodes
+        self._overstated: dict[str, Mapping[str, Any]] = {}  # by Node: its true status
+        self._on_other_cluster = on_other_cluster
         self._server = server.acting_as(HUMAN)
         self._clock = clock
         self._cloud = cloud
@@ -113,8 +127,10 @@ class Operations:
         self._cloud.set_unavailable(sorted(self._unavailable), unavailable=False)
         self._cloud.launch_normally()
         self._restore_node_class()
+        self._create_pools()
         self._stop_expiry()
         self._unblock_drains()
+        self._remove_lies()
         self._node_faults.restore()
         self._cloud.pass_checks()
         self._skew.offset = timedelta()
@@ -260,6 +276,68 @@ class Operations:
             self._server.delete(NODECLAIM, claim.metadata.name)
 
     @_execute.register
+    def _(self, _: fault_scenario.WipeClaims) -> None:
+        self._server.wipe(NODECLAIM)
+
+    @_execute.register
+    def _(self, _: fault_scenario.WipeNodes) -> None:
+        self._server.wipe(NODE)
+
+    @_execute.register
+    def _(self, _: fault_scenario.WipePools) -> None:
+        self._wiped_pools = {pool["metadata"]["name"] for pool in self._server.list(NODEPOOL).items}
+        self._server.wipe(NODEPOOL)
+
+    @_execute.register
+    def _(self, _: fault_scenario.CreatePools) -> None:
+        self._create_pools()
+
+    @_execute.register
+    def _(self, _: fault_scenario.BackUp) -> None:
+        self._backup = self._server.backup()
+
+    @_execute.register
+    def _(self, _: fault_scenario.RestoreBackup) -> None:
+        if self._backup is not None:
+            self._server.restore(self._backup)
+
+    @_execute.register
+    def _(self, _: fault_scenario.RebuildCluster) -> None:
+        if self._first_cluster is None and fault_scenario.RebuildCluster not in self._facts.missing:
+            self._first_cluster, self._backup = self._server.backup(), None
+            self._server.restore({})
+            for name in NAMESPACES:
+                self._server.create(NAMESPACE_KIND, {"metadata": {"name": name}})
+            self._server.load(manifests.initial_manifests(self._setup))
+            self._on_other_cluster()
+
+    @_execute.register
+    def _(self, _: fault_scenario.ReturnCluster) -> None:
+        if self._first_cluster is not None:
+            self._server.restore(self._first_cluster)
+            self._first_cluster = self._backup = None
+            self._on_other_cluster()
+
+    @_execute.register
+    def _(self, operation: fault_scenario.ForgeNode) -> None:
+        for node in self._node(operation.node):
+            forged = forged_node(node, len(self._forged), owned=operation.owned)
+            self._forged.append(forged["metadata"]["name"])
+            self._server.create(NODE, forged)
+
+    @_execute.register
+    def _(self, operation: fault_scenario.Overstate) -> None:
+        for node in self._node(operation.node):
+            reported = {"capacity": node.status.capacity, "allocatable": node.status.allocatable}
+            status = {
+                part: {name: amounts.get(name) for name in ("cpu", "memory")} for part, amounts in reported.items()
+            }
+            self._overstated.setdefault(node.metadata.name, status)
+            more = {"cpu": str(operation.cpus), "memory": f"{operation.cpus}Gi"}
+            lie = {"status": {"capacity": more, "allocatable": more}}
+            self._server.patch(NODE, node.metadata.name, lie, subresource="status")
+
+    @_execute.register
     def _(self, operation: fault_scenario.OutOfStock) -> None:
         types = [_nth(self._types, operation.type)] if operation.type >= 0 else self._types
         zones = [_nth(self._zones, operation.zone)] if operation.zone >= 0 else self._zones
@@ -379,6 +457,23 @@ class Operations:
             if DO_NOT_DISRUPT in template["metadata"].get("annotations", {}):
                 self._patch(DEPLOYMENT, meta["name"], {"spec": {"template": _UNPROTECTED}}, meta["namespace"])
 
+    def _create_pools(self) -> None:
+        found = {pool["metadata"]["name"] for pool in self._server.list(NODEPOOL).items}
+        for pool in self._setup.pools:
+            if pool.name in self._wiped_pools - found:
+                self._server.create(NODEPOOL, manifests.node_pool(pool, self._facts))
+        self._wiped_pools = set()
+
+    def _remove_lies(self) -> None:
+        """Delete forged Nodes, and report what machines have."""
+        for name in self._forged:
+            with suppress(NotFoundError):
+                self._patch(NODE, name, {"metadata": {"finalizers": None}})
+                self._server.delete(NODE, name)
+        for name, status in self._overstated.items():
+            with suppress(NotFoundError):
+                self._server.patch(NODE, name, {"status": status}, subresource="status")
+
     def _select_networks(self, discovery: str) -> None:
         selector = self._facts.network_selector(discovery)
         self._patch(self._facts.node_class, manifests.NODE_CLASS, {"spec": selector})
@@ -489,6 +584,22 @@ def node_patch(change: NodeChange | NodeForgery, others: Iterable[NodeClaim]) ->
         for c in others
     ]
     return {"metadata": {"ownerReferences": owners or None}}
+
+
+def forged_node(node: Node, serial: int, *, owned: bool) -> dict[str, Any]:
+    """Return a Node that pretends to be another one's machine. It offers nothing, so that kube-scheduler binds no pod to it."""
+    owners = node.metadata.owner_references if owned else ()
+    nothing = {"cpu": "0", "memory": "0", "pods": "0"}
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": ""}
+    return {
+        "metadata": {
+            "name": f"forged-{serial}",
+            "labels": {**node.metadata.labels, "kubernetes.io/hostname": f"forged-{serial}"},
+            "ownerReferences": [to_builtins(owner) for owner in owners],
+        },
+        "spec": {"providerID": node.spec.provider_id},
+        "status": {"capacity": nothing, "allocatable": nothing, "conditions": [ready]},
+    }
 
 
 def tag_changes(change: TagChange, other: Mapping[str, str]) -> Mapping[str, str | None]:

@@ -58,6 +58,8 @@ class SandboxConnections(Struct, frozen=True, kw_only=True):
     on_error: Callable[[RunError], None]
     ids: count[int]
     collaborators: Collaborators
+    before_request: Callable[[str, object], None] = lambda _operation, _request: None
+    """Called with each request to the cloud before the cloud gets it."""
 
     def new_id(self) -> str:
         """Return the next serial number as an id."""
@@ -116,6 +118,12 @@ class Sandboxes:
             del self.active_runs[run.serial]
             if run.alive:  # clouds keep a sandbox whose handler raised, too
                 self._free.append(runtime)
+
+    def restart(self) -> None:
+        """Crash all runs in progress, and start the next ones cold, as after a change of the function's settings."""
+        self._free.clear()
+        for run in self.active_runs.values():
+            run.crash("the function's settings have changed")
 
     def _run(self, run: FunctionRun, runtime: Runtime, event: Any, context: VirtualContext) -> Any:
         with running(run), installed(runtime):

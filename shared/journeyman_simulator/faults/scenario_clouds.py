@@ -144,7 +144,14 @@ HUAWEI: Final = ScenarioCloud(
     tolerated={("Ready", "False"): _HALF_AN_HOUR, ("Ready", "Unknown"): _HALF_AN_HOUR},
     queues=("provision", "terminate", "consolidate", "interrupt", "sweep", "delay"),
     changing_reads=frozenset({"cce ListNodes", "ecs ListServersDetails"}),
-    missing=frozenset({fault_scenario.Rebalance, fault_scenario.FailCheck}),
+    missing=frozenset(
+        {
+            fault_scenario.Rebalance,
+            fault_scenario.FailCheck,
+            fault_scenario.RebuildCluster,  # nodes are listed by the id of the CCE cluster, which the entry has
+            fault_scenario.ReturnCluster,
+        }
+    ),
     launch="cce CreateNode",
     describe="cce ListNodes",
     needs_sweep=True,

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from journeyman_simulator.faults import fault_scenario
 from journeyman_simulator.faults.call_sites import CALL_SITES, has_effect, kinds_of
 from journeyman_simulator.faults.fault_scenario import (
+    BROKEN,
     CAPACITY_TYPES,
     AnyOperation,
     CallFault,
@@ -50,10 +51,14 @@ from journeyman_simulator.faults.operation_generator import (
     draw_operations,
     empty_most_of_nodes,
     empty_nodes_early,
+    lie_about_nodes,
+    rebuild_cluster,
     resize_pods,
+    restore_backup,
     shrink_workload,
     under_use_nodes,
     uninstall,
+    wipe_objects,
 )
 from journeyman_simulator.faults.scenario_clouds import CLOUDS, ScenarioCloud
 
@@ -320,6 +325,20 @@ _THROTTLE_SECONDS: Final = (15.0, 60.0, 150.0)
 _EDITED_BY_HAND: Final = 0.1  # of scenarios with a sweep: some edits send no event
 _MAX_EDITS: Final = 2
 _RESIZED: Final = 0.1  # of scenarios
+_LOST_OBJECTS: Final = 0.1  # of scenarios with a sweep
+_LYING_NODES: Final = 0.06  # of scenarios with a sweep
+_BROKEN_POOL: Final = 0.05  # of scenarios with a sweep
+_BREAKAGES: Final = ("refuses", "ends", "never-joins")
+_KEEPING_PODS_PENDING: Final = (
+    fault_scenario.OutOfStock,
+    fault_scenario.EndsEarly,
+    fault_scenario.NeverJoins,
+    fault_scenario.RefuseLaunches,
+    fault_scenario.SetLimit,
+    fault_scenario.DeletePool,
+    fault_scenario.DeleteNodeClass,
+    fault_scenario.BreakNodeClass,
+)
 _SPREAD: Final = 0.2  # of Deployments: over zones
 
 
@@ -336,6 +355,9 @@ def with_rare_features(scenario: FaultScenario) -> FaultScenario:
         _with_uninstallation,
         _with_under_used_nodes,
         _with_resizes,
+        _with_lost_objects,
+        _with_lying_nodes,
+        _with_broken_pool,
     ):
         scenario = change(scenario)
     return scenario
@@ -345,6 +367,50 @@ def _with_resizes(scenario: FaultScenario) -> FaultScenario:
     """Return the scenario with in-place resizes of running pods."""
     rng = Random(f"{scenario.seed}: resizes")
     return scenario if rng.random() >= _RESIZED else _with(scenario, resize_pods(rng))
+
+
+def _with_lost_objects(scenario: FaultScenario) -> FaultScenario:
+    """Return the scenario with wiped objects, a restored etcd, or another cluster behind the same name.
+
+    No NodePool is deleted then, since what cannot be adopted is removed within hours only.
+    """
+    rng, setup = Random(f"{scenario.seed}: lost objects"), scenario.setup
+    if rng.random() >= _LOST_OBJECTS or not setup.sweep:
+        return scenario
+    losses = [wipe_objects, wipe_objects, restore_backup, restore_backup]
+    if fault_scenario.RebuildCluster not in CLOUDS[setup.cloud].missing:
+        losses.append(rebuild_cluster)
+    kept = _without(scenario, fault_scenario.DeletePool, fault_scenario.DeleteNodeClass)
+    return _with(replace(kept, setup=replace(setup, ends_empty=False)), rng.choice(losses)(rng))
+
+
+def _with_lying_nodes(scenario: FaultScenario) -> FaultScenario:
+    """Return the scenario with Nodes that lie, in half of them where consolidation deletes or replaces nodes at once."""
+    rng = Random(f"{scenario.seed}: lying nodes")
+    if rng.random() >= _LYING_NODES or not scenario.setup.sweep:
+        return scenario
+    setup = with_immediate_consolidation(scenario.setup) if rng.random() < 0.5 else scenario.setup
+    return _with(replace(scenario, setup=setup), lie_about_nodes(rng))
+
+
+def _with_broken_pool(scenario: FaultScenario) -> FaultScenario:
+    """Return the scenario with a NodePool of the highest weight whose NodeClass is broken; nothing else keeps pods pending."""
+    rng, setup = Random(f"{scenario.seed}: broken NodePool"), scenario.setup
+    if rng.random() >= _BROKEN_POOL or not setup.sweep:
+        return scenario
+    kept = _without(scenario, *_KEEPING_PODS_PENDING)
+    operations = (replace(o, pool="") if isinstance(o, Deploy) else o for o in kept.operations)
+    healthy = (
+        replace(pool, capacity_types=CAPACITY_TYPES, limit_cpus=0, hibernates_at_minute=0, hibernates_seconds=0)
+        for pool in setup.pools
+    )
+    broken = ScenarioPool(name=BROKEN, weight=50, broken=rng.choice(_BREAKAGES))
+    pools = (*healthy, broken)
+    return replace(kept, setup=replace(setup, pools=pools, throttles=()), operations=tuple(operations))
+
+
+def _without(scenario: FaultScenario, *operations: type[fault_scenario.Operation]) -> FaultScenario:
+    return replace(scenario, operations=tuple(o for o in scenario.operations if not isinstance(o, operations)))
 
 
 def _with_zonal_spread(scenario: FaultScenario) -> FaultScenario:

@@ -88,7 +88,7 @@ class ScenarioView(Protocol):
         ...
 
     def instances(self) -> tuple[CloudInstance, ...]:
-        """Return every instance that was launched, in order of launch."""
+        """Return every instance that was launched for this cluster, in order of launch; none of another one with its name."""
         ...
 
     def pending_messages(self) -> tuple[PendingMessage, ...]:

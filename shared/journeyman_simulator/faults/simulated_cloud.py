@@ -17,7 +17,7 @@ from journeyman.runtime.environment import Environment, Variables, read_environm
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.cloud_rules.service_errors import ServiceError
 from journeyman_simulator.faults.fault_injection import current_step
-from journeyman_simulator.faults.fault_scenario import ScenarioSetup
+from journeyman_simulator.faults.fault_scenario import BROKEN, Breakage, ScenarioSetup
 from journeyman_simulator.faults.sandboxes import SandboxConnections, Sandboxes
 from journeyman_simulator.faults.scenario_view import (
     CLOUD,
@@ -33,6 +33,7 @@ from journeyman_simulator.lambda_functions import LambdaFunction
 from journeyman_simulator.world import Actor, WorldStuckError
 
 KUBERNETES_VERSION: Final = "1.33"
+_AT_BOOT_SECONDS: Final = 5.0
 SCENARIO_DURATION: Final = timedelta(days=1)
 """Longer than any scenario."""
 _KINDS: Final[Mapping[str, Literal["launched", "terminate"]]] = {
@@ -181,6 +182,8 @@ class CloudOperations(ABC):
     def __init__(self, account: Any, records: InstanceRecords) -> None:
         self._account = account
         self._records = records
+        self._breakage: Breakage = ""
+        account.instances.observers.append(self._break_instance)
 
     @staticmethod
     @abstractmethod
@@ -247,8 +250,32 @@ class CloudOperations(ABC):
         operation, code = self.refused_launch
         self._account.fail_next(operation, code, number)
 
+    def break_pool(self, breakage: Breakage) -> None:
+        """Let the cloud refuse all launches of the NodePool `BROKEN`, end its instances at boot, or keep them from joining."""
+        self._breakage = breakage
+
+    def before_request(self, operation: str, request: object) -> None:
+        """Refuse the request if it is a launch of the NodePool whose launches are refused."""
+        launch, code = self.refused_launch
+        if self._breakage == "refuses" and operation == launch and BROKEN in repr(request):
+            self._account.fail_next(launch, code, 1)
+
+    def _break_instance(self, event: RecordedEvent) -> None:
+        """Break a launched instance if its NodePool's are to be."""
+        if event.what != "launched" or BROKEN not in event.instance.tags.values():
+            return
+        if self._breakage == "never-joins":
+            event.instance.joins = False
+        elif self._breakage == "ends":
+            self.end_at_boot(event.instance)
+
+    def end_at_boot(self, _: Any) -> None:
+        """End the instance that is being launched."""
+        self.end_next_early(1, _AT_BOOT_SECONDS)
+
     def launch_normally(self) -> None:
-        """Let the instances of all further launches live."""
+        """Accept all further launches, and let their instances live."""
+        self._account.stop_failing(self.refused_launch[0])
         self._account.instances.launch_normally()
 
     def set_unavailable(self, pools: Sequence[tuple[str, str, str]], *, unavailable: bool) -> None:

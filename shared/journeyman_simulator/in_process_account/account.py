@@ -185,6 +185,10 @@ class InProcessAccount:
         """Make the next `times` requests for `operation` ("CreateFleet") fail with `code`, without effect."""
         self.gate.fail_next(operation, code, times)
 
+    def stop_failing(self, operation: str) -> None:
+        """Let requests succeed again that `fail_next` lets fail."""
+        self.gate.stop_failing(operation)
+
     def calls(self) -> Mapping[str, int]:
         """Return the number of requests by operation."""
         return dict(self.gate.calls)

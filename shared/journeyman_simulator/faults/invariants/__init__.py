@@ -5,6 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
+from journeyman_simulator.faults.invariants.consistency_invariants import (
+    CommandsSeeMachines,
+    HealthyPoolsServe,
+    InstancesOfOthersUntouched,
+    NodesWithoutClaimKeepPods,
+    RemovalsForInconsistencyBounded,
+)
 from journeyman_simulator.faults.invariants.disruption_invariants import (
     ConsolidationLowersPrice,
     EvictionCapsHold,
@@ -55,4 +62,9 @@ ALL_CHECKERS: Final[tuple[type[InvariantChecker], ...]] = (
     UnfinishedWorkHasARequeue,
     NothingStuck,
     OnlyExpectedErrors,
+    RemovalsForInconsistencyBounded,
+    NodesWithoutClaimKeepPods,
+    InstancesOfOthersUntouched,
+    CommandsSeeMachines,
+    HealthyPoolsServe,
 )

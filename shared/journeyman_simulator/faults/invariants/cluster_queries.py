@@ -15,7 +15,9 @@ from journeyman_simulator.faults.fault_scenario import (
     FaultKind,
     FaultScenario,
     JumpClock,
+    Operation,
 )
+from journeyman_simulator.faults.manifests import START
 from journeyman_simulator.faults.scenario_clouds import CLOUDS
 from journeyman_simulator.faults.scenario_view import RUN_USER_PREFIX, ScenarioView
 
@@ -70,6 +72,18 @@ def can_repeat_launches(scenario: FaultScenario) -> bool:
     causes = {(cloud.describe, FaultKind.STALE), (cloud.launch, FaultKind.PAUSE)}
     faults = (fault for fault in scenario.faults if isinstance(fault, CallFault))
     return any((fault.site.partition(": ")[2], fault.kind) in causes for fault in faults)
+
+
+def has_operation(scenario: FaultScenario, *operations: type[Operation]) -> bool:
+    """Whether the scenario has one of these operations."""
+    return any(isinstance(operation, operations) for operation in scenario.operations)
+
+
+def last_loss(view: ScenarioView, *operations: type[Operation]) -> datetime:
+    """Return when one of these operations was last executed; the start of scenarios if none was."""
+    now = view.clock.now()
+    times = (START + timedelta(seconds=o.at_seconds) for o in view.scenario.operations if isinstance(o, operations))
+    return max((at for at in times if at <= now), default=START)
 
 
 def edits_tags(scenario: FaultScenario) -> bool:

@@ -8,6 +8,7 @@ from typing import Final
 
 from journeyman.core.api.objects import Node, Pod
 from journeyman_simulator.apiserver.server import Write
+from journeyman_simulator.faults.fault_scenario import RestoreBackup
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import (
     FINALIZER,
@@ -22,12 +23,14 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     end_of,
     has_ended,
     has_true_condition,
+    last_loss,
     nodes,
     pods,
     removes_launches,
     skew,
     staleness,
 )
+from journeyman_simulator.faults.invariants.consistency_invariants import RemovalCount, pool_exists
 from journeyman_simulator.faults.scenario_clouds import CLOUDS
 from journeyman_simulator.faults.scenario_view import RUN_USER_PREFIX, CloudEvent, CloudInstance, ScenarioView
 
@@ -53,7 +56,7 @@ class OneInstancePerNodeClaim(InvariantChecker):
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)
         self._launched: dict[str, list[str]] = {}  # provider ids, by the NodeClaim's UID
-        self._recorded: set[str] = set()  # provider ids
+        self._recorded: dict[str, datetime] = {}  # by provider id: when a NodeClaim last had it
         self._has_tags = not edits_tags(view.scenario)
         self._has_launches = not removes_launches(view.scenario)
         self._has_client_token = CLOUDS[view.scenario.setup.cloud].has_client_token
@@ -64,7 +67,7 @@ class OneInstancePerNodeClaim(InvariantChecker):
     def check_write(self, write: Write) -> Iterator[str]:
         """Record the provider ids in the status of NodeClaims."""
         if write.resource.kind == "NodeClaim":
-            self._recorded.add((write.result.get("status") or {}).get("providerID", ""))
+            self._recorded[(write.result.get("status") or {}).get("providerID", "")] = self.view.clock.now()
         yield from ()
 
     def check_cloud_event(self, event: CloudEvent) -> Iterator[str]:
@@ -100,11 +103,18 @@ class OneInstancePerNodeClaim(InvariantChecker):
 
     def _is_named(self, id_: str) -> bool:
         """Whether something names an earlier instance."""
-        if self._has_launches and id_ in self._recorded:
+        if self._has_launches and self._is_recorded(id_):
             return True
         if self._has_client_token:
             return self._has_tags
         return any(i.provider_id == id_ and i.state != "terminated" for i in self.view.instances())
+
+    def _is_recorded(self, id_: str) -> bool:
+        """Whether a NodeClaim has had the provider id, and no backup without it was restored since."""
+        if id_ not in self._recorded:
+            return False
+        is_lost = self._recorded[id_] <= last_loss(self.view, RestoreBackup)
+        return not is_lost or any(claim.status.provider_id == id_ for claim in claims(self.view))
 
     def _further(self) -> dict[str, str]:
         """Return the NodeClaims of running instances by the provider id, if another instance is the NodeClaim's."""
@@ -119,19 +129,33 @@ class OneInstancePerNodeClaim(InvariantChecker):
 
 
 class NoOrphanedInstance(InvariantChecker):
-    """An instance without a NodeClaim is terminated within ten minutes; at rest, each NodeClaim has an instance and a node."""
+    """An instance without a NodeClaim is terminated or adopted within ten minutes; at rest, each NodeClaim has an instance and a node.
+
+    One that cannot be adopted is kept while as many were removed within an hour as may be.
+    """
 
     name = "no orphaned instance"
 
     def __init__(self, view: ScenarioView) -> None:
         super().__init__(view)
         self._without_claim_since: dict[str, datetime] = {}
+        self._removals = RemovalCount(view)
+
+    def check_write(self, write: Write) -> Iterator[str]:
+        """Count removals."""
+        self._removals.record_write(write)
+        yield from ()
+
+    def check_cloud_event(self, event: CloudEvent) -> Iterator[str]:
+        """Count removals."""
+        self._removals.record_event(event)
+        yield from ()
 
     def check_every_minute(self) -> Iterator[str]:
         """Check instances without a NodeClaim, except those whose Node is draining."""
         now = self.view.clock.now()
         draining = {node.spec.provider_id for node in nodes(self.view) if node.metadata.deletion_timestamp is not None}
-        without_claim = {i.provider_id for i in self._without_claim()} - draining
+        without_claim = {i.provider_id for i in self._without_claim()} - draining - self._held()
         self._without_claim_since = {id_: self._without_claim_since.get(id_, now) for id_ in without_claim}
         for id_, since in sorted(self._without_claim_since.items()):
             if now - since > LONGEST_WITHOUT_CLAIM:
@@ -139,7 +163,12 @@ class NoOrphanedInstance(InvariantChecker):
 
     def check_at_rest(self) -> Iterator[str]:
         """Check that each instance has a NodeClaim, and each NodeClaim an instance and a node."""
-        yield from (f"{i.provider_id} ({i.claim}) runs without a NodeClaim" for i in self._without_claim())
+        held = self._held()
+        yield from (
+            f"{i.provider_id} ({i.claim}) runs without a NodeClaim"
+            for i in self._without_claim()
+            if i.provider_id not in held
+        )
         running = {i.provider_id for i in self.view.instances() if i.runs}
         registered = {node.spec.provider_id for node in nodes(self.view)}
         for claim in claims(self.view):
@@ -150,6 +179,15 @@ class NoOrphanedInstance(InvariantChecker):
                 yield f"NodeClaim {name} has no Node"
             if FINALIZER not in claim.metadata.finalizers:
                 yield f"NodeClaim {name} has no termination finalizer"
+
+    def _held(self) -> set[str]:
+        """Return the provider ids of instances without a NodeClaim that may be neither adopted nor removed now."""
+        if self._removals.count < self._removals.allowed:
+            return set()
+        ids = {node.spec.provider_id for node in nodes(self.view)}
+        return {
+            i.provider_id for i in self._without_claim() if i.provider_id not in ids or not pool_exists(self.view, i)
+        }
 
     def _without_claim(self) -> list[CloudInstance]:
         uids = {claim.metadata.uid for claim in claims(self.view)}

@@ -17,6 +17,7 @@ from journeyman_simulator.apiserver.server import Write
 from journeyman_simulator.faults.fault_scenario import ScenarioPool
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import (
+    POOL_LABEL,
     UID_TAG,
     DisruptedTaints,
     can_repeat_launches,
@@ -25,6 +26,7 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     claims,
     has_true_condition,
     is_ours,
+    is_tainted_for_disruption,
     is_terminating,
     nodes,
     pauses_at,
@@ -318,9 +320,17 @@ class StaticNodePoolsKeepReplicas(InvariantChecker):
 
     def _check(self, pool: str) -> Iterator[str]:
         counted = [c.metadata.name for c in claims(self.view) if pool_of(c) == pool and not _is_being_replaced(c)]
+        counted += self._without_claim(pool)
         most = max(replicas for _, replicas in self._replicas[pool])
         if len(counted) > most:
             yield f"{pool} gets {len(counted)} nodes, replicas is {most} ({', '.join(sorted(counted))})"
+
+    def _without_claim(self, pool: str) -> list[str]:
+        """Return the names of the NodePool's nodes that have lost their NodeClaim; a run may not know them yet if it was paused."""
+        if self._staleness:
+            return []
+        own = (n for n in nodes(self.view) if n.metadata.labels.get(POOL_LABEL) == pool)
+        return [n.metadata.name for n in own if not is_tainted_for_disruption(n) and claim_of(self.view, n) is None]
 
     def _observe(self) -> None:
         """Record the replicas, and drop records that are older than a run's information may be."""
