@@ -43,6 +43,7 @@ UNFINISHED_PHASES: Final = ("Proposed", "Validated", "Replacing", "Draining")
 
 CALLS_AFTER_FAILURES: Final = frozenset(
     {
+        "consolidate: cce ShowJob",
         "consolidate: delete FleetPlan",
         "consolidate: patch OfferingState",
         "interrupt: ecs DescribeInstanceHistoryEvents",
