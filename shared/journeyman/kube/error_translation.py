@@ -74,6 +74,7 @@ _OPENSSL_MISMATCH: Final = re.compile(
     r"(?:Hostname|IP address) mismatch, certificate is not valid for '(?P<used>[^']*)'"
 )
 _URLLIB3_MISMATCH: Final = re.compile(r"hostname '(?P<used>[^']*)' doesn't match (?P<names>.*)")
+_URLLIB3_OBJECT: Final = re.compile(r"^HTTPS?Connection(?:Pool)?\([^)]*\): ")
 _QUOTED: Final = re.compile(r"'([^']*)'")
 
 
@@ -284,5 +285,5 @@ def _seconds(header: str, in_body: int) -> float:
 
 
 def _brief(error: BaseException) -> str:
-    """Return the message without urllib3's representation of its own objects."""
-    return str(error).rpartition(">: ")[2] or str(error)
+    """Return the message without the connection or pool that urllib3 puts before it."""
+    return _URLLIB3_OBJECT.sub("", str(error))

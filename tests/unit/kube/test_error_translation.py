@@ -27,6 +27,7 @@ from journeyman.errors import (
 from journeyman.kube.connection_pool import Connection, client_context
 from journeyman.kube.error_translation import refusal, unreachable
 from journeyman.kube.http_store import HttpKubeStore
+from journeyman.kube.request_budget import NO_RETRIES
 from journeyman.kube.transport import Transport
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.apiserver.http_server import HttpApiServer
@@ -100,6 +101,24 @@ def test_missing_object_keeps_the_servers_message(script, prod):
     error = raised(lambda: prod.get(NODECLAIM, "c"))
     assert error.message == message
     assert "to_do" not in error.context
+
+
+def test_unreachable_server_is_described_without_urllib3s_objects(script, prod):
+    """The error has the server as a field, and users know no HTTPConnectionPool."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        refusing = HttpKubeStore(Transport(Connection(server=f"http://127.0.0.1:{unused.getsockname()[1]}")))
+        refused = raised(lambda: refusing.get(NODE, "n")).message
+    nowhere = HttpKubeStore(Transport(Connection(server="http://api.cluster.invalid")))
+    script.delay_responses(seconds=1)
+    script.add_response(200)
+    late = raised(lambda: list(prod.transport.stream("/", {}, 0.1, retries=NO_RETRIES))).message
+
+    assert refused.startswith("the API server refuses connections: Failed to establish a new connection: ")
+    assert raised(lambda: nowhere.get(NODE, "n")).message.startswith(
+        "the API server's name does not resolve: Failed to"
+    )
+    assert late.startswith("the API server did not answer in time: Read timed out.")
 
 
 A_UID = {"field": "metadata.uid", "message": "Precondition failed"}
