@@ -28,7 +28,7 @@ from journeyman_simulator.clock import VirtualClock
 
 
 class Script:
-    """The responses of a server in order, of which the last one repeats, and the requests that it received.
+    """The responses of a server in order, of which the last one repeats, and the requests that it received, with their bodies.
 
     A response is (status, headers, body), or None to close the connection.
     """
@@ -36,6 +36,7 @@ class Script:
     def __init__(self) -> None:
         self.answers: list[tuple[int, dict[str, str], bytes] | None] = []
         self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self.bodies: list[bytes] = []
         self.ports: list[int] = []  # the client's port of each request; requests over one connection have the same
         self.url = ""
         self.delay_seconds = 0.0
@@ -63,7 +64,7 @@ def _handler(script: Script) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def handle_any(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            script.bodies.append(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
             script.requests.append((self.command, self.path, dict(self.headers)))
             script.ports.append(self.client_address[1])
             answer = script.next_response()

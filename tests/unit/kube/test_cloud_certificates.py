@@ -209,7 +209,9 @@ def test_valid_certificate_is_used_while_the_cloud_is_unreachable(cloud, opened)
     namespaces(transport)
     assert len(cloud.fake.requests) == 3
 
-    cloud.clock.advance(cloud.lasts.total_seconds() * 0.3)
+    cloud.clock.advance_to(NOW + cloud.lasts - timedelta(seconds=1))
+    assert "kube-system" in namespaces(transport)
+    cloud.clock.advance(1)
     with pytest.raises(CloudUnavailableError) as caught:
         namespaces(transport)
     assert caught.value.retryable

@@ -405,9 +405,17 @@ def test_forced_deletion_of_a_pod_is_not_retried(script, store_for):
 def test_deletion_sends_its_preconditions(script, store_for):
     """404 is raised, because some callers accept it."""
     script.add_response(404, {"code": 404, "reason": "NotFound", "message": 'nodes "n" not found'})
+    store = store_for(script.url)
     with pytest.raises(NotFoundError, match='nodes "n" not found'):
-        store_for(script.url).delete(NODE, "n", uid="u", resource_version="5", grace_period_seconds=0)
-    assert script.requests[0][0] == "DELETE"
+        store.delete(NODE, "n", uid="u", resource_version="5", grace_period_seconds=0)
+    with pytest.raises(NotFoundError):
+        store.delete(NODE, "n")
+    assert [verb for verb, _, _ in script.requests] == ["DELETE", "DELETE"]
+    options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+    assert [json.loads(body) for body in script.bodies] == [
+        {**options, "preconditions": {"uid": "u", "resourceVersion": "5"}, "gracePeriodSeconds": 0},
+        options,
+    ]
 
 
 def test_untrusted_certificate_is_a_configuration_error(store_for, tls_front):
