@@ -260,7 +260,7 @@ class Prices(Struct, frozen=True, kw_only=True):
     on_demand_due_at: datetime | None = None  # when `refresh_prices` reads them again; None: never
     spot_refreshed_at: datetime | None = None
     source: str = ""  # of on-demand prices: the cloud's API, or the table in the adapter's package
-    message: str = ""  # the error of the last read; empty if it succeeded
+    message: str = ""  # the errors of the last reads of on-demand and Spot prices; empty if both succeeded
     currency: str = ""  # of all prices
     estimated: bool = False  # on-demand prices are those of another region
     on_demand: Mapping[str, float] = field(default_factory=dict)

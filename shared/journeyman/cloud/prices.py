@@ -25,6 +25,8 @@ from journeyman.ports import Clock, Prices
 _log = logging.getLogger(__name__)
 
 _RETRY_AFTER: Final = timedelta(hours=1)
+_ON_DEMAND: Final = "on-demand"
+_SPOT: Final = "spot"
 
 
 class PriceSource(Struct, frozen=True, kw_only=True):
@@ -61,6 +63,7 @@ class PriceProvider:
         self._dearest_spot: Mapping[str, float] = {}  # by type
         self._spot_read_at: datetime | None = None
         self._state = source.state
+        self._failures: dict[str, str] = {}  # by the kind of the prices, of the last reads
         self.version = 0
 
     def on_demand(self, instance_type: str) -> float | None:
@@ -82,14 +85,18 @@ class PriceProvider:
 
     def state(self) -> Prices:
         """Return the prices' source, age and currency, and the on-demand prices that the cloud returned. Makes no call."""
-        return replace(self._state, on_demand_due_at=self._on_demand_due_at())
+        failures = "; ".join(text for _, text in sorted(self._failures.items()))
+        return replace(self._state, on_demand_due_at=self._on_demand_due_at(), message=failures)
 
     def adopt(self, recorded: Prices) -> None:
         """Use the on-demand prices that another process read, if they are newer than this one's and of this currency."""
         if recorded.currency != self._state.currency:
             return
         if _is_newer(recorded.on_demand_tried_at, self._state.on_demand_tried_at):
-            self._state = replace(self._state, on_demand_tried_at=recorded.on_demand_tried_at, message=recorded.message)
+            self._state = replace(self._state, on_demand_tried_at=recorded.on_demand_tried_at)
+            self._failures.pop(_ON_DEMAND, None)
+            if recorded.message and _is_newer(recorded.on_demand_tried_at, recorded.on_demand_refreshed_at):
+                self._failures[_ON_DEMAND] = recorded.message
         read_at = recorded.on_demand_refreshed_at
         if read_at is not None and recorded.on_demand and _is_newer(read_at, self._state.on_demand_refreshed_at):
             self._use(recorded.on_demand, read_at, recorded.source)
@@ -121,9 +128,10 @@ class PriceProvider:
         try:
             spot = dict(self._source.read_spot()) or self._spot
         except (CloudProviderError, DeadlineError) as error:
-            self._report_failure("spot", error)
+            self._report_failure(_SPOT, error)
             return
-        self._state = replace(self._state, spot_refreshed_at=now, message="")
+        self._failures.pop(_SPOT, None)
+        self._state = replace(self._state, spot_refreshed_at=now)
         if spot != self._spot:
             self._spot = spot
             dearest: dict[str, float] = {}
@@ -137,13 +145,13 @@ class PriceProvider:
         try:
             read = dict(self._source.read_on_demand())
         except (CloudProviderError, DeadlineError) as error:
-            self._report_failure("on-demand", error)
+            self._report_failure(_ON_DEMAND, error)
             return
         if not read:
             api, region, currency = self._source.on_demand_api, self._source.region, self._state.currency
-            self._report_failure("on-demand", f"{api} returned no price of {region} in {currency}")
+            self._report_failure(_ON_DEMAND, f"{api} returned no price of {region} in {currency}")
             return
-        self._state = replace(self._state, message="")
+        self._failures.pop(_ON_DEMAND, None)
         self._use(read, now, self._source.on_demand_api)
 
     def _use(self, read: Mapping[str, float], read_at: datetime, source: str) -> None:
@@ -159,7 +167,7 @@ class PriceProvider:
 
     def _report_failure(self, kind: str, error: Exception | str) -> None:
         text = f"keeping the last {kind} prices: {error}"
-        self._state = replace(self._state, message=text)
+        self._failures[kind] = text
         _log.warning(text)
 
 

@@ -273,6 +273,27 @@ def test_age_of_prices_and_last_error_are_reported(book, aws, clock):
     assert (prices.state().message, prices.state().spot_refreshed_at) == ("", clock.now())
 
 
+def test_error_of_on_demand_prices_is_reported_until_they_are_read(book, aws, clock):
+    """Reading Spot prices does not mend them, here or in a process that adopts the record; each kind has its own error."""
+    prices = book()
+    good = aws.pages
+    aws.pages = {**good, "get_products": THROTTLED}
+    prices.refresh_on_demand_if_due()
+    prices.refresh_spot_if_due()
+    cold = book()
+    cold.adopt(prices.state())
+    cold.refresh_spot_if_due()
+    for each in (prices, cold):
+        assert "keeping the last on-demand prices" in each.state().message
+
+    clock.advance(12 * 3600)
+    aws.pages = {**good, "describe_spot_price_history": THROTTLED}
+    refresh(prices)
+    cold.adopt(prices.state())
+    assert prices.state().message.startswith("keeping the last spot prices")
+    assert cold.state().message == ""  # its own Spot prices are good
+
+
 def test_prices_without_a_currency_are_not_adopted(book):
     """An OfferingState of an earlier release, or an edited one, has none."""
     prices = book()
