@@ -4,15 +4,19 @@ import logging
 from datetime import timedelta
 
 import pytest
+from msgspec import to_builtins
 
 from journeyman.cloud.aws.fleet_launch import LIMITS
 from journeyman.cloud.fault_rules import FaultRule
 from journeyman.cloud.launching import Launcher, types_to_launch, usable_and_oldest_first
+from journeyman.core.api import labels
 from journeyman.core.api.launch_faults import FaultScope
-from journeyman.errors import CloudProviderError, CreateError, RateLimitedError
-from journeyman.ports import Instance
+from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.state import NodeClassState
+from journeyman.errors import CloudProviderError, CreateError, InsufficientCapacityError, RateLimitedError
+from journeyman.ports import Instance, LaunchRequest
 from tests.helpers.launching import launch_request
-from tests.unit.cloud.aws.conftest import START
+from tests.unit.cloud.aws.conftest import START, claim
 from tests.unit.cloud.test_launch_filter import a_type
 
 
@@ -95,3 +99,28 @@ def test_inflexible_fallback_to_on_demand_is_a_warning(caplog, capacity_types, n
 
     assert (capacity_type, len(launched)) == ("spot" if spot_price else "on-demand", number)
     assert ("falling back to on-demand with fewer than 5 instance types" in caplog.text) is warns
+
+
+MANY_TYPES = NodeSelectorRequirement(key=labels.INSTANCE_TYPE, operator="Exists", min_values=2)
+
+
+@pytest.mark.parametrize(
+    ("types", "requirements", "kind"),
+    [
+        ((a_type("m5.large", 0.1),), (MANY_TYPES,), CreateError),
+        ((a_type("m5.large", 0.1), a_type("c5.large", 0.1, unavailable=[("a", "on-demand")])), (MANY_TYPES,), InsufficientCapacityError),
+        ((a_type("m5.large", 0.1, unavailable=[("a", "on-demand")]),), (), InsufficientCapacityError),
+        ((), (MANY_TYPES,), InsufficientCapacityError),
+    ],
+)  # fmt: skip
+def test_launch_without_types_waits_unless_too_few_would_ever_suit(types, requirements, kind):
+    """A new plan may avoid what is unavailable; minValues that too few types have are a condition."""
+    state = NodeClassState(
+        name="default", uid="u", kind="EC2NodeClass", group="karpenter.k8s.aws", generation=1, ready=True, raw={}
+    )
+    asking = claim(spec={"requirements": to_builtins(requirements)})
+    with pytest.raises(kind) as caught:
+        types_to_launch(LaunchRequest(claim=asking, node_class=state, instance_types=types), LIMITS)
+
+    assert type(caught.value) is kind
+    assert getattr(caught.value, "condition_reason", None) == ("MinValuesNotMet" if kind is CreateError else None)

@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from journeyman.errors import CloudProviderError
 from journeyman_simulator.in_process_account.account import REGION
 from tests.unit.cloud.aws.conftest import launching_claim as a_claim
 
@@ -75,6 +76,21 @@ def test_a_repeated_launch_has_the_same_templates_on_the_next_day(aws, launch, r
     assert len(templates(aws)) == len({*templates(aws)}) == aws.calls()["CreateLaunchTemplate"]
 
 
+def test_launch_template_that_another_process_deletes_first_is_no_error(aws, provider, launch, resolved, clock):
+    """Both list it, and one is late; the rest is deleted. Any other refusal is an error."""
+    launch(a_claim("first", clock.now()), resolved())
+    clock.advance(27 * 3600)
+    created = templates(aws)
+    aws.fail_next("DeleteLaunchTemplate", "InvalidLaunchTemplateName.NotFoundException")
+    assert sorted(provider.delete_unused([], [])["launch template"]) == created
+    [left] = templates(aws)  # which the account has in truth
+
+    aws.fail_next("DeleteLaunchTemplate", "UnauthorizedOperation")
+    with pytest.raises(CloudProviderError, match="ec2:DeleteLaunchTemplate"):
+        provider.delete_unused([], [])
+    assert templates(aws) == [left]
+
+
 def test_launch_templates_of_others_stay(aws, provider, clock):
     """Other clusters have their own tag; a template without it belongs to a user."""
     ec2 = aws.client("ec2")
@@ -116,11 +132,8 @@ def test_instance_profile_of_a_former_role_is_deleted(aws, provider, resolved, c
 def test_role_that_returns_after_its_profile_was_deleted_gets_it_again(aws, provider, resolved, clock):
     """The provider remembers that it has created the profile, but another process deleted it meanwhile."""
     first = resolved()
-    clock.advance(2 * 3600)
     second = resolved(status=first["status"], role="second")
-    again = resolved(status=second["status"])
-    provider.delete_unused([second], [])
-    aws.identity.profiles.pop(first["status"]["instanceProfile"], None)
+    del aws.identity.profiles[first["status"]["instanceProfile"]]
     again = resolved(status=second["status"])
 
     assert again["status"]["instanceProfile"] == first["status"]["instanceProfile"]
