@@ -4,7 +4,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from journeyman.cloud.free_addresses import FreeAddresses, subnets_by_zone
+from journeyman.cloud.free_addresses import FreeAddresses, smallest_pods, subnets_by_zone
 from journeyman_simulator.clock import VirtualClock
 from tests.unit.cloud.test_launch_filter import a_type
 
@@ -94,3 +94,17 @@ def test_subnet_that_was_full_for_another_process_comes_last(subnets):
     assert chosen["a"].id == "subnet-2"
     assert not subnets.is_zone_exhausted(TWO_IN_A, "a", full={"subnet-1"})
     assert subnets.is_zone_exhausted(TWO_IN_A, "a", full={"subnet-1", "subnet-2"})
+
+
+@pytest.mark.parametrize(
+    ("zone", "capacity_type", "pods"),
+    [("a", "on-demand", 30), ("b", "on-demand", 60), ("a", "spot", 60), ("b", "spot", 0), ("c", "on-demand", 0)],
+)
+def test_launch_uses_as_many_addresses_as_its_smallest_type_there_has_pods(zone, capacity_type, pods):
+    """Of the types with an available offering; one of several is enough."""
+    types = (
+        a_type("m5.large", 0.1, pods=30),
+        a_type("m5.xlarge", 0.2, spot=0.1, zones=("a", "b"), unavailable={("b", "spot")}, pods=60),
+    )
+
+    assert smallest_pods(types, zone, capacity_type) == pods

@@ -5,10 +5,11 @@ from datetime import timedelta
 
 import pytest
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from journeyman.cloud.aws.fleet_launch import LIMITS
 from journeyman.cloud.fault_rules import FaultRule
-from journeyman.cloud.launching import Launcher, types_to_launch, usable_and_oldest_first
+from journeyman.cloud.launching import Launcher, outcome_of, types_to_launch, usable_and_oldest_first
 from journeyman.core.api import labels
 from journeyman.core.api.launch_faults import FaultScope
 from journeyman.core.api.objects import NodeSelectorRequirement
@@ -124,3 +125,30 @@ def test_launch_without_types_waits_unless_too_few_would_ever_suit(types, requir
 
     assert type(caught.value) is kind
     assert getattr(caught.value, "condition_reason", None) == ("MinValuesNotMet" if kind is CreateError else None)
+
+
+def test_launched_claim_gets_the_labels_that_its_type_decides():
+    """A label with several values, or with none, is the node's own to say; the launch's labels come last."""
+    decided = {"size": ("large",), "flex": ("a", "b"), "left-out": ("x",), labels.ARCH: ("amd64",)}
+    requirements = [NodeSelectorRequirement(key=key, operator="In", values=values) for key, values in decided.items()]
+    requirements.append(NodeSelectorRequirement(key="gpu", operator="NotIn", values=("x",)))
+    capacity = {"cpu": 2000, "pods": 20, "left-out": 1, "gpu": 0}
+    chosen = replace(a_type("m5.large", 0.1), requirements=tuple(requirements), capacity=capacity)
+    request = launch_request(
+        "web-1", uid="u", types=["m5.large"], capacity_types=["spot"], instance_types=(a_type("c5.large", 0.1), chosen),
+        node_class={"kind": "EC2NodeClass", "group": "karpenter.k8s.aws", "raw": {}},
+    )  # fmt: skip
+    outcome = outcome_of(
+        request, an_instance("i-1"), more_labels={"size": "of the launch"}, annotations={"hash": "abc", "empty": ""},
+        left_out=["left-out"],
+    )  # fmt: skip
+
+    assert outcome.labels == {
+        "size": "of the launch",
+        labels.ARCH: "amd64",
+        labels.INSTANCE_TYPE: "m5.large",
+        labels.ZONE: "a",
+        labels.CAPACITY_TYPE: "spot",
+    }
+    assert outcome.capacity == {"cpu": "2", "pods": "20"}
+    assert outcome.annotations == {"hash": "abc"}

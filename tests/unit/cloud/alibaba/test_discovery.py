@@ -56,6 +56,29 @@ def test_image_of_an_earlier_term_wins(acs):
     assert images(acs.node_class(imageSelectorTerms=terms)) == {"m-new", acs.seeded.images["ContainerOS/arm64"]}
 
 
+def test_newest_image_may_be_on_any_page(acs):
+    """A page has 100; the first one may be full."""
+    for number in range(101):
+        acs.account.images.add_custom(f"m-{number:03}", tags={"mine": "yes"})
+        acs.clock.advance(60)
+    found = []
+    for _ in range(2):
+        found.append(images(acs.node_class(imageSelectorTerms=[{"tags": {"mine": "yes"}}])))
+        acs.account.images.add_custom(f"m-newer-{len(found)}", tags={"mine": "yes"})
+        acs.clock.advance(3600)
+
+    assert found == [{"m-100"}, {"m-newer-1"}]
+
+
+def test_vswitches_with_most_free_addresses_come_first(ack):
+    """Of equal ones the lesser id."""
+    ids = sorted(ack.seeded.vswitches.values())
+    for id_, free in zip(ids, (7, 9, 9), strict=True):
+        ack.account.set_free_addresses(id_, free)
+
+    assert [vswitch["id"] for vswitch in ack.node_class()["status"]["vSwitches"]] == [ids[1], ids[2], ids[0]]
+
+
 def test_vswitches_are_read_from_all_pages_and_by_zone(acs):
     """A page has 50."""
     zone = "cn-hangzhou-h"

@@ -91,6 +91,7 @@ def test_protected_instance_cannot_be_deleted():
 
     assert provider_id == f"cn-hangzhou.{instance.id}"
     assert "DeletionProtection" in str(error)
+    assert error.context["provider_id"] == provider_id
     assert not error.retryable
 
 

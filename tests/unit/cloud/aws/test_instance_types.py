@@ -252,9 +252,12 @@ def test_description_is_reduced_to_used_fields():
         SupportedUsageClasses=["on-demand", "capacity-block"],
         NeuronInfo={"NeuronDevices": [{"Count": 2, "Name": "Trainium2", "CoreInfo": {"Count": 4}}]},
     )
+    entry["ProcessorInfo"]["SupportedFeatures"] = ["amd-sev-snp", "nested-virtualization"]
     del entry["Hypervisor"]
     parsed = parse(entry)
 
     assert (parsed.hypervisor, parsed.ebs_megabits, parsed.usage_classes) == ("", 19000, ("on-demand",))
+    assert (parsed.bare_metal, parsed.nested_virtualization, parsed.clock_mhz) == (True, True, 3100)
+    assert not parse(described("m5.large")).nested_virtualization
     assert parsed.neuron == (Accelerator(name="Trainium2", manufacturer="aws", count=2, cores=4),)
     assert parse_all([described("t1.micro", ProcessorInfo={"SupportedArchitectures": ["i386"]})]) == []

@@ -184,3 +184,25 @@ def test_failed_node_without_a_job_needs_no_request(cce):
     assert "CCE does not say why" in HuaweiInstances(api, cce.settings).failure_of_job("").message
     assert HuaweiInstances(api, cce.settings).node_id_of_job("") == ""
     assert api.read == []
+
+
+@pytest.mark.parametrize(
+    ("status", "fault", "state", "message"),
+    [
+        ("SHUTOFF", {"message": "the host failed"}, "stopped", "the host failed"),
+        ("ERROR", {"code": 500}, "stopped", "500"),
+        ("SHUTOFF", {}, "stopped", None),
+        ("ACTIVE", {"message": "an earlier one"}, "running", None),
+    ],
+)
+def test_fault_of_a_stopped_server_is_why_its_node_ended(cce, instances, status, fault, state, message):
+    """A user stops servers without one."""
+    node_id = running(cce)
+    server = {"id": server_of(cce, node_id), "status": status, "fault": fault}
+    cce.api.answers["ListServersDetails"] = {"servers": [server]}
+    [found] = instances.list()
+
+    assert found.state == state
+    assert (found.failure is None) is (message is None)
+    if found.failure is not None:
+        assert found.failure.message.endswith(message)
