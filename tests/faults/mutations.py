@@ -548,7 +548,7 @@ MUTATIONS = (
         name="no instance is adopted",
         syntax=SyntaxMutation(function_named("journeyman.core.lifecycle.adoption", "adoptable"), returning("iter(())")),
         invariant=NodesWithoutClaimKeepPods,
-        seed=680,
+        seed=51,
         where=_has_operation(WipeClaims),
     ),
     Mutation(

@@ -54,12 +54,11 @@ CALLS_AFTER_FAILURES: Final = frozenset(
         "provision: get ChurnLedger",
         "provision: patch ChurnLedger/status",
         "terminate: apply OfferingState",
-        "terminate: create NodeClaim",
         "terminate: patch OfferingState/status",
     }
 )
-"""Calls that steps make only after another call failed, after hours, for pods that do not use their nodes, for instances that end
-as soon as they have started, or for a NodeClaim that was lost; the recorded sample has none of these."""
+"""Calls that steps make only after another call failed, after hours, for pods that do not use their nodes, or for instances that end
+as soon as they have started; the recorded sample of some clouds has none of these."""
 
 
 def kube_site(step: str, verb: str, resource: Resource[Any] | None, subresource: str = "") -> str:

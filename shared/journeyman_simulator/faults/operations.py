@@ -285,7 +285,7 @@ class Operations:
 
     @_execute.register
     def _(self, _: fault_scenario.WipePools) -> None:
-        self._wiped_pools = {pool["metadata"]["name"] for pool in self._server.list(NODEPOOL).items}
+        self._wiped_pools |= {pool["metadata"]["name"] for pool in self._server.list(NODEPOOL).items}
         self._server.wipe(NODEPOOL)
 
     @_execute.register

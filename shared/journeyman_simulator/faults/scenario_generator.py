@@ -370,18 +370,14 @@ def _with_resizes(scenario: FaultScenario) -> FaultScenario:
 
 
 def _with_lost_objects(scenario: FaultScenario) -> FaultScenario:
-    """Return the scenario with wiped objects, a restored etcd, or another cluster behind the same name.
-
-    No NodePool is deleted then, since what cannot be adopted is removed within hours only.
-    """
+    """Return the scenario with wiped objects, a restored etcd, or another cluster behind the same name."""
     rng, setup = Random(f"{scenario.seed}: lost objects"), scenario.setup
     if rng.random() >= _LOST_OBJECTS or not setup.sweep:
         return scenario
     losses = [wipe_objects, wipe_objects, restore_backup, restore_backup]
     if fault_scenario.RebuildCluster not in CLOUDS[setup.cloud].missing:
         losses.append(rebuild_cluster)
-    kept = _without(scenario, fault_scenario.DeletePool, fault_scenario.DeleteNodeClass)
-    return _with(replace(kept, setup=replace(setup, ends_empty=False)), rng.choice(losses)(rng))
+    return _with(_keeping_pools(scenario), rng.choice(losses)(rng))
 
 
 def _with_lying_nodes(scenario: FaultScenario) -> FaultScenario:
@@ -682,10 +678,20 @@ def _with_instances_ended_before_registration(scenario: FaultScenario) -> FaultS
     return _with(scenario, terminations, *lost_kind)
 
 
-def _with_registration_timeout(scenario: FaultScenario) -> FaultScenario:
-    """Return the scenario with nodes that never join, until their NodeClaims time out and are created again."""
-    jump = fault_scenario.JumpClock(at_seconds=105, seconds=300)  # a crashed run holds its Lease by that clock, too
-    return _with(_with_instances_ended_before_registration(scenario), [jump])
+def _with_wiped_nodepools(scenario: FaultScenario) -> FaultScenario:
+    """Return the scenario with wiped NodePools and NodeClaims, so that instances look lost; the NodePools come back later."""
+    wipes = (
+        fault_scenario.WipePools(at_seconds=_PODS_RUN_AT),
+        fault_scenario.WipeClaims(at_seconds=_PODS_RUN_AT),
+        fault_scenario.CreatePools(at_seconds=LAST_OPERATION_SECONDS),
+    )
+    return _with(_keeping_pools(scenario), wipes)
+
+
+def _keeping_pools(scenario: FaultScenario) -> FaultScenario:
+    """Return the scenario in which no NodePool is deleted, since what cannot be adopted is removed within hours only."""
+    kept = _without(scenario, fault_scenario.DeletePool, fault_scenario.DeleteNodeClass)
+    return replace(kept, setup=replace(kept.setup, ends_empty=False))
 
 
 def _with_ended_orphaned_instance(scenario: FaultScenario) -> FaultScenario:
@@ -783,7 +789,8 @@ _RARE_AWS_CALLS: Final[Mapping[str, ScenarioChange]] = {
     "terminate: get NodeClaim": _with_claims_removed_before_instances,
     "terminate: patch Event": _with_blocked_drain,
     "terminate: patch NodePool": _with_instances_ended_before_registration,
-    "provision: get NodeClaim": _with_registration_timeout,  # new ones below, as the seeds of the recorded sample follow the order
+    "terminate: create FleetGuard": _with_wiped_nodepools,  # new ones below, as the seeds of the recorded sample follow the order
+    "terminate: patch FleetGuard/status": _with_wiped_nodepools,
     "sweep: scheduler CreateSchedule": _with_hibernating_pools,
     "sweep: scheduler DeleteSchedule": _with_hibernating_pools,
     "consolidate: create FleetPlan": _with_fleet_plan,
@@ -806,7 +813,8 @@ _RARE_ALIBABA_CALLS: Final[Mapping[str, ScenarioChange]] = {
     "terminate: get NodeClaim": _with_claims_removed_before_instances,
     "terminate: patch Event": _with_blocked_drain,
     "terminate: patch NodePool": _with_instances_ended_before_registration,
-    "provision: get NodeClaim": _with_registration_timeout,  # new ones below, as the seeds of the recorded sample follow the order
+    "terminate: create FleetGuard": _with_wiped_nodepools,  # new ones below, as the seeds of the recorded sample follow the order
+    "terminate: patch FleetGuard/status": _with_wiped_nodepools,
     "consolidate: create FleetPlan": _with_fleet_plan,
     "consolidate: patch FleetPlan/status": _with_fleet_plan,
 }
@@ -830,7 +838,8 @@ _RARE_HUAWEI_CALLS: Final[Mapping[str, ScenarioChange]] = {
     "terminate: patch Event": _with_blocked_drain,
     "terminate: patch NodePool": _with_instances_ended_before_registration,
     "terminate: patch OfferingState/status": _without_offerings_at_first,
-    "provision: get NodeClaim": _with_registration_timeout,  # new ones below, as the seeds of the recorded sample follow the order
+    "terminate: create FleetGuard": _with_wiped_nodepools,  # new ones below, as the seeds of the recorded sample follow the order
+    "terminate: patch FleetGuard/status": _with_wiped_nodepools,
     "consolidate: create FleetPlan": _with_fleet_plan,
     "consolidate: patch FleetPlan/status": _with_fleet_plan,
 }

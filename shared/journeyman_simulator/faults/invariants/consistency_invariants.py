@@ -178,7 +178,7 @@ class RemovalsForInconsistencyBounded(InvariantChecker):
 class NodesWithoutClaimKeepPods(InvariantChecker):
     """No pod is evicted from a node that has lost its NodeClaim, as long as its NodePool exists: the node is adopted.
 
-    Unless a drain of the node began while it had its NodeClaim, or several Nodes have its provider id.
+    Unless a drain of the node began while it had its NodeClaim or no NodePool, or several Nodes have its provider id.
     """
 
     name = "nodes without a NodeClaim keep their pods"
@@ -198,7 +198,7 @@ class NodesWithoutClaimKeepPods(InvariantChecker):
 
     def _record_drain(self, write: Write) -> None:
         node = node_named(self.view, write.name)
-        if node is not None and is_tainted_for_disruption(node) and claim_of(self.view, node) is not None:
+        if node is not None and is_tainted_for_disruption(node) and not self._is_adoptable(node):
             self._draining.add(node.metadata.uid)
 
     def _is_adoptable(self, node: Node) -> bool:
