@@ -338,7 +338,11 @@ def _largest(launches: PossibleLaunches, node: CheckedNode, resource: str) -> in
 
 
 def _usage(index: PlanIndex, pool: NodePool, resource: str) -> int:
-    own = [n for n in index.state_nodes if n.node_pool == pool.metadata.name and not is_being_disrupted(n)]
+    own = [
+        n
+        for n in index.state_nodes
+        if n.node_pool == pool.metadata.name and not n.twin_of and not is_being_disrupted(n)
+    ]
     instances = {n.provider_id or n.name: n for n in sorted(own, key=lambda n: (n.initialized, n.node is not None))}
     if resource == NODES:
         return len(instances)

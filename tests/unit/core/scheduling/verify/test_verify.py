@@ -330,7 +330,8 @@ def test_min_values_must_be_met_unless_the_nodeclaim_says_they_were_relaxed():
 
 
 def test_node_pool_limits_cover_usage_and_the_largest_type_of_each_nodeclaim():
-    """Nodes that are being deleted or left out do not count; an unlaunched NodeClaim counts as its largest type."""
+    """Nodes that are being deleted or left out do not count, nor those that lie about their instance; an unlaunched NodeClaim
+    counts as its largest type."""
     pods = (a_pod("p0"), a_pod("p1"))
     plan = a_plan(*(a_planned_claim(pod, types=(SMALL,)) for pod in pods))
     pool = a_pool(spec={"limits": {"cpu": "4"}})
@@ -341,6 +342,11 @@ def test_node_pool_limits_cover_usage_and_the_largest_type_of_each_nodeclaim():
     assert objections(plan, *pods, node_pools=(pool,), without_nodes=without, **running) == ""
     leaving = {**running, "claims": (a_running_claim(deleting=ago(minutes=1)),)}
     assert objections(plan, *pods, node_pools=(pool,), **leaving) == ""
+    lie = {"cpu": "1000"}
+    twin = a_node(metadata={"name": "forged"}, status={"capacity": lie, "allocatable": lie})
+    named = a_running_claim(deleting=ago(minutes=1), status={"nodeName": a_node().metadata.name})
+    forged = {"nodes": (a_node(), twin), "claims": (named,)}
+    assert objections(plan, *pods, node_pools=(pool,), **forged) == ""
     unlaunched = {"claims": (a_claim(),), "types": (SMALL, MEDIUM)}
     claims = (
         replace(
