@@ -172,7 +172,7 @@ def _missing_instances(run: RunContext, snapshot: Snapshot, cloud: CloudInstance
     launched_before = snapshot.now - run.settings.orphan_age
     unlisted = [n for n in snapshot.state_nodes if n.provider_id and cloud.find(n.provider_id) is None]
     finalized = {n.provider_id for n in unlisted if is_being_finalized(n, snapshot, cloud)}
-    lost = {n.provider_id for n in unlisted if _may_be_lost(n, launched_before)}
+    lost = {n.provider_id for n in unlisted if _may_be_lost(n, launched_before) or _may_be_left_over(n, snapshot)}
     missing = {(provider_id not in finalized, provider_id) for provider_id in finalized | lost}
     candidates = frozenset(provider_id for _, provider_id in sorted(missing)[:MAX_LOOKUPS])
     found = run.cloud.get_each(candidates) if candidates else {}
@@ -184,6 +184,11 @@ def _may_be_lost(node: StateNode, launched_before: datetime) -> bool:
     if node.claim is None or node.ready:
         return False
     return condition_since(node.claim, LAUNCHED, launched_before) < launched_before
+
+
+def _may_be_left_over(node: StateNode, snapshot: Snapshot) -> bool:
+    """Whether it is a held Node of ours without a NodeClaim, and not Ready: nothing is left to keep once its instance has ended."""
+    return node.claim is None and node.is_held and not node.ready and snapshot.is_ours(node)
 
 
 def _failing_statuses(run: RunContext, snapshot: Snapshot) -> tuple[InstanceStatus, ...]:

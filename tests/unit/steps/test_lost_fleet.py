@@ -105,6 +105,21 @@ def test_without_their_nodepool_wiped_nodeclaims_are_removed_two_in_an_hour(simu
     assert len(instances(simulation)) == FLEET - 4
 
 
+def test_a_held_node_goes_once_the_cloud_has_ended_its_instance(simulation):
+    """The brake has nothing left to keep, and its pods wait for the Node to go."""
+    wipe(simulation, NODEPOOL)
+    wipe(simulation, NODECLAIM)
+    simulation.run_for(minutes=5)
+    lost = min(instances(simulation))
+    simulation.cloud.lose(lost)
+    simulation.requeue(Step.TERMINATE)
+
+    simulation.run_for(minutes=5)
+
+    assert lost not in {n.spec.provider_id for n in simulation.server.list(NODE).items}
+    assert len(instances(simulation)) == FLEET - 3
+
+
 def test_the_deletion_of_a_nodepool_is_not_held(simulation):
     """Its NodeClaims have a deletionTimestamp: a user decided that."""
     simulation.server.delete(NODEPOOL, "default")
