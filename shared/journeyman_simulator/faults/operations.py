@@ -462,7 +462,6 @@ class Operations:
         for pool in self._setup.pools:
             if pool.name in self._wiped_pools - found:
                 self._server.create(NODEPOOL, manifests.node_pool(pool, self._facts))
-        self._wiped_pools = set()
 
     def _remove_lies(self) -> None:
         """Delete forged Nodes, and report what machines have."""

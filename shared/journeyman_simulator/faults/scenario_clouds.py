@@ -47,6 +47,7 @@ class ScenarioCloud(Struct, frozen=True, kw_only=True):
     stops_chains: bool = False  # whether the platform stops functions that start each other by messages
     needs_sweep: bool = False  # whether steps leave late work to the sweep, instead of sending a message
     has_client_token: bool = True  # whether the cloud launches one instance for equal requests
+    shows_ended: bool = False  # whether the list of instances has those that have ended
     max_receives: int = 50  # after so many failed runs a message is a dead letter
 
 
@@ -95,6 +96,7 @@ AWS: Final = ScenarioCloud(
     launch="ec2 CreateFleet",
     describe="ec2 DescribeInstances",
     stops_chains=True,
+    shows_ended=True,
 )
 
 ALIBABA: Final = ScenarioCloud(

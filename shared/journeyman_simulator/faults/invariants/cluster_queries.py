@@ -142,7 +142,7 @@ class DisruptedTaints:
         """Record a write, which may be of a Node."""
         if write.resource.kind != "Node":
             return
-        if any(taint["key"] == TAINT for taint in write.result.get("spec", {}).get("taints", ())):
+        if has_disrupted_taint(write.result):
             self._tainted.add(write.name)
         elif write.name in self._tainted:
             self._tainted.remove(write.name)
@@ -227,6 +227,11 @@ def is_terminating(claim: NodeClaim) -> bool:
 def is_tainted_for_disruption(node: Node) -> bool:
     """Whether the node has the taint `karpenter.sh/disrupted`."""
     return any(taint.key == TAINT for taint in node.spec.taints)
+
+
+def has_disrupted_taint(node: Mapping[str, Any]) -> bool:
+    """The same of a Node as JSON."""
+    return any(taint["key"] == TAINT for taint in node.get("spec", {}).get("taints", ()))
 
 
 def comes_from(pod: Pod, kind: str) -> bool:

@@ -31,6 +31,7 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     claim_of,
     claims,
     comes_from,
+    has_disrupted_taint,
     has_ended,
     has_operation,
     is_ours,
@@ -47,7 +48,7 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     vcpus,
 )
 from journeyman_simulator.faults.invariants.pod_invariants import fitting_type, healthy_pools
-from journeyman_simulator.faults.scenario_view import RUN_USER_PREFIX, CloudEvent, CloudInstance, ScenarioView
+from journeyman_simulator.faults.scenario_view import HUMAN, RUN_USER_PREFIX, CloudEvent, CloudInstance, ScenarioView
 
 PERIOD: Final = timedelta(hours=1)
 FEWEST: Final = 2
@@ -145,8 +146,8 @@ class RemovalCount:
         return lifetime is not None and age + skew(self._view.scenario) >= timedelta(seconds=lifetime * 0.8)
 
     def _is_deliberate(self, write: Write) -> bool:
-        """Whether a user deleted the Node: one whose NodeClaim does not exist was deleted with it by Kubernetes, or by a run."""
-        return write.verb == "delete" and write.user == "human"
+        """Whether a user deleted the Node, or marked a deleted one as draining; Kubernetes or a run deleted the others."""
+        return write.user == HUMAN and (write.verb == "delete" or has_disrupted_taint(write.result))
 
 
 class RemovalsForInconsistencyBounded(InvariantChecker):

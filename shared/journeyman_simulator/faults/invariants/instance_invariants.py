@@ -8,7 +8,7 @@ from typing import Final
 
 from journeyman.core.api.objects import Node, Pod
 from journeyman_simulator.apiserver.server import Write
-from journeyman_simulator.faults.fault_scenario import RestoreBackup
+from journeyman_simulator.faults.fault_scenario import EndsEarly, RestoreBackup
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import (
     FINALIZER,
@@ -22,6 +22,7 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     edits_tags,
     end_of,
     has_ended,
+    has_operation,
     has_true_condition,
     last_loss,
     nodes,
@@ -43,8 +44,8 @@ LONGEST_WITHOUT_CLAIM: Final = timedelta(minutes=10)
 class OneInstancePerNodeClaim(InvariantChecker):
     """A NodeClaim has at most one instance in its lifetime, as long as something names the first.
 
-    That is the instance's own tag, also after it ended, unless users edit tags; or the NodeClaim's status, unless users
-    remove launches from it.
+    That is the instance's own tag, also after it ended, unless users edit tags, or instances end early on a cloud that no longer
+    shows them then; or the NodeClaim's status, unless users remove launches from it.
 
     Where launches have no client token, it is the name of the node, as long as it exists. There a NodeClaim may have further
     instances if a list of instances is stale, or a run is paused before its launch; but such an instance runs no pod, and is
@@ -59,6 +60,10 @@ class OneInstancePerNodeClaim(InvariantChecker):
         self._recorded: dict[str, datetime] = {}  # by provider id: when a NodeClaim last had it
         self._has_tags = not edits_tags(view.scenario)
         self._has_launches = not removes_launches(view.scenario)
+        ends_early = has_operation(view.scenario, EndsEarly) or any(
+            p.broken == "ends" for p in view.scenario.setup.pools
+        )
+        self._forgets = ends_early and not CLOUDS[view.scenario.setup.cloud].shows_ended
         self._has_client_token = CLOUDS[view.scenario.setup.cloud].has_client_token
         self._may_repeat = not self._has_client_token and can_repeat_launches(view.scenario)
         self._repeated: set[str] = set()  # UIDs of NodeClaims
@@ -105,7 +110,7 @@ class OneInstancePerNodeClaim(InvariantChecker):
         """Whether something names an earlier instance."""
         if self._has_launches and self._is_recorded(id_):
             return True
-        if self._has_client_token:
+        if self._has_client_token and not self._forgets:
             return self._has_tags
         return any(i.provider_id == id_ and i.state != "terminated" for i in self.view.instances())
 
