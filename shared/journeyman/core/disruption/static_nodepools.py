@@ -84,14 +84,18 @@ def static_nodepools(
         pools: All NodePools.
         nodes: All nodes, of which some may have lost their NodeClaim.
     """
-    adopting = Counter(
-        n.node.metadata.labels.get(labels.NODEPOOL, "") for n in nodes if n.node is not None and n.may_be_adopted
-    )
+    adopting = Counter(n.node.metadata.labels.get(labels.NODEPOOL, "") for n in nodes if n.node and _is_adopting(n))
     static = [p for p in pools if p.spec.replicas is not None and p.metadata.deletion_timestamp is None]
     by_pool: dict[str, list[NodeClaim]] = {pool.metadata.name: [] for pool in static}
     for claim in claims:
         by_pool.get(claim.metadata.labels.get(labels.NODEPOOL, ""), []).append(claim)
     return tuple(_counted(pool, by_pool[pool.metadata.name], adopting[pool.metadata.name]) for pool in static)
+
+
+def _is_adopting(node: StateNode) -> bool:
+    """Whether it may be adopted, and its kubelet reports: a machine that has stopped is not adopted."""
+    ready = condition_of(node.node.status.conditions, "Ready") if node.node is not None else None
+    return node.may_be_adopted and ready is not None and ready.status != "Unknown"
 
 
 def _counted(pool: NodePool, claims: Iterable[NodeClaim], adopting: int) -> StaticNodePool:
