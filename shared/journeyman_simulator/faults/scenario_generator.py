@@ -562,9 +562,10 @@ def _with_platform_limits(scenario: FaultScenario) -> FaultScenario:
 
 
 def _with_uninstallation(scenario: FaultScenario) -> FaultScenario:
-    """Return the scenario with a deleted NodeClass and NodePools."""
+    """Return the scenario with a deleted NodeClass and NodePools, unless wiped NodePools come back."""
     rng = Random(f"{scenario.seed}: uninstalled")
-    if rng.random() >= _UNINSTALLED[scenario.setup.cloud] or not scenario.setup.sweep:
+    comes_back = any(isinstance(operation, fault_scenario.CreatePools) for operation in scenario.operations)
+    if rng.random() >= _UNINSTALLED[scenario.setup.cloud] or not scenario.setup.sweep or comes_back:
         return scenario
     return _with_deleted_node_class(scenario)
 

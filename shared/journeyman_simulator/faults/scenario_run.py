@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -21,7 +21,6 @@ from journeyman.core.api.objects import (
     NODEPOOL,
     OFFERING_STATE,
     POD,
-    Node,
     is_true,
 )
 from journeyman_simulator.apiserver import ApiServer
@@ -220,10 +219,14 @@ def state(server: ApiServer) -> list[object]:
 
 
 def unfinished(server: ApiServer) -> list[str]:
-    """Return a sentence for each object whose work is in progress."""
+    """Return a sentence for each object whose work is in progress.
+
+    Kubernetes deletes a Node with its NodeClaim. Our finalizer holds it until the NodeClaim is created again, or it may be removed.
+    """
     claims = server.list(NODECLAIM).items
-    adopted = {c.status.provider_id for c in claims if ADOPTED in c.metadata.annotations}
-    nodes = (n for n in server.list(NODE).items if n.metadata.deletion_timestamp and not _is_held(n, adopted))
+    terminating = [n for n in server.list(NODE).items if n.metadata.deletion_timestamp]
+    owned = {c.status.provider_id for c in claims if ADOPTED not in c.metadata.annotations}
+    nodes = (n for n in terminating if is_tainted_for_disruption(n) or n.spec.provider_id in owned)  # others are held
     commands = server.list(NODE_DISRUPTION).items
     return [
         *(f"NodeClaim {c.metadata.name} is terminating" for c in claims if c.metadata.deletion_timestamp),
@@ -232,11 +235,6 @@ def unfinished(server: ApiServer) -> list[str]:
         *(f"NodeClaim {c.metadata.name} is not initialized" for c in claims if not _is_initialized(c)),
         *(f"NodeDisruption {d['metadata']['name']} has not ended" for d in commands if _phase(d) in _ACTIVE_PHASES),
     ]
-
-
-def _is_held(node: Node, adopted: Set[str]) -> bool:
-    """Whether Kubernetes deleted the Node with its NodeClaim, and its pods run on since the NodeClaim was created again."""
-    return node.spec.provider_id in adopted and not is_tainted_for_disruption(node)
 
 
 def has_pending_pods(server: ApiServer) -> bool:

@@ -316,6 +316,7 @@ class CceNodes:
             node.job = self._job("DeleteNode", instance)
             if instance.state == DELETED:  # without a server, only CCE's record is left
                 instance.deleting_since = self._time.now()
+                self._servers.note_deletion(instance)
             self._servers.begin_deletion(instance)
             self._servers.after(self._timing.deletion_seconds, lambda: self._forget(node))
         entry["status"]["jobID"] = node.job.id

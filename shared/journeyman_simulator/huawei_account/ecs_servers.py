@@ -177,6 +177,10 @@ class SimulatedServers(TimedTransitions):
         self._notify("deletion-requested", instance)
         self.after(self._timing.deletion_seconds, lambda: self._release(instance))
 
+    def note_deletion(self, instance: HuaweiInstance) -> None:
+        """Notify observers that the node of a server that is gone is being deleted."""
+        self._notify("deletion-requested", instance)
+
     def after(self, seconds: float, transition: Callable[[], object]) -> None:
         """Make a transition later."""
         self._schedule(seconds, transition)

@@ -49,6 +49,7 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
 )
 from journeyman_simulator.faults.invariants.pod_invariants import fitting_type, healthy_pools
 from journeyman_simulator.faults.scenario_view import HUMAN, RUN_USER_PREFIX, CloudEvent, CloudInstance, ScenarioView
+from journeyman_simulator.pod_resources import scheduled_requests
 
 PERIOD: Final = timedelta(hours=1)
 FEWEST: Final = 2
@@ -59,14 +60,16 @@ _TERMINATE: Final = f"{RUN_USER_PREFIX}terminate"
 class RemovalCount:
     """Counts the removals for inconsistency within the last hour: of instances that no deletion of a NodeClaim or Node led to.
 
-    An instance is also removed so if a run deletes its NodeClaim because its Node is missing. What users delete is not. A restored
-    API server, or another one, knows of no earlier removals.
+    An instance is also removed so if a run deletes its NodeClaim because its Node is missing. What users delete is not, nor what a
+    command had marked before its NodeClaim was lost. A restored API server, or another one, knows of no earlier removals.
     """
 
     def __init__(self, view: ScenarioView) -> None:
         self._view = view
         self._going: set[str] = set()  # UIDs of NodeClaims that were deleted, and provider ids
+        self._marked: set[str] = set()  # provider ids of Nodes that a command disrupts
         self._removed: dict[str, datetime] = {}  # by provider id
+        self._unclaimed: dict[str, datetime] = {}  # the same of all that had no NodeClaim any more
         self._fleet: list[tuple[datetime, int]] = []
 
     def record_write(self, write: Write) -> str:
@@ -78,8 +81,10 @@ class RemovalCount:
                 return self._remove(id_)
             if meta.get("deletionTimestamp"):
                 self._going.update((meta["uid"], id_))
-        elif kind == "Node" and meta.get("deletionTimestamp") and self._is_deliberate(write):
-            self._going.add(write.result["spec"].get("providerID", ""))
+        elif kind == "Node":
+            self._record_mark(write)
+            if meta.get("deletionTimestamp") and self._is_deliberate(write):
+                self._going.add(write.result["spec"].get("providerID", ""))
         return ""
 
     def record_event(self, event: CloudEvent) -> str:
@@ -88,14 +93,23 @@ class RemovalCount:
         if event.kind == "launched":
             self._fleet.append((event.at, sum(i.runs for i in self._view.instances())))
         names = {instance.provider_id, instance.tags.get(UID_TAG, "")}
-        if event.kind != "terminate" or event.by != _TERMINATE or names & self._going:
+        if event.kind != "terminate" or event.by != _TERMINATE:
+            return ""
+        if not any(names & {claim.metadata.uid, claim.status.provider_id} for claim in claims(self._view)):
+            self._unclaimed[instance.provider_id] = event.at
+        if names & (self._going | self._marked):
             return ""
         return self._remove(instance.provider_id)
 
     @property
     def count(self) -> int:
         """The number of removals."""
-        return len(self._recent())
+        return len(self._recent(self._removed))
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether runs may believe that they must not remove more: nothing says that a lost NodeClaim had been deleted."""
+        return len(self._recent({**self._removed, **self._unclaimed})) >= self.allowed
 
     @property
     def allowed(self) -> int:
@@ -107,12 +121,12 @@ class RemovalCount:
 
     def names(self) -> str:
         """Return the removed instances as text."""
-        return ", ".join(sorted(self._recent()))
+        return ", ".join(sorted(self._recent(self._removed)))
 
-    def _recent(self) -> dict[str, datetime]:
+    def _recent(self, removed: Mapping[str, datetime]) -> dict[str, datetime]:
         now = self._view.clock.now()
         since = max(now - PERIOD + 2 * skew(self._view.scenario), self._reset())
-        return {id_: at for id_, at in self._removed.items() if at >= since}
+        return {id_: at for id_, at in removed.items() if at >= since}
 
     def _reset(self) -> datetime:
         return last_loss(self._view, RestoreBackup, RebuildCluster, ReturnCluster)
@@ -138,6 +152,14 @@ class RemovalCount:
         is_registered = any(c["type"] == "Registered" and c["status"] == "True" for c in conditions)
         runs = any(i.provider_id == id_ and i.state == "running" for i in self._view.instances())
         return is_registered and runs and not any(n.spec.provider_id == id_ for n in nodes(self._view))
+
+    def _record_mark(self, write: Write) -> None:
+        """Record the mark of a Node that has its NodeClaim: its drain has begun, as far as the cluster shows."""
+        node, id_ = node_named(self._view, write.name), write.result["spec"].get("providerID", "")
+        if not has_disrupted_taint(write.result):
+            self._marked.discard(id_)
+        elif node is not None and claim_of(self._view, node) is not None:
+            self._marked.add(id_)
 
     def _expires(self, claim: Mapping[str, Any]) -> bool:
         """Whether the NodeClaim is in the last fifth of its lifetime, by any function's clock."""
@@ -312,8 +334,8 @@ _RUN_SECONDS: Final = 5
 
 
 def _millicores(pod: Pod) -> int:
-    texts = (str(container.resources.requests.get("cpu", "0m")) for container in pod.spec.containers)
-    return sum(int(text.removesuffix("m")) if text.endswith("m") else int(text) * 1000 for text in texts)
+    """Return the CPU that the pod takes: during a resize the larger amount, unless no node can carry it out."""
+    return scheduled_requests(pod).get("cpu", 0)
 
 
 class HealthyPoolsServe(InvariantChecker):

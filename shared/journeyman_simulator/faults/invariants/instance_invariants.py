@@ -187,11 +187,13 @@ class NoOrphanedInstance(InvariantChecker):
 
     def _held(self) -> set[str]:
         """Return the provider ids of instances without a NodeClaim that may be neither adopted nor removed now."""
-        if self._removals.count < self._removals.allowed:
+        if not self._removals.is_used_up:
             return set()
         ids = {node.spec.provider_id for node in nodes(self.view)}
         return {
-            i.provider_id for i in self._without_claim() if i.provider_id not in ids or not pool_exists(self.view, i)
+            i.provider_id
+            for i in self._without_claim()
+            if i.state != "running" or i.provider_id not in ids or not pool_exists(self.view, i)
         }
 
     def _without_claim(self) -> list[CloudInstance]:
