@@ -34,6 +34,7 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     staleness,
     vcpus,
 )
+from journeyman_simulator.faults.manifests import START
 from journeyman_simulator.faults.scenario_view import ScenarioView
 
 FULL_CPU: Final = 0.85  # of a type's; the kubelet reserves the rest
@@ -231,8 +232,8 @@ def _fits(instance_type: str, pod: Pod) -> bool:
 class LaunchesPerPodBounded(InvariantChecker):
     """In an hour, few NodeClaims are created for a pod, whatever becomes of their launches.
 
-    A failed launch doubles the time until the next one, from half a minute to a quarter of an hour. Nodes that expire sooner than
-    clocks jump ahead are not counted: they expire as soon as they are created.
+    A failed launch doubles the time until the next one, from half a minute to a quarter of an hour. Each node that expires is
+    replaced; nodes that expire sooner than clocks jump ahead do so as soon as they are created, and are not counted.
     """
 
     name = "launches per pod are bounded"
@@ -244,17 +245,18 @@ class LaunchesPerPodBounded(InvariantChecker):
         self._created: dict[str, list[datetime]] = {}  # NodeClaims, by the pod's name and UID
         lifetimes = [pool.expire_after_seconds for pool in view.scenario.setup.pools if pool.expire_after_seconds]
         lifetimes += [o.seconds for o in view.scenario.operations if isinstance(o, ShortenExpiry)]
-        self._expires_at_once = bool(lifetimes) and skew(view.scenario) >= timedelta(seconds=min(lifetimes))
+        self._lifetime = timedelta(seconds=min(lifetimes)) - skew(view.scenario) if lifetimes else None
 
     def check_write(self, write: Write) -> Iterator[str]:
         """Count each NodeClaim that a run creates, for each pod that it was planned for."""
         is_creation = write.resource.kind == "NodeClaim" and write.verb == "create" and is_ours(write)
-        if not is_creation or self._expires_at_once:
+        if not is_creation or (self._lifetime is not None and self._lifetime <= timedelta()):
             return
         now = self.view.clock.now()
+        most = self._MOST + (0 if self._lifetime is None else (now - START) // self._lifetime)
         planned = (write.result["metadata"].get("annotations") or {}).get(PLANNED_PODS, "")
         for pod in filter(None, planned.split(",")):
             recent = [at for at in self._created.get(pod, ()) if now - at < self._PERIOD]
             self._created[pod] = [*recent, now]
-            if len(recent) >= self._MOST:
-                yield f"{write.name} is NodeClaim {len(recent) + 1} for pod {pod.partition(':')[0]} in an hour, {self._MOST} allowed"
+            if len(recent) >= most:
+                yield f"{write.name} is NodeClaim {len(recent) + 1} for pod {pod.partition(':')[0]} in an hour, {most} allowed"
