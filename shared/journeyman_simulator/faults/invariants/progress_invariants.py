@@ -8,11 +8,12 @@ from typing import Final
 
 import msgspec
 
+from journeyman.core.api.labels import ADOPTED
+from journeyman.core.api.objects import Node
 from journeyman.core.plan import Step
 from journeyman_simulator.faults.fault_scenario import CallFault, FaultKind, FaultScenario
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import (
-    TAINT,
     candidates,
     claim_of,
     claims,
@@ -71,12 +72,18 @@ class UnfinishedWorkHasARequeue(InvariantChecker):
             elif not has_true_condition(claim.status.conditions, "Initialized"):
                 yield Step.PROVISION, f"NodeClaim {claim.metadata.name} is not initialized"
         for node in nodes(self.view):
-            is_tainted = any(taint.key == TAINT for taint in node.spec.taints)
-            if node.metadata.deletion_timestamp is not None and is_tainted:  # else it is held: its NodeClaim was wiped
+            if node.metadata.deletion_timestamp is not None and not self._is_held(node):
                 yield Step.TERMINATE, f"Node {node.metadata.name} is terminating"
         for command in commands(self.view):
             if phase(command) in _ACTIVE_PHASES:
                 yield Step.CONSOLIDATE, f"NodeDisruption {command['metadata']['name']} has not ended"
+
+    def _is_held(self, node: Node) -> bool:
+        """Whether Kubernetes deleted the Node with its NodeClaim, which was created again or may be; a command may mark it."""
+        owner = claim_of(self.view, node)
+        if owner is None:
+            return not is_tainted_for_disruption(node)
+        return ADOPTED in owner.metadata.annotations and not is_terminating(owner)
 
 
 class NothingStuck(InvariantChecker):
