@@ -154,11 +154,16 @@ def _has_alternatives(problem: SchedulingProblem, _: _SequentialAttempt) -> bool
     return any(len(row.terms) > 1 for row in problem.rows)  # of any pod: an unscheduled pod may have to join it
 
 
+def _must_share_nodes(problem: SchedulingProblem, attempt: _SequentialAttempt) -> bool:
+    return any(_hostname_affinities(problem, c) for c in set(attempt.left)) and bool(problem.existing.nodes)
+
+
 FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, _SequentialAttempt], bool]] = {
     "bind_anti_affinity_domains": _has_domain_anti_affinity,
     "prefer_largest_reservation": used_reservations,
     "ignore_type_variety": _has_best_effort_min_values,
     "prefer_last_alternative": _has_alternatives,
+    "prefer_nodes_for_followers": _must_share_nodes,
 }
 
 

@@ -11,6 +11,7 @@ to one reservation.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from itertools import groupby
 from typing import Final, NamedTuple
 
@@ -18,6 +19,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from journeyman.core.api import labels
 from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.instance_type_choice import reservation_of
 from journeyman.core.scheduling.offering_masks import (
@@ -78,6 +80,7 @@ class TieBreakPolicy(Struct, frozen=True):
         ignore_type_variety: With best-effort minValues, do not preserve the variety of a node's instance types.
         prefer_last_alternative: Of the terms of a pod's required node affinity, try the last first, else in their order.
         prefer_last_pool_name: Of NodePools with equal weight, choose the one with the last name, regardless of price.
+        prefer_nodes_for_followers: Try existing nodes first that most of the classes accept which must share the pod's node.
     """
 
     bind_anti_affinity_domains: bool = False
@@ -87,6 +90,7 @@ class TieBreakPolicy(Struct, frozen=True):
     ignore_type_variety: bool = False
     prefer_last_alternative: bool = False
     prefer_last_pool_name: bool = False
+    prefer_nodes_for_followers: bool = False
 
 
 class SequentialScheduler:
@@ -229,10 +233,34 @@ class SequentialScheduler:
 
     def _schedule_with(self, constraints: PodConstraints, choices: Sequence[DomainChoice], fitting: Bools) -> bool:
         """Schedule a pod by one of its terms on one of the fitting candidates, or on a new node."""
-        for candidate in self._candidates.in_order(fitting & constraints.not_ruled_out(self._candidates.size)):
+        ordered = self._candidates.in_order(fitting & constraints.not_ruled_out(self._candidates.size))
+        if self._policy.prefer_nodes_for_followers and (followers := self._followers.get(constraints.row)):
+            ordered = self._most_accepting_first(ordered, followers)
+        for candidate in ordered:
             if self._try_candidate(candidate, constraints, choices):
                 return True
         return constraints.rules.hosts.admit_new and self._open(constraints, choices)
+
+    @cached_property
+    def _followers(self) -> Mapping[int, Sequence[int]]:
+        """By row, the other rows that require one of its pods on their node."""
+        found: dict[int, list[int]] = {}
+        for follower, cls in enumerate(self._problem.rows):
+            for group in cls.affinities:
+                if group.key == labels.HOSTNAME and group.id not in cls.preferred_groups:
+                    for row in self._problem.row_index.counted_by(group):
+                        if row != follower:
+                            found.setdefault(row, []).append(follower)
+        return found
+
+    def _most_accepting_first(self, candidates: Sequence[int], followers: Sequence[int]) -> list[int]:
+        """Return the candidates, of the existing nodes first those that most of these rows accept."""
+        accepted = sum(
+            (np.logical_or.reduce([term.admitted for term in self._terms.of(row)]).astype(int) for row in followers),
+            start=np.zeros(self._candidates.first_new, dtype=int),
+        )
+        existing = [c for c in candidates if c < self._candidates.first_new]
+        return [*sorted(existing, key=lambda c: -accepted[c]), *candidates[len(existing) :]]
 
     def _try_candidate(self, candidate: int, constraints: PodConstraints, choices: Sequence[DomainChoice]) -> bool:
         if candidate >= self._candidates.first_new:
