@@ -45,13 +45,14 @@ def _is_due_to_node_limit(scenario: JSONDict, finding: Finding) -> bool:
 
 
 def _is_due_to_choice_of_pods(scenario: JSONDict, finding: Finding) -> bool:
-    """Return whether we schedule as many pods as Karpenter validly does, and all of these if no others are pending."""
-    if finding.kind != "missing" or not finding.valid_pods:
+    """Return whether we schedule as many pods as one of Karpenter's plans validly does, and all of these if no others are pending."""
+    if finding.kind != "missing":
         return False
     ours = OurSolution(scenario)
-    if len(ours.scheduled) < len(finding.valid_pods):
-        return False
-    return scheduled_pods(ours.solve_only(finding.valid_pods)) >= finding.valid_pods
+    return any(
+        pods and len(ours.scheduled) >= len(pods) and scheduled_pods(ours.solve_only(pods)) >= pods
+        for pods in finding.valid_pods
+    )
 
 
 def _is_due_to_label_presence(scenario: JSONDict, finding: Finding) -> bool:

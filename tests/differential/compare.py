@@ -41,7 +41,7 @@ class Finding(Struct, frozen=True, kw_only=True):
         cause: The message without names and numbers, which groups findings.
         pods: Keys of the affected pods.
         karpenter_plan: Karpenter's plan.
-        valid_pods: Keys of the pods that Karpenter's plan schedules without violating a constraint.
+        valid_pods: Keys of the pods that Karpenter's plan schedules without violating a constraint, for each of its plans.
         karpenter_plan_unrelaxed: Karpenter's plan if it need not relax pods (`_solve_unrelaxed`).
         karpenter_plan_unlimited: Karpenter's plan if the NodePools have no limits.
     """
@@ -51,7 +51,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     cause: str = ""
     pods: tuple[str, ...] = ()
     karpenter_plan: Results = Results()
-    valid_pods: frozenset[str] = frozenset()
+    valid_pods: tuple[frozenset[str], ...] = ()
     karpenter_plan_unrelaxed: Results | None = None
     karpenter_plan_unlimited: Results | None = None
 
@@ -151,12 +151,15 @@ def compare_plans(scenario: JSONDict, karpenter: Karpenter) -> list[Finding]:
     found += [f for f in first if f.kind not in MIN_OCCURRENCES]
     uncertain = [f for f in first if f.kind in MIN_OCCURRENCES]
 
+    valid_pods: list[frozenset[str]] = []
+
     def compare_again(run: int) -> set[str]:
-        again = _with_other_uids(scenario, run) if run % 2 else scenario
-        return {f.kind for f in compare_with_answer(ours, karpenter.solve(again))}
+        again = compare_with_answer(ours, karpenter.solve(_with_other_uids(scenario, run) if run % 2 else scenario))
+        valid_pods.extend(pods for f in again for pods in f.valid_pods)
+        return {f.kind for f in again}
 
     kept = _frequent_kinds({f.kind for f in uncertain}, compare_again)
-    found += [f for f in uncertain if f.kind in kept]
+    found += [replace(f, valid_pods=(*f.valid_pods, *valid_pods)) for f in uncertain if f.kind in kept]
     return [_with_variants(f, scenario, karpenter) if f.kind == "dearer" else f for f in found]
 
 
@@ -362,7 +365,7 @@ def _missing_finding(ours: OurSolution, answer: JSONDict, missing: Sequence[str]
         text=f"{numbers}, first {missing[0]}; Karpenter: {node}; we: {why}",
         cause=_generalize(why),
         pods=tuple(missing),
-        valid_pods=_validly_scheduled(ours, karpenter_plan),
+        valid_pods=(_validly_scheduled(ours, karpenter_plan),),
     )
 
 
