@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
+from operator import or_
 from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
@@ -497,13 +498,26 @@ class PossibleLaunches:
         )
 
     def _fits(self, daemon: PodKind, offerings: LaunchableOfferings) -> bool:
-        possible = (self.possible if offerings is self.offerings else self._possible(offerings)).narrowed(
-            self.pool_requirements
-        )
-        rows = possible.rows & possible.rows_possibly_meeting(daemon.node_requirements)
+        possible = self.possible if offerings is self.offerings else self._possible(offerings)
+        rows = possible.narrowed(self.pool_requirements).rows
+        for alternatives in daemon.node_requirements:
+            rows &= reduce(or_, (self._rows_for(possible, wanted) for wanted in alternatives), 0)
         for resource, amount in daemon.requests.items():
             rows &= ~offerings.smaller_than(resource, amount)
         return bool(rows)
+
+    def _rows_for(self, possible: PossibleLabels, wanted: Sequence[NodeSelectorRequirement]) -> Rows:
+        """The rows that may meet these requirements; a label for which the NodePool lists no values may get any that they allow."""
+        undecided = tuple(r for r in wanted if self._is_undecided(r.key))
+        decided = tuple(r for r in wanted if r not in undecided)
+        within = possible.narrowed((*self.pool_requirements, *undecided))
+        return within.rows & within.rows_possibly_meeting(((decided,),))
+
+    def _is_undecided(self, key: str) -> bool:
+        """Whether the NodePool requires the label, and a NodeClaim says which value it gets."""
+        key = normalized(key)
+        known = key in labels.WELL_KNOWN or key in self._own or key in self.offerings.columns
+        return not known and self.defines(key)
 
     def defines(self, key: str) -> bool:
         """Whether a pod may require this label: nodes have it, the NodePool allows it, or it is well-known."""

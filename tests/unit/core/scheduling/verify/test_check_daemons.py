@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.verify import verify
-from tests.helpers.builders import a_daemon_set, a_node, a_pod, a_running_claim, a_snapshot, an_instance_type
+from tests.helpers.builders import a_daemon_set, a_node, a_pod, a_pool, a_running_claim, a_snapshot, an_instance_type
 from tests.helpers.plans import a_plan, a_planned_claim
 
 TYPE = an_instance_type("z", cpu=8, memory_gib=32, price=0.2, zones=("a", "b"))
@@ -50,6 +50,20 @@ def test_affinity_is_met_by_the_daemon_that_every_such_node_runs(key):
     assert "finds none of the pods" in objections(in_a, pod, in_zone_b)
     assert "finds none of the pods" in objections(anywhere, pod, in_zone_b)
     assert "finds none of the pods" in objections(anywhere, pod)
+
+
+@pytest.mark.parametrize(
+    ("of_pool", "is_met"), [({"operator": "Exists"}, True), ({"operator": "NotIn", "values": ["red"]}, False)]
+)
+def test_affinity_is_met_by_a_daemon_for_a_label_whose_value_the_nodeclaim_decides(of_pool, is_met):
+    """A NodePool that requires the label without values runs the daemon on the nodes that get the right one."""
+    pod = a_pod("p", spec={"affinity": a_rule("podAffinity", labels.HOSTNAME)})
+    pool = a_pool(spec={"template": {"spec": {"requirements": [{"key": "team", "values": [], **of_pool}]}}})
+    plan = a_plan(a_planned_claim(pod, types=(TYPE,), team="red"))
+
+    found = objections(plan, pod, an_agent(node_selector={"team": "red"}), node_pools=(pool,))
+
+    assert ("finds none of the pods" not in found) is is_met
 
 
 def test_affinity_is_met_by_the_daemon_that_an_existing_node_will_run():
