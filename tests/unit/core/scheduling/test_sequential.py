@@ -437,6 +437,19 @@ def test_last_node_affinity_term_is_tried_first_if_pods_stay_pending():
     assert (outcome.domains(labels.INSTANCE_TYPE), outcome.sizes, outcome.left) == (["m.large"], [2], 0)
 
 
+def test_leader_goes_to_the_existing_node_that_its_follower_accepts():
+    """The first node takes the leader, but the follower may go to zone b alone, and no NodePool offers a new node."""
+    leader = a_pod("leader", cpu="2", metadata={"labels": {"app": "db"}})
+    joins = rule("podAffinity", key=labels.HOSTNAME, selector={"matchLabels": {"app": "db"}})
+    joins["spec"]["nodeSelector"] = {labels.ZONE: "b"}
+    nodes = (a_node("default-1"), a_node("default-2", metadata={"labels": {labels.ZONE: "b"}}))
+    claims = (a_running_claim("default-1"), a_running_claim("default-2"))
+
+    outcome = Outcome(leader, a_pod("follower", cpu="1", **joins), types=(), nodes=nodes, claims=claims)
+
+    assert (outcome.on_existing, outcome.left) == (2, 0)
+
+
 def test_leader_and_follower_are_scheduled_before_others_fill_the_node():
     """The leader is the last pod in the queue; its node would then be full of other pods."""
     leader = a_pod("leader", cpu="100m", metadata={"labels": {"app": "db"}})
