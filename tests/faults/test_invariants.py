@@ -18,6 +18,7 @@ from journeyman_simulator.faults.fault_scenario import (
     CallFault,
     EditClaim,
     EditTags,
+    EndsEarly,
     FaultKind,
     FaultScenario,
     ForgeNode,
@@ -25,6 +26,7 @@ from journeyman_simulator.faults.fault_scenario import (
     ScenarioBudget,
     ScenarioPool,
     ScenarioSetup,
+    StopKubelet,
 )
 from journeyman_simulator.faults.invariants import ALL_CHECKERS
 from journeyman_simulator.faults.invariants.checkers import InvariantCheckers
@@ -926,6 +928,22 @@ def test_the_third_removal_for_inconsistency_in_an_hour_is_detected():
     assert violation.startswith("aws:///a/c2 is removal 3 for inconsistency in an hour, 2 allowed")
 
 
+@pytest.mark.parametrize(
+    ("states", "found"), [((), 1), (("stopping",), 0), (("stopping", "stopped"), 0), (("stopped", "running"), 1)]
+)
+def test_the_termination_of_an_instance_that_has_stopped_does_not_count_as_a_removal(states, found):
+    """A user stopped it, or the cloud could not build it: its NodeClaim would not have kept it either. It may run again."""
+    fixture = Fixture(RemovalsForInconsistencyBounded)
+    lost = [fixture.claim(f"c{n}") for n in range(3)]
+    fixture.server.wipe(NODECLAIM)
+    for state in states:
+        fixture.happen("state", replace(lost[0], state=state), by="human")
+    for instance in lost:
+        fixture.happen("terminate", instance)
+
+    assert len(fixture.violations) == found
+
+
 def test_removals_count_for_an_hour():
     """Two more are allowed after it."""
     fixture = Fixture(RemovalsForInconsistencyBounded)
@@ -961,12 +979,23 @@ def test_the_deletion_of_nodeclaims_whose_node_is_missing_counts_as_well():
 
 
 @pytest.mark.parametrize(
-    ("change", "found"), [(None, 1), ("its NodePool is gone", 0), ("it was draining", 0), ("another Node lies", 0)]
+    ("change", "found"),
+    [
+        (None, 1),
+        ("its NodePool is gone", 0),
+        ("it was draining", 0),
+        ("another Node lies", 0),
+        ("a run deleted it", 0),
+        ("a user deleted it", 1),
+    ],
 )
 def test_an_eviction_from_a_node_that_lost_its_nodeclaim_is_detected(change, found):
-    """It could have been adopted, unless its NodePool does not exist, a drain had begun, or two Nodes have its provider id."""
+    """It could have been adopted, unless its NodePool does not exist, a drain had begun, or two Nodes have its provider id.
+
+    Without its finalizer, a deleted NodeClaim is gone at once; a run deletes it so that its node is drained.
+    """
     fixture = Fixture(NodesWithoutClaimKeepPods)
-    fixture.claim("c1", "Registered")
+    fixture.claim("c1", "Registered", finalizers=())
     fixture.fleet = [replace(i, tags={**i.tags, "karpenter.sh/nodepool": "default"}) for i in fixture.fleet]
     fixture.node("c1")
     fixture.pod("p1", "node-c1")
@@ -976,6 +1005,10 @@ def test_an_eviction_from_a_node_that_lost_its_nodeclaim_is_detected(change, fou
         fixture.server.wipe(NODEPOOL)
     if change == "another Node lies":
         fixture.server.create(NODE, {"metadata": {"name": "forged"}, "spec": {"providerID": "aws:///a/c1"}})
+    if change == "a run deleted it":
+        fixture.as_("interrupt").delete(NODECLAIM, "c1")
+    if change == "a user deleted it":
+        fixture.server.delete(NODECLAIM, "c1")
     fixture.server.wipe(NODECLAIM)
     fixture.as_("terminate").evict("default", "p1")
 
@@ -1046,3 +1079,16 @@ def test_a_pod_that_waits_behind_a_broken_nodepool_is_detected(broken, minutes, 
         fixture.clock.advance(60)
 
     assert bool(fixture.violations) == bool(found)
+
+
+@pytest.mark.parametrize("operation", [EndsEarly(at_seconds=0), StopKubelet(at_seconds=0, node=0, seconds=3600)])
+def test_a_pod_may_wait_for_a_node_of_a_healthy_nodepool_that_does_not_get_ready(operation):
+    """The broken NodePool is not what it waits for."""
+    pools = (ScenarioPool(name="default"), ScenarioPool(name="broken", weight=50, broken="ends"))
+    fixture = Fixture(HealthyPoolsServe, pools=pools, operations=(operation,))
+    fixture.pod("p1", "", phase="Pending")
+    for _ in range(10):
+        fixture.checkers.check_every_minute()
+        fixture.clock.advance(60)
+
+    assert fixture.violations == []

@@ -21,6 +21,7 @@ from journeyman_simulator.faults.fault_scenario import (
     RefuseLaunches,
     RestoreBackup,
     ReturnCluster,
+    StopKubelet,
 )
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import (
@@ -55,13 +56,15 @@ PERIOD: Final = timedelta(hours=1)
 FEWEST: Final = 2
 PERCENT: Final = 10
 _TERMINATE: Final = f"{RUN_USER_PREFIX}terminate"
+_STOPPED: Final = frozenset({"stopping", "stopped"})
 
 
 class RemovalCount:
     """Counts the removals for inconsistency within the last hour: of instances that no deletion of a NodeClaim or Node led to.
 
-    An instance is also removed so if a run deletes its NodeClaim because its Node is missing. What users delete is not, nor what a
-    command had marked before its NodeClaim was lost. A restored API server, or another one, knows of no earlier removals.
+    An instance is also removed so if a run deletes its NodeClaim because its Node is missing. What users delete or stop is not, nor
+    what the cloud could not build, nor what a command had marked before its NodeClaim was lost. A restored API server, or another one,
+    knows of no earlier removals.
     """
 
     def __init__(self, view: ScenarioView) -> None:
@@ -71,6 +74,7 @@ class RemovalCount:
         self._removed: dict[str, datetime] = {}  # by provider id
         self._unclaimed: dict[str, datetime] = {}  # the same of all that had no NodeClaim any more
         self._fleet: list[tuple[datetime, int]] = []
+        self._states: dict[str, str] = {}  # by provider id, before a run terminates it
 
     def record_write(self, write: Write) -> str:
         """Record a write; return the provider id of an instance that a run removes by it, or an empty text."""
@@ -92,12 +96,15 @@ class RemovalCount:
         instance = event.instance
         if event.kind == "launched":
             self._fleet.append((event.at, sum(i.runs for i in self._view.instances())))
+        if event.kind != "terminate":
+            self._states[instance.provider_id] = instance.state
         names = {instance.provider_id, instance.tags.get(UID_TAG, "")}
         if event.kind != "terminate" or event.by != _TERMINATE:
             return ""
         if not any(names & {claim.metadata.uid, claim.status.provider_id} for claim in claims(self._view)):
             self._unclaimed[instance.provider_id] = event.at
-        if names & (self._going | self._marked):
+        has_stopped = self._states.get(instance.provider_id) in _STOPPED
+        if has_stopped or names & (self._going | self._marked):
             return ""
         return self._remove(instance.provider_id)
 
@@ -201,7 +208,8 @@ class RemovalsForInconsistencyBounded(InvariantChecker):
 class NodesWithoutClaimKeepPods(InvariantChecker):
     """No pod is evicted from a node that has lost its NodeClaim, as long as its NodePool exists: the node is adopted.
 
-    Unless a drain of the node began while it had its NodeClaim or no NodePool, or several Nodes have its provider id.
+    Unless a drain of the node began while it had its NodeClaim or no NodePool, a run deleted its NodeClaim, which need not have had a
+    finalizer, or several Nodes have its provider id.
     """
 
     name = "nodes without a NodeClaim keep their pods"
@@ -214,6 +222,8 @@ class NodesWithoutClaimKeepPods(InvariantChecker):
         """Record drains, and check evictions."""
         if write.resource.kind == "Node":
             self._record_drain(write)
+        elif write.resource.kind == "NodeClaim" and write.verb == "delete" and is_ours(write):
+            self._record_deletion(write)
         elif write.resource.kind == "Pod" and write.verb == "evict" and is_ours(write):
             node = node_named(self.view, write.result["spec"].get("nodeName", ""))
             if node is not None and self._is_adoptable(node):
@@ -223,6 +233,13 @@ class NodesWithoutClaimKeepPods(InvariantChecker):
         node = node_named(self.view, write.name)
         if node is not None and is_tainted_for_disruption(node) and not self._is_adoptable(node):
             self._draining.add(node.metadata.uid)
+
+    def _record_deletion(self, write: Write) -> None:
+        uid, id_ = write.result["metadata"]["uid"], (write.result.get("status") or {}).get("providerID", "")
+        for node in nodes(self.view):
+            is_owned = any(owner.uid == uid for owner in node.metadata.owner_references)
+            if is_owned or (id_ and node.spec.provider_id == id_):
+                self._draining.add(node.metadata.uid)
 
     def _is_adoptable(self, node: Node) -> bool:
         if node.metadata.uid in self._draining or claim_of(self.view, node) is not None:
@@ -341,7 +358,8 @@ def _millicores(pod: Pod) -> int:
 class HealthyPoolsServe(InvariantChecker):
     """A NodePool that launches nothing does not keep pods from the next one: their nodes are launched within minutes.
 
-    Nodes that never join are known as broken after the registration timeout of two of them.
+    Nodes that never join are known as broken after the registration timeout of two of them. Where launches fail in healthy NodePools as
+    well, or kubelets stop while nodes join, pods wait for other reasons.
     """
 
     name = "a broken NodePool blocks no other"
@@ -354,7 +372,7 @@ class HealthyPoolsServe(InvariantChecker):
         is_late = any(pool.broken == "never-joins" for pool in setup.pools)
         timeouts = timedelta(seconds=2 * setup.registration_timeout_seconds if is_late else 0)
         self._longest = self._LONGEST + timeouts + staleness(view.scenario) + skew(view.scenario)
-        self._fails = has_operation(view.scenario, EndsEarly, NeverJoins, RefuseLaunches)
+        self._fails = has_operation(view.scenario, EndsEarly, NeverJoins, RefuseLaunches, StopKubelet)
         self._since: dict[str, datetime] = {}  # by the pod's UID
 
     def check_every_minute(self) -> Iterator[str]:
