@@ -19,7 +19,7 @@ from journeyman.core.api.duration import parse_nillable_duration
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue, price_of
 from journeyman.core.plan import Event
-from journeyman.core.scheduling.nodeclaim_templates import parse_planned_pods
+from journeyman.core.scheduling.nodeclaim_templates import PlannedPod, parse_planned_pods
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.pod_predicates import (
@@ -190,25 +190,32 @@ def find_candidates(
 
 
 def _nominated_nodes(snapshot: Snapshot) -> frozenset[str]:
-    """Return the names of the nodes that pending pods, or pods of nodes that expire or that a command drains, will be bound to.
+    """Return the names of the nodes that pending pods, or pods of nodes that terminate or expire, will be bound to.
 
     Restates: karpenter pkg/controllers/disruption/queue.go `StartCommand`, which nominates them.
-    Differs: of the nodes that take the pods of a command, only its replacements are nominated, but until the command has ended.
+    Differs: of the nodes that take the pods of a command, only its replacements are nominated, but until the command has ended. What was
+    launched for the pods of another node that terminates is nominated until these have left it: their budgets may delay that for hours.
     """
     pods = (p.status.nominated_node_name for p in snapshot.pods if not p.spec.node_name)
     unfinished = (d for d in snapshot.node_disruptions if not d.finished)
     launched = (snapshot.state_nodes_by_claim.get(r.name) for d in unfinished for r in d.spec.replacements)
-    return frozenset(pods) | {node.name for node in launched if node is not None} | _launched_for_expiring(snapshot)
+    return frozenset(pods) | {node.name for node in launched if node is not None} | _launched_for_moving_pods(snapshot)
 
 
-def _launched_for_expiring(snapshot: Snapshot) -> frozenset[str]:
-    """Return the names of the nodes that were planned for pods which still run on nodes that expire."""
-    moving = {pod.metadata.uid for node in snapshot.state_nodes if node.is_expiring for pod in node.pods}
+def _launched_for_moving_pods(snapshot: Snapshot) -> frozenset[str]:
+    """Return the names of the nodes that were planned for pods which still run on nodes that terminate or expire."""
+    leaving = (node for node in snapshot.state_nodes if node.is_terminating or node.is_expiring)
+    moving = {pod.key: pod for node in leaving for pod in node.pods}
     if not moving:
         return frozenset()
     managed = ((n.name, n.claim) for n in snapshot.state_nodes if n.claim is not None)
     planned = ((name, parse_planned_pods(claim.metadata.annotations)) for name, claim in managed)
-    return frozenset(name for name, entries in planned if any(entry.uid in moving for entry in entries))
+    return frozenset(name for name, entries in planned if any(_means_one_of(moving, entry) for entry in entries))
+
+
+def _means_one_of(pods: Mapping[str, Pod], entry: PlannedPod) -> bool:
+    pod = pods.get(entry.key)
+    return pod is not None and entry.means(pod)
 
 
 def eviction_cost(pod: Pod) -> float:

@@ -231,6 +231,29 @@ def test_replacement_is_no_candidate_until_its_command_has_ended(phase, expected
     assert len(candidates) == expected
 
 
+EXPIRING = {"status": {"conditions": [condition("DisruptionReason", reason="Expired")]}}
+
+
+@pytest.mark.parametrize(
+    ("old", "planned", "expected"),
+    [
+        ({"deleting": True}, "default/moves:uid-move", 0),
+        ({"claim": EXPIRING}, "default/moves:uid-move", 0),
+        ({"deleting": True}, "default/moves:uid-othr", 1),
+        ({}, "default/moves:uid-move", 1),
+    ],
+    ids=["terminates", "expires", "another pod of that name", "stays"],
+)
+def test_node_launched_for_pods_of_a_leaving_node_is_no_candidate(old, planned, expected):
+    """It is empty until they are evicted, which their PodDisruptionBudget may forbid for hours; another would be launched."""
+    moves = a_pod("moves", node="node-old", metadata={"uid": "uid-moves-from-old"})
+    launched = a_member("n", claim={"metadata": {"annotations": {labels.PLANNED_PODS: planned}}})
+
+    found = find(a_fleet(a_member("old", pods=[moves], **old), launched))
+
+    assert [c.nodeclaim for c in found.candidates if c.nodeclaim == "n"] == ["n"] * expected
+
+
 MIRROR = {
     "metadata": {
         "annotations": {labels.DO_NOT_DISRUPT: "true", "kubernetes.io/config.mirror": "hash"},
