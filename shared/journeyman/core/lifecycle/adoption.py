@@ -119,13 +119,20 @@ def _adopt(instance: RunningInstance, node: Node, pool: NodePool, snapshot: Snap
 
 
 def _names(instance: RunningInstance, node: Node, pool: NodePool, snapshot: Snapshot) -> Iterator[str]:
-    """Yield the NodeClaim's possible names: of the instance's tag, else as the Node names its owner; else one made of the provider id."""
-    owner = next((o.name for o in node.metadata.owner_references if o.kind == NODECLAIM.kind), "")
-    own = instance.claim or owner
+    """Yield the NodeClaim's possible names: of the instance's tag, else as the Node names its owner; else one made of the provider id.
+
+    A further instance of a NodeClaim that exists has none, unless its Node has another owner: a user has edited the tags.
+    """
+    owner = next((o for o in node.metadata.owner_references if o.kind == NODECLAIM.kind), None)
+    own = instance.claim or (owner.name if owner is not None else "")
     if own:
         yield own
     taken = snapshot.claims_by_name.get(own)
-    if taken is None or instance.claim_uid not in ("", taken.metadata.uid):
+    if (
+        taken is None
+        or instance.claim_uid not in ("", taken.metadata.uid)
+        or (owner is not None and owner.uid != taken.metadata.uid)
+    ):
         yield claim_name(pool.metadata.name, "adopted", (instance.provider_id,))
 
 

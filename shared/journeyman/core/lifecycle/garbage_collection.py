@@ -228,10 +228,10 @@ def has_lost_instance(claim: NodeClaim, snapshot: Snapshot, cloud: CloudInstance
 
 
 def _has_pending_claim(instance: RunningInstance, snapshot: Snapshot) -> bool:
-    """Whether the NodeClaim that the instance was launched for exists and has no provider id yet."""
+    """Whether the NodeClaim that the instance was launched for exists, has no provider id yet, and is not being deleted."""
     named = snapshot.claims_by_name.get(instance.claim)
     claim = named if instance.claim else _claim_with_uid(instance.claim_uid, snapshot)
-    if claim is None or claim.status.provider_id:
+    if claim is None or claim.status.provider_id or claim.metadata.deletion_timestamp is not None:
         return False
     return instance.claim_uid in ("", claim.metadata.uid)
 

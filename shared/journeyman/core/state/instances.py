@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import chain
@@ -140,39 +140,38 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
         those whose tag a user removed, and of these, one that is older than the claim was launched for an earlier one. Some
         clouds know only the UID while they build the instance.
         """
+        return next(self._launched_for(claim), "")
+
+    def _launched_for(self, claim: NodeClaim) -> Iterator[str]:
+        """Yield the provider ids of all such instances: a user may have copied tags."""
         name, uid, created_at = claim.metadata.name, claim.metadata.uid, claim.metadata.creation_timestamp
         by_both, by_uid, by_name = (self._by_claim.get(key, ()) for key in ((uid, name), (uid, ""), ("", name)))
         younger = (i for i in by_name if created_at is None or i.launched_at >= created_at)
-        return next((instance.provider_id for instance in chain(by_both, by_uid, younger)), "")
+        yield from (instance.provider_id for instance in chain(by_both, by_uid, younger))
 
     def with_own_instances(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot; NodeClaims that name another instance than theirs name the one whose tags name them.
 
         A user may edit a provider id, and remove what else connects the NodeClaim with its Node. Then only the tags say which
-        Node must be drained before the instance terminates. A NodeClaim that is to be launched keeps its status: the launch
+        Node must be drained before the instance terminates, unless another NodeClaim owns the Node: a user has copied the tags. A NodeClaim that is to be launched keeps its status: the launch
         returns the instance.
         """
         return snapshot.with_claims(self._with_own_instance(claim, snapshot) for claim in snapshot.claims)
 
     def _with_own_instance(self, claim: NodeClaim, snapshot: Snapshot) -> NodeClaim:
         is_launched = is_true(claim.status.conditions, LAUNCHED) or claim.metadata.deletion_timestamp is not None
-        tagged = self.launched_for(claim) if is_launched else ""
-        if not tagged or tagged == claim.status.provider_id or self._names_its_own(claim, snapshot):
+        joined = snapshot.nodes_by_provider_id
+        tagged = next((id_ for id_ in self._launched_for(claim) if not _is_of_another(joined.get(id_, ()), claim)), "")
+        if not is_launched or not tagged or tagged == claim.status.provider_id or self._names_its_own(claim, snapshot):
             return claim
         return replace(claim, status=replace(claim.status, provider_id=tagged))
 
     def _names_its_own(self, claim: NodeClaim, snapshot: Snapshot) -> bool:
-        """Whether nothing speaks against the NodeClaim's provider id; a list of instances may lack the instance of a Node.
-
-        If the instance does not exist, the tags of one whose Node another NodeClaim owns do not: a user may have copied them.
-        """
+        """Whether nothing speaks against the NodeClaim's provider id; a list of instances may lack the instance of a Node."""
         named = self.find(claim.status.provider_id)
         if named is not None:
             return named.claim in ("", claim.metadata.name)
-        nodes = snapshot.nodes_by_provider_id
-        return claim.status.provider_id in nodes or any(
-            _has_another_owner(node, claim) for node in nodes.get(self.launched_for(claim), ())
-        )
+        return claim.status.provider_id in snapshot.nodes_by_provider_id
 
     def own(self, snapshot: Snapshot) -> frozenset[str]:
         """Return the provider ids of the listed instances that NodeClaims name."""
@@ -207,6 +206,11 @@ def is_foreign(instance: RunningInstance, cluster_uid: str) -> bool:
     return bool(instance.cluster_uid and cluster_uid) and instance.cluster_uid != cluster_uid
 
 
-def _has_another_owner(node: Node, claim: NodeClaim) -> bool:
+def has_another_owner(node: Node, claim: NodeClaim) -> bool:
+    """Whether the Node names owners, and the NodeClaim is none of them."""
     owners = tuple(owner_uids(node))
     return bool(owners) and claim.metadata.uid not in owners
+
+
+def _is_of_another(nodes: Iterable[Node], claim: NodeClaim) -> bool:
+    return any(has_another_owner(node, claim) for node in nodes)

@@ -55,6 +55,7 @@ def test_nodeclaim_of_an_unregistered_node_is_only_launched():
     assert not written.get("nodeName")
 
 
+OTHER = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": "default-lost", "uid": "uid-lost"}
 DRAINING = {"spec": {"taints": [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]}}
 
 
@@ -68,8 +69,18 @@ DRAINING = {"spec": {"taints": [{"key": labels.DISRUPTED_TAINT, "effect": "NoSch
         ([a_node()], {}, {"state": "stopped"}, False),
         ([a_node(), a_node(metadata={"name": "other"})], {}, {}, False),
         ([a_node()], {"claims": (a_running_claim(provider_id=provider_id_of("z")),)}, {}, False),
+        ([a_node(metadata={"ownerReferences": [OTHER]})], {"claims": (a_running_claim(provider_id="z"),)}, {}, True),
     ],
-    ids=["deleted with its owner", "draining", "no node", "no pool", "stopped", "two nodes", "name is taken"],
+    ids=[
+        "deleted with its owner",
+        "draining",
+        "no node",
+        "no pool",
+        "stopped",
+        "two nodes",
+        "name is taken",
+        "tags edited",
+    ],
 )
 def test_only_instances_whose_pods_run_on_are_adopted(nodes, more, instance, is_adopted):
     """All others look lost."""

@@ -58,6 +58,9 @@ def test_claim_whose_instance_is_gone_names_none_whose_node_has_another_owner():
     assert named(a_running_claim("a"), nodes=[node], listed=(forged,)) == [OWN]
     assert named(a_running_claim("a"), nodes=[a_node("b")], listed=(forged,)) == [OTHER]
 
+    mine = an_instance("c", tags=forged.tags)
+    assert named(a_running_claim("a", provider_id=""), nodes=[node], listed=(forged, mine)) == [provider_id_of("c")]
+
 
 def test_claim_that_is_to_be_launched_keeps_its_status():
     """The launch returns the tagged instance, and writes more of the status than the provider id."""
