@@ -1081,14 +1081,24 @@ def test_a_pod_that_waits_behind_a_broken_nodepool_is_detected(broken, minutes, 
     assert bool(fixture.violations) == bool(found)
 
 
-@pytest.mark.parametrize("operation", [EndsEarly(at_seconds=0), StopKubelet(at_seconds=0, node=0, seconds=3600)])
-def test_a_pod_may_wait_for_a_node_of_a_healthy_nodepool_that_does_not_get_ready(operation):
-    """The broken NodePool is not what it waits for."""
+@pytest.mark.parametrize(
+    ("operation", "ready", "found"),
+    [
+        (EndsEarly(at_seconds=0), "True", 0),
+        (StopKubelet(at_seconds=0, node=0, seconds=3600), "Unknown", 0),
+        (StopKubelet(at_seconds=0, node=0, seconds=3600), "True", 1),
+    ],
+)
+def test_a_pod_may_wait_for_a_node_of_a_healthy_nodepool_that_does_not_get_ready(operation, ready, found):
+    """The broken NodePool is not what it waits for, until the kubelet runs again."""
     pools = (ScenarioPool(name="default"), ScenarioPool(name="broken", weight=50, broken="ends"))
     fixture = Fixture(HealthyPoolsServe, pools=pools, operations=(operation,))
+    fixture.node("c1")
+    conditions = [{"type": "Ready", "status": ready}]
+    fixture.server.patch(NODE, "node-c1", {"status": {"conditions": conditions}}, subresource="status")
     fixture.pod("p1", "", phase="Pending")
     for _ in range(10):
         fixture.checkers.check_every_minute()
         fixture.clock.advance(60)
 
-    assert fixture.violations == []
+    assert len(fixture.violations) == found

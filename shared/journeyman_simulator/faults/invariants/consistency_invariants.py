@@ -35,6 +35,7 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     has_disrupted_taint,
     has_ended,
     has_operation,
+    has_true_condition,
     is_ours,
     is_tainted_for_disruption,
     last_loss,
@@ -359,7 +360,7 @@ class HealthyPoolsServe(InvariantChecker):
     """A NodePool that launches nothing does not keep pods from the next one: their nodes are launched within minutes.
 
     Nodes that never join are known as broken after the registration timeout of two of them. Where launches fail in healthy NodePools as
-    well, or kubelets stop while nodes join, pods wait for other reasons.
+    well, or while a node is not Ready because its kubelet has stopped, pods wait for other reasons.
     """
 
     name = "a broken NodePool blocks no other"
@@ -372,12 +373,16 @@ class HealthyPoolsServe(InvariantChecker):
         is_late = any(pool.broken == "never-joins" for pool in setup.pools)
         timeouts = timedelta(seconds=2 * setup.registration_timeout_seconds if is_late else 0)
         self._longest = self._LONGEST + timeouts + staleness(view.scenario) + skew(view.scenario)
-        self._fails = has_operation(view.scenario, EndsEarly, NeverJoins, RefuseLaunches, StopKubelet)
+        self._fails = has_operation(view.scenario, EndsEarly, NeverJoins, RefuseLaunches)
+        self._stops = has_operation(view.scenario, StopKubelet)
         self._since: dict[str, datetime] = {}  # by the pod's UID
 
     def check_every_minute(self) -> Iterator[str]:
         """Check pods that wait although another NodePool fits them."""
         if not self._has_broken or self._fails:
+            return
+        if self._stops and not all(has_true_condition(node.status.conditions, "Ready") for node in nodes(self.view)):
+            self._since.clear()
             return
         now = self.view.clock.now()
         healthy = [*healthy_pools(self.view)]
