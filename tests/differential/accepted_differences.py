@@ -7,6 +7,7 @@ compete on price; limits count the cheapest type that fits, not the largest. The
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -21,7 +22,8 @@ from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.scheduler import pods_to_schedule
 from journeyman.core.scheduling.verify import Defect, verify
 from journeyman.core.state.pod_predicates import selects
-from tests.differential.compare import NEGLIGIBLE_PRICE, Finding, OurSolution, parse, scheduled_pods
+from journeyman.core.state.taints import has_untolerated_preference
+from tests.differential.compare import NEGLIGIBLE_PRICE, Finding, OurSolution, key_of, parse, scheduled_pods
 
 JSONDict = dict[str, Any]
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -50,8 +52,8 @@ def _is_due_to_choice_of_pods(scenario: JSONDict, finding: Finding) -> bool:
         return False
     ours = OurSolution(scenario)
     return any(
-        pods and len(ours.scheduled) >= len(pods) and scheduled_pods(ours.solve_only(pods)) >= pods
-        for pods in finding.valid_pods
+        len(ours.scheduled) >= len(pods) and scheduled_pods(ours.solve_only(pods)) >= pods
+        for pods in finding.valid_pods  # empty if no pod of the plan can run where the plan puts it
     )
 
 
@@ -152,6 +154,32 @@ def _is_due_to_host_port_of_daemon(scenario: JSONDict, finding: Finding) -> bool
     defects = [str(defect) for defect in _defects(scenario, finding.karpenter_plan)]
     taken = [text for text in defects if "by its daemons" in text]
     return all(any(f" of pod {pod} is taken" in text for text in taken) for pod in finding.pods)
+
+
+def _is_due_to_daemon_on_soft_taint(scenario: JSONDict, finding: Finding) -> bool:
+    """Return whether the existing nodes hold the pods without the DaemonSets that do not tolerate their PreferNoSchedule taint."""
+    if finding.kind != "rejected" or not _exceeded_nodes(finding.text):
+        return False
+    snapshot = parse(scenario).snapshot
+    taints = [
+        taint
+        for node in snapshot.nodes
+        if node.metadata.name in _exceeded_nodes(finding.text)
+        for taint in node.spec.taints
+    ]
+    avoiding = {
+        f"{ds.metadata.namespace}/{ds.metadata.name}"
+        for ds in snapshot.daemon_sets
+        if has_untolerated_preference(taints, ds.spec.template.spec.tolerations)
+    }
+    kept = [raw for raw in scenario["objects"] if raw["kind"] != "DaemonSet" or key_of(raw) not in avoiding]
+    left = _defects({**scenario, "objects": kept}, finding.karpenter_plan)
+    return not any(_exceeded_nodes(str(defect)) for defect in left)
+
+
+def _exceeded_nodes(text: str) -> list[str]:
+    """Return the existing nodes that have too many pods, as verification says."""
+    return re.findall(r"\bnode ([\w.-]+): [\w./-]+ is exceeded by", text)
 
 
 def _is_due_to_relaxation(scenario: JSONDict, finding: Finding) -> bool:
@@ -483,6 +511,12 @@ ACCEPTED = (
         why="Karpenter counts only pods that run; it launches a node for a pod that kube-scheduler never binds there, because"
         " a DaemonSet's pod is on it that the pod's anti-affinity selects, or whose anti-affinity selects the pod",
         explains=_is_due_to_awaited_daemons,
+    ),
+    Difference(
+        name="our scheduler expects DaemonSets' pods on existing nodes with a PreferNoSchedule taint",
+        why="The DaemonSet controller ignores such taints; Karpenter adds the toleration only when it compares a DaemonSet with the"
+        " instance types of a NodePool, and without any it plans pods in place of the DaemonSet's pod",
+        explains=_is_due_to_daemon_on_soft_taint,
     ),
     Difference(
         name="our scheduler counts the pods of this pass for a relaxed pod too",

@@ -373,11 +373,19 @@ def _validly_scheduled(ours: OurSolution, karpenter_plan: Results) -> frozenset[
     """Return the pods of Karpenter's plan that remain after removing, one by one, those that violate a constraint."""
     while True:
         scheduled = scheduled_pods(karpenter_plan)
-        rejected = _as_findings("rejected", _karpenter_defects(ours, karpenter_plan))
+        defects = _karpenter_defects(ours, karpenter_plan)
+        rejected = _as_findings("rejected", defects)
         violating = scheduled & {pod for finding in rejected for pod in finding.pods}
+        violating = violating or scheduled & {pod for defect in defects for pod in _pods_over_capacity(str(defect))}
         if not violating:
             return scheduled
         karpenter_plan = _without_pod(karpenter_plan, max(violating))
+
+
+def _pods_over_capacity(text: str) -> list[str]:
+    """Return the pods of a node of which they exceed a resource together; fewer of them may fit."""
+    listed = re.search(r"is exceeded by \d+ with pods (.+)", text)
+    return listed[1].split(", ") if listed else []
 
 
 def _without_pod(plan: Results, pod: str) -> Results:

@@ -54,6 +54,21 @@ def pods(count, *, cpu="1", **spec):
     return [an_object("Pod", f"web-{i}", namespace="default", metadata=labels, spec=spec) for i in range(count)]
 
 
+def a_daemon_set(*, cpu="100m", **container):
+    """A DaemonSet `agent` whose pods have the label `app=agent`, for every node."""
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu, "memory": "64Mi"}}, **container}
+    labels = {"app": "agent"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    spec = {"selector": {"matchLabels": labels}, "template": template}
+    return an_object("DaemonSet", "agent", "apps/v1", namespace="kube-system", spec=spec)
+
+
+def apart_from(app):
+    """Return the affinity of a pod that must not share a node with pods of an app, of any namespace."""
+    term = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {"app": app}}, "namespaceSelector": {}}
+    return {"podAntiAffinity": {REQUIRED: [term]}}
+
+
 def renamed(pod, name):
     pod["metadata"] = {**pod["metadata"], "name": name}
     return pod
@@ -344,16 +359,46 @@ def test_host_port_of_a_daemon_that_has_not_started_is_in_use(karpenter):
     capacity = {"cpu": "8", "memory": "32Gi", "pods": "10"}
     node = an_object("Node", "n0", status={"capacity": capacity, "allocatable": capacity})
     (pod,) = pods(1)
-    (container,) = pod["spec"]["containers"]
-    container["ports"] = [{"containerPort": 80, "hostPort": 80, "protocol": "TCP"}]
-    template = {"metadata": {"labels": {"app": "agent"}}, "spec": {"containers": [container]}}
-    body = {"selector": {"matchLabels": {"app": "agent"}}, "template": template}
-    daemon = an_object("DaemonSet", "agent", "apps/v1", namespace="kube-system", spec=body)
-    scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(), node, daemon, pod)
+    port = {"containerPort": 80, "hostPort": 80, "protocol": "TCP"}
+    pod["spec"]["containers"][0]["ports"] = [port]
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(), node, a_daemon_set(ports=[port]), pod)
 
     found = compare_plans(scenario, karpenter)
 
     assert karpenter.solve(scenario)["existing"] == {"n0": ["default/web-0"]}
+    assert OurSolution(scenario).scheduled == set()
+    assert {f.kind for f in found} == {"missing", "rejected"}
+    assert unaccepted(scenario, found) == []
+
+
+def test_existing_node_with_a_soft_taint_keeps_capacity_for_daemons(karpenter):
+    """The agent comes to this node, too: its controller ignores PreferNoSchedule. Karpenter plans a third pod in its place."""
+    capacity = {"cpu": "3", "memory": "12Gi", "pods": "10"}
+    taints = [{"key": "dedicated", "effect": "PreferNoSchedule"}]
+    node = an_object("Node", "n0", spec={"taints": taints}, status={"capacity": capacity, "allocatable": capacity})
+    agent = a_daemon_set(cpu="1")
+    scenario = a_scenario([], a_tainted_pool(), node, agent, *pods(3))
+
+    found = compare_plans(scenario, karpenter)
+
+    assert len(karpenter.solve(scenario)["existing"]["n0"]) == 3
+    assert len(OurSolution(scenario).scheduled) == 2
+    assert {f.kind for f in found} == {"missing", "rejected"}
+    assert unaccepted(scenario, found) == []
+
+
+def test_pods_that_karpenter_schedules_in_vain_are_not_missing(karpenter):
+    """The agent keeps one pod off each node by anti-affinity, the other by its host port on the node that exists."""
+    capacity = {"cpu": "4", "memory": "16Gi", "pods": "10"}
+    node = an_object("Node", "n0", status={"capacity": capacity, "allocatable": capacity})
+    port = {"containerPort": 80, "hostPort": 80, "protocol": "TCP"}
+    agent = a_daemon_set(ports=[port])
+    (ported,), (shy,) = pods(1), pods(1, affinity=apart_from("agent"))
+    ported["spec"]["containers"][0]["ports"] = [port]
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(), node, agent, ported, renamed(shy, "shy"))
+
+    found = compare_plans(scenario, karpenter)
+
     assert OurSolution(scenario).scheduled == set()
     assert {f.kind for f in found} == {"missing", "rejected"}
     assert unaccepted(scenario, found) == []
@@ -594,13 +639,9 @@ def test_anti_affinity_keeps_pods_off_nodes_that_will_run_a_daemon_set(karpenter
     """The agent runs on every node; Karpenter launches one on which kube-scheduler never binds the pod."""
     (pod,) = pods(1)
     pod["metadata"]["labels"] = {"app": "shy"}
-    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}}
-    template = {"metadata": {"labels": {"app": "agent"}}, "spec": {"containers": [container]}}
-    owner, selected = (pod, "agent") if whose == "the pod's" else (template, "shy")
-    term = {"topologyKey": HOSTNAME, "labelSelector": {"matchLabels": {"app": selected}}, "namespaceSelector": {}}
-    owner["spec"]["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    spec = {"selector": {"matchLabels": {"app": "agent"}}, "template": template}
-    agent = an_object("DaemonSet", "agent", "apps/v1", namespace="kube-system", spec=spec)
+    agent = a_daemon_set()
+    owner, selected = (pod, "agent") if whose == "the pod's" else (agent["spec"]["template"], "shy")
+    owner["spec"]["affinity"] = apart_from(selected)
     scenario = a_scenario([a_type("m", cpu=4, price=0.2)], a_pool(), agent, pod)
 
     found = compare_plans(scenario, karpenter)
