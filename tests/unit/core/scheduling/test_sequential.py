@@ -437,17 +437,61 @@ def test_last_node_affinity_term_is_tried_first_if_pods_stay_pending():
     assert (outcome.domains(labels.INSTANCE_TYPE), outcome.sizes, outcome.left) == (["m.large"], [2], 0)
 
 
-def test_leader_goes_to_the_existing_node_that_its_follower_accepts():
-    """The first node takes the leader, but the follower may go to zone b alone, and no NodePool offers a new node."""
+def two_nodes(*, first_cpu="4"):
+    """Return a node in zone a and one in zone b, with their NodeClaims; the first is tried first."""
+    small = {"allocatable": {"cpu": first_cpu, "memory": "16Gi", "pods": "10"}}
+    nodes = (a_node("default-1", status=small), a_node("default-2", metadata={"labels": {labels.ZONE: "b"}}))
+    return {"nodes": nodes, "claims": (a_running_claim("default-1"), a_running_claim("default-2"))}
+
+
+def joining(app, name="follower", *, cpu="1", zone="", **changes):
+    """Return a pod that must share a node with pods of an app, in a zone if one is given."""
+    joins = rule("podAffinity", key=labels.HOSTNAME, selector={"matchLabels": {"app": app}})
+    joins["spec"]["nodeSelector"] = {labels.ZONE: zone} if zone else {}
+    return a_pod(name, cpu=cpu, **joins, **changes)
+
+
+CACHE = joining("db", "cache", cpu="500m", metadata={"labels": {"app": "cache"}})
+
+
+@pytest.mark.parametrize(
+    ("followers", "first_cpu"),
+    [
+        ((joining("db", zone="b"),), "4"),
+        ((joining("db"),), "2500m"),
+        ((CACHE, joining("cache", zone="b")), "4"),
+    ],
+    ids=[
+        "its follower accepts another zone",
+        "its follower is too large",
+        "the follower of its follower does not accept",
+    ],
+)
+def test_leader_does_not_go_to_an_existing_node_where_followers_cannot_join_it(followers, first_cpu):
+    """The first node takes the leader as well; no NodePool offers a new node."""
     leader = a_pod("leader", cpu="2", metadata={"labels": {"app": "db"}})
-    joins = rule("podAffinity", key=labels.HOSTNAME, selector={"matchLabels": {"app": "db"}})
-    joins["spec"]["nodeSelector"] = {labels.ZONE: "b"}
-    nodes = (a_node("default-1"), a_node("default-2", metadata={"labels": {labels.ZONE: "b"}}))
-    claims = (a_running_claim("default-1"), a_running_claim("default-2"))
 
-    outcome = Outcome(leader, a_pod("follower", cpu="1", **joins), types=(), nodes=nodes, claims=claims)
+    outcome = Outcome(leader, *followers, types=(), **two_nodes(first_cpu=first_cpu))
 
-    assert (outcome.on_existing, outcome.left) == (2, 0)
+    assert (outcome.on_existing, outcome.left) == (1 + len(followers), 0)
+
+
+def test_leader_gets_a_new_node_if_its_follower_can_join_it_on_no_existing_one():
+    """The follower may go to zone c alone, where no node exists."""
+    leader = a_pod("leader", cpu="2", metadata={"labels": {"app": "db"}})
+
+    outcome = Outcome(leader, joining("db", zone="c"), types=(ZONAL,), **two_nodes())
+
+    assert (outcome.on_existing, outcome.sizes, outcome.left) == (0, [2], 0)
+
+
+def test_leader_goes_to_an_existing_node_if_its_follower_can_join_it_nowhere():
+    """No node of any kind is in the follower's zone, so a new one for the leader would be of no use."""
+    leader = a_pod("leader", cpu="2", metadata={"labels": {"app": "db"}})
+
+    outcome = Outcome(leader, joining("db", zone="d"), types=(ZONAL,), **two_nodes())
+
+    assert (outcome.on_existing, outcome.sizes, outcome.left) == (1, [], 1)
 
 
 def test_leader_and_follower_are_scheduled_before_others_fill_the_node():

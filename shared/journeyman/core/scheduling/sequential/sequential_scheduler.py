@@ -29,7 +29,7 @@ from journeyman.core.scheduling.offering_masks import (
     lowest,
 )
 from journeyman.core.scheduling.pod_classes import HostPort, RowPods
-from journeyman.core.scheduling.problem import PartialSolution, PlannedNode
+from journeyman.core.scheduling.problem import PartialSolution, PlannedNode, amounts_of
 from journeyman.core.scheduling.requirements import Requirements, requirement
 from journeyman.core.scheduling.results import MinValuesPolicy
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode, VolumeAttachments
@@ -43,6 +43,10 @@ from journeyman.core.scheduling.sequential.pod_constraints import (
 from journeyman.core.scheduling.sequential.topology_rules import DomainChoice, JoinRule, TopologyRuleSet
 
 _PER_SEARCH: Final = 500  # effort of searching the devices of one ResourceClaim on one candidate
+_PER_FOLLOWER: Final = (
+    15  # effort of finding the existing nodes that take pods of a row beside a pod that they must join
+)
+_NODES_PER_UNIT: Final = 200
 
 
 class _BoundNode(NamedTuple):
@@ -80,7 +84,8 @@ class TieBreakPolicy(Struct, frozen=True):
         ignore_type_variety: With best-effort minValues, do not preserve the variety of a node's instance types.
         prefer_last_alternative: Of the terms of a pod's required node affinity, try the last first, else in their order.
         prefer_last_pool_name: Of NodePools with equal weight, choose the one with the last name, regardless of price.
-        prefer_nodes_for_followers: Try existing nodes first that most of the classes accept which must share the pod's node.
+        prefer_nodes_for_followers: Try existing nodes first that can take a pod of most of the classes which must share the
+            pod's node, and those that can take none of them last, after a new node.
     """
 
     bind_anti_affinity_domains: bool = False
@@ -233,34 +238,44 @@ class SequentialScheduler:
 
     def _schedule_with(self, constraints: PodConstraints, choices: Sequence[DomainChoice], fitting: Bools) -> bool:
         """Schedule a pod by one of its terms on one of the fitting candidates, or on a new node."""
-        ordered = self._candidates.in_order(fitting & constraints.not_ruled_out(self._candidates.size))
+        first: Sequence[int] = self._candidates.in_order(fitting & constraints.not_ruled_out(self._candidates.size))
+        last: Sequence[int] = ()
         if self._policy.prefer_nodes_for_followers and (followers := self._followers.get(constraints.row)):
-            ordered = self._most_accepting_first(ordered, followers)
-        for candidate in ordered:
-            if self._try_candidate(candidate, constraints, choices):
-                return True
-        return constraints.rules.hosts.admit_new and self._open(constraints, choices)
+            first, last = self._by_followers(first, constraints.row, followers)
+        return (
+            any(self._try_candidate(candidate, constraints, choices) for candidate in first)
+            or (constraints.rules.hosts.admit_new and self._open(constraints, choices))
+            or any(self._try_candidate(candidate, constraints, choices) for candidate in last)
+        )
 
     @cached_property
     def _followers(self) -> Mapping[int, Sequence[int]]:
-        """By row, the other rows that require one of its pods on their node."""
-        found: dict[int, list[int]] = {}
+        """By row, the other rows that require one of its pods on their node, and those that require one of theirs."""
+        direct: dict[int, set[int]] = {}
         for follower, cls in enumerate(self._problem.rows):
             for group in cls.affinities:
                 if group.key == labels.HOSTNAME and group.id not in cls.preferred_groups:
                     for row in self._problem.row_index.counted_by(group):
-                        if row != follower:
-                            found.setdefault(row, []).append(follower)
-        return found
+                        direct.setdefault(row, set()).add(follower)
+        own = {row: set(self._problem.levels[self._problem.class_of_row[row]]) for row in direct}
+        return {row: sorted(_reachable(direct, row) - own[row]) for row in direct}
 
-    def _most_accepting_first(self, candidates: Sequence[int], followers: Sequence[int]) -> list[int]:
-        """Return the candidates, of the existing nodes first those that most of these rows accept."""
-        accepted = sum(
-            (np.logical_or.reduce([term.admitted for term in self._terms.of(row)]).astype(int) for row in followers),
-            start=np.zeros(self._candidates.first_new, dtype=int),
-        )
-        existing = [c for c in candidates if c < self._candidates.first_new]
-        return [*sorted(existing, key=lambda c: -accepted[c]), *candidates[len(existing) :]]
+    def _by_followers(
+        self, candidates: Sequence[int], row: int, followers: Sequence[int]
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the candidates, of the existing nodes first those that can take most of these rows; apart those that take none."""
+        requests, first_new = self._problem.requests, self._candidates.first_new
+        self._problem.effort.spend(len(followers) * (_PER_FOLLOWER + first_new // _NODES_PER_UNIT))
+        taking = np.zeros(first_new, dtype=np.int64)
+        for follower in followers:
+            together = amounts_of((requests[row] + requests[follower]).tolist())
+            accepted = np.zeros(first_new, dtype=bool)
+            for term in self._terms.of(follower):
+                accepted |= term.admitted
+            taking += accepted & self._candidates.with_capacity_for(together)[:first_new]
+        existing = [c for c in candidates if c < first_new]
+        first = sorted((c for c in existing if taking[c]), key=lambda c: -taking[c])
+        return [*first, *(c for c in candidates if c >= first_new)], [c for c in existing if not taking[c]]
 
     def _try_candidate(self, candidate: int, constraints: PodConstraints, choices: Sequence[DomainChoice]) -> bool:
         if candidate >= self._candidates.first_new:
@@ -519,6 +534,17 @@ class SequentialScheduler:
                 for node in self._candidates.nodes
             ],
         )
+
+
+def _reachable(edges: Mapping[int, Collection[int]], start: int) -> set[int]:
+    """Return what can be reached from a start along these edges."""
+    found: set[int] = set()
+    waiting = [start]
+    while waiting:
+        new = set(edges.get(waiting.pop(), ())) - found
+        found |= new
+        waiting += new
+    return found
 
 
 def _by_row(pods: Mapping[int, int]) -> tuple[RowPods, ...]:
