@@ -204,6 +204,11 @@ def _is_due_to_counted_limits(scenario: JSONDict, finding: Finding) -> bool:
     return finding.kind == "dearer" and _costs_as_much(finding.karpenter_plan_unlimited, scenario, finding)
 
 
+def _is_due_to_spoiled_preference(scenario: JSONDict, finding: Finding) -> bool:
+    """Return whether Karpenter pays no less without preferences about DaemonSets' pods."""
+    return finding.kind == "dearer" and _costs_as_much(finding.karpenter_plan_indifferent, scenario, finding)
+
+
 def _has_alternatives(pod: Pod) -> bool:
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity is not None else None
     return affinity is not None and affinity.required is not None and len(affinity.required.node_selector_terms) > 1
@@ -530,6 +535,12 @@ ACCEPTED = (
         why="Karpenter counts the largest type that a NodeClaim lists; it exhausts the limits of a NodePool with a greater"
         " weight sooner, and uses one with a smaller weight, which may be cheaper",
         explains=_is_due_to_counted_limits,
+    ),
+    Difference(
+        name="our scheduler keeps no preference that DaemonSets' pods will spoil",
+        why="Karpenter counts only pods that run: a pod that prefers to avoid a DaemonSet's pods gets a new node, on which one"
+        " comes as well, instead of its place on an existing node, which a pod with dearer needs gets by luck",
+        explains=_is_due_to_spoiled_preference,
     ),
     Difference(
         name="our scheduler uses each pod's own minDomains",

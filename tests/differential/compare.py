@@ -18,11 +18,12 @@ from msgspec.structs import replace
 from journeyman.cli.scenario import Scenario, parse_scenario
 from journeyman.cli.solve import options_of
 from journeyman.core.api.labels import INSTANCE_TYPE
-from journeyman.core.api.objects import NodeSelectorRequirement, OfferingKey
+from journeyman.core.api.objects import DaemonSet, NodeSelectorRequirement, OfferingKey, PodAffinityTerm
 from journeyman.core.api.resources import to_resources
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.verify import Defect, verify
+from journeyman.core.state.pod_predicates import selects
 from tests.differential.karpenter import Karpenter
 
 JSONDict = dict[str, Any]
@@ -44,6 +45,7 @@ class Finding(Struct, frozen=True, kw_only=True):
         valid_pods: Keys of the pods that Karpenter's plan schedules without violating a constraint, for each of its plans.
         karpenter_plan_unrelaxed: Karpenter's plan if it need not relax pods (`_solve_unrelaxed`).
         karpenter_plan_unlimited: Karpenter's plan if the NodePools have no limits.
+        karpenter_plan_indifferent: Karpenter's plan if no pod has preferences about DaemonSets' pods.
     """
 
     kind: str
@@ -54,6 +56,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     valid_pods: tuple[frozenset[str], ...] = ()
     karpenter_plan_unrelaxed: Results | None = None
     karpenter_plan_unlimited: Results | None = None
+    karpenter_plan_indifferent: Results | None = None
 
 
 KINDS = {
@@ -196,10 +199,13 @@ def _frequent_kinds(kinds: Collection[str], compare_again: Callable[[int], Colle
 
 def _with_variants(finding: Finding, scenario: JSONDict, karpenter: Karpenter) -> Finding:
     unlimited = [_without_limits(raw) for raw in scenario["objects"]]
+    daemon_sets = parse(scenario).snapshot.daemon_sets
+    indifferent = [_without_preferences_about(daemon_sets, raw) for raw in scenario["objects"]]
     return replace(
         finding,
         karpenter_plan_unrelaxed=_solve_unrelaxed(scenario, finding.karpenter_plan, karpenter),
         karpenter_plan_unlimited=_most_expensive(scenario, [unlimited], finding.karpenter_plan, karpenter),
+        karpenter_plan_indifferent=_most_expensive(scenario, [indifferent], finding.karpenter_plan, karpenter),
     )
 
 
@@ -242,6 +248,27 @@ def _without_limits(raw: JSONDict) -> JSONDict:
     if raw["kind"] != "NodePool":
         return raw
     return {**raw, "spec": {key: value for key, value in raw["spec"].items() if key != "limits"}}
+
+
+def _without_preferences_about(daemon_sets: Sequence[DaemonSet], raw: JSONDict) -> JSONDict:
+    """Return the object; a pod keeps no preferred affinity or anti-affinity to pods of these DaemonSets."""
+    affinity = (raw["spec"].get("affinity") or {}) if raw["kind"] == "Pod" else {}
+    preferred = "preferredDuringSchedulingIgnoredDuringExecution"
+    kept = {
+        kind: {**rules, preferred: [w for w in rules[preferred] if not _is_about(daemon_sets, w["podAffinityTerm"])]}
+        for kind in ("podAffinity", "podAntiAffinity")
+        if preferred in (rules := affinity.get(kind) or {})
+    }
+    return {**raw, "spec": {**raw["spec"], "affinity": {**affinity, **kept}}} if kept else raw
+
+
+def _is_about(daemon_sets: Sequence[DaemonSet], raw_term: JSONDict) -> bool:
+    """Return whether a term names the namespace of one of these DaemonSets, and selects its pods."""
+    term = msgspec.convert(raw_term, PodAffinityTerm)
+    return any(
+        ds.metadata.namespace in term.namespaces and selects(term.label_selector, ds.spec.template.metadata.labels)
+        for ds in daemon_sets
+    )
 
 
 def _with_last_affinity_term(raw: JSONDict) -> JSONDict:

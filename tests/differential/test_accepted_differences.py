@@ -650,6 +650,33 @@ def test_anti_affinity_keeps_pods_off_nodes_that_will_run_a_daemon_set(karpenter
     assert unaccepted(scenario, found) == []
 
 
+def test_preference_that_the_daemon_set_spoils_on_each_new_node_counts_for_nothing(karpenter):
+    """Karpenter keeps it with a cheap new node, on which the agent comes as well, so that the node is left to the other pod."""
+    port = {"containerPort": 80, "hostPort": 80, "protocol": "TCP"}
+    labels = {INSTANCE_TYPE: "dear", ZONE: "a", CAPACITY_TYPE: "on-demand", ARCH: "amd64", HOSTNAME: "n0"}
+    capacity = {"cpu": "4", "memory": "16Gi", "pods": "10"}
+    node = an_object("Node", "n0", metadata={"labels": labels}, status={"capacity": capacity, "allocatable": capacity})
+    agent = a_daemon_set()
+    template = agent["spec"]["template"]
+    running = an_object("Pod", "agent-0", namespace="kube-system", metadata={"labels": {"app": "agent"}})
+    running |= {"spec": {**template["spec"], "nodeName": "n0"}, "status": {"phase": "Running"}}
+    term = {"topologyKey": ZONE, "labelSelector": {"matchLabels": {"app": "agent"}}, "namespaces": ["kube-system"]}
+    preferred = [{"weight": 1, "podAffinityTerm": term}]
+    affinity = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    (shy,), (other,) = pods(1, cpu="2", affinity=affinity), pods(1, nodeSelector={INSTANCE_TYPE: "dear"})
+    for pod in (shy, other):
+        pod["spec"]["containers"][0]["ports"] = [port]
+    types = [a_type("dear", cpu=4, price=0.9), a_type("cheap", cpu=4, price=0.2)]
+    scenario = a_scenario(types, a_pool(), node, agent, running, renamed(shy, "shy"), other)
+
+    found = compare_plans(scenario, karpenter)
+
+    assert karpenter.solve(scenario)["price"] == pytest.approx(0.2)
+    assert OurSolution(scenario).results.price == pytest.approx(0.9)
+    assert {f.kind for f in found} == {"dearer"}
+    assert unaccepted(scenario, found) == []
+
+
 def test_resize_of_the_pod_level_counts(karpenter):
     """A pod that shrinks from 3 CPU to 1 at the pod level keeps 3; Karpenter plans another one of 2 beside it."""
     (running,) = pods(1, nodeName="n", resources={"requests": {"cpu": "1", "memory": "1Gi"}})
