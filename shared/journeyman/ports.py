@@ -312,7 +312,10 @@ class CloudProvider(Protocol):
         ...
 
     def get_instance_types(self, node_class: JSON) -> tuple[InstanceType, ...]:
-        """Return the NodeClass's instance types, sorted by name, with current prices. Raises CloudProviderError."""
+        """Return the NodeClass's instance types, sorted by name, with current prices.
+
+        Raises CloudProviderError, and InvalidObjectError if the NodeClass does not validate.
+        """
         ...
 
     def launch(self, requests: Sequence[LaunchRequest]) -> Iterator[LaunchOutcome]:

@@ -17,7 +17,7 @@ from journeyman.core.scheduling.node_overlays import apply_overlays
 from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Results
 from journeyman.core.state import BuildFailure, InstanceStatus, NodeClassState, RepairPolicy, Snapshot
 from journeyman.core.state.guard import report_skipped
-from journeyman.errors import CloudProviderError, InvariantError
+from journeyman.errors import CloudProviderError, InvalidObjectError, InvariantError, NodeClassNotReadyError
 from journeyman.ports import Instance, Prices, Trigger
 from journeyman.steps.actions import WrittenObjects
 from journeyman.steps.context import CachedCatalogue, RunContext, Settings
@@ -152,7 +152,9 @@ def _instance_types(
         return run.cloud.get_instance_types(node_class.raw)
     except CloudProviderError as error:
         failures[node_class.name] = error
-        return ()
+    except InvalidObjectError as error:  # a condition of the NodeClass says so
+        failures[node_class.name] = NodeClassNotReadyError(error.message)
+    return ()
 
 
 _PARTS: Final = 4  # of a catalogue's key before its types

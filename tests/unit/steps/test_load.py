@@ -9,7 +9,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import EC2NODECLASS, NODE_OVERLAY, NODEPOOL, TopologySpreadConstraint
 from journeyman.core.plan import Step
 from journeyman.core.state.pod_predicates import selects
-from journeyman.errors import CloudProviderError, NotFoundError
+from journeyman.errors import CloudProviderError, InvalidObjectError, NotFoundError
 from journeyman.steps.context import FeatureGates
 from journeyman.steps.load import (
     EVERYTHING,
@@ -413,8 +413,9 @@ def test_the_catalogue_is_the_same_object_until_something_changes():
 @pytest.mark.karpenter("nodeoverlay", it="should update the store even when one NodePool fails")
 @pytest.mark.karpenter("nodeoverlay", it="should have an empty instance types set when cloudprovider return an error")
 @pytest.mark.karpenter("nodeoverlay", it="should recover when a previously failing NodePool becomes healthy")
-def test_a_node_class_without_types_affects_only_its_own_pools():
-    """The cloud's error for one NodeClass does not stop the others."""
+@pytest.mark.parametrize("error", [CloudProviderError("no subnets"), InvalidObjectError("no subnets")])
+def test_a_node_class_without_types_affects_only_its_own_pools(error):
+    """The cloud's error for one NodeClass, or one that does not validate, does not stop the others."""
     cluster = Cluster()
     other = {"template": {"spec": {"nodeClassRef": {"name": "other"}}}}
     cluster.add(node_class_body(), node_class_body("other"), pool_body(), pool_body("second", spec=other))
@@ -422,14 +423,14 @@ def test_a_node_class_without_types_affects_only_its_own_pools():
     class Half(type(cluster.cloud)):
         def get_instance_types(self, node_class):
             if node_class["metadata"]["name"] == "other":
-                raise CloudProviderError("no subnets")
+                raise error
             return self.types
 
     run = cluster.run(cloud=Half(cluster.clock))
     world = scheduling_inputs_of(run, load(run, EVERYTHING))
     assert world.catalogue.instance_types("default")
     assert world.catalogue.instance_types("second") == ()
-    assert [(name, error.message) for name, error in world.failures.items()] == [("other", "no subnets")]
+    assert [(name, found.message) for name, found in world.failures.items()] == [("other", "no subnets")]
 
     again = cluster.run()
     assert scheduling_inputs_of(again, load(again, EVERYTHING)).catalogue.instance_types("second")
