@@ -430,7 +430,7 @@ def is_daemon(pod: Pod) -> bool:
 
 
 def daemon_of(daemon_set: DaemonSet, pods: Iterable[Pod]) -> PodKind:
-    """Return the pod that a DaemonSet runs on each matching node: like its newest, with the template's affinity.
+    """Return the pod that a DaemonSet runs on each matching node: like its newest, resized or not, with the template's affinity.
 
     It has the name and the UID of the DaemonSet.
     """
@@ -438,7 +438,8 @@ def daemon_of(daemon_set: DaemonSet, pods: Iterable[Pod]) -> PodKind:
     own = (pod for pod in pods if _is_controlled_by(pod, daemon_set))
     newest = max(own, key=_creation_order, default=Pod(metadata=template.metadata, spec=template.spec))
     metadata = msgspec.structs.replace(daemon_set.metadata, labels=newest.metadata.labels, deletion_timestamp=None)
-    return PodKind(Pod(metadata=metadata, spec=msgspec.structs.replace(newest.spec, affinity=template.spec.affinity)))
+    spec = msgspec.structs.replace(newest.spec, affinity=template.spec.affinity)
+    return PodKind(Pod(metadata=metadata, spec=spec, status=newest.status))
 
 
 def _is_controlled_by(pod: Pod, daemon_set: DaemonSet) -> bool:

@@ -7,10 +7,12 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from journeyman.core.api.objects import NodeSelectorRequirement
+from journeyman.core.api.objects import NodeSelectorRequirement, OwnerReference
+from journeyman.core.scheduling.daemon_overhead import make_daemons
 from journeyman.core.scheduling.verify.matching import PodKind, PossibleLabels, daemon_of, is_met
-from tests.helpers.builders import a_daemon_set, a_pod, ago, stamp
+from tests.helpers.builders import a_daemon_set, a_pod, a_resize, ago, stamp
 
 NUMBERS = st.integers(0, 6).map(str)
 REQUIREMENTS = st.one_of(
@@ -218,3 +220,23 @@ def test_daemon_overhead_uses_the_newest_pod_that_the_daemon_set_controls():
     assert daemon_of(agent, pods).requests["cpu"] == 300
     assert daemon_of(agent, pods[2:]).requests["cpu"] == 400
     assert daemon_of(agent, ()).requests["cpu"] == 100
+
+
+def controlled_by(daemon_set, pod):
+    """Return the pod, with the DaemonSet as its controller."""
+    owner = OwnerReference(
+        api_version="apps/v1", kind="DaemonSet", name="agent", uid=daemon_set.metadata.uid, controller=True
+    )
+    return replace(pod, metadata=replace(pod.metadata, owner_references=(owner,)))
+
+
+@pytest.mark.parametrize(
+    ("pending", "cpu"), [("", 64_000), ("Infeasible", 500)], ids=["that is under way", "that its node cannot meet"]
+)
+def test_daemon_overhead_counts_a_resize_of_the_newest_pod(pending, cpu):
+    """The pod was given 64 CPU instead of 500m; it has what kube-scheduler counts for it, as for every other pod."""
+    agent = a_daemon_set("agent", cpu="100m")
+    pod = controlled_by(agent, a_pod("resized", cpu="64", node="n1", status=a_resize("500m", pending=pending)))
+
+    assert daemon_of(agent, (pod,)).requests["cpu"] == cpu
+    assert make_daemons((agent,), (pod,))[0][0].requests["cpu"] == cpu
