@@ -113,4 +113,24 @@ def doubled(first: timedelta, times: int, longest: timedelta) -> timedelta:
     return min(first * factor, longest)
 
 
+def backed_off(
+    before: tuple[int, datetime] | None, at: datetime, *, first: timedelta, longest: timedelta
+) -> tuple[int, datetime]:
+    """Return how many failures are counted after a further one at `at`, and until when the back-off lasts.
+
+    Args:
+        before: The same before it; None if it is the first failure. A failure before the end of the back-off comes from a try that
+            began earlier, and is not counted again.
+        at: The time of the failure.
+        first: The back-off after the first failure.
+        longest: The longest back-off.
+    """
+    if before is None:
+        return 1, at + doubled(first, 1, longest)
+    failures, until = before
+    if at < until:
+        return failures, max(at + doubled(first, 1, longest), until)
+    return failures + 1, at + doubled(first, failures + 1, longest)
+
+
 _MAX_DOUBLINGS: Final = 20  # keeps the arithmetic finite: a count that is read from the cluster may be any number

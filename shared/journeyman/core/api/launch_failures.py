@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from journeyman.core.api.duration import doubled, time_after
+from journeyman.core.api.duration import backed_off, time_after
 from journeyman.core.api.launch_faults import MAX_MESSAGE, MAX_REMEDY, FaultKey, FaultScope, LaunchFault, shortened
 from journeyman.core.api.model import Int, Model, Time, crd
 
@@ -86,12 +86,8 @@ def with_launch_failure(
     before = merged.get(fault.key)
     if before is not None and before.generations != generations:
         before = None
-    failures, until = 1, at + doubled(first, 1, longest)
-    if before is not None and at < before.until:
-        failures, until = before.failures, max(until, before.until)
-    elif before is not None:
-        failures = before.failures + 1
-        until = at + doubled(first, failures, longest)
+    counted = (before.failures, before.until) if before is not None else None
+    failures, until = backed_off(counted, at, first=first, longest=longest)
     merged[fault.key] = LaunchFailure(
         scope=fault.scope.value,
         name=fault.name,

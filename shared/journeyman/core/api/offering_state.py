@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field
 
 from journeyman.core.api.conditions import Conditions
-from journeyman.core.api.duration import doubled, time_after
+from journeyman.core.api.duration import backed_off, time_after
 from journeyman.core.api.launch_failures import MAX_LAUNCH_FAILURES, LaunchFailure
 from journeyman.core.api.model import Bool, Int, Metadata, Model, ResourceTexts, Time, crd, problem
 from journeyman.core.api.objects import ObjectMeta, OfferingKey
@@ -242,12 +242,8 @@ def _failed(
     longest: timedelta,
     reason: str,
 ) -> UnavailableOffering:
-    failures, until = 1, at + doubled(first, 1, longest)
-    if before is not None and at < before.until:
-        failures, until = before.failures, max(until, before.until)
-    elif before is not None:
-        failures = before.failures + 1
-        until = at + doubled(first, failures, longest)
+    counted = (before.failures, before.until) if before is not None else None
+    failures, until = backed_off(counted, at, first=first, longest=longest)
     return UnavailableOffering(
         instance_type=key.instance_type,
         zone=key.zone,

@@ -102,8 +102,7 @@ def orphaned_instances(snapshot: Snapshot, cloud: CloudInstances) -> tuple[Runni
 
     Restates: karpenter-provider-aws pkg/controllers/nodeclaim/garbagecollection/controller.go `garbageCollect`.
     """
-    claimed = {c.status.provider_id for c in snapshot.claims if c.status.provider_id}
-    claimed |= {n.provider_id for n in snapshot.state_nodes if n.managed}  # a user may have edited the NodeClaim's
+    claimed = snapshot.claimed_provider_ids
     return tuple(
         instance
         for instance in sorted(cloud.listed, key=lambda i: i.provider_id)

@@ -74,7 +74,7 @@ from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import has_disrupted_taint, with_disrupted_taint
 from journeyman.core.state.eviction_order import size_class
 from journeyman.core.state.guard import plan_for_each
-from journeyman.core.state.instances import TERMINATING_STATES, CloudInstances, RunningInstance, has_another_owner
+from journeyman.core.state.instances import TERMINATING_STATES, CloudInstances, RunningInstance, belong_to_another
 from journeyman.core.state.nodeclaim_metrics import claim_termination_metrics, node_counter, node_termination_metrics
 from journeyman.errors import ConfigurationError
 
@@ -142,15 +142,13 @@ def further_instances(claim: NodeClaim, snapshot: Snapshot, cloud: CloudInstance
     Where launches have no client token, a list that lags behind leads to a second one. Another NodeClaim's instance is none, though
     a user has copied the tags to it: its Node says whose it is.
     """
-    owned = {c.status.provider_id for c in snapshot.claims} | {n.provider_id for n in snapshot.state_nodes if n.managed}
     joined = snapshot.nodes_by_provider_id
     return tuple(
         instance
-        for instance in sorted(cloud.listed, key=lambda i: i.provider_id)
-        if instance.claim_uid == claim.metadata.uid
-        and instance.provider_id not in owned
+        for instance in cloud.by_claim_uid.get(claim.metadata.uid, ())
+        if instance.provider_id not in snapshot.claimed_provider_ids
         and instance.state not in TERMINATING_STATES
-        and not any(has_another_owner(node, claim) for node in joined.get(instance.provider_id, ()))
+        and not belong_to_another(joined.get(instance.provider_id, ()), claim)
     )
 
 

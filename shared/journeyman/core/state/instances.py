@@ -133,17 +133,13 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
         instance = self.find(provider_id)
         return instance.failure if instance is not None else self.failures.get(provider_id)
 
-    def launched_for(self, claim: NodeClaim) -> str:
-        """Return the provider id of the instance whose tags name this claim; empty if there is none.
+    def _launched_for(self, claim: NodeClaim) -> Iterator[str]:
+        """Yield the provider ids of the instances whose tags name this claim: a user may have copied tags.
 
         A tag with another UID names an earlier claim of the same name. Instances of Karpenter have no UID tag; neither have
         those whose tag a user removed, and of these, one that is older than the claim was launched for an earlier one. Some
         clouds know only the UID while they build the instance.
         """
-        return next(self._launched_for(claim), "")
-
-    def _launched_for(self, claim: NodeClaim) -> Iterator[str]:
-        """Yield the provider ids of all such instances: a user may have copied tags."""
         name, uid, created_at = claim.metadata.name, claim.metadata.uid, claim.metadata.creation_timestamp
         by_both, by_uid, by_name = (self._by_claim.get(key, ()) for key in ((uid, name), (uid, ""), ("", name)))
         younger = (i for i in by_name if created_at is None or i.launched_at >= created_at)
@@ -153,15 +149,17 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
         """Return the snapshot; NodeClaims that name another instance than theirs name the one whose tags name them.
 
         A user may edit a provider id, and remove what else connects the NodeClaim with its Node. Then only the tags say which
-        Node must be drained before the instance terminates, unless another NodeClaim owns the Node: a user has copied the tags. A NodeClaim that is to be launched keeps its status: the launch
-        returns the instance.
+        Node must be drained before the instance terminates, unless another NodeClaim owns the Node: a user has copied the tags. A
+        NodeClaim that is to be launched keeps its status: the launch returns the instance.
         """
         return snapshot.with_claims(self._with_own_instance(claim, snapshot) for claim in snapshot.claims)
 
     def _with_own_instance(self, claim: NodeClaim, snapshot: Snapshot) -> NodeClaim:
         is_launched = is_true(claim.status.conditions, LAUNCHED) or claim.metadata.deletion_timestamp is not None
         joined = snapshot.nodes_by_provider_id
-        tagged = next((id_ for id_ in self._launched_for(claim) if not _is_of_another(joined.get(id_, ()), claim)), "")
+        tagged = next(
+            (id_ for id_ in self._launched_for(claim) if not belong_to_another(joined.get(id_, ()), claim)), ""
+        )
         if not is_launched or not tagged or tagged == claim.status.provider_id or self._names_its_own(claim, snapshot):
             return claim
         return replace(claim, status=replace(claim.status, provider_id=tagged))
@@ -192,6 +190,14 @@ class CloudInstances(Struct, frozen=True, kw_only=True, dict=True):
         return {instance.provider_id: instance for instance in self.listed}
 
     @cached_property
+    def by_claim_uid(self) -> Mapping[str, list[RunningInstance]]:
+        """Instances by the UID of the NodeClaim in their tags, each list by provider id."""
+        found: defaultdict[str, list[RunningInstance]] = defaultdict(list)
+        for instance in sorted(self.listed, key=lambda i: i.provider_id):
+            found[instance.claim_uid].append(instance)
+        return found
+
+    @cached_property
     def _by_claim(self) -> Mapping[tuple[str, str], list[RunningInstance]]:
         """Instances by UID and name of the claim; those that are not terminating first."""
         found: defaultdict[tuple[str, str], list[RunningInstance]] = defaultdict(list)
@@ -206,11 +212,6 @@ def is_foreign(instance: RunningInstance, cluster_uid: str) -> bool:
     return bool(instance.cluster_uid and cluster_uid) and instance.cluster_uid != cluster_uid
 
 
-def has_another_owner(node: Node, claim: NodeClaim) -> bool:
-    """Whether the Node names owners, and the NodeClaim is none of them."""
-    owners = tuple(owner_uids(node))
-    return bool(owners) and claim.metadata.uid not in owners
-
-
-def _is_of_another(nodes: Iterable[Node], claim: NodeClaim) -> bool:
-    return any(has_another_owner(node, claim) for node in nodes)
+def belong_to_another(nodes: Iterable[Node], claim: NodeClaim) -> bool:
+    """Whether one of the Nodes names owners, and the NodeClaim is none of them."""
+    return any(owners and claim.metadata.uid not in owners for owners in (tuple(owner_uids(node)) for node in nodes))

@@ -173,6 +173,12 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
         return found
 
     @cached_property
+    def claimed_provider_ids(self) -> frozenset[str]:
+        """The provider ids that NodeClaims name, and those of their Nodes: a user may have edited the NodeClaim's."""
+        named = {claim.status.provider_id for claim in self.claims if claim.status.provider_id}
+        return frozenset(named | {node.provider_id for node in self.state_nodes if node.managed})
+
+    @cached_property
     def cluster_uid(self) -> str:
         """The UID of the namespace kube-system, which identifies the cluster; empty if no namespaces were read."""
         return next((item.metadata.uid for item in self.namespaces if item.metadata.name == "kube-system"), "")
