@@ -130,7 +130,9 @@ def _finalize(
         return _finalize_twin(node, state, snapshot, intervals)
     if claim is None:
         return finalize_node_without_claim(node, state, snapshot, cloud, intervals)
-    if is_instance_gone(state, cloud) or (_is_instance_terminating(claim) and not undrained):
+    if is_instance_gone(state, cloud) or (
+        _is_instance_terminating(claim) and not undrained and not has_active_sibling(state, snapshot)
+    ):
         finalized = _await_further(claim, snapshot, cloud)
         return finalized or finalize_node_and_claim(claim, node, snapshot.now, cloud, intervals)
     return _drain(claim, state, snapshot, cloud, intervals, classes=classes)

@@ -348,6 +348,17 @@ def test_an_instance_with_two_nodes_ends_once_both_are_drained():
     )
 
 
+def test_conditions_that_a_user_set_do_not_end_an_instance_with_pods_on_another_node():
+    """They say that it is drained; a Node that a tenant created, with the instance's provider id, is empty."""
+    forged = a_node(metadata={"name": "forged", "uid": "uid-forged"}, deleting=ago(seconds=9))
+    names = ("Registered", "Drained", "VolumesDetached", "InstanceTerminating")
+    edited = a_running_claim(deleting=ago(seconds=9), status={"conditions": list(map(condition, names))})
+    nodes = (a_node(deleting=ago(seconds=9)), forged)
+    snapshot = a_snapshot(claims=(edited,), nodes=nodes, pods=(a_pod("p", node=nodes[0].metadata.name),))
+
+    assert not of_type(finalize_terminating(snapshot, CloudInstances(), TerminationIntervals()), TerminateInstance)
+
+
 @pytest.mark.karpenter(
     "nodeclaim/lifecycle/termination", it="should delete multiple Nodes if multiple Nodes map to the NodeClaim"
 )
