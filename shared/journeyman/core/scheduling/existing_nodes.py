@@ -184,7 +184,7 @@ def capacity_of(node: StateNode) -> dict[str, int]:
 def _amounts(node: StateNode, field: str) -> dict[str, int]:
     of_node = to_resources(getattr(node.node.status, field), round_up=False) if node.node is not None else {}
     if node.claim is None:
-        return of_node
+        return believable(of_node, {}, node.node) if node.node is not None else {}
     of_claim = to_resources(getattr(node.claim.status, field), round_up=False)
     of_node = believable(of_node, of_claim, node.claim)
     if node.initialized and of_node:

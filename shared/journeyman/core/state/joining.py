@@ -11,7 +11,8 @@ If several Nodes have one provider id, the NodeClaim's is the one that its statu
 owner, else one with the taint that our user data sets, else the oldest. The others (`StateNode.twin_of`) belong to no NodeClaim:
 a kubelet was renamed, or a tenant created a Node with the provider id of an instance that is not theirs. Nothing is concluded
 from them, no pod is planned for them, and none of their labels, taints or conditions counts; but their pods keep the instance,
-and they are drained with it.
+and they are drained with it. While there is no NodeClaim, it is not known which of them is the instance's, and no pod is planned for
+any of them.
 
 If several NodeClaims have one provider id, the instance belongs to the one that its Node names as owner, or to the oldest while
 no Node has joined. The others are duplicates: they provide no capacity, and their deletion does not touch the instance.
@@ -63,7 +64,8 @@ def join(
             continue
         if claim is not None:
             with_node.add(claim.metadata.uid)
-        found.append(StateNode(node=node, claim=claim, pods=pods))
+        shares_instance = claim is None and index.shares_its_id(node)
+        found.append(StateNode(node=node, claim=claim, pods=pods, shares_instance=shares_instance))
     found += [
         StateNode(node=None, claim=claim, duplicate_of=index.owner_of_instance(claim))
         for claim in claims
@@ -107,6 +109,10 @@ class _ClaimIndex:
         """Whether another Node with the same provider id is the claim's."""
         rivals = self._sharing_nodes.get(node.spec.provider_id, ())
         return bool(rivals) and min(rivals, key=lambda n: _claim_to_be_its_node(n, claim)) is not node
+
+    def shares_its_id(self, node: Node) -> bool:
+        """Whether another Node has the same provider id."""
+        return node.spec.provider_id in self._sharing_nodes
 
     def _has_another_instance(self, claim: NodeClaim) -> bool:
         """Return whether the claim has its own provider id, so that a Node with another one is not the claim's.

@@ -1,4 +1,4 @@
-"""What the machine of a NodeClaim has: its node is not believed to offer more.
+"""What the machine of a NodeClaim has: its node is not believed to offer more, also while the NodeClaim is lost.
 
 A kubelet may report any amount. One that reports 1,000 CPUs on a machine of 4 would attract all pods of the cluster: each other
 node looks as if its pods fit there. So a node's CPU, memory and huge pages are at most those of the NodeClaim's instance type, and
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NodeClaim
+from journeyman.core.api.objects import Node, NodeClaim
 from journeyman.core.api.resources import CPU, MEMORY, PODS, Resources, to_resources
 
 TOLERANCE: Final = 10
@@ -27,45 +27,51 @@ _MIB: Final = 2**20
 _HUGEPAGES: Final = "hugepages-"
 
 
-def machine_size(claim: NodeClaim) -> dict[str, int]:
-    """Return CPU, memory and pods of the NodeClaim's machine, without those that are unknown.
+def machine_size(owner: NodeClaim | Node) -> dict[str, int]:
+    """Return CPU, memory and pods of a machine, without those that are unknown.
 
     They are those of the instance type: its labels have all of the memory, its capacity what is left of it to the operating
-    system. Raises InvalidQuantityError.
+    system.
+
+    Args:
+        owner: The machine's NodeClaim; its Node, which has the same labels, if there is none.
+
+    Raises:
+        InvalidQuantityError: A quantity of the NodeClaim does not parse.
     """
-    capacity = to_resources(claim.status.capacity, round_up=False)
-    labelled = {CPU: _label(claim, "instance-cpu") * 1000, MEMORY: _label(claim, "instance-memory") * _MIB}
+    capacity = to_resources(owner.status.capacity, round_up=False) if isinstance(owner, NodeClaim) else {}
+    own = owner.metadata.labels
+    labelled = {CPU: _label(own, "instance-cpu") * 1000, MEMORY: _label(own, "instance-memory") * _MIB}
     found = {name: max(amount, capacity.get(name, 0)) for name, amount in labelled.items()}
     if capacity.get(PODS):
         found[PODS] = max(capacity[PODS], USUAL_PODS)
     return {name: amount for name, amount in found.items() if amount}
 
 
-def excess(reported: Resources, claim: NodeClaim) -> dict[str, int]:
+def excess(reported: Resources, owner: NodeClaim | Node) -> dict[str, int]:
     """Return the resources of which a node reports more than its machine has, with what it has. Raises InvalidQuantityError."""
-    size = machine_size(claim)
+    size = machine_size(owner)
     has = {name: size.get(MEMORY if name.startswith(_HUGEPAGES) else name) for name in reported}
     return {n: limit for n, limit in has.items() if limit is not None and reported[n] * 100 > limit * (100 + TOLERANCE)}
 
 
-def believable(reported: Resources, launched: Resources, claim: NodeClaim) -> dict[str, int]:
+def believable(reported: Resources, launched: Resources, owner: NodeClaim | Node) -> dict[str, int]:
     """Return what a node reports, without what its machine cannot have.
 
     Args:
         reported: The node's capacity or allocatable.
         launched: The same, with which the NodeClaim was launched; it counts in place of what is not believed.
-        claim: The NodeClaim.
+        owner: The NodeClaim, or the Node if there is none.
 
     Raises:
         InvalidQuantityError: A quantity of the NodeClaim does not parse.
     """
-    beyond = excess(reported, claim)
+    beyond = excess(reported, owner)
     return {name: launched.get(name, beyond[name]) if name in beyond else n for name, n in reported.items()}
 
 
-def _label(claim: NodeClaim, name: str) -> int:
+def _label(found: Mapping[str, str], name: str) -> int:
     """Return a label of the instance type as a number; 0 if it is missing or none."""
-    found: Mapping[str, str] = claim.metadata.labels
     texts = (found.get(f"{group}/{name}", "") for group in labels.INSTANCE_TYPE_GROUPS)
     return max((int(text) for text in texts if text.isdecimal() and len(text) <= _MAX_DIGITS), default=0)
 

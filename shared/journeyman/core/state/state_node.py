@@ -23,7 +23,8 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
 
     `pods` are bound to the node and not terminal, sorted by key. `duplicate_of` names the claim that the instance belongs to, if
     this claim has no node and the same provider id; only edits by users lead to that. `twin_of` names the claim whose instance
-    has this Node's provider id while another Node is that claim's; then `claim` is None.
+    has this Node's provider id while another Node is that claim's; then `claim` is None. `shares_instance`: there is no claim, and
+    another Node has the same provider id.
     """
 
     node: Node | None
@@ -31,6 +32,7 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
     pods: tuple[Pod, ...] = ()
     duplicate_of: str = ""
     twin_of: str = ""
+    shares_instance: bool = False
 
     @cached_property
     def name(self) -> str:
@@ -144,8 +146,8 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def is_unusable(self) -> bool:
-        """Whether it has no Node that pods could be bound to, and will not get one: no pod may be planned onto it."""
-        return self.is_node_missing or bool(self.duplicate_of or self.twin_of)
+        """Whether no pod may be planned onto it: it has no Node that pods could be bound to and will not get one, or may be a twin."""
+        return self.is_node_missing or bool(self.duplicate_of or self.twin_of) or self.shares_instance
 
     @cached_property
     def labels(self) -> Mapping[str, str]:

@@ -130,6 +130,14 @@ def test_of_two_nodes_with_the_same_provider_id_the_one_in_the_status_is_the_nod
     assert [(n, [p.metadata.name for p in pods]) for n, pods in snapshot.pods_of_twins(own)] == [(name, ["p"])]
 
 
+def test_no_pod_is_planned_for_nodes_that_share_an_instance_without_a_nodeclaim():
+    """A user deleted the NodeClaim, and a tenant had created a Node with its provider id: either may be the instance's."""
+    nodes = (a_node("a"), a_node("a", metadata={"name": "forged", "uid": "uid-forged"}), a_node("b"))
+    snapshot = a_snapshot(nodes=nodes, claims=(a_running_claim("b"),))
+
+    assert {n.name: n.is_unusable for n in snapshot.state_nodes} == {"node-a": True, "forged": True, "node-b": False}
+
+
 def test_pods_bound_to_the_missing_node_of_a_nodeclaim_count_as_pods_of_its_instance():
     """A tenant created a Node with the provider id while the NodeClaim's own did not exist."""
     other = a_node("a", metadata={"name": "other", "uid": "uid-other"})

@@ -73,6 +73,16 @@ def test_capacity_that_the_machine_cannot_have_does_not_use_up_limits():
     assert capacity_of(node)["cpu"] == 4000
 
 
+def test_node_whose_claim_is_lost_is_believed_up_to_what_its_labels_say():
+    """They were the NodeClaim's. The node has memory for its pods, as before."""
+    reported = {"cpu": "1000", "memory": "14Gi", "pods": "58"}
+    own = {"labels": dict(a_labelled_claim().metadata.labels)}
+    node = StateNode(node=a_node(status={"allocatable": reported}, metadata=own), claim=None)
+    found = allocatable_of(node)
+    assert found == allocatable(node)
+    assert (found["cpu"], found["memory"], found["pods"]) == (4000, 14 * GIB, 58)
+
+
 def test_node_of_others_is_believed():
     """Nothing is known of its machine."""
     node = StateNode(node=a_node(status={"allocatable": {"cpu": "1000"}}), claim=None)

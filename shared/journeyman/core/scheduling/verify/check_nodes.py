@@ -304,7 +304,8 @@ def allocatable(node: StateNode) -> dict[str, int]:
     """
     reported = _allocatable_amounts(node.node.status.allocatable if node.node else {})
     claimed = _allocatable_amounts(node.claim.status.allocatable if node.claim else {})
-    reported = dict(within_machine(reported, claimed, node.claim))
+    owner = node.claim or node.node
+    reported = dict(within_machine(reported, claimed, owner)) if owner is not None else {}
     if node.claim is None or (node.initialized and reported):
         return reported
     if not claimed and not reported:
@@ -354,7 +355,8 @@ def _capacity_of(node: StateNode, launches: PossibleLaunches, resource: str) -> 
     try:
         reported = to_resources(node.node.status.capacity, round_up=False) if node.node else {}
         claimed = to_resources(node.claim.status.capacity, round_up=False) if node.claim else {}
-        reported = dict(within_machine(reported, claimed, node.claim))
+        owner = node.claim or node.node
+        reported = dict(within_machine(reported, claimed, owner)) if owner is not None else {}
     except InvalidQuantityError:
         return 0
     if reported or claimed or node.claim is None:
