@@ -437,6 +437,25 @@ def test_a_forced_deletion_before_the_deadline_is_detected(seconds, violation):
     assert bool(fixture.violations) == violation
 
 
+@pytest.mark.parametrize(("deleted", "found"), [(True, 0), (False, 1)])
+def test_a_deletion_by_the_deadline_of_a_claim_that_shares_the_provider_id_is_allowed(deleted, found):
+    """A user gave b1, which stays, the provider id of c1's node before it registered: the run that restores it drains the node."""
+    fixture = Fixture(PodsEvictedAsAllowed)
+    for name in ("c1", "b1"):
+        fixture.claim(name, grace="90s")
+    fixture.node("c1", taints=[TAINT])
+    fixture.pod("p1", "node-c1")
+    fixture.say("b1", provider_id="aws:///a/c1")
+    uid = fixture.server.get(NODECLAIM, "b1").metadata.uid
+    reference = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": "b1", "uid": uid}
+    fixture.server.patch(NODE, "node-c1", {"metadata": {"ownerReferences": [reference]}})
+    if deleted:
+        fixture.server.delete(NODECLAIM, "c1")
+    fixture.clock.advance(90)
+    fixture.as_("terminate").delete(POD, "p1", namespace="default", grace_period_seconds=1)
+    assert len(fixture.violations) == found
+
+
 @pytest.mark.parametrize(("seconds", "violation"), [(20, False), (21, True)])
 def test_a_deletion_by_a_deadline_that_went_before_the_pause_is_detected(seconds, violation):
     """A run that is paused for twenty seconds before the deletion cannot see that the NodeClaim goes meanwhile."""
@@ -1064,6 +1083,20 @@ def test_a_command_that_counts_on_cpus_that_no_machine_has_is_detected(cpu, lies
     fixture.command("d1", ["c1"], phase="Proposed")
 
     assert len(fixture.violations) == found
+
+
+def test_a_command_may_count_on_a_machine_whose_claim_a_user_removed():
+    """kube-scheduler still binds pods to its node."""
+    fixture = Fixture(CommandsSeeMachines, operations=(ForgeNode(at_seconds=0, node=0),))
+    for name in ("c1", "c2"):
+        fixture.claim(name, "Registered")
+        fixture.node(name)
+    fixture.server.patch(NODECLAIM, "c2", {"metadata": {"finalizers": None}})
+    fixture.server.delete(NODECLAIM, "c2")
+    fixture.pod("p1", "node-c1", cpu="900m")
+    fixture.command("d1", ["c1"], phase="Proposed")
+
+    assert fixture.violations == []
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from msgspec import Struct
@@ -14,6 +14,7 @@ from journeyman.core.api.conditions import INITIALIZED, REGISTERED, parse_time
 from journeyman.core.api.labels import ADOPTED
 from journeyman.core.api.labels import NODEPOOL as NODEPOOL_LABEL
 from journeyman.core.api.objects import (
+    FLEET_GUARD,
     FLEET_PLAN,
     NODE,
     NODE_DISRUPTION,
@@ -47,6 +48,8 @@ PENDING_PODS_MINUTES: Final = 8
 What a run cached while its clock was ahead is read again as much later.
 """
 LONGEST_WAIT_FOR_REST: Final = timedelta(minutes=45)
+_HOLD: Final = timedelta(hours=1)
+"""So long no more nodes are removed that look lost, once as many were removed as an hour allows."""
 STUCK: Final = "nothing is stuck"
 TOO_MANY_RUNS: Final = "scenarios end"
 NOTHING_REMAINS: Final = "an emptied cluster keeps nothing"
@@ -137,9 +140,18 @@ def _run_until_at_rest(world: FaultWorld) -> None:
             world.history.record("at rest", "scenario")
             world.checkers.check_at_rest()
             return
+        if (held_until := _removals_held_until(world)) is not None:
+            ends_at = max(ends_at, held_until + LONGEST_WAIT_FOR_REST)
         if world.clock.now() >= ends_at:
             text = ", ".join(in_progress) or "it keeps changing"
             world.checkers.report(STUCK, f"the cluster did not come to rest: {text}")
+
+
+def _removals_held_until(world: FaultWorld) -> datetime | None:
+    """Return when nodes may be removed again that look lost; None if none is held."""
+    guards = (item.get("status") or {} for item in world.server.list(FLEET_GUARD).items)
+    held_since = (parse_time(status.get("heldSince", "")) for status in guards)
+    return max((since + _HOLD for since in held_since if since is not None), default=None)
 
 
 def _awaited_launches(world: FaultWorld) -> list[str]:

@@ -160,6 +160,11 @@ def claim_of(view: ScenarioView, node: Node) -> NodeClaim | None:
 
     Of two NodeClaims with the node's provider id, one of which a user edited, the node's owner counts.
     """
+    return next(iter(claims_of(view, node)), None)
+
+
+def claims_of(view: ScenarioView, node: Node) -> list[NodeClaim]:
+    """Return all NodeClaims that a node may belong to, likeliest first; more than one only after edits."""
     tagged = {i.tags.get(UID_TAG) for i in view.instances() if i.provider_id == node.spec.provider_id}
     owners = {owner.uid for owner in node.metadata.owner_references}
 
@@ -175,7 +180,7 @@ def claim_of(view: ScenarioView, node: Node) -> NodeClaim | None:
             claim.status.node_name == node.metadata.name,
         )
 
-    return max((claim for claim in claims(view) if any(links(claim))), key=links, default=None)
+    return sorted((claim for claim in claims(view) if any(links(claim))), key=links, reverse=True)
 
 
 def pods(view: ScenarioView) -> tuple[Pod, ...]:

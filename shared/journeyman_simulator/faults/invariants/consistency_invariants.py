@@ -336,10 +336,11 @@ class CommandsSeeMachines(InvariantChecker):
             yield pod
 
     def _free_millicores(self, leaving: list[NodeClaim]) -> int:
-        """Return the CPU of the other NodeClaims' machines that no pod has requested."""
+        """Return the CPU of the other machines that no pod has requested, whether or not a user removed their NodeClaim."""
         types = {i.provider_id: i.instance_type for i in self.view.instances()}
-        ids = {c.status.provider_id for c in claims(self.view)} - {c.status.provider_id for c in leaving}
         owners = {n.metadata.name: n.spec.provider_id for n in nodes(self.view)}
+        ids = {c.status.provider_id for c in claims(self.view)}.union(owners.values())
+        ids -= {c.status.provider_id for c in leaving}
         free = {id_: vcpus(types[id_]) * 1000 for id_ in ids if id_ in types}
         for pod in pods(self.view):
             id_ = owners.get(pod.spec.node_name, "")

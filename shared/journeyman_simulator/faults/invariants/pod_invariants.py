@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from journeyman.core.api.labels import PLANNED_PODS
-from journeyman.core.api.objects import PDB, Node, Pod, PodDisruptionBudget
+from journeyman.core.api.objects import PDB, Node, NodeClaim, Pod, PodDisruptionBudget
 from journeyman_simulator.apiserver.server import Write
 from journeyman_simulator.faults.fault_scenario import ShortenExpiry
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
@@ -16,6 +16,7 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     DisruptedTaints,
     claim_of,
     claims,
+    claims_of,
     edits_tags,
     end_of,
     has_ended,
@@ -122,8 +123,8 @@ class PodsEvictedAsAllowed(InvariantChecker):
         """Check that the time until the node's deadline is less than the pod's grace period plus the clock skew."""
         pod = write.result
         node = node_named(self.view, pod["spec"].get("nodeName", ""))
-        claim = claim_of(self.view, node) if node is not None else None
-        end = end_of(claim) if claim is not None else self._deadline_lost_in_pause(node)
+        related = claims_of(self.view, node) if node is not None else []
+        end = self._deadline(related) if related else self._deadline_lost_in_pause(node)
         grace = timedelta(seconds=pod["spec"].get("terminationGracePeriodSeconds", 30))
         now = self.view.clock.now()
         if end is None and node is not None and not (self._has_tags or node.metadata.owner_references):
@@ -132,6 +133,16 @@ class PodsEvictedAsAllowed(InvariantChecker):
             yield f"{write.user} deleted {write.name}, whose node has no deadline"
         elif now + self._skew + timedelta(seconds=1) < end - grace:
             yield f"{write.user} deleted {write.name} before its grace period; its node terminates at {end:%H:%M:%S}"
+
+    @staticmethod
+    def _deadline(related: Sequence[NodeClaim]) -> datetime | None:
+        """Return the deadline of a node's NodeClaim.
+
+        If a user set the provider id of another NodeClaim to that of the node, the run that restores it drains the node, too.
+        """
+        provider_id = related[0].status.provider_id
+        sharing = (claim for claim in related if claim is related[0] or claim.status.provider_id == provider_id)
+        return next((end for claim in sharing if (end := end_of(claim)) is not None), None)
 
     def _deadline_lost_in_pause(self, node: Node | None) -> datetime | None:
         if node is None or node.spec.provider_id not in self._lost_deadlines:
