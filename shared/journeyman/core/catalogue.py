@@ -7,7 +7,8 @@ admits, each with its offerings (zone × capacity type) and whether each is avai
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -19,6 +20,9 @@ from journeyman.core.api.objects import LearnedSize, NodeSelectorRequirement, Of
 Resources = Mapping[str, int]
 """Exact amounts: `cpu` in millicores, everything else in whole units (bytes, counts). Requests are rounded up,
 allocatable down, when they are made from quantities (`core.api.resources`)."""
+NO_STOCK: Final = "NoStock"
+"""Why an offering is unavailable that the cloud lists as sold out; what it lists is read again after `STOCK_LISTED_FOR`."""
+STOCK_LISTED_FOR: Final = timedelta(minutes=5)
 
 
 class Offering(Struct, frozen=True, kw_only=True):

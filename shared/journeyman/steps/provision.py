@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM, Pod
 from journeyman.core.api.wording import counted
+from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.calendar import report_invalid_windows
 from journeyman.core.disruption.commands import kept_after_rollback, marked_for_deletion, pods_with_capacity
 from journeyman.core.disruption.static_capacity import deprovision_static, provision_static, report_disabled
@@ -210,7 +211,7 @@ def _schedule(inputs: StepInputs) -> ScheduledPlan:
             report_skipped({item.refs: item for item in (*skipped, *found.skipped)}.values()),
             _record(snapshot, without_virtual_pods(results, found.pods)),
             reconcile_capacity_buffers(snapshot, results),
-            _report_defects(snapshot, verified),
+            _report_defects(snapshot, verified, inputs.catalogued.catalogue),
             nominate_to_existing_nodes(snapshot, results.existing, nominatable),
             drain_replaced(snapshot, results.existing),
             _create_nodeclaims(inputs, results.new_claims),
@@ -314,7 +315,7 @@ def _verified_results(inputs: StepInputs, found: _PodsToSchedule) -> tuple[Verif
     return verified, cache if verified.defects else cache.with_results({problem: verified.results})
 
 
-def _report_defects(snapshot: Snapshot, verified: VerifiedResults) -> Plan:
+def _report_defects(snapshot: Snapshot, verified: VerifiedResults, catalogue: Catalogue) -> Plan:
     """Report rejected placements; requeue for their pods, unreached ones, pods planned for nodes, and unavailable offerings."""
     requeues = []
     plan = Plan()
@@ -329,7 +330,7 @@ def _report_defects(snapshot: Snapshot, verified: VerifiedResults) -> Plan:
     if verified.results.pod_errors and verified.results.is_truncated:
         reason = "the scheduler's time did not suffice for all pods"
         requeues.append(Requeue(step=Step.PROVISION, at=snapshot.now + RETRY_UNREACHED_AFTER, reason=reason))
-    if at := next_offering_retry(snapshot, verified.results):
+    if at := next_offering_retry(snapshot, verified.results, catalogue):
         requeues.append(Requeue(step=Step.PROVISION, at=at, reason="unavailable offerings may be available again"))
     return plan + Plan(chains=(chain_of("requeues", *requeues),))
 

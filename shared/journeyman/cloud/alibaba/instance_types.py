@@ -36,14 +36,14 @@ from journeyman.cloud.type_requirements import label_value, linux_labels, offeri
 from journeyman.core.api import labels
 from journeyman.core.api.ecs_settings import ECSNodeClassView, ResolvedImage
 from journeyman.core.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
-from journeyman.core.catalogue import InstanceType, Offering
+from journeyman.core.catalogue import NO_STOCK, STOCK_LISTED_FOR, InstanceType, Offering
 from journeyman.errors import NodeClassNotReadyError
 from journeyman.ports import Clock
 
 _log = logging.getLogger(__name__)
 
 TYPES_TTL: Final = timedelta(hours=12)
-STOCK_TTL: Final = timedelta(minutes=5)
+STOCK_TTL: Final = STOCK_LISTED_FOR
 
 ZONE_ID: Final = "topology.k8s.alibabacloud/zone-id"
 SIZE: Final = f"{labels.ALIBABA_GROUP}/instance-size"
@@ -255,7 +255,7 @@ class _InstanceTypeBuilder:
                 capacity_type=kind,
                 price=price,
                 available=has_stock and fits_image,
-                unavailable_reason="" if has_stock and fits_image else "NoStock" if fits_image else "NoImage",
+                unavailable_reason="" if has_stock and fits_image else NO_STOCK if fits_image else "NoImage",
                 requirements=offering_requirements(zone, kind, (ZONE_ID, zone)),
             )
             for kind in _STRATEGIES

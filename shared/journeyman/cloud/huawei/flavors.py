@@ -14,7 +14,6 @@ import logging
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import timedelta
 from operator import attrgetter
 from threading import Lock
 from typing import Any, Final
@@ -27,12 +26,13 @@ from journeyman.cloud.huawei.huawei_errors import translated
 from journeyman.cloud.huawei.huawei_settings import HuaweiSettings
 from journeyman.cloud.huawei.rest_api import ECS, Query, RestApi, RestCall, last_id, pages
 from journeyman.cloud.parallel_reads import read_each
+from journeyman.core.catalogue import STOCK_LISTED_FOR
 from journeyman.ports import Clock
 
 _log = logging.getLogger(__name__)
 
-FLAVORS_TTL: Final = timedelta(minutes=5)  # they include the stock that a region shows
-SPOT_STOCK_TTL: Final = timedelta(minutes=5)
+FLAVORS_TTL: Final = STOCK_LISTED_FOR  # they include the stock that a region shows
+SPOT_STOCK_TTL: Final = STOCK_LISTED_FOR
 _PAGE: Final = 1000
 _MIN_VCPUS: Final = 2  # CCE's documentation of node flavors
 _MIN_MEMORY_MIB: Final = 4096  # same

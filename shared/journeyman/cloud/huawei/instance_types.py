@@ -29,7 +29,7 @@ from journeyman.cloud.type_requirements import label_value, linux_labels, offeri
 from journeyman.core.api import labels
 from journeyman.core.api.ccenodeclass import CCENodeClassView
 from journeyman.core.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
-from journeyman.core.catalogue import InstanceType, Offering
+from journeyman.core.catalogue import NO_STOCK, InstanceType, Offering
 from journeyman.errors import NodeClassNotReadyError
 
 SIZE: Final = f"{labels.HUAWEI_GROUP}/instance-size"
@@ -168,7 +168,7 @@ def _offering(zone: str, capacity_type: str, price: float, *, is_available: bool
         capacity_type=capacity_type,
         price=price,
         available=is_available,
-        unavailable_reason="" if is_available else "NoStock",
+        unavailable_reason="" if is_available else NO_STOCK,
         requirements=offering_requirements(zone, capacity_type),
     )
 

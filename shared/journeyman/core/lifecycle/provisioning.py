@@ -21,6 +21,7 @@ from journeyman.core.api.launch_faults import FaultKey
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import DAEMONSET, NODECLAIM, NODEPOOL, Pod, condition_of
 from journeyman.core.api.wording import counted, verb_of
+from journeyman.core.catalogue import NO_STOCK, STOCK_LISTED_FOR, Catalogue
 from journeyman.core.plan import (
     Chain,
     CreateObject,
@@ -165,11 +166,17 @@ def _invalid_annotation_events(snapshot: Snapshot, results: Results) -> Iterator
         yield Event(ref=ref, reason="InvalidAnnotation", message=f"NodePool {name}: {warning}", type="Warning")
 
 
-def next_offering_retry(snapshot: Snapshot, results: Results) -> datetime | None:
-    """Return when the first unavailable offering or NodePool may be used again; None if there is none, or every pod is scheduled."""
+def next_offering_retry(snapshot: Snapshot, results: Results, catalogue: Catalogue) -> datetime | None:
+    """Return when the first unavailable offering or NodePool may be used again; None if there is none, or every pod is scheduled.
+
+    Whether the cloud still lists an offering as sold out is known only when it is read again.
+    """
     if not results.pod_errors:
         return None
-    ends = (*(u.until for u in snapshot.unavailable), *(b.until for b in snapshot.launch_backoffs))
+    ends = [*(u.until for u in snapshot.unavailable), *(b.until for b in snapshot.launch_backoffs)]
+    types = (instance_type for offered in catalogue.by_node_pool.values() for instance_type in offered)
+    if any(offering.unavailable_reason == NO_STOCK for instance_type in types for offering in instance_type.offerings):
+        ends.append(snapshot.now + STOCK_LISTED_FOR)
     return min((until for until in ends if until > snapshot.now), default=None)
 
 

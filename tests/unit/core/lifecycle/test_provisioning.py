@@ -2,11 +2,12 @@
 
 from datetime import timedelta
 
+import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
-from journeyman.core.catalogue import Unavailable
+from journeyman.core.catalogue import NO_STOCK, Catalogue, Unavailable
 from journeyman.core.lifecycle.provisioning import (
     create_nodeclaims,
     failed_scheduling_events,
@@ -16,7 +17,7 @@ from journeyman.core.lifecycle.provisioning import (
 from journeyman.core.plan import CreateObject, LaunchInstance, Requeue, Step
 from journeyman.core.scheduling.nodeclaim_templates import NO_TYPES
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
-from tests.helpers.builders import NOW, a_claim, a_launched_claim, a_pod, a_pool, a_snapshot
+from tests.helpers.builders import NOW, a_claim, a_launched_claim, a_pod, a_pool, a_snapshot, an_instance_type
 
 SOON = NOW + timedelta(seconds=5)
 PODS = (a_pod("a"), a_pod("b"))
@@ -116,6 +117,18 @@ def test_step_is_requeued_for_when_the_first_offering_expires():
     over = replace(OUT, zone="c", until=NOW)
     snapshot = a_snapshot(unavailable=(later, OUT, over))
     stuck = Results(pod_errors={"default/a": PodError(kind="unschedulable", message="x")})
-    assert next_offering_retry(snapshot, stuck) == OUT.until
-    assert next_offering_retry(snapshot, Results()) is None
-    assert next_offering_retry(a_snapshot(unavailable=(over,)), stuck) is None
+    nothing = Catalogue(by_node_pool={})
+    assert next_offering_retry(snapshot, stuck, nothing) == OUT.until
+    assert next_offering_retry(snapshot, Results(), nothing) is None
+    assert next_offering_retry(a_snapshot(unavailable=(over,)), stuck, nothing) is None
+
+
+@pytest.mark.parametrize(("reason", "minutes"), [(NO_STOCK, 5), ("NoImage", None), ("", None)])
+def test_step_is_requeued_for_when_the_cloud_lists_its_stock_again(reason, minutes):
+    """No launch was refused: the cloud lists the only type as sold out."""
+    sold = an_instance_type("m.small", cpu=2, memory_gib=4, price=0.1, zones=("a",))
+    offerings = tuple(replace(o, available=not reason, unavailable_reason=reason) for o in sold.offerings)
+    catalogue = Catalogue(by_node_pool={"default": (replace(sold, offerings=offerings),)})
+    stuck = Results(pod_errors={"default/a": PodError(kind="unschedulable", message="x")})
+    expected = NOW + timedelta(minutes=minutes) if minutes else None
+    assert next_offering_retry(a_snapshot(), stuck, catalogue) == expected
