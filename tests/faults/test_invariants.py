@@ -1006,6 +1006,7 @@ def test_the_deletion_of_nodeclaims_whose_node_is_missing_counts_as_well():
         ("another Node lies", 0),
         ("a run deleted it", 0),
         ("a user deleted it", 1),
+        ("a user drains it", 0),
     ],
 )
 def test_an_eviction_from_a_node_that_lost_its_nodeclaim_is_detected(change, found):
@@ -1029,6 +1030,8 @@ def test_an_eviction_from_a_node_that_lost_its_nodeclaim_is_detected(change, fou
     if change == "a user deleted it":
         fixture.server.delete(NODECLAIM, "c1")
     fixture.server.wipe(NODECLAIM)
+    if change == "a user drains it":
+        fixture.server.acting_as("human").patch(NODE, "node-c1", {"spec": {"taints": [TAINT]}})
     fixture.as_("terminate").evict("default", "p1")
 
     assert len(fixture.violations) == found

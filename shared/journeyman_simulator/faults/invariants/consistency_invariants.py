@@ -209,8 +209,8 @@ class RemovalsForInconsistencyBounded(InvariantChecker):
 class NodesWithoutClaimKeepPods(InvariantChecker):
     """No pod is evicted from a node that has lost its NodeClaim, as long as its NodePool exists: the node is adopted.
 
-    Unless a drain of the node began while it had its NodeClaim or no NodePool, a run deleted its NodeClaim, which need not have had a
-    finalizer, or several Nodes have its provider id.
+    Unless a drain of the node began while it had its NodeClaim or no NodePool, a user set the taint of a drain, a run deleted its
+    NodeClaim, which need not have had a finalizer, or several Nodes have its provider id.
     """
 
     name = "nodes without a NodeClaim keep their pods"
@@ -232,7 +232,9 @@ class NodesWithoutClaimKeepPods(InvariantChecker):
 
     def _record_drain(self, write: Write) -> None:
         node = node_named(self.view, write.name)
-        if node is not None and is_tainted_for_disruption(node) and not self._is_adoptable(node):
+        if node is None or not is_tainted_for_disruption(node):
+            return
+        if write.user == HUMAN or not self._is_adoptable(node):
             self._draining.add(node.metadata.uid)
 
     def _record_deletion(self, write: Write) -> None:
