@@ -8,7 +8,9 @@ InstanceTerminating does not, because only deleting claims have it. Claims that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime, timezone
 from functools import cached_property
+from typing import Final
 
 from msgspec import Struct
 
@@ -197,12 +199,12 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
 def one_per_instance(nodes: Iterable[StateNode]) -> tuple[StateNode, ...]:
     """Return one state node for each instance, and those without an instance; the amounts of an instance count once.
 
-    Of several Nodes without a NodeClaim, an initialized one counts, else the first by name. Twins (`twin_of`) are left out.
+    Of several Nodes without a NodeClaim, an initialized one counts, and of these the oldest: a tenant's is younger. Twins (`twin_of`) are left out.
     Duplicates (`duplicate_of`) are kept: a user may have edited their provider id, and their own instance runs.
 
     Restates: karpenter pkg/controllers/state/cluster.go `Cluster`, whose nodes are kept by provider id.
     """
-    ordered = sorted((n for n in nodes if not n.twin_of), key=lambda n: (n.node is None, not n.initialized, n.name))
+    ordered = sorted((n for n in nodes if not n.twin_of), key=_precedence)
     seen: set[str] = set()
     found = []
     for node in ordered:
@@ -211,3 +213,11 @@ def one_per_instance(nodes: Iterable[StateNode]) -> tuple[StateNode, ...]:
         if node.provider_id:
             seen.add(node.provider_id)
     return tuple(found)
+
+
+def _precedence(node: StateNode) -> tuple[bool, bool, datetime, str]:
+    created = node.node.metadata.creation_timestamp if node.node is not None else None
+    return node.node is None, not node.initialized, created or _EARLIEST, node.name
+
+
+_EARLIEST: Final = datetime.min.replace(tzinfo=timezone.utc)

@@ -14,8 +14,10 @@ from tests.helpers.builders import (
     a_pod,
     a_running_claim,
     a_snapshot,
+    ago,
     condition,
     provider_id_of,
+    stamp,
 )
 
 EPHEMERAL = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
@@ -98,6 +100,13 @@ def test_one_per_instance_prefers_the_initialized_node_and_keeps_duplicates():
     copy = a_launched_claim("b", provider_id=provider_id_of("a"))
     snapshot = a_snapshot(nodes=(twin, a_node("a")), claims=(a_running_claim("a"), copy, a_claim("c"), a_claim("d")))
     assert sorted(n.name for n in one_per_instance(snapshot.state_nodes)) == ["b", "c", "d", "node-a"]
+
+
+def test_one_per_instance_counts_the_oldest_node_while_there_is_no_nodeclaim():
+    """A tenant creates a Node with the provider id of another, and with a name that sorts first."""
+    forged = a_node("a", metadata={"name": "forged", "uid": "uid-forged", "creationTimestamp": stamp(NOW)})
+    own = a_node("a", metadata={"creationTimestamp": stamp(ago(minutes=5))})
+    assert [n.name for n in one_per_instance(a_snapshot(nodes=(forged, own)).state_nodes)] == ["node-a"]
 
 
 BOUND = a_pod("bound", node="node-default-1", cpu="1")

@@ -344,10 +344,16 @@ def _usage(index: PlanIndex, pool: NodePool, resource: str) -> int:
         for n in index.state_nodes
         if n.node_pool == pool.metadata.name and not n.twin_of and not is_being_disrupted(n)
     ]
-    instances = {n.provider_id or n.name: n for n in sorted(own, key=lambda n: (n.initialized, n.node is not None))}
+    instances = {n.provider_id or n.name: n for n in sorted(own, key=_counts_less)}
     if resource == NODES:
         return len(instances)
     return sum(_capacity_of(node, index.launches(pool), resource) for node in instances.values())
+
+
+def _counts_less(node: StateNode) -> tuple[bool, bool, float]:
+    """Return the sort key of Nodes with one provider id, of which the last counts: an initialized one, and the oldest."""
+    created = node.node.metadata.creation_timestamp if node.node is not None else None
+    return node.initialized, node.node is not None, -created.timestamp() if created is not None else 0.0
 
 
 def _capacity_of(node: StateNode, launches: PossibleLaunches, resource: str) -> int:
