@@ -4,7 +4,8 @@
 
 * `scheduler`: lets plans compete and returns `results`; `explanation` says why a pod is unschedulable.
 * `bulk_scheduling`: plans whole pod classes at once; `sequential` plans pod by pod, as Karpenter does.
-* `domain_assignment`, `domain_distribution`, `domain_counts`, `domain_supply`: topology domains for whole classes.
+* `domain_assignment`, `domain_distribution`, `domain_supply`: topology domains for whole classes.
+* `placement`: the topology rules of pods, asked by all of these, and the only place where counts of placed pods change.
 * `new_nodes` with `packing` and `instance_type_choice`: new nodes by price; `node_filling`: existing nodes.
 * `problem`: what a pass is about; `reserved_placements`: pods that stay on their pending NodeClaims; `limits`.
 * `existing_nodes`, `host_constraints`: what is free on nodes, and the rules about one node.

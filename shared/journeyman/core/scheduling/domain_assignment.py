@@ -25,12 +25,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from journeyman.core.scheduling.arrays import Ints
-from journeyman.core.scheduling.domain_counts import DomainCounts, is_wide
-from journeyman.core.scheduling.domain_distribution import DomainCell, distribute
+from journeyman.core.scheduling.domain_distribution import DomainCell, distribute, rules_of
 from journeyman.core.scheduling.domain_supply import DomainKeys, DomainSupply
 from journeyman.core.scheduling.node_filling import NodeFilling, NodePods
+from journeyman.core.scheduling.placement.counters import RuleKind
+from journeyman.core.scheduling.placement.topology_rules import Topology
 from journeyman.core.scheduling.problem import PartialSolution, PodBatch, SchedulingProblem
-from journeyman.core.scheduling.topology import ABSENT, Pin, Pins, TopologyGroup
+from journeyman.core.scheduling.topology import ABSENT, Pin, Pins, TopologyGroup, spans_nodes
 
 _PODS_BEFORE_A_CYCLE: Final = 50  # `distribute` then repeats its choices
 _PER_CELL: Final = 4  # effort of one pod, cell and rule
@@ -119,11 +120,11 @@ class DomainAssignment:
         self._rows = problem.rows
         self._levels = problem.levels
         self._supply = DomainSupply(problem, solution, filling)
-        self._domain_counts = DomainCounts(problem)
+        self._topology = Topology(problem)
         self._classes = [_ClassProgress(0 if c in excluded else left) for c, left in enumerate(solution.left)]
         self._keys: dict[int, DomainKeys] = {}
         self._reachable_domains: dict[tuple[int, str], set[str]] = {}
-        self._domain_counts.enter_solution(solution)
+        self._topology.counts.record_solution(solution)
 
     def assign(self) -> AssignedDomains:
         """Return the domains for the pods of all classes."""
@@ -183,10 +184,10 @@ class DomainAssignment:
         """Return the labels of all rules over domains that concern a row."""
         keys = self._keys.get(row)
         if keys is None:
-            pods, counting = self._rows[row], self._domain_counts.counting(row)
-            own = (*(s.group for s in self._domain_counts.spreads(row)), *pods.affinities)
-            needed = frozenset(group.key for group in own if is_wide(group))
-            apart = frozenset(group.key for group in pods.anti_affinities if is_wide(group))
+            pods, counting = self._rows[row], self._topology.counting(row)
+            own = (*(rule.group for rule in self._topology.of(row).spreads), *pods.affinities)
+            needed = frozenset(group.key for group in own if spans_nodes(group))
+            apart = frozenset(group.key for group in pods.anti_affinities if spans_nodes(group))
             counted = frozenset(
                 g.key for g in counting if g.id in self._counting_groups or self._selects_one_domain(row, g.key)
             )
@@ -206,18 +207,18 @@ class DomainAssignment:
 
     def _affinities(self, r: int) -> list[TopologyGroup]:
         affinities = self._rows[r].affinities
-        return [group for group in affinities if is_wide(group)] if affinities else []
+        return [group for group in affinities if spans_nodes(group)] if affinities else []
 
     def _order_of(self, c: int) -> tuple[object, ...]:
         """Return the sort key of a class: leaders first, then anti-affinity, then affinity; see the module docstring."""
         r = self._levels[c][0]
         row = self._rows[r]
-        spreads = self._domain_counts.spreads(r)
-        counting = {group.id for group in self._domain_counts.counting(r)}
+        spreads = self._topology.of(r).spreads
+        counting = {group.id for group in self._topology.counting(r)}
         leads = all(group.id in counting for group in self._affinities(r))
         return (
             bool(self._affinities(r)),
-            any(map(is_wide, row.anti_affinities)),
+            any(map(spans_nodes, row.anti_affinities)),
             not leads,
             bool(spreads),
             self._supply.reach(r, self._keys_of(r)) if spreads else 0,
@@ -273,13 +274,13 @@ class DomainAssignment:
         if not cells:
             return
         cells = self.charge_followers(row, cells)
-        rules = self._domain_counts.rules(row)
+        rules = rules_of(self._topology, row)
         self._problem.effort.spend(_PER_CELL * len(cells) * (1 + len(rules)) * min(progress.left, _PODS_BEFORE_A_CYCLE))
         counts = distribute(
             progress.left,
             cells,
             rules,
-            has_no_spread=not self._domain_counts.spreads(row),
+            has_no_spread=not self._topology.of(row).spreads,
             spread_choice=self._solution.spread_choice,
         )
         for cell, count in zip(cells, counts, strict=True):
@@ -291,7 +292,7 @@ class DomainAssignment:
         placed = _DomainPlacement(row, cell, on_nodes, count - sum(placed.pods for placed in on_nodes))
         progress.placed.append(placed)
         progress.left -= count
-        self._domain_counts.enter(row, cell.values, count, cell.pins)
+        self._topology.counts.record_in_domains(row, cell.values, cell.pins, count)
 
     def _cells(self, row: int) -> list[DomainCell]:
         """Return the cells into which an unplaced pod of the row's class fits."""
@@ -302,16 +303,12 @@ class DomainAssignment:
 
     def _admitted(self, row: int, cells: list[DomainCell]) -> list[DomainCell]:
         """Return the cells where each affinity of the row matches a pod, or where the row may place the first such pod."""
-        for group in self._affinities(row):
-            pods_by_domain = self._domain_counts.pods_by_domain(group)
-            occupied = {v for v, n in pods_by_domain.items() if n > 0 and self._admits_domain(row, group.key, v)}
-            if not occupied and any(counting.id == group.id for counting in self._domain_counts.counting(row)):
-                occupied = self._first_domain(row, group, cells)
-            cells = [cell for cell in cells if cell.values.get(group.key) in occupied]
+        for rule in self._topology.of(row).affinities:
+            occupied: Collection[str] = rule.options
+            if not occupied and rule.starts:
+                occupied = self._first_domain(row, rule.group, cells)
+            cells = [cell for cell in cells if cell.values.get(rule.group.key) in occupied]
         return cells
-
-    def _admits_domain(self, row: int, key: str, value: str) -> bool:
-        return any(key not in term or term[key].has(value) for term in self._rows[row].terms)
 
     def _first_domain(self, row: int, group: TopologyGroup, cells: Sequence[DomainCell]) -> set[str]:
         """Return the best domain for all classes that must share it: fewest pods without capacity, then the lowest price."""
@@ -345,10 +342,11 @@ class DomainAssignment:
         Followers that do not fit are added to `apart`.
         """
         own = {group.id for group in self._affinities(row)}
-        for group in self._domain_counts.counting(row):
+        for group in self._topology.counting(row):
             if group.id in own or group.id not in self._followers:
                 continue
-            occupied = {value for value, n in self._domain_counts.pods_by_domain(group).items() if n > 0}
+            counts = self._topology.counts.counter(RuleKind.AFFINITY, group).counts
+            occupied = {value for value, n in counts.items() if n > 0}
             for c in self._followers[group.id]:
                 if self._classes[c].left and occupied.isdisjoint(self._domains_of(c, group.key)):
                     cells = self._charged(row, cells, c, group.key)
@@ -389,16 +387,17 @@ class DomainAssignment:
         for entry in list(placed):
             progress.placed.remove(entry)
             progress.left += entry.count
-            self._domain_counts.enter(entry.row, entry.cell.values, -entry.count, entry.cell.pins)
+            self._topology.counts.record_in_domains(entry.row, entry.cell.values, entry.cell.pins, -entry.count)
             for node, pods in entry.on_nodes:
                 self._filling.take_back(entry.row, node, pods)
 
     def _violates_rules(self, placed: _DomainPlacement) -> bool:
         """Return whether the pods placed since then violate a rule of these pods."""
         values = placed.cell.values
-        if any(self._domain_counts.pods_by_domain(g).get(values[g.key], 0) < 1 for g in self._affinities(placed.row)):
+        affinities = self._topology.of(placed.row).affinities
+        if any(rule.counter.counts.get(values[rule.group.key], 0) < 1 for rule in affinities):
             return True
-        return self._domain_counts.is_over(placed.row, values)
+        return self._topology.is_over_max_skew(placed.row, values)
 
     # --- the result
 
@@ -443,9 +442,9 @@ class DomainAssignment:
 
     def _may_be_repelled(self, row: int, key: str) -> bool:
         """Return whether the anti-affinity of running, placed or later pods excludes a domain of this label for the row."""
-        if self._domain_counts.is_repelled(row, key):
+        if self._topology.excluded_by_others(row, key):
             return True
-        return any(g.key == key and g.id in self._later_groups for g in self._domain_counts.counting(row))
+        return any(g.key == key and g.id in self._later_groups for g in self._topology.counting(row))
 
     def _level(self, row: int) -> int:
         return self._levels[self._problem.class_of_row[row]].index(row)
@@ -455,14 +454,13 @@ class DomainAssignment:
         cells = self._cells(row)
         if not cells:
             return ""
-        for group in self._affinities(row):
-            pods_by_domain = self._domain_counts.pods_by_domain(group)
-            if not any(pods_by_domain.get(cell.values[group.key], 0) > 0 for cell in cells):
+        for rule in self._topology.of(row).affinities:
+            if not any(rule.counter.counts.get(cell.values[rule.group.key], 0) > 0 for cell in cells):
                 return (
-                    f"unsatisfiable pod affinity: no domain of {group.key} that it can reach holds any of the "
-                    f"{group.in_words} that it asks for"
+                    f"unsatisfiable pod affinity: no domain of {rule.group.key} that it can reach holds any of the "
+                    f"{rule.group.in_words} that it asks for"
                 )
-        return self._domain_counts.why_blocked(row, cells)
+        return self._topology.why_excluded(row, [cell.values for cell in cells])
 
 
 def _cost(pods: int, cells: Sequence[DomainCell]) -> _CellCost:

@@ -7,13 +7,16 @@ need few steps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from journeyman.core.scheduling.node_filling import NodePods
 from journeyman.core.scheduling.nodeclaim_templates import PoolOrder
+from journeyman.core.scheduling.placement.anti_affinity import AntiAffinityRule
+from journeyman.core.scheduling.placement.spread import SpreadRule, most_pods
+from journeyman.core.scheduling.placement.topology_rules import Topology
 from journeyman.core.scheduling.topology import Pins, SpreadChoice
 
 UNLIMITED: Final = 1 << 40
@@ -47,33 +50,69 @@ class DomainCell(Struct, frozen=True):
 
 
 class DomainRule(Struct, frozen=True, kw_only=True):
-    """One rule over the domains of a label.
+    """One rule over the domains of a label, for many pods at once.
 
     Attributes:
         key: The label.
         counts: The counted pods, for each domain that the minimum is taken over.
-        rivals: The pods, by domain, that count against a pod in whatever order pods are bound.
-        skew: How far a domain may exceed the minimum; None if the rule only prefers level counts.
-        step: 1 if the rule counts the pods that are being distributed, otherwise 0.
-        from_zero: Whether the minimum counts as 0.
-        is_ban: Whether the rule only admits or excludes domains, and ranks none above another.
+        possible: The pods that may count, by domain.
+        bound_before: The pods, by domain, that count in whatever order pods are bound.
+        max_skew: How far a domain may exceed the minimum; None if the rule only prefers level counts.
+        own: 1 if the rule counts the pods that are being distributed, otherwise 0.
+        minimum_is_zero: Whether the minimum counts as 0.
+        is_exclusion: Whether the rule only admits or excludes domains, and ranks none above another.
     """
 
     key: str
     counts: Mapping[str, int]
-    rivals: Mapping[str, int]
-    skew: int | None
-    step: int
-    from_zero: bool = False
-    is_ban: bool = False
+    possible: Mapping[str, int]
+    bound_before: Mapping[str, int]
+    max_skew: int | None
+    own: int
+    minimum_is_zero: bool = False
+    is_exclusion: bool = False
 
-    def floor(self) -> int:
-        """Return the minimum that domains are compared with."""
-        return 0 if self.from_zero or not self.counts else min(self.counts.values())
+    @classmethod
+    def of_spread(cls, rule: SpreadRule) -> DomainRule:
+        """Return the rule of a topology spread constraint."""
+        return cls(
+            key=rule.group.key,
+            counts=rule.by_eligible_domain,
+            possible=rule.counter.possible,
+            bound_before=rule.counter.bound_before(rule.max_skew),
+            max_skew=rule.max_skew,
+            own=rule.own,
+            minimum_is_zero=rule.has_too_few_domains,
+        )
 
-    def admits(self, value: str) -> bool:
-        """Return whether the domain admits one more pod, in whatever order pods are bound."""
-        return self.skew is None or self.rivals.get(value, 0) + self.step - self.floor() <= self.skew
+    @classmethod
+    def of_anti_affinity(cls, rule: AntiAffinityRule) -> DomainRule:
+        """Return the rule of an anti-affinity term: no pod beside another."""
+        counts = rule.counter.counts
+        return cls(
+            key=rule.group.key,
+            counts=counts,
+            possible=counts,
+            bound_before=counts,
+            max_skew=rule.own,
+            own=rule.own,
+            minimum_is_zero=True,
+            is_exclusion=True,
+        )
+
+
+def rules_of(topology: Topology, row: int) -> list[DomainRule]:
+    """Return the row's own rules, the rules of other pods about it, and the counts that it should keep level."""
+    found: list[DomainRule] = []
+    for rules in topology.of(row).labels:
+        found += map(DomainRule.of_spread, rules.spreads)
+        found += map(DomainRule.of_anti_affinity, rules.anti_affinities)
+    for rule in topology.spreads_of_others(row):
+        counts = rule.by_eligible_domain
+        found.append(
+            DomainRule(key=rule.group.key, counts=counts, possible=counts, bound_before=counts, max_skew=None, own=1)
+        )
+    return found
 
 
 def distribute(
@@ -95,7 +134,7 @@ def distribute(
     """
     if not cells:
         return []
-    if len(cells) == 1 and all(rule.skew is None for rule in rules):
+    if len(cells) == 1 and all(rule.max_skew is None for rule in rules):
         return [min(pods, cells[0].free_pods + cells[0].more)]
     distribution = Distribution(cells, rules, has_no_spread=has_no_spread, spread_choice=spread_choice)
     return distribution.distribute(pods)
@@ -104,11 +143,20 @@ def distribute(
 class _RuleCounts:
     """The counts of one rule as lists by domain number; `domain_of_cell` is None for cells without the label."""
 
-    __slots__ = ("counts", "domain_of_cell", "from_zero", "is_ban", "rivals", "skew", "step")
+    __slots__ = (
+        "bound_before",
+        "counts",
+        "domain_of_cell",
+        "is_exclusion",
+        "max_skew",
+        "minimum_is_zero",
+        "own",
+        "possible",
+    )
 
     def __init__(self, rule: DomainRule, cells: Sequence[DomainCell]) -> None:
-        self.skew, self.step = rule.skew, rule.step
-        self.from_zero, self.is_ban = rule.from_zero, rule.is_ban
+        self.max_skew, self.own = rule.max_skew, rule.own
+        self.minimum_is_zero, self.is_exclusion = rule.minimum_is_zero, rule.is_exclusion
         domain_numbers = {value: n for n, value in enumerate(rule.counts)}
         self.counts = list(rule.counts.values())
         self.domain_of_cell: list[int | None] = []
@@ -116,50 +164,65 @@ class _RuleCounts:
             value = cell.values.get(rule.key)
             if value is not None and value not in domain_numbers:
                 domain_numbers[value] = len(domain_numbers)
-                self.counts.append(rule.rivals.get(value, 0))
+                self.counts.append(rule.possible.get(value, 0))
             self.domain_of_cell.append(domain_numbers[value] if value is not None else None)
-        self.rivals = (
-            self.counts if rule.rivals is rule.counts else [rule.rivals.get(value, 0) for value in domain_numbers]
+        self.possible = self.counts if rule.possible is rule.counts else _listed(rule.possible, domain_numbers)
+        self.bound_before = (
+            self.counts if rule.bound_before is rule.counts else _listed(rule.bound_before, domain_numbers)
         )
 
-    def floor(self) -> int:
+    def minimum(self) -> int:
         """Return the minimum that domains are compared with."""
-        return 0 if self.from_zero else min(self.counts, default=0)
+        return 0 if self.minimum_is_zero else min(self.counts, default=0)
 
     def add(self, cell: int, pods: int) -> None:
         """Count pods given to a cell."""
         domain = self.domain_of_cell[cell]
-        if domain is not None and self.step:
-            self.counts[domain] += pods
-            if self.rivals is not self.counts:
-                self.rivals[domain] += pods
+        if domain is not None and self.own:
+            for counts in self._distinct:
+                counts[domain] += pods
+
+    @property
+    def _distinct(self) -> list[list[int]]:
+        """The counts, without those that are the same list."""
+        others = [counts for counts in (self.possible, self.bound_before) if counts is not self.counts]
+        return [self.counts, *others]
+
+    def admits(self, cell: int, minimum: int, *, strict: bool) -> bool:
+        """Whether the rule admits one more pod; pods that may be bound later count only if `strict`."""
+        domain = self.domain_of_cell[cell]
+        if domain is None or self.max_skew is None:
+            return True
+        counted = self.possible if strict else self.bound_before
+        return counted[domain] <= most_pods(minimum, self.max_skew, self.own)
 
     def state(self, cells: Sequence[int]) -> tuple[int, ...]:
         """Return the differences between domains that determine the next choices; equal states lead to equal choices.
 
         `cells` are those with capacity. A binding rule's differences are capped at the first that excludes the domain.
         """
-        if self.skew is None:
+        if self.max_skew is None:
             domains = [domain for i in cells if (domain := self.domain_of_cell[i]) is not None]
             minimum = min([self.counts[domain] for domain in domains], default=0)
             return tuple(self.counts[domain] - minimum for domain in domains)
-        floor, first_excluded = self.floor(), self.skew + 1
-        differences = [min(n - floor, first_excluded) for n in self.counts]
-        if self.rivals is not self.counts:
-            differences += [min(n - floor, first_excluded) for n in self.rivals]
-        return tuple(differences)
+        minimum, first_excluded = self.minimum(), self.max_skew + 1
+        return tuple(min(n - minimum, first_excluded) for counts in self._distinct for n in counts)
 
     def max_repetitions(self, earlier: Sequence[int]) -> int:
         """Return how often the cycle since the `earlier` counts may repeat before the rule admits an excluded domain."""
-        if self.skew is None:
+        if self.max_skew is None:
             return UNLIMITED
-        floor, first_excluded, times = self.floor(), self.skew + 1, UNLIMITED
-        floor_rise = floor - (0 if self.from_zero else min(earlier, default=0))
+        minimum, first_excluded, times = self.minimum(), self.max_skew + 1, UNLIMITED
+        rise = minimum - (0 if self.minimum_is_zero else min(earlier, default=0))
         for count, earlier_count in zip(self.counts, earlier, strict=True):
-            approach = floor_rise - (count - earlier_count)
-            if count - floor >= first_excluded and approach > 0:
-                times = min(times, (count - floor - first_excluded) // approach)
+            approach = rise - (count - earlier_count)
+            if count - minimum >= first_excluded and approach > 0:
+                times = min(times, (count - minimum - first_excluded) // approach)
         return times
+
+
+def _listed(counts: Mapping[str, int], domains: Iterable[str]) -> list[int]:
+    return [counts.get(domain, 0) for domain in domains]
 
 
 class Distribution:
@@ -175,7 +238,7 @@ class Distribution:
     ) -> None:
         self._cells = cells
         self._rule_counts = [_RuleCounts(rule, cells) for rule in rules]
-        self._binding_rules = [rule_count for rule_count in self._rule_counts if rule_count.skew is not None]
+        self._binding_rules = [rule_count for rule_count in self._rule_counts if rule_count.max_skew is not None]
         self._has_no_spread = has_no_spread
         self._by_price = spread_choice is not SpreadChoice.EMPTIEST
         self._strictness = (False,) if spread_choice is SpreadChoice.CHEAPEST_IF_FIRST else (True, False)
@@ -217,38 +280,32 @@ class Distribution:
 
         If not `strict`, pods that may be bound later do not count against a cell.
         """
-        floors = [rule_count.floor() for rule_count in self._rule_counts]
-        bounds = [floor for rule, floor in zip(self._rule_counts, floors, strict=True) if rule.skew is not None]
+        minimums = [rule_count.minimum() for rule_count in self._rule_counts]
+        binding = [n for rule, n in zip(self._rule_counts, minimums, strict=True) if rule.max_skew is not None]
         best: int | None = None
         best_rank: tuple[object, ...] = ()
         for i in self._ranked:
-            if (self._free_pods[i] > 0 or self._more[i] > 0) and self._admits(i, bounds, strict=strict):
-                rank = self._rank(i, floors)
+            if (self._free_pods[i] > 0 or self._more[i] > 0) and self._admits(i, binding, strict=strict):
+                rank = self._rank(i, minimums)
                 if best is None or rank < best_rank:
                     best, best_rank = i, rank
         return best
 
-    def _admits(self, i: int, floors: Sequence[int], *, strict: bool) -> bool:
-        """Whether the binding rules, whose minimums are `floors`, admit one more pod in a cell."""
-        for rule_count, floor in zip(self._binding_rules, floors, strict=True):
-            domain = rule_count.domain_of_cell[i]
-            if domain is None or rule_count.skew is None:
-                continue
-            counted = rule_count.rivals[domain]
-            if strict and rule_count.counts[domain] > counted:
-                counted = rule_count.counts[domain]
-            if counted + rule_count.step - floor > rule_count.skew:
-                return False
-        return True
+    def _admits(self, i: int, minimums: Sequence[int], *, strict: bool) -> bool:
+        """Whether the binding rules, with these minimums, admit one more pod in a cell."""
+        return all(
+            rule_count.admits(i, minimum, strict=strict)
+            for rule_count, minimum in zip(self._binding_rules, minimums, strict=True)
+        )
 
-    def _rank(self, i: int, floors: Sequence[int]) -> tuple[object, ...]:
+    def _rank(self, i: int, minimums: Sequence[int]) -> tuple[object, ...]:
         cell = self._cells[i]
         binding_excess = preferred_excess = 0
-        for rule_count, floor in zip(self._rule_counts, floors, strict=True):
+        for rule_count, minimum in zip(self._rule_counts, minimums, strict=True):
             domain = rule_count.domain_of_cell[i]
-            if domain is not None and not rule_count.is_ban:
-                excess = rule_count.counts[domain] - floor
-                if rule_count.skew is None:
+            if domain is not None and not rule_count.is_exclusion:
+                excess = rule_count.counts[domain] - minimum
+                if rule_count.max_skew is None:
                     preferred_excess = max(preferred_excess, excess)
                 else:
                     binding_excess = max(binding_excess, excess)

@@ -633,7 +633,7 @@ def _used_ports_on(node: StateNode, rescheduled: Collection[str], daemons: Itera
 
 def _selected_labels(rows: Iterable[PodClass]) -> set[str]:
     """Return the pod labels that the topology groups of these rows select on."""
-    groups = {g.id: g for row in rows for g in (*(s.group for s in row.spreads), *row.affinities, *row.anti_affinities)}
+    groups = {g.id: g for row in rows for g in row.groups}
     return {key for group in groups.values() for key in group.label_keys}
 
 

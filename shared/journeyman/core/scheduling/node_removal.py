@@ -25,16 +25,16 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
 from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.bulk_scheduling import co_located_classes
-from journeyman.core.scheduling.domain_counts import CountPart, DomainCounts, is_wide
-from journeyman.core.scheduling.domain_distribution import DomainRule
 from journeyman.core.scheduling.node_filling import NodeFilling
 from journeyman.core.scheduling.nodepool_options import NodeDemand
 from journeyman.core.scheduling.offering_masks import OfferingMasks, as_mask
 from journeyman.core.scheduling.offerings import Reservations
+from journeyman.core.scheduling.placement.counters import CountPart
+from journeyman.core.scheduling.placement.topology_rules import DomainChoice, Topology
 from journeyman.core.scheduling.pod_classes import RowPods
 from journeyman.core.scheduling.problem import ClusterInputs, SchedulingProblem, prepare_task
 from journeyman.core.scheduling.results import PodError, PreferencePolicy
-from journeyman.core.scheduling.topology import ABSENT, Pin, TopologyGroup
+from journeyman.core.scheduling.topology import ABSENT, spans_nodes
 
 _LISTED: Final = 48  # nodes of a combination of domains; most pods find capacity on the first of them
 NODE_CONSTRAINTS: Final = "node constraints"
@@ -101,13 +101,11 @@ class _OpenNodes(Struct, frozen=True):
 
 
 class _Moved(NamedTuple):
-    """Pods of a row that were placed on a node, with the domains that counted them."""
+    """Pods of a row that were placed on a node."""
 
     row: int
     node: int
     pods: int
-    values: Mapping[str, str]
-    pins: tuple[Pin, ...]
 
 
 class NodeRemovals:
@@ -135,8 +133,8 @@ class NodeRemovals:
         self.problem: SchedulingProblem = task.problem
         problem = self.problem
         self._filling = NodeFilling(problem.existing, problem.rows, problem.requests, problem.host_constraints)
-        self._counts = DomainCounts(problem)
-        self._parts = self._counts.parts_by_node()
+        self._topology = Topology(problem)
+        self._parts = self._topology.counts.parts_by_node()
         class_of_pod = {id(pod): c for c, rows in enumerate(problem.levels) for pod in problem.rows[rows[0]].pods}
         self._moving = {
             name: tuple((class_of_pod[id(pod)], pod.key) for pod in pods if id(pod) in class_of_pod)
@@ -149,22 +147,20 @@ class NodeRemovals:
         }
         self._sequential = frozenset(co_located_classes(problem))
         self._levels = _levels(problem)
-        self._repelling = self._repelling_parts(inputs, without_nodes)
-        self._keys = [self._rule_keys(row) for row in range(len(problem.rows))]
+        self._inverse_parts = self._parts_of_anti_affinity(inputs, without_nodes)
+        self._has_counts = [
+            bool(self._topology.of(row).labels or self._topology.counting(row)) for row in range(len(problem.rows))
+        ]
         self._node_of_name = {node.name: n for n, node in enumerate(problem.existing.nodes)}
         self._slots: dict[int, tuple[NDArray[np.uint16], int]] = {}
         self._open_nodes: dict[int, tuple[_OpenNodes, ...]] = {}
         self._removed: int | None = None
-        self._binding: dict[int, tuple[str, ...]] = {}
-        self._repelling_groups = frozenset(
-            group.id for row in problem.rows for group in row.anti_affinities if group.id not in row.preferred_groups
-        )
         self._prices = NewNodePrices(problem, task.reservations)
         # Others with rules over domains are left out: where they go first, they could block a domain that the scheduler
         # gives to a moving pod.
         placed_first = Counter(class_of_pod[id(pod)] for pod in others if id(pod) in class_of_pod)
         for c, count in sorted(placed_first.items()):
-            if not any(self._keys[row] for row in self._levels[c]):
+            if not any(self._has_counts[row] for row in self._levels[c]):
                 self._place_class(c, count, [])
         self._first = {node: tuple(entries) for node, entries in self._filling.taken.items()}
         self._closed: Bools = np.zeros(len(problem.existing.nodes), dtype=bool)
@@ -195,7 +191,7 @@ class NodeRemovals:
         """Return what happens if a node, given by name, is removed, and undo it."""
         node = self._node_of_name.get(name)
         first = self._first.get(node, ()) if node is not None else ()
-        displaced = [self._record(row, node, pods) for row, pods in first] if node is not None else []
+        displaced = [_Moved(row, node, pods) for row, pods in first] if node is not None else []
         counts = Counter(c for c, _ in self._moving[name])
         others = Counter[int]()
         for entry in displaced:
@@ -207,20 +203,20 @@ class NodeRemovals:
         if node is not None:
             self._closed[node] = True
         free = self._filling.close(node) if node is not None else None
-        parts = (*self._parts.get(name, ()), *self._repelling.get(name, ()))
+        parts = (*self._parts.get(name, ()), *self._inverse_parts.get(name, ()))
         for part in parts:
-            part.counts[part.value] -= part.pods
+            part.counts[part.domain] -= part.pods
         for entry in displaced:
-            self._counts.enter(entry.row, entry.values, -entry.pods, entry.pins)
+            self._topology.counts.record_existing(entry.node, entry.row, -entry.pods)
         moved: list[_Moved] = []
         result = self._move(name, counts, others, moved)
         for entry in reversed(moved):
             self._filling.take_back(entry.row, entry.node, entry.pods)
-            self._counts.enter(entry.row, entry.values, -entry.pods, entry.pins)
+            self._topology.counts.record_existing(entry.node, entry.row, -entry.pods)
         for entry in displaced:
-            self._counts.enter(entry.row, entry.values, entry.pods, entry.pins)
+            self._topology.counts.record_existing(entry.node, entry.row, entry.pods)
         for part in parts:
-            part.counts[part.value] += part.pods
+            part.counts[part.domain] += part.pods
         if node is not None and free is not None:
             self._filling.reopen(node, free)
             self._closed[node] = was_closed
@@ -235,7 +231,7 @@ class NodeRemovals:
             before = sum(pods for _, pods in waiting)
             rest = [self._place_class(self.problem.class_of_row[row], pods, moved) for row, pods in waiting]
             waiting = [entry for entry in rest if entry.pods]
-            if sum(pods for _, pods in waiting) == before or not any(self._keys[row] for row, _ in waiting):
+            if sum(pods for _, pods in waiting) == before or not any(self._has_counts[row] for row, _ in waiting):
                 break
         of_class = self.problem.class_of_row
         left = [RowPods(row, pods - others[of_class[row]]) for row, pods in waiting if pods > others[of_class[row]]]
@@ -319,79 +315,52 @@ class NodeRemovals:
 
     def _is_bound(self, row: int) -> bool:
         """Whether a rule over domains may restrict where the row's pods may go."""
-        return bool(self._binding_keys(row))
+        return bool(self._topology.of(row).labels)
 
     def _binding_keys(self, row: int) -> tuple[str, ...]:
         """Return the labels of the rules over domains that may restrict where the row's pods may go."""
-        if not self._keys[row]:
-            return ()
-        if row not in self._binding:
-            own = {group.key for group in self._wide_affinities(row)}
-            own |= {rule.key for rule in self._counts.rules(row) if rule.skew is not None}
-            repelling = (g for g in self._counts.counting(row) if is_wide(g) and g.id in self._repelling_groups)
-            self._binding[row] = tuple(sorted(own.union(group.key for group in repelling)))
-        return self._binding[row]
+        return tuple(rules.key for rules in self._topology.of(row).labels)
 
     def _counted(self, row: int, node: int, pods: int) -> _Moved:
         """Count pods of a row that were placed on a node, and return the record."""
-        moved = self._record(row, node, pods)
-        if moved.pins:
-            self._counts.enter(row, moved.values, pods, moved.pins)
-        return moved
-
-    def _record(self, row: int, node: int, pods: int) -> _Moved:
-        own = self.problem.existing.nodes[node].labels
-        values = {key: own[key] for key in self._keys[row] if key in own}
-        return _Moved(row, node, pods, values, tuple(map(Pin._make, values.items())))
+        self._topology.counts.record_existing(node, row, pods)
+        return _Moved(row, node, pods)
 
     def _best_node(self, row: int, moved: Sequence[_Moved]) -> int | None:
         """Return the first node in the emptiest of the domains that admit one more pod; None if there is none."""
+        choices = self._topology.of(row).now()
+        if choices is None:
+            return None
         if row not in self._open_nodes:
-            return self._search_best_node(row)
-        rules = [rule for rule in self._counts.rules(row) if rule.skew is not None]
-        occupied = [(group.key, self._occupied(row, group)) for group in self._wide_affinities(row)]
+            return self._search_best_node(row, choices)
         best: tuple[int, int] | None = None
         for listed in self._open_nodes[row]:
-            values = listed.values
-            if not all(_admits(rule, values.get(rule.key)) for rule in rules):
+            values = [listed.values.get(choice.rules.key) for choice in choices]
+            if not all(choice.admits_node(value) for choice, value in zip(choices, values, strict=True)):
                 continue
-            if not all(key in values and (domains is None or values[key] in domains) for key, domains in occupied):
-                continue
-            pods = sum(rule.rivals.get(values[rule.key], 0) for rule in rules if not rule.is_ban)
+            pods = sum(choice.pods(value) for choice, value in zip(choices, values, strict=True) if value is not None)
             if best is not None and best[0] < pods:
                 continue
             node = next((node for node, _ in self._still_open(row, listed, moved)), None)
             if node is None and not listed.is_complete:
-                return self._search_best_node(row)
+                return self._search_best_node(row, choices)
             if node is not None and (best is None or (pods, node) < best):
                 best = pods, node
         return best[1] if best is not None else None
 
-    def _search_best_node(self, row: int) -> int | None:
+    def _search_best_node(self, row: int, choices: Sequence[DomainChoice]) -> int | None:
         """Return the same as `_best_node`, without the lists of open nodes."""
         is_open = self._filling.open_to(row)
         columns = self.problem.existing.columns
         ranks: Ints = np.zeros(len(is_open), dtype=np.int64)
-        for rule in self._counts.rules(row):
-            if rule.skew is not None:
-                codes, values = columns.label(rule.key)
-                is_open &= np.array([_admits(rule, value) for value in values], dtype=bool)[codes]
-                if not rule.is_ban:
-                    ranks += np.array([rule.rivals.get(value or "", 0) for value in values], dtype=np.int64)[codes]
-        for group in self._wide_affinities(row):
-            codes, values = columns.label(group.key)
-            domains = self._occupied(row, group)
-            meets = [value is not None and (domains is None or value in domains) for value in values]
-            is_open &= np.array(meets, dtype=bool)[codes]
+        for choice in choices:
+            codes, values = columns.label(choice.rules.key)
+            is_open &= np.array([choice.admits_node(value) for value in values], dtype=bool)[codes]
+            ranks += np.array([choice.pods(value) if value is not None else 0 for value in values], dtype=np.int64)[
+                codes
+            ]
         nodes = np.flatnonzero(is_open)
         return int(nodes[np.argmin(ranks[nodes])]) if len(nodes) else None
-
-    def _occupied(self, row: int, group: TopologyGroup) -> Collection[str] | None:
-        """Return the domains in which an affinity is met; None if pods of the row may choose the first one."""
-        occupied = {value for value, pods in self._counts.pods_by_domain(group).items() if pods > 0}
-        if not occupied and any(counting.id == group.id for counting in self._counts.counting(row)):
-            return None
-        return occupied
 
     # --- pods without capacity
 
@@ -400,22 +369,17 @@ class NodeRemovals:
 
         `beside` are the rows whose pods share that node. `ABSENT` stands for a node without the label.
         """
-        if not self._binding_keys(row):
-            return {}
         found: dict[str, set[str]] = {}
-
-        def allow(key: str, values: set[str]) -> None:
-            found[key] = found[key] & values if key in found else values
-
-        for rule in self._counts.rules(row):
-            if rule.skew is not None:
-                values = {value for value in self._prices.values(rule.key) if rule.admits(value)}
-                allow(rule.key, values | {ABSENT} if _admits(rule, None) else values)
-        for group in self._wide_affinities(row):
-            occupied = self._occupied(row, group)
-            if occupied is None or not set(self.problem.row_index.counted_by(group)).isdisjoint(beside):
-                occupied = self._prices.values(group.key)
-            allow(group.key, set(occupied))
+        for rules in self._topology.of(row).labels:
+            values = self._prices.values(rules.key)
+            choice = rules.ignoring_affinity()
+            allowed = {value for value in values if choice.admits(value)}
+            for rule in rules.affinities:
+                is_met_there = not set(self.problem.row_index.counted_by(rule.group)).isdisjoint(beside)
+                options = rule.options
+                if not is_met_there and (options or not rule.starts):
+                    allowed &= options
+            found[rules.key] = allowed if rules.needs_label else allowed | {ABSENT}
         return found
 
     def _is_served(self, row: int) -> bool:
@@ -444,7 +408,9 @@ class NodeRemovals:
                 axis = int(np.argmax(shares[:, best]))
                 resource, amount = problem.axes[requested[axis]], int(lacking[axis, best])
                 node = problem.existing.nodes[best].name
-            elif self._search_best_node(row) is not None:
+            elif (choices := self._topology.of(row).now()) is not None and self._search_best_node(
+                row, choices
+            ) is not None:
                 resource = _PREFERENCES
             else:
                 is_open = filling.open_to(row).any()
@@ -458,23 +424,13 @@ class NodeRemovals:
             node=node,
         )
 
-    # --- rules
-
-    def _wide_affinities(self, row: int) -> list[TopologyGroup]:
-        affinities = self.problem.rows[row].affinities
-        return [group for group in affinities if is_wide(group)] if affinities else []
-
-    def _rule_keys(self, row: int) -> tuple[str, ...]:
-        """Return the labels of all rules over domains that concern a row, or that count its pods."""
-        pods = self.problem.rows[row]
-        own = (*(s.group for s in self._counts.spreads(row)), *pods.affinities, *pods.anti_affinities)
-        return tuple(sorted({group.key for group in (*own, *self._counts.counting(row)) if is_wide(group)}))
-
-    def _repelling_parts(self, inputs: ClusterInputs, without_nodes: frozenset[str]) -> Mapping[str, list[CountPart]]:
+    def _parts_of_anti_affinity(
+        self, inputs: ClusterInputs, without_nodes: frozenset[str]
+    ) -> Mapping[str, list[CountPart]]:
         """Return, by node name, the exclusions that only the anti-affinity of the node's pods justifies."""
-        if not self.problem.repelled:
+        groups = {entry.group.id: entry.group for entry in self.problem.repelled if spans_nodes(entry.group)}
+        if not groups:
             return {}
-        groups = {entry.group.id: entry.group for entry in self.problem.repelled if is_wide(entry.group)}
         by_node = inputs.inventory.anti_affinities(inputs.inventory.select((), without_nodes))
         own = {
             name: Counter((e.group.id, e.domain) for e in entries if e.group.id in groups)
@@ -485,7 +441,7 @@ class NodeRemovals:
             total.update(found)
         return {
             name: [
-                CountPart(self._counts.repelling(groups[group_id]), domain, 1)
+                self._topology.inverse_part(groups[group_id], domain)
                 for (group_id, domain), pods in found.items()
                 if total[group_id, domain] == pods
             ]
@@ -611,10 +567,3 @@ def _levels(problem: SchedulingProblem) -> Sequence[tuple[int, ...]]:
     if problem.options.preferences is PreferencePolicy.WHEN_FREE:
         return [problem.last_level(c) for c in range(len(problem.levels))]
     return problem.levels
-
-
-def _admits(rule: DomainRule, value: str | None) -> bool:
-    """Whether a rule admits one more pod on nodes with this value of its label, or without the label."""
-    if value is None:
-        return rule.is_ban
-    return rule.admits(value)

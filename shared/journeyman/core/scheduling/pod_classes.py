@@ -427,6 +427,11 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
         return combined_terms(combined_terms(self.terms, self.volume_terms), self.launch_terms)
 
     @property
+    def groups(self) -> tuple[TopologyGroup, ...]:
+        """The groups of all its topology rules."""
+        return (*(spread.group for spread in self.spreads), *self.affinities, *self.anti_affinities)
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """The pods' `namespace/name`, in queue order."""
         return tuple(pod.key for pod in self.pods)

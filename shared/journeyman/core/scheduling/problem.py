@@ -418,7 +418,7 @@ def _work(rows: Sequence[PodClass], node_pools: int, nodes: int) -> tuple[int, .
     known: set[bytes] = set()
     work: list[int] = []
     for row in rows:
-        groups = {g.id: g for g in (*(s.group for s in row.spreads), *row.affinities, *row.anti_affinities)}
+        groups = {g.id: g for g in row.groups}
         new = [group for group_id, group in groups.items() if group_id not in known and not group.required_labels]
         known.update(groups)
         work.append(row.work(node_pools, nodes) + _PER_COMPARISON * len(new) * distinct_labels)

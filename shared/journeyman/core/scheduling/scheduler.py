@@ -38,13 +38,13 @@ from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.bulk_scheduling import co_located_classes, schedule_in_bulk
 from journeyman.core.scheduling.daemon_overhead import Daemon
-from journeyman.core.scheduling.domain_counts import DomainCounts, is_wide
 from journeyman.core.scheduling.instance_type_choice import planned_nodeclaims
 from journeyman.core.scheduling.left_out_daemons import describe_left_out, leaving_out, left_out_daemons
 from journeyman.core.scheduling.new_nodes import PackingItems
 from journeyman.core.scheduling.nodepool_options import compatible_offerings, worth_considering
 from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.packing import lower_bound
+from journeyman.core.scheduling.placement.topology_rules import Topology
 from journeyman.core.scheduling.pod_classes import BYTES_PER_UNIT, constraint_bytes
 from journeyman.core.scheduling.preferences import preference_warnings
 from journeyman.core.scheduling.problem import (
@@ -75,7 +75,7 @@ from journeyman.core.scheduling.results import (
     Results,
 )
 from journeyman.core.scheduling.sequential import TieBreakPolicy, schedule_sequentially
-from journeyman.core.scheduling.topology import SpreadChoice
+from journeyman.core.scheduling.topology import SpreadChoice, spans_nodes
 from journeyman.core.scheduling.volumes import describe_volumes
 from journeyman.core.state.guard import SkippedObject, select_each
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_provisionable
@@ -445,7 +445,7 @@ def _improvements(task: SchedulingTask, plan: CandidatePlan) -> Iterator[Candida
 
 def spread_choices(problem: SchedulingProblem) -> Iterator[SpreadChoice]:
     """Yield the ways in which topology spread may use a cheaper domain although another is emptier."""
-    wide = [(row, spread) for row in problem.rows for spread in row.spreads if is_wide(spread.group)]
+    wide = [(row, spread) for row in problem.rows for spread in row.spreads if spans_nodes(spread.group)]
     if any(spread.max_skew > 1 for _, spread in wide):
         yield SpreadChoice.CHEAPEST
     own = [{spread.group.id for spread in row.spreads} for row in problem.rows]
@@ -467,9 +467,9 @@ def without_lost_preferences(task: SchedulingTask, plan: CandidatePlan) -> Sched
 
 def pods_to_bind_first(problem: SchedulingProblem, plan: CandidatePlan) -> int:
     """Return how many pods of a plan kube-scheduler binds only before others that their topology spread counts."""
-    counts = DomainCounts(problem)
-    counts.enter_solution(plan.solution)
-    return counts.pods_to_bind_first(plan.solution)
+    topology = Topology(problem)
+    topology.counts.record_solution(plan.solution)
+    return topology.pods_to_bind_first(plan.solution)
 
 
 def tie_break_policies(task: SchedulingTask) -> Iterator[TieBreakPolicy]:
@@ -637,12 +637,12 @@ def no_longer_balanced(
     problem: SchedulingProblem, solution: PartialSolution, reserved: Sequence[ReservedPlacement]
 ) -> tuple[ReservedPlacement, ...]:
     """Return the reserved placements that violate topology spread in a finished solution."""
-    spread = [entry for entry in reserved if any(is_wide(s.group) for s in problem.rows[entry.row].spreads)]
+    spread = [entry for entry in reserved if any(spans_nodes(s.group) for s in problem.rows[entry.row].spreads)]
     if not spread:
         return ()
-    counts = DomainCounts(problem)
-    counts.enter_solution(solution)
-    return tuple(e for e in spread if counts.is_out_of_place(e.row, problem.existing.nodes[e.node].labels))
+    topology = Topology(problem, {entry.row for entry in spread})
+    topology.counts.record_solution(solution)
+    return tuple(e for e in spread if topology.is_out_of_place(e.row, problem.existing.nodes[e.node].labels))
 
 
 def price_lower_bound(problem: SchedulingProblem, nodes: Sequence[PlannedNode]) -> float:

@@ -117,6 +117,11 @@ class TopologyGroup(Struct, frozen=True, kw_only=True):
         return replace(self, id=b"preferred" + self.id)
 
 
+def spans_nodes(group: TopologyGroup) -> bool:
+    """Return whether a domain of the group can have more than one node, that is, its key is not the hostname."""
+    return group.key != labels.HOSTNAME
+
+
 class TopologySpread(Struct, frozen=True, kw_only=True):
     """One topology spread constraint: the skew between a domain and the emptiest one is at most `max_skew`.
 

@@ -19,7 +19,9 @@ def cells(**more):
 
 def a_level(counts, *, skew=1, step=1, **changes):
     """Return a rule over zones whose counted pods all count in whatever order pods are bound."""
-    return DomainRule(key="zone", counts=counts, rivals=counts, skew=skew, step=step, **changes)
+    return DomainRule(
+        key="zone", counts=counts, possible=counts, bound_before=counts, max_skew=skew, own=step, **changes
+    )
 
 
 def distribute_sequentially(pods, targets, counts, skew, *, loose):
@@ -64,12 +66,13 @@ class SequentialDistribution:
         self.cells, self.rules = targets, rules
         self.has_no_spread, self.choice = has_no_spread, spread_choice
         self.pods_by_cell = [0] * len(targets)
-        self.counts, self.rivals = [], []
+        self.counts, self.bound_before = [], []
         for rule in rules:
             values = [cell.values[rule.key] for cell in targets if rule.key in cell.values]
-            counts = {**{value: rule.rivals.get(value, 0) for value in values}, **rule.counts}
+            counts = {**{value: rule.possible.get(value, 0) for value in values}, **rule.counts}
             self.counts.append(counts)
-            self.rivals.append(counts if rule.rivals is rule.counts else {v: rule.rivals.get(v, 0) for v in counts})
+            is_same = rule.bound_before is rule.counts
+            self.bound_before.append(counts if is_same else {v: rule.bound_before.get(v, 0) for v in counts})
 
     def distribute(self, pods):
         """Return the pods by cell."""
@@ -91,24 +94,27 @@ class SequentialDistribution:
 
     def floor(self, r):
         """Return the minimum that domains are compared with."""
-        return 0 if self.rules[r].from_zero else min(self.counts[r].values(), default=0)
+        return 0 if self.rules[r].minimum_is_zero else min(self.counts[r].values(), default=0)
 
     def is_admitted(self, n, *, strict):
         """Return whether all rules admit one more pod; unless strict, pods that may be bound later do not count."""
         return all(
-            max(self.rivals[r][value], self.counts[r][value] if strict else 0) + rule.step - self.floor(r) <= rule.skew
+            max(self.bound_before[r][value], self.counts[r][value] if strict else 0) + rule.own - self.floor(r)
+            <= rule.max_skew
             for r, rule, value in self.rules_of(n)
-            if rule.skew is not None
+            if rule.max_skew is not None
         )
 
     def rank(self, n):
         """Return the sort key of a cell."""
         cell, has_no_node = self.cells[n], self.pods_by_cell[n] >= self.cells[n].free_pods
         above = [
-            (rule, self.counts[r][value] - self.floor(r)) for r, rule, value in self.rules_of(n) if not rule.is_ban
+            (rule, self.counts[r][value] - self.floor(r))
+            for r, rule, value in self.rules_of(n)
+            if not rule.is_exclusion
         ]
-        bound = max((more for rule, more in above if rule.skew is not None), default=0)
-        other = max((more for rule, more in above if rule.skew is None), default=0)
+        bound = max((more for rule, more in above if rule.max_skew is not None), default=0)
+        other = max((more for rule, more in above if rule.max_skew is None), default=0)
         if self.has_no_spread:
             order, price = min((cell.order, cell.price) for cell in self.cells)
             is_dear = (cell.order, cell.price) > (order, price * 1.01)
@@ -120,25 +126,26 @@ class SequentialDistribution:
         """Add one pod to a cell."""
         self.pods_by_cell[n] += 1
         for r, rule, value in self.rules_of(n):
-            self.counts[r][value] += rule.step
-            if self.rivals[r] is not self.counts[r]:
-                self.rivals[r][value] += rule.step
+            self.counts[r][value] += rule.own
+            if self.bound_before[r] is not self.counts[r]:
+                self.bound_before[r][value] += rule.own
 
 
 def any_rule(draw, key, values, *, has_no_spread):
     """Return a random preference, ban or spread over a label; some pods count only in some binding orders."""
     counts = {value: draw.choice((0, 0, 1, 2, 9, 30)) for value in values if draw.random() < 0.9}
-    rivals = counts if draw.random() < 0.5 else {value: draw.randint(0, counts[value]) for value in counts}
+    bound_before = counts if draw.random() < 0.5 else {value: draw.randint(0, counts[value]) for value in counts}
     is_ban = draw.random() < 0.2
     skew = 1 if is_ban else None if has_no_spread else draw.choice((None, 1, 1, 2, 5))
     return DomainRule(
         key=key,
         counts=counts,
-        rivals=rivals,
-        skew=skew,
-        step=draw.choice((1, 1, 1, 0)),
-        from_zero=draw.random() < 0.25,
-        is_ban=is_ban,
+        possible=counts,
+        bound_before=bound_before,
+        max_skew=skew,
+        own=draw.choice((1, 1, 1, 0)),
+        minimum_is_zero=draw.random() < 0.25,
+        is_exclusion=is_ban,
     )
 
 
@@ -176,14 +183,18 @@ def test_distribution_gives_each_pod_in_turn_the_best_cell(part):
 def test_ban_admits_one_pod_per_domain_when_a_domain_has_several_cells():
     """Zone a has a spot and an on-demand cell; one pod in either of them excludes further pods from both."""
     pair = [DomainCell((("ct", ct), ("zone", "a")), {"zone": "a", "ct": ct}, more=UNLIMITED) for ct in ("spot", "od")]
-    ban = DomainRule(key="zone", counts={}, rivals={}, skew=1, step=1, from_zero=True, is_ban=True)
+    ban = DomainRule(
+        key="zone", counts={}, possible={}, bound_before={}, max_skew=1, own=1, minimum_is_zero=True, is_exclusion=True
+    )
 
     assert sum(distribute(5, [*pair, *cells(b=UNLIMITED)], [ban], has_no_spread=True)) == 2
 
 
 def test_pods_that_may_be_bound_later_do_not_block_the_only_zone_with_capacity():
     """The rule counts ten pods in zone a that may be bound later; pods use zone a only if zone b has no capacity."""
-    rule = DomainRule(key="zone", counts={"a": 10, "b": 0}, rivals={}, skew=1, step=1)
+    rule = DomainRule(
+        key="zone", counts={"a": 10, "b": 0}, possible={"a": 10, "b": 0}, bound_before={}, max_skew=1, own=1
+    )
 
     assert distribute(3, cells(a=UNLIMITED, b=UNLIMITED), [rule], has_no_spread=False) == [0, 3]
     assert distribute(3, cells(a=UNLIMITED), [rule], has_no_spread=False) == [1]
@@ -195,7 +206,9 @@ def test_pods_that_may_be_bound_later_do_not_block_the_only_zone_with_capacity()
 )
 def test_only_cheapest_if_first_ignores_pods_that_may_be_bound_later_in_a_cheaper_zone(choice, expected):
     """Zone a is cheaper and has one such pod; a pod that is bound before it may use zone a while zone b is empty."""
-    rule = DomainRule(key="zone", counts={"a": 1, "b": 0}, rivals={}, skew=1, step=1)
+    rule = DomainRule(
+        key="zone", counts={"a": 1, "b": 0}, possible={"a": 1, "b": 0}, bound_before={}, max_skew=1, own=1
+    )
     a, b = cells(a=UNLIMITED, b=UNLIMITED)
     priced = [replace(a, price=1.0), replace(b, price=2.0)]
 
@@ -208,7 +221,9 @@ def test_spread_over_zone_and_capacity_type_schedules_all_pods():
     pair = [DomainCell((("ct", ct), ("zone", z)), {"ct": ct, "zone": z}, more=UNLIMITED) for ct, z in domains]
     rules = [
         a_level({"a": 0, "b": 0, "c": 0}),
-        DomainRule(key="ct", counts={"od": 0, "spot": 0}, rivals={}, skew=1, step=1),
+        DomainRule(
+            key="ct", counts={"od": 0, "spot": 0}, possible={"od": 0, "spot": 0}, bound_before={}, max_skew=1, own=1
+        ),
     ]
 
     pods_by_cell = distribute(9_999, pair, rules, has_no_spread=False)

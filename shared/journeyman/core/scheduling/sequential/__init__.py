@@ -7,8 +7,8 @@ weight. A pod that fits nowhere goes to the end of the queue, until a whole roun
 This scheduler supports every constraint but considers one pod at a time. It schedules the pods that cannot be planned
 in bulk (those that must share nodes, and those with devices). With few pods, its plan also competes with the bulk plan.
 
-`topology_rules` has the rules of each row, `topology_counts` the pods that they count, `candidate_nodes` the free
-capacity of each candidate, `pod_constraints` what one row requires.
+`placement` has the rules and counts, `candidate_nodes` the free capacity of each candidate, `pod_constraints` what one
+row requires.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `Solve`, `trySchedule`; queue.go.
 Differs: see the modules; results for equal pods, nodes or offerings are computed once. A pod that must share a node

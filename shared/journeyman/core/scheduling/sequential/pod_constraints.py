@@ -19,10 +19,10 @@ from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.instance_type_choice import on_reservation
 from journeyman.core.scheduling.nodepool_options import NodeConstraints
 from journeyman.core.scheduling.offering_masks import CONFLICT, OfferingMasks, RequirementsInterner
+from journeyman.core.scheduling.placement.topology_rules import TopologyRules
 from journeyman.core.scheduling.pod_classes import combined_terms
 from journeyman.core.scheduling.problem import SchedulingProblem, amounts_of
 from journeyman.core.scheduling.requirements import Requirements
-from journeyman.core.scheduling.sequential.topology_rules import TopologyRules
 
 if TYPE_CHECKING:  # imported at run time only where pods have ResourceClaims
     from journeyman.core.scheduling.dra import AllocationProposal, AllocationTracker, DeviceInventory

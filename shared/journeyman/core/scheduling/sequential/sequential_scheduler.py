@@ -21,13 +21,15 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.arrays import Bools
-from journeyman.core.scheduling.instance_type_choice import reservation_of
 from journeyman.core.scheduling.offering_masks import (
     CONFLICT,
     OfferingMasks,
     ResourceShares,
     lowest,
 )
+from journeyman.core.scheduling.placement.affinity import AffinityRule
+from journeyman.core.scheduling.placement.counters import offerings_of
+from journeyman.core.scheduling.placement.topology_rules import DomainChoice, Topology
 from journeyman.core.scheduling.pod_classes import HostPort, RowPods
 from journeyman.core.scheduling.problem import PartialSolution, PlannedNode, amounts_of
 from journeyman.core.scheduling.requirements import Requirements, requirement
@@ -40,7 +42,6 @@ from journeyman.core.scheduling.sequential.pod_constraints import (
     PodConstraints,
     PodTerms,
 )
-from journeyman.core.scheduling.sequential.topology_rules import DomainChoice, JoinRule, TopologyRuleSet
 
 _PER_SEARCH: Final = 500  # effort of searching the devices of one ResourceClaim on one candidate
 _PER_FOLLOWER: Final = (
@@ -121,12 +122,9 @@ class SequentialScheduler:
         self._candidates = CandidateNodes(problem.existing, len(problem.axes))
         self._policy = policy
         self.reserved = 0  # nodes planned on reserved capacity
-        self._rules = TopologyRuleSet(
-            problem,
-            self._candidates,
-            active,
-            binding=policy.bind_anti_affinity_domains,
-        )
+        self._topology = Topology(problem, active, with_hosts=True, binding=policy.bind_anti_affinity_domains)
+        for key in sorted(self._topology.keys):
+            self._candidates.watch(key)
         self._reservations = solution.reservations.copy()
         self._headroom = [headroom.copy() for headroom in solution.headroom]
         self._resource_shares = ResourceShares(
@@ -158,17 +156,13 @@ class SequentialScheduler:
             terms = self._terms.of(row)
             if self._policy.prefer_last_alternative:
                 terms = terms[::-1]
-            rules = self._rules.of(row)
+            rules = self._topology.of(row)
             found = self._constraints[row] = tuple(PodConstraints(term, rules) for term in terms)
         return found
 
     def _resume(self, node: PlannedNode) -> None:
         """Add a new node of the initial solution."""
-        masks = self._pool_masks[node.pool]
-        requirements_id = self._interner.id_of(node.requirements)
-        offerings = masks.meeting(requirements_id) & (-1 if reservation_of(node.requirements) else masks.ordinary)
-        for axis, amount in enumerate(node.total.tolist()):
-            offerings &= masks.holding(axis, amount)
+        masks, requirements_id, offerings = offerings_of(self._problem, node)
         new_node = NewNode(
             masks=masks,
             requirements_id=requirements_id,
@@ -183,7 +177,7 @@ class SequentialScheduler:
             new_node.ports += ports
             new_node.offerings &= masks.with_free_ports(ports)
             new_node.pods[row] = new_node.pods.get(row, 0) + count
-            self._rules.topology.record_new(candidate, row, count)
+            self._topology.counts.record_new(candidate, new_node, row, count)
         self._update_candidate(candidate)
 
     # -- trying -------------------------------------------------------------------------------------------------------
@@ -191,9 +185,10 @@ class SequentialScheduler:
     def schedule(self, row: int) -> bool:
         """Schedule one pod of a row on the first candidate that fits it; return whether one does."""
         choices: list[DomainChoice] = []
-        for rules in self._rules.of(row).keys:
+        for rules in self._topology.of(row).labels:
             choice = rules.now()
-            if choice is None and (undecided_join := rules.undecided_join) is not None and self._bind(undecided_join):
+            undecided = rules.undecided_affinity if choice is None else None
+            if undecided is not None and self._bind(undecided):
                 choice = rules.now()
             if choice is None:
                 return False
@@ -204,7 +199,7 @@ class SequentialScheduler:
         fitting = self._fitting(by_term[0], choices)
         return any(self._schedule_with(constraints, choices, fitting) for constraints in by_term)
 
-    def _bind(self, rule: JoinRule) -> bool:
+    def _bind(self, rule: AffinityRule) -> bool:
         """Bind a node with pods to join, whose domain is undecided, to a domain that the joining pod allows."""
         key, within = rule.counter.key, rule.within()
         for candidate in sorted(rule.counter.undecided):
@@ -298,7 +293,7 @@ class SequentialScheduler:
         self._candidates.take(candidate, self._problem.requests[row] * count)
         self._existing_ports[candidate] = self._existing_ports[candidate].union(cls.ports)
         self._attachments.attach(candidate, cls, count)
-        self._rules.topology.record_existing(candidate, row, count)
+        self._topology.counts.record_existing(candidate, row, count)
         added = self._added.setdefault(candidate, {})
         added[row] = added.get(row, 0) + count
 
@@ -426,7 +421,9 @@ class SequentialScheduler:
         choice, key = choices[0], choices[0].rules.key
         domains = masks.domains(key, offerings, requirements_id)
         if not domains:
-            if choice.rules.needs_label or (choice.rules.is_apart and self._gets_any_value(requirements_id, key)):
+            if choice.rules.needs_label or (
+                choice.rules.has_own_anti_affinity and self._gets_any_value(requirements_id, key)
+            ):
                 return None
             apart = self._without_excluded(requirements_id, choice)
             return self._bind_domains(masks, apart, offerings, choices[1:]) if apart != CONFLICT else None
@@ -484,7 +481,7 @@ class SequentialScheduler:
         node.ports += constraints.cls.ports
         node.pods[constraints.row] = node.pods.get(constraints.row, 0) + 1
         node.share = self._resource_shares.take(node.masks, node.offerings, node.share)
-        self._rules.topology.record_new(candidate, constraints.row)
+        self._topology.counts.record_new(candidate, node, constraints.row)
         self._update_candidate(candidate)
 
     def _update_candidate(self, candidate: int) -> None:
@@ -506,12 +503,11 @@ class SequentialScheduler:
             rule = requirements.get(key)
             if rule is not None and rule.single is not None:
                 candidates.bind_domain(candidate, key, rule.single)
-                self._rules.topology.domain_decided(candidate, key, rule.single)
+                self._topology.counts.domain_decided(candidate, key, rule.single)
 
     def has_domain_anti_affinity(self, row: int) -> bool:
         """Whether required anti-affinity over a label other than the hostname affects the row."""
-        rules = self._rules.of(row)
-        return any(key.excluding for key in rules.keys)
+        return any(rules.anti_affinities for rules in self._topology.of(row).labels)
 
     # -- the result ---------------------------------------------------------------------------------------------------
 
