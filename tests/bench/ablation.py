@@ -36,9 +36,7 @@ from journeyman.cli.scenario import Scenario, parse_scenario
 from journeyman.cli.solve import options_of
 from journeyman.core.scheduling import (
     bulk_scheduling,
-    domain_assignment,
     domain_distribution,
-    domain_supply,
     new_nodes,
     packing,
     scheduler,
@@ -51,9 +49,10 @@ from journeyman.core.scheduling.packing import (
     shadow_prices,
     strategies,
 )
+from journeyman.core.scheduling.problem import SchedulingTask
 from journeyman.core.scheduling.results import Options, PreferencePolicy
+from journeyman.core.scheduling.scheduler import Proposer
 from journeyman.core.scheduling.sequential import TieBreakPolicy
-from journeyman.core.scheduling.topology import SpreadChoice
 from tests.differential.clusters import clusters
 from tests.helpers import karpenter_benchmark, production_trace, workloads
 
@@ -67,11 +66,8 @@ REPEAT: Final = 5  # how often a slow scenario is solved again, with and without
 CANDIDATES: Final = 3  # scenarios solved again because of their difference, and as many because of their ratio
 TOLERANCE: Final = 1e-9
 NEEDED_BY: Final = {
-    "domains chosen with regard to followers": "test_those_to_be_followed_are_where_the_followers_can_be",
-    "first domain of an affinity by the price of whole nodes": "test_the_first_domain_of_an_affinity_is_chosen_by_the_price_of_whole_nodes",
-    "plans that weigh limits": "test_under_a_tight_limit_the_plan_that_places_most_pods_wins",
-    "rival: prefer_cheapest_domain": "test_few_pods_go_to_the_zone_in_which_their_node_is_cheapest",
     "second try: prefer_largest_reservation": "test_the_larger_reservation_is_used_if_the_smaller_leaves_pods",
+    "plans that weigh limits": "test_under_a_tight_limit_the_plan_that_places_most_pods_wins",
     "WhenFree: class by class": "test_a_free_preference_is_kept_although_that_of_other_pods_has_a_price",
 }
 """The test that fails without a mechanism, where no scenario shows its effect."""
@@ -144,14 +140,6 @@ def _of_packing() -> Iterator[Mechanism]:
 
 def _of_domains() -> Iterator[Mechanism]:
     yield Mechanism(
-        name="domains chosen with regard to followers",
-        changes=((domain_assignment.DomainAssignment, "charge_followers", lambda _self, _row, cells: cells),),
-    )
-    yield Mechanism(
-        name="first domain of an affinity by the price of whole nodes",
-        changes=((domain_supply.DomainSupply, "fleet_price", lambda *_: 0.0),),
-    )
-    yield Mechanism(
         name="distributing repeated rounds at once", changes=((domain_distribution, "WORTH_A_LEAP", 1 << 60),)
     )
     yield Mechanism(name="learning from quotas that limits cut short", changes=((bulk_scheduling, "ATTEMPTS", 1),))
@@ -164,25 +152,19 @@ def _of_domains() -> Iterator[Mechanism]:
 
 
 def _of_plans() -> Iterator[Mechanism]:
-    for name, choice in (
-        ("spread slack", SpreadChoice.CHEAPEST),
-        ("pods join those that their spread counts", SpreadChoice.CHEAPEST_IF_FIRST),
-    ):
-        yield Mechanism(name=name, changes=((scheduler, "spread_choices", _all_but(choice, scheduler.spread_choices)),))
+    yield Mechanism(
+        name="pods join those that their spread counts",
+        changes=((scheduler, "counts_pods_without_spread", lambda _problem: False),),
+    )
     yield Mechanism(
         name="pods that cannot share a node as they prefer in bulk",
         changes=((scheduler, "without_lost_preferences", lambda task, _plan: task),),
     )
     yield Mechanism(name="rival sequential plans", without=lambda options: replace(options, compare_up_to=0))
-    for policy in (
-        TieBreakPolicy(),
-        TieBreakPolicy(prefer_cheapest_domain=True),
-        TieBreakPolicy(prefer_last_pool_name=True),
-        TieBreakPolicy(prefer_largest_reservation=True),
-    ):
+    for proposer in (Proposer.POD_BY_POD, Proposer.POD_BY_POD_LAST_POOL, Proposer.POD_BY_POD_LARGEST_RESERVATION):
         yield Mechanism(
-            name=f"rival: {_named(policy)}",
-            changes=((scheduler, "tie_break_policies", _all_but(policy, scheduler.tie_break_policies)),),
+            name=f"rival: {proposer.value}",
+            changes=((scheduler, "tie_break_policies", _all_but(proposer, scheduler.tie_break_policies)),),
         )
     for change in sequential.FALLBACK_POLICIES:
         others = {name: test for name, test in sequential.FALLBACK_POLICIES.items() if name != change}
@@ -200,17 +182,10 @@ def _of_plans() -> Iterator[Mechanism]:
     yield Mechanism(name="WhenFree: class by class", changes=((scheduler, "CLASSES_TRIED", 0),), options=when_free)
 
 
-def _named(policy: TieBreakPolicy) -> str:
-    changed = [
-        f"{name}={value}" if value is not True else name
-        for name, value in ((name, getattr(policy, name)) for name in TieBreakPolicy.__struct_fields__)
-        if value
-    ]
-    return ", ".join(changed) or "Karpenter's own choices"
-
-
-def _all_but(one: object, found: Callable[..., Iterator[object]]) -> Callable[..., Any]:
-    return lambda task: (other for other in found(task) if other != one)
+def _all_but(
+    one: Proposer, found: Callable[[SchedulingTask], Iterator[tuple[Proposer, TieBreakPolicy]]]
+) -> Callable[[SchedulingTask], Any]:
+    return lambda task: (other for other in found(task) if other[0] is not one)
 
 
 # --- scenarios

@@ -20,18 +20,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
-import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import replace
 
-from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.domain_distribution import DomainCell, distribute, rules_of
 from journeyman.core.scheduling.domain_supply import DomainKeys, DomainSupply
 from journeyman.core.scheduling.node_filling import NodeFilling, NodePods
-from journeyman.core.scheduling.placement.counters import RuleKind
 from journeyman.core.scheduling.placement.topology_rules import Topology
 from journeyman.core.scheduling.problem import PartialSolution, PodBatch, SchedulingProblem
-from journeyman.core.scheduling.topology import ABSENT, Pin, Pins, TopologyGroup, spans_nodes
+from journeyman.core.scheduling.topology import ABSENT, Pins, TopologyGroup, spans_nodes
 
 _PODS_BEFORE_A_CYCLE: Final = 50  # `distribute` then repeats its choices
 _PER_CELL: Final = 4  # effort of one pod, cell and rule
@@ -123,7 +119,6 @@ class DomainAssignment:
         self._topology = Topology(problem)
         self._classes = [_ClassProgress(0 if c in excluded else left) for c, left in enumerate(solution.left)]
         self._keys: dict[int, DomainKeys] = {}
-        self._reachable_domains: dict[tuple[int, str], set[str]] = {}
         self._topology.counts.record_solution(solution)
 
     def assign(self) -> AssignedDomains:
@@ -273,7 +268,6 @@ class DomainAssignment:
         cells = self._admitted(row, self._cells(row))
         if not cells:
             return
-        cells = self.charge_followers(row, cells)
         rules = rules_of(self._topology, row)
         self._problem.effort.spend(_PER_CELL * len(cells) * (1 + len(rules)) * min(progress.left, _PODS_BEFORE_A_CYCLE))
         counts = distribute(
@@ -322,54 +316,8 @@ class DomainAssignment:
             for value, cost in costs.items():
                 more = _cost(self._classes[c].left, [cell for cell in class_cells if cell.values[group.key] == value])
                 costs[value] = _CellCost(cost.lost + more.lost, cost.price + more.price)
-        for value in values if members else ():
-            if not any(cell.free_pods for cell in cells if cell.values[group.key] == value):
-                fleet_price = self._fleet_price(row, Pin(group.key, value), members)
-                costs[value] = _CellCost(costs[value].lost, max(costs[value].price, fleet_price))
         orders = {value: min(cell.order for cell in cells if cell.values[group.key] == value) for value in values}
         return {min(values, key=lambda value: (costs[value].lost, orders[value], costs[value].price, value))}
-
-    def _fleet_price(self, row: int, domain: Pin, classes: Sequence[int]) -> float:
-        """Return the price of whole new nodes in a domain that hold the unplaced pods of all these classes."""
-        first = [self._levels[c][0] for c in classes]
-        pods = np.array([self._classes[c].left for c in classes], dtype=np.int64)
-        total: Ints = pods @ self._problem.requests[first]
-        return self._supply.fleet_price(row, self._keys_of(row), domain, total)
-
-    def charge_followers(self, row: int, cells: list[DomainCell]) -> list[DomainCell]:
-        """Return the cells with the cost of followers added: the price of the pods that must join the row's pods.
-
-        Followers that do not fit are added to `apart`.
-        """
-        own = {group.id for group in self._affinities(row)}
-        for group in self._topology.counting(row):
-            if group.id in own or group.id not in self._followers:
-                continue
-            counts = self._topology.counts.counter(RuleKind.AFFINITY, group).counts
-            occupied = {value for value, n in counts.items() if n > 0}
-            for c in self._followers[group.id]:
-                if self._classes[c].left and occupied.isdisjoint(self._domains_of(c, group.key)):
-                    cells = self._charged(row, cells, c, group.key)
-        return cells
-
-    def _charged(self, row: int, cells: Sequence[DomainCell], follower: int, key: str) -> list[DomainCell]:
-        follower_cells = self._cells(self._levels[follower][0])
-        pods = self._classes[self._problem.class_of_row[row]].left
-        charged: list[DomainCell] = []
-        for cell in cells:
-            value = cell.values.get(key)
-            cost = _cost(self._classes[follower].left, [x for x in follower_cells if x.values.get(key) == value])
-            lost, price = cell.lost_followers + cost.lost, cell.price + cost.price / max(pods, 1)
-            charged.append(replace(cell, lost_followers=lost, price=price))
-        return charged
-
-    def _domains_of(self, c: int, key: str) -> set[str]:
-        """Return the domains that a class could use, ignoring other pods; cached at the first call."""
-        domains = self._reachable_domains.get((c, key))
-        if domains is None:
-            cells = self._cells(self._levels[c][0])
-            domains = self._reachable_domains[c, key] = {cell.values[key] for cell in cells if key in cell.values}
-        return domains
 
     # --- violations
 

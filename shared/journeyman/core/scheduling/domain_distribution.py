@@ -35,7 +35,6 @@ class DomainCell(Struct, frozen=True):
         more: The number of pods that may use new nodes.
         order: The order of the best NodePool that offers new nodes.
         price: A lower bound on the price of one pod on a new node.
-        lost_followers: The number of pods that must follow the row's pods, but for which the cell has no capacity.
         nodes: The number of pods that fit on each existing node.
     """
 
@@ -45,7 +44,6 @@ class DomainCell(Struct, frozen=True):
     more: int = 0
     order: PoolOrder = _ANY_ORDER
     price: float = 0.0
-    lost_followers: int = 0
     nodes: Sequence[NodePods] = ()
 
 
@@ -310,9 +308,9 @@ class Distribution:
                 else:
                     binding_excess = max(binding_excess, excess)
         if self._has_no_spread:
-            return cell.lost_followers, self._free_pods[i] <= 0, self._expensive[i], preferred_excess
+            return self._free_pods[i] <= 0, self._expensive[i], preferred_excess
         price = cell.price if self._by_price else 0.0
-        return self._free_pods[i] <= 0, cell.order, price, binding_excess, cell.lost_followers, preferred_excess
+        return self._free_pods[i] <= 0, cell.order, price, binding_excess, preferred_excess
 
     # --- repetition
 

@@ -90,13 +90,6 @@ class _DomainOffer(Struct, frozen=True, eq=False):
         dominant: float = max(map(mul, requests, self.rates))
         return round(dominant, _DECIMALS)
 
-    def fleet_price(self, total: Ints) -> float:
-        """Return the lowest price at which nodes of a single type provide `total`."""
-        axes = np.flatnonzero(total)
-        large = self.sizes[:, axes].all(axis=1)
-        nodes = -(-total[axes] // self.sizes[large][:, axes])
-        return float((self.prices[large] * nodes.max(axis=1, initial=1)).min(initial=np.inf))
-
 
 class _DomainOffers(Struct, frozen=True, eq=False):
     """The offers for equal node constraints, sorted by pins.
@@ -189,11 +182,6 @@ class DomainSupply:
                 else on_nodes
             )
         return [cells[pins] for pins in sorted(cells)]
-
-    def fleet_price(self, row: int, keys: DomainKeys, domain: Pin, total: Ints) -> float:
-        """Return an estimate of the price of new nodes that provide `total` in one domain: whole nodes of one type."""
-        offers = (o for o in self._offers_for(row, keys).all if o.values.get(domain.key) == domain.value)
-        return min((offer.fleet_price(total) for offer in offers), default=np.inf)
 
     def _cell(self, row: int, offer: _DomainOffer, requests: _Requests) -> DomainCell:
         more = self._ceilings.get(RowDomains(row, present(offer.pins)), UNLIMITED) if self._ceilings else UNLIMITED

@@ -124,6 +124,22 @@ class PodExplainer(Protocol):
         """Return the error of each of these pods, by key."""
 
 
+class PlanSummary(Struct, frozen=True, kw_only=True):
+    """What a plan comes to: who proposed it, its unschedulable pods, the price per hour and number of its new nodes."""
+
+    proposer: str
+    unschedulable: int
+    price: float
+    nodes: int
+
+
+class ChosenPlan(Struct, frozen=True, kw_only=True):
+    """The plan that won, and those that it was compared with, in order."""
+
+    plan: PlanSummary
+    rivals: tuple[PlanSummary, ...] = ()
+
+
 class Results(Struct, frozen=True, kw_only=True):
     """The results of one pass.
 
@@ -132,6 +148,7 @@ class Results(Struct, frozen=True, kw_only=True):
     no new node, or the bound is not wanted). `devices` are by node name the devices on existing nodes for the planned pods'
     ResourceClaims, including claims that they share with bound pods. `warnings` has by NodePool its invalid annotations,
     which are ignored; `pod_warnings` what is simplified of pods with very many preferences, by one key for equal pods.
+    `chosen_plan` says who proposed the plan, and which rivals lost by how much; None without pods to schedule.
     `unexplained` explains the pods with the error `NOT_EXPLAINED` (`explanation.explained`).
     Results that are `is_truncated` have used up their effort: another pass may schedule more pods, or for less.
     """
@@ -146,6 +163,7 @@ class Results(Struct, frozen=True, kw_only=True):
     pod_warnings: Mapping[str, str] = field(default_factory=dict)
     skipped: tuple[SkippedObject, ...] = ()  # DaemonSets and nodes that cannot be evaluated
     devices: Mapping[str, tuple[PlannedDevice, ...]] = field(default_factory=dict)
+    chosen_plan: ChosenPlan | None = None
     is_truncated: bool = False
     left_out: Mapping[str, LeftOutDaemons] = field(default_factory=dict)  # DaemonSets, by NodePool
     unexplained: PodExplainer | None = None

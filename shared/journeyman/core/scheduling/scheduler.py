@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -33,7 +34,6 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.bulk_scheduling import co_located_classes, schedule_in_bulk
@@ -63,6 +63,7 @@ from journeyman.core.scheduling.reserved_placements import may_block_others, wit
 from journeyman.core.scheduling.results import (
     NOT_EXPLAINED,
     UNLIMITED,
+    ChosenPlan,
     Effort,
     EffortSpentError,
     LeftOutDaemons,
@@ -70,6 +71,7 @@ from journeyman.core.scheduling.results import (
     Options,
     PlannedClaim,
     PlannedDevice,
+    PlanSummary,
     PodError,
     PreferencePolicy,
     Results,
@@ -264,6 +266,7 @@ class Scheduler:
             ),
             skipped=inputs.skipped,
             devices=plan.devices,
+            chosen_plan=ChosenPlan(plan=plan.summary, rivals=plan.rivals),
             is_truncated=not effort.left,
             left_out=left_out,
             unexplained=self._explainer(inputs, task, plan, left_out) if unschedulable else None,
@@ -338,26 +341,54 @@ _UNREACHED: Final = PodError(
     "spread constraints and pod (anti-)affinity terms",
 )
 
+_FEW_PODS: Final = 150  # with more, a node of another NodePool matters little
 CLASSES_TRIED: Final = 24  # relaxation levels of single classes that are tried, one plan each
-_FEW_PODS: Final = 150  # with more pods, one superfluous node in a domain matters little
 _MANY_RULES: Final = 100  # about a single node; with more, the lower bound takes longer than the plan
 _DECIMALS: Final = 9  # of a price; smaller differences are rounding errors
 _NO_NODE_NEEDED: Final = (0, 0.0, 0)  # every pod is scheduled, and no node is launched
+
+
+class Proposer(Enum):
+    """Who proposed a plan, as logs and `solve` name it."""
+
+    BY_CLASS = "whole classes by price"
+    BY_CLASS_CHEAPEST_DOMAIN = "whole classes by price, cheapest domains first"
+    BY_CLASS_WITHOUT_LOST_PREFERENCES = "whole classes by price, without preferences that no pod gets"
+    POD_BY_POD = "pod by pod"
+    POD_BY_POD_LAST_POOL = "pod by pod, last NodePool of equal weight first"
+    POD_BY_POD_LARGEST_RESERVATION = "pod by pod, largest reservation first"
 
 
 class CandidatePlan(Struct, frozen=True, kw_only=True, eq=False):
     """A finished solution: its NodeClaims, and the keys of the pods planned onto existing nodes, by node name.
 
     `unschedulable` are the keys of unschedulable pods, by class. `fees` is the sum of the NodePools' surcharges per node.
-    `devices` are the devices on existing nodes that the planned pods' ResourceClaims get, by node name.
+    `devices` are the devices on existing nodes that the planned pods' ResourceClaims get, by node name. `rivals` are the plans
+    that it was compared with, in order.
     """
 
+    proposer: Proposer
     solution: PartialSolution
     claims: tuple[PlannedClaim, ...]
     existing: Mapping[str, tuple[str, ...]]
     unschedulable: Mapping[int, tuple[str, ...]]
     fees: float
     devices: Mapping[str, tuple[PlannedDevice, ...]] = field(default_factory=dict)
+    rivals: tuple[PlanSummary, ...] = ()
+
+    def with_rival(self, rival: CandidatePlan) -> CandidatePlan:
+        """Return the plan with another one that it was compared with, and those that this one was compared with."""
+        return replace(self, rivals=(*self.rivals, *rival.rivals, rival.summary))
+
+    @property
+    def summary(self) -> PlanSummary:
+        """Who proposed the plan, and what it comes to."""
+        return PlanSummary(
+            proposer=self.proposer.value,
+            unschedulable=self.unschedulable_count,
+            price=self.price,
+            nodes=len(self.claims),
+        )
 
     @property
     def price(self) -> float:
@@ -404,7 +435,7 @@ def best_plan(task: SchedulingTask) -> CandidatePlan:
 
 def _best(task: SchedulingTask) -> CandidatePlan:
     """Return the bulk plan, or with few pods the best of several plans (step 4 in the module docstring)."""
-    best = _finish(task, schedule_in_bulk(task))
+    best = _finish(task, schedule_in_bulk(task), Proposer.BY_CLASS)
     if best.rank == _NO_NODE_NEEDED or not _is_small(task.problem):
         return best
     with suppress(EffortSpentError):
@@ -416,41 +447,55 @@ def _best(task: SchedulingTask) -> CandidatePlan:
 def _improvements(task: SchedulingTask, plan: CandidatePlan) -> Iterator[CandidatePlan]:
     """Compare the bulk plan with others; yield the best plan after each comparison. Raises EffortSpentError."""
     problem, best = task.problem, plan
-    for choice in spread_choices(problem):  # CHEAPEST_IF_FIRST must not make more pods depend on the order of binding
-        uneven = _finish(task, schedule_in_bulk(task, choice))
-        if uneven.unschedulable_keys != plan.unschedulable_keys or uneven.rank >= best.rank:
-            continue
-        if choice is SpreadChoice.CHEAPEST or pods_to_bind_first(problem, uneven) <= pods_to_bind_first(problem, plan):
-            best = uneven
-            yield best
+    if counts_pods_without_spread(problem):
+        uneven = _finish(
+            task, schedule_in_bulk(task, SpreadChoice.CHEAPEST_IF_FIRST), Proposer.BY_CLASS_CHEAPEST_DOMAIN
+        )
+        is_better = uneven.unschedulable_keys == plan.unschedulable_keys and uneven.rank < best.rank
+        # it must not make more pods depend on the order of binding
+        if is_better and pods_to_bind_first(problem, uneven) <= pods_to_bind_first(problem, plan):
+            best = uneven.with_rival(best)
+        else:
+            best = best.with_rival(uneven)
+        yield best
     reduced_task = without_lost_preferences(task, plan)
     if co_located_classes(reduced_task.problem) != co_located_classes(problem):
-        rival = _finish(task, schedule_in_bulk(reduced_task))
-        best = min(best, rival, key=lambda p: p.rank) if rival.unschedulable_keys == best.unschedulable_keys else best
+        rival = _finish(task, schedule_in_bulk(reduced_task), Proposer.BY_CLASS_WITHOUT_LOST_PREFERENCES)
+        is_comparable = rival.unschedulable_keys == best.unschedulable_keys
+        best = _better(best, rival) if is_comparable else best.with_rival(rival)
         yield best
-    for policy in tie_break_policies(task):
-        rival = _sequential_plan(task, policy)
+    for proposer, policy in tie_break_policies(task):
+        rival = _finish(task, schedule_sequentially(problem, task.initial_solution(), policy=policy), proposer)
         if (
-            policy == TieBreakPolicy()
+            proposer is Proposer.POD_BY_POD
             and best.unschedulable_count == rival.unschedulable_count
             and best.unschedulable_keys != rival.unschedulable_keys
         ):
-            best = rival  # the pods that Karpenter would schedule get scarce capacity
+            best = rival.with_rival(best)  # the pods that Karpenter would schedule get scarce capacity
         elif (
             rival.unschedulable_count < best.unschedulable_count or rival.unschedulable_keys == best.unschedulable_keys
         ):
-            best = min(best, rival, key=lambda p: p.rank)
+            best = _better(best, rival)
+        else:
+            best = best.with_rival(rival)
         yield best
 
 
-def spread_choices(problem: SchedulingProblem) -> Iterator[SpreadChoice]:
-    """Yield the ways in which topology spread may use a cheaper domain although another is emptier."""
-    wide = [(row, spread) for row in problem.rows for spread in row.spreads if spans_nodes(spread.group)]
-    if any(spread.max_skew > 1 for _, spread in wide):
-        yield SpreadChoice.CHEAPEST
+def _better(best: CandidatePlan, rival: CandidatePlan) -> CandidatePlan:
+    """Return the plan of lower rank, the first of equal ones; it remembers the other."""
+    return best.with_rival(rival) if best.rank <= rival.rank else rival.with_rival(best)
+
+
+def counts_pods_without_spread(problem: SchedulingProblem) -> bool:
+    """Whether a topology spread counts pods that have no such constraint, so that they may join others in a cheaper domain."""
     own = [{spread.group.id for spread in row.spreads} for row in problem.rows]
-    if any(spread.group.id not in own[row] for _, spread in wide for row in problem.row_index.counted_by(spread.group)):
-        yield SpreadChoice.CHEAPEST_IF_FIRST
+    return any(
+        spread.group.id not in own[counted]
+        for row in problem.rows
+        for spread in row.spreads
+        if spans_nodes(spread.group)
+        for counted in problem.row_index.counted_by(spread.group)
+    )
 
 
 def without_lost_preferences(task: SchedulingTask, plan: CandidatePlan) -> SchedulingTask:
@@ -472,22 +517,14 @@ def pods_to_bind_first(problem: SchedulingProblem, plan: CandidatePlan) -> int:
     return topology.pods_to_bind_first(plan.solution)
 
 
-def tie_break_policies(task: SchedulingTask) -> Iterator[TieBreakPolicy]:
+def tie_break_policies(task: SchedulingTask) -> Iterator[tuple[Proposer, TieBreakPolicy]]:
     """Yield the policies to compare: Karpenter's, and others where Karpenter chooses at random or in the next pass."""
-    yield TieBreakPolicy()
+    yield Proposer.POD_BY_POD, TieBreakPolicy()
     problem = task.problem
-    keys = {rule.key for row in problem.rows for rules in (row.spreads, row.affinities) for rule in rules}
-    few = sum(problem.counts) <= _FEW_PODS
-    if few and keys - {labels.HOSTNAME}:
-        yield TieBreakPolicy(prefer_cheapest_domain=True)
-    if few and len({pool.template.order for pool in problem.pools}) < len(problem.pools):
-        yield TieBreakPolicy(prefer_last_pool_name=True)
+    if sum(problem.counts) <= _FEW_PODS and len({pool.template.order for pool in problem.pools}) < len(problem.pools):
+        yield Proposer.POD_BY_POD_LAST_POOL, TieBreakPolicy(prefer_last_pool_name=True)
     if any(task.reservations.left.values()):
-        yield TieBreakPolicy(prefer_largest_reservation=True)
-
-
-def _sequential_plan(task: SchedulingTask, policy: TieBreakPolicy) -> CandidatePlan:
-    return _finish(task, schedule_sequentially(task.problem, task.initial_solution(), policy=policy))
+        yield Proposer.POD_BY_POD_LARGEST_RESERVATION, TieBreakPolicy(prefer_largest_reservation=True)
 
 
 def _is_small(problem: SchedulingProblem) -> bool:
@@ -496,7 +533,7 @@ def _is_small(problem: SchedulingProblem) -> bool:
     return by_price and 0 < sum(problem.counts) <= problem.options.compare_up_to
 
 
-def _finish(task: SchedulingTask, solution: PartialSolution) -> CandidatePlan:
+def _finish(task: SchedulingTask, solution: PartialSolution, proposer: Proposer) -> CandidatePlan:
     """Return the plan for a solution: assigns pods to its nodes by key, and chooses instance types."""
     problem = task.problem
     draw = _PodQueues(problem, task.reserved)
@@ -506,6 +543,7 @@ def _finish(task: SchedulingTask, solution: PartialSolution) -> CandidatePlan:
         existing[problem.existing.nodes[node].name] = tuple(sorted(keys))
     claims = tuple(planned_nodeclaims(solution.new_nodes, problem, draw))
     plan = CandidatePlan(
+        proposer=proposer,
         solution=solution,
         claims=claims,
         existing=existing,

@@ -392,15 +392,6 @@ def test_affinity_uses_the_domain_of_the_running_pods():
     assert assign(*filler, *running, *pods(3, spec=near("db")), **cluster).on_new_nodes() == {"b": 3}
 
 
-def test_those_to_be_followed_are_where_the_followers_can_be():
-    """The db pods may use any zone; they go to zone c because the pods with affinity to them can only be there."""
-    followers = pods(2, cpu="4", spec={"affinity": {**near("db")["affinity"], **only("c")}})
-
-    assigned = assign(*followers, *pods(2, app="db"))
-
-    assert (assigned.on_new_nodes(), assigned.on_new_nodes("db")) == ({"c": 2}, {"c": 2})
-
-
 @pytest.mark.karpenter("provisioning/scheduling/topology", it="should handle multiple dependent affinities")
 def test_chained_affinities_put_all_pods_into_one_zone():
     """The web pod has affinity to db, and the db pod has affinity to disk."""
@@ -716,16 +707,6 @@ def test_self_affinity_puts_all_pods_into_one_of_two_domains():
 
     assert not assigned.left
     assert {"a" if assigned.on_existing_nodes() else "b"} | assigned.on_new_nodes().keys() in ({"a"}, {"b"})
-
-
-def test_the_first_domain_of_an_affinity_is_chosen_by_the_price_of_whole_nodes():
-    """Zone a has only large nodes, which cost less per CPU but more for a single pod."""
-    types = (
-        an_instance_type("x.huge", cpu=64, memory_gib=256, price=2.0, zones=("a",)),
-        an_instance_type("y.small", cpu=2, memory_gib=8, price=0.1, zones=("b",)),
-    )
-
-    assert assign(*pods(1, spec=near()), types=types).on_new_nodes() == {"b": 1}
 
 
 def test_constraint_that_allows_a_domain_is_not_reported_as_the_reason():

@@ -118,9 +118,9 @@ class SequentialDistribution:
         if self.has_no_spread:
             order, price = min((cell.order, cell.price) for cell in self.cells)
             is_dear = (cell.order, cell.price) > (order, price * 1.01)
-            return cell.lost_followers, has_no_node, is_dear, max(other, 0), cell.price, cell.pins
+            return has_no_node, is_dear, max(other, 0), cell.price, cell.pins
         first = 0.0 if self.choice is SpreadChoice.EMPTIEST else cell.price
-        return has_no_node, cell.order, first, max(bound, 0), cell.lost_followers, max(other, 0), cell.price, cell.pins
+        return has_no_node, cell.order, first, max(bound, 0), max(other, 0), cell.price, cell.pins
 
     def add_pod(self, n):
         """Add one pod to a cell."""
@@ -166,7 +166,6 @@ def test_distribution_gives_each_pod_in_turn_the_best_cell(part):
                 more=UNLIMITED if is_plain else draw.choice((UNLIMITED, UNLIMITED, 3, 40)),
                 price=draw.choice((1.0, 1.005, 1.01, 2.0)),
                 order=PoolOrder(0 if is_plain else draw.choice((0, 0, 0, 1)), fewest_nodes=False),
-                lost_followers=0 if is_plain else draw.choice((0, 0, 0, 2)),
             )
             for values in sorted(domains, key=lambda domain: sorted(domain.items()))
         ]
@@ -202,7 +201,7 @@ def test_pods_that_may_be_bound_later_do_not_block_the_only_zone_with_capacity()
 
 @pytest.mark.parametrize(
     ("choice", "expected"),
-    [(SpreadChoice.EMPTIEST, [1, 2]), (SpreadChoice.CHEAPEST, [1, 2]), (SpreadChoice.CHEAPEST_IF_FIRST, [2, 1])],
+    [(SpreadChoice.EMPTIEST, [1, 2]), (SpreadChoice.CHEAPEST_IF_FIRST, [2, 1])],
 )
 def test_only_cheapest_if_first_ignores_pods_that_may_be_bound_later_in_a_cheaper_zone(choice, expected):
     """Zone a is cheaper and has one such pod; a pod that is bound before it may use zone a while zone b is empty."""

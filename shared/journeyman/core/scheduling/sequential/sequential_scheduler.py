@@ -80,8 +80,6 @@ class TieBreakPolicy(Struct, frozen=True):
         prefer_largest_reservation: Choose the largest type of reserved capacity, else the smallest that fits the pod.
         avoid_reservations: Use reserved capacity last instead of first, because pods that must be in the same domain may not
             fit on it.
-        prefer_cheapest_domain: Of equally good domains, choose the one with the cheapest offering, else the one with the
-            cheapest offering of most instance types.
         ignore_type_variety: With best-effort minValues, do not preserve the variety of a node's instance types.
         prefer_last_alternative: Of the terms of a pod's required node affinity, try the last first, else in their order.
         prefer_last_pool_name: Of NodePools with equal weight, choose the one with the last name, regardless of price.
@@ -92,7 +90,6 @@ class TieBreakPolicy(Struct, frozen=True):
     bind_anti_affinity_domains: bool = False
     prefer_largest_reservation: bool = False
     avoid_reservations: bool = False
-    prefer_cheapest_domain: bool = False
     ignore_type_variety: bool = False
     prefer_last_alternative: bool = False
     prefer_last_pool_name: bool = False
@@ -469,8 +466,7 @@ class SequentialScheduler:
     def _by_preference(self, masks: OfferingMasks, choice: DomainChoice, domains: Mapping[str, int]) -> list[str]:
         """Return the domains, best first."""
         cheap = masks.cheapest_for(domains)
-        breadth = {domain: 0 if self._policy.prefer_cheapest_domain else -types for domain, types in cheap.items()}
-        return sorted(domains, key=lambda d: (choice.rank(d), breadth[d], lowest(domains[d]), d))
+        return sorted(domains, key=lambda d: (choice.rank(d), -cheap[d], lowest(domains[d]), d))
 
     def _add_pod(self, candidate: int, node: NewNode, constraints: PodConstraints, bound: _BoundNode) -> None:
         node.requirements_id, node.offerings, device_fit = bound
