@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from msgspec import Struct
@@ -48,8 +48,8 @@ PENDING_PODS_MINUTES: Final = 8
 What a run cached while its clock was ahead is read again as much later.
 """
 LONGEST_WAIT_FOR_REST: Final = timedelta(minutes=45)
-_HOLD: Final = timedelta(hours=1)
-"""So long no more nodes are removed that look lost, once as many were removed as an hour allows."""
+_LONGEST_HOLD: Final = timedelta(hours=6)
+"""So long nodes that look lost may be kept; two or more of them are removed within an hour."""
 STUCK: Final = "nothing is stuck"
 TOO_MANY_RUNS: Final = "scenarios end"
 NOTHING_REMAINS: Final = "an emptied cluster keeps nothing"
@@ -128,30 +128,31 @@ def _end_faults(world: FaultWorld) -> None:
 
 def _run_until_at_rest(world: FaultWorld) -> None:
     """Run until the cluster is at rest and nothing is in progress; then run the checks at rest."""
-    ends_at = world.clock.now() + LONGEST_WAIT_FOR_REST
+    begun = world.clock.now()
+    ends_at = begun + LONGEST_WAIT_FOR_REST
     before, unchanged = state(world.server), 0
     while not world.checkers.violations:
         world.run_for(MINUTE)
         now = state(world.server)
-        awaited = [*_awaited_launches(world), *_hibernating(world)]
+        held = _held_removals(world)
+        if held and world.clock.now() < begun + _LONGEST_HOLD:
+            ends_at = world.clock.now() + LONGEST_WAIT_FOR_REST
+        awaited = [*_awaited_launches(world), *_hibernating(world), *held]
         before, unchanged = now, unchanged + 1 if now == before and not awaited else 0
         in_progress = [*unfinished(world.server), *awaited, *(f"{run} is paused" for run in world.active_runs())]
         if not in_progress and unchanged >= _required_minutes_of_rest(world):
             world.history.record("at rest", "scenario")
             world.checkers.check_at_rest()
             return
-        if (held_until := _removals_held_until(world)) is not None:
-            ends_at = max(ends_at, held_until + LONGEST_WAIT_FOR_REST)
         if world.clock.now() >= ends_at:
             text = ", ".join(in_progress) or "it keeps changing"
             world.checkers.report(STUCK, f"the cluster did not come to rest: {text}")
 
 
-def _removals_held_until(world: FaultWorld) -> datetime | None:
-    """Return when nodes may be removed again that look lost; None if none is held."""
+def _held_removals(world: FaultWorld) -> list[str]:
+    """Return a sentence if nodes that look lost are kept, because as many as allowed were removed within the last hour."""
     guards = (item.get("status") or {} for item in world.server.list(FLEET_GUARD).items)
-    held_since = (parse_time(status.get("heldSince", "")) for status in guards)
-    return max((since + _HOLD for since in held_since if since is not None), default=None)
+    return [f"removals are held since {since}" for status in guards if (since := status.get("heldSince"))]
 
 
 def _awaited_launches(world: FaultWorld) -> list[str]:
