@@ -168,6 +168,7 @@ def to_data(name: str, results: Results, seconds: float) -> dict[str, Any]:
         "price": results.price,
         "lowerBound": results.lower_bound,
         "gap": results.gap,
+        "chosenPlan": results.chosen_plan.as_data() if results.chosen_plan is not None else None,
         "seconds": seconds,
     }
 

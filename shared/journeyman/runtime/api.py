@@ -189,6 +189,7 @@ def _results(results: Results) -> Body:
         "pricePerHour": results.price,
         "lowerBoundPerHour": results.lower_bound,
         "gap": results.gap,
+        "chosenPlan": results.chosen_plan.as_data() if results.chosen_plan is not None else None,
     }
 
 

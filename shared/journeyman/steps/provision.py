@@ -389,6 +389,8 @@ def _record(snapshot: Snapshot, results: Results) -> Plan:
         notes = (
             f"computed {len(results.new_claims)} new nodeclaim(s) to fit {pods} pod(s), {results.price:.4f} per hour",
         )
+        if results.chosen_plan is not None:
+            logs = (*logs, LogLine(level="info", message="chose a plan", fields=results.chosen_plan.as_data()))
     controller = {"controller": "provisioner"}
     unschedulable = Observation(
         name="karpenter_scheduler_unschedulable_pods_count",

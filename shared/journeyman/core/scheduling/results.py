@@ -139,6 +139,19 @@ class ChosenPlan(Struct, frozen=True, kw_only=True):
     plan: PlanSummary
     rivals: tuple[PlanSummary, ...] = ()
 
+    def as_data(self) -> dict[str, Any]:
+        """Return it for logs and JSON."""
+        return {**_summary_data(self.plan), "rivals": [_summary_data(rival) for rival in self.rivals]}
+
+
+def _summary_data(plan: PlanSummary) -> dict[str, Any]:
+    return {
+        "proposer": plan.proposer,
+        "unschedulable": plan.unschedulable,
+        "pricePerHour": plan.price,
+        "nodes": plan.nodes,
+    }
+
 
 class Results(Struct, frozen=True, kw_only=True):
     """The results of one pass.
