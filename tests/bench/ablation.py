@@ -49,10 +49,9 @@ from journeyman.core.scheduling.packing import (
     shadow_prices,
     strategies,
 )
-from journeyman.core.scheduling.problem import SchedulingTask
 from journeyman.core.scheduling.results import Options, PreferencePolicy
 from journeyman.core.scheduling.scheduler import Proposer
-from journeyman.core.scheduling.sequential import TieBreakPolicy
+from journeyman.core.scheduling.topology import SpreadChoice
 from tests.differential.clusters import clusters
 from tests.helpers import karpenter_benchmark, production_trace, workloads
 
@@ -152,10 +151,11 @@ def _of_domains() -> Iterator[Mechanism]:
 
 
 def _of_plans() -> Iterator[Mechanism]:
-    yield Mechanism(
-        name="pods join those that their spread counts",
-        changes=((scheduler, "counts_pods_without_spread", lambda _problem: False),),
-    )
+    for name, choice in (
+        ("spread slack", SpreadChoice.CHEAPEST),
+        ("pods join those that their spread counts", SpreadChoice.CHEAPEST_IF_FIRST),
+    ):
+        yield Mechanism(name=name, changes=((scheduler, "spread_choices", _all_but(choice, scheduler.spread_choices)),))
     yield Mechanism(
         name="pods that cannot share a node as they prefer in bulk",
         changes=((scheduler, "without_lost_preferences", lambda task, _plan: task),),
@@ -182,10 +182,8 @@ def _of_plans() -> Iterator[Mechanism]:
     yield Mechanism(name="WhenFree: class by class", changes=((scheduler, "CLASSES_TRIED", 0),), options=when_free)
 
 
-def _all_but(
-    one: Proposer, found: Callable[[SchedulingTask], Iterator[tuple[Proposer, TieBreakPolicy]]]
-) -> Callable[[SchedulingTask], Any]:
-    return lambda task: (other for other in found(task) if other[0] is not one)
+def _all_but(one: object, found: Callable[..., Iterator[tuple[object, object]]]) -> Callable[..., Any]:
+    return lambda task: (pair for pair in found(task) if one not in pair)
 
 
 # --- scenarios

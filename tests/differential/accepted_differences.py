@@ -140,6 +140,17 @@ def _is_due_to_starting_node(scenario: JSONDict, finding: Finding) -> bool:
     return exceeds and any(domain in finding.text for domain in domains)
 
 
+def _is_due_to_node_to_join(scenario: JSONDict, finding: Finding) -> bool:
+    """Return whether Karpenter's plan keeps maxSkew over the domains without those of empty NodeClaims whose node is to join."""
+    if finding.kind != "rejected" or "its spread allows" not in finding.text:
+        return False
+    nodes = parse(scenario).snapshot.state_nodes
+    awaited = {n.name for n in nodes if n.node is None and n.name not in finding.karpenter_plan.existing}
+    objects = [o for o in scenario["objects"] if o["kind"] != "NodeClaim" or o["metadata"]["name"] not in awaited]
+    texts = [str(defect) for defect in _defects({**scenario, "objects": objects}, finding.karpenter_plan)]
+    return bool(awaited) and finding.text not in texts
+
+
 def _is_due_to_missing_volume_claim(scenario: JSONDict, finding: Finding) -> bool:
     affected, errors = _pods_of(scenario, finding), OurSolution(scenario).results.pod_errors
     invalid = {key for key, error in errors.items() if error.kind == "invalid"}
@@ -498,6 +509,12 @@ ACCEPTED = (
         why="Karpenter schedules pods to a node whose startup taint will be removed, but a spread with"
         " `nodeTaintsPolicy: Honor` does not count the pods that already run there",
         explains=_is_due_to_starting_node,
+    ),
+    Difference(
+        name="our scheduler knows the domain of a node that is to join",
+        why="Karpenter takes the minimum of a spread over the domains of pods and NodePools; for kube-scheduler the domain of"
+        " an empty node that joins from a NodeClaim counts as well, also where no NodePool can launch any more",
+        explains=_is_due_to_node_to_join,
     ),
     Difference(
         name="our scheduler does not schedule a deleted node's pod whose PersistentVolumeClaim is missing",

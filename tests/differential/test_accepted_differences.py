@@ -288,6 +288,28 @@ def test_dearer_plan_is_a_finding_if_both_plans_keep_the_preference(karpenter):
     assert unaccepted(scenario, found) == found
 
 
+def test_domain_of_a_node_that_is_to_join_counts_for_spreads(karpenter):
+    """It joins empty in zone b, for which there is no type, so the second pod in zone a would exceed maxSkew."""
+    claim = an_object(
+        "NodeClaim",
+        "c0",
+        "karpenter.sh/v1",
+        metadata={"labels": {ZONE: "b", NODEPOOL: "default"}},
+        spec={"nodeClassRef": NODE_CLASS, "requirements": []},
+        status={"providerID": "aws:///b/i-0"},
+    )
+    spread = pods(2, topologySpreadConstraints=spread_over(ZONE))
+    scenario = a_scenario([a_type("m", cpu=4, price=0.2, zones="a")], a_pool(), claim, *spread)
+
+    found = compare_plans(scenario, karpenter)
+
+    assert sum(len(claim["pods"]) for claim in karpenter.solve(scenario)["nodeClaims"]) == 2
+    assert {f.kind for f in found} == {"rejected", "missing"}
+    assert unaccepted(scenario, found) == []
+    without = {**scenario, "objects": [o for o in scenario["objects"] if o is not claim]}
+    assert compare_plans(without, karpenter) == []
+
+
 def test_pods_on_a_starting_node_count_for_spreads(karpenter):
     """One such pod is on a node that is not ready yet, so the third pod would exceed maxSkew."""
     labels = {HOSTNAME: "n0", ZONE: "a", INSTANCE_TYPE: "m", CAPACITY_TYPE: "on-demand", NODEPOOL: "default"}

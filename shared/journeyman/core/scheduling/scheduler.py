@@ -353,6 +353,7 @@ class Proposer(Enum):
 
     BY_CLASS = "whole classes by price"
     BY_CLASS_CHEAPEST_DOMAIN = "whole classes by price, cheapest domains first"
+    BY_CLASS_CHEAPEST_DOMAIN_IF_FIRST = "whole classes by price, cheapest domains first for the pods bound first"
     BY_CLASS_WITHOUT_LOST_PREFERENCES = "whole classes by price, without preferences that no pod gets"
     POD_BY_POD = "pod by pod"
     POD_BY_POD_LAST_POOL = "pod by pod, last NodePool of equal weight first"
@@ -447,16 +448,12 @@ def _best(task: SchedulingTask) -> CandidatePlan:
 def _improvements(task: SchedulingTask, plan: CandidatePlan) -> Iterator[CandidatePlan]:
     """Compare the bulk plan with others; yield the best plan after each comparison. Raises EffortSpentError."""
     problem, best = task.problem, plan
-    if counts_pods_without_spread(problem):
-        uneven = _finish(
-            task, schedule_in_bulk(task, SpreadChoice.CHEAPEST_IF_FIRST), Proposer.BY_CLASS_CHEAPEST_DOMAIN
-        )
+    for choice, proposer in spread_choices(problem):
+        uneven = _finish(task, schedule_in_bulk(task, choice), proposer)
         is_better = uneven.unschedulable_keys == plan.unschedulable_keys and uneven.rank < best.rank
-        # it must not make more pods depend on the order of binding
-        if is_better and pods_to_bind_first(problem, uneven) <= pods_to_bind_first(problem, plan):
-            best = uneven.with_rival(best)
-        else:
-            best = best.with_rival(uneven)
+        if is_better and choice is SpreadChoice.CHEAPEST_IF_FIRST:  # no more pods may depend on the order of binding
+            is_better = pods_to_bind_first(problem, uneven) <= pods_to_bind_first(problem, plan)
+        best = uneven.with_rival(best) if is_better else best.with_rival(uneven)
         yield best
     reduced_task = without_lost_preferences(task, plan)
     if co_located_classes(reduced_task.problem) != co_located_classes(problem):
@@ -486,16 +483,14 @@ def _better(best: CandidatePlan, rival: CandidatePlan) -> CandidatePlan:
     return best.with_rival(rival) if best.rank <= rival.rank else rival.with_rival(best)
 
 
-def counts_pods_without_spread(problem: SchedulingProblem) -> bool:
-    """Whether a topology spread counts pods that have no such constraint, so that they may join others in a cheaper domain."""
+def spread_choices(problem: SchedulingProblem) -> Iterator[tuple[SpreadChoice, Proposer]]:
+    """Yield the ways in which topology spread may use a cheaper domain although another is emptier."""
+    wide = [(row, spread) for row in problem.rows for spread in row.spreads if spans_nodes(spread.group)]
+    if any(spread.max_skew > 1 for _, spread in wide):
+        yield SpreadChoice.CHEAPEST, Proposer.BY_CLASS_CHEAPEST_DOMAIN
     own = [{spread.group.id for spread in row.spreads} for row in problem.rows]
-    return any(
-        spread.group.id not in own[counted]
-        for row in problem.rows
-        for spread in row.spreads
-        if spans_nodes(spread.group)
-        for counted in problem.row_index.counted_by(spread.group)
-    )
+    if any(spread.group.id not in own[row] for _, spread in wide for row in problem.row_index.counted_by(spread.group)):
+        yield SpreadChoice.CHEAPEST_IF_FIRST, Proposer.BY_CLASS_CHEAPEST_DOMAIN_IF_FIRST
 
 
 def without_lost_preferences(task: SchedulingTask, plan: CandidatePlan) -> SchedulingTask:

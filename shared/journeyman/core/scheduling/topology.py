@@ -148,10 +148,12 @@ class TopologySpread(Struct, frozen=True, kw_only=True):
 class SpreadChoice(Enum):
     """Which of the admitted domains pods with a topology spread constraint get.
 
-    EMPTIEST: the emptiest. CHEAPEST_IF_FIRST: the cheapest that admits them if bound before pods that the constraint only counts.
+    EMPTIEST: the emptiest. CHEAPEST: the cheapest that admits the pods in whatever order pods are bound, which uses the
+    whole maxSkew. CHEAPEST_IF_FIRST: the cheapest that admits them if bound before pods that the constraint only counts.
     """
 
     EMPTIEST = "emptiest"
+    CHEAPEST = "cheapest"
     CHEAPEST_IF_FIRST = "cheapest if first"
 
 

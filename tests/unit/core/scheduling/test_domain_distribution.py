@@ -201,7 +201,7 @@ def test_pods_that_may_be_bound_later_do_not_block_the_only_zone_with_capacity()
 
 @pytest.mark.parametrize(
     ("choice", "expected"),
-    [(SpreadChoice.EMPTIEST, [1, 2]), (SpreadChoice.CHEAPEST_IF_FIRST, [2, 1])],
+    [(SpreadChoice.EMPTIEST, [1, 2]), (SpreadChoice.CHEAPEST, [1, 2]), (SpreadChoice.CHEAPEST_IF_FIRST, [2, 1])],
 )
 def test_only_cheapest_if_first_ignores_pods_that_may_be_bound_later_in_a_cheaper_zone(choice, expected):
     """Zone a is cheaper and has one such pod; a pod that is bound before it may use zone a while zone b is empty."""

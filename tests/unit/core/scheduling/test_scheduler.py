@@ -90,6 +90,16 @@ def zones_of(results):
 # --- price
 
 
+def test_spread_with_max_skew_3_puts_more_pods_in_the_cheaper_zone():
+    """Zone b costs four times as much as zone a, so it gets only the one pod that maxSkew requires."""
+    types = [an_instance_type(f"in-{z}", cpu=2, memory_gib=8, price=p, zones=(z,)) for z, p in (("a", 0.1), ("b", 0.4))]
+    web = pods(5, cpu="1500m", metadata={"labels": {"app": "web"}}, spec=spread(labels.ZONE, skew=3))
+
+    results = schedule(*web, types=tuple(types))
+
+    assert sorted(claim.offering[1] for claim in results.new_claims) == ["a", "a", "a", "a", "b"]
+
+
 @pytest.mark.parametrize(("full_zones", "expected"), [((), {"b": 2}), (("b",), {"b": 2}), (("a",), {"a": 1, "b": 1})])
 def test_pod_joins_a_counted_pod_unless_another_zone_has_nodes(full_zones, expected):
     """kube-scheduler counts only zones with nodes: if zone a has a node, zone b gets its second pod after zone a."""
