@@ -59,7 +59,7 @@ class DaemonPods(Struct, frozen=True, eq=False, dict=True):
         return tuple((d, group) for d in self.daemons for group in required_anti_affinities(d.pod, self.namespaces))
 
     @property
-    def repelled(self) -> tuple[InverseAntiAffinity, ...]:
+    def inverse_anti_affinities(self) -> tuple[InverseAntiAffinity, ...]:
         """The groups that these pods' anti-affinity excludes, wherever they run."""
         return tuple(InverseAntiAffinity(group=group, domains=frozenset()) for _, group in self._own_rules)
 

@@ -156,12 +156,12 @@ class DomainAssignment:
         return frozenset(counting)
 
     @cached_property
-    def _repelling_groups(self) -> frozenset[bytes]:
+    def _required_anti_affinity_groups(self) -> frozenset[bytes]:
         """Return the ids of the groups with required anti-affinity."""
-        repelling = {entry.group.id for entry in self._problem.repelled}
+        required = {entry.group.id for entry in self._problem.inverse_anti_affinities}
         for row in self._rows:
-            repelling.update(group.id for group in row.anti_affinities if group.id not in row.preferred_groups)
-        return frozenset(repelling)
+            required.update(group.id for group in row.anti_affinities if group.id not in row.preferred_groups)
+        return frozenset(required)
 
     @cached_property
     def _later_groups(self) -> frozenset[bytes]:
@@ -186,12 +186,12 @@ class DomainAssignment:
             counted = frozenset(
                 g.key for g in counting if g.id in self._counting_groups or self._selects_one_domain(row, g.key)
             )
-            repelled = frozenset(g.key for g in counting if g.id in self._repelling_groups)
+            inverse = frozenset(g.key for g in counting if g.id in self._required_anti_affinity_groups)
             keys = self._keys[row] = DomainKeys(
-                all=tuple(sorted(needed | counted | repelled | apart)),
+                all=tuple(sorted(needed | counted | inverse | apart)),
                 needed=needed,
-                repelled=(repelled | apart) - needed,
-                only_repelled=repelled - needed - counted - apart,
+                excluding=(inverse | apart) - needed,
+                only_inverse=inverse - needed - counted - apart,
             )
         return keys
 
@@ -371,15 +371,15 @@ class DomainAssignment:
 
         If limits left pods in an earlier attempt, such anti-affinity may still get a domain of its own.
         """
-        only_repelled = self._keys_of(placed.row).only_repelled if not self._solution.ceilings else frozenset[str]()
+        only_inverse = self._keys_of(placed.row).only_inverse if not self._solution.ceilings else frozenset[str]()
         apart = {group.key for group in self._rows[placed.row].anti_affinities}
         return tuple(
             pin
             for pin in placed.cell.pins
-            if (pin.value != ABSENT and pin.key not in only_repelled)
+            if (pin.value != ABSENT and pin.key not in only_inverse)
             or (
                 (pin.value != ABSENT or self._is_defined(pin.key))
-                and (pin.key in apart or self._may_be_repelled(placed.row, pin.key))
+                and (pin.key in apart or self._may_be_excluded(placed.row, pin.key))
             )
         )
 
@@ -388,7 +388,7 @@ class DomainAssignment:
         templates = (pool.template for pool in self._problem.pools)
         return any(key in t.requirements or any(t.table.row_requirements(key)[1]) for t in templates)
 
-    def _may_be_repelled(self, row: int, key: str) -> bool:
+    def _may_be_excluded(self, row: int, key: str) -> bool:
         """Return whether the anti-affinity of running, placed or later pods excludes a domain of this label for the row."""
         if self._topology.excluded_by_others(row, key):
             return True

@@ -35,15 +35,15 @@ class DomainKeys(NamedTuple):
     Attributes:
         all: All of them, sorted.
         needed: Those that a node must have.
-        repelled: Those over which anti-affinity, their own or that of other pods, excludes domains; a node without the label
+        excluding: Those over which anti-affinity, their own or that of other pods, excludes domains; a node without the label
             is in none.
-        only_repelled: Those over which only the anti-affinity of other pods concerns them.
+        only_inverse: Those over which only the anti-affinity of other pods concerns them.
     """
 
     all: tuple[str, ...]
     needed: frozenset[str]
-    repelled: frozenset[str]
-    only_repelled: frozenset[str]
+    excluding: frozenset[str]
+    only_inverse: frozenset[str]
 
 
 _NO_KEYS: Final = DomainKeys((), frozenset(), frozenset(), frozenset())
@@ -246,7 +246,7 @@ class DomainSupply:
             offered = zip(keys.all, requirements, strict=True)
             listed = {key: self._values(pool, key, r, keys, shape.terms) for key, r in offered}
             values_by_key = {key: values for key, values in listed.items() if values or key in keys.needed}
-            has_choice = any(len(values) > 1 or key in keys.repelled for key, values in values_by_key.items())
+            has_choice = any(len(values) > 1 or key in keys.excluding for key, values in values_by_key.items())
             for chosen in product(*values_by_key.values()):
                 pins = tuple(map(Pin, values_by_key, chosen))
                 suitable = matching[pool.rows(NodeDemand(shape, pins=pins))[matching]] if has_choice else matching
@@ -264,7 +264,7 @@ class DomainSupply:
     ) -> Sequence[str]:
         """Return the values that the NodePool and an offering allow for a label, sorted; empty if neither lists values.
 
-        If the pods are repelled over the label, `ABSENT` is listed for nodes that do not have it. For nodes that may have
+        If anti-affinity excludes values of the label, `ABSENT` is listed for nodes that do not have it. For nodes that may have
         any value, the values that the pods' terms list are returned, and an unused one if a term lists none.
         """
         pool_requirement = pool.template.requirements.get(key)
@@ -276,8 +276,8 @@ class DomainSupply:
         if merged is not None and not merged.complement and (merged.values or merged.present):
             return sorted(merged.values)
         if merged is None or not merged.present:
-            return (ABSENT,) if key in keys.repelled else ()
-        if key not in keys.repelled or key in labels.WELL_KNOWN or labels.is_restricted(key):
+            return (ABSENT,) if key in keys.excluding else ()
+        if key not in keys.excluding or key in labels.WELL_KNOWN or labels.is_restricted(key):
             return ()
         possible = [merged.intersection(term[key]) if key in term else merged for term in terms]
         unused = (r.intersection(requirement(key, "NotIn", self._used_values(key))) for r in possible if r.complement)
@@ -293,11 +293,11 @@ class DomainSupply:
 
 
 def _with_absent(pins: Pins, keys: DomainKeys) -> Pins:
-    """Return the pins of existing nodes, and as absent the labels they lack over which the row's pods are repelled."""
+    """Return the pins of existing nodes, and as absent the labels they lack over which anti-affinity excludes domains."""
     if len(pins) == len(keys.all):
         return pins
     values = dict(pins)
-    return tuple(Pin(key, values.get(key, ABSENT)) for key in keys.all if key in values or key in keys.repelled)
+    return tuple(Pin(key, values.get(key, ABSENT)) for key in keys.all if key in values or key in keys.excluding)
 
 
 def _offer(pool: NodePoolOptions, pins: Pins, rows: Ints) -> _DomainOffer:

@@ -33,10 +33,10 @@ from journeyman.core.scheduling.requirements import Requirement, Requirements
 from journeyman.core.scheduling.topology import (
     ABSENT,
     InverseAntiAffinity,
+    InverseAntiAffinityCounts,
     NamespaceIndex,
     Pin,
     Pins,
-    Repulsion,
     RunningAntiAffinity,
     RunningPodCounts,
     TopologyGroup,
@@ -344,11 +344,11 @@ class NodeInventory:
         return {position: entries for position, entries in by_position if entries}
 
     def _anti_affinities_on(self, node: StateNode) -> tuple[RunningAntiAffinity, ...]:
-        expected = self._expected_on(node, self._repelling_daemons)
+        expected = self._expected_on(node, self._daemons_with_anti_affinity)
         return self._evaluate((), node, running_anti_affinities, expected, self.namespaces)
 
     @cached_property
-    def _repelling_daemons(self) -> tuple[Daemon, ...]:
+    def _daemons_with_anti_affinity(self) -> tuple[Daemon, ...]:
         return tuple(d for d in self._daemons if any(required_anti_affinities(d.pod, self.namespaces)))
 
     @cached_property
@@ -356,12 +356,12 @@ class NodeInventory:
         """Return the namespaces of the snapshot."""
         return NamespaceIndex({n.metadata.name: n for n in self._snapshot.namespaces})
 
-    def repelled(self, selection: NodeSelection) -> tuple[InverseAntiAffinity, ...]:
+    def inverse_anti_affinities(self, selection: NodeSelection) -> tuple[InverseAntiAffinity, ...]:
         """Return the domains that the required anti-affinity of the other running pods forbids to matching pods."""
         if not self._anti_affinities:
             return ()
         removed = (self._positions[name] for name in selection.removed_nodes if name in self._positions)
-        return self._repulsion.without(
+        return self._inverse.without(
             (
                 entry
                 for position in (*removed, *selection.losing_pods)
@@ -376,8 +376,8 @@ class NodeInventory:
         )
 
     @cached_property
-    def _repulsion(self) -> Repulsion:
-        return Repulsion(entry for entries in self._anti_affinities.values() for entry in entries)
+    def _inverse(self) -> InverseAntiAffinityCounts:
+        return InverseAntiAffinityCounts(entry for entries in self._anti_affinities.values() for entry in entries)
 
     @cached_property
     def _positions(self) -> Mapping[str, int]:

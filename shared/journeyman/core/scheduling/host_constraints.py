@@ -132,7 +132,7 @@ class HostConstraints(Struct, frozen=True, kw_only=True, eq=False):
 
 def host_constraints_of(
     rows: Sequence[PodClass],
-    repelled: Iterable[InverseAntiAffinity] = (),
+    inverse_anti_affinities: Iterable[InverseAntiAffinity] = (),
     used_ports: Iterable[HostPort] = (),
     *,
     row_index: LabelIndex | None = None,
@@ -146,7 +146,7 @@ def host_constraints_of(
 
     Args:
         rows: The rows of the problem.
-        repelled: The domains that the anti-affinity of running pods forbids.
+        inverse_anti_affinities: The domains that the anti-affinity of running pods forbids.
         used_ports: The host ports of daemons and running pods; it must hold every port that can conflict with a row's.
         row_index: Finds the rows that a group counts; made of the rows by default.
         is_running: Whether a group counts any running pod; by default each may.
@@ -156,7 +156,7 @@ def host_constraints_of(
     builder.add_spreads()
     builder.add_anti_affinities()
     builder.add_ports(used_ports)
-    for entry in repelled:
+    for entry in inverse_anti_affinities:
         if entry.group.key == labels.HOSTNAME and (counted := builder.counted_by(entry.group)):
             builder.conflict(Conflict(domains=entry.domains), counted, (), ())
     spend_on_columns(builder.columns)

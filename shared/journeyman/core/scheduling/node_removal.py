@@ -428,7 +428,9 @@ class NodeRemovals:
         self, inputs: ClusterInputs, without_nodes: frozenset[str]
     ) -> Mapping[str, list[CountPart]]:
         """Return, by node name, the exclusions that only the anti-affinity of the node's pods justifies."""
-        groups = {entry.group.id: entry.group for entry in self.problem.repelled if spans_nodes(entry.group)}
+        groups = {
+            entry.group.id: entry.group for entry in self.problem.inverse_anti_affinities if spans_nodes(entry.group)
+        }
         if not groups:
             return {}
         by_node = inputs.inventory.anti_affinities(inputs.inventory.select((), without_nodes))

@@ -483,7 +483,7 @@ def group_pods(
     pods: Sequence[Pod],
     namespaces: Mapping[str, Object],
     *,
-    repelled: Iterable[InverseAntiAffinity] = (),
+    inverse_anti_affinities: Iterable[InverseAntiAffinity] = (),
     volumes_of: VolumesOf | None = None,
     claims_of: ClaimsOf | None = None,
     effort: Effort | None = None,
@@ -496,7 +496,7 @@ def group_pods(
     Args:
         pods: The pods to schedule, in any order.
         namespaces: All namespaces by name, for namespace selectors.
-        repelled: Required anti-affinity of running pods; its selectors also separate pods into classes.
+        inverse_anti_affinities: Required anti-affinity of running pods; its selectors also separate pods into classes.
         volumes_of: The node requirements of a pod's volumes; by default none.
         claims_of: The device requests of a pod's ResourceClaims; by default pods that have any get an error.
         effort: Limits the work; by default nothing does. Raises EffortSpentError.
@@ -507,7 +507,7 @@ def group_pods(
     reader = PodSpecReader(index, with_claims=claims_of is not None)
     ordered = sorted(pods, key=_age)
     parts = _read_all(ordered, reader, effort if effort is not None else Effort(), len(index))
-    watched = tuple(sorted(reader.label_keys.union(*(r.group.label_keys for r in repelled))))
+    watched = tuple(sorted(reader.label_keys.union(*(r.group.label_keys for r in inverse_anti_affinities))))
     members, errors = _group_by_key(zip(ordered, parts, strict=True), volumes_of, claims_of, watched)
     classes = _PodClassBuilder(reader, watched)
     result = [classes.make(key, group) for key, group in members.items()]

@@ -106,7 +106,7 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
 
     `rows[r]` is a class at one relaxation level (two rows if pods may join DaemonSets' pods on new nodes), `class_of_row[r]` the index of that class, `levels[c]` the rows of class c
     from the first relaxation level to the last, `counts[c]` the number of its pods to schedule. `requests` is indexed by
-    row and axis. `pool_masks` are the NodePools' offerings as bit masks. `repelled` are the domains that the anti-affinity of running pods excludes. `host_constraints` are the
+    row and axis. `pool_masks` are the NodePools' offerings as bit masks. `inverse_anti_affinities` are the domains that the anti-affinity of running pods excludes. `host_constraints` are the
     rows' constraints on a single node. `row_index` finds the rows that a topology group counts. `devices` is None if no row has ResourceClaims. `work` is by row the effort that
     each plan takes for it, `effort` what is left of the pass's effort, which every plan for the problem counts down.
     """
@@ -121,7 +121,7 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     pool_masks: tuple[OfferingMasks, ...]
     interner: RequirementsInterner
     existing: ExistingNodes
-    repelled: tuple[InverseAntiAffinity, ...]
+    inverse_anti_affinities: tuple[InverseAntiAffinity, ...]
     options: Options
     host_constraints: HostConstraints
     row_index: LabelIndex
@@ -323,12 +323,12 @@ def prepare_task(
     selection = inventory.select(pods if are_moving else (), without_nodes)
     rescheduled = selection.rescheduled
     namespaces = {n.metadata.name: n for n in snapshot.namespaces}
-    repelled = inventory.repelled(selection)
+    inverse_anti_affinities = inventory.inverse_anti_affinities(selection)
     claims = _claims(inputs, pods, without_nodes)
     classes, errors = group_pods(
         pods,
         namespaces,
-        repelled=(*repelled, *inputs.daemon_pods.repelled),
+        inverse_anti_affinities=(*inverse_anti_affinities, *inputs.daemon_pods.inverse_anti_affinities),
         volumes_of=lambda pod: resolve_volumes(pod, inputs.storage),
         claims_of=claims.read if claims is not None else None,
         effort=effort,
@@ -357,7 +357,7 @@ def prepare_task(
     row_index = LabelIndex(relaxation.rows)
     caps = host_constraints_of(
         relaxation.rows,
-        repelled,
+        inverse_anti_affinities,
         used_ports,
         row_index=row_index,
         is_running=lambda group: bool(expected_counts.by_node(group)),
@@ -377,7 +377,7 @@ def prepare_task(
         pool_masks=inputs.pool_masks(axes),
         interner=inputs.interner,
         existing=existing,
-        repelled=repelled,
+        inverse_anti_affinities=inverse_anti_affinities,
         options=inputs.options,
         host_constraints=caps,
         row_index=row_index,

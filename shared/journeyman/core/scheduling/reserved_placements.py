@@ -109,5 +109,5 @@ class _PlacementReserver:
             return False  # a launched node lacks the label; before launch its domain is undecided
         return not any(  # the caps cover constraints over the hostname
             node.labels.get(entry.group.key) in entry.domains and entry.group.counts(pods.namespace, pods.labels)
-            for entry in self._problem.repelled
+            for entry in self._problem.inverse_anti_affinities
         )

@@ -300,7 +300,7 @@ class Scheduler:
             headroom=plan.solution.headroom,
             invalid_objects=self._unusable,
             others=(
-                *(entry.group for entry in problem.repelled),
+                *(entry.group for entry in problem.inverse_anti_affinities),
                 *(
                     group
                     for row in problem.rows

@@ -371,7 +371,7 @@ def running_anti_affinities(node: StateNode, namespaces: NamespaceIndex) -> tupl
     )
 
 
-class Repulsion:
+class InverseAntiAffinityCounts:
     """The domains from which running pods exclude others, by group, with the number of pods that do."""
 
     def __init__(self, running: Iterable[RunningAntiAffinity]) -> None:

@@ -463,7 +463,7 @@ def with_a_cheaper_rack(*others, **cluster):
     return results
 
 
-def test_repelled_pods_on_nodes_without_the_label_avoid_nodes_with_it():
+def test_excluded_pods_on_nodes_without_the_label_avoid_nodes_with_it():
     """A running pod excludes them from the rack of the existing node and of the cheaper NodePool."""
     node = a_node("n0", metadata={"labels": {RACK: "r1"}})
     loner = a_pod("loner", cpu="1", node="node-n0", metadata={"labels": {"app": "loner"}}, spec=apart("web", RACK))
@@ -485,7 +485,7 @@ def test_repelled_pods_on_nodes_without_the_label_avoid_nodes_with_it():
     ],
     ids=["exists", "bounds", "selected by the pods", "absent"],
 )
-def test_repelled_pods_get_another_value_of_a_label_that_their_nodepool_leaves_open(
+def test_excluded_pods_get_another_value_of_a_label_that_their_nodepool_leaves_open(
     compare_up_to, requirements, node_selector, rack
 ):
     """The running pod is on a node of rack 0, the value that such a NodePool gives first; that node has capacity."""
@@ -520,7 +520,7 @@ def test_anti_affinity_that_no_scheduled_pod_has_binds_no_pod_to_a_zone():
 
 
 def test_anti_affinity_of_an_unschedulable_pod_excludes_no_nodes():
-    """Only pods that are in a domain repel others from it."""
+    """Only pods that are in a domain exclude others from it."""
     results = with_a_cheaper_rack(*pods(1, "loner", cpu="100", spec=apart("web", RACK)))
 
     assert [claim.node_pool for claim in results.new_claims] == ["racked"]

@@ -188,7 +188,7 @@ def test_anti_affinity_of_pods_to_reschedule_excludes_no_domain():
 
     def excluded(*rescheduled, without=()):
         selection = inventory.select(rescheduled, frozenset(without))
-        return {domain for entry in inventory.repelled(selection) for domain in entry.domains}
+        return {domain for entry in inventory.inverse_anti_affinities(selection) for domain in entry.domains}
 
     assert excluded() == {"a", "b"}
     assert excluded(without=("node-a",)) == {"b"}

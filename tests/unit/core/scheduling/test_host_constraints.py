@@ -210,9 +210,9 @@ def test_rule_that_holds_however_the_pods_are_placed_is_left_out():
 
 def test_anti_affinity_of_running_pods_matters_only_if_it_counts_a_row():
     """In a large cluster most running pods keep apart from their own kind only."""
-    repelled = [InverseAntiAffinity(group=group(app), domains=frozenset({"n1"})) for app in ("web", "db", "dns")]
+    inverse = [InverseAntiAffinity(group=group(app), domains=frozenset({"n1"})) for app in ("web", "db", "dns")]
 
-    caps = host_constraints_of([a_row("db")], repelled)
+    caps = host_constraints_of([a_row("db")], inverse)
 
     assert [conflict.domains for conflict in caps.conflicts] == [{"n1"}]
 

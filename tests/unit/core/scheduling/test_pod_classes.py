@@ -82,7 +82,7 @@ def test_pods_with_different_labels_get_separate_classes_when_a_selector_uses_th
     )
 
     assert by_name(group_pods(watching, {})[0]) == [("a",), ("b",), ("c",)]
-    assert by_name(group_pods(watching[:2], {}, repelled=[running])[0]) == [("a",), ("b",)]
+    assert by_name(group_pods(watching[:2], {}, inverse_anti_affinities=[running])[0]) == [("a",), ("b",)]
     assert by_name(group_pods(watching[:2], {})[0]) == [("a", "b")]
 
 

@@ -878,7 +878,7 @@ def test_pod_with_an_unsupported_rule_has_an_error():
     assert [c.pods for c in results.new_claims] == [("default/p0",)]
 
 
-def test_anti_affinity_of_a_running_pod_repels_the_pods_it_selects():
+def test_anti_affinity_of_a_running_pod_excludes_the_pods_it_selects():
     """The selected pod gets a new node, the other pod joins the running one."""
     term = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": "web"}}}
     anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}

@@ -283,7 +283,7 @@ def test_zone_anti_affinity_schedules_one_pod_per_zone_in_one_pass():
     assert (outcome.domains(), outcome.left) == (list(ZONES), 1)
 
 
-def test_anti_affinity_of_another_pod_repels_a_pod_without_terms():
+def test_anti_affinity_of_another_pod_excludes_a_pod_without_terms():
     """The pod shares no node with a new or running pod whose anti-affinity selects it."""
     shy = a_pod("shy", cpu="2", metadata={"labels": {"app": "db"}}, **rule("podAntiAffinity", key=labels.HOSTNAME))
     fellow = a_pod("p", cpu="100m")
@@ -295,7 +295,7 @@ def test_anti_affinity_of_another_pod_repels_a_pod_without_terms():
     assert Outcome(fellow, running=[running], **existing_node()).on_existing == 0
 
 
-def test_new_node_of_a_pool_that_lists_no_values_excludes_those_that_repel_its_pods():
+def test_new_node_of_a_pool_that_lists_no_values_excludes_those_that_exclude_its_pods():
     """The running pod is in rack 0; the NodePool only requires that its nodes have the label."""
     rack = "example.com/rack"
     pool = a_pool(spec={"template": {"spec": {"requirements": [{"key": rack, "operator": "Exists"}]}}})
@@ -321,7 +321,7 @@ def test_preferred_anti_affinity_opens_nodes_up_to_the_nodepool_limit():
 
 
 def test_preferred_zone_anti_affinity_counts_only_pods_with_one_zone():
-    """A pod whose node may be in any zone repels no pod; a pod that selects zone a does."""
+    """A pod whose node may be in any zone excludes no pod; a pod that selects zone a does."""
     anywhere = a_pod("q", cpu="2", metadata={"labels": {"app": "db"}})
     bound = a_pod("q", cpu="2", metadata={"labels": {"app": "db"}}, spec={"nodeSelector": {labels.ZONE: "a"}})
     shy = a_pod("p", cpu="1", **rule("podAntiAffinity", selector={"matchLabels": {"app": "db"}}, preferred=True))
@@ -507,7 +507,7 @@ def test_leader_and_follower_are_scheduled_before_others_fill_the_node():
 
 
 def test_pending_pods_go_first_if_that_schedules_more_pods():
-    """The large pod is first and repels both small pods from the only zone; without it, both are scheduled."""
+    """The large pod is first and excludes both small pods from the only zone; without it, both are scheduled."""
     alone = rule("podAntiAffinity")
 
     outcome = Outcome(

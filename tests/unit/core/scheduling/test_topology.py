@@ -17,9 +17,9 @@ from journeyman.core.api.objects import (
     TopologySpreadConstraint,
 )
 from journeyman.core.scheduling.topology import (
+    InverseAntiAffinityCounts,
     LabelIndex,
     NamespaceIndex,
-    Repulsion,
     RunningPodCounts,
     domain_of,
     group_of,
@@ -195,7 +195,10 @@ def test_anti_affinity_of_running_pods_excludes_only_their_own_domains():
     ]
 
     running = [entry for node in nodes for entry in running_anti_affinities(node, NamespaceIndex(NAMESPACES))]
-    found = {r.group.key: r.domains for r in Repulsion(running).without(e for e in running if e.pod == "default/p2")}
+    found = {
+        r.group.key: r.domains
+        for r in InverseAntiAffinityCounts(running).without(e for e in running if e.pod == "default/p2")
+    }
 
     assert found == {labels.ZONE: {"a"}, labels.HOSTNAME: {"n1"}}
 

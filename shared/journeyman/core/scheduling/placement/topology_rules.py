@@ -289,7 +289,7 @@ class Topology:
         """
         groups: dict[bytes, TopologyGroup] = {}
         owners: dict[bytes, list[int]] = {}
-        running = {entry.group.id: entry for entry in self._problem.repelled}
+        running = {entry.group.id: entry for entry in self._problem.inverse_anti_affinities}
         for row, cls in enumerate(self._problem.rows):
             for group in cls.anti_affinities:
                 if group.id not in cls.preferred_groups:

@@ -455,7 +455,7 @@ class SequentialScheduler:
         return rule is not None and rule.present
 
     def _without_excluded(self, requirements_id: int, choice: DomainChoice) -> int:
-        """Return the requirements of a node that may have any value of a label, without the values that repel the pod."""
+        """Return the requirements of a node that may have any value of a label, without the values that exclude the pod."""
         key, excluded = choice.rules.key, choice.rules.excluded
         rule = self._interner[requirements_id].get(key)
         if not excluded or rule is None or not rule.complement or not rule.present:
