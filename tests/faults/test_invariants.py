@@ -22,6 +22,7 @@ from journeyman_simulator.faults.fault_scenario import (
     FaultKind,
     FaultScenario,
     ForgeNode,
+    OutOfStock,
     Overstate,
     ScenarioBudget,
     ScenarioPool,
@@ -901,7 +902,20 @@ def test_an_eviction_of_a_temporarily_protected_pod_is_detected():
 @pytest.mark.parametrize(("minutes_apart", "found"), [(4, 1), (6, 0)])
 def test_a_thirteenth_nodeclaim_for_a_pod_in_an_hour_is_detected(minutes_apart, found):
     """A pod whose launches fail gets the next one ever later; other pods, and older NodeClaims, do not count."""
-    fixture = Fixture(LaunchesPerPodBounded)
+    assert (
+        created(Fixture(LaunchesPerPodBounded), minutes_apart)
+        == ["c12 is NodeClaim 13 for pod default/p in an hour, 12 allowed"] * found
+    )
+
+
+def test_each_offering_may_be_tried_once_where_stock_is_short():
+    """Each attempt shows that one more offering is sold out."""
+    shortage = OutOfStock(at_seconds=0, type=-1, zone=-1, capacity_type="", seconds=60)
+    assert created(Fixture(LaunchesPerPodBounded, operations=(shortage,)), 0) == []
+
+
+def created(fixture, minutes_apart):
+    """Create thirteen NodeClaims for a pod; return the violations."""
     spec = {
         "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"},
         "requirements": [],
@@ -911,7 +925,7 @@ def test_a_thirteenth_nodeclaim_for_a_pod_in_an_hour_is_detected(minutes_apart, 
         metadata = {"name": f"c{number}", "annotations": annotations}
         fixture.as_("provision").create(NODECLAIM, {"metadata": metadata, "spec": spec})
         fixture.clock.advance(60 * minutes_apart)
-    assert fixture.violations == ["c12 is NodeClaim 13 for pod default/p in an hour, 12 allowed"] * found
+    return fixture.violations
 
 
 @pytest.mark.parametrize(("annotations", "found"), [({}, 1), ({"journeyman.dev/adopted": "aws:///a/c2"}, 0)])

@@ -9,7 +9,7 @@ from typing import Any, Final
 from journeyman.core.api.labels import PLANNED_PODS
 from journeyman.core.api.objects import PDB, Node, NodeClaim, Pod, PodDisruptionBudget
 from journeyman_simulator.apiserver.server import Write
-from journeyman_simulator.faults.fault_scenario import ShortenExpiry
+from journeyman_simulator.faults.fault_scenario import CAPACITY_TYPES, OutOfStock, ShortenExpiry
 from journeyman_simulator.faults.invariants.checkers import InvariantChecker
 from journeyman_simulator.faults.invariants.cluster_queries import (
     DO_NOT_DISRUPT,
@@ -20,6 +20,7 @@ from journeyman_simulator.faults.invariants.cluster_queries import (
     edits_tags,
     end_of,
     has_ended,
+    has_operation,
     has_true_condition,
     is_ours,
     is_terminating,
@@ -243,7 +244,8 @@ def _fits(instance_type: str, pod: Pod) -> bool:
 class LaunchesPerPodBounded(InvariantChecker):
     """In an hour, few NodeClaims are created for a pod, whatever becomes of their launches.
 
-    A failed launch doubles the time until the next one, from half a minute to a quarter of an hour. Each node that expires is
+    A failed launch doubles the time until the next one, from half a minute to a quarter of an hour; where stock is short, each
+    offering is tried once, by a NodeClaim of its own if the cloud says so only after a node was created. Each node that expires is
     replaced, some time before; nodes that expire sooner than clocks jump ahead do so as soon as they are created, and are not counted.
     """
 
@@ -257,6 +259,8 @@ class LaunchesPerPodBounded(InvariantChecker):
         lifetimes = [pool.expire_after_seconds for pool in view.scenario.setup.pools if pool.expire_after_seconds]
         lifetimes += [o.seconds for o in view.scenario.operations if isinstance(o, ShortenExpiry)]
         self._lifetime = timedelta(seconds=min(lifetimes)) - skew(view.scenario) if lifetimes else None
+        setup, is_short = view.scenario.setup, has_operation(view.scenario, OutOfStock)
+        self._offerings = len(setup.types) * setup.zones * len(CAPACITY_TYPES) if is_short else 0
 
     def check_write(self, write: Write) -> Iterator[str]:
         """Count each NodeClaim that a run creates, for each pod that it was planned for."""
@@ -264,7 +268,7 @@ class LaunchesPerPodBounded(InvariantChecker):
         if not is_creation or (self._lifetime is not None and self._lifetime <= timedelta()):
             return
         now = self.view.clock.now()
-        most = self._MOST + (0 if self._lifetime is None else 2 * (now - START) // self._lifetime)
+        most = self._MOST + self._offerings + (0 if self._lifetime is None else 2 * (now - START) // self._lifetime)
         planned = (write.result["metadata"].get("annotations") or {}).get(PLANNED_PODS, "")
         for pod in filter(None, planned.split(",")):
             recent = [at for at in self._created.get(pod, ()) if now - at < self._PERIOD]
