@@ -123,7 +123,7 @@ def _finalize(
     undrained = bool(decide_drain(state.pods, snapshot.now, None).remaining)
     if node is None or not (has_pending_finalizer(node) or state.registered or undrained):
         # a node that never registered is not drained; the cloud controller manager deletes it once its instance is gone
-        if claim is None:
+        if claim is None or (node is not None and has_active_sibling(state, snapshot)):
             return Plan()
         return _await_further(claim, snapshot, cloud) or finalize_nodeclaim(claim, snapshot.now, cloud, intervals)
     if claim is None and state.twin_of:

@@ -348,11 +348,13 @@ def test_an_instance_with_two_nodes_ends_once_both_are_drained():
     )
 
 
-def test_conditions_that_a_user_set_do_not_end_an_instance_with_pods_on_another_node():
-    """They say that it is drained; a Node that a tenant created, with the instance's provider id, is empty."""
-    forged = a_node(metadata={"name": "forged", "uid": "uid-forged"}, deleting=ago(seconds=9))
-    names = ("Registered", "Drained", "VolumesDetached", "InstanceTerminating")
-    edited = a_running_claim(deleting=ago(seconds=9), status={"conditions": list(map(condition, names))})
+@pytest.mark.parametrize("conditions", [("Registered", "Drained", "VolumesDetached", "InstanceTerminating"), ()])
+@pytest.mark.parametrize("finalizers", [["karpenter.sh/termination"], []])
+def test_conditions_that_a_user_edits_do_not_end_an_instance_with_pods_on_another_node(conditions, finalizers):
+    """They say that it is drained, or never registered; a Node that a tenant created with its provider id is empty."""
+    metadata = {"name": "forged", "uid": "uid-forged", "finalizers": finalizers, "labels": {labels.REGISTERED: ""}}
+    forged = a_node(metadata=metadata, deleting=ago(seconds=9) if finalizers else None)
+    edited = a_running_claim(deleting=ago(seconds=9), status={"conditions": list(map(condition, conditions))})
     nodes = (a_node(deleting=ago(seconds=9)), forged)
     snapshot = a_snapshot(claims=(edited,), nodes=nodes, pods=(a_pod("p", node=nodes[0].metadata.name),))
 
