@@ -15,6 +15,7 @@ Differs: rules are symmetric even if they are only preferred; on existing nodes 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
@@ -44,14 +45,15 @@ class Conflict(Struct, frozen=True, kw_only=True):
     """Two kinds of rows that never share a node.
 
     On existing nodes, running pods that `group` counts are of the first kind; the nodes named in `domains` run a pod of
-    the second kind.
+    the second kind. `is_counted`: an axis counts the same pods, so that only packing, which knows no order, needs the conflict.
     """
 
     group: TopologyGroup | None = None
     domains: frozenset[str] = frozenset()
+    is_counted: bool = False
 
 
-class HostConstraints(Struct, frozen=True, kw_only=True, eq=False):
+class HostConstraints(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     """All rules about a single node. Arrays have a row per row of the problem, and a column per axis, conflict or group.
 
     Attributes:
@@ -60,7 +62,8 @@ class HostConstraints(Struct, frozen=True, kw_only=True, eq=False):
         followed: The groups of hostname affinities.
         caps: The capacity of a node on each axis.
         takes: What a pod of the row uses of each axis.
-        within: Whether the row's rule forbids to exceed the axis, even if its own pods use nothing of it.
+        within: Whether the row's rule forbids to exceed the axis, even if its own pods use nothing of it. Pods of other rows
+            use it, and may exceed it.
         counted: Whether the row is of a conflict's first kind.
         bound: Whether the row is of a conflict's second kind; no row is of both.
         lasting: Whether the row is bound by a required rule, not only by a preference.
@@ -85,6 +88,46 @@ class HostConstraints(Struct, frozen=True, kw_only=True, eq=False):
         """Return the names of the axes."""
         return tuple(axis.name for axis in self.axes)
 
+    @cached_property
+    def within_of_row(self) -> list[tuple[int, ...]]:
+        """Return by row the axes that limit it."""
+        return _columns_set(self.within)
+
+    @cached_property
+    def counted_of_row(self) -> list[tuple[int, ...]]:
+        """Return by row the conflicts of whose first kind it is; only those that no axis counts, as for the next two."""
+        return _columns_set(self.counted & self._is_needed)
+
+    @cached_property
+    def bound_of_row(self) -> list[tuple[int, ...]]:
+        """Return by row the conflicts of whose second kind it is."""
+        return _columns_set(self.bound & self._is_needed)
+
+    @cached_property
+    def lasting_of_row(self) -> list[tuple[int, ...]]:
+        """Return by row those of them in which its rule is required."""
+        return _columns_set(self.lasting & self._is_needed)
+
+    @cached_property
+    def follows_of_row(self) -> list[tuple[int, ...]]:
+        """Return by row the groups of which its pods need one on their node."""
+        return _columns_set(self.follows)
+
+    @cached_property
+    def leads_of_row(self) -> list[tuple[int, ...]]:
+        """Return by row the groups that count its pods."""
+        return _columns_set(self.leads)
+
+    @cached_property
+    def _is_needed(self) -> Bools:
+        """Return for each conflict whether no axis counts the same pods."""
+        return np.array([not conflict.is_counted for conflict in self.conflicts], dtype=bool)
+
+    @property
+    def limited_takes(self) -> Ints:
+        """What a pod of a row uses of each axis that limits the row."""
+        return self.takes * self.within
+
     def caps_with_used_ports(self, ports: Collection[HostPort]) -> Ints:
         """Return the capacity on each axis of a node on which these host ports are in use."""
         if not ports:
@@ -99,18 +142,19 @@ class HostConstraints(Struct, frozen=True, kw_only=True, eq=False):
             counts: The number of pods of each row that may need new nodes.
         """
         has_pods = counts > 0
-        total = counts @ self.takes
+        takes = self.limited_takes
+        total = counts @ takes
         ported = np.array([bool(axis.ports) for axis in self.axes], dtype=bool)
         axes = np.flatnonzero((total > self.caps) | (ported & (total > 0)))
         has_both_kinds = (self.counted & has_pods[:, None]).any(axis=0) & (self.bound & has_pods[:, None]).any(axis=0)
         conflicts = np.flatnonzero(has_both_kinds)
-        merged = self._merged(axes)
+        merged = _merged(self.axes, takes, axes)
         return HostConstraints(
             axes=tuple(axis for axis, _ in merged),
             conflicts=tuple(self.conflicts[c] for c in conflicts),
             followed=self.followed,
             caps=np.array([axis.cap for axis, _ in merged], dtype=np.int64),
-            takes=self.takes[:, [column for _, column in merged]],
+            takes=takes[:, [column for _, column in merged]],
             within=self.within[:, [column for _, column in merged]],
             counted=self.counted[:, conflicts],
             bound=self.bound[:, conflicts],
@@ -119,15 +163,16 @@ class HostConstraints(Struct, frozen=True, kw_only=True, eq=False):
             leads=self.leads,
         )
 
-    def _merged(self, columns: Iterable[int]) -> list[tuple[Axis, int]]:
-        """Merge axes of which each row uses the same amount; the merged axis has the least cap and all ports."""
-        merged: dict[bytes, tuple[Axis, int]] = {}
-        for column in map(int, columns):
-            key, axis = self.takes[:, column].tobytes(), self.axes[column]
-            previous, first = merged.get(key, (axis, column))
-            both = replace(previous, cap=min(previous.cap, axis.cap), ports=previous.ports | axis.ports)
-            merged[key] = (both, first)
-        return list(merged.values())
+
+def _merged(axes: Sequence[Axis], takes: Ints, columns: Iterable[int]) -> list[tuple[Axis, int]]:
+    """Merge axes of which each row uses the same amount; the merged axis has the least cap and all ports."""
+    merged: dict[bytes, tuple[Axis, int]] = {}
+    for column in map(int, columns):
+        key, axis = takes[:, column].tobytes(), axes[column]
+        previous, first = merged.get(key, (axis, column))
+        both = replace(previous, cap=min(previous.cap, axis.cap), ports=previous.ports | axis.ports)
+        merged[key] = (both, first)
+    return list(merged.values())
 
 
 def host_constraints_of(
@@ -227,12 +272,12 @@ class _HostConstraintBuilder:
             counted = set(self.counted_by(group))
             is_running = self._is_running(group)
             for skew, owning in sorted(by_skew.items()):
-                takers = counted.intersection(owning)
-                if is_running or self._pods_of(takers) > skew:
-                    self.axis(Axis(name="spread over hosts", cap=skew, group=group), takers, owning)
+                if is_running or self._pods_of(counted) > skew:
+                    self.axis(Axis(name="spread over hosts", cap=skew, group=group), counted, owning)
                 others = counted.intersection(r for s, rs in by_skew.items() if s != skew for r in rs)
                 if others:
-                    self.conflict(Conflict(), others, owning, self._with_required_rule(owning, group_id))
+                    required = self._with_required_rule(owning, group_id)
+                    self.conflict(Conflict(is_counted=True), others, owning, required)
 
     def add_anti_affinities(self) -> None:
         """Add an axis with capacity 1 for rows that their own rule counts, and conflicts with all other rows."""
@@ -251,7 +296,7 @@ class _HostConstraintBuilder:
             others = counted.difference(owning)
             is_running = self._is_running(group)
             if is_running or self._pods_of(both) > 1:
-                self.axis(Axis(name="apart from its own kind", cap=1, group=group, awaits_daemons=True), both, ())
+                self.axis(Axis(name="apart from its own kind", cap=1, group=group, awaits_daemons=True), both, both)
             if is_running or (others and self._pods_of(others.union(owning)) > 1):
                 self.conflict(Conflict(group=group), others, owning, self._with_required_rule(owning, group_id))
             if both and not_counted:
@@ -282,7 +327,7 @@ class _HostConstraintBuilder:
                 takers = {r for rival in rivals for r in rows_by_port[rival]}
                 name = f"host port {port.port}/{port.protocol}"
                 if takers and (self._pods_of(takers) > 1 or not rivals.isdisjoint(taken)):
-                    self.axis(Axis(name=name, cap=1, ports=rivals), takers, ())
+                    self.axis(Axis(name=name, cap=1, ports=rivals), takers, takers)
 
     def constraints(self) -> HostConstraints:
         """Return the collected axes and conflicts as arrays."""
@@ -306,6 +351,14 @@ class _HostConstraintBuilder:
             follows=_table(follows, height),
             leads=_table([self.counted_by(group) for group in self._followed.values()], height),
         )
+
+
+def _columns_set(flags: Bools) -> list[tuple[int, ...]]:
+    """Return, by row, the columns that are set."""
+    columns_by_row: list[list[int]] = [[] for _ in flags]
+    for row, column in zip(*(axis.tolist() for axis in np.nonzero(flags)), strict=True):
+        columns_by_row[row].append(column)
+    return [tuple(columns) for columns in columns_by_row]
 
 
 def _table(columns: Sequence[Collection[int]], height: int) -> Bools:

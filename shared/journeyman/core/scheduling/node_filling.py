@@ -2,13 +2,14 @@
 
 Compares a row with all nodes at once, column by column: resources, host constraints, and volumes to attach by CSI driver.
 
-Restates: karpenter pkg/controllers/provisioning/scheduling/existingnode.go `CanAdd`, scheduler.go `addToExistingNode`.
+Restates: karpenter pkg/controllers/provisioning/scheduling/existingnode.go `CanAdd`, scheduler.go `addToExistingNode`,
+pkg/scheduling/volumeusage.go `ExceedsLimits`.
+Differs: only CSI drivers that the pod itself uses can reject it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from journeyman.core.scheduling.pod_classes import PodClass, RowPods
 from journeyman.core.scheduling.topology import Pins
 from journeyman.core.scheduling.volumes import SharedVolume
 
-_ANY_NUMBER: Final = 1 << 40
+ANY_NUMBER: Final = 1 << 40
 
 Taken = dict[int, list[RowPods]]
 """The pods placed on each existing node, in order."""
@@ -49,9 +50,13 @@ class _SharedClaims(NamedTuple):
 
 
 class _RowDemand(Struct, frozen=True, kw_only=True):
-    """The amounts that one pod of a row uses, and the conflicts, groups and shared volumes that concern the row."""
+    """What one pod of a row uses, what it needs, and the conflicts, groups and shared volumes that concern the row.
+
+    It needs `amounts`; of a few columns, it uses more than it needs (`unlimited`): those of rules of other pods that count it.
+    """
 
     amounts: tuple[_ColumnAmount, ...]
+    unlimited: tuple[_ColumnAmount, ...]
     counted: tuple[int, ...]
     bound: tuple[int, ...]
     lasting: tuple[int, ...]
@@ -113,7 +118,7 @@ class NodeFilling:
     def _attachable(self) -> Ints:
         """Return how many more volumes each node can attach, by driver."""
         free = [[usage.free(driver) for usage in self.existing.volume_usages] for driver in self._drivers]
-        capped = [[_ANY_NUMBER if n is None else n for n in by_node] for by_node in free]
+        capped = [[ANY_NUMBER if n is None else n for n in by_node] for by_node in free]
         return np.array(capped, dtype=np.int64).reshape(len(self._drivers), len(self.existing.nodes))
 
     def _initial_users(self) -> Ints:
@@ -131,24 +136,35 @@ class NodeFilling:
     def has_capacity(self, row: int) -> Bools:
         """Return for each node whether one more pod of the row fits, ignoring labels and taints."""
         demand = self._row_demand(row)
-        fits: Bools = np.ones(len(self.existing.nodes), dtype=bool)
+        size = self.size
+        fits: Bools = np.ones(size, dtype=bool)
         for column, amount in demand.amounts:
-            fits &= self._free[column] >= amount
+            fits &= self._free[column, :size] >= amount
         for conflict in demand.counted:
-            fits &= self._bound[conflict] == 0
+            fits &= self._bound[conflict, :size] == 0
         for conflict in demand.bound:
-            fits &= self._counted[conflict] == 0
+            fits &= self._counted[conflict, :size] == 0
         for group in demand.follows:
-            fits &= self._followed_counts[group] > 0
+            fits &= self.has_leader(row, group)
         for column, claims in demand.shared:
-            fits &= self._free[column] >= self._amount_of(row, column) + self._unattached(claims)
+            fits &= (self._free[column] >= self._amount_of(row, column) + self._unattached(claims))[:size]
         return fits
+
+    def has_leader(self, _row: int, group: int) -> Bools:
+        """Return for each node whether it has a pod of those that an affinity over hostnames counts."""
+        found: Bools = self._followed_counts[group, : self.size] > 0
+        return found
+
+    @property
+    def size(self) -> int:
+        """The number of nodes."""
+        return len(self.existing.nodes)
 
     def free_pods(self, row: int, nodes: Sequence[int]) -> list[int]:
         """Return how many pods of the row each of these nodes can take; all of them must be open to the row."""
         demand = self._row_demand(row)
         shared = dict(demand.shared)
-        most = [_ANY_NUMBER] * len(nodes)
+        most = [ANY_NUMBER] * len(nodes)
         for column, amount in demand.amounts:
             if amount:
                 free = self._free[column]
@@ -182,7 +198,7 @@ class NodeFilling:
         """Return how many pods of the row each node takes, if no other pods are placed."""
         demand = self._row_demand(row)
         shared = dict(demand.shared)
-        slots: Ints = np.full(len(self.existing.nodes), _ANY_NUMBER, dtype=np.int64)
+        slots: Ints = np.full(len(self.existing.nodes), ANY_NUMBER, dtype=np.int64)
         for column, amount in demand.amounts:
             if amount:
                 free = self._free[column]
@@ -205,7 +221,7 @@ class NodeFilling:
             if self._followed_counts[group, node] <= 0:
                 return 0
         missing = {column: int((self._attached[list(claims), node] == 0).sum()) for column, claims in demand.shared}
-        most = _ANY_NUMBER
+        most = ANY_NUMBER
         for column, amount in demand.amounts:
             free = int(self._free.item(column, node)) - (missing.get(column, 0) if missing else 0)
             if free < amount:
@@ -268,7 +284,7 @@ class NodeFilling:
 
     def _move(self, row: int, node: int, count: int) -> None:
         demand = self._row_demand(row)
-        for column, amount in demand.amounts:
+        for column, amount in (*demand.amounts, *demand.unlimited):
             self._free[column, node] -= amount * count
         for conflict in demand.counted:
             self._counted[conflict, node] += count
@@ -283,30 +299,6 @@ class NodeFilling:
                 self._attached[claim, node] = users + count
 
     # --- lookups
-
-    @cached_property
-    def _within_of_row(self) -> list[tuple[int, ...]]:
-        return _columns_set(self._caps.within)
-
-    @cached_property
-    def _counted_of_row(self) -> list[tuple[int, ...]]:
-        return _columns_set(self._caps.counted)
-
-    @cached_property
-    def _bound_of_row(self) -> list[tuple[int, ...]]:
-        return _columns_set(self._caps.bound)
-
-    @cached_property
-    def _lasting_of_row(self) -> list[tuple[int, ...]]:
-        return _columns_set(self._caps.lasting)
-
-    @cached_property
-    def _follows_of_row(self) -> list[tuple[int, ...]]:
-        return _columns_set(self._caps.follows)
-
-    @cached_property
-    def _leads_of_row(self) -> list[tuple[int, ...]]:
-        return _columns_set(self._caps.leads)
 
     def _with_labels(self, pins: Pins) -> Bools:
         if pins not in self._pinned:
@@ -329,9 +321,10 @@ class NodeFilling:
     def _make_row_demand(self, row: int) -> _RowDemand:
         pods = self._rows[row]
         amounts_by_column = self._demands[row].tolist()
-        amounts = {column: amount for column, amount in enumerate(amounts_by_column) if amount}
-        for axis in self._within_of_row[row]:
-            amounts.setdefault(self._resources + axis, 0)
+        limits = {self._resources + axis for axis in self._caps.within_of_row[row]}
+        used = {column: amount for column, amount in enumerate(amounts_by_column) if amount}
+        amounts = {column: n for column, n in used.items() if column < self._resources or column in limits}
+        amounts.update((column, 0) for column in sorted(limits - amounts.keys()))
         for driver, count in pods.volume_counts.items():
             if driver in self._drivers and count:
                 amounts[len(amounts_by_column) + self._drivers[driver]] = count
@@ -341,18 +334,11 @@ class NodeFilling:
                 shared.setdefault(len(amounts_by_column) + self._drivers[claim.driver], []).append(self._claims[claim])
         return _RowDemand(
             amounts=tuple(_ColumnAmount(column, amount) for column, amount in amounts.items()),
-            counted=self._counted_of_row[row],
-            bound=self._bound_of_row[row],
-            lasting=self._lasting_of_row[row],
-            follows=self._follows_of_row[row],
-            leads=self._leads_of_row[row],
+            unlimited=tuple(_ColumnAmount(column, n) for column, n in used.items() if column not in amounts),
+            counted=self._caps.counted_of_row[row],
+            bound=self._caps.bound_of_row[row],
+            lasting=self._caps.lasting_of_row[row],
+            follows=self._caps.follows_of_row[row],
+            leads=self._caps.leads_of_row[row],
             shared=tuple(_SharedClaims(column, tuple(claims)) for column, claims in sorted(shared.items())),
         )
-
-
-def _columns_set(flags: Bools) -> list[tuple[int, ...]]:
-    """Return, by row, the columns that are set."""
-    columns_by_row: list[list[int]] = [[] for _ in flags]
-    for row, column in zip(*(axis.tolist() for axis in np.nonzero(flags)), strict=True):
-        columns_by_row[row].append(column)
-    return [tuple(columns) for columns in columns_by_row]

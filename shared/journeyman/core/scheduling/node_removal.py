@@ -539,7 +539,7 @@ class NewNodePrices:
     def _may_share_a_node(self, rows: Sequence[int], counts: Ints) -> bool:
         """Whether no required rule about a single node keeps some of these pods apart."""
         caps = self._problem.host_constraints
-        if len(caps.axes) and bool((counts @ caps.takes[rows] > caps.caps).any()):
+        if len(caps.axes) and bool((counts @ caps.limited_takes[rows] > caps.caps).any()):
             return False
         apart = np.array([conflict.group is not None for conflict in caps.conflicts], dtype=bool)
         return not bool((caps.counted[rows].any(axis=0) & caps.lasting[rows].any(axis=0) & apart).any())

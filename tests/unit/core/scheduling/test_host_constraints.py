@@ -45,7 +45,7 @@ def may_share(caps, *counts, beside=()):
     wanted = np.array(counts)
     here = wanted > 0
     apart = (caps.counted & here[:, None]).any(axis=0) & (caps.bound & here[:, None]).any(axis=0)
-    return bool((wanted @ caps.takes <= caps.caps_with_used_ports(beside)).all()) and not apart.any()
+    return bool((wanted @ caps.limited_takes <= caps.caps_with_used_ports(beside)).all()) and not apart.any()
 
 
 def test_hostname_spread_allows_max_skew_pods_per_node():

@@ -26,7 +26,7 @@ from msgspec import Struct, field
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Toleration
-from journeyman.core.scheduling.arrays import Bools, Ints
+from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.instance_type_choice import reservation_of
 from journeyman.core.scheduling.nodepool_options import pinned_requirements
 from journeyman.core.scheduling.offering_masks import CONFLICT, OfferingMasks
@@ -152,27 +152,6 @@ class SpreadCounter(DomainCounter):
         return total
 
 
-class HostCounter(Struct, eq=False):
-    """Counts pods by node. `counts` has an entry per candidate, and spare entries; `total` is the sum over all nodes."""
-
-    counts: Ints = field(default_factory=lambda: np.zeros(64, dtype=np.int64))
-    total: int = 0
-
-    def add(self, candidate: int, pods: int) -> None:
-        """Count pods on a candidate."""
-        self.up_to(candidate + 1)
-        self.counts[candidate] += pods
-        self.total += pods
-
-    def up_to(self, candidates: int) -> Ints:
-        """Return the counts of the first `candidates` candidates."""
-        if candidates > len(self.counts):
-            grown = np.zeros(2 * candidates, dtype=np.int64)
-            grown[: len(self.counts)] = self.counts
-            self.counts = grown
-        return self.counts[:candidates]
-
-
 class CountPart(NamedTuple):
     """The part of a count that the running pods of one node make up."""
 
@@ -219,9 +198,7 @@ class TopologyCounts:
         self._interner = problem.interner
         self._counters: dict[tuple[RuleKind, bytes, NodeFilter], DomainCounter] = {}
         self._group_of: dict[int, TopologyGroup] = {}
-        self._host_counters: dict[tuple[RuleKind, bytes], HostCounter] = {}
         self._recording: list[list[_OwnCounter]] = [[] for _ in problem.rows]
-        self._recording_hosts: list[list[HostCounter]] = [[] for _ in problem.rows]
         self._awaited: dict[str, list[DomainCounter]] = {}
         self._included: dict[NodeFilter, Bools] = {}
         self._matching: dict[tuple[NodeFilter, int, int, int], NodeMatch] = {}
@@ -280,34 +257,6 @@ class TopologyCounts:
             self._recording[row].append(_OwnCounter(counter, None))
         return counter
 
-    def host_counter(self, kind: RuleKind, group: TopologyGroup) -> HostCounter:
-        """Return the counter of the pods that a group counts, by node."""
-        case = (kind, group.id)
-        found = self._host_counters.get(case)
-        if found is None:
-            found = self._host_counters[case] = HostCounter()
-            present = self._existing.pod_counts if kind is RuleKind.SPREAD else self._existing.expected_counts
-            for name, pods in present.by_node(group).items():
-                candidate = self._candidate_of.get(name)
-                if candidate is None:
-                    found.total += pods
-                else:
-                    found.add(candidate, pods)
-            for row in self._problem.row_index.counted_by(group):
-                self._recording_hosts[row].append(found)
-        return found
-
-    def host_owners_counter(self, owners: Sequence[int]) -> HostCounter:
-        """Return a new counter of the pods of these rows, by node."""
-        counter = HostCounter()
-        for row in owners:
-            self._recording_hosts[row].append(counter)
-        return counter
-
-    @cached_property
-    def _candidate_of(self) -> Mapping[str, int]:
-        return {node.name: candidate for candidate, node in enumerate(self._existing.nodes)}
-
     @cached_property
     def _positions(self) -> Mapping[str, int]:
         return {node.name: position for position, node in enumerate(self._existing.all_nodes)}
@@ -350,8 +299,6 @@ class TopologyCounts:
 
     def record_existing(self, candidate: int, row: int, count: int) -> None:
         """Count pods of a row on an existing node."""
-        for host_counter in self._recording_hosts[row]:
-            host_counter.add(candidate, count)
         if not self._recording[row]:
             return
         node = self._existing.nodes[candidate]
@@ -365,8 +312,6 @@ class TopologyCounts:
 
     def record_new(self, candidate: int, node: NodeOfferings, row: int, count: int = 1) -> None:
         """Count pods of a row on a new node whose requirements already include theirs."""
-        for host_counter in self._recording_hosts[row]:
-            host_counter.add(candidate, count)
         for counter, own_skew in self._recording[row]:
             match = self._match_new(counter.nodes, node)
             if match.possibly:

@@ -17,12 +17,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-import numpy as np
 from msgspec import Struct, field
 
-from journeyman.core.api import labels
 from journeyman.core.api.objects import Toleration
-from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.offering_masks import CONFLICT
 from journeyman.core.scheduling.placement.affinity import AffinityRule
 from journeyman.core.scheduling.placement.anti_affinity import AntiAffinityRule
@@ -30,7 +27,6 @@ from journeyman.core.scheduling.placement.counters import (
     EVERY_NODE,
     CountPart,
     DomainCounter,
-    HostCounter,
     NodeFilter,
     RuleKind,
     TopologyCounts,
@@ -39,7 +35,7 @@ from journeyman.core.scheduling.placement.counters import (
 from journeyman.core.scheduling.placement.spread import SpreadCeiling, SpreadRule, most_pods
 from journeyman.core.scheduling.problem import PartialSolution, SchedulingProblem
 from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements
-from journeyman.core.scheduling.topology import TopologyGroup, TopologySpread, domain_of
+from journeyman.core.scheduling.topology import TopologyGroup, TopologySpread, spans_nodes
 from journeyman.core.state.taints import untolerated
 
 _PER_INVERSE_RULE: Final = 10  # effort of a rule of other pods that counts a row
@@ -150,43 +146,9 @@ class DomainChoice(Struct, frozen=True, eq=False):
         return (*counts, sum(not counter.counts.get(domain) for counter in self.rules.preferring))
 
 
-class HostRules(Struct):
-    """All rules over the host name.
-
-    Attributes:
-        most: Counts that a node may not exceed before a pod is added.
-        affinities: The node must have one of these pods (True: or no node has one).
-        excluded: Existing nodes, by candidate index, that the anti-affinity of running pods excludes.
-    """
-
-    most: list[tuple[HostCounter, int]] = field(default_factory=list)
-    affinities: list[tuple[HostCounter, bool]] = field(default_factory=list)
-    excluded: tuple[int, ...] = ()
-
-    def admit(self, size: int) -> Bools:
-        """Return which of the first `size` candidates the rules allow."""
-        found: Bools = np.ones(size, dtype=bool)
-        for counter, most in self.most:
-            found &= counter.up_to(size) <= most
-        for counter, starts in self.affinities:
-            if counter.total or not starts:
-                found &= counter.up_to(size) > 0
-        if self.excluded:
-            found[list(self.excluded)] = False
-        return found
-
-    @property
-    def admit_new(self) -> bool:
-        """Whether the rules allow a new, empty node."""
-        return all(most >= 0 for _, most in self.most) and all(
-            starts and not counter.total for counter, starts in self.affinities
-        )
-
-
 class TopologyRules(Struct):
-    """The rules of one row."""
+    """The rules of one row over domains; `NodeFilling` has those about one node."""
 
-    hosts: HostRules
     labels: tuple[LabelRules, ...]
 
     def now(self) -> list[DomainChoice] | None:
@@ -214,7 +176,6 @@ class Topology:
         problem: SchedulingProblem,
         active: Iterable[int] | None = None,
         *,
-        with_hosts: bool = False,
         binding: bool = False,
     ) -> None:
         """Count the running pods.
@@ -222,12 +183,10 @@ class Topology:
         Args:
             problem: The scheduling problem.
             active: The rows whose pods may still be placed, by default all; only their rules get counters.
-            with_hosts: Whether the rules about single nodes get counters, too; `NodeFilling` has its own.
             binding: Whether pods that required anti-affinity concerns are bound to one domain each.
         """
         self._problem = problem
         self._interner = problem.interner
-        self._with_hosts = with_hosts
         self._binding = binding
         self._rules_by_row: dict[int, TopologyRules] = {}
         self._ids_of_terms: dict[int, tuple[int, ...]] = {}
@@ -236,8 +195,6 @@ class Topology:
         self._owners: dict[bytes, DomainCounter] = {}
         self._inverse: dict[int, list[tuple[TopologyGroup, DomainCounter]]] = {}
         self._inverse_of_running: dict[int, list[tuple[TopologyGroup, DomainCounter]]] = {}
-        self._inverse_hosts: dict[int, list[HostCounter]] = {}
-        self._excluded_hosts: dict[int, list[frozenset[str]]] = {}
         self._spreads_of_group: dict[bytes, SpreadRule] = {}
         self._groups: dict[bytes, TopologyGroup] = {}
         self._counting: list[list[TopologyGroup]] | None = None
@@ -299,8 +256,7 @@ class Topology:
             groups.setdefault(group_id, entry.group)
         for group_id, group in groups.items():
             of_running = running[group_id].domains if group_id in running else frozenset()
-            if group.key == labels.HOSTNAME:
-                self._add_inverse_hosts(group, owners.get(group_id, ()), of_running)
+            if not spans_nodes(group):
                 continue
             counter = self.counts.owners_counter(group, owners.get(group_id, ()), of_running)
             self._owners[group_id] = counter
@@ -309,19 +265,8 @@ class Topology:
             for row in self._problem.row_index.counted_by(group):
                 inverse.setdefault(row, []).append((group, counter))
 
-    def _add_inverse_hosts(self, group: TopologyGroup, owners: Sequence[int], running: frozenset[str]) -> None:
-        if not self._with_hosts:
-            return
-        counter = self.counts.host_owners_counter(owners) if owners else None
-        for row in self._problem.row_index.counted_by(group):
-            if counter is not None:
-                self._inverse_hosts.setdefault(row, []).append(counter)
-            if running:
-                self._excluded_hosts.setdefault(row, []).append(running)
-
     def _rules(self, row: int) -> TopologyRules:
         cls = self._problem.rows[row]
-        hosts = HostRules()
         by_key: dict[str, LabelRules] = {}
 
         def rules_of(group: TopologyGroup) -> LabelRules:
@@ -329,27 +274,20 @@ class Topology:
             return by_key.setdefault(group.key, LabelRules(group.key))
 
         for spread in cls.spreads:
-            self._add_spread(row, spread, hosts, rules_of)
-        for group in cls.affinities:
-            self._add_affinity(row, group, hosts, rules_of)
+            if spans_nodes(spread.group):
+                self._add_spread(row, spread, rules_of)
+        for group in filter(spans_nodes, cls.affinities):
+            self._add_affinity(row, group, rules_of)
         for rules in by_key.values():
             rules.needs_label = True
-        for group in cls.anti_affinities:
-            self._add_anti_affinity(row, group, hosts, rules_of)
-        self._add_inverse(row, hosts, rules_of)
-        return TopologyRules(hosts, tuple(by_key[key] for key in sorted(by_key)))
+        for group in filter(spans_nodes, cls.anti_affinities):
+            self._add_anti_affinity(row, group, rules_of)
+        self._add_inverse(row, rules_of)
+        return TopologyRules(tuple(by_key[key] for key in sorted(by_key)))
 
-    def _add_spread(
-        self, row: int, spread: TopologySpread, hosts: HostRules, rules_of: Callable[[TopologyGroup], LabelRules]
-    ) -> None:
+    def _add_spread(self, row: int, spread: TopologySpread, rules_of: Callable[[TopologyGroup], LabelRules]) -> None:
         cls = self._problem.rows[row]
         own = int(spread.counts(cls.namespace, cls.labels))
-        if spread.key == labels.HOSTNAME:
-            # The node that a pod goes to meets its node affinity, so this node always counts.
-            if self._with_hosts:
-                counter = self.counts.host_counter(RuleKind.SPREAD, spread.group)
-                hosts.most.append((counter, most_pods(0, spread.max_skew, own)))
-            return
         nodes = self._node_filter(row, spread)
         spread_counter = self.counts.spread_counter(spread.group, nodes)
         if self._has_no_effect(row, spread, spread_counter.running):
@@ -387,15 +325,9 @@ class Topology:
             self._counted_over[key] = frozenset().union(*counted)
         return self._counted_over[key]
 
-    def _add_affinity(
-        self, row: int, group: TopologyGroup, hosts: HostRules, rules_of: Callable[[TopologyGroup], LabelRules]
-    ) -> None:
+    def _add_affinity(self, row: int, group: TopologyGroup, rules_of: Callable[[TopologyGroup], LabelRules]) -> None:
         cls = self._problem.rows[row]
         starts = group.counts(cls.namespace, cls.labels)
-        if group.key == labels.HOSTNAME:
-            if self._with_hosts:
-                hosts.affinities.append((self.counts.host_counter(RuleKind.AFFINITY, group), starts))
-            return
         rule = AffinityRule(
             group=group,
             counter=self.counts.counter(RuleKind.AFFINITY, group),
@@ -406,13 +338,9 @@ class Topology:
         rules_of(group).affinities.append(rule)
 
     def _add_anti_affinity(
-        self, row: int, group: TopologyGroup, hosts: HostRules, rules_of: Callable[[TopologyGroup], LabelRules]
+        self, row: int, group: TopologyGroup, rules_of: Callable[[TopologyGroup], LabelRules]
     ) -> None:
         is_preferred = group.id in self._problem.rows[row].preferred_groups
-        if group.key == labels.HOSTNAME:
-            if self._with_hosts:
-                hosts.most.append((self.counts.host_counter(RuleKind.ANTI_AFFINITY, group), 0))
-            return
         kind = RuleKind.PREFERRED_ANTI_AFFINITY if is_preferred else RuleKind.ANTI_AFFINITY
         cls = self._problem.rows[row]
         rule = AntiAffinityRule(
@@ -425,11 +353,9 @@ class Topology:
         rules.anti_affinities.append(rule)
         rules.binding |= self._binding and not is_preferred
 
-    def _add_inverse(self, row: int, hosts: HostRules, rules_of: Callable[[TopologyGroup], LabelRules]) -> None:
+    def _add_inverse(self, row: int, rules_of: Callable[[TopologyGroup], LabelRules]) -> None:
         inverse = self._inverse.get(row, ())
-        inverse_hosts = self._inverse_hosts.get(row, ())
-        self._problem.effort.spend(_PER_INVERSE_RULE * (len(inverse) + len(inverse_hosts)))
-        hosts.most += [(counter, 0) for counter in inverse_hosts]
+        self._problem.effort.spend(_PER_INVERSE_RULE * len(inverse))
         required = {group.id for group in self._problem.rows[row].anti_affinities} - self._problem.rows[
             row
         ].preferred_groups
@@ -443,10 +369,6 @@ class Topology:
         for group, counter in self._inverse_of_running.get(row, ()):
             rule = AntiAffinityRule(group=group, counter=counter, own=0, is_inverse=True)
             rules_of(group).anti_affinities.append(rule)
-        excluded = frozenset().union(*self._excluded_hosts.get(row, ()))
-        if excluded:
-            nodes = self._problem.existing.nodes
-            hosts.excluded = tuple(n for n, node in enumerate(nodes) if domain_of(node, labels.HOSTNAME) in excluded)
 
     # -- domains ------------------------------------------------------------------------------------------------------
 

@@ -214,7 +214,7 @@ def _place_queue(problem: SchedulingProblem, scheduler: SequentialScheduler, que
 def _schedule(problem: SchedulingProblem, scheduler: SequentialScheduler, row: int) -> bool:
     """Schedule one pod of a row, and spend the effort of comparing its terms with the candidates."""
     cls = problem.rows[row]
-    domains = _PER_RULE * (len(cls.spreads) + len(cls.affinities) + len(cls.anti_affinities))
+    domains = _PER_RULE * (len(cls.spreads) + len(cls.affinities) + len(cls.anti_affinities) + scheduler.rules(row))
     problem.effort.spend(len(cls.terms) * (_PER_POD + scheduler.size // _CANDIDATES_PER_UNIT + domains))
     return scheduler.schedule(row)
 

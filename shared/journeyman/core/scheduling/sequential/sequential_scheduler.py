@@ -30,11 +30,11 @@ from journeyman.core.scheduling.offering_masks import (
 from journeyman.core.scheduling.placement.affinity import AffinityRule
 from journeyman.core.scheduling.placement.counters import offerings_of
 from journeyman.core.scheduling.placement.topology_rules import DomainChoice, Topology
-from journeyman.core.scheduling.pod_classes import HostPort, RowPods
+from journeyman.core.scheduling.pod_classes import RowPods
 from journeyman.core.scheduling.problem import PartialSolution, PlannedNode, amounts_of
 from journeyman.core.scheduling.requirements import Requirements, requirement
 from journeyman.core.scheduling.results import MinValuesPolicy
-from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode, VolumeAttachments
+from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode
 from journeyman.core.scheduling.sequential.pod_constraints import (
     DeviceFit,
     LaunchOption,
@@ -116,10 +116,10 @@ class SequentialScheduler:
         self._interner = problem.interner
         self._pool_masks = problem.pool_masks
         self._tiers = [list(tier) for _, tier in groupby(self._pool_masks, key=lambda s: s.pool.template.order.rank)]
-        self._candidates = CandidateNodes(problem.existing, len(problem.axes))
+        self._candidates = CandidateNodes(problem)
         self._policy = policy
         self.reserved = 0  # nodes planned on reserved capacity
-        self._topology = Topology(problem, active, with_hosts=True, binding=policy.bind_anti_affinity_domains)
+        self._topology = Topology(problem, active, binding=policy.bind_anti_affinity_domains)
         for key in sorted(self._topology.keys):
             self._candidates.watch(key)
         self._reservations = solution.reservations.copy()
@@ -130,11 +130,9 @@ class SequentialScheduler:
         )
         self._constraints: dict[int, tuple[PodConstraints, ...]] = {}
         self._added: dict[int, dict[int, int]] = {}
-        self._attachments = VolumeAttachments(problem.existing.volume_usages)
         self._node_devices: NodeDevices | None = None  # None if no pod has ResourceClaims
         if problem.devices is not None and solution.devices is not None:
             self._node_devices = NodeDevices(problem.devices, solution.devices.copy(), self._interner)
-        self._existing_ports = list(problem.existing.used_ports)
         for candidate, pods in solution.on_existing.items():
             for row, count in pods:
                 self._add_to_existing(candidate, row, count)
@@ -145,6 +143,10 @@ class SequentialScheduler:
     def size(self) -> int:
         """The number of candidate nodes, existing and planned."""
         return self._candidates.size
+
+    def rules(self, row: int) -> int:
+        """Return how many rules about one node concern a row."""
+        return self._candidates.rules(row)
 
     def _constraints_of(self, row: int) -> tuple[PodConstraints, ...]:
         """Return the constraints of a row's pods, one entry per term, in the order in which they are tried."""
@@ -170,9 +172,8 @@ class SequentialScheduler:
         new_node.variety = self._resource_shares.variety(masks, new_node.offerings)
         candidate = self._candidates.open(new_node)
         for row, count in node.pods:
-            ports = self._problem.rows[row].ports
-            new_node.ports += ports
-            new_node.offerings &= masks.with_free_ports(ports)
+            new_node.offerings &= masks.with_free_ports(self._problem.rows[row].ports)
+            self._candidates.add(row, candidate, count)
             new_node.pods[row] = new_node.pods.get(row, 0) + count
             self._topology.counts.record_new(candidate, new_node, row, count)
         self._update_candidate(candidate)
@@ -220,8 +221,7 @@ class SequentialScheduler:
     def _fitting(self, constraints: PodConstraints, choices: Sequence[DomainChoice]) -> Bools:
         """Return the candidates with the capacity and the topology for a pod, whichever of its terms they meet."""
         candidates = self._candidates
-        fitting = candidates.with_capacity_for(constraints.term.amounts)
-        fitting &= constraints.rules.hosts.admit(candidates.size)
+        fitting = candidates.has_capacity(constraints.row)
         for choice in choices:
             key = choice.rules.key
             admitted = [choice.admits(domain) for domain in candidates.known_domains(key)]
@@ -236,7 +236,7 @@ class SequentialScheduler:
             first, last = self._by_followers(first, constraints.row, followers)
         return (
             any(self._try_candidate(candidate, constraints, choices) for candidate in first)
-            or (constraints.rules.hosts.admit_new and self._open(constraints, choices))
+            or (self._candidates.admits_new(constraints.row) and self._open(constraints, choices))
             or any(self._try_candidate(candidate, constraints, choices) for candidate in last)
         )
 
@@ -272,11 +272,6 @@ class SequentialScheduler:
     def _try_candidate(self, candidate: int, constraints: PodConstraints, choices: Sequence[DomainChoice]) -> bool:
         if candidate >= self._candidates.first_new:
             return self._add_to_new(candidate, constraints, choices)
-        if _conflict(constraints.cls.ports, self._existing_ports[candidate]) or not self._attachments.admit(
-            candidate, constraints.cls
-        ):
-            constraints.rule_out(candidate)
-            return False
         if constraints.cls.claims and self._node_devices is not None:
             self._problem.effort.spend(_PER_SEARCH * len(constraints.cls.claims))
             scheduled = self._added.get(candidate, {}).get(constraints.row, 0)
@@ -286,10 +281,7 @@ class SequentialScheduler:
         return True
 
     def _add_to_existing(self, candidate: int, row: int, count: int) -> None:
-        cls = self._problem.rows[row]
-        self._candidates.take(candidate, self._problem.requests[row] * count)
-        self._existing_ports[candidate] = self._existing_ports[candidate].union(cls.ports)
-        self._attachments.attach(candidate, cls, count)
+        self._candidates.add(row, candidate, count)
         self._topology.counts.record_existing(candidate, row, count)
         added = self._added.setdefault(candidate, {})
         added[row] = added.get(row, 0) + count
@@ -298,11 +290,7 @@ class SequentialScheduler:
         """Add a pod to a new node if an offering still fits; rule the candidate out if none ever will."""
         node = self._candidates.node(candidate)
         masks = node.masks
-        offerings = (
-            0
-            if not constraints.term.tolerates(masks) or _conflict(constraints.cls.ports, node.ports)
-            else node.offerings
-        )
+        offerings = node.offerings if constraints.term.tolerates(masks) else 0
         offerings &= masks.with_free_ports(constraints.cls.ports)
         for axis, amount in constraints.term.amounts:
             offerings &= masks.holding(axis, node.total[axis] + amount)
@@ -474,7 +462,7 @@ class SequentialScheduler:
             self._node_devices.commit_offerings(candidate, node.masks, node.offerings, device_fit)
         for axis, amount in constraints.term.amounts:
             node.total[axis] += amount
-        node.ports += constraints.cls.ports
+        self._candidates.add(constraints.row, candidate, 1)
         node.pods[constraints.row] = node.pods.get(constraints.row, 0) + 1
         node.share = self._resource_shares.take(node.masks, node.offerings, node.share)
         self._topology.counts.record_new(candidate, node, constraints.row)
@@ -541,12 +529,3 @@ def _reachable(edges: Mapping[int, Collection[int]], start: int) -> set[int]:
 
 def _by_row(pods: Mapping[int, int]) -> tuple[RowPods, ...]:
     return tuple(map(RowPods, pods.keys(), pods.values()))
-
-
-def _conflict(ports: Collection[HostPort], others: Collection[HostPort]) -> bool:
-    if not ports or not others:
-        return False
-    by_number: dict[tuple[int, str], list[HostPort]] = {}
-    for port in ports:
-        by_number.setdefault((port.port, port.protocol), []).append(port)
-    return any(port.conflicts(other) for other in others for port in by_number.get((other.port, other.protocol), ()))
