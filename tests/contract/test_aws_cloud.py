@@ -18,7 +18,7 @@ from journeyman.cloud.aws.instance_provider import InstanceProvider
 from journeyman.cloud.aws.instance_types import InstanceTypeProvider
 from journeyman.cloud.aws.launch_templates import LaunchTemplateProvider
 from journeyman.cloud.aws.network_discovery import PlacementGroupProvider, free_addresses
-from journeyman.cloud.aws.nodeclass_view import NodeClassView
+from journeyman.cloud.aws.nodeclass_view import ec2_node_class
 from journeyman.cloud.aws.pricing import price_provider, shipped_on_demand
 from journeyman.cloud.aws.provider import AwsCloudProvider
 from journeyman.cloud.free_addresses import FreeAddresses
@@ -123,7 +123,7 @@ def read_types(aws, account, clock):
     catalogue = InstanceTypeProvider(
         clients, settings, prices, clock, reservations=reservations, groups=PlacementGroupProvider(clients, clock)
     )
-    return lambda body: catalogue.for_node_class(NodeClassView(body))
+    return lambda body: catalogue.for_node_class(ec2_node_class(body))
 
 
 @pytest.fixture
@@ -346,6 +346,7 @@ def test_instance_that_ec2_listed_late_is_adopted(launch, aws, settings, clock, 
         templates=LaunchTemplateProvider(clients, clock),
         reservations=CapacityReservationProvider(clients, clock),
         groups=PlacementGroupProvider(clients, clock),
+        view=ec2_node_class,
     )
     [second] = launcher.launch([request_for("hidden", "c5.large")])
 
@@ -374,6 +375,7 @@ def blind(aws, settings, clock):
         templates=LaunchTemplateProvider(clients, clock),
         reservations=CapacityReservationProvider(clients, clock),
         groups=PlacementGroupProvider(clients, clock),
+        view=ec2_node_class,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
@@ -71,16 +70,15 @@ def label_value(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:63].strip("-._")
 
 
-def satisfies(values: Labels, image_requirements: Iterable[Mapping[str, Any]]) -> bool:
+def satisfies(values: Labels, image_requirements: Iterable[NodeSelectorRequirement]) -> bool:
     """Whether nodes with these labels meet the requirements that a NodeClass's status has for an image."""
-    return all(_satisfies(values.get(str(r["key"]), ()), r) for r in image_requirements)
+    return all(_satisfies(values.get(r.key, ()), r) for r in image_requirements)
 
 
-def _satisfies(values: tuple[str, ...], image_requirement: Mapping[str, Any]) -> bool:
-    operator = image_requirement.get("operator")
+def _satisfies(values: tuple[str, ...], image_requirement: NodeSelectorRequirement) -> bool:
+    operator, listed = image_requirement.operator, set(image_requirement.values)
     if operator == "Exists":
         return bool(values)
     if operator == "DoesNotExist":
         return not values
-    listed = set(image_requirement.get("values") or ())
     return not listed.isdisjoint(values) if operator == "In" else listed.isdisjoint(values)

@@ -157,7 +157,8 @@ def test_end_of_a_run_keeps_the_deadlines_of_other_runs(aws_runtime, clock):
 
 def test_threads_of_a_run_share_its_deadline(aws_runtime, clock):
     """The adapter reads instance types in two threads."""
-    node_class = {"metadata": {"name": "default"}, "spec": {"amiFamily": "AL2023"}}
+    selectors = {f"{kind}SelectorTerms": [{"tags": {"team": "web"}}] for kind in ("subnet", "securityGroup", "ami")}
+    node_class = {"metadata": {"name": "default"}, "spec": {"amiFamily": "AL2023", "role": "node", **selectors}}
     node_class["status"] = {"subnets": [{"id": "subnet-1", "zone": "us-east-1a"}]}
     with run_of(aws_runtime, "blue") as run:
         clock.advance(9)

@@ -20,10 +20,11 @@ from journeyman.cloud.aws.aws_errors import translated
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.cloud.aws.instance_type_labels import ACCELERATOR_COUNT, GPU_COUNT
 from journeyman.cloud.aws.network_discovery import tag_filters
-from journeyman.cloud.aws.nodeclass_view import JSON, AmiAlias, NodeClassView
+from journeyman.cloud.aws.nodeclass_view import AmiAlias, NodeClassView
 from journeyman.cloud.caching import ttl_cache
 from journeyman.core.api import labels
-from journeyman.ports import Clock
+from journeyman.core.api.ec2nodeclass_selectors import AMISelectorTerm
+from journeyman.ports import JSON, Clock
 
 Requirement = tuple[str, str, tuple[str, ...]]
 """A requirement on the labels of an instance type: (label, operator, values)."""
@@ -94,7 +95,7 @@ class AmiProvider:
         An AMI that is not deprecated is better than a deprecated one; then the newest is best, then the last by name.
 
         Raises:
-            UnsupportedAliasError: The alias is malformed, or has no images for this Kubernetes version.
+            UnsupportedAliasError: The alias has no images for this Kubernetes version.
             CloudProviderError: AWS did not respond.
         """
         best: dict[tuple[Requirement, ...], Ami] = {}
@@ -114,21 +115,18 @@ class AmiProvider:
             return self._alias_queries(node_class.alias)
         queries: list[_Query] = []
         ids: list[str] = []
-        for term in node_class.terms("amiSelectorTerms"):
-            if term.get("id"):
-                ids.append(str(term["id"]))
-            elif term.get("ssmParameter"):
-                ids += self._custom_parameter(str(term["ssmParameter"]))
+        for term in node_class.spec.ami_selector_terms:
+            if term.id:
+                ids.append(term.id)
+            elif term.ssm_parameter:
+                ids += self._custom_parameter(term.ssm_parameter)
             else:
                 queries.append(_term_query(term))
         return [*queries, *([_Query(filters=(("image-id", tuple(sorted(set(ids)))),))] if ids else [])]
 
     def _alias_queries(self, alias: AmiAlias) -> list[_Query]:
-        family = alias.family
-        if family is None or not alias.version:
-            raise UnsupportedAliasError(f"{alias.text} is not an alias, write family@version such as al2023@latest")
-        check_supported(family, self._settings.kubernetes_version)
-        paths = alias_parameters(family, self._settings.kubernetes_version, alias.version)
+        check_supported(alias.family, self._settings.kubernetes_version)
+        paths = alias_parameters(alias.family, self._settings.kubernetes_version, alias.version)
         values = self._alias_parameters(tuple(paths))
         by_image: dict[str, tuple[_Variant, ...]] = {}
         for path, variants in paths.items():
@@ -138,10 +136,9 @@ class AmiProvider:
 
     def _drop_cached_alias(self, alias: AmiAlias) -> None:
         """Drop the alias from the cache, since AWS may have published a newer AMI than the deprecated one."""
-        if alias.family is not None:
-            paths = tuple(alias_parameters(alias.family, self._settings.kubernetes_version, alias.version))
-            with self._lock:
-                self._alias_cache.pop(hashkey(paths), None)
+        paths = tuple(alias_parameters(alias.family, self._settings.kubernetes_version, alias.version))
+        with self._lock:
+            self._alias_cache.pop(hashkey(paths), None)
 
     @cachedmethod(attrgetter("_alias_cache"), key=lambda _, names: hashkey(names), lock=attrgetter("_lock"))
     def _alias_parameters(self, names: tuple[str, ...]) -> Mapping[str, str]:
@@ -181,12 +178,12 @@ class AmiProvider:
             )
 
 
-def _term_query(term: JSON) -> _Query:
+def _term_query(term: AMISelectorTerm) -> _Query:
     """Return the query for a term. A name without an owner matches images of this account and of Amazon."""
-    filters = tag_filters(term.get("tags") or {})
-    owners: tuple[str, ...] = (str(term["owner"]),) if term.get("owner") else ()
-    if term.get("name"):
-        filters = (("name", (str(term["name"]),)), *filters)
+    filters = tag_filters(term.tags)
+    owners: tuple[str, ...] = (term.owner,) if term.owner else ()
+    if term.name:
+        filters = (("name", (term.name,)), *filters)
         owners = owners or ("self", "amazon")
     return _Query(filters=filters, owners=owners)
 

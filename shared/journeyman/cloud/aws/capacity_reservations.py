@@ -10,7 +10,6 @@ Differs: counts are read every minute, not every day.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
@@ -26,15 +25,17 @@ from journeyman.cloud.aws.aws_errors import error_code, translated
 from journeyman.cloud.aws.aws_settings import Clients
 from journeyman.cloud.aws.instance_type_labels import RESERVATION_LABELS, ZONE_ID
 from journeyman.cloud.aws.network_discovery import tag_filters
-from journeyman.cloud.aws.nodeclass_view import JSON, NodeClassView
+from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.caching import ttl_cache
 from journeyman.cloud.type_requirements import requirement
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
+from journeyman.core.api.ec2nodeclass_selectors import CapacityReservationSelectorTerm
+from journeyman.core.api.ec2nodeclass_status import CapacityReservation
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import InstanceType, Offering
 from journeyman.errors import CloudProviderError
-from journeyman.ports import Clock
+from journeyman.ports import JSON, Clock
 
 CAPACITY_BLOCK: Final = "capacity-block"
 _TTL: Final = timedelta(minutes=1)  # cache.go `DefaultTTL`, for descriptions
@@ -61,13 +62,13 @@ class CapacityReservationProvider:
     def find(self, node_class: NodeClassView, now: datetime) -> list[dict[str, Any]]:
         """Return the entries of `status.capacityReservations`, by id. Raises CloudProviderError."""
         found: dict[str, JSON] = {}
-        for term in node_class.terms("capacityReservationSelectorTerms"):
+        for term in node_class.spec.capacity_reservation_selector_terms:
             found.update((r["CapacityReservationId"], r) for r in self._select(term) if r["State"] == "active")
         return [_status_entry(found[id_], now) for id_ in sorted(found)]
 
     def free(self, node_class: NodeClassView) -> Mapping[str, int]:
         """Return how many more instances each reservation in the NodeClass's status has capacity for. Raises CloudProviderError."""
-        ids = tuple(sorted(str(r["id"]) for r in node_class.capacity_reservations))
+        ids = tuple(sorted(r.id for r in node_class.status.capacity_reservations))
         if not ids:
             return {}
         counts = self._read_counts(ids)
@@ -79,13 +80,13 @@ class CapacityReservationProvider:
         with self._lock:
             self._launched[reservation_id] += 1
 
-    @cachedmethod(attrgetter("_cache"), key=lambda _, term: hashkey(json.dumps(term)), lock=attrgetter("_lock"))
-    def _select(self, term: JSON) -> tuple[JSON, ...]:
-        if term.get("id"):
-            return self._by_id(str(term["id"]))
-        named = (("owner-id", term.get("ownerID")), ("instance-match-criteria", term.get("instanceMatchCriteria")))
-        filters = tuple((name, (str(value),)) for name, value in named if value)
-        every = (*_ACTIVE, *filters, *tag_filters(term.get("tags") or {}))
+    @cachedmethod(attrgetter("_cache"), key=lambda _, term: hashkey(term.model_dump_json()), lock=attrgetter("_lock"))
+    def _select(self, term: CapacityReservationSelectorTerm) -> tuple[JSON, ...]:
+        if term.id:
+            return self._by_id(term.id)
+        named = (("owner-id", term.owner_id), ("instance-match-criteria", term.instance_match_criteria))
+        filters = tuple((name, (value,)) for name, value in named if value)
+        every = (*_ACTIVE, *filters, *tag_filters(term.tags))
         return tuple(self._read(Filters=[{"Name": name, "Values": list(values)} for name, values in every]))
 
     def _by_id(self, id_: str) -> tuple[JSON, ...]:
@@ -139,24 +140,27 @@ def with_reserved_offerings(
         node_class: The NodeClass.
         free: How many more instances each reservation has capacity for.
     """
-    by_type: dict[str, list[JSON]] = {}
-    for reservation in node_class.capacity_reservations:
-        if reservation["availabilityZone"] in node_class.zone_ids:
-            by_type.setdefault(reservation["instanceType"], []).append(reservation)
+    by_type: dict[str, list[CapacityReservation]] = {}
+    for reservation in node_class.status.capacity_reservations:
+        if reservation.availability_zone in node_class.zone_ids:
+            by_type.setdefault(reservation.instance_type, []).append(reservation)
     if not by_type:
         return types
     return tuple(_with_reservations(t, by_type[t.name], node_class, free) if t.name in by_type else t for t in types)
 
 
 def _with_reservations(
-    instance_type: InstanceType, reservations: Iterable[JSON], node_class: NodeClassView, free: Mapping[str, int]
+    instance_type: InstanceType,
+    reservations: Iterable[CapacityReservation],
+    node_class: NodeClassView,
+    free: Mapping[str, int],
 ) -> InstanceType:
     """Return the type with reserved offerings; unchanged if its on-demand price in their zones is unknown."""
     on_demand = {o.zone: o for o in instance_type.offerings if o.capacity_type == labels.ON_DEMAND}
     offerings = [
-        _offering(reservation, on_demand[zone], node_class, free.get(reservation["id"], 0))
-        for reservation in sorted(reservations, key=lambda r: str(r["id"]))
-        if (zone := reservation["availabilityZone"]) in on_demand
+        _offering(reservation, on_demand[zone], node_class, free.get(reservation.id, 0))
+        for reservation in sorted(reservations, key=lambda r: r.id)
+        if (zone := reservation.availability_zone) in on_demand
     ]
     if not offerings:
         return instance_type
@@ -175,30 +179,27 @@ def _widened(own: NodeSelectorRequirement, offered: Mapping[str, set[str]]) -> N
     return requirement(own.key, tuple(sorted({*own.values, *offered[own.key]})))
 
 
-def market_of(reservation: JSON) -> str:
+def market_of(reservation: CapacityReservation) -> str:
     """Return EC2's market type for launches on a reservation, as in the NodeClass's status; empty for on-demand."""
-    kind, interruptible = _kind(reservation)
-    return CAPACITY_BLOCK if kind == CAPACITY_BLOCK else INTERRUPTIBLE if interruptible == "true" else ""
+    if reservation.reservation_type == CAPACITY_BLOCK:
+        return CAPACITY_BLOCK
+    return INTERRUPTIBLE if reservation.interruptible else ""
 
 
-def _kind(reservation: JSON) -> tuple[str, str]:
-    """Return the values of the labels for a reservation's type, and for whether EC2 may interrupt its instances."""
-    return str(reservation["reservationType"]), "true" if reservation.get("interruptible") else "false"
-
-
-def _order(reservation: JSON) -> int:
+def _order(reservation: CapacityReservation) -> int:
     return ("", CAPACITY_BLOCK, INTERRUPTIBLE).index(market_of(reservation))
 
 
-def _offering(reservation: JSON, on_demand: Offering, node_class: NodeClassView, free: int) -> Offering:
-    zone = reservation["availabilityZone"]
-    expiring = "" if reservation.get("state", "active") == "active" else "the capacity block ends soon"
+def _offering(reservation: CapacityReservation, on_demand: Offering, node_class: NodeClassView, free: int) -> Offering:
+    zone = reservation.availability_zone
+    expiring = "" if reservation.state == "active" else "the capacity block ends soon"
+    interruptible = "true" if reservation.interruptible else "false"
     reason = on_demand.unavailable_reason or expiring or ("" if free else "the capacity reservation is used up")
     values = {
         labels.ZONE: zone,
         labels.CAPACITY_TYPE: labels.RESERVED,
         ZONE_ID: node_class.zone_ids.get(zone, ""),
-        **dict(zip(RESERVATION_LABELS, (reservation["id"], *_kind(reservation)), strict=True)),
+        **dict(zip(RESERVATION_LABELS, (reservation.id, reservation.reservation_type, interruptible), strict=True)),
     }
     return Offering(
         zone=zone,
@@ -207,6 +208,6 @@ def _offering(reservation: JSON, on_demand: Offering, node_class: NodeClassView,
         available=not reason,
         unavailable_reason=reason,
         requirements=tuple(requirement(key, (value,)) for key, value in values.items() if value),
-        reservation_id=reservation["id"],
+        reservation_id=reservation.id,
         reservation_capacity=free,
     )

@@ -11,6 +11,7 @@ Differs: one fleet per claim; a shared fleet could not carry a client token per 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
@@ -59,7 +60,7 @@ from journeyman.errors import (
     InsufficientCapacityError,
     NodeClassNotReadyError,
 )
-from journeyman.ports import Clock, Instance, Launched, LaunchFailed, LaunchOutcome, LaunchRefusal, LaunchRequest
+from journeyman.ports import JSON, Clock, Instance, Launched, LaunchFailed, LaunchOutcome, LaunchRefusal, LaunchRequest
 
 _OTHERS_MAY_LAUNCH: Final = (FaultScope.OFFERING, FaultScope.SUBNET)
 _CAPACITY_TYPES: Final = (labels.ON_DEMAND, labels.SPOT)
@@ -87,8 +88,8 @@ class _LaunchAttempt(Struct, frozen=True, kw_only=True):
     @property
     def market(self) -> str:
         """Return EC2's market type for that reservation: a capacity block, or an interruptible one; empty for on-demand."""
-        reserved = self.node_class.capacity_reservations
-        return next((market_of(r) for r in reserved if r["id"] == self.reservation), "")
+        reserved = self.node_class.status.capacity_reservations
+        return next((market_of(r) for r in reserved if r.id == self.reservation), "")
 
     @property
     def claim(self) -> NodeClaim:
@@ -112,10 +113,12 @@ class FleetLauncher(Launcher):
         templates: LaunchTemplateProvider,
         reservations: CapacityReservationProvider,
         groups: PlacementGroupProvider,
+        view: Callable[[JSON], NodeClassView],
     ) -> None:
         super().__init__(instances, settings.max_parallel_launches)
         self._reservations = reservations
         self._groups = groups
+        self._view = view
         self._clients = clients
         self._settings = settings
         self._clock = clock
@@ -145,7 +148,7 @@ class FleetLauncher(Launcher):
 
     def launched(self, request: LaunchRequest, instance: Instance) -> Launched:
         """Return `Launcher.launched`."""
-        return _launched(request, instance, tenancy=_tenancy(request.claim))
+        return _launched(request, self._view(request.node_class.raw), instance, tenancy=_tenancy(request.claim))
 
     def launch_one(self, request: LaunchRequest) -> LaunchOutcome:
         """Return the outcome of one launch (`Launcher.launch_one`)."""
@@ -153,7 +156,7 @@ class FleetLauncher(Launcher):
         return self._launch(
             _LaunchAttempt(
                 request=request,
-                node_class=NodeClassView(request.node_class.raw),
+                node_class=self._view(request.node_class.raw),
                 types=types,
                 capacity_type=capacity_type,
                 tenancy=_tenancy(request.claim),
@@ -222,7 +225,7 @@ class FleetLauncher(Launcher):
             capacity_type=attempt.capacity_type,
             token=client_token(attempt.claim),
             instance_tags=instance_tags,
-            context="" if has_relaxed_min_values else str(attempt.node_class.spec.get("context") or ""),
+            context="" if has_relaxed_min_values else attempt.node_class.spec.context or "",
             market=attempt.market,
         )
         if not parameters["LaunchTemplateConfigs"]:
@@ -254,7 +257,9 @@ class FleetLauncher(Launcher):
         if attempt.reservation:
             self._reservations.record_launch(attempt.reservation)
         unavailable = self._unavailable(attempt, response.errors)
-        outcome = _launched(attempt.request, instance, tenancy=attempt.tenancy, unavailable=unavailable)
+        outcome = _launched(
+            attempt.request, attempt.node_class, instance, tenancy=attempt.tenancy, unavailable=unavailable
+        )
         return replace(
             outcome,
             refusals=_refusals(attempt, response.errors),
@@ -368,16 +373,16 @@ def _tenancy(claim: NodeClaim) -> str:
 
 def _launched(
     request: LaunchRequest,
+    node_class: NodeClassView,
     instance: Instance,
     *,
     tenancy: str,
     unavailable: tuple[OfferingKey, ...] = (),
 ) -> Launched:
     """Return the outcome of a launch. EFA is a resource only if the claim requests it or the NodeClass has network interfaces."""
-    node_class = NodeClassView(request.node_class.raw)
     instance_type = next((t for t in request.instance_types if t.name == instance.instance_type), None)
     zone_id = node_class.zone_ids.get(instance.zone, "")
-    keeps_efa = bool(node_class.network_interfaces) or EFA in request.claim.spec.resources.requests
+    keeps_efa = bool(node_class.spec.network_interfaces) or EFA in request.claim.spec.resources.requests
     return outcome_of(
         request,
         instance,
@@ -390,7 +395,7 @@ def _launched(
         annotations={
             EC2NODECLASS_KEYS.hash: request.node_class.hash,
             EC2NODECLASS_KEYS.version: request.node_class.hash_version,
-            instance_profiles.ANNOTATION: str(node_class.status.get("instanceProfile") or ""),
+            instance_profiles.ANNOTATION: node_class.status.instance_profile,
         },
         left_out=(*RESERVATION_LABELS, *(() if keeps_efa else (EFA,))),
         unavailable=unavailable,

@@ -13,8 +13,10 @@ from journeyman.cloud.aws.launch_templates import image_for
 from journeyman.cloud.aws.network_discovery import PlacementGroup
 from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.base_provider import SECURITY_GROUP_DRIFT, SUBNET_DRIFT, InstanceDrift
+from journeyman.core.api.ec2nodeclass_status import CapacityReservation, Subnet
+from journeyman.core.api.nodeclass_rules import SecurityGroup
 from journeyman.core.catalogue import InstanceType
-from journeyman.ports import JSON, Instance
+from journeyman.ports import Instance
 
 AMI_DRIFT: Final = "AMIDrift"
 CAPACITY_RESERVATION_DRIFT: Final = "CapacityReservationDrift"
@@ -35,9 +37,9 @@ def drift_from(
         None while the status names no AMI, subnet or security group. The function returns None for an instance whose type
         is unknown, or for which no AMI fits.
     """
-    subnets, groups = _ids(node_class.subnets), _ids(node_class.status.get("securityGroups") or ())
-    reservations = _ids(node_class.capacity_reservations)
-    if not (node_class.amis and subnets and groups):
+    subnets, groups = _ids(node_class.status.subnets), _ids(node_class.status.security_groups)
+    reservations = _ids(node_class.status.capacity_reservations)
+    if not (node_class.status.amis and subnets and groups):
         return None
     by_name = {t.name: t for t in types}
 
@@ -45,7 +47,7 @@ def drift_from(
     def image_of(name: str) -> str:
         """Return the id of the AMI for a type; empty if the type is unknown, or no AMI fits."""
         ami = image_for(by_name[name], node_class) if name in by_name else None
-        return str(ami["id"]) if ami is not None else ""
+        return ami.id if ami is not None else ""
 
     is_group_missing = bool(node_class.placement_group) and group is None  # a condition of the NodeClass says so
     group_id = group.id if group is not None else ""
@@ -69,5 +71,5 @@ def drift_from(
     return drift_of
 
 
-def _ids(entries: Iterable[JSON]) -> frozenset[str]:
-    return frozenset(str(entry["id"]) for entry in entries)
+def _ids(entries: Iterable[Subnet | SecurityGroup | CapacityReservation]) -> frozenset[str]:
+    return frozenset(entry.id for entry in entries)

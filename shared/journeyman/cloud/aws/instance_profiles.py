@@ -22,12 +22,12 @@ from cachetools.keys import hashkey
 from journeyman.cloud.aws import tags
 from journeyman.cloud.aws.aws_errors import error_code, translated
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
-from journeyman.cloud.aws.nodeclass_view import NodeClassView
+from journeyman.cloud.aws.nodeclass_view import NodeClassView, ec2_node_class, metadata_of
 from journeyman.cloud.caching import ttl_cache
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim
-from journeyman.errors import CloudProviderError
-from journeyman.ports import Clock
+from journeyman.errors import CloudProviderError, InvalidObjectError
+from journeyman.ports import JSON, Clock
 
 ANNOTATION: Final = f"{labels.AWS_GROUP}/instance-profile-name"
 """On a NodeClaim: the profile of its instance."""
@@ -62,43 +62,40 @@ class InstanceProfileProvider:
     def ensure(self, node_class: NodeClassView) -> str:
         """Return the name of the NodeClass's profile after ensuring that it exists and holds the role.
 
-        Returns:
-            The name; empty if the NodeClass names neither profile nor role.
-
         Raises:
             UnusableRoleError: The role does not exist, or the functions may not pass it to EC2.
             CloudProviderError: IAM did not respond, or rejected the call.
         """
-        user_profile = str(node_class.spec.get("instanceProfile") or "")
-        # AddRoleToInstanceProfile takes no path
-        role = str(node_class.spec.get("role") or "").rpartition("/")[2]
-        if user_profile or not role:
-            return user_profile
+        if node_class.spec.role is None:
+            return node_class.spec.instance_profile or ""
+        role = role_name(node_class.spec.role)
         name = profile_name(self._settings, node_class, role)
-        if node_class.status.get("instanceProfile") != name:
+        if node_class.status.instance_profile != name:
             # the NodeClass has used another one meanwhile, so `delete_unused` may have deleted this one
             with self._lock:
                 self._ready.pop(hashkey(name), None)
         return self._ensure_role(name, role, node_class)
 
-    def release(self, node_class: NodeClassView) -> None:
-        """Delete the profiles that `ensure` created for the NodeClass, one per role it has had; a user's profile stays.
+    def release(self, uid: str) -> None:
+        """Delete the profiles that `ensure` created for the NodeClass with this UID, one per role it has had.
+
+        A user's profile stays.
 
         Raises:
             CloudProviderError: IAM did not respond, or rejected a call.
         """
-        path = _path(self._settings, node_class)
+        path = _path(self._settings, uid)
         for profile in self._listed(path):
             if profile["Path"] == path:  # IAM's prefix also matches other NodeClasses
                 self._delete(profile)
 
     def delete_unused(
-        self, node_classes: Iterable[NodeClassView], claims: Iterable[NodeClaim], now: datetime
+        self, node_classes: Iterable[JSON], claims: Iterable[NodeClaim], now: datetime
     ) -> tuple[str, ...]:
         """Delete the cluster's profiles that neither a NodeClass nor a NodeClaim uses; return their names.
 
         Args:
-            node_classes: All EC2NodeClasses of the cluster.
+            node_classes: All EC2NodeClasses of the cluster. One that does not validate may use any of its profiles.
             claims: All NodeClaims of the cluster. While one is not launched, nothing is deleted: its launch may use any
                 profile. One that does not name its profile may use any of its NodeClass.
             now: The time. A profile of the last hour stays, because a run may be about to use it.
@@ -106,15 +103,22 @@ class InstanceProfileProvider:
         Raises:
             CloudProviderError: IAM did not respond, or rejected a call.
         """
-        listed_claims, used, protected_paths = tuple(claims), set(), set()
+        listed_claims, used, protected_paths = tuple(claims), set[str | None](), set[str]()
         if self._settings.isolated_vpc or any(not claim.status.provider_id for claim in listed_claims):
             return ()
         unnamed = {c.spec.node_class_ref.name for c in listed_claims if not c.metadata.annotations.get(ANNOTATION)}
-        for node_class in node_classes:
-            role = str(node_class.spec.get("role") or "").rpartition("/")[2]
-            used |= {node_class.status.get("instanceProfile"), profile_name(self._settings, node_class, role)}
+        for raw in node_classes:
+            metadata = metadata_of(raw)
+            path = _path(self._settings, metadata.uid)
+            try:
+                node_class = ec2_node_class(raw)
+            except InvalidObjectError:
+                protected_paths.add(path)
+                continue
+            role = role_name(node_class.spec.role or "")
+            used |= {node_class.status.instance_profile, profile_name(self._settings, node_class, role)}
             if node_class.name in unnamed:
-                protected_paths.add(_path(self._settings, node_class))
+                protected_paths.add(path)
         used |= {claim.metadata.annotations.get(ANNOTATION) for claim in listed_claims}
         deleted = []
         for profile in self._listed(_cluster_path(self._settings)):
@@ -166,7 +170,7 @@ class InstanceProfileProvider:
             with translated("iam:CreateInstanceProfile", instance_profile=name):
                 self._clients.iam.create_instance_profile(
                     InstanceProfileName=name,
-                    Path=_path(settings, node_class),
+                    Path=_path(settings, node_class.uid),
                     Tags=_tags(settings, node_class),
                 )
         except CloudProviderError as error:
@@ -212,9 +216,14 @@ def profile_name(settings: AwsSettings, node_class: NodeClassView, role: str) ->
     return f"{settings.cluster_name}_{hashlib.sha256(identity.encode()).hexdigest()[:20]}"
 
 
-def _path(settings: AwsSettings, node_class: NodeClassView) -> str:
-    """Return the IAM path of this NodeClass's profiles, which is the path that Karpenter uses."""
-    return f"{_cluster_path(settings)}{node_class.uid}/"
+def role_name(role: str) -> str:
+    """Return the name of a role that may have a path, which AddRoleToInstanceProfile does not take."""
+    return role.rpartition("/")[2]
+
+
+def _path(settings: AwsSettings, uid: str) -> str:
+    """Return the IAM path of a NodeClass's profiles, which is the path that Karpenter uses."""
+    return f"{_cluster_path(settings)}{uid}/"
 
 
 def _cluster_path(settings: AwsSettings) -> str:
@@ -224,7 +233,7 @@ def _cluster_path(settings: AwsSettings) -> str:
 def _tags(settings: AwsSettings, node_class: NodeClassView) -> list[dict[str, Any]]:
     return tags.to_aws(
         {
-            **node_class.tags,
+            **node_class.spec.tags,
             f"kubernetes.io/cluster/{settings.cluster_name}": "owned",
             tags.CLUSTER: settings.cluster_name,
             tags.NODE_CLASS: node_class.name,

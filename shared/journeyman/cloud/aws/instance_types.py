@@ -7,7 +7,7 @@ Differs: a type that no AMI of the NodeClass fits has no available offering; ups
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import timedelta
@@ -31,6 +31,8 @@ from journeyman.cloud.caching import BuiltPerNodeClass, ttl_cache
 from journeyman.cloud.prices import PriceProvider
 from journeyman.cloud.type_requirements import Labels, offering_requirements, requirements_of, satisfies
 from journeyman.core.api import labels
+from journeyman.core.api.ec2nodeclass import NetworkInterface
+from journeyman.core.api.ec2nodeclass_status import AMI
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import InstanceType, Offering
 from journeyman.errors import NodeClassNotReadyError
@@ -38,6 +40,14 @@ from journeyman.ports import Clock
 
 _log = logging.getLogger(__name__)
 
+_FIELDS_THAT_COUNT: Final = {
+    "kubelet",
+    "block_device_mappings",
+    "network_interfaces",
+    "instance_store_policy",
+    "connection_tracking",
+    "cpu_options",
+}
 RAW_TTL: Final = timedelta(hours=12)  # controllers/providers/instancetype/controller.go refresh period
 
 
@@ -78,15 +88,15 @@ class InstanceTypeProvider:
             NodeClassNotReadyError: The NodeClass's status names no subnet.
             CloudProviderError: EC2 did not respond.
         """
-        if not node_class.subnets:
+        if not node_class.status.subnets:
             raise NodeClassNotReadyError("no subnets in the NodeClass's status", node_class=node_class.name)
         self._prices.refresh_spot_if_due()
         free = self._reservations.free(node_class)
         group = self._groups.find(node_class)
         types = self._without_reservations(node_class, group)
-        if not node_class.capacity_reservations:
+        if not node_class.status.capacity_reservations:
             return types
-        settings = _settings_that_count(node_class, group, node_class.capacity_reservations)
+        settings = _settings_that_count(node_class, group, with_reservations=True)
         return self._reserved.get(settings, (types, free), lambda: with_reserved_offerings(types, node_class, free))
 
     def _without_reservations(
@@ -142,16 +152,17 @@ def _read_zones(ec2: Any) -> dict[str, frozenset[str]]:
     return {name: frozenset(found) for name, found in zones.items()}
 
 
-def _settings_that_count(node_class: NodeClassView, *more: Any) -> tuple[Any, ...]:
-    """Return all fields of a NodeClass that its instance types depend on, and `more`."""
-    spec = node_class.spec
+def _settings_that_count(
+    node_class: NodeClassView, group: PlacementGroup | None, *, with_reservations: bool = False
+) -> tuple[Any, ...]:
+    """Return all fields of a NodeClass that its instance types depend on."""
+    status = {"amis", "capacity_reservations"} if with_reservations else {"amis"}
     return (
         node_class.family.name,
         node_class.zone_ids,
-        node_class.amis,
-        *(spec.get(f) for f in ("kubelet", "blockDeviceMappings", "networkInterfaces", "instanceStorePolicy")),
-        *(spec.get(f) for f in ("connectionTracking", "cpuOptions")),
-        *more,
+        node_class.spec.model_dump(mode="json", include=_FIELDS_THAT_COUNT),
+        node_class.status.model_dump(mode="json", include=status),
+        group,
     )
 
 
@@ -201,13 +212,13 @@ class _InstanceTypeBuilder:
             offerings=offerings,
             capacity=size.capacity,
             overhead=size.overhead,
-            image=str(ami["id"]) if (ami := ami_for(values, self._node_class.amis)) is not None else "",
+            image=ami.id if (ami := ami_for(values, self._node_class.status.amis)) is not None else "",
         )
 
 
-def ami_for(values: Labels, amis: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def ami_for(values: Labels, amis: Iterable[AMI]) -> AMI | None:
     """Return the AMI from which a type with these labels is launched: the first that fits, the newest; None if none does."""
-    return next((ami for ami in amis if satisfies(values, ami.get("requirements") or ())), None)
+    return next((ami for ami in amis if satisfies(values, ami.requirements)), None)
 
 
 def _offering_requirements(
@@ -233,27 +244,26 @@ def incompatibility(
     """
     if info.name.startswith("a1.") and node_class.family is AL2023:
         return "a1 instances cannot run AL2023"  # its kernel needs a newer ARM core
-    if node_class.spec.get("connectionTracking") and info.hypervisor != "nitro":
+    spec = node_class.spec
+    if spec.connection_tracking is not None and info.hypervisor != "nitro":
         return "connection tracking needs a Nitro instance"
-    if (node_class.spec.get("cpuOptions") or {}).get(
-        "nestedVirtualization"
-    ) == "enabled" and not info.nested_virtualization:
+    nested = spec.cpu_options.nested_virtualization if spec.cpu_options is not None else None
+    if nested == "enabled" and not info.nested_virtualization:
         return "nested virtualization is not supported"
     if group is not None and info.placement_strategies and group.strategy not in info.placement_strategies:
         return f"it cannot be in a placement group of the strategy {group.strategy}"
-    if not _interfaces_fit(info, node_class):
+    if not _interfaces_fit(info, spec.network_interfaces):
         return "the network interface layout does not fit"
-    if node_class.amis and ami_for(values, node_class.amis) is None:
+    if node_class.status.amis and ami_for(values, node_class.status.amis) is None:
         return "no AMI of the NodeClass fits"
     return ""
 
 
-def _interfaces_fit(info: InstanceTypeInfo, node_class: NodeClassView) -> bool:
+def _interfaces_fit(info: InstanceTypeInfo, interfaces: Sequence[NetworkInterface]) -> bool:
     """Whether the type has the network cards, device slots and EFA interfaces that the NodeClass's interfaces need."""
-    efa = sum(1 for interface in node_class.network_interfaces if interface.get("interfaceType") == "efa-only")
+    efa = sum(1 for interface in interfaces if interface.interface_type == "efa-only")
     return efa <= info.efa_interfaces and all(
-        int(interface.get("deviceIndex", 0)) < _slots(info, int(interface.get("networkCardIndex", 0)))
-        for interface in node_class.network_interfaces
+        interface.device_index < _slots(info, interface.network_card_index) for interface in interfaces
     )
 
 

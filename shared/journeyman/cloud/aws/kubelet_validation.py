@@ -107,7 +107,7 @@ EXPRESSIONS_DISABLED: Final = "KubeletExpressionsDisabled"
 
 def kubelet_problems(node_class: NodeClassView) -> tuple[str, str] | None:
     """Return the reason and message of a condition for the mistakes in `spec.kubelet`; None if it has none."""
-    kubelet = node_class.kubelet
+    kubelet = node_class.spec.kubelet
     for reason, problems in (
         (INVALID, _malformed_fields(kubelet)),
         (INVALID, _invalid_values(kubelet)),
@@ -221,7 +221,7 @@ def _unsupported(node_class: NodeClassView) -> Iterator[str]:
     """Yield settings that the family does not pass on: AL2023 passes on all; for Custom the user writes the user data."""
     if node_class.family in (AL2023, CUSTOM):
         return
-    kubelet, family = node_class.kubelet, node_class.family.name
+    kubelet, family = node_class.spec.kubelet, node_class.family.name
     for field in sorted(kubelet.keys() - _RENDERED):
         yield f"spec.kubelet.{field}: is not passed on to {family} nodes"
     if len(kubelet.get("clusterDNS") or ()) > 1:

@@ -36,10 +36,12 @@ from journeyman.cloud.caching import ttl_cache
 from journeyman.cloud.kubelet_reservations import GIB
 from journeyman.cloud.node_bootstrap import boot_taints
 from journeyman.core.api import labels, quantity
+from journeyman.core.api.ec2nodeclass import BlockDevice, BlockDeviceMapping, EC2NodeClassSpec, NetworkInterface
+from journeyman.core.api.ec2nodeclass_status import AMI
 from journeyman.core.api.objects import NodeClaim
 from journeyman.core.api.resources import PODS
 from journeyman.core.catalogue import InstanceType
-from journeyman.errors import CloudProviderError, CreateError, InvalidQuantityError
+from journeyman.errors import CloudProviderError, CreateError
 from journeyman.ports import Clock
 
 _PREFIX: Final = "karpenter.k8s.aws"
@@ -73,7 +75,7 @@ class LaunchTemplateProvider:
         """Return the launch templates for these types, by name, after creating the missing ones.
 
         Raises:
-            CreateError: No image of the NodeClass fits any type, or the user data or a volume size is invalid.
+            CreateError: No image of the NodeClass fits any type, or the user data is invalid.
             CloudProviderError: EC2 did not respond, or rejected the call.
         """
         bodies: dict[str, dict[str, Any]] = {}
@@ -195,10 +197,10 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
 
 
-def image_for(instance_type: InstanceType, node_class: NodeClassView) -> Mapping[str, Any] | None:
+def image_for(instance_type: InstanceType, node_class: NodeClassView) -> AMI | None:
     """Return the AMI in the NodeClass's status from which the type is launched: the newest that fits; None if none does."""
     values = {r.key: r.values for r in instance_type.requirements}
-    return ami_for(values, node_class.amis)
+    return ami_for(values, node_class.status.amis)
 
 
 def _variants(
@@ -215,8 +217,8 @@ def _variants(
         if image is None:
             continue
         variant = LaunchTemplateVariant(
-            image_id=image["id"],
-            image_name=image.get("name", ""),
+            image_id=image.id,
+            image_name=image.name,
             max_pods=candidate.capacity.get(PODS, 0),
             efa_interfaces=candidate.capacity.get(EFA, 0) if requests_efa else 0,
         )
@@ -225,28 +227,6 @@ def _variants(
 
 
 _NITRO_SANDBOX: Final = "eks.amazonaws.com/nitro-sandbox"
-# the CRD's default for spec.metadataOptions
-_METADATA_DEFAULTS: Final = {
-    "httpEndpoint": "enabled",
-    "httpProtocolIPv6": "disabled",
-    "httpPutResponseHopLimit": 1,
-    "httpTokens": "required",
-}
-_EBS_FIELDS: Final = {
-    "deleteOnTermination": "DeleteOnTermination",
-    "encrypted": "Encrypted",
-    "iops": "Iops",
-    "kmsKeyID": "KmsKeyId",
-    "snapshotID": "SnapshotId",
-    "throughput": "Throughput",
-    "volumeInitializationRate": "VolumeInitializationRate",
-    "volumeType": "VolumeType",
-}
-_TIMEOUTS: Final = {
-    "tcpEstablishedTimeout": "TcpEstablishedTimeout",
-    "udpStreamTimeout": "UdpStreamTimeout",
-    "udpTimeout": "UdpTimeout",
-}
 
 
 class LaunchTemplateVariant(Struct, frozen=True, kw_only=True):
@@ -275,13 +255,13 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
         """Return EC2's `LaunchTemplateData` for a variant.
 
         Raises:
-            CreateError: The user data or a volume size is invalid.
+            CreateError: The user data is invalid.
         """
         node_class = self.node_class
         content: dict[str, Any] = {
             "ImageId": variant.image_id,
-            "IamInstanceProfile": {"Name": node_class.status.get("instanceProfile", "")},
-            "Monitoring": {"Enabled": bool(node_class.spec.get("detailedMonitoring"))},
+            "IamInstanceProfile": {"Name": node_class.status.instance_profile},
+            "Monitoring": {"Enabled": bool(node_class.spec.detailed_monitoring)},
             "NetworkInterfaces": network_interfaces(node_class, variant.efa_interfaces, ipv6=self.settings.ipv6),
             "MetadataOptions": metadata_options(node_class, region=self.settings.region),
             "Placement": self._placement(),
@@ -302,8 +282,9 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
             content["InstanceMarketOptions"] = {"MarketType": self.market}
         if mappings := block_device_mappings(node_class):
             content["BlockDeviceMappings"] = mappings
-        if nested := (node_class.spec.get("cpuOptions") or {}).get("nestedVirtualization"):
-            content["CpuOptions"] = {"NestedVirtualization": nested}
+        options = node_class.spec.cpu_options
+        if options is not None and options.nested_virtualization is not None:
+            content["CpuOptions"] = {"NestedVirtualization": options.nested_virtualization}
         if self.claim.spec.resources.requests.get(_NITRO_SANDBOX):
             content["EnclaveOptions"] = {"Enabled": True}
         return content
@@ -318,7 +299,7 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
     def tags(self) -> dict[str, str]:
         """Return the tags of the template and of the resources that no single NodeClaim owns."""
         return tags.shared_tags(
-            self.node_class.tags,
+            self.node_class.spec.tags,
             cluster=self.settings.cluster_name,
             node_class=self.node_class.name,
             node_pool=self.claim.metadata.labels.get(labels.NODEPOOL, ""),
@@ -349,7 +330,7 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
 
     def _bootstrap(self, variant: LaunchTemplateVariant) -> Bootstrap:
         settings, node_class = self.settings, self.node_class
-        kubelet: dict[str, Any] = {**node_class.kubelet, "maxPods": variant.max_pods}
+        kubelet: dict[str, Any] = {**node_class.spec.kubelet, "maxPods": variant.max_pods}
         if settings.cluster_dns:
             kubelet.setdefault("clusterDNS", [settings.cluster_dns])
         return Bootstrap(
@@ -361,7 +342,7 @@ class TemplateContent(Struct, frozen=True, kw_only=True):
             kubelet=kubelet,
             labels=node_labels(self.claim, self.capacity_type, node_class.family),
             taints=boot_taints(self.claim),
-            custom=str(node_class.spec.get("userData") or ""),
+            custom=node_class.spec.user_data or "",
             raid0=node_class.raid0,
             ami_name=variant.image_name,
         )
@@ -372,12 +353,11 @@ def network_interfaces(node_class: NodeClassView, efa_interfaces: int, *, ipv6: 
 
     Restates: launchtemplate.go `generateNetworkInterfaces`.
     """
-    groups = [group["id"] for group in node_class.status.get("securityGroups") or ()]
-    if node_class.network_interfaces:
-        return [
-            _user_interface(node_class, interface, groups, ipv6=ipv6) for interface in node_class.network_interfaces
-        ]
-    common = {"Groups": groups, **_addressing(node_class, ipv6=ipv6)}
+    groups = [group.id for group in node_class.status.security_groups]
+    addressing = _addressing(node_class.spec, ipv6=ipv6)
+    if node_class.spec.network_interfaces:
+        return [_user_interface(interface, groups, addressing) for interface in node_class.spec.network_interfaces]
+    common = {"Groups": groups, **addressing}
     if efa_interfaces:
         # device 0 of card 0 comes first, the other cards' interfaces are device 1
         return [
@@ -387,40 +367,45 @@ def network_interfaces(node_class: NodeClassView, efa_interfaces: int, *, ipv6: 
     return [{"DeviceIndex": 0, **common}]
 
 
-def _user_interface(
-    node_class: NodeClassView, interface: Mapping[str, Any], groups: list[str], *, ipv6: bool
-) -> dict[str, Any]:
+def _user_interface(interface: NetworkInterface, groups: list[str], addressing: Mapping[str, Any]) -> dict[str, Any]:
     """Return an interface of `spec.networkInterfaces`; an EFA-only interface gets no IP addresses."""
-    kind = interface.get("interfaceType", "interface")
     return {
-        "NetworkCardIndex": interface.get("networkCardIndex", 0),
-        "DeviceIndex": interface.get("deviceIndex", 0),
-        "InterfaceType": kind,
+        "NetworkCardIndex": interface.network_card_index,
+        "DeviceIndex": interface.device_index,
+        "InterfaceType": interface.interface_type,
         "Groups": groups,
-        **(_addressing(node_class, ipv6=ipv6) if kind != "efa-only" else {}),
+        **(addressing if interface.interface_type != "efa-only" else {}),
     }
 
 
-def _addressing(node_class: NodeClassView, *, ipv6: bool) -> dict[str, Any]:
-    spec = node_class.spec
+def _addressing(spec: EC2NodeClassSpec, *, ipv6: bool) -> dict[str, Any]:
     addressing: dict[str, Any] = {"PrimaryIpv6": True, "Ipv6AddressCount": 1} if ipv6 else {}
-    if spec.get("associatePublicIPAddress") is not None:
-        addressing["AssociatePublicIpAddress"] = bool(spec["associatePublicIPAddress"])
-    if spec.get("ipPrefixCount"):
-        addressing["Ipv6PrefixCount" if ipv6 else "Ipv4PrefixCount"] = spec["ipPrefixCount"]
-    tracking = spec.get("connectionTracking") or {}
-    timeouts = {name: tracking[field] for field, name in _TIMEOUTS.items() if tracking.get(field) is not None}
-    return {**addressing, **({"ConnectionTrackingSpecification": timeouts} if timeouts else {})}
+    if spec.associate_public_ip_address is not None:
+        addressing["AssociatePublicIpAddress"] = spec.associate_public_ip_address
+    if spec.ip_prefix_count:
+        addressing["Ipv6PrefixCount" if ipv6 else "Ipv4PrefixCount"] = spec.ip_prefix_count
+    if (tracking := spec.connection_tracking) is not None:
+        addressing["ConnectionTrackingSpecification"] = _given(
+            TcpEstablishedTimeout=tracking.tcp_established_timeout,
+            UdpStreamTimeout=tracking.udp_stream_timeout,
+            UdpTimeout=tracking.udp_timeout,
+        )
+    return addressing
+
+
+def _given(**parameters: Any) -> dict[str, Any]:
+    """Return the parameters of a request that have a value."""
+    return {name: value for name, value in parameters.items() if value is not None}
 
 
 def metadata_options(node_class: NodeClassView, *, region: str) -> dict[str, Any]:
     """Return the options of the instance metadata service, without tags: it does not support our tag keys."""
-    options = {**_METADATA_DEFAULTS, **(node_class.spec.get("metadataOptions") or {})}
-    ipv6 = {} if "-iso" in region else {"HttpProtocolIpv6": options["httpProtocolIPv6"]}
+    options = node_class.spec.metadata_options
+    ipv6 = {} if "-iso" in region else {"HttpProtocolIpv6": options.http_protocol_ipv6}
     return {
-        "HttpEndpoint": options["httpEndpoint"],
-        "HttpPutResponseHopLimit": options["httpPutResponseHopLimit"],
-        "HttpTokens": options["httpTokens"],
+        "HttpEndpoint": options.http_endpoint,
+        "HttpPutResponseHopLimit": options.http_put_response_hop_limit,
+        "HttpTokens": options.http_tokens,
         "InstanceMetadataTags": "disabled",
         **ipv6,
     }
@@ -428,8 +413,8 @@ def metadata_options(node_class: NodeClassView, *, region: str) -> dict[str, Any
 
 def block_device_mappings(node_class: NodeClassView) -> list[dict[str, Any]]:
     """Return the user's volumes, otherwise the family's; none for Custom, whose image defines them."""
-    if node_class.block_device_mappings:
-        return [_user_mapping(mapping) for mapping in node_class.block_device_mappings]
+    if node_class.spec.block_device_mappings:
+        return [_user_mapping(mapping) for mapping in node_class.spec.block_device_mappings]
     if node_class.family is CUSTOM:
         return []
     return [
@@ -441,21 +426,20 @@ def block_device_mappings(node_class: NodeClassView) -> list[dict[str, Any]]:
     ]
 
 
-def _user_mapping(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    ebs = mapping.get("ebs") or {}
-    volume = {name: ebs[field] for field, name in _EBS_FIELDS.items() if ebs.get(field) is not None}
-    if ebs.get("volumeSize") is not None:
-        volume["VolumeSize"] = _gibibytes(ebs["volumeSize"])
-    return {"DeviceName": mapping.get("deviceName", ""), "Ebs": volume}
+def _user_mapping(mapping: BlockDeviceMapping) -> dict[str, Any]:
+    return {"DeviceName": mapping.device_name or "", "Ebs": _ebs(mapping.ebs) if mapping.ebs is not None else {}}
 
 
-def _gibibytes(size: str) -> int:
-    """Return a volume size in GiB, rounded up.
-
-    Raises:
-        CreateError: The size is not a quantity.
-    """
-    try:
-        return -(-quantity.parse(size).units(round_up=True) // GIB)
-    except InvalidQuantityError as error:
-        raise CreateError(f"a volume size: {error.message}", condition_reason="LaunchFailed") from error
+def _ebs(volume: BlockDevice) -> dict[str, Any]:
+    size = volume.volume_size
+    return _given(
+        DeleteOnTermination=volume.delete_on_termination,
+        Encrypted=volume.encrypted,
+        Iops=volume.iops,
+        KmsKeyId=volume.kms_key_id,
+        SnapshotId=volume.snapshot_id,
+        Throughput=volume.throughput,
+        VolumeInitializationRate=volume.volume_initialization_rate,
+        VolumeType=volume.volume_type,
+        VolumeSize=-(-quantity.parse(size).units(round_up=True) // GIB) if size is not None else None,  # rounded up
+    )

@@ -16,10 +16,11 @@ from msgspec import Struct
 
 from journeyman.cloud.aws.aws_errors import error_code, translated
 from journeyman.cloud.aws.aws_settings import Clients
-from journeyman.cloud.aws.nodeclass_view import JSON, NodeClassView
+from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from journeyman.cloud.caching import ttl_cache
+from journeyman.core.api.ec2nodeclass_selectors import SecurityGroupSelectorTerm, SubnetSelectorTerm
 from journeyman.errors import CloudProviderError
-from journeyman.ports import Clock
+from journeyman.ports import JSON, Clock
 
 Filters = tuple[tuple[str, tuple[str, ...]], ...]
 """EC2 filters, all of which must match: (name, values of which one must match)."""
@@ -28,23 +29,27 @@ _NO_SUCH_GROUP: Final = ("InvalidPlacementGroup.Unknown", "InvalidPlacementGroup
 _TTL: Final = timedelta(minutes=1)  # cache.go `DefaultTTL`
 
 
-def tag_filters(tags: Mapping[str, Any]) -> Filters:
+def tag_filters(tags: Mapping[str, str] | None) -> Filters:
     """Return tag filters by key; the value `*` matches any value."""
-    return tuple(("tag-key", (key,)) if tags[key] == "*" else (f"tag:{key}", (str(tags[key]),)) for key in sorted(tags))
+    return tuple(
+        ("tag-key", (key,)) if value == "*" else (f"tag:{key}", (value,)) for key, value in sorted((tags or {}).items())
+    )
 
 
-def filter_sets(terms: Iterable[JSON], *, id_filter: str, name_filter: str = "") -> tuple[Filters, ...]:
+def filter_sets(
+    terms: Iterable[SubnetSelectorTerm | SecurityGroupSelectorTerm], *, id_filter: str
+) -> tuple[Filters, ...]:
     """Return one set of filters per term; the ids of all terms share one set."""
     sets: list[Filters] = []
-    ids: list[str] = []
+    ids: set[str] = set()
     for term in terms:
-        if term.get("id"):
-            ids.append(str(term["id"]))
+        if term.id:
+            ids.add(term.id)
         else:
-            named: Filters = ((name_filter, (str(term["name"]),)),) if name_filter and term.get("name") else ()
-            sets.append((*named, *tag_filters(term.get("tags") or {})))
+            name = term.name if isinstance(term, SecurityGroupSelectorTerm) else None
+            sets.append((*([("group-name", (name,))] if name else []), *tag_filters(term.tags)))
     # a set without filters would match every object in the account
-    return (*filter(None, sets), *([((id_filter, tuple(sorted(set(ids)))),)] if ids else []))
+    return (*filter(None, sets), *([((id_filter, tuple(sorted(ids))),)] if ids else []))
 
 
 class PlacementGroup(Struct, frozen=True, kw_only=True):
@@ -77,9 +82,8 @@ class PlacementGroupProvider:
         Raises:
             CloudProviderError: EC2 did not respond, or rejected the call.
         """
-        selector = node_class.spec.get("placementGroupSelector") or {}
-        name, id_ = str(selector.get("name") or ""), str(selector.get("id") or "")
-        return self._read(name, id_) if name or id_ else None
+        selector = node_class.spec.placement_group_selector
+        return self._read(selector.name or "", selector.id or "") if selector is not None else None
 
     @cachedmethod(attrgetter("_cache"), lock=attrgetter("_lock"))
     def _read(self, name: str, id_: str) -> PlacementGroup | None:
@@ -109,7 +113,7 @@ class NetworkDiscovery:
 
     def subnets(self, node_class: NodeClassView) -> list[dict[str, str]]:
         """Return the entries of `status.subnets`, most free IP addresses first, then by id."""
-        sets = filter_sets(node_class.terms("subnetSelectorTerms"), id_filter="subnet-id")
+        sets = filter_sets(node_class.spec.subnet_selector_terms, id_filter="subnet-id")
         found = {s["SubnetId"]: s for s in self._select("describe_subnets", "Subnets", sets)}
         ordered = sorted(found.values(), key=lambda s: (-s["AvailableIpAddressCount"], s["SubnetId"]))
         return [
@@ -119,8 +123,7 @@ class NetworkDiscovery:
 
     def security_groups(self, node_class: NodeClassView) -> list[dict[str, str]]:
         """Return the entries of `status.securityGroups`, by id."""
-        terms = node_class.terms("securityGroupSelectorTerms")
-        sets = filter_sets(terms, id_filter="group-id", name_filter="group-name")
+        sets = filter_sets(node_class.spec.security_group_selector_terms, id_filter="group-id")
         found = {g["GroupId"]: g for g in self._select("describe_security_groups", "SecurityGroups", sets)}
         return [{"id": id_, "name": found[id_]["GroupName"]} for id_ in sorted(found)]
 

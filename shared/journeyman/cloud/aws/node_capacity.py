@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, Final
+from typing import Final
 
 from journeyman.cloud.aws.ami_families import CUSTOM, DEFAULT_VOLUME_BYTES
 from journeyman.cloud.aws.aws_settings import AwsSettings
@@ -24,8 +24,8 @@ from journeyman.cloud.kubelet_reservations import (
     reserved_millicores,
 )
 from journeyman.core.api import quantity
+from journeyman.core.api.ec2nodeclass import BlockDeviceMapping
 from journeyman.core.api.resources import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
-from journeyman.errors import InvalidQuantityError
 
 GPU_VENDORS: Final = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "Habana": "habana.ai/gaudi"}
 NEURON: Final = "aws.amazon.com/neuron"
@@ -45,14 +45,11 @@ class NodeSizing:
         self._node_class = node_class
         self._family = node_class.family
         self._settings = settings
-        self._kubelet = kubelet_of(node_class.kubelet)
+        self._kubelet = kubelet_of(node_class.spec.kubelet)
         self._ebs_bytes = ebs_ephemeral_bytes(node_class)
-        self._efa_only = sum(1 for nic in node_class.network_interfaces if nic.get("interfaceType") == "efa-only")
-        self._efa_only_on_card_0 = sum(
-            1
-            for nic in node_class.network_interfaces
-            if nic.get("interfaceType") == "efa-only" and not nic.get("networkCardIndex")
-        )
+        efa_only = [nic for nic in node_class.spec.network_interfaces if nic.interface_type == "efa-only"]
+        self._efa_only = len(efa_only)
+        self._efa_only_on_card_0 = sum(1 for nic in efa_only if nic.network_card_index == 0)
 
     def size(self, info: InstanceTypeInfo) -> NodeSize:
         """Return capacity and overhead of a node of this type, without resources it lacks."""
@@ -93,7 +90,7 @@ class NodeSizing:
                 counts[GPU_VENDORS[gpu.manufacturer]] += gpu.count
         counts[NEURON] = sum(device.count for device in info.neuron)
         counts[NEURON_CORE] = info.neuron[0].count * info.neuron[0].cores if info.neuron else 0
-        counts[EFA] = self._efa_only if self._node_class.network_interfaces else info.efa_interfaces
+        counts[EFA] = self._efa_only if self._node_class.spec.network_interfaces else info.efa_interfaces
         counts[POD_ENI] = network_limits().branch_interfaces.get(info.name, 0)
         if self._family.is_windows:
             counts[PRIVATE_IPV4] = network_limits().ipv4_per_interface.get(info.name, 1) - 1
@@ -127,28 +124,22 @@ def ebs_ephemeral_bytes(node_class: NodeClassView) -> int:
     family's device; else that device's default; else 20 GiB.
     Differs: Bottlerocket's disk of the operating system holds no pods' data, also if it is named as the root volume.
     """
-    mappings = node_class.block_device_mappings
+    mappings = node_class.spec.block_device_mappings
     family = node_class.family
     system_devices = {device.name for device in family.block_devices} - {family.ephemeral_device}
-    root = next((m for m in mappings if m.get("rootVolume") and m.get("deviceName") not in system_devices), None)
+    root = next((m for m in mappings if m.root_volume and m.device_name not in system_devices), None)
     if root is not None and (size := _volume_bytes(root)):
         return size
     if mappings and family is CUSTOM:
         return _volume_bytes(mappings[-1]) or DEFAULT_VOLUME_BYTES
-    ephemeral = next((m for m in mappings if m.get("deviceName") == family.ephemeral_device), None)
+    ephemeral = next((m for m in mappings if m.device_name == family.ephemeral_device), None)
     if ephemeral is not None and (size := _volume_bytes(ephemeral)):
         return size
     defaults = {device.name: device.size_bytes for device in family.block_devices}
     return defaults.get(family.ephemeral_device, DEFAULT_VOLUME_BYTES)
 
 
-def _volume_bytes(mapping: Mapping[str, Any]) -> int:
+def _volume_bytes(mapping: BlockDeviceMapping) -> int:
     """Return the volume's size in bytes; 0 if the mapping has none."""
-    ebs = mapping.get("ebs")
-    size = ebs.get("volumeSize") if isinstance(ebs, Mapping) else None
-    if size is None:
-        return 0
-    try:
-        return quantity.parse(size).units(round_up=True)
-    except InvalidQuantityError:
-        return 0
+    size = mapping.ebs.volume_size if mapping.ebs is not None else None
+    return quantity.parse(size).units(round_up=True) if size is not None else 0

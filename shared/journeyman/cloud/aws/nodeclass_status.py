@@ -8,9 +8,11 @@ so missing permissions show at the first launch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
+
+from pydantic import ValidationError
 
 from journeyman.cloud.aws.ami_families import AL2023
 from journeyman.cloud.aws.amis import AmiProvider, UnsupportedAliasError
@@ -19,16 +21,16 @@ from journeyman.cloud.aws.capacity_reservations import CapacityReservationProvid
 from journeyman.cloud.aws.instance_profiles import InstanceProfileProvider, UnusableRoleError
 from journeyman.cloud.aws.kubelet_validation import kubelet_problems
 from journeyman.cloud.aws.network_discovery import NetworkDiscovery, PlacementGroupProvider
-from journeyman.cloud.aws.nodeclass_view import NodeClassView
+from journeyman.cloud.aws.nodeclass_view import NodeClassView, ec2_node_class
 from journeyman.cloud.aws.tags import restricted_tags, too_many_tags
 from journeyman.cloud.aws.user_data import user_data_problem
 from journeyman.cloud.nodeclass_conditions import StatusPart, conditions_of, found_or_refused, selected, unexamined
 from journeyman.core.api.conditions import EC2NODECLASS_DEPENDENTS, VALIDATION_SUCCEEDED, ConditionSet
-from journeyman.core.api.ec2nodeclass import EC2NodeClass
-from journeyman.core.api.model import parse
+from journeyman.core.api.ec2nodeclass import EC2NodeClassSpec
+from journeyman.core.api.ec2nodeclass_status import EC2NodeClassStatus
 from journeyman.core.api.objects import NodeClaim
 from journeyman.errors import InvalidObjectError
-from journeyman.ports import Clock
+from journeyman.ports import JSON, Clock
 
 _AMIS: Final = "AMIsReady"
 _SUBNETS: Final = "SubnetsReady"
@@ -57,18 +59,23 @@ class NodeClassReconciler:
         self._images = AmiProvider(clients, settings, clock)
         self._profiles = InstanceProfileProvider(clients, settings, clock)
 
-    def resolve(self, node_class: NodeClassView, now: datetime) -> dict[str, Any]:
+    def resolve(self, raw: JSON, now: datetime) -> dict[str, Any]:
         """Return the status at `now`; its conditions carry the current generation.
 
         Raises:
             CloudProviderError: AWS did not respond; the status is unknown.
         """
-        conditions = self._conditions(node_class, now)
-        if invalid := _invalid(node_class):
+        raw = _with_readable_status(raw)
+        status: dict[str, Any] = dict(raw.get("status") or {})
+        reserved_tags = restricted_tags(_tags(raw))
+        try:
+            node_class = _view(raw, reserved_tags)
+        except InvalidObjectError as error:
+            conditions = conditions_of(raw, EC2NODECLASS_DEPENDENTS).initialised(now)
             conditions = unexamined(conditions, now, "the spec is invalid (see ValidationSucceeded)")
-            conditions = conditions.set_false(VALIDATION_SUCCEEDED, now, "InvalidSpec", invalid)
-            return {**node_class.status, "conditions": conditions.to_wire()}
-        status: dict[str, Any] = dict(node_class.status)
+            conditions = conditions.set_false(VALIDATION_SUCCEEDED, now, "InvalidSpec", error.message)
+            return {**status, "conditions": conditions.to_wire()}
+        conditions = self._conditions(raw, node_class.spec, now)
         for part in self._parts(node_class, now):
             if part.field:
                 status[part.field] = part.value
@@ -76,15 +83,15 @@ class NodeClassReconciler:
                 conditions = conditions.set_false(part.condition, now, part.reason, part.message)
             elif part.condition:
                 conditions = conditions.set_true(part.condition, now, message=part.message)
-        status["conditions"] = self._validated(node_class, conditions, now).to_wire()
+        status["conditions"] = self._validated(node_class, reserved_tags, conditions, now).to_wire()
         return status
 
-    def release(self, node_class: NodeClassView) -> None:
-        """Delete the instance profiles that were created for the NodeClass. Raises CloudProviderError."""
-        self._profiles.release(node_class)
+    def release(self, uid: str) -> None:
+        """Delete the instance profiles that were created for the NodeClass with this UID. Raises CloudProviderError."""
+        self._profiles.release(uid)
 
     def delete_unused_profiles(
-        self, node_classes: Iterable[NodeClassView], claims: Iterable[NodeClaim], now: datetime
+        self, node_classes: Iterable[JSON], claims: Iterable[NodeClaim], now: datetime
     ) -> tuple[str, ...]:
         """Delete the instance profiles that nothing uses; return their names. Raises CloudProviderError."""
         return self._profiles.delete_unused(node_classes, claims, now)
@@ -95,9 +102,9 @@ class NodeClassReconciler:
         yield found_or_refused(_SUBNETS, lambda: self._find_subnets(node_class))
         yield found_or_refused(_SECURITY_GROUPS, lambda: self._find_security_groups(node_class))
         yield found_or_refused(_INSTANCE_PROFILE, lambda: self._find_profile(node_class))
-        if node_class.terms("capacityReservationSelectorTerms"):
+        if node_class.spec.capacity_reservation_selector_terms:
             yield found_or_refused(_CAPACITY_RESERVATIONS, lambda: self._find_reservations(node_class, now))
-        elif node_class.capacity_reservations:
+        elif node_class.status.capacity_reservations:
             yield StatusPart(condition="", field="capacityReservations", value=[])
         if node_class.placement_group:
             yield found_or_refused(_PLACEMENT_GROUP, lambda: self._find_group(node_class))
@@ -120,7 +127,7 @@ class NodeClassReconciler:
 
     def _find_profile(self, node_class: NodeClassView) -> StatusPart:
         field = "instanceProfile"
-        if self._settings.isolated_vpc and not node_class.spec.get(field):
+        if self._settings.isolated_vpc and not node_class.spec.instance_profile:
             text = "spec.instanceProfile is required where IAM cannot be reached"
             return StatusPart(
                 condition=_INSTANCE_PROFILE, field=field, value="", reason="InstanceProfileNotFound", message=text
@@ -148,20 +155,22 @@ class NodeClassReconciler:
         found = self._reservations.find(node_class, now)
         return StatusPart(condition=_CAPACITY_RESERVATIONS, field=field, value=found)
 
-    def _conditions(self, node_class: NodeClassView, now: datetime) -> ConditionSet:
+    def _conditions(self, raw: JSON, spec: EC2NodeClassSpec, now: datetime) -> ConditionSet:
         """Return the conditions so far; those of capacity reservations and a placement group count if the NodeClass selects them."""
         optional = {
-            _CAPACITY_RESERVATIONS: bool(node_class.terms("capacityReservationSelectorTerms")),
-            _PLACEMENT_GROUP: bool(node_class.placement_group),
+            _CAPACITY_RESERVATIONS: bool(spec.capacity_reservation_selector_terms),
+            _PLACEMENT_GROUP: spec.placement_group_selector is not None,
         }
         dependents = [name for name, selects in optional.items() if selects]
         if not self._settings.reserved_capacity:
             dependents = [name for name in dependents if name != _CAPACITY_RESERVATIONS]
         unselected = [name for name, selects in optional.items() if not selects]
-        conditions = conditions_of(node_class.raw, (*EC2NODECLASS_DEPENDENTS, *dependents))
+        conditions = conditions_of(raw, (*EC2NODECLASS_DEPENDENTS, *dependents))
         return conditions.clear(*unselected).initialised(now)
 
-    def _validated(self, node_class: NodeClassView, conditions: ConditionSet, now: datetime) -> ConditionSet:
+    def _validated(
+        self, node_class: NodeClassView, reserved_tags: Sequence[str], conditions: ConditionSet, now: datetime
+    ) -> ConditionSet:
         """Return the conditions with ValidationSucceeded set; it reports the first mistake, in Karpenter's order."""
         if node_class.family is AL2023 and not self._settings.service_cidr:
             text = "Failed to detect the cluster CIDR"
@@ -169,29 +178,40 @@ class NodeClassReconciler:
         if problem := kubelet_problems(node_class):
             return conditions.set_false(VALIDATION_SUCCEEDED, now, *problem)
         if problem_text := user_data_problem(
-            node_class.family, str(node_class.spec.get("userData") or ""), raid0=node_class.raid0
+            node_class.family, node_class.spec.user_data or "", raid0=node_class.raid0
         ):
             return conditions.set_false(VALIDATION_SUCCEEDED, now, "UserDataInvalid", problem_text)
         if pending := [type_ for type_ in _DEPENDENCIES if not conditions.is_true(type_)]:
             text = f"Awaiting {', '.join(pending)}"
             return conditions.set_false(VALIDATION_SUCCEEDED, now, "DependenciesNotReady", text)
-        if restricted := restricted_tags(node_class.tags):
-            text = f"tags are set by the controller itself, remove them: {', '.join(restricted)}"
+        if reserved_tags:
+            text = f"tags are set by the controller itself, remove them: {', '.join(reserved_tags)}"
             return conditions.set_false(VALIDATION_SUCCEEDED, now, "TagValidationFailed", text)
-        if too_many := too_many_tags(node_class.tags):
+        if too_many := too_many_tags(node_class.spec.tags):
             return conditions.set_false(VALIDATION_SUCCEEDED, now, "TagValidationFailed", too_many)
         return conditions.set_true(VALIDATION_SUCCEEDED, now)
 
 
-def _invalid(node_class: NodeClassView) -> str:
-    """Return the error of an invalid NodeClass, else empty. An API server without our CRD's rules admits invalid ones.
+def _view(raw: JSON, reserved_tags: Collection[str]) -> NodeClassView:
+    """Return the view of an EC2NodeClass without reserved tags, which `_validated` reports with their own reason.
 
-    Reserved tags are left out: `_validated` reports them with their own reason.
+    Raises:
+        InvalidObjectError: The object is invalid. An API server without our CRD's rules admits such objects.
     """
-    reserved = restricted_tags(node_class.tags)
-    tags = {key: value for key, value in node_class.tags.items() if key not in reserved}
+    tags = {key: value for key, value in _tags(raw).items() if key not in reserved_tags}
+    return ec2_node_class({**raw, "spec": {**raw["spec"], "tags": tags}} if reserved_tags else raw)
+
+
+def _with_readable_status(raw: JSON) -> JSON:
+    """Return the object without a status that does not validate, so that it is computed anew."""
     try:
-        parse(EC2NodeClass, {**node_class.raw, "spec": {**node_class.spec, "tags": tags}, "status": {}})
-    except InvalidObjectError as error:
-        return error.message
-    return ""
+        EC2NodeClassStatus.model_validate(raw.get("status") or {})
+    except ValidationError:
+        return {**raw, "status": {}}
+    return raw
+
+
+def _tags(raw: JSON) -> JSON:
+    spec = raw.get("spec")
+    tags = spec.get("tags") if isinstance(spec, Mapping) else None
+    return tags if isinstance(tags, Mapping) else {}

@@ -16,13 +16,12 @@ from journeyman.cloud.aws.instance_types import InstanceTypeProvider
 from journeyman.cloud.aws.launch_templates import LaunchTemplateProvider
 from journeyman.cloud.aws.network_discovery import PlacementGroupProvider, free_addresses
 from journeyman.cloud.aws.nodeclass_status import NodeClassReconciler
-from journeyman.cloud.aws.nodeclass_view import NodeClassView
+from journeyman.cloud.aws.nodeclass_view import ec2_node_class, metadata_of
 from journeyman.cloud.aws.pricing import price_provider
 from journeyman.cloud.base_provider import BaseCloudProvider, InstanceDrift
+from journeyman.cloud.caching import cached_views
 from journeyman.cloud.free_addresses import FreeAddresses
-from journeyman.core.api.ec2nodeclass import EC2NodeClass
 from journeyman.core.api.hashes import ec2_node_class_hash_annotations
-from journeyman.core.api.model import parse
 from journeyman.core.api.objects import EC2NODECLASS, NodeClaim, Resource
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.state import RepairPolicy
@@ -58,6 +57,7 @@ class AwsCloudProvider(BaseCloudProvider):
 
     def __init__(self, clients: Clients, settings: AwsSettings, clock: Clock) -> None:
         self._clock = clock
+        self._view = cached_views(ec2_node_class)
         self._cluster_name = settings.cluster_name
         self._cluster_ca = settings.cluster_ca
         reservations = CapacityReservationProvider(clients, clock)
@@ -75,6 +75,7 @@ class AwsCloudProvider(BaseCloudProvider):
             templates=self._templates,
             reservations=reservations,
             groups=groups,
+            view=self._view,
         )
         super().__init__(launcher, instances, prices, clock)
         self._groups = groups
@@ -87,11 +88,11 @@ class AwsCloudProvider(BaseCloudProvider):
         Raises:
             CloudProviderError: AWS did not respond; the status stays as it is.
         """
-        return self._resolver.resolve(NodeClassView(node_class), now)
+        return self._resolver.resolve(node_class, now)
 
     def annotations(self, node_class: JSON) -> Mapping[str, str]:
         """Return the static hash and its version. Raises InvalidObjectError if the EC2NodeClass does not validate."""
-        return ec2_node_class_hash_annotations(parse(EC2NodeClass, node_class), ca_bundle=self._cluster_ca)
+        return ec2_node_class_hash_annotations(self._view(node_class).node_class, ca_bundle=self._cluster_ca)
 
     def release(self, node_class: JSON) -> None:
         """Delete instance profiles and launch templates of an EC2NodeClass; safe to repeat.
@@ -99,9 +100,9 @@ class AwsCloudProvider(BaseCloudProvider):
         Raises:
             CloudProviderError: AWS did not respond, or rejected a call; some objects may be deleted already.
         """
-        view = NodeClassView(node_class)
-        self._resolver.release(view)
-        self._templates.release(cluster=self._cluster_name, node_class=view.name)
+        metadata = metadata_of(node_class)
+        self._resolver.release(metadata.uid)
+        self._templates.release(cluster=self._cluster_name, node_class=metadata.name)
 
     def name_instance(self, provider_id: str, name: str) -> None:
         """Set an instance's tag `Name`. Raises NodeClaimNotFoundError once EC2 does not list it, and CloudProviderError."""
@@ -114,10 +115,9 @@ class AwsCloudProvider(BaseCloudProvider):
             CloudProviderError: AWS did not respond, or rejected a call; some objects may be deleted already.
         """
         now = self._clock.now()
-        views = [NodeClassView(node_class) for node_class in node_classes]
         return {
             "launch template": self._templates.delete_old(cluster=self._cluster_name, now=now),
-            "instance profile": self._resolver.delete_unused_profiles(views, claims, now),
+            "instance profile": self._resolver.delete_unused_profiles(node_classes, claims, now),
         }
 
     def get_instance_types(self, node_class: JSON) -> tuple[InstanceType, ...]:
@@ -125,10 +125,11 @@ class AwsCloudProvider(BaseCloudProvider):
 
         Raises:
             NodeClassNotReadyError: Its status names no subnet.
+            InvalidObjectError: It does not validate.
             CloudProviderError: AWS did not respond.
         """
-        return self._types.for_node_class(NodeClassView(node_class))
+        return self._types.for_node_class(self._view(node_class))
 
     def _drift_from(self, node_class: JSON) -> InstanceDrift | None:
-        view = NodeClassView(node_class)
+        view = self._view(node_class)
         return drift_from(view, self._types.for_node_class(view), self._groups.find(view))

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from journeyman.cloud.aws.aws_settings import AwsSettings, Clients
 from journeyman.cloud.aws.instance_type_info import InstanceTypeInfo
-from journeyman.cloud.aws.nodeclass_view import NodeClassView
+from journeyman.cloud.aws.nodeclass_view import NodeClassView, ec2_node_class
 from journeyman.cloud.aws.provider import AwsCloudProvider
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement
@@ -20,6 +20,8 @@ from journeyman_simulator.in_process_account.account import REGION, InProcessAcc
 from journeyman_simulator.in_process_account.ec2_catalogue import KNOWN_TYPES
 
 DISCOVERED = [{"tags": {"karpenter.sh/discovery": "demo"}}]
+PRIMARY = {"networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface"}
+EFA_ONLY = {"networkCardIndex": 0, "deviceIndex": 1, "interfaceType": "efa-only"}
 START = datetime(2026, 11, 2, 8, 0, tzinfo=timezone.utc)
 M5_LARGE = InstanceTypeInfo(
     name="m5.large",
@@ -65,8 +67,9 @@ def node_class(status=None, **spec) -> NodeClassView:
         "instanceProfile": "profile",
     }
     metadata = {"name": "default", "uid": "class-uid", "generation": 1, "creationTimestamp": "2026-11-02T07:00:00Z"}
-    given = {"amiSelectorTerms": [{"alias": "al2023@latest"}], "role": "node", **spec}
-    return NodeClassView({"metadata": metadata, "spec": given, "status": {**resolved, **(status or {})}})
+    selected = {"subnetSelectorTerms": DISCOVERED, "securityGroupSelectorTerms": DISCOVERED}
+    given = {"amiSelectorTerms": [{"alias": "al2023@latest"}], "role": "node", **selected, **spec}
+    return ec2_node_class({"metadata": metadata, "spec": given, "status": {**resolved, **(status or {})}})
 
 
 def claim(name="default-abc", *, requests=None, annotations=None, spec=None, **requirements) -> NodeClaim:

@@ -9,6 +9,7 @@ from journeyman.cloud.aws.ami_families import BY_ALIAS
 from journeyman.cloud.aws.amis import AmiProvider, UnsupportedAliasError, alias_parameters, check_supported
 from journeyman.cloud.aws.aws_settings import Clients
 from journeyman.cloud.aws.network_discovery import filter_sets
+from journeyman.core.api.ec2nodeclass_selectors import SecurityGroupSelectorTerm
 from tests.unit.cloud.aws.conftest import START, Pages, node_class
 
 PREFIX = "/aws/service/eks/optimized-ami/1.34"
@@ -177,22 +178,16 @@ def test_unsupported_alias_is_reported(alias, version, supported):
         check_supported(BY_ALIAS[alias], version)
 
 
-def test_unknown_alias_is_reported(find):
-    """The message has the valid form."""
-    with pytest.raises(UnsupportedAliasError, match="al2023@latest"):
-        find(node_class(amiSelectorTerms=[{"alias": "ubuntu@latest"}]))
-
-
 def test_terms_are_alternatives_and_all_fields_of_a_term_apply():
     """Ids of all terms are one request; a term without fields matches nothing."""
     terms = [
-        {"tags": {"team": "a", "any": "*"}, "name": "web"},
-        {"id": "sg-2"},
-        {"id": "sg-1"},
-        {},
+        SecurityGroupSelectorTerm(tags={"team": "a", "any": "*"}, name="web"),
+        SecurityGroupSelectorTerm(id="sg-2"),
+        SecurityGroupSelectorTerm(id="sg-1"),
+        SecurityGroupSelectorTerm(),
     ]
 
-    assert filter_sets(terms, id_filter="group-id", name_filter="group-name") == (
+    assert filter_sets(terms, id_filter="group-id") == (
         (("group-name", ("web",)), ("tag-key", ("any",)), ("tag:team", ("a",))),
         (("group-id", ("sg-1", "sg-2")),),
     )

@@ -15,10 +15,9 @@ from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.in_process_account.account import REGION, InProcessAccount
 from journeyman_simulator.in_process_account.ec2_catalogue import KNOWN_TYPES
 from tests.helpers.field_paths import field_paths
-from tests.unit.cloud.aws.conftest import DISCOVERED, START, launching_claim
+from tests.unit.cloud.aws.conftest import DISCOVERED, PRIMARY, START, launching_claim
 
 SMALL_DISK = {"deviceName": "/dev/xvda", "ebs": {"volumeSize": "20Gi"}}
-PRIMARY = {"networkCardIndex": 0, "deviceIndex": 0, "interfaceType": "interface"}
 
 
 def a_disk(**ebs: Any) -> dict[str, Any]:

@@ -4,15 +4,27 @@ import pytest
 
 from journeyman.cloud.aws.instance_drift import drift_from
 from journeyman.cloud.aws.network_discovery import PlacementGroup
-from journeyman.cloud.aws.nodeclass_view import NodeClassView
 from tests.helpers.builders import an_instance, an_instance_type
+from tests.unit.cloud.aws.conftest import node_class
 
 ARM = [{"key": "kubernetes.io/arch", "operator": "In", "values": ["arm64"]}]
 STATUS = {
-    "amis": [{"id": "ami-arm", "requirements": ARM}, {"id": "ami-new"}, {"id": "ami-old"}],
+    "amis": [
+        {"id": "ami-arm", "requirements": ARM},
+        {"id": "ami-new", "requirements": []},
+        {"id": "ami-old", "requirements": []},
+    ],
     "subnets": [{"id": "subnet-a", "zone": "a"}, {"id": "subnet-b", "zone": "b"}],
     "securityGroups": [{"id": "sg-1"}, {"id": "sg-2"}],
-    "capacityReservations": [{"id": "cr-1"}],
+    "capacityReservations": [
+        {
+            "id": "cr-1",
+            "availabilityZone": "a",
+            "instanceMatchCriteria": "open",
+            "instanceType": "m.medium",
+            "ownerID": "111122223333",
+        }
+    ],
 }
 TYPES = (an_instance_type("m.medium", cpu=4, memory_gib=16, price=0.2),)
 GROUP = PlacementGroup(id="pg-1", strategy="cluster")
@@ -21,8 +33,7 @@ GROUP = PlacementGroup(id="pg-1", strategy="cluster")
 def drift(status=None, group=None, selector=None, **instance):
     """The reason for which an instance has drifted; None if that is unknown."""
     spec = {"placementGroupSelector": selector} if selector else {}
-    node_class = NodeClassView({"spec": spec, "status": {**STATUS, **(status or {})}})
-    drift_of = drift_from(node_class, TYPES, group)
+    drift_of = drift_from(node_class({**STATUS, **(status or {})}, **spec), TYPES, group)
     kept = {"image_id": "ami-new", "subnet_id": "subnet-b", "security_group_ids": ("sg-1", "sg-2")}
     return drift_of and drift_of(an_instance(**{**kept, **instance}))
 

@@ -12,7 +12,7 @@ from journeyman.cloud.aws.network_discovery import PlacementGroupProvider
 from journeyman.cloud.aws.pricing import price_provider
 from journeyman.core.api import labels
 from journeyman.errors import NodeClassNotReadyError, RateLimitedError
-from tests.unit.cloud.aws.conftest import Pages, info, node_class
+from tests.unit.cloud.aws.conftest import EFA_ONLY, PRIMARY, Pages, info, node_class
 
 AWS = labels.AWS_GROUP
 
@@ -165,26 +165,10 @@ def test_failed_read_is_not_cached(catalogue, ec2):
         (info(hypervisor="xen"), node_class(connectionTracking={"udpTimeout": 30}), "Nitro"),
         (info(), node_class(cpuOptions={"nestedVirtualization": "enabled"}), "nested"),
         (info(nested_virtualization=True), node_class(cpuOptions={"nestedVirtualization": "enabled"}), ""),
-        (
-            info(),
-            node_class(networkInterfaces=[{"networkCardIndex": 0, "deviceIndex": 2, "interfaceType": "interface"}]),
-            "",
-        ),
-        (
-            info(),
-            node_class(networkInterfaces=[{"networkCardIndex": 0, "deviceIndex": 3, "interfaceType": "interface"}]),
-            "layout",
-        ),
-        (
-            info(),
-            node_class(networkInterfaces=[{"networkCardIndex": 1, "deviceIndex": 0, "interfaceType": "interface"}]),
-            "layout",
-        ),
-        (
-            info(),
-            node_class(networkInterfaces=[{"networkCardIndex": 0, "deviceIndex": 1, "interfaceType": "efa-only"}]),
-            "layout",
-        ),
+        (info(), node_class(networkInterfaces=[PRIMARY, {**PRIMARY, "deviceIndex": 2}]), ""),
+        (info(), node_class(networkInterfaces=[PRIMARY, {**PRIMARY, "deviceIndex": 3}]), "layout"),
+        (info(), node_class(networkInterfaces=[PRIMARY, {**PRIMARY, "networkCardIndex": 1}]), "layout"),
+        (info(), node_class(networkInterfaces=[PRIMARY, EFA_ONLY]), "layout"),
     ],
 )
 def test_incompatible_type_is_unavailable_with_the_reason(type_, class_, why):

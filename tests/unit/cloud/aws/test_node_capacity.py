@@ -8,7 +8,7 @@ import pytest
 from journeyman.cloud.aws.instance_type_info import Accelerator
 from journeyman.cloud.aws.node_capacity import NodeSizing, ebs_ephemeral_bytes, memory_bytes
 from journeyman.cloud.kubelet_reservations import GIB, MIB, reserved_millicores
-from tests.unit.cloud.aws.conftest import info, node_class
+from tests.unit.cloud.aws.conftest import EFA_ONLY, PRIMARY, info, node_class
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_max_pods_does_not_lower_reservations_on_al2023(size):
         ({"kubelet": {"maxPods": 110}}, 110),
         ({"amiSelectorTerms": [{"alias": "bottlerocket@latest"}], "kubelet": {"podsPerCore": 5}}, 29),
         ({"amiSelectorTerms": [{"alias": "windows2022@latest"}]}, 110),
-        ({"networkInterfaces": [{"networkCardIndex": 0, "deviceIndex": 1, "interfaceType": "efa-only"}]}, 20),
+        ({"networkInterfaces": [PRIMARY, EFA_ONLY]}, 20),
     ],
 )
 def test_pod_density_is_eni_limited_by_default(size, spec, pods):

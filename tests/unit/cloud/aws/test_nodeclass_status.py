@@ -3,6 +3,7 @@
 import pytest
 from botocore.exceptions import ClientError
 
+from journeyman.errors import InvalidObjectError
 from tests.unit.cloud.aws.conftest import launching_claim
 
 
@@ -63,3 +64,12 @@ def test_more_tags_would_be_refused_at_each_launch(resolved, launch, clock, numb
 
     assert condition(body, "Ready")[0] == "False"
     assert not hasattr(failed, "instance")
+
+
+def test_status_that_does_not_validate_is_computed_anew(provider, resolved):
+    """Another version may have written it; until then nothing can be said about the NodeClass's instance types."""
+    unreadable = {**(body := resolved()), "status": {"capacityReservations": [{"id": "cr-1"}], "other": 1}}
+    with pytest.raises(InvalidObjectError, match="capacityReservations"):
+        provider.get_instance_types(unreadable)
+
+    assert resolved(status=unreadable["status"])["status"] == body["status"]

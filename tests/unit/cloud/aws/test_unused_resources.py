@@ -149,3 +149,16 @@ def test_profiles_of_a_vanished_node_class_are_deleted(aws, provider, resolved, 
     provider.delete_unused([], [])
 
     assert profiles(aws) == {"theirs"}
+
+
+def test_profiles_of_an_invalid_node_class_stay_until_it_is_released(aws, provider, resolved, clock):
+    """Which role it will name is unknown; its deletion needs only its name and UID."""
+    former = resolved()
+    resolved(role="second")
+    invalid = {**former, "spec": "mine"}
+    clock.advance(2 * 3600)
+
+    assert provider.delete_unused([invalid], [])["instance profile"] == ()
+    assert len(profiles(aws)) == 2
+    provider.release(invalid)
+    assert profiles(aws) == set()
