@@ -316,12 +316,10 @@ class DeleteScheduleEntry(Struct, frozen=True, kw_only=True):
     why: str
 
 
-Action = (
+ImmediateAction = (
     CreateObject
     | PatchObject
     | DeleteObject
-    | LaunchInstance
-    | TerminateInstance
     | NameInstance
     | ResolveNodeClass
     | DeleteUnusedResources
@@ -339,8 +337,10 @@ Action = (
     | RecordLearnedSizes
     | CreateScheduleEntry
     | DeleteScheduleEntry
-    | Requeue
 )
+"""What a chain does at its place; launches and terminations wait for those of the other chains, and requeues for the run's end."""
+
+Action = ImmediateAction | LaunchInstance | TerminateInstance | Requeue
 
 
 class Event(Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
-"""Performs single actions against the API server and the cloud, and keeps the objects that they wrote.
+"""What single actions do: `ObjectWriter` writes Kubernetes objects, functions change what is in the cloud.
 
-Performing an action twice has the effect of once. The module also interprets the response to an eviction:
+Doing it twice has the effect of once. The module also interprets the response to an eviction:
 
 =========  =============================================================================================================
 200        evicted
@@ -16,44 +16,28 @@ Restates: karpenter pkg/controllers/node/termination/terminator/eviction.go `Rec
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, field
-from typing_extensions import assert_never
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import format_time
 from journeyman.core.api.objects import NODECLAIM, NodeClaim, Resource
 from journeyman.core.lifecycle.termination import termination_time
 from journeyman.core.plan import (
-    Action,
-    ClearLaunchFaults,
-    ClearOfferingFailures,
     CreateObject,
     CreateScheduleEntry,
     DeleteObject,
     DeletePod,
     DeleteScheduleEntry,
-    DeleteUnusedResources,
     Event,
     EvictPod,
-    LaunchInstance,
     MarkOfferingUnavailable,
-    NameInstance,
-    NominatePods,
     ObjectRef,
     Observation,
     PatchObject,
     RecordLaunchFault,
-    RecordLearnedSizes,
-    RecordPriceAge,
-    RefreshPrices,
-    ReleaseNodeClass,
-    RenominatePods,
-    Requeue,
-    ResolveNodeClass,
     TerminateInstance,
 )
 from journeyman.core.state import NodeClassState, Snapshot
@@ -69,14 +53,6 @@ from journeyman.errors import (
 )
 from journeyman.ports import JSON, Patch
 from journeyman.steps.context import RunContext
-from journeyman.steps.offering_state_updates import (
-    clear_launch_faults,
-    clear_offering_failures,
-    mark_offering_unavailable,
-    record_launch_fault,
-    record_learned_sizes,
-    record_price_age,
-)
 
 _Key = tuple[str, str, str, str]
 
@@ -98,54 +74,16 @@ class WrittenObjects(Struct):
         )
 
 
-class ActionPerformer:
-    """Performs the actions of one run."""
+class ObjectWriter:
+    """Writes the Kubernetes objects of one run, and keeps them as they are stored after it.
+
+    Each method raises KubeAPIError if the API server refuses; after a ConflictError the step must load and decide again.
+    """
 
     def __init__(self, run: RunContext) -> None:
         self._run = run
         self._versions: dict[_Key, str] = {}
         self.written = WrittenObjects()
-
-    def perform(self, action: Action) -> None:
-        """Perform one action.
-
-        Raises:
-            KubeAPIError: The API server refused; after a ConflictError the step must load and decide again.
-            CloudProviderError: The cloud refused.
-            InvariantError: The executor performs this kind of action itself.
-        """
-        match action:
-            case CreateObject():
-                self._create(action)
-            case PatchObject():
-                self._patch(action)
-            case DeleteObject():
-                self._delete_object(action)
-            case DeletePod():
-                self._force_delete(action)
-            case EvictPod():
-                self._run.store.evict(action.ref.namespace, action.ref.name, uid=action.ref.uid)
-            case NameInstance() | ReleaseNodeClass() | DeleteUnusedResources() | RefreshPrices():
-                self._call_cloud(action)
-            case MarkOfferingUnavailable() | ClearOfferingFailures() | RecordLaunchFault() | ClearLaunchFaults():
-                self._update_offering_state(action)
-            case RecordLearnedSizes():
-                record_learned_sizes(self._run, action)
-            case RecordPriceAge():
-                self._record_price_age(action)
-            case CreateScheduleEntry() | DeleteScheduleEntry():
-                self._change_schedule(action)
-            case (
-                LaunchInstance()
-                | TerminateInstance()
-                | NominatePods()
-                | RenominatePods()
-                | ResolveNodeClass()
-                | Requeue()
-            ):
-                raise InvariantError(f"{type(action).__name__} is performed by the executor", action=action)
-            case _:
-                assert_never(action)
 
     def patch_in_parallel(self, actions: Sequence[PatchObject]) -> tuple[KubeAPIError | None, ...]:
         """Patch objects of one kind in parallel; return the error of each, None if it succeeded."""
@@ -157,14 +95,6 @@ class ActionPerformer:
                 self._record_patch(action, result)
         return tuple(result if isinstance(result, KubeAPIError) else None for result in results)
 
-    def terminate(self, actions: Sequence[TerminateInstance]) -> tuple[JourneymanError | None, ...]:
-        """Terminate instances together; return the error of each action, None if it succeeded or the instance is gone."""
-        kept = [self._reason_to_keep(action) for action in actions]
-        due = [action.provider_id for action, reason in zip(actions, kept, strict=True) if reason is None]
-        refused = self._run.cloud.delete_each(due) if due else {}
-        errors = {id_: e for id_, e in refused.items() if not isinstance(e, NodeClaimNotFoundError)}
-        return tuple(reason or errors.get(action.provider_id) for action, reason in zip(actions, kept, strict=True))
-
     def with_uid(self, ref: ObjectRef) -> ObjectRef:
         """Return the reference with the UID of a claim that this run created, which the plan could not contain."""
         claim = self.written.claims.get(ref.name) if ref.resource.kind == NODECLAIM.kind and not ref.uid else None
@@ -174,7 +104,8 @@ class ActionPerformer:
         """Return the claim as this run wrote it, or else as the snapshot has it; None if it is deleted."""
         return self.written.claims[name] if name in self.written.claims else snapshot.claims_by_name.get(name)
 
-    def _create(self, action: CreateObject) -> None:
+    def create(self, action: CreateObject) -> None:
+        """Create an object, unless an earlier run created it."""
         namespace = str(action.body["metadata"].get("namespace", ""))
         try:
             stored: Mapping[str, Any] = self._run.store.create(action.resource, action.body, namespace=namespace)
@@ -202,7 +133,8 @@ class ActionPerformer:
             raise AlreadyExistsError("another object has this name", kind=raw.kind, name=action.name)
         return stored
 
-    def _patch(self, action: PatchObject) -> None:
+    def patch(self, action: PatchObject) -> None:
+        """Patch an object."""
         ref = action.ref
         stored = self._run.store.patch(
             ref.resource, ref.name, self._body(action), namespace=ref.namespace, subresource=action.subresource
@@ -229,7 +161,8 @@ class ActionPerformer:
             )
         self._record_stored(action.ref.resource, stored)
 
-    def _delete_object(self, action: DeleteObject) -> None:
+    def delete(self, action: DeleteObject) -> None:
+        """Delete an object, unless one exists that the action names."""
         if action.unless_exists is not None and self._exists(action.unless_exists):
             raise ConflictError(f"not deleting {action.ref}: {action.unless_exists} exists")
         version = self._current_version(action.ref, action.resource_version) if action.resource_version else ""
@@ -261,7 +194,7 @@ class ActionPerformer:
         if ref.resource.kind == NODECLAIM.kind:
             self.written.claims[ref.name] = None
 
-    def _force_delete(self, action: DeletePod) -> None:
+    def delete_by_force(self, action: DeletePod) -> None:
         """Delete a pod by force, if the NodeClaim still has the termination time that the deletion enforces."""
         try:
             claim = self._run.store.get(NODECLAIM, action.claim.name)
@@ -273,100 +206,6 @@ class ActionPerformer:
                 f"not deleting {action.ref} by force: {action.claim} does not terminate by {format_time(action.deadline)} any more"
             )
         self._delete(action.ref, grace_period_seconds=action.grace_period_seconds)
-
-    def _call_cloud(self, action: NameInstance | ReleaseNodeClass | DeleteUnusedResources | RefreshPrices) -> None:
-        match action:
-            case NameInstance():
-                with suppress(NodeClaimNotFoundError):
-                    self._run.cloud.name_instance(action.provider_id, action.name)
-            case ReleaseNodeClass():
-                self._run.cloud.release(action.raw)
-            case DeleteUnusedResources():
-                self._delete_unused()
-            case RefreshPrices():
-                self._run.cloud.refresh_prices()
-            case _:
-                assert_never(action)
-
-    def _update_offering_state(
-        self, action: MarkOfferingUnavailable | ClearOfferingFailures | RecordLaunchFault | ClearLaunchFaults
-    ) -> None:
-        match action:
-            case MarkOfferingUnavailable():
-                mark_offering_unavailable(self._run, action)
-                self.written.unavailable.append(action)
-            case ClearOfferingFailures():
-                clear_offering_failures(self._run, action)
-            case RecordLaunchFault():
-                record_launch_fault(self._run, action)
-                self.written.launch_faults.append(action)
-            case ClearLaunchFaults():
-                clear_launch_faults(self._run, action)
-            case _:
-                assert_never(action)
-
-    def _change_schedule(self, action: CreateScheduleEntry | DeleteScheduleEntry) -> None:
-        """Create or delete an entry of the cloud's scheduler, and remember that it exists, or not; nothing after an error."""
-        schedules, memory = self._run.window_schedules, self._run.memory
-        if schedules is None:
-            raise InvariantError("a plan has schedule entries for a cloud without a scheduler", action=action)
-        known, memory.schedule_entries = memory.schedule_entries, None
-        if isinstance(action, CreateScheduleEntry):
-            schedules.create(action.entry)
-            changed = frozenset({action.entry.name})
-            memory.schedule_entries = None if known is None else known | changed
-        else:
-            schedules.delete(action.name)
-            memory.schedule_entries = None if known is None else known - {action.name}
-
-    def _delete_unused(self) -> None:
-        """Delete unused cloud resources, as the NodeClasses and NodeClaims are stored now."""
-        run, kind = self._run, self._run.cloud.node_class
-        node_classes = run.store.list(kind).items
-        claims = [
-            claim
-            for claim in run.store.list(NODECLAIM).items
-            if (claim.spec.node_class_ref.group, claim.spec.node_class_ref.kind) == (kind.group, kind.kind)
-        ]
-        for what, names in run.cloud.delete_unused(node_classes, claims).items():
-            if names:
-                run.telemetry.log("info", f"deleted {len(names)} {what}(s) that nothing uses", names=list(names))
-                labels = {"kind": what.replace(" ", "_")}
-                name = "journeyman_cloud_resources_deleted_total"
-                run.telemetry.observe(Observation(name=name, value=float(len(names)), labels=labels))
-
-    def _reason_to_keep(self, action: TerminateInstance) -> JourneymanError | None:
-        """Return a conflict if the instance has a NodeClaim after all, or the error with which that could not be read."""
-        try:
-            if not (action.unless_claimed and self._is_claimed(action)):
-                return None
-        except KubeAPIError as error:
-            return error
-        text = "not terminating the instance: it has a NodeClaim"
-        return ConflictError(text, NodeClaim=action.claim, provider_id=action.provider_id)
-
-    def _is_claimed(self, action: TerminateInstance) -> bool:
-        """Whether the claim that the instance was launched for exists now, with this instance or none yet."""
-        if not action.claim:  # some clouds know only the UID while they build an instance
-            claims = self._run.store.list(NODECLAIM).items if action.claim_uid else ()
-            return any(
-                c.metadata.uid == action.claim_uid and c.status.provider_id in ("", action.provider_id) for c in claims
-            )
-        try:
-            claim = self._run.store.get(NODECLAIM, action.claim)
-        except NotFoundError:
-            return False
-        if claim.status.provider_id == action.provider_id:  # also of a NodeClaim that was created again
-            return True
-        return action.claim_uid in ("", claim.metadata.uid) and not claim.status.provider_id
-
-    def _record_price_age(self, action: RecordPriceAge) -> None:
-        """Record the age of prices; log a failure, since no decision reads it."""
-        try:
-            record_price_age(self._run, action)
-        except KubeAPIError as error:
-            text = f"cannot record the age of prices in OfferingState {action.node_class}: {error.message}"
-            self._run.telemetry.log("debug" if isinstance(error, ConflictError) else "warning", text)
 
     def _record_stored(self, resource: Resource[Any], stored: Mapping[str, Any]) -> None:
         if resource.kind == NODECLAIM.kind and stored.get("metadata"):
@@ -384,6 +223,74 @@ def _covers(stored: Any, expected: Any) -> bool:
     return bool(stored == expected)
 
 
+def terminate_instances(run: RunContext, actions: Sequence[TerminateInstance]) -> tuple[JourneymanError | None, ...]:
+    """Terminate instances together; return the error of each action, None if it succeeded or the instance is gone."""
+    kept = [_reason_to_keep(run, action) for action in actions]
+    due = [action.provider_id for action, reason in zip(actions, kept, strict=True) if reason is None]
+    refused = run.cloud.delete_each(due) if due else {}
+    errors = {id_: e for id_, e in refused.items() if not isinstance(e, NodeClaimNotFoundError)}
+    return tuple(reason or errors.get(action.provider_id) for action, reason in zip(actions, kept, strict=True))
+
+
+def _reason_to_keep(run: RunContext, action: TerminateInstance) -> JourneymanError | None:
+    """Return a conflict if the instance has a NodeClaim after all, or the error with which that could not be read."""
+    try:
+        if not (action.unless_claimed and _is_claimed(run, action)):
+            return None
+    except KubeAPIError as error:
+        return error
+    text = "not terminating the instance: it has a NodeClaim"
+    return ConflictError(text, NodeClaim=action.claim, provider_id=action.provider_id)
+
+
+def _is_claimed(run: RunContext, action: TerminateInstance) -> bool:
+    """Whether the claim that the instance was launched for exists now, with this instance or none yet."""
+    if not action.claim:  # some clouds know only the UID while they build an instance
+        claims = run.store.list(NODECLAIM).items if action.claim_uid else ()
+        return any(
+            c.metadata.uid == action.claim_uid and c.status.provider_id in ("", action.provider_id) for c in claims
+        )
+    try:
+        claim = run.store.get(NODECLAIM, action.claim)
+    except NotFoundError:
+        return False
+    if claim.status.provider_id == action.provider_id:  # also of a NodeClaim that was created again
+        return True
+    return action.claim_uid in ("", claim.metadata.uid) and not claim.status.provider_id
+
+
+def delete_unused_resources(run: RunContext) -> None:
+    """Delete unused cloud resources, as the NodeClasses and NodeClaims are stored now."""
+    kind = run.cloud.node_class
+    node_classes = run.store.list(kind).items
+    claims = [
+        claim
+        for claim in run.store.list(NODECLAIM).items
+        if (claim.spec.node_class_ref.group, claim.spec.node_class_ref.kind) == (kind.group, kind.kind)
+    ]
+    for what, names in run.cloud.delete_unused(node_classes, claims).items():
+        if names:
+            run.telemetry.log("info", f"deleted {len(names)} {what}(s) that nothing uses", names=list(names))
+            labels = {"kind": what.replace(" ", "_")}
+            name = "journeyman_cloud_resources_deleted_total"
+            run.telemetry.observe(Observation(name=name, value=float(len(names)), labels=labels))
+
+
+def change_schedule(run: RunContext, action: CreateScheduleEntry | DeleteScheduleEntry) -> None:
+    """Create or delete an entry of the cloud's scheduler, and remember that it exists, or not; nothing after an error."""
+    schedules, memory = run.window_schedules, run.memory
+    if schedules is None:
+        raise InvariantError("a plan has schedule entries for a cloud without a scheduler", action=action)
+    known, memory.schedule_entries = memory.schedule_entries, None
+    if isinstance(action, CreateScheduleEntry):
+        schedules.create(action.entry)
+        changed = frozenset({action.entry.name})
+        memory.schedule_entries = None if known is None else known | changed
+    else:
+        schedules.delete(action.name)
+        memory.schedule_entries = None if known is None else known - {action.name}
+
+
 # kubernetes pkg/registry/core/pod/storage/eviction.go
 _SEVERAL_BUDGETS: Final = (
     "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
@@ -395,11 +302,6 @@ def eviction_sample(error: JourneymanError | None) -> tuple[Observation, ...]:
     code = 200 if error is None else error.status if isinstance(error, KubeAPIError) else 0
     name, labels = "karpenter_pods_eviction_requests_total", {"code": str(code)}
     return (Observation(name=name, labels=labels),) if code else ()
-
-
-def is_evicted_already(error: JourneymanError) -> bool:
-    """Whether an eviction failed because the pod is gone already."""
-    return isinstance(error, NotFoundError | ConflictError)
 
 
 def is_blocked_by_budget(error: JourneymanError) -> bool:

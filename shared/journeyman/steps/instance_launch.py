@@ -27,7 +27,7 @@ from journeyman.errors import (
     NodeClassNotReadyError,
 )
 from journeyman.ports import Launched, LaunchFailed, LaunchOutcome, LaunchRequest, Lease
-from journeyman.steps.actions import ActionPerformer
+from journeyman.steps.actions import ObjectWriter
 from journeyman.steps.context import RunContext
 from journeyman.steps.recorder import RunRecorder
 from journeyman.steps.scheduling_inputs import SchedulingInputs
@@ -42,7 +42,7 @@ class InstanceLauncher:
     Args:
         run: The run.
         recorder: Records each launch.
-        performer: Returns the claims that this run wrote.
+        writer: Returns the claims that this run wrote.
         scheduling: NodeClasses and instance types.
         execute: Executes the plan that records the result of a launch.
         lease: The step's Lease, checked before each launch; None for a step without one.
@@ -52,7 +52,7 @@ class InstanceLauncher:
         self,
         run: RunContext,
         recorder: RunRecorder,
-        performer: ActionPerformer,
+        writer: ObjectWriter,
         scheduling: SchedulingInputs,
         *,
         execute: Callable[[Plan], None],
@@ -60,7 +60,7 @@ class InstanceLauncher:
     ) -> None:
         self._run = run
         self._recorder = recorder
-        self._performer = performer
+        self._writer = writer
         self._scheduling = scheduling
         self._execute = execute
         self._lease = lease
@@ -86,7 +86,7 @@ class InstanceLauncher:
                 yield outcome.claim
 
     def _claim(self, name: str) -> NodeClaim | None:
-        return self._performer.claim(name, self._scheduling.snapshot)
+        return self._writer.claim(name, self._scheduling.snapshot)
 
     def _within_limits(self, names: Sequence[str]) -> Sequence[str]:
         """Return the claims within their NodePools' limits; read all claims again if one of the NodePools has limits."""
@@ -101,7 +101,7 @@ class InstanceLauncher:
 
     def _read_again(self, snapshot: Snapshot, pools: Container[str]) -> Snapshot:
         """Return the snapshot with what this run wrote, and with the claims of these NodePools as stored now."""
-        written = self._performer.written.claims
+        written = self._writer.written.claims
         claims = {c.metadata.name: c for c in snapshot.claims if _pool_of(c) not in pools}
         claims |= {name: c for name, c in written.items() if c is not None}
         claims |= {c.metadata.name: c for c in self._run.store.list(NODECLAIM).items if _pool_of(c) in pools}

@@ -153,47 +153,49 @@ def _annotated_time(node_class: NodeClassState, annotation: str) -> datetime | N
         return None
 
 
-def resolve_node_class(cloud: CloudProvider, action: ResolveNodeClass) -> tuple[NodeClassState, Chain]:
-    """Resolve a NodeClass; return it with its new status, and the chain that writes the status.
+def resolve_node_class(
+    cloud: CloudProvider, action: ResolveNodeClass
+) -> tuple[NodeClassState, Chain, CloudProviderError | None]:
+    """Resolve a NodeClass; return it with its new status, the chain that writes the status, and the cloud's error.
 
-    Raises:
-        CloudProviderError: The cloud refused a request, or did not respond.
-    """
-    node_class = node_class_state(action.raw, cloud.node_class)
-    status = cloud.resolve(action.raw, action.at)
-    annotations = {**_hash(cloud, action.raw), labels.RESOLVED_AT: format_time(action.at)}
-    before = action.raw["metadata"]
-    metadata = {**before, "annotations": {**(before.get("annotations") or {}), **annotations}}
-    resolved = node_class_state({**action.raw, "metadata": metadata, "status": dict(status)}, cloud.node_class)
-    return resolved, _writes(cloud, node_class, status, annotations)
-
-
-def unresolved_node_class(
-    cloud: CloudProvider, action: ResolveNodeClass, error: CloudProviderError
-) -> tuple[NodeClassState, Chain]:
-    """Return a NodeClass that could not be resolved, and the chain that writes the conditions of an earlier generation anew.
-
-    They are Unknown: the cloud has not said whether they hold for the present spec. Those of this generation stay: what was found for it
-    is still the best that is known.
+    After an error of the cloud, the conditions of an earlier generation are Unknown: the cloud has not said whether they hold
+    for the present spec. Those of this generation stay: what was found for it is still the best that is known.
     """
     before = node_class_state(action.raw, cloud.node_class)
-    conditions = before.conditions
-    outdated = {c.type for c in conditions if c.observed_generation != before.generation}
+    try:
+        status = cloud.resolve(action.raw, action.at)
+    except CloudProviderError as error:
+        status = _unresolved_status(before, action, error)
+        after = node_class_state({**action.raw, "status": status}, cloud.node_class)
+        return after, _writes(cloud, before, status, {}), error
+    annotations = {**_hash(cloud, action.raw), labels.RESOLVED_AT: format_time(action.at)}
+    metadata = action.raw["metadata"]
+    metadata = {**metadata, "annotations": {**(metadata.get("annotations") or {}), **annotations}}
+    after = node_class_state({**action.raw, "metadata": metadata, "status": dict(status)}, cloud.node_class)
+    return after, _writes(cloud, before, status, annotations), None
+
+
+def _unresolved_status(
+    node_class: NodeClassState, action: ResolveNodeClass, error: CloudProviderError
+) -> Mapping[str, Any]:
+    conditions = node_class.conditions
+    outdated = {c.type for c in conditions if c.observed_generation != node_class.generation}
     if condition_of(conditions, READY) is None:
         outdated.add(READY)
+    status = action.raw.get("status") or {}
+    if not outdated:
+        return status
     for type_ in sorted(outdated):
         conditions = set_condition(
             conditions,
             type_,
             "Unknown",
             now=action.at,
-            generation=before.generation,
+            generation=node_class.generation,
             reason="ResolutionFailed",
             message=f"the cloud could not be asked: {error.message}",
         )
-    status = {**(action.raw.get("status") or {}), "conditions": to_wire(conditions)}
-    after = node_class_state({**action.raw, "status": status}, cloud.node_class)
-    return after, _writes(cloud, before, status if outdated else before.raw.get("status") or {}, {})
+    return {**status, "conditions": to_wire(conditions)}
 
 
 def _hash(cloud: CloudProvider, raw: Mapping[str, Any]) -> Mapping[str, str]:

@@ -35,7 +35,7 @@ from journeyman.core.plan import (
     RecordLearnedSizes,
     RecordPriceAge,
 )
-from journeyman.errors import ConflictError, InvalidObjectError
+from journeyman.errors import ConflictError, InvalidObjectError, KubeAPIError
 from journeyman.ports import Prices
 from journeyman.steps.context import RunContext
 
@@ -172,12 +172,18 @@ def _learned_allocatable(size: LearnedSize) -> LearnedAllocatable:
 
 
 def record_price_age(run: RunContext, action: RecordPriceAge) -> None:
-    """Write the prices and their age into the NodeClass's OfferingState, and make the NodeClass its owner.
+    """Write the prices and their age into the NodeClass's OfferingState; log a failure, since no decision reads them."""
+    try:
+        _write_prices(run, action)
+    except KubeAPIError as error:
+        text = f"cannot record the age of prices in OfferingState {action.node_class}: {error.message}"
+        run.telemetry.log("debug" if isinstance(error, ConflictError) else "warning", text)
+
+
+def _write_prices(run: RunContext, action: RecordPriceAge) -> None:
+    """Write prices into an OfferingState, and make the NodeClass its owner.
 
     Processes read prices at different times; the most recent ones are kept.
-
-    Raises:
-        KubeAPIError: The API server refused; ConflictError if another step changed the object meanwhile.
     """
     raw = _apply(run, action.node_class)
     metadata = raw["metadata"]

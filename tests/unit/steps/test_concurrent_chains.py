@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from journeyman.core.api.objects import NODECLAIM, NODEPOOL, POD
 from journeyman.core.plan import Chain, CreateObject, Event, ObjectRef, PatchObject, Plan, Requeue, Step, chain_of
 from journeyman.errors import ForbiddenError
-from journeyman.steps.executor import MAX_PARALLEL_PATCHES
+from journeyman.steps.phases import MAX_PARALLEL_PATCHES
 from tests.helpers.builders import NOW, claim_body, pod_body, pool_body
 from tests.helpers.fakes import Cluster
 

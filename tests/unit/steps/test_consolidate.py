@@ -24,7 +24,7 @@ from journeyman.core.plan import Step
 from journeyman.errors import NOT_SERVED, ForbiddenError, NotFoundError
 from journeyman.ports import ScheduledRun
 from journeyman.steps.consolidate import consolidate
-from journeyman.steps.executor import MAX_PARALLEL_PATCHES
+from journeyman.steps.phases import MAX_PARALLEL_PATCHES
 from journeyman.steps.provision import provision
 from tests.helpers import builders
 from tests.helpers.builders import pool_body

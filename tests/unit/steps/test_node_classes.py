@@ -10,7 +10,8 @@ from journeyman.core.api.objects import EC2NODECLASS, NODECLAIM, NODEPOOL
 from journeyman.core.plan import ResolveNodeClass, Step
 from journeyman.errors import CloudProviderError, CloudUnavailableError
 from journeyman.ports import RequeueDue
-from journeyman.steps.node_classes import is_due, unresolved_node_class
+from journeyman.steps.context import PARTIAL
+from journeyman.steps.node_classes import is_due, resolve_node_class
 from journeyman.steps.provision import provision
 from tests.helpers.builders import NOW, SMALL, a_node_class, condition, node_class_body, pool_body, stamp
 from tests.helpers.fakes import InterceptingStore
@@ -141,6 +142,47 @@ def test_node_class_stays_until_its_cloud_resources_are_deleted(simulation):
     assert simulation.cloud.released == ["default"]
 
 
+class Silent:
+    """A cloud that does not answer questions about NodeClasses while `is_down`."""
+
+    def __init__(self, cloud):
+        self._cloud = cloud
+        self.is_down = True
+
+    def __getattr__(self, name):
+        return getattr(self._cloud, name)
+
+    def resolve(self, node_class, now):
+        if self.is_down:
+            raise CloudUnavailableError("EC2 is down")
+        return self._cloud.resolve(node_class, now)
+
+
+class Slow:
+    """A cloud whose answer about a NodeClass takes `seconds`."""
+
+    def __init__(self, simulation, seconds):
+        self._simulation, self._seconds = simulation, seconds
+
+    def __getattr__(self, name):
+        return getattr(self._simulation.cloud, name)
+
+    def resolve(self, node_class, now):
+        self._simulation.clock.advance(self._seconds)
+        return self._simulation.cloud.resolve(node_class, now)
+
+
+def test_answer_that_comes_just_before_the_deadline_is_written(simulation):
+    """Else a run that is as slow would ask again, and again; the step's other work is for the next run."""
+    simulation.server.patch(EC2NODECLASS, "default", {"spec": {"role": "another"}})
+    generation = class_of(simulation)["metadata"]["generation"]
+    run = simulation.cluster.run(cloud=Slow(simulation, simulation.cluster.seconds - 1))
+    outcome = provision(run, a_trigger(simulation))
+
+    assert outcome.status == PARTIAL
+    assert conditions_of(simulation) == [("Ready", "True", generation)]
+
+
 def conditions_of(simulation):
     """Return (type, status, observed generation) of the NodeClass's conditions."""
     found = class_of(simulation)["status"]["conditions"]
@@ -149,23 +191,9 @@ def conditions_of(simulation):
 
 def test_node_class_that_the_cloud_does_not_answer_for_has_conditions_of_its_generation(simulation):
     """They are Unknown with the cloud's words until it answers; a pod's Event has these, too."""
-
-    class Silent:
-        """A cloud that does not answer questions about NodeClasses while `is_down`."""
-
-        is_down = True
-
-        def __getattr__(self, name):
-            return getattr(simulation.cloud, name)
-
-        def resolve(self, node_class, now):
-            if self.is_down:
-                raise CloudUnavailableError("EC2 is down")
-            return simulation.cloud.resolve(node_class, now)
-
     simulation.server.patch(EC2NODECLASS, "default", {"spec": {"tags": {"a": "b"}}})
     generation = class_of(simulation)["metadata"]["generation"]
-    cloud = simulation.cluster.cloud = Silent()
+    cloud = simulation.cluster.cloud = Silent(simulation.cloud)
     simulation.deploy("more", 1, cpu="1.5")
     simulation.run_for(minutes=1)
 
@@ -184,7 +212,7 @@ def test_outage_leaves_what_was_found_for_this_generation(simulation):
     """It is still the best that is known, and nodes are launched with it."""
     before = class_of(simulation)["status"]
     resolve = ResolveNodeClass(name="default", raw=class_of(simulation), at=simulation.clock.now())
-    state, writes = unresolved_node_class(simulation.cloud, resolve, CloudUnavailableError("EC2 is down"))
+    state, writes, _ = resolve_node_class(Silent(simulation.cloud), resolve)
 
     assert state.ready
     assert state.raw["status"] == before
@@ -197,7 +225,7 @@ def test_outage_after_a_change_writes_conditions_and_keeps_the_rest_of_the_statu
     ready = condition("Ready", observedGeneration=1)
     raw = node_class_body(metadata={"generation": 2, "uid": "u"}, status={"subnets": found, "conditions": [ready]})
     resolve = ResolveNodeClass(name="default", raw=raw, at=simulation.clock.now())
-    state, writes = unresolved_node_class(simulation.cloud, resolve, CloudUnavailableError("EC2 is down"))
+    state, writes, _ = resolve_node_class(Silent(simulation.cloud), resolve)
 
     assert (state.ready, state.raw["status"]["subnets"]) == (False, found)
     [patch] = writes.actions
