@@ -1,4 +1,4 @@
-"""Records one run's logs, notes, Kubernetes Events, metrics and counts, and sends its requeues at the end."""
+"""Records one run's logs, notes, Kubernetes Events, metrics, counts and requeues."""
 
 from __future__ import annotations
 
@@ -22,16 +22,12 @@ from journeyman.errors import (
     RateLimitedError,
     TooManyRequestsError,
 )
-from journeyman.ports import Message
 from journeyman.steps.context import BUSY, DONE, PARTIAL, Outcome, RunContext
 
 RETRY_AFTER: Final = timedelta(seconds=1)
 RETRY_ERROR_AFTER: Final = timedelta(seconds=5)
 MAX_REQUEUE_DELAY: Final = timedelta(minutes=15)
 """The longest delay of an SQS message. The sweep finds what is due later."""
-
-MERGED_WITHIN: Final = timedelta(minutes=1)
-"""A requeue is merged into the message of an earlier run only if that is due so soon: if it is lost, the sweep is as late."""
 
 CHAIN_ENDS: Final = "the chain of requeues has reached its limit; the next sweep starts a new one"
 
@@ -47,15 +43,11 @@ class RunRecorder:
         requeues_step: The step to requeue after a conflict; None for no requeue. A retryable error or the deadline requeues
             it only if it is `step`: interrupt requeues terminate, and its own message is delivered again.
         hops: The number of requeues before this run in its chain of messages.
-        due: When the message that started this run was due, by the clock of the run that sent it; None for at once.
     """
 
-    def __init__(
-        self, run: RunContext, step: Step, requeues_step: Step | None, *, hops: int = 0, due: datetime | None = None
-    ) -> None:
+    def __init__(self, run: RunContext, step: Step, requeues_step: Step | None, *, hops: int = 0) -> None:
         self._run = run
         self._hops = hops
-        self._due = due
         self._step = step
         self._requeues_step = requeues_step
         self._counts: Counter[str] = Counter()
@@ -167,53 +159,17 @@ class RunRecorder:
 
     # -- end of the run ------------------------------------------------------------------------------------------------
 
-    def send_requeues(self) -> datetime | None:
-        """Send the requeues. If that fails, or the chain of messages has reached its limit, the sweep finds the due work.
-
-        Chains of messages of one step are merged: a requeue is not sent if an earlier run's message starts the step before it.
-        Without that, each message that arrives while a step polls would start a chain of its own.
-
-        Returns:
-            When a message starts the step again, for the Lease; None if that is not known, or not soon.
-        """
-        now = self._run.clock.now()
-        pending = self._soon(self._run.lease.next_run)
-        if pending is not None and self._due is not None and pending <= self._due:
-            pending = None  # that message started this run, whose clock is behind that of the run that sent it
-        requeues = [r for r in self.requeues if not (r.step is self._step and pending is not None and pending <= r.at)]
-        messages = [
-            Message(
-                cluster=self._run.cluster,
-                step=r.step,
-                reason=r.reason,
-                at=r.at if r.at > now else None,
-                hops=self._hops + 1,
-            )
-            for r in requeues
-        ]
+    def record_chain_end(self) -> None:
+        """Record that requeues are not sent, if there are any and the chain of messages has reached its limit."""
         if self._requeues and self._chain_ends:
             reasons = "; ".join(requeue.reason for _, requeue in sorted(self._requeues.items()))
             self._run.telemetry.log("info", CHAIN_ENDS, hops=str(self._hops), reason=reasons)
             self.observe((chain_end_metric(self._step),))
-        if not messages:
-            return pending
-        try:
-            self._run.queue.send(messages)
-        except JourneymanError as error:
-            self._run.telemetry.log("warning", f"requeues were not sent: {error.message}", **log_fields(error))
-            return pending
-        own = next((self._soon(r.at) for r in requeues if r.step is self._step), None)
-        return min((at for at in (own, pending) if at is not None), default=None)
 
     @property
     def examined_until(self) -> str:
         """The object after which the next run continues, for the Lease: what a plan says, else what an earlier run stored."""
         return self._run.lease.examined_until if self._examined_until is None else self._examined_until
-
-    def _soon(self, at: datetime | None) -> datetime | None:
-        """Return a time within the next minute; None for any other."""
-        now = self._run.clock.now()
-        return at if at is not None and now < at <= now + MERGED_WITHIN else None
 
     @property
     def requeues(self) -> tuple[Requeue, ...]:

@@ -12,24 +12,28 @@ Restates: karpenter pkg/controllers/nodeclaim/lifecycle/controller.go `Reconcile
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api.launch_faults import LaunchBackoff
 from journeyman.core.catalogue import Unavailable
-from journeyman.core.plan import Failure, LogLine, Observation, Plan, Step
+from journeyman.core.plan import Failure, LogLine, Observation, Plan, Requeue, Step
 from journeyman.core.scheduling.results import CachedResults, Results
 from journeyman.errors import JourneymanError, LeaseLostError
-from journeyman.ports import Trigger
+from journeyman.ports import Message, Trigger
 from journeyman.steps.actions import WrittenObjects
 from journeyman.steps.context import Outcome, RunContext
 from journeyman.steps.executor import PlanExecutor
-from journeyman.steps.recorder import RunRecorder
+from journeyman.steps.recorder import RunRecorder, log_fields
 from journeyman.steps.scheduling_inputs import SchedulingInputs, StepInputs, scheduling_inputs_of
+
+MERGED_WITHIN: Final = timedelta(minutes=1)
+"""A requeue is merged into the message of an earlier run only if that is due so soon: if it is lost, the sweep is as late."""
 
 
 class ScheduledPlan(Struct, frozen=True):
@@ -79,7 +83,7 @@ def run_step(run: RunContext, definition: StepDefinition, trigger: Trigger) -> O
     run.telemetry.log(
         "debug", f"running {definition.name.value}", trigger=type(trigger).__name__, reason=trigger.reason
     )
-    recorder = RunRecorder(run, definition.name, definition.requeues, hops=trigger.hops, due=trigger.at)
+    recorder = RunRecorder(run, definition.name, definition.requeues, hops=trigger.hops)
     executor = PlanExecutor(run, definition.name, recorder, run.lease if definition.fenced else None)
     try:
         if definition.fenced:
@@ -93,10 +97,52 @@ def run_step(run: RunContext, definition: StepDefinition, trigger: Trigger) -> O
             raise
         recorder.record_partial(error)
     finally:
-        next_run = recorder.send_requeues()
+        recorder.record_chain_end()
+        next_run = send_requeues(run, definition.name, trigger, recorder.requeues)
         if definition.fenced:
             run.lease.release(next_run, recorder.examined_until)
     return recorder.outcome()
+
+
+def send_requeues(run: RunContext, step: Step, trigger: Trigger, requeues: Sequence[Requeue]) -> datetime | None:
+    """Send a run's requeues; if that fails, the sweep finds the due work.
+
+    Chains of messages of one step are merged: a requeue is not sent if an earlier run's message starts the step before it.
+    Without that, each message that arrives while a step polls would start a chain of its own.
+
+    Returns:
+        When a message starts the step again, for the Lease; None if that is not known, or not soon.
+    """
+    now = run.clock.now()
+    pending = _soon(run.lease.next_run, now)
+    if pending is not None and trigger.at is not None and pending <= trigger.at:
+        pending = None  # that message started this run, whose clock is behind that of the run that sent it
+    sent = [r for r in requeues if not (r.step is step and pending is not None and pending <= r.at)]
+    if not sent:
+        return pending
+    try:
+        run.queue.send(
+            [
+                Message(
+                    cluster=run.cluster,
+                    step=requeue.step,
+                    reason=requeue.reason,
+                    at=requeue.at if requeue.at > now else None,
+                    hops=trigger.hops + 1,
+                )
+                for requeue in sent
+            ]
+        )
+    except JourneymanError as error:
+        run.telemetry.log("warning", f"requeues were not sent: {error.message}", **log_fields(error))
+        return pending
+    own = next((_soon(requeue.at, now) for requeue in sent if requeue.step is step), None)
+    return min((at for at in (own, pending) if at is not None), default=None)
+
+
+def _soon(at: datetime | None, now: datetime) -> datetime | None:
+    """Return a time within the next minute; None for any other."""
+    return at if at is not None and now < at <= now + MERGED_WITHIN else None
 
 
 def _reconcile(

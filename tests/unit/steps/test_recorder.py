@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from journeyman.core.plan import Step
+from journeyman.core.plan import Requeue, Step
 from journeyman.errors import (
     NOT_SERVED,
     CloudProviderError,
@@ -13,7 +13,9 @@ from journeyman.errors import (
     KubeAPIError,
     NotFoundError,
 )
+from journeyman.ports import RequeueDue
 from journeyman.steps.recorder import CHAIN_ENDS, RunRecorder, emit_error, event_for_operator
+from journeyman.steps.step import send_requeues
 from tests.helpers.fakes import Cluster
 
 CREATE = {"verb": "create", "api_group": "karpenter.sh", "resource": "nodeclaims"}
@@ -23,6 +25,12 @@ def refused(name="a", **right):
     return ForbiddenError(
         f'nodeclaims "{name}" is forbidden', status=403, to_do="see infra/chart", **{**CREATE, **right}
     )
+
+
+def a_trigger(cluster, **changes):
+    """Return the message that starts a run."""
+    given = {"id": "m", "cluster": "demo", "step": Step.TERMINATE, "reason": "test", "time": cluster.clock.now()}
+    return RequeueDue(**given, **changes)
 
 
 def test_a_missing_permission_is_reported_once_with_its_remedy():
@@ -69,10 +77,12 @@ def test_retryable_error_is_counted_without_an_event(error):
 def test_chain_of_requeues_ends_at_its_limit(hops, sent):
     """Lambda stops a function after about 16 runs of one chain; before that, the next sweep continues the work."""
     cluster = Cluster()
-    recorder = RunRecorder(cluster.run(), Step.TERMINATE, Step.TERMINATE, hops=hops)
+    run = cluster.run()
+    recorder = RunRecorder(run, Step.TERMINATE, Step.TERMINATE, hops=hops)
     recorder.requeue(Step.TERMINATE, cluster.clock.now(), "node a is draining")
 
-    recorder.send_requeues()
+    recorder.record_chain_end()
+    send_requeues(run, Step.TERMINATE, a_trigger(cluster, hops=hops), recorder.requeues)
 
     assert [message.hops for message in cluster.queue.sent] == sent
     assert len(recorder.outcome().requeues) == len(sent)
@@ -104,11 +114,11 @@ def test_requeue_is_merged_into_an_earlier_message_of_the_step(pending, wanted, 
         return None if seconds is None else now + timedelta(seconds=seconds)
 
     cluster.fence.next_run = at(pending)
-    recorder = RunRecorder(cluster.run(), Step.TERMINATE, Step.TERMINATE)
-    recorder.requeue(Step.TERMINATE, at(wanted), "a node is draining")
-    recorder.requeue(Step.PROVISION, at(wanted), "pods are pending")
+    requeues = [Requeue(step=step, at=at(wanted), reason="test") for step in (Step.PROVISION, Step.TERMINATE)]
 
-    assert recorder.send_requeues() == at(next_run)
+    sent = send_requeues(cluster.run(), Step.TERMINATE, a_trigger(cluster), requeues)
+
+    assert sent == at(next_run)
     assert [m.step for m in cluster.queue.sent] == [Step.PROVISION, *([Step.TERMINATE] if is_sent else [])]
 
 
@@ -118,8 +128,10 @@ def test_requeue_is_not_merged_into_the_message_that_started_the_run(pending, is
     cluster = Cluster()
     now = cluster.clock.now()
     cluster.fence.next_run = now + timedelta(seconds=pending)
-    recorder = RunRecorder(cluster.run(), Step.TERMINATE, Step.TERMINATE, due=now + timedelta(seconds=1))
-    recorder.requeue(Step.TERMINATE, now + timedelta(seconds=10), "a node is draining")
+    wanted = Requeue(step=Step.TERMINATE, at=now + timedelta(seconds=10), reason="test")
+    trigger = a_trigger(cluster, at=now + timedelta(seconds=1))
 
-    assert recorder.send_requeues() == now + timedelta(seconds=10 if is_sent else pending)
+    sent = send_requeues(cluster.run(), Step.TERMINATE, trigger, [wanted])
+
+    assert sent == now + timedelta(seconds=10 if is_sent else pending)
     assert bool(cluster.queue.sent) is is_sent
