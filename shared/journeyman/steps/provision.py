@@ -211,7 +211,8 @@ def _schedule(inputs: StepInputs) -> ScheduledPlan:
             report_skipped({item.refs: item for item in (*skipped, *found.skipped)}.values()),
             _record(snapshot, without_virtual_pods(results, found.pods)),
             reconcile_capacity_buffers(snapshot, results),
-            _report_defects(snapshot, verified, inputs.catalogued.catalogue),
+            _report_defects(verified),
+            _requeue_provision(snapshot, verified, inputs.catalogued.catalogue),
             nominate_to_existing_nodes(snapshot, results.existing, nominatable),
             drain_replaced(snapshot, results.existing),
             _create_nodeclaims(inputs, results.new_claims),
@@ -315,24 +316,29 @@ def _verified_results(inputs: StepInputs, found: _PodsToSchedule) -> tuple[Verif
     return verified, cache if verified.defects else cache.with_results({problem: verified.results})
 
 
-def _report_defects(snapshot: Snapshot, verified: VerifiedResults, catalogue: Catalogue) -> Plan:
-    """Report rejected placements; requeue for their pods, unreached ones, pods planned for nodes, and unavailable offerings."""
-    requeues = []
-    plan = Plan()
+def _report_defects(verified: VerifiedResults) -> Plan:
+    """Report placements that verification rejected."""
+    if not verified.defects:
+        return Plan()
+    message = "verification rejected some of the scheduler's placements; the others are executed"
+    return defects_plan("pods", message, verified.defects)
+
+
+def _requeue_provision(snapshot: Snapshot, verified: VerifiedResults, catalogue: Catalogue) -> Plan:
+    """Requeue the step for rejected placements, pods planned for existing nodes, unreached pods and unavailable offerings."""
+    now, results = snapshot.now, verified.results
+    due: list[tuple[datetime, str]] = []
     if verified.defects:
-        message = "verification rejected some of the scheduler's placements; the others are executed"
-        plan = defects_plan("pods", message, verified.defects)
-        reason = "verification rejected the placements of some pods"
-        requeues.append(Requeue(step=Step.PROVISION, at=snapshot.now + RETRY_REJECTED_AFTER, reason=reason))
-    if _may_lose_their_node(snapshot, verified.results):
+        due.append((now + RETRY_REJECTED_AFTER, "verification rejected the placements of some pods"))
+    if _may_lose_their_node(snapshot, results):
         reason = "kube-scheduler may have bound others to the nodes that pods were planned for"
-        requeues.append(Requeue(step=Step.PROVISION, at=snapshot.now + RECHECK_EXISTING_AFTER, reason=reason))
-    if verified.results.pod_errors and verified.results.is_truncated:
-        reason = "the scheduler's time did not suffice for all pods"
-        requeues.append(Requeue(step=Step.PROVISION, at=snapshot.now + RETRY_UNREACHED_AFTER, reason=reason))
-    if at := next_offering_retry(snapshot, verified.results, catalogue):
-        requeues.append(Requeue(step=Step.PROVISION, at=at, reason="unavailable offerings may be available again"))
-    return plan + Plan(chains=(chain_of("requeues", *requeues),))
+        due.append((now + RECHECK_EXISTING_AFTER, reason))
+    if results.pod_errors and results.is_truncated:
+        due.append((now + RETRY_UNREACHED_AFTER, "the scheduler's time did not suffice for all pods"))
+    if at := next_offering_retry(snapshot, results, catalogue):
+        due.append((at, "unavailable offerings may be available again"))
+    requeues = (Requeue(step=Step.PROVISION, at=at, reason=reason) for at, reason in due)
+    return Plan(chains=(chain_of("requeues", *requeues),))
 
 
 def _may_lose_their_node(snapshot: Snapshot, results: Results) -> bool:
