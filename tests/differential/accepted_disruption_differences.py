@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from journeyman.cli.solve import controller_of, methods
-from journeyman.core.disruption.balanced import BalancedScores
+from journeyman.core.disruption.balanced_policy import BalancedScores
 from journeyman.core.disruption.binding_orders import unbound_pod
 from journeyman.core.disruption.consolidation import compute_consolidation
 from journeyman.core.disruption.multi_node_consolidation import multi_node_commands

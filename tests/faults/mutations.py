@@ -413,7 +413,7 @@ MUTATIONS = (
     Mutation(
         name="static NodePool adds where it must subtract",
         syntax=SyntaxMutation(
-            function_named("journeyman.core.disruption.static_nodepools", "StaticNodePool.missing"),
+            function_named("journeyman.core.disruption.static_nodepool_state", "StaticNodePool.missing"),
             exchanging(ast.Sub, ast.Add),
         ),
         invariant=StaticNodePoolsKeepReplicas,

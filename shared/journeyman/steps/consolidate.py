@@ -29,7 +29,6 @@ from journeyman.core.api.duration import time_after
 from journeyman.core.api.node_disruption import Method, NodeDisruption
 from journeyman.core.api.objects import CHURN_LEDGER, FLEET_PLAN
 from journeyman.core.disruption.binding_orders import unbound_pod
-from journeyman.core.disruption.blocked import disruptable_conditions
 from journeyman.core.disruption.calendar import report_invalid_windows
 from journeyman.core.disruption.candidates import DisruptionReason
 from journeyman.core.disruption.churn_counts import record_churn
@@ -51,9 +50,10 @@ from journeyman.core.disruption.commands import (
 )
 from journeyman.core.disruption.consolidatable import Consolidatability, assess_consolidatable
 from journeyman.core.disruption.controller import DisruptionController
+from journeyman.core.disruption.disruptable_condition import disruptable_conditions
 from journeyman.core.disruption.disruption_events import UNCONSOLIDATABLE, candidate_events
 from journeyman.core.disruption.disruption_metrics import consolidation_timeout, evaluation_duration
-from journeyman.core.disruption.drifted import DriftAssessment, assess_drift
+from journeyman.core.disruption.drifted_condition import DriftAssessment, assess_drift
 from journeyman.core.disruption.fleet_moves import MoveCost
 from journeyman.core.disruption.fleet_plan_progress import delete_old_plans, mark_leaving_nodes
 from journeyman.core.disruption.orchestration import (
@@ -67,7 +67,7 @@ from journeyman.core.disruption.pod_deletion_costs import write_deletion_costs
 from journeyman.core.disruption.rebalance import offerings_at_risk
 from journeyman.core.plan import Failure, Plan, Requeue, Step, chain_of, merge_plans, next_requeue
 from journeyman.core.state import Snapshot
-from journeyman.core.state.guard import plan_for_each
+from journeyman.core.state.skipped_objects import plan_for_each
 from journeyman.errors import CloudProviderError
 from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext, Settings

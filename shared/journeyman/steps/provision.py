@@ -30,8 +30,8 @@ from journeyman.core.api.wording import counted
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.calendar import report_invalid_windows
 from journeyman.core.disruption.commands import kept_after_rollback, marked_for_deletion, pods_with_capacity
-from journeyman.core.disruption.static_capacity import deprovision_static, provision_static, report_disabled
-from journeyman.core.disruption.static_nodepools import static_nodepools
+from journeyman.core.disruption.static_nodepool_state import static_nodepools
+from journeyman.core.disruption.static_provisioning import deprovision_static, provision_static, report_disabled
 from journeyman.core.lifecycle.capacity_buffer_status import reconcile_capacity_buffers
 from journeyman.core.lifecycle.expiration import delete_claims_of_ending_blocks, drain_replaced
 from journeyman.core.lifecycle.failed_launches import clear_settled_faults
@@ -73,8 +73,8 @@ from journeyman.core.scheduling.capacity_buffers import without_virtual_pods
 from journeyman.core.scheduling.results import CachedResults, PlannedClaim, ProblemKey, Results
 from journeyman.core.scheduling.scheduler import Scheduler, explained, select_pods, solve_without_launches_for
 from journeyman.core.state import Snapshot
-from journeyman.core.state.guard import SkippedObject, report_skipped, select_each
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_virtual_pod
+from journeyman.core.state.skipped_objects import SkippedObject, report_skipped, select_each
 from journeyman.errors import KubeAPIError
 from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext

@@ -16,7 +16,7 @@ from journeyman.core.plan import Failure
 from journeyman.core.scheduling.node_overlays import apply_overlays
 from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Results
 from journeyman.core.state import BuildFailure, InstanceStatus, NodeClassState, RepairPolicy, Snapshot
-from journeyman.core.state.guard import report_skipped
+from journeyman.core.state.skipped_objects import report_skipped
 from journeyman.errors import CloudProviderError, InvalidObjectError, InvariantError, NodeClassNotReadyError
 from journeyman.ports import Instance, Prices, Trigger
 from journeyman.steps.actions import WrittenObjects

@@ -52,7 +52,7 @@ from journeyman.core.disruption.calendar import (
     schedule_entries,
 )
 from journeyman.core.disruption.consolidatable import consolidate_after
-from journeyman.core.disruption.static_nodepools import static_nodepools
+from journeyman.core.disruption.static_nodepool_state import static_nodepools
 from journeyman.core.lifecycle.expiration import ending_block
 from journeyman.core.lifecycle.hydration import has_stale_ready_condition, is_initialized, with_finalizer_and_labels
 from journeyman.core.lifecycle.nodeclass_finalizer import REMINDER_INTERVAL, has_finalizer
@@ -61,8 +61,8 @@ from journeyman.core.plan import Failure, Plan, Requeue, Step, chain_of
 from journeyman.core.scheduling.pod_validation import opted_out
 from journeyman.core.state import Snapshot
 from journeyman.core.state.expiration_times import expires_soon, is_expired
-from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.pod_predicates import is_provisionable
+from journeyman.core.state.skipped_objects import SkippedObject, evaluate
 from journeyman.errors import CloudProviderError
 from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext

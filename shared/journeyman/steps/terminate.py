@@ -53,8 +53,8 @@ from journeyman.core.lifecycle.termination import (
 from journeyman.core.plan import DeleteObject, Event, Failure, Observation, Plan, Requeue, Step, chain_of
 from journeyman.core.state import InstanceStatus, Snapshot, StateNode
 from journeyman.core.state.expiration_times import is_expired
-from journeyman.core.state.guard import evaluate
 from journeyman.core.state.instances import CloudInstances, is_foreign
+from journeyman.core.state.skipped_objects import evaluate
 from journeyman.errors import CloudProviderError, ForbiddenError, NotFoundError
 from journeyman.ports import Trigger
 from journeyman.steps.context import Outcome, RunContext, Settings

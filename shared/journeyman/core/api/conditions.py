@@ -38,7 +38,9 @@ CONSISTENT_STATE_FOUND: Final = "ConsistentStateFound"
 DISRUPTION_REASON: Final = "DisruptionReason"
 EXPIRED: Final = "Expired"
 """The reason of DisruptionReason while a node that expires soon is replaced; the others are those of commands."""
-DISRUPTABLE: Final = "Disruptable"  # ours: False with the reason why the node stays (`core.disruption.blocked`)
+DISRUPTABLE: Final = (
+    "Disruptable"  # ours: False with the reason why the node stays (`core.disruption.disruptable_condition`)
+)
 
 # NodePool
 VALIDATION_SUCCEEDED: Final = "ValidationSucceeded"

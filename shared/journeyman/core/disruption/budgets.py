@@ -18,7 +18,7 @@ from journeyman.core.api.objects import is_true
 from journeyman.core.api.windows import Window, zone_of
 from journeyman.core.disruption.candidates import DisruptionReason, NodePoolName
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.guard import SkippedObject, evaluate
+from journeyman.core.state.skipped_objects import SkippedObject, evaluate
 from journeyman.errors import ConfigurationError
 
 UNLIMITED: Final = 2**31 - 1  # math.MaxInt32: no budget is active

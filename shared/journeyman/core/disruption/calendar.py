@@ -52,7 +52,7 @@ from journeyman.core.plan import (
     chain_of,
 )
 from journeyman.core.state import Snapshot
-from journeyman.core.state.guard import SkippedObject, evaluate, report_skipped
+from journeyman.core.state.skipped_objects import SkippedObject, evaluate, report_skipped
 from journeyman.errors import ConfigurationError
 
 HORIZON: Final = timedelta(days=8)

@@ -21,7 +21,6 @@ from journeyman.core.catalogue import Catalogue, price_of
 from journeyman.core.plan import Event
 from journeyman.core.scheduling.nodeclaim_templates import PlannedPod, parse_planned_pods
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.pod_predicates import (
     is_active,
     is_disruptable,
@@ -29,6 +28,7 @@ from journeyman.core.state.pod_predicates import (
     preventing_pdbs,
 )
 from journeyman.core.state.pod_workload import MovedWorkload, movable_workloads
+from journeyman.core.state.skipped_objects import SkippedObject, evaluate
 
 # pkg/utils/disruption/disruption.go: scales that bring both into about ±16
 DELETION_COST_SCALE: Final = 2.0**27

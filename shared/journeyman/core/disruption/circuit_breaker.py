@@ -43,7 +43,7 @@ from journeyman.core.disruption.candidates import Candidate
 from journeyman.core.disruption.commands import Command, replacement_name
 from journeyman.core.plan import Event, ObjectRef, Observation, PatchObject, Plan, Requeue, Step, chain_of
 from journeyman.core.state import Snapshot
-from journeyman.core.state.guard import plan_for_each
+from journeyman.core.state.skipped_objects import plan_for_each
 
 PAUSED: Final = "DisruptionPaused"
 """Event reason on a NodePool."""

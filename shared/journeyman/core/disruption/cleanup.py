@@ -18,7 +18,7 @@ from journeyman.core.disruption.orchestration import undo_disruption
 from journeyman.core.plan import Action, Chain, DeleteObject, ObjectRef, Plan, chain_of
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.expiration_times import expires_soon
-from journeyman.core.state.guard import evaluate, plan_for_each
+from journeyman.core.state.skipped_objects import evaluate, plan_for_each
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 

@@ -27,8 +27,8 @@ from journeyman.core.api.objects import NodeClaim, Pod, condition_of
 from journeyman.core.plan import Action, PatchObject, Plan, chain_of, claim_ref
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.condition_transitions import with_transitions
-from journeyman.core.state.guard import evaluate_each, plan_for_each, report_skipped
 from journeyman.core.state.pod_predicates import is_owned_by_daemon_set, is_owned_by_node
+from journeyman.core.state.skipped_objects import evaluate_each, plan_for_each, report_skipped
 
 POD_EVENT_DEDUPE: Final = timedelta(seconds=10)  # karpenter pkg/controllers/nodeclaim/podevents `dedupeTimeout`
 

@@ -17,9 +17,8 @@ from msgspec.structs import replace
 
 from journeyman.core.api.node_disruption import Method, NodeDisruption
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.disruption.balanced import BalancedScores, moves_plan
+from journeyman.core.disruption.balanced_policy import BalancedScores, moves_plan
 from journeyman.core.disruption.binding_orders import unbound_pod
-from journeyman.core.disruption.blocked import NodeStays, RemovalExplainer, explain_examination, why_nodes_stay
 from journeyman.core.disruption.budgets import BudgetStatus, budget_status
 from journeyman.core.disruption.candidates import (
     BLOCKED,
@@ -40,10 +39,16 @@ from journeyman.core.disruption.commands import (
     unfinished_commands,
 )
 from journeyman.core.disruption.consolidatable import Consolidatability, consolidate_after
+from journeyman.core.disruption.disruptable_condition import (
+    NodeStays,
+    RemovalExplainer,
+    explain_examination,
+    why_nodes_stay,
+)
 from journeyman.core.disruption.disruption_events import UNCONSOLIDATABLE, candidate_events, nodepool_blocked
 from journeyman.core.disruption.disruption_metrics import budget_gauges, eligible_nodes
 from journeyman.core.disruption.drift import drift_candidates, drift_commands, validate_drift
-from journeyman.core.disruption.drifted import drifted_since
+from journeyman.core.disruption.drifted_condition import drifted_since
 from journeyman.core.disruption.emptiness import delete_empty
 from journeyman.core.disruption.fleet_examination import NodeExamination
 from journeyman.core.disruption.fleet_moves import MoveCost

@@ -46,7 +46,7 @@ from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.plan import CreateObject, DeleteObject, ObjectRef, PatchObject, Plan, chain_of, merge_plans
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import mark_leaving
-from journeyman.core.state.guard import plan_for_each
+from journeyman.core.state.skipped_objects import plan_for_each
 
 KEPT_PLANS: Final = 5
 """Plans that ended and are kept, for people."""

@@ -20,11 +20,11 @@ from journeyman.core.api.wording import counted
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.candidates import Blocked, Candidate, DisruptionReason, NodePoolName
 from journeyman.core.disruption.commands import Command, has_started, replacement_name, unfinished_commands
-from journeyman.core.disruption.static_capacity import planned_replica
-from journeyman.core.disruption.static_nodepools import StaticNodePool, static_nodepools
+from journeyman.core.disruption.static_nodepool_state import StaticNodePool, static_nodepools
+from journeyman.core.disruption.static_provisioning import planned_replica
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate, make_template
 from journeyman.core.state import Snapshot
-from journeyman.core.state.guard import SkippedObject, evaluate
+from journeyman.core.state.skipped_objects import SkippedObject, evaluate
 
 
 def static_drift_candidates(

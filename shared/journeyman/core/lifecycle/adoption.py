@@ -43,8 +43,8 @@ from journeyman.core.plan import (
 )
 from journeyman.core.scheduling.nodeclaim_templates import adopted_spec, claim_name
 from journeyman.core.state import Snapshot
-from journeyman.core.state.guard import plan_for_each
 from journeyman.core.state.instances import NOT_RUNNING_STATES, RunningInstance
+from journeyman.core.state.skipped_objects import plan_for_each
 
 Adoptable = tuple[RunningInstance, Node, NodePool]
 

@@ -19,8 +19,8 @@ from journeyman.core.scheduling.capacity_buffers import ResolvedBuffer, buffer_o
 from journeyman.core.scheduling.results import Results
 from journeyman.core.state import InvalidObject, Snapshot
 from journeyman.core.state.condition_transitions import with_transitions
-from journeyman.core.state.guard import plan_for_each
 from journeyman.core.state.pod_predicates import is_virtual_pod
+from journeyman.core.state.skipped_objects import plan_for_each
 
 FITS: Final = "FitsExistingCapacity"
 REQUIRES_NEW: Final = "RequiresNewCapacity"

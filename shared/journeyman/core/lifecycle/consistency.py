@@ -19,7 +19,7 @@ from journeyman.core.api.resources import to_resources
 from journeyman.core.lifecycle.progress import NodeClaimProgress
 from journeyman.core.plan import Event, Plan, claim_ref
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.guard import plan_for_each
+from journeyman.core.state.skipped_objects import plan_for_each
 
 MIN_SHARE: Final = Fraction(90, 100)  # nodeshape.go: less than 90 % of what was expected
 

@@ -34,9 +34,9 @@ from journeyman.core.plan import Chain, DeleteObject, Event, Plan, Requeue, Step
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import with_disrupted_taint
 from journeyman.core.state.expiration_times import ExpirationTimes, expiration_times, expires_soon, is_expired
-from journeyman.core.state.guard import evaluate, plan_for_each
 from journeyman.core.state.nodeclaim_metrics import disruption_started
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_reschedulable
+from journeyman.core.state.skipped_objects import evaluate, plan_for_each
 
 DRAIN_POLL: Final = timedelta(seconds=10)
 

@@ -30,8 +30,8 @@ from journeyman.core.plan import (
 )
 from journeyman.core.scheduling.nodeclaim_templates import parse_planned_pods
 from journeyman.core.state import Snapshot
-from journeyman.core.state.guard import ref_of
 from journeyman.core.state.launch_backoff import claims_of, generations_of
+from journeyman.core.state.skipped_objects import ref_of
 
 if TYPE_CHECKING:  # it imports this module
     from journeyman.core.lifecycle.launch import OfferingBackoff

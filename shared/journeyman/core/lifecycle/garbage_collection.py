@@ -61,9 +61,9 @@ from journeyman.core.plan import (
 )
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import has_disrupted_taint
-from journeyman.core.state.guard import evaluate, plan_for_each
 from journeyman.core.state.instances import TERMINATING_STATES, CloudInstances, RunningInstance
 from journeyman.core.state.nodeclaim_metrics import disruption_started, nodeclaim_disrupted
+from journeyman.core.state.skipped_objects import evaluate, plan_for_each
 
 ESTABLISHED: Final = timedelta(minutes=15)
 """The age from which an instance has had a Node; a kubelet may register it again."""

@@ -60,8 +60,8 @@ from journeyman.core.plan import (
     node_ref,
 )
 from journeyman.core.state import InstanceStatus, RepairPolicy, Snapshot, StateNode
-from journeyman.core.state.guard import SkippedObject, evaluate, plan_for_each, report_skipped
 from journeyman.core.state.nodeclaim_metrics import disruption_started
+from journeyman.core.state.skipped_objects import SkippedObject, evaluate, plan_for_each, report_skipped
 
 
 def force_termination(claim: NodeClaim, now: datetime, why: str) -> tuple[PatchObject, ...]:

@@ -33,9 +33,9 @@ from journeyman.core.lifecycle.progress import NodeClaimProgress, with_metadata,
 from journeyman.core.lifecycle.registration import sync_node, with_owner
 from journeyman.core.plan import Chain, Event, PatchObject, Plan, Requeue, Step, chain_of, claim_ref, node_ref
 from journeyman.core.state import NodeClassState, Snapshot, StateNode
-from journeyman.core.state.guard import plan_for_each
 from journeyman.core.state.instances import CloudInstances
-from journeyman.core.state.joining import has_unregistered_taint
+from journeyman.core.state.nodes_with_claims import has_unregistered_taint
+from journeyman.core.state.skipped_objects import plan_for_each
 
 
 def is_initialized(claim: NodeClaim) -> bool:

@@ -42,8 +42,8 @@ from journeyman.core.plan import (
 )
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import add_disrupted_taint
-from journeyman.core.state.guard import plan_for_each
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
+from journeyman.core.state.skipped_objects import plan_for_each
 
 
 class UnrecordedInstance(Protocol):

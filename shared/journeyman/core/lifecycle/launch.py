@@ -43,8 +43,8 @@ from journeyman.core.plan import (
     claim_ref,
 )
 from journeyman.core.state import Snapshot
-from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
+from journeyman.core.state.skipped_objects import SkippedObject, evaluate
 from journeyman.errors import (
     CreateError,
     InsufficientCapacityError,

@@ -39,8 +39,8 @@ from journeyman.core.api.resources import (
 from journeyman.core.api.wording import describe_amount
 from journeyman.core.plan import Event, Observation, Plan, RecordLearnedSizes, chain_of, claim_ref, node_ref
 from journeyman.core.state import NodeClassState, Snapshot
-from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.machine_size import excess
+from journeyman.core.state.skipped_objects import SkippedObject, evaluate
 
 KEPT_FOR: Final = timedelta(days=60)
 """How long a size is kept after it was last seen. Restates: karpenter-provider-aws pkg/cache/cache.go

@@ -23,10 +23,10 @@ from journeyman.core.lifecycle.failed_launches import registered_at
 from journeyman.core.lifecycle.progress import delete_nodeclaim
 from journeyman.core.plan import Event, Plan, Requeue, Step, chain_of, claim_ref
 from journeyman.core.state import BuildFailure, Snapshot, StateNode
-from journeyman.core.state.guard import plan_for_each
 from journeyman.core.state.instances import CloudInstances
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_disrupted
 from journeyman.core.state.pod_predicates import is_disruptable, is_reschedulable
+from journeyman.core.state.skipped_objects import plan_for_each
 
 LAUNCH_TIMEOUT: Final = "launch_timeout"
 REGISTRATION_TIMEOUT: Final = "registration_timeout"

@@ -47,7 +47,7 @@ from journeyman.core.lifecycle.progress import NodeClaimProgress
 from journeyman.core.lifecycle.registration import joining_nodes, register
 from journeyman.core.plan import Chain, Plan, Requeue, Step, chain_of, merge_plans, next_requeue
 from journeyman.core.state import Snapshot
-from journeyman.core.state.guard import evaluate, plan_for_each
+from journeyman.core.state.skipped_objects import evaluate, plan_for_each
 
 """Phases of NodeDisruptions that removed no node."""
 

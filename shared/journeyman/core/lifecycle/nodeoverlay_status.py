@@ -15,7 +15,7 @@ from journeyman.core.api.objects import NODE_OVERLAY
 from journeyman.core.plan import ObjectRef, PatchObject, Plan, chain_of
 from journeyman.core.state import InvalidObject, Snapshot
 from journeyman.core.state.condition_transitions import with_transitions
-from journeyman.core.state.guard import plan_for_each
+from journeyman.core.state.skipped_objects import plan_for_each
 
 CONFLICT: Final = "Conflict"
 RUNTIME_VALIDATION: Final = "RuntimeValidation"

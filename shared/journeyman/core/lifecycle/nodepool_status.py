@@ -53,7 +53,7 @@ from journeyman.core.plan import Chain, ObjectRef, PatchObject, Plan, RecordLaun
 from journeyman.core.scheduling.existing_nodes import capacity_of
 from journeyman.core.state import InvalidObject, NodeClassState, Snapshot
 from journeyman.core.state.condition_transitions import with_transitions
-from journeyman.core.state.guard import SkippedObject, evaluate, plan_for_each, report_skipped
+from journeyman.core.state.skipped_objects import SkippedObject, evaluate, plan_for_each, report_skipped
 from journeyman.core.state.state_node import StateNode, one_per_instance
 
 UNDECIDED: Final = frozenset({"", "AwaitingReconciliation", "ReconcilingDependents"})

@@ -22,8 +22,8 @@ from journeyman.core.api.conditions import format_time
 from journeyman.core.api.objects import NODECLAIM, Node, NodeClaim, OwnerReference, Taint, condition_of, is_true
 from journeyman.core.lifecycle.progress import NodeClaimProgress, with_node
 from journeyman.core.plan import Event, claim_ref
-from journeyman.core.state.joining import has_unregistered_taint
 from journeyman.core.state.nodeclaim_metrics import node_counter
+from journeyman.core.state.nodes_with_claims import has_unregistered_taint
 from journeyman.core.state.state_node import StateNode
 
 UNTAINTED_WAIT: Final = timedelta(minutes=2)

@@ -73,9 +73,9 @@ from journeyman.core.plan import (
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.disrupted_taint import has_disrupted_taint, with_disrupted_taint
 from journeyman.core.state.eviction_order import size_class
-from journeyman.core.state.guard import plan_for_each
 from journeyman.core.state.instances import TERMINATING_STATES, CloudInstances, RunningInstance, belong_to_another
 from journeyman.core.state.nodeclaim_metrics import claim_termination_metrics, node_counter, node_termination_metrics
+from journeyman.core.state.skipped_objects import plan_for_each
 from journeyman.errors import ConfigurationError
 
 

@@ -66,9 +66,9 @@ from journeyman.core.scheduling.daemon_overhead import Daemon, make_daemons, mis
 from journeyman.core.scheduling.existing_nodes import allocatable_of
 from journeyman.core.scheduling.nodeclaim_templates import parse_planned_pods
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.guard import evaluate
 from journeyman.core.state.pod_predicates import is_active, is_owned_by_daemon_set
 from journeyman.core.state.pod_workload import WorkloadKey, workload_of
+from journeyman.core.state.skipped_objects import evaluate
 from journeyman.core.state.waiting_launches import (
     entry_key,
     is_pending,

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from journeyman.core.api.objects import Container, Pod
 from journeyman.core.api.resources import CPU, PODS, Resources, add, maximum, to_resources
 from journeyman.core.plan import Observation
-from journeyman.core.state.guard import SkippedObject, evaluate
+from journeyman.core.state.skipped_objects import SkippedObject, evaluate
 
 T = TypeVar("T")
 

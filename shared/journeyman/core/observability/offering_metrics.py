@@ -11,7 +11,7 @@ from journeyman.core.api.resources import CPU, MEMORY
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.observability.amounts import gauge, gauges_of_each, in_units
 from journeyman.core.plan import Observation
-from journeyman.core.state.guard import ref_of
+from journeyman.core.state.skipped_objects import ref_of
 
 
 def offering_gauges(types: Iterable[InstanceType]) -> Iterator[Observation]:

@@ -22,8 +22,8 @@ from journeyman.core.scheduling.requirements import InvalidRequirementError, Req
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.volumes import StorageObjects, resolve_volumes
 from journeyman.core.state import Snapshot
-from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.pod_predicates import is_provisionable, is_virtual_pod
+from journeyman.core.state.skipped_objects import SkippedObject, evaluate
 
 FLEXIBLE: Final = "flexible"
 NONE: Final = "none"

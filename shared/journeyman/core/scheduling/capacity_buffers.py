@@ -23,8 +23,8 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Condition, Object, ObjectMeta, Pod, PodSpec, PodStatus, PodTemplateSpec
 from journeyman.core.api.resources import pod_requests
 from journeyman.core.scheduling.results import Results
-from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.pod_predicates import is_virtual_pod
+from journeyman.core.state.skipped_objects import SkippedObject, evaluate
 from journeyman.core.state.snapshot import Workloads
 from journeyman.errors import InvalidQuantityError
 

@@ -23,8 +23,8 @@ from journeyman.core.scheduling.nodepool_options import DaemonUse, NodePoolOptio
 from journeyman.core.scheduling.pod_classes import HostPort, host_ports, requirement_terms
 from journeyman.core.scheduling.pod_validation import has_resource_claims
 from journeyman.core.scheduling.requirements import EMPTY, Requirements, always_meets, from_labels
-from journeyman.core.state.guard import SkippedObject, evaluate_each, ref_of
 from journeyman.core.state.pod_predicates import is_owned_by_daemon_set
+from journeyman.core.state.skipped_objects import SkippedObject, evaluate_each, ref_of
 from journeyman.core.state.state_node import StateNode
 from journeyman.core.state.taints import untolerated
 from journeyman.errors import ConfigurationError

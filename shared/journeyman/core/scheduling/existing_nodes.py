@@ -45,9 +45,9 @@ from journeyman.core.scheduling.topology import (
     running_anti_affinities,
 )
 from journeyman.core.scheduling.volumes import ANY_NUMBER, StorageObjects, VolumeUsage, volume_usage
-from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.machine_size import believable
 from journeyman.core.state.pod_predicates import is_active, is_terminating
+from journeyman.core.state.skipped_objects import SkippedObject, evaluate
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.state_node import StateNode
 from journeyman.core.state.taints import has_untolerated_preference, untolerated

@@ -19,7 +19,7 @@ from journeyman.core.catalogue import InstanceType
 from journeyman.core.scheduling.arrays import Bools, Ints, every
 from journeyman.core.scheduling.existing_nodes import capacity_of
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate
-from journeyman.core.state.guard import SkippedObject, evaluate
+from journeyman.core.state.skipped_objects import SkippedObject, evaluate
 from journeyman.core.state.state_node import StateNode, one_per_instance
 
 

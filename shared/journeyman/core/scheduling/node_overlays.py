@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue, InstanceType, Offering
 from journeyman.core.scheduling.requirements import Requirements, from_labels, from_selectors
-from journeyman.core.state.guard import SkippedObject, evaluate_each
+from journeyman.core.state.skipped_objects import SkippedObject, evaluate_each
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.nodeoverlay import NodeOverlay

@@ -42,9 +42,9 @@ from typing import TYPE_CHECKING, Any, Final
 from journeyman.core.api.objects import NodeSelectorRequirement, Pod, Taint
 from journeyman.core.api.resources import format_resources
 from journeyman.core.scheduling.results import PlannedClaim
-from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.launch_backoff import why_backed_off
 from journeyman.core.state.pod_predicates import is_owned_by
+from journeyman.core.state.skipped_objects import SkippedObject, evaluate
 from journeyman.core.state.state_node import StateNode
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them

@@ -57,8 +57,8 @@ from journeyman.core.scheduling.topology import (
     spread_of,
 )
 from journeyman.core.scheduling.volumes import NO_VOLUMES, PodVolumes, SharedVolume
-from journeyman.core.state.guard import SkippedObject, evaluate
 from journeyman.core.state.pod_predicates import is_virtual_pod
+from journeyman.core.state.skipped_objects import SkippedObject, evaluate
 from journeyman.errors import InvalidQuantityError
 
 if TYPE_CHECKING:  # imported at run time only where pods have ResourceClaims

@@ -41,8 +41,8 @@ from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import Effort, Options, PodError
 from journeyman.core.scheduling.topology import InverseAntiAffinity, LabelIndex, Pins, SpreadChoice, present
 from journeyman.core.scheduling.volumes import StorageObjects, resolve_volumes
-from journeyman.core.state.guard import SkippedObject
 from journeyman.core.state.pod_predicates import is_terminating
+from journeyman.core.state.skipped_objects import SkippedObject
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.taints import is_prefer_no_schedule
 

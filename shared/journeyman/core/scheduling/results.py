@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from journeyman.core.api.objects import NodeSelectorRequirement, OfferingKey
 from journeyman.core.catalogue import Catalogue, Resources
-from journeyman.core.state.guard import SkippedObject
+from journeyman.core.state.skipped_objects import SkippedObject
 from journeyman.core.state.snapshot import Snapshot, Workloads
 
 

@@ -79,8 +79,8 @@ from journeyman.core.scheduling.results import (
 from journeyman.core.scheduling.sequential import TieBreakPolicy, schedule_sequentially
 from journeyman.core.scheduling.topology import SpreadChoice, spans_nodes
 from journeyman.core.scheduling.volumes import describe_volumes
-from journeyman.core.state.guard import SkippedObject, select_each
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_provisionable
+from journeyman.core.state.skipped_objects import SkippedObject, select_each
 from journeyman.core.state.snapshot import Snapshot
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from journeyman.core.api.conditions import LAUNCHED
 from journeyman.core.api.launch_faults import FaultScope
 from journeyman.core.api.objects import Node, NodeClaim, is_true
-from journeyman.core.state.joining import owner_uids
+from journeyman.core.state.nodes_with_claims import owner_uids
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.state_node import StateNode
 

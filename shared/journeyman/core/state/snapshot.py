@@ -29,7 +29,7 @@ from journeyman.core.api.objects import (
 from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass, VolumeAttachment
 from journeyman.core.api.workloads import PodTemplate, ReplicationController, Service, Workload
 from journeyman.core.catalogue import Unavailable
-from journeyman.core.state.joining import join
+from journeyman.core.state.nodes_with_claims import join
 from journeyman.core.state.pod_workload import WorkloadKey, workload_of
 from journeyman.core.state.state_node import StateNode
 from journeyman.errors import KubeAPIError
@@ -160,7 +160,7 @@ class Snapshot(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def state_nodes(self) -> tuple[StateNode, ...]:
-        """Nodes joined with NodeClaims (`joining`), by name; with NodeClaims without a node, and unmanaged nodes."""
+        """Nodes joined with NodeClaims (`nodes_with_claims`), by name; with NodeClaims without a node, and unmanaged nodes."""
         return join(self.nodes, self.claims, self.pods_by_node)
 
     @cached_property

@@ -21,7 +21,7 @@ from journeyman.core.plan import ObjectRef, claim_ref, node_ref
 
 
 class StateNode(Struct, frozen=True, kw_only=True, dict=True):
-    """A Node and its NodeClaim (see `joining`); at least one of the two exists.
+    """A Node and its NodeClaim (see `nodes_with_claims`); at least one of the two exists.
 
     `pods` are bound to the node and not terminal, sorted by key. `duplicate_of` names the claim that the instance belongs to, if
     this claim has no node and the same provider id; only edits by users lead to that. `twin_of` names the claim whose instance

@@ -15,9 +15,9 @@ import msgspec
 
 from journeyman.core.api.objects import Pod
 from journeyman.core.api.resources import pod_requests
-from journeyman.core.state.guard import evaluate
 from journeyman.core.state.pod_predicates import is_active, is_virtual_pod
 from journeyman.core.state.pod_workload import WorkloadKey, workload_of
+from journeyman.core.state.skipped_objects import evaluate
 from journeyman.core.state.snapshot import Snapshot
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them

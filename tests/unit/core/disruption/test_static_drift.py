@@ -12,9 +12,9 @@ from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.commands import to_node_disruption
 from journeyman.core.disruption.consolidatable import Consolidatability
 from journeyman.core.disruption.controller import DisruptionController
-from journeyman.core.disruption.drifted import assess_drift
+from journeyman.core.disruption.drifted_condition import assess_drift
 from journeyman.core.disruption.orchestration import start_command
-from journeyman.core.disruption.static_nodepools import static_nodepools
+from journeyman.core.disruption.static_nodepool_state import static_nodepools
 from journeyman.core.plan import CreateObject, Plan
 from tests.helpers import builders
 from tests.helpers.builders import NOW, a_node_class, ago, condition, merge

@@ -10,10 +10,10 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import LabelSelector, ObjectMeta, PodDisruptionBudget
 from journeyman.core.api.objects import PodDisruptionBudgetSpec as PdbSpec
 from journeyman.core.api.objects import PodDisruptionBudgetStatus as PdbStatus
-from journeyman.core.disruption.blocked import WRITES_PER_RUN, NodeStays, disruptable_conditions
 from journeyman.core.disruption.candidates import Blocked
 from journeyman.core.disruption.consolidatable import assess_consolidatable
 from journeyman.core.disruption.controller import DisruptionController
+from journeyman.core.disruption.disruptable_condition import WRITES_PER_RUN, NodeStays, disruptable_conditions
 from journeyman.core.plan import PatchObject, Requeue
 from tests.helpers import builders
 from tests.helpers.builders import NOW, a_snapshot, ago, condition, stamp

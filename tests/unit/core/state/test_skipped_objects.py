@@ -6,7 +6,7 @@ import pytest
 
 from journeyman.core.api.objects import NODE_CLASSES, POD
 from journeyman.core.plan import Event, ObjectRef, Plan
-from journeyman.core.state.guard import evaluate_each, plan_for_each, ref_of, refs_of
+from journeyman.core.state.skipped_objects import evaluate_each, plan_for_each, ref_of, refs_of
 from journeyman.errors import ConfigurationError, InvariantError
 from tests.helpers.builders import a_node_class, a_pod
 

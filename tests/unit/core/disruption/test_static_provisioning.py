@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import DISRUPTION_REASON
 from journeyman.core.catalogue import Unavailable
-from journeyman.core.disruption.static_capacity import deprovision_static, lifetime_remaining, provision_static
-from journeyman.core.disruption.static_nodepools import static_nodepools
+from journeyman.core.disruption.static_nodepool_state import static_nodepools
+from journeyman.core.disruption.static_provisioning import deprovision_static, lifetime_remaining, provision_static
 from journeyman.core.plan import CreateObject, DeleteObject, Requeue
 from tests.helpers import builders
 from tests.helpers.builders import NOW, a_node_class, a_running_claim, a_snapshot, ago, stamp

@@ -37,7 +37,7 @@ from journeyman.core.api.wording import counted
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.candidates import eviction_cost
 from journeyman.core.disruption.disruption_metrics import overprovisioned
-from journeyman.core.disruption.static_nodepools import StaticNodePool, static_nodepools
+from journeyman.core.disruption.static_nodepool_state import StaticNodePool, static_nodepools
 from journeyman.core.plan import (
     Chain,
     CreateObject,
@@ -62,10 +62,10 @@ from journeyman.core.scheduling.nodeclaim_templates import (
 from journeyman.core.scheduling.requirements import Requirements, with_values
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.state import Snapshot
-from journeyman.core.state.guard import plan_for_each
 from journeyman.core.state.launch_backoff import keys_to_try, next_launch_at
 from journeyman.core.state.nodeclaim_metrics import nodeclaim_created
 from journeyman.core.state.pod_predicates import is_disruptable, is_owned_by_daemon_set
+from journeyman.core.state.skipped_objects import plan_for_each
 from journeyman.errors import ConfigurationError
 
 _HOW_TO_ENABLE: Final = (

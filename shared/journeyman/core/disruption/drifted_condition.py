@@ -38,7 +38,7 @@ from journeyman.core.scheduling import requirements as algebra
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.state import Snapshot
 from journeyman.core.state.condition_transitions import with_transitions
-from journeyman.core.state.guard import SkippedObject, evaluate_each, plan_for_each, report_skipped
+from journeyman.core.state.skipped_objects import SkippedObject, evaluate_each, plan_for_each, report_skipped
 
 NODEPOOL_DRIFTED: Final = "NodePoolDrifted"
 REQUIREMENTS_DRIFTED: Final = "RequirementsDrifted"

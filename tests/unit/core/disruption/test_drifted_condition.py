@@ -11,7 +11,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.hashes import NODEPOOL_HASH_VERSION, node_pool_hash
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.disruption.drifted import assess_drift
+from journeyman.core.disruption.drifted_condition import assess_drift
 from tests.helpers import builders
 from tests.helpers.builders import NOW, ago, condition, merge, stamp
 from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member

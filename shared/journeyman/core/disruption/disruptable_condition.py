@@ -41,14 +41,14 @@ from journeyman.core.disruption.fleet_examination import SMALLEST_PRICE, NodeExa
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import unconsolidatable_reason
 from journeyman.core.disruption.static_drift import has_headroom, without_headroom
-from journeyman.core.disruption.static_nodepools import static_nodepools
+from journeyman.core.disruption.static_nodepool_state import static_nodepools
 from journeyman.core.plan import PatchObject, Plan, Requeue, Step, chain_of, claim_ref, next_requeue
 from journeyman.core.scheduling import requirements as algebra
 from journeyman.core.scheduling.arrays import Floats
 from journeyman.core.scheduling.existing_nodes import allocatable_of
 from journeyman.core.scheduling.node_removal import NODE_CONSTRAINTS
 from journeyman.core.state import Snapshot, StateNode
-from journeyman.core.state.guard import plan_for_each
+from journeyman.core.state.skipped_objects import plan_for_each
 
 WRITES_PER_RUN: Final = 200
 BRIEF: Final = timedelta(minutes=5)

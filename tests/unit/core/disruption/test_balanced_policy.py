@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.disruption.balanced import BalancedScores, NodePoolTotals, score_move
+from journeyman.core.disruption.balanced_policy import BalancedScores, NodePoolTotals, score_move
 from journeyman.core.disruption.candidates import by_savings
 from journeyman.core.disruption.commands import Command
 from journeyman.core.disruption.single_node_consolidation import eligible_candidates
