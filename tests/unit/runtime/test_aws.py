@@ -2,8 +2,6 @@
 
 import io
 import json
-import subprocess
-import sys
 from datetime import datetime, timezone
 from fractions import Fraction
 from types import SimpleNamespace
@@ -72,43 +70,23 @@ def a_trigger(cluster="dev"):
 CONTEXT = SimpleNamespace(aws_request_id="req-1", get_remaining_time_in_millis=lambda: 10_000)
 
 
-def test_importing_a_handler_reads_no_environment():
-    """Lambda imports handlers before the first event; an empty environment must not matter."""
-    code = (
-        "import sys; import functions.aws.provision, functions.aws.api;"
-        "heavy = 'moto', 'rich', 'scipy', 'kubernetes', 'aws_xray_sdk', 'journeyman.core.api.crds', 'journeyman_simulator';"
-        "print([m for m in heavy if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], env={}, capture_output=True, text=True, check=False)
-
-    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
-
-
-def test_clients_are_created_by_the_first_run(adapters, clients):
-    """The run creates only its own cluster's clients."""
+def test_first_run_creates_its_clusters_clients_and_describes_the_cluster(adapters, clients):
+    """A request in each run would cost time; other clusters' clients are not created."""
     runtime = Runtime(adapters.environment.settings, adapters)
     assert clients.made == []
 
-    with runtime.invocation(a_trigger(), CONTEXT) as run:
-        assert (run.cluster, run.settings.cluster_name, run.request_id) == ("dev", "dev", "req-1")
-        assert (run.deadline - START).total_seconds() == 10
-        assert isinstance(run.lease, KubeLease)
+    with runtime.invocation(a_trigger(), CONTEXT) as first:
+        assert (first.cluster, first.settings.cluster_name, first.request_id) == ("dev", "dev", "req-1")
+        assert (first.deadline - START).total_seconds() == 10
+        assert isinstance(first.lease, KubeLease)
+    with runtime.invocation(a_trigger(), CONTEXT) as second:
+        assert second.store is first.store
 
     assert {region for _, region in clients.made} == {"eu-west-1"}
+    assert clients.described == 1
 
 
 NO_STORE = SimpleNamespace()
-
-
-def test_cluster_is_described_once_per_process(adapters, clients):
-    """A request in each run would cost time."""
-    runtime = Runtime(adapters.environment.settings, adapters)
-    for _ in range(3):
-        with runtime.invocation(a_trigger(), CONTEXT) as run:
-            first = run
-
-    assert clients.described == 1
-    assert first.store is run.store
 
 
 def test_node_settings_come_from_describe_cluster(adapters, clients):
@@ -346,7 +324,7 @@ def routed():
 
 
 def test_instances_are_routed_by_their_cluster_tag(routed):
-    """One DescribeInstances serves a batch; instances of other clusters or without the tag concern none."""
+    """One DescribeInstances serves a batch and later events; foreign instances and those without the tag concern none."""
     adapters, account, ids = routed
     events = [an_event(1, ids["dev"]), an_event(2, ids["foreign"]), an_event(3, ids[""]), an_event(4, *ids.values())]
     before = account.calls().get("DescribeInstances", 0)
@@ -357,18 +335,8 @@ def test_instances_are_routed_by_their_cluster_tag(routed):
         "e3": {},
         "e4": {"dev": (ids["dev"],), "prod": (ids["prod"],)},
     }
+    assert adapters.clusters_of(events[:1]) == {"e1": {"dev": (ids["dev"],)}}
     assert account.calls()["DescribeInstances"] - before == 1
-
-
-def test_cluster_of_an_instance_is_remembered(routed):
-    """EC2 reports several changes of state of each, and of foreign ones too."""
-    adapters, account, ids = routed
-    events = [an_event(1, ids["dev"], ids["prod"])]
-    first = adapters.clusters_of(events)
-    calls = account.calls()["DescribeInstances"]
-
-    assert adapters.clusters_of(events) == first
-    assert account.calls()["DescribeInstances"] == calls
 
 
 def test_unknown_instance_may_belong_to_each_cluster_of_its_account_and_region(routed):
@@ -420,16 +388,17 @@ def provider_after(runtime, clock, *, minutes):
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "is_another"),
     [
-        {"version": "1.34"},
-        {"endpoint": "https://other.example"},
-        {"certificateAuthority": {"data": "T3RoZXI="}},
-        {"kubernetesNetworkConfig": {"serviceIpv4Cidr": "10.0.0.0/16"}},
+        ({"version": "1.34"}, True),
+        ({"endpoint": "https://other.example"}, True),
+        ({"certificateAuthority": {"data": "T3RoZXI="}}, True),
+        ({"kubernetesNetworkConfig": {"serviceIpv4Cidr": "10.0.0.0/16"}}, True),
+        ({"status": "UPDATING"}, False),
     ],
 )
-def test_changed_cluster_is_connected_again_within_five_minutes(upgraded, change):
-    """An upgrade selects other images, and new nodes need the current endpoint and CA."""
+def test_changed_cluster_is_connected_again_within_five_minutes(upgraded, change, is_another):
+    """An upgrade selects other images, and new nodes need the current endpoint and CA. It is described once per period."""
     runtime, clock, eks = upgraded
     first = provider_after(runtime, clock, minutes=0)
     eks.changes = change
@@ -437,16 +406,7 @@ def test_changed_cluster_is_connected_again_within_five_minutes(upgraded, change
     assert eks.described == 1
 
     again = provider_after(runtime, clock, minutes=1)
-    assert again[0] is not first[0]
-    assert again[1] is not first[1]
-
-
-def test_unchanged_cluster_stays_connected(upgraded):
-    """It is described once per five minutes; status changes during an upgrade do not count."""
-    runtime, clock, eks = upgraded
-    first = provider_after(runtime, clock, minutes=0)
-    eks.changes = {"status": "UPDATING"}
-    assert all(provider_after(runtime, clock, minutes=2) == first for _ in range(5))
+    assert [new is not old for new, old in zip(again, first, strict=True)] == [is_another] * 2
     assert eks.described == 2
 
 

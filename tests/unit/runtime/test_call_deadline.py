@@ -72,41 +72,25 @@ def failing_call(clock, *, seconds_each, until=None):
         thread.join()
 
 
-def test_quick_failures_are_retried(clock):
-    """They are retried as often as by the SDK, and the error is AWS's."""
-    with failing_call(clock, seconds_each=1) as (call, times), pytest.raises(ClientError):
-        call()
-    assert len(times) == ATTEMPTS
-
-
 LATEST_RETRY_SECONDS = CALL_SECONDS - CONNECT_SECONDS - READ_SECONDS
 
 
-@pytest.mark.parametrize(("seconds_each", "attempts"), [(LATEST_RETRY_SECONDS, 2), (LATEST_RETRY_SECONDS + 1, 1)])
-def test_slow_calls_are_not_retried(clock, seconds_each, attempts):
-    """Another attempt might outlast the Lease, unless it ends with the call's time at the latest."""
-    with (
-        failing_call(clock, seconds_each=seconds_each) as (call, times),
-        pytest.raises(CloudUnavailableError) as caught,
-    ):
+@pytest.mark.parametrize(
+    ("seconds_each", "until", "error", "attempts"),
+    [
+        (1, None, ClientError, ATTEMPTS),  # as often as by the SDK, and the error is AWS's
+        (LATEST_RETRY_SECONDS, None, CloudUnavailableError, 2),
+        (LATEST_RETRY_SECONDS + 1, None, CloudUnavailableError, 1),
+        (1, START + timedelta(seconds=10), CloudUnavailableError, 1),
+        (1, START, DeadlineError, 0),
+    ],
+)
+def test_failed_call_is_retried_as_long_as_neither_lease_nor_run_may_end(clock, seconds_each, until, error, attempts):
+    """The run needs its last seconds to send its requeue messages; after it the platform may end the process."""
+    with failing_call(clock, seconds_each=seconds_each, until=until) as (call, times), pytest.raises(error) as caught:
         call()
-    assert caught.value.retryable
     assert len(times) == attempts
-
-
-def test_retries_that_may_outlast_the_run_are_not_started(clock):
-    """The run needs the remaining time to send its requeue messages."""
-    end = START + timedelta(seconds=10)
-    with failing_call(clock, seconds_each=1, until=end) as (call, times), pytest.raises(CloudUnavailableError):
-        call()
-    assert len(times) == 1
-
-
-def test_no_call_is_made_after_the_run_has_ended(clock):
-    """The platform may end the process at any moment."""
-    with failing_call(clock, seconds_each=1, until=START) as (call, times), pytest.raises(DeadlineError):
-        call()
-    assert times == []
+    assert error is ClientError or caught.value.retryable
 
 
 def test_call_ends_before_the_lease_must_be_renewed():

@@ -1,5 +1,7 @@
 """The environment is read once and checked; a mistake names its variable."""
 
+import subprocess
+import sys
 from datetime import timedelta
 from fractions import Fraction
 
@@ -18,6 +20,34 @@ MINIMAL = {
     "JOURNEYMAN_CONSOLIDATE_QUEUE_URL": "https://sqs/consolidate.fifo",
     "JOURNEYMAN_REQUEUE_QUEUE_URL": "https://sqs/wake",
 }
+
+
+@pytest.mark.parametrize(
+    ("cloud", "handlers", "heavy"),
+    [
+        ("aws", "provision api", "moto rich scipy kubernetes aws_xray_sdk .core.api.crds"),
+        (
+            "alibaba",
+            "provision api",
+            "mns boto3 alibabacloud_tea_openapi .runtime.aws .cloud.alibaba.smq_queue",
+        ),
+        (
+            "huawei",
+            "provision api delay",
+            "huaweicloudsdkcore boto3 .runtime.aws .runtime.huawei .cloud.huawei.function_queue",
+        ),
+    ],
+)
+def test_importing_a_handler_reads_no_environment_and_no_sdk(cloud, handlers, heavy):
+    """The platforms import handlers before the first event; SDKs are imported when they are needed."""
+    imports = "".join(f"import functions.{cloud}.{name};" for name in handlers.split())
+    modules = [
+        f"journeyman{name}" if name.startswith(".") else name for name in f"{heavy} journeyman_simulator".split()
+    ]
+    code = f"import sys;{imports}print([m for m in {modules} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], env={}, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
 def test_defaults_are_karpenters():

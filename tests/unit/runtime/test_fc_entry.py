@@ -1,11 +1,7 @@
 """Function Compute's entry: events as bytes, the time that remains, batches of EventBridge, timers, and HTTP requests."""
 
-import inspect
 import json
-import subprocess
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -22,8 +18,8 @@ from journeyman.runtime.fc_entry import (
     run_sweep,
 )
 from journeyman.runtime.http_requests import chalice_event, http_response
-from journeyman.steps.context import Outcome
 from tests.unit.runtime.test_batch import (
+    FC_CONTEXT,
     Context,
     StepOf,
     a_record,
@@ -36,7 +32,6 @@ from tests.unit.runtime.test_batch import adapters as adapters  # noqa: PLC0414 
 from tests.unit.runtime.test_batch import runtime as runtime  # noqa: PLC0414 - fixtures
 
 SAMPLES = Path(__file__).parents[3] / "events" / "alibaba"
-CONTEXT = SimpleNamespace(request_id="req-1", function=SimpleNamespace(name="provision", timeout=60))
 
 
 def sample(path):
@@ -48,22 +43,9 @@ def answer_of(runtime, step, event):
         return run_batch(step.step.value, step, event, Context())
 
 
-def test_importing_a_handler_reads_no_environment():
-    """Function Compute imports handlers before the initializer runs; the SDKs are imported when they are needed."""
-    code = (
-        "import sys; import functions.alibaba.provision, functions.alibaba.api;"
-        "heavy = 'mns', 'boto3', 'alibabacloud_tea_openapi', 'journeyman.runtime.aws', 'journeyman_simulator',"
-        "'journeyman.events.alibaba_events', 'journeyman.cloud.alibaba.smq_queue';"
-        "print([m for m in heavy if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], env={}, capture_output=True, text=True, check=False)
-
-    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
-
-
 def test_remaining_time_is_that_of_the_functions_timeout(adapters):
     """The context has no such method."""
-    invocation = Invocation(CONTEXT, adapters.clock)
+    invocation = Invocation(FC_CONTEXT, adapters.clock)
     assert (invocation.aws_request_id, invocation.get_remaining_time_in_millis()) == ("req-1", 60_000)
 
     adapters.clock.advance(59.5)
@@ -80,15 +62,15 @@ def test_entry_point_parses_the_event_and_the_initializer_creates_the_runtime(ru
         return event, context.aws_request_id
 
     with installed(runtime):
-        assert initialize(CONTEXT) is None
-        assert handler(b'[{"a": 1}]', CONTEXT) == ([{"a": 1}], "req-1")
+        assert initialize(FC_CONTEXT) is None
+        assert handler(b'[{"a": 1}]', FC_CONTEXT) == ([{"a": 1}], "req-1")
 
 
 @pytest.mark.parametrize("event", [b"{", b"\xff", b'{"a":' * 10_000])
 def test_event_that_is_no_json_names_what_is_wrong(runtime, adapters, event):
     """It is logged, since the invocation fails."""
     with installed(runtime), pytest.raises(MalformedEventError, match="cannot read the event"):
-        entry_point(lambda event, context: None)(event, CONTEXT)
+        entry_point(lambda event, context: None)(event, FC_CONTEXT)
 
     assert [fields["error"] for _, _, fields in adapters.lines] == ["MalformedEventError"]
 
@@ -181,25 +163,6 @@ def test_timer_sweeps_all_clusters_and_messages_sweep_theirs(runtime, adapters):
     assert sorted(cluster for cluster, _ in sweep.runs) == ["blue", "blue", "green", "green"]
     assert batch == direct == {"messages": 1, "retried": [], "deadLetters": []}
     assert adapters.counted[0] == ("journeyman_sweeps_total", {})
-
-
-def test_at_most_six_frames_from_function_compute_to_step(runtime):
-    """Frames of libraries do not count."""
-    frames = []
-
-    def step(run, trigger):
-        found = (frame.filename for frame in inspect.stack())
-        frames.extend(f for f in found if "/shared/journeyman/" in f or f == __file__)
-        return Outcome(step=Step.PROVISION, cluster=run.cluster)
-
-    @entry_point
-    def handler(event, context):
-        return run_batch("provision", step, event, context)
-
-    with installed(runtime):
-        handler(json.dumps([cloud_event(a_record(1))]).encode(), CONTEXT)
-
-    assert len(frames) - 1 <= 6, frames
 
 
 ROUTES = ("/clusters", "/clusters/{name}/plan", "/clusters/{name}/metrics", "/clusters/{name}/events")

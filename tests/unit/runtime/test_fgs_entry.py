@@ -1,10 +1,7 @@
 """FunctionGraph's entry: its context, invocations with one message, events with several, timers, delays, and requests of APIG."""
 
 import base64
-import inspect
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -38,33 +35,13 @@ from journeyman.runtime.fgs_entry import (
     runtime as current_runtime,
 )
 from journeyman.runtime.http_requests import chalice_event
-from journeyman.steps.context import Outcome
 from tests.helpers.fakes import FakeQueue
-from tests.unit.runtime.test_batch import NOW, Context, StepOf, a_record, sweep_all, topic_event
+from tests.unit.runtime.test_batch import NOW, Context, FgsContext, StepOf, a_record, sweep_all, topic_event
 from tests.unit.runtime.test_batch import adapters as adapters  # noqa: PLC0414 - fixtures
 from tests.unit.runtime.test_batch import runtime as runtime  # noqa: PLC0414 - fixtures
 from tests.unit.runtime.test_fc_entry import ROUTES
 
 SAMPLES = Path(__file__).parents[3] / "events" / "huawei"
-
-
-class FgsContext:
-    """The context of an invocation with an agency's access key."""
-
-    def getRequestID(self):
-        return "req-1"
-
-    def getRemainingTimeInMilliSeconds(self):
-        return 59_500
-
-    def getSecurityAccessKey(self):
-        return "AK"
-
-    def getSecuritySecretKey(self):
-        return "SK"
-
-    def getSecurityToken(self):
-        return "token"
 
 
 def sample(path):
@@ -98,19 +75,6 @@ class KeepingQueue(FakeQueue):
     def retry(self, seconds_by_message):
         super().retry(seconds_by_message)
         self.bodies += [with_receives(message.body, message.receives) for message in seconds_by_message]
-
-
-def test_importing_a_handler_reads_no_environment():
-    """FunctionGraph imports handlers before the initializer runs; the SDK is imported when it is needed."""
-    code = (
-        "import sys; import functions.huawei.provision, functions.huawei.api, functions.huawei.delay;"
-        "heavy = 'huaweicloudsdkcore', 'boto3', 'journeyman.runtime.aws', 'journeyman.runtime.huawei', 'journeyman_simulator',"
-        "'journeyman.events.huawei_events', 'journeyman.events.alibaba_events', 'journeyman.cloud.huawei.function_queue';"
-        "print([m for m in heavy if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], env={}, capture_output=True, text=True, check=False)
-
-    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
 def test_invocation_has_the_platforms_id_time_and_access_key(runtime):
@@ -300,25 +264,6 @@ def test_function_delay_needs_a_queue_without_delays(runtime):
     """On another cloud it has no work."""
     with installed(runtime), pytest.raises(ConfigurationError, match="in queues"):
         run_delay({}, Context())
-
-
-def test_at_most_six_frames_from_functiongraph_to_step(runtime):
-    """Frames of libraries do not count."""
-    frames = []
-
-    def step(run, trigger):
-        found = (frame.filename for frame in inspect.stack())
-        frames.extend(f for f in found if "/shared/journeyman/" in f or f == __file__)
-        return Outcome(step=Step.PROVISION, cluster=run.cluster)
-
-    @entry_point
-    def handler(event, context):
-        return run_batch("provision", step, event, context)
-
-    with installed(runtime):
-        handler(a_message(1), FgsContext())
-
-    assert len(frames) - 1 <= 6, frames
 
 
 def test_request_of_apig_has_the_shape_of_api_gateway():
