@@ -104,21 +104,26 @@ def test_missing_object_keeps_the_servers_message(script, prod):
 
 
 def test_unreachable_server_is_described_without_urllib3s_objects(script, prod):
-    """The error has the server as a field, and users know no HTTPConnectionPool."""
+    """The error has server and remedy as fields, and users know no HTTPConnectionPool."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        refusing = HttpKubeStore(Transport(Connection(server=f"http://127.0.0.1:{unused.getsockname()[1]}")))
-        refused = raised(lambda: refusing.get(NODE, "n")).message
-    nowhere = HttpKubeStore(Transport(Connection(server="http://api.cluster.invalid")))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    refused, unresolved = (
+        raised(lambda server=server: HttpKubeStore(Transport(Connection(server=server))).get(NODE, "n"))
+        for server in (url, "http://api.cluster.invalid")
+    )
     script.delay_responses(seconds=1)
     script.add_response(200)
-    late = raised(lambda: list(prod.transport.stream("/", {}, 0.1, retries=NO_RETRIES))).message
+    late = raised(lambda: list(prod.transport.stream("/", {}, 0.1, retries=NO_RETRIES)))
 
-    assert refused.startswith("the API server refuses connections: Failed to establish a new connection: ")
-    assert raised(lambda: nowhere.get(NODE, "n")).message.startswith(
-        "the API server's name does not resolve: Failed to"
-    )
-    assert late.startswith("the API server did not answer in time: Read timed out.")
+    assert refused.message.startswith("the API server refuses connections: Failed to establish a new connection: ")
+    assert unresolved.message.startswith("the API server's name does not resolve: Failed to")
+    assert late.message.startswith("the API server did not answer in time: Read timed out.")
+    assert {type(error) for error in (refused, unresolved, late)} == {KubeUnavailableError}
+    assert refused.context["server"] == url
+    assert "to_do" in refused.context
+    assert isinstance(refused.__cause__, urllib3.exceptions.HTTPError)
+    assert "object at 0x" not in str(refused)
 
 
 A_UID = {"field": "metadata.uid", "message": "Precondition failed"}
@@ -272,10 +277,15 @@ def test_large_objects_and_unknown_fields_are_read(script, prod):
 
 
 def test_list_metadata_is_found_in_any_position(script, prod):
-    """API servers usually send it first; its text may contain `"items":`."""
+    """API servers usually send it first, and after the items of custom resources; its text may contain `"items":`."""
     odd = {"metadata": {"resourceVersion": "7", "continue": '"items":', "remainingItemCount": 1}, "items": []}
-    last = {"items": [{"metadata": {"name": "a", "labels": {"x": "y" * 5000}}}], "metadata": {"resourceVersion": "7"}}
-    script.add_response(200, json.dumps(odd).encode())
-    script.add_response(200, json.dumps(last).encode())
-    assert [item.metadata.name for item in prod.list(NODECLAIM).items] == ["a"]
+    long = {"metadata": {"name": "a", "labels": {"x": "y" * 5000}}}
+    between = {"items": [long], "metadata": {"continue": "more", "resourceVersion": "7"}}
+    last = {"items": [{"metadata": {"name": "b"}}], "metadata": {"continue": "", "resourceVersion": "7"}}
+    for page in (odd, between, last):
+        script.add_response(200, json.dumps(page).encode())
+    listing = prod.list(NODECLAIM)
+    assert [item.metadata.name for item in listing.items] == ["a", "b"]
+    assert listing.resource_version == "7"
     assert "continue=%22items%22%3A" in script.requests[1][1]
+    assert "continue=more" in script.requests[2][1]

