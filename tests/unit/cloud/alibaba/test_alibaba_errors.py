@@ -104,37 +104,29 @@ def test_each_refusal_of_a_launch_has_a_reason_and_a_remedy(code, reason, remedy
     assert rule.remedy
 
 
-def test_codes_that_only_an_offering_causes_do_not_stop_other_offerings():
-    """A quota of the account does."""
-    stop = ("Account.Arrearage", "QuotaExceed.AfterpayInstance", "Forbidden.RAM", "InvalidKMSKeyId.NotFound")
-    pass_by = ("Zone.NotOnSale", "InstanceType.Offline", "InvalidVSwitchId.IpNotEnough")
-
-    assert not any(launch_rule(code).is_capacity for code in stop)
-    assert all(launch_rule(code).is_capacity for code in pass_by)
-
-
 @pytest.mark.parametrize(
-    "code",
-    ["CategoryNotSupported", "InvalidDiskCategory.NotSupported", "InvalidSpotPriceLimit.LowerThanPublicPrice"],
-)
-def test_settings_of_a_node_class_make_an_offering_unavailable_for_it_alone(code):
-    """Disk categories and price limits are the NodeClass's; other NodeClasses launch the offering."""
-    rule = launch_rule(code)
-
-    assert (rule.scope, rule.node_class_only) == (FaultScope.OFFERING, True)
-    assert "spec." in rule.remedy
-
-
-@pytest.mark.parametrize(
-    ("code", "scope"),
+    ("code", "scope", "is_capacity"),
     [
-        ("Account.Arrearage", FaultScope.ACCOUNT),
-        ("InvalidImageId.NotFound", FaultScope.NODE_CLASS),
-        ("QuotaExceeded.PrivateIpAddress", FaultScope.SUBNET),
-        ("Something.New", FaultScope.NODE_POOL),
-        ("Throttling.User", None),
+        ("Account.Arrearage", FaultScope.ACCOUNT, False),
+        ("QuotaExceed.AfterpayInstance", FaultScope.ACCOUNT, False),
+        ("Forbidden.RAM", FaultScope.NODE_CLASS, False),
+        ("InvalidKMSKeyId.NotFound", FaultScope.NODE_CLASS, False),
+        ("InvalidImageId.NotFound", FaultScope.NODE_CLASS, False),
+        ("QuotaExceeded.PrivateIpAddress", FaultScope.SUBNET, True),
+        ("InvalidVSwitchId.IpNotEnough", FaultScope.SUBNET, True),
+        ("Zone.NotOnSale", FaultScope.OFFERING, True),
+        ("InstanceType.Offline", FaultScope.OFFERING, True),
+        ("CategoryNotSupported", FaultScope.OFFERING, False),
+        ("InvalidDiskCategory.NotSupported", FaultScope.OFFERING, False),
+        ("InvalidSpotPriceLimit.LowerThanPublicPrice", FaultScope.OFFERING, False),
+        ("Something.New", FaultScope.NODE_POOL, False),
+        ("Throttling.User", None, False),
     ],
 )
-def test_each_refusal_of_a_launch_says_whose_fault_it_is(code, scope):
-    """Only what has the fault is skipped."""
-    assert launch_rule(code).scope is scope
+def test_each_refusal_of_a_launch_says_whose_fault_it_is(code, scope, is_capacity):
+    """Only what has the fault is skipped. Disks and price limits are the NodeClass's: for it alone, offerings are unavailable."""
+    rule = launch_rule(code)
+
+    assert (rule.scope, rule.is_capacity) == (scope, is_capacity)
+    assert rule.node_class_only is (scope is FaultScope.OFFERING and not is_capacity)
+    assert "spec." in rule.remedy or not rule.node_class_only

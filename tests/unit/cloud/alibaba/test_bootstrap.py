@@ -31,9 +31,20 @@ def flag(text, name):
     return re.search(rf"--{name} (\S+)", text)[1]
 
 
-def test_attach_script_gets_labels_of_claim_and_cluster():
+def test_attach_script_gets_labels_taints_and_all_kubelet_settings():
     """The API server would refuse labels of Kubernetes' own domains from a kubelet; registration adds them."""
-    labels = dict(pair.split("=") for pair in flag(written(), "labels").split(","))
+    spec = {
+        "taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}],
+        "startupTaints": [{"key": "cni", "effect": "NoExecute"}],
+    }
+    kubelet = {
+        "maxPods": 30,
+        "evictionHard": {"memory.available": "5%"},
+        "clusterDNS": ["10.0.0.10"],
+        "cpuCFSQuota": False,
+    }
+    text = written(a_claim(spec=spec), kubelet=kubelet)
+    labels = dict(pair.split("=") for pair in flag(text, "labels").split(","))
 
     assert labels["k8s.aliyun.com"] == "true"
     assert labels["ack.aliyun.com"] == "c1"
@@ -41,31 +52,12 @@ def test_attach_script_gets_labels_of_claim_and_cluster():
     assert labels["karpenter.sh/nodepool"] == "default"
     assert labels["team"] == "web"
     assert "node.kubernetes.io/role" not in labels
-
-
-def test_attach_script_gets_all_taints():
-    """Startup taints are among them, and the taint that keeps pods off until registration."""
-    taints = {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}
-    startup = {"startupTaints": [{"key": "cni", "effect": "NoExecute"}]}
-
-    assert flag(written(a_claim(spec={**taints, **startup})), "taints").split(",") == [
+    assert flag(text, "taints").split(",") == [
         "gpu=yes:NoSchedule",
         "cni=:NoExecute",
         "karpenter.sh/unregistered=:NoExecute",
     ]
-
-
-def test_node_config_has_all_kubelet_settings():
-    """Neither published provider passes more than some of them on."""
-    kubelet = {
-        "maxPods": 30,
-        "evictionHard": {"memory.available": "5%"},
-        "clusterDNS": ["10.0.0.10"],
-        "cpuCFSQuota": False,
-    }
-    config = json.loads(base64.b64decode(flag(written(kubelet=kubelet), "node-config")))
-
-    assert config == {"kubelet_config": kubelet}
+    assert json.loads(base64.b64decode(flag(text, "node-config"))) == {"kubelet_config": kubelet}
 
 
 def test_early_parts_come_before_the_attach_script():

@@ -27,6 +27,9 @@ def test_group_launches_one_instance_of_the_cheapest_pairs_first(ack):
     first, last = configs[0]["InstanceType"], configs[-1]["InstanceType"]
     assert prices[first] <= prices[last]
     assert sent["ClientToken"] == "default-abc-uid"
+    user_data = base64.b64decode(sent["LaunchConfiguration"]["UserData"]).decode()
+    assert user_data.startswith("MIME-Version: 1.0")
+    assert "attach_node.sh" in user_data
     assert {tag["Key"] for tag in sent["LaunchConfiguration"]["Tag"]} >= {
         f"kubernetes.io/cluster/{ack.seeded.cluster_id}",
         "karpenter.sh/nodeclaim",
@@ -88,6 +91,7 @@ def test_disks_have_categories_in_order_level_and_encryption(ack, acs):
 @pytest.mark.parametrize(
     ("spec", "expected"),
     [
+        ({}, {}),
         ({"password": "Secret-123"}, {"Password": "Secret-123"}),
         ({"passwordInherit": True}, {"PasswordInherit": True}),
         ({"keyPairName": "admin"}, {"KeyPairName": "admin"}),
@@ -95,21 +99,14 @@ def test_disks_have_categories_in_order_level_and_encryption(ack, acs):
     ],
 )
 def test_login_and_resource_group_are_in_the_configuration(ack, spec, expected):
-    """Nothing else about them is sent."""
-    configuration = ack.requested(**spec)["LaunchConfiguration"]
+    """Nothing else about them is sent. A user's rights may end at the group, so it is the fleet's, too."""
+    request = ack.requested(**spec)
     names = {"Password", "PasswordInherit", "KeyPairName", "ResourceGroupId"}
 
-    assert {key: value for key, value in configuration.items() if key in names} == expected
-
-
-@pytest.mark.parametrize(("spec", "expected"), [({}, None), ({"resourceGroupId": "rg-1"}, "rg-1")])
-def test_fleet_is_in_the_resource_group_of_its_instances(ack, spec, expected):
-    """A user's rights may end at the group, and ECS refuses an empty one."""
-    request = ack.requested(**spec)
-
-    assert request.get("ResourceGroupId") == expected
-    assert request["LaunchConfiguration"].get("ResourceGroupId") == expected
-    assert ("ResourceGroupId" in request) is bool(spec)
+    assert {key: value for key, value in request["LaunchConfiguration"].items() if key in names} == expected
+    assert {key: value for key, value in request.items() if key == "ResourceGroupId"} == {
+        key: value for key, value in expected.items() if key == "ResourceGroupId"
+    }
 
 
 def test_spot_price_limit_applies_with_its_strategy_only(acs):
@@ -243,11 +240,3 @@ def test_failed_launch_keeps_no_addresses(ack):
 
     assert failed == used("second") == {emptier.id}
     assert used("third") == {fuller.id}
-
-
-def test_user_data_of_the_request_is_base64(ack):
-    """ECS decodes it."""
-    text = base64.b64decode(ack.requested()["LaunchConfiguration"]["UserData"]).decode()
-
-    assert text.startswith("MIME-Version: 1.0")
-    assert "attach_node.sh" in text

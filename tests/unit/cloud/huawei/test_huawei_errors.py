@@ -94,25 +94,21 @@ def test_each_refusal_of_a_launch_has_a_reason(code, text, reason):
     assert rule.remedy
 
 
-def test_only_an_offerings_own_refusals_let_others_be_tried():
-    """A quota concerns all of them."""
-    others = ("CCE.01400008", "CCE.01400014", "CCE.01403001", "CCE.01400018", "CCE.01400022")
-    assert not any(launch_rule(code, "").is_capacity for code in others)
-    assert launch_rule("CCE.01400021", "").is_capacity
-
-
 @pytest.mark.parametrize(
     ("code", "scope", "node_class_only"),
     [
         ("CCE.01400022", FaultScope.OFFERING, True),
         ("CCE.01400021", FaultScope.OFFERING, False),
         ("CCE.01400018", FaultScope.NODE_CLASS, False),
+        ("CCE.01403001", FaultScope.NODE_CLASS, False),
+        ("CCE.01400008", FaultScope.ACCOUNT, False),
         ("CCE.01400014", FaultScope.ACCOUNT, False),
         ("Something.New", FaultScope.NODE_POOL, False),
         ("CCE.01500001", None, False),
     ],
 )
 def test_each_refusal_of_a_launch_says_whose_fault_it_is(code, scope, node_class_only):
-    """Missing disks of the CCENodeClass's type do not make the offering unavailable for others."""
+    """Others are tried after an offering's own; disks of the CCENodeClass's type are missing for that NodeClass alone."""
     rule = launch_rule(code, "")
     assert (rule.scope, rule.node_class_only) == (scope, node_class_only)
+    assert rule.is_capacity is (code == "CCE.01400021")

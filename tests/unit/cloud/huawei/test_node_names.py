@@ -31,13 +31,9 @@ def test_name_is_valid_and_has_the_uid(name, uid):
 
 
 def test_names_of_other_nodes_have_no_uid():
-    """A user's nodes, and those of CCE's node pools, are never touched."""
+    """A user's nodes, those of CCE's node pools, and that of an earlier claim of the same name are never touched."""
     for name in ("", "my-node", "pool-1-x7k2p", UID.replace("-", ""), f"UPPER-{UID.replace('-', '')}"):
         assert node_names.digits_of(name) == ""
-
-
-def test_claims_of_one_name_have_nodes_of_different_names():
-    """A later claim of the same name does not adopt the earlier one's node."""
     other = "5f0c8f1e-8a1b-4f43-9b2c-0d9b2f6d1c12"
     assert node_names.node_name(a_claim()) != node_names.node_name(a_claim(uid=other))
 
