@@ -622,18 +622,26 @@ def test_launch_without_a_catalogue_is_an_invariant_error(cluster):
 
 
 def test_the_earliest_requeue_of_a_step_is_sent_even_if_chains_fail(cluster):
-    """The executor sends one message for each step; one that is due has no time."""
+    """The executor sends one message for each step; one that is due has no time.
+
+    SQS delays a message by 15 minutes at most, so a later requeue is left to the sweep.
+    """
     later, soon = NOW + timedelta(minutes=1), NOW + timedelta(seconds=5)
+    latest = NOW + timedelta(minutes=15)
     chains = (
         chain_of("a", mark("missing"), Requeue(step=Step.TERMINATE, at=later, reason="late")),
         chain_of("b", Requeue(step=Step.TERMINATE, at=soon, reason="soon")),
         chain_of("c", Requeue(step=Step.CONSOLIDATE, at=NOW, reason="now")),
         chain_of("d", Requeue(step=Step.TERMINATE, at=soon, reason="as soon")),
+        chain_of("e", Requeue(step=Step.INTERRUPT, at=latest, reason="last")),
+        chain_of("f", Requeue(step=Step.SWEEP, at=latest + timedelta(minutes=1), reason="too late")),
     )
     carry_out(cluster, *chains)
     sent = {m.step: (m.at, m.reason) for m in cluster.queue.sent}
+    assert sent.keys() == {Step.PROVISION, Step.TERMINATE, Step.CONSOLIDATE, Step.INTERRUPT}
     assert sent[Step.TERMINATE] == (soon, "soon")
     assert sent[Step.CONSOLIDATE] == (None, "now")
+    assert sent[Step.INTERRUPT] == (latest, "last")
 
 
 def test_requeue_after_an_error_is_delayed(cluster):
@@ -646,13 +654,6 @@ def test_requeue_after_an_error_is_delayed(cluster):
     outcome = carry_out(cluster, *chains)
     assert outcome.counts["errors"] == 1
     assert requeues(outcome) == {Step.PROVISION: NOW + timedelta(seconds=5), Step.TERMINATE: NOW}
-
-
-def test_late_requeue_is_left_to_the_sweep(cluster):
-    """SQS delays a message by 15 minutes at most, so each run's message would be sent again and again for hours."""
-    times = {Step.CONSOLIDATE: NOW + timedelta(minutes=15), Step.TERMINATE: NOW + timedelta(minutes=16)}
-    carry_out(cluster, *(chain_of("x", Requeue(step=step, at=at, reason="t")) for step, at in times.items()))
-    assert [m.step for m in cluster.queue.sent] == [Step.CONSOLIDATE]
 
 
 def test_requeues_are_sent_even_if_the_run_fails(cluster):
@@ -691,21 +692,16 @@ def test_launch_result_is_written_within_the_deadline_margin(cluster):
     assert cluster.server.get(NODECLAIM, "a").status.provider_id
 
 
-def test_lost_lease_stops_the_run(cluster):
-    """The run writes nothing more and ends as busy."""
+@pytest.mark.parametrize("is_held_by_another", [False, True])
+def test_lost_lease_stops_the_run(cluster, is_held_by_another):
+    """The run writes nothing more and ends as busy; without the Lease from the start it does not read the cluster."""
     cluster.add(pool_body("second"))
     cluster.fence.checks_left = 1
+    cluster.fence.held_by_other = is_held_by_another
     outcome = carry_out(cluster, chain_of("a", mark(), mark("second")))
     assert outcome.status == "busy"
-    assert (is_marked(cluster), is_marked(cluster, "second")) == (True, False)
+    assert (is_marked(cluster), is_marked(cluster, "second")) == (not is_held_by_another, False)
     assert cluster.fence.releases == 1
-
-
-def test_run_without_the_lease_does_nothing(cluster):
-    """It ends as busy before it reads the cluster."""
-    cluster.fence.held_by_other = True
-    assert carry_out(cluster, chain_of("a", mark())).status == "busy"
-    assert not is_marked(cluster)
 
 
 @pytest.mark.parametrize("spec", ["2099", "held"])

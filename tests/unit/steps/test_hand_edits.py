@@ -67,21 +67,11 @@ def states(simulation) -> list[str]:
     return [instance.state for instance in simulation.cloud.list()]
 
 
-def test_a_node_without_its_registered_label_is_drained(simulation):
-    """Its NodeClaim is Registered, so the step respects the pod's budget before it terminates the instance."""
+@pytest.mark.parametrize("removed", [{"labels": {labels.REGISTERED: None}}, {"finalizers": None}])
+def test_a_node_without_its_registered_label_or_finalizer_is_drained(simulation, removed):
+    """A deletion without the finalizer would remove the node and its pod at once, against the pod's budget."""
     claim = simulation.claims()[0]
-    simulation.server.patch(NODE, claim.status.node_name, {"metadata": {"labels": {labels.REGISTERED: None}}})
-
-    delete(simulation, claim.metadata.name)
-
-    assert states(simulation) == ["running", "running"]
-    assert "FailedDraining" in simulation.record.reasons
-
-
-def test_a_node_whose_finalizer_was_just_removed_is_drained(simulation):
-    """Without the finalizer a deletion would remove the node and its pod immediately, against the pod's budget."""
-    claim = simulation.claims()[0]
-    simulation.server.patch(NODE, claim.status.node_name, {"metadata": {"finalizers": None}})
+    simulation.server.patch(NODE, claim.status.node_name, {"metadata": removed})
 
     delete(simulation, claim.metadata.name)
 

@@ -67,8 +67,12 @@ def the_claim(cluster: Cluster, name: str = "n"):
 
 
 def test_a_spot_warning_deletes_the_claim_and_requeues_provision():
-    """One run cordons the node, deletes its NodeClaim, marks its offering unavailable, and requeues both other steps."""
+    """One run cordons the node, deletes its NodeClaim, marks its offering unavailable, and requeues both other steps.
+
+    An interruption with two minutes' notice waits for no Lease.
+    """
     cluster = a_cluster(a_member("n", size="l", capacity_type=labels.SPOT, zone="a"), a_member("other"))
+    cluster.fence.held_by_other = True
 
     outcome = interrupt(cluster.run(), a_notice("spot_interrupted", "i-n"))
 
@@ -102,11 +106,15 @@ def test_repeated_and_late_interruptions_change_nothing():
 
 
 def test_interruption_of_a_foreign_instance_is_acknowledged():
-    """Every registered cluster gets every event of the account."""
+    """Every cluster gets every event of the account, so the cloud is not asked while every claim has its instance."""
     cluster = a_cluster(a_member("n"))
     before = cluster.server.resource_version
 
-    outcome = interrupt(cluster.run(), a_notice("instance_terminated", "i-foreign"))
+    class Deaf(FakeCloud):
+        def list(self):
+            raise AssertionError("list() is not needed")
+
+    outcome = interrupt(cluster.run(cloud=Deaf(cluster.clock)), a_notice("instance_terminated", "i-foreign"))
 
     assert outcome.status == "done"
     assert "i-foreign is not ours" in outcome.notes[0]
@@ -154,14 +162,6 @@ def test_conflict_on_the_cordon_does_not_stop_the_deletion():
     assert the_claim(cluster).metadata.deletion_timestamp is not None
     assert outcome.counts["conflicts"] == 1
     assert Step.INTERRUPT not in {m.step for m in cluster.queue.sent}
-
-
-def test_interruptions_need_no_lease():
-    """Another run holds all Leases; an interruption with two minutes' notice does not wait."""
-    cluster = a_cluster(a_member("n"))
-    cluster.fence.held_by_other = True
-
-    assert interrupt(cluster.run(), a_notice("spot_interrupted", "i-n")).status == "done"
 
 
 def test_a_trigger_that_is_no_interruption_is_refused():
@@ -383,19 +383,6 @@ def test_an_instance_without_a_provider_id_marks_its_offering():
 
     (avoided,) = (a for a in plan.actions if isinstance(a, MarkOfferingUnavailable))
     assert avoided.offerings == (OfferingKey("l", "b", labels.SPOT),)
-
-
-def test_cloud_is_not_listed_while_every_claim_has_its_instance():
-    """Events about foreign instances arrive all the time."""
-    cluster = a_cluster(a_member("n"))
-
-    class Deaf(FakeCloud):
-        def list(self):
-            raise AssertionError("list() is not needed")
-
-    outcome = interrupt(cluster.run(cloud=Deaf(cluster.clock)), a_notice("instance_terminated", "i-foreign"))
-
-    assert outcome.status == "done"
 
 
 def test_rebalance_recommendation_only_emits_an_event():

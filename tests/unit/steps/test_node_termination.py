@@ -146,10 +146,14 @@ def forbid_adoption(simulation):
         simulation.server.patch(NODE, node.metadata.name, {"metadata": {"labels": {labels.NODEPOOL: "gone"}}})
 
 
-def test_a_node_whose_claim_vanished_is_drained_before_termination(simulation):
-    """The API server deletes the node with its owner; the instance stays until the pod's budget allows an eviction."""
+@pytest.mark.parametrize("has_owner", [True, False])
+def test_a_node_whose_claim_vanished_is_drained_before_termination(simulation, has_owner):
+    """The API server deletes a node with its owner; the instance stays until the pod's budget allows an eviction."""
     claim = simulation.claims()[0]
     simulation.cluster.add(a_budget("web", maxUnavailable=0))
+    if not has_owner:
+        bare = {"metadata": {"ownerReferences": None, "finalizers": []}}
+        simulation.server.patch(NODE, claim.status.node_name, bare)
     forbid_adoption(simulation)
     simulation.server.patch(NODECLAIM, claim.metadata.name, {"metadata": {"finalizers": []}})
     delete(simulation, claim)
@@ -162,22 +166,6 @@ def test_a_node_whose_claim_vanished_is_drained_before_termination(simulation):
     simulation.server.delete(PDB, "web", namespace="default")
     simulation.until(lambda: is_gone(simulation, claim), "all of it is gone")
     simulation.until(lambda: simulation.running() == 2, "its pod runs elsewhere")
-
-
-def test_a_node_without_claim_and_owner_is_drained_before_termination(simulation):
-    """Its ownerReference was removed, too, so the garbage collector does not delete it."""
-    claim = simulation.claims()[0]
-    simulation.cluster.add(a_budget("web", maxUnavailable=0))
-    bare = {"metadata": {"ownerReferences": None, "finalizers": []}}
-    simulation.server.patch(NODE, claim.status.node_name, bare)
-    forbid_adoption(simulation)
-    simulation.server.patch(NODECLAIM, claim.metadata.name, {"metadata": {"finalizers": []}})
-    delete(simulation, claim)
-    simulation.run_for(minutes=10)
-    assert state(simulation, claim) == "running"
-
-    simulation.server.delete(PDB, "web", namespace="default")
-    simulation.until(lambda: is_gone(simulation, claim), "all of it is gone")
 
 
 @pytest.mark.parametrize("protected", [False, True])

@@ -212,19 +212,13 @@ def test_static_nodepool_is_due_until_it_has_its_replicas(claims, enabled, is_du
     assert (Step.PROVISION in {requeue.step for requeue in due}) == is_due
 
 
-def test_a_budget_window_that_just_started_requeues_consolidation():
-    """That happens once: a minute later the window is no longer starting."""
+@pytest.mark.parametrize("claim", [consolidatable("going", deleting=NOW), a_launched_claim("coming")])
+def test_a_budget_window_that_just_started_matters_to_nodes_that_stay(claim):
+    """Consolidation can do nothing with one that leaves or has not joined. Two minutes later no window is starting."""
     budgets = [{"nodes": "1", "schedule": "1 21 * * *", "duration": "1h"}]
     pool = a_pool(spec={"disruption": {"budgets": budgets}}, status=READY.to_wire()["status"])
     assert due(node_pools=(pool,), claims=(consolidatable(),)) == {Step.CONSOLIDATE}
     assert due(node_pools=(pool,), claims=(consolidatable(),), now=QUIET + timedelta(minutes=2)) == set()
-
-
-@pytest.mark.parametrize("claim", [consolidatable("going", deleting=NOW), a_launched_claim("coming")])
-def test_a_budget_window_matters_only_to_nodes_that_stay(claim):
-    """Consolidation can do nothing with one that leaves or has not joined."""
-    budgets = [{"nodes": "1", "schedule": "1 21 * * *", "duration": "1h"}]
-    pool = a_pool(spec={"disruption": {"budgets": budgets}}, status=READY.to_wire()["status"])
     assert Step.CONSOLIDATE not in due(node_pools=(pool,), claims=(claim,))
     assert Step.CONSOLIDATE in due(node_pools=(pool,), claims=(claim, consolidatable()))
 

@@ -78,10 +78,26 @@ def follow_requeues(cluster, within=timedelta(minutes=5), **changes):
 
 @pytest.mark.karpenter("node/termination/terminator", it="should succeed with an evicted event when there are no PDBs")
 @pytest.mark.karpenter(
+    "node/termination/terminator", it="should succeed with no event when there are PDBs that allow an eviction"
+)
+@pytest.mark.karpenter(
     "nodeclaim/lifecycle/termination", it="should not delete the NodeClaim until all the Nodes are removed"
 )
-def test_deleted_claim_is_finalized_with_its_node_and_instance(cluster):
-    """No NodeClaim, node or instance is left, and the NodePool's status counts none; the NodeClaim goes last."""
+@pytest.mark.parametrize("has_budget", [False, True])
+def test_deleted_claim_is_finalized_with_its_node_and_instance(cluster, has_budget):
+    """No NodeClaim, node or instance is left, and the NodePool's status counts none; the NodeClaim goes last.
+
+    A PodDisruptionBudget that allows the evictions makes no difference.
+    """
+    if has_budget:
+        budget = {
+            "apiVersion": "policy/v1",
+            "kind": "PodDisruptionBudget",
+            "metadata": {"name": "web", "namespace": "default"},
+            "spec": {"minAvailable": 0, "selector": {"matchLabels": {"app": "web"}}},
+        }
+        cluster.add(budget)
+        cluster.server.sync_disruption_budgets()
     cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
     seen = []
 
@@ -100,34 +116,9 @@ def test_deleted_claim_is_finalized_with_its_node_and_instance(cluster):
     assert cluster.server.list(NODE).items == ()
     assert cluster.cloud.list() == ()
     assert cluster.server.get(NODEPOOL, "default")["status"]["nodes"] == 0
-    assert {"Evicted", "Drained", "InstanceTerminating", "Finalized"} <= set(cluster.record.reasons)
-
-
-def test_a_node_deleted_by_hand_takes_its_claim_and_instance_along(cluster):
-    """`kubectl delete node` has the same effect as deleting the NodeClaim."""
-    cluster.server.delete(NODE, cluster.server.list(NODE).items[0].metadata.name)
-    follow_requeues(cluster)
-    assert cluster.server.list(NODECLAIM).items == ()
-    assert cluster.cloud.list() == ()
-
-
-@pytest.mark.karpenter(
-    "node/termination/terminator", it="should succeed with no event when there are PDBs that allow an eviction"
-)
-def test_budget_that_allows_a_disruption_does_not_block_the_drain(cluster):
-    """There is no FailedDraining Event."""
-    budget = {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": "web", "namespace": "default"},
-        "spec": {"minAvailable": 0, "selector": {"matchLabels": {"app": "web"}}},
-    }
-    cluster.add(budget)
-    cluster.server.sync_disruption_budgets()
-    cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
-    follow_requeues(cluster)
-    assert "FailedDraining" not in cluster.record.reasons
+    assert {"Drained", "InstanceTerminating", "Finalized"} <= set(cluster.record.reasons)
     assert cluster.record.reasons.count("Evicted") == 2
+    assert "FailedDraining" not in cluster.record.reasons
 
 
 @pytest.mark.karpenter(
