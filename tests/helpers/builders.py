@@ -62,6 +62,18 @@ def condition(
     }
 
 
+def a_body(api_version: str, kind: str, name: str, *, namespace: str = "", **fields: Any) -> dict[str, Any]:
+    """Return an object as JSON; one of a namespace has its name."""
+    metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
+    return {"apiVersion": api_version, "kind": kind, "metadata": metadata, **fields}
+
+
+def budget_body(name: str = "web", **spec: Any) -> dict[str, Any]:
+    """Return a PodDisruptionBudget of the pods with the label app=web as JSON; it allows no disruption unless `spec` says so."""
+    spec = {"selector": {"matchLabels": {"app": "web"}}, **(spec or {"maxUnavailable": 0})}
+    return a_body("policy/v1", "PodDisruptionBudget", name, namespace="default", spec=spec)
+
+
 # -- NodePool, NodeClass, instance types ----------------------------------------------------------------------------
 
 

@@ -38,6 +38,7 @@ from journeyman.steps.load import EVERYTHING, load
 from tests.helpers.builders import (
     NOW,
     ago,
+    budget_body,
     claim_body,
     condition,
     merge,
@@ -287,16 +288,6 @@ NODE_REF = ObjectRef(resource=NODE, name="n", uid="uid-n")
 """With its UID, by which `kubectl describe node` looks for Events."""
 
 
-def budget(name):
-    """Return a PodDisruptionBudget that allows no disruption."""
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "web"}}},
-    }
-
-
 def eviction(pod_ref):
     """Return the chain that evicts the pod."""
     return Chain(subject="Pod p", actions=(EvictPod(ref=pod_ref, node=NODE_REF, why="test"),), events=(EVENT,))
@@ -312,7 +303,7 @@ def eviction(pod_ref):
 )
 def test_refused_eviction_is_an_event_and_no_error(cluster, budgets, code, says):
     """The server answers 429 for one PodDisruptionBudget and 500 for two; the drain retries by itself."""
-    cluster.add(pod_body("p", node="n"), *(budget(f"web-{n}") for n in range(budgets)))
+    cluster.add(pod_body("p", node="n"), *(budget_body(f"web-{n}") for n in range(budgets)))
     cluster.server.sync_disruption_budgets()
 
     outcome = carry_out(cluster, eviction(ref(cluster, POD, "p", "default")))

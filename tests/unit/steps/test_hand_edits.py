@@ -9,15 +9,10 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, PDB, POD, is_true
 from journeyman.core.plan import Step
 from journeyman.errors import NoInstanceIdError
-from tests.helpers.builders import SMALL, claim_body, condition, pool_body
+from tests.helpers.builders import SMALL, budget_body, claim_body, condition, pool_body
 from tests.helpers.simulated_cluster import SimulatedCluster
 
-BLOCKED = {
-    "apiVersion": "policy/v1",
-    "kind": "PodDisruptionBudget",
-    "metadata": {"name": "web", "namespace": "default"},
-    "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "web"}}},
-}
+BLOCKED = budget_body()
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from tests.helpers.builders import (
     EBS,
     LARGE,
     NOW,
+    a_body,
     buffer_body,
     claim_body,
     merge,
@@ -155,16 +156,12 @@ def test_a_warm_sandbox_validates_each_version_of_an_object_once():
 def test_storage_is_read_with_what_scheduling_needs_and_only_then():
     """A StorageClass without volumeBindingMode binds immediately, which is the API server's default."""
     cluster = Cluster()
+    claim = {"volumeName": "pv", "storageClassName": "gp3"}
     cluster.add(
-        {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "gp3"}, "provisioner": EBS},
-        {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "n"}, "spec": {"drivers": []}},
-        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv"}, "spec": {"csi": {"driver": EBS}}},
-        {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": "data", "namespace": "default"},
-            "spec": {"volumeName": "pv", "storageClassName": "gp3"},
-        },
+        a_body("storage.k8s.io/v1", "StorageClass", "gp3", provisioner=EBS),
+        a_body("storage.k8s.io/v1", "CSINode", "n", spec={"drivers": []}),
+        a_body("v1", "PersistentVolume", "pv", spec={"csi": {"driver": EBS}}),
+        a_body("v1", "PersistentVolumeClaim", "data", namespace="default", spec=claim),
     )
     snapshot = load(cluster.run(), EVERYTHING)
     assert [c.volume_binding_mode for c in snapshot.storage_classes] == ["Immediate"]
@@ -177,15 +174,8 @@ def test_storage_is_read_with_what_scheduling_needs_and_only_then():
 def test_default_spread_constraints_require_services_and_owners():
     """With them the steps see the pod's constraints as kube-scheduler does."""
     cluster = Cluster()
-    cluster.add(
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": "web", "namespace": "default"},
-            "spec": {"selector": {"app": "web"}},
-        },
-        pod_body("waiting"),
-    )
+    service = a_body("v1", "Service", "web", namespace="default", spec={"selector": {"app": "web"}})
+    cluster.add(service, pod_body("waiting"))
     store = Counting(cluster.server)
     assert load(cluster.run(store=store), EVERYTHING).pods[0].spec.topology_spread_constraints == ()
     assert "Service" not in {kind for kind, _ in store.listed}
@@ -231,12 +221,7 @@ def test_buffers_add_virtual_pods_and_only_their_refs_are_read():
     cluster = Cluster()
     shape = {"metadata": {}, "spec": pod_body("x")["spec"]}
     cluster.add(
-        {
-            "apiVersion": "v1",
-            "kind": "PodTemplate",
-            "metadata": {"name": "s", "namespace": "default"},
-            "template": shape,
-        },
+        a_body("v1", "PodTemplate", "s", namespace="default", template=shape),
         buffer_body("spare", podTemplateRef={"name": "s"}, replicas=2),
         pod_body("waiting"),
     )
@@ -285,13 +270,16 @@ def test_a_buffer_reads_no_more_than_the_kind_it_refers_to(spec, kinds):
     assert workloads & {kind for kind, _ in store.listed} == kinds
 
 
+def an_offering_state(**status):
+    return a_body("journeyman.dev/v1alpha1", "OfferingState", "default", status=status)
+
+
 @pytest.mark.parametrize(("seconds", "is_over"), [(1, False), (0, True), (-1, True)])
 def test_back_off_of_a_launch_fault_is_over_at_its_end(seconds, is_over):
     """From then on one launch tries whether the fault is gone."""
     cluster = Cluster()
     failure = {"scope": "NodePool", "name": "default", "until": stamp(NOW + timedelta(seconds=seconds))}
-    kind = {"apiVersion": "journeyman.dev/v1alpha1", "kind": "OfferingState", "metadata": {"name": "default"}}
-    cluster.add({**kind, "status": {"launchFailures": [failure]}})
+    cluster.add(an_offering_state(launchFailures=[failure]))
     (backoff,) = load(cluster.run(), EVERYTHING).launch_backoffs
     assert (backoff.is_over, backoff.fault.name, backoff.node_class) == (is_over, "default", "default")
 
@@ -300,31 +288,16 @@ def test_devices_and_their_claims_are_read_only_on_request():
     """A pod names its ResourceClaims and those that were created for it."""
     cluster = Cluster()
     entry = {"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com", "count": 2}}
-    expression = "device.driver == 'gpu.example.com'"
+    api, expression = "resource.k8s.io/v1", "device.driver == 'gpu.example.com'"
+    slice_ = {
+        "driver": "gpu.example.com",
+        "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "gpu-0", "attributes": {"model": {"string": "h100"}, "index": {"int": 0}}}],
+    }
     cluster.add(
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "DeviceClass",
-            "metadata": {"name": "gpu.example.com"},
-            "spec": {"selectors": [{"cel": {"expression": expression}}]},
-        },
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceSlice",
-            "metadata": {"name": "n-gpu"},
-            "spec": {
-                "driver": "gpu.example.com",
-                "nodeName": "n",
-                "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1},
-                "devices": [{"name": "gpu-0", "attributes": {"model": {"string": "h100"}, "index": {"int": 0}}}],
-            },
-        },
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "ResourceClaim",
-            "metadata": {"name": "p-gpu", "namespace": "default"},
-            "spec": {"devices": {"requests": [entry]}},
-        },
+        a_body(api, "DeviceClass", "gpu.example.com", spec={"selectors": [{"cel": {"expression": expression}}]}),
+        a_body(api, "ResourceSlice", "n-gpu", spec={"nodeName": "n", **slice_}),
+        a_body(api, "ResourceClaim", "p-gpu", namespace="default", spec={"devices": {"requests": [entry]}}),
         pod_body(
             "p",
             spec={"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "gpu"}]},
@@ -383,22 +356,8 @@ def test_the_catalogue_is_the_same_object_until_something_changes():
     first = scheduling_inputs_of(cluster.run(), load(cluster.run(), EVERYTHING)).catalogue
     assert scheduling_inputs_of(cluster.run(), load(cluster.run(), EVERYTHING)).catalogue is first
 
-    state = {
-        "apiVersion": "journeyman.dev/v1alpha1",
-        "kind": "OfferingState",
-        "metadata": {"name": "default"},
-        "status": {
-            "unavailable": [
-                {
-                    "instanceType": "m.large",
-                    "zone": "a",
-                    "capacityType": "on-demand",
-                    "until": (NOW + timedelta(minutes=3)).isoformat(),
-                }
-            ]
-        },
-    }
-    cluster.add(state)
+    offering = {"instanceType": "m.large", "zone": "a", "capacityType": "on-demand"}
+    cluster.add(an_offering_state(unavailable=[{**offering, "until": stamp(NOW + timedelta(minutes=3))}]))
     avoided = scheduling_inputs_of(cluster.run(), load(cluster.run(), EVERYTHING)).catalogue
     assert [o.available for t in avoided.instance_types("default") for o in t.offerings if t.name == LARGE.name] == [
         False
@@ -453,12 +412,11 @@ def test_pods_are_listed_by_node_for_few_nodes_and_at_once_for_many():
 def test_volumes_and_their_claims_are_read_only_where_needed():
     """A drain waits for them; a run without a drain does not list them."""
     cluster = Cluster()
-    kind = {"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment"}
     for node, volume in (("n1", {"persistentVolumeName": "pv-1"}), ("n2", {"inlineVolumeSpec": {}})):
         spec = {"attacher": EBS, "nodeName": node, "source": volume}
-        cluster.add({**kind, "metadata": {"name": f"csi-{node}"}, "spec": spec, "status": {"attached": True}})
-    claim = {"metadata": {"name": "data", "namespace": "default"}, "spec": {"volumeName": "pv-1"}}
-    cluster.add({"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim})
+        status = {"attached": True}
+        cluster.add(a_body("storage.k8s.io/v1", "VolumeAttachment", f"csi-{node}", spec=spec, status=status))
+    cluster.add(a_body("v1", "PersistentVolumeClaim", "data", namespace="default", spec={"volumeName": "pv-1"}))
     store = Counting(cluster.server)
     run, snapshot = cluster.run(store=store), load(cluster.run(), NODES_AND_CLAIMS)
 

@@ -10,7 +10,7 @@ from journeyman.core.api.objects import NODE, NODEPOOL, POD
 from journeyman.core.api.resources import format_resources
 from journeyman.core.plan import Step
 from journeyman_simulator.workload_controllers import DEPLOYMENT
-from tests.helpers.builders import SMALL, merge, pod_body, pool_body
+from tests.helpers.builders import SMALL, a_body, merge, pod_body, pool_body
 from tests.helpers.simulated_cluster import SimulatedCluster
 
 TAINT = {"key": "cni.example.com/starting", "value": "x", "effect": "NoSchedule"}
@@ -143,12 +143,8 @@ def a_gpu_cluster():
         "metadata": {"labels": {"app": "train"}},
         "spec": {"containers": [{"name": "c", "image": "i", "resources": requests}]},
     }
-    body = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "train", "namespace": "default"},
-        "spec": {"replicas": 4, "selector": {"matchLabels": {"app": "train"}}, "template": template},
-    }
+    spec = {"replicas": 4, "selector": {"matchLabels": {"app": "train"}}, "template": template}
+    body = a_body("apps/v1", "Deployment", "train", namespace="default", spec=spec)
     simulation.server.create(DEPLOYMENT, body, namespace="default")
     simulation.requeue(Step.PROVISION)
     return simulation, gpu_type

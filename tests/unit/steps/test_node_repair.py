@@ -14,7 +14,7 @@ from journeyman.errors import CloudProviderError, CloudUnavailableError
 from journeyman.ports import RequeueDue
 from journeyman.steps.context import FeatureGates
 from journeyman.steps.terminate import terminate
-from tests.helpers.builders import NOW, condition, pool_body
+from tests.helpers.builders import NOW, budget_body, condition, pool_body
 from tests.helpers.fakes import FakeCloud
 from tests.helpers.fleets import types
 from tests.helpers.simulated_cluster import SimulatedCluster
@@ -28,10 +28,8 @@ def a_simulation(*, repair: bool = True, replicas: int = 2) -> SimulatedCluster:
     simulation.cluster.settings = replace(simulation.cluster.settings, feature_gates=FeatureGates(node_repair=repair))
     simulation.deploy("inflate", replicas, cpu="500m")
     simulation.until(lambda: simulation.running() == replicas, "the pods")
-    forbid = {"minAvailable": replicas, "selector": {"matchLabels": {"app": "inflate"}}}
-    meta = {"name": "all", "namespace": "default"}
-    body = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta, "spec": forbid}
-    simulation.server.create(PDB, body, namespace="default")
+    budget = budget_body(minAvailable=replicas, selector={"matchLabels": {"app": "inflate"}})
+    simulation.server.create(PDB, budget, namespace="default")
     return simulation
 
 

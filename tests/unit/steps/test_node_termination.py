@@ -17,7 +17,7 @@ from journeyman.core.api.objects import (
 )
 from journeyman.core.api.storage import VOLUME_ATTACHMENT
 from journeyman.core.plan import Step
-from tests.helpers.builders import SMALL, pool_body, stamp
+from tests.helpers.builders import SMALL, a_body, budget_body, pool_body, stamp
 from tests.helpers.simulated_cluster import SimulatedCluster
 
 
@@ -38,12 +38,6 @@ def two_nodes(**template):
 def initialized(simulation):
     """Return the initialized NodeClaims."""
     return [c for c in simulation.claims() if is_true(c.status.conditions, "Initialized")]
-
-
-def a_budget(name, **spec):
-    metadata = {"name": name, "namespace": "default"}
-    spec = {"selector": {"matchLabels": {"app": "web"}}, **spec}
-    return {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": spec}
 
 
 def delete(simulation, claim):
@@ -70,13 +64,8 @@ def is_gone(simulation, claim):
 
 
 def attach(simulation, node):
-    body = {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "VolumeAttachment",
-        "metadata": {"name": "attached"},
-        "spec": {"attacher": "ebs.csi.aws.com", "nodeName": node, "source": {"persistentVolumeName": "pv"}},
-    }
-    simulation.cluster.add(body)
+    spec = {"attacher": "ebs.csi.aws.com", "nodeName": node, "source": {"persistentVolumeName": "pv"}}
+    simulation.cluster.add(a_body("storage.k8s.io/v1", "VolumeAttachment", "attached", spec=spec))
 
 
 def test_the_instance_waits_until_its_volumes_are_detached(simulation):
@@ -102,7 +91,7 @@ def test_termination_grace_period_ends_all_waiting():
     """A budget, an annotation and a volume block until terminationGracePeriod ends, but not longer."""
     simulation = two_nodes(terminationGracePeriod="10m")
     claim = simulation.claims()[0]
-    simulation.cluster.add(a_budget("web", maxUnavailable=0))
+    simulation.cluster.add(budget_body("web", maxUnavailable=0))
     attach(simulation, claim.status.node_name)
     began = simulation.clock.now()
     delete(simulation, claim)
@@ -119,7 +108,7 @@ def test_termination_grace_period_ends_all_waiting():
 def test_two_budgets_on_a_pod_block_the_drain_without_an_error(simulation):
     """The Eviction API answers 500; the drain retries at its usual interval until one budget is deleted."""
     claim = simulation.claims()[0]
-    simulation.cluster.add(a_budget("a", maxUnavailable=1), a_budget("b", maxUnavailable=1))
+    simulation.cluster.add(budget_body("a", maxUnavailable=1), budget_body("b", maxUnavailable=1))
     delete(simulation, claim)
     before = len(simulation.functions.outcomes)
     simulation.run_for(minutes=10)
@@ -150,7 +139,7 @@ def forbid_adoption(simulation):
 def test_a_node_whose_claim_vanished_is_drained_before_termination(simulation, has_owner):
     """The API server deletes a node with its owner; the instance stays until the pod's budget allows an eviction."""
     claim = simulation.claims()[0]
-    simulation.cluster.add(a_budget("web", maxUnavailable=0))
+    simulation.cluster.add(budget_body("web", maxUnavailable=0))
     if not has_owner:
         bare = {"metadata": {"ownerReferences": None, "finalizers": []}}
         simulation.server.patch(NODE, claim.status.node_name, bare)
@@ -173,7 +162,7 @@ def test_stopped_instance_is_replaced(simulation, protected):
     """The event was lost; the instance does not start again, so no protection of its pods applies."""
     claim = simulation.claims()[0]
     if protected:
-        simulation.cluster.add(a_budget("web", maxUnavailable=0))
+        simulation.cluster.add(budget_body("web", maxUnavailable=0))
     simulation.cloud.stop(claim.status.provider_id)
 
     simulation.until(lambda: is_gone(simulation, claim), "all of it is gone", minutes=10)
@@ -223,7 +212,7 @@ def test_claim_is_finalized_without_its_node_class(simulation):
 def test_a_deleted_node_pool_drains_its_nodes_within_budgets(simulation):
     """The API server deletes its NodeClaims; the step creates no new one for it."""
     claims = simulation.claims()
-    simulation.cluster.add(a_budget("web", maxUnavailable=0))
+    simulation.cluster.add(budget_body("web", maxUnavailable=0))
     simulation.server.delete(NODEPOOL, "default")
     simulation.run_for(minutes=5)
     assert [state(simulation, claim) for claim in claims] == ["running", "running"]

@@ -15,6 +15,7 @@ from tests.helpers.builders import (
     MEDIUM,
     NOW,
     SMALL,
+    a_body,
     an_instance_type,
     buffer_body,
     claims_as_volumes,
@@ -49,12 +50,7 @@ def test_a_buffer_launches_one_node_and_its_pods_get_no_events(cluster):
     """The pending NodeClaim has enough capacity for the next run, and the buffer's condition reports it."""
     shape = {"metadata": {"labels": {"app": "spare"}}, "spec": pod_body("x", cpu="1")["spec"]}
     cluster.add(
-        {
-            "apiVersion": "v1",
-            "kind": "PodTemplate",
-            "metadata": {"name": "s", "namespace": "default"},
-            "template": shape,
-        },
+        a_body("v1", "PodTemplate", "s", namespace="default", template=shape),
         buffer_body("spare", podTemplateRef={"name": "s"}, replicas=3),
     )
     provision(cluster.run(), TRIGGER)
@@ -80,12 +76,7 @@ def test_unavailable_capacity_buffer_does_not_affect_pods(cluster):
     """Its condition reports it; pods are scheduled as without it."""
     shape = {"metadata": {}, "spec": pod_body("x", cpu="500")["spec"]}
     cluster.add(
-        {
-            "apiVersion": "v1",
-            "kind": "PodTemplate",
-            "metadata": {"name": "s", "namespace": "default"},
-            "template": shape,
-        },
+        a_body("v1", "PodTemplate", "s", namespace="default", template=shape),
         buffer_body("huge", podTemplateRef={"name": "s"}, replicas=1),
         buffer_body("lost", scalableRef={"kind": "Deployment", "name": "gone"}, replicas=1),
         pod_body("p"),

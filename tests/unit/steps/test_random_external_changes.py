@@ -15,18 +15,13 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, PDB, POD, is_true
 from journeyman.core.api.storage import VOLUME_ATTACHMENT
 from journeyman.errors import NotFoundError
-from tests.helpers.builders import SMALL, condition, pool_body
+from tests.helpers.builders import SMALL, budget_body, condition, pool_body
 from tests.helpers.simulated_cluster import SimulatedCluster
 
 PODS = 4
 RAW_CLAIM = msgspec.structs.replace(NODECLAIM, type=dict)
 BARE = {"metadata": {"finalizers": []}}
-BUDGET = {
-    "apiVersion": "policy/v1",
-    "kind": "PodDisruptionBudget",
-    "metadata": {"name": "web", "namespace": "default"},
-    "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "web"}}},
-}
+BUDGET = budget_body()
 
 
 class RandomOperations:

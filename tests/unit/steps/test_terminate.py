@@ -14,7 +14,18 @@ from journeyman.ports import RequeueDue
 from journeyman.steps.provision import provision
 from journeyman.steps.terminate import MAX_LOOKUPS, terminate
 from journeyman_simulator.kubelet import Kubelets
-from tests.helpers.builders import NOW, ago, claim_body, condition, merge, node_class_body, pod_body, pool_body, stamp
+from tests.helpers.builders import (
+    NOW,
+    ago,
+    budget_body,
+    claim_body,
+    condition,
+    merge,
+    node_class_body,
+    pod_body,
+    pool_body,
+    stamp,
+)
 from tests.helpers.fakes import Cluster, FakeCloud
 from tests.helpers.fleets import a_member, bodies
 
@@ -90,13 +101,7 @@ def test_deleted_claim_is_finalized_with_its_node_and_instance(cluster, has_budg
     A PodDisruptionBudget that allows the evictions makes no difference.
     """
     if has_budget:
-        budget = {
-            "apiVersion": "policy/v1",
-            "kind": "PodDisruptionBudget",
-            "metadata": {"name": "web", "namespace": "default"},
-            "spec": {"minAvailable": 0, "selector": {"matchLabels": {"app": "web"}}},
-        }
-        cluster.add(budget)
+        cluster.add(budget_body(minAvailable=0))
         cluster.server.sync_disruption_budgets()
     cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
     seen = []
@@ -154,13 +159,7 @@ def test_nodes_deleted_together_are_finalized_together(cluster):
 @pytest.mark.karpenter("node/termination", it="should fail to evict pods that violate a PDB")
 def test_budget_blocks_the_drain_until_it_allows_disruptions(cluster):
     """An Event on the node reports refused evictions, and the instance stays until the budget allows them."""
-    budget = {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": "web", "namespace": "default"},
-        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"app": "web"}}},
-    }
-    cluster.add(budget)
+    cluster.add(budget_body())
     cluster.server.sync_disruption_budgets()
     cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
 
