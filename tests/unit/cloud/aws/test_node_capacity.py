@@ -120,60 +120,31 @@ def test_user_reservations_replace_key_by_key(size):
     assert overhead["memory"] == (11 * 29 + 255 + 100) * MIB + GIB
 
 
-def _volume(device, size, **more):
-    return {"deviceName": device, "ebs": {"volumeSize": size}, **more}
-
-
 @pytest.mark.parametrize(
-    ("spec", "gib"),
+    ("family", "volumes", "gib"),
     [
-        ({}, 20),
-        ({"blockDeviceMappings": [_volume("/dev/xvda", "50Gi")]}, 50),
-        ({"blockDeviceMappings": [_volume("/dev/sdb", "50Gi")]}, 20),
-        ({"blockDeviceMappings": [_volume("/dev/xvda", "50Gi"), _volume("/dev/sdb", "70Gi", rootVolume=True)]}, 70),
-        ({"amiSelectorTerms": [{"id": "ami-1"}], "amiFamily": "Custom"}, 20),
-        (
-            {
-                "amiSelectorTerms": [{"id": "ami-1"}],
-                "amiFamily": "Custom",
-                "blockDeviceMappings": [_volume("/dev/a", "5Gi"), _volume("/dev/b", "9Gi"), _volume("/dev/c", "7Gi")],
-            },
-            7,
-        ),
-        (
-            {
-                "amiSelectorTerms": [{"alias": "bottlerocket@latest"}],
-                "blockDeviceMappings": [_volume("/dev/xvda", "50Gi")],
-            },
-            20,
-        ),
-        (
-            {
-                "amiSelectorTerms": [{"alias": "bottlerocket@latest"}],
-                "blockDeviceMappings": [_volume("/dev/xvda", "4Gi", rootVolume=True), _volume("/dev/xvdb", "100Gi")],
-            },
-            100,
-        ),
-        (
-            {
-                "amiSelectorTerms": [{"alias": "bottlerocket@latest"}],
-                "blockDeviceMappings": [_volume("/dev/xvda", "4Gi", rootVolume=True)],
-            },
-            20,
-        ),
-        (
-            {
-                "amiSelectorTerms": [{"alias": "bottlerocket@latest"}],
-                "blockDeviceMappings": [_volume("/dev/xvda", "4Gi"), _volume("/dev/xvdb", "70Gi", rootVolume=True)],
-            },
-            70,
-        ),
-        ({"blockDeviceMappings": [_volume("/dev/xvda", "60Gi", rootVolume=True)]}, 60),
-        ({"amiSelectorTerms": [{"alias": "windows2022@latest"}]}, 50),
+        ("al2023", [], 20),
+        ("al2023", ["/dev/xvda 50Gi"], 50),
+        ("al2023", ["/dev/sdb 50Gi"], 20),
+        ("al2023", ["/dev/xvda 50Gi", "/dev/sdb 70Gi root"], 70),
+        ("al2023", ["/dev/xvda 60Gi root"], 60),
+        ("Custom", [], 20),
+        ("Custom", ["/dev/a 5Gi", "/dev/b 9Gi", "/dev/c 7Gi"], 7),
+        ("bottlerocket", ["/dev/xvda 50Gi"], 20),
+        ("bottlerocket", ["/dev/xvda 4Gi root", "/dev/xvdb 100Gi"], 100),
+        ("bottlerocket", ["/dev/xvda 4Gi root"], 20),
+        ("bottlerocket", ["/dev/xvda 4Gi", "/dev/xvdb 70Gi root"], 70),
+        ("windows2022", [], 50),
     ],
 )
-def test_ephemeral_storage_is_on_the_familys_device(spec, gib):
+def test_ephemeral_storage_is_on_the_familys_device(family, volumes, gib):
     """It is the root volume if one is named, and not Bottlerocket's system disk, or else the family's device for pod storage."""
+    image = {"id": "ami-1"} if family == "Custom" else {"alias": f"{family}@latest"}
+    spec = {"amiSelectorTerms": [image], **({"amiFamily": family} if family == "Custom" else {})}
+    for device, size, *root in map(str.split, volumes):
+        mapping = {"deviceName": device, "ebs": {"volumeSize": size}, "rootVolume": bool(root)}
+        spec.setdefault("blockDeviceMappings", []).append(mapping)
+
     assert ebs_ephemeral_bytes(node_class(**spec)) == gib * GIB
 
 
