@@ -3,20 +3,18 @@
 from datetime import datetime, timezone
 from typing import Any
 
-import msgspec
 import pytest
 
 from journeyman.cloud.alibaba.alibaba_settings import AlibabaSettings
 from journeyman.cloud.alibaba.open_api import ApiCall, OpenApiError
 from journeyman.cloud.alibaba.provider import AlibabaCloudProvider
-from journeyman.core.api import labels
 from journeyman.core.api.ecs_settings import ACS_API, ECS_API
-from journeyman.core.api.objects import NodeClaim
 from journeyman.core.state import NodeClassState
 from journeyman.ports import LaunchRequest
 from journeyman_simulator.alibaba_account import AlibabaAccount
 from journeyman_simulator.alibaba_account.ecs_types import SMALL_SELECTION
 from journeyman_simulator.clock import VirtualClock
+from tests.unit.cloud.conftest import a_claim
 
 START = datetime(2026, 11, 2, 8, 0, tzinfo=timezone.utc)
 FOUND = [{"tags": {"karpenter.sh/discovery": "demo"}}]
@@ -113,25 +111,6 @@ class AckCluster:
         return self.open_api.launch
 
 
-def a_claim(name="default-abc", *, capacity_type=labels.ON_DEMAND, spec=None, **wanted):
-    """Return a NodeClaim of NodePool `default`; keywords are further `In` requirements by the label's end."""
-    keys = {"instance_type": labels.INSTANCE_TYPE, "zone": labels.ZONE, "arch": labels.ARCH}
-    required = {labels.CAPACITY_TYPE: capacity_type, **{keys[key]: value for key, value in wanted.items()}}
-    body = {
-        "metadata": {
-            "name": name,
-            "uid": f"{name}-uid",
-            "labels": {labels.NODEPOOL: "default", "team": "web", "node.kubernetes.io/role": "x"},
-        },
-        "spec": {
-            "requirements": [{"key": key, "operator": "In", "values": [value]} for key, value in required.items()],
-            "resources": {"requests": {"cpu": "100m", "pods": "1"}},
-            **(spec or {}),
-        },
-    }
-    return msgspec.convert(body, NodeClaim)
-
-
 @pytest.fixture
 def ack():
     """Return an account with a cluster, and its provider for `karpenter.k8s.alibabacloud`."""
@@ -142,8 +121,3 @@ def ack():
 def acs():
     """Return an account with a cluster, and its provider for `karpenter.alibabacloud.com`."""
     return AckCluster(ACS_API)
-
-
-def condition(body, type_):
-    """Return (status, reason, message) of a condition."""
-    return next((c["status"], c["reason"], c["message"]) for c in body["status"]["conditions"] if c["type"] == type_)

@@ -9,7 +9,8 @@ import pytest
 from journeyman.cloud.alibaba.bootstrap import MAX_BYTES, user_data
 from journeyman.cloud.node_bootstrap import mime_parts
 from journeyman.errors import CreateError
-from tests.unit.cloud.alibaba.conftest import AckCluster, a_claim
+from tests.unit.cloud.alibaba.conftest import AckCluster
+from tests.unit.cloud.conftest import a_claim
 
 SCRIPT = "curl https://attach.example/attach_node.sh | bash -s -- --token x"
 

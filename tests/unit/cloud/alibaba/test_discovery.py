@@ -1,6 +1,7 @@
 """What the selector terms of an ECSNodeClass select: images by alias, vSwitches, security groups, roles."""
 
-from tests.unit.cloud.alibaba.conftest import FOUND, condition
+from tests.unit.cloud.alibaba.conftest import FOUND
+from tests.unit.cloud.conftest import condition
 
 
 def images(body):

@@ -9,7 +9,8 @@ from journeyman.core.api import labels
 from journeyman.core.api.launch_faults import FaultScope
 from journeyman.errors import CreateError
 from journeyman.ports import Launched
-from tests.unit.cloud.alibaba.conftest import AckCluster, a_claim
+from tests.unit.cloud.alibaba.conftest import AckCluster
+from tests.unit.cloud.conftest import a_claim
 
 LAG = 30
 

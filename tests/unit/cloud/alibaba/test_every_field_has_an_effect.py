@@ -12,7 +12,8 @@ from journeyman.core.api.ecs_settings import ACS_API, ECS_API
 from journeyman.core.api.ecsnodeclass import ECSNodeClassSpec
 from journeyman.core.api.kubelet_configuration import KubeletConfiguration
 from tests.helpers.field_paths import field_paths
-from tests.unit.cloud.alibaba.conftest import AckCluster, a_claim
+from tests.unit.cloud.alibaba.conftest import AckCluster
+from tests.unit.cloud.conftest import a_claim
 
 NONE_FOUND = [{"tags": {"no": "such"}}]
 SOFT = {"evictionSoft": {"memory.available": "1Gi"}, "evictionSoftGracePeriod": {"memory.available": "1m"}}

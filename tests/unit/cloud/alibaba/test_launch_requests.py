@@ -6,7 +6,8 @@ import pytest
 
 from journeyman.cloud.alibaba.launch_requests import parse_group_answer
 from journeyman.errors import CreateError, InsufficientCapacityError
-from tests.unit.cloud.alibaba.conftest import GROUP, INSTANCES, a_claim
+from tests.unit.cloud.alibaba.conftest import GROUP, INSTANCES
+from tests.unit.cloud.conftest import a_claim
 
 H = "cn-hangzhou-h"
 CHEAP = "ecs.c7.large"

@@ -5,11 +5,7 @@ from botocore.exceptions import ClientError
 
 from journeyman.errors import InvalidObjectError
 from tests.unit.cloud.aws.conftest import launching_claim
-
-
-def condition(body, type_):
-    """Return (status, reason, message) of a condition."""
-    return next((c["status"], c["reason"], c["message"]) for c in body["status"]["conditions"] if c["type"] == type_)
+from tests.unit.cloud.conftest import condition
 
 
 def test_role_that_may_not_be_passed_is_a_condition_with_the_remedy(aws, resolved):

@@ -3,19 +3,18 @@
 from datetime import datetime, timezone
 from typing import Any
 
-import msgspec
 import pytest
 
 from journeyman.cloud.huawei.huawei_settings import HuaweiSettings
 from journeyman.cloud.huawei.provider import HuaweiCloudProvider
 from journeyman.cloud.huawei.rest_api import RestCall
-from journeyman.core.api import labels
-from journeyman.core.api.objects import CCENODECLASS, NodeClaim
+from journeyman.core.api.objects import CCENODECLASS
 from journeyman.core.state import NodeClassState
 from journeyman.ports import LaunchRequest
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.huawei_account.flavor_data import SMALL_SELECTION
 from journeyman_simulator.huawei_account.huawei_account import HuaweiAccount
+from tests.unit.cloud.conftest import a_claim
 
 START = datetime(2026, 11, 2, 8, 0, tzinfo=timezone.utc)
 DEFAULTS = {
@@ -104,31 +103,7 @@ class CceCluster:
         return self.api.bodies("CreateNode")[-1]["spec"]
 
 
-def a_claim(name="default-abc", *, capacity_type=labels.ON_DEMAND, spec=None, **wanted):
-    """Return a NodeClaim of NodePool `default`; keywords are further `In` requirements by the label's end."""
-    keys = {"instance_type": labels.INSTANCE_TYPE, "zone": labels.ZONE, "arch": labels.ARCH}
-    required = {labels.CAPACITY_TYPE: capacity_type, **{keys[key]: value for key, value in wanted.items()}}
-    body = {
-        "metadata": {
-            "name": name,
-            "uid": f"{name}-uid",
-            "labels": {labels.NODEPOOL: "default", "team": "web", "node.kubernetes.io/role": "x"},
-        },
-        "spec": {
-            "requirements": [{"key": key, "operator": "In", "values": [value]} for key, value in required.items()],
-            "resources": {"requests": {"cpu": "100m", "pods": "1"}},
-            **(spec or {}),
-        },
-    }
-    return msgspec.convert(body, NodeClaim)
-
-
 @pytest.fixture
 def cce():
     """Return an account with a cluster, and its provider."""
     return CceCluster()
-
-
-def condition(body, type_):
-    """Return (status, reason, message) of a condition."""
-    return next((c["status"], c["reason"], c["message"]) for c in body["status"]["conditions"] if c["type"] == type_)

@@ -11,7 +11,8 @@ from journeyman.core.api.launch_faults import FaultScope
 from journeyman.core.api.objects import OfferingKey
 from journeyman.errors import CreateError, InsufficientCapacityError, NodeClassNotReadyError
 from journeyman.ports import Launched, LaunchFailed
-from tests.unit.cloud.huawei.conftest import CceCluster, a_claim, condition
+from tests.unit.cloud.conftest import a_claim, condition
+from tests.unit.cloud.huawei.conftest import CceCluster
 
 HOUR = 3600
 CHEAP, NEXT = "c7.large.2", "c9.large.4"

@@ -6,7 +6,8 @@ import pytest
 
 from journeyman.cloud.huawei.cce_nodes import HuaweiInstances, parse_time
 from journeyman.errors import CloudProviderError, NodeClaimNotFoundError
-from tests.unit.cloud.huawei.conftest import START, a_claim
+from tests.unit.cloud.conftest import a_claim
+from tests.unit.cloud.huawei.conftest import START
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import pytest
 
 from journeyman.core.api.ccenodeclass import CCENodeClassSpec
 from tests.helpers.field_paths import field_paths
-from tests.unit.cloud.huawei.conftest import CceCluster, a_claim
+from tests.unit.cloud.conftest import a_claim
+from tests.unit.cloud.huawei.conftest import CceCluster
 
 FAST = {"volumeSize": 40, "volumeType": "GPSSD2", "iops": 3000, "throughput": 125}
 ROOT = {"volumeSize": 40, "volumeType": "SSD"}
