@@ -129,12 +129,12 @@ def _of_packing() -> Iterator[Mechanism]:
         name="mixes of nodes of equal price",
         changes=((shadow_prices.OfferGroups, "prefer_equal_nodes", lambda _self, _program: None),),
     )
-    yield Mechanism(name="shadow prices by size of offer", changes=((shadow_prices, "DETAILS", ((False, False),)),))
+    yield Mechanism(name="shadow prices by size of offer", changes=((shadow_prices, "BY_SIZE", (False,)),))
     yield Mechanism(
         name="packing independent items apart",
         changes=((packing, "independent", lambda allowed: [np.arange(allowed.shape[1])] if allowed.shape[1] else []),),
     )
-    yield Mechanism(name="reserved capacity first", changes=((packing, "fill_stocks", lambda _problem: []),))
+    yield Mechanism(name="reserved capacity first", changes=((packing, "fill_reservations", lambda _problem: []),))
 
 
 def _of_domains() -> Iterator[Mechanism]:

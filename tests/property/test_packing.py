@@ -22,7 +22,7 @@ FEW = settings(max_examples=examples(60), deadline=None)
 
 @st.composite
 def problems(draw, *, most_items=5, most_each=6, plain=False):
-    """A few items and offers, with signatures, an axis that takes one, a conflict and a stock unless they are plain."""
+    """A few items and offers, with node constraints, an axis that takes one, a conflict and a reservation unless they are plain."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     items, offers = draw(st.integers(1, most_items)), draw(st.integers(1, 6))
     alone = np.zeros(items, dtype=np.int64) if plain else (rng.random(items) < 0.3).astype(np.int64)
@@ -36,11 +36,11 @@ def problems(draw, *, most_items=5, most_each=6, plain=False):
         allowed=np.ones((2, items), dtype=bool) if plain else rng.random((2, items)) < 0.8,
         sizes=sizes,
         prices=np.sort(np.round(rng.uniform(0.5, 4.0, offers), 2)),
-        signatures=rng.integers(0, 2, offers),
+        constraints=rng.integers(0, 2, offers),
         loose=sides == 1,
         bound=sides == 2,
-        stock=np.array([0] + [-1] * (offers - 1)) if limited else np.zeros(0, dtype=np.int64),
-        stocks=np.array([2]) if limited else np.zeros(0, dtype=np.int64),
+        reservation=np.array([0] + [-1] * (offers - 1)) if limited else np.zeros(0, dtype=np.int64),
+        reserved=np.array([2]) if limited else np.zeros(0, dtype=np.int64),
     )
 
 
@@ -51,13 +51,13 @@ def is_valid(problem: PackingProblem, packing: Packing) -> bool:
     for b in packing.bins:
         used = np.flatnonzero(b.filling)
         fits = (b.filling @ problem.requests <= problem.sizes[b.offer]).all()
-        if not fits or not problem.allowed[problem.signatures[b.offer]][used].all():
+        if not fits or not problem.allowed[problem.constraints[b.offer]][used].all():
             return False
         if any((problem.loose[i] & problem.bound[j]).any() for i, j in itertools.permutations(used, 2)):
             return False
         placed += b.filling * b.copies
-        taken += b.copies if len(problem.stock) and problem.stock[b.offer] == 0 else 0
-    return bool((placed + packing.left == problem.counts).all()) and taken <= problem.stocks.sum()
+        taken += b.copies if len(problem.reservation) and problem.reservation[b.offer] == 0 else 0
+    return bool((placed + packing.left == problem.counts).all()) and taken <= problem.reserved.sum()
 
 
 def optimum(problem: PackingProblem) -> float:
@@ -82,7 +82,7 @@ def test_packing_breaks_no_rule_and_leaves_only_unschedulable_items(problem):
         packing = pack(problem, fewest_nodes=fewest_nodes)
 
         assert is_valid(problem, packing)
-        unlimited = problem.only(~problem.limited)
+        unlimited = problem.only(~problem.is_reserved)
         assert not (np.array(packing.left)[unlimited.fits().any(axis=1)]).any()
 
 
@@ -91,7 +91,7 @@ def greedy_price(problem: PackingProblem) -> float:
 
     Each offer is filled with as many copies as fit, the most valuable items first.
     """
-    worth = np.maximum(compute_shadow_prices(problem, with_mix=False).items, 1e-6)
+    worth = np.maximum(compute_shadow_prices(problem).items, 1e-6)
     left, price = problem.counts.copy(), 0.0
     while left.any():
         best_ratio, best, best_filling = np.inf, 0, left
@@ -161,7 +161,7 @@ def plain_problem(**columns: np.ndarray) -> PackingProblem:
     whole = PackingProblem(
         **columns,
         allowed=np.ones((1, items), dtype=bool),
-        signatures=np.zeros(offers, dtype=np.int64),
+        constraints=np.zeros(offers, dtype=np.int64),
         loose=none,
         bound=none,
     )

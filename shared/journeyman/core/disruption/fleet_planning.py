@@ -60,7 +60,7 @@ from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.scheduling.arrays import Floats, Ints
 from journeyman.core.scheduling.existing_nodes import allocatable_of
 from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES, NodeClaimTemplate, make_templates
-from journeyman.core.scheduling.packing.shadow_prices import CoveringProgram, affordable
+from journeyman.core.scheduling.packing.linear_program import CoveringProgram, affordable
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import Scheduler
 from journeyman.core.state import Snapshot, StateNode
@@ -448,15 +448,16 @@ class _Fleet:
     def _shadow_prices_of(self, templates: Iterable[NodeClaimTemplate], nodes: Ints) -> Floats:
         """Return the dual prices of covering the pods of these candidates by new nodes of these NodePools."""
         demand = self._moving[nodes].sum(axis=0)
-        used = np.flatnonzero(demand > 0)
         worth = np.zeros(len(self._axes))
         offers = [self._offers(template, nodes) for template in templates]
         prices = np.concatenate([p for p, _ in offers])
         sizes = np.concatenate([s for _, s in offers])
-        if not len(used) or not len(prices):
+        used = np.flatnonzero((demand > 0) & sizes.any(axis=0))
+        if not len(used):
             return worth
-        program = CoveringProgram.of(prices, sizes[:, used].T / demand[used, None])
-        worth[used] = program.solve() / demand[used]
+        program = CoveringProgram(demand[used])
+        program.add(prices, sizes[:, used])
+        worth[used] = program.solve()
         return affordable(worth, prices, sizes)
 
     def _offers(self, template: NodeClaimTemplate, nodes: Ints) -> tuple[Floats, Floats]:

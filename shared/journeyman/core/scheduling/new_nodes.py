@@ -132,10 +132,10 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
             allowed=offerings.allowed[:, self.demand_of],
             sizes=np.concatenate((offerings.sizes, capacities), axis=1),
             prices=offerings.prices,
-            signatures=offerings.signatures,
+            constraints=offerings.signatures,
             loose=caps.counted[self.rows],
             bound=caps.bound[self.rows],
-            stock=offerings.stock,
+            reservation=offerings.stock,
         )
 
     def draw(self, content: Content) -> tuple[RowPods, ...]:
@@ -416,7 +416,7 @@ class WeightTier:
     def _subproblem(self, offers: Ints, prices: Floats, counts: Ints, reservations: Reservations) -> PackingProblem:
         """Return the problem of packing these counts onto these offers."""
         stocks = [reservations.left.get(name, 0) for name in self._offerings.reservations]
-        whole = replace(self._packing_problem, prices=prices, counts=counts, stocks=np.array(stocks, dtype=np.int64))
+        whole = replace(self._packing_problem, prices=prices, counts=counts, reserved=np.array(stocks, dtype=np.int64))
         return whole.only(offers)
 
     def _add_bins(self, outcome: _PackedTier, offers: Ints, packing: Packing) -> int:

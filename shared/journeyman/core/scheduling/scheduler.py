@@ -695,7 +695,7 @@ def price_lower_bound(problem: SchedulingProblem, nodes: Sequence[PlannedNode]) 
     whole = replace(
         items.packing_problem(problem, caps, offerings, np.tile(caps.caps, (len(offerings.prices), 1))),
         prices=offerings.prices - offerings.fees,
-        stocks=np.array([reserved.left[name] for name in offerings.reservations], dtype=np.int64),
+        reserved=np.array([reserved.left[name] for name in offerings.reservations], dtype=np.int64),
     )
     requested_axes = np.flatnonzero(problem.requests[items.rows].any(axis=0))
     return lower_bound(whole.only(np.flatnonzero(worth_considering(offerings, requested_axes))))

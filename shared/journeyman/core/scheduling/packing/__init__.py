@@ -1,9 +1,9 @@
 """Packs items onto offers at the lowest price. This package does not use pods, zones or NodePools.
 
 An *item* is a kind of pod with a count. An *offer* is a node that can be bought: it has a size on every axis, a price,
-and a signature that says which items it may hold. The method:
+and node constraints that say which items it may hold. The method:
 
-1. Offers with a stock (reserved capacity, already paid for) are filled first.
+1. Reserved offers (capacity that is already paid for) are filled first.
 2. Items that share no offer are packed separately, and so are parts of a problem with very many rules about one node.
 3. `shadow_prices` solves a linear program in which nodes can be bought in fractions. Its dual prices say what a unit of
    cpu or memory is worth at today's offers; its primal solution is an ideal mix of nodes; its value is a lower bound of
@@ -41,15 +41,15 @@ from journeyman.core.scheduling.packing.packing_problem import (
     translated,
 )
 from journeyman.core.scheduling.packing.shadow_prices import independent, lower_bound
-from journeyman.core.scheduling.packing.strategies import fill_stocks, solve
+from journeyman.core.scheduling.packing.strategies import fill_reservations, solve
 
 __all__ = ["Bin", "Content", "Packing", "PackingProblem", "lower_bound", "pack", "packing_work"]
 
 
 _MANY_AXES: Final = 100
-_MAX_CELLS: Final = 150_000
+_MOST_ENTRIES: Final = 150_000
 """Entries of the table of requests, by item and axis, of a problem with many axes that is packed as a whole."""
-_UNITS_PER_CELL: Final = 4
+_UNITS_PER_ENTRY: Final = 4
 _UNITS_PER_KIND: Final = 100
 
 
@@ -59,16 +59,16 @@ def pack(
     """Return the cheapest packing found; with `fewest_nodes`, the one with the fewest nodes, as Karpenter packs.
 
     Args:
-        problem: Items and offers; offers with a stock are used first.
+        problem: Items and offers; reserved offers are used first.
         fewest_nodes: What to minimize.
         spend: Is called with the work, in microseconds, before it is done. What it raises, this raises.
     """
     suitable = _placeable(problem)
     whole = problem.of_items(suitable)
-    bins = fill_stocks(whole)
+    bins = fill_reservations(whole)
     rest = replace(whole, counts=whole.counts - held_by(bins, len(whole.counts)))
-    offers = np.flatnonzero(~whole.limited)
-    bought = replace(rest.only(offers), stock=rest.stock[:0], stocks=rest.stocks[:0])
+    offers = np.flatnonzero(~whole.is_reserved)
+    bought = replace(rest.only(offers), reservation=rest.reservation[:0], reserved=rest.reserved[:0])
     items = _placeable(bought)
     found = _buy(bought.of_items(items), fewest_nodes=fewest_nodes, spend=spend)
     bins += translated(found, items, offers, len(whole.counts))
@@ -104,8 +104,8 @@ def packing_work(kinds: int, axes: int, offers: int = 0) -> int:
 
     Each part has at most as many axes as a square table of its size.
     """
-    in_part = min(axes, int(np.sqrt(_MAX_CELLS))) if kinds * axes > _MAX_CELLS else axes
-    return _UNITS_PER_KIND * kinds + (_UNITS_PER_CELL * (kinds + offers) * in_part if axes > _MANY_AXES else 0)
+    in_part = min(axes, int(np.sqrt(_MOST_ENTRIES))) if kinds * axes > _MOST_ENTRIES else axes
+    return _UNITS_PER_KIND * kinds + (_UNITS_PER_ENTRY * (kinds + offers) * in_part if axes > _MANY_AXES else 0)
 
 
 def _work(problem: PackingProblem) -> int:
@@ -120,10 +120,10 @@ def _parts(problem: PackingProblem, items: Ints) -> list[Ints]:
     of their number and more, a part has the axes of its own items only, and costs at most a node that is not full.
     """
     whole = problem.of_items(items)
-    cells = len(items) * (whole.requests.shape[1] + whole.loose.shape[1])
-    if not _has_many_axes(whole) or cells <= _MAX_CELLS:
+    entries = len(items) * (whole.requests.shape[1] + whole.loose.shape[1])
+    if not _has_many_axes(whole) or entries <= _MOST_ENTRIES:
         return [items]
-    count = min(int(np.ceil(np.sqrt(cells / _MAX_CELLS))), len(items))
+    count = min(int(np.ceil(np.sqrt(entries / _MOST_ENTRIES))), len(items))
     return [items[first::count] for first in range(count)]
 
 

@@ -50,7 +50,7 @@ class _PlacedItem(NamedTuple):
 
 
 class BulkPacker:
-    """The nodes being filled, as columns: free capacity by axis, possible signatures, conflicts of their items."""
+    """The nodes being filled, as columns: free capacity by axis, possible node constraints, conflicts of their items."""
 
     def __init__(self, problem: PackingProblem, shadow: ShadowPrices, fill_order: FillOrder) -> None:
         self.problem = problem
@@ -65,7 +65,7 @@ class BulkPacker:
         self._weights = np.maximum(self._mean_worth(), fill_order.blend * self._unpriced_worth())
         worth = self._requests @ self._weights if fill_order.blend else shadow.items
         self._worth: Floats = np.round(worth / max(float(worth.max(initial=0.0)), 1e-300), _DECIMALS + 3)
-        self._interchangeable_signatures = _interchangeable_signatures(problem)
+        self._interchangeable_constraints = _interchangeable_constraints(problem)
         self._in_conflict = np.logical_or.reduce(problem.loose | problem.bound, axis=1)
         self._efficiency = problem.prices / np.maximum((self._sizes * shadow.unit).sum(axis=1), _EPSILON)
         self.count = 0
@@ -103,7 +103,7 @@ class BulkPacker:
             )
             self._offers = np.concatenate((self._offers, np.zeros_like(self._offers)))
         self._free[:, self.count : end] = self._sizes[offer][:, None]
-        self._possible[:, self.count : end] = self._interchangeable_signatures[offer][:, None]
+        self._possible[:, self.count : end] = self._interchangeable_constraints[offer][:, None]
         self._offers[self.count : end] = offer
         self.count = end
 
@@ -183,8 +183,8 @@ class BulkPacker:
     def _open_for(self, item: int, count: int) -> None:
         """Open the offer with the most worth for its price among those that hold the item."""
         problem = self.problem
-        holds = every(problem.sizes >= problem.requests[item]) & problem.allowed[problem.signatures, item]
-        holding = np.flatnonzero(holds & ~problem.limited)
+        holds = every(problem.sizes >= problem.requests[item]) & problem.allowed[problem.constraints, item]
+        holding = np.flatnonzero(holds & ~problem.is_reserved)
         offer = int(holding[np.lexsort((holding, np.round(self._efficiency[holding], 6)))[0]])
         axes = self._axes[item]
         each = int((self._sizes[offer, axes] // self._requests[item, axes]).min())
@@ -224,20 +224,20 @@ class BulkPacker:
         )
 
 
-def _interchangeable_signatures(problem: PackingProblem) -> Bools:
-    """Return by offer and signature whether that signature has the same size at the same price.
+def _interchangeable_constraints(problem: PackingProblem) -> Bools:
+    """Return by offer and node constraints whether one with these node constraints has the same size at the same price.
 
-    An offer with a stock has only its own signature.
+    A reserved offer has only its own constraints.
     """
     found = np.zeros((len(problem.prices), len(problem.allowed)), dtype=bool)
-    found[np.arange(len(problem.prices)), problem.signatures] = True
+    found[np.arange(len(problem.prices)), problem.constraints] = True
     if len(problem.allowed) == 1:
         return found
     families: dict[tuple[float, bytes], list[int]] = {}
-    for offer in np.flatnonzero(~problem.limited).tolist():
+    for offer in np.flatnonzero(~problem.is_reserved).tolist():
         families.setdefault((float(problem.prices[offer]), problem.sizes[offer].tobytes()), []).append(offer)
     for members in families.values():
-        found[np.array(members)[:, None], problem.signatures[members]] = True
+        found[np.array(members)[:, None], problem.constraints[members]] = True
     return found
 
 

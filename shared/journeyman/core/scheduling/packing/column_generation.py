@@ -21,7 +21,7 @@ share columns. Which of them a node holds is decided when it is opened.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ from msgspec.structs import replace
 
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints
 from journeyman.core.scheduling.packing.greedy_packing import GreedyPacker
+from journeyman.core.scheduling.packing.linear_program import CoveringProgram
 from journeyman.core.scheduling.packing.packing_problem import Bin, PackingProblem, content_of, held_by, price_of
 
 _EPSILON: Final = 1e-6
@@ -42,14 +43,6 @@ _REUSED_COLUMNS: Final = 600
 _SMOOTHING: Final = 0.5  # of the worth of the rounds before, in the worth at which contents are searched for
 _SOLVE_EFFORT: Final = 100  # of the master by row, and
 _PIVOT_EFFORT: Final = 3  # by row and pivot; an item tried on one node is 1
-_HIGHS_OPTIONS: Final[Mapping[str, bool | int | str]] = {
-    "output_flag": False,
-    "threads": 1,
-    "parallel": "off",
-    "presolve": "off",  # keeps the last basis
-    "solver": "simplex",
-    "simplex_iteration_limit": 20_000,
-}
 _FIRST_SHARE: Final = 0.75  # of the effort; the rest is for rounding
 _COMPLETED_ITEMS: Final = 64  # dives are completed once so few kinds of items are left
 _LEAST_WORTH: Final = 1e-6  # of an item, relative to the most valuable
@@ -96,7 +89,7 @@ class ItemFamilies(Struct, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         problem: The packing problem with one item for each family.
-        allowed: By signature and item, whether such an offer may hold it.
+        allowed: By node constraints and item, whether such an offer may hold it.
         family: Family by item.
         within: By two items of a family, whether the offers of the second are among those of the first; else 0.
         order: The items by family, those with the fewest offers first.
@@ -113,8 +106,8 @@ class ItemFamilies(Struct, frozen=True, kw_only=True, eq=False):
     @classmethod
     def of(cls, problem: PackingProblem) -> ItemFamilies:
         """Group the items of a problem."""
-        signatures, signature = np.unique(problem.signatures, return_inverse=True)
-        allowed = problem.allowed[signatures]
+        used, constraints = np.unique(problem.constraints, return_inverse=True)
+        allowed = problem.allowed[used]
         families: dict[bytes, list[list[int]]] = {}
         for item in range(len(problem.counts)):
             demand = b"".join(part[item].tobytes() for part in (problem.requests, problem.loose, problem.bound))
@@ -133,29 +126,29 @@ class ItemFamilies(Struct, frozen=True, kw_only=True, eq=False):
         order = np.lexsort((np.count_nonzero(allowed, axis=0), family))
         starts = np.searchsorted(family[order], np.arange(family.max() + 1))
         whole = replace(
-            problem.of_items(order[starts]), signatures=signature, counts=np.bincount(family, problem.counts)
+            problem.of_items(order[starts]), constraints=constraints, counts=np.bincount(family, problem.counts)
         )
         whole = replace(whole, allowed=np.logical_or.reduceat(allowed[:, order], starts, axis=1))
         return cls(problem=whole, allowed=allowed, family=family, within=within, order=order, starts=starts)
 
     def available(self, left: Floats) -> Floats:
-        """Return by signature and family how many of the copies that are left such an offer may hold."""
+        """Return by node constraints and family how many of the copies that are left such an offer may hold."""
         found: Floats = np.add.reduceat(np.where(self.allowed, left, 0.0)[:, self.order], self.starts, axis=1)
         return found
 
     def worth(self, worth: Floats) -> Floats:
-        """Return by signature and family what a copy is worth on such an offer, from the worth of each item."""
+        """Return by node constraints and family what a copy is worth on such an offer, from the worth of each item."""
         found: Floats = np.maximum.reduceat(np.where(self.allowed, worth, 0.0)[:, self.order], self.starts, axis=1)
         return found
 
-    def covered(self, signatures: Ints, fillings: Floats) -> Floats:
+    def covered(self, constraints: Ints, fillings: Floats) -> Floats:
         """Return by node and item the copies of the item's family, where the node may hold the item."""
-        found: Floats = np.where(self.allowed[signatures], fillings[:, self.family], 0.0)
+        found: Floats = np.where(self.allowed[constraints], fillings[:, self.family], 0.0)
         return found
 
-    def members(self, signature: int, content: Floats, left: Floats) -> Floats:
+    def members(self, constraint: int, content: Floats, left: Floats) -> Floats:
         """Return the items that make up a content, those with the fewest offers first; at most those that are left."""
-        usable = np.where(self.allowed[signature], left, 0.0)[self.order]
+        usable = np.where(self.allowed[constraint], left, 0.0)[self.order]
         before = np.cumsum(usable) - usable
         before -= np.repeat(before[self.starts], np.diff(self.starts, append=len(usable)))
         found = np.zeros(len(left))
@@ -164,14 +157,14 @@ class ItemFamilies(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def are_nested(offered: Bools, other: Bools) -> bool:
-    """Whether the offers of each of these items, by signature, are nested with those of another, or disjoint."""
+    """Whether the offers of each of these items, by node constraints, are nested with those of another, or disjoint."""
     common = np.count_nonzero(offered & other, axis=0)
     sizes = np.count_nonzero(offered, axis=0)
     return bool(((common == 0) | (common == sizes) | (common == np.count_nonzero(other))).all())
 
 
 class OfferFilling:
-    """The offers of a problem, and what each holds. Counts and worths are by signature and item."""
+    """The offers of a problem, and what each holds. Counts and worths are by node constraints and item."""
 
     def __init__(self, problem: PackingProblem) -> None:
         self._problem = problem
@@ -200,7 +193,7 @@ class OfferFilling:
         for item, request in enumerate(problem.requests):
             axes = np.flatnonzero(request)
             fitting = (problem.sizes[:, axes] // request[axes]).min(axis=1, initial=MOST_CAPACITY)
-            most[:, item] = fitting * problem.allowed[problem.signatures, item]
+            most[:, item] = fitting * problem.allowed[problem.constraints, item]
         return most
 
     def _directions(self) -> Floats:
@@ -232,7 +225,7 @@ class OfferFilling:
         free = self._free[:, offers]
         fillings = np.zeros(most.shape)
         rows = np.arange(len(offers))
-        cells, limits = fillings.ravel(), most.ravel()
+        entries, limits = fillings.ravel(), most.ravel()
         start = rows * most.shape[1]
         loose, bound = (np.zeros((len(offers), self._loose.shape[1]), dtype=bool) for _ in range(2))
         for items in np.ascontiguousarray(orders.T):
@@ -246,7 +239,7 @@ class OfferFilling:
                 some = (copies > 0)[:, None]
                 loose |= its_loose & some
                 bound |= its_bound & some
-            cells[at] = copies
+            entries[at] = copies
             free -= copies * self._requests[:, items]
         self.effort += orders.size * (1 + self._loose.shape[1] // _CONFLICTS_PER_STEP * self._in_conflict)
         return fillings[:, :-1]
@@ -255,8 +248,8 @@ class OfferFilling:
         """Return filled nodes of the offers that may have more than `least` worth per price.
 
         Args:
-            worth: Worth of one copy of each item, by signature.
-            counts: The most copies of each item, by signature.
+            worth: Worth of one copy of each item, by node constraints.
+            counts: The most copies of each item, by node constraints.
             search: How far to search.
             least: Offers that cannot have more worth per price are left out.
         """
@@ -265,9 +258,9 @@ class OfferFilling:
         orders = self._orders(density, search.round)
         rows = np.repeat(np.arange(len(offers)), directions.shape[1])
         offers = offers[rows]
-        order = orders[self._problem.signatures[offers], directions.ravel()]
+        order = orders[self._problem.constraints[offers], directions.ravel()]
         most = self.most[offers]
-        most[:, :-1] = np.minimum(most[:, :-1], counts[self._problem.signatures[offers]])
+        most[:, :-1] = np.minimum(most[:, :-1], counts[self._problem.constraints[offers]])
         found = [self._filled(offers, order, most, worth)]
         for _ in range(search.depth):
             kept = self._distinct_best(found[-1], search.kept)
@@ -284,18 +277,18 @@ class OfferFilling:
 
     def valued(self, offers: Ints, fillings: Floats, worth: Floats) -> FilledNodes:
         """Return nodes with these contents."""
-        values = np.einsum("ij,ij->i", fillings, worth[self._problem.signatures[offers]])
+        values = np.einsum("ij,ij->i", fillings, worth[self._problem.constraints[offers]])
         return FilledNodes(offers, fillings, np.round(values / self.prices[offers], 9))
 
     def _density(self, worth: Floats, counts: Floats) -> Floats:
-        """Return by signature, item and direction the worth per weighted request; 0 for items that are not wanted."""
+        """Return by node constraints, item and direction the worth per weighted request; 0 for items that are not wanted."""
         found = np.minimum(np.where(counts > 0, worth, 0.0)[:, :, None] / self._shares, _UNBOUNDED)
         rounded: Floats = found.astype(np.float32).astype(float)  # so that rounding errors decide nothing
         return rounded
 
     def _promising(self, density: Floats, orders: int, least: float) -> tuple[Ints, Ints]:
         """Return offers, and for each the directions that bound its worth most tightly."""
-        highest = density.max(axis=1)[self._problem.signatures]
+        highest = density.max(axis=1)[self._problem.constraints]
         bounds = self._sizes_by_direction * highest / self.prices[:, None]
         bounds[highest >= _UNBOUNDED / 2] = np.inf  # of items that need nothing of these axes
         offers = np.flatnonzero(bounds.min(axis=1) > least)
@@ -303,7 +296,7 @@ class OfferFilling:
         return offers, directions
 
     def _orders(self, density: Floats, round_: int) -> Ints:
-        """Return by signature and direction the items by density, filled up with the item that is never taken."""
+        """Return by node constraints and direction the items by density, filled up with the item that is never taken."""
         ranks = np.arange(density.shape[2])
         strength = np.array(VARIATION)[ranks % len(VARIATION)] * bool(round_)
         spread = (np.arange(1, self.width + 1)[:, None] * _GOLDEN_RATIO * (round_ + 1) + ranks * _SECOND_RATIO) % 1.0
@@ -311,9 +304,9 @@ class OfferFilling:
         wanted: Bools = np.logical_or.reduce(density > 0, axis=2)
         length = int(wanted.sum(axis=1).max(initial=0))
         orders = np.full((len(density), density.shape[2], length), self.width, dtype=np.int64)
-        for signature, its_wanted in enumerate(wanted):
+        for index, its_wanted in enumerate(wanted):
             items = np.flatnonzero(its_wanted)
-            orders[signature, :, : len(items)] = items[np.argsort(-varied[signature, items], axis=0, kind="stable").T]
+            orders[index, :, : len(items)] = items[np.argsort(-varied[index, items], axis=0, kind="stable").T]
         return orders
 
     @staticmethod
@@ -374,61 +367,13 @@ class _Solution(Struct, eq=False):
     worth: Floats
 
 
-class _Master:
-    """The linear program that buys columns in fractions; solved by HiGHS, each time from the last basis.
-
-    Own simplex code takes ten times as long with 300 rows. Only this class needs HiGHS, so it is imported here.
-    """
-
-    def __init__(self, need: Floats) -> None:
-        from highspy import Highs, kHighsInf  # noqa: PLC0415 - most passes need none
-
-        self._need = need
-        self._infinity = kHighsInf
-        self._highs = Highs()  # type: ignore[no-untyped-call]
-        for option, value in _HIGHS_OPTIONS.items():
-            self._highs.setOptionValue(option, value)
-        rows = len(need)
-        starts, no_columns, no_values = np.zeros(rows, np.int32), np.zeros(0, np.int32), np.zeros(0)
-        self._highs.addRows(rows, np.ones(rows), np.full(rows, kHighsInf), 0, starts, no_columns, no_values)
-        self.last_effort = 0
-
-    def add(self, prices: Floats, contents: Floats) -> None:
-        """Add columns with these copies of each item."""
-        column, row = np.nonzero(contents)
-        count = len(prices)
-        self._highs.addCols(
-            count,
-            prices,
-            np.zeros(count),
-            np.full(count, self._infinity),
-            len(column),
-            np.searchsorted(column, np.arange(count)).astype(np.int32),
-            row.astype(np.int32),
-            contents[column, row] / self._need[row],
-        )
-
-    def solve(self) -> Floats:
-        """Solve the program; return the worth of one copy of each item."""
-        self._highs.run()
-        pivots = max(int(self._highs.getInfo().simplex_iteration_count), 0)
-        self.last_effort = len(self._need) * (_SOLVE_EFFORT + _PIVOT_EFFORT * pivots)
-        worth: Floats = np.maximum(np.array(self._highs.getSolution().row_dual), 0.0) / self._need
-        return worth
-
-    def amounts(self) -> Floats:
-        """Return how many of each column the last solution buys."""
-        found: Floats = np.maximum(np.array(self._highs.getSolution().col_value), 0.0)
-        return found
-
-
 class ColumnGeneration:
     """Solves one problem."""
 
     def __init__(self, problem: PackingProblem, greedy: GreedyPacker) -> None:
         self._problem = problem
         self._families = ItemFamilies.of(problem)
-        self._signature = self._families.problem.signatures
+        self._constraints = self._families.problem.constraints
         self._filling = OfferFilling(self._families.problem)
         self._greedy = greedy
 
@@ -467,7 +412,7 @@ class ColumnGeneration:
         """Return for each of these items the node with the lowest price per copy of it."""
         items = np.flatnonzero(left)
         families = self._families.family[items]
-        copies = np.where(self._families.allowed[self._signature][:, items], self._filling.most[:, families], 0.0)
+        copies = np.where(self._families.allowed[self._constraints][:, items], self._filling.most[:, families], 0.0)
         copies = np.minimum(copies, left[items])
         each = np.where(copies > 0, self._filling.prices[:, None] / np.maximum(copies, 1.0), np.inf)
         offers = np.argmin(each, axis=0)
@@ -484,7 +429,7 @@ class ColumnGeneration:
         items = np.flatnonzero(counts)
         available = families.available(counts)
         within = families.within[np.ix_(items, items)]
-        master = _Master(within @ counts[items])
+        master = CoveringProgram(within @ counts[items])
         known: set[tuple[int, bytes]] = set()
         parts: list[_Columns] = []
         new = columns
@@ -497,12 +442,11 @@ class ColumnGeneration:
                 known |= new.keys()
                 master.add(
                     filling.prices[new.offers],
-                    families.covered(self._signature[new.offers], new.fillings)[:, items],
+                    families.covered(self._constraints[new.offers], new.fillings)[:, items],
                 )
             worth = np.zeros(len(counts))
             worth[items] = master.solve() @ within
-            filling.effort += master.last_effort
-            worth = np.round(worth / max(float(worth.max()), 1e-300), 12) * float(worth.max())
+            filling.effort += len(items) * (_SOLVE_EFFORT + _PIVOT_EFFORT * master.pivots)
             prices.append(float(worth @ counts))
             before = prices[-1 - generation.patience] if len(prices) > generation.patience else np.inf
             is_last = round_ == generation.rounds - 1
@@ -515,7 +459,7 @@ class ColumnGeneration:
             if not len(found.ratios) or found.ratios.max() < _HARDLY_BETTER:
                 depth = min(depth + 1, Search().depth)
             new = self._better(found, known)
-        return _Solution(_Columns.all_of(parts), master.amounts(), worth)
+        return _Solution(_Columns.all_of(parts), master.amounts, worth)
 
     @staticmethod
     def _better(nodes: FilledNodes, known: set[tuple[int, bytes]]) -> _Columns:
@@ -548,15 +492,15 @@ class ColumnGeneration:
         bins: list[Bin] = []
         for column in chosen.tolist():
             offer, full = int(solution.columns.offers[column]), solution.columns.fillings[column]
-            signature = int(self._signature[offer])
-            available = self._families.available(left)[signature]
+            constraint = int(self._constraints[offer])
+            available = self._families.available(left)[constraint]
             content = np.minimum(full, available)
             used = content > 0
             if not used.any() or (fraction_only and bins and (content < full).any()):
                 continue
             nodes = int(min(whole[column], (available[used] // content[used]).min()))
             while nodes:
-                held = self._families.members(signature, content, left)
+                held = self._families.members(constraint, content, left)
                 copies = int(min(nodes, (left[held > 0] // held[held > 0]).min()))
                 nodes -= copies
                 left -= held * copies
@@ -565,8 +509,8 @@ class ColumnGeneration:
 
     def _cut(self, columns: _Columns, left: Floats, worth: Floats) -> _Columns:
         """Return the most valuable columns, cut down to the items that are left."""
-        signatures = self._signature[columns.offers]
-        fillings = np.minimum(columns.fillings, self._families.available(left)[signatures])
+        constraints = self._constraints[columns.offers]
+        fillings = np.minimum(columns.fillings, self._families.available(left)[constraints])
         ratios = self._filling.valued(columns.offers, fillings, self._families.worth(worth)).ratios
         ranked = np.argsort(-ratios, kind="stable")[:_REUSED_COLUMNS]
         distinct: dict[tuple[int, bytes], int] = {}

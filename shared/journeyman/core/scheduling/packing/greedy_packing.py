@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints
+from journeyman.core.scheduling.packing.linear_program import CoveringProgram
 from journeyman.core.scheduling.packing.packing_problem import (
     Bin,
     Content,
@@ -23,7 +24,7 @@ from journeyman.core.scheduling.packing.packing_problem import (
     merged,
     price_of,
 )
-from journeyman.core.scheduling.packing.shadow_prices import CoveringProgram, compute_shadow_prices
+from journeyman.core.scheduling.packing.shadow_prices import ShadowPrices
 
 REFINED_ITEMS: Final = 64  # column generation needs a row per item
 _REFINING_ROUNDS: Final = 24
@@ -53,17 +54,16 @@ class _RepackableNode(NamedTuple):
 
 
 class GreedyPacker:
-    """Packs one problem."""
+    """Packs one problem, whose shadow prices are given."""
 
-    def __init__(self, problem: PackingProblem) -> None:
+    def __init__(self, problem: PackingProblem, shadow: ShadowPrices) -> None:
         self._problem = problem
         self._width = len(problem.counts)
         self._axes = [np.flatnonzero(request) for request in problem.requests]
         self._amounts = [request[axes] for request, axes in zip(problem.requests, self._axes, strict=True)]
-        self._suits = problem.allowed[problem.signatures]  # by offer and item
+        self._suits = problem.allowed[problem.constraints]  # by offer and item
         self._fits = problem.fits().T
         self._in_conflict = np.logical_or.reduce(problem.loose | problem.bound, axis=1)
-        shadow = compute_shadow_prices(problem, with_mix=False)
         self._lower_bounds = shadow.items
         # an item that only uses axes without a price must still be worth placing
         self._worth: Floats = np.maximum(shadow.items, _LEAST_WORTH * self._prices_alone())
@@ -83,7 +83,7 @@ class GreedyPacker:
         """Return the cheapest plan of all strategies; refines the shadow prices once, for the counts of the first call."""
         kinds = np.flatnonzero(counts)
         if len(kinds) == 1:
-            return self.exact_cover(int(kinds[0]), int(counts[kinds[0]]))
+            return cover_exactly(self._problem, int(kinds[0]), int(counts[kinds[0]]))
         plans = [self.straight(counts)]
         if self._refined is None and self._width <= REFINED_ITEMS:
             self._refined, whole = self._refine(counts, plans[0])
@@ -255,30 +255,6 @@ class GreedyPacker:
         offer = int(np.argmin(np.where(holds, self._problem.prices, np.inf)))
         return Bin(offer, content_of(left), 1, self._width)
 
-    def exact_cover(self, item: int, count: int) -> list[Bin]:
-        """Return the cheapest bins for one kind of item, by dynamic programming; the fewest nodes if equal."""
-        axes, amounts = self._axes[item], self._amounts[item]
-        holds = (self._problem.sizes[:, axes] // amounts).min(axis=1) * self._suits[:, item]
-        offers = np.flatnonzero(holds)
-        holds, prices = holds[offers], self._problem.prices[offers] + _EPSILON  # prefers fewer nodes at equal price
-        best = int(np.argmin(prices / holds))
-        peeled = max(count - _EXACT_COUNT, 0) // int(holds[best])
-        rest = count - peeled * int(holds[best])
-        cost, choice = np.zeros(rest + 1), np.zeros(rest + 1, dtype=np.int64)
-        for n in range(1, rest + 1):
-            totals = cost[np.maximum(n - holds, 0)] + prices
-            choice[n] = np.argmin(totals)
-            cost[n] = totals[choice[n]]
-        bins = [self._single(item, int(offers[best]), int(holds[best]), peeled)] if peeled else []
-        while rest > 0:
-            picked = int(choice[rest])
-            bins.append(self._single(item, int(offers[picked]), min(int(holds[picked]), rest), 1))
-            rest -= int(holds[picked])
-        return merged(bins)
-
-    def _single(self, item: int, offer: int, count: int, copies: int) -> Bin:
-        return Bin(offer, Content((item,), (count,)), copies, self._width)
-
     # --- shadow values
 
     def _prices_alone(self) -> Floats:
@@ -297,24 +273,23 @@ class GreedyPacker:
         the best filling at those prices becomes a new column, until no filling has a negative reduced cost.
         """
         kinds = np.flatnonzero(counts)
-        need = counts[kinds].astype(float)
         columns = list(plan)
-        cover = np.array([b.filling[kinds] for b in plan], dtype=float).T / need[:, None]
-        program = CoveringProgram.of(self._problem.prices[[b.offer for b in plan]], cover)
-        worth = np.zeros(len(counts))
+        program = CoveringProgram(counts[kinds].astype(float))
+        program.add(self._problem.prices[[b.offer for b in plan]], np.array([b.filling[kinds] for b in plan]))
+        worth, amounts = np.zeros(len(counts)), np.zeros(0)
         for _ in range(_REFINING_ROUNDS):
-            worth[kinds] = program.solve() / need
+            worth[kinds], amounts = program.solve(), program.amounts
             density = self._order(worth / np.maximum(self._worth, _EPSILON))
             offers = self._promising(counts, worth)
             offer, filling = self._best_filling(counts, worth, [density, self._by_size], offers)
             if self._problem.prices[offer] >= filling @ worth * (1 - 1e-7):
                 break
-            program.add(float(self._problem.prices[offer]), filling[kinds] / need)
+            program.add(self._problem.prices[[offer]], filling[None, kinds].astype(float))
             columns.append(Bin(offer, content_of(filling), 1, self._width))
         whole = [
-            Bin(columns[j].offer, columns[j].content, int(level + _EPSILON), self._width)
-            for j, level in program.levels()
-            if level + _EPSILON >= 1
+            Bin(columns[j].offer, columns[j].content, int(amounts[j] + _EPSILON), self._width)
+            for j in np.argsort(-amounts, kind="stable").tolist()
+            if amounts[j] + _EPSILON >= 1
         ]
         return np.maximum(worth, self._worth * 1e-3), self._within(counts, whole)
 
@@ -385,3 +360,26 @@ class GreedyPacker:
     def _order(weight: Floats) -> Ints:
         """Return the items by weight descending, then index."""
         return np.argsort(-weight, kind="stable")
+
+
+def cover_exactly(problem: PackingProblem, item: int, count: int) -> list[Bin]:
+    """Return the cheapest bins for one kind of item, by dynamic programming; the fewest nodes if equal."""
+    axes = np.flatnonzero(problem.requests[item])
+    holds = (problem.sizes[:, axes] // problem.requests[item, axes]).min(axis=1)
+    offers = np.flatnonzero(holds * problem.allowed[problem.constraints, item])
+    holds, prices = holds[offers], problem.prices[offers] + _EPSILON  # prefers fewer nodes at equal price
+    best = int(np.argmin(prices / holds))
+    peeled = max(count - _EXACT_COUNT, 0) // int(holds[best])
+    rest = count - peeled * int(holds[best])
+    cost, choice = np.zeros(rest + 1), np.zeros(rest + 1, dtype=np.int64)
+    for n in range(1, rest + 1):
+        totals = cost[np.maximum(n - holds, 0)] + prices
+        choice[n] = np.argmin(totals)
+        cost[n] = totals[choice[n]]
+    width = len(problem.counts)
+    bins = [Bin(int(offers[best]), Content((item,), (int(holds[best]),)), peeled, width)] if peeled else []
+    while rest > 0:
+        picked = int(choice[rest])
+        bins.append(Bin(int(offers[picked]), Content((item,), (min(int(holds[picked]), rest),)), 1, width))
+        rest -= int(holds[picked])
+    return merged(bins)

@@ -1,6 +1,6 @@
 """Defines the packing problem and its result (items, offers, bins), and prices contents.
 
-Offers have a signature, and `allowed` says which items an offer of that signature may hold.
+Offers have node constraints, and `allowed` says which items an offer with these constraints may hold.
 """
 
 from __future__ import annotations
@@ -42,15 +42,16 @@ class PackingProblem(Struct, frozen=True, kw_only=True, eq=False):
     Attributes:
         counts: Count by item.
         requests: Amounts by item and axis (resources and caps per node).
-        allowed: By signature and item, whether such an offer may hold it.
+        allowed: By node constraints and item, whether such an offer may hold it.
         sizes: Capacity by offer and axis, never negative.
         prices: Hourly price of a node by offer, surcharges per node included; ties go to the earlier offer.
-        signatures: Signature by offer.
+        constraints: By offer, the index of its node constraints in `allowed`.
         loose: By item and conflict. An item that is loose in a conflict never shares a node with another item that is
             bound in it; axes limit how many copies of one item share a node.
         bound: The other side of the conflicts, same shape.
-        stock: By offer, the index in `stocks` that each node takes one of; -1 if unlimited. Empty if all are unlimited.
-        stocks: The number of nodes in each stock; reserved capacity is already paid for, so these offers cost almost 0.
+        reservation: By offer, the index of the reservation that each node uses up a part of; -1 without one. Empty if there
+            are no reservations.
+        reserved: The nodes left in each reservation; they are already paid for, so these offers cost almost 0.
     """
 
     counts: Ints
@@ -58,16 +59,16 @@ class PackingProblem(Struct, frozen=True, kw_only=True, eq=False):
     allowed: Bools
     sizes: Ints
     prices: Floats
-    signatures: Ints
+    constraints: Ints
     loose: Bools
     bound: Bools
-    stock: Ints = field(default_factory=_none)
-    stocks: Ints = field(default_factory=_none)
+    reservation: Ints = field(default_factory=_none)
+    reserved: Ints = field(default_factory=_none)
 
     @property
-    def limited(self) -> Bools:
-        """By offer, whether its number of nodes is limited."""
-        found: Bools = self.stock >= 0 if len(self.stock) else np.zeros(len(self.prices), dtype=bool)
+    def is_reserved(self) -> Bools:
+        """By offer, whether it is of a reservation."""
+        found: Bools = self.reservation >= 0 if len(self.reservation) else np.zeros(len(self.prices), dtype=bool)
         return found
 
     def only(self, offers: Ints | Bools) -> PackingProblem:
@@ -76,8 +77,8 @@ class PackingProblem(Struct, frozen=True, kw_only=True, eq=False):
             self,
             sizes=self.sizes[offers],
             prices=self.prices[offers],
-            signatures=self.signatures[offers],
-            stock=self.stock[offers] if len(self.stock) else self.stock,
+            constraints=self.constraints[offers],
+            reservation=self.reservation[offers] if len(self.reservation) else self.reservation,
         )
 
     def of_items(self, items: Ints) -> PackingProblem:
@@ -96,11 +97,11 @@ class PackingProblem(Struct, frozen=True, kw_only=True, eq=False):
     def useful(self) -> Ints:
         """Return the offers that may hold any of the items."""
         suits: Bools = np.logical_or.reduce(self.allowed, axis=1)
-        return np.flatnonzero(suits[self.signatures])
+        return np.flatnonzero(suits[self.constraints])
 
     def fits(self) -> Bools:
         """Return by item and offer whether the offer holds one copy."""
-        fitting: Bools = self.allowed[self.signatures].T.copy()
+        fitting: Bools = self.allowed[self.constraints].T.copy()
         for axis in range(self.requests.shape[1]):
             capacity, requested = self.sizes[:, axis], self.requests[:, axis]
             if capacity.min(initial=0) < requested.max(initial=0):
@@ -180,23 +181,23 @@ _CHUNK: Final = 1 << 20  # contents times offers compared at once
 
 
 def cheapest_offers(problem: PackingProblem, totals: Ints, possible: Bools) -> Ints:
-    """Return by content the cheapest offer without a stock that holds it; -1 if there is none.
+    """Return by content the cheapest offer that holds it and is not reserved; -1 if there is none.
 
     Args:
         problem: The problem with the offers.
         totals: The requests of each content, by content and axis.
-        possible: By content and signature, whether such an offer may hold it.
+        possible: By content and node constraints, whether such an offer may hold it.
     """
     order = np.argsort(problem.prices, kind="stable")
-    order = order[~problem.limited[order]]
+    order = order[~problem.is_reserved[order]]
     found = np.full(len(totals), -1, dtype=np.int64)
     if not len(order):
         return found
-    sizes, signatures = problem.sizes[order], problem.signatures[order]
+    sizes, constraints = problem.sizes[order], problem.constraints[order]
     step = max(_CHUNK // len(order), 1)
     for start in range(0, len(totals), step):
         some = slice(start, start + step)
-        holds = possible[some][:, signatures]
+        holds = possible[some][:, constraints]
         for axis in np.flatnonzero(totals[some].max(axis=0) > sizes.min(axis=0)):
             holds &= sizes[:, axis] >= totals[some, axis, None]
         first = holds.argmax(axis=1)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every
 from journeyman.core.scheduling.packing.bulk_packing import BulkPacker, FillOrder, whole_mixes
 from journeyman.core.scheduling.packing.column_generation import ColumnGeneration
-from journeyman.core.scheduling.packing.greedy_packing import GreedyPacker
+from journeyman.core.scheduling.packing.greedy_packing import GreedyPacker, cover_exactly
 from journeyman.core.scheduling.packing.packing_problem import (
     Bin,
     PackingProblem,
@@ -65,13 +65,13 @@ def _cheapest(problem: PackingProblem) -> list[Bin]:
     """Return the cheapest plan; runs fast methods first, and column generation only where it may improve the plan."""
     kinds = len(problem.counts)
     if kinds == 1:
-        return GreedyPacker(problem).cheapest(problem.counts)
+        return cover_exactly(problem, 0, int(problem.counts[0]))
     if is_small(problem):
         return solve_exactly(problem)
     shadow = compute_shadow_prices(problem)
     best = _best_of_mixes(problem, shadow, _EFFORT)
     if kinds <= _FEW_ITEMS:
-        solver = GreedyPacker(problem)
+        solver = GreedyPacker(problem, shadow)
         found = solver.improve(solver.cheapest(problem.counts))
         best = min(best, found, key=lambda bins: _rank(problem, bins))
     elif sum(b.copies for b in best) <= REPACKED_PLAN:
@@ -96,7 +96,7 @@ def _further(problem: PackingProblem, shadow: ShadowPrices, best: list[Bin]) -> 
     is_generated = gap > _CLOSE_TO_BOUND and is_affordable and nodes >= _GENERATED_NODES
     if not ends and not is_generated:
         return
-    greedy = GreedyPacker(problem)
+    greedy = GreedyPacker(problem, shadow)
     start = best
     plain = greedy.plain(problem.counts, price, plain_effort) if ends else None
     if plain is not None:
@@ -180,7 +180,7 @@ def fill_orders(problem: PackingProblem, shadow: ShadowPrices) -> tuple[FillOrde
 def _with_fewest(problem: PackingProblem) -> Iterator[list[Bin]]:
     """Yield plans computed as if all nodes had nearly equal prices; expensive nodes get a slightly lower one."""
     if len(problem.counts) <= _FEW_ITEMS:
-        yield GreedyPacker(problem).fewest(problem.counts)
+        yield GreedyPacker(problem, compute_shadow_prices(problem)).fewest(problem.counts)
     flat = replace(problem, prices=1.0 - 1e-3 * problem.prices / max(float(problem.prices.max()), 1e-300))
     shadow = compute_shadow_prices(flat, coarse=True)
     for fill_order in (FillOrder(), FillOrder(blend=1.0)):
@@ -220,7 +220,8 @@ def _mix_for(problem: PackingProblem, counts: Ints) -> Ints:
 def _pack_leftovers(problem: PackingProblem, counts: Ints) -> list[Bin]:
     """Return bins for these counts by the greedy packer, without refined prices."""
     part, items, offers = _subproblem(problem, counts)
-    return translated(GreedyPacker(part).straight(part.counts), items, offers, len(problem.counts))
+    packer = GreedyPacker(part, compute_shadow_prices(part))
+    return translated(packer.straight(part.counts), items, offers, len(problem.counts))
 
 
 def _subproblem(problem: PackingProblem, counts: Ints) -> tuple[PackingProblem, Ints, Ints]:
@@ -244,7 +245,7 @@ def solve_exactly(problem: PackingProblem) -> list[Bin]:
     """Return the cheapest bins for all items; every item must fit some offer.
 
     A state is the number left of each item. The next node always holds the first item left, with any others. States are
-    numbered like the cells of a grid with an axis per item: the possible contents of a node in a state form a box at the
+    numbered like the points of a grid with an axis per item: the possible contents of a node in a state form a box at the
     origin of the grid, and the states after them form the same box reversed.
     """
     shape = tuple(int(n) + 1 for n in problem.counts)
@@ -274,7 +275,7 @@ def solve_exactly(problem: PackingProblem) -> list[Bin]:
 
 
 def _possible(problem: PackingProblem, contents: Ints) -> Bools:
-    """Return by content and signature whether such an offer may hold it; never if two of its items conflict."""
+    """Return by content and node constraints whether such an offer may hold it; never if two of its items conflict."""
     used = (contents > 0).astype(np.int64)
     loose, bound = problem.loose.astype(np.int64), problem.bound.astype(np.int64)
     pairs = (used @ loose) * (used @ bound) - used @ (loose * bound)
@@ -286,63 +287,33 @@ def _possible(problem: PackingProblem, contents: Ints) -> Bools:
 _EPSILON = 1e-6  # of a node
 
 
-def fill_stocks(problem: PackingProblem) -> list[Bin]:
-    """Return bins on offers with a stock, as many as the linear program buys, filled with the most valuable items.
+def fill_reservations(problem: PackingProblem) -> list[Bin]:
+    """Return bins on reserved offers, as many as the linear program buys, filled with the most valuable items.
 
-    It solves the program again for the items left and opens what it buys, until it buys no more nodes in stock.
+    It solves the program again for the items left and opens what it buys, until it buys no more reserved nodes.
     """
-    counts, stocks = problem.counts, problem.stocks
+    counts, reserved = problem.counts, problem.reserved.copy()
     bins: list[Bin] = []
-    while counts.any() and stocks.any():
+    while counts.any() and reserved.any():
         items = np.flatnonzero(counts)
-        found = _fill_once(replace(problem, counts=counts, stocks=stocks).of_items(items))
+        found = _fill_once(replace(problem, counts=counts, reserved=reserved).of_items(items))
         if not found:
             break
         bins += translated(found, items, np.arange(len(problem.prices)), len(counts))
         counts = problem.counts - held_by(bins, len(counts))
-        stocks = problem.stocks - taken_from_stocks(problem, bins)
+        for b in found:
+            reserved[problem.reservation[b.offer]] -= b.copies
     return bins
-
-
-def taken_from_stocks(problem: PackingProblem, bins: list[Bin]) -> Ints:
-    """Return how many nodes of each stock the bins use."""
-    taken = np.zeros_like(problem.stocks)
-    for b in bins:
-        if problem.limited[b.offer]:
-            taken[problem.stock[b.offer]] += b.copies
-    return taken
 
 
 def _fill_once(problem: PackingProblem) -> list[Bin]:
     shadow = compute_shadow_prices(problem)
     nodes = BulkPacker(problem, shadow, FillOrder(blend=0.5))
-    left = problem.stocks.copy()
-    mix = _on_cheapest_stocks(problem, shadow.mix)
-    for offer in np.flatnonzero(problem.limited & (mix > _EPSILON)):
-        stock = problem.stock[offer]
-        copies = min(int(np.ceil(mix[offer] - _EPSILON)), int(left[stock]))
+    left = problem.reserved.copy()
+    for offer in np.flatnonzero(problem.is_reserved & (shadow.mix > _EPSILON)):
+        reservation = problem.reservation[offer]
+        copies = min(int(np.ceil(shadow.mix[offer] - _EPSILON)), int(left[reservation]))
         nodes.open(int(offer), copies)
-        left[stock] -= copies
+        left[reservation] -= copies
     nodes.place_all(problem.counts, open_more=False)
     return nodes.settle(None)
-
-
-def _on_cheapest_stocks(problem: PackingProblem, mix: Floats) -> Floats:
-    """Return the mix with the nodes of offers with a stock on the cheapest of equal ones, as far as their stocks go.
-
-    Reserved capacity costs almost 0, so the linear program finds no difference between its prices; the prices have the order in which
-    reservations are used.
-    """
-    moved: Floats = mix.copy()
-    left = problem.stocks.astype(float)
-    equal: dict[tuple[bytes, bytes], list[int]] = {}
-    for offer in np.flatnonzero(problem.limited).tolist():
-        key = problem.sizes[offer].tobytes(), problem.allowed[problem.signatures[offer]].tobytes()
-        equal.setdefault(key, []).append(offer)
-    for offers in equal.values():
-        nodes = float(mix[offers].sum())
-        for offer in sorted(offers, key=lambda o: (problem.prices[o], o)):
-            moved[offer] = min(nodes, left[problem.stock[offer]])
-            left[problem.stock[offer]] -= moved[offer]
-            nodes -= moved[offer]
-    return moved

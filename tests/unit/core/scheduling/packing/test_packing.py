@@ -12,11 +12,21 @@ from journeyman.core.scheduling.packing import PackingProblem, lower_bound, pack
 from journeyman.core.scheduling.packing.bulk_packing import BulkPacker, FillOrder
 from journeyman.core.scheduling.packing.greedy_packing import GreedyPacker
 from journeyman.core.scheduling.packing.packing_problem import held_by
-from journeyman.core.scheduling.packing.shadow_prices import OfferGroups, compute_shadow_prices
+from journeyman.core.scheduling.packing.shadow_prices import compute_shadow_prices
 
 
 def a_problem(
-    counts, requests, sizes, prices, *, allowed=None, signatures=None, loose=None, bound=None, stock=(), stocks=()
+    counts,
+    requests,
+    sizes,
+    prices,
+    *,
+    allowed=None,
+    constraints=None,
+    loose=None,
+    bound=None,
+    reservation=(),
+    reserved=(),
 ):
     """Return a problem in which every offer may hold every item unless `allowed` excludes it."""
     items = len(counts)
@@ -27,29 +37,29 @@ def a_problem(
         sizes=np.array(sizes),
         prices=np.array(prices, dtype=float),
         allowed=np.ones((1, items), dtype=bool) if allowed is None else np.array(allowed, dtype=bool),
-        signatures=np.zeros(len(prices), dtype=np.int64) if signatures is None else np.array(signatures),
+        constraints=np.zeros(len(prices), dtype=np.int64) if constraints is None else np.array(constraints),
         loose=none if loose is None else np.array(loose, dtype=bool),
         bound=none if bound is None else np.array(bound, dtype=bool),
-        stock=np.array(stock, dtype=np.int64),
-        stocks=np.array(stocks, dtype=np.int64),
+        reservation=np.array(reservation, dtype=np.int64),
+        reserved=np.array(reserved, dtype=np.int64),
     )
 
 
 def check(problem, packing):
-    """Check that the packing respects counts, sizes, signatures, conflicts and stocks, and that its price is right."""
+    """Check that the packing respects counts, sizes, node constraints, conflicts and reservations, and that its price is right."""
     placed = np.zeros(len(problem.counts), dtype=np.int64)
-    drawn = np.zeros(len(problem.stocks), dtype=np.int64)
+    drawn = np.zeros(len(problem.reserved), dtype=np.int64)
     for b in packing.bins:
         filling = b.filling
         used = np.flatnonzero(filling)
         assert (filling @ problem.requests <= problem.sizes[b.offer]).all()
-        assert problem.allowed[problem.signatures[b.offer]][used].all()
+        assert problem.allowed[problem.constraints[b.offer]][used].all()
         assert not any((problem.loose[i] & problem.bound[j]).any() for i in used for j in used if i != j)
-        if len(problem.stock) and problem.stock[b.offer] >= 0:
-            drawn[problem.stock[b.offer]] += b.copies
+        if len(problem.reservation) and problem.reservation[b.offer] >= 0:
+            drawn[problem.reservation[b.offer]] += b.copies
         placed += filling * b.copies
     assert (placed + packing.left == problem.counts).all()
-    assert (drawn <= problem.stocks).all()
+    assert (drawn <= problem.reserved).all()
     assert packing.price == pytest.approx(sum(problem.prices[b.offer] * b.copies for b in packing.bins))
 
 
@@ -68,17 +78,17 @@ def a_trace(seed, pods, *, zones=1, apart=0):
     cpu = np.minimum(100 * np.exp(rng.exponential(1.1, pods)), 16_000).astype(np.int64)
     memory = (cpu * 1.024 * np.exp(rng.uniform(np.log(0.5), np.log(8), pods))).astype(np.int64)
     alone = (np.arange(pods) < apart).astype(np.int64)
-    sizes, prices, signatures = [], [], []
+    sizes, prices, constraints = [], [], []
     for zone in range(zones):
         for cores in (2, 4, 8, 16, 32, 48, 64, 96):
             for gib_per_core in (2, 4, 8):
                 sizes.append((cores * 1000 - 100, cores * gib_per_core * 1000 - 500, 8 * cores + 20, 1))
                 prices.append(cores * (0.02 + 0.003 * gib_per_core) * rng.uniform(0.3, 0.6))
-                signatures.append(zone)
+                constraints.append(zone)
     bound_to = np.where(np.arange(pods) % 2, rng.integers(0, zones, pods), -1)
     allowed = [(bound_to < 0) | (bound_to == zone) for zone in range(zones)]
     requests = np.stack((cpu, memory, np.ones_like(cpu), alone), axis=1)
-    return a_problem(np.ones(pods, dtype=np.int64), requests, sizes, prices, allowed=allowed, signatures=signatures)
+    return a_problem(np.ones(pods, dtype=np.int64), requests, sizes, prices, allowed=allowed, constraints=constraints)
 
 
 def cheapest_by_trying(problem, most_nodes):
@@ -146,10 +156,10 @@ def test_items_that_fit_few_of_many_offers_are_packed():
     assert packing.left == (0,) * 8
 
 
-def test_items_use_only_offers_whose_signature_allows_them():
+def test_items_use_only_offers_whose_constraints_allow_them():
     """The second item may use only the expensive offer; the first item may use both offers."""
     problem = a_problem(
-        [4, 1], [[5], [5]], [[10], [10]], [1.0, 3.0], allowed=[[True, False], [True, True]], signatures=[0, 1]
+        [4, 1], [[5], [5]], [[10], [10]], [1.0, 3.0], allowed=[[True, False], [True, True]], constraints=[0, 1]
     )
 
     packing = pack(problem)
@@ -199,9 +209,9 @@ def test_conflicts_are_respected_with_hundreds_of_items():
     assert packing.price <= 1.2 * lower_bound(problem)
 
 
-def test_stock_is_used_first_and_never_exceeded():
+def test_reservation_is_used_first_and_never_exceeded():
     """Two of the three large copies use the two reserved nodes; the third needs a node at full price."""
-    problem = a_problem([3, 3], [[8], [1]], [[10], [10]], [0.001, 5.0], stock=[0, -1], stocks=[2])
+    problem = a_problem([3, 3], [[8], [1]], [[10], [10]], [0.001, 5.0], reservation=[0, -1], reserved=[2])
 
     packing = pack(problem)
 
@@ -211,14 +221,14 @@ def test_stock_is_used_first_and_never_exceeded():
 
 
 def test_offers_with_price_zero_are_used():
-    """All items fit on the free nodes in stock, so the packing does not use the expensive offer."""
+    """All items fit on the free reserved nodes, so the packing does not use the expensive offer."""
     problem = a_problem(
         [3, 2, 4],
         [[2, 1], [1, 3], [1, 1]],
         [[4, 4], [8, 8], [8, 8]],
         [0.0, 0.0, 1e9],
-        stock=[0, 1, -1],
-        stocks=[2, 2],
+        reservation=[0, 1, -1],
+        reserved=[2, 2],
     )
 
     packing = pack(problem)
@@ -227,9 +237,9 @@ def test_offers_with_price_zero_are_used():
     assert (sum(packing.left), packing.price) == (0, 0.0)
 
 
-def test_copies_stay_unpacked_when_the_only_stock_they_fit_is_used_up():
-    """The stock has one node for two copies of the large item; the packing still contains the small item."""
-    problem = a_problem([2, 4], [[20], [5]], [[20], [10]], [0.001, 1.0], stock=[0, -1], stocks=[1])
+def test_copies_stay_unpacked_when_the_only_reservation_they_fit_is_used_up():
+    """The reservation has one node for two copies of the large item; the packing still contains the small item."""
+    problem = a_problem([2, 4], [[20], [5]], [[20], [10]], [0.001, 1.0], reservation=[0, -1], reserved=[1])
 
     packing = pack(problem)
 
@@ -248,7 +258,7 @@ def test_fewest_nodes_uses_one_large_node_when_two_small_nodes_are_cheaper():
 def test_lower_bound_adds_up_the_linear_programs_of_independent_items():
     """Ten units cost 0.1 each and four units cost 0.5 each; no offer may hold both items."""
     problem = a_problem(
-        [10, 4], [[1], [1]], [[10], [2]], [1.0, 1.0], allowed=[[True, False], [False, True]], signatures=[0, 1]
+        [10, 4], [[1], [1]], [[10], [2]], [1.0, 1.0], allowed=[[True, False], [False, True]], constraints=[0, 1]
     )
 
     assert lower_bound(problem) == pytest.approx(3.0)
@@ -349,52 +359,61 @@ def test_nodes_stay_balanced_when_an_axis_without_a_shadow_price_is_nearly_used_
     assert packing.price <= 1.01 * lower_bound(problem)
 
 
-def test_offer_and_item_groups_are_as_fine_as_the_row_limit_allows():
-    """The program has a row per offer group and axis, and a row per item group; a lower row limit merges groups."""
-    problem = a_trace(3, 60, zones=2)
-    axes = 3  # no item requests the fourth axis
+@pytest.mark.parametrize(("pods", "zones"), [(60, 2), (120, 60), (400, 5)])
+def test_lower_bound_holds_however_coarsely_the_program_groups_offers_and_items(pods, zones):
+    """A program for sixty zones with three axes each, or for hundreds of kinds of pods, is larger than those that are solved."""
+    problem = a_trace(3, pods, zones=zones)
 
-    def rows(found):
-        return len(found.allowed) * axes + len(np.unique(found.group))
+    packing = pack(problem)
 
-    finest = OfferGroups.of(problem, most_rows=10_000, coarse=False)
-    exact = OfferGroups.of(problem, most_rows=rows(finest), coarse=False)
-    coarser = OfferGroups.of(problem, most_rows=rows(finest) - 1, coarse=False)
-    coarsest = OfferGroups.of(problem, most_rows=10_000, coarse=True)
-
-    assert rows(exact) == rows(finest) > rows(coarser)
-    assert len(coarser.allowed) == len(finest.allowed)
-    assert rows(OfferGroups.of(problem, most_rows=rows(coarser), coarse=False)) == rows(coarser)
-    assert rows(OfferGroups.of(problem, most_rows=rows(coarser) - 1, coarse=False)) == rows(coarsest)
-    assert len(coarsest.allowed) == 2  # one offer group per zone
-
-
-def test_all_offers_form_one_group_when_a_group_per_zone_exceeds_the_row_limit():
-    """Sixty zones with three axes each need at least 180 rows, but the program may have only 160."""
-    problem = a_trace(3, 120, zones=60)
-
-    found = OfferGroups.of(problem, most_rows=160, coarse=False)
-
-    assert len(found.allowed) == 1
-    assert not found.offer_group.any()
-    assert not found.group.any()
-    assert found.allowed.all()
+    check(problem, packing)
+    assert 0.5 * packing.price <= lower_bound(problem) <= packing.price
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_items_of_one_group_fit_the_same_offer_groups(seed):
-    """Some items request only cpu or only memory; the linear program moves the items of a group as a whole."""
+def test_lower_bound_holds_when_items_request_only_cpu_or_only_memory(seed):
+    """Three kinds of offers, each of which may hold half of the items; the prices of nodes are equal."""
     rng = np.random.default_rng(seed)
     requests = rng.integers(1, 9, (12, 2)) * rng.choice([[1, 1], [1, 0], [0, 1]], 12)
     problem = a_problem(
-        [1] * 12, requests, [[9, 9]] * 3, [1.0] * 3, allowed=rng.random((3, 12)) < 0.5, signatures=[0, 1, 2]
+        [1] * 12, requests, [[9, 9]] * 3, [1.0] * 3, allowed=rng.random((3, 12)) < 0.5, constraints=[0, 1, 2]
     )
+    placed = problem.of_items(np.flatnonzero(problem.allowed.any(axis=0)))
 
-    found = OfferGroups.of(problem, most_rows=10_000, coarse=False)
+    assert 0 < lower_bound(placed) <= pack(placed).price + 1e-9
 
-    for group in np.unique(found.group):
-        members = found.allowed[:, found.group == group]
-        assert (members == members[:, :1]).all()
+
+def test_lower_bound_is_zero_without_items_or_offers():
+    """Nothing is bought."""
+    assert lower_bound(a_problem([0, 0], [[1], [2]], [[4]], [1.0])) == 0.0
+    assert lower_bound(a_problem([3], [[1]], np.zeros((0, 1), dtype=np.int64), [])) == 0.0
+    assert pack(a_problem([3], [[1]], np.zeros((0, 1), dtype=np.int64), [])).left == (3,)
+
+
+def test_lower_bound_counts_reserved_nodes_at_their_own_price():
+    """The price of a reserved node is a millionth; its reservation has two nodes, and ten items need five."""
+    problem = a_problem([10], [[4]], [[8], [8]], [1e-6, 1.0], reservation=[0, -1], reserved=[2])
+
+    assert lower_bound(problem) == pytest.approx(3.0 + 2e-6, rel=1e-9)
+    assert pack(problem).price == pytest.approx(3.0 + 2e-6, rel=1e-9)
+
+
+def test_of_equal_reserved_offers_the_cheapest_is_used_first():
+    """Both reservations have the nodes; their prices differ by a ten-millionth."""
+    problem = a_problem([4], [[4]], [[8], [8], [8]], [2e-7, 1e-7, 1.0], reservation=[0, 1, -1], reserved=[2, 2])
+
+    assert [(b.offer, b.copies) for b in pack(problem).bins] == [(1, 2)]
+
+
+def test_amounts_may_be_as_large_as_the_memory_of_a_fleet():
+    """Each item requests 2^51 bytes of memory beside a core."""
+    problem = a_problem([3, 2], [[1, 2**51], [1, 1]], [[4, 2**52], [1, 8]], [5.0, 1.0])
+
+    packing = pack(problem)
+
+    check(problem, packing)
+    assert packing.price == 10.0
+    assert lower_bound(problem) <= 10.0
 
 
 def test_open_node_becomes_any_offer_of_the_same_size_and_price():
@@ -402,7 +421,7 @@ def test_open_node_becomes_any_offer_of_the_same_size_and_price():
 
     def packed(price):
         problem = a_problem(
-            [1, 1], [[2], [3]], [[9], [9]], [1.0, price], allowed=[[True, False], [True, True]], signatures=[0, 1]
+            [1, 1], [[2], [3]], [[9], [9]], [1.0, price], allowed=[[True, False], [True, True]], constraints=[0, 1]
         )
         nodes = BulkPacker(problem, compute_shadow_prices(problem), FillOrder())
         nodes.open(0, 1)
@@ -425,7 +444,7 @@ def test_column_generation_packs_each_item_exactly_as_often_as_it_is_counted(par
             rng.integers(2, 30, items), requests, rng.integers(16, 40, (3, 2)), np.round(rng.uniform(1, 3, 3), 2)
         )
 
-        bins = GreedyPacker(problem).cheapest(problem.counts)
+        bins = GreedyPacker(problem, compute_shadow_prices(problem)).cheapest(problem.counts)
 
         assert held_by(bins, items).tolist() == problem.counts.tolist()
 

@@ -1,6 +1,6 @@
 """Packings of random problems stay as they are: offers, contents and lower bounds.
 
-Covers: problems of every size that selects another method, with and without signatures, conflicts and stocks, by price
+Covers: problems of every size that selects another method, with and without node constraints, conflicts and reservations, by price
 and by number of nodes. A change that is meant to change packings records them again, and its author compares prices:
 
     python -m tests.unit.core.scheduling.packing.test_recorded_packings
@@ -29,33 +29,33 @@ LONG = {seed for seed in SEEDS if seed % len(SIZES) in {5, 6, 8}}  # the largest
 
 
 def a_problem(seed: int) -> PackingProblem:
-    """Return items and offers with heavy tails; conflicts, signatures and stocks now and then."""
+    """Return items and offers with heavy tails; conflicts, node constraints and reservations now and then."""
     rng = np.random.default_rng(seed)
     items, most = SIZES[seed % len(SIZES)]
-    offers, signatures = int(rng.integers(1, 16)), int(rng.integers(1, 4))
+    offers, constraints = int(rng.integers(1, 16)), int(rng.integers(1, 4))
     chance = rng.random(4) < 0.5
     requests = np.maximum(np.exp(rng.uniform(0.0, 3.5, (items, 2))), 1).astype(np.int64)
     alone = rng.random(items) < 0.2 * chance[0]
     cores = rng.choice((16, 32, 64, 128), offers)
     sizes = np.column_stack((cores, cores * rng.choice((1, 2), offers), np.ones(offers, dtype=np.int64)))
     sides = rng.integers(0, 5, (items, 2)) * chance[1]
-    stock = (
+    reservation = (
         np.where(rng.random(offers) < 0.3, rng.integers(0, 2, offers), -1) if chance[2] else np.zeros(0, dtype=np.int64)
     )
     prices = np.round(cores * rng.uniform(0.02, 0.05, offers), 4)
-    if len(stock):
-        prices[stock >= 0] /= 1e6
+    if len(reservation):
+        prices[reservation >= 0] /= 1e6
     return PackingProblem(
         counts=rng.integers(0, most + 1, items),
         requests=np.column_stack((requests, alone)),
-        allowed=rng.random((signatures, items)) < (0.7 if chance[3] else 2.0),
+        allowed=rng.random((constraints, items)) < (0.7 if chance[3] else 2.0),
         sizes=sizes,
         prices=prices,
-        signatures=rng.integers(0, signatures, offers),
+        constraints=rng.integers(0, constraints, offers),
         loose=sides == 1,
         bound=sides == 2,
-        stock=stock,
-        stocks=np.array([1, 3]) if len(stock) else np.zeros(0, dtype=np.int64),
+        reservation=reservation,
+        reserved=np.array([1, 3]) if len(reservation) else np.zeros(0, dtype=np.int64),
     )
 
 
