@@ -9,7 +9,7 @@ what schedules the pods changes, a NodePool or NodeClass, or what is known of th
 A launch was not used by a pod that it was planned for and that is still pending if
 
 * the node's size is known and too small for the pod and the DaemonSets' pods, whatever else runs there; or
-* the node is initialized for 40 seconds, no other workload's pod runs there, and the pod fits.
+* the node is initialized for 40 seconds, or was until it was removed as empty, no other workload's pod runs there, and the pod fits.
 
 So nodes that have not joined do not count, nor do pods whose place another pod has taken. Pods that wait are still nominated to
 existing nodes. Nodes that were launched together count once.
@@ -34,7 +34,7 @@ from journeyman.core.api.churn_ledger import (
     MAX_UNUSED_PODS,
     UnusedLaunches,
 )
-from journeyman.core.api.conditions import INITIALIZED
+from journeyman.core.api.conditions import DISRUPTION_REASON, INITIALIZED
 from journeyman.core.api.duration import doubled, time_after
 from journeyman.core.api.objects import CHURN_LEDGER, LearnedSize, NodeClaim, Pod, condition_of
 from journeyman.core.api.resources import (
@@ -161,7 +161,8 @@ def _unused_launches(snapshot: Snapshot) -> tuple[tuple[UnusedLaunch, ...], date
     for claim, node, pods in _nodes_with_pending_pods(snapshot):
         daemons = make_daemons(snapshot.daemon_sets, snapshot.pods)[0] if daemons is None else daemons
         since, now = _initialized_at(claim), min(claim.metadata.deletion_timestamp or snapshot.now, snapshot.now)
-        is_due = since is not None and now >= time_after(since, UNUSED_AFTER)
+        wait = BOUND_WITHIN if _is_removed_as_empty(claim) else UNUSED_AFTER
+        is_due = since is not None and now >= time_after(since, wait)
         verdicts = (evaluate(node, _verdict, claim, node, pod, daemons, is_due) for pod in pods)
         found += [verdict for verdict in verdicts if isinstance(verdict, UnusedLaunch)]
         if since is not None and not is_due and now >= time_after(since, BOUND_WITHIN) and now == snapshot.now:
@@ -186,6 +187,16 @@ def _is_older(pod: Pod, claim: NodeClaim) -> bool:
     """Whether the pod existed when the NodeClaim was created; pods are also planned for nodes that were launched for others."""
     created, launched = pod.metadata.creation_timestamp, claim.metadata.creation_timestamp
     return created is None or launched is None or created <= launched
+
+
+def _is_removed_as_empty(claim: NodeClaim) -> bool:
+    """Whether consolidation deletes the NodeClaim because no pod runs on its node: the next launch for the pod would end so, too."""
+    reason = condition_of(claim.status.conditions, DISRUPTION_REASON)
+    is_deleted = claim.metadata.deletion_timestamp is not None
+    return is_deleted and reason is not None and (reason.status, reason.reason) == ("True", _EMPTY)
+
+
+_EMPTY: Final = "Empty"  # the reason of consolidation
 
 
 def _initialized_at(claim: NodeClaim) -> datetime | None:

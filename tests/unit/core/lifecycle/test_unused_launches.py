@@ -99,6 +99,19 @@ def test_healthy_launch_is_not_counted(snapshot):
     assert remember_launches(snapshot).entries == ()
 
 
+@pytest.mark.parametrize(
+    ("reason", "after", "counted"), [("Empty", 30, 1), ("Empty", 3, 0), ("Underutilized", 30, 0), (None, 30, 0)]
+)
+def test_node_that_is_removed_as_empty_counts_at_once(reason, after, counted):
+    """Consolidation may be faster than the 40 seconds; a node that goes for another reason does not count before."""
+    pod, seconds = a_waiting_pod(), timedelta(seconds=after)
+    ready = [condition(t, since=NOW - seconds) for t in ("Launched", "Registered", "Initialized")]
+    ready += [condition("DisruptionReason", reason=reason)] if reason else []
+    status = {"nodeName": "node-default-1", "conditions": ready}
+    claim = a_claim_for(pod, status=status, deleting=NOW)
+    assert len(remember_launches(a_cluster(pod, claims=(claim,))).entries) == counted
+
+
 def test_node_that_is_too_small_counts_as_soon_as_it_has_joined():
     """With what the DaemonSets take, whatever else runs there; the message has what was planned and what the node offers."""
     pod = a_waiting_pod(memory="14Gi")
