@@ -14,7 +14,6 @@ from journeyman.core.lifecycle.unused_launches import remember_launches
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.results import PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import Scheduler, explained, pods_to_schedule, solve_without_launches_for
-from journeyman.core.scheduling.verify import verify
 from journeyman.errors import ConfigurationError, ForbiddenError, JourneymanError, UnknownClusterError
 from journeyman.observe.prometheus import CONTENT_TYPE
 from journeyman.ports import ApiRequest, Message
@@ -115,7 +114,9 @@ def plan(runtime: Runtime, cluster: str, context: Context) -> Body:
         waiting, pods = remember_launches(inputs.snapshot).waiting, pods_to_schedule(inputs.snapshot)
         results, _ = solve_without_launches_for(scheduler, waiting, pods, effort=run.effort)
         results = explained(results)
-        defects = verify(inputs.snapshot, inputs.catalogue, results, ignore_dra_requests=options.ignore_dra_requests)
+        defects = run.verify(
+            inputs.snapshot, inputs.catalogue, results, ignore_dra_requests=options.ignore_dra_requests
+        )
         header = {"cluster": cluster, "time": run.clock.now().isoformat()}
         return {**header, **_results(results), "defects": list(map(str, defects))}
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Observation, Step
+from journeyman.core.scheduling.verify import Verifier, verify
 from journeyman.errors import (
     ConfigurationError,
     ForbiddenError,
@@ -158,11 +159,13 @@ class Runtime:
     Args:
         clusters: The clusters' settings by name; they may change.
         adapters: Creates the clusters' adapters.
+        verify: Verifies each plan before it is executed; tests pass a stricter one.
     """
 
-    def __init__(self, clusters: Mapping[str, Settings], adapters: Adapters) -> None:
+    def __init__(self, clusters: Mapping[str, Settings], adapters: Adapters, *, verify: Verifier = verify) -> None:
         self._clusters = clusters
         self._adapters = adapters
+        self._verify = verify
         self._stores: _PerCluster[KubeStore] = _PerCluster(adapters.store)
         self._clouds: _PerCluster[CloudProvider] = _PerCluster(lambda c: adapters.cloud(c, self._stores.get(c)))
         self._memories: _PerCluster[Memory] = _PerCluster(lambda _: Memory())
@@ -280,6 +283,7 @@ class Runtime:
                     deadline=deadline,
                     request_id=context.aws_request_id,
                     memory=self._memories.get(settings),
+                    verify=self._verify,
                     window_schedules=(
                         self._adapters.window_schedules(settings) if trigger.step is Step.SWEEP else None
                     ),

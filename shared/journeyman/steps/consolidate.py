@@ -234,6 +234,7 @@ def _controller(inputs: StepInputs) -> DisruptionController:
         results=inputs.cached_results.valid_for(snapshot, catalogue, settings.scheduling),
         examined_until=inputs.examined_until,
         fleet_plans=cost if settings.fleet_plans and FLEET_PLAN.kind not in snapshot.unread else None,
+        verify=inputs.verify,
     )
 
 

@@ -17,6 +17,7 @@ from journeyman.core.catalogue import Catalogue, InstanceType
 from journeyman.core.lifecycle.liveness import LivenessTimeouts
 from journeyman.core.plan import Requeue, Step
 from journeyman.core.scheduling.results import CachedResults, MinValuesPolicy, Options, PreferencePolicy
+from journeyman.core.scheduling.verify import Verifier, verify
 from journeyman.errors import JourneymanError
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry, WindowSchedules
 
@@ -148,6 +149,7 @@ class RunContext(Struct, frozen=True, kw_only=True):
     deadline: datetime
     request_id: str
     memory: Memory = field(default_factory=Memory)
+    verify: Verifier = verify
     window_schedules: WindowSchedules | None = (
         None  # None: the cloud has no scheduler for them; the sweep finds all edges
     )

@@ -311,7 +311,14 @@ def _verified_results(inputs: StepInputs, found: _PodsToSchedule) -> tuple[Verif
     scheduler = Scheduler(snapshot, catalogue, options)
     # if pods with capacity need a node after all, kube-scheduler says so once they are evicted
     results, pods = solve_without_launches_for(scheduler, without_launches, found.pods, removed, inputs.effort)
-    verifier = PlanVerifier(snapshot=snapshot, catalogue=catalogue, pods=pods, removed_nodes=removed, options=options)
+    verifier = PlanVerifier(
+        snapshot=snapshot,
+        catalogue=catalogue,
+        pods=pods,
+        removed_nodes=removed,
+        options=options,
+        verify=inputs.verify,
+    )
     verified = verifier.verify_results(results)
     return verified, cache if verified.defects else cache.with_results({problem: verified.results})
 

@@ -15,6 +15,7 @@ from journeyman.core.lifecycle.learned_sizes import known_sizes
 from journeyman.core.plan import Failure
 from journeyman.core.scheduling.node_overlays import apply_overlays
 from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Results
+from journeyman.core.scheduling.verify import Verifier, verify
 from journeyman.core.state import BuildFailure, InstanceStatus, NodeClassState, RepairPolicy, Snapshot
 from journeyman.core.state.skipped_objects import report_skipped
 from journeyman.errors import CloudProviderError, InvalidObjectError, InvariantError, NodeClassNotReadyError
@@ -72,6 +73,7 @@ class StepInputs(Struct, frozen=True, kw_only=True):
     repair_policies: tuple[RepairPolicy, ...] = ()
     drift_reasons: Mapping[str, str] = field(default_factory=dict)  # the cloud's answer by NodeClaim (`is_drifted`)
     failures: tuple[Failure, ...] = ()  # of reads that the step can do without
+    verify: Verifier = verify  # every plan, before it is executed
     effort: int = UNLIMITED  # of one pass of the scheduler (`RunContext.effort`)
     examined_until: str = ""  # the last object that an earlier run examined before its time was up
     schedule_entries: frozenset[str] | None = None  # names of the entries in the cloud's scheduler; None if unknown
@@ -93,6 +95,7 @@ class StepInputs(Struct, frozen=True, kw_only=True):
             snapshot=snapshot,
             node_class_kind=run.cloud.node_class,
             cached_results=run.memory.cached_results,
+            verify=run.verify,
             repair_policies=run.cloud.repair_policies,
             examined_until=run.lease.examined_until,
             **more,

@@ -22,7 +22,7 @@ from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.plan import Failure, Observation, Plan
 from journeyman.core.scheduling.results import Options, PlannedClaim, PodError, Results
-from journeyman.core.scheduling.verify import Defect, placements, verify, without_defective_nodes
+from journeyman.core.scheduling.verify import Defect, Verifier, placements, verify, without_defective_nodes
 from journeyman.core.state import Snapshot
 from journeyman.errors import InvariantError
 
@@ -47,6 +47,7 @@ class PlanVerifier(Struct, frozen=True, kw_only=True):
     pods: tuple[Pod, ...]
     removed_nodes: frozenset[str]
     options: Options
+    verify: Verifier = verify
 
     def verify_results(self, results: Results) -> VerifiedResults:
         """Return the results if they pass verification, or else the placements that pass without the others."""
@@ -91,7 +92,7 @@ class PlanVerifier(Struct, frozen=True, kw_only=True):
         return self._defects_of(replace(results, pod_errors={}), None)
 
     def _defects_of(self, results: Results, pods: tuple[Pod, ...] | None) -> tuple[Defect, ...]:
-        return verify(
+        return self.verify(
             self.snapshot,
             self.catalogue,
             results,

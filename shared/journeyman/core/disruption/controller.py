@@ -81,6 +81,7 @@ from journeyman.core.disruption.static_drift import (
 from journeyman.core.disruption.validation import validate
 from journeyman.core.plan import Event, Plan, merge_plans
 from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Options
+from journeyman.core.scheduling.verify import Verifier, verify
 from journeyman.core.state import Snapshot
 
 MULTI_NODE_EXAMINED: Final = "multi-node/0"
@@ -129,6 +130,7 @@ class DisruptionController:
         results: CachedResults | None = None,
         examined_until: str = "",
         fleet_plans: MoveCost | None = None,
+        verify: Verifier = verify,
     ) -> None:
         """Prepare the methods.
 
@@ -144,6 +146,7 @@ class DisruptionController:
             results: Cached scheduler results for this cluster; `simulation.results` has these and new ones.
             examined_until: The cursor with which an earlier run's evaluation stopped; empty if it did not.
             fleet_plans: What evictions cost, to plan the whole fleet at once; None not to.
+            verify: Verifies the placements of commands.
         """
         self.snapshot = snapshot
         self._examined_until = examined_until
@@ -164,6 +167,7 @@ class DisruptionController:
             options=options,
             effort=effort,
             results=results,
+            verify=verify,
         )
 
     def evaluate_methods(self) -> Iterator[Evaluation]:

@@ -23,7 +23,7 @@ from journeyman.core.scheduling.node_removal import NodeRemovals
 from journeyman.core.scheduling.nodeclaim_templates import BY_PRICE, FEWEST_NODES
 from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Options, ProblemKey, Results
 from journeyman.core.scheduling.scheduler import Scheduler, explained
-from journeyman.core.scheduling.verify import Defect, verify
+from journeyman.core.scheduling.verify import Defect, Verifier, verify
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_provisionable, is_virtual_pod
 from journeyman.core.state.waiting_launches import stored_entries, waiting_pods
@@ -44,6 +44,7 @@ class Simulation:
         options: Options | None = None,
         effort: int = UNLIMITED,
         results: CachedResults | None = None,
+        verify: Verifier = verify,
     ) -> None:
         """Prepare simulations.
 
@@ -55,6 +56,7 @@ class Simulation:
             options: Options of the scheduler.
             effort: The most effort of one simulation; pods that it does not reach count as unschedulable.
             results: Cached scheduler results for this cluster; the property `results` has these and new ones.
+            verify: Verifies the placements of commands.
         """
         self.snapshot = snapshot
         self.catalogue = catalogue
@@ -64,6 +66,7 @@ class Simulation:
         self._effort = effort
         self._cached = results if results is not None else CachedResults()
         self._solved: dict[ProblemKey, Results] = {}
+        self._verify = verify
 
     @property
     def results(self) -> CachedResults:
@@ -181,7 +184,7 @@ class Simulation:
         simulated = command.simulation_result
         if simulated is None or not command.candidates:
             return ()
-        return verify(
+        return self._verify(
             self.snapshot,
             self.catalogue,
             replace(simulated.results, new_claims=command.replacements),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -39,7 +40,24 @@ from journeyman.core.scheduling.verify.check_topology import (
 from journeyman.core.scheduling.verify.possible_nodes import Defect, PlanIndex, name_of_claim, name_of_node, placements
 from journeyman.core.state import Snapshot
 
-__all__ = ["Defect", "placements", "verify", "without_defective_nodes"]
+__all__ = ["Defect", "Verifier", "placements", "verify", "without_defective_nodes"]
+
+
+class Verifier(Protocol):
+    """Finds the defects of a plan."""
+
+    def __call__(
+        self,
+        snapshot: Snapshot,
+        catalogue: Catalogue,
+        results: Results,
+        *,
+        pods: Sequence[Pod] | None = None,
+        without_nodes: frozenset[str] = frozenset(),
+        ignore_dra_requests: bool = True,
+    ) -> tuple[Defect, ...]:
+        """Return the defects of a plan, as `verify` does."""
+        ...
 
 
 def verify(
