@@ -28,9 +28,10 @@ from journeyman.cli.scenario import Scenario, parse_scenario
 from journeyman.cli.solve import options_of
 from journeyman.core.scheduling import new_nodes
 from journeyman.core.scheduling.packing import Packing, PackingProblem, pack
-from journeyman.core.scheduling.results import Results
+from journeyman.core.scheduling.results import Defect, Results
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
-from journeyman.core.scheduling.verify import Defect, verify
+from journeyman.core.scheduling.verify import verify
+from journeyman_simulator.judge import judge
 from tests.bench.configuration_bound import configuration_bound, is_suitable
 from tests.bench.footprint import growth, imports, memory
 from tests.bench.output import say
@@ -136,6 +137,7 @@ def measure(raw: JSONDict, karpenter: Karpenter | None) -> Row:
     start = time.perf_counter()
     objections = verify(case.snapshot, case.catalogue, best[1], pods=asked)
     verify_seconds = time.perf_counter() - start
+    objections = objections or judge(case.snapshot, case.catalogue, best[1], pods=asked)
     return Row(
         name=raw["name"],
         pods=len(asked),

@@ -18,11 +18,11 @@ from journeyman.core.api.labels import HOSTNAME, RESERVED
 from journeyman.core.api.objects import LabelSelector, Pod, PodAffinityTerm
 from journeyman.core.api.resources import resize_of
 from journeyman.core.scheduling.requirements import EMPTY, from_labels, from_selectors
-from journeyman.core.scheduling.results import Results
+from journeyman.core.scheduling.results import Defect, Results
 from journeyman.core.scheduling.scheduler import pods_to_schedule
-from journeyman.core.scheduling.verify import Defect, verify
 from journeyman.core.state.pod_predicates import selects
 from journeyman.core.state.taints import has_untolerated_preference
+from journeyman_simulator.judge import verify_strictly
 from tests.differential.compare import NEGLIGIBLE_PRICE, Finding, OurSolution, key_of, parse, scheduled_pods
 
 JSONDict = dict[str, Any]
@@ -382,7 +382,7 @@ def _violates(scenario: JSONDict, plan: Results, term: _PreferredTerm) -> bool:
 
 def _defects(scenario: JSONDict, plan: Results) -> tuple[Defect, ...]:
     case, keys = parse(scenario), scheduled_pods(plan) | plan.pod_errors.keys()
-    return verify(
+    return verify_strictly(
         case.snapshot, case.catalogue, plan, pods=[pod for pod in pods_to_schedule(case.snapshot) if pod.key in keys]
     )
 

@@ -20,10 +20,10 @@ from journeyman.cli.solve import options_of
 from journeyman.core.api.labels import INSTANCE_TYPE
 from journeyman.core.api.objects import DaemonSet, NodeSelectorRequirement, OfferingKey, PodAffinityTerm
 from journeyman.core.api.resources import to_resources
-from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
+from journeyman.core.scheduling.results import Defect, PlannedClaim, PodError, Results
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
-from journeyman.core.scheduling.verify import Defect, verify
 from journeyman.core.state.pod_predicates import selects
+from journeyman_simulator.judge import verify_strictly
 from tests.differential.karpenter import Karpenter
 
 JSONDict = dict[str, Any]
@@ -95,7 +95,9 @@ class OurSolution:
         keys = None if pods is None else set(pods)
         pending = [p for p in pods_to_schedule(self.case.snapshot) if keys is None or p.key in keys]
         ignored = options_of(self.case).ignore_dra_requests
-        return verify(self.case.snapshot, self.case.catalogue, results, pods=pending, ignore_dra_requests=ignored)
+        return verify_strictly(
+            self.case.snapshot, self.case.catalogue, results, pods=pending, ignore_dra_requests=ignored
+        )
 
     @cached_property
     def scheduled(self) -> frozenset[str]:

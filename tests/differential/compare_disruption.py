@@ -27,6 +27,7 @@ from journeyman.cli.solve import controller_of, methods
 from journeyman.core.api.labels import PACKING
 from journeyman.core.disruption.controller import DisruptionController
 from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES
+from journeyman_simulator.judge import verify_strictly
 from tests.differential.compare import parse, shuffled
 from tests.differential.karpenter import Karpenter
 
@@ -128,7 +129,7 @@ def _only(difference: Difference) -> Comparison:
 
 
 def _our_answer(scenario: JSONDict) -> _Answer:
-    controller = controller_of(parse(scenario))
+    controller = controller_of(parse(scenario), verify=verify_strictly)
     by_method = {found["method"]: found for found in methods(controller)}
     return _Answer(by_method=by_method, defects=tuple(_unverified(controller)))
 

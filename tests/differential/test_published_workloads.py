@@ -10,7 +10,7 @@ import pytest
 
 from journeyman.cli.scenario import parse_scenario
 from journeyman.core.scheduling.scheduler import solve
-from journeyman.core.scheduling.verify import verify
+from journeyman_simulator.judge import verify_strictly
 from tests.helpers.lower_bound import lower_bound
 from tests.helpers.workloads import WORKLOADS, scenario
 
@@ -43,7 +43,7 @@ def test_every_pod_is_scheduled_and_the_plan_passes_verification(solved):
     """The scheduler reports no pod error."""
     _, _, case, results = solved
     assert not results.pod_errors
-    assert verify(case.snapshot, case.catalogue, results, pods=case.snapshot.pods) == ()
+    assert verify_strictly(case.snapshot, case.catalogue, results, pods=case.snapshot.pods) == ()
 
 
 @EACH_WORKLOAD

@@ -29,6 +29,7 @@ from journeyman.ports import RequeueDue
 from journeyman.runtime.adapters import SystemClock
 from journeyman.steps.context import Memory, RunContext, Settings
 from journeyman.steps.provision import provision
+from journeyman_simulator.judge import verify_strictly
 from journeyman_simulator.kubelet import Machine
 from tests.controlplane.manifests import install_crds
 from tests.controlplane.plane import ControlPlane
@@ -224,6 +225,7 @@ class Binding:
             deadline=now + RUN_MAY_TAKE,
             request_id=f"run-{self.runs}",
             memory=self.memory,
+            verify=verify_strictly,
         )
         outcome = provision(run, RequeueDue(id="1", cluster=CLUSTER, step=Step.PROVISION, reason="test", time=now))
         self.runs += 1

@@ -14,6 +14,7 @@ from journeyman.core.disruption.consolidatable import Consolidatability
 from journeyman.core.disruption.controller import DisruptionController
 from journeyman.core.plan import Plan
 from journeyman.core.state import Snapshot
+from journeyman_simulator.judge import verify_strictly
 from tests.helpers.builders import NOW, merge, stamp
 from tests.helpers.fleets import a_catalogue
 
@@ -29,7 +30,9 @@ def a_controller(
     names = frozenset(c.metadata.name for c in snapshot.claims) - fresh
     consolidatability = Consolidatability(claims=names, within_window=fresh, next_at=None, plan=Plan())
     types = catalogue or a_catalogue(*(p.metadata.name for p in snapshot.node_pools))
-    return DisruptionController(snapshot, types, consolidatability, **{"churn": UNLIMITED_CHURN, **options})
+    return DisruptionController(
+        snapshot, types, consolidatability, **{"churn": UNLIMITED_CHURN, "verify": verify_strictly, **options}
+    )
 
 
 class Proposal(NamedTuple):

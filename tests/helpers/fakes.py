@@ -44,6 +44,7 @@ from journeyman.steps.scheduling_inputs import StepInputs
 from journeyman.steps.step import Reconciler, StepDefinition, run_step
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import VirtualClock
+from journeyman_simulator.judge import verify_strictly
 from journeyman_simulator.kubelet import Machine
 from tests.helpers import builders
 
@@ -514,6 +515,7 @@ class Cluster:
             "deadline": self.clock.now() + timedelta(seconds=self.seconds),
             "request_id": "run-1",
             "memory": self.memory,
+            "verify": verify_strictly,
         }
         return RunContext(**{**fields, **changes})
 

@@ -33,6 +33,7 @@ from journeyman.core.disruption.single_node_consolidation import eligible_candid
 from journeyman.core.scheduling.existing_nodes import allocatable_of
 from journeyman.core.scheduling.scheduler import solve
 from journeyman.core.state import Snapshot
+from journeyman_simulator.judge import verify_strictly
 
 POLL = timedelta(seconds=10)
 VALIDATION = timedelta(seconds=15)
@@ -108,7 +109,7 @@ class Rollout:
         snapshot = self.snapshot
         for running in self.running:
             snapshot = carried_out(snapshot, self.catalogue, running.move, running.names)
-        return Simulation(snapshot, self.catalogue)
+        return Simulation(snapshot, self.catalogue, verify=verify_strictly)
 
     def allowed(self) -> dict[str, int]:
         """Return what the budgets allow if nothing is running."""

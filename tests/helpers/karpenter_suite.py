@@ -12,8 +12,8 @@ from journeyman.core.catalogue import Catalogue, InstanceType, Offering, label_r
 from journeyman.core.lifecycle.provisioning import create_nodeclaims
 from journeyman.core.scheduling.results import Options, PlannedClaim, Results
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
-from journeyman.core.scheduling.verify import verify
 from journeyman.core.state import Snapshot
+from journeyman_simulator.judge import verify_strictly
 from tests.helpers.builders import NOW, a_pod, a_pool, a_snapshot, merge
 
 SIZE = "karpenter.k8s.aws/instance-size"
@@ -163,7 +163,10 @@ def schedule(
     catalogue = Catalogue(same if by_pool is None else by_pool)
     results = solve(snapshot, catalogue, options=options)
     ignored = options.ignore_dra_requests
-    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot), ignore_dra_requests=ignored) == ()
+    assert (
+        verify_strictly(snapshot, catalogue, results, pods=pods_to_schedule(snapshot), ignore_dra_requests=ignored)
+        == ()
+    )
     return Scheduled(results, snapshot)
 
 

@@ -8,8 +8,11 @@ from typing import Any
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement, OfferingKey, Pod
 from journeyman.core.api.resources import total_requests
-from journeyman.core.catalogue import InstanceType
+from journeyman.core.catalogue import Catalogue, InstanceType
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
+from journeyman.core.scheduling.verify import verify
+from journeyman.core.state import Snapshot
+from journeyman_simulator.judge import judge
 from tests.helpers.builders import POOL
 
 ERROR = PodError(kind="unschedulable", message="no place")
@@ -51,3 +54,16 @@ def a_plan(*claims: PlannedClaim, without: Iterable[Pod] = (), **existing: Seque
         pod_errors={pod.key: ERROR for pod in without},
         price=sum(claim.price for claim in claims),
     )
+
+
+def objections(
+    snapshot: Snapshot, catalogue: Catalogue, results: Results, *, is_certain: bool = True, **options: Any
+) -> str:
+    """Return the judge's defects of a plan as one text.
+
+    The production check finds some as well if the plan is certainly wrong, and none otherwise.
+    """
+    found = judge(snapshot, catalogue, results, **options)
+    reported = verify(snapshot, catalogue, results, **options)
+    assert bool(reported) is (bool(found) and is_certain), f"the judge finds {found}, the check {reported}"
+    return "\n".join(map(str, found))

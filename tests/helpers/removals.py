@@ -30,6 +30,7 @@ from journeyman.steps.consolidate import consolidate
 from journeyman.steps.context import Memory, Outcome, RunContext, Settings
 from journeyman.steps.provision import provision
 from journeyman.steps.terminate import terminate
+from journeyman_simulator.judge import verify_strictly
 from journeyman_simulator.workload_controllers import DEPLOYMENT
 from tests.controlplane.manifests import install_crds
 from tests.controlplane.plane import ControlPlane
@@ -181,6 +182,7 @@ class RemovalCluster:
             deadline=now + timedelta(seconds=60),
             request_id=step.value,
             memory=self._memory[step],
+            verify=verify_strictly,
         )
         STEPS[step](run, RequeueDue(id="1", cluster=CLUSTER, step=step, reason="test", time=now))
 

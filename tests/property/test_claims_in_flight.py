@@ -11,7 +11,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.resources import total_requests
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
-from journeyman.core.scheduling.verify import verify
+from journeyman_simulator.judge import verify_strictly
 from tests.helpers.builders import (
     NOW,
     a_claim,
@@ -154,7 +154,7 @@ def test_plans_with_reserved_placements_pass_verification(cluster):
 
     results = solve(snapshot, catalogue)
 
-    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
+    assert verify_strictly(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
 
 
 @FEW

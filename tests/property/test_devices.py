@@ -10,7 +10,7 @@ from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import Options
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
-from journeyman.core.scheduling.verify import verify
+from journeyman_simulator.judge import verify_strictly
 from tests.helpers.builders import a_launched_claim, a_node, a_pod, a_running_claim, a_snapshot, an_instance_type
 from tests.helpers.devices import (
     DRIVER,
@@ -120,7 +120,9 @@ def test_each_device_is_allocated_once_and_no_pod_is_missed(cluster):
 
     results = solve(snapshot, catalogue, options=PLANNING)
 
-    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot), ignore_dra_requests=False) == ()
+    assert (
+        verify_strictly(snapshot, catalogue, results, pods=pods_to_schedule(snapshot), ignore_dra_requests=False) == ()
+    )
     bare = replace(snapshot, resource_slices=())  # a new node brings its own devices
     every = {f"default/{c.metadata.name}" for c in snapshot.resource_claims if "All" in repr(c.spec)}
     for pod in pods_to_schedule(snapshot):

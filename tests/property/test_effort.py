@@ -11,7 +11,7 @@ from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import Effort, EffortSpentError
 from journeyman.core.scheduling.scheduler import solve
-from journeyman.core.scheduling.verify import verify
+from journeyman_simulator.judge import verify_strictly
 from tests.fuzz.expensive_pods import SHAPES
 from tests.helpers.builders import a_pod, a_pool, a_snapshot, an_instance_type
 
@@ -43,7 +43,7 @@ def test_any_effort_gives_a_valid_plan(shape, effort):
 
     results = solve(snapshot, CATALOGUE, effort=effort)
 
-    assert verify(snapshot, CATALOGUE, results, pods=snapshot.pods) == ()
+    assert verify_strictly(snapshot, CATALOGUE, results, pods=snapshot.pods) == ()
     assert placed(results) | results.pod_errors.keys() == {pod.key for pod in snapshot.pods}
     assert solve(snapshot, CATALOGUE, effort=effort) == results
 

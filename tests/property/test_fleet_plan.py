@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from journeyman.core.api import labels
 from journeyman.core.disruption.fleet_moves import MoveCost
 from journeyman.core.scheduling.results import Results
-from journeyman.core.scheduling.verify import verify
+from journeyman_simulator.judge import verify_strictly
 from tests.helpers.examples import examples
 from tests.helpers.fleet_rollout import FleetPlanner, Rollout
 from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, a_pool
@@ -92,7 +92,9 @@ def test_every_state_on_the_way_is_valid(snapshot):
 
     def check(rollout):
         placed = {node.name: tuple(p.key for p in node.pods) for node in rollout.snapshot.state_nodes if node.pods}
-        found = verify(rollout.snapshot, rollout.catalogue, Results(existing=placed), pods=rollout.snapshot.pods)
+        found = verify_strictly(
+            rollout.snapshot, rollout.catalogue, Results(existing=placed), pods=rollout.snapshot.pods
+        )
         defects.extend(d.sentence for d in found if "spread" not in d.sentence)  # it may be uneven from the start
 
     rollout = Rollout(snapshot, a_catalogue(), on_change=check)

@@ -19,7 +19,7 @@ from journeyman.core.scheduling.nodeclaim_templates import (
 )
 from journeyman.core.scheduling.results import Options
 from journeyman.core.scheduling.scheduler import Scheduler, pods_to_schedule
-from journeyman.core.scheduling.verify import verify
+from journeyman_simulator.judge import verify_strictly
 from tests.helpers.builders import a_pod, a_pool, a_snapshot, an_instance_type
 from tests.helpers.examples import examples
 
@@ -98,6 +98,6 @@ def test_plans_with_min_values_pass_verification(types, families, cores, picky):
 
     results = Scheduler(snapshot, catalogue, Options()).solve()
 
-    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
+    assert verify_strictly(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
     for claim in results.new_claims:
         assert len({name[0] for name in claim.instance_types}) >= families

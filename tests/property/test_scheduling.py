@@ -12,7 +12,7 @@ from journeyman.core.api.objects import NodeClaim
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.nodeclaim_templates import claim_name, to_node_claim
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
-from journeyman.core.scheduling.verify import verify
+from journeyman_simulator.judge import verify_strictly
 from tests.helpers.builders import (
     a_daemon_set,
     a_node,
@@ -127,7 +127,7 @@ def test_every_plan_passes_verification(snapshot):
 
     results = solve(snapshot, catalogue)
 
-    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
+    assert verify_strictly(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
 
 
 @FEW

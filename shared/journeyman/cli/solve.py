@@ -16,8 +16,16 @@ from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.churn_limits import ChurnSettings
 from journeyman.core.disruption.consolidatable import assess_consolidatable
 from journeyman.core.disruption.controller import DisruptionController, Evaluation
-from journeyman.core.scheduling.results import MinValuesPolicy, Options, PlannedClaim, PreferencePolicy, Results
+from journeyman.core.scheduling.results import (
+    MinValuesPolicy,
+    Options,
+    PlannedClaim,
+    PreferencePolicy,
+    Results,
+    Verifier,
+)
 from journeyman.core.scheduling.scheduler import solve as schedule
+from journeyman.core.scheduling.verify import verify
 from journeyman.core.state import Snapshot
 from journeyman.errors import ConfigurationError
 
@@ -122,8 +130,12 @@ def _alone(method: str, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
     }
 
 
-def controller_of(scenario: Scenario) -> DisruptionController:
-    """Return the disruption methods in the scenario's cluster. Raises ConfigurationError for an unknown policy."""
+def controller_of(scenario: Scenario, *, verify: Verifier = verify) -> DisruptionController:
+    """Return the disruption methods in the scenario's cluster, which verify their commands.
+
+    Raises:
+        ConfigurationError: A policy is unknown.
+    """
     return DisruptionController(
         scenario.snapshot,
         scenario.catalogue,
@@ -131,6 +143,7 @@ def controller_of(scenario: Scenario) -> DisruptionController:
         spot_to_spot=bool(scenario.options.get("spotToSpotConsolidation")),
         churn=_churn_settings(scenario),
         options=options_of(scenario),
+        verify=verify,
     )
 
 

@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from journeyman.core.lifecycle.interruption import InterruptionKind
 from journeyman.core.plan import Observation, Step
-from journeyman.core.scheduling.verify import Verifier, verify
+from journeyman.core.scheduling.results import Verifier
+from journeyman.core.scheduling.verify import verify
 from journeyman.errors import (
     ConfigurationError,
     ForbiddenError,

@@ -16,8 +16,8 @@ from journeyman.core.api.objects import TopologySpreadConstraint
 from journeyman.core.catalogue import Catalogue, InstanceType
 from journeyman.core.lifecycle.liveness import LivenessTimeouts
 from journeyman.core.plan import Requeue, Step
-from journeyman.core.scheduling.results import CachedResults, MinValuesPolicy, Options, PreferencePolicy
-from journeyman.core.scheduling.verify import Verifier, verify
+from journeyman.core.scheduling.results import CachedResults, MinValuesPolicy, Options, PreferencePolicy, Verifier
+from journeyman.core.scheduling.verify import verify
 from journeyman.errors import JourneymanError
 from journeyman.ports import Clock, CloudProvider, KubeStore, Lease, Queue, Telemetry, WindowSchedules
 

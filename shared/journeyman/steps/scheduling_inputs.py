@@ -14,8 +14,8 @@ from journeyman.core.catalogue import Catalogue, InstanceType, with_learned_size
 from journeyman.core.lifecycle.learned_sizes import known_sizes
 from journeyman.core.plan import Failure
 from journeyman.core.scheduling.node_overlays import apply_overlays
-from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Results
-from journeyman.core.scheduling.verify import Verifier, verify
+from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Results, Verifier
+from journeyman.core.scheduling.verify import verify
 from journeyman.core.state import BuildFailure, InstanceStatus, NodeClassState, RepairPolicy, Snapshot
 from journeyman.core.state.skipped_objects import report_skipped
 from journeyman.errors import CloudProviderError, InvalidObjectError, InvariantError, NodeClassNotReadyError

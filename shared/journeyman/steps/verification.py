@@ -21,8 +21,18 @@ from msgspec.structs import replace
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.plan import Failure, Observation, Plan
-from journeyman.core.scheduling.results import Options, PlannedClaim, PodError, Results
-from journeyman.core.scheduling.verify import Defect, Verifier, placements, verify, without_defective_nodes
+from journeyman.core.scheduling.results import (
+    Defect,
+    Options,
+    PlannedClaim,
+    PodError,
+    Results,
+    Verifier,
+    name_of_claim,
+    name_of_node,
+    placements,
+)
+from journeyman.core.scheduling.verify import verify
 from journeyman.core.state import Snapshot
 from journeyman.errors import InvariantError
 
@@ -70,7 +80,7 @@ class PlanVerifier(Struct, frozen=True, kw_only=True):
             defects = self._defects_of_part(remaining)
             if not defects:
                 return remaining
-            reduced = without_defective_nodes(remaining, defects)
+            reduced = _without_defective_nodes(remaining, defects)
             if reduced == remaining:
                 break
             remaining = reduced
@@ -100,6 +110,17 @@ class PlanVerifier(Struct, frozen=True, kw_only=True):
             without_nodes=self.removed_nodes,
             ignore_dra_requests=self.options.ignore_dra_requests,
         )
+
+
+def _without_defective_nodes(results: Results, defects: Sequence[Defect]) -> Results:
+    """Return the plan without the nodes that have defects, and without their pods."""
+    defective = {node for defect in defects for node in defect.nodes}
+    return replace(
+        results,
+        new_claims=tuple(claim for claim in results.new_claims if name_of_claim(claim) not in defective),
+        existing={name: keys for name, keys in results.existing.items() if name_of_node(name) not in defective},
+        devices={name: found for name, found in results.devices.items() if name_of_node(name) not in defective},
+    )
 
 
 def defects_plan(subject: str, message: str, defects: Sequence[Defect]) -> Plan:

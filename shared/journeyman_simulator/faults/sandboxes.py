@@ -30,6 +30,7 @@ from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.faults.fault_injection import FaultInjector, FunctionRun, current_name, running
 from journeyman_simulator.faults.faulty_adapters import FaultyStore
 from journeyman_simulator.faults.scenario_view import RunError
+from journeyman_simulator.judge import verify_strictly
 
 
 class Collaborators(Struct, frozen=True, kw_only=True):
@@ -148,7 +149,7 @@ class Sandboxes:
         self._connections.on_error(reported)
 
     def _new_runtime(self) -> Runtime:
-        return Runtime(self._connections.environment.settings, self._new_adapters())
+        return Runtime(self._connections.environment.settings, self._new_adapters(), verify=verify_strictly)
 
 
 class SimulatedAdapters:

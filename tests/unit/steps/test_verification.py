@@ -7,9 +7,8 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.results import Options, Results
+from journeyman.core.scheduling.results import Defect, Options, Results
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
-from journeyman.core.scheduling.verify import Defect
 from journeyman.steps.verification import PlanVerifier, defects_plan
 from tests.helpers.builders import a_daemon_set, a_node, a_pod, a_pool, a_running_claim, a_snapshot, an_instance_type
 from tests.helpers.fakes import Cluster
@@ -92,7 +91,7 @@ def test_placements_that_depend_on_a_rejected_one_are_rejected():
     even = [a_pod(f"e{i}", cpu="3", spec=SPREAD, metadata={"labels": {"app": "even"}}) for i in range(6)]
     verifier = a_verifier(*even)
     right = planned_by_scheduler(verifier)
-    wrong = tuple(replace(c, price=0.0) if c.offering[1] == "c" else c for c in right.new_claims)
+    wrong = tuple(replace(c, requests={}) if c.offering[1] == "c" else c for c in right.new_claims)
 
     verified = verifier.verify_results(replace(right, new_claims=wrong))
 

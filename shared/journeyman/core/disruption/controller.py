@@ -80,8 +80,8 @@ from journeyman.core.disruption.static_drift import (
 )
 from journeyman.core.disruption.validation import validate
 from journeyman.core.plan import Event, Plan, merge_plans
-from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Options
-from journeyman.core.scheduling.verify import Verifier, verify
+from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Options, Verifier
+from journeyman.core.scheduling.verify import verify
 from journeyman.core.state import Snapshot
 
 MULTI_NODE_EXAMINED: Final = "multi-node/0"

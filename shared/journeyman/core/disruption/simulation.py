@@ -21,9 +21,9 @@ from journeyman.core.disruption.commands import Command, SimulationResult
 from journeyman.core.scheduling.capacity_buffers import nodes_hosting_buffers
 from journeyman.core.scheduling.node_removal import NodeRemovals
 from journeyman.core.scheduling.nodeclaim_templates import BY_PRICE, FEWEST_NODES
-from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Options, ProblemKey, Results
+from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Defect, Options, ProblemKey, Results, Verifier
 from journeyman.core.scheduling.scheduler import Scheduler, explained
-from journeyman.core.scheduling.verify import Defect, Verifier, verify
+from journeyman.core.scheduling.verify import verify
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.pod_predicates import is_currently_reschedulable, is_provisionable, is_virtual_pod
 from journeyman.core.state.waiting_launches import stored_entries, waiting_pods

@@ -8,7 +8,7 @@ Differs: karpenter's `ConsolidationState` (pkg/controllers/state/cluster.go) dec
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from operator import attrgetter
@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
-from journeyman.core.api.objects import NodeSelectorRequirement, OfferingKey
+from journeyman.core.api.objects import NodeSelectorRequirement, OfferingKey, Pod
 from journeyman.core.catalogue import Catalogue, Resources
 from journeyman.core.state.skipped_objects import SkippedObject
 from journeyman.core.state.snapshot import Snapshot, Workloads
@@ -185,6 +185,63 @@ class Results(Struct, frozen=True, kw_only=True):
     def gap(self) -> float:
         """The relative difference between the plan's price and the lower bound; 0 without a bound."""
         return self.price / self.lower_bound - 1 if self.lower_bound > 0 else 0.0
+
+
+class Defect(Struct, frozen=True):
+    """A mistake in a plan.
+
+    `nodes` are the defective nodes, by their names in messages. There are none where no node is wrong by itself: if several
+    are too many together, or a pod is missing from the plan.
+    """
+
+    sentence: str
+    nodes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+class Verifier(Protocol):
+    """Finds the defects of a plan, by the snapshot and the catalogue from which the solver computed it."""
+
+    def __call__(
+        self,
+        snapshot: Snapshot,
+        catalogue: Catalogue,
+        results: Results,
+        *,
+        pods: Sequence[Pod] | None = None,
+        without_nodes: frozenset[str] = frozenset(),
+        ignore_dra_requests: bool = True,
+    ) -> tuple[Defect, ...]:
+        """Return the defects, each with a sentence that names pod and node; empty if there are none.
+
+        Args:
+            snapshot: The snapshot that the solver saw.
+            catalogue: The catalogue that the solver saw.
+            results: The plan.
+            pods: The pods to schedule; None to check only the pods in the plan.
+            without_nodes: Names of state nodes that the solver must not use.
+            ignore_dra_requests: As in the solver's options: whether DaemonSets whose pods have ResourceClaims count for nothing.
+        """
+        ...
+
+
+def placements(results: Results) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the nodes that get pods, by their names in messages, and the pods' keys."""
+    yield from ((name_of_claim(claim), claim.pods) for claim in results.new_claims)
+    yield from ((name_of_node(name), keys) for name, keys in results.existing.items())
+
+
+def name_of_node(name: str) -> str:
+    """Return the name of an existing node in messages."""
+    return f"node {name}"
+
+
+def name_of_claim(claim: PlannedClaim) -> str:
+    """Return the name of a planned node in messages."""
+    shown = f"{', '.join(claim.pods[:3])}{'…' if len(claim.pods) > 3 else ''}"
+    return f"the NodeClaim of NodePool {claim.node_pool} for {shown}"
 
 
 class PreferencePolicy(str, Enum):

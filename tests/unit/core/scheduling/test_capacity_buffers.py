@@ -22,10 +22,10 @@ from journeyman.core.scheduling.capacity_buffers import (
 from journeyman.core.scheduling.nodeclaim_templates import planned_pods
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
 from journeyman.core.scheduling.scheduler import solve
-from journeyman.core.scheduling.verify import verify
 from journeyman.core.state import Workloads
 from journeyman.core.state.pod_predicates import is_provisionable, is_virtual_pod
 from journeyman.errors import InvalidObjectError
+from journeyman_simulator.judge import verify_strictly
 from tests.helpers.builders import (
     NOW,
     TYPES,
@@ -334,7 +334,7 @@ def test_a_virtual_pod_may_select_a_host_name(where, on):
     )
     catalogue = Catalogue({pool.metadata.name: TYPES for pool in snapshot.node_pools})
     results = solve(snapshot, catalogue)
-    assert verify(snapshot, catalogue, results, pods=snapshot.pods) == ()
+    assert verify_strictly(snapshot, catalogue, results, pods=snapshot.pods) == ()
     assert results.pod_errors.pop(alike.key).kind == "invalid"
     assert list(results.existing) == (["node-default-1"] if on == "node" else [])
     assert len(results.new_claims) == (on == "claim")

@@ -12,7 +12,7 @@ from journeyman.core.scheduling.daemon_pods import opposites
 from journeyman.core.scheduling.requirements import requirement
 from journeyman.core.scheduling.results import Options, PreferencePolicy
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
-from journeyman.core.scheduling.verify import verify
+from journeyman_simulator.judge import verify_strictly
 from tests.helpers.builders import (
     MEDIUM,
     a_claim,
@@ -73,7 +73,7 @@ def schedule(*pods, types=(MEDIUM,), options=Options(), without=frozenset(), mov
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
     results = solve(snapshot, catalogue, pods=moving, options=options, without_nodes=without)
     considered = pods_to_schedule(snapshot) if moving is None else moving
-    assert verify(snapshot, catalogue, results, pods=considered, without_nodes=without) == ()
+    assert verify_strictly(snapshot, catalogue, results, pods=considered, without_nodes=without) == ()
     return results
 
 

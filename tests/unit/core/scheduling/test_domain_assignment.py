@@ -15,7 +15,7 @@ from journeyman.core.scheduling.node_filling import NodeFilling
 from journeyman.core.scheduling.problem import ClusterInputs, PartialSolution, SchedulingProblem, prepare_task
 from journeyman.core.scheduling.results import Options
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
-from journeyman.core.scheduling.verify import verify
+from journeyman_simulator.judge import verify_strictly
 from tests.helpers.builders import a_node, a_pod, a_pool, a_running_claim, a_snapshot, an_instance_type
 
 ZONES = ("a", "b", "c")
@@ -459,7 +459,7 @@ def with_a_cheaper_rack(*others, **cluster):
     cheaper = an_instance_type("z.large", cpu=8, memory_gib=32, price=0.1, zones=ZONES)
     catalogue = Catalogue({"default": (ZONAL,), "racked": (cheaper,)})
     results = solve(snapshot, catalogue, options=Options(compare_up_to=0))
-    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
+    assert verify_strictly(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
     return results
 
 
@@ -505,7 +505,7 @@ def test_excluded_pods_get_another_value_of_a_label_that_their_nodepool_leaves_o
     (claim,) = results.new_claims
     assert (results.existing, len(claim.pods)) == ({}, 2)
     assert [r.values for r in claim.requirements if r.key == RACK] == [rack]
-    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
+    assert verify_strictly(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
 
 
 def test_anti_affinity_that_no_scheduled_pod_has_binds_no_pod_to_a_zone():
@@ -549,7 +549,7 @@ def _solved(pods, types=(), **cluster):
     snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
     catalogue = Catalogue({"default": types})
     results = solve(snapshot, catalogue, options=Options(compare_up_to=0))
-    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
+    assert verify_strictly(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
     zones = {node.name: node.labels[labels.ZONE] for node in snapshot.state_nodes}
     places = [(zones[name], keys) for name, keys in results.existing.items()]
     places += [(claim.offering.zone, claim.pods) for claim in results.new_claims]
@@ -787,7 +787,7 @@ def test_anti_affinity_excludes_every_zone_that_a_new_node_may_get():
         types = (large, an_instance_type("z.small", cpu=2, memory_gib=8, price=0.1, zones=zones))
         snapshot, catalogue = a_snapshot(pods=pods), Catalogue({"default": types})
         results = solve(snapshot, catalogue, options=Options(compare_up_to=0))
-        assert verify(snapshot, catalogue, results, pods=pods) == ()
+        assert verify_strictly(snapshot, catalogue, results, pods=pods) == ()
         return [claim.offering[1] for claim in results.new_claims if claim.pods == ("default/web",)]
 
     assert zone_of_web(ZONES) == ["c"]

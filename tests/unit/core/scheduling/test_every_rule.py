@@ -9,7 +9,7 @@ from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import MinValuesPolicy, Options
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
-from journeyman.core.scheduling.verify import verify
+from journeyman_simulator.judge import verify_strictly
 from tests.helpers.builders import TYPES, a_node, a_pod, a_pool, a_running_claim, a_snapshot, an_instance_type
 
 ZONES = ("a", "b", "c")
@@ -24,7 +24,7 @@ def plan(*pods, types=TYPES_EVERYWHERE, options=Options(), **cluster):  # noqa: 
     snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
     results = solve(snapshot, catalogue, options=options)
-    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
+    assert verify_strictly(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
     return results
 
 

@@ -13,7 +13,7 @@ from journeyman.core.scheduling.problem import ClusterInputs, prepare_task
 from journeyman.core.scheduling.results import Options
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.scheduling.sequential import schedule_sequentially
-from journeyman.core.scheduling.verify import verify
+from journeyman_simulator.judge import verify_strictly
 from tests.helpers.builders import a_daemon_set, a_node, a_pod, a_running_claim, a_snapshot
 
 
@@ -117,7 +117,7 @@ def test_plan_that_leaves_ports_to_daemons_passes_verification(cluster):
     )
 
     assert results.existing == {"node-default-1": ("default/p81", "default/p83")}
-    assert verify(cluster, catalogue, results, pods=pods) == ()
-    assert [str(defect) for defect in verify(cluster, catalogue, greedy, pods=pods)] == [
+    assert verify_strictly(cluster, catalogue, results, pods=pods) == ()
+    assert [str(defect) for defect in verify_strictly(cluster, catalogue, greedy, pods=pods)] == [
         "node node-default-1: host port 80/TCP of pod default/p80 is taken by its daemons"
     ]

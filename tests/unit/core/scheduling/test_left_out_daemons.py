@@ -8,7 +8,7 @@ from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.lifecycle.provisioning import scheduling_events
 from journeyman.core.scheduling.scheduler import solve
-from journeyman.core.scheduling.verify import verify
+from journeyman_simulator.judge import verify_strictly
 from tests.helpers.builders import (
     a_daemon_set,
     a_launched_claim,
@@ -28,7 +28,7 @@ def plan(*pods, daemons, types=(SMALL, LARGE), **cluster):
     snapshot = a_snapshot(pods=pods, daemon_sets=tuple(daemons), **cluster)
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
     results = solve(snapshot, catalogue)
-    assert verify(snapshot, catalogue, results, pods=pods) == ()
+    assert verify_strictly(snapshot, catalogue, results, pods=pods) == ()
     return results, snapshot
 
 

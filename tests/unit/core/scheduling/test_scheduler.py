@@ -15,8 +15,8 @@ from journeyman.core.scheduling.preferences import MAX_LEVELS
 from journeyman.core.scheduling.problem import ClusterInputs, prepare_task
 from journeyman.core.scheduling.results import Options, PreferencePolicy
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
-from journeyman.core.scheduling.verify import verify
 from journeyman.core.state.snapshot import InvalidObject
+from journeyman_simulator.judge import verify_strictly
 from tests.helpers import production_trace
 from tests.helpers.builders import (
     LARGE,
@@ -50,7 +50,7 @@ def schedule(*pods, types=TYPES, catalogue=None, options=Options(), **cluster): 
     snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
     catalogue = catalogue or Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
     results = solve(snapshot, catalogue, options=options)
-    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
+    assert verify_strictly(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
     return results
 
 
@@ -957,7 +957,7 @@ def test_plan_for_a_production_trace_costs_little_more_than_the_bound(pods, gpus
 
     results = solve(case.snapshot, case.catalogue, options=options_of(case))
 
-    assert verify(case.snapshot, case.catalogue, results, pods=pods_to_schedule(case.snapshot)) == ()
+    assert verify_strictly(case.snapshot, case.catalogue, results, pods=pods_to_schedule(case.snapshot)) == ()
     assert not results.pod_errors
     assert results.price <= most * results.lower_bound
 

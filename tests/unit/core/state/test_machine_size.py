@@ -5,9 +5,9 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.resources import to_resources
 from journeyman.core.scheduling.existing_nodes import allocatable_of, capacity_of
-from journeyman.core.scheduling.verify.check_nodes import allocatable
 from journeyman.core.state import StateNode
 from journeyman.core.state.machine_size import machine_size
+from journeyman_simulator.judge.check_nodes import allocatable
 from tests.helpers.builders import GIB, a_node, a_running_claim
 
 GROUPS = [labels.AWS_GROUP, labels.ALIBABA_GROUP, labels.HUAWEI_GROUP]

@@ -9,7 +9,7 @@ from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.nodeclaim_templates import to_node_claim
 from journeyman.core.scheduling.results import Options
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
-from journeyman.core.scheduling.verify import verify
+from journeyman_simulator.judge import verify_strictly
 from tests.helpers.builders import (
     LARGE,
     MEDIUM,
@@ -59,7 +59,10 @@ def schedule(*pods, resource_claims=(), slices=(), types=TYPES, options=PLANNING
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
     results = solve(snapshot, catalogue, options=options)
     ignored = options.ignore_dra_requests
-    assert verify(snapshot, catalogue, results, pods=pods_to_schedule(snapshot), ignore_dra_requests=ignored) == ()
+    assert (
+        verify_strictly(snapshot, catalogue, results, pods=pods_to_schedule(snapshot), ignore_dra_requests=ignored)
+        == ()
+    )
     return results
 
 

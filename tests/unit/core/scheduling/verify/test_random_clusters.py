@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from journeyman.cli.scenario import parse_scenario
 from journeyman.cli.solve import options_of
 from journeyman.core.scheduling import scheduler
-from journeyman.core.scheduling.verify import verify
+from journeyman_simulator.judge import verify_strictly
 from tests.helpers import random_clusters
 
 SEEDS = (*range(160, 200), 420, 464, 599, 649, 852)
@@ -27,4 +27,4 @@ def test_plan_of_a_random_cluster_verifies(seed, is_compared):
 
     results = scheduler.solve(case.snapshot, case.catalogue, options=options)
 
-    assert list(verify(case.snapshot, case.catalogue, results, pods=pods)) == []
+    assert list(verify_strictly(case.snapshot, case.catalogue, results, pods=pods)) == []

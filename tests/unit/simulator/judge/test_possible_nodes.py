@@ -9,7 +9,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.verify.matching import PodKind
-from journeyman.core.scheduling.verify.possible_nodes import (
+from journeyman_simulator.judge.possible_nodes import (
     LaunchableOfferings,
     PossibleLaunches,
     offerings_by_node_pool,
@@ -65,8 +65,8 @@ def test_node_pools_with_the_same_instance_types_share_offerings():
     """A NodePool with other instance types has its own offerings."""
     offerings = offerings_by_node_pool(Catalogue({"one": TYPES, "two": TYPES, "three": (SMALL,)}))
 
-    assert offerings.of("one") is offerings.of("two")
-    assert [t.name for t, _ in offerings.of("three").rows] == ["m.small"]
+    assert offerings["one"] is offerings["two"]
+    assert [t.name for t, _ in offerings["three"].rows] == ["m.small"]
 
 
 def test_label_values_come_from_node_pool_and_pod_requirements():
@@ -90,8 +90,8 @@ def test_type_too_small_for_its_daemons_adds_no_label_value():
     """The DaemonSets request 2 CPU together, one of them on Spot nodes only; no node of the small type is launched."""
     small = an_instance_type("small", cpu=2, memory_gib=8, price=0.1, zones=("a",), spot=0.05)
     large = an_instance_type("large", cpu=4, memory_gib=16, price=0.2, zones=("b",), spot=0.1)
-    on_spot = PodKind(a_pod("on-spot", cpu="1", spec={"nodeSelector": {labels.CAPACITY_TYPE: "spot"}}))
-    everywhere = PodKind(a_pod("everywhere", cpu="1"))
+    on_spot = PodKind.of(a_pod("on-spot", cpu="1", spec={"nodeSelector": {labels.CAPACITY_TYPE: "spot"}}))
+    everywhere = PodKind.of(a_pod("everywhere", cpu="1"))
 
     def zones(*daemons):
         return PossibleLaunches(a_pool(), LaunchableOfferings((small, large)), daemons).values(labels.ZONE, ())

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import Options
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
-from journeyman.core.scheduling.verify import verify
-from journeyman.core.scheduling.verify.check_devices import DeviceUsage
+from journeyman_simulator.judge import judge
+from journeyman_simulator.judge.check_devices import DeviceUsage
 from tests.helpers.builders import NOW, a_node, a_pod, a_running_claim, a_snapshot, an_instance_type, stamp
 from tests.helpers.devices import (
     a_claiming_pod,
@@ -43,13 +43,13 @@ def a_case():
         nodes=(a_node("a"),),
     )
     results = solve(snapshot, CATALOGUE, options=Options(ignore_dra_requests=False))
-    assert verify(snapshot, CATALOGUE, results, pods=pods_to_schedule(snapshot)) == ()
+    assert judge(snapshot, CATALOGUE, results, pods=pods_to_schedule(snapshot)) == ()
     return snapshot, results
 
 
 def objections(snapshot, results):
     """Return all of the verifier's findings as one text."""
-    return "; ".join(map(str, verify(snapshot, CATALOGUE, results, pods=pods_to_schedule(snapshot))))
+    return "; ".join(map(str, judge(snapshot, CATALOGUE, results, pods=pods_to_schedule(snapshot))))
 
 
 def with_grants(results, change):

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.verify import verify
+from journeyman_simulator.judge import judge
 from tests.helpers.builders import a_daemon_set, a_node, a_pod, a_pool, a_running_claim, a_snapshot, an_instance_type
 from tests.helpers.plans import a_plan, a_planned_claim
 
@@ -33,7 +33,7 @@ def an_agent(**template):
 def objections(plan, pod, *agents, **cluster):
     """The findings about a plan for one pod, as one text."""
     snapshot = a_snapshot(pods=(pod,), daemon_sets=agents, **cluster)
-    return "\n".join(map(str, verify(snapshot, Catalogue({"default": (TYPE,)}), plan, pods=(pod,))))
+    return "\n".join(map(str, judge(snapshot, Catalogue({"default": (TYPE,)}), plan, pods=(pod,))))
 
 
 @pytest.mark.parametrize("key", [labels.HOSTNAME, labels.ZONE])

@@ -14,11 +14,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from journeyman.core.scheduling.verify.check_nodes import allocatable, meets_labels, total_requests
-from journeyman.core.scheduling.verify.check_topology import CountedPods, group_of_term
-from journeyman.core.scheduling.verify.matching import PodKind, is_daemon, is_finished_or_terminating, untolerated
-from journeyman.core.scheduling.verify.possible_nodes import AwaitedPods, CheckedNode, Defect, PlanIndex
+from journeyman.core.scheduling.results import Defect
+from journeyman.core.scheduling.verify.matching import (
+    CountedPods,
+    PodKind,
+    is_daemon,
+    is_finished_or_terminating,
+    total_requests,
+    untolerated,
+)
 from journeyman.errors import InvalidQuantityError
+from journeyman_simulator.judge.check_nodes import allocatable, meets_labels
+from journeyman_simulator.judge.possible_nodes import AwaitedPods, CheckedNode, PlanIndex
 
 
 class AwaitedDaemons(Struct, eq=False):
@@ -61,7 +68,7 @@ def _concerned(index: PlanIndex) -> dict[PodKind, None]:
         group.id: group
         for kind in (index.planned_by_kind if index.daemons else ())
         for term in (*kind.affinity, *kind.anti_affinity)
-        for group in (group_of_term(kind.pod, term),)
+        for group in (CountedPods.of(kind.pod, term),)
     }
     return {
         daemon: None
@@ -102,25 +109,22 @@ def check_daemons(index: PlanIndex, awaited: AwaitedDaemons) -> Iterator[Defect]
     """Check that no anti-affinity keeps planned pods and awaited pods of DaemonSets apart that share a domain."""
     namespaces = {namespace.metadata.name: namespace for namespace in index.snapshot.namespaces}
     daemons = tuple({**awaited.existing, **awaited.possibly})
+    named = {daemon: f"the awaited pod of DaemonSet {daemon.pod.key}" for daemon in daemons}
     for kind, where in index.planned_by_kind.items() if daemons else ():
         for term in kind.anti_affinity:
-            group = group_of_term(kind.pod, term)
+            group = CountedPods.of(kind.pod, term)
             for daemon in daemons:
                 if group.counts(daemon.identity, namespaces):
                     yield from _sharing(
-                        awaited, daemon, group, where, f"the anti-affinity of pod {{}} selects {_named(daemon)}"
+                        awaited, daemon, group, where, f"the anti-affinity of pod {{}} selects {named[daemon]}"
                     )
         for daemon in daemons:
             for term in daemon.anti_affinity:
-                group = group_of_term(daemon.pod, term)
+                group = CountedPods.of(daemon.pod, term)
                 if group.counts(kind.identity, namespaces):
                     yield from _sharing(
-                        awaited, daemon, group, where, f"the anti-affinity of {_named(daemon)} selects pod {{}}"
+                        awaited, daemon, group, where, f"the anti-affinity of {named[daemon]} selects pod {{}}"
                     )
-
-
-def _named(daemon: PodKind) -> str:
-    return f"the awaited pod of DaemonSet {daemon.pod.key}"
 
 
 def _sharing(

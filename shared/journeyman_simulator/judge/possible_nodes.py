@@ -6,28 +6,24 @@ The possible launches of a NodePool are rows, one per available offering of its 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, reduce
 from operator import or_
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import Struct, field
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NodeSelectorRequirement, Pod, Taint
+from journeyman.core.api.conditions import REGISTERED
+from journeyman.core.api.objects import NodeSelectorRequirement, Pod, Taint, is_true
 from journeyman.core.api.resources import absurd_request, add
 from journeyman.core.catalogue import Catalogue, InstanceType, Offering
-from journeyman.core.scheduling.results import PlannedClaim, Results
+from journeyman.core.scheduling.results import Defect, PlannedClaim, Results, name_of_claim, name_of_node
 from journeyman.core.scheduling.verify.matching import (
-    CORDON,
-    Column,
     PodIdentity,
     PodKind,
     PodKinds,
     PortUse,
-    PossibleLabels,
-    Rows,
-    Values,
     daemon_of,
     is_daemon,
     is_finished_or_terminating,
@@ -35,11 +31,16 @@ from journeyman.core.scheduling.verify.matching import (
     normalized,
     untolerated,
 )
-from journeyman.core.scheduling.verify.usable_node_pools import why_unusable
 from journeyman.core.state import Snapshot, StateNode
+from journeyman.core.state.launch_backoff import backoffs_of, claims_of
+from journeyman_simulator.judge.possible_labels import Column, PossibleLabels, Rows, Values
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.nodepool import NodePool
+
+
+_CORDON: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+"""The taint of a cordoned node, which the node lifecycle controller adds; kube-scheduler treats the field the same."""
 
 
 class CheckedNode(Struct, eq=False):
@@ -154,8 +155,10 @@ class PlanIndex:
                 remaining=self._remaining_pods(node),
                 possible=possible,
                 rows=1 << index,
-                taints=(*node.taints, *_cordon(node)),
-                is_schedulable=not (is_being_disrupted(node) or node.is_unusable),
+                taints=(*node.taints, _CORDON)
+                if node.node is not None and node.node.spec.unschedulable
+                else node.taints,
+                is_schedulable=not (node.is_being_disrupted or node.is_unusable),
                 state_node=node,
                 planned_pods=_planned_pods(node),
             )
@@ -231,31 +234,42 @@ class PlanIndex:
         """The possible launches of a usable NodePool."""
         name = pool.metadata.name
         if name not in self._launches:
-            self._launches[name] = PossibleLaunches(pool, self._offerings_by_pool.of(name), self.daemons_of_pool(name))
+            offerings = self._offerings_by_pool.get(name)
+            self._launches[name] = PossibleLaunches(
+                pool, offerings or LaunchableOfferings(()), self.daemons_of_pool(name)
+            )
         return self._launches[name]
 
 
-def placements(results: Results) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the nodes that get pods, by their names in messages, and the pods' keys."""
-    yield from ((name_of_claim(claim), claim.pods) for claim in results.new_claims)
-    yield from ((name_of_node(name), keys) for name, keys in results.existing.items())
+def why_unusable(pool: NodePool, snapshot: Snapshot) -> str:
+    """Return why the NodePool may launch no nodes; empty if it may."""
+    if pool.spec.static:
+        return "has a fixed number of nodes"
+    if pool.metadata.deletion_timestamp is not None:
+        return "is being deleted"
+    if pool.is_hibernating(snapshot.now):
+        return "hibernates"
+    node_class = snapshot.node_class_of(pool)
+    if node_class is None or node_class.deleting or not node_class.ready:
+        return "has no NodeClass that is ready"
+    return _why_waiting(pool, snapshot)
 
 
-def name_of_node(name: str) -> str:
-    """The name of an existing node in messages."""
-    return f"node {name}"
-
-
-def name_of_claim(claim: PlannedClaim) -> str:
-    """The name of a planned node in messages."""
-    shown = f"{', '.join(claim.pods[:3])}{'…' if len(claim.pods) > 3 else ''}"
-    return f"the NodeClaim of NodePool {claim.node_pool} for {shown}"
-
-
-def is_being_disrupted(node: StateNode) -> bool:
-    """Whether the node is being deleted or has the disrupted taint: it takes no new pods, its pods need another node."""
-    tainted = node.node is not None and any(t.key == labels.DISRUPTED_TAINT for t in node.node.spec.taints)
-    return node.is_terminating or tainted
+def _why_waiting(pool: NodePool, snapshot: Snapshot) -> str:
+    """Return why the NodePool waits after a failed launch: for the end of the back-off, then for the one node that tries again."""
+    for backoff in backoffs_of(pool, snapshot):
+        if not backoff.is_over:
+            return "launches nothing for now, because of a failed launch"
+        ended = backoff.until.replace(microsecond=0)  # as the API server writes times of creation
+        tries = [
+            claim
+            for claim in claims_of(backoff.fault.key, snapshot)
+            if claim.metadata.creation_timestamp is not None and claim.metadata.creation_timestamp >= ended
+        ]
+        if tries and not any(is_true(claim.status.conditions, REGISTERED) for claim in tries):
+            name = tries[0].metadata.name
+            return f"launches nothing until the node of NodeClaim {name} registers, after a failed launch"
+    return ""
 
 
 def _planned_pods(node: StateNode) -> frozenset[str]:
@@ -264,10 +278,6 @@ def _planned_pods(node: StateNode) -> frozenset[str]:
         return frozenset()
     entries = node.claim.metadata.annotations.get(labels.PLANNED_PODS, "").split(",")
     return frozenset(entry.partition(":")[0] for entry in entries if entry)
-
-
-def _cordon(node: StateNode) -> tuple[Taint, ...]:
-    return (CORDON,) if node.node is not None and node.node.spec.unschedulable else ()
 
 
 def _node_labels(nodes: Sequence[StateNode]) -> PossibleLabels:
@@ -282,21 +292,8 @@ def _node_labels(nodes: Sequence[StateNode]) -> PossibleLabels:
     return PossibleLabels(all_rows, columns)
 
 
-class Defect(Struct, frozen=True):
-    """A mistake in a plan.
-
-    `nodes` are the defective nodes, by their names in messages. There are none where no node is wrong by itself: if several
-    are too many together, or a pod is missing from the plan.
-    """
-
-    sentence: str
-    nodes: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return self.sentence
-
-
 Columns = dict[str, dict[Values, Rows]]
+Requirements = tuple[NodeSelectorRequirement, ...]
 K = TypeVar("K")
 
 
@@ -316,6 +313,7 @@ class LaunchableOfferings:
         found = [(t, o) for t in self._all_types for o in t.offerings if o.available or unavailable]
         found.sort(key=lambda row: row[1].price)
         self.rows: Sequence[tuple[InstanceType, Offering]] = found
+        self.all_rows = (1 << len(found)) - 1
         self.types = {t.name: t for t, _ in found}
         self.by_type = _grouped(t.name for t, _ in found)
         self.columns = self._columns()
@@ -333,11 +331,6 @@ class LaunchableOfferings:
     def with_unavailable(self) -> LaunchableOfferings:
         """The same with the unavailable offerings."""
         return LaunchableOfferings(self._all_types, unavailable=True)
-
-    @property
-    def all_rows(self) -> Rows:
-        """All rows."""
-        return (1 << len(self.rows)) - 1
 
     def _columns(self) -> Columns:
         """Labels by key; an offering's labels override its type's, so they are written last."""
@@ -379,27 +372,12 @@ class LaunchableOfferings:
         return rows_by_size
 
 
-class OfferingsByNodePool:
-    """The launchable offerings by NodePool; NodePools with the same instance types share them."""
-
-    def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
-        self._made: list[tuple[tuple[InstanceType, ...], LaunchableOfferings]] = []
-
-    def of(self, pool: str) -> LaunchableOfferings:
-        """The launchable offerings of a NodePool."""
-        types = self._catalogue.instance_types(pool)
-        for known, offerings in self._made:
-            if known is types:
-                return offerings
-        self._made.append((types, LaunchableOfferings(types)))
-        return self._made[-1][1]
-
-
 @lru_cache(maxsize=2)
-def offerings_by_node_pool(catalogue: Catalogue) -> OfferingsByNodePool:
-    """Return a catalogue's launchable offerings, made once: many plans are made from one catalogue."""
-    return OfferingsByNodePool(catalogue)
+def offerings_by_node_pool(catalogue: Catalogue) -> Mapping[str, LaunchableOfferings]:
+    """Return a catalogue's launchable offerings, made once; NodePools with the same instance types share them."""
+    lists = catalogue.by_node_pool
+    made = {id(types): LaunchableOfferings(types) for types in {id(types): types for types in lists.values()}.values()}
+    return {pool: made[id(types)] for pool, types in lists.items()}
 
 
 class _RowsBySize:
@@ -437,17 +415,11 @@ def _row_set(indexes: Sequence[int]) -> Rows:
     return int.from_bytes(bits, "little")
 
 
-def _offering_labels(
-    requirements: tuple[NodeSelectorRequirement, ...], zone: str, capacity_type: str
-) -> tuple[NodeSelectorRequirement, ...]:
+def _offering_labels(requirements: Requirements, zone: str, capacity_type: str) -> Requirements:
     """The labels of offerings; zone and capacity type also if only their fields name them."""
     said = {requirement.key for requirement in requirements}
-    fields = ((labels.ZONE, zone), (labels.CAPACITY_TYPE, capacity_type))
-    missing = [
-        NodeSelectorRequirement(key=key, operator="In", values=(value,))
-        for key, value in fields
-        if value and key not in said
-    ]
+    fields = ((key, value) for key, value in ((labels.ZONE, zone), (labels.CAPACITY_TYPE, capacity_type)) if value)
+    missing = (NodeSelectorRequirement(key=k, operator="In", values=(v,)) for k, v in fields if k not in said)
     return (*requirements, *missing)
 
 

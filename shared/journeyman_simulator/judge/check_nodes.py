@@ -5,7 +5,7 @@ exceeded, whichever instance types are launched.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaim.go, existingnode.go, scheduler.go
 `filterByRemainingResources`, reservationmanager.go, volumetopology.go, pkg/scheduling/volumeusage.go.
-Differs: `nodes` is counted within a pass as well; the host ports of daemons that have not started yet are in use on
+Differs: Karpenter believes what a node reports; `nodes` is counted within a pass as well; the host ports of daemons that have not started yet are in use on
 existing nodes as well.
 """
 
@@ -16,35 +16,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NodeSelectorRequirement, Pod, QuantityText
+from journeyman.core.api.objects import Node, NodeClaim, NodeSelectorRequirement, QuantityText
 from journeyman.core.api.resources import NODES, to_resources
 from journeyman.core.api.storage import PersistentVolumeClaim, StorageClass
-from journeyman.core.scheduling.results import PlannedClaim
-from journeyman.core.scheduling.verify.machine_limits import within_machine
+from journeyman.core.scheduling.results import Defect, PlannedClaim, name_of_claim, name_of_node
 from journeyman.core.scheduling.verify.matching import (
     Alternatives,
     PodKind,
     PortUse,
-    PossibleLabels,
-    Rows,
     conflicting_port,
     is_daemon,
     is_met,
     normalized,
+    total_requests,
     untolerated,
 )
-from journeyman.core.scheduling.verify.possible_nodes import (
-    CheckedNode,
-    Defect,
-    PlanIndex,
-    PossibleLaunches,
-    is_being_disrupted,
-    name_of_claim,
-    name_of_node,
-)
-from journeyman.core.scheduling.verify.usable_node_pools import why_unusable
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.errors import InvalidQuantityError
+from journeyman_simulator.judge.possible_labels import PossibleLabels, Rows
+from journeyman_simulator.judge.possible_nodes import CheckedNode, PlanIndex, PossibleLaunches, why_unusable
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.nodepool import NodePool
@@ -182,15 +172,6 @@ def _check_ports(node: CheckedNode, in_use: Mapping[str, Sequence[PortUse]]) -> 
                 yield node.defect(f"host port {port.number}/{port.protocol} of pod {pod} is taken by {by}")
                 break
         planned += kind.ports
-
-
-def total_requests(kinds: Iterable[PodKind]) -> dict[str, int]:
-    """Return the sum of the pods' requests."""
-    total: dict[str, int] = {}
-    for kind in kinds:
-        for resource, amount in kind.requests.items():
-            total[resource] = total.get(resource, 0) + amount
-    return total
 
 
 def _can_be(launches: PossibleLaunches, node: CheckedNode, instance_type: str, zone: str, capacity_type: str) -> bool:
@@ -340,9 +321,7 @@ def _largest(launches: PossibleLaunches, node: CheckedNode, resource: str) -> in
 
 def _usage(index: PlanIndex, pool: NodePool, resource: str) -> int:
     own = [
-        n
-        for n in index.state_nodes
-        if n.node_pool == pool.metadata.name and not n.twin_of and not is_being_disrupted(n)
+        n for n in index.state_nodes if n.node_pool == pool.metadata.name and not n.twin_of and not n.is_being_disrupted
     ]
     instances = {n.provider_id or n.name: n for n in sorted(own, key=_counts_less)}
     if resource == NODES:
@@ -422,7 +401,7 @@ class StorageIndex:
 
     def node_requirements(self, kind: PodKind) -> tuple[Alternatives, ...]:
         """Return the requirements of the pod's volumes on a node's labels, alternatives for each volume."""
-        claims = (self._claims.get(name) for name in _claim_names(kind.pod))
+        claims = (self._claims.get(name) for name in kind.volume_claims)
         by_claim = (self._alternatives(claim) for claim in claims if claim is not None)
         return tuple(alternatives for alternatives in by_claim if alternatives is not None)
 
@@ -442,7 +421,7 @@ class StorageIndex:
 
     def defect(self, kind: PodKind) -> str:
         """Return why no node can run a pod with these volumes; empty if one can."""
-        return next((why for name in _claim_names(kind.pod) if (why := self._defect(name))), "")
+        return next((why for name in kind.volume_claims if (why := self._defect(name))), "")
 
     def _defect(self, name: tuple[str, str]) -> str:
         claim = self._claims.get(name)
@@ -483,7 +462,7 @@ class StorageIndex:
     def _by_driver(self, kinds: Iterable[PodKind]) -> dict[str, set[tuple[str, str]]]:
         found: dict[str, set[tuple[str, str]]] = {}
         for kind in kinds:
-            for name in _claim_names(kind.pod):
+            for name in kind.volume_claims:
                 claim = self._claims.get(name)
                 if claim is not None:
                     found.setdefault(self._driver(claim), set()).add(name)
@@ -502,18 +481,40 @@ class StorageIndex:
         return _EBS if volume.spec.aws_elastic_block_store is not None else ""
 
 
-def _claim_names(pod: Pod) -> Iterator[tuple[str, str]]:
-    """Yield namespace and name of the pod's claims; an ephemeral volume's claim is named after pod and volume."""
-    for volume in pod.spec.volumes:
-        if volume.persistent_volume_claim is not None:
-            yield pod.metadata.namespace, volume.persistent_volume_claim.claim_name
-        elif volume.ephemeral is not None:
-            yield pod.metadata.namespace, f"{pod.metadata.name}-{volume.name}"
-
-
 def _allowed(found: StorageClass) -> Alternatives | None:
     terms = (
         tuple(NodeSelectorRequirement(key=e.key, operator="In", values=e.values) for e in t.match_label_expressions)
         for t in found.allowed_topologies
     )
     return tuple(term for term in terms if term) or None
+
+
+_MOST_PODS: Final = 250
+_UNITS: Final = {"cpu": 1000, "memory": 1 << 20}
+"""In which the label `instance-cpu` or `instance-memory` counts a resource."""
+
+
+def within_machine(
+    reported: Mapping[str, int], claimed: Mapping[str, int], owner: NodeClaim | Node
+) -> Mapping[str, int]:
+    """Return what a node reports; what is more than its machine has counts as its NodeClaim has it.
+
+    `owner` is the NodeClaim, or the Node if there is none.
+    """
+    capacity = to_resources(owner.status.capacity, round_up=False) if isinstance(owner, NodeClaim) else {}
+    found = dict(reported)
+    for name, amount in reported.items():
+        limit = _limit("memory" if name.startswith("hugepages-") else name, capacity, owner.metadata.labels)
+        if limit and amount * 10 > limit * 11:
+            found[name] = claimed.get(name, limit)
+    return found
+
+
+def _limit(name: str, capacity: Mapping[str, int], own_labels: Mapping[str, str]) -> int:
+    """Return what the machine has of a resource; 0 if that is unknown, or no matter of the machine."""
+    if name == "pods":
+        return max(capacity["pods"], _MOST_PODS) if capacity.get("pods") else 0
+    if name not in _UNITS:
+        return 0
+    known = [own_labels.get(f"{group}/instance-{name}", "0") for group in labels.INSTANCE_TYPE_GROUPS]
+    return max(capacity.get(name, 0), *(int(n) * _UNITS[name] for n in known if n.isdecimal() and len(n) < 10), 0)

@@ -33,9 +33,9 @@ from journeyman.core.api.dra import (
 )
 from journeyman.core.api.objects import NodeSelector, Object, Pod, QuantityText
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.results import PlannedDevice
-from journeyman.core.scheduling.verify.possible_nodes import CheckedNode, Defect, PlanIndex, is_being_disrupted
+from journeyman.core.scheduling.results import Defect, PlannedDevice
 from journeyman.errors import InvalidQuantityError
+from journeyman_simulator.judge.possible_nodes import CheckedNode, PlanIndex
 
 
 class DeviceKey(NamedTuple):
@@ -248,9 +248,7 @@ class _DeviceCheck:
         self._claims = {f"{c.metadata.namespace}/{c.metadata.name}": c for c in snapshot.resource_claims}
         self._classes = {found.metadata.name: found.spec.selectors for found in snapshot.device_classes}
         self._departing_pods = _departing_pods(index)
-        ready = {
-            n.name for n in index.state_nodes if n.initialized and n.node is not None and not is_being_disrupted(n)
-        }
+        ready = {n.name for n in index.state_nodes if n.initialized and n.node is not None and not n.is_being_disrupted}
         specs = (found.spec for found in snapshot.resource_slices if _owner(found) in {None, *ready})
         self._published = SliceDevices.of(specs, published=True)
         self._nodes_by_claim: dict[str, dict[str, list[PlannedDevice]]] = {}  # by claim and node
@@ -423,7 +421,7 @@ class _DeviceCheck:
 
 def _departing_pods(index: PlanIndex) -> frozenset[str]:
     """The UIDs of pods that are rescheduled or deleted."""
-    remaining = {node.name for node in index.state_nodes if not is_being_disrupted(node)}
+    remaining = {node.name for node in index.state_nodes if not node.is_being_disrupted}
     disrupted = (pod for node in index.snapshot.state_nodes if node.name not in remaining for pod in node.pods)
     moved = (index.known[key] for key in index.rescheduled if index.known[key].spec.node_name)
     deleted = (pod for pod in index.snapshot.pods if pod.metadata.deletion_timestamp is not None)

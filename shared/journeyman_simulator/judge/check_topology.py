@@ -34,107 +34,16 @@ import msgspec
 from msgspec import Struct, field
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import (
-    LabelSelector,
-    NodeSelectorRequirement,
-    Object,
-    Pod,
-    PodAffinityTerm,
-    TopologySpreadConstraint,
-)
+from journeyman.core.api.objects import NodeSelectorRequirement, TopologySpreadConstraint
+from journeyman.core.scheduling.results import Defect
 from journeyman.core.scheduling.verify.matching import (
+    CountedPods,
     PodIdentity,
     PodKind,
     is_finished_or_terminating,
-    normalized,
-    selects,
     untolerated,
 )
-from journeyman.core.scheduling.verify.possible_nodes import AwaitedPods, CheckedNode, Defect, PlanIndex
-
-_ENCODER = msgspec.msgpack.Encoder()
-
-
-class CountedPods(Struct, frozen=True, eq=False):
-    """The pods that a constraint counts, by the values of node label `key`.
-
-    `id` is equal for groups that count the same pods over the same label. Namespaces are those named and those whose labels
-    `namespace_selector` selects. A pod must have the values of the labels in `same`, and not those in `other`.
-    """
-
-    id: bytes
-    key: str
-    namespaces: frozenset[str]
-    namespace_selector: LabelSelector | None
-    selector: LabelSelector | None
-    same: Mapping[str, str]
-    other: Mapping[str, str]
-
-    def counts(self, identity: PodIdentity, namespaces: Mapping[str, Object]) -> bool:
-        """Whether a pod of this namespace and these labels is counted."""
-        namespace, values = identity.namespace, dict(identity.labels)
-        return (
-            self._covers(namespace, namespaces)
-            and selects(self.selector, values)
-            and all(values.get(key) == value for key, value in self.same.items())
-            and all(values.get(key) != value for key, value in self.other.items())
-        )
-
-    def _covers(self, namespace: str, namespaces: Mapping[str, Object]) -> bool:
-        if namespace in self.namespaces:
-            return True
-        known = namespaces.get(namespace)
-        return selects(self.namespace_selector, known.metadata.labels if known is not None else {})
-
-
-def group_of_spread(pod: Pod, constraint: TopologySpreadConstraint) -> CountedPods:
-    """Return the pods that a spread constraint of this pod counts: in its namespace, with its values of matchLabelKeys."""
-    return _group(
-        key=constraint.topology_key,
-        namespaces=frozenset({pod.metadata.namespace}),
-        namespace_selector=None,
-        selector=constraint.label_selector,
-        same=_own(pod, constraint.match_label_keys),
-        other={},
-    )
-
-
-def group_of_term(pod: Pod, term: PodAffinityTerm) -> CountedPods:
-    """Return the pods that an affinity or anti-affinity term of this pod selects."""
-    own_namespace = not term.namespaces and term.namespace_selector is None
-    return _group(
-        key=term.topology_key,
-        namespaces=frozenset({pod.metadata.namespace} if own_namespace else term.namespaces),
-        namespace_selector=term.namespace_selector,
-        selector=term.label_selector,
-        same=_own(pod, term.match_label_keys),
-        other=_own(pod, term.mismatch_label_keys),
-    )
-
-
-def _own(pod: Pod, keys: Iterable[str]) -> dict[str, str]:
-    return {key: pod.metadata.labels[key] for key in sorted(keys) if key in pod.metadata.labels}
-
-
-def _group(
-    *,
-    key: str,
-    namespaces: frozenset[str],
-    namespace_selector: LabelSelector | None,
-    selector: LabelSelector | None,
-    same: Mapping[str, str],
-    other: Mapping[str, str],
-) -> CountedPods:
-    key = normalized(key)
-    parts = (key, sorted(namespaces), _canonical(namespace_selector), _canonical(selector), same, other)
-    return CountedPods(_ENCODER.encode(parts), key, namespaces, namespace_selector, selector, same, other)
-
-
-def _canonical(selector: LabelSelector | None) -> object:
-    if selector is None:
-        return None
-    expressions = sorted((e.key, e.operator, sorted(e.values)) for e in selector.match_expressions)
-    return sorted(selector.match_labels.items()), expressions
+from journeyman_simulator.judge.possible_nodes import AwaitedPods, CheckedNode, PlanIndex
 
 
 class PodPresence(Struct, frozen=True, eq=False):
@@ -166,13 +75,9 @@ class PodPresences:
             for label in identity.labels:
                 self._by_label.setdefault(label, []).append(identity)
 
-    def counts(self, group: CountedPods, kind: PodKind) -> bool:
-        """Whether the group counts pods of this kind."""
-        return group.counts(kind.identity, self._namespaces)
-
-    def counts_identity(self, group: CountedPods, identity: PodIdentity) -> bool:
-        """Whether the group counts pods of this namespace and these labels."""
-        return group.counts(identity, self._namespaces)
+    def counts(self, group: CountedPods, pods: PodKind | AwaitedPods) -> bool:
+        """Whether the group counts these pods."""
+        return group.counts(pods.identity, self._namespaces)
 
     def presences(self, group: CountedPods, *, planned_only: bool = False) -> Iterable[PodPresence]:
         """Return the nodes of the counted pods, or of those that are planned; a node may occur several times."""
@@ -202,9 +107,6 @@ class PodPresences:
         if shortest is None:
             return None
         return [i for value in sorted(set(shortest.values)) for i in self._by_label.get((shortest.key, value), ())]
-
-
-_RULE_ENCODER = msgspec.msgpack.Encoder()
 
 
 class _ConstrainedPods(Struct, frozen=True, eq=False):
@@ -296,7 +198,7 @@ def _stays(kind: PodKind, node: CheckedNode) -> bool:
 
 def _spread_rule(kind: PodKind, constraint: TopologySpreadConstraint) -> _SpreadRule:
     return _SpreadRule(
-        group=group_of_spread(kind.pod, constraint),
+        group=CountedPods.of(kind.pod, constraint),
         honors_node_affinity=constraint.node_affinity_policy != "Ignore",
         honors_node_taints=constraint.node_taints_policy == "Honor",
     )
@@ -306,7 +208,7 @@ def _rule_identity(rule: _SpreadRule, kind: PodKind) -> bytes:
     """Return a key that is equal if the same pods count on the same nodes."""
     node_requirements = kind.node_requirements if rule.honors_node_affinity else None
     tolerations = kind.pod.spec.tolerations if rule.honors_node_taints else None
-    return _RULE_ENCODER.encode((rule.group.id, node_requirements, tolerations))
+    return msgspec.msgpack.encode((rule.group.id, node_requirements, tolerations))
 
 
 _Entering = dict[tuple[bytes, str], list[tuple[_SpreadRule, _Entrants]]]
@@ -497,7 +399,7 @@ def _unsatisfied(
             if presence.remaining:
                 present.enter(group, presence.node)
         for pods in awaited:
-            if presences.counts_identity(group, pods.identity):
+            if presences.counts(group, pods):
                 present.enter(group, pods.node, everywhere=pods.is_existing)
     early = [arrival for arrival in first if _admit_one(arrival, present, _PresentPods())]
     waiting = [arrival for arrival in arrivals if arrival.groups and arrival not in early]
@@ -514,7 +416,7 @@ def _arrivals(index: PlanIndex, presences: PodPresences) -> list[_Arrival]:
     groups_of_kind: dict[PodKind, tuple[CountedPods, ...]] = {}
     groups: dict[bytes, CountedPods] = {}
     for kind in index.planned_by_kind:
-        own = tuple(group_of_term(kind.pod, term) for term in kind.affinity)
+        own = tuple(CountedPods.of(kind.pod, term) for term in kind.affinity)
         groups_of_kind[kind] = tuple(groups.setdefault(group.id, group) for group in own)
     joined: dict[PodIdentity, list[CountedPods]] = {kind.identity: [] for kind in index.planned_by_kind}
     for group in groups.values():
@@ -588,7 +490,7 @@ def _anti_affinity_rules(index: PlanIndex) -> dict[bytes, _AntiAffinityRule]:
 
     def rules_of(kind: PodKind) -> Iterator[_AntiAffinityRule]:
         for term in kind.anti_affinity:
-            group = group_of_term(kind.pod, term)
+            group = CountedPods.of(kind.pod, term)
             yield rules.setdefault(group.id, _AntiAffinityRule(group))
 
     for kind, where in index.planned_by_kind.items():
