@@ -1,17 +1,14 @@
-"""Measures what each mechanism of the scheduler contributes: price, unschedulable pods and CPU time without it.
+"""Measures which mechanisms of the scheduler pay together: price, unschedulable pods and CPU time without them.
 
-    make bench-ablation                                  all mechanisms; about 25 minutes on one core
-    python -m tests.bench.ablation --quick               the sample alone
+    make bench-ablation                                  all mechanisms; an hour or more on one core
+    python -m tests.bench.ablation --quick               on a sample of the scenarios
     python -m tests.bench.ablation NAME…                 some mechanisms
-    python -m tests.bench.ablation --write NAME…         put their rows into docs/scheduling.md
+    python -m tests.bench.ablation --write               put the table into docs/scheduling.md
 
-A mechanism is switched off from outside: the benchmark replaces a function or an effort limit, or sets an option. All else
-stays the same, so the difference is the mechanism's contribution. Each scenario is solved with the mechanism and then
-without it, so that both runs see the same load of the machine.
-
-A mechanism is measured on a sample of the scenarios first. If it has an effect in a few of them, that is enough; otherwise
-it is measured on all scenarios. If price and pods are still equal, the scenarios that became slowest by difference or by
-ratio are solved a few more times, to separate saved time from noise.
+A mechanism is switched off from outside: the benchmark replaces a function or an effort limit, or sets an option. Switched
+off one at a time, mechanisms that stand in for each other all look worthless. So this is a backward elimination: each
+mechanism in turn is switched off beside those that are off already, and stays off if the price over all scenarios of a
+group stays within its bound and no scenario loses a pod. Each line of the table compares with all mechanisms.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -49,7 +46,7 @@ from journeyman.core.scheduling.packing import (
     shadow_prices,
     strategies,
 )
-from journeyman.core.scheduling.results import Options, PreferencePolicy
+from journeyman.core.scheduling.results import Options
 from journeyman.core.scheduling.scheduler import Proposer
 from journeyman.core.scheduling.topology import SpreadChoice
 from tests.differential.clusters import clusters
@@ -59,32 +56,31 @@ DOCUMENT: Final = Path(__file__).parents[2] / "docs" / "scheduling.md"
 BEGIN, END = "<!-- ablation: begin -->", "<!-- ablation: end -->"
 CASES: Final = Path(__file__).parents[1] / "differential" / "cases" / "regressions"
 DRAWN, DRAWN_FOR_SAMPLE = 600, 100  # clusters
-CLEAR: Final = 3  # if so many scenarios of the sample are worse without a mechanism, it is not measured further
-TIMED_SECONDS: Final = 0.02  # times of faster scenarios are not compared
-REPEAT: Final = 5  # how often a slow scenario is solved again, with and without the mechanism
-CANDIDATES: Final = 3  # scenarios solved again because of their difference, and as many because of their ratio
 TOLERANCE: Final = 1e-9
-NEEDED_BY: Final = {
-    "second try: prefer_largest_reservation": "test_the_larger_reservation_is_used_if_the_smaller_leaves_pods",
-    "plans that weigh limits": "test_under_a_tight_limit_the_plan_that_places_most_pods_wins",
-    "WhenFree: class by class": "test_a_free_preference_is_kept_although_that_of_other_pods_has_a_price",
-}
-"""The test that fails without a mechanism, where no scenario shows its effect."""
+BOUNDS: Final = {"benchmarks": 1.0015, "traces": 1.0015, "cases": 1.005, "drawn": 1.005}
+"""The highest ratio of the prices, over the scenarios of a group with as many unschedulable pods."""
 JSONDict = dict[str, Any]
-Change = tuple[object, str, object]
+
+
+class Change(NamedTuple):
+    """An attribute of a module or class, and its replacement for the value that it has."""
+
+    owner: object
+    attribute: str
+    replaced: Callable[[Any], Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mechanism:
-    """A part of the scheduler that can be switched off.
-
-    `changes` are (owner, attribute, replacement). `options` apply with and without the mechanism, `without` only without it.
-    """
+    """A part of the scheduler that can be switched off, by changes or by an option."""
 
     name: str
     changes: tuple[Change, ...] = ()
-    options: Callable[[Options], Options] = lambda options: options
     without: Callable[[Options], Options] = lambda options: options
+
+
+def _set(owner: object, attribute: str, value: object) -> tuple[Change, ...]:
+    return (Change(owner, attribute, lambda _: value),)
 
 
 def mechanisms() -> Iterator[Mechanism]:
@@ -95,58 +91,56 @@ def mechanisms() -> Iterator[Mechanism]:
 
 
 def _of_packing() -> Iterator[Mechanism]:
-    yield Mechanism(name="column generation", changes=((strategies, "GENERATION_EFFORT", 0),))
-    yield Mechanism(name="plain greedy plan", changes=((greedy_packing.GreedyPacker, "plain", lambda *_: None),))
-    yield Mechanism(name="varied orders of filling", changes=((column_generation, "VARIATION", (0.0,)),))
+    yield Mechanism(name="column generation", changes=_set(strategies, "GENERATION_EFFORT", 0))
+    yield Mechanism(name="plain greedy plan", changes=_set(greedy_packing.GreedyPacker, "plain", lambda *_: None))
+    yield Mechanism(name="varied orders of filling", changes=_set(column_generation, "VARIATION", (0.0,)))
     apart = lambda _offered, _other: False  # noqa: E731
-    yield Mechanism(name="contents counted by family", changes=((column_generation, "are_nested", apart),))
-    yield Mechanism(name="prices refined over whole nodes", changes=((greedy_packing, "REFINED_ITEMS", 0),))
-    yield Mechanism(name="repacking the worst nodes (few items)", changes=((greedy_packing, "REPACK_ROUNDS", 0),))
-    yield Mechanism(name="repacking the worst nodes (many items)", changes=((strategies, "REPACKED_PLAN", -1),))
+    yield Mechanism(name="contents counted by family", changes=_set(column_generation, "are_nested", apart))
+    yield Mechanism(name="prices refined over whole nodes", changes=_set(greedy_packing, "REFINED_ITEMS", 0))
+    yield Mechanism(name="repacking the worst nodes (few items)", changes=_set(greedy_packing, "REPACK_ROUNDS", 0))
+    yield Mechanism(name="repacking the worst nodes (many items)", changes=_set(strategies, "REPACKED_PLAN", -1))
     yield Mechanism(
         name="one node for all that is left",
-        changes=((greedy_packing.GreedyPacker, "cheapest_node_for_all", lambda _self, _left: None),),
+        changes=_set(greedy_packing.GreedyPacker, "cheapest_node_for_all", lambda _self, _left: None),
     )
     yield Mechanism(
         name="even shares of all items in a node",
-        changes=(
-            (
-                greedy_packing.GreedyPacker,
-                "even_shares",
-                lambda _self, _left, suits, _room: np.zeros(suits.shape, dtype=np.int64),
-            ),
+        changes=_set(
+            greedy_packing.GreedyPacker,
+            "even_shares",
+            lambda _self, _left, suits, _room: np.zeros(suits.shape, dtype=np.int64),
         ),
     )
-    yield Mechanism(name="looking at promising offers only", changes=((greedy_packing, "PROMISING_OFFERS", 1 << 30),))
-    yield Mechanism(name="exact packing of few items", changes=((strategies, "EXACT_STATES", 1),))
+    yield Mechanism(name="looking at promising offers only", changes=_set(greedy_packing, "PROMISING_OFFERS", 1 << 30))
+    yield Mechanism(name="exact packing of few items", changes=_set(strategies, "EXACT_STATES", 1))
     plain = (bulk_packing.FillOrder(),)
-    yield Mechanism(name="several orders of filling", changes=((strategies, "fill_orders", lambda _p, _s: plain),))
+    yield Mechanism(name="several orders of filling", changes=_set(strategies, "fill_orders", lambda _p, _s: plain))
     whole = lambda _p, prices: iter((np.floor(prices.mix + 1e-9).astype(np.int64),))  # noqa: E731
-    yield Mechanism(name="several mixes of whole nodes", changes=((strategies, "whole_mixes", whole),))
-    yield Mechanism(name="mixes with capacity to spare", changes=((bulk_packing, "MARGINS", (0.0,)),))
-    yield Mechanism(name="further mixes for what is left", changes=((strategies, "MIX_ROUNDS", 1),))
+    yield Mechanism(name="several mixes of whole nodes", changes=_set(strategies, "whole_mixes", whole))
+    yield Mechanism(name="mixes with capacity to spare", changes=_set(bulk_packing, "MARGINS", (0.0,)))
+    yield Mechanism(name="further mixes for what is left", changes=_set(strategies, "MIX_ROUNDS", 1))
     yield Mechanism(
         name="mixes of nodes of equal price",
-        changes=((shadow_prices.OfferGroups, "prefer_equal_nodes", lambda _self, _program: None),),
+        changes=_set(shadow_prices.OfferGroups, "prefer_equal_nodes", lambda _self, _program: None),
     )
-    yield Mechanism(name="shadow prices by size of offer", changes=((shadow_prices, "BY_SIZE", (False,)),))
+    yield Mechanism(name="shadow prices by size of offer", changes=_set(shadow_prices, "BY_SIZE", (False,)))
     yield Mechanism(
         name="packing independent items apart",
-        changes=((packing, "independent", lambda allowed: [np.arange(allowed.shape[1])] if allowed.shape[1] else []),),
+        changes=_set(packing, "independent", lambda allowed: [np.arange(allowed.shape[1])] if allowed.shape[1] else []),
     )
-    yield Mechanism(name="reserved capacity first", changes=((packing, "fill_reservations", lambda _problem: []),))
+    yield Mechanism(name="reserved capacity first", changes=_set(packing, "fill_reservations", lambda _problem: []))
 
 
 def _of_domains() -> Iterator[Mechanism]:
     yield Mechanism(
-        name="distributing repeated rounds at once", changes=((domain_distribution, "WORTH_A_LEAP", 1 << 60),)
+        name="distributing repeated rounds at once", changes=_set(domain_distribution, "WORTH_A_LEAP", 1 << 60)
     )
-    yield Mechanism(name="learning from quotas that limits cut short", changes=((bulk_scheduling, "ATTEMPTS", 1),))
-    yield Mechanism(name="co-located pods first", changes=((bulk_scheduling, "MOST_CO_LOCATED", -1),))
-    yield Mechanism(name="plans that weigh limits", changes=((new_nodes, "LIMIT_WEIGHTS", ()),))
+    yield Mechanism(name="learning from quotas that limits cut short", changes=_set(bulk_scheduling, "ATTEMPTS", 1))
+    yield Mechanism(name="co-located pods first", changes=_set(bulk_scheduling, "MOST_CO_LOCATED", -1))
+    yield Mechanism(name="plans that weigh limits", changes=_set(new_nodes, "LIMIT_WEIGHTS", ()))
     yield Mechanism(
         name="smallest pods first where limits are short",
-        changes=((new_nodes.WeightTier, "within_limits", lambda _self, outcome: outcome.left),),
+        changes=_set(new_nodes.WeightTier, "within_limits", lambda _self, outcome: outcome.left),
     )
 
 
@@ -155,35 +149,37 @@ def _of_plans() -> Iterator[Mechanism]:
         ("spread slack", SpreadChoice.CHEAPEST),
         ("pods join those that their spread counts", SpreadChoice.CHEAPEST_IF_FIRST),
     ):
-        yield Mechanism(name=name, changes=((scheduler, "spread_choices", _all_but(choice, scheduler.spread_choices)),))
+        yield Mechanism(name=name, changes=(_without_yields(scheduler, "spread_choices", choice),))
     yield Mechanism(
         name="pods that cannot share a node as they prefer in bulk",
-        changes=((scheduler, "without_lost_preferences", lambda task, _plan: task),),
+        changes=_set(scheduler, "without_lost_preferences", lambda task, _plan: task),
     )
-    yield Mechanism(name="rival sequential plans", without=lambda options: replace(options, compare_up_to=0))
-    for proposer in (Proposer.POD_BY_POD, Proposer.POD_BY_POD_LAST_POOL, Proposer.POD_BY_POD_LARGEST_RESERVATION):
-        yield Mechanism(
-            name=f"rival: {proposer.value}",
-            changes=((scheduler, "tie_break_policies", _all_but(proposer, scheduler.tie_break_policies)),),
-        )
+    for proposer in (Proposer.POD_BY_POD_LAST_POOL, Proposer.POD_BY_POD_LARGEST_RESERVATION, Proposer.POD_BY_POD):
+        changes = (_without_yields(scheduler, "tie_break_policies", proposer),)
+        yield Mechanism(name=f"rival: {proposer.value}", changes=changes)
     for change in sequential.FALLBACK_POLICIES:
-        others = {name: test for name, test in sequential.FALLBACK_POLICIES.items() if name != change}
-        yield Mechanism(name=f"second try: {change}", changes=((sequential, "FALLBACK_POLICIES", others),))
+        yield Mechanism(name=f"second try: {change}", changes=(_without_key(change),))
     yield Mechanism(
         name="second try: avoid_reservations",
-        changes=((sequential, "used_reservations", lambda _problem, _attempt: False),),
+        changes=_set(sequential, "used_reservations", lambda _problem, _attempt: False),
     )
     for order in sequential.QUEUE_ORDERS:
-        rest = tuple(other for other in sequential.QUEUE_ORDERS if other is not order)
-        yield Mechanism(
-            name=f"second try: queue {order.__name__.strip('_')}", changes=((sequential, "QUEUE_ORDERS", rest),)
-        )
-    when_free = lambda options: replace(options, preferences=PreferencePolicy.WHEN_FREE)  # noqa: E731
-    yield Mechanism(name="WhenFree: class by class", changes=((scheduler, "CLASSES_TRIED", 0),), options=when_free)
+        yield Mechanism(name=f"second try: queue {order.__name__.strip('_')}", changes=(_without_order(order),))
+    yield Mechanism(name="rival sequential plans", without=lambda options: replace(options, compare_up_to=0))
 
 
-def _all_but(one: object, found: Callable[..., Iterator[tuple[object, object]]]) -> Callable[..., Any]:
-    return lambda task: (pair for pair in found(task) if one not in pair)
+def _without_yields(owner: object, attribute: str, one: object) -> Change:
+    """Return the change by which a function no longer yields the pairs with a value."""
+    return Change(owner, attribute, lambda found: lambda task: (pair for pair in found(task) if one not in pair))
+
+
+def _without_key(key: str) -> Change:
+    keep = lambda policies: {name: may_help for name, may_help in policies.items() if name != key}  # noqa: E731
+    return Change(sequential, "FALLBACK_POLICIES", keep)
+
+
+def _without_order(order: object) -> Change:
+    return Change(sequential, "QUEUE_ORDERS", lambda orders: tuple(other for other in orders if other is not order))
 
 
 # --- scenarios
@@ -267,7 +263,7 @@ def drawn(count: int, start: int = 13) -> Sequence[JSONDict]:
 
 
 class Answer(NamedTuple):
-    """A scenario's result: the number of unschedulable pods, the price of the nodes, and the CPU time."""
+    """A scenario's result: the number of unschedulable pods, the price of the nodes, and the CPU time in seconds."""
 
     pods: int
     price: float
@@ -280,121 +276,92 @@ class Answer(NamedTuple):
         )
 
 
-class Pair(NamedTuple):
-    """A scenario's results with and without a mechanism."""
+def answers(groups: Groups, off: Sequence[Mechanism]) -> dict[str, list[Answer]]:
+    """Solve all scenarios with these mechanisms switched off; return the results by group."""
+    with ExitStack() as stack:
+        for change in (change for mechanism in off for change in mechanism.changes):
+            value = change.replaced(getattr(change.owner, change.attribute))
+            stack.enter_context(mock.patch.object(change.owner, change.attribute, value))
+        return {group: [_solve(case, off) for case in scenarios.values()] for group, scenarios in groups.items()}
 
-    case: Scenario
-    whole: Answer
-    without: Answer
 
-
-def solve_once(case: Scenario, options: Callable[[Options], Options]) -> Answer:
-    """Solve a scenario."""
-    chosen = replace(options(options_of(case)), bound=False)
+def _solve(case: Scenario, off: Sequence[Mechanism]) -> Answer:
+    chosen = replace(options_of(case), bound=False)
+    for mechanism in off:
+        chosen = mechanism.without(chosen)
     start = time.process_time()
     results = scheduler.solve(case.snapshot, case.catalogue, options=chosen)
     return Answer(len(results.pod_errors), results.price, time.process_time() - start)
 
 
-def solve_both(case: Scenario, mechanism: Mechanism, turn: int) -> Pair:
-    """Solve a scenario with and without a mechanism, without it first if `turn` is odd: the second run is a little faster."""
-    if turn % 2:
-        without = solve_without(case, mechanism)
-        return Pair(case, solve_once(case, mechanism.options), without)
-    return Pair(case, solve_once(case, mechanism.options), solve_without(case, mechanism))
+class Effect(NamedTuple):
+    """What is different in the scenarios of a group: the ratio of the prices where as many pods are unschedulable, and pods lost."""
+
+    price: float
+    lost: int
+    worse: int
+    better: int
+
+    @classmethod
+    def of(cls, whole: Sequence[Answer], without: Sequence[Answer]) -> Effect:
+        """Compare the results of the same scenarios."""
+        pairs = list(zip(whole, without, strict=True))
+        equal = [(a, b) for a, b in pairs if a.pods == b.pods]
+        total = sum(a.price for a, _ in equal)
+        return cls(
+            price=sum(b.price for _, b in equal) / total if total else 1.0,
+            lost=sum(max(b.pods - a.pods, 0) for a, b in pairs),
+            worse=sum(b.is_worse_than(a) for a, b in pairs),
+            better=sum(a.is_worse_than(b) for a, b in pairs),
+        )
+
+    def __str__(self) -> str:
+        if not self.worse and not self.better:
+            return "-"
+        return f"{self.price:.4f}, {f'{self.lost} pods lost, ' if self.lost else ''}{self.worse} / {self.better}"
 
 
-def solve_without(case: Scenario, mechanism: Mechanism) -> Answer:
-    """Solve a scenario with the mechanism switched off."""
-    with ExitStack() as stack:
-        for owner, attribute, replacement in mechanism.changes:
-            stack.enter_context(mock.patch.object(owner, attribute, replacement))
-        return solve_once(case, lambda options: mechanism.without(mechanism.options(options)))
-
-
-@dataclass(kw_only=True)
-class Measured:
-    """A mechanism's pairs by group, and the slowest scenario's ratio of times without and with it (0: not measured)."""
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A mechanism that was switched off beside those that are off, compared with all mechanisms."""
 
     name: str
-    pairs: dict[str, list[Pair]] = field(default_factory=dict)
-    slowest: float = 0.0
-
-    def add(self, groups: Groups, mechanism: Mechanism) -> None:
-        """Solve all scenarios of these groups."""
-        for group, scenarios in groups.items():
-            self.pairs.setdefault(group, []).extend(
-                solve_both(case, mechanism, turn) for turn, case in enumerate(scenarios.values())
-            )
+    effects: Mapping[str, Effect]
+    time: float
 
     @property
-    def all(self) -> list[Pair]:
-        """Return the pairs of all groups."""
-        return [pair for pairs in self.pairs.values() for pair in pairs]
+    def stays_off(self) -> bool:
+        """Return whether no pod is lost, and the price of each group is within its bound."""
+        return all(not e.lost and e.price <= BOUNDS[group] for group, e in self.effects.items())
 
     @property
-    def worse(self) -> int:
-        """Return how many scenarios are worse without the mechanism."""
-        return sum(pair.without.is_worse_than(pair.whole) for pair in self.all)
-
-    @property
-    def has_effect(self) -> bool:
-        """Return whether a scenario has another price or other unschedulable pods without the mechanism."""
-        return any(p.without.is_worse_than(p.whole) or p.whole.is_worse_than(p.without) for p in self.all)
-
-    def repeat_slowest(self, mechanism: Mechanism) -> None:
-        """Solve the scenarios that became slowest again, and keep the highest ratio of best times."""
-        timed = [pair for pair in self.all if pair.whole.seconds >= TIMED_SECONDS]
-        by_difference = sorted(timed, key=lambda pair: pair.whole.seconds - pair.without.seconds)
-        by_ratio = sorted(timed, key=lambda pair: pair.whole.seconds / pair.without.seconds)
-        for pair in (*by_difference[:CANDIDATES], *by_ratio[:CANDIDATES]):
-            again = [solve_both(pair.case, mechanism, turn) for turn in range(REPEAT)]
-            ratio = min(p.without.seconds for p in again) / min(p.whole.seconds for p in again)
-            self.slowest = max(self.slowest, ratio)
-
-    def cells(self, groups: Sequence[str]) -> list[str]:
-        """Return the mechanism's row of the table."""
-        seconds = sum(p.without.seconds for p in self.all) / sum(p.whole.seconds for p in self.all)
-        most = f"{self.slowest:.2f}" if self.slowest else ""
-        test = "" if self.has_effect else NEEDED_BY.get(self.name, "")
-        effects = (effect(self.pairs.get(group, [])) for group in groups)
-        return [self.name, *effects, str(len(self.all)), f"{seconds:.2f}", most, test and f"`{test}`"]
+    def cells(self) -> list[str]:
+        """Return the line of the table."""
+        effects = (str(self.effects[group]) for group in BOUNDS)
+        return [self.name, *effects, f"{self.time:.2f}", "off" if self.stays_off else "kept"]
 
 
-def effect(pairs: Sequence[Pair]) -> str:
-    """Return the effect of switching a mechanism off as text: price, unschedulable pods, scenarios worse / better.
-
-    The price is the ratio of the sums, over the scenarios with equally many unschedulable pods.
-    """
-    worse = sum(pair.without.is_worse_than(pair.whole) for pair in pairs)
-    better = sum(pair.whole.is_worse_than(pair.without) for pair in pairs)
-    if not worse and not better:
-        return "-"
-    equal = [pair for pair in pairs if pair.whole.pods == pair.without.pods]
-    total = sum(pair.whole.price for pair in equal)
-    price = sum(pair.without.price for pair in equal) / total if total else 1.0
-    pods = sum(pair.without.pods - pair.whole.pods for pair in pairs)
-    return f"{price:.4f}, {f'{pods:+d} pods, ' if pods else ''}{worse} / {better}"
-
-
-def measure(chosen: Sequence[Mechanism], *, quick: bool) -> Iterator[Measured]:
-    """Measure each mechanism on the sample, and if it has no clear effect there, on all scenarios."""
-    first, more = sample(), {} if quick else further()
-    for group in (first, more):
-        for case in (case for scenarios in group.values() for case in scenarios.values()):
-            solve_once(case, lambda options: options)  # fills the caches
-    for mechanism in chosen:
-        measured = Measured(name=mechanism.name)
-        measured.add(first, mechanism)
-        if measured.worse < CLEAR:
-            measured.add(more, mechanism)
-        if not measured.has_effect:
-            measured.repeat_slowest(mechanism)
-        yield measured
+def eliminate(candidates: Sequence[Mechanism], groups: Groups) -> Iterator[Trial]:
+    """Switch one mechanism after another off; yield each trial. Those that stay off are off in the later ones."""
+    answers(groups, ())  # fills the caches
+    whole, off = answers(groups, ()), list[Mechanism]()
+    for mechanism in candidates:
+        without = answers(groups, (*off, mechanism))
+        trial = Trial(
+            name=mechanism.name,
+            effects={group: Effect.of(whole[group], without[group]) for group in groups},
+            time=_seconds(without) / _seconds(whole),
+        )
+        if trial.stays_off:
+            off.append(mechanism)
+        yield trial
 
 
-GROUPS: Final = ("benchmarks", "traces", "cases", "drawn")
-HEAD: Final = ("without", *GROUPS, "scenarios", "time ×", "slowest ×", "needed by")
+def _seconds(found: Mapping[str, Sequence[Answer]]) -> float:
+    return sum(answer.seconds for group in found.values() for answer in group)
+
+
+HEAD: Final = ("also off", *BOUNDS, "time ×", "result")
 
 
 def table(rows: Iterable[str]) -> str:
@@ -402,13 +369,11 @@ def table(rows: Iterable[str]) -> str:
     return "\n".join([_line(HEAD), "|" + "---|" * len(HEAD), *rows])
 
 
-def write(measured: Mapping[str, str]) -> None:
-    """Put the rows, by mechanism, between the marks in docs/scheduling.md; rows of mechanisms not measured stay."""
+def write(rows: Iterable[str]) -> None:
+    """Put the rows between the marks in docs/scheduling.md."""
     before, _, rest = DOCUMENT.read_text().partition(BEGIN)
-    known, _, after = rest.partition(END)
-    rows = {line.split(" | ")[0].removeprefix("| "): line for line in known.splitlines()} | measured
-    text = table(rows[mechanism.name] for mechanism in mechanisms() if mechanism.name in rows)
-    DOCUMENT.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    _, _, after = rest.partition(END)
+    DOCUMENT.write_text(f"{before}{BEGIN}\n{table(rows)}\n{END}{after}")
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -420,15 +385,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="mechanisms, by a part of their name")
     parser.add_argument("--quick", action="store_true", help="the sample alone")
-    parser.add_argument("--write", action="store_true", help=f"put the rows into the table in {DOCUMENT.name}")
+    parser.add_argument("--write", action="store_true", help=f"put the table into {DOCUMENT.name}")
     arguments = parser.parse_args()
     chosen = [m for m in mechanisms() if not arguments.names or any(name in m.name for name in arguments.names)]
-    rows: dict[str, str] = {}
-    for measured in measure(chosen, quick=arguments.quick):
-        rows[measured.name] = _line(measured.cells(GROUPS))
-        done = f"{len(rows)} of {len(chosen)}, {time.process_time():.0f} s of CPU"
-        sys.stderr.write(f"{done}: {rows[measured.name]}\n")
-    sys.stdout.write(table(rows.values()) + "\n")
+    groups = sample()
+    for group, scenarios in ({} if arguments.quick else further()).items():
+        groups[group] = {**groups[group], **{f"further-{name}": case for name, case in scenarios.items()}}
+    rows: list[str] = []
+    for trial in eliminate(chosen, groups):
+        rows.append(_line(trial.cells))
+        sys.stderr.write(f"{len(rows)} of {len(chosen)}, {time.process_time():.0f} s of CPU: {rows[-1]}\n")
+    sys.stdout.write(table(rows) + "\n")
     if arguments.write:
         write(rows)
     return 0
