@@ -174,7 +174,7 @@ bench: setup oracle ## Compare price and speed with Karpenter's scheduler and co
 	@$(BIN)/python -m tests.bench.bench_fleet_plan
 	@$(BIN)/python -m tests.bench.bench_fleet_plan --through-the-steps
 
-bench-ablation: setup ## Measure what each mechanism of the scheduler is worth, into docs/scheduling.md
+bench-ablation: setup ## Eliminate mechanisms of the scheduler that do not pay together, into docs/scheduling.md (an hour or more)
 	@$(BIN)/python -m tests.bench.ablation --write
 
 bench-binding: setup controlplane ## Compare plans with what the real kube-scheduler binds (some minutes)
