@@ -364,7 +364,10 @@ def _check_spread_rule(
 def _emptiest(
     placement: FinalPlacement, group: CountedPods, kind: PodKind, counting: Set[FinalNode], final: Mapping[str, int]
 ) -> int:
-    """Return the number of counted pods in the emptiest domain that a pod may be in; 0 for hosts, as new ones may come."""
+    """Return the number of counted pods in the emptiest domain that a pod may be in; 0 for hosts, as new ones may come.
+
+    A NodePool in back-off adds no domain, though the node that tries again is of it: then only domains with nodes count.
+    """
     if group.key == labels.HOSTNAME:
         return 0
     nodes = [n for n in placement.nodes if n.state is not None and n.is_usable and n in counting]
@@ -372,7 +375,7 @@ def _emptiest(
     for offerings in placement.offerings.values():
         if not (untolerated(kind.pod, offerings.taints) or backoffs_of(offerings.pool, placement.snapshot)):
             domains |= offerings.domains(group.key, kind)
-    return min((final.get(domain, 0) for domain in domains), default=0)
+    return min((final.get(domain, 0) for domain in domains or final), default=0)
 
 
 def _is_awaited_by(node: FinalNode, kind: PodKind) -> bool:
