@@ -20,7 +20,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from journeyman.core.api.objects import Toleration
-from journeyman.core.scheduling.offering_masks import CONFLICT
+from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDemand
 from journeyman.core.scheduling.placement.affinity import AffinityRule
 from journeyman.core.scheduling.placement.anti_affinity import AntiAffinityRule
 from journeyman.core.scheduling.placement.counters import (
@@ -36,7 +36,6 @@ from journeyman.core.scheduling.placement.spread import SpreadCeiling, SpreadRul
 from journeyman.core.scheduling.problem import PartialSolution, SchedulingProblem
 from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements
 from journeyman.core.scheduling.topology import TopologyGroup, TopologySpread, spans_nodes
-from journeyman.core.state.taints import untolerated
 
 _PER_INVERSE_RULE: Final = 10  # effort of a rule of other pods that counts a row
 
@@ -422,15 +421,11 @@ class Topology:
             found = self._eligible[case] = frozenset((*existing, *self._launchable_domains(key, tolerations, terms)))
         return found
 
-    def _launchable_domains(self, key: str, tolerations: Sequence[Toleration], terms: Sequence[int]) -> Iterator[str]:
-        for masks in self._problem.pool_masks:
-            taints = masks.pool.template.node_pool.spec.template.spec.taints
-            if untolerated(taints, tolerations) is not None:
-                continue
-            for term in terms:
-                requirements_id = self._interner.narrowed(masks.offer, term)
-                if requirements_id != CONFLICT:
-                    yield from masks.domains(key, masks.meeting(requirements_id), requirements_id)
+    def _launchable_domains(self, key: str, tolerations: tuple[Toleration, ...], terms: Sequence[int]) -> Iterator[str]:
+        """Yield the domains in which a node that meets one of these terms (IDs) can be launched; some more than once."""
+        demand = NodeDemand(NodeConstraints(tuple(self._interner[term] for term in terms), tolerations))
+        for pool in self._problem.pools:
+            yield from (value for (value,) in pool.domains_for(demand, (key,)))
 
     # -- what later placements change ---------------------------------------------------------------------------------
 
