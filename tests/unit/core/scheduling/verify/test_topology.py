@@ -281,7 +281,8 @@ def test_plan_for_the_node_that_tries_again_after_a_failed_launch_verifies(scope
 def test_plan_of_a_node_pool_that_tries_again_after_a_failed_launch_verifies():
     """No other NodePool and no node has a domain; the pods are balanced over those of the planned nodes."""
     over = (a_backoff(FaultScope.NODE_POOL, until=ago(minutes=2)),)
-    assert in_zones("abab", members(4, spread()), types=(TWO_ZONES,), launch_backoffs=over) == ""
+    pods = members(4, spread())
+    assert in_zones("abab", pods, types=(TWO_ZONES,), launch_backoffs=over, nodes=(), claims=()) == ""
 
 
 def test_zones_excluded_by_the_node_affinity_of_a_pod_are_no_domains():
