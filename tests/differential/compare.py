@@ -331,7 +331,8 @@ def compare_with_answer(ours: OurSolution, answer: JSONDict) -> list[Finding]:
     our_plan = ours.results if ours.scheduled == scheduled else ours.solve_only(scheduled)
     lost = scheduled - scheduled_pods(our_plan)
     if lost:  # with fewer pending pods we schedule fewer of these
-        found.append(Finding(kind="missing", text=f"if no other pods are pending, we do not schedule {sorted(lost)}"))
+        text = f"if no other pods are pending, we do not schedule {sorted(lost)}"
+        found.append(Finding(kind="missing", text=text, pods=tuple(sorted(lost)), karpenter_plan=karpenter_plan))
     elif our_plan.price > karpenter_plan.price * (1 + TOLERANCE) + NEGLIGIBLE_PRICE:
         found.append(_dearer_finding(our_plan, karpenter_plan))
     return found

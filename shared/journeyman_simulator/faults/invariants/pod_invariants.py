@@ -245,8 +245,9 @@ class LaunchesPerPodBounded(InvariantChecker):
     """In an hour, few NodeClaims are created for a pod, whatever becomes of their launches.
 
     A failed launch doubles the time until the next one, from half a minute to a quarter of an hour; where stock is short, each
-    offering is tried once, by a NodeClaim of its own if the cloud says so only after a node was created. Each node that expires is
-    replaced, some time before; nodes that expire sooner than clocks jump ahead do so as soon as they are created, and are not counted.
+    offering is tried once, by a NodeClaim of its own if the cloud says so only after a node was created. Each node that expires
+    is replaced, up to a minute and a half before; nodes that expire sooner than clocks jump ahead do so as soon as they are
+    created, and are not counted.
     """
 
     name = "launches per pod are bounded"
@@ -268,7 +269,7 @@ class LaunchesPerPodBounded(InvariantChecker):
         if not is_creation or (self._lifetime is not None and self._lifetime <= timedelta()):
             return
         now = self.view.clock.now()
-        most = self._MOST + self._offerings + (0 if self._lifetime is None else 2 * (now - START) // self._lifetime)
+        most = self._MOST + self._offerings + (0 if self._lifetime is None else 3 * (now - START) // self._lifetime)
         planned = (write.result["metadata"].get("annotations") or {}).get(PLANNED_PODS, "")
         for pod in filter(None, planned.split(",")):
             recent = [at for at in self._created.get(pod, ()) if now - at < self._PERIOD]
