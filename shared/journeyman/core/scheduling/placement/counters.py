@@ -31,7 +31,7 @@ from journeyman.core.scheduling.instance_type_choice import reservation_of
 from journeyman.core.scheduling.nodepool_options import pinned_requirements
 from journeyman.core.scheduling.offering_masks import CONFLICT, OfferingMasks
 from journeyman.core.scheduling.requirements import Requirement, Requirements
-from journeyman.core.scheduling.topology import NodeMatch, Pin, Pins, TopologyGroup, domain_of
+from journeyman.core.scheduling.topology import NodeMatch, Pins, TopologyGroup, domain_of
 from journeyman.core.state.taints import untolerated
 
 if TYPE_CHECKING:
@@ -466,8 +466,3 @@ def known_labels(node: PlannedNode) -> dict[str, str]:
     """Return the labels for which the requirements of a planned node allow a single value, with that value."""
     singles = {key: r.single for key, r in node.requirements.items()}
     return {key: value for key, value in singles.items() if value is not None}
-
-
-def pins_of(values: Mapping[str, str]) -> Pins:
-    """Return the pins of nodes with these labels."""
-    return tuple(map(Pin._make, sorted(values.items())))
