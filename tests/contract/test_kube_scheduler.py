@@ -253,6 +253,11 @@ def test_pods_that_another_one_bound_just_before_rejects_stay_pending(cluster):
     others = {"matchLabels": {"pod": f"{cluster.name}-z-rejected"}}
     term = {"topologyKey": "stage", "labelSelector": others}
     rules = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    cluster.add_pod("first")
+    cluster.side.until(
+        lambda: cluster.is_on("first", node)
+    )  # a scheduler that does not know the node yet reorders pods
+
     cluster.add_pod("alone", affinity=rules)
     cluster.add_pod("z-rejected")
 

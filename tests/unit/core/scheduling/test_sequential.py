@@ -494,6 +494,15 @@ def test_leader_goes_to_an_existing_node_if_its_follower_can_join_it_nowhere():
     assert (outcome.on_existing, outcome.sizes, outcome.left) == (1, [], 1)
 
 
+def test_of_equal_pods_one_that_joins_any_pod_goes_after_those_that_spread():
+    """Alone on its node it would keep off the pod whose spread counts it, which it may join itself."""
+    anyone = {"matchExpressions": [{"key": "none", "operator": "DoesNotExist"}]}
+    joins = a_pod("a", **rule("podAffinity", key=labels.HOSTNAME, selector=anyone))
+    spreads = a_pod("b", **spread(labels.HOSTNAME, labelSelector=anyone))
+
+    assert Outcome(joins, spreads).sizes == [2]
+
+
 def test_leader_and_follower_are_scheduled_before_others_fill_the_node():
     """The leader is the last pod in the queue; its node would then be full of other pods."""
     leader = a_pod("leader", cpu="100m", metadata={"labels": {"app": "db"}})

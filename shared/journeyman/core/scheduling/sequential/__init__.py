@@ -35,7 +35,7 @@ from journeyman.core.scheduling.problem import PartialSolution, SchedulingProble
 from journeyman.core.scheduling.results import EffortSpentError, MinValuesPolicy
 from journeyman.core.scheduling.sequential.pod_constraints import PodTerms
 from journeyman.core.scheduling.sequential.sequential_scheduler import SequentialScheduler, TieBreakPolicy
-from journeyman.core.scheduling.topology import TopologyGroup
+from journeyman.core.scheduling.topology import TopologyGroup, spans_nodes
 
 __all__ = ["TieBreakPolicy", "schedule_sequentially"]
 
@@ -167,19 +167,22 @@ FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, _SequentialAttempt]
 }
 
 
-def _in_queue_order(problem: SchedulingProblem, solution: PartialSolution, classes: Iterable[int]) -> list[int]:
+def _in_queue_order(problem: SchedulingProblem, solution: PartialSolution, classes: Sequence[int]) -> list[int]:
     """Return the class of every pod to schedule: largest pods first, then oldest, then those with the fewest choices.
 
-    Of equal pods, those that accept the fewest existing nodes go first, then those with the most preferred topology groups,
-    because the others can join them on their nodes.
+    Of equal pods, those that accept the fewest existing nodes go first, then (if pods must share nodes) those that spread over
+    nodes, then those with the most preferred topology groups, because the others can join them on their nodes.
     """
+    some_share_nodes = any(_hostname_affinities(problem, c) for c in classes)
     queue = []
     for c in classes:
         cls = problem.rows[problem.levels[c][0]]
         size = (-cls.requests.get(CPU, 0), -cls.requests.get(MEMORY, 0))
         accepted_nodes = int(problem.existing.columns.meeting(cls.node_terms).sum()) if problem.existing.nodes else 0
+        keeps_off = some_share_nodes and any(not spans_nodes(spread.group) for spread in cls.spreads)
+        choices = (accepted_nodes, not keeps_off, -len(cls.preferred_groups))
         queue += [
-            (*size, _age(pod), accepted_nodes, -len(cls.preferred_groups), pod.metadata.uid, pod.key, c)
+            (*size, _age(pod), *choices, pod.metadata.uid, pod.key, c)
             for pod in cls.pods[len(cls.pods) - solution.left[c] :]
         ]
     queue.sort()
