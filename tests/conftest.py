@@ -6,15 +6,24 @@ change is judged by what it changed. `HYPOTHESIS_PROFILE=search` looks for new c
 The garbage collectors of Python and Go run less often: the machine has the memory, and tests take a tenth to a sixth less time.
 
 Long xdist groups start first, so that no worker begins one when the others have nothing left to do.
+
+Tests that restate specs of Karpenter's own suites are listed in karpenter_specs.toml and get the mark `karpenter`.
 """
 
 import gc
 import os
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from journeyman.runtime.collector import collect_rarely
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 settings.register_profile(
     "gate", max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
@@ -57,13 +66,36 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put long groups first, the longest at the front.
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects tests by their marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that restate Karpenter's specs, and put long groups first, the longest at the front.
 
     xdist hands groups out in this order, the next one to the first worker that is nearly done. Whatever is left to the end
     is short, so the workers end together.
     """
+    _mark_specs(items, whole_files=not any("::" in arg for arg in config.args))
     items.sort(key=_place)
+
+
+def _mark_specs(items: list[pytest.Item], *, whole_files: bool) -> None:
+    """Add the mark `karpenter` to the tests that karpenter_specs.toml lists. Raises UsageError if one does not exist."""
+    root = Path(__file__).parent.parent
+    specs = tomllib.loads((root / "tests" / "karpenter_specs.toml").read_text(encoding="utf-8"))
+    missing = {f"{file}::{test}" for file, tests in specs.items() for test in tests if (root / file).exists()}
+    collected = set()
+    for item in items:
+        file, _, rest = item.nodeid.partition("::")
+        test = rest.partition("[")[0]
+        collected.add(file)
+        missing.discard(f"{file}::{test}")
+        for title in specs.get(file, {}).get(test, ()):
+            item.add_marker(pytest.mark.karpenter(title))
+    missing = {test for test in missing if test.partition("::")[0] in collected} if whole_files else set()
+    missing.update(file for file in specs if not (root / file).exists())
+    if missing:
+        raise pytest.UsageError(
+            f"tests/karpenter_specs.toml lists tests that do not exist: {', '.join(sorted(missing))}"
+        )
 
 
 def _place(item: pytest.Item) -> int:

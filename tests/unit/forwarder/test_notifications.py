@@ -55,15 +55,6 @@ def test_each_step_has_its_own_batch():
     assert batcher.due() is None
 
 
-@pytest.mark.karpenter(
-    "provisioning", it="should provision single pod if no other pod is received within the batch idle duration"
-)
-@pytest.mark.karpenter(
-    "provisioning", it="should not extend the timeout if we receive the same pod within the batch idle duration"
-)
-@pytest.mark.karpenter(
-    "provisioning", it="should extend the timeout if we receive a new pod within the batch idle duration"
-)
 @pytest.mark.parametrize(
     ("later", "closes"),
     [(None, 5.0), (STUCK, 5.0), (STUCK._replace(version="9"), 5.0), (STUCK._replace(name="q"), 8.0)],

@@ -325,12 +325,6 @@ class TickingClock:
         return self._clock.now()
 
 
-@pytest.mark.karpenter(
-    "disruption/singlenodeconsolidation", it="should mark nodepools as timed out when timeout occurs"
-)
-@pytest.mark.karpenter(
-    "disruption/singlenodeconsolidation", it="should reset timed out nodepools when all nodepools are evaluated"
-)
 def test_evaluation_that_runs_out_of_time_continues_behind_the_last_examined_node():
     """The next run starts at once, so that the last nodes of a large fleet are examined, too."""
     simulation = a_simulated_cluster()
@@ -367,10 +361,6 @@ def with_three_underused_nodes() -> SimulatedCluster:
     return simulation
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="should wait for the node TTL for non-empty nodes before consolidating (multi-node)",
-)
 def test_several_nodes_are_replaced_by_one_in_one_command():
     """The command waits for fifteen seconds, then for its replacement; three pods run on the one node in the end."""
     simulation = with_three_underused_nodes()
@@ -396,18 +386,8 @@ def seconds_until_start(disruption) -> float:
 @pytest.mark.parametrize(
     ("replicas", "reason"),
     [
-        pytest.param(
-            *(5, "Underutilized"),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation", it="should wait for the node TTL for non-empty nodes before consolidating"
-            ),
-        ),
-        pytest.param(
-            *(0, "Empty"),
-            marks=pytest.mark.karpenter(
-                "disruption/emptiness", it="should wait for the node TTL for empty nodes before consolidating"
-            ),
-        ),
+        (5, "Underutilized"),
+        (0, "Empty"),
     ],
 )
 def test_proposed_command_waits_for_fifteen_seconds_before_it_touches_a_node(replicas, reason):
@@ -422,7 +402,6 @@ def test_proposed_command_waits_for_fifteen_seconds_before_it_touches_a_node(rep
     assert seconds_until_start(simulation.server.list(NODE_DISRUPTION).items[0]) >= 15
 
 
-@pytest.mark.karpenter("disruption", it="should stop multi-node consolidation after context deadline is reached")
 def test_search_that_runs_out_of_time_proposes_its_best_command_so_far():
     """The search examines two of three nodes, then all three; the NodeDisruption is written within the deadline's margin."""
     simulation = with_three_underused_nodes()
@@ -448,13 +427,6 @@ def test_search_that_runs_out_of_time_proposes_its_best_command_so_far():
 
 
 @pytest.mark.parametrize("seems_smaller", [False, True])
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="should not schedule an additional node when receiving pending pods while consolidating",
-)
-@pytest.mark.karpenter(
-    "disruption", it="should ensure that we do not duplicate capacity for disrupted nodes with provisioning"
-)
 def test_pods_that_come_while_a_node_is_replaced_need_no_third_node(seems_smaller):
     """They run on the replacement; the pods of the node that is being replaced are not provisioned for twice.
 

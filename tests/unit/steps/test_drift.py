@@ -131,7 +131,6 @@ def test_empty_drifted_node_is_deleted_before_others_are_replaced():
     assert decisions == ["delete", "replace", "replace"]
 
 
-@pytest.mark.karpenter("disruption/drift", it="should untaint nodes when drift replacement fails")
 def test_replacement_that_never_joins_leaves_the_drifted_node():
     """The taint is removed; the node still runs its pod, and is replaced again only while it has drifted."""
     simulation = with_pods(a_simulated_cluster(), 1)
@@ -195,8 +194,6 @@ def test_static_node_whose_replacement_is_lost_stays():
     assert settled(simulation) == before
 
 
-@pytest.mark.karpenter("nodeclaim/disruption", it="should set multiple disruption conditions simultaneously")
-@pytest.mark.karpenter("nodeclaim/disruption", it="should remove multiple disruption conditions simultaneously")
 def test_conditions_of_drift_and_consolidation_do_not_overwrite_each_other():
     """A patch replaces the whole list of conditions; the budget keeps the node."""
     simulation = with_pods(a_simulated_cluster(budget="0"), 1)

@@ -296,11 +296,6 @@ def eviction(pod_ref):
 @pytest.mark.parametrize(
     ("budgets", "code", "says"), [(1, "429", "violates a PDB"), (2, "500", "does not support multiple PDBs")]
 )
-@pytest.mark.karpenter("node/termination/terminator", it="should return a NodeDrainError event when a PDB is blocking")
-@pytest.mark.karpenter(
-    "node/termination/terminator",
-    it="should return a NodeDrainError event when two PDBs refer to the same pod",
-)
 def test_refused_eviction_is_an_event_and_no_error(cluster, budgets, code, says):
     """The server answers 429 for one PodDisruptionBudget and 500 for two; the drain retries by itself."""
     cluster.add(pod_body("p", node="n"), *(budget_body(f"web-{n}") for n in range(budgets)))
@@ -318,8 +313,6 @@ def test_refused_eviction_is_an_event_and_no_error(cluster, budgets, code, says)
 
 
 @pytest.mark.parametrize(("is_there", "code"), [(False, "404"), (True, "409")])
-@pytest.mark.karpenter("node/termination/terminator", it="should succeed with no event when the pod is not found")
-@pytest.mark.karpenter("node/termination/terminator", it="should succeed with no event when the pod UID conflicts")
 def test_evicting_a_deleted_pod_succeeds_and_counts_no_eviction(cluster, is_there, code):
     """A new pod of that name is kept."""
     if is_there:

@@ -63,10 +63,6 @@ def test_nodes_and_claims_are_read_first_and_pods_last_each_kind_once():
     assert len(kinds) == len(set(kinds))
 
 
-@pytest.mark.karpenter("nodeoverlay", it="should fail validation for invalid requirements values")
-@pytest.mark.karpenter("nodeoverlay", it="should fail validation for invalid capacity values")
-@pytest.mark.karpenter("nodeoverlay", it="should not apply pricing updates for invalid overlays")
-@pytest.mark.karpenter("nodeoverlay", it="should not apply capacity adjustments for invalid overlay")
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -215,7 +211,6 @@ def test_overlays_are_applied_only_with_their_feature_gate():
     assert scheduling_inputs_of(run, load(run, EVERYTHING)).overlay_conflicts == {}
 
 
-@pytest.mark.karpenter("capacitybuffer", it="should trigger the provisioner after a successful reconcile")
 def test_buffers_add_virtual_pods_and_only_their_refs_are_read():
     """That needs the feature gate; the sweep reads only the buffers, and requeues provisioning for them."""
     cluster = Cluster()
@@ -368,10 +363,6 @@ def test_the_catalogue_is_the_same_object_until_something_changes():
     assert all(o.available for t in again.instance_types("default") for o in t.offerings)
 
 
-@pytest.mark.karpenter("nodeoverlay", it="should evaluate healthy NodePools when one NodePool fails GetInstanceTypes")
-@pytest.mark.karpenter("nodeoverlay", it="should update the store even when one NodePool fails")
-@pytest.mark.karpenter("nodeoverlay", it="should have an empty instance types set when cloudprovider return an error")
-@pytest.mark.karpenter("nodeoverlay", it="should recover when a previously failing NodePool becomes healthy")
 @pytest.mark.parametrize("error", [CloudProviderError("no subnets"), InvalidObjectError("no subnets")])
 def test_a_node_class_without_types_affects_only_its_own_pools(error):
     """The cloud's error for one NodeClass, or one that does not validate, does not stop the others."""

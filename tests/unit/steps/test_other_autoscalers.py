@@ -135,43 +135,6 @@ STATES = {
 }
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/launch", it="should ignore NodeClaims which aren't managed by this Karpenter instance"
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/initialization", it="should ignore NodeClaims which aren't managed by this Karpenter instance"
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/termination", it="should ignore NodeClaims which aren't managed by this Karpenter instance"
-)
-@pytest.mark.karpenter(
-    "nodeclaim/hydration", it="should ignore NodeClaims which aren't managed by this Karpenter instance"
-)
-@pytest.mark.karpenter("node/hydration", it="should ignore Nodes which aren't managed by this Karpenter instance")
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/liveness", it="should ignore NodeClaims not managed by this Karpenter instance"
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/registration", it="should ignore NodeClaims not managed by this Karpenter instance"
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/suite",
-    it="shouldn't add the finalizer to NodeClaims not managed by this instance of Karpenter",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/consistency", it="should ignore NodeClaims which aren't managed by this instance of Karpenter"
-)
-@pytest.mark.karpenter(
-    "nodeclaim/expiration", it="should ignore expired NodeClaims that are not managed by this Karpenter instance"
-)
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift",
-    it="should ignore drift for NodeClaims not managed by this instance of Karpenter",
-)
-@pytest.mark.karpenter("node/termination", it="should ignore nodes not managed by this Karpenter instance")
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/consolidation", it="should ignore NodeClaims not managed by this instance of Karpenter"
-)
 @pytest.mark.parametrize("bodies", STATES.values(), ids=STATES)
 def test_nodeclaim_and_node_of_another_autoscaler_are_not_written(cluster, bodies):
     """The steps neither launch, drain nor finalize them, nor evict their pods or record Events on them.
@@ -189,23 +152,6 @@ def test_nodeclaim_and_node_of_another_autoscaler_are_not_written(cluster, bodie
     assert "foreign" not in cluster.cloud.launches
 
 
-@pytest.mark.karpenter(
-    "nodepool/counter", it="should ignore NodePools which aren't managed by this instance of Karpenter"
-)
-@pytest.mark.karpenter("nodepool/hash", it="should ignore NodePools which aren't managed by this instance of Karpenter")
-@pytest.mark.karpenter(
-    "nodepool/readiness", it="should ignore NodePools which aren't managed by this instance of Karpenter"
-)
-@pytest.mark.karpenter(
-    "nodepool/validation", it="should ignore NodePools which aren't managed by this instance of Karpenter"
-)
-@pytest.mark.karpenter(
-    "nodepool/registrationhealth",
-    it="should ignore setting NodeRegistrationHealthy status condition on NodePools which aren't managed by this instance of Karpenter",
-)
-@pytest.mark.karpenter("metrics/nodepool", it="should ignore nodepools not managed by this instance of Karpenter")
-@pytest.mark.karpenter("static/provisioning", it="should return early if nodepool is not managed by cloud provider")
-@pytest.mark.karpenter("static/deprovisioning", it="should return early if nodepool is not managed by cloud provider")
 @pytest.mark.parametrize("spec", [{"weight": 1}, {"weight": -5}, {"replicas": 2}], ids=["valid", "invalid", "static"])
 def test_nodepool_of_another_autoscaler_is_not_written(cluster, spec):
     """It gets no status, hash or gauge, also if it does not validate by our rules, and no node for a pending pod."""

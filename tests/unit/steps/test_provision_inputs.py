@@ -132,12 +132,6 @@ def test_a_pod_whose_claim_is_missing_blocks_no_other_pod(cluster):
     assert [planned_pods(c.metadata.annotations) for c in claims(cluster)] == [("default/p",)]
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling", it="should surface the UnschedulablePodsCount metric while executing the scheduling loop"
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling", it="should surface the schedulingDuration metric after executing a scheduling loop"
-)
 def test_plan_is_measured_with_its_unschedulable_pods(cluster):
     """Ten of 15 pods select an instance type that does not exist."""
     for name, count in (("unknown", 10), (LARGE.name, 5)):

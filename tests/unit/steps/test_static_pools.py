@@ -128,7 +128,6 @@ def test_a_node_that_dies_is_replaced():
     assert {c.metadata.annotations[labels.REPLICA_INDEX] for c in simulation.claims()} == slots == {"0", "1", "2"}
 
 
-@pytest.mark.karpenter("static/provisioning", it="should respect nodepool template specifications")
 def test_claims_are_made_of_the_template_alone():
     """They have its labels, annotations, taints and requirements, but no chosen instance types and no pods' requests."""
     template = {
@@ -169,8 +168,6 @@ class RefusingStore:
         return refused if name == self._verb else found
 
 
-@pytest.mark.karpenter("static/provisioning", it="should handle CreateNodeClaims errors gracefully")
-@pytest.mark.karpenter("static/deprovisioning", it="should return error when nodeclaim deletion fails")
 @pytest.mark.parametrize(("verb", "replicas"), [("create", 3), ("delete", 1)])
 def test_refused_write_fails_the_run_and_changes_nothing(verb, replicas):
     """The log has the error; once it is allowed, the replicas are reached."""
@@ -224,7 +221,6 @@ def test_a_limit_that_stays_exceeded_causes_no_requeue():
     settle(simulation, 2)
 
 
-@pytest.mark.karpenter("static/provisioning", it="handles concurrent reconciliation without exceeding NodePool limits")
 def test_overlapping_runs_create_the_same_nodeclaims():
     """The second starts after the first created one of three, and creates the others; the first finds them created."""
     simulation = a_simulated_cluster(3)

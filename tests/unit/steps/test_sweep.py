@@ -319,10 +319,6 @@ def test_sweep_sends_messages_and_writes_nothing():
     assert len(cluster.server.list(NODECLAIM).items) == 1
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/expiration",
-    it="should return the requeue interval for the time between now and when the nodeClaim expires",
-)
 @pytest.mark.parametrize(("age", "is_due"), [(52, False), (56, True), (60, True)])
 def test_terminate_is_due_once_a_claim_expires(age, is_due):
     """The sweep looks every minute, so no message waits for days. The replacement starts in the last tenth of the hour."""

@@ -87,13 +87,6 @@ def follow_requeues(cluster, within=timedelta(minutes=5), **changes):
     return runs
 
 
-@pytest.mark.karpenter("node/termination/terminator", it="should succeed with an evicted event when there are no PDBs")
-@pytest.mark.karpenter(
-    "node/termination/terminator", it="should succeed with no event when there are PDBs that allow an eviction"
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/termination", it="should not delete the NodeClaim until all the Nodes are removed"
-)
 @pytest.mark.parametrize("has_budget", [False, True])
 def test_deleted_claim_is_finalized_with_its_node_and_instance(cluster, has_budget):
     """No NodeClaim, node or instance is left, and the NodePool's status counts none; the NodeClaim goes last.
@@ -126,10 +119,6 @@ def test_deleted_claim_is_finalized_with_its_node_and_instance(cluster, has_budg
     assert "FailedDraining" not in cluster.record.reasons
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/termination",
-    it="should delete the NodeClaim when the spec resource.Quantity values will change during deserialization",
-)
 def test_claim_with_a_quantity_in_another_notation_is_finalized(cluster):
     """Karpenter's client would write 50000 as 50k, which differs from what is stored."""
     requests = {"resources": {"requests": {"memory": "50000"}}}
@@ -139,7 +128,6 @@ def test_claim_with_a_quantity_in_another_notation_is_finalized(cluster):
     assert "odd" not in {c.metadata.name for c in cluster.server.list(NODECLAIM).items}
 
 
-@pytest.mark.karpenter("node/termination", it="should not race if deleting nodes in parallel")
 def test_nodes_deleted_together_are_finalized_together(cluster):
     """Each has chains of its own; a run that was repeated changes nothing more."""
     cluster.add(*(pod_body(f"more-{n}", cpu="7") for n in range(3)))
@@ -156,7 +144,6 @@ def test_nodes_deleted_together_are_finalized_together(cluster):
     assert cluster.server.list(NODE).items == cluster.server.list(NODECLAIM).items == cluster.cloud.list() == ()
 
 
-@pytest.mark.karpenter("node/termination", it="should fail to evict pods that violate a PDB")
 def test_budget_blocks_the_drain_until_it_allows_disruptions(cluster):
     """An Event on the node reports refused evictions, and the instance stays until the budget allows them."""
     cluster.add(budget_body())
@@ -337,10 +324,6 @@ def test_an_expired_claim_is_deleted_and_drained_without_asking_a_budget(cluster
     assert cluster.record.count_of("karpenter_pods_disruption_initiated_total") == 2
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/termination",
-    it="should requeue reconciliation if cloudProvider Delete returns an error other than NodeClaimNotFoundError",
-)
 def test_a_throttled_termination_is_repeated(cluster):
     """The finalizers stay, and the step requeues itself."""
     cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)

@@ -87,7 +87,6 @@ def acs(**spec):
         pool(weight=5, limits={"cpu": "1"}, disruption={"consolidateAfter": "Never"}),
     ],
 )
-@pytest.mark.karpenter("nodepool/hash", it="should not update the drift hash when NodePool behavior field is updated")
 def test_nodepool_hash_ignores_changes_that_do_not_affect_nodes(same):
     """It ignores list order, duration notation, empty fields, requirements, and fields outside the template."""
     assert node_pool_hash(same) == node_pool_hash(pool())
@@ -105,14 +104,6 @@ def test_nodepool_hash_ignores_changes_that_do_not_affect_nodes(same):
         pool(lambda t: t["spec"].update(terminationGracePeriod="0s")),
     ],
 )
-@pytest.mark.karpenter("nodepool/hash", it="should update the drift hash when NodePool static field is updated")
-@pytest.mark.karpenter("nodeclaim/disruption/drift", it="Labels")
-@pytest.mark.karpenter("nodeclaim/disruption/drift", it="Annoations")
-@pytest.mark.karpenter("nodeclaim/disruption/drift", it="Taints")
-@pytest.mark.karpenter("nodeclaim/disruption/drift", it="StartupTaints")
-@pytest.mark.karpenter("nodeclaim/disruption/drift", it="NodeClassRef Name")
-@pytest.mark.karpenter("nodeclaim/disruption/drift", it="ExpireAfter")
-@pytest.mark.karpenter("nodeclaim/disruption/drift", it="TerminationGracePeriod")
 def test_nodepool_hash_changes_when_nodes_would_differ(different):
     """It covers labels, annotations, taints, NodeClass and durations."""
     assert node_pool_hash(different) != node_pool_hash(pool())
@@ -230,22 +221,6 @@ def test_hashes_do_not_change_between_releases():
     assert (ecs(), acs()) == ("0717d62a47c4712e", "8c48a4a731a81878")
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift",
-    it="should not return drifted if karpenter.sh/nodepool-hash annotation is not present on the NodePool",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift",
-    it="should not return drifted if karpenter.sh/nodepool-hash annotation is not present on the NodeClaim",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift",
-    it="should not return drifted if the NodeClaim's karpenter.sh/nodepool-hash-version annotation does not match the NodePool's",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift",
-    it="should not return drifted if karpenter.sh/nodepool-hash-version annotation is not present on the NodeClaim",
-)
 @pytest.mark.parametrize("keys", [NODEPOOL_KEYS, EC2NODECLASS_KEYS, ECSNODECLASS_KEYS, ACS_ECSNODECLASS_KEYS])
 def test_hashes_of_different_versions_are_not_compared(keys):
     """A NodeClaim that Karpenter created, or without a hash, has not drifted."""

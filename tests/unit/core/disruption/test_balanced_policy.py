@@ -27,80 +27,21 @@ EXAMPLE = NodePoolTotals(price=58.08, disruption_cost=90)
 @pytest.mark.parametrize(
     ("savings", "disruption_cost", "totals", "k", "score", "approved"),
     [
-        pytest.param(
-            *(7.26, 4, EXAMPLE, 2, 2.8125, True),
-            marks=pytest.mark.karpenter("disruption/balanced", it="should approve an oversized node consolidation"),
-        ),
-        pytest.param(
-            *(4.84, 5, EXAMPLE, 2, 1.5, True),
-            marks=pytest.mark.karpenter("disruption/balanced", it="should approve a spare capacity delete"),
-        ),
-        pytest.param(
-            *(2.42, 9, EXAMPLE, 2, 0.41667, False),
-            marks=[
-                pytest.mark.karpenter("disruption/balanced", it="should reject a marginal move"),
-                pytest.mark.karpenter("disruption/balanced", it="should reject at k=2 for a marginal move"),
-            ],
-        ),
-        pytest.param(
-            *(2.42, 9, EXAMPLE, 3, 0.41667, True),
-            marks=pytest.mark.karpenter("disruption/balanced", it="should approve at k=3 for the same move"),
-        ),
-        pytest.param(
-            *(2.42, 9, EXAMPLE, 1, 0.41667, False),
-            marks=pytest.mark.karpenter("disruption/balanced", it="should reject at k=1 for the same move"),
-        ),
-        pytest.param(
-            *(0.0, 11, EXAMPLE, 2, 0.0, False),
-            marks=pytest.mark.karpenter("disruption/balanced", it="should reject a well-packed node with zero savings"),
-        ),
-        pytest.param(
-            *(2.42, 9, NodePoolTotals(price=48.40, disruption_cost=90), 2, 0.5, True),
-            marks=pytest.mark.karpenter("disruption/balanced", it="should approve a replace in a uniform pool"),
-        ),
+        (7.26, 4, EXAMPLE, 2, 2.8125, True),
+        (4.84, 5, EXAMPLE, 2, 1.5, True),
+        (2.42, 9, EXAMPLE, 2, 0.41667, False),
+        (2.42, 9, EXAMPLE, 3, 0.41667, True),
+        (2.42, 9, EXAMPLE, 1, 0.41667, False),
+        (0.0, 11, EXAMPLE, 2, 0.0, False),
+        (2.42, 9, NodePoolTotals(price=48.40, disruption_cost=90), 2, 0.5, True),
         pytest.param(*(4.84, 5, NodePoolTotals(price=58.08, disruption_cost=117), 2, 1.95, True), id="few pods"),
-        pytest.param(
-            *(4.84, 32, NodePoolTotals(price=58.08, disruption_cost=117), 2, 0.30469, False),
-            marks=pytest.mark.karpenter(
-                "disruption/balanced", it="should approve low-disruption nodes and reject high-disruption nodes"
-            ),
-        ),
-        pytest.param(
-            *(7.26, 4, NodePoolTotals(price=580.80, disruption_cost=900), 2, 2.8125, True),
-            marks=pytest.mark.karpenter(
-                "disruption/balanced", it="should produce the same score regardless of pool size"
-            ),
-        ),
-        pytest.param(
-            *(4.84, 0, EXAMPLE, 2, math.inf, True),
-            marks=[
-                pytest.mark.karpenter(
-                    "disruption/balanced",
-                    it="should approve with +Inf score when move disruption is zero and savings positive",
-                ),
-                pytest.mark.karpenter(
-                    "disruption/balanced",
-                    it="should approve when move disruption is zero (division by zero guard)",
-                ),
-            ],
-        ),
-        pytest.param(
-            *(0.0, 0, EXAMPLE, 2, 0.0, False),
-            marks=pytest.mark.karpenter(
-                "disruption/balanced", it="should reject when both savings and disruption are zero"
-            ),
-        ),
-        pytest.param(
-            *(4.84, 5, NodePoolTotals(price=0, disruption_cost=90), 2, 0.0, False),
-            marks=pytest.mark.karpenter("disruption/balanced", it="should reject when nodepool cost is zero"),
-        ),
+        (4.84, 32, NodePoolTotals(price=58.08, disruption_cost=117), 2, 0.30469, False),
+        (7.26, 4, NodePoolTotals(price=580.80, disruption_cost=900), 2, 2.8125, True),
+        (4.84, 0, EXAMPLE, 2, math.inf, True),
+        (0.0, 0, EXAMPLE, 2, 0.0, False),
+        (4.84, 5, NodePoolTotals(price=0, disruption_cost=90), 2, 0.0, False),
         pytest.param(*(4.84, 4, NodePoolTotals(price=48.40, disruption_cost=90), 2, 2.25, True), id="on-demand pool"),
-        pytest.param(
-            *(1.45, 4, NodePoolTotals(price=14.50, disruption_cost=90), 2, 2.25, True),
-            marks=pytest.mark.karpenter(
-                "disruption/balanced", it="should produce identical scores for proportionally equivalent moves"
-            ),
-        ),
+        (1.45, 4, NodePoolTotals(price=14.50, disruption_cost=90), 2, 2.25, True),
     ],
 )
 def test_score_is_the_share_of_savings_over_the_share_of_disruption(
@@ -112,31 +53,15 @@ def test_score_is_the_share_of_savings_over_the_share_of_disruption(
     assert (found.value, found.is_approved) == (pytest.approx(score, abs=1e-4), approved)
 
 
-@pytest.mark.karpenter("disruption/balanced_scoring", it="should compute correct scores")
 @pytest.mark.parametrize(
     ("savings", "disruption_cost", "score", "approved"),
     [
-        pytest.param(
-            *(20, 5, 4.0, True),
-            marks=pytest.mark.karpenter("disruption/balanced_scoring", it="high savings low disruption"),
-        ),
-        pytest.param(
-            *(10, 10, 1.0, True), marks=pytest.mark.karpenter("disruption/balanced_scoring", it="equal fractions")
-        ),
-        pytest.param(
-            *(5, 50, 0.1, False),
-            marks=pytest.mark.karpenter("disruption/balanced_scoring", it="low savings high disruption"),
-        ),
-        pytest.param(
-            *(10, 0, math.inf, True),
-            marks=pytest.mark.karpenter("disruption/balanced_scoring", it="zero disruption cost"),
-        ),
-        pytest.param(
-            *(0, 10, 0.0, False), marks=pytest.mark.karpenter("disruption/balanced_scoring", it="zero savings")
-        ),
-        pytest.param(
-            *(-5, 10, 0.0, False), marks=pytest.mark.karpenter("disruption/balanced_scoring", it="negative savings")
-        ),
+        (20, 5, 4.0, True),
+        (10, 10, 1.0, True),
+        (5, 50, 0.1, False),
+        (10, 0, math.inf, True),
+        (0, 10, 0.0, False),
+        (-5, 10, 0.0, False),
     ],
 )
 def test_score_is_zero_without_savings_and_infinite_without_disruption(savings, disruption_cost, score, approved):
@@ -149,20 +74,9 @@ def test_score_is_zero_without_savings_and_infinite_without_disruption(savings, 
 @pytest.mark.parametrize(
     ("policy", "balanced"),
     [
-        pytest.param(
-            *("Balanced", True),
-            marks=pytest.mark.karpenter("disruption/balanced", it="should be true for Balanced policy"),
-        ),
-        pytest.param(
-            *("WhenEmptyOrUnderutilized", False),
-            marks=pytest.mark.karpenter(
-                "disruption/balanced", it="should be false for WhenEmptyOrUnderutilized policy"
-            ),
-        ),
-        pytest.param(
-            *("WhenEmpty", False),
-            marks=pytest.mark.karpenter("disruption/balanced", it="should be false for WhenEmpty policy"),
-        ),
+        ("Balanced", True),
+        ("WhenEmptyOrUnderutilized", False),
+        ("WhenEmpty", False),
     ],
 )
 def test_only_nodepools_with_the_policy_balanced_are_scored(policy, balanced):
@@ -177,10 +91,6 @@ def scores_of(snapshot) -> BalancedScores:
     return BalancedScores.of(snapshot, a_catalogue(*(p.metadata.name for p in snapshot.node_pools)))
 
 
-@pytest.mark.karpenter(
-    "disruption/balanced_scoring", it="should produce totals from ALL candidates, not just a filtered subset"
-)
-@pytest.mark.karpenter("disruption/balanced_scoring", it="should accumulate disruption from zero-priced candidates")
 def test_totals_include_nodes_that_are_no_candidates_and_nodes_of_unknown_price():
     """DaemonSet pods cost nothing to disrupt; each node costs 1."""
     gone = {"metadata": {"labels": {labels.INSTANCE_TYPE: "gone"}}}
@@ -208,16 +118,6 @@ def of_totals(**totals) -> BalancedScores:
     return BalancedScores(totals={pool: NodePoolTotals(price=p, disruption_cost=d) for pool, (p, d) in totals.items()})
 
 
-@pytest.mark.karpenter(
-    "disruption/balanced_scoring", it="should attribute savings proportionally in cross-NodePool scenarios"
-)
-@pytest.mark.karpenter(
-    "disruption/balanced_scoring", it="should approve a delete command for a single Balanced NodePool"
-)
-@pytest.mark.karpenter("disruption/balanced_scoring", it="should skip non-Balanced pools and approve unconditionally")
-@pytest.mark.karpenter(
-    "disruption/balanced_adversarial", it="should approve single-node pool DELETE with expected scoring"
-)
 @pytest.mark.parametrize(
     ("pools", "expected"),
     [
@@ -239,10 +139,6 @@ def test_each_balanced_nodepool_scores_its_share_of_the_savings(pools, expected)
     assert scores.why_not(a_move(*candidates)) == ""
 
 
-@pytest.mark.karpenter("disruption/balanced_scoring", it="should reject when any Balanced pool rejects")
-@pytest.mark.karpenter(
-    "disruption/balanced_adversarial", it="should populate perPool entries for all pools even on early return"
-)
 def test_command_is_refused_when_one_nodepool_refuses_it():
     """The scores of the other NodePools are recorded too."""
     scores = of_totals(a=(1000, 20), b=(10, 20))
@@ -255,12 +151,6 @@ def test_command_is_refused_when_one_nodepool_refuses_it():
     )
 
 
-@pytest.mark.karpenter(
-    "disruption/balanced_adversarial", it="should sum candidate costs correctly with nil instanceType"
-)
-@pytest.mark.karpenter("disruption/balanced_scoring", it="should return 0 for nil instanceType")
-@pytest.mark.karpenter("disruption/balanced_scoring", it="should return the offering price for a valid instanceType")
-@pytest.mark.karpenter("disruption/balanced_adversarial", it="should use source pricing that ignores availability")
 def test_savings_count_the_price_of_nodes_also_when_their_offering_is_unavailable():
     """A node of an unknown instance type has no price, and saves nothing."""
     gone = {"metadata": {"labels": {labels.INSTANCE_TYPE: "gone"}}}
@@ -275,16 +165,6 @@ def test_savings_count_the_price_of_nodes_also_when_their_offering_is_unavailabl
     assert found.command.saving == price("m")
 
 
-@pytest.mark.karpenter("disruption/balanced_scoring", it="should compute expected ratios for different configurations")
-@pytest.mark.karpenter(
-    "disruption/balanced_scoring", it="should sort Balanced candidates by savings ratio (highest first)"
-)
-@pytest.mark.karpenter(
-    "disruption/balanced_scoring", it="should sort non-Balanced candidates by savings ratio descending"
-)
-@pytest.mark.karpenter(
-    "disruption/balanced_scoring", it="should sort all candidates by savings ratio when any uses Balanced"
-)
 @pytest.mark.parametrize("pools", [["default"], ["balanced"], ["default", "balanced"]])
 def test_candidates_are_sorted_by_price_per_disruption_cost(pools):
     """The policy does not matter; a node of unknown price is the last one."""
@@ -307,16 +187,8 @@ def test_candidates_are_sorted_by_price_per_disruption_cost(pools):
 @pytest.mark.parametrize(
     "policy",
     [
-        pytest.param(
-            "Balanced",
-            marks=pytest.mark.karpenter("disruption/balanced_scoring", it="should accept Balanced candidates"),
-        ),
-        pytest.param(
-            "WhenEmptyOrUnderutilized",
-            marks=pytest.mark.karpenter(
-                "disruption/balanced_scoring", it="should accept WhenEmptyOrUnderutilized candidates"
-            ),
-        ),
+        "Balanced",
+        "WhenEmptyOrUnderutilized",
     ],
 )
 def test_nodes_of_both_policies_are_candidates_of_consolidation(policy):
@@ -340,8 +212,6 @@ def observed(plan) -> dict[tuple[str, str, str, str], float]:
 OVERSIZED = a_member("n", size="xl", cpus=["1"])
 
 
-@pytest.mark.karpenter("disruption/balanced_integration", it="should approve replacing an oversized node")
-@pytest.mark.karpenter("disruption/balanced_integration", it="should choose replace when pods need a new cheaper node")
 def test_replacing_an_oversized_node_is_approved_and_recorded():
     """The Events on the node and its NodeClaim have the score; the metrics have it by NodePool and policy."""
     snapshot = a_fleet(OVERSIZED, pools=[a_pool(**BALANCED)])
@@ -363,11 +233,6 @@ def test_replacing_an_oversized_node_is_approved_and_recorded():
     }
 
 
-@pytest.mark.karpenter("disruption/balanced_integration", it="should reject replacing a well-packed node")
-@pytest.mark.karpenter(
-    "disruption/balanced_scoring",
-    it="should REJECT a move when EstimatedSavings excludes spot offerings for an on-demand-only NodePool",
-)
 @pytest.mark.parametrize(("policy", "replaced"), [("Balanced", False), ("WhenEmptyOrUnderutilized", True)])
 def test_replacement_that_saves_little_is_refused_and_has_metrics_but_no_events(policy, replaced):
     """Its cheaper type costs 80 % on demand; as Spot, which the NodePool does not allow, it would cost 20 %."""
@@ -413,16 +278,6 @@ def merge_pair(**disruption):
     return a_fleet(*members, pools=[a_pool("a", **BALANCED), a_pool("b", **disruption)])
 
 
-@pytest.mark.karpenter(
-    "disruption/balanced_integration", it="should approve consolidating multiple underutilized nodes"
-)
-@pytest.mark.karpenter("disruption/balanced_scoring", it="should emit approved event for approved pool results")
-@pytest.mark.karpenter("disruption/balanced_scoring", it="should skip pools missing from perPoolResults")
-@pytest.mark.karpenter(
-    "disruption/balanced_integration",
-    it="should apply scoring to Balanced pools while non-Balanced pools consolidate normally",
-)
-@pytest.mark.karpenter("disruption/balanced_integration", it="should choose delete when pods fit on existing nodes")
 @pytest.mark.parametrize("other", ["Balanced", "WhenEmptyOrUnderutilized"])
 def test_consolidation_of_several_nodes_is_approved_on_each_balanced_nodepool(other):
     """A NodePool without the policy has neither an Event nor a score; its move counts as approved."""
@@ -444,7 +299,6 @@ def test_consolidation_of_several_nodes_is_approved_on_each_balanced_nodepool(ot
     }
 
 
-@pytest.mark.karpenter("disruption/balanced_scoring", it="should not emit events for rejected pool results")
 def test_several_nodes_that_save_little_are_refused_with_metrics_only():
     """Moving twelve of twelve pods would save a fifth of the price; moving six of them, a tenth."""
     members = [
@@ -465,7 +319,6 @@ def test_several_nodes_that_save_little_are_refused_with_metrics_only():
     assert scores == pytest.approx([0.2 / (14 / 15)] + [0.1 / (7 / 15)] * 2)  # both nodes together, then each alone
 
 
-@pytest.mark.karpenter("disruption/balanced_integration", it="should block disruption when budget is 0%")
 @pytest.mark.parametrize(("nodes", "method"), [("0%", None), ("100%", "single-node")])
 def test_budget_of_zero_blocks_balanced_nodepools_too(nodes, method):
     """Their NodePool has an Event that says so."""
@@ -474,10 +327,6 @@ def test_budget_of_zero_blocks_balanced_nodepools_too(nodes, method):
     assert (proposed(snapshot) or [None])[0] == method
 
 
-@pytest.mark.karpenter(
-    "disruption/balanced_integration",
-    it="should consolidate empty nodes before non-empty nodes when budget is limited",
-)
 def test_empty_nodes_of_a_balanced_nodepool_go_first():
     """Of four nodes, two of them empty, the budget allows two."""
     members = [a_member(f"{kind}{i}", cpus=cpus) for kind, cpus in (("busy", ["1"]), ("empty", [])) for i in range(2)]
@@ -486,10 +335,6 @@ def test_empty_nodes_of_a_balanced_nodepool_go_first():
     assert proposed(snapshot) == ("emptiness", ["empty0", "empty1"], [])
 
 
-@pytest.mark.karpenter(
-    "disruption/balanced_integration",
-    it="should select highest-ratio candidates first when nodes have heterogeneous prices and pod counts",
-)
 def test_several_nodes_of_a_balanced_nodepool_are_chosen_by_savings_ratio():
     """The budget allows two: those that save most per pod."""
     members = [

@@ -34,19 +34,11 @@ OFFICE = Budget(nodes="0", schedule="0 9 * * mon-fri", duration="8h")
     ("nodes", "total", "allowed"),
     [("10%", 1, 1), ("10%", 11, 2), ("0%", 9, 0), ("100%", 9, 9), ("3", 9, 3), ("3", 1, 3), ("9" * 5000, 9, UNLIMITED)],
 )
-@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return the int value when a budget is active")
-@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return the string value when a budget is active")
 def test_budget_is_an_integer_or_a_percentage_rounded_up(nodes, total, allowed):
     """Ten percent of one node is one node."""
     assert allowed_nodes([Budget(nodes=nodes)], EMPTY, total, NOW) == allowed
 
 
-@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should get the minimum budget for each reason")
-@pytest.mark.karpenter(
-    "apis/v1/nodepool_budgets",
-    it="should return MaxInt32 for all reasons when there are no active budgets",
-)
-@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return MaxInt32 when a budget is inactive")
 def test_most_restrictive_active_budget_applies():
     """Budgets for other reasons and outside their window are ignored; without an active budget there is no limit."""
     budgets = [Budget(nodes="5"), Budget(nodes="2", reasons=["Empty"]), Budget(nodes="1", reasons=["Drifted"])]
@@ -63,37 +55,16 @@ ONCE_A_YEAR = {"schedule": "@yearly", "duration": "1h"}
 @pytest.mark.parametrize(
     ("budgets", "allowed"),
     [
-        pytest.param(
-            [Budget(nodes="10"), Budget(nodes="0", reasons=["Empty", "Drifted", "Underutilized"], **EVERY_MINUTE)],
-            0,
-            marks=pytest.mark.karpenter(
-                "apis/v1/nodepool_budgets", it="should return 0 for all reasons if a budget is active for all reasons"
-            ),
-        ),
-        pytest.param(
+        ([Budget(nodes="10"), Budget(nodes="0", reasons=["Empty", "Drifted", "Underutilized"], **EVERY_MINUTE)], 0),
+        (
             [
                 Budget(nodes="10"),
                 Budget(nodes="5", reasons=["Drifted"], **ONCE_A_YEAR),
                 Budget(nodes="1", reasons=["Empty", "Underutilized"], **ONCE_A_YEAR),
             ],
             10,
-            marks=pytest.mark.karpenter(
-                "apis/v1/nodepool_budgets", it="should ignore reason-defined budgets when inactive"
-            ),
         ),
-        pytest.param(
-            [Budget(nodes="10")],
-            10,
-            marks=[
-                pytest.mark.karpenter(
-                    "apis/v1/nodepool_budgets", it="should return the budget for all disruption reasons when undefined"
-                ),
-                pytest.mark.karpenter(
-                    "apis/v1/nodepool_budgets",
-                    it="should return that a schedule is active when schedule and duration are nil",
-                ),
-            ],
-        ),
+        ([Budget(nodes="10")], 10),
     ],
 )
 def test_budgets_allow_as_many_nodes_for_every_reason(budgets, allowed):
@@ -103,7 +74,6 @@ def test_budgets_allow_as_many_nodes_for_every_reason(budgets, allowed):
     assert {reason: allowed_nodes(budgets, reason, 100, NOW) for reason in reasons} == dict.fromkeys(reasons, allowed)
 
 
-@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return zero values if a nodes value is invalid")
 @pytest.mark.parametrize("nodes", ["1000a%", "101%", "-1", "ten"])
 def test_budget_with_an_invalid_number_of_nodes_is_no_budget(nodes):
     """The API server refuses it; where it is stored nevertheless, the NodePool is not read, and no node is disrupted."""
@@ -111,11 +81,9 @@ def test_budget_with_an_invalid_number_of_nodes_is_no_budget(nodes):
         Budget(nodes=nodes)
 
 
-@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return zero values if a schedule is invalid")
 @pytest.mark.parametrize(
     "schedule", ["61 * * * *", "* * * *  nonsense", "0 0 9 * * mon", "@yearly is not enough", "1," * 5000 + "1 * * * *"]
 )
-@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return an error indicating why the cron fails to parse")
 def test_budget_with_an_invalid_schedule_allows_no_disruption(schedule):
     """The error names the schedule."""
     broken = Budget.model_construct(nodes="5", schedule=schedule, duration="1h", reasons=())
@@ -130,16 +98,6 @@ def test_budget_with_an_invalid_schedule_allows_no_disruption(schedule):
     ("at", "active"),
     [("08:59:59", False), ("09:00:00", True), ("16:59:59", True), ("17:00:00", False)],
 )
-@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return that a schedule is active")
-@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should return that a schedule is inactive")
-@pytest.mark.karpenter(
-    "apis/v1/nodepool_budgets",
-    it="should return that a schedule is active when the schedule hit is in the middle of the duration",
-)
-@pytest.mark.karpenter(
-    "apis/v1/nodepool_budgets",
-    it="should return that a schedule is inactive when the schedule hit is after the duration",
-)
 def test_budget_window_opens_when_its_schedule_fires_and_closes_after_its_duration(at, active):
     """The budget is active from 09:00:00 until just before 17:00:00."""
     moment = datetime.fromisoformat(f"2026-01-05T{at}+00:00")
@@ -147,7 +105,6 @@ def test_budget_window_opens_when_its_schedule_fires_and_closes_after_its_durati
     assert is_active(OFFICE, moment) is active
 
 
-@pytest.mark.karpenter("apis/v1/nodepool_budgets", it="should always consider a schedule and time in UTC")
 def test_budget_schedule_is_in_utc():
     """The time zone of the clock does not matter."""
     elsewhere = datetime(2026, 1, 5, 4, 30, tzinfo=timezone(timedelta(hours=-5)))  # 09:30 UTC
@@ -155,10 +112,6 @@ def test_budget_schedule_is_in_utc():
     assert is_active(OFFICE, elsewhere)
 
 
-@pytest.mark.karpenter(
-    "apis/v1/nodepool_budgets",
-    it="should return that a schedule is active when the duration is longer than the recurrence",
-)
 def test_overlapping_budget_windows_are_merged():
     """A budget with an hourly schedule and a duration of 1h30m is always active."""
     always = Budget(nodes="0", schedule="@hourly", duration="1h30m")
@@ -183,15 +136,6 @@ def test_budget_without_a_schedule_needs_no_time_zone():
     assert allowed_nodes([Budget(nodes="3")], EMPTY, 10, NOW, zone=None) == 3
 
 
-@pytest.mark.karpenter(
-    "disruption",
-    it="should not consider nodes that are not initialized as part of disruption count",
-)
-@pytest.mark.karpenter("disruption", it="should consider not ready nodes to the disruption count")
-@pytest.mark.karpenter(
-    "disruption",
-    it="should consider nodes with a deletion timestamp set and MarkedForDeletion to the disruption count",
-)
 def test_not_ready_deleting_and_marked_nodes_consume_the_budget():
     """NodeClaims that are not initialized do not count."""
     snapshot = a_fleet(
@@ -215,23 +159,9 @@ STOPPING = {"status": {"conditions": [condition("InstanceTerminating")]}}
 @pytest.mark.parametrize(
     ("budget", "members", "remaining"),
     [
-        pytest.param(
-            *("100%", (*NINE, replace(a_member("foreign"), claim=None)), 9),
-            marks=pytest.mark.karpenter(
-                "disruption", it="should not consider nodes that are not managed as part of disruption count"
-            ),
-        ),
-        pytest.param(
-            *("100%", (*NINE, a_member("stopping", claim=STOPPING)), 9),
-            marks=pytest.mark.karpenter(
-                "disruption",
-                it="should not consider nodes that have the terminating status condition as part of disruption count",
-            ),
-        ),
-        pytest.param(
-            *("10%", tuple(a_member(f"n{i}", deleting=True) for i in range(9)), 0),
-            marks=pytest.mark.karpenter("disruption", it="should not return a negative disruption value"),
-        ),
+        ("100%", (*NINE, replace(a_member("foreign"), claim=None)), 9),
+        ("100%", (*NINE, a_member("stopping", claim=STOPPING)), 9),
+        ("10%", tuple(a_member(f"n{i}", deleting=True) for i in range(9)), 0),
     ],
     ids=["unmanaged", "instance terminating", "all deleting"],
 )

@@ -78,10 +78,6 @@ def test_node_with_pods_of_negative_eviction_cost_is_empty():
         ("-2147483648", -(2**31), -10.0),
     ],
 )
-@pytest.mark.karpenter(
-    "disruption",
-    it="should have a standard disruptionCost for a pod with no priority or disruptionCost specified",
-)
 def test_eviction_cost_is_bounded(cost, priority, expected):
     """A deletion cost of 2^27 adds as much as one pod; priorities of system pods reach the bound."""
     annotations = {"controller.kubernetes.io/pod-deletion-cost": cost}
@@ -95,34 +91,11 @@ def test_eviction_cost_is_bounded(cost, priority, expected):
 @pytest.mark.parametrize(
     ("annotation", "priorities", "costs"),
     [
-        pytest.param(
-            *(labels.POD_DELETION_COST, ["100"], "above"),
-            marks=pytest.mark.karpenter(
-                "disruption", it="should have a higher disruptionCost for a pod with a positive deletion disruptionCost"
-            ),
-        ),
-        pytest.param(
-            *(labels.POD_DELETION_COST, ["-100"], "below"),
-            marks=pytest.mark.karpenter(
-                "disruption", it="should have a lower disruptionCost for a pod with a positive deletion disruptionCost"
-            ),
-        ),
-        pytest.param(
-            *(labels.POD_DELETION_COST, ["101", "100", "99"], "falling"),
-            marks=pytest.mark.karpenter("disruption", it="should have higher costs for higher deletion costs"),
-        ),
-        pytest.param(
-            *("", [1], "above"),
-            marks=pytest.mark.karpenter(
-                "disruption", it="should have a higher disruptionCost for a pod with a higher priority"
-            ),
-        ),
-        pytest.param(
-            *("", [-1], "below"),
-            marks=pytest.mark.karpenter(
-                "disruption", it="should have a lower disruptionCost for a pod with a lower priority"
-            ),
-        ),
+        (labels.POD_DELETION_COST, ["100"], "above"),
+        (labels.POD_DELETION_COST, ["-100"], "below"),
+        (labels.POD_DELETION_COST, ["101", "100", "99"], "falling"),
+        ("", [1], "above"),
+        ("", [-1], "below"),
     ],
 )
 def test_eviction_cost_follows_deletion_cost_and_priority(annotation, priorities, costs):
@@ -190,21 +163,6 @@ BLOCKED = [
 
 
 @pytest.mark.parametrize(("snapshot", "why"), BLOCKED, ids=[why[:40] for _, why in BLOCKED])
-@pytest.mark.karpenter("disruption", it="should not consider candidates that aren't yet initialized")
-@pytest.mark.karpenter("disruption", it="should not consider candidates that are deleting")
-@pytest.mark.karpenter("disruption", it="should not consider candidates that are nominated")
-@pytest.mark.karpenter("disruption", it="should not consider candidates that have do-not-disrupt on nodes")
-@pytest.mark.karpenter("disruption", it="should not consider candidates that are have a non-existent NodePool")
-@pytest.mark.karpenter(
-    "disruption",
-    it="should not consider candidates that have do-not-disrupt pods scheduled and no terminationGracePeriod",
-)
-@pytest.mark.karpenter(
-    "disruption",
-    it="should not consider candidates that have do-not-disrupt daemonset pods scheduled",
-)
-@pytest.mark.karpenter("disruption", it="should not consider candidates that have fully blocking PDBs")
-@pytest.mark.karpenter("disruption", it="should not consider candidates that have multiple PDBs on the same pod")
 def test_blocked_node_is_not_a_candidate_and_has_events(snapshot, why):
     """The Node and the NodeClaim have Events with Karpenter's messages."""
     found = find(snapshot)
@@ -217,7 +175,6 @@ def test_blocked_node_is_not_a_candidate_and_has_events(snapshot, why):
 
 
 @pytest.mark.parametrize(("phase", "expected"), [("Replacing", 0), ("Draining", 0), ("Succeeded", 1)])
-@pytest.mark.karpenter("disruption", it="should not consider candidates that are nominated")
 def test_replacement_is_no_candidate_until_its_command_has_ended(phase, expected):
     """It is empty while the pods that it was launched for are evicted one after the other."""
     replaced = first_evaluation(a_fleet(a_member("old", size="l", cpus=["1"])))
@@ -268,46 +225,12 @@ UNEVICTABLE = a_pod("web", node="node-n")
 @pytest.mark.parametrize(
     ("member", "pdbs"),
     [
-        pytest.param(
-            *(a_member("n", pods=[a_pod("static", node="node-n", **MIRROR)]), ()),
-            marks=pytest.mark.karpenter(
-                "disruption", it="should not consider candidates that have do-not-disrupt mirror pods scheduled"
-            ),
-        ),
-        pytest.param(
-            *(a_member("n", pods=[POLITE], claim=GRACE), ()),
-            marks=pytest.mark.karpenter(
-                "disruption",
-                it="should not consider candidates that have do-not-disrupt pods scheduled with a terminationGracePeriod set for graceful disruption",
-            ),
-        ),
-        pytest.param(
-            *(a_member("n", pods=[POLITE]), ()),
-            marks=pytest.mark.karpenter(
-                "disruption",
-                it="should not consider candidates that have do-not-disrupt pods without a terminationGracePeriod set for graceful disruption",
-            ),
-        ),
-        pytest.param(
-            *(a_member("n", pods=[UNEVICTABLE], claim=GRACE), (a_pdb(),)),
-            marks=pytest.mark.karpenter(
-                "disruption",
-                it="should not consider candidates that have PDB-blocked pods scheduled with a terminationGracePeriod set for graceful disruption",
-            ),
-        ),
-        pytest.param(
-            *(a_member("n", pods=[UNEVICTABLE]), (a_pdb(),)),
-            marks=pytest.mark.karpenter(
-                "disruption",
-                it="should not consider candidates that have fully blocking PDBs without a terminationGracePeriod set for graceful disruption",
-            ),
-        ),
-        pytest.param(
-            *(a_member("n", pods=[a_pod("agent", node="node-n", owner="DaemonSet")]), (a_pdb(),)),
-            marks=pytest.mark.karpenter(
-                "disruption", it="should not consider candidates that have fully blocking PDBs on daemonset pods"
-            ),
-        ),
+        (a_member("n", pods=[a_pod("static", node="node-n", **MIRROR)]), ()),
+        (a_member("n", pods=[POLITE], claim=GRACE), ()),
+        (a_member("n", pods=[POLITE]), ()),
+        (a_member("n", pods=[UNEVICTABLE], claim=GRACE), (a_pdb(),)),
+        (a_member("n", pods=[UNEVICTABLE]), (a_pdb(),)),
+        (a_member("n", pods=[a_pod("agent", node="node-n", owner="DaemonSet")]), (a_pdb(),)),
     ],
 )
 def test_pods_that_must_not_be_evicted_block_graceful_disruption(member, pdbs):
@@ -321,34 +244,10 @@ def test_pods_that_must_not_be_evicted_block_graceful_disruption(member, pdbs):
 @pytest.mark.parametrize(
     ("member", "pdbs", "is_candidate"),
     [
-        pytest.param(
-            *(a_member("n", pods=[POLITE], claim=GRACE), (), True),
-            marks=pytest.mark.karpenter(
-                "disruption",
-                it="should consider candidates that have do-not-disrupt pods scheduled with a terminationGracePeriod set for eventual disruption",
-            ),
-        ),
-        pytest.param(
-            *(a_member("n", pods=[UNEVICTABLE], claim=GRACE), (a_pdb(),), True),
-            marks=pytest.mark.karpenter(
-                "disruption",
-                it="should consider candidates that have PDB-blocked pods scheduled with a terminationGracePeriod set for eventual disruption",
-            ),
-        ),
-        pytest.param(
-            *(a_member("n", pods=[POLITE]), (), False),
-            marks=pytest.mark.karpenter(
-                "disruption",
-                it="should not consider candidates that have do-not-disrupt pods scheduled without a terminationGracePeriod set for eventual disruption",
-            ),
-        ),
-        pytest.param(
-            *(a_member("n", pods=[UNEVICTABLE]), (a_pdb(),), False),
-            marks=pytest.mark.karpenter(
-                "disruption",
-                it="should not consider candidates that have PDB-blocked pods scheduled without a terminationGracePeriod set for eventual disruption",
-            ),
-        ),
+        (a_member("n", pods=[POLITE], claim=GRACE), (), True),
+        (a_member("n", pods=[UNEVICTABLE], claim=GRACE), (a_pdb(),), True),
+        (a_member("n", pods=[POLITE]), (), False),
+        (a_member("n", pods=[UNEVICTABLE]), (a_pdb(),), False),
         (a_member("n", claim=GRACE, node=PROTECTED), (), False),
     ],
 )
@@ -364,45 +263,20 @@ ENDED = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}, "status":
 @pytest.mark.parametrize(
     ("pod", "pdbs"),
     [
-        pytest.param(
-            *(a_pod("p", node="node-n", **GOING), ()),
-            marks=pytest.mark.karpenter(
-                "disruption", it="should consider candidates that have do-not-disrupt terminating pods"
+        (a_pod("p", node="node-n", **GOING), ()),
+        (a_pod("p", node="node-n", **ENDED), ()),
+        (a_pod("p", node="node-n", metadata={"deletionTimestamp": stamp(ago(seconds=5))}), (a_pdb(),)),
+        (a_pod("p", node="node-n", status={"phase": "Failed"}), (a_pdb(),)),
+        (
+            a_pod(
+                "p",
+                node="node-n",
+                metadata={
+                    "annotations": {"kubernetes.io/config.mirror": "hash"},
+                    "ownerReferences": MIRROR["metadata"]["ownerReferences"],
+                },
             ),
-        ),
-        pytest.param(
-            *(a_pod("p", node="node-n", **ENDED), ()),
-            marks=pytest.mark.karpenter(
-                "disruption", it="should consider candidates that have do-not-disrupt terminal pods"
-            ),
-        ),
-        pytest.param(
-            *(a_pod("p", node="node-n", metadata={"deletionTimestamp": stamp(ago(seconds=5))}), (a_pdb(),)),
-            marks=pytest.mark.karpenter(
-                "disruption", it="should consider candidates that have fully blocking PDBs on terminating pods"
-            ),
-        ),
-        pytest.param(
-            *(a_pod("p", node="node-n", status={"phase": "Failed"}), (a_pdb(),)),
-            marks=pytest.mark.karpenter(
-                "disruption", it="should consider candidates that have fully blocking PDBs on terminal pods"
-            ),
-        ),
-        pytest.param(
-            *(
-                a_pod(
-                    "p",
-                    node="node-n",
-                    metadata={
-                        "annotations": {"kubernetes.io/config.mirror": "hash"},
-                        "ownerReferences": MIRROR["metadata"]["ownerReferences"],
-                    },
-                ),
-                (a_pdb(),),
-            ),
-            marks=pytest.mark.karpenter(
-                "disruption", it="should consider candidates that have fully blocking PDBs on mirror pods"
-            ),
+            (a_pdb(),),
         ),
     ],
 )
@@ -411,10 +285,6 @@ def test_pods_that_a_drain_does_not_evict_do_not_block_their_node(pod, pdbs):
     assert [c.nodeclaim for c in find(a_fleet(a_member("n", pods=[pod]), pdbs=pdbs)).candidates] == ["n"]
 
 
-@pytest.mark.karpenter("disruption", it="should not consider candidates that are MarkedForDeletion")
-@pytest.mark.karpenter(
-    "disruption", it="should not consider candidates that are not owned by a NodePool (no karpenter.sh/nodepool label)"
-)
 def test_nodes_that_are_leaving_or_without_a_nodepool_are_no_candidates():
     """A node of an executing command is skipped without an Event."""
     lonely = a_member("n", pool="")
@@ -425,8 +295,6 @@ def test_nodes_that_are_leaving_or_without_a_nodepool_are_no_candidates():
     }
 
 
-@pytest.mark.karpenter("disruption", it="should not consider candidates that are actively being processed in the queue")
-@pytest.mark.karpenter("disruption", it="should not consider candidates that has just a Node representation")
 def test_nodes_in_commands_and_unmanaged_nodes_have_no_events():
     """Neither a node in a command nor a node without a NodeClaim is a candidate."""
     fleet = a_fleet(a_member("busy"), a_member("foreign"))
@@ -437,7 +305,6 @@ def test_nodes_in_commands_and_unmanaged_nodes_have_no_events():
     assert (found.candidates, found.events) == ((), ())
 
 
-@pytest.mark.karpenter("disruption", it="should not consider candidate that has just a NodeClaim representation")
 def test_nodeclaim_without_a_node_is_not_a_candidate():
     """The NodeClaim has an Event with the reason."""
     found = find(a_fleet(an_unlaunched_member("n")))
@@ -463,7 +330,6 @@ def brief_for(duration: str) -> dict:
     return {"annotations": {labels.DO_NOT_DISRUPT: duration}}
 
 
-@pytest.mark.karpenter("disruption", it="should consider candidates that have an instance type that cannot be resolved")
 def test_candidate_with_unknown_instance_type_has_no_price():
     """The node may still be deleted when it is empty."""
     (candidate,) = find(

@@ -28,7 +28,6 @@ def patched(found, key: str):
     return next((status.get(key) for status in patches if key in status), None)
 
 
-@pytest.mark.karpenter("nodeclaim/disruption/consolidation", it="should mark NodeClaims as consolidatable")
 def test_node_is_consolidatable_after_consolidate_after():
     """The plan writes the condition at the resource version that was read, and records an Event."""
     node = a_member("n", quiet_for=30 * SECONDS, claim=seen())
@@ -44,10 +43,6 @@ def test_node_is_consolidatable_after_consolidate_after():
     assert all(o.labels["status"] == "True" for o in chain.observations)
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/consolidation",
-    it="should remove the status condition from the nodeClaim when lastPodEvent is too recent",
-)
 def test_node_within_consolidate_after_is_not_consolidatable():
     """The condition is removed, all others stay, and the end of consolidateAfter is returned."""
     held = ("Launched", "Registered", "Initialized", "Ready", "Consolidatable")
@@ -60,15 +55,10 @@ def test_node_within_consolidate_after_is_not_consolidatable():
     assert {c["type"] for c in patched(found, "conditions")} == set(held) - {"Consolidatable"}
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/consolidation",
-    it="should remove the status condition from the nodeClaim when consolidateAfter is never",
-)
 @pytest.mark.parametrize(
     "pool",
     [a_pool(consolidateAfter="Never"), a_pool("static")],
 )
-@pytest.mark.karpenter("nodeclaim/disruption", it="should not set consolidatable condition for Static Nodepool")
 def test_node_is_not_consolidatable_when_consolidate_after_is_never(pool):
     """Nodes of a static NodePool are not consolidatable either."""
     stages = ("Launched", "Registered", "Initialized", "Consolidatable")
@@ -85,20 +75,8 @@ def test_node_is_not_consolidatable_when_consolidate_after_is_never(pool):
 @pytest.mark.parametrize(
     "status",
     [
-        pytest.param(
-            "Unknown",
-            marks=pytest.mark.karpenter(
-                "nodeclaim/disruption/consolidation",
-                it="should remove the status condition from the nodeClaim when the nodeClaim initialization condition is unknown",
-            ),
-        ),
-        pytest.param(
-            "False",
-            marks=pytest.mark.karpenter(
-                "nodeclaim/disruption/consolidation",
-                it="should remove the status condition from the nodeClaim when the nodeClaim is not initialized",
-            ),
-        ),
+        "Unknown",
+        "False",
     ],
 )
 def test_uninitialized_node_is_not_consolidatable(status):
@@ -116,10 +94,6 @@ def test_uninitialized_node_is_not_consolidatable(status):
     assert "Consolidatable" not in {c["type"] for c in patched(found, "conditions")}
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/consolidation",
-    it="should mark NodeClaims as consolidatable based on the nodeclaim initialized time",
-)
 @pytest.mark.parametrize(("seconds", "consolidatable"), [(29, False), (30, True)])
 def test_consolidate_after_counts_from_initialization_while_no_pod_was_seen(seconds, consolidatable):
     """The NodeClaim has no lastPodEventTime; consolidateAfter is 30 seconds."""
@@ -132,7 +106,6 @@ def test_consolidate_after_counts_from_initialization_while_no_pod_was_seen(seco
     assert (found.claims == {"n"}) is consolidatable
 
 
-@pytest.mark.karpenter("nodeclaim/podevents", it="should set the nodeclaim lastPodEvent")
 def test_removed_pod_restarts_consolidate_after():
     """The plan writes lastPodEventTime first, and then the changed pods hash."""
     stays, goes = a_pod("stays", node="node-n"), a_pod("goes", node="node-n")
@@ -147,12 +120,6 @@ def test_removed_pod_restarts_consolidate_after():
     assert found.plan.actions[1].patch == {"metadata": {"annotations": {labels.PODS_HASH: pods_hash([stays])}}}
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/podevents", it="should not set the nodeclaim lastPodEvent when the node does not exist"
-)
-@pytest.mark.karpenter(
-    "nodeclaim/podevents", it="should succeed when the nodeclaim lastPodEvent when the nodeclaim does not exist"
-)
 def test_pod_events_need_a_node_and_its_claim():
     """A NodeClaim without its Node, and a Node without a NodeClaim, have none."""
     pod = a_pod("p", node="node-n")
@@ -167,7 +134,6 @@ def test_pod_events_need_a_node_and_its_claim():
         )
 
 
-@pytest.mark.karpenter("nodeclaim/podevents", it="should set the nodeclaim lastPodEvent when it's been set before")
 def test_new_pod_replaces_an_older_last_pod_event_time():
     """It was set five minutes ago."""
     node = a_member("n", quiet_for=300 * SECONDS, pods=[a_pod("p", node="node-n")], claim=seen())
@@ -205,10 +171,6 @@ def test_first_run_sets_last_pod_event_time_to_the_last_pod_binding():
     assert found.next_at == NOW + 20 * SECONDS
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/podevents",
-    it="should only set the nodeclaim lastPodEvent once within the dedupe timeframe",
-)
 def test_last_pod_event_time_is_written_at_most_every_ten_seconds():
     """The decision still counts consolidateAfter from the current time."""
     node = a_member("n", quiet_for=5 * SECONDS, pods=[a_pod("p", node="node-n")], claim=seen())

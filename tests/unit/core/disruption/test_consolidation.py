@@ -49,7 +49,6 @@ def values_of(claim, key: str) -> tuple[str, ...]:
     return next(r.values for r in claim.requirements if r.key == key)
 
 
-@pytest.mark.karpenter("disruption/consolidation", it="can delete nodes")
 def test_node_whose_pods_fit_on_existing_nodes_is_deleted():
     """The command saves the whole price of the node."""
     snapshot = a_fleet(a_member("spare", cpus=["1"]), a_member("roomy", size="l", cpus=["1"]))
@@ -90,10 +89,6 @@ def test_command_is_verified_by_the_options_of_the_simulation():
     assert "cpu" in str(counting.verify(command)[0])
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="won't replace on-demand node if on-demand replacement is more expensive",
-)
 def test_cheapest_node_is_not_replaced():
     """A replacement of the same price saves nothing."""
     command = decide(a_fleet(a_member("n", size="l", cpus=["1400m"] * 5)), "n")
@@ -130,14 +125,6 @@ def test_replacement_is_on_demand_if_spot_is_unavailable():
     assert command.replacements[0].price < price("xl")
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="cannot replace spot with spot if the spotToSpotConsolidation is disabled",
-)
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="cannot replace spot with spot if less than minimum InstanceTypes flexibility",
-)
 def test_spot_to_spot_needs_the_feature_gate_and_fifteen_types():
     """Without these rules, consolidation could replace the replacement again."""
     snapshot = a_fleet(
@@ -148,10 +135,6 @@ def test_spot_to_spot_needs_the_feature_gate_and_fifteen_types():
     assert "requires 15 cheaper instance type options" in decide(snapshot, "n", spot_to_spot=True).why_not
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="spot to spot consolidation should order the instance types by price before enforcing minimum flexibility.",
-)
 def test_spot_to_spot_keeps_the_fifteen_cheapest_types():
     """The cheaper instance types are then already options of the replacement."""
     small = [
@@ -167,10 +150,6 @@ def test_spot_to_spot_keeps_the_fifteen_cheapest_types():
     assert command.replacements[0].instance_types == tuple(f"t{i:02}" for i in range(15))
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="won't delete nodes if it would make a non-pending pod go pending",
-)
 def test_node_is_not_consolidated_when_its_pods_would_be_unschedulable():
     """The reason names the pod."""
     picky = a_pod("picky", node="node-n", spec={"nodeSelector": {labels.ZONE: "nowhere"}})
@@ -190,7 +169,6 @@ def test_node_is_not_replaced_by_several_nodes():
     assert command.why_not == "Can't remove without creating 2 candidates"
 
 
-@pytest.mark.karpenter("disruption/consolidation", it="can delete nodes with a permanently pending pod")
 def test_unschedulable_pending_pod_does_not_block_consolidation():
     """The pod was pending before the disruption."""
     hopeless = a_pod("hopeless", spec={"nodeSelector": {labels.ZONE: "nowhere"}})
@@ -200,14 +178,6 @@ def test_unschedulable_pending_pod_does_not_block_consolidation():
 
 
 @pytest.mark.parametrize("pending", [(), (a_pod("waits", cpu="1"),)], ids=["alone", "with a pending pod"])
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="won't delete node if it would require pods to schedule on an uninitialized node",
-)
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="should not consolidate pods onto a destination node that is under its consolidateAfter window",
-)
 def test_pods_are_not_moved_to_uninitialized_or_recently_changed_nodes(pending):
     """The former may never initialize; the latter's consolidateAfter would restart."""
     young = a_member("young", size="xl", initialized=False)
@@ -315,7 +285,6 @@ def test_worst_launch_price_is_of_the_launched_capacity_type():
     assert worst_launch_price(replace(rack, offerings=(replace(offers["spot"], available=False),)), anything) is None
 
 
-@pytest.mark.karpenter("disruption/singlenodeconsolidation", it="should sort candidates by savings ratio descending")
 def test_single_node_consolidation_orders_candidates_by_savings_ratio_within_budgets():
     """NodePools whose budgets allow no disruption are skipped."""
     snapshot = a_fleet(
@@ -332,10 +301,6 @@ def test_single_node_consolidation_orders_candidates_by_savings_ratio_within_bud
     assert seen == ["dear", "cheap"]
 
 
-@pytest.mark.karpenter(
-    "disruption/singlenodeconsolidation",
-    it="should sort candidates by savings ratio with different disruption costs",
-)
 def test_candidates_of_all_nodepools_are_interleaved_from_the_highest_savings_ratio_on():
     """Three NodePools have a node with one pod each, one with five and one with ten; all cost the same."""
     pools = [a_pool(name) for name in ("one", "two", "three")]
@@ -349,9 +314,6 @@ def test_candidates_of_all_nodepools_are_interleaved_from_the_highest_savings_ra
     assert order == ["1"] * 3 + ["5"] * 3 + ["10"] * 3
 
 
-@pytest.mark.karpenter(
-    "disruption/singlenodeconsolidation", it="should prioritize nodepools that timed out in previous runs"
-)
 @pytest.mark.parametrize(
     ("after", "expected"),
     [

@@ -22,13 +22,8 @@ from tests.unit.core.disruption.test_candidates import a_pdb
 BOTH = (labels.ON_DEMAND, labels.SPOT)
 PROTECTED = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}
 KINDS = [
-    pytest.param(
-        labels.ON_DEMAND,
-        marks=pytest.mark.karpenter("disruption/consolidation", it="if the candidate is on-demand node"),
-    ),
-    pytest.param(
-        labels.SPOT, marks=pytest.mark.karpenter("disruption/consolidation", it="if the candidate is spot node")
-    ),
+    labels.ON_DEMAND,
+    labels.SPOT,
 ]
 MANY_TYPES = Catalogue(
     {
@@ -63,8 +58,6 @@ def decided(*members: Member, kind: str, **parts):
 # -- replacement ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.karpenter("disruption/consolidation", it="can replace node")
-@pytest.mark.karpenter("disruption/consolidation", it="can replace nodes if another nodePool returns no instance types")
 @pytest.mark.parametrize("kind", KINDS)
 def test_node_is_replaced_also_while_another_nodepool_has_no_instance_types(kind):
     """The replacement may have every cheaper type, of Spot the fifteen cheapest."""
@@ -82,23 +75,14 @@ def test_node_is_replaced_also_while_another_nodepool_has_no_instance_types(kind
     [
         pytest.param(
             {"pdbs": (a_pdb(),)},
-            marks=pytest.mark.karpenter("disruption/consolidation", it="can replace nodes, considers PDB"),
             id="pdb",
         ),
         pytest.param(
             {"node": PROTECTED},
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation",
-                it="can replace nodes, considers karpenter.sh/do-not-disrupt set to true on nodes",
-            ),
             id="node",
         ),
         pytest.param(
             {"pods": [a_pod("web", node="node-n", **PROTECTED)]},
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation",
-                it="can replace nodes, considers karpenter.sh/do-not-disrupt set to true on pods",
-            ),
             id="pod",
         ),
     ],
@@ -122,18 +106,12 @@ def test_blocked_node_is_not_replaced(kind, blocked):
 @pytest.mark.parametrize(
     ("pdb", "ready", "replaced"),
     [
-        pytest.param(
-            *(a_pdb(unhealthyPodEvictionPolicy="AlwaysAllow"), "False", True),
-            marks=pytest.mark.karpenter("disruption/consolidation", it="can replace nodes, considers PDB policy"),
-        ),
+        (a_pdb(unhealthyPodEvictionPolicy="AlwaysAllow"), "False", True),
         (a_pdb(unhealthyPodEvictionPolicy="AlwaysAllow"), "True", False),
-        pytest.param(
-            *(
-                replace(a_pdb(), metadata=msgspec.structs.replace(a_pdb().metadata, namespace="elsewhere")),
-                "True",
-                True,
-            ),
-            marks=pytest.mark.karpenter("disruption/consolidation", it="can replace nodes, PDB namespace must match"),
+        (
+            replace(a_pdb(), metadata=msgspec.structs.replace(a_pdb().metadata, namespace="elsewhere")),
+            "True",
+            True,
         ),
     ],
 )
@@ -146,10 +124,6 @@ def test_node_is_replaced_whose_pods_a_pdb_does_not_protect(kind, pdb, ready, re
     assert (found is not None) is replaced
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="cannot replace spot with spot if it is part of the 15 cheapest instance types.",
-)
 @pytest.mark.parametrize(("rank", "replaced"), [(1, False), (14, False), (15, True), (19, True)])
 def test_spot_node_of_the_fifteen_cheapest_types_is_not_replaced(rank, replaced):
     """Its replacement could otherwise be replaced again, one type at a time."""
@@ -171,20 +145,8 @@ def with_min_values(kind: str, least: int):
 @pytest.mark.parametrize(
     ("least", "kept"),
     [
-        pytest.param(
-            *(16, 16),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation",
-                it="spot to spot consolidation should consider the max of default and minimum number of instanceTypeOptions from minValues in requirement for truncation if minimum number of instanceTypeOptions from minValues in requirement is greater than 15.",
-            ),
-        ),
-        pytest.param(
-            *(10, 15),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation",
-                it="spot to spot consolidation should consider the default for truncation if minimum number of instanceTypeOptions from minValues in requirement is less than 15.",
-            ),
-        ),
+        (16, 16),
+        (10, 15),
     ],
 )
 def test_spot_replacement_keeps_as_many_types_as_min_values_needs_and_at_least_fifteen(least, kept):
@@ -196,10 +158,6 @@ def test_spot_replacement_keeps_as_many_types_as_min_values_needs_and_at_least_f
     assert types == tuple(f"t{i:02}" for i in range(kept))
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="Consolidation should fail if filterByPrice breaks the minimum requirement from the NodePools.",
-)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("least", "replaced"), [(15, True), (16, False)])
 def test_node_is_not_replaced_if_too_few_cheaper_types_are_left_for_min_values(kind, least, replaced):
@@ -220,10 +178,6 @@ def why_not(snapshot, **options) -> set[str]:
     return {e.message for evaluation in evaluations for e in evaluation.plan.events if e.reason == "Unconsolidatable"}
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="should not consolidate a node by relaxing min values when policy is set to BestEffort",
-)
 def test_min_values_hold_for_consolidation_also_when_provisioning_may_relax_them():
     """Two types exist, and minValues is 3."""
     snapshot = a_fleet(a_member("n", size="xl", cpus=["1"]), pools=[with_min_values(labels.ON_DEMAND, 3)])
@@ -238,7 +192,6 @@ def test_min_values_hold_for_consolidation_also_when_provisioning_may_relax_them
     }
 
 
-@pytest.mark.karpenter("disruption/consolidation", it="won't replace node if any spot replacement is more expensive")
 @pytest.mark.parametrize(("dearest", "replaced"), [(1.0, False), (0.49, True)])
 def test_node_is_not_replaced_if_one_zone_of_its_spot_replacement_costs_more(dearest, replaced):
     """The launch may choose any zone, so the dearest one counts. The node costs 0.5."""
@@ -257,22 +210,12 @@ def test_node_is_not_replaced_if_one_zone_of_its_spot_replacement_costs_more(dea
     assert (proposed(snapshot, catalogue=Catalogue({"default": (sold_out, spot)})) is not None) is replaced
 
 
-@pytest.mark.karpenter("disruption/consolidation", it="can consolidate from one reserved offering to another")
-@pytest.mark.karpenter(
-    "disruption/consolidation", it="can consolidate into reserved capacity for the same instance pool"
-)
 @pytest.mark.parametrize(
     ("capacity_type", "reservations", "expected"),
     [
         (labels.RESERVED, {"l": 0.00002, "s": 0.00001}, ("s",)),
-        pytest.param(
-            *(labels.ON_DEMAND, {"l": 0.00001}, ("l",)),
-            marks=pytest.mark.karpenter("disruption/consolidation", it="from on-demand"),
-        ),
-        pytest.param(
-            *(labels.SPOT, {"l": 0.00001}, ("l",)),
-            marks=pytest.mark.karpenter("disruption/consolidation", it="from spot"),
-        ),
+        (labels.ON_DEMAND, {"l": 0.00001}, ("l",)),
+        (labels.SPOT, {"l": 0.00001}, ("l",)),
     ],
 )
 def test_node_is_replaced_by_reserved_capacity(capacity_type, reservations, expected):
@@ -302,8 +245,6 @@ def a_pair(*pods, **changes):
     return a_member("n", size="m", pods=pods or [a_pod("p", node="node-n", cpu="500m")], **changes), other
 
 
-@pytest.mark.karpenter("disruption/consolidation", it="can delete nodes if another nodePool has no node template")
-@pytest.mark.karpenter("disruption/consolidation", it="can delete nodes while an invalid node pool exists")
 def test_node_is_deleted_while_another_nodepool_is_unusable():
     """Its NodeClass does not exist, so that it has no instance types."""
     pools = [a_pool(budgets=[{"nodes": "1"}]), a_pool("broken")]
@@ -311,7 +252,6 @@ def test_node_is_deleted_while_another_nodepool_is_unusable():
     assert proposed(a_fleet(*a_pair(), pools=pools), catalogue=a_catalogue()) == ("single-node", ["n"], [])
 
 
-@pytest.mark.karpenter("disruption/consolidation", it="can delete nodes, when non-Karpenter capacity can fit pods")
 def test_pods_may_move_to_a_node_that_has_no_nodeclaim():
     """The only managed node is deleted."""
     n, other = a_pair()
@@ -331,79 +271,29 @@ def brief(value: str) -> dict:
 @pytest.mark.parametrize(
     ("members", "pdbs", "expected"),
     [
-        pytest.param(
-            *(a_pair(a_pod("p", node="node-n", cpu="500m", **FREE)), (a_pdb(),), ["n"]),
-            marks=pytest.mark.karpenter("disruption/consolidation", it="can delete nodes, considers PDB"),
+        (a_pair(a_pod("p", node="node-n", cpu="500m", **FREE)), (a_pdb(),), ["n"]),
+        (a_pair(node=PROTECTED), (), ["other"]),
+        (a_pair(a_pod("p", node="node-n", cpu="500m", **PROTECTED)), (), ["other"]),
+        (
+            a_pair(
+                a_pod("p", node="node-n", cpu="500m", **PROTECTED),
+                claim={"spec": {"terminationGracePeriod": "5m"}},
+            ),
+            (),
+            ["other"],
         ),
-        pytest.param(
-            *(a_pair(node=PROTECTED), (), ["other"]),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation",
-                it="can delete nodes, considers karpenter.sh/do-not-disrupt set to true on nodes",
+        (
+            (
+                a_member("n", size="m", cpus=["500m"], claim={"spec": {"terminationGracePeriod": "5m"}}),
+                a_member("other", size="m", pods=[a_pod("q", node="node-other", cpu="1", **FREE)]),
             ),
+            (a_pdb(),),
+            ["other"],
         ),
-        pytest.param(
-            *(a_pair(a_pod("p", node="node-n", cpu="500m", **PROTECTED)), (), ["other"]),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation",
-                it="can delete nodes, considers karpenter.sh/do-not-disrupt set to true on pods",
-            ),
-        ),
-        pytest.param(
-            *(
-                a_pair(
-                    a_pod("p", node="node-n", cpu="500m", **PROTECTED),
-                    claim={"spec": {"terminationGracePeriod": "5m"}},
-                ),
-                (),
-                ["other"],
-            ),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation",
-                it="does not consolidate nodes with karpenter.sh/do-not-disrupt set to true on pods when the NodePool's TerminationGracePeriod is not nil",
-            ),
-        ),
-        pytest.param(
-            *(
-                (
-                    a_member("n", size="m", cpus=["500m"], claim={"spec": {"terminationGracePeriod": "5m"}}),
-                    a_member("other", size="m", pods=[a_pod("q", node="node-other", cpu="1", **FREE)]),
-                ),
-                (a_pdb(),),
-                ["other"],
-            ),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation",
-                it="does not consolidate nodes with pods with blocking PDBs when the NodePool's TerminationGracePeriod is not nil",
-            ),
-        ),
-        pytest.param(
-            *(a_pair(a_pod("p", node="node-n", cpu="500m", **brief("2h"))), (), ["other"]),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation",
-                it="does not consolidate nodes with pods that have a duration-based do-not-disrupt annotation that is still active",
-            ),
-        ),
-        pytest.param(
-            *(a_pair(a_pod("p", node="node-n", cpu="500m", **brief("30m"))), (), ["n"]),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation",
-                it="can consolidate nodes after duration-based do-not-disrupt annotation expires",
-            ),
-        ),
-        pytest.param(
-            *(a_pair(a_pod("p", node="node-n", cpu="500m", **brief("soon"))), (), ["n"]),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation",
-                it="can delete nodes, considers invalid do-not-disrupt annotation format as not blocking",
-            ),
-        ),
-        pytest.param(
-            *(a_pair(a_pod("p", node="node-n", cpu="500m", metadata={"ownerReferences": []})), (), ["n"]),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation", it="can delete nodes, evicts pods without an ownerRef"
-            ),
-        ),
+        (a_pair(a_pod("p", node="node-n", cpu="500m", **brief("2h"))), (), ["other"]),
+        (a_pair(a_pod("p", node="node-n", cpu="500m", **brief("30m"))), (), ["n"]),
+        (a_pair(a_pod("p", node="node-n", cpu="500m", **brief("soon"))), (), ["n"]),
+        (a_pair(a_pod("p", node="node-n", cpu="500m", metadata={"ownerReferences": []})), (), ["n"]),
     ],
 )
 def test_node_is_deleted_whose_pods_may_be_evicted(members, pdbs, expected):
@@ -413,9 +303,6 @@ def test_node_is_deleted_whose_pods_may_be_evicted(members, pdbs, expected):
     assert found[:2] == ("single-node", expected)
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation", it="should consolidate pods onto a destination node with consolidateAfter set to Never"
-)
 def test_pods_may_move_to_a_node_that_is_never_consolidated():
     """Its NodePool has consolidateAfter Never."""
     pools = [a_pool(), a_pool("never", consolidateAfter="Never")]
@@ -426,10 +313,6 @@ def test_pods_may_move_to_a_node_that_is_never_consolidated():
     assert proposed(snapshot) == ("single-node", ["n"], [])
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="should replace a node with a cheaper one even when consolidateAfter has not expired",
-)
 def test_node_is_replaced_while_other_nodes_are_within_their_consolidate_after():
     """Only pods that would move to such a node are refused; a new node has none."""
     snapshot = a_fleet(a_member("n", size="xl", cpus=["5"]), a_member("fresh", size="m", cpus=["2"]))
@@ -437,7 +320,6 @@ def test_node_is_replaced_while_other_nodes_are_within_their_consolidate_after()
     assert proposed(snapshot, fresh=frozenset({"fresh"})) == ("single-node", ["n"], [("l",)])
 
 
-@pytest.mark.karpenter("disruption/consolidation", it="should consider initialized nodes before uninitialized nodes")
 def test_pods_move_to_the_initialized_one_of_many_nodes():
     """The others may never initialize."""
     others = [a_member(f"other{i:02}", cpus=["2"], initialized=i == 7) for i in range(20)]
@@ -445,7 +327,6 @@ def test_pods_move_to_the_initialized_one_of_many_nodes():
     assert proposed(a_fleet(a_member("n", size="s", cpus=["1"]), *others)) == ("single-node", ["n"], [])
 
 
-@pytest.mark.karpenter("disruption/consolidation", it="can replace node maintaining zonal topology spread")
 def test_replacement_keeps_pods_spread_over_zones():
     """Two zones have a pod each; the replacement for the third pod's node is in its zone."""
     spread = [
@@ -469,7 +350,6 @@ def test_replacement_keeps_pods_spread_over_zones():
     assert found.command.replacements[0].offering.zone == "a"
 
 
-@pytest.mark.karpenter("disruption/consolidation", it="won't delete node if it would violate pod anti-affinity")
 @pytest.mark.parametrize(("apart", "deleted"), [(True, False), (False, True)])
 def test_node_is_not_deleted_if_its_pod_must_not_run_beside_another(apart, deleted):
     """Without the rule both pods fit on one node."""
@@ -486,85 +366,74 @@ def test_node_is_not_deleted_if_its_pod_must_not_run_beside_another(apart, delet
 @pytest.mark.parametrize(
     ("members", "respect", "ignore"),
     [
-        pytest.param(
-            *(
-                [
-                    a_member(
-                        n,
-                        size="s",
-                        pods=[
-                            a_pod(
-                                f"p-{n}",
-                                node=f"node-{n}",
-                                cpu="500m",
-                                spec={
-                                    "affinity": {
-                                        "podAntiAffinity": {
-                                            "preferredDuringSchedulingIgnoredDuringExecution": [
-                                                {
-                                                    "weight": 1,
-                                                    "podAffinityTerm": {
-                                                        "topologyKey": labels.HOSTNAME,
-                                                        "labelSelector": {"matchLabels": {"app": "web"}},
-                                                    },
-                                                }
-                                            ]
-                                        }
+        (
+            [
+                a_member(
+                    n,
+                    size="s",
+                    pods=[
+                        a_pod(
+                            f"p-{n}",
+                            node=f"node-{n}",
+                            cpu="500m",
+                            spec={
+                                "affinity": {
+                                    "podAntiAffinity": {
+                                        "preferredDuringSchedulingIgnoredDuringExecution": [
+                                            {
+                                                "weight": 1,
+                                                "podAffinityTerm": {
+                                                    "topologyKey": labels.HOSTNAME,
+                                                    "labelSelector": {"matchLabels": {"app": "web"}},
+                                                },
+                                            }
+                                        ]
                                     }
-                                },
-                            )
-                        ],
-                    )
-                    for n in ("n1", "n2")
-                ],
-                None,
-                ("single-node", ["n1"], []),
-            ),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation", it="should consolidate a node through deletion when ignoring preferences"
-            ),
+                                }
+                            },
+                        )
+                    ],
+                )
+                for n in ("n1", "n2")
+            ],
+            None,
+            ("single-node", ["n1"], []),
         ),
-        pytest.param(
-            *(
-                [
-                    a_member(
-                        "n",
-                        size="xl",
-                        pods=[
-                            a_pod(
-                                "p",
-                                node="node-n",
-                                spec={
-                                    "affinity": {
-                                        "nodeAffinity": {
-                                            "preferredDuringSchedulingIgnoredDuringExecution": [
-                                                {
-                                                    "weight": 1,
-                                                    "preference": {
-                                                        "matchExpressions": [
-                                                            {
-                                                                "key": labels.INSTANCE_TYPE,
-                                                                "operator": "In",
-                                                                "values": ["xl"],
-                                                            }
-                                                        ]
-                                                    },
-                                                }
-                                            ]
-                                        }
+        (
+            [
+                a_member(
+                    "n",
+                    size="xl",
+                    pods=[
+                        a_pod(
+                            "p",
+                            node="node-n",
+                            spec={
+                                "affinity": {
+                                    "nodeAffinity": {
+                                        "preferredDuringSchedulingIgnoredDuringExecution": [
+                                            {
+                                                "weight": 1,
+                                                "preference": {
+                                                    "matchExpressions": [
+                                                        {
+                                                            "key": labels.INSTANCE_TYPE,
+                                                            "operator": "In",
+                                                            "values": ["xl"],
+                                                        }
+                                                    ]
+                                                },
+                                            }
+                                        ]
                                     }
-                                },
-                            )
-                        ],
-                    )
-                ],
-                None,
-                ("single-node", ["n"], [("s", "m", "l")]),
-            ),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation",
-                it="should consolidate a node through replacement when ignoring preferences",
-            ),
+                                }
+                            },
+                        )
+                    ],
+                )
+            ],
+            None,
+            ("single-node", ["n"], [("s", "m", "l")]),
         ),
     ],
 )
@@ -581,24 +450,9 @@ def test_preferences_keep_a_node_unless_they_are_ignored(members, respect, ignor
 @pytest.mark.parametrize(
     ("budget", "number"),
     [
-        pytest.param(
-            *("3", 3),
-            marks=[
-                pytest.mark.karpenter("disruption/consolidation", it="should only allow 3 empty nodes to be disrupted"),
-                pytest.mark.karpenter("disruption/emptiness", it="should only allow 3 empty nodes to be disrupted"),
-            ],
-        ),
-        pytest.param(
-            *("100%", 10),
-            marks=[
-                pytest.mark.karpenter("disruption/consolidation", it="should allow all empty nodes to be disrupted"),
-                pytest.mark.karpenter("disruption/emptiness", it="should allow all empty nodes to be disrupted"),
-            ],
-        ),
-        pytest.param(
-            *("0%", 0),
-            marks=pytest.mark.karpenter("disruption/consolidation", it="should allow no empty nodes to be disrupted"),
-        ),
+        ("3", 3),
+        ("100%", 10),
+        ("0%", 0),
     ],
 )
 def test_budget_limits_how_many_of_ten_nodes_go_at_once(kind, budget, number):
@@ -614,9 +468,6 @@ def test_budget_limits_how_many_of_ten_nodes_go_at_once(kind, budget, number):
     assert found is None or found[0] == ("emptiness" if kind == "empty" else "multi-node")
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation", it="should only allow 3 nodes to be deleted in single node consolidation delete"
-)
 @pytest.mark.parametrize(("leaving", "allowed"), [(0, True), (2, True), (3, False)])
 def test_budget_of_three_allows_a_node_until_three_are_being_deleted(leaving, allowed):
     """Single-node consolidation deletes one node for each command."""
@@ -634,34 +485,9 @@ def test_budget_of_three_allows_a_node_until_three_are_being_deleted(leaving, al
 @pytest.mark.parametrize(
     ("budget", "number"),
     [
-        pytest.param(
-            *("2", 2),
-            marks=[
-                pytest.mark.karpenter(
-                    "disruption/consolidation", it="should allow 2 nodes from each nodePool to be deleted"
-                ),
-                pytest.mark.karpenter(
-                    "disruption/emptiness", it="should allow 2 nodes from each nodePool to be deleted"
-                ),
-            ],
-        ),
-        pytest.param(
-            *("100%", 3),
-            marks=[
-                pytest.mark.karpenter(
-                    "disruption/consolidation", it="should allow all nodes from each nodePool to be deleted"
-                ),
-                pytest.mark.karpenter(
-                    "disruption/emptiness", it="should allow all nodes from each nodePool to be deleted"
-                ),
-            ],
-        ),
-        pytest.param(
-            *("0", 0),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation", it="should allow no nodes from each nodePool to be deleted"
-            ),
-        ),
+        ("2", 2),
+        ("100%", 3),
+        ("0", 0),
     ],
 )
 def test_each_of_ten_nodepools_has_its_own_budget(kind, budget, number):
@@ -696,34 +522,10 @@ LATE = "late"
 @pytest.mark.parametrize(
     ("members", "pod", "pdbs"),
     [
-        pytest.param(
-            *((OVERSIZED,), a_pod(LATE, node="node-n", cpu="100m", **PROTECTED), ()),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation",
-                it="should not replace node if a pod schedules with karpenter.sh/do-not-disrupt set to true during the TTL wait",
-            ),
-        ),
-        pytest.param(
-            *((OVERSIZED,), a_pod(LATE, node="node-n", cpu="100m"), (a_pdb(),)),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation",
-                it="should not replace node if a pod schedules with a blocking PDB during the TTL wait",
-            ),
-        ),
-        pytest.param(
-            *(SPARE, a_pod(LATE, node="node-n", cpu="100m", **PROTECTED), ()),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation",
-                it="should not delete node if pods schedule with karpenter.sh/do-not-disrupt set to true during the TTL wait",
-            ),
-        ),
-        pytest.param(
-            *(SPARE, a_pod(LATE, node="node-n", cpu="100m"), (a_pdb(),)),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation",
-                it="should not delete node if pods schedule with a blocking PDB during the TTL wait",
-            ),
-        ),
+        ((OVERSIZED,), a_pod(LATE, node="node-n", cpu="100m", **PROTECTED), ()),
+        ((OVERSIZED,), a_pod(LATE, node="node-n", cpu="100m"), (a_pdb(),)),
+        (SPARE, a_pod(LATE, node="node-n", cpu="100m", **PROTECTED), ()),
+        (SPARE, a_pod(LATE, node="node-n", cpu="100m"), (a_pdb(),)),
     ],
 )
 def test_proposal_is_rejected_when_a_pod_that_blocks_it_was_bound_meanwhile(members, pod, pdbs):
@@ -737,9 +539,6 @@ def test_proposal_is_rejected_when_a_pod_that_blocks_it_was_bound_meanwhile(memb
     assert a_controller(unchanged).revalidate(proposal).why_not == ""
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation", it="does not delete nodes with pod churn, deletes nodes without pod churn"
-)
 def test_empty_nodes_that_stayed_empty_are_deleted_without_the_others():
     """One of two empty nodes got a pod while the proposal waited."""
     members = (a_member("n"), a_member("quiet"))
@@ -755,8 +554,6 @@ def test_empty_nodes_that_stayed_empty_are_deleted_without_the_others():
 # -- nodes that are left alone ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.karpenter("disruption/consolidation", it="should not consolidate static NodePool nodes")
-@pytest.mark.karpenter("disruption/emptiness", it="should not consolidate static NodePool nodes")
 @pytest.mark.parametrize("cpus", [[], ["1"]], ids=["empty", "busy"])
 def test_nodes_of_a_static_nodepool_are_neither_deleted_nor_replaced(cpus):
     """A user who sets their Consolidatable condition changes nothing: the step derives it."""
@@ -776,11 +573,6 @@ def a_buffer_pod(name: str, cpu: str = "500m"):
     return a_pod(name, cpu=cpu, metadata={"annotations": {labels.BUFFER_POD: "true"}})
 
 
-@pytest.mark.karpenter("disruption/consolidation", it="should not empty-consolidate a node with only buffer pods")
-@pytest.mark.karpenter("disruption/consolidation", it="should consolidate a buffer node once buffer pods are cleared")
-@pytest.mark.karpenter("disruption/emptiness", it="should disrupt a node once buffer pods are cleared")
-@pytest.mark.karpenter("disruption/emptiness", it="should protect multiple nodes that each host buffer pods")
-@pytest.mark.karpenter("disruption/emptiness", it="should not protect a node with zero buffer pod count")
 @pytest.mark.parametrize(("buffers", "deleted"), [(0, ["n0", "n1", "n2"]), (1, ["n1", "n2"]), (2, ["n2"]), (3, None)])
 def test_empty_nodes_stay_while_buffer_pods_need_them(buffers, deleted):
     """Each node has capacity for one buffer pod."""
@@ -790,11 +582,6 @@ def test_empty_nodes_stay_while_buffer_pods_need_them(buffers, deleted):
     assert proposed(a_fleet(*members, pending=pending)) == (("emptiness", deleted, []) if deleted else None)
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="should allow consolidation of a node with real pods and buffer pods to a cheaper instance",
-)
-@pytest.mark.karpenter("disruption/emptiness", it="should not consider a node with real pods AND buffer pods as empty")
 @pytest.mark.parametrize(("buffers", "types"), [(0, ("s", "m", "l")), (2, ("m", "l")), (8, ("l",))])
 def test_node_with_pods_and_buffer_pods_is_replaced_by_a_cheaper_one_for_both(buffers, types):
     """The more buffer pods, the larger the replacement."""
@@ -803,9 +590,6 @@ def test_node_with_pods_and_buffer_pods_is_replaced_by_a_cheaper_one_for_both(bu
     assert proposed(a_fleet(a_member("n", size="xl", cpus=["1"]), pending=pending)) == ("single-node", ["n"], [types])
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation", it="should not consolidate a node that is launched for pods on a deleting node"
-)
 def test_node_for_the_pods_of_a_deleting_node_is_not_replaced():
     """Two of five pods have moved; the others are still to come, and need its capacity."""
     old = a_member("old", size="l", cpus=["1"] * 3, deleting=True)
@@ -815,7 +599,6 @@ def test_node_for_the_pods_of_a_deleting_node_is_not_replaced():
     assert proposed(a_fleet(old, new)) is None
 
 
-@pytest.mark.karpenter("disruption", it="should allow pods on deleting nodes to reschedule to uninitialized nodes")
 def test_pods_of_deleting_nodes_may_need_a_node_that_is_not_initialized():
     """They are no error of the candidate's simulation; the candidate's own pods would be one."""
     others = a_member("leaving", size="m", cpus=["2"], deleting=True), a_member("joining", size="m", initialized=False)
@@ -826,7 +609,6 @@ def test_pods_of_deleting_nodes_may_need_a_node_that_is_not_initialized():
     assert "default/leaving-0" in simulation.without(()).results.existing["node-joining"]
 
 
-@pytest.mark.karpenter("disruption", it="can replace node with a local PV (ignoring hostname affinity)")
 def test_node_with_a_local_volume_is_replaced():
     """The volume ends with its node, so that its affinity to that node binds the pod no longer."""
     pod = a_pod("db", node="node-n", owner="StatefulSet", **builders.claims_as_volumes("data"))

@@ -29,8 +29,6 @@ def a_buffer_pod(cpu: str):
     return a_pod("spare", cpu=cpu, metadata={"annotations": {labels.BUFFER_POD: "true"}})
 
 
-@pytest.mark.karpenter("disruption/emptiness", it="should not disrupt a node that hosts virtual buffer pods")
-@pytest.mark.karpenter("disruption/emptiness", it="should only protect the specific node with buffer pods, not others")
 def test_node_with_buffer_pods_is_not_empty():
     """If emptiness deleted the node, the next run would launch another one for the buffer pods."""
     empty = (a_member("n"), a_member("surplus"))
@@ -95,14 +93,6 @@ def test_nodepool_has_an_event_when_its_budgets_allow_no_disruption(nodes, block
         ({"consolidationPolicy": "WhenEmpty"}, [], None),
         ({"consolidateAfter": "2h"}, ["1"], None),
     ],
-)
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="should fire an event for ConsolidationDisabled when the NodePool has consolidation set to WhenEmpty",
-)
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="should fire an event for ConsolidationDisabled when the NodePool has consolidateAfter set to 'Never'",
 )
 def test_node_whose_nodepool_excludes_consolidation_has_an_event(disruption, cpus, why):
     """It has the Event whether or not its consolidateAfter has passed; an empty node is left to emptiness."""

@@ -68,42 +68,9 @@ def without_label(member: Member, key: str) -> Member:
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        pytest.param(
-            *(labels.INSTANCE_TYPE, 'Instance Type "" not found'),
-            marks=[
-                pytest.mark.karpenter(
-                    "disruption/consolidation",
-                    it="should fire an event when a candidate does not have a resolvable instance type",
-                ),
-                pytest.mark.karpenter(
-                    "disruption",
-                    it="should consider candidates that do not have the node.kubernetes.io/instance-type label",
-                ),
-            ],
-        ),
-        pytest.param(
-            *(labels.CAPACITY_TYPE, f'Node does not have label "{labels.CAPACITY_TYPE}"'),
-            marks=[
-                pytest.mark.karpenter(
-                    "disruption/consolidation",
-                    it="should fire an event when a candidate does not have the capacity type label",
-                ),
-                pytest.mark.karpenter(
-                    "disruption", it="should consider candidates that do not have the karpenter.sh/capacity-type label"
-                ),
-            ],
-        ),
-        pytest.param(
-            *(labels.ZONE, f'Node does not have label "{labels.ZONE}"'),
-            marks=[
-                pytest.mark.karpenter(
-                    "disruption/consolidation", it="should fire an event when a candidate does not have the zone label"
-                ),
-                pytest.mark.karpenter(
-                    "disruption", it="should consider candidates that do not have the topology.kubernetes.io/zone label"
-                ),
-            ],
-        ),
+        (labels.INSTANCE_TYPE, 'Instance Type "" not found'),
+        (labels.CAPACITY_TYPE, f'Node does not have label "{labels.CAPACITY_TYPE}"'),
+        (labels.ZONE, f'Node does not have label "{labels.ZONE}"'),
     ],
 )
 def test_node_of_unknown_price_is_not_consolidated_and_may_be_deleted_when_empty(label, message):
@@ -115,10 +82,6 @@ def test_node_of_unknown_price_is_not_consolidated_and_may_be_deleted_when_empty
     assert first_evaluation(a_fleet(empty)).method == "emptiness"
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="should not fire an event for ConsolidationDisabled when the NodePool has consolidation set to WhenEmptyOrUnderutilized",
-)
 @pytest.mark.parametrize("policy", ["WhenEmptyOrUnderutilized", "Balanced"])
 def test_empty_node_has_no_event_when_its_nodepool_allows_consolidation(policy):
     """Emptiness deletes it."""
@@ -139,14 +102,8 @@ def test_ineligible_nodes_are_reported_once_in_each_run():
 @pytest.mark.parametrize(
     ("reason", "cpus"),
     [
-        pytest.param(
-            *("underutilized", ["1"]),
-            marks=pytest.mark.karpenter("disruption/consolidation", it="should correctly report eligible nodes"),
-        ),
-        pytest.param(
-            *("empty", []),
-            marks=pytest.mark.karpenter("disruption/emptiness", it="should correctly report eligible nodes"),
-        ),
+        ("underutilized", ["1"]),
+        ("empty", []),
     ],
 )
 @pytest.mark.parametrize(("protected", "number"), [(True, 0), (False, 1)])
@@ -197,38 +154,13 @@ def test_consolidation_has_events_when_it_is_proposed_and_when_it_is_rejected(me
     assert keys[0] == keys[1] != {e.key for e in candidates.events if e.ref.name == disruption.claims[0]}
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation", it="should correctly report invalidated commands for emptiness disruption"
-)
-@pytest.mark.karpenter(
-    "disruption/consolidation", it="should correctly report invalidated commands for multi node disruption"
-)
-@pytest.mark.karpenter(
-    "disruption/consolidation", it="should correctly report invalidated commands for single node disruption"
-)
 @pytest.mark.parametrize(("members", "type_"), [(EMPTY, "empty"), (MULTI, "multi"), (SINGLE, "single")])
 @pytest.mark.parametrize(
     ("later", "kind"),
     [
-        pytest.param(
-            *({"pools": [a_pool(budgets=[{"nodes": "0"}])]}, {"empty": "churn", "": "budget"}),
-            marks=[
-                pytest.mark.karpenter("disruption/consolidation", it="when a candidate is blocked by budgets"),
-                pytest.mark.karpenter("disruption/consolidation", it="when candidates are blocked by budgets"),
-            ],
-        ),
-        pytest.param(
-            *("protected", {"": "churn"}),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation", it="when candidates are filtered out due to pod churn"
-            ),
-        ),
-        pytest.param(
-            *("nominated", {"": "churn"}),
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation", it="when candidates are filtered out due to candidate being nominated"
-            ),
-        ),
+        ({"pools": [a_pool(budgets=[{"nodes": "0"}])]}, {"empty": "churn", "": "budget"}),
+        ("protected", {"": "churn"}),
+        ("nominated", {"": "churn"}),
     ],
     ids=["budget", "churn", "nominated"],
 )
@@ -278,14 +210,8 @@ def test_empty_nodes_that_validation_drops_are_counted():
 @pytest.mark.parametrize(
     ("method", "reason", "decision", "type_"),
     [
-        pytest.param(
-            *("drift", "Drifted", "delete", ""),
-            marks=pytest.mark.karpenter("disruption", it="should fire metrics for single node delete disruption"),
-        ),
-        pytest.param(
-            *("drift", "Drifted", "replace", ""),
-            marks=pytest.mark.karpenter("disruption", it="should fire metrics for single node replace disruption"),
-        ),
+        ("drift", "Drifted", "delete", ""),
+        ("drift", "Drifted", "replace", ""),
         ("static-drift", "Drifted", "replace", ""),
         ("single-node", "Underutilized", "delete", "single"),
     ],
@@ -310,22 +236,10 @@ ROOMY = a_member("roomy", size="xl", node=PROTECTED)
 @pytest.mark.parametrize(
     ("members", "decision", "reason", "type_"),
     [
-        pytest.param(
-            *(EMPTY[:1], "delete", "empty", "empty"),
-            marks=pytest.mark.karpenter("disruption", it="should fire metrics for single node empty disruption"),
-        ),
-        pytest.param(
-            *(EMPTY, "delete", "empty", "empty"),
-            marks=pytest.mark.karpenter("disruption", it="should fire metrics for multi-node empty disruption"),
-        ),
-        pytest.param(
-            *((*MULTI, ROOMY), "delete", "underutilized", "multi"),
-            marks=pytest.mark.karpenter("disruption", it="should fire metrics for multi-node delete disruption"),
-        ),
-        pytest.param(
-            *(MULTI, "replace", "underutilized", "multi"),
-            marks=pytest.mark.karpenter("disruption", it="should fire metrics for multi-node replace disruption"),
-        ),
+        (EMPTY[:1], "delete", "empty", "empty"),
+        (EMPTY, "delete", "empty", "empty"),
+        ((*MULTI, ROOMY), "delete", "underutilized", "multi"),
+        (MULTI, "replace", "underutilized", "multi"),
     ],
 )
 def test_started_consolidation_is_counted_with_its_nodes_and_pods(members, decision, reason, type_):

@@ -62,7 +62,6 @@ def blocked(found):
 # -- which node, and what replaces it ---------------------------------------------------------------------------------
 
 
-@pytest.mark.karpenter("disruption/drift", it="should replace drifted nodes")
 def test_drifted_node_is_replaced_whatever_that_costs():
     """Its pod fits on no other node; a type of the same size is as good as any."""
     ((command,),) = (e.commands for e in evaluations(a_drifted_member(cpus=["3"])))
@@ -73,17 +72,12 @@ def test_drifted_node_is_replaced_whatever_that_costs():
     assert command.saving == 0
 
 
-@pytest.mark.karpenter("disruption/drift", it="should delete drifted nodes")
-@pytest.mark.karpenter(
-    "disruption/drift", it="should delete drifted nodes when they are empty and consolidation is disabled"
-)
 def test_drifted_node_is_deleted_when_its_pods_fit_elsewhere():
     """They may move to a node within its consolidateAfter, because that limits only consolidation."""
     assert chosen(a_drifted_member(cpus=["1"]), a_member("other", size="l")) == (["n"], 0)
     assert chosen(a_drifted_member()) == (["n"], 0)
 
 
-@pytest.mark.karpenter("disruption/drift", it="can replace drifted nodes with multiple nodes")
 def test_drifted_node_may_need_several_replacements():
     """Consolidation would not replace a node by several."""
     apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "web"}}}
@@ -93,10 +87,6 @@ def test_drifted_node_may_need_several_replacements():
     assert chosen(a_drifted_member(pods=pods)) == (["n"], 3)
 
 
-@pytest.mark.karpenter("disruption/drift", it="should drift empty nodes before non-empty nodes")
-@pytest.mark.karpenter(
-    "disruption/drift", it="should drift one non-empty node at a time, starting with the earliest drift"
-)
 def test_empty_nodes_go_first_then_those_that_drifted_earliest():
     """Otherwise the pods would move to the empty ones, and then again. Ties are sorted by name."""
     members = [
@@ -111,9 +101,6 @@ def test_empty_nodes_go_first_then_those_that_drifted_earliest():
     assert found == ["empty", "b", "c", "a"]
 
 
-@pytest.mark.karpenter(
-    "disruption/drift", it="should continue to the next drifted node if the first cannot reschedule all pods"
-)
 def test_node_whose_pods_do_not_fit_is_blocked_and_the_next_one_is_replaced():
     """Its NodeClaim and Node have an Event with the scheduling error."""
     stuck = a_pod("stuck", node="node-a", spec={"nodeSelector": {"only": "here"}})
@@ -154,20 +141,11 @@ def test_drift_launches_no_nodes_for_pending_pods():
     ],
     ids=["no condition", "condition is False", "do-not-disrupt", "static", "no budget", "not initialized"],
 )
-@pytest.mark.karpenter("disruption/drift", it="should ignore nodes without the drifted status condition")
-@pytest.mark.karpenter("disruption/drift", it="should ignore nodes with the drifted status condition set to false")
-@pytest.mark.karpenter(
-    "disruption/drift", it="should ignore nodes with the karpenter.sh/do-not-disrupt annotation set to true"
-)
-@pytest.mark.karpenter("disruption/drift", it="should not consider static nodepool for drift")
 def test_node_is_not_replaced_without_drift_or_permission(member, pool):
     """Drift follows the rules of all methods."""
     assert chosen(member, pools=[pool]) is None
 
 
-@pytest.mark.karpenter(
-    "disruption/drift", it="should delete drifted nodes with the karpenter.sh/do-not-disrupt annotation set to false"
-)
 def test_do_not_disrupt_annotation_of_false_does_not_keep_the_node():
     """Only true does."""
     assert chosen(a_drifted_member(node={"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "false"}}})) == (["n"], 0)
@@ -188,18 +166,6 @@ def a_pdb():
     [(PROTECTED, ()), ({"metadata": {"labels": {"app": "web"}}}, (a_pdb(),))],
     ids=["do-not-disrupt", "PodDisruptionBudget"],
 )
-@pytest.mark.karpenter(
-    "disruption/drift",
-    it="should not create replacements for drifted nodes that have pods with the karpenter.sh/do-not-disrupt annotation set to true",
-)
-@pytest.mark.karpenter(
-    "disruption/drift",
-    it="should not create replacements for drifted nodes that have pods with the karpenter.sh/do-not-disrupt annotation set to true when the NodePool's TerminationGracePeriod is not nil",
-)
-@pytest.mark.karpenter(
-    "disruption/drift",
-    it="should not create replacements for drifted nodes that have pods with the blocking PDBs when the NodePool's TerminationGracePeriod is not nil",
-)
 def test_pod_that_must_stay_keeps_the_node_unless_its_drain_ends(changes, pdbs):
     """With a terminationGracePeriod the node goes, without a replacement for a pod that is not rescheduled until then."""
     pods = [a_pod("p", node="node-n", cpu="3", **changes)]
@@ -211,17 +177,6 @@ def test_pod_that_must_stay_keeps_the_node_unless_its_drain_ends(changes, pdbs):
     ]
 
 
-@pytest.mark.karpenter(
-    "disruption/drift",
-    it="should not drift nodes with pods that have a duration-based do-not-disrupt annotation that is still active",
-)
-@pytest.mark.karpenter(
-    "disruption/drift", it="should drift nodes with pods that have an invalid do-not-disrupt annotation format"
-)
-@pytest.mark.karpenter(
-    "disruption/drift",
-    it="should not drift nodes until the longest duration-based do-not-disrupt grace period expires across multiple pods",
-)
 @pytest.mark.parametrize(
     ("values", "is_chosen"), [(["3h"], False), (["1h"], True), (["1h", "3h"], False), (["nonsense"], True)]
 )
@@ -255,7 +210,6 @@ def test_blocking_pods_keep_a_node_from_graceful_methods_in_spite_of_its_grace_p
 # -- order, budgets, metrics ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.karpenter("disruption/drift", it="should delete drifted nodes when they are empty and consolidatable")
 def test_emptiness_comes_before_drift_and_drift_before_consolidation():
     """One method acts in a run."""
     members = [
@@ -275,8 +229,6 @@ def test_emptiness_comes_before_drift_and_drift_before_consolidation():
     assert first("empty", "drifted") == ("single-node", ["large"])
 
 
-@pytest.mark.karpenter("disruption/drift", it="should only consider 3 nodes allowed to be disrupted because of budgets")
-@pytest.mark.karpenter("disruption/drift", it="should correctly report eligible drifted nodes")
 def test_metrics_report_eligible_nodes_and_budgets_of_drift():
     """Nodes with a pod that must not be disrupted are not eligible. Without any, budgets are not reported."""
     members = [a_drifted_member(f"n{i}") for i in range(9)]
@@ -304,8 +256,6 @@ def test_nodepool_has_an_event_when_its_budgets_allow_no_drift():
     assert blocked(evaluations(a_member("n"), pools=closed, method="static-drift")) == set()
 
 
-@pytest.mark.karpenter("disruption/drift", it="should disrupt 3 nodes, taking into account commands in progress")
-@pytest.mark.karpenter("disruption/drift", it="should respect budgets for multiple nodepools")
 def test_nodepools_at_their_budget_are_passed_over():
     """Nodes that terminate count; the other NodePool's node drifted later."""
     pools = [a_quiet_pool("a", budgets=[{"nodes": "1"}]), a_quiet_pool("b", budgets=[{"nodes": "1"}])]
@@ -359,7 +309,6 @@ def test_proposal_is_validated_against_the_cluster_as_it_is(member, pool, why):
     assert command.why_not.partition(":")[0] == why
 
 
-@pytest.mark.karpenter("disruption/emptiness", it="can delete empty and drifted nodes")
 @pytest.mark.parametrize(("consolidatable", "method"), [(True, "emptiness"), (False, "drift")])
 def test_empty_drifted_node_is_deleted(consolidatable, method):
     """By emptiness once its consolidateAfter has passed, otherwise by drift, whose gauge counts it."""
@@ -372,7 +321,6 @@ def test_empty_drifted_node_is_deleted(consolidatable, method):
     assert found[0].commands[0].replacements == ()
 
 
-@pytest.mark.karpenter("disruption", it="should allow multiple replace operations to happen successively")
 def test_drifted_nodes_are_replaced_one_after_another_until_the_budget_is_used():
     """Ten nodes have drifted, the budget is three, and no replacement is ready yet."""
     members = [a_drifted_member(f"n{i}", cpus=["3"]) for i in range(10)]

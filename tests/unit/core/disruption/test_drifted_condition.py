@@ -66,7 +66,6 @@ def true(reason):
 # -- the condition ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.karpenter("nodeclaim/disruption/drift", it="should detect drift")
 def test_node_that_the_cloud_reports_is_marked_as_drifted():
     """The reason and message are the cloud's; the node has drifted since now, at the version that was read."""
     found = assess(a_drifting_member(), cloud={"n": "AMIDrift"})
@@ -89,10 +88,6 @@ def test_drifted_node_keeps_the_time_at_which_it_drifted():
     assert (other.since, written(other)) == ({"n": ago(hours=1)}, {"n": true("SubnetDrift")})
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift",
-    it="should remove the status condition from the nodeClaim if the nodeClaim is no longer drifted",
-)
 def test_condition_is_removed_from_a_node_that_has_not_drifted():
     """It does not become False."""
     found = assess(a_drifting_member(marked="AMIDrift"))
@@ -101,14 +96,6 @@ def test_condition_is_removed_from_a_node_that_has_not_drifted():
 
 
 @pytest.mark.parametrize("launched", ["Unknown", "False"])
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift",
-    it="should remove the status condition from the nodeClaim when the nodeClaim launch condition is unknown",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift",
-    it="should remove the status condition from the nodeClaim when the nodeClaim launch condition is false",
-)
 def test_condition_is_removed_from_a_nodeclaim_that_is_not_launched(launched):
     """It has no instance that could differ."""
     found = assess(a_drifting_member(launched=launched, marked="AMIDrift"), cloud={"n": "AMIDrift"})
@@ -129,7 +116,6 @@ def test_unknown_answer_of_the_cloud_leaves_the_condition_as_it_is():
     assert written(found) == {"changed": true("NodePoolDrifted")}
 
 
-@pytest.mark.karpenter("nodeclaim/disruption/drift", it="should not detect drift if the nodePool does not exist")
 def test_node_without_nodepool_and_terminating_node_are_left_alone():
     """Nothing is known to compare the one with, and the other goes anyway."""
     cloud = {"n": "AMIDrift"}
@@ -164,8 +150,6 @@ def test_nodepool_that_cannot_be_evaluated_is_reported_and_takes_no_other_down()
 # -- reasons, in order ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.karpenter("nodeclaim/disruption/drift", it="should detect static drift before cloud provider drift")
-@pytest.mark.karpenter("nodeclaim/disruption/drift", it="should detect drift on changes to the static fields")
 def test_changed_template_is_the_first_reason():
     """The hash of the NodePool differs from the NodeClaim's; requirements do not count for it."""
     changed = a_pool((labels.CAPACITY_TYPE, "In", "spot"), template={"metadata": {"labels": {"a": "b"}}})
@@ -212,25 +196,6 @@ ON_DEMAND = (labels.CAPACITY_TYPE, "In", "on-demand")
         ([ON_DEMAND, ("beta.kubernetes.io/os", "In", "linux")], LINUX, False),
     ],
 )
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift", it="should return drifted if the nodePool node requirement is updated"
-)
-@pytest.mark.karpenter("nodeclaim/disruption/drift", it="should return drifted if a new node requirement is added")
-@pytest.mark.karpenter("nodeclaim/disruption/drift", it="should return drifted if a node requirement is reduced")
-@pytest.mark.karpenter("nodeclaim/disruption/drift", it="should not return drifted if a node requirement is expanded")
-@pytest.mark.karpenter("nodeclaim/disruption/drift", it="should not return drifted if a node requirement set to Exists")
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift", it="should return drifted if a node requirement set to DoesNotExists"
-)
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift", it="should not return drifted if a nodeClaim is greater then node requirement"
-)
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift", it="should not return drifted if a nodeClaim is less then node requirement"
-)
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift", it="should detect node requirement drift before cloud provider drift"
-)
 def test_node_drifts_when_its_labels_do_not_meet_the_requirements(requirements, node, drifts):
     """The labels of the NodeClaim count; this reason comes before the cloud's."""
     pool = a_pool(*requirements)
@@ -239,10 +204,6 @@ def test_node_drifts_when_its_labels_do_not_meet_the_requirements(requirements, 
     assert written(found) == {"n": true("RequirementsDrifted" if drifts else "AMIDrift")}
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift",
-    it="should return drifted only on NodeClaims that are drifted from an updated nodePool",
-)
 def test_only_nodes_that_do_not_meet_a_changed_requirement_drift():
     """Windows was removed."""
     pool = a_pool(ON_DEMAND, (labels.OS, "In", "linux"))
@@ -282,37 +243,6 @@ def offering(size, *, zones=("a", "b"), capacity_types=("on-demand", "spot")):
         *("offered", "type gone", "no label", "no offering", "other zone", "other capacity type"),
         *("reservation ended", "reserved and spot only", "reserved and nothing"),
     ),
-)
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift", it="should detect stale instance type drift if the instance type label doesn't exist"
-)
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift", it="should detect stale instance type drift if the instance type doesn't exist"
-)
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift",
-    it="should detect stale instance type drift if the instance type offerings doesn't exist",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift",
-    it="should detect stale instance type drift if the instance type offerings aren't compatible with the nodeclaim",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift",
-    it="shouldn't drift when a matching instance type exists with reserved and on-demand offerings",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift", it="shouldn't drift when a matching instance type exists with reserved offerings"
-)
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift", it="shouldn't drift when a matching instance type exists with on-demand offerings"
-)
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift", it="should drift when a matching instance type exists but the only offering is spot"
-)
-@pytest.mark.karpenter(
-    "nodeclaim/disruption/drift",
-    it="should drift when a matching instance type exists but there are no compatible offerings",
 )
 def test_node_drifts_when_its_offering_does_not_exist_any_more(catalogue, own, drifts):
     """It is compared after an hour; this reason comes before the cloud's."""

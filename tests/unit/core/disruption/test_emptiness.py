@@ -44,7 +44,6 @@ def a_candidate(
     )
 
 
-@pytest.mark.karpenter("disruption/emptiness", it="should only allow 3 empty nodes to be disrupted")
 def test_budget_limits_the_number_of_empty_nodes_deleted():
     """A budget of three deletes the three most expensive nodes, and the NodePool is reported as constrained."""
     pool = NodePoolName("default")
@@ -57,11 +56,6 @@ def test_budget_limits_the_number_of_empty_nodes_deleted():
     assert constrained == {pool}
 
 
-@pytest.mark.karpenter("disruption/emptiness", it="should ignore nodes that have pods")
-@pytest.mark.karpenter("disruption/emptiness", it="should ignore nodes without the consolidatable status condition")
-@pytest.mark.karpenter(
-    "disruption/emptiness", it="should ignore nodes with the consolidatable status condition set to false"
-)
 def test_nodes_with_pods_or_within_consolidate_after_are_not_deleted():
     """Without candidates there is no command."""
     commands, constrained = delete_empty(
@@ -72,7 +66,6 @@ def test_nodes_with_pods_or_within_consolidate_after_are_not_deleted():
     assert constrained == frozenset()
 
 
-@pytest.mark.karpenter("disruption/emptiness", it="should allow no empty nodes to be disrupted")
 def test_nodes_of_a_nodepool_without_budget_entry_are_not_deleted():
     """A NodePool without an entry has a budget of 0."""
     commands, constrained = delete_empty([a_candidate("n", pool="unknown")], {})
@@ -115,25 +108,10 @@ GOING = {"metadata": {"deletionTimestamp": stamp(ago(seconds=5))}}
 @pytest.mark.parametrize(
     ("pods", "empty"),
     [
-        pytest.param((), True, marks=pytest.mark.karpenter("disruption/emptiness", it="can delete empty nodes")),
-        pytest.param(
-            *((a_pod("agent", node="node-n", owner="DaemonSet"),), True),
-            marks=pytest.mark.karpenter(
-                "disruption/emptiness", it="will consider a node with a DaemonSet pod as empty"
-            ),
-        ),
-        pytest.param(
-            *((a_pod("web", node="node-n", owner="ReplicaSet", **GOING),), True),
-            marks=pytest.mark.karpenter(
-                "disruption/emptiness", it="will consider a node with terminating Deployment pods as empty"
-            ),
-        ),
-        pytest.param(
-            *((a_pod("db", node="node-n", owner="StatefulSet", **GOING),), False),
-            marks=pytest.mark.karpenter(
-                "disruption/emptiness", it="will not consider a node with a terminating StatefulSet pod as empty"
-            ),
-        ),
+        ((), True),
+        ((a_pod("agent", node="node-n", owner="DaemonSet"),), True),
+        ((a_pod("web", node="node-n", owner="ReplicaSet", **GOING),), True),
+        ((a_pod("db", node="node-n", owner="StatefulSet", **GOING),), False),
         ((a_pod("web", node="node-n"),), False),
     ],
 )
@@ -145,19 +123,8 @@ def test_node_is_empty_when_none_of_its_pods_needs_another_node(pods, empty):
 @pytest.mark.parametrize(
     ("value", "empty"),
     [
-        pytest.param(
-            *("true", False),
-            marks=pytest.mark.karpenter(
-                "disruption/emptiness", it="should ignore nodes with the karpenter.sh/do-not-disrupt annotation"
-            ),
-        ),
-        pytest.param(
-            *("false", True),
-            marks=pytest.mark.karpenter(
-                "disruption/emptiness",
-                it="should delete nodes with the karpenter.sh/do-not-disrupt annotation set to false",
-            ),
-        ),
+        ("true", False),
+        ("false", True),
     ],
 )
 def test_do_not_disrupt_keeps_an_empty_node_only_when_it_is_true(value, empty):
@@ -165,7 +132,6 @@ def test_do_not_disrupt_keeps_an_empty_node_only_when_it_is_true(value, empty):
     assert deletable(node={"metadata": {"annotations": {labels.DO_NOT_DISRUPT: value}}}) is empty
 
 
-@pytest.mark.karpenter("disruption/emptiness", it="can delete multiple empty nodes")
 @pytest.mark.parametrize("pending", [0, 1])
 def test_empty_nodes_are_deleted_unless_pending_pods_are_to_run_there(pending):
     """kube-scheduler has nominated the large node for the pod, which does not fit on the small one."""
@@ -175,7 +141,6 @@ def test_empty_nodes_are_deleted_unless_pending_pods_are_to_run_there(pending):
     assert proposed(snapshot) == ("emptiness", ["small"] if pending else ["large", "small"], [])
 
 
-@pytest.mark.karpenter("disruption/emptiness", it="considers pending pods when consolidating")
 @pytest.mark.parametrize(("cpu", "replaced"), [("14", False), ("1", True)])
 def test_node_that_a_pending_pod_needs_is_not_replaced(cpu, replaced):
     """The large pod only fits beside the small one on this node; a small pending pod fits on a cheaper node, too."""

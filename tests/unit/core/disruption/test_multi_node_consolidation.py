@@ -16,13 +16,8 @@ from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member, a_pod, a
 
 BOTH = (labels.ON_DEMAND, labels.SPOT)
 CANDIDATE_KINDS = [
-    pytest.param(
-        labels.ON_DEMAND,
-        marks=pytest.mark.karpenter("disruption/consolidation", it="if the candidate is on-demand node"),
-    ),
-    pytest.param(
-        labels.SPOT, marks=pytest.mark.karpenter("disruption/consolidation", it="if the candidate is spot node")
-    ),
+    labels.ON_DEMAND,
+    labels.SPOT,
 ]
 
 
@@ -44,7 +39,6 @@ def underused(number: int, *, size: str = "l", **changes):
     return [a_member(f"n{i}", size=size, cpus=["1"], **changes) for i in range(number)]
 
 
-@pytest.mark.karpenter("disruption/consolidation", it="can merge 3 nodes into 1")
 @pytest.mark.parametrize("capacity_type", CANDIDATE_KINDS)
 def test_three_nodes_are_replaced_by_one(capacity_type):
     """Spot nodes need the feature gate, but no fifteen cheaper types."""
@@ -53,9 +47,6 @@ def test_three_nodes_are_replaced_by_one(capacity_type):
     assert proposed(snapshot, spot_to_spot=True) == ("multi-node", ["n0", "n1", "n2"], [("m",)])
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation", it="can merge 3 nodes into 1 if the candidates have both spot and on-demand"
-)
 def test_spot_and_on_demand_nodes_are_replaced_by_one_together():
     """That needs no feature gate, and the replacement is Spot."""
     members = [*underused(2), a_member("spot", size="l", capacity_type=labels.SPOT, cpus=["1"])]
@@ -67,7 +58,6 @@ def test_spot_and_on_demand_nodes_are_replaced_by_one_together():
     assert found.command.replacements[0].offering.capacity_type == labels.SPOT
 
 
-@pytest.mark.karpenter("disruption/consolidation", it="won't merge 2 nodes into 1 of the same type")
 @pytest.mark.parametrize("capacity_type", CANDIDATE_KINDS)
 def test_two_nodes_are_not_replaced_by_one_of_their_type(capacity_type):
     """Deleting the one with fewer pods moves fewer pods for the same saving."""
@@ -98,10 +88,6 @@ def test_replacement_is_cheaper_than_every_candidate_of_a_type_it_may_have(sizes
     assert found.command.why_not == ("" if types else "Can't replace with a cheaper node")
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="should handle failing filterOutSameInstanceType correctly (without a panic) when minValues isn't satisfied",
-)
 @pytest.mark.parametrize(("least", "found"), [(1, True), (2, False)])
 def test_types_left_below_those_of_the_candidates_must_meet_min_values(least, found):
     """Of s, m and l, all cheaper than both nodes, only s is cheaper than m."""
@@ -151,9 +137,6 @@ def test_longest_prefix_that_can_be_consolidated_is_found_by_binary_search(nodes
     assert max(lengths, default=0) <= MAX_CANDIDATES
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation", it="should only allow 3 nodes to be deleted in multi node consolidation delete"
-)
 @pytest.mark.parametrize(
     ("budgets", "expected"),
     [
@@ -181,7 +164,6 @@ def test_budgets_are_spent_while_nodes_are_chosen(budgets, expected):
     assert found is None or found.method == ("single-node" if sum(expected.values()) == 1 else "multi-node")
 
 
-@pytest.mark.karpenter("disruption/consolidation", it="should consolidate the node with best savings ratio first")
 def test_nodes_that_save_most_per_pod_are_consolidated_first():
     """The budget allows two of four."""
     cpus = {"a": ["100m"] * 8, "b": ["100m"], "c": ["100m"] * 4, "d": ["100m"] * 2}
@@ -195,9 +177,6 @@ def test_nodes_that_save_most_per_pod_are_consolidated_first():
     )
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation", it="should consolidate multiple empty nodes via multi-nodeclaim consolidation"
-)
 @pytest.mark.parametrize("capacity_type", [labels.ON_DEMAND, labels.SPOT])
 def test_several_empty_nodes_are_deleted_by_one_command(capacity_type):
     """Emptiness deletes them, for the reason Empty, before multi-node consolidation is evaluated."""
@@ -206,10 +185,6 @@ def test_several_empty_nodes_are_deleted_by_one_command(capacity_type):
     assert proposed(a_fleet(*members, pools=[a_pool(capacity_types=BOTH)])) == ("emptiness", ["n0", "n1", "n2"], [])
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="should continue to single nodeclaim consolidation when multi-nodeclaim consolidation fails validation after the node ttl",
-)
 @pytest.mark.parametrize("capacity_type", [labels.ON_DEMAND, labels.SPOT])
 def test_single_node_is_consolidated_after_the_validation_of_several_failed(capacity_type):
     """While the proposal waited, two of three nodes got a pod, so that their pods need a larger replacement."""

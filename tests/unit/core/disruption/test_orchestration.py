@@ -190,7 +190,6 @@ def test_replacement_is_created_before_its_candidate_is_tainted():
     assert {a.step for a in plan.actions if isinstance(a, Requeue)} == {Step.PROVISION, Step.CONSOLIDATE}
 
 
-@pytest.mark.karpenter("disruption/queue", it="should not wait for replacements when none are needed")
 def test_delete_command_deletes_in_the_run_that_validated_it():
     """The plan writes phase, conditions, taints and phase, and then deletes each NodeClaim by its UID."""
     snapshot = a_fleet(a_member("a"), a_member("b"))
@@ -204,11 +203,6 @@ def test_delete_command_deletes_in_the_run_that_validated_it():
     assert Step.TERMINATE in {a.step for a in plan.actions if isinstance(a, Requeue)}
 
 
-@pytest.mark.karpenter("disruption/queue", it="should fully handle a command when replacements are initialized")
-@pytest.mark.karpenter(
-    "disruption/queue",
-    it="should keep nodes tainted when replacements haven't finished initialization",
-)
 def test_candidates_are_deleted_when_every_replacement_is_initialized():
     """Until then the command deletes nothing."""
     member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
@@ -231,7 +225,6 @@ def test_missing_disruption_taint_is_added_while_waiting_for_replacements():
     assert patch.resource_version == "9"
 
 
-@pytest.mark.karpenter("disruption", it="should add and remove taints from NodeClaims that fail to disrupt")
 def test_command_is_rolled_back_when_its_replacement_no_longer_exists():
     """The plan removes taints before it writes the phase, so that the next run repeats a crashed rollback."""
     member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
@@ -257,8 +250,6 @@ def test_rollback_continues_after_a_crash():
 
 
 @pytest.mark.parametrize(("seconds", "phase"), [(599, None), (600, "RolledBack")])
-@pytest.mark.karpenter("disruption/queue", it="should not return an error when handling commands before the timeout")
-@pytest.mark.karpenter("disruption/queue", it="should untaint nodes when a command times out")
 def test_command_is_rolled_back_when_replacements_are_not_initialized_in_ten_minutes(seconds, phase):
     """The rollback keeps the replacement; consolidation deletes it later if it is empty."""
     member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
@@ -273,35 +264,16 @@ def test_command_is_rolled_back_when_replacements_are_not_initialized_in_ten_min
     assert untainted is bool(phase)
 
 
-@pytest.mark.karpenter("disruption/queue", it="should calculate correct timeout based on queue length")
 @pytest.mark.parametrize(
     ("candidates", "expected"),
     [
         (1, timedelta(minutes=10)),
-        pytest.param(
-            *(100, timedelta(minutes=10)),
-            marks=pytest.mark.karpenter("disruption/queue", it="very small queue - 100 commands"),
-        ),
-        pytest.param(
-            *(4000, timedelta(minutes=10)),
-            marks=pytest.mark.karpenter("disruption/queue", it="small queue - 4000 commands"),
-        ),
-        pytest.param(
-            *(10_000, timedelta(minutes=13, seconds=20)),
-            marks=pytest.mark.karpenter("disruption/queue", it="medium queue - 10000 commands"),
-        ),
-        pytest.param(
-            *(40_000, timedelta(minutes=53, seconds=20)),
-            marks=pytest.mark.karpenter("disruption/queue", it="large queue - 40000 commands"),
-        ),
-        pytest.param(
-            *(80_000, timedelta(hours=1)),
-            marks=pytest.mark.karpenter("disruption/queue", it="very large queue - 80000 commands (capped)"),
-        ),
-        pytest.param(
-            *(100_000, timedelta(hours=1)),
-            marks=pytest.mark.karpenter("disruption/queue", it="extremely large queue - 100000 commands (capped)"),
-        ),
+        (100, timedelta(minutes=10)),
+        (4000, timedelta(minutes=10)),
+        (10_000, timedelta(minutes=13, seconds=20)),
+        (40_000, timedelta(minutes=53, seconds=20)),
+        (80_000, timedelta(hours=1)),
+        (100_000, timedelta(hours=1)),
     ],
 )
 def test_command_timeout_grows_with_its_candidates_up_to_an_hour(candidates, expected):
@@ -323,7 +295,6 @@ def replacements_of(disruption: NodeDisruption, initialized: tuple[bool, ...]) -
     return found
 
 
-@pytest.mark.karpenter("disruption/queue", it="should only finish a command when all replacements are initialized")
 @pytest.mark.parametrize("initialized", [(False, False), (True, False), (False, True), (True, True)])
 def test_command_with_two_replacements_waits_for_both(initialized):
     """Each replacement that it waits for has an Event."""
@@ -343,7 +314,6 @@ def test_command_with_two_replacements_waits_for_both(initialized):
     assert waiting == [name for name, done in zip(names, initialized, strict=True) if not done]
 
 
-@pytest.mark.karpenter("disruption/queue", it="should finish two commands in order as replacements are initialized")
 @pytest.mark.parametrize("initialized", [(False, False), (True, False), (False, True), (True, True)])
 def test_commands_finish_each_when_its_own_replacement_is_initialized(initialized):
     """Neither waits for the other."""
@@ -481,10 +451,6 @@ REVALIDATED = [
 
 
 @pytest.mark.parametrize(("later", "why"), REVALIDATED, ids=[why[:30] or "holds" for _, why in REVALIDATED])
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="should not consolidate if the action becomes invalid during the node TTL wait",
-)
 def test_proposal_is_validated_before_it_is_executed(later, why):
     """Validation fails because of churn, a budget or scheduling."""
     disruption, _ = first_command(an_oversized_fleet())
@@ -495,10 +461,6 @@ def test_proposal_is_validated_before_it_is_executed(later, why):
     assert bool(command.candidates) == (not why)
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation",
-    it="should not consolidate if the action picks different instance types after the node TTL wait",
-)
 @pytest.mark.parametrize(
     ("proposed", "launched", "why"),
     [
@@ -558,10 +520,6 @@ def test_emptiness_continues_with_candidates_that_are_still_empty():
     assert a_controller(busy).revalidate(disruption).why_not.startswith("churn")
 
 
-@pytest.mark.karpenter(
-    "disruption",
-    it="should remove taints from NodeClaims that were left tainted from a previous disruption action",
-)
 def test_stale_disruption_taints_are_removed_and_those_of_commands_are_kept():
     """Terminating nodes keep their taints, too."""
     both = {"claim": CONDITION, "node": TAINTED}

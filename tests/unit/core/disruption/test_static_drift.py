@@ -85,14 +85,6 @@ def names(found):
         ("100%", {"nodes": "12"}, 5),
     ],
 )
-@pytest.mark.karpenter("disruption/staticdrift", it="should respect disruption budgets (Nodes Count) for static drift")
-@pytest.mark.karpenter(
-    "disruption/staticdrift", it="should respect disruption budgets (Nodes Percentage) for static drift"
-)
-@pytest.mark.karpenter("disruption/staticdrift", it="should not drift nodes when we cannot acquire limits")
-@pytest.mark.karpenter("disruption/staticdrift", it="should drift nodes when we can acquire limits")
-@pytest.mark.karpenter("disruption/staticdrift", it="should drift partially when we can acquire some limits")
-@pytest.mark.karpenter("disruption/staticdrift", it="should handle missing node limits gracefully")
 def test_as_many_nodes_are_replaced_as_budgets_and_limits_allow(budget, limits, expected):
     """Each has a command of its own; nodes for which limits.nodes allows none have an Event."""
     found, blocked = commands(*replicas(5), pools=[a_static_pool(5, budget=budget, limits=limits)])
@@ -123,23 +115,11 @@ def test_node_that_drifted_earliest_is_replaced_first():
     ],
     ids=["zero replicas", "condition is False", "no condition", "do-not-disrupt"],
 )
-@pytest.mark.karpenter("disruption/staticdrift", it="should handle zero replicas")
-@pytest.mark.karpenter("disruption/staticdrift", it="should ignore nodes without the drifted status condition")
-@pytest.mark.karpenter(
-    "disruption/staticdrift", it="should ignore nodes with the drifted status condition set to false"
-)
-@pytest.mark.karpenter(
-    "disruption/staticdrift", it="should ignore nodes with the karpenter.sh/do-not-disrupt annotation"
-)
 def test_node_is_not_replaced_without_drift_or_permission(member, number):
     """A node beyond the replicas is deprovisioned instead."""
     assert commands(member, pools=[a_static_pool(number)])[0] == []
 
 
-@pytest.mark.karpenter("disruption/staticdrift", it="should wait until nodes are deprovisioned when we are overscaled")
-@pytest.mark.karpenter(
-    "disruption/staticdrift", it="should keep drifting partially when we can acquire some limits for each reconcile"
-)
 def test_nothing_is_replaced_while_there_are_more_nodes_than_replicas():
     """Nodes under replacement count until they are deleted; terminating ones count against limits.nodes only."""
     busy = [a_replica("n0", DISRUPTION_REASON), a_replica("new", drifted="False"), a_replica("n1")]
@@ -160,8 +140,6 @@ def test_missing_replicas_come_before_replacements():
     assert names(commands(*replicas(2), pools=[roomy])[0]) == [["n0"]]
 
 
-@pytest.mark.karpenter("disruption/staticdrift", it="should respect budgets for multiple static nodepools")
-@pytest.mark.karpenter("disruption/staticdrift", it="should handle drift for multiple static NodePools independently")
 def test_each_nodepool_has_its_own_budget_and_limit():
     """One has a budget of one node, one is at its limit, and one has no drifted node."""
     pools = [

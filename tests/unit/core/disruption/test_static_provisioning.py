@@ -56,11 +56,6 @@ def from_body(body, *, deleting: bool = False):
 # -- provisioning ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.karpenter(
-    "static/provisioning",
-    it="should create nodeclaims when current node count is less than desired replicas",
-)
-@pytest.mark.karpenter("static/provisioning", it="should create additional nodeclaims to reach desired replicas")
 def test_static_nodeclaim_names_are_derived_from_pool_and_replica_index():
     """Overlapping runs create the same NodeClaims."""
     pool = a_static_pool(4)
@@ -74,7 +69,6 @@ def test_static_nodeclaim_names_are_derived_from_pool_and_replica_index():
     assert len(names) == 8
 
 
-@pytest.mark.karpenter("static/provisioning", it="should handle large replica counts")
 def test_a_thousand_replicas_have_a_thousand_names():
     """Runs create them in portions, each of which leaves the others for the next run."""
     pool, claims = a_static_pool(1000), []
@@ -102,22 +96,6 @@ def test_replica_gets_a_nodeclaim_of_another_name_when_its_nodeclaim_is_deleting
     kinds=st.lists(st.sampled_from(["running", "replaced", "deleting"]), max_size=8),
     max_claims=st.integers(0, 6),
 )
-@pytest.mark.karpenter("static/provisioning", it="should not create additional nodeclaims")
-@pytest.mark.karpenter("static/provisioning", it="should not create additional nodeclaims when node limits are reached")
-@pytest.mark.karpenter("static/provisioning", it="should handle zero replicas")
-@pytest.mark.karpenter("static/provisioning", it="should return early if current node count exceeds desired replicas")
-@pytest.mark.karpenter(
-    "static/deprovisioning",
-    it="should terminate excess nodeclaims when current count exceeds desired replicas",
-)
-@pytest.mark.karpenter(
-    "static/deprovisioning",
-    it="should return early if current node count is less than or equal to desired replicas",
-)
-@pytest.mark.karpenter(
-    "static/deprovisioning",
-    it="should only consider running nodeclaims and not deleting nodeclaims",
-)
 def test_static_provisioning_respects_replicas_limits_and_max_claims(replicas, limit, kinds, max_claims):
     """It creates as many NodeClaims as they allow."""
     pool = a_static_pool(replicas, **({} if limit is None else {"limits": {"nodes": str(limit)}}))
@@ -132,11 +110,6 @@ def test_static_provisioning_respects_replicas_limits_and_max_claims(replicas, l
     assert not (made and gone)
 
 
-@pytest.mark.karpenter("state/statenodepool", it="should reserve requested capacity when available")
-@pytest.mark.karpenter("state/statenodepool", it="should grant partial capacity when requested exceeds available")
-@pytest.mark.karpenter("state/statenodepool", it="should return zero when no capacity available")
-@pytest.mark.karpenter("state/statenodepool", it="should account for running NodeClaims")
-@pytest.mark.karpenter("state/statenodepool", it="should account for deleting NodeClaims")
 @pytest.mark.parametrize(
     ("kinds", "allowed"),
     [
@@ -155,16 +128,6 @@ def test_node_limit_of_a_static_nodepool_counts_all_its_claims(kinds, allowed):
     assert static.allowed == min(allowed, static.missing)
 
 
-@pytest.mark.karpenter("state", it="should track NodeClaim in running state when created with ProviderID")
-@pytest.mark.karpenter("state", it="should track NodeClaim without ProviderID")
-@pytest.mark.karpenter("state", it="should not track NodeClaim that has no nodepool")
-@pytest.mark.karpenter("state", it="should track multiple NodeClaims in the same NodePool")
-@pytest.mark.karpenter("state", it="should track NodeClaims across different NodePools")
-@pytest.mark.karpenter("state", it="should move NodeClaim to deleting state when Node is marked for deletion")
-@pytest.mark.karpenter("state", it="should move NodeClaim from running to deleting state")
-@pytest.mark.karpenter("state", it="should move NodeClaim from deleting to running state")
-@pytest.mark.karpenter("state", it="should remove NodeClaim from nodepool state")
-@pytest.mark.karpenter("state", it="should handle NodeClaim ProviderID change")
 def test_claims_of_a_static_nodepool_run_are_replaced_or_are_deleted():
     """A rollback of a replacement, and a changed provider id, leave a NodeClaim running; others' do not count."""
     of_other = {"metadata": {"labels": {labels.NODEPOOL: "other"}}}
@@ -213,9 +176,6 @@ def a_claim_that_is(kind: str, index: int):
     ],
     ids=["class-not-ready", "class-deleting", "no-class", "pool-deleting", "not-static", "no-compatible-type"],
 )
-@pytest.mark.karpenter("static/provisioning", it="should return early if nodepool is being deleted")
-@pytest.mark.karpenter("static/provisioning", it="should return early if nodepool replicas is nil")
-@pytest.mark.karpenter("static/provisioning", it="should return early if nodepool root condition is not true")
 def test_unusable_static_nodepool_creates_no_nodeclaims(changes, node_class):
     """Its NodeClass is not usable, it is deleting or not static, or no instance type is compatible."""
     pool = builders.a_pool(**builders.merge({"spec": {"replicas": 2}}, changes))
@@ -225,13 +185,6 @@ def test_unusable_static_nodepool_creates_no_nodeclaims(changes, node_class):
 # -- deprovisioning -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.karpenter("static/deprovisioning", it="should prioritize nodeclaims that have unresolved providerID")
-@pytest.mark.karpenter(
-    "static/deprovisioning",
-    it="should prioritize empty nodes (with only daemonset pods) for termination",
-)
-@pytest.mark.karpenter("static/deprovisioning", it="to 0 (drops do-not-disrupt last)")
-@pytest.mark.karpenter("static/deprovisioning", it="should handle zero replicas by terminating all nodeclaims")
 def test_static_deprovisioning_deletes_the_cheapest_to_disrupt_first():
     """The order is: no instance, empty, low disruption cost, high disruption cost, do-not-disrupt."""
     protected = a_pod("kept", node="node-d-protected", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
@@ -246,11 +199,6 @@ def test_static_deprovisioning_deletes_the_cheapest_to_disrupt_first():
     assert deleted(fleet) == ["zz-unlaunched", "z-empty", "b-cheap", "a-costly", "d-protected"]
 
 
-@pytest.mark.karpenter("static/deprovisioning", it="to 6 (drops DS-only first)")
-@pytest.mark.karpenter("static/deprovisioning", it="to 4 (drops low next)")
-@pytest.mark.karpenter("static/deprovisioning", it="to 2 (drops high next)")
-@pytest.mark.karpenter("static/deprovisioning", it="should terminate non-empty nodes when empty nodes are insufficient")
-@pytest.mark.karpenter("static/deprovisioning", it="should handle no active nodeclaims gracefully")
 @pytest.mark.parametrize(
     ("replicas", "kept"),
     [
@@ -304,8 +252,6 @@ def test_deleting_node_counts_as_deprovisioned():
     assert deleted(a_fleet(*members, pools=[a_static_pool(2)])) == []
 
 
-@pytest.mark.karpenter("static/deprovisioning", it="should return early if nodepool is being deleted")
-@pytest.mark.karpenter("static/deprovisioning", it="should return early if nodepool replicas is nil")
 def test_dynamic_and_deleting_nodepools_are_not_static():
     """Their NodeClaims are neither created nor deleted."""
     going = {"metadata": {"deletionTimestamp": stamp(NOW), "finalizers": ["x"]}, "spec": {"replicas": 0}}

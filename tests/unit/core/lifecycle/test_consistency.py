@@ -35,9 +35,6 @@ def found(plan):
     return (written["status"], written["reason"]), messages
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/consistency", it="should detect issues that launch with much fewer resources than expected"
-)
 def test_node_below_nine_tenths_of_requested_capacity_is_reported():
     """Only requested resources count: a GPU that no pod requested may be missing."""
     assert found(check({"memory": "12Gi"})) == (
@@ -55,10 +52,6 @@ def test_node_below_nine_tenths_of_requested_capacity_is_reported():
         ({"cpu": "3599m"}, "False"),
         ({"cpu": "3600m"}, "True"),
     ],
-)
-@pytest.mark.karpenter(
-    "nodeclaim/consistency",
-    it="should set consistent state found condition to true if there are no consistency issues",
 )
 def test_nine_tenths_of_a_request_are_consistent(capacity, status):
     """Nine tenths of 16 GiB are 14745.6 MiB, of 4 CPUs 3600m."""

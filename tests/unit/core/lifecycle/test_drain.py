@@ -34,7 +34,6 @@ def names(pods):
     return [p.metadata.name for p in pods]
 
 
-@pytest.mark.karpenter("node/termination", it="should evict non-critical pods first")
 def test_groups_of_pods_are_evicted_in_order():
     """The order is pods, daemons, critical pods, critical daemons: only the first present group is evicted."""
     groups = [
@@ -69,7 +68,6 @@ def test_consolidation_evicts_large_pods_before_small_ones():
     assert largest_first(decided, (3,), timedelta()).protected == ()
 
 
-@pytest.mark.karpenter("node/termination", it="should evict pods in order and wait until pods are fully deleted")
 def test_terminating_pod_blocks_the_next_group():
     """The next group waits for it, and it is not evicted again."""
     leaving = pod("leaving", metadata={"deletionTimestamp": stamp(NOW + timedelta(seconds=10))})
@@ -87,13 +85,6 @@ def test_terminating_pod_blocks_the_next_group():
         pod("stuck", metadata={"deletionTimestamp": stamp(ago(seconds=61))}),
     ],
 )
-@pytest.mark.karpenter("node/termination", it="should delete nodes with terminal pods")
-@pytest.mark.karpenter("node/termination", it="should not evict static pods")
-@pytest.mark.karpenter(
-    "node/termination",
-    it="should not evict pods that tolerate karpenter disruption taint with exists operator",
-)
-@pytest.mark.karpenter("node/termination", it="should bypass pods which are stuck terminating past their grace period")
 def test_some_pods_are_not_waited_for(ignored):
     """These are completed and mirror pods, pods that tolerate the taint, and pods stuck terminating for a minute."""
     assert decide_drain([ignored], NOW, None).remaining == ()
@@ -103,13 +94,6 @@ EQUAL = {"key": labels.DISRUPTED_TAINT, "operator": "Equal", "effect": "NoSchedu
 UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
 
 
-@pytest.mark.karpenter(
-    "node/termination", it="should not evict pods that tolerate karpenter disruption taint with equal operator"
-)
-@pytest.mark.karpenter(
-    "node/termination", it="should evict pods that tolerate the node.kubernetes.io/unschedulable taint"
-)
-@pytest.mark.karpenter("node/termination", it="should delete nodes that have pods without an ownerRef")
 @pytest.mark.parametrize(
     ("spec", "evicted"),
     [({"tolerations": [EQUAL]}, []), ({"tolerations": [UNSCHEDULABLE]}, ["p"]), ({}, ["p"])],
@@ -121,10 +105,6 @@ def test_pods_are_evicted_unless_they_tolerate_the_disrupted_taint(spec, evicted
     assert names(decided.evict) == names(decided.remaining) == evicted
 
 
-@pytest.mark.karpenter(
-    "node/termination/terminator", it="should upgrade a pod already enqueued for eviction to force-delete"
-)
-@pytest.mark.karpenter("node/termination", it="should not delete nodes until all pods are deleted")
 def test_pod_whose_eviction_was_refused_is_forced_once_it_is_due():
     """Each run decides again; the drain is over only once the pod is gone."""
     end = NOW + timedelta(seconds=60)
@@ -145,14 +125,6 @@ def test_protected_pod_blocks_the_drain_and_is_named():
     assert decided.next_force is None
 
 
-@pytest.mark.karpenter(
-    "node/termination",
-    it="should preemptively delete pods to satisfy their terminationGracePeriodSeconds",
-)
-@pytest.mark.karpenter(
-    "node/termination",
-    it="should only delete pods when their terminationGracePeriodSeconds is less than the the node's remaining terminationGracePeriod",
-)
 def test_near_the_end_pods_are_deleted_whatever_protects_them():
     """Once a pod's grace period would exceed the node's termination time, it is deleted with the remaining time."""
     end = NOW + timedelta(seconds=20)
@@ -165,19 +137,11 @@ def test_near_the_end_pods_are_deleted_whatever_protects_them():
     assert decided.next_force == end - timedelta(seconds=5)
 
 
-@pytest.mark.karpenter(
-    "node/termination/terminator",
-    it="should clamp gracePeriodSeconds to >= 1 when nodeTerminationTime is in the past",
-)
 def test_after_the_termination_time_pods_get_one_second():
     """With zero, the API server would remove the pod without waiting for the kubelet."""
     assert [s for _, s in decide_drain([pod("late")], NOW, ago(minutes=5)).force] == [1]
 
 
-@pytest.mark.karpenter(
-    "node/termination",
-    it="should update deletion timestamp for terminating pods when it is after node deletion timestamp",
-)
 def test_a_terminating_pod_is_forced_only_if_it_would_outlive_the_node():
     """Its deletionTimestamp is the end of its grace period."""
     end = NOW + timedelta(seconds=20)
@@ -186,11 +150,6 @@ def test_a_terminating_pod_is_forced_only_if_it_would_outlive_the_node():
     assert [p.metadata.name for p, _ in decide_drain([outlives, in_time], NOW, end).force] == ["outlives"]
 
 
-@pytest.mark.karpenter(
-    "node/termination",
-    it="should not evict a new pod with the same name using the old pod's eviction queue key",
-)
-@pytest.mark.karpenter("node/termination/terminator", it="should force-delete a pod via the queue, bypassing PDBs")
 def test_each_pod_has_a_chain_of_its_own_with_its_uid_as_precondition():
     """A refused eviction delays no other pod, and a later pod of the same name is not evicted."""
     end = NOW + timedelta(seconds=20)
@@ -208,9 +167,6 @@ def test_each_pod_has_a_chain_of_its_own_with_its_uid_as_precondition():
     assert (chains[0].actions[0].claim.uid, chains[0].actions[0].deadline) == (claim.metadata.uid, end)
 
 
-@pytest.mark.karpenter(
-    "node/termination", it="should not gate past-deadline pods behind graceful eviction of earlier tiers"
-)
 def test_pods_that_are_due_neither_wait_for_earlier_groups_nor_hold_up_later_ones():
     """A protected pod blocks its group's eviction, but not the critical pod that is due; the next group is evicted beside it."""
     end = NOW + timedelta(seconds=20)
@@ -227,13 +183,6 @@ def test_pods_that_are_due_neither_wait_for_earlier_groups_nor_hold_up_later_one
     assert names(decided.evict) == ["later"]
 
 
-@pytest.mark.karpenter(
-    "node/termination/terminator", it="should increment PodsDrainedTotal metric when a pod is evicted"
-)
-@pytest.mark.karpenter(
-    "node/termination/terminator",
-    it="should increment PodsDrainedTotal metric with specific reason when a pod is evicted",
-)
 @pytest.mark.parametrize("reason", ["Empty", FORCEFUL])
 def test_evicted_and_forced_pods_are_counted_by_the_reason_of_the_disruption(reason):
     """Karpenter counts forced deletions since 1.15."""

@@ -135,10 +135,6 @@ def test_instance_of_claim_with_another_uid_is_an_orphan():
     "cloud",
     [{"gone": [ID]}, {"instances": [an_instance(state="stopped")]}, {"instances": [an_instance(state="stopping")]}],
 )
-@pytest.mark.karpenter(
-    "nodeclaim/garbagecollection",
-    it="should delete the NodeClaim when the Node is there in a NotReady state and the instance is gone",
-)
 def test_claim_without_instance_is_deleted(node, cloud):
     """The instance is terminated or stopped, and its node is not Ready."""
     (chain,) = run([a_running_claim()], [node] if node else [], **cloud).chains
@@ -155,23 +151,11 @@ def test_claim_without_instance_is_deleted(node, cloud):
     [(a_running_claim(), [a_node()]), (a_launched_claim(), []), (a_running_claim(deleting=NOW), [])],
     ids=["its node is Ready", "it never registered: liveness decides", "it is going already"],
 )
-@pytest.mark.karpenter(
-    "nodeclaim/garbagecollection",
-    it="shouldn't delete the NodeClaim when the Node isn't there and the instance is gone",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/garbagecollection",
-    it="shouldn't delete the NodeClaim when the Node is there in a Ready state and the instance is gone",
-)
 def test_claim_that_is_ready_unregistered_or_terminating_is_kept(claim, nodes):
     """A stale list of instances must not delete it."""
     assert run([claim], nodes, gone=[ID]).actions == ()
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/garbagecollection",
-    it="shouldn't delete the NodeClaim when the Node isn't there but the instance is there",
-)
 @pytest.mark.parametrize("claim", [a_running_claim(), a_launched_claim()], ids=["registered", "unregistered"])
 def test_claim_of_a_running_instance_is_kept_without_its_node(claim):
     """Its kubelet may register again; `delete_inconsistent_claims` limits how long."""
@@ -204,13 +188,6 @@ def test_unlisted_instance_alone_does_not_delete_its_claim():
     ("expire_after", "age", "goes"),
     [("1h", timedelta(hours=1), True), ("1h", timedelta(minutes=54), False), ("Never", timedelta(days=9999), False)],
 )
-@pytest.mark.karpenter("nodeclaim/expiration", it="should remove nodeclaims that are expired")
-@pytest.mark.karpenter("nodeclaim/expiration", it="should not remove the NodeClaims when expiration is disabled")
-@pytest.mark.karpenter("nodeclaim/expiration", it="should not remove non-expired NodeClaims")
-@pytest.mark.karpenter(
-    "nodeclaim/expiration",
-    it="should fire a karpenter_nodeclaims_disrupted_total metric when expired",
-)
 def test_claim_expires_after_expire_after_and_not_before(expire_after, age, goes):
     """Expiration ignores budgets, and `Never` disables it."""
     claim = a_running_claim(age=age, spec={"expireAfter": expire_after})
@@ -223,13 +200,6 @@ def test_claim_expires_after_expire_after_and_not_before(expire_after, age, goes
         ]
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/expiration", it="should delete NodeClaims if the nodeClaim is expired but the node isn't"
-)
-@pytest.mark.karpenter(
-    "nodeclaim/expiration",
-    it="should fire karpenter_pods_disruption_initiated_total by the count of reschedulable pods on the node when expired",
-)
 def test_expiration_counts_the_pods_that_need_another_node():
     """Pods of DaemonSets do not. The NodeClaim's age counts, its node may be younger."""
     claim = a_running_claim(age=timedelta(hours=1), spec={"expireAfter": "1h", "terminationGracePeriod": "1m"})
@@ -262,10 +232,6 @@ def test_garbage_collection_counts_the_pods_of_the_lost_node():
     assert values["karpenter_pods_disruption_initiated_total"] == 1
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/garbagecollection",
-    it="should delete many NodeClaims when the Nodes are there in a NotReady state and the instances are gone",
-)
 def test_all_claims_without_an_instance_are_deleted_in_one_run():
     """Each has a chain of its own."""
     names = [f"c{n:02}" for n in range(30)]
@@ -275,7 +241,6 @@ def test_all_claims_without_an_instance_are_deleted_in_one_run():
     assert len(plan.chains) == len(names)
 
 
-@pytest.mark.karpenter("nodeclaim/expiration", it="shouldn't expire the same NodeClaim multiple times")
 def test_terminating_claim_does_not_expire_again():
     """One deletion is enough."""
     claim = a_running_claim(age=timedelta(days=99), deleting=NOW)

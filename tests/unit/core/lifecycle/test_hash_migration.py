@@ -23,10 +23,6 @@ def annotations(claim, pool=POOL, node_class=NODE_CLASS):
 
 
 @pytest.mark.parametrize("before", [BY_KARPENTER, {}])
-@pytest.mark.karpenter(
-    "nodepool/hash",
-    it="should update nodepool hash versions on all nodeclaims when the hash versions don't match the controller hash version",
-)
 def test_claim_with_a_hash_of_another_version_gets_current_hashes(before):
     """Karpenter's hashes cannot be compared; later changes of its NodePool and NodeClass are detected."""
     assert annotations(a_running_claim(metadata={"annotations": {**before, "kept": "yes"}})) == {
@@ -56,7 +52,6 @@ def test_claim_has_the_hash_in_the_annotations_of_its_nodeclass(group, kind, key
     }
 
 
-@pytest.mark.karpenter("nodepool/hash", it="should not update nodepool hash on the nodeclaim if it's drifted")
 def test_drifted_claim_stays_drifted():
     """It keeps its old hash, which never equals a new one."""
     drifted = {"status": {"conditions": [condition("Drifted", reason="NodePoolDrifted")]}}
@@ -65,10 +60,6 @@ def test_drifted_claim_stays_drifted():
     assert after[labels.NODEPOOL_HASH_VERSION] == NODEPOOL_HASH_VERSION
 
 
-@pytest.mark.karpenter(
-    "nodepool/hash",
-    it="should not update nodepool hash on all nodeclaims when the hash versions match the controller hash version",
-)
 def test_hash_of_the_current_version_is_not_changed():
     """A different hash means drift; without an owner there is nothing to compare."""
     today = annotations(a_running_claim()) | {labels.NODEPOOL_HASH: "another", CLASS_HASH: "another"}

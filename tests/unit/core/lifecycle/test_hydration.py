@@ -46,7 +46,6 @@ def test_removed_metadata_is_restored_with_an_event(changes, restored):
     assert [event.message for event in chain.events] == [f"Restored what was removed or changed: {restored}"]
 
 
-@pytest.mark.karpenter("node/hydration", it="should hydrate missing metadata onto the Node")
 def test_missing_nodeclass_label_is_added_without_an_event():
     """Older versions of Karpenter did not set it."""
     node = a_node(metadata={"ownerReferences": [OWNER], "labels": {CLASS_LABEL: "x"}})

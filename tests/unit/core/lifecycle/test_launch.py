@@ -62,10 +62,6 @@ def conditions_of(plan):
     return {c["type"]: (c["status"], c["reason"]) for c in patched(plan)["status"]["conditions"]}
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/launch",
-    it="should add the Launched status condition after creating the NodeClaim",
-)
 def test_launched_claim_gets_the_clouds_labels_and_keeps_its_own():
     """The cloud's labels are added, the status has the instance, the retry annotation is removed, failures are recorded."""
     claim = a_claim(metadata={"labels": {"mine": "yes"}, "annotations": {labels.LAUNCH_RETRY: "2 x"}})
@@ -92,10 +88,6 @@ def test_launched_claim_gets_the_clouds_labels_and_keeps_its_own():
     assert [a.offerings for a in of_type(plan, MarkOfferingUnavailable)] == [(OFFERING,)]
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/launch",
-    it="should delete the nodeclaim if InsufficientCapacity is returned from the cloudprovider",
-)
 def test_insufficient_capacity_deletes_the_claim_and_reschedules():
     """The refused offerings are recorded before the NodeClaim is deleted, so the next plan avoids them."""
     plan = failed(a_claim(), InsufficientCapacityError("no stock", offerings=(OFFERING,)))
@@ -108,10 +100,6 @@ def test_insufficient_capacity_deletes_the_claim_and_reschedules():
     assert plan.chains[0].observations[0].labels["reason"] == "insufficient_capacity"
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/launch",
-    it="should delete the nodeclaim if NodeClassNotReady is returned from the cloudprovider",
-)
 def test_unready_node_class_deletes_the_claim_and_requeues_terminate_only():
     """Provisioning now would only create the same NodeClaim again."""
     plan = failed(a_claim(), NodeClassNotReadyError("no subnets"))
@@ -141,10 +129,6 @@ def test_ended_instance_of_an_earlier_launch_deletes_the_claim_and_reschedules()
         (RateLimitedError("slow down", retry_after_seconds=0), "RequestLimitExceeded", "slow down"),
     ],
     ids=["create error", "longer than a condition may be", "other error", "long other error", "throttled"],
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/launch",
-    it="should set nodeClaim status condition from the condition message received if error returned is CreateError",
 )
 def test_other_launch_failure_sets_launched_unknown_and_retries(error, reason, message):
     """Launched is Unknown with the reason; the cloud's message is kept whole; an annotation has the next attempt."""
@@ -202,8 +186,6 @@ def test_throttling_waits_at_least_as_long_as_the_cloud_asks():
     assert of_type(plan, Requeue)[0].at == NOW + timedelta(seconds=20)
 
 
-@pytest.mark.karpenter("nodeclaim/lifecycle", it="should add the finalizer if it doesn't exist")
-@pytest.mark.karpenter("nodeclaim/lifecycle/launch", it="should launch an instance when a new NodeClaim is created")
 def test_a_claim_gets_its_finalizer_before_its_instance():
     """One chain first adds the finalizer and then launches."""
     plan = launch_nodeclaims([a_claim(metadata={"finalizers": [], "labels": {CLASS_LABEL: "x"}})], NOW)
@@ -214,7 +196,6 @@ def test_a_claim_gets_its_finalizer_before_its_instance():
     assert isinstance(launch, LaunchInstance)
 
 
-@pytest.mark.karpenter("nodeclaim/hydration", it="should hydrate missing metadata onto the NodeClaim")
 def test_hydration_labels_a_claim_with_its_node_class():
     """A NodeClaim that a user created gets the label, too."""
     bare = a_claim()

@@ -51,34 +51,6 @@ def conditions(plan):
     return {c["type"]: (c["status"], c["reason"]) for c in status.get("conditions", ())}
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/registration",
-    it="should match the nodeClaim to the Node when the Node comes online",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/registration",
-    it="should add the owner reference to the Node when the Node comes online",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/registration",
-    it="should sync the karpenter.sh/registered label to the Node and remove the karpenter.sh/unregistered taint when the Node comes online",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/registration",
-    it="should sync the labels to the Node when the Node comes online",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/registration",
-    it="should sync the annotations to the Node when the Node comes online",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/registration",
-    it="should sync the taints to the Node when the Node comes online, if node label do not sync taints is not present",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/registration",
-    it="should sync the startupTaints to the Node when the Node comes online, if node label do not sync taints is not present",
-)
 def test_registration_syncs_claim_to_node_and_removes_unregistered_taint():
     """One patch adds finalizer, owner, labels, annotations and taints, and removes the unregistered taint."""
     claim = a_launched_claim(
@@ -117,14 +89,6 @@ def test_registration_patches_node_before_claim():
     assert [p.ref.resource.kind for p in patches(plan)] == ["Node", "NodeClaim"]
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/registration",
-    it="should not sync the startupTaints to the Node when the Node comes online, with node label do not sync taints",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/registration",
-    it="should not sync the taints to the Node when the Node comes online, with node label do not sync taints",
-)
 def test_taints_are_not_synced_with_do_not_sync_taints():
     """The node keeps its own taints, and a removed startup taint is not added again."""
     claim = a_launched_claim(
@@ -138,10 +102,6 @@ def test_taints_are_not_synced_with_do_not_sync_taints():
     assert patch_of(plan, "Node", "spec") == {"taints": []}
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/registration",
-    it="should succeed registration if the karpenter.sh/unregistered taint is not present and emit an event",
-)
 def test_node_without_unregistered_taint_registers_with_a_warning_event():
     """Pods may have been bound before the node was ready for them."""
     plan = run([a_launched_claim(age=UNTAINTED_WAIT)], [a_node(registered=False, spec={"taints": []})])
@@ -180,14 +140,6 @@ def test_only_the_unregistered_taint_or_label_prevents_the_warning(taint, node_l
     assert ("UnregisteredTaintMissing" in {e.reason for chain in plan.chains for e in chain.events}) is warns
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/initialization",
-    it="should consider the NodeClaim initialized when all initialization conditions are met",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/initialization",
-    it="should add the initialization label to the node when the nodeClaim is initialized",
-)
 def test_ready_node_registers_and_initializes_in_one_run():
     """One patch has both labels, another both conditions; Ready is derived."""
     plan = run([a_launched_claim()], [a_node(registered=False)])
@@ -196,14 +148,6 @@ def test_ready_node_registers_and_initializes_in_one_run():
     assert not [a for a in plan.actions if isinstance(a, Requeue)]
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/registration",
-    it="should sync the taints to the Node when the Node comes online, if node label do not sync taints is present but key is not true",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/registration",
-    it="should sync the startupTaints to the Node when the Node comes online, if node label do not sync taints is present but key is not true",
-)
 @pytest.mark.parametrize("value", ["", "false", "True"])
 def test_taints_are_synced_unless_do_not_sync_taints_is_true(value):
     """Only the value "true" leaves the taints to the node's bootstrap."""
@@ -218,10 +162,6 @@ def test_taints_are_synced_unless_do_not_sync_taints_is_true(value):
     assert {t["key"] for t in patch_of(plan, "Node", "spec")["taints"]} == {"gpu", "cni"}
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/registration",
-    it="should not re-sync the startupTaints to the Node when the startupTaints are removed",
-)
 def test_removed_startup_taint_is_not_added_again():
     """The node is registered, and waits for another startup taint to be removed."""
     startup = [{"key": "cni", "effect": "NoExecute"}, {"key": "csi", "effect": "NoExecute"}]
@@ -231,10 +171,6 @@ def test_removed_startup_taint_is_not_added_again():
     assert conditions(plan)["Initialized"] == ("Unknown", "StartupTaintsExist")
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/registration",
-    it="should not add the owner reference to the Node when the Node already has the owner reference",
-)
 def test_registration_keeps_an_owner_reference_that_the_node_has():
     """A run that crashed between its two writes has added it."""
     owner = {
@@ -275,9 +211,6 @@ def test_claim_with_provider_id_of_another_claim_does_not_register():
     assert [owner["name"] for owner in owners] == ["a"]
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/initialization", it="shouldn't consider the nodeClaim initialized when it has not registered"
-)
 def test_claim_with_two_nodes_does_not_register():
     """The right node is unknown."""
     twin = a_node(registered=False, metadata={"name": "twin", "uid": "twin"})
@@ -302,22 +235,6 @@ def test_claim_with_two_nodes_does_not_register():
         ),
         ({}, {"resources": {"requests": {"nvidia.com/gpu": "1"}}}, "ResourceNotRegistered"),
     ],
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/initialization",
-    it="should not consider the Node to be initialized when the status of the Node is NotReady",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/initialization",
-    it="should not consider the Node to be initialized when all requested resources aren't registered",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/initialization",
-    it="should not consider the Node to be initialized when all startupTaints aren't removed",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/initialization",
-    it="should not consider the Node to be initialized when all ephemeralTaints aren't removed",
 )
 def test_initialization_waits_for_readiness_taints_and_resources(node, spec, reason):
     """The first unmet requirement is the condition's reason."""
@@ -348,22 +265,6 @@ BLOCKERS = {
 }
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/initialization",
-    it="should consider the node to be initialized once all the resources are registered",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/initialization",
-    it="should consider the Node to be initialized once the startupTaints are removed",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/initialization",
-    it="should consider the Node to be initialized once the ephemeralTaints are removed",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/initialization",
-    it="should not consider the Node to be initialized while a readiness.k8s.io/ taint is present, and initialize once it is removed",
-)
 @pytest.mark.parametrize(("spec", "before", "after"), BLOCKERS.values(), ids=BLOCKERS)
 def test_node_is_initialized_once_nothing_blocks_it_any_more(spec, before, after):
     """It gets the label with the condition, in the run that sees the change."""
@@ -422,12 +323,6 @@ def owned_by(kind, name):
         "owner-is-no-node",
     ],
 )
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle",
-    it="holds initialization until the expected driver publishes a complete pool (a)",
-)
-@pytest.mark.karpenter("nodeclaim/lifecycle", it="does not consider an incomplete pool satisfied (b)")
-@pytest.mark.karpenter("nodeclaim/lifecycle", it="skips the gate when DRA is disabled (e)")
 def test_initialization_waits_for_complete_pools_of_dra_drivers(slices, waits):
     """Each driver of the NodeClaim must have a complete pool on the node, unless ResourceClaims are ignored."""
     claim = a_launched_claim(
@@ -450,11 +345,6 @@ def published(name, driver, **changes):
     return replace(slice_, spec=replace(slice_.spec, driver=driver))
 
 
-@pytest.mark.karpenter("nodeclaim/lifecycle", it="requires every expected driver to publish a complete pool (c)")
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle", it="does not let stale older-generation slices satisfy a newer incomplete pool (b2)"
-)
-@pytest.mark.karpenter("nodeclaim/lifecycle", it="initializes a NodeClaim with no requested-dra-drivers annotation (d)")
 @pytest.mark.parametrize(
     ("metadata", "slices", "waits"),
     [
@@ -495,18 +385,6 @@ def test_initialization_does_not_wait_for_resource_requested_at_zero():
         (a_launched_claim, 15, "registration_timeout"),
     ],
 )
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/liveness",
-    it="should delete the nodeClaim when the Node hasn't registered past the registration timeout",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/liveness",
-    it="should delete the NodeClaim when the NodeClaim hasn't launched past the launch timeout",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/liveness",
-    it="should not delete the NodeClaim when the NodeClaim hasn't launched before the launch timeout",
-)
 def test_claim_is_deleted_after_launch_or_registration_timeout(claim, minutes, reason):
     """One second earlier it is kept; its deletion requeues terminate and provision."""
     early = run([claim(age=timedelta(minutes=minutes, seconds=-1))])
@@ -521,13 +399,6 @@ def test_claim_is_deleted_after_launch_or_registration_timeout(claim, minutes, r
     assert metric.labels["reason"] == reason
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/liveness",
-    it="should use the status condition transition time for launch timeout, not the creation timestamp",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/liveness", it="should respect a custom launch timeout configured via the LaunchTimeout var"
-)
 def test_launch_timeout_starts_when_launched_became_unknown():
     """The NodeClaim is an hour old; the timeout is a setting."""
     started = condition("Launched", "Unknown", since=ago(minutes=2), reason="LaunchFailed")
@@ -543,10 +414,6 @@ def test_launch_timeout_starts_when_launched_became_unknown():
     assert is_deleted(timedelta(minutes=2))
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/liveness",
-    it="should use the status condition transition time for registration timeout, not the creation timestamp",
-)
 def test_registration_timeout_starts_at_the_launch():
     """The NodeClaim is an hour old at its launch; the timeout of its node starts then."""
     claim = a_launched_claim(age=timedelta(hours=1))
@@ -555,10 +422,6 @@ def test_registration_timeout_starts_at_the_launch():
     assert not [a for a in run([claim]).actions if isinstance(a, DeleteObject)]
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/liveness",
-    it="shouldn't delete the nodeClaim when the node has registered past the registration timeout",
-)
 def test_registered_claim_has_no_timeout():
     """The step waits for a node that takes long to become Ready, with growing intervals."""
     claim = a_launched_claim(true=("Launched", "Registered"), age=timedelta(minutes=29))
@@ -639,10 +502,6 @@ def test_initialized_and_terminating_claims_cause_no_writes():
     assert plan.actions == ()
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle",
-    it="should update observedGeneration if generation increases after all conditions are marked True",
-)
 def test_conditions_of_a_changed_claim_are_set_again_at_its_generation():
     """Until then Ready says nothing about the changed NodeClaim; the second run writes nothing."""
     old = {"observedGeneration": 1}

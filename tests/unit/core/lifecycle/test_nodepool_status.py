@@ -44,14 +44,6 @@ def conditions(plan):
     return {c["type"]: (c["status"], c["reason"]) for c in patch["conditions"]}
 
 
-@pytest.mark.karpenter(
-    "nodepool/readiness",
-    it="should have status condition on nodePool as ready if nodeClass is ready",
-)
-@pytest.mark.karpenter(
-    "nodepool/validation",
-    it="should set the NodePoolValidationSucceeded status condition to true if nodePool healthy checks succeed",
-)
 def test_new_nodepool_gets_conditions_counts_and_hash_once():
     """The second run writes nothing."""
     pool = a_pool()
@@ -76,22 +68,6 @@ def test_new_nodepool_gets_conditions_counts_and_hash_once():
         ((a_node_class(ready=False, reason="AwaitingReconciliation"),), ("Unknown", "NodeClassReadinessUnknown")),
     ],
 )
-@pytest.mark.karpenter(
-    "nodepool/readiness",
-    it="should have status condition on nodePool as not ready if nodeClass does not have status conditions",
-)
-@pytest.mark.karpenter(
-    "nodepool/readiness",
-    it="should have status condition on nodePool as not ready when nodeClass does not exist",
-)
-@pytest.mark.karpenter(
-    "nodepool/readiness",
-    it="should have status condition on nodePool as not ready if nodeClass is not ready",
-)
-@pytest.mark.karpenter(
-    "nodepool/readiness",
-    it="should mark NodeClassReady status condition on nodePool as NotReady if nodeClass is terminating",
-)
 def test_a_pool_is_as_ready_as_its_node_class(node_classes, expected):
     """The condition has the NodeClass's reason."""
     plan = reconcile_nodepools(a_snapshot(node_classes=node_classes))
@@ -99,10 +75,6 @@ def test_a_pool_is_as_ready_as_its_node_class(node_classes, expected):
     assert conditions(plan)["Ready"][0] == expected[0]
 
 
-@pytest.mark.karpenter(
-    "nodepool/counter",
-    it="should set the counter from the nodeClaim and then to the node when it initializes",
-)
 def test_usage_counts_nodes_by_their_capacity_and_pending_claims():
     """A registered node's capacity replaces its NodeClaim's."""
     snapshot = a_snapshot(
@@ -127,9 +99,6 @@ def test_usage_counts_a_node_of_the_nodepool_whose_claim_is_gone():
     assert (usage.nodes, usage.resources["cpu"]) == (1, 4000)
 
 
-@pytest.mark.karpenter("state", it="should include resources.Node in capacity for a NodeClaim without a Node")
-@pytest.mark.karpenter("state", it="should include resources.Node in capacity for an initialized node")
-@pytest.mark.karpenter("state", it="should include resources.Node in capacity for uninitialized node with NodeClaim")
 def test_usage_counts_an_instance_once_however_many_objects_name_it():
     """Two Nodes have its provider id after the kubelet was renamed, and a user gave it to a second NodeClaim."""
     again = a_node("a", metadata={"name": "renamed", "uid": "uid-renamed"}, status={"capacity": {"cpu": "4"}})
@@ -169,8 +138,6 @@ LEAVING = {
 }
 
 
-@pytest.mark.karpenter("state", it="should update nodepool resources when node is terminating (deletionTimestamp set)")
-@pytest.mark.karpenter("state", it="should update nodepool resources when node is marked/unmarked for deletion")
 @pytest.mark.parametrize(("claim", "node"), LEAVING.values(), ids=LEAVING)
 def test_usage_leaves_out_nodes_that_are_leaving(claim, node):
     """Their replacements need their share of the limits; the status counts them no longer."""
@@ -180,17 +147,12 @@ def test_usage_leaves_out_nodes_that_are_leaving(claim, node):
     assert (usage.nodes, usage.resources["cpu"]) == (1, 4000)
 
 
-@pytest.mark.karpenter("state", it="should not double subtract resources when marking for deletion and then deleting")
 def test_usage_of_a_pool_whose_nodes_all_leave_is_zero():
     """A NodeClaim that a command disrupts and that is deleted as well counts once less, not twice."""
     both = a_running_claim(deleting=NOW, status={"conditions": [condition("DisruptionReason", reason="Empty")]})
     assert usage_by_pool(a_snapshot(claims=(both,), nodes=(a_node(deleting=NOW),))) == {}
 
 
-@pytest.mark.karpenter(
-    "nodepool/counter", it="should set well-known resource to zero when no nodes exist in the cluster"
-)
-@pytest.mark.karpenter("nodepool/counter", it="should set Status.Nodes to zero when no nodes exist")
 def test_a_nodepool_without_nodes_counts_zero_of_each_well_known_resource():
     """`kubectl get nodepools` shows numbers from the start."""
     (action,) = update_nodepool_counts(a_snapshot()).actions
@@ -199,9 +161,6 @@ def test_a_nodepool_without_nodes_counts_zero_of_each_well_known_resource():
     assert written(update_nodepool_counts(a_snapshot()), a_pool()).status.nodes == 0
 
 
-@pytest.mark.karpenter("nodepool/counter", it="should increase the counter when new nodes are created")
-@pytest.mark.karpenter("nodepool/counter", it="should decrease the counter when an existing node is deleted")
-@pytest.mark.karpenter("nodepool/counter", it="should set Status.Nodes to 2 when two nodes exist")
 def test_counts_follow_the_nodes():
     """They are written with each change, and only then."""
     small = {"capacity": {"cpu": "100m", "memory": "1Gi", "pods": "256"}}
@@ -221,11 +180,6 @@ def test_counts_follow_the_nodes():
     assert seen == [(1, "100m", "256"), (2, "600m", "1256"), (1, "500m", "1000")]
 
 
-@pytest.mark.karpenter(
-    "nodepool/counter", it="should handle multiple nodepools including static with different node counts"
-)
-@pytest.mark.karpenter("nodepool/counter", it="should handle static nodepools with replicas correctly")
-@pytest.mark.karpenter("state", it="should calculate nodepool resources for multiple nodepools")
 def test_each_nodepool_counts_its_own_nodes():
     """A static NodePool counts the nodes that it has, not its replicas."""
     static = a_pool("static", spec={"replicas": 3})
@@ -235,9 +189,6 @@ def test_each_nodepool_counts_its_own_nodes():
     assert {a.ref.name: a.patch["status"]["nodes"] for a in plan.actions} == {"default": 1, "static": 2}
 
 
-@pytest.mark.karpenter("state", it="should update nodepool resources when a node switches from one nodepool to another")
-@pytest.mark.karpenter("state", it="should handle nodepool resources when node inside of the state node is removed")
-@pytest.mark.karpenter("state", it="should update nodepool resources when the node changes providerID")
 def test_usage_is_by_the_labels_of_the_node_or_else_of_its_claim():
     """The label of a registered Node decides; without its Node the NodeClaim stands for it, also under another provider id."""
     moved = a_node("a", metadata={"labels": {labels.NODEPOOL: "other"}})
@@ -250,10 +201,6 @@ def test_usage_is_by_the_labels_of_the_node_or_else_of_its_claim():
     assert usage["default"].nodes == 1
 
 
-@pytest.mark.karpenter(
-    "nodepool/hash",
-    it="should update nodepool hash version when the nodepool hash version is out of sync with the controller hash version",
-)
 def test_hash_of_another_version_is_replaced():
     """An earlier release or Karpenter wrote it."""
     old = {labels.NODEPOOL_HASH: "12345", labels.NODEPOOL_HASH_VERSION: "v0"}
@@ -267,9 +214,6 @@ def capacity_types(*values):
     return {"template": {"spec": {"requirements": [requirement]}}}
 
 
-@pytest.mark.karpenter("nodepool/validation", it="should fail validation with only invalid capacity types")
-@pytest.mark.karpenter("nodepool/validation", it="should pass validation with valid capacity types")
-@pytest.mark.karpenter("nodepool/validation", it="should fail open if invalid and valid capacity types are present")
 @pytest.mark.parametrize(
     ("values", "valid"), [(["xspot"], False), (["on-demand"], True), (["on-demand", "xspot"], True)]
 )
@@ -290,8 +234,6 @@ def test_only_strictly_more_than_the_limit_exceeds_it():
     assert usage.exceeded({"cpu": 3999, "nodes": 0}) == ("cpu", "nodes")
 
 
-@pytest.mark.karpenter("nodepool/counter", it="should zero out the counter when all nodes are deleted")
-@pytest.mark.karpenter("nodepool/counter", it="should update Status.Nodes when nodes are added and removed")
 def test_counts_decrease_with_removed_nodes():
     """Resources that no node has any more are removed from the status."""
     gpu = a_launched_claim(status={"capacity": {"nvidia.com/gpu": "1"}})
@@ -305,10 +247,6 @@ def test_counts_decrease_with_removed_nodes():
     assert action.patch["status"]["resources"]["cpu"] == "0"
 
 
-@pytest.mark.karpenter(
-    "nodepool/validation",
-    it="should set the NodePoolValidationSucceeded status condition to false if nodePool validation failed",
-)
 def test_invalid_nodepool_gets_its_condition_once():
     """ValidationSucceeded is False with the reason; the second run writes nothing."""
     bad = InvalidObject(

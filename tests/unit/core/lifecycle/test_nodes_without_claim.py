@@ -73,7 +73,6 @@ def test_instance_is_terminated_unless_a_nodeclaim_has_it():
     assert isinstance(look, Requeue)
 
 
-@pytest.mark.karpenter("node/termination", it="should delete nodes without nodeclaims")
 def test_node_is_finalized_and_measured_after_its_instance():
     """The metrics are the duration of the termination and the node's lifetime."""
     plan = run(a_draining_node(deleting=ago(seconds=30)), cloud=GONE)
@@ -92,7 +91,6 @@ def test_node_without_an_instance_is_not_drained():
     assert [a.patch for a in plan.actions] == [FREED]
 
 
-@pytest.mark.karpenter("node/termination", it="should ignore nodes not managed by this Karpenter instance")
 @pytest.mark.parametrize("has_pods", [True, False])
 def test_node_of_another_autoscaler_is_left_alone(has_pods):
     """Its NodeClaim has a NodeClass of another kind, so it is not read; its finalizer has the same name as ours."""

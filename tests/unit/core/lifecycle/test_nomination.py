@@ -275,7 +275,6 @@ def test_pod_whose_capacity_others_took_is_planned_at_once():
         assert [a.at for a in plan.actions if isinstance(a, Requeue)] == [NOW + BINDING_POLL]
 
 
-@pytest.mark.karpenter("state", it="should nominate the node until the nomination time passes")
 def test_nominations_to_an_existing_node_have_their_own_window():
     """An annotation has the time of the last nomination; an invalid time is ignored."""
 

@@ -65,18 +65,6 @@ def test_health_is_unknown_until_the_first_outcome():
     ],
 )
 @pytest.mark.parametrize("together", [True, False])
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/registration",
-    it="should not add NodeRegistrationHealthy=true on the nodePool if registration succeeds once and if it had previously failed twice in the registrationHealthBuffer",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/liveness",
-    it="should update NodeRegistrationHealthy status condition to False if it was previously set to True and there are >=2 registration failures",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/liveness",
-    it="should update NodeRegistrationHealthy status condition to False if it was previously set to Unknown and there are >=2 registration failures",
-)
 def test_two_failures_among_the_last_four_are_too_many(news, expected, together):
     """They may be of one run or of several, because an annotation of the NodePool has the last outcomes."""
     row = [JOINED if letter == "S" else FAILED for letter in news]
@@ -96,14 +84,6 @@ def test_condition_has_the_reason_of_a_failed_launch():
 
 
 @pytest.mark.parametrize("changed", ["pool", "class"])
-@pytest.mark.karpenter(
-    "nodepool/registrationhealth",
-    it="should set NodeRegistrationHealthy status condition on nodePool as Unknown if the nodePool is updated",
-)
-@pytest.mark.karpenter(
-    "nodepool/registrationhealth",
-    it="should set NodeRegistrationHealthy status condition on nodePool as Unknown and reset the NodeRegistrationHealthBuffer if the nodeClass observed generation doesn't match with that on nodePool",
-)
 def test_changed_template_or_node_class_resets_the_outcomes(changed):
     """Outcomes of the old template do not count for the new one."""
     pool, _ = after(a_pool(), FAILED, FAILED)
@@ -120,14 +100,6 @@ def test_changed_template_or_node_class_resets_the_outcomes(changed):
 
 
 @pytest.mark.parametrize(("status", "next_", "expected"), [("True", FAILED, "True"), ("False", JOINED, "False")])
-@pytest.mark.karpenter(
-    "nodepool/registrationhealth",
-    it="should not set NodeRegistrationHealthy status condition on nodePool as Unknown if it is already set to true",
-)
-@pytest.mark.karpenter(
-    "nodepool/registrationhealth",
-    it="should not set NodeRegistrationHealthy status condition on nodePool as Unknown if it is already set to false",
-)
 def test_karpenters_condition_is_the_initial_outcome(status, next_, expected):
     """Without the annotation, True counts as one node that joined and False as two that did not."""
     judged = condition("NodeRegistrationHealthy", status, observedGeneration=1)
@@ -190,14 +162,6 @@ def test_further_failures_keep_the_first_reason():
 
 
 @pytest.mark.parametrize("owner", [{"uid": "uid-of-its-predecessor"}, {"kind": "NodeDisruption"}])
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/registration",
-    it="should not update NodeRegistrationHealthy status condition if nodePool owning the nodeClaim is deleted",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/liveness",
-    it="should not update NodeRegistrationHealthy status condition if nodePool owning the nodeClaim is deleted",
-)
 def test_claim_counts_only_for_the_nodepool_that_owns_it(owner):
     """A deleted NodePool of the same name, and owners of other kinds, do not count."""
     metadata = {"ownerReferences": [{**OWNED["ownerReferences"][0], **owner}]}
@@ -208,10 +172,6 @@ def test_claim_counts_only_for_the_nodepool_that_owns_it(owner):
         assert registration_outcomes(replace(snapshot, node_pools=()), {"a": written}, LivenessTimeouts()) == {}
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/registration",
-    it="should add NodeRegistrationHealthy=true on the nodePool if registration succeeds and if it was previously false",
-)
 def test_health_becomes_true_again_once_enough_nodes_register():
     """It stays False while two of the last four failed."""
     pool, _ = after(a_pool(), FAILED, FAILED)
@@ -222,10 +182,6 @@ def test_health_becomes_true_again_once_enough_nodes_register():
     assert seen == ["False", "False", "True"]
 
 
-@pytest.mark.karpenter(
-    "nodepool/registrationhealth",
-    it="should not set NodeRegistrationHealthy status condition on nodePool when nodeClass does not exist",
-)
 def test_health_is_not_set_without_a_node_class():
     """Its generation is unknown, with which the outcomes are kept."""
     pool, _ = after(a_pool(), node_classes=())

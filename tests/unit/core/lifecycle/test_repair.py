@@ -52,16 +52,6 @@ def repaired(plan) -> list[str]:
         ("MemoryPressure", "True", 600, False),
     ],
 )
-@pytest.mark.karpenter("node/health", it="should delete nodes that are unhealthy by the cloud provider")
-@pytest.mark.karpenter(
-    "node/health",
-    it="should not delete node when unhealthy type does not match cloud provider passed in value",
-)
-@pytest.mark.karpenter(
-    "node/health",
-    it="should not delete node when health status does not match cloud provider passed in value",
-)
-@pytest.mark.karpenter("node/health", it="should not delete node when health duration is not reached")
 def test_node_is_repaired_once_its_toleration_ends(type_, status, minutes, goes):
     """That holds for conditions of the kubelet and of monitoring agents; a condition without a policy is ignored."""
     plan = decide(an_unhealthy_member("n", type_, status, since=timedelta(minutes=minutes)))
@@ -69,9 +59,6 @@ def test_node_is_repaired_once_its_toleration_ends(type_, status, minutes, goes)
     assert repaired(plan) == (["n"] if goes else [])
 
 
-@pytest.mark.karpenter(
-    "node/health", it="should return the requeue interval for the condition closest to its terminationDuration"
-)
 def test_of_several_conditions_the_earliest_deadline_counts():
     """Ready is False for 25 of 30 minutes, AcceleratedHardwareReady for 10 of 10."""
     conditions = [
@@ -90,11 +77,6 @@ def test_of_several_conditions_the_earliest_deadline_counts():
     assert [a.at for a in waits.actions if isinstance(a, Requeue)] == [NOW + timedelta(minutes=2)]
 
 
-@pytest.mark.karpenter(
-    "node/health",
-    it="should set annotation termination grace period when force termination is started",
-)
-@pytest.mark.karpenter("node/health", it="should fire a karpenter_nodeclaims_disrupted_total metric when unhealthy")
 def test_a_repair_ends_the_grace_period_before_it_deletes_the_claim():
     """PodDisruptionBudgets do not apply. There are two metrics, Events on NodeClaim and node, and two requeues."""
     member = an_unhealthy_member("n", since=HALF_AN_HOUR, claim={"status": {"imageID": "ami-1"}})
@@ -119,7 +101,6 @@ def test_a_repair_ends_the_grace_period_before_it_deletes_the_claim():
 
 
 @pytest.mark.parametrize(("end", "moved"), [(ago(minutes=1), False), (NOW, False), (ago(minutes=-10), True)])
-@pytest.mark.karpenter("node/health", it="should not update termination grace period if set before the current time")
 def test_expired_grace_period_is_not_changed(end, moved):
     """Its end stays the recorded time."""
     annotations = {labels.TERMINATION_TIMESTAMP: stamp(end)}
@@ -130,9 +111,6 @@ def test_expired_grace_period_is_not_changed(end, moved):
     assert repaired(plan) == ["n"]
 
 
-@pytest.mark.karpenter("node/health", it="should not respect termination grace period if set on the nodepool")
-@pytest.mark.karpenter("node/health", it="should ignore node disruption budgets")
-@pytest.mark.karpenter("node/health", it="should ignore do-not-disrupt on a node")
 @pytest.mark.parametrize(
     "protected",
     [
@@ -171,11 +149,6 @@ def test_repair_of_a_terminating_node_ends_its_grace_period():
     ("unhealthy", "of", "goes"),
     [(1, 1, True), (1, 3, True), (2, 3, False), (2, 10, True), (3, 10, False), (3, 11, True)],
 )
-@pytest.mark.karpenter(
-    "node/health",
-    it="should ignore unhealthy nodes if more then 20% of the nodes are unhealthy in a nodepool",
-)
-@pytest.mark.karpenter("node/health", it="should consider round up when there is a low number of nodes for a nodepool")
 def test_a_fifth_of_a_nodepool_may_be_unhealthy_rounded_up(unhealthy, of, goes):
     """If more are unhealthy, new nodes may be, too. One node of a small NodePool may always be repaired."""
     members = [an_unhealthy_member(f"s{i}", since=HALF_AN_HOUR) for i in range(unhealthy)]
@@ -196,10 +169,6 @@ def test_conditions_count_before_their_deadline_does():
     assert repaired(decide(late, fresh, a_member("well"))) == []
 
 
-@pytest.mark.karpenter(
-    "node/health",
-    it="should ignore unhealthy nodes if more then 20% of the nodes are unhealthy in a cluster",
-)
 def test_unhealthy_nodes_of_one_nodepool_do_not_block_another():
     """For a NodeClaim without a NodePool the limit is of the whole cluster."""
     unhealthy = [an_unhealthy_member(f"s{i}", since=HALF_AN_HOUR, pool="broken") for i in range(2)]
@@ -214,10 +183,6 @@ def test_unhealthy_nodes_of_one_nodepool_do_not_block_another():
     assert "more than 20% nodes are unhealthy in the cluster" in {e.message for e in plan.events}
 
 
-@pytest.mark.karpenter(
-    "node/health",
-    it="should return the requeue interval for the time between now and when the nodeClaim termination time",
-)
 def test_tolerated_condition_requeues_for_its_deadline():
     """The terminate step requeues itself for that time."""
     plan = decide(an_unhealthy_member("n", since=timedelta(minutes=29)))

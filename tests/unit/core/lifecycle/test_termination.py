@@ -81,15 +81,6 @@ def draining(seconds, *more):
     )
 
 
-@pytest.mark.karpenter("node/termination", it="should exclude nodes from load balancers when terminating")
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/termination",
-    it="should delete the node and the CloudProvider NodeClaim when NodeClaim deletion is triggered",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/termination",
-    it="should not annotate the node if the NodeClaim has no terminationGracePeriod",
-)
 def test_deleted_claim_taints_and_deletes_its_node_and_evicts_in_one_run():
     """The taint is added before deletion and evictions; provision is requeued for the pods."""
     pod = a_pod("p", node="node-default-1")
@@ -146,7 +137,6 @@ def test_pods_are_evicted_after_the_node_is_tainted():
     assert not any(c.then for c in chains)
 
 
-@pytest.mark.karpenter("node/termination", it="should delete nodeclaims associated with nodes")
 def test_deleted_node_deletes_its_claim():
     """The deletion of either deletes the other."""
     plan = run(a_running_claim(), a_node(deleting=NOW))
@@ -160,7 +150,6 @@ def test_provision_is_requeued_once_at_the_start_of_a_drain():
 
 
 @pytest.mark.parametrize(("seconds", "drained"), [(4, False), (5, True)])
-@pytest.mark.karpenter("node/termination", it="should not finish draining until minDrainTime has passed")
 def test_even_an_empty_node_drains_for_five_seconds(seconds, drained):
     """So the step notices pods that were bound at the last moment."""
     plan = run(draining(seconds), a_node(deleting=ago(seconds=seconds)))
@@ -206,7 +195,6 @@ def test_instance_that_is_ending_is_not_terminated_again(has_node, state, asked,
     assert Step.TERMINATE in requeued_steps(plan)
 
 
-@pytest.mark.karpenter("node/termination", it="should wait for volume attachments")
 def test_a_drained_node_s_volumes_are_waited_for():
     """A volume that was not detached before its instance's end can be attached again only minutes later."""
     node = a_node(deleting=ago(seconds=6))
@@ -228,10 +216,6 @@ def test_a_drained_node_s_volumes_are_waited_for():
 
 
 @pytest.mark.parametrize(("left", "elapsed"), [(0, False), (-1, True)])
-@pytest.mark.karpenter(
-    "node/termination",
-    it="should wait for volume attachments until the nodeclaim's termination grace period expires",
-)
 def test_volumes_do_not_block_after_the_grace_period(left, elapsed):
     """The condition reports that they were not detached."""
     end = stamp(NOW + timedelta(seconds=left))
@@ -288,14 +272,6 @@ def test_disruption_taint_with_another_effect_is_replaced():
     assert patch["spec"]["taints"] == [others[1], {"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/termination",
-    it="should not remove the finalizer and terminate the NodeClaim if the cloudProvider instance is still around",
-)
-@pytest.mark.karpenter("node/termination", it="should delete nodes")
-@pytest.mark.karpenter("node/termination", it="should fire the nodesTerminated counter metric when deleting nodes")
-@pytest.mark.karpenter("node/termination", it="should fire the lifetime duration histogram metric when deleting nodes")
-@pytest.mark.karpenter("node/termination", it="should fire the terminationSummary metric when deleting nodes")
 def test_finalizers_stay_until_the_instance_no_longer_exists():
     """The termination is repeated until then; afterwards the node is finalized first, then its NodeClaim."""
     node = a_node(deleting=ago(seconds=20))
@@ -319,10 +295,6 @@ def test_finalizers_stay_until_the_instance_no_longer_exists():
     assert values["karpenter_nodeclaims_instance_termination_duration_seconds"] == 0
 
 
-@pytest.mark.karpenter(
-    "node/termination",
-    it="should delete nodes with no underlying instance even if not fully drained",
-)
 def test_a_node_whose_instance_vanished_is_not_drained():
     """The node is NotReady, and the cloud has no such instance."""
     pod = a_pod("p", node="node-default-1")
@@ -361,9 +333,6 @@ def test_conditions_that_a_user_edits_do_not_end_an_instance_with_pods_on_anothe
     assert not of_type(finalize_terminating(snapshot, CloudInstances(), TerminationIntervals()), TerminateInstance)
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/termination", it="should delete multiple Nodes if multiple Nodes map to the NodeClaim"
-)
 def test_all_nodes_of_a_deleted_claim_are_deleted():
     """Its kubelet registered under several names; the instance ends once all are drained."""
     twins = tuple(a_node(metadata={"name": f"twin-{n}", "uid": f"uid-twin-{n}"}) for n in (1, 2))
@@ -373,7 +342,6 @@ def test_all_nodes_of_a_deleted_claim_are_deleted():
     assert not of_type(plan, TerminateInstance)
 
 
-@pytest.mark.karpenter("node/termination", it="should delete nodes with duplicate nodeclaims")
 def test_node_whose_instance_two_claims_name_is_deleted():
     """The claim that the node names as owner decides, the other one has no part in it; Karpenter treats it as if it had none."""
     owner = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": "default-1", "uid": "uid-default-1"}
@@ -390,13 +358,6 @@ def test_node_whose_instance_two_claims_name_is_deleted():
     assert {"twin"}.isdisjoint(a.ref.name for a in of_type(plan, PatchObject) + of_type(plan, DeleteObject))
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/termination",
-    it="shouldn't mark the root condition of the NodeClaim as unknown when setting the Termination condition",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle", it="should update status conditions to the latest generation when finalizing"
-)
 def test_ready_stays_true_while_a_claim_terminates():
     """All conditions count as observed at the generation that the deletion made."""
     done = [
@@ -422,14 +383,6 @@ def test_node_and_claim_are_deleted_before_either_finalizer_goes():
     assert not of_type(plan, PatchObject)
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/termination",
-    it="should annotate the node if the NodeClaim has a terminationGracePeriod",
-)
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/termination",
-    it="should not change the annotation if the NodeClaim has a terminationGracePeriod and the annotation already exists",
-)
 def test_termination_time_is_written_once_and_forces_the_drain():
     """terminationGracePeriod counts from the deletion; an existing time is kept."""
     pod = a_pod("p", node="node-default-1", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
@@ -479,10 +432,6 @@ def test_termination_time_counts_from_the_claims_deletion():
     assert [p for p in patches(plan, "NodeClaim") if "metadata" in p] == []
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/termination",
-    it="should not delete Nodes if the NodeClaim is not registered",
-)
 def test_claim_that_never_registered_is_not_drained():
     """The cloud controller deletes its node, if there is one."""
     plan = run(a_launched_claim(deleting=NOW), a_node(registered=False))
@@ -563,10 +512,6 @@ def test_node_with_pods_is_drained_whatever_its_marks_say(registered):
     assert of_type(plan, TerminateInstance) == []
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/termination",
-    it="should not call Delete() on the CloudProvider if the NodeClaim hasn't been launched yet",
-)
 def test_claim_without_an_instance_is_finalized_at_once():
     """The finalizer protects only an instance."""
     plan = run(a_claim(deleting=NOW))
@@ -574,10 +519,6 @@ def test_claim_without_an_instance_is_finalized_at_once():
     assert not of_type(plan, TerminateInstance)
 
 
-@pytest.mark.karpenter(
-    "nodeclaim/lifecycle/termination",
-    it="should not delete nodes without provider ids if the NodeClaim hasn't been launched yet",
-)
 def test_nodes_without_a_provider_id_do_not_belong_to_an_unlaunched_claim():
     """Neither has a provider id, which does not make them one."""
     plan = run(a_claim(deleting=NOW), a_node("other", spec={"providerID": ""}))
@@ -627,9 +568,6 @@ def test_instance_terminating_counts_only_after_drain_and_volumes(written):
 
 @pytest.mark.parametrize("node", [{"ready": False}, {"ready": True}])
 @pytest.mark.parametrize("gone", [True, False])
-@pytest.mark.karpenter(
-    "node/termination", it="should not delete nodes with no underlying instance if the node is still Ready"
-)
 def test_drain_is_skipped_only_for_unready_node_of_instance_that_is_gone(node, gone):
     """The kubelet of a NotReady node with an instance may still run its pods."""
     cloud = GONE if gone else CloudInstances(listed=(an_instance(),))

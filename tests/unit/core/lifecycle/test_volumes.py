@@ -39,7 +39,6 @@ def test_volumes_of_this_node_are_waited_for_by_name():
 
 @pytest.mark.parametrize("stays", [TOLERANT, STUCK], ids=["tolerates everything", "stuck in termination"])
 @pytest.mark.parametrize("kind", ["claim", "ephemeral"])
-@pytest.mark.karpenter("node/termination", it="should only wait for volume attachments associated with drainable pods")
 def test_volumes_of_pods_that_no_drain_ends_are_not_waited_for(stays, kind):
     """They stay attached until the instance is terminated."""
     ephemeral = {"spec": {"volumes": [{"name": "data", "ephemeral": {}}]}}

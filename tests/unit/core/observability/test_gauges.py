@@ -50,7 +50,6 @@ def fleet():
     return msgspec.structs.replace(snapshot, nodes=(*snapshot.nodes, other))
 
 
-@pytest.mark.karpenter("metrics/node", it="should update the allocatable metric")
 def test_node_gauges_have_allocatable_requests_and_daemon_requests(fleet):
     """CPU is in cores and memory in bytes; pods are a resource, too."""
     samples = tuple(node_gauges(fleet))
@@ -67,9 +66,6 @@ def test_node_gauges_have_allocatable_requests_and_daemon_requests(fleet):
     assert of("total_daemon_limits") == {"cpu": 1.0, "pods": 1}
 
 
-@pytest.mark.karpenter(
-    "metrics/node", it="should set the managed label on per-node metrics for Karpenter-managed nodes"
-)
 def test_node_gauges_have_well_known_labels_and_the_managed_label(fleet):
     """Dashboards group by these labels; labels without a value are omitted."""
     samples = tuple(node_gauges(fleet))
@@ -90,7 +86,6 @@ def test_node_gauges_have_well_known_labels_and_the_managed_label(fleet):
     assert values(samples, "nodes_current_lifetime_seconds", "node_name")[("node-n",)] == 60
 
 
-@pytest.mark.karpenter("metrics/node", it="should update the node lifetime and cluster utilization metrics")
 def test_utilization_is_over_all_nodes_and_cluster_state_is_synced(fleet):
     """Utilization is the requests of all pods divided by the allocatable of all nodes."""
     samples = (*node_gauges(fleet), *cluster_gauges(fleet))
@@ -102,8 +97,6 @@ def test_utilization_is_over_all_nodes_and_cluster_state_is_synced(fleet):
     assert values(samples, "cluster_state_synced") == {(): 1}
 
 
-@pytest.mark.karpenter("metrics/nodepool", it="should update the nodepool limit metrics")
-@pytest.mark.karpenter("metrics/nodepool", it="should update the nodepool usage metrics")
 def test_nodepool_gauges_have_limits_usage_and_cost(fleet):
     """Usage is read from the NodePool's status; cost is the sum over its nodes with a known price."""
     pool = a_pool(spec={"limits": {"cpu": "10", "memory": "64Gi"}}, status={"resources": {"cpu": "4", "nodes": "1"}})
@@ -116,10 +109,6 @@ def test_nodepool_gauges_have_limits_usage_and_cost(fleet):
     assert values(samples, "nodepools_cost_total", "nodepool") == {("default",): pytest.approx(price("m"))}
 
 
-@pytest.mark.karpenter("metrics/pod", it="should update the pod state metrics")
-@pytest.mark.karpenter(
-    "metrics/pod", it="should set the managed label based on whether the pod's node is Karpenter-managed"
-)
 def test_pod_gauges_have_state_and_unbound_and_unstarted_time(fleet):
     """A pending pod has no node labels; a ready pod has no unbound or unstarted time."""
     samples = tuple(pod_gauges(fleet))
@@ -135,8 +124,6 @@ def test_pod_gauges_have_state_and_unbound_and_unstarted_time(fleet):
     assert values(samples, "pods_unstarted_time_seconds", "name") == {("waits",): 120}
 
 
-@pytest.mark.karpenter("metrics/nodepool", it="should delete the nodepool state metrics on nodepool delete")
-@pytest.mark.karpenter("metrics/pod", it="should delete the pod state metric on pod delete")
 def test_deleted_objects_have_no_gauges(fleet):
     """Gauges are computed from the objects that exist."""
     assert {s.labels["nodepool"] for s in pool_gauges(fleet, a_catalogue("default"))} == {"default"}
@@ -144,9 +131,6 @@ def test_deleted_objects_have_no_gauges(fleet):
     assert tuple(pod_gauges(msgspec.structs.replace(fleet, pods=()))) == ()
 
 
-@pytest.mark.karpenter("metrics/pod", it="should update the pod state metrics with pod phase")
-@pytest.mark.karpenter("metrics/pod", it="should update the pod unstarted time metrics when the pod has succeeded")
-@pytest.mark.karpenter("metrics/pod", it="should update the pod unstarted time metrics when the pod has failed")
 @pytest.mark.parametrize(
     ("phase", "ready", "unbound", "unstarted"),
     [

@@ -34,14 +34,6 @@ PREFERS_A = {
 NOT_A = {"key": labels.ZONE, "operator": "NotIn", "values": ["a"]}
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should report metric correctly for volume constraints")
-@pytest.mark.karpenter("provisioning/scheduling", it="should report zone of pods corectly")
-@pytest.mark.karpenter("provisioning/scheduling", it="when pods are flexible to zones")
-@pytest.mark.karpenter("provisioning/scheduling", it="when multiple pods have different zone constraints")
-@pytest.mark.karpenter("provisioning/scheduling", it="when pod has preffered zone affinity")
-@pytest.mark.karpenter("provisioning/scheduling", it="when PVC does not restrict pod to a single zone")
-@pytest.mark.karpenter("provisioning/scheduling", it="when PVC restricts pod to a single zone")
-@pytest.mark.karpenter("provisioning/scheduling", it="when PVC restricts pod to no zone")
 @pytest.mark.parametrize(
     ("spec", "zone"),
     [

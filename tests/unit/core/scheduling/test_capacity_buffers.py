@@ -96,11 +96,6 @@ def test_the_larger_of_replicas_and_percentage_counts_within_limits(spec, count)
     assert resolved(**spec).replicas == count
 
 
-@pytest.mark.karpenter("capacitybuffer", it="should set ReadyForProvisioning=False when PodTemplate is not found")
-@pytest.mark.karpenter("capacitybuffer", it="should set ReadyForProvisioning=False when scalable ref is not found")
-@pytest.mark.karpenter("capacitybuffer", it="should return error for unsupported kind")
-@pytest.mark.karpenter("capacitybuffer", it="should return error for unsupported API group")
-@pytest.mark.karpenter("capacitybuffer", it="should not touch the cache when a buffer has neither ref set")
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
@@ -157,9 +152,6 @@ def test_other_strategies_and_deleted_buffers_get_no_virtual_pods():
     assert resolve_buffers([other, leaving], workloads(), NOW) == ()
 
 
-@pytest.mark.karpenter("provisioning/buffers", it="should return true for virtual pod")
-@pytest.mark.karpenter("provisioning/buffers", it="should return false for pod without annotations")
-@pytest.mark.karpenter("provisioning/buffers", it="should return namespace/name for complete virtual pod")
 def test_virtual_pods_look_like_waiting_pods_without_node_or_volumes():
     """Karpenter's names, UIDs, annotations and priority; the same every time."""
     volumes = [
@@ -199,11 +191,6 @@ def planned(*pods):
     )
 
 
-@pytest.mark.karpenter("provisioning/buffers", it="should remove virtual pods from pod slices")
-@pytest.mark.karpenter("provisioning/buffers", it="should drop keys entirely when only virtual pods remain")
-@pytest.mark.karpenter("provisioning/buffers", it="should return empty map when all pods are virtual")
-@pytest.mark.karpenter("provisioning/buffers", it="should return all pods when none are virtual")
-@pytest.mark.karpenter("provisioning/buffers", it="should count virtual pods per providerID on existing nodes")
 def test_virtual_pods_get_nodes_but_appear_in_no_result():
     """They are not nominated; results without them have real pods alone."""
     buffer = a_buffer(**OF_SHAPE, replicas=3)
@@ -233,10 +220,6 @@ def statuses(plan):
     }
 
 
-@pytest.mark.karpenter("capacitybuffer", it="should resolve a PodTemplate and set ReadyForProvisioning=True")
-@pytest.mark.karpenter("provisioning/buffers", it="should return True/FitsExistingCapacity when all pods fit")
-@pytest.mark.karpenter("provisioning/buffers", it="should return False/RequiresNewCapacity when new nodes are needed")
-@pytest.mark.karpenter("provisioning/buffers", it="should return nil when ready but no results observed")
 @pytest.mark.parametrize(
     ("placed", "verdict"),
     [
@@ -275,10 +258,6 @@ def test_the_status_says_whether_there_is_room_and_is_written_once(placed, verdi
     )
 
 
-@pytest.mark.karpenter(
-    "provisioning/buffers", it="should return False/NotReadyForProvisioning when buffer is not ready"
-)
-@pytest.mark.karpenter("provisioning/buffers", it="should return False/BufferEmpty when replicas is zero")
 def test_empty_and_broken_buffers_are_told_apart():
     """BufferEmpty and NotReadyForProvisioning."""
     buffers = (a_buffer("empty", **OF_WEB), a_buffer("lost", podTemplateRef={"name": "gone"}, replicas=1))
@@ -381,102 +360,24 @@ def test_all_buffers_together_get_a_bounded_number_of_pods():
     assert "all buffers together" in found[-1].message
 
 
-@pytest.mark.karpenter("capacitybuffer", it="should resolve buffer replicas from replicas, percentage, and limits")
 @pytest.mark.parametrize(
     ("spec", "scaled_to", "replicas"),
     [
-        pytest.param(
-            {**OF_SHAPE, "replicas": 7}, 0, 7, marks=pytest.mark.karpenter("capacitybuffer", it="fixed replicas only")
-        ),
-        pytest.param(
-            {**OF_SHAPE, "replicas": 10, "limits": {"cpu": "3"}},
-            0,
-            3,
-            marks=pytest.mark.karpenter("capacitybuffer", it="replicas capped by binding limit"),
-        ),
-        pytest.param(
-            {**OF_SHAPE, "replicas": 3, "limits": {"cpu": "10"}},
-            0,
-            3,
-            marks=pytest.mark.karpenter("capacitybuffer", it="non-binding limit does not reduce (podTemplateRef)"),
-        ),
-        pytest.param(
-            {**OF_SHAPE, "limits": {"cpu": "5"}}, 0, 5, marks=pytest.mark.karpenter("capacitybuffer", it="limits only")
-        ),
-        pytest.param(
-            {**OF_WEB, "percentage": 20}, 10, 2, marks=pytest.mark.karpenter("capacitybuffer", it="percentage only")
-        ),
-        pytest.param(
-            {**OF_WEB, "percentage": 20, "replicas": 5},
-            10,
-            5,
-            marks=pytest.mark.karpenter("capacitybuffer", it="replicas > percentage"),
-        ),
-        pytest.param(
-            {**OF_WEB, "percentage": 80, "replicas": 5},
-            10,
-            8,
-            marks=pytest.mark.karpenter("capacitybuffer", it="percentage > replicas"),
-        ),
-        pytest.param(
-            {**OF_WEB, "percentage": 80, "replicas": 5, "limits": {"cpu": "4"}},
-            10,
-            4,
-            marks=pytest.mark.karpenter("capacitybuffer", it="max of replicas and percentage capped by limit"),
-        ),
-        pytest.param(
-            {**OF_WEB, "percentage": 10},
-            1,
-            1,
-            marks=[
-                pytest.mark.karpenter("capacitybuffer", it="percentage rounds up to a minimum of 1"),
-                pytest.mark.karpenter("capacitybuffer/helpers", it="should ceil fractional results"),
-            ],
-        ),
-        pytest.param(
-            {**OF_WEB, "percentage": 20},
-            10,
-            2,
-            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should calculate percentage and ceil"),
-        ),
-        pytest.param(
-            {**OF_WEB, "percentage": 1},
-            1,
-            1,
-            marks=pytest.mark.karpenter(
-                "capacitybuffer/helpers", it="should return at least 1 when percentage > 0 and replicas > 0"
-            ),
-        ),
-        pytest.param(
-            {**OF_WEB, "percentage": 50},
-            0,
-            0,
-            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should return 0 when scalable has 0 replicas"),
-        ),
-        pytest.param(
-            {**OF_WEB, "percentage": 0},
-            10,
-            0,
-            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should return 0 when percentage is 0"),
-        ),
-        pytest.param(
-            {**OF_WEB, "percentage": 100},
-            5,
-            5,
-            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should handle 100 percent"),
-        ),
-        pytest.param(
-            {**OF_WEB, "percentage": 200},
-            5,
-            10,
-            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should handle large percentages (>100)"),
-        ),
-        pytest.param(
-            {**OF_WEB, "percentage": 10},
-            1000,
-            100,
-            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should handle large replica counts"),
-        ),
+        ({**OF_SHAPE, "replicas": 7}, 0, 7),
+        ({**OF_SHAPE, "replicas": 10, "limits": {"cpu": "3"}}, 0, 3),
+        ({**OF_SHAPE, "replicas": 3, "limits": {"cpu": "10"}}, 0, 3),
+        ({**OF_SHAPE, "limits": {"cpu": "5"}}, 0, 5),
+        ({**OF_WEB, "percentage": 20}, 10, 2),
+        ({**OF_WEB, "percentage": 20, "replicas": 5}, 10, 5),
+        ({**OF_WEB, "percentage": 80, "replicas": 5}, 10, 8),
+        ({**OF_WEB, "percentage": 80, "replicas": 5, "limits": {"cpu": "4"}}, 10, 4),
+        ({**OF_WEB, "percentage": 10}, 1, 1),
+        ({**OF_WEB, "percentage": 1}, 1, 1),
+        ({**OF_WEB, "percentage": 50}, 0, 0),
+        ({**OF_WEB, "percentage": 0}, 10, 0),
+        ({**OF_WEB, "percentage": 100}, 5, 5),
+        ({**OF_WEB, "percentage": 200}, 5, 10),
+        ({**OF_WEB, "percentage": 10}, 1000, 100),
     ],
 )
 def test_buffer_status_states_its_replicas(spec, scaled_to, replicas):
@@ -491,9 +392,6 @@ def test_buffer_status_states_its_replicas(spec, scaled_to, replicas):
     assert len(virtual_pods(resolve_buffers([buffer], objects, NOW), NOW)) == replicas
 
 
-@pytest.mark.karpenter("capacitybuffer", it="should resolve a Deployment and calculate percentage-based replicas")
-@pytest.mark.karpenter("capacitybuffer", it="should resolve a StatefulSet")
-@pytest.mark.karpenter("capacitybuffer", it="should default to 1 replica when workload has nil Spec.Replicas")
 @pytest.mark.parametrize(
     ("kind", "spec", "replicas"),
     [
@@ -535,148 +433,23 @@ def sized_by(limits, containers, init=()):
 @pytest.mark.parametrize(
     ("limits", "containers", "init", "replicas"),
     [
-        pytest.param(
-            {"cpu": "4"},
-            [container("1")],
-            [],
-            4,
-            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should calculate replicas based on CPU limits"),
-        ),
-        pytest.param(
-            {"memory": "2Gi"},
-            [container(memory="512Mi")],
-            [],
-            4,
-            marks=pytest.mark.karpenter(
-                "capacitybuffer/helpers", it="should calculate replicas based on memory limits"
-            ),
-        ),
-        pytest.param(
-            {"cpu": "8", "memory": "4Gi"},
-            [container("1", "1Gi")],
-            [],
-            4,
-            marks=pytest.mark.karpenter(
-                "capacitybuffer/helpers", it="should take the minimum across multiple resources"
-            ),
-        ),
-        pytest.param(
-            {"cpu": "3"},
-            [container("500m"), container("500m")],
-            [],
-            3,
-            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should sum requests across multiple containers"),
-        ),
-        pytest.param(
-            {"cpu": "8"},
-            [container("1")],
-            [container("4")],
-            2,
-            marks=pytest.mark.karpenter(
-                "capacitybuffer/helpers", it="should use init container max if larger than sum of containers"
-            ),
-        ),
-        pytest.param(
-            {"cpu": "6"},
-            [container("2")],
-            [container("500m")],
-            3,
-            marks=pytest.mark.karpenter(
-                "capacitybuffer/helpers", it="should use container sum if larger than init containers"
-            ),
-        ),
-        pytest.param(
-            {"cpu": "10"},
-            [container("3")],
-            [],
-            3,
-            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should floor divide (no rounding up)"),
-        ),
-        pytest.param(
-            {"cpu": "1"},
-            [container("250m")],
-            [],
-            4,
-            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should handle millicore-level precision"),
-        ),
-        pytest.param(
-            {"cpu": "1"},
-            [container("2")],
-            [],
-            0,
-            marks=pytest.mark.karpenter(
-                "capacitybuffer/helpers", it="should return 0 when limit is smaller than a single pod request"
-            ),
-        ),
-        pytest.param(
-            {"cpu": "15", "memory": "7680Mi"},
-            [container("1", "512Mi"), container("500m", "256Mi")],
-            [],
-            10,
-            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should sum requests from all containers"),
-        ),
-        pytest.param(
-            {"cpu": "40"},
-            [container("1")],
-            [container("4"), container("2")],
-            10,
-            marks=pytest.mark.karpenter(
-                "capacitybuffer/helpers", it="should take max of init containers vs regular containers"
-            ),
-        ),
-        pytest.param(
-            {"cpu": "11", "memory": "10Gi"},
-            [container("1"), container(memory="1Gi")],
-            [],
-            10,
-            marks=pytest.mark.karpenter("capacitybuffer/helpers", it="should handle mixed resources across containers"),
-        ),
-        pytest.param(
-            {"cpu": "15"},
-            [container("1")],
-            [container("500m", sidecar=True)],
-            10,
-            marks=pytest.mark.karpenter(
-                "capacitybuffer/helpers", it="should sum sidecar init containers with regular containers"
-            ),
-        ),
-        pytest.param(
-            {"cpu": "17"},
-            [container("1")],
-            [container("500m", sidecar=True), container("200m", sidecar=True)],
-            10,
-            marks=pytest.mark.karpenter(
-                "capacitybuffer/helpers", it="should sum multiple sidecar init containers with regular containers"
-            ),
-        ),
-        pytest.param(
-            {"cpu": "45"},
-            [container("1")],
-            [container("500m", sidecar=True), container("4")],
-            10,
-            marks=pytest.mark.karpenter(
-                "capacitybuffer/helpers",
-                it="should use max of regular init container + preceding sidecars vs running total",
-            ),
-        ),
-        pytest.param(
-            {"cpu": "40"},
-            [container("1")],
-            [container("4"), container("500m", sidecar=True)],
-            10,
-            marks=pytest.mark.karpenter(
-                "capacitybuffer/helpers", it="should handle sidecar after regular init container"
-            ),
-        ),
-        pytest.param(
-            {"cpu": "20"},
-            [container("1")],
-            [container("2")],
-            10,
-            marks=pytest.mark.karpenter(
-                "capacitybuffer/helpers", it="should not treat init containers without restartPolicy as sidecars"
-            ),
-        ),
+        ({"cpu": "4"}, [container("1")], [], 4),
+        ({"memory": "2Gi"}, [container(memory="512Mi")], [], 4),
+        ({"cpu": "8", "memory": "4Gi"}, [container("1", "1Gi")], [], 4),
+        ({"cpu": "3"}, [container("500m"), container("500m")], [], 3),
+        ({"cpu": "8"}, [container("1")], [container("4")], 2),
+        ({"cpu": "6"}, [container("2")], [container("500m")], 3),
+        ({"cpu": "10"}, [container("3")], [], 3),
+        ({"cpu": "1"}, [container("250m")], [], 4),
+        ({"cpu": "1"}, [container("2")], [], 0),
+        ({"cpu": "15", "memory": "7680Mi"}, [container("1", "512Mi"), container("500m", "256Mi")], [], 10),
+        ({"cpu": "40"}, [container("1")], [container("4"), container("2")], 10),
+        ({"cpu": "11", "memory": "10Gi"}, [container("1"), container(memory="1Gi")], [], 10),
+        ({"cpu": "15"}, [container("1")], [container("500m", sidecar=True)], 10),
+        ({"cpu": "17"}, [container("1")], [container("500m", sidecar=True), container("200m", sidecar=True)], 10),
+        ({"cpu": "45"}, [container("1")], [container("500m", sidecar=True), container("4")], 10),
+        ({"cpu": "40"}, [container("1")], [container("4"), container("500m", sidecar=True)], 10),
+        ({"cpu": "20"}, [container("1")], [container("2")], 10),
     ],
 )
 def test_limits_allow_as_many_pods_as_their_requests_fit(limits, containers, init, replicas):
@@ -684,9 +457,6 @@ def test_limits_allow_as_many_pods_as_their_requests_fit(limits, containers, ini
     assert sized_by(limits, containers, init) == replicas
 
 
-@pytest.mark.karpenter("capacitybuffer/helpers", it="should return false when pod has no resource requests")
-@pytest.mark.karpenter("capacitybuffer/helpers", it="should return false when no limit resources match pod requests")
-@pytest.mark.karpenter("capacitybuffer/helpers", it="should return empty list for pod with no requests")
 @pytest.mark.parametrize(("cpu", "limits"), [("", {"cpu": "4"}), ("1", {"memory": "4Gi"})])
 def test_limits_of_resources_that_pods_do_not_request_limit_nothing(cpu, limits):
     """Limits alone then give no pods at all, and beside `replicas` they take none away."""
@@ -697,14 +467,6 @@ def test_limits_of_resources_that_pods_do_not_request_limit_nothing(cpu, limits)
     assert resolved(objects, **OF_SHAPE, limits=limits, replicas=6).replicas == 6
 
 
-@pytest.mark.karpenter("capacitybuffer", it="should re-resolve the template when its generation changes")
-@pytest.mark.karpenter("capacitybuffer", it="should populate the cache after a successful reconcile")
-@pytest.mark.karpenter("capacitybuffer", it="should remove the cache entry when resolution fails with NotFound")
-@pytest.mark.karpenter("capacitybuffer", it="should evict the cache entry when the buffer is deleted")
-@pytest.mark.karpenter("capacitybuffer/helpers", it="should add a new condition")
-@pytest.mark.karpenter("capacitybuffer/helpers", it="should update an existing condition")
-@pytest.mark.karpenter("capacitybuffer/helpers", it="should support multiple condition types")
-@pytest.mark.karpenter("capacitybuffer/helpers", it="should set observed generation")
 def test_buffer_follows_its_pod_template():
     """An edit of the template renews the generation; without the template both conditions are replaced, and no pod stays."""
     body = merge(buffer_body("spare", **OF_SHAPE, replicas=3), {"metadata": {"generation": 7}})
@@ -740,12 +502,6 @@ def test_buffer_follows_its_pod_template():
     assert virtual_pods(resolve_buffers([], workloads(), NOW), NOW) == ()
 
 
-@pytest.mark.karpenter("capacitybuffer", it="should return no requests when no buffers reference the template")
-@pytest.mark.karpenter("capacitybuffer", it="should return a single request for one matching buffer")
-@pytest.mark.karpenter(
-    "capacitybuffer", it="should return multiple requests when many buffers reference the same template"
-)
-@pytest.mark.karpenter("capacitybuffer", it="should ignore buffers with nil podTemplateRef")
 def test_pod_template_concerns_the_buffers_that_name_it():
     """One template may serve several buffers; others keep their own size."""
     buffers = (
@@ -765,19 +521,6 @@ def test_pod_template_concerns_the_buffers_that_name_it():
     }
 
 
-@pytest.mark.karpenter(
-    "provisioning/buffers", it="should bucket virtual pods by buffer namespace/name across existing and new nodes"
-)
-@pytest.mark.karpenter(
-    "provisioning/buffers", it="should distinguish buffers with the same name in different namespaces"
-)
-@pytest.mark.karpenter("provisioning/buffers", it="should ignore real pods")
-@pytest.mark.karpenter(
-    "provisioning/buffers", it="should return True/FitsExistingCapacity for scalableRef buffer when all pods fit"
-)
-@pytest.mark.karpenter(
-    "provisioning/buffers", it="should return False/RequiresNewCapacity for scalableRef buffer when new nodes needed"
-)
 def test_buffers_of_one_name_in_two_namespaces_are_counted_apart():
     """The message has the number of virtual pods on new nodes; real pods do not count."""
     there = {"metadata": {"namespace": "other"}}
@@ -814,12 +557,6 @@ def test_buffers_of_one_name_in_two_namespaces_are_counted_apart():
     }
 
 
-@pytest.mark.karpenter("provisioning/buffers", it="should return false for pod with other annotations only")
-@pytest.mark.karpenter("provisioning/buffers", it="should return empty string for non-virtual pod")
-@pytest.mark.karpenter("provisioning/buffers", it="should remove virtual pods from error map")
-@pytest.mark.karpenter("provisioning/buffers", it="should return empty map when only real pods are present")
-@pytest.mark.karpenter("provisioning/buffers", it="should return empty map for empty results")
-@pytest.mark.karpenter("provisioning/buffers", it="should handle empty input")
 def test_real_pods_are_no_virtual_pods():
     """An annotation of another name marks none; a real pod's error stays, and its node hosts no buffer."""
     real = a_pod("real", metadata={"annotations": {"other": "true"}})

@@ -35,9 +35,6 @@ def created(seconds_ago):
     return {"creationTimestamp": stamp(NOW - timedelta(seconds=seconds_ago))}
 
 
-@pytest.mark.karpenter("state", it="should update daemonsetCache with the newest created pod")
-@pytest.mark.karpenter("state", it="should update daemonsetCache when daemonset pod is created")
-@pytest.mark.karpenter("state", it="should not update daemonsetCache when daemonset pod is not present")
 def test_daemon_requests_are_those_of_its_newest_pod():
     """The newest pod requests more than the template, for example because a webhook raised the requests."""
     agent = a_daemon_set("agent", cpu="100m")
@@ -105,7 +102,6 @@ def test_instance_types_are_grouped_by_the_host_ports_of_their_daemons():
     assert pool.sizes[:, 0].tolist() == [8000 - 80 - 500, 2000 - 80]
 
 
-@pytest.mark.karpenter("state", it="should only return daemonset pods from the daemonset cache")
 def test_pod_that_a_daemon_set_owns_but_does_not_control_does_not_count():
     """Another controller created the pod."""
     agent = a_daemon_set("agent", cpu="100m")

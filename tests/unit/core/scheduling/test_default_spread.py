@@ -36,10 +36,6 @@ def selector_of(pod, workloads):
     return found[0] if found else None
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints",
-    it="should be a no-op when no defaults are configured",
-)
 def test_pods_are_unchanged_without_default_constraints():
     """An empty setting is the same as none."""
     pods = (a_pod("a"), a_pod("b"))
@@ -80,23 +76,6 @@ def test_invalid_default_constraints_are_rejected_with_the_reason(bad, why):
         read_default_spread(bad)
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints",
-    it="should combine a service selector with the owner's",
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints",
-    it="should merge the selectors of every matching service",
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints",
-    it="should not deduce a selector from a non-matching service",
-)
-@pytest.mark.karpenter("provisioning/scheduling/defaultconstraints", it="should skip a service with a nil selector")
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints",
-    it="should carry a ReplicaSet's matchExpressions through verbatim",
-)
 def test_pod_selector_combines_its_services_and_its_owner():
     """As in kube-scheduler, Services of other pods and other namespaces do not count."""
     workloads = Workloads(
@@ -133,10 +112,6 @@ def test_pod_selector_combines_its_services_and_its_owner():
         ("ReplicaSet", "apps/v1", {"replica_sets": (Workload, {"matchLabels": {"app": "web"}})}),
     ],
 )
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints",
-    it="should not deduce a selector from an unsupported owner kind",
-)
 def test_owner_without_a_service_gives_the_selector(kind, api_version, workloads):
     """Only the kinds and API groups that kube-scheduler reads count."""
     ((field, (type_, selector)),) = workloads.items()
@@ -148,14 +123,6 @@ def test_owner_without_a_service_gives_the_selector(kind, api_version, workloads
     assert selector_of(a_pod("web-0", metadata=owned_by(kind, "web", "example.com/v1")), owners) is None
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints",
-    it="should leave a pod that declares its own constraints untouched",
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints",
-    it="should tolerate an owner that no longer exists",
-)
 def test_constrained_or_unselected_pods_get_no_default_spread():
     """Completed pods and pods of deleted owners do not get it either."""
     workloads = Workloads(services=(named(Service, "web", selector={"app": "web"}),))
@@ -165,10 +132,6 @@ def test_constrained_or_unselected_pods_get_no_default_spread():
     assert with_default_spread([own, lonely, ended], workloads, SPREAD) == (own, lonely, ended)
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints",
-    it="should AND a ReplicaSet's conflicting selector, selecting nothing",
-)
 def test_an_owner_and_a_service_with_different_values_select_no_pod():
     """A relabelled pod keeps its owner reference; no pod matches both selectors."""
     workloads = Workloads(
@@ -212,35 +175,9 @@ def two_zones(count=2):
 @pytest.mark.parametrize(
     ("count", "constraint", "template", "by_zone"),
     [
-        pytest.param(
-            4,
-            ZONE,
-            {},
-            [1, 1, 2],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology",
-                it="should apply default zonal spread to a pod that declares no constraints of its own",
-            ),
-        ),
-        pytest.param(
-            3,
-            {**ZONE, "minDomains": 3},
-            two_zones(),
-            [1, 1],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology", it="should carry minDomains through a synthesized default"
-            ),
-        ),
-        pytest.param(
-            3,
-            {**ZONE, "minDomains": 3},
-            two_zones(1),
-            [1],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology",
-                it="should NOT schedule past a synthesized DoNotSchedule default that can't be satisfied",
-            ),
-        ),
+        (4, ZONE, {}, [1, 1, 2]),
+        (3, {**ZONE, "minDomains": 3}, two_zones(), [1, 1]),
+        (3, {**ZONE, "minDomains": 3}, two_zones(1), [1]),
     ],
 )
 def test_default_constraint_spreads_pods_over_zones(count, constraint, template, by_zone):
@@ -251,10 +188,6 @@ def test_default_constraint_spreads_pods_over_zones(count, constraint, template,
     assert len(plan.results.pod_errors) == count - sum(by_zone)
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should relax a synthesized ScheduleAnyway default when it can't be satisfied",
-)
 def test_default_constraint_that_may_be_violated_leaves_no_pod_pending():
     """Another workload's pod blocks each host's domain only as a preference."""
     plan = planned(owned(3), {**ZONE, "whenUnsatisfiable": "ScheduleAnyway"}, template=two_zones(1))
@@ -268,41 +201,10 @@ OWN = {**HOST, "maxSkew": 3, "labelSelector": {"matchLabels": {"app": "web"}}}
 @pytest.mark.parametrize(
     ("waiting", "constraints", "nodes"),
     [
-        pytest.param(
-            owned(3),
-            [HOST],
-            3,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology",
-                it="should apply default hostname spread to a pod that declares no constraints of its own",
-            ),
-        ),
-        pytest.param(
-            owned(3, spec={"topologySpreadConstraints": [OWN]}),
-            [HOST],
-            1,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology",
-                it="should NOT apply the default to a pod that declares its own constraints",
-            ),
-        ),
-        pytest.param(
-            owned(3),
-            [],
-            1,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology", it="should be a no-op when no default constraints are configured"
-            ),
-        ),
-        pytest.param(
-            owned(3, metadata={"labels": {"app": "web"}}),
-            [HOST],
-            1,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology",
-                it="should not apply the default to a pod with no owner and no matching service",
-            ),
-        ),
+        (owned(3), [HOST], 3),
+        (owned(3, spec={"topologySpreadConstraints": [OWN]}), [HOST], 1),
+        (owned(3), [], 1),
+        (owned(3, metadata={"labels": {"app": "web"}}), [HOST], 1),
     ],
 )
 def test_default_constraint_over_hosts_needs_a_node_for_each_pod(waiting, constraints, nodes):
@@ -313,9 +215,6 @@ def test_default_constraint_over_hosts_needs_a_node_for_each_pod(waiting, constr
     assert len(plan.results.new_claims) == nodes
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology", it="should count pre-existing cluster pods through the deduced selector"
-)
 def test_default_constraint_counts_running_pods():
     """Two run in zone 1, so that both new pods get zone 2."""
     amounts = {"cpu": "4", "memory": "4Gi", "pods": "2"}
@@ -327,20 +226,6 @@ def test_default_constraint_counts_running_pods():
     assert [plan.label_of(f"p{n}", labels.ZONE) for n in range(2)] == [ZONES[1], ZONES[1]]
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should spread each workload independently")
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should spread each Deployment revision independently")
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should deduce a selector from a matching service for a pod with no supported owner",
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints",
-    it="should deduce independent selectors for pods of different workloads in one pass",
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints",
-    it="should not share a selector between pods of the same owner with different labels",
-)
 @pytest.mark.parametrize(
     ("one", "other", "workloads"),
     [
@@ -366,19 +251,6 @@ def test_each_workload_is_spread_by_itself(one, other, workloads):
         assert sorted(plan.label_of(f"{name}{n}", labels.ZONE) for n in range(3)) == list(ZONES)
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints", it="should deduce a ReplicaSet's selector, not the pod's labels"
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints",
-    it="should deduce a StatefulSet's selector and ignore the pod's volatile labels",
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints", it="should deduce a ReplicationController's selector"
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints", it="should deduce a selector from a matching service"
-)
 @pytest.mark.parametrize(
     ("owner", "workloads"),
     [
@@ -404,15 +276,6 @@ def test_labels_that_only_the_pod_has_are_not_selected(owner, workloads):
     assert selects(selector_of(pod, Workloads(**workloads)), {"app": "web"})
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints", it="should ignore a non-controller owner reference"
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints", it="should contribute nothing for a service with an empty selector"
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints", it="should ignore a matching service in another namespace"
-)
 @pytest.mark.parametrize(
     ("metadata", "workloads"),
     [
@@ -426,10 +289,6 @@ def test_owners_and_services_that_do_not_count_give_no_selector(metadata, worklo
     assert selector_of(a_pod("p", metadata={"labels": {"app": "web"}, **metadata}), workloads) is None
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints",
-    it="should let a ReplicationController's selector overwrite a conflicting service label",
-)
 def test_selector_of_a_replication_controller_replaces_the_label_of_a_service():
     """kube-scheduler merges them, while the selector of a ReplicaSet applies as well."""
     workloads = Workloads(
@@ -443,18 +302,6 @@ def test_selector_of_a_replication_controller_replaces_the_label_of_a_service():
     assert not selects(found, {"app": "web"})
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints",
-    it="should not share a selector between identically-labeled pods in different namespaces",
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints",
-    it="should give each pod its own constraint slice so relaxation can't leak across pods",
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling/defaultconstraints",
-    it="should preserve the configured constraint fields on the injected copy",
-)
 def test_each_pod_gets_the_configured_constraint_with_the_selector_of_its_namespace():
     """The Service of the other namespace has another selector."""
     services = (

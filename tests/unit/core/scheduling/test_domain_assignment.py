@@ -197,14 +197,6 @@ def test_min_domains_limits_each_domain_to_max_skew_when_there_are_too_few_domai
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("Honor", {"a": 1, "b": 1}), ("Ignore", {"b": 2})])
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should balance pods across a label (NodeAffinityPolicy=honor)",
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should balance pods across a label (NodeAffinityPolicy=ignore)",
-)
 def test_node_affinity_policy_decides_which_running_pods_a_spread_counts(policy, expected):
     """The spread counts pods on a node that its own pods cannot use only with policy Ignore."""
     filler, cluster = a_full_cluster("a")
@@ -218,14 +210,6 @@ def test_node_affinity_policy_decides_which_running_pods_a_spread_counts(policy,
 
 
 @pytest.mark.parametrize(("policy", "expected"), [("Honor", {"a": 1, "b": 1}), ("Ignore", {"b": 2})])
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should balance pods across a label (NodeTaintsPolicy=honor)",
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should balance pods across a label (NodeTaintsPolicy=ignore)",
-)
 def test_node_taints_policy_decides_which_running_pods_a_spread_counts(policy, expected):
     """The spread counts pods on a node with an untolerated taint only with policy Ignore."""
     taint = {"key": "mine", "effect": "NoSchedule"}
@@ -304,7 +288,6 @@ def test_nodepool_requirement_defines_the_domains_of_a_custom_label():
     assert assign(*pods(4, spec=spread(RACK)), node_pools=pools).on_new_nodes() == {"r1": 2, "r2": 2}
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should spread pods while respecting both constraints")
 def test_two_spreads_over_different_labels_hold_at_once():
     """The pods are balanced over the zones and over the capacity types."""
     both = [c for key in (labels.ZONE, labels.CAPACITY_TYPE) for c in spread(key)["topologySpreadConstraints"]]
@@ -392,7 +375,6 @@ def test_affinity_uses_the_domain_of_the_running_pods():
     assert assign(*filler, *running, *pods(3, spec=near("db")), **cluster).on_new_nodes() == {"b": 3}
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should handle multiple dependent affinities")
 def test_chained_affinities_put_all_pods_into_one_zone():
     """The web pod has affinity to db, and the db pod has affinity to disk."""
     assigned = assign(*pods(1, cpu="4", spec=near("db")), *pods(1, "db", cpu="2", spec=near("disk")), *pods(1, "disk"))

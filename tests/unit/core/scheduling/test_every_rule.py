@@ -77,10 +77,6 @@ def on_ports(*ports):
     return {"containers": [{"name": "main", "resources": resources, "ports": [{"hostPort": p} for p in ports]}]}
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should separate nodes using simple pod anti-affinity on hostname",
-)
 def test_hostname_anti_affinity_gives_each_pod_a_node():
     """Three pods get three nodes."""
     assert len(plan(*pods(3, cpu="100m", spec=apart(labels.HOSTNAME))).new_claims) == 3
@@ -94,7 +90,6 @@ def test_zone_anti_affinity_gives_each_pod_a_zone():
     assert len(results.pod_errors) == 1
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should respect self pod affinity (hostname)")
 def test_pods_with_hostname_affinity_share_a_node():
     """A smaller node for each pod would be enough without the rule."""
     results = plan(*pods(3, cpu="1", spec=near(labels.HOSTNAME)))
@@ -102,10 +97,6 @@ def test_pods_with_hostname_affinity_share_a_node():
     assert [len(claim.pods) for claim in results.new_claims] == [3]
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should support pod affinity with zone topology (constrained target)",
-)
 def test_pods_with_zone_affinity_go_to_the_zone_of_their_target():
     """The target is pending too, so the scheduler gives it a zone first."""
     target = pods(1, "target", app="db", cpu="1", spec={"nodeSelector": {labels.ZONE: "b"}})
@@ -127,10 +118,6 @@ def test_zone_of_co_located_pods_is_chosen_by_the_price_of_whole_nodes():
     assert [claim.offering[:2] for claim in results.new_claims] == [("small", "b")]
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should not schedule pods with affinity to a non-existent pod",
-)
 def test_pod_with_affinity_to_a_missing_pod_stays_pending():
     """No pod matches its affinity, not even the pod itself."""
     results = plan(*pods(1, spec=near(labels.ZONE, "ghost")), a_pod("fine"))
@@ -148,7 +135,6 @@ def test_pods_with_the_same_host_port_get_different_nodes():
     assert {"default/a", "default/b"} not in [set(claim.pods) for claim in results.new_claims]
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should balance pods across capacity types")
 def test_spread_distributes_pods_over_capacity_types():
     """Every label in which offerings differ can be a topology key."""
     results = plan(*pods(4, cpu="1", spec=spread(labels.CAPACITY_TYPE)))
@@ -156,7 +142,6 @@ def test_spread_distributes_pods_over_capacity_types():
     assert pods_by(results, labels.CAPACITY_TYPE) == {("on-demand",): 2, ("spot",): 2}
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should balance pods across NodePool requirements")
 def test_spread_distributes_pods_over_values_that_the_nodepool_allows():
     """The values of the NodePool's requirement are the domains."""
     rack = {"key": "example.com/rack", "operator": "In", "values": ["r1", "r2"]}
@@ -175,12 +160,6 @@ def test_missing_min_domains_count_as_empty_domains():
 
 
 @pytest.mark.parametrize(("policy", "placed"), [("Strict", False), ("BestEffort", True)])
-@pytest.mark.karpenter("provisioning", it="should not schedule when minValues requirement is not met")
-@pytest.mark.karpenter("provisioning", it="should schedule even when minValues requirement is not met")
-@pytest.mark.karpenter(
-    "provisioning/scheduling/instance_selection",
-    it="schedule should fail if minimum number of InstanceTypes is not met as per the minValues in the requirement",
-)
 def test_only_best_effort_policy_relaxes_unsatisfied_min_values(policy, placed):
     """The NodePool requires three instance types, and two exist."""
     wanted = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 3}
@@ -192,10 +171,6 @@ def test_only_best_effort_policy_relaxes_unsatisfied_min_values(policy, placed):
     assert all(claim.min_values_relaxed for claim in results.new_claims)
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/instance_selection",
-    it="should schedule respecting the minValues from instance-type requirements",
-)
 def test_min_values_limit_the_pods_of_a_nodeclaim():
     """Both types must hold the pods of a NodeClaim: none has more pods than fit on the small type."""
     wanted = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 2}
@@ -206,10 +181,6 @@ def test_min_values_limit_the_pods_of_a_nodeclaim():
     assert {len(claim.instance_types) for claim in results.new_claims} == {2}
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should not violate pod anti-affinity on zone (inverse w/existing nodes)",
-)
 def test_zone_anti_affinity_of_a_running_pod_excludes_its_zone():
     """The selected pod gets a new node in another zone, although the existing node has capacity."""
     guard = a_pod("guard", node="node-default-1", metadata={"labels": {"app": "db"}}, spec=apart(labels.ZONE))

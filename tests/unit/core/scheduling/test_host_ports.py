@@ -35,13 +35,6 @@ def a_port(port=80, protocol="TCP", address=""):
         (a_port(address="10.0.0.1"), a_port(), True),
     ],
 )
-@pytest.mark.karpenter("scheduling/hostportusage", it="identical entries match")
-@pytest.mark.karpenter(
-    "scheduling/hostportusage",
-    it="if any one IP has an unspecified IPv4 or IPv6 address, they match",
-)
-@pytest.mark.karpenter("scheduling/hostportusage", it="mismatched protocols don't match")
-@pytest.mark.karpenter("scheduling/hostportusage", it="mismatched ports don't match")
 def test_host_ports_conflict_if_port_protocol_and_address_match(first, second, expected):
     """The order does not matter; no address means all addresses."""
     assert first.conflicts(second) is expected
@@ -95,7 +88,6 @@ def schedule_one_by_one(task):
 
 
 @pytest.mark.parametrize("schedule", [schedule_in_bulk, schedule_one_by_one])
-@pytest.mark.karpenter("state", it="should hydrate the HostPort usage on a Node update")
 def test_ports_of_daemons_that_have_not_started_are_in_use_on_existing_nodes(cluster, schedule):
     """Both schedulers leave the pods with the ports of the daemon and of the running pod unscheduled."""
     task = prepare_task(ClusterInputs.of(cluster, Catalogue({}), Options()), pods_to_schedule(cluster), frozenset())

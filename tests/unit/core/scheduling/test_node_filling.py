@@ -281,7 +281,6 @@ def _storage(*names):
     }
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should launch multiple nodes if required due to volume limits")
 def test_node_attaches_no_more_volumes_than_its_csi_driver_allows():
     """One of three attachments is in use, so two more pods fit; pods without volumes are not limited."""
     names = [f"c{i}" for i in range(5)]
@@ -295,7 +294,6 @@ def test_node_attaches_no_more_volumes_than_its_csi_driver_allows():
     assert task.fill("web", 1) == 0
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should launch a single node if all pods use the same PVC")
 def test_a_shared_volume_is_attached_once():
     """A volume needs one attachment for all pods that use it, whether it is attached already or not."""
     running = a_pod_of("old", cpu="0", node="node-n0", **claims_as_volumes("one"))

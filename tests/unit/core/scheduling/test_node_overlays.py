@@ -43,11 +43,6 @@ def price(result, name, zone, capacity_type, pool="default"):
     return next(o.price for o in found.offerings if (o.zone, o.capacity_type) == (zone, capacity_type))
 
 
-@pytest.mark.karpenter("nodeoverlay/store", it="should correctly apply price overlay to specific offerings")
-@pytest.mark.karpenter("nodeoverlay/store", it="should apply different overlays to different node pools")
-@pytest.mark.karpenter("nodeoverlay", it="should apply pricing updates for instances types")
-@pytest.mark.karpenter("nodeoverlay", it="should apply pricing updates for instances types for capacity type")
-@pytest.mark.karpenter("nodeoverlay", it="should apply pricing updates for instances types for availability zone")
 def test_an_overlay_prices_the_offerings_it_selects_and_no_others():
     """By zone and capacity type, by type, by NodePool and by labels of the pool's template."""
     result = apply(
@@ -91,8 +86,6 @@ def test_the_heaviest_overlay_alone_adjusts_each_offering():
     assert price(result, "small", "b", "on-demand") == 2.0
 
 
-@pytest.mark.karpenter("nodeoverlay/store", it="should correctly apply capacity overlay")
-@pytest.mark.karpenter("nodeoverlay", it="should apply capacity adjustments for instances types")
 def test_the_heaviest_overlay_sets_an_extended_resource_of_a_type():
     """All or nothing for a type: one matching offering is enough."""
     result = apply(
@@ -123,7 +116,6 @@ def test_of_conflicting_overlays_of_equal_weight_the_first_name_is_ignored():
     assert (small.capacity[FUSE], small.capacity["example.com/d"]) == (2, 1)
 
 
-@pytest.mark.karpenter("nodeoverlay/store", it="no overlays - everything shared")
 def test_overlays_that_match_nothing_return_the_same_catalogue():
     """Identity is what solvers cache by; a label that no type defines is not met."""
     catalogue = Catalogue({"default": (LARGE, SMALL)})
@@ -220,29 +212,6 @@ def overlapping(first, second, weights=(10, 10), types=(ARM, AMD, LARGE, SMALL))
     return apply_overlays([a_pool()], Catalogue({"default": types}), overlays)
 
 
-@pytest.mark.karpenter("nodeoverlay", it="should fail when requirements overlays overlap")
-@pytest.mark.karpenter("nodeoverlay", it="should fail with requirements overlays overlap")
-@pytest.mark.karpenter("nodeoverlay", it="should fail with requirements overlays overlap on zone")
-@pytest.mark.karpenter("nodeoverlay", it="should fail with requirements overlays overlap on capacity type")
-@pytest.mark.karpenter("nodeoverlay", it="should succeed with requirements overlays don't overlap")
-@pytest.mark.karpenter(
-    "nodeoverlay", it="should fail with conflicting pricing updates overlays with overlapping requirements"
-)
-@pytest.mark.karpenter(
-    "nodeoverlay", it="should fail with pricing updates are the same overlays with overlapping requirements"
-)
-@pytest.mark.karpenter(
-    "nodeoverlay", it="should pass with conflicting pricing updates overlays with mutually exclusive requirements"
-)
-@pytest.mark.karpenter("nodeoverlay", it="should fail with conflicting capacity overlays with overlapping requirements")
-@pytest.mark.karpenter(
-    "nodeoverlay", it="should pass with capacity adjustment are the same overlays with overlapping requirements"
-)
-@pytest.mark.karpenter(
-    "nodeoverlay", it="should pass with conflicting capacity overlays with mutually exclusive requirements"
-)
-@pytest.mark.karpenter("nodeoverlay", it="Price")
-@pytest.mark.karpenter("nodeoverlay", it="PriceAdjustment")
 @pytest.mark.parametrize(("first", "second", "overlaps"), OVERLAPS.values(), ids=OVERLAPS)
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
 def test_overlays_of_one_weight_conflict_if_they_change_the_same(first, second, overlaps, changes):
@@ -254,25 +223,6 @@ def test_overlays_of_one_weight_conflict_if_they_change_the_same(first, second, 
     assert found.conflicts == ({"overlay-a": "overlay-b"} if expected else {})
 
 
-@pytest.mark.karpenter(
-    "nodeoverlay", it="should pass with conflicting pricing update overlays with mutually exclusive weights"
-)
-@pytest.mark.karpenter(
-    "nodeoverlay", it="should pass with conflicting capacity overlays with mutually exclusive weights"
-)
-@pytest.mark.karpenter(
-    "nodeoverlay", it="should pass with non conflicting capacity overlays with overlapping requirements"
-)
-@pytest.mark.karpenter(
-    "nodeoverlay",
-    it="should update price updates offerings instance types from multiple overlays with different weights",
-)
-@pytest.mark.karpenter(
-    "nodeoverlay", it="should update price offerings instance types from multiple overlays with different weights"
-)
-@pytest.mark.karpenter(
-    "nodeoverlay", it="should apply higher weight overlay when multiple overlays match the same instance type"
-)
 @pytest.mark.parametrize(
     ("weights", "changed"), [((10, 20), (23, 5)), ((20, 10), (3, 54))], ids=["the second", "the first"]
 )
@@ -289,7 +239,6 @@ def test_of_overlays_that_change_the_same_the_heavier_one_counts(weights, change
     assert small.capacity["example.com/a"] == 1
 
 
-@pytest.mark.karpenter("nodeoverlay", it="should fail with conflicting capacity overlays with multiple overlays")
 def test_conflicting_capacities_leave_another_overlay_alone():
     """The one in conflict shares no resource with the good one."""
     found = apply(
@@ -300,10 +249,6 @@ def test_conflicting_capacities_leave_another_overlay_alone():
     assert found.conflicts == {"conflicting-1": "conflicting-2"}
 
 
-@pytest.mark.karpenter("nodeoverlay", it="should not partial apply instance types in a nodepool")
-@pytest.mark.karpenter("nodeoverlay", it="should not partial apply for a subset of nodepools")
-@pytest.mark.karpenter("nodeoverlay", it="should that there is not a partial application for instance types")
-@pytest.mark.karpenter("nodeoverlay", it="should that there is not a partial application for nodepools")
 @pytest.mark.parametrize("changes", CHANGES.values(), ids=CHANGES)
 def test_overlay_in_conflict_changes_nothing_at_all(changes):
     """Neither the types nor the NodePools that the other overlay leaves alone."""
@@ -319,29 +264,6 @@ def test_overlay_in_conflict_changes_nothing_at_all(changes):
     assert [t.name for t in found.catalogue.instance_types("both") if overlay_annotations(t)] == ["large", "small"]
 
 
-@pytest.mark.karpenter(
-    "nodeoverlay", it="should only apply override for nodepool that defined in the overlay requirements"
-)
-@pytest.mark.karpenter("nodeoverlay", it="should pass with conflicting pricing update overlays for all nodepools")
-@pytest.mark.karpenter("nodeoverlay", it="should pass with conflicting capcaity update overlays for all nodepools")
-@pytest.mark.karpenter(
-    "nodeoverlay",
-    it="should only apply pricing updates for nodeclaim spec labels that defined in the overlay requirements",
-)
-@pytest.mark.karpenter(
-    "nodeoverlay",
-    it="should only apply price adjustments for nodeclaim spec labels that defined in the overlay requirements",
-)
-@pytest.mark.karpenter(
-    "nodeoverlay", it="should apply pricing and capacity adjustment from two overlays on the same instance type"
-)
-@pytest.mark.karpenter("nodeoverlay", it="should update price updates offerings instance types from multiple overlays")
-@pytest.mark.karpenter("nodeoverlay", it="should update capacity for one instance types from multiple overlays")
-@pytest.mark.karpenter("nodeoverlay", it="should update capacity for instance types from multiple overlays")
-@pytest.mark.karpenter(
-    "nodeoverlay",
-    it="should not return instance type requirements with nodepool, nodeclass, and custom nodepool labels",
-)
 @pytest.mark.parametrize("by", ["name", "label"])
 def test_overlays_may_differ_by_nodepool(by):
     """By its name, or by a label of its template. Price and capacity are of different overlays."""
@@ -363,17 +285,6 @@ def test_overlays_may_differ_by_nodepool(by):
     assert one.requirements == two.requirements == SMALL.requirements
 
 
-@pytest.mark.karpenter("nodeoverlay", it="should return the same instance type when zero overlay are applied")
-@pytest.mark.karpenter("nodeoverlay", it="should pass with a single overlay")
-@pytest.mark.karpenter(
-    "nodeoverlay", it="should not apply adjustments for overlays that do not overlap with instance types requirements"
-)
-@pytest.mark.karpenter(
-    "nodeoverlay", it="should not apply capacity adjustments for instances types that do not overlap"
-)
-@pytest.mark.karpenter(
-    "nodeoverlay", it="should have an empty instance types set when cloudprovider does not return instance types"
-)
 @pytest.mark.parametrize(
     "overlays",
     [

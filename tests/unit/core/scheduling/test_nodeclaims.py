@@ -71,11 +71,6 @@ def test_a_name_fits_a_label_value_whatever_the_pools_is():
     assert len(name.rsplit("-", 1)[1]) == 8
 
 
-@pytest.mark.karpenter("provisioning", it="should annotate nodes")
-@pytest.mark.karpenter("provisioning", it="should label nodes")
-@pytest.mark.karpenter("provisioning", it="should create a nodeclaim request with the correct owner reference")
-@pytest.mark.karpenter("provisioning", it="should create a nodeclaim with resource requests")
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should taint nodes with NodePool taints")
 def test_a_claim_carries_what_its_pool_template_says():
     """Labels, annotations, taints, times, owner; and one value for each label of the user's own."""
     claim = manifest("default/p")

@@ -63,7 +63,6 @@ EVERYTHING = {
 }
 
 
-@pytest.mark.karpenter("provisioning", it="should relax to use lighter weights")
 def test_preferences_are_relaxed_one_by_one_in_karpenters_order():
     """Pod affinity, anti-affinity, node affinity (only the heaviest left applies), ScheduleAnyway; heaviest first."""
     levels = levels_of(EVERYTHING)

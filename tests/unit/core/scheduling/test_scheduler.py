@@ -157,10 +157,6 @@ def test_plan_without_pods_has_no_nodeclaims():
     assert (results.new_claims, results.price, results.lower_bound) == ((), 0.0, 0.0)
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/instance_selection",
-    it="should schedule on one of the cheapest instances",
-)
 def test_scheduler_plans_the_cheapest_nodes_that_hold_the_pods():
     """Seven pods get one large node, not two medium ones."""
     results = schedule(*pods(7))
@@ -188,7 +184,6 @@ def test_scheduler_does_not_use_unavailable_offerings():
     assert results.new_claims[0].offering[:3] == ("z.medium", "a", labels.ON_DEMAND)
 
 
-@pytest.mark.karpenter("provisioning", it="should account for daemonsets")
 def test_new_node_has_capacity_for_daemonset_pods():
     """Pods of three cores and a DaemonSet pod of one core do not fit on a node of four."""
     results = schedule(*pods(3), daemon_sets=(a_daemon_set("agent", cpu="1"),))
@@ -210,8 +205,6 @@ def test_packing_annotation_of_a_nodepool_selects_fewest_nodes():
 # --- requirements
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should use node selectors")
-@pytest.mark.karpenter("provisioning/scheduling", it="should schedule compatible requirements with Operator=NotIn")
 def test_node_selector_and_node_affinity_restrict_the_offerings():
     """The pod allows only on-demand offerings in zone b."""
     pod = a_pod(
@@ -227,7 +220,6 @@ def test_node_selector_and_node_affinity_restrict_the_offerings():
     assert claim.offering[:3] == ("z.medium", "b", labels.ON_DEMAND)
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should relax multiple terms")
 def test_first_node_affinity_term_that_a_type_matches_is_used():
     """Terms are alternatives; the first names a type that does not exist."""
     pod = a_pod(
@@ -247,8 +239,6 @@ def test_node_affinity_term_is_chosen_for_all_pods_of_the_node():
     assert zones_of(results) == {"b": 2}
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should schedule compatible pods to the same node")
-@pytest.mark.karpenter("provisioning/scheduling", it="should schedule incompatible pods to the different node")
 def test_pods_with_different_values_of_an_open_label_get_different_nodes():
     """The NodePool allows both teams, but a node has only one."""
     pool = a_pool(
@@ -277,8 +267,6 @@ def test_affinity_term_for_reserved_capacity_is_skipped_on_other_nodes():
     assert sorted(claim.offering.capacity_type for claim in results.new_claims) == ["on-demand", "reserved"]
 
 
-@pytest.mark.karpenter("provisioning", it="should schedule pods that tolerate taints")
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should schedule pods that tolerate NodePool constraints")
 def test_pod_without_toleration_of_the_nodepool_taint_stays_pending():
     """One of two pods tolerates the NodePool's taint."""
     pool = a_pool(spec={"template": {"spec": {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}}})
@@ -302,10 +290,6 @@ def test_pod_error_names_the_only_nodepool_which_is_invalid():
 # --- NodePools
 
 
-@pytest.mark.karpenter(
-    "provisioning",
-    it="should not match NodePool with PreferNoSchedule taint when other NodePool match",
-)
 def test_prefer_no_schedule_nodepool_is_used_only_if_others_are_full():
     """Another NodePool comes first, even at a higher price and a lower weight."""
     taints = [{"key": "quiet", "effect": "PreferNoSchedule"}]
@@ -384,7 +368,6 @@ def test_a_cordoned_node_takes_only_pods_that_tolerate_it(tolerations, taken):
     assert bool(results.new_claims) is not taken
 
 
-@pytest.mark.karpenter("provisioning", it="should schedule to the nodepool with the highest priority always")
 def test_nodepool_with_highest_weight_is_used_even_at_a_higher_price():
     """The light NodePool gets only the pod that does not fit on the heavy one's type."""
     heavy, light = a_pool("heavy", spec={"weight": 10}), a_pool("light")
@@ -405,7 +388,6 @@ def test_pods_beyond_a_nodepool_limit_go_to_the_next_nodepool():
     assert results.pod_errors == {}
 
 
-@pytest.mark.karpenter("provisioning", it="should partially schedule if limits would be exceeded")
 def test_pods_beyond_all_nodepool_limits_have_a_limits_error():
     """The limit allows one node with three of the six pods."""
     results = schedule(*pods(6), types=(MEDIUM,), node_pools=(a_pool(spec={"limits": {"cpu": "4"}}),))
@@ -481,7 +463,6 @@ def test_plan_has_unusable_nodepools_with_the_reason(pool, node_class, why):
 # --- spread
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should balance pods across zones (match labels)")
 def test_zone_spread_divides_pods_evenly_over_provisionable_zones():
     """Eight pods are spread over three zones as 3, 3, 2."""
     results = schedule(*pods(8, spec=spread(labels.ZONE)), types=(ZONAL,))
@@ -531,7 +512,6 @@ def test_zone_out_of_stock_does_not_block_the_spread():
     assert zones_of(results) == {"a": 3, "b": 3}
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should respect minDomains constraints")
 def test_spread_with_too_few_domains_allows_max_skew_pods_per_domain():
     """With minDomains 4 and three zones, each zone takes one pod; the others stay pending."""
     results = schedule(*pods(5, spec=spread(labels.ZONE, minDomains=4)), types=(ZONAL,))
@@ -540,7 +520,6 @@ def test_spread_with_too_few_domains_allows_max_skew_pods_per_domain():
     assert {e.kind for e in results.pod_errors.values()} == {"unschedulable"}
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should balance pods on the same hostname up to maxskew")
 def test_hostname_spread_limits_the_pods_per_node():
     """Five pods with at most two per node need three nodes."""
     results = schedule(*pods(5, cpu="100m", spec=spread(HOST, skew=2)))
@@ -646,10 +625,6 @@ def test_ignored_preferences_give_no_warning():
 # --- existing nodes
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling",
-    it="should launch a second node if a pod won't fit on the existingNodes node",
-)
 def test_existing_nodes_are_filled_first():
     """Two of three pods fit; the third gets a new node."""
     results = schedule(
@@ -660,10 +635,6 @@ def test_existing_nodes_are_filled_first():
     assert [c.pods for c in results.new_claims] == [("default/p2",)]
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling",
-    it="should order initialized nodes for scheduling uninitialized nodes",
-)
 def test_initialized_nodes_are_filled_before_in_flight_nodes():
     """The order by name comes second."""
     cluster = {"nodes": (a_node("b"),), "claims": (a_launched_claim("a"), a_running_claim("b"))}
@@ -684,10 +655,6 @@ def planned_for(*names, zone="", **changes):
     )
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling",
-    it="should not launch a second node if there is an in-flight node that can support the pod",
-)
 def test_in_flight_nodeclaim_keeps_its_planned_pods():
     """The pod allows both zones in which its node may be, so the scheduler plans no second node."""
     wanted = {"key": labels.ZONE, "operator": "In", "values": ["a", "b"]}
@@ -840,10 +807,6 @@ def test_nominated_pod_keeps_its_capacity():
     assert len(results.new_claims) == 1
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling",
-    it="should re-schedule pods from a deleting node when pods are active",
-)
 def test_pods_of_a_deleting_node_are_rescheduled():
     """The node is being deleted, so its pod gets another node."""
     results = schedule(
@@ -933,7 +896,6 @@ def test_bound_completed_and_terminating_pods_are_not_scheduled():
     assert results.pod_errors == {}
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should launch a second node if an in-flight node is terminating")
 def test_deleting_nodeclaim_without_a_node_takes_no_pods():
     """It takes no pods before or after its launch."""
     going = a_claim("default-9", provider_id=provider_id_of("default-9"), deleting=NOW)

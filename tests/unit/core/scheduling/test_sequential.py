@@ -232,7 +232,6 @@ def test_schedule_anyway_spread_is_relaxed_if_no_node_can_be_opened():
     assert (together.on_existing, together.left) == (3, 0)
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should respect self pod affinity (zone)")
 def test_pods_with_zone_affinity_share_a_zone():
     """The first pod chooses the zone, and the others follow."""
     outcome = Outcome(*pods(6, cpu="2", **rule("podAffinity")), types=(ZONAL,))
@@ -309,7 +308,6 @@ def test_new_node_of_a_pool_that_lists_no_values_excludes_those_that_exclude_its
     assert (node.requirements[rack].has("0"), node.requirements[rack].has("1")) == (False, True)
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should allow violation of preferred pod anti-affinity")
 def test_preferred_anti_affinity_opens_nodes_up_to_the_nodepool_limit():
     """The limit allows two nodes, so two of the three pods share one."""
     limited = a_pool(spec={"limits": {"nodes": "2"}})
@@ -330,7 +328,6 @@ def test_preferred_zone_anti_affinity_counts_only_pods_with_one_zone():
     assert Outcome(bound, shy, types=(ZONAL,)).sizes == [1, 1]
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should schedule pods with the same host port to different nodes")
 def test_pods_with_the_same_host_port_get_a_node_each():
     """Two pods with host port 8080 get two nodes."""
     port = {"containers": [{"name": "c", "image": "x", "ports": [{"containerPort": 80, "hostPort": 8080}]}]}

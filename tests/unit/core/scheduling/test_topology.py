@@ -109,14 +109,6 @@ def on_node(name, *pods, named=True, **node_labels):
         ({"namespaceSelector": {}}, None),
     ],
 )
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should filter pod affinity topologies by namespace, matching pods namespace list",
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should filter pod affinity topologies by namespace, empty namespace selector",
-)
 def test_pod_affinity_term_applies_to_the_namespaces_it_names_or_selects(fields, namespaces):
     """The default is the pod's own namespace; an empty namespaceSelector selects all namespaces."""
     assert a_group(**fields).namespaces == (None if namespaces is None else frozenset(namespaces))
@@ -134,10 +126,6 @@ def test_equivalent_terms_give_equal_topology_groups():
     assert a_group(namespaces=["shop"]).id != a_group().id
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should ignore unknown labels specified in matchLabelKeys",
-)
 def test_match_and_mismatch_label_keys_narrow_a_pod_affinity_term():
     """A key that the pod lacks is ignored; a term without a label selector still counts no pod."""
     narrowed = a_group({"rev": "1", "cell": "x"}, matchLabelKeys=["rev", "none"], mismatchLabelKeys=["cell"])
@@ -148,7 +136,6 @@ def test_match_and_mismatch_label_keys_narrow_a_pod_affinity_term():
     assert not a_group({"rev": "1"}, labelSelector=None, matchLabelKeys=["rev"]).counts("default", {"rev": "1"})
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should support matchLabelKeys")
 def test_spread_of_reads_all_fields_of_the_constraint():
     """The policies have the defaults of Kubernetes, and minDomains defaults to 1."""
     body = {"topologyKey": "rack", "labelSelector": {}, "maxSkew": 2, "matchLabelKeys": ["rev"]}
@@ -168,9 +155,6 @@ def test_spread_of_reads_all_fields_of_the_constraint():
     assert not plain.counts("default", {"rev": "2"})
 
 
-@pytest.mark.karpenter("state", it="should track pods with required anti-affinity")
-@pytest.mark.karpenter("state", it="should stop tracking pods with required anti-affinity if the pod is deleted")
-@pytest.mark.karpenter("state", it="should not track pods with preferred anti-affinity")
 def test_anti_affinity_of_running_pods_excludes_only_their_own_domains():
     """Finished pods and pods to reschedule exclude nothing; the node name replaces a missing hostname label."""
     anti = {
@@ -203,10 +187,6 @@ def test_anti_affinity_of_running_pods_excludes_only_their_own_domains():
     assert found == {labels.ZONE: {"a"}, labels.HOSTNAME: {"n1"}}
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should only count running/scheduled pods with matching labels scheduled to nodes with a corresponding domain",
-)
 def test_running_pod_counts_are_by_node_and_by_domain():
     """Pods to reschedule, terminating pods and pods of other apps do not count; a domain without pods counts 0."""
     going = {"deletionTimestamp": stamp(NOW)}

@@ -60,13 +60,6 @@ def test_pod_without_volume_claims_may_use_any_node():
     assert NO_VOLUMES.terms == (EMPTY,)
 
 
-@pytest.mark.karpenter("provisioning", it="should schedule to volume zones if volume already bound")
-@pytest.mark.karpenter("provisioning", it="should schedule to storage class zones if volume does not exist")
-@pytest.mark.karpenter("provisioning/scheduling", it="should schedule pods using a PV with multiple zones")
-@pytest.mark.karpenter(
-    "provisioning/scheduling",
-    it="should schedule pods using a StorageClass with multiple zones in AllowedTopologies",
-)
 def test_a_volumes_topology_comes_from_its_pv_or_its_storage_class():
     """The EBS driver's zone label counts as the zone; the terms are alternatives in a fixed order."""
     world = storage(
@@ -79,10 +72,6 @@ def test_a_volumes_topology_comes_from_its_pv_or_its_storage_class():
     assert resolve_volumes(using("z", "free"), world).counts == {EBS: 1}
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling",
-    it="should schedule pods when a valid multi-volume topology alternative remains after pruning disjoint branches",
-)
 def test_pod_with_several_volumes_needs_a_topology_that_reaches_all():
     """The terms are all combinations without contradictions; the order of the volumes does not matter."""
     world = storage(
@@ -108,7 +97,6 @@ def test_volumes_in_different_zones_give_an_impossible_term():
     assert term[labels.ZONE].impossible
 
 
-@pytest.mark.karpenter("provisioning", it="should ignore hostname affinity scheduling when using local path volumes")
 def test_local_volume_does_not_bind_its_pod_to_the_host():
     """The pod gets another host anyway; the volume's other requirements still apply."""
     local = {"spec": {"local": {"path": "/d"}, "csi": None}}
@@ -143,22 +131,6 @@ def test_local_volume_does_not_bind_its_pod_to_the_host():
         (a_volume_claim("data", storage_class="empty"), "In needs at least one value"),
     ],
 )
-@pytest.mark.karpenter("provisioning", it="should not schedule if invalid pvc")
-@pytest.mark.karpenter("provisioning", it="should not schedule with an empty storage class if the pvc is not bound")
-@pytest.mark.karpenter("provisioning", it="should not schedule with a missing storage class if the pvc is not bound")
-@pytest.mark.karpenter(
-    "provisioning/scheduling",
-    it="should not launch nodes for pod with unbound volume for volumeBindingMode immediate",
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling",
-    it="should not launch nodes for pod with deleting persistentVolumeClaim",
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling",
-    it="should not launch nodes for pod with bound persistentVolume that is marked for deletion",
-)
-@pytest.mark.karpenter("provisioning/scheduling", it="should not launch nodes for pod with Lost persistentVolumeClaim")
 def test_unusable_volume_claim_gives_an_error_for_its_pods_only(claim, why):
     """Missing, deleting or contradictory objects give a reason; the function does not raise."""
     term = {"matchExpressions": [{"key": "z", "operator": "Near", "values": ["a"]}]}
@@ -227,11 +199,6 @@ def test_in_tree_volumes_count_for_the_csi_driver_that_replaced_them():
     assert resolve_volumes(using("x", "old", "nfs", "new"), world).counts == {EBS: 2}
 
 
-@pytest.mark.karpenter("state", it="should hydrate the volume usage on a Node update")
-@pytest.mark.karpenter("state", it="should maintain the volume usage state when receiving NodeClaim updates")
-@pytest.mark.karpenter(
-    "state", it="should ignore the volume usage limits breach if the pod update is for an already tracked pod"
-)
 def test_free_slots_are_the_csinode_limit_minus_claims_of_running_pods():
     """Each claim counts once; claims of rescheduled pods do not count; a node without a CSINode has no limit."""
     pods = (

@@ -148,7 +148,6 @@ def test_pods_bound_to_the_missing_node_of_a_nodeclaim_count_as_pods_of_its_inst
     assert [(n, [p.metadata.name for p in pods]) for n, pods in snapshot.pods_of_twins(own)] == [("node-a", ["p"])]
 
 
-@pytest.mark.karpenter("state", it="should handle a node changing from no providerID to registering a providerID")
 def test_managed_node_without_provider_id_is_ignored_until_it_has_one():
     """As in Karpenter, it would count twice beside its NodeClaim; terminating, owned and unmanaged nodes are kept."""
     nameless = {"spec": {"providerID": ""}}

@@ -36,17 +36,6 @@ def state_of(*, node=None, claim=None, pods=()):
     return state
 
 
-@pytest.mark.karpenter("state", it="should not consider ephemeral taints on a managed node that isn't initialized")
-@pytest.mark.karpenter(
-    "state", it="should not consider NodeReadinessController taints on a managed node that isn't initialized"
-)
-@pytest.mark.karpenter("state", it="should consider startup taints on a managed node that isn't initialized")
-@pytest.mark.karpenter("state", it="should consider ephemeral taints on a managed node after the node is initialized")
-@pytest.mark.karpenter("state", it="should consider startup taints on a managed node after the node is initialized")
-@pytest.mark.karpenter("state", it="should consider ephemeral taints on an unmanaged node that isn't initialized")
-@pytest.mark.karpenter(
-    "state", it="should consider ephemeral taints on an unmanaged node after the node is initialized"
-)
 @pytest.mark.parametrize(
     ("initialized", "managed", "expected"),
     [
@@ -66,15 +55,12 @@ def test_taints_of_a_starting_node_count_once_it_is_initialized(initialized, man
     assert {t.key for t in state_of(node=node, claim=claim).taints} == expected
 
 
-@pytest.mark.karpenter("state", it="should not leak a state node when the NodeClaim and Node names match")
 def test_node_named_like_its_claim_is_one_state_node():
     """Names do not matter, the provider id does."""
     node = a_node("same", metadata={"name": "same"})
     assert state_of(node=node, claim=a_running_claim("same")).name == "same"
 
 
-@pytest.mark.karpenter("state", it="should mark node for deletion when node is deleted")
-@pytest.mark.karpenter("state", it="should mark node for deletion when nodeclaim is deleted")
 @pytest.mark.parametrize(
     ("claim", "node"), [({"deleting": NOW}, {}), ({}, {"deleting": NOW})], ids=["NodeClaim deleted", "Node deleted"]
 )
@@ -118,14 +104,6 @@ DAEMON = a_pod(
 )
 
 
-@pytest.mark.karpenter("state", it="should not count pods not bound to nodes")
-@pytest.mark.karpenter("state", it="should count new pods bound to nodes")
-@pytest.mark.karpenter("state", it="should count existing pods bound to nodes")
-@pytest.mark.karpenter("state", it="should subtract requests if the pod is deleted")
-@pytest.mark.karpenter("state", it="should not add requests if the pod is terminal")
-@pytest.mark.karpenter("state", it="should maintain a correct count of resource usage as pods are deleted/added")
-@pytest.mark.karpenter("state", it="should track pods correctly if we miss events or they are consolidated")
-@pytest.mark.karpenter("state", it="should track daemonset requested resources separately")
 @pytest.mark.parametrize(
     ("pods", "requested", "daemons"),
     [
@@ -147,8 +125,6 @@ def test_requests_are_those_of_the_pods_that_run_on_the_node(pods, requested, da
     assert cpu.get("karpenter_nodes_total_daemon_requests", 0) == daemons
 
 
-@pytest.mark.karpenter("state", it="should stop tracking nodes that are deleted")
-@pytest.mark.karpenter("metrics/node", it="should remove the node metric gauge when the node is deleted")
 def test_deleted_node_has_no_gauges():
     """They are computed from the nodes that exist."""
     snapshot = a_snapshot(nodes=(a_node("a"), a_node("b")), pods=(a_pod("p", node="node-b"),))

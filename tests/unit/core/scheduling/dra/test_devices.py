@@ -50,22 +50,6 @@ def test_consumed_capacity_is_rounded_up_by_the_request_policy(policy, requested
     assert found == (None if consumed is None else consumed * GIB)
 
 
-@pytest.mark.karpenter(
-    "scheduling/dynamicresources/pool",
-    it="should include a NodeName slice when evaluating the existing node it is pinned to",
-)
-@pytest.mark.karpenter(
-    "scheduling/dynamicresources/pool",
-    it="should exclude a NodeName slice when evaluating a different node",
-)
-@pytest.mark.karpenter(
-    "scheduling/dynamicresources/pool",
-    it="should exclude a NodeName slice when evaluating an in-flight NodeClaim (no node name)",
-)
-@pytest.mark.karpenter(
-    "scheduling/dynamicresources/pool",
-    it="should not apply a node name to AllNodes slices",
-)
 def test_node_sees_its_own_devices_and_those_of_all_nodes():
     """It does not see the devices of other nodes."""
     slices = [

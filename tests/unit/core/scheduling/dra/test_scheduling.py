@@ -118,9 +118,6 @@ def test_nodeclaim_annotation_names_the_dra_drivers_to_wait_for():
     assert "karpenter.sh/requested-dra-drivers" not in annotations[1]
 
 
-@pytest.mark.karpenter(
-    "provisioning/dra", it="should reject DRA pods with a DRAError when IgnoreDRARequests is enabled (N1)"
-)
 def test_pod_with_a_resource_claim_has_an_error_by_default():
     """As in Karpenter, the scheduler skips the pod and schedules the others."""
     results = schedule(

@@ -70,76 +70,42 @@ def kind(value, name="req-1", **more):
     [
         pytest.param(
             Case(FOUR, [pod("a", gets=[])]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should return immediately with no claims"
-            ),
             id="no-claim",
         ),
         pytest.param(
             Case(FOUR, [pod("a", 1, gets=["gpu-0"])]),
-            marks=pytest.mark.karpenter("scheduling/dynamicresources/allocator", it="should allocate a single device"),
             id="one",
         ),
         pytest.param(
             Case(FOUR, [pod("a", 3, gets=["gpu-0", "gpu-1", "gpu-2"])]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should allocate multiple devices for a single request"
-            ),
             id="three",
         ),
         pytest.param(
             Case(FOUR, [pod("a", 5, gets=None)]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should fail when not enough devices are available"
-            ),
             id="five-of-four",
         ),
         pytest.param(
             Case(FOUR, [pod("a", 2, 2, gets=["gpu-0", "gpu-1", "gpu-2", "gpu-3"])]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should handle multiple requests in a single claim"
-            ),
             id="two-requests",
         ),
         pytest.param(
             Case(FOUR, [pod("a", 3, 3, gets=None)]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should fail when multiple requests exceed total devices"
-            ),
             id="too-many-requests",
         ),
         pytest.param(
             Case(FOUR, [pod("a", asking(2), asking(2), gets=["gpu-0", "gpu-1", "gpu-2", "gpu-3"])]),
-            marks=[
-                pytest.mark.karpenter("scheduling/dynamicresources/allocator", it="should handle multiple claims"),
-                pytest.mark.karpenter(
-                    "scheduling/dynamicresources/allocator",
-                    it="should succeed when claims fit within the total device count",
-                ),
-            ],
             id="two-claims",
         ),
         pytest.param(
             Case(THREE, [pod("a", asking(2), asking(2), gets=None)]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should consume devices across claims within a single Allocate call",
-            ),
             id="too-many-claims",
         ),
         pytest.param(
             Case(FOUR, [pod("a", 2, gets=None)], in_use=[allocated("held", "gpu-0", "gpu-1", "gpu-2")]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should skip already-allocated devices"
-            ),
             id="in-use",
         ),
         pytest.param(
             Case(FOUR, [pod("a", 2, gets=["gpu-2", "gpu-3"])], in_use=[allocated("held", "gpu-0", "gpu-1")]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should allocate remaining devices when some are already allocated",
-            ),
             id="some-in-use",
         ),
         pytest.param(
@@ -148,9 +114,6 @@ def kind(value, name="req-1", **more):
                     [device("gpu-0", model="H100"), device("gpu-1", model="A100"), device("gpu-2", model="H100")]
                 ),
                 [pod("a", exactly(deviceClassName="h100", count=2), gets=["gpu-0", "gpu-2"])],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should only allocate devices matching the selector"
             ),
             id="class",
         ),
@@ -161,9 +124,6 @@ def kind(value, name="req-1", **more):
                 ),
                 [pod("a", exactly(deviceClassName="h100", count=3), gets=None)],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should fail when not enough devices match the selector"
-            ),
             id="class-too-many",
         ),
         pytest.param(
@@ -172,9 +132,6 @@ def kind(value, name="req-1", **more):
                     [device("gpu-0", model="H100"), device("gpu-1", model="A100"), device("gpu-2", model="H100")]
                 ),
                 [pod("a", exactly(select=selecting("A100")), gets=["gpu-1"])],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should filter with request-level selectors"
             ),
             id="selector",
         ),
@@ -192,18 +149,12 @@ def kind(value, name="req-1", **more):
                     pod("b", kind("large", deviceClassName="h100"), gets=["gpu-0"]),
                 ],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should require both class and request selectors to match"
-            ),
             id="class-and-selector",
         ),
         pytest.param(
             Case(
                 [*published(named_devices("gpu-0")), *published(named_devices("gpu-1"), pool="pool-b")],
                 [pod("a", 2, gets=["gpu-0", "gpu-1"])],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should allocate devices from multiple pools"
             ),
             id="two-pools",
         ),
@@ -212,17 +163,10 @@ def kind(value, name="req-1", **more):
                 [*ONE, *published(named_devices("gpu-0"), pool="pool-b")],
                 [pod("a", 2, gets=["gpu-0", "gpu-0"]), pod("b", 1, gets=None)],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should treat same device name in different pools as distinct",
-            ),
             id="same-name",
         ),
         pytest.param(
             Case(ONE, [pod("a", 1, gets=None)], types={}),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should fail with zero instance types"
-            ),
             id="no-type",
         ),
         pytest.param(
@@ -233,17 +177,10 @@ def kind(value, name="req-1", **more):
                 ],
                 [pod("a", 1, zones=["c"], gets=None)],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should fail when no pools match and no templates available"
-            ),
             id="no-device",
         ),
         pytest.param(
             Case(published([shared("twin", vram="80Gi"), shared("twin", vram="40Gi")]), [pod("a", 1, gets=None)]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should fail ExactCount request when invalid pool's capacity devices are dropped",
-            ),
             id="invalid-pool",
         ),
     ],
@@ -261,22 +198,10 @@ def test_pod_gets_so_many_devices_that_its_requests_select(case):
     [
         pytest.param(
             Case(published(on_numa(0, 0, 1, 1)), [pod("a", asking(2, match=[NUMA]), gets=["gpu-0", "gpu-1"])]),
-            marks=[
-                pytest.mark.karpenter(
-                    "scheduling/dynamicresources/allocator", it="should satisfy MatchAttribute constraints"
-                ),
-                pytest.mark.karpenter(
-                    "scheduling/dynamicresources/allocator",
-                    it="should succeed when all devices use concrete path consistently",
-                ),
-            ],
             id="pair",
         ),
         pytest.param(
             Case(published(on_numa(0, 0, 1, 1)), [pod("a", asking(3, match=[NUMA]), gets=None)]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should backtrack to satisfy constraints"
-            ),
             id="three-of-two",
         ),
         pytest.param(
@@ -292,19 +217,12 @@ def test_pod_gets_so_many_devices_that_its_requests_select(case):
                     )
                 ],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should satisfy constraints with backtracking across requests",
-            ),
             id="per-request",
         ),
         pytest.param(
             Case(
                 published(on_numa(0, 1, 0, 1)),
                 [pod("a", asking(2, match=[NUMA]), asking(2, match=[NUMA]), gets=["gpu-0", "gpu-1", "gpu-2", "gpu-3"])],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should maintain independent constraints across claims"
             ),
             id="per-claim",
         ),
@@ -319,10 +237,6 @@ def test_pod_gets_so_many_devices_that_its_requests_select(case):
                     )
                 ],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should allow non-scoped requests to cross constraint boundaries",
-            ),
             id="some-requests",
         ),
         pytest.param(
@@ -335,9 +249,6 @@ def test_pod_gets_so_many_devices_that_its_requests_select(case):
                     ]
                 ),
                 [pod("a", asking(2, match=[NUMA, PCIE]), gets=["gpu-0", "gpu-2"])],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should satisfy multiple constraints on the same claim"
             ),
             id="two-attributes",
         ),
@@ -352,10 +263,6 @@ def test_pod_gets_so_many_devices_that_its_requests_select(case):
                 ),
                 [pod("a", asking(2, match=[NUMA, PCIE]), gets=None)],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should fail when multiple constraints cannot be simultaneously satisfied",
-            ),
             id="two-attributes-apart",
         ),
         pytest.param(
@@ -363,10 +270,6 @@ def test_pod_gets_so_many_devices_that_its_requests_select(case):
                 published(on_numa(0, 1)),
                 [pod("a", asking(2, match=[NUMA]), gets=["own-0", "own-1"])],
                 types={TYPE: [brought(on_numa(2, 2, prefix="own"))]},
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should backtrack from in-cluster to template devices to satisfy constraints",
             ),
             id="own-devices",
         ),
@@ -376,10 +279,6 @@ def test_pod_gets_so_many_devices_that_its_requests_select(case):
                 [pod("a", asking(2, match=[NUMA]), gets=["own-0", "own-1"])],
                 types={"it-a": [brought(on_numa(0, 0, prefix="own"))], "it-b": [brought(on_numa(1, 1, prefix="own"))]},
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should not leak constraint state between instance type iterations",
-            ),
             id="each-type",
         ),
         pytest.param(
@@ -388,17 +287,10 @@ def test_pod_gets_so_many_devices_that_its_requests_select(case):
                 [pod("a", asking(2, match=[NUMA]), gets={"it-b": ["own-0", "own-1"]})],
                 types={"it-a": [brought(on_numa(0, 1, prefix="own"))], "it-b": [brought(on_numa(2, 2, prefix="own"))]},
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should still allow second IT to succeed when first IT fails constraints",
-            ),
             id="second-type",
         ),
         pytest.param(
             Case(published(on_numa(0, 0)), [pod("a", asking(ALL, match=[NUMA]), gets=["gpu-0", "gpu-1"])]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should satisfy MatchAttribute constraints in All mode"
-            ),
             id="all",
         ),
         pytest.param(
@@ -417,10 +309,6 @@ def test_pod_gets_so_many_devices_that_its_requests_select(case):
                         gets=["gpu-0", "gpu-1", "gpu-2"],
                     )
                 ],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should satisfy MatchAttribute spanning All-mode and ExactCount requests",
             ),
             id="all-and-one",
         ),
@@ -441,10 +329,6 @@ def test_pod_gets_so_many_devices_that_its_requests_select(case):
                     )
                 ],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should fail when mixed-mode requests cannot share constraint value",
-            ),
             id="all-and-one-apart",
         ),
     ],
@@ -462,17 +346,10 @@ def test_devices_of_a_claim_have_the_same_attributes(case):
     [
         pytest.param(
             Case(THREE, [pod("a", ALL, gets=["gpu-0", "gpu-1", "gpu-2"])]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should allocate all matching in-cluster devices"
-            ),
             id="published",
         ),
         pytest.param(
             Case(ONE, [pod("a", ALL, gets=["gpu-0", "own-0", "own-1"])], types=OWN_TWO),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should allocate all matching in-cluster and template devices",
-            ),
             id="own",
         ),
         pytest.param(
@@ -484,35 +361,20 @@ def test_devices_of_a_claim_have_the_same_attributes(case):
                     "it-b": [brought(named_devices("own-0"))],
                 },
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should include different template device counts per instance type",
-            ),
             id="by-type",
         ),
         pytest.param(
             Case(published(named_devices("nic-0"), driver=NIC_DRIVER), [pod("a", ALL, gets=None)]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should fail when an All-mode request matches zero devices"
-            ),
             id="none",
         ),
         pytest.param(
             Case(TWO, [pod("a", ALL, gets=None)], in_use=[allocated("held", "gpu-0")]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should fail when an already-allocated device is in the all set",
-            ),
             id="in-use",
         ),
         pytest.param(
             Case(
                 published(of_kinds(a="compute", b="compute", c="network")),
                 [pod("a", kind("compute", "all", allocationMode="All"), kind("network", "one"), gets=["a", "b", "c"])],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should work with All-mode and ExactCount mixed in the same claim",
             ),
             id="and-one",
         ),
@@ -525,17 +387,10 @@ def test_devices_of_a_claim_have_the_same_attributes(case):
                 ],
                 [pod("a", ALL, gets=["gpu-0", "gpu-1", "gpu-2"])],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should aggregate devices from multiple pools in All-mode"
-            ),
             id="pools",
         ),
         pytest.param(
             Case(published([shared("twin", vram="80Gi"), shared("twin", vram="80Gi")]), [pod("a", ALL, gets=None)]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should return error for All-mode request against an invalid pool containing capacity devices",
-            ),
             id="shared-twins",
         ),
         pytest.param(
@@ -543,19 +398,12 @@ def test_devices_of_a_claim_have_the_same_attributes(case):
                 published(drawing("30Gi", "gpu-0", "gpu-1"), counters=MEMORY_80),
                 [pod("a", ALL, gets=["gpu-0", "gpu-1"])],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should succeed with all-mode counters on first pod when budget is sufficient",
-            ),
             id="counters",
         ),
         pytest.param(
             Case(
                 published(drawing("40Gi", "gpu-0", "gpu-1"), counters={"gpu-slices": {"memory": "60Gi"}}),
                 [pod("a", ALL, gets=None)],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should enforce all-mode counter budget"
             ),
             id="counters-exceeded",
         ),
@@ -574,23 +422,10 @@ def test_allocation_mode_all_takes_each_selected_device_or_none(case):
     [
         pytest.param(
             Case(TWO, [pod("a", 3, gets=["gpu-0", "gpu-1", "own-0"])], types=OWN_TWO),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should allocate from templates when in-cluster devices are insufficient",
-            ),
             id="both",
         ),
         pytest.param(
             Case(TWO, [pod("a", 2, gets=["gpu-0", "gpu-1"])], types=OWN_TWO),
-            marks=[
-                pytest.mark.karpenter(
-                    "scheduling/dynamicresources/allocator", it="should prefer in-cluster devices over templates"
-                ),
-                pytest.mark.karpenter(
-                    "scheduling/dynamicresources/allocator",
-                    it="should succeed with templates when in-cluster satisfies everything",
-                ),
-            ],
             id="published-first",
         ),
         pytest.param(
@@ -598,9 +433,6 @@ def test_allocation_mode_all_takes_each_selected_device_or_none(case):
                 ONE,
                 [pod("a", 3, gets={"large": ["gpu-0", "own-0", "own-1"]})],
                 types={"large": [brought(named_devices("own-0", "own-1"))], "small": ()},
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should prune instance types that cannot satisfy requests"
             ),
             id="one-type",
         ),
@@ -613,9 +445,6 @@ def test_allocation_mode_all_takes_each_selected_device_or_none(case):
                     "it-b": [brought(named_devices("own-0"), pool="other")],
                 },
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should keep all instance types that can satisfy requests"
-            ),
             id="both-types",
         ),
         pytest.param(
@@ -627,17 +456,10 @@ def test_allocation_mode_all_takes_each_selected_device_or_none(case):
                     "it-b": [brought(named_devices("own-0"), pool="other")],
                 },
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should fail when no instance type can satisfy"
-            ),
             id="no-type",
         ),
         pytest.param(
             Case([], [pod("a", 2, gets=["own-0", "own-1"]), pod("a", 1, gets=None)], types=OWN_TWO),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should block template devices for the same NC/IT after commit",
-            ),
             id="same-node",
         ),
         pytest.param(
@@ -653,10 +475,6 @@ def test_allocation_mode_all_takes_each_selected_device_or_none(case):
                     "it-b": [brought(named_devices("own-0", "own-1"), pool="other")],
                 },
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should allow template devices for a different IT on the same NC after commit",
-            ),
             id="type-by-type",
         ),
         pytest.param(
@@ -669,10 +487,6 @@ def test_allocation_mode_all_takes_each_selected_device_or_none(case):
                     pod("b", 1, gets=["own-0"]),
                 ],
                 types=OWN_TWO,
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should track template consumed capacity per-IT independently",
             ),
             id="one-after-another",
         ),
@@ -691,30 +505,14 @@ def test_new_node_brings_the_devices_of_its_instance_type(case):
     [
         pytest.param(
             Case(THREE, [pod("a", 2, gets=["gpu-0", "gpu-1"]), pod("a", 2, gets=None), pod("a", 1, gets=["gpu-2"])]),
-            marks=[
-                pytest.mark.karpenter(
-                    "scheduling/dynamicresources/allocator",
-                    it="should mark in-cluster devices as allocated after commit",
-                ),
-                pytest.mark.karpenter(
-                    "scheduling/dynamicresources/allocator",
-                    it="should block the same device on the same NodeClaim and same instance type from a prior pod",
-                ),
-            ],
             id="same-node",
         ),
         pytest.param(
             Case(TWO, [pod("a", 1, gets=["gpu-0"]), pod("a", 1, gets=["gpu-1"])]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should update pool cache on commit"
-            ),
             id="same-node-again",
         ),
         pytest.param(
             Case(THREE, [pod("a", 2, gets=["gpu-0", "gpu-1"]), pod("b", 2, gets=None), pod("b", 1, gets=["gpu-2"])]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should block devices allocated by a different NodeClaim"
-            ),
             id="other-node",
         ),
         pytest.param(
@@ -723,16 +521,6 @@ def test_new_node_brings_the_devices_of_its_instance_type(case):
                 [pod("a", 2, gets={"it-a": ["gpu-0", "gpu-1"], "it-b": ["gpu-0", "gpu-1"]}), pod("b", 2, gets=None)],
                 types=TWO_TYPES,
             ),
-            marks=[
-                pytest.mark.karpenter(
-                    "scheduling/dynamicresources/allocator",
-                    it="should allow the same device on the same NodeClaim for a different instance type",
-                ),
-                pytest.mark.karpenter(
-                    "scheduling/dynamicresources/allocator",
-                    it="should handle multi-IT NodeClaim device contention across NodeClaims",
-                ),
-            ],
             id="two-types",
         ),
         pytest.param(
@@ -744,10 +532,6 @@ def test_new_node_brings_the_devices_of_its_instance_type(case):
                     Drop("a", [TYPE]),
                     pod("b", 1, gets=["gpu-0"]),
                 ],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should free devices for other NodeClaims after releasing the only instance type",
             ),
             id="type-dropped",
         ),
@@ -763,34 +547,18 @@ def test_new_node_brings_the_devices_of_its_instance_type(case):
                 ],
                 types=TWO_TYPES,
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should free devices only when the last instance type referencing them is released",
-            ),
             id="types-dropped",
         ),
         pytest.param(
             Case(TWO, [Drop("a", ["unknown"]), pod("b", 2, gets=["gpu-0", "gpu-1"])]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should be a no-op when releasing an instance type that was never committed",
-            ),
             id="nothing-dropped",
         ),
         pytest.param(
             Case(TWO, [pod("a", 2, gets=["gpu-0", "gpu-1"], commit=False), pod("a", 2, gets=["gpu-0", "gpu-1"])]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should not reserve devices when allocation is not committed",
-            ),
             id="proposed-only",
         ),
         pytest.param(
             Case(TWO, [pod("a", 2, gets=["gpu-0", "gpu-1"], commit=False), pod("b", 2, gets=["gpu-0", "gpu-1"])]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should not reserve devices for a different NodeClaim when not committed",
-            ),
             id="proposed-elsewhere",
         ),
     ],
@@ -811,9 +579,6 @@ def test_device_is_held_by_the_pods_of_one_node(case):
                 [*published(named_devices("a0"), zone="a"), *published(named_devices("b0"), zone="b", pool="pool-b")],
                 [pod("n", 1, zones=["a", "b"], gets=["a0"], zone="a")],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should accumulate topology requirements from zonal devices"
-            ),
             id="first-zone",
         ),
         pytest.param(
@@ -823,10 +588,6 @@ def test_device_is_held_by_the_pods_of_one_node(case):
                     *published(named_devices("b0", "b1"), zone="b", pool="pool-b"),
                 ],
                 [pod("n", 2, zones=["a", "b"], gets=["a0", "a1"], zone="a")],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should narrow pools when a zonal device tightens requirements",
             ),
             id="one-zone",
         ),
@@ -838,18 +599,10 @@ def test_device_is_held_by_the_pods_of_one_node(case):
                 ],
                 [pod("n", 2, zones=["a", "b"], gets=["b0", "b1"], zone="b")],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should backtrack and restore requirements when a zonal device path fails",
-            ),
             id="second-zone",
         ),
         pytest.param(
             Case(published(named_devices("gpu-0"), zone="b"), [pod("n", 1, zones=["a"], gets=None)]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should reject a device whose topology is incompatible with accumulated requirements",
-            ),
             id="other-zone",
         ),
         pytest.param(
@@ -857,10 +610,6 @@ def test_device_is_held_by_the_pods_of_one_node(case):
                 [*published(named_devices("a0"), zone="a"), *published(named_devices("b0"), zone="b", pool="pool-b")],
                 [pod("n", 2, zones=["a", "b"], gets={"it-a": ["a0", "own-0"]}, zone="a")],
                 types={"it-a": [brought(named_devices("own-0"))], "it-b": ()},
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should prune later instance types when earlier IT pins topology via in-cluster device",
             ),
             id="type-pruned",
         ),
@@ -872,10 +621,6 @@ def test_device_is_held_by_the_pods_of_one_node(case):
                 ],
                 [pod("n", 2, zones=["a", "b"], gets=["a0", "a1"], zone="a")],
                 types={"it-a": [brought(named_devices("own-0"))], "it-b": ()},
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should allow instance types with compatible topology after prior IT contributions",
             ),
             id="types-alike",
         ),
@@ -892,10 +637,6 @@ def test_device_is_held_by_the_pods_of_one_node(case):
                 ],
                 types={"it-a": [brought(named_devices("nic-0"), driver=NIC_DRIVER)], "it-b": ()},
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should track ContributedRequirements independently per instance type",
-            ),
             id="next-pod",
         ),
     ],
@@ -910,25 +651,14 @@ def test_zonal_devices_restrict_the_zones_of_a_node(case):
     [
         pytest.param(
             Case([], [pod("n", allocated(), gets=[])]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should pass through claims with no nodeSelector"
-            ),
             id="anywhere",
         ),
         pytest.param(
             Case([], [pod("n", allocated("held", zone="a"), zones=["a", "b"], gets=[], zone="a")]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should propagate topology requirements from the allocation nodeSelector",
-            ),
             id="zone",
         ),
         pytest.param(
             Case([], [pod("n", allocated("held", zone="c"), zones=["a"], gets=None)]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should fail when the allocation nodeSelector is incompatible with NodeClaim requirements",
-            ),
             id="other-zone",
         ),
         pytest.param(
@@ -936,40 +666,22 @@ def test_zonal_devices_restrict_the_zones_of_a_node(case):
                 [*published(named_devices("a0"), zone="a"), *published(named_devices("b0"), zone="b", pool="pool-b")],
                 [pod("n", allocated("held", zone="b"), asking(1), zones=["a", "b"], gets=["b0"], zone="b")],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should tighten baseline requirements for subsequent unallocated claims",
-            ),
             id="and-unallocated",
         ),
         pytest.param(
             Case(TWO, [pod("n", allocated(), asking(1), gets=["gpu-0"])]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should handle a mix of allocated and unallocated claims"
-            ),
             id="mixed",
         ),
         pytest.param(
             Case([], [pod("n", allocated(), allocated(), gets=[])]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should return early when all claims are already allocated"
-            ),
             id="two",
         ),
         pytest.param(
             Case([], [pod("n", allocated(zone="a"), allocated(zone="b"), zones=["a", "b"], gets=None)]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should fail when two in-cluster allocated claims have incompatible zones",
-            ),
             id="two-zones",
         ),
         pytest.param(
             Case([], [pod("n", allocated(zone="a"), allocated(zone="a"), zones=["a", "b"], gets=[], zone="a")]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should succeed when two in-cluster allocated claims have compatible zones",
-            ),
             id="one-zone",
         ),
         pytest.param(
@@ -979,10 +691,6 @@ def test_zonal_devices_restrict_the_zones_of_a_node(case):
                     pod("m", shares=[asking(1, name="s")], zones=["a", "b"], gets=["gpu-0"], zone="a"),
                     pod("n", allocated(zone="b"), shares=[asking(1, name="s")], zones=["a", "b"], gets=None),
                 ],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should fail when an in-cluster claim and in-memory claim have incompatible zones",
             ),
             id="and-planned",
         ),
@@ -1005,10 +713,6 @@ def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
                     pod("m", 1, gets=["gpu-1"]),
                 ],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should skip DFS for an in-memory allocated claim on the same NodeClaim (in-cluster only)",
-            ),
             id="same-node",
         ),
         pytest.param(
@@ -1018,10 +722,6 @@ def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
                     pod("m", shares=[asking(1, name="s")], gets=["gpu-0"]),
                     pod("n", shares=[asking(1, name="s")], gets=[]),
                 ],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should allow an in-memory in-cluster-only claim to be used from a different NodeClaim",
             ),
             id="other-node",
         ),
@@ -1034,10 +734,6 @@ def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
                 ],
                 types=OWN_TWO,
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should fail when a template-allocated claim is referenced from a different NodeClaim",
-            ),
             id="own-device-elsewhere",
         ),
         pytest.param(
@@ -1048,10 +744,6 @@ def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
                     pod("m", shares=[asking(1, name="s")], gets=[]),
                 ],
                 types=OWN_TWO,
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should succeed when a template-allocated claim is referenced from the same NodeClaim",
             ),
             id="own-device",
         ),
@@ -1068,9 +760,6 @@ def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
                 ],
                 types={TYPE: [brought(named_devices("own-0"), driver=NIC_DRIVER)]},
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should track UsedTemplateDevices per-claim, not globally"
-            ),
             id="two-claims",
         ),
         pytest.param(
@@ -1080,10 +769,6 @@ def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
                     pod("m", shares=[asking(1, name="s")], zones=["a", "b"], gets=["gpu-0"], zone="a"),
                     pod("n", shares=[asking(1, name="s")], zones=["a", "b"], gets=[], zone="a"),
                 ],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should propagate in-memory topology requirements to the allocation result",
             ),
             id="zone",
         ),
@@ -1095,10 +780,6 @@ def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
                     pod("n", shares=[asking(1, name="s")], zones=["b"], gets=[], zone="b"),
                 ],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should have empty TotalRequirements when IT uses non-topology device",
-            ),
             id="no-zone",
         ),
         pytest.param(
@@ -1108,10 +789,6 @@ def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
                     pod("m", shares=[asking(1, name="s")], zones=["a", "b"], gets=["gpu-0"], zone="a"),
                     pod("n", shares=[asking(1, name="s")], zones=["c"], gets=None),
                 ],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should fail when in-memory topology requirements are incompatible with NodeClaim",
             ),
             id="other-zone",
         ),
@@ -1127,10 +804,6 @@ def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
                     pod("n", A_NIC, shares=[asking(1, name="s")], gets=["nic-b"], zone="b"),
                 ],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should merge in-memory requirements into the baseline for subsequent unallocated claims",
-            ),
             id="and-unallocated",
         ),
         pytest.param(
@@ -1141,10 +814,6 @@ def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
                     pod("m", shares=[asking(1, name="t")], gets=["b0"], zone="b"),
                     pod("n", shares=[asking(1, name="s"), asking(1, name="t")], gets=None),
                 ],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should fail when two in-memory allocated claims have incompatible zones",
             ),
             id="two-zones",
         ),
@@ -1165,10 +834,6 @@ def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
                     pod("n", shares=[asking(A_NIC, name="t")], zones=["b"], gets=[], zone="b"),
                     pod("o", shares=[asking(1, name="s")], zones=["b"], gets=None),
                 ],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should track ContributedRequirements independently per claim",
             ),
             id="each-claim",
         ),
@@ -1204,10 +869,6 @@ TURNS = Case(
                     pod("n", shares=[asking(1, name="s")], types=["plain"], zones=["b"], gets=[], zone="b"),
                 ]
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should relax TotalRequirements when a restricting instance type is released",
-            ),
             id="zonal-dropped",
         ),
         pytest.param(
@@ -1217,10 +878,6 @@ TURNS = Case(
                     Drop("m", ["it-a"]),
                     pod("n", shares=[asking(1, name="s")], types=["plain"], zones=["b"], gets=None),
                 ]
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should correctly intersect remaining ContributedRequirements after partial release",
             ),
             id="other-dropped",
         ),
@@ -1239,9 +896,6 @@ def running(node):
     return {"nodeclaims": (a_running_claim(node),), "nodes": (a_node(node),)} if node else {}
 
 
-@pytest.mark.karpenter(
-    "scheduling/dynamicresources/allocator", it="should distinguish claims with the same name in different namespaces"
-)
 def test_claims_of_the_same_name_in_two_namespaces_are_different():
     """Each gets a device of its own."""
     names = ("ns-1", "ns-2")
@@ -1259,28 +913,16 @@ def test_claims_of_the_same_name_in_two_namespaces_are_different():
         pytest.param(
             "a",
             {"node-a": ("default/p",)},
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should allocate a node-name-pinned device for the existing node it belongs to",
-            ),
             id="own",
         ),
         pytest.param(
             "b",
             {},
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should not allocate a node-name-pinned device for a different existing node",
-            ),
             id="other",
         ),
         pytest.param(
             "",
             {},
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should not allocate a node-name-pinned device for an in-flight NodeClaim",
-            ),
             id="new",
         ),
     ],
@@ -1310,46 +952,30 @@ def user(uid, **more):
             [user("uid-deleting")],
             FOUR,
             ["pool-a/gpu-0"],
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="re-allocates a claim reserved entirely by deleting pods"
-            ),
             id="deleting",
         ),
         pytest.param(
             [user("uid-deleting"), user("uid-live")],
             [],
             [],
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="treats a claim reserved by a mix of deleting and live pods as committed",
-            ),
             id="and-live",
         ),
         pytest.param(
             [user("uid-live")],
             [],
             [],
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="treats a claim reserved by a live pod as committed"
-            ),
             id="live",
         ),
         pytest.param(
             [user("uid-deleting", resource="widgets", apiGroup="example.com")],
             [],
             [],
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="treats a claim reserved by a non-pod consumer as committed"
-            ),
             id="no-pod",
         ),
         pytest.param(
             [user("uid-deleting", apiGroup="example.com")],
             [],
             [],
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="treats a claim reserved by a non-pod consumer as committed"
-            ),
             id="no-pod-of-kubernetes",
         ),
     ],
@@ -1376,66 +1002,42 @@ def test_claim_of_deleting_pods_only_is_allocated_again(users, slices, expected)
             asking(exactly(deviceClassName="none")),
             FOUR,
             "request gpu: DeviceClass 'none' does not exist",
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should return error when DeviceClass does not exist"
-            ),
             id="class",
         ),
         pytest.param(
             asking(exactly(selectors=[{}])),
             FOUR,
             "request gpu: a selector that is not CEL is not supported",
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should return error for unsupported selector type"
-            ),
             id="selector",
         ),
         pytest.param(
             asking({"name": "r"}),
             FOUR,
             "request r asks for nothing",
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should return error when request has neither Exactly nor FirstAvailable",
-            ),
             id="empty",
         ),
         pytest.param(
             a_resource_claim("c", spec={"devices": {"requests": [exactly()], "constraints": [{}]}}),
             FOUR,
             "has a constraint other than matchAttribute, which is not supported",
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should return error for unsupported constraint type"
-            ),
             id="constraint",
         ),
         pytest.param(
             asking(*(first_of({"count": 24}, {"count": 20}, name=name) for name in "ab")),
             published(named_devices(*NAMES)),
             "asks for 40 devices, 32 are the most that a claim may have",
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should reject a claim whose smallest sub-request selection still exceeds the device limit",
-            ),
             id="too-many",
         ),
         pytest.param(
             asking(ALL),
             published(named_devices("gpu-0", "gpu-1", "gpu-0")),
             f"selects; pool {DRIVER}/pool-a is left out because two of its devices have the same name",
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should return error when All-mode pool has duplicate device names",
-            ),
             id="twins",
         ),
         pytest.param(
             asking(ALL),
             [*FOUR, *published(named_devices("gpu-0"), pool="pool-b", of=2)],
             f"on one node; pool {DRIVER}/pool-b is left out because it has 1 of its 2 slices",
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should return error when All-mode pool is incomplete"
-            ),
             id="incomplete",
         ),
     ],

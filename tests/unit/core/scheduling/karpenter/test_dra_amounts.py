@@ -66,41 +66,26 @@ def own(devices, counters=MEMORY_80, **more):
             Case(
                 published(drawing("40Gi", "gpu-0", "gpu-1"), counters=MEMORY_80), [pod("a", 2, gets=["gpu-0", "gpu-1"])]
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should allocate devices when counter budget is sufficient"
-            ),
             id="within",
         ),
         pytest.param(
             Case(THREE_IN_80, [pod("a", 3, gets=None)]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should reject allocation when counter budget is exhausted"
-            ),
             id="exceeded",
         ),
         pytest.param(
             Case(
                 THREE_IN_80, [pod("a", 2, gets=None), pod("a", 1, gets=["gpu-1"])], in_use=[allocated("held", "gpu-0")]
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should respect preallocated counter consumption"
-            ),
             id="in-use",
         ),
         pytest.param(
             Case(THREE_IN_80, [pod("a", 2, gets=["gpu-0", "gpu-1"]), pod("b", 1, gets=None)]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should track inflight counter consumption across pods"
-            ),
             id="other-pods",
         ),
         pytest.param(
             Case(
                 published([both("gpu-0"), both("gpu-1"), both("gpu-2")], counters=MEMORY_AND_COMPUTE),
                 [pod("a", 3, gets=None), pod("a", 2, gets=["gpu-0", "gpu-1"])],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should handle devices consuming from multiple counter sets"
             ),
             id="two-sets",
         ),
@@ -111,9 +96,6 @@ def own(devices, counters=MEMORY_80, **more):
                     counters={"gpu": {"memory": "80Gi", "units": "4"}},
                 ),
                 [pod("a", 3, gets=None), pod("a", 2, gets=["gpu-0", "gpu-1"])],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should handle multiple counter sets in a single pool"
             ),
             id="two-counters",
         ),
@@ -128,10 +110,6 @@ def own(devices, counters=MEMORY_80, **more):
                 ),
                 [pod("a", 2, gets=["compute", "memory"])],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should allocate both devices from a pool with asymmetric counter-sets via DFS ordering",
-            ),
             id="asymmetric-sets",
         ),
         pytest.param(
@@ -143,10 +121,6 @@ def own(devices, counters=MEMORY_80, **more):
                 [pod("a", 2, zones=["a"], gets=None), pod("a", 1, zones=["a"], gets=["gpu-0"])],
                 in_use=[allocated("held", "far")],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should deduct preallocated NonTargetingDevices from counter budget",
-            ),
             id="elsewhere",
         ),
         pytest.param(
@@ -154,9 +128,6 @@ def own(devices, counters=MEMORY_80, **more):
                 published([device("gpu-0", draws={"other": {"memory": "40Gi"}})], counters=MEMORY_80),
                 [pod("a", 1, gets=None)],
                 types={TYPE: ()},
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="in-cluster device references non-existent counter set name"
             ),
             id="unknown-set",
         ),
@@ -166,9 +137,6 @@ def own(devices, counters=MEMORY_80, **more):
                 [pod("a", 1, gets=None)],
                 types={TYPE: ()},
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="in-cluster device references non-existent counter name"
-            ),
             id="unknown-counter",
         ),
         pytest.param(
@@ -177,19 +145,12 @@ def own(devices, counters=MEMORY_80, **more):
                 [pod("a", 1, gets=None)],
                 types={TYPE: ()},
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should reject allocation when counter has zero capacity"
-            ),
             id="zero",
         ),
         pytest.param(
             Case(
                 published(drawing("0", "gpu-0"), counters={"gpu-slices": {"memory": "0"}}),
                 [pod("a", 1, gets=["gpu-0"])],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should succeed when both counter capacity and device consumption are zero",
             ),
             id="zero-of-zero",
         ),
@@ -204,10 +165,6 @@ def own(devices, counters=MEMORY_80, **more):
                 ),
                 [pod("n", asking(2, match=[f"{DRIVER}/root"]), gets=["gpu-0", "gpu-2"])],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should backtrack counter deductions when DFS path fails constraints",
-            ),
             id="another-choice",
         ),
         pytest.param(
@@ -215,10 +172,6 @@ def own(devices, counters=MEMORY_80, **more):
                 published(drawing("80Gi", "gpu-0"), counters=MEMORY_80),
                 [pod("a", 2, gets=["gpu-0", "own-0"]), pod("b", 1, gets=["own-0"])],
                 types=own(drawing("80Gi", "own-0"), pool="pool-a"),
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should not cross-contaminate counters between template and in-cluster pools sharing the same PoolKey",
             ),
             id="of-own-pool",
         ),
@@ -242,17 +195,10 @@ def test_devices_draw_on_the_counters_of_their_pool(case):
                     pod("b", 1, gets=["gpu-0"]),
                 ],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should restore counter budget when an instance type is released",
-            ),
             id="dropped",
         ),
         pytest.param(
             Case(THREE_OF_40, [pod("a", 1, gets=["gpu-0"]), pod("b", 2, gets=["gpu-1", "gpu-2"])], types=TWO_TYPES),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should commit the pessimistic max across instance types"
-            ),
             id="two-types",
         ),
         pytest.param(
@@ -268,10 +214,6 @@ def test_devices_draw_on_the_counters_of_their_pool(case):
                 ],
                 types=TWO_TYPES,
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should partially refund counter budget when one IT is released from a multi-IT NC",
-            ),
             id="one-by-one",
         ),
         pytest.param(
@@ -283,10 +225,6 @@ def test_devices_draw_on_the_counters_of_their_pool(case):
                     pod("b", 2, gets=None),
                     pod("b", 1, gets=["gpu-2"]),
                 ],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should accumulate counter consumption across multiple pods on the same NC/IT",
             ),
             id="two-pods",
         ),
@@ -301,10 +239,6 @@ def test_devices_draw_on_the_counters_of_their_pool(case):
                     pod("c", TWO_NICS, gets=["nic-0", "nic-1"]),
                 ],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should refund full delta when released IT consumed from a pool the survivor did not",
-            ),
             id="two-pools",
         ),
         pytest.param(
@@ -316,9 +250,6 @@ def test_devices_draw_on_the_counters_of_their_pool(case):
                     Drop("a", [TYPE]),
                     pod("b", asking(2), asking(TWO_NICS), gets=["gpu-0", "gpu-1", "nic-0", "nic-1"]),
                 ],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should deep copy allocating counters across multiple pools"
             ),
             id="two-pools-dropped",
         ),
@@ -332,10 +263,6 @@ def test_devices_draw_on_the_counters_of_their_pool(case):
                     Drop("a", [TYPE]),
                     pod("b", 1, TWO_NICS, gets=["gpu-0", "nic-0", "nic-1"]),
                 ],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should accumulate counter consumption from a new pool on second commit for the same NC/IT",
             ),
             id="next-pool",
         ),
@@ -355,10 +282,6 @@ def test_devices_draw_on_the_counters_of_their_pool(case):
                     Drop("a", [TYPE]),
                     pod("b", 2, gets=["compute", "mem"]),
                 ],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should accumulate counter consumption from a new counter set on second commit for the same NC/IT/pool",
             ),
             id="next-set",
         ),
@@ -380,10 +303,6 @@ def test_devices_draw_on_the_counters_of_their_pool(case):
                     pod("b", 2, gets=["full", "lite"]),
                 ],
                 types=TWO_TYPES,
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should refund full delta when released IT consumed a counter name the survivor did not",
             ),
             id="next-counter",
         ),
@@ -409,10 +328,6 @@ def test_devices_draw_on_the_counters_of_their_pool(case):
                     pod("b", 2, gets=["high", "low"]),
                 ],
                 types=TWO_TYPES,
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should refund full delta when released IT consumed from a counter set the survivor did not",
             ),
             id="some-sets",
         ),
@@ -470,10 +385,6 @@ DISJOINT = published(
                 ],
                 types=PLAIN_TOO,
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should commit the pessimistic max when ITs have asymmetric counter consumption",
-            ),
             id="maximum",
         ),
         pytest.param(
@@ -485,10 +396,6 @@ DISJOINT = published(
                     pod("b", 2, types=["plain"], gets=["rest-0", "rest-1"]),
                 ],
                 types=PLAIN_TOO,
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should partially refund when released IT had higher consumption than survivors",
             ),
             id="larger-dropped",
         ),
@@ -502,10 +409,6 @@ DISJOINT = published(
                     pod("b", 1, types=["plain"], gets=["small"]),
                 ],
                 types=PLAIN_TOO,
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should not refund counters when released IT had lower consumption than survivors (delta <= 0)",
             ),
             id="smaller-dropped",
         ),
@@ -530,10 +433,6 @@ DISJOINT = published(
                 ],
                 types=PLAIN_TOO,
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should not over-deduct counters across multiple commits with alternating IT winners",
-            ),
             id="alternating",
         ),
         pytest.param(
@@ -550,10 +449,6 @@ DISJOINT = published(
                     pod("b", 2, types=["plain"], gets=["other-flops", "other-mem"]),
                 ],
                 types=PLAIN_TOO,
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should include disjoint counter names from different ITs in pessimistic max",
             ),
             id="disjoint",
         ),
@@ -572,26 +467,14 @@ def test_types_that_need_different_amounts_count_as_their_maximum(case):
     [
         pytest.param(
             Case([], [pod("a", 2, gets=["gpu-0", "gpu-1"])], types=own(drawing("40Gi", "gpu-0", "gpu-1"))),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should allocate template devices when counter budget is sufficient",
-            ),
             id="within",
         ),
         pytest.param(
             Case([], [pod("a", 3, gets=None)], types=own(drawing("40Gi", "gpu-0", "gpu-1", "gpu-2"))),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should reject template allocation when counter budget is exhausted",
-            ),
             id="exceeded",
         ),
         pytest.param(
             Case([], [pod("a", 2, 1, gets=None)], types=own(drawing("40Gi", "gpu-0", "gpu-1", "gpu-2"))),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should track template counter deductions within a single claim with multiple requests",
-            ),
             id="two-requests",
         ),
         pytest.param(
@@ -607,10 +490,6 @@ def test_types_that_need_different_amounts_count_as_their_maximum(case):
                     "small": [brought(drawing("40Gi", "gpu-0", "gpu-1", "gpu-2"), counters=MEMORY_80)],
                 },
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should evaluate template counters independently per instance type",
-            ),
             id="by-type",
         ),
         pytest.param(
@@ -619,15 +498,6 @@ def test_types_that_need_different_amounts_count_as_their_maximum(case):
                 [pod("a", 2, gets=["gpu-0", "gpu-1"]), pod("b", 2, gets=["gpu-0", "gpu-1"])],
                 types=own(drawing("40Gi", "gpu-0", "gpu-1", "gpu-2")),
             ),
-            marks=[
-                pytest.mark.karpenter(
-                    "scheduling/dynamicresources/allocator", it="should not share template counter budgets across pods"
-                ),
-                pytest.mark.karpenter(
-                    "scheduling/dynamicresources/allocator",
-                    it="should allow template counter allocation on a different NC after exhausting budget on the first",
-                ),
-            ],
             id="by-node",
         ),
         pytest.param(
@@ -635,10 +505,6 @@ def test_types_that_need_different_amounts_count_as_their_maximum(case):
                 [],
                 [pod("a", 2, gets=["gpu-0", "gpu-1"]), pod("a", 1, gets=None)],
                 types=own(drawing("40Gi", "gpu-0", "gpu-1", "gpu-2", "gpu-3")),
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should accumulate template counter consumption across multiple pods on the same NC/IT",
             ),
             id="same-node",
         ),
@@ -653,10 +519,6 @@ def test_types_that_need_different_amounts_count_as_their_maximum(case):
                     ]
                 },
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should handle multiple template slices for the same pool key",
-            ),
             id="two-slices",
         ),
         pytest.param(
@@ -665,17 +527,10 @@ def test_types_that_need_different_amounts_count_as_their_maximum(case):
                 [pod("a", 3, gets=None), pod("a", 2, gets=["gpu-0", "gpu-1"])],
                 types=own([both("gpu-0"), both("gpu-1"), both("gpu-2")], MEMORY_AND_COMPUTE),
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should handle multiple counter sets per template slice"
-            ),
             id="two-sets",
         ),
         pytest.param(
             Case([], [pod("a", 1, gets=None)], types=own(drawing("40Gi", "gpu-0"), None)),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should reject template device when templateRemainingCounters is nil",
-            ),
             id="no-counters",
         ),
         pytest.param(
@@ -689,24 +544,14 @@ def test_types_that_need_different_amounts_count_as_their_maximum(case):
                     ]
                 },
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should reject template device when its pool has no entry in templateRemainingCounters",
-            ),
             id="counters-elsewhere",
         ),
         pytest.param(
             Case([], [pod("a", 1, gets=None)], types=own([device("gpu-0", draws={"other": {"memory": "40Gi"}})])),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="template device references non-existent counter set"
-            ),
             id="unknown-set",
         ),
         pytest.param(
             Case([], [pod("a", 1, gets=None)], types=own([device("gpu-0", draws={"gpu-slices": {"other": "40Gi"}})])),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="template device references non-existent counter name"
-            ),
             id="unknown-counter",
         ),
     ],
@@ -747,42 +592,22 @@ def consumed(amount, device="gpu-0"):
     [
         pytest.param(
             Case(sharing("80Gi"), each_on_a_node(("16Gi", True), ("65Gi", False), ("64Gi", True))),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should allocate a multi-alloc device with capacity and record ConsumedCapacity in metadata",
-            ),
             id="some",
         ),
         pytest.param(
             Case(sharing("80Gi"), each_on_a_node(("16Gi", False), ("10Gi", True)), in_use=[consumed("70Gi")]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should block allocation when multi-alloc device capacity is exhausted",
-            ),
             id="in-use",
         ),
         pytest.param(
             Case(sharing("48Gi"), each_on_a_node(("16Gi", True), ("16Gi", True), ("16Gi", True), ("1Gi", False))),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should accumulate capacity across sequential Allocate+Commit calls for the same multi-alloc device",
-            ),
             id="one-after-another",
         ),
         pytest.param(
             Case(sharing("80Gi"), each_on_a_node((None, True), (None, False), ("1Gi", False))),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should consume full device capacity when no explicit capacity request is made on a multi-alloc device",
-            ),
             id="whole",
         ),
         pytest.param(
             Case(sharing("80Gi"), each_on_a_node(("16Gi", True), ("16Gi", True), ("49Gi", False), ("48Gi", True))),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should allow cross-NodeClaim sharing of a fresh multi-alloc device via inflight capacity tracking",
-            ),
             id="unused",
         ),
         pytest.param(
@@ -791,36 +616,20 @@ def consumed(amount, device="gpu-0"):
                 each_on_a_node(("25Gi", True), ("40Gi", True), ("10Gi", False), ("5Gi", True)),
                 in_use=[consumed("30Gi")],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should correctly account for preallocated + inflight + allocating capacity all contributing to the same device",
-            ),
             id="in-use-and-planned",
         ),
         pytest.param(
             Case(sharing("0"), each_on_a_node(("1Gi", False))),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should reject allocation when device has zero capacity for a requested dimension",
-            ),
             id="none-there",
         ),
         pytest.param(
             Case(sharing("80Gi", {"default": "8Gi"}), each_on_a_node(*[(None, True)] * 10, (None, False))),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should use RequestPolicy.Default when no capacity request is specified",
-            ),
             id="default",
         ),
         pytest.param(
             Case(
                 sharing("16Gi", {"default": "4Gi", "validValues": ["4Gi", "8Gi", "16Gi"]}),
                 each_on_a_node(("5Gi", True), ("9Gi", False), ("8Gi", True)),
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should round up to the next ValidValue when request does not match exactly",
             ),
             id="next-value",
         ),
@@ -829,19 +638,12 @@ def consumed(amount, device="gpu-0"):
                 sharing("80Gi", {"default": "4Gi", "validValues": ["4Gi", "8Gi", "16Gi"]}),
                 each_on_a_node(("20Gi", False)),
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should fail when request exceeds all ValidValues"
-            ),
             id="no-value",
         ),
         pytest.param(
             Case(
                 sharing("80Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "step": "4Gi"}}),
                 each_on_a_node(("5Gi", True), ("76Gi", False), ("72Gi", True)),
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should round up to nearest step-aligned value with ValidRange policy",
             ),
             id="next-step",
         ),
@@ -850,19 +652,12 @@ def consumed(amount, device="gpu-0"):
                 sharing("100Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "max": "50Gi", "step": "4Gi"}}),
                 each_on_a_node(("55Gi", False), ("49Gi", False), ("48Gi", True)),
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should reject allocation when request rounds above ValidRange.Max",
-            ),
             id="above-maximum",
         ),
         pytest.param(
             Case(
                 sharing("100Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "max": "48Gi", "step": "4Gi"}}),
                 each_on_a_node(("48Gi", True)),
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should succeed when request is at exactly ValidRange.Max"
             ),
             id="maximum",
         ),
@@ -871,10 +666,6 @@ def consumed(amount, device="gpu-0"):
                 sharing("100Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "max": "50Gi"}}),
                 each_on_a_node(("55Gi", False)),
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should reject allocation when request exceeds Max even without Step",
-            ),
             id="above-maximum-without-step",
         ),
         pytest.param(
@@ -882,17 +673,10 @@ def consumed(amount, device="gpu-0"):
                 sharing("31Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "max": "50Gi"}}),
                 each_on_a_node(("5Gi", True), ("27Gi", False), ("26Gi", True)),
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should succeed when request fits within ValidRange without Step (Min only)",
-            ),
             id="within-range",
         ),
         pytest.param(
             Case(sharing("80Gi"), each_on_a_node(("16Gi", True), ("65Gi", False), ("64Gi", True)), types=TWO_TYPES),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator", it="should track capacity independently across ITs"
-            ),
             id="two-types",
         ),
     ],
@@ -914,18 +698,10 @@ def test_pods_on_any_nodes_share_the_capacity_of_a_device(case):
                     pod("c", vram("1Gi"), gets=None),
                 ],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should deduct capacity within a single DFS when multiple slots request the same multi-alloc device",
-            ),
             id="two-requests",
         ),
         pytest.param(
             Case(sharing("24Gi"), [pod("a", vram("16Gi"), vram("16Gi", "two"), gets=None)]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should fail when intra-DFS capacity deduction exceeds device capacity",
-            ),
             id="too-much",
         ),
         pytest.param(
@@ -937,20 +713,12 @@ def test_pods_on_any_nodes_share_the_capacity_of_a_device(case):
                     pod("c", vram("8Gi"), gets=["gpu-0"]),
                 ],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should deduct capacity from the same multi-alloc device across multiple claims in a single Allocate call",
-            ),
             id="two-claims",
         ),
         pytest.param(
             Case(
                 published([shared("gpu-0", vram="20Gi"), shared("gpu-1", vram="40Gi")]),
                 [pod("a", vram("20Gi"), vram("20Gi", "two"), gets=["gpu-0", "gpu-1"])],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should restore capacity on backtrack and find alternative devices",
             ),
             id="next-device",
         ),
@@ -959,20 +727,12 @@ def test_pods_on_any_nodes_share_the_capacity_of_a_device(case):
                 sharing("16Gi", {"default": "4Gi", "validValues": ["4Gi", "8Gi", "16Gi"]}),
                 [pod("a", vram("5Gi"), vram("5Gi", "two"), gets=["gpu-0", "gpu-0"]), pod("b", 1, gets=None)],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should account for rounded-up ValidValues capacity in intra-DFS deduction",
-            ),
             id="rounded",
         ),
         pytest.param(
             Case(
                 published([shared("gpu-0", vram="80Gi"), shared("gpu-1", bandwidth="100Gi")]),
                 [pod("a", of_capacity(bandwidth="50Gi"), gets=["gpu-1"])],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should skip a device when request references a non-existent capacity dimension",
             ),
             id="other-dimension",
         ),
@@ -981,20 +741,12 @@ def test_pods_on_any_nodes_share_the_capacity_of_a_device(case):
                 published([shared("gpu-0", vram="80Gi"), shared("gpu-1", vram="80Gi", bandwidth="50Gi")]),
                 [pod("a", of_capacity(bandwidth="25Gi"), gets=["gpu-1"])],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should skip device missing a requested dimension and succeed on a sibling that has it",
-            ),
             id="more-dimensions",
         ),
         pytest.param(
             Case(
                 published([shared("gpu-0", vram="80Gi", bandwidth="10Gi")]),
                 [pod("a", of_capacity(vram="16Gi", bandwidth="12Gi"), gets=None)],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should reject when one capacity dimension is exceeded even if other dimensions have room",
             ),
             id="one-exceeded",
         ),
@@ -1006,10 +758,6 @@ def test_pods_on_any_nodes_share_the_capacity_of_a_device(case):
                     pod("b", of_capacity(vram="16Gi", bandwidth="6Gi"), gets=None),
                     pod("b", of_capacity(vram="64Gi", bandwidth="5Gi"), gets=["gpu-0"]),
                 ],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should succeed when both dimensions have sufficient capacity",
             ),
             id="both-fit",
         ),
@@ -1027,20 +775,12 @@ def test_pods_on_any_nodes_share_the_capacity_of_a_device(case):
                     pod("b", of_capacity(vram="0", bandwidth="1"), gets=None),
                 ],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should track multi-dimension capacity deductions intra-DFS independently",
-            ),
             id="both-used",
         ),
         pytest.param(
             Case(
                 published([device("gpu-0", capacity={"vram": "80Gi"})]),
                 [pod("a", vram("16Gi"), gets=["gpu-0"]), pod("b", vram("16Gi"), gets=None)],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should have nil ConsumedCapacity for exclusive (non-multi-alloc) devices",
             ),
             id="not-shared",
         ),
@@ -1059,10 +799,6 @@ NO_CAPACITY = published([shared("gpu-0")])
     [
         pytest.param(
             Case(NO_CAPACITY, [pod("a", 1, gets=["gpu-0"]), pod("b", 1, gets=["gpu-0"])], in_use=[consumed("30Gi")]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should bypass IsAllocated for multi-allocatable devices and allow cross-NodeClaim sharing",
-            ),
             id="no-capacity",
         ),
         pytest.param(
@@ -1071,10 +807,6 @@ NO_CAPACITY = published([shared("gpu-0")])
                 [pod("a", 1, gets=["gpu-0"]), pod("b", 1, gets=["gpu-0"])],
                 types=TWO_TYPES,
                 in_use=[consumed("0")],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should commit inflight consumed capacity with pessimistic-max across ITs",
             ),
             id="no-capacity-types",
         ),
@@ -1085,26 +817,14 @@ NO_CAPACITY = published([shared("gpu-0")])
                 types=TWO_TYPES,
                 in_use=[consumed("0")],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should release inflight consumed capacity when all ITs are released",
-            ),
             id="no-capacity-dropped",
         ),
         pytest.param(
             Case(NO_CAPACITY, [pod("a", 1, gets=["gpu-0"])] * 5, in_use=[consumed("0")]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should accumulate inflight capacity across multiple Allocate+Commit calls",
-            ),
             id="five-pods",
         ),
         pytest.param(
             Case(NO_CAPACITY, [pod(node, 1, gets=["gpu-0"]) for node in "abc"], in_use=[consumed("20Gi")]),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should not mix multi-alloc and exclusive tracking for the same device",
-            ),
             id="three-nodes",
         ),
         pytest.param(
@@ -1112,10 +832,6 @@ NO_CAPACITY = published([shared("gpu-0")])
                 published([device("exclusive"), shared("gpu-0", vram="10Gi")]),
                 [pod("a", 1, gets=None)],
                 in_use=[allocated("held", "exclusive"), consumed("10Gi")],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should block exclusive devices even when ConsumedCapacity tracks other devices",
             ),
             id="exclusive",
         ),
@@ -1131,10 +847,6 @@ NO_CAPACITY = published([shared("gpu-0")])
                 ],
                 types=TWO_TYPES,
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should correctly refund inflight capacity so a subsequent allocation at the boundary succeeds",
-            ),
             id="all-dropped",
         ),
         pytest.param(
@@ -1147,10 +859,6 @@ NO_CAPACITY = published([shared("gpu-0")])
                     pod("c", vram("50Gi"), gets=["gpu-0"]),
                 ],
                 types=TWO_TYPES,
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should partially refund when released IT had lower consumption than survivors",
             ),
             id="one-dropped",
         ),
@@ -1170,10 +878,6 @@ NO_CAPACITY = published([shared("gpu-0")])
                 ],
                 types=PLAIN_TOO,
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should partially refund capacity when released IT had higher consumption than survivors",
-            ),
             id="two-pods-dropped",
         ),
         pytest.param(
@@ -1187,16 +891,6 @@ NO_CAPACITY = published([shared("gpu-0")])
                 ],
                 types={TYPE: [brought([shared("gpu-0", vram="40Gi")])]},
             ),
-            marks=[
-                pytest.mark.karpenter(
-                    "scheduling/dynamicresources/allocator",
-                    it="should handle template multi-alloc devices with capacity constraints",
-                ),
-                pytest.mark.karpenter(
-                    "scheduling/dynamicresources/allocator",
-                    it="should track template consumed capacity per-IT with concrete quantities",
-                ),
-            ],
             id="own",
         ),
         pytest.param(
@@ -1212,10 +906,6 @@ NO_CAPACITY = published([shared("gpu-0")])
                     "it-a": [brought([shared("gpu-0", vram="20Gi")])],
                     "it-b": [brought([shared("gpu-0", vram="20Gi")], pool="other")],
                 },
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should independently track template capacity across different ITs in same NodeClaim",
             ),
             id="own-by-type",
         ),
@@ -1238,10 +928,6 @@ def test_shared_device_is_allocated_beside_others_until_its_capacity_is_used(cas
                 [pod("a", 2, gets=None), pod("a", 1, gets=["mig-1"])],
                 in_use=[consumed("10Gi", "mig-0")],
             ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should deduct counters for preallocated multi-alloc devices",
-            ),
             id="in-use",
         ),
         pytest.param(
@@ -1251,10 +937,6 @@ def test_shared_device_is_allocated_beside_others_until_its_capacity_is_used(cas
                     counters={"sms": {"count": "40"}},
                 ),
                 [pod("a", 3, gets=None), pod("a", 2, gets=["gpu-0", "gpu-1"])],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should track both capacity and counters independently for multi-alloc devices",
             ),
             id="both",
         ),
@@ -1266,10 +948,6 @@ def test_shared_device_is_allocated_beside_others_until_its_capacity_is_used(cas
                 ),
                 [pod("m", vram("20Gi", count=2), gets=None), pod("n", vram("20Gi"), gets=["a"])],
                 in_use=[allocated("held", "a")],
-            ),
-            marks=pytest.mark.karpenter(
-                "scheduling/dynamicresources/allocator",
-                it="should correctly backtrack capacity and counters together on multi-alloc device",
             ),
             id="again",
         ),

@@ -79,169 +79,102 @@ def of_capacity(**requests):
             gpu_type(2),
             [exactly()] * 2,
             [["gpu-0", "gpu-1"]],
-            marks=pytest.mark.karpenter(
-                "provisioning/dra", it="should pack multiple pods onto one NodeClaim using distinct devices (B1)"
-            ),
             id="two-gpus",
         ),
         pytest.param(
             gpu_type(1),
             [exactly()] * 2,
             [["gpu-0"], ["gpu-0"]],
-            marks=pytest.mark.karpenter(
-                "provisioning/dra",
-                it="should create a second NodeClaim when per-node device capacity is exhausted (B2)",
-            ),
             id="one-gpu",
         ),
         pytest.param(
             gpu_type(3),
             [exactly(**ALL)],
             [["gpu-0", "gpu-1", "gpu-2"]],
-            marks=pytest.mark.karpenter(
-                "provisioning/dra", it="should allocate every matching device in All mode (F1)"
-            ),
             id="all",
         ),
         pytest.param(
             fake_type("no-gpu-it"),
             [exactly()],
             [],
-            marks=pytest.mark.karpenter(
-                "provisioning/dra",
-                it="should fail to schedule when no instance type provides the requested device (U2)",
-            ),
             id="none",
         ),
         pytest.param(
             sharing(),
             [of_capacity(memory="4Gi")],
             [["gpu-0"]],
-            marks=pytest.mark.karpenter(
-                "provisioning/dra",
-                it="should provision a node and allocate a capacity slice of a multi-allocatable device (P1)",
-            ),
             id="part",
         ),
         pytest.param(
             sharing(),
             [of_capacity(memory="4Gi")] * 3,
             [["gpu-0"] * 3],
-            marks=pytest.mark.karpenter(
-                "provisioning/dra", it="should pack multiple pods onto one multi-allocatable device via capacity (P2)"
-            ),
             id="three-parts",
         ),
         pytest.param(
             sharing(),
             [of_capacity(memory=f"{size}Gi") for size in (4, 4, 4, 8)],
             [["gpu-0"], ["gpu-0"] * 3],
-            marks=pytest.mark.karpenter(
-                "provisioning/dra", it="should create a second NodeClaim when device capacity is exhausted (P3)"
-            ),
             id="parts-of-two",
         ),
         pytest.param(
             sharing(),
             [of_capacity(memory="32Gi")],
             [],
-            marks=pytest.mark.karpenter(
-                "provisioning/dra",
-                it="should fail to schedule when a single request exceeds total device capacity (P6)",
-            ),
             id="too-large-a-part",
         ),
         pytest.param(
             sharing(),
             [of_capacity(memory="4Gi", bandwidth="10")],
             [],
-            marks=pytest.mark.karpenter(
-                "provisioning/dra",
-                it="should fail to schedule when a requested capacity dimension is not offered (P8)",
-            ),
             id="unknown-capacity",
         ),
         pytest.param(
             sharing({"default": "4Gi", "validValues": ["4Gi", "8Gi", "16Gi"]}),
             [of_capacity(memory="32Gi")],
             [],
-            marks=pytest.mark.karpenter(
-                "provisioning/dra", it="should reject a request that violates a ValidValues RequestPolicy (P9)"
-            ),
             id="no-valid-value",
         ),
         pytest.param(
             sharing({"default": "4Gi"}),
             [exactly()] * 3,
             [["gpu-0"] * 3],
-            marks=pytest.mark.karpenter(
-                "provisioning/dra",
-                it="should apply RequestPolicy.Default for an unspecified dimension, enabling packing (P10)",
-            ),
             id="default-part",
         ),
         pytest.param(
             partitioned({"memory": "80Gi"}, 2, {"memory": "40Gi"}),
             [exactly()] * 2,
             [["gpu-0", "gpu-1"]],
-            marks=[
-                pytest.mark.karpenter(
-                    "provisioning/dra",
-                    it="should pack counter-constrained profiles onto one NodeClaim within budget (K1)",
-                ),
-                pytest.mark.karpenter(
-                    "scheduling/dynamicresources/types", it="should return SharedCounters from the template"
-                ),
-                pytest.mark.karpenter(
-                    "scheduling/dynamicresources/types", it="should return devices with ConsumesCounters"
-                ),
-            ],
             id="partitions",
         ),
         pytest.param(
             partitioned({"memory": "80Gi"}, 3, {"memory": "40Gi"}),
             [exactly()] * 3,
             [["gpu-0"], ["gpu-0", "gpu-1"]],
-            marks=pytest.mark.karpenter(
-                "provisioning/dra", it="should create a second NodeClaim when the counter budget is exhausted (K2)"
-            ),
             id="partitions-of-two",
         ),
         pytest.param(
             partitioned({"memory": "80Gi", "compute": "100"}, 2, {"memory": "40Gi", "compute": "50"}),
             [exactly()] * 2,
             [["gpu-0", "gpu-1"]],
-            marks=pytest.mark.karpenter(
-                "provisioning/dra", it="should track multiple counter dimensions independently (K3)"
-            ),
             id="two-counters",
         ),
         pytest.param(
             partitioned({"memory": "40Gi"}, 1, {"memory": "80Gi"}),
             [exactly()],
             [],
-            marks=pytest.mark.karpenter(
-                "provisioning/dra", it="should fail to schedule when a single profile exceeds the counter budget (K5)"
-            ),
             id="too-large-a-partition",
         ),
         pytest.param(
             partitioned({"memory": "80Gi"}, 1, {"memory": "40Gi"}, counter_set="nonexistent-counter-set"),
             [exactly()],
             [],
-            marks=pytest.mark.karpenter(
-                "provisioning/dra", it="should reject a pool whose device references a non-existent counter set (K6)"
-            ),
             id="unknown-counters",
         ),
         pytest.param(
             partitioned({"compute": "100"}, 2, {"compute": "60"}),
             [exactly()] * 2,
             [["gpu-0"], ["gpu-0"]],
-            marks=pytest.mark.karpenter(
-                "provisioning/dra",
-                it="should never co-locate profiles whose combined consumption exceeds a dimension budget (K7)",
-            ),
             id="partitions-apart",
         ),
     ],
@@ -258,7 +191,6 @@ def test_pods_get_devices_of_as_few_new_nodes_as_suffice(instance_type, requests
     assert bool(plan.results.pod_errors) is not bool(by_node)
 
 
-@pytest.mark.karpenter("provisioning/dra", it="should satisfy a MatchAttribute constraint across two requests (F2)")
 def test_match_attribute_holds_for_devices_of_two_requests():
     """The two GPUs with equal roots are chosen, not the first one."""
     gpus = [{"name": f"gpu-{n}", "attributes": {"root": {"string": root}}} for n, root in enumerate("abb")]
@@ -273,22 +205,8 @@ def test_match_attribute_holds_for_devices_of_two_requests():
 @pytest.mark.parametrize(
     ("count", "chosen"),
     [
-        pytest.param(
-            2,
-            ["req/fallback-2"] * 2,
-            marks=pytest.mark.karpenter(
-                "provisioning/dra",
-                it="should bind the selected sub-request with a qualified reference when falling back (H1)",
-            ),
-        ),
-        pytest.param(
-            4,
-            ["req/prefer-4"] * 4,
-            marks=pytest.mark.karpenter(
-                "provisioning/dra",
-                it="should bind the preferred sub-request with a qualified reference when it fits (H2)",
-            ),
-        ),
+        (2, ["req/fallback-2"] * 2),
+        (4, ["req/prefer-4"] * 4),
     ],
 )
 def test_first_alternative_that_the_node_has_is_chosen(count, chosen):
@@ -314,56 +232,24 @@ BOTH_DRIVERS = with_devices(
             a_claiming_pod("p", "c"),
             (fake_type("no-gpu-it"), gpu_type(1)),
             DRIVER,
-            marks=[
-                pytest.mark.karpenter(
-                    "provisioning/dra",
-                    it="should provision a new NodeClaim, allocate the claim, and annotate the drivers (A1)",
-                ),
-                pytest.mark.karpenter(
-                    "provisioning/dra",
-                    it="should restrict instance types to those providing the requested device (A2)",
-                ),
-                pytest.mark.karpenter(
-                    "provisioning/scheduling/dra_internal", it="should expose template slices per instance type"
-                ),
-                pytest.mark.karpenter(
-                    "provisioning/scheduling/dra_internal", it="should use a direct ResourceClaimName"
-                ),
-            ],
             id="named",
         ),
         pytest.param(
             a_claiming_pod("p", made=["c"]),
             (gpu_type(1),),
             DRIVER,
-            marks=[
-                pytest.mark.karpenter(
-                    "provisioning/dra",
-                    it="should resolve and allocate a claim generated from a ResourceClaimTemplate (A4)",
-                ),
-                pytest.mark.karpenter(
-                    "provisioning/scheduling/dra_internal",
-                    it="should resolve a template's generated name from pod status",
-                ),
-            ],
             id="from-template",
         ),
         pytest.param(
             a_claiming_pod("p", "c", "nic"),
             (gpu_type(1), BOTH_DRIVERS),
             f"{DRIVER},{NIC_DRIVER}",
-            marks=pytest.mark.karpenter(
-                "provisioning/dra", it="should list every driver whose devices were allocated (G1)"
-            ),
             id="two-drivers",
         ),
         pytest.param(
             tiny("p"),
             (gpu_type(1),),
             None,
-            marks=pytest.mark.karpenter(
-                "provisioning/dra", it="should not annotate or allocate for a non-DRA pod (A3)"
-            ),
             id="no-claim",
         ),
         pytest.param(
@@ -374,14 +260,6 @@ BOTH_DRIVERS = with_devices(
             ),
             (gpu_type(1),),
             None,
-            marks=[
-                pytest.mark.karpenter(
-                    "provisioning/dra", it="should skip a claim-template reference whose generated name is nil (U4)"
-                ),
-                pytest.mark.karpenter(
-                    "provisioning/scheduling/dra_internal", it="should skip a template whose generated name is nil"
-                ),
-            ],
             id="no-claim-needed",
         ),
     ],
@@ -397,10 +275,6 @@ def test_nodeclaim_has_types_with_the_devices_and_names_their_drivers(pod, types
     assert body["metadata"]["annotations"].get("karpenter.sh/requested-dra-drivers") == drivers
 
 
-@pytest.mark.karpenter("provisioning/dra", it="should handle a mixed batch of DRA and non-DRA pods (R1)")
-@pytest.mark.karpenter(
-    "provisioning/dra", it="should surface DRA allocation metadata keyed by claim namespaced name (R2)"
-)
 def test_pods_with_and_without_claims_are_scheduled_together():
     """The plan names the claim, its namespace, and its device."""
     plan = schedule_devices(
@@ -422,37 +296,24 @@ ARM_GPU = with_devices(fake_type("arm-gpu-it", arch="arm64"), slice_spec(named_d
             a_claiming_pod("p", "missing"),
             (gpu_type(1),),
             "ResourceClaim default/missing does not exist",
-            marks=pytest.mark.karpenter(
-                "provisioning/dra", it="should defer a pod whose ResourceClaim does not exist yet (U1)"
-            ),
             id="no-claim",
         ),
         pytest.param(
             a_claiming_pod("p", "no-class"),
             (gpu_type(1),),
             "DeviceClass 'tpu' does not exist",
-            marks=pytest.mark.karpenter(
-                "provisioning/dra", it="should fail to schedule when the DeviceClass is missing (U3)"
-            ),
             id="no-class",
         ),
         pytest.param(
             a_claiming_pod("p", "c", "nic"),
             (PLAIN,),
             "cannot be had together on one node",
-            marks=pytest.mark.karpenter(
-                "provisioning/dra",
-                it="should fail to schedule a pod whose two claims require incompatible zones (X1)",
-            ),
             id="zones",
         ),
         pytest.param(
             a_claiming_pod("p", "nic", spec=required([requirement(labels.ARCH, "In", "amd64")])),
             (with_devices(ARM_GPU, slice_spec(named_devices("nic-0"), driver=NIC_DRIVER)), PLAIN),
             "",
-            marks=pytest.mark.karpenter(
-                "provisioning/dra", it="should fail when DRA prunes all instance types that otherwise fit (X3)"
-            ),
             id="architecture",
         ),
     ],
@@ -469,7 +330,6 @@ def test_pod_without_the_devices_of_its_claims_launches_nothing(pod, types, mess
     assert message in plan.results.pod_errors["default/p"].message
 
 
-@pytest.mark.karpenter("provisioning/dra", it="should schedule on a later run once a missing claim is created (H3)")
 def test_pod_is_scheduled_once_its_claim_exists():
     """Until then it is unschedulable."""
     pod = a_claiming_pod("p", "late")
@@ -501,19 +361,12 @@ def cluster_wide(*devices, name="shared"):
             ("c",),
             (gpu_type(1),),
             [in_zone("gpus", ZONES[1])],
-            marks=pytest.mark.karpenter(
-                "provisioning/dra", it="should tighten a new NodeClaim to the zone of a zoned in-cluster device (D1)"
-            ),
             id="one",
         ),
         pytest.param(
             ("c", "nic"),
             (PLAIN,),
             [in_zone("gpus", *ZONES[:2]), in_zone("nics", *ZONES[1:], driver=NIC_DRIVER)],
-            marks=pytest.mark.karpenter(
-                "provisioning/dra",
-                it="should collapse a NodeClaim to the shared zone of two compatibly-zoned claims (D2)",
-            ),
             id="two",
         ),
     ],
@@ -541,10 +394,6 @@ def test_new_node_is_in_the_zone_of_its_published_devices(claims, types, slices)
             [cluster_wide("gpu-0", "gpu-1")],
             ["shared/gpu-0"],
             2,
-            marks=pytest.mark.karpenter(
-                "provisioning/dra",
-                it="should allocate a shared in-cluster claim once and reuse it within a single loop (E1)",
-            ),
             id="of-all-nodes",
         ),
         pytest.param(
@@ -552,10 +401,6 @@ def test_new_node_is_in_the_zone_of_its_published_devices(claims, types, slices)
             [],
             ["pool/gpu-0"],
             1,
-            marks=pytest.mark.karpenter(
-                "provisioning/dra",
-                it="should land a second pod on the same NodeClaim for a template-allocated shared claim (E2)",
-            ),
             id="of-the-node",
         ),
     ],
@@ -604,48 +449,18 @@ PUBLISHED = a_slice("s", named_devices("incluster-gpu-0"), node=NODE)
             True,
             "gpu-it",
             (NODE, [f"{NODE}/incluster-gpu-0"]),
-            marks=[
-                pytest.mark.karpenter(
-                    "provisioning/dra",
-                    it="should bind to an existing initialized node whose published device satisfies the claim (C1)",
-                ),
-                pytest.mark.karpenter(
-                    "provisioning/dra",
-                    it="should prefer an existing node's published device over launching a new node (C2)",
-                ),
-                pytest.mark.karpenter(
-                    "provisioning/scheduling/dra_internal",
-                    it="should return no template slices for an initialized node",
-                ),
-            ],
             id="initialized",
         ),
         pytest.param(
             False,
             "gpu-it",
             (NODE, ["pool/gpu-0"]),
-            marks=[
-                pytest.mark.karpenter(
-                    "provisioning/dra", it="should exclude published slices of an uninitialized node (S1)"
-                ),
-                pytest.mark.karpenter(
-                    "provisioning/dra", it="should satisfy a pod via template devices for a pre-initialized node (I1)"
-                ),
-                pytest.mark.karpenter(
-                    "provisioning/scheduling/dra_internal",
-                    it="should return the full template set for a pre-initialized node",
-                ),
-            ],
             id="starting",
         ),
         pytest.param(
             False,
             "unknown-it",
             ("new", ["pool/gpu-0"]),
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/dra_internal",
-                it="should return no template slices for a pre-initialized node with an unresolved instance type",
-            ),
             id="unknown-type",
         ),
     ],
@@ -664,10 +479,6 @@ def test_node_has_its_published_devices_once_it_is_initialized(initialized, type
     assert ("new" if isinstance(node, PlannedClaim) else node, devices_of(plan)) == expected
 
 
-@pytest.mark.karpenter(
-    "provisioning/dra",
-    it="should not double-count a node's devices across the uninitialized→initialized transition (I2)",
-)
 @pytest.mark.parametrize("initialized", [False, True])
 def test_single_device_of_a_node_is_given_out_once(initialized):
     """The other pod gets a new node, before the node is initialized and after."""
@@ -684,7 +495,6 @@ def test_single_device_of_a_node_is_given_out_once(initialized):
     assert [len(plan.results.devices[NODE]), len(plan.results.new_claims)] == [1, 1]
 
 
-@pytest.mark.karpenter("provisioning/dra", it="should not double-allocate a device across runs (H1)")
 def test_device_allocated_after_an_earlier_run_is_not_given_out_again():
     """The second pod gets a new node."""
     first = a_claiming_pod("first", "a", node=NODE)
@@ -702,7 +512,6 @@ def test_device_allocated_after_an_earlier_run_is_not_given_out_again():
     assert devices_of(plan) == ["pool/gpu-0"]
 
 
-@pytest.mark.karpenter("provisioning/dra", it="should treat a claim allocated in a prior run as already-allocated (H2)")
 def test_pod_of_a_claim_allocated_in_an_earlier_run_gets_no_other_device():
     """It joins the pod that has the claim's device."""
     first = a_claiming_pod("first", "c", node=NODE)
@@ -733,39 +542,11 @@ def owned_by(*owners):
 @pytest.mark.parametrize(
     ("owners", "counts"),
     [
-        pytest.param(
-            [("Node", NODE)],
-            True,
-            marks=pytest.mark.karpenter("provisioning/dra_internal", it="should return the Node owner reference name"),
-        ),
-        pytest.param(
-            [("Node", "orphan-node")],
-            False,
-            marks=pytest.mark.karpenter(
-                "provisioning/dra", it="should exclude slices owned by a node not in cluster state (S2)"
-            ),
-        ),
-        pytest.param(
-            [],
-            True,
-            marks=pytest.mark.karpenter(
-                "provisioning/dra_internal", it="should report no owner when there are no owner references"
-            ),
-        ),
-        pytest.param(
-            [("Pod", "orphan-node")],
-            True,
-            marks=pytest.mark.karpenter(
-                "provisioning/dra_internal", it="should report no owner when no owner reference is a Node"
-            ),
-        ),
-        pytest.param(
-            [("Pod", NODE), ("Node", "orphan-node")],
-            False,
-            marks=pytest.mark.karpenter(
-                "provisioning/dra_internal", it="should find the Node owner reference among others"
-            ),
-        ),
+        ([("Node", NODE)], True),
+        ([("Node", "orphan-node")], False),
+        ([], True),
+        ([("Pod", "orphan-node")], True),
+        ([("Pod", NODE), ("Node", "orphan-node")], False),
     ],
 )
 def test_published_devices_count_unless_their_node_is_gone(owners, counts):
@@ -787,56 +568,11 @@ def test_published_devices_count_unless_their_node_is_gone(owners, counts):
 @pytest.mark.parametrize(
     ("allocated", "free"),
     [
-        pytest.param(
-            [[]],
-            ["gpu-0", "gpu-1"],
-            marks=pytest.mark.karpenter(
-                "dynamicresources/deviceallocation", it="returns an empty set when a claim has no allocation"
-            ),
-        ),
-        pytest.param(
-            [["gpu-0"]],
-            ["gpu-1"],
-            marks=[
-                pytest.mark.karpenter(
-                    "dynamicresources/deviceallocation",
-                    it="returns a single device from a ResourceClaim with one allocation",
-                ),
-                pytest.mark.karpenter(
-                    "provisioning/dra", it="should not reallocate a cluster-wide device held by a live pod (V2)"
-                ),
-            ],
-        ),
-        pytest.param(
-            [["gpu-0", "gpu-1"]],
-            [],
-            marks=pytest.mark.karpenter(
-                "dynamicresources/deviceallocation",
-                it="returns all devices from a ResourceClaim with multiple allocations",
-            ),
-        ),
-        pytest.param(
-            [["gpu-0"], ["gpu-1"]],
-            [],
-            marks=[
-                pytest.mark.karpenter(
-                    "dynamicresources/deviceallocation",
-                    it="returns the union of distinct devices across multiple ResourceClaims",
-                ),
-                pytest.mark.karpenter(
-                    "dynamicresources/deviceallocation",
-                    it="hydration includes devices from ResourceClaims that existed before the first reconcile",
-                ),
-            ],
-        ),
-        pytest.param(
-            [["gpu-0"], ["gpu-0"]],
-            ["gpu-1"],
-            marks=pytest.mark.karpenter(
-                "dynamicresources/deviceallocation",
-                it="returns a shared device only once when multiple ResourceClaims allocate it",
-            ),
-        ),
+        ([[]], ["gpu-0", "gpu-1"]),
+        ([["gpu-0"]], ["gpu-1"]),
+        ([["gpu-0", "gpu-1"]], []),
+        ([["gpu-0"], ["gpu-1"]], []),
+        ([["gpu-0"], ["gpu-0"]], ["gpu-1"]),
     ],
 )
 def test_devices_that_claims_have_are_not_available(allocated, free):
@@ -888,82 +624,15 @@ LIVE = [a_pod(name, cpu="1m", memory="1Mi", node="node-staying") for name in ("l
 @pytest.mark.parametrize(
     ("users", "released"),
     [
-        pytest.param(
-            [["gone-a"]],
-            True,
-            marks=[
-                pytest.mark.karpenter(
-                    "dynamicresources/deviceallocation", it="is true when a claim is reserved for a single pod"
-                ),
-                pytest.mark.karpenter(
-                    "provisioning/dra_internal", it="should be true when consumers are a subset of deleting pods"
-                ),
-                pytest.mark.karpenter(
-                    "provisioning/dra",
-                    it="should reclaim a cluster-wide device whose only consumer is a deleting pod (V1)",
-                ),
-            ],
-        ),
-        pytest.param(
-            [["gone-a", "gone-b"]],
-            True,
-            marks=[
-                pytest.mark.karpenter(
-                    "dynamicresources/deviceallocation", it="is true when a claim is reserved for multiple pods"
-                ),
-                pytest.mark.karpenter("provisioning/dra_internal", it="should be true when all consumers are deleting"),
-            ],
-        ),
-        pytest.param(
-            [["gone-a"], ["gone-b"]],
-            True,
-            marks=pytest.mark.karpenter(
-                "dynamicresources/deviceallocation",
-                it="is true when two claims sharing a device are both reserved only for pods",
-            ),
-        ),
-        pytest.param(
-            [[]],
-            False,
-            marks=pytest.mark.karpenter(
-                "dynamicresources/deviceallocation", it="is false when a claim has an empty ReservedFor"
-            ),
-        ),
-        pytest.param(
-            [["job"]],
-            False,
-            marks=pytest.mark.karpenter(
-                "dynamicresources/deviceallocation", it="is false when a claim is reserved for a non-pod consumer"
-            ),
-        ),
-        pytest.param(
-            [["gone-a", "job"]],
-            False,
-            marks=pytest.mark.karpenter(
-                "dynamicresources/deviceallocation",
-                it="is false when a claim is reserved for a mix of pod and non-pod consumers",
-            ),
-        ),
-        pytest.param(
-            [["gone-a"], ["job"]],
-            False,
-            marks=pytest.mark.karpenter(
-                "dynamicresources/deviceallocation",
-                it="is false when two claims share a device and one has a non-pod consumer",
-            ),
-        ),
-        pytest.param(
-            [["gone-a", "live-a"]],
-            False,
-            marks=pytest.mark.karpenter(
-                "provisioning/dra_internal", it="should be false when any consumer is not deleting"
-            ),
-        ),
-        pytest.param(
-            [["live-a"]],
-            False,
-            marks=pytest.mark.karpenter("provisioning/dra_internal", it="should be false when no consumer is deleting"),
-        ),
+        ([["gone-a"]], True),
+        ([["gone-a", "gone-b"]], True),
+        ([["gone-a"], ["gone-b"]], True),
+        ([[]], False),
+        ([["job"]], False),
+        ([["gone-a", "job"]], False),
+        ([["gone-a"], ["job"]], False),
+        ([["gone-a", "live-a"]], False),
+        ([["live-a"]], False),
     ],
 )
 def test_device_is_available_once_all_of_its_users_are_pods_that_leave(users, released):
@@ -990,103 +659,16 @@ def part(memory=0, connections=0):
 @pytest.mark.parametrize(
     ("held", "free"),
     [
-        pytest.param(
-            [held_by("a", "live-a", consumed=part(4, 1))],
-            (12, 9),
-            marks=[
-                pytest.mark.karpenter(
-                    "dynamicresources/deviceallocation",
-                    it="computes shared and consumed capacity for pre-existing claims",
-                ),
-                pytest.mark.karpenter(
-                    "dynamicresources/deviceallocation",
-                    it="marks a device as shared with aggregated consumed capacity when a claim has ConsumedCapacity",
-                ),
-            ],
-        ),
-        pytest.param(
-            [held_by("a", "live-a", consumed=part(4, 1)), held_by("b", "live-b", consumed=part(2, 3))],
-            (10, 6),
-            marks=[
-                pytest.mark.karpenter(
-                    "provisioning/dra_internal", it="should retain full capacity when no consumer is deleting"
-                ),
-                pytest.mark.karpenter(
-                    "dynamicresources/deviceallocation",
-                    it="aggregates consumed capacity across multiple claims referencing the same device",
-                ),
-            ],
-        ),
-        pytest.param(
-            [held_by("a", "live-a", consumed=part(4, 1)), held_by("b", "gone-b", consumed=part(10, 3))],
-            (12, 9),
-            marks=[
-                pytest.mark.karpenter(
-                    "provisioning/dra_internal",
-                    it="should subtract only the deleting claim's share when mixed with live claims",
-                ),
-                pytest.mark.karpenter(
-                    "dynamicresources/deviceallocation",
-                    it="surfaces per-claim contributions paired with their reserving pods",
-                ),
-                pytest.mark.karpenter(
-                    "provisioning/dra", it="should reclaim a deleting pod's capacity share of a shared device (P4)"
-                ),
-            ],
-        ),
-        pytest.param(
-            [held_by("a", "live-a", consumed=part(4)), held_by("b", "gone-b", consumed=part(2, 3))],
-            (12, 10),
-            marks=pytest.mark.karpenter(
-                "provisioning/dra_internal",
-                it="should free a dimension entirely when the deleting claim consumed all of it",
-            ),
-        ),
-        pytest.param(
-            [held_by("a", "gone-a", consumed=part(4)), held_by("b", "gone-b", consumed=part(2))],
-            (16, 10),
-            marks=pytest.mark.karpenter(
-                "provisioning/dra_internal", it="should return empty when every contribution is deleting"
-            ),
-        ),
-        pytest.param(
-            [held_by("a", "gone-a", "live-b", consumed=part(4))],
-            (12, 10),
-            marks=pytest.mark.karpenter(
-                "provisioning/dra_internal", it="should retain a contribution that mixes deleting and live pods"
-            ),
-        ),
-        pytest.param(
-            [held_by("a", "live-a", consumed=part(4, 1)), held_by("b", "live-b", consumed=part(2))],
-            (10, 9),
-            marks=pytest.mark.karpenter(
-                "dynamicresources/deviceallocation",
-                it="aggregates capacity with partially overlapping keys from different claims",
-            ),
-        ),
-        pytest.param(
-            [held_by("a", "live-a", consumed=part(4)), held_by("b", "live-b", consumed=part(0, 3))],
-            (12, 7),
-            marks=pytest.mark.karpenter(
-                "dynamicresources/deviceallocation", it="aggregates capacity with distinct keys from different claims"
-            ),
-        ),
-        pytest.param(
-            [held_by("a", consumed=part(4))],
-            (12, 10),
-            marks=pytest.mark.karpenter(
-                "dynamicresources/deviceallocation",
-                it="is non-releasable when a shared device has empty ReservedFor",
-            ),
-        ),
-        pytest.param(
-            [held_by("a", "job", consumed=part(4))],
-            (12, 10),
-            marks=pytest.mark.karpenter(
-                "dynamicresources/deviceallocation",
-                it="is non-releasable with capacity when a shared device has a non-pod consumer",
-            ),
-        ),
+        ([held_by("a", "live-a", consumed=part(4, 1))], (12, 9)),
+        ([held_by("a", "live-a", consumed=part(4, 1)), held_by("b", "live-b", consumed=part(2, 3))], (10, 6)),
+        ([held_by("a", "live-a", consumed=part(4, 1)), held_by("b", "gone-b", consumed=part(10, 3))], (12, 9)),
+        ([held_by("a", "live-a", consumed=part(4)), held_by("b", "gone-b", consumed=part(2, 3))], (12, 10)),
+        ([held_by("a", "gone-a", consumed=part(4)), held_by("b", "gone-b", consumed=part(2))], (16, 10)),
+        ([held_by("a", "gone-a", "live-b", consumed=part(4))], (12, 10)),
+        ([held_by("a", "live-a", consumed=part(4, 1)), held_by("b", "live-b", consumed=part(2))], (10, 9)),
+        ([held_by("a", "live-a", consumed=part(4)), held_by("b", "live-b", consumed=part(0, 3))], (12, 7)),
+        ([held_by("a", consumed=part(4))], (12, 10)),
+        ([held_by("a", "job", consumed=part(4))], (12, 10)),
     ],
 )
 def test_parts_of_a_shared_device_are_available_once_their_pods_leave(held, free):
@@ -1117,13 +699,6 @@ def test_parts_of_a_shared_device_are_available_once_their_pods_leave(held, free
     assert [fits(memory, connections), fits(memory + 1, 0), fits(0, connections + 1)] == [True, False, False]
 
 
-@pytest.mark.karpenter(
-    "dynamicresources/deviceallocation",
-    it="does not mark a device as shared when ConsumedCapacity is nil (exclusive allocation)",
-)
-@pytest.mark.karpenter(
-    "dynamicresources/deviceallocation", it="handles a mix of shared and exclusive devices in the same claim"
-)
 def test_claim_may_have_a_whole_device_and_a_part_of_another():
     """The rest of the shared device is free."""
     shared = {"name": "gpu-0", "allowMultipleAllocations": True, "capacity": {"memory": {"value": "16Gi"}}}
@@ -1192,36 +767,18 @@ def at(node, claim="c", device="incluster-gpu-0"):
             ["a"],
             (gpu_type(1),),
             1,
-            marks=[
-                pytest.mark.karpenter(
-                    "disruption/consolidation_dra",
-                    it="re-allocates a candidate pod's device onto a replacement (B, positive)",
-                ),
-                pytest.mark.karpenter(
-                    "disruption/consolidation_dra",
-                    it="does not target a candidate node's published device (A, positive)",
-                ),
-            ],
             id="one",
         ),
         pytest.param(
             ["a", "b"],
             (gpu_type(2),),
             1,
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation_dra",
-                it="re-allocates devices from multiple candidate nodes onto one replacement (B, multi-candidate)",
-            ),
             id="two",
         ),
         pytest.param(
             ["a"],
             (PLAIN,),
             0,
-            marks=pytest.mark.karpenter(
-                "disruption/consolidation_dra",
-                it="does not consolidate when the candidate's claim cannot be satisfied elsewhere (B, negative)",
-            ),
             id="no-device-elsewhere",
         ),
     ],
@@ -1240,9 +797,6 @@ def test_pods_of_removed_nodes_get_the_devices_of_a_replacement(removed, types, 
     assert bool(found.errors) is not bool(new_nodes)
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation_dra", it="does not free a device held by a live pod on a non-candidate node (A, negative)"
-)
 def test_device_of_a_pod_that_stays_is_not_available_to_a_pod_that_moves():
     """The cluster has one device for both."""
     live = a_pod("live", cpu="1m", memory="1Mi", node="node-b")
@@ -1259,10 +813,6 @@ def test_device_of_a_pod_that_stays_is_not_available_to_a_pod_that_moves():
     assert "default/c" in found.errors
 
 
-@pytest.mark.karpenter(
-    "disruption/consolidation_dra",
-    it="reclaims only the candidate's share of a shared device, leaving the live pod's share (B, partial)",
-)
 @pytest.mark.parametrize(("of_live_pod", "moves"), [(4, True), (7, False)])
 def test_pod_that_moves_keeps_its_part_of_a_shared_device(of_live_pod, moves):
     """Of 16Gi it has ten; the part of the pod that stays is still in use."""

@@ -33,142 +33,23 @@ CHEAPEST = min(t.offerings[0].price for t in ASSORTED)
 @pytest.mark.parametrize(
     ("by_pool", "by_pod"),
     [
-        pytest.param(
-            {},
-            {ARCH: "amd64"},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule on one of the cheapest instances (pod arch = amd64)",
-            ),
-        ),
-        pytest.param(
-            {},
-            {ARCH: "arm64"},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule on one of the cheapest instances (pod arch = arm64)",
-            ),
-        ),
-        pytest.param(
-            {ARCH: "amd64"},
-            {},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule on one of the cheapest instances (prov arch = amd64)",
-            ),
-        ),
-        pytest.param(
-            {ARCH: "arm64"},
-            {},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule on one of the cheapest instances (prov arch = arm64)",
-            ),
-        ),
-        pytest.param(
-            {OS: "windows"},
-            {},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule on one of the cheapest instances (prov os = windows)",
-            ),
-        ),
-        pytest.param(
-            {},
-            {OS: "windows"},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule on one of the cheapest instances (pod os = windows)",
-            ),
-        ),
-        pytest.param(
-            {},
-            {OS: "linux"},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule on one of the cheapest instances (pod os = linux)",
-            ),
-        ),
-        pytest.param(
-            {ZONE: ZONES[1]},
-            {},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule on one of the cheapest instances (prov zone = test-zone-2)",
-            ),
-        ),
-        pytest.param(
-            {},
-            {ZONE: ZONES[1]},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule on one of the cheapest instances (pod zone = test-zone-2)",
-            ),
-        ),
-        pytest.param(
-            {CAPACITY: labels.SPOT},
-            {},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule on one of the cheapest instances (prov ct = spot)",
-            ),
-        ),
-        pytest.param(
-            {},
-            {CAPACITY: labels.SPOT},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule on one of the cheapest instances (pod ct = spot)",
-            ),
-        ),
-        pytest.param(
-            {CAPACITY: labels.ON_DEMAND, ZONE: ZONES[0]},
-            {},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule on one of the cheapest instances (prov ct = ondemand, prov zone = test-zone-1)",
-            ),
-        ),
-        pytest.param(
-            {},
-            {CAPACITY: labels.SPOT, ZONE: ZONES[0]},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule on one of the cheapest instances (pod ct = spot, pod zone = test-zone-1)",
-            ),
-        ),
-        pytest.param(
-            {CAPACITY: labels.SPOT},
-            {ZONE: ZONES[1]},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule on one of the cheapest instances (prov ct = spot, pod zone = test-zone-2)",
-            ),
-        ),
-        pytest.param(
-            {CAPACITY: labels.ON_DEMAND, ZONE: ZONES[0], ARCH: "arm64", OS: "windows"},
-            {},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule on one of the cheapest instances (prov ct = ondemand/test-zone-1/arm64/windows)",
-            ),
-        ),
-        pytest.param(
-            {ARCH: "amd64", OS: "linux"},
-            {CAPACITY: labels.SPOT, ZONE: ZONES[1]},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule on one of the cheapest instances (prov = spot/test-zone-2, pod = amd64/linux)",
-            ),
-        ),
-        pytest.param(
-            {},
-            {CAPACITY: labels.SPOT, ZONE: ZONES[1], ARCH: "amd64", OS: "linux"},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule on one of the cheapest instances (pod ct = spot/test-zone-2/amd64/linux)",
-            ),
-        ),
+        ({}, {ARCH: "amd64"}),
+        ({}, {ARCH: "arm64"}),
+        ({ARCH: "amd64"}, {}),
+        ({ARCH: "arm64"}, {}),
+        ({OS: "windows"}, {}),
+        ({}, {OS: "windows"}),
+        ({}, {OS: "linux"}),
+        ({ZONE: ZONES[1]}, {}),
+        ({}, {ZONE: ZONES[1]}),
+        ({CAPACITY: labels.SPOT}, {}),
+        ({}, {CAPACITY: labels.SPOT}),
+        ({CAPACITY: labels.ON_DEMAND, ZONE: ZONES[0]}, {}),
+        ({}, {CAPACITY: labels.SPOT, ZONE: ZONES[0]}),
+        ({CAPACITY: labels.SPOT}, {ZONE: ZONES[1]}),
+        ({CAPACITY: labels.ON_DEMAND, ZONE: ZONES[0], ARCH: "arm64", OS: "windows"}, {}),
+        ({ARCH: "amd64", OS: "linux"}, {CAPACITY: labels.SPOT, ZONE: ZONES[1]}),
+        ({}, {CAPACITY: labels.SPOT, ZONE: ZONES[1], ARCH: "amd64", OS: "linux"}),
     ],
 )
 def test_cheapest_type_that_nodepool_and_pod_allow_is_chosen(by_pool, by_pod):
@@ -187,33 +68,9 @@ def test_cheapest_type_that_nodepool_and_pod_allow_is_chosen(by_pool, by_pod):
 @pytest.mark.parametrize(
     ("excluded", "template", "spec"),
     [
-        pytest.param(
-            {ARCH: "arm64"},
-            {},
-            {ARCH: "arm64"},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should not schedule if no instance type matches selector (pod arch = arm)",
-            ),
-        ),
-        pytest.param(
-            {ARCH: "arm64", ZONE: ZONES[1]},
-            {},
-            {ARCH: "arm64", ZONE: ZONES[1]},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should not schedule if no instance type matches selector (pod arch = arm zone=test-zone-2)",
-            ),
-        ),
-        pytest.param(
-            {ARCH: "arm64", ZONE: ZONES[1]},
-            {ARCH: "arm64"},
-            {ZONE: ZONES[1]},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should not schedule if no instance type matches selector (prov arch = arm / pod zone=test-zone-2)",
-            ),
-        ),
+        ({ARCH: "arm64"}, {}, {ARCH: "arm64"}),
+        ({ARCH: "arm64", ZONE: ZONES[1]}, {}, {ARCH: "arm64", ZONE: ZONES[1]}),
+        ({ARCH: "arm64", ZONE: ZONES[1]}, {ARCH: "arm64"}, {ZONE: ZONES[1]}),
     ],
 )
 def test_pod_has_no_place_without_a_matching_type(excluded, template, spec):
@@ -236,9 +93,6 @@ def test_pod_has_no_place_without_a_matching_type(excluded, template, spec):
     assert set(plan.results.pod_errors) == {"default/p"}
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/instance_selection", it="should schedule on an instance with enough resources"
-)
 @pytest.mark.parametrize(("cpu", "memory"), list(product((0.1, 1.0, 2.0, 2.5, 4.0, 8.5, 30.0), (0.5, 2.0, 7.5))))
 def test_type_with_enough_resources_is_chosen(cpu, memory):
     """Every type that the NodeClaim lists has enough."""
@@ -251,10 +105,6 @@ def test_type_with_enough_resources_is_chosen(cpu, memory):
         assert found.allocatable["memory"] >= memory * 2**30
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/instance_selection",
-    it="should schedule on cheaper on-demand instance even when spot price ordering would place other instance types first",
-)
 def test_price_of_the_allowed_capacity_type_decides():
     """By its Spot price the other type would be cheaper."""
     here = ((ZONES[0], labels.ON_DEMAND), (ZONES[0], labels.SPOT))
@@ -294,68 +144,26 @@ ALL = ("instance-type-1", "instance-type-2", "instance-type-3")
 @pytest.mark.parametrize(
     ("types", "wanted", "least"),
     [
-        pytest.param(
-            sized(1, 1, 4),
-            [requirement(GENERATION, "Gt", "2", minValues=2)],
-            2,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule respecting the minValues in Gt operator",
-            ),
-        ),
-        pytest.param(
-            sized(1, 2, 4),
-            [requirement(GENERATION, "Lt", "4", minValues=2)],
-            2,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule respecting the minValues in Lt operator",
-            ),
-        ),
-        pytest.param(
+        (sized(1, 1, 4), [requirement(GENERATION, "Gt", "2", minValues=2)], 2),
+        (sized(1, 2, 4), [requirement(GENERATION, "Lt", "4", minValues=2)], 2),
+        (
             sized(1, 2, 4),
             [
                 requirement(TYPE, "In", *ALL, minValues=1),
                 requirement(TYPE, "NotIn", "instance-type-3", minValues=2),
             ],
             2,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it=(
-                    "should schedule considering the max of the minValues of In and NotIn operators in the instance-type "
-                    "requirements"
-                ),
-            ),
         ),
-        pytest.param(
+        (
             sized(1, 1, 4, 4),
             [requirement(GENERATION, "Gt", "2", minValues=1), requirement(GENERATION, "Lt", "5", minValues=2)],
             2,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule considering the max of the minValues of Gt and Lt operators.",
-            ),
         ),
-        pytest.param(
-            sized(1, 4),
-            [requirement(TYPE, "Exists", minValues=1), requirement(TYPE, "In", *ALL[:2], minValues=2)],
-            2,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it=(
-                    "should schedule and pick the max of minValues of InstanceTypes if multiple operators are used for the "
-                    "same requirement."
-                ),
-            ),
-        ),
-        pytest.param(
+        (sized(1, 4), [requirement(TYPE, "Exists", minValues=1), requirement(TYPE, "In", *ALL[:2], minValues=2)], 2),
+        (
             sized(1, 4, arches=("arm64", "amd64")),
             [requirement(ARCH, "Exists", minValues=2), requirement(TYPE, "In", *ALL[:2], minValues=1)],
             2,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="should schedule and respect multiple requirement keys with minValues",
-            ),
         ),
     ],
 )
@@ -372,24 +180,8 @@ def test_nodeclaim_lists_as_many_types_as_min_values_need(types, wanted, least):
 @pytest.mark.parametrize(
     ("types", "wanted", "spec"),
     [
-        pytest.param(
-            sized(1, 4),
-            [requirement(GENERATION, "Exists", minValues=2)],
-            required([requirement(GENERATION, "Gt", "2")]),
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="scheduler should fail if the minValues in Gt operator is not satisfied",
-            ),
-        ),
-        pytest.param(
-            sized(2, 4),
-            [requirement(GENERATION, "Lt", "3", minValues=2)],
-            {},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/instance_selection",
-                it="scheduler should fail if the minValues in Lt operator is not satisfied",
-            ),
-        ),
+        (sized(1, 4), [requirement(GENERATION, "Exists", minValues=2)], required([requirement(GENERATION, "Gt", "2")])),
+        (sized(2, 4), [requirement(GENERATION, "Lt", "3", minValues=2)], {}),
     ],
 )
 def test_pod_has_no_place_if_min_values_are_not_met(types, wanted, spec):

@@ -52,8 +52,6 @@ def by_affinity(key, value):
 # -- which nodes
 
 
-@pytest.mark.karpenter("provisioning", it="should provision nodes for pods with supported node selectors")
-@pytest.mark.karpenter("provisioning", it="should provision nodes for pods with supported node affinities")
 @pytest.mark.parametrize("select", [by_selector, by_affinity])
 def test_pod_selects_labels_that_a_new_node_may_have(select):
     """By NodePool, zone, instance type, architecture and operating system; an unknown value fits nowhere."""
@@ -67,8 +65,6 @@ def test_pod_selects_labels_that_a_new_node_may_have(select):
     assert set(plan.results.pod_errors) == {pod.key for pod in bad}
 
 
-@pytest.mark.karpenter("provisioning", it="should provision nodes")
-@pytest.mark.karpenter("provisioning", it="Should provision nodes for multiple pods")
 @pytest.mark.parametrize(("count", "nodes"), [(1, 1), (100, 20)])
 def test_pods_fill_nodes_up_to_their_maximum_of_pods(count, nodes):
     """The small type runs five pods."""
@@ -78,10 +74,6 @@ def test_pods_fill_nodes_up_to_their_maximum_of_pods(count, nodes):
     assert [claim.offering.instance_type for claim in plan.results.new_claims] == [SMALL] * nodes
 
 
-@pytest.mark.karpenter("provisioning", it="should provision nodes for accelerators")
-@pytest.mark.karpenter(
-    "provisioning", it="should create a nodeclaim request restricting instance types based on pod resource requests"
-)
 @pytest.mark.parametrize(
     ("resource", "name"), [(GPU_A, "gpu-vendor-instance-type"), (GPU_B, "gpu-vendor-b-instance-type")]
 )
@@ -92,7 +84,6 @@ def test_pod_with_a_gpu_gets_the_type_that_has_it(resource, name):
     assert plan.node_of("p").instance_types == (name,)
 
 
-@pytest.mark.karpenter("provisioning", it="should provision multiple nodes when maxPods is set")
 def test_each_pod_gets_a_node_of_a_type_for_one_pod():
     """The NodePool allows only that type."""
     single = pool(requirements=[requirement(TYPE, "In", "single-pod-instance-type")])
@@ -102,8 +93,6 @@ def test_each_pod_gets_a_node_of_a_type_for_one_pod():
     assert [len(claim.pods) for claim in plan.results.new_claims] == [1, 1, 1]
 
 
-@pytest.mark.karpenter("provisioning", it="should ignore NodePools that are deleting")
-@pytest.mark.karpenter("provisioning", it="should mark pod as unschedulable if there are no valid nodepools")
 def test_deleting_nodepool_launches_nothing():
     """Its pods are unschedulable."""
     leaving = pool()
@@ -127,42 +116,10 @@ SIDECAR = {"cpu": "4.9", "memory": "2.9Gi", "sidecar": "yes"}
 @pytest.mark.parametrize(
     ("spec", "chosen"),
     [
-        pytest.param(
-            requesting({"cpu": "6", "memory": "2Gi"}, init=({"cpu": "10", "memory": "4Gi"}, SIDECAR)),
-            "right",
-            marks=pytest.mark.karpenter(
-                "provisioning",
-                it=(
-                    "should schedule based on the max resource requests of containers and initContainers with sidecar "
-                    "containers when initcontainer comes first"
-                ),
-            ),
-        ),
-        pytest.param(
-            requesting({"cpu": "6", "memory": "2Gi"}, init=(SIDECAR, {"cpu": "5", "memory": "1Gi"})),
-            "right",
-            marks=pytest.mark.karpenter(
-                "provisioning",
-                it=(
-                    "should schedule based on the max resource requests of containers and initContainers with sidecar "
-                    "containers when sidecar container comes first and init container resources are smaller than "
-                    "container resources"
-                ),
-            ),
-        ),
-        pytest.param(
-            requesting({"cpu": "5", "memory": "1Gi"}, init=(SIDECAR, {"cpu": "6", "memory": "2Gi"})),
-            "right",
-            marks=pytest.mark.karpenter(
-                "provisioning",
-                it=(
-                    "should schedule based on the max resource requests of containers and initContainers with sidecar "
-                    "containers when sidecar container comes first and init container resources are bigger than "
-                    "container resources"
-                ),
-            ),
-        ),
-        pytest.param(
+        (requesting({"cpu": "6", "memory": "2Gi"}, init=({"cpu": "10", "memory": "4Gi"}, SIDECAR)), "right"),
+        (requesting({"cpu": "6", "memory": "2Gi"}, init=(SIDECAR, {"cpu": "5", "memory": "1Gi"})), "right"),
+        (requesting({"cpu": "5", "memory": "1Gi"}, init=(SIDECAR, {"cpu": "6", "memory": "2Gi"})), "right"),
+        (
             {
                 **requesting(
                     {"cpu": "5", "memory": "1Gi"},
@@ -171,7 +128,6 @@ SIDECAR = {"cpu": "4.9", "memory": "2.9Gi", "sidecar": "yes"}
                 "resources": {"requests": {"cpu": "9.9", "memory": "3.9Gi"}},
             },
             "smaller",
-            marks=pytest.mark.karpenter("provisioning", it="should schedule based on the pod level resources requests"),
         ),
     ],
 )
@@ -188,24 +144,9 @@ def test_sidecars_and_pod_level_requests_decide_the_size(spec, chosen):
 @pytest.mark.parametrize(
     ("limits", "requests", "placed"),
     [
-        pytest.param(
-            {"cpu": "2"},
-            {"cpu": "1.75"},
-            True,
-            marks=pytest.mark.karpenter("provisioning", it="should schedule if limits would be met"),
-        ),
-        pytest.param(
-            {"cpu": "2"},
-            {"cpu": "2.1"},
-            False,
-            marks=pytest.mark.karpenter("provisioning", it="should not schedule if limits would be exceeded"),
-        ),
-        pytest.param(
-            {"pods": "1"},
-            {GPU_A: "1"},
-            False,
-            marks=pytest.mark.karpenter("provisioning", it="should not schedule if limits would be exceeded (GPU)"),
-        ),
+        ({"cpu": "2"}, {"cpu": "1.75"}, True),
+        ({"cpu": "2"}, {"cpu": "2.1"}, False),
+        ({"pods": "1"}, {GPU_A: "1"}, False),
     ],
 )
 def test_limits_count_the_capacity_of_new_nodes(limits, requests, placed):
@@ -218,30 +159,9 @@ def test_limits_count_the_capacity_of_new_nodes(limits, requests, placed):
 @pytest.mark.parametrize(
     ("limits", "running", "pods", "placed"),
     [
-        pytest.param(
-            {"cpu": "20"},
-            "100",
-            1,
-            0,
-            marks=pytest.mark.karpenter("provisioning", it="should not schedule when limits are exceeded"),
-        ),
-        pytest.param(
-            {"cpu": "2"},
-            "2",
-            1,
-            0,
-            marks=pytest.mark.karpenter(
-                "provisioning",
-                it="should not schedule to a nodepool after a scheduling round if limits would be exceeded",
-            ),
-        ),
-        pytest.param(
-            {"nodes": "2"},
-            "2",
-            2,
-            1,
-            marks=pytest.mark.karpenter("provisioning", it="should not schedule if limits would be exceeded (node)"),
-        ),
+        ({"cpu": "20"}, "100", 1, 0),
+        ({"cpu": "2"}, "2", 1, 0),
+        ({"nodes": "2"}, "2", 2, 1),
     ],
 )
 def test_nodes_of_earlier_rounds_count_towards_limits(limits, running, pods, placed):
@@ -282,83 +202,20 @@ TAINT = {"key": "foo", "value": "bar", "effect": "NoSchedule"}
 @pytest.mark.parametrize(
     ("daemon_spec", "template", "chosen"),
     [
-        pytest.param(
-            {},
-            {"startupTaints": [{"key": "foo.com/taint", "effect": "NoSchedule"}]},
-            DEFAULT,
-            marks=pytest.mark.karpenter("provisioning", it="should account for daemonsets (with startup taint)"),
-        ),
-        pytest.param(
-            {},
-            {"taints": [TAINT]},
-            SMALL,
-            marks=pytest.mark.karpenter("provisioning", it="should ignore daemonsets without matching tolerations"),
-        ),
-        pytest.param(
-            {"nodeSelector": {"node": "invalid"}},
-            {},
-            SMALL,
-            marks=pytest.mark.karpenter("provisioning", it="should ignore daemonsets with an invalid selector"),
-        ),
-        pytest.param(
-            required([requirement(TYPE, "In", "non-existent-instance-type")]),
-            {},
-            SMALL,
-            marks=pytest.mark.karpenter(
-                "provisioning", it="should ignore daemonsets when no instance types meet the daemonset requirements"
-            ),
-        ),
-        pytest.param(
-            {"nodeSelector": {"purpose": "monitoring"}},
-            MONITORED,
-            DEFAULT,
-            marks=pytest.mark.karpenter(
-                "provisioning",
-                it="should account for daemonsets with a custom label nodeSelector that matches the nodepool",
-            ),
-        ),
-        pytest.param(
-            required([requirement("foo", "NotIn", "bar")]),
-            {},
-            DEFAULT,
-            marks=pytest.mark.karpenter(
-                "provisioning", it="should account daemonsets with NotIn operator and unspecified key"
-            ),
-        ),
-        pytest.param(
+        ({}, {"startupTaints": [{"key": "foo.com/taint", "effect": "NoSchedule"}]}, DEFAULT),
+        ({}, {"taints": [TAINT]}, SMALL),
+        ({"nodeSelector": {"node": "invalid"}}, {}, SMALL),
+        (required([requirement(TYPE, "In", "non-existent-instance-type")]), {}, SMALL),
+        ({"nodeSelector": {"purpose": "monitoring"}}, MONITORED, DEFAULT),
+        (required([requirement("foo", "NotIn", "bar")]), {}, DEFAULT),
+        (
             required([requirement("foo", "In", "voo")], [requirement("foo", "In", "bar")]),
             {"labels": {"foo": "bar"}},
             DEFAULT,
-            marks=pytest.mark.karpenter(
-                "provisioning", it="should consider a daemonset schedulable with multiple node affinity terms"
-            ),
         ),
-        pytest.param(
-            preferred((1, [requirement("node", "In", "invalid")])),
-            {},
-            DEFAULT,
-            marks=pytest.mark.karpenter(
-                "provisioning",
-                it="should consider a daemonset schedulable with an incompatible node affinity preference",
-            ),
-        ),
-        pytest.param(
-            {},
-            {"taints": [{"key": "test", "effect": "PreferNoSchedule"}]},
-            DEFAULT,
-            marks=pytest.mark.karpenter(
-                "provisioning", it="should consider a daemonset schedulable with a PreferNoSchedule taint"
-            ),
-        ),
-        pytest.param(
-            requesting({"cpu": "1", "memory": "1Gi"}, init=({"cpu": "3", "memory": "3Gi"},)),
-            {},
-            DEFAULT,
-            marks=pytest.mark.karpenter(
-                "provisioning",
-                it="should schedule based on the max resource requests of containers and initContainers",
-            ),
-        ),
+        (preferred((1, [requirement("node", "In", "invalid")])), {}, DEFAULT),
+        ({}, {"taints": [{"key": "test", "effect": "PreferNoSchedule"}]}, DEFAULT),
+        (requesting({"cpu": "1", "memory": "1Gi"}, init=({"cpu": "3", "memory": "3Gi"},)), {}, DEFAULT),
     ],
 )
 def test_daemon_set_that_runs_on_the_node_makes_it_larger(daemon_spec, template, chosen):
@@ -374,9 +231,6 @@ def test_daemon_set_that_runs_on_the_node_makes_it_larger(daemon_spec, template,
     assert plan.node_of("p").offering.instance_type == chosen
 
 
-@pytest.mark.karpenter(
-    "provisioning", it="should be able to schedule pods if resource requests and limits are not defined"
-)
 def test_daemon_set_without_requests_needs_a_pod_of_its_node():
     """The type runs five pods, one of them the DaemonSet's."""
     plan = schedule(*(tiny(f"p{n}") for n in range(5)), daemon_sets=(a_daemon_set("agent", **requesting({})),))
@@ -396,12 +250,6 @@ def owned(daemon_set, **changes):
     return a_pod("daemon", metadata={"ownerReferences": [owner], "namespace": "kube-system"}, **changes)
 
 
-@pytest.mark.karpenter(
-    "provisioning", it="should account for overhead using daemonset pod spec instead of daemonset spec"
-)
-@pytest.mark.karpenter(
-    "provisioning", it="should remove daemonset node hostname affinity when considering daemonset schedulability"
-)
 @pytest.mark.parametrize(
     ("daemon_spec", "pod_spec"),
     [
@@ -442,7 +290,6 @@ def listening(port, requests):
     return spec
 
 
-@pytest.mark.karpenter("provisioning", it="should account for daemonset hostports")
 def test_host_port_of_a_daemon_set_is_taken_on_each_node():
     """A pod with that port has no place."""
     one = {"cpu": "1", "memory": "1Gi"}
@@ -453,10 +300,6 @@ def test_host_port_of_a_daemon_set_is_taken_on_each_node():
     assert set(plan.results.pod_errors) == {"default/p"}
 
 
-@pytest.mark.karpenter(
-    "provisioning", it="should not account for daemonset hostports when daemonset would not schedule on selected node"
-)
-@pytest.mark.karpenter("provisioning", it="should filter out daemonsets based on instance type requirements")
 def test_daemon_set_of_other_types_takes_neither_ports_nor_resources():
     """The pod selects small types; the DaemonSet with its port runs on large ones."""
     large = daemon("large", spec={**listening(8080, {"cpu": "10"}), **required([requirement(SIZE, "In", "large")])})
@@ -468,10 +311,6 @@ def test_daemon_set_of_other_types_takes_neither_ports_nor_resources():
     assert plan.node_of("p").offering.instance_type == DEFAULT
 
 
-@pytest.mark.karpenter("provisioning", it="should create a nodeclaim with resource requests with daemon overhead")
-@pytest.mark.karpenter(
-    "provisioning", it="should not double-count daemon overhead when multiple pods are scheduled to the same nodeclaim"
-)
 @pytest.mark.parametrize("count", [1, 2])
 def test_requests_of_a_nodeclaim_contain_each_daemon_once(count):
     """However many pods it has."""
@@ -490,37 +329,16 @@ def test_requests_of_a_nodeclaim_contain_each_daemon_once(count):
 @pytest.mark.parametrize(
     ("wanted", "types"),
     [
-        pytest.param(
-            [],
-            {t.name for t in FAKE_TYPES},
-            marks=pytest.mark.karpenter(
-                "provisioning", it="should create a nodeclaim request with expected requirements"
-            ),
-        ),
-        pytest.param(
+        ([], {t.name for t in FAKE_TYPES}),
+        (
             [
                 requirement("custom-requirement-key", "In", "value"),
                 requirement("custom-requirement-key2", "In", "value"),
             ],
             {t.name for t in FAKE_TYPES},
-            marks=pytest.mark.karpenter(
-                "provisioning", it="should create a nodeclaim request with additional expected requirements"
-            ),
         ),
-        pytest.param(
-            [requirement(ARCH, "In", "arm64")],
-            {"arm-instance-type"},
-            marks=pytest.mark.karpenter(
-                "provisioning", it="should create a nodeclaim request restricting instance types on architecture"
-            ),
-        ),
-        pytest.param(
-            [requirement(OS, "In", "ios")],
-            {"arm-instance-type"},
-            marks=pytest.mark.karpenter(
-                "provisioning", it="should create a nodeclaim request restricting instance types on operating system"
-            ),
-        ),
+        ([requirement(ARCH, "In", "arm64")], {"arm-instance-type"}),
+        ([requirement(OS, "In", "ios")], {"arm-instance-type"}),
     ],
 )
 def test_nodeclaim_requires_what_its_nodepool_requires(wanted, types):
@@ -540,36 +358,22 @@ def test_nodeclaim_requires_what_its_nodepool_requires(wanted, types):
 @pytest.mark.parametrize(
     ("spec", "template", "zone"),
     [
-        pytest.param(
-            required([requirement(ZONE, "In", "invalid")]),
-            {"requirements": [requirement(ZONE, "In", ZONES[0])]},
-            None,
-            marks=pytest.mark.karpenter("provisioning", it="should not relax the final term"),
-        ),
-        pytest.param(
-            required(*([requirement(ZONE, "In", z)] for z in ("invalid", "invalid", ZONES[0], ZONES[1]))),
-            {},
-            ZONES[0],
-            marks=pytest.mark.karpenter("provisioning", it="should relax multiple terms"),
-        ),
-        pytest.param(
+        (required([requirement(ZONE, "In", "invalid")]), {"requirements": [requirement(ZONE, "In", ZONES[0])]}, None),
+        (required(*([requirement(ZONE, "In", z)] for z in ("invalid", "invalid", ZONES[0], ZONES[1]))), {}, ZONES[0]),
+        (
             preferred((1, [requirement(ZONE, "In", "invalid")]), (1, [requirement(TYPE, "In", "invalid")])),
             {"requirements": [requirement(ZONE, "In", ZONES[2])]},
             ZONES[2],
-            marks=pytest.mark.karpenter("provisioning", it="should relax all node affinity terms"),
         ),
-        pytest.param(
+        (
             preferred((1, [requirement(ZONE, "In", "invalid")]), (1, [requirement(TYPE, "In", "invalid")])),
             {
                 "requirements": [requirement(ZONE, "In", ZONES[2])],
                 "taints": [{"key": "foo", "value": "bar", "effect": "PreferNoSchedule"}],
             },
             ZONES[2],
-            marks=pytest.mark.karpenter(
-                "provisioning", it="should tolerate PreferNoSchedule taint only after trying to relax Affinity terms"
-            ),
         ),
-        pytest.param(
+        (
             preferred(
                 (100, [requirement(TYPE, "In", ZONES[2])]),
                 (50, [requirement(ZONE, "In", ZONES[1])]),
@@ -577,7 +381,6 @@ def test_nodeclaim_requires_what_its_nodepool_requires(wanted, types):
             ),
             {"requirements": [requirement(ZONE, "In", *ZONES[:2])]},
             ZONES[1],
-            marks=pytest.mark.karpenter("provisioning", it="should relax to use lighter weights"),
         ),
     ],
 )
@@ -588,7 +391,6 @@ def test_preferences_and_alternatives_are_tried_in_order(spec, template, zone):
     assert (plan.label_of("p", ZONE) if plan.node_of("p") else None) == zone
 
 
-@pytest.mark.karpenter("provisioning", it="should ignore node preferredDuringSchedulingIgnoredDuringExecution affinity")
 @pytest.mark.parametrize("key", [ZONE, labels.HOSTNAME])
 def test_preference_that_no_node_meets_costs_no_node(key):
     """The pod joins the other one."""
@@ -620,8 +422,6 @@ def spread_anyway(key):
     }
 
 
-@pytest.mark.karpenter("provisioning", it="should ignore topologySpreadConstraint preferences")
-@pytest.mark.karpenter("provisioning", it="should ignore pod anti-affinity preferences")
 @pytest.mark.parametrize("key", [ZONE, labels.HOSTNAME])
 @pytest.mark.parametrize("kind", ["spread", "anti-affinity"])
 def test_ignored_preferences_spread_no_pods(kind, key):
@@ -637,8 +437,6 @@ def test_ignored_preferences_spread_no_pods(kind, key):
     assert len(respected) == (1 if (kind, key) == ("anti-affinity", ZONE) else 5 if key == labels.HOSTNAME else 3)
 
 
-@pytest.mark.karpenter("provisioning", it="should ignore node affinity preferences")
-@pytest.mark.karpenter("provisioning", it="should ignore pod affinity preferences")
 @pytest.mark.parametrize(
     "preference",
     [preferred((1, [requirement(ZONE, "In", ZONES[1])])), weighted("podAffinity", ZONE, "bar")],
@@ -665,29 +463,9 @@ def test_ignored_affinity_lets_a_pod_join_the_cheapest_plan(preference):
 @pytest.mark.parametrize(
     ("selector", "chosen"),
     [
-        pytest.param(
-            {labels.NODEPOOL: "light"},
-            "light",
-            marks=[
-                pytest.mark.karpenter("provisioning", it="should schedule to an explicitly selected NodePool"),
-                pytest.mark.karpenter(
-                    "provisioning",
-                    it="should schedule to explicitly selected nodepool even if other nodePools are higher priority",
-                ),
-            ],
-        ),
-        pytest.param(
-            {"foo": "bar"},
-            "light",
-            marks=pytest.mark.karpenter("provisioning", it="should schedule to a NodePool by labels"),
-        ),
-        pytest.param(
-            {},
-            "heavy",
-            marks=pytest.mark.karpenter(
-                "provisioning", it="should schedule to the nodepool with the highest priority always"
-            ),
-        ),
+        ({labels.NODEPOOL: "light"}, "light"),
+        ({"foo": "bar"}, "light"),
+        ({}, "heavy"),
     ],
 )
 def test_selector_of_a_pod_comes_before_the_weight_of_nodepools(selector, chosen):
@@ -700,9 +478,6 @@ def test_selector_of_a_pod_comes_before_the_weight_of_nodepools(selector, chosen
     assert not plan.results.pod_errors
 
 
-@pytest.mark.karpenter(
-    "provisioning", it="should not match NodePool with PreferNoSchedule taint when other NodePool match"
-)
 def test_nodepool_with_a_preferred_taint_is_chosen_last():
     """The other NodePool has none."""
     tainted = pool("a-tainted", taints=[{"key": "foo", "value": "bar", "effect": "PreferNoSchedule"}])
@@ -715,19 +490,8 @@ def test_nodepool_with_a_preferred_taint_is_chosen_last():
 @pytest.mark.parametrize(
     ("pools", "chosen"),
     [
-        pytest.param(
-            (pool("static", replicas=2),),
-            None,
-            marks=pytest.mark.karpenter("provisioning", it="should not create NodeClaims for StaticNodePool"),
-        ),
-        pytest.param(
-            (pool("dynamic"), pool("static", replicas=1)),
-            "dynamic",
-            marks=pytest.mark.karpenter(
-                "provisioning",
-                it="should still provision dynamic NodeClaims when there are both Static and Dynamic NodePools",
-            ),
-        ),
+        ((pool("static", replicas=2),), None),
+        ((pool("dynamic"), pool("static", replicas=1)), "dynamic"),
     ],
 )
 def test_static_nodepool_gets_no_node_for_a_pending_pod(pools, chosen):
@@ -750,47 +514,16 @@ BEST_EFFORT = Options(min_values=MinValuesPolicy.BEST_EFFORT)
 @pytest.mark.parametrize(
     ("wanted", "options", "relaxed"),
     [
-        pytest.param(
-            [{**NAMES, "minValues": 3}, requirement(ZONE, "In", *ZONES, minValues=3)],
-            BEST_EFFORT,
-            True,
-            marks=pytest.mark.karpenter("provisioning", it="should schedule when minValues requirement is not met"),
-        ),
-        pytest.param(
-            [{**NAMES, "minValues": 3}],
-            Options(),
-            None,
-            marks=pytest.mark.karpenter("provisioning", it="should not schedule when minValues requirement is not met"),
-        ),
-        pytest.param(
-            [{**NAMES, "minValues": 3}],
-            BEST_EFFORT,
-            True,
-            marks=pytest.mark.karpenter(
-                "provisioning", it="should schedule even when minValues requirement is not met"
-            ),
-        ),
+        ([{**NAMES, "minValues": 3}, requirement(ZONE, "In", *ZONES, minValues=3)], BEST_EFFORT, True),
+        ([{**NAMES, "minValues": 3}], Options(), None),
+        ([{**NAMES, "minValues": 3}], BEST_EFFORT, True),
         pytest.param(
             [{**NAMES, "minValues": 2}],
             BEST_EFFORT,
             False,
         ),
-        pytest.param(
-            [requirement(ZONE, "In", *ZONES, minValues=3)],
-            Options(),
-            None,
-            marks=pytest.mark.karpenter(
-                "provisioning", it="should not schedule when zone minValues requirement is not met"
-            ),
-        ),
-        pytest.param(
-            [requirement(ZONE, "In", *ZONES, minValues=3)],
-            BEST_EFFORT,
-            True,
-            marks=pytest.mark.karpenter(
-                "provisioning", it="should schedule even when zone minValues requirement is not met"
-            ),
-        ),
+        ([requirement(ZONE, "In", *ZONES, minValues=3)], Options(), None),
+        ([requirement(ZONE, "In", *ZONES, minValues=3)], BEST_EFFORT, True),
     ],
 )
 def test_min_values_of_types_and_zones_are_strict_or_relaxed(wanted, options, relaxed):
@@ -804,8 +537,6 @@ def test_min_values_of_types_and_zones_are_strict_or_relaxed(wanted, options, re
         assert {r.min_values for r in claim.requirements if r.key in {each["key"] for each in wanted}} == {2}
 
 
-@pytest.mark.karpenter("provisioning", it="should relax minValues before falling back to other nodepools")
-@pytest.mark.karpenter("provisioning", it="should choose nodepool with higher weight when relaxing minValues")
 @pytest.mark.parametrize("other", [NAMES, {**NAMES, "minValues": 3}])
 def test_min_values_are_relaxed_before_a_lighter_nodepool_is_used(other):
     """The lighter NodePool may have minValues or none."""
@@ -819,8 +550,6 @@ def test_min_values_are_relaxed_before_a_lighter_nodepool_is_used(other):
     assert (claim.node_pool, claim.min_values_relaxed) == ("heavy", True)
 
 
-@pytest.mark.karpenter("provisioning", it="should label nodes with labels in the kubernetes domains")
-@pytest.mark.karpenter("provisioning", it="should label nodes with labels in the subdomain from kubernetes domains")
 @pytest.mark.parametrize(
     "key", [f"{sub}{domain}/test" for sub in ("", "subdomain.") for domain in ("kubernetes.io", "k8s.io")]
 )
@@ -833,15 +562,6 @@ def test_nodepool_may_set_labels_of_kubernetes_domains(key):
     assert plan.manifest_of("p")["metadata"]["labels"][key] == "test-value"
 
 
-@pytest.mark.karpenter("provisioning", it="should not label nodes with well-known labels from requirements")
-@pytest.mark.karpenter("provisioning", it="should create a nodeclaim request propagating the nodeClass reference")
-@pytest.mark.karpenter(
-    "provisioning",
-    it=(
-        "should expect nodeclaim terminationGracePeriod to be the nil when the nodepool terminationGracePeriod and global "
-        "terminationGracePeriod is not set"
-    ),
-)
 def test_nodeclaim_has_what_its_nodepool_states_and_no_more():
     """A custom requirement gives a label, a well-known one does not; an unset period stays unset."""
     wanted = [requirement("foo", "In", "bar"), requirement(labels.WINDOWS_BUILD, "NotIn", "test-value")]
@@ -854,9 +574,6 @@ def test_nodeclaim_has_what_its_nodepool_states_and_no_more():
     assert "terminationGracePeriod" not in manifest["spec"]
 
 
-@pytest.mark.karpenter(
-    "provisioning", it="should schedule all pods on one inflight node when node is in deleting state"
-)
 def test_pods_of_a_deleting_node_share_the_new_node_with_pending_pods():
     """The deleting node takes none of them."""
     node, claim = a_node(deleting=NOW), a_running_claim(deleting=NOW)
@@ -897,53 +614,10 @@ def within(pod, *zones):
 @pytest.mark.parametrize(
     ("bound", "zones", "expected"),
     [
-        pytest.param(
-            False,
-            (ZONES[0], ZONES[2]),
-            ZONES[2],
-            marks=[
-                pytest.mark.karpenter(
-                    "provisioning", it="should schedule to storage class zones if volume does not exist"
-                ),
-                pytest.mark.karpenter(
-                    "provisioning",
-                    it="should schedule to storage class zones if volume does not exist (ephemeral volume)",
-                ),
-            ],
-        ),
-        pytest.param(
-            False,
-            (ZONES[0],),
-            None,
-            marks=[
-                pytest.mark.karpenter("provisioning", it="should not schedule if storage class zones are incompatible"),
-                pytest.mark.karpenter(
-                    "provisioning", it="should not schedule if storage class zones are incompatible (ephemeral volume)"
-                ),
-            ],
-        ),
-        pytest.param(
-            True,
-            ZONES,
-            ZONES[2],
-            marks=[
-                pytest.mark.karpenter("provisioning", it="should schedule to volume zones if volume already bound"),
-                pytest.mark.karpenter(
-                    "provisioning", it="should schedule to volume zones if volume already bound (ephemeral volume)"
-                ),
-            ],
-        ),
-        pytest.param(
-            True,
-            (ZONES[0],),
-            None,
-            marks=[
-                pytest.mark.karpenter("provisioning", it="should not schedule if volume zones are incompatible"),
-                pytest.mark.karpenter(
-                    "provisioning", it="should not schedule if volume zones are incompatible (ephemeral volume)"
-                ),
-            ],
-        ),
+        (False, (ZONES[0], ZONES[2]), ZONES[2]),
+        (False, (ZONES[0],), None),
+        (True, ZONES, ZONES[2]),
+        (True, (ZONES[0],), None),
     ],
 )
 def test_volume_and_pod_must_share_a_zone(ephemeral, bound, zones, expected):
@@ -963,8 +637,6 @@ def test_volume_and_pod_must_share_a_zone(ephemeral, bound, zones, expected):
     assert (plan.label_of("p", ZONE) if plan.node_of("p") else None) == expected
 
 
-@pytest.mark.karpenter("provisioning", it="should schedule with an empty storage class if the pvc is bound")
-@pytest.mark.karpenter("provisioning", it="should schedule with a missing storage class if the pvc is bound")
 @pytest.mark.parametrize("storage_class", ["", "missing-storage-class"])
 def test_bound_claim_needs_no_storage_class(storage_class):
     """Its volume exists."""
@@ -975,15 +647,6 @@ def test_bound_claim_needs_no_storage_class(storage_class):
     assert plan.node_of("p") is not None
 
 
-@pytest.mark.karpenter(
-    "provisioning", it="should schedule valid pods when a pod with an invalid pvc is encountered (pvc)"
-)
-@pytest.mark.karpenter(
-    "provisioning", it="should schedule valid pods when a pod with an invalid pvc is encountered (storage class)"
-)
-@pytest.mark.karpenter(
-    "provisioning", it="should schedule valid pods when a pod with an invalid pvc is encountered (volume name)"
-)
 @pytest.mark.parametrize(
     "claims",
     [
@@ -1005,19 +668,10 @@ def test_pod_with_an_invalid_volume_affects_no_other(claims):
 @pytest.mark.parametrize(
     ("source", "placed"),
     [
-        pytest.param(LOCAL, True, marks=pytest.mark.karpenter("provisioning", it="when using local volumes")),
-        pytest.param(HOST_PATH, True, marks=pytest.mark.karpenter("provisioning", it="when using hostpath volumes")),
-        pytest.param(
-            {},
-            False,
-            marks=pytest.mark.karpenter(
-                "provisioning", it="should not ignore hostname affinity when using non-local path volumes"
-            ),
-        ),
+        (LOCAL, True),
+        (HOST_PATH, True),
+        ({}, False),
     ],
-)
-@pytest.mark.karpenter(
-    "provisioning", it="should ignore hostname affinity scheduling when using local path volumes (ephemeral volume)"
 )
 def test_only_local_volumes_let_their_pod_leave_the_host(source, placed, ephemeral):
     """A CSI volume that is tied to a host cannot be attached to a new node."""
@@ -1032,7 +686,6 @@ def test_only_local_volumes_let_their_pod_leave_the_host(source, placed, ephemer
     assert (plan.node_of("p") is not None) is placed
 
 
-@pytest.mark.karpenter("provisioning", it="should not relax an added volume topology zone node-selector away")
 def test_each_alternative_of_a_pod_keeps_the_zone_of_its_volume():
     """The first alternative is impossible, the second says nothing of zones."""
     claim = a_volume_claim("data", volume="pv")

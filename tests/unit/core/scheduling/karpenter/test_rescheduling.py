@@ -40,45 +40,11 @@ def owned_by(kind):
     ("metadata", "moves"),
     [
         pytest.param(owned_by("ReplicaSet"), True),
-        pytest.param(
-            GOING,
-            False,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should not re-schedule pods from a deleting node when pods are not active",
-            ),
-        ),
-        pytest.param(
-            {**owned_by("DaemonSet"), **GOING},
-            False,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should not re-schedule pods from a deleting node when pods are owned by a DaemonSet",
-            ),
-        ),
+        (GOING, False),
+        ({**owned_by("DaemonSet"), **GOING}, False),
         pytest.param(owned_by("DaemonSet"), False),
-        pytest.param(
-            {**owned_by("ReplicaSet"), **GOING},
-            False,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it=(
-                    "should not reschedule pods from a deleting node when pods are not active and they are owned by a "
-                    "ReplicaSet"
-                ),
-            ),
-        ),
-        pytest.param(
-            {**owned_by("StatefulSet"), **GOING},
-            True,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it=(
-                    "should reschedule pods from a deleting node when pods are not active and they are owned by a "
-                    "StatefulSet"
-                ),
-            ),
-        ),
+        ({**owned_by("ReplicaSet"), **GOING}, False),
+        ({**owned_by("StatefulSet"), **GOING}, True),
     ],
 )
 def test_pods_of_a_deleting_node_get_a_node_if_they_come_back(metadata, moves):
@@ -100,33 +66,13 @@ def a_budget(name, allowed=0, **spec):
     return msgspec.convert(body, PodDisruptionBudget)
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling",
-    it="should not reschedule pods from a deleting node when pods are blocked due to fully blocking PDBs",
-)
 @pytest.mark.parametrize(
     ("pdbs", "moves"),
     [
-        pytest.param(
-            [a_budget("a", maxUnavailable=0)],
-            False,
-            marks=pytest.mark.karpenter("provisioning/scheduling", it="0 max unavailable"),
-        ),
-        pytest.param(
-            [a_budget("a", maxUnavailable="0%")],
-            False,
-            marks=pytest.mark.karpenter("provisioning/scheduling", it="0% max unavailable"),
-        ),
-        pytest.param(
-            [a_budget("a", minAvailable="100%")],
-            False,
-            marks=pytest.mark.karpenter("provisioning/scheduling", it="100% min available"),
-        ),
-        pytest.param(
-            [a_budget("a", maxUnavailable=1, allowed=1), a_budget("b", minAvailable="100%")],
-            False,
-            marks=pytest.mark.karpenter("provisioning/scheduling", it="multiple PDBs on the same pod"),
-        ),
+        ([a_budget("a", maxUnavailable=0)], False),
+        ([a_budget("a", maxUnavailable="0%")], False),
+        ([a_budget("a", minAvailable="100%")], False),
+        ([a_budget("a", maxUnavailable=1, allowed=1), a_budget("b", minAvailable="100%")], False),
         pytest.param([a_budget("a", maxUnavailable=1, allowed=0)], True),
     ],
 )
@@ -162,50 +108,17 @@ FULL = a_csi_node("node-default-1", ebs_csi_aws_com=0)
 @pytest.mark.parametrize(
     ("claim", "classes"),
     [
-        pytest.param(
-            of_pod("p"),
-            (a_storage_class(),),
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should launch nodes for pods with ephemeral volume using the specified storage class name",
-            ),
-        ),
-        pytest.param(
+        (of_pod("p"), (a_storage_class(),)),
+        (
             of_pod("p", storage_class="standard"),
             (
                 a_storage_class(
                     "standard", metadata={"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
                 ),
             ),
-            marks=[
-                pytest.mark.karpenter(
-                    "provisioning/scheduling",
-                    it="should launch nodes for pods with ephemeral volume using a default storage class",
-                ),
-                pytest.mark.karpenter(
-                    "provisioning/scheduling",
-                    it="should launch nodes for pods with ephemeral volume using the newest storage class",
-                ),
-            ],
         ),
-        pytest.param(
-            of_pod("p", volume="pv", storage_class="non-existent"),
-            (),
-            marks=[
-                pytest.mark.karpenter(
-                    "provisioning/scheduling",
-                    it="should launch nodes for pods with ephemeral volume without a storage class when the PVC is bound",
-                ),
-                pytest.mark.karpenter("provisioning/scheduling", it="non-existent storage class"),
-            ],
-        ),
-        pytest.param(
-            of_pod("p", volume="pv", storage_class=""),
-            (),
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="explicitly disabled storage class (empty string)"
-            ),
-        ),
+        (of_pod("p", volume="pv", storage_class="non-existent"), ()),
+        (of_pod("p", volume="pv", storage_class=""), ()),
     ],
 )
 def test_ephemeral_volume_counts_for_the_driver_of_its_claim(claim, classes):
@@ -227,10 +140,6 @@ def test_ephemeral_volume_counts_for_the_driver_of_its_claim(claim, classes):
     assert [new.pods for new in plan.results.new_claims] == [("default/p",)]
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling",
-    it="should not launch nodes for pods with ephemeral volume without a storage class when the PVC is unbound",
-)
 @pytest.mark.parametrize("storage_class", ["non-existent", ""])
 def test_unbound_ephemeral_volume_without_a_storage_class_has_no_place(storage_class):
     """Nothing will ever create its volume; without a claim, neither."""
@@ -239,24 +148,11 @@ def test_unbound_ephemeral_volume_without_a_storage_class_has_no_place(storage_c
         assert set(plan.results.pod_errors) == {"default/p"}
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should handle pods with PVCs with defined volumeName")
 @pytest.mark.parametrize(
     ("bound", "placed"),
     [
-        pytest.param(
-            {},
-            True,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="when pv.kubernetes.io/bind-completed is present"
-            ),
-        ),
-        pytest.param(
-            {"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": None}}},
-            False,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="when pv.kubernetes.io/bind-completed is missing"
-            ),
-        ),
+        ({}, True),
+        ({"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": None}}}, False),
     ],
 )
 def test_claim_that_names_a_volume_must_be_bound(bound, placed):
@@ -276,7 +172,6 @@ def test_claim_that_names_a_volume_must_be_bound(bound, placed):
     assert (plan.node_of("p") is not None) is placed
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should not fail for NFS volumes")
 def test_network_volume_of_several_pods_needs_one_node():
     """It has a zone, and no driver whose limit would count."""
     volume = a_volume("nfs", {ZONE: (ZONES[0],)}, spec={"csi": None, "nfs": {"server": "fake.server", "path": "/p"}})
@@ -292,20 +187,11 @@ def test_network_volume_of_several_pods_needs_one_node():
     assert plan.label_of("p0", ZONE) == ZONES[0]
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling", it="should preserve unconstrained PV alternatives after ignoring hostname affinity"
-)
 @pytest.mark.parametrize(
     "source",
     [
-        pytest.param(
-            {"spec": {"local": {"path": "/d"}, "csi": None}},
-            marks=pytest.mark.karpenter("provisioning/scheduling", it="for local volumes"),
-        ),
-        pytest.param(
-            {"spec": {"hostPath": {"path": "/d"}, "csi": None}},
-            marks=pytest.mark.karpenter("provisioning/scheduling", it="for hostpath volumes"),
-        ),
+        {"spec": {"local": {"path": "/d"}, "csi": None}},
+        {"spec": {"hostPath": {"path": "/d"}, "csi": None}},
     ],
 )
 def test_alternative_of_a_host_alone_lets_the_pod_go_anywhere(source):
@@ -321,24 +207,12 @@ def test_alternative_of_a_host_alone_lets_the_pod_go_anywhere(source):
 @pytest.mark.parametrize(
     ("pod", "claim", "volume"),
     [
-        pytest.param(
+        (
             tiny("p", spec={"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]}),
             a_volume_claim("data", volume="pv", storage_class=None),
             {"spec": {"csi": None, "awsElasticBlockStore": {"volumeID": "vol-1"}}},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should launch nodes for pods with non-dynamic PVC using a migrated PVC/PV",
-            ),
         ),
-        pytest.param(
-            ephemeral("p"),
-            of_pod("p", storage_class="in-tree"),
-            {},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should launch nodes for pods with ephemeral volume using a migrated PVC/PV",
-            ),
-        ),
+        (ephemeral("p"), of_pod("p", storage_class="in-tree"), {}),
     ],
 )
 def test_in_tree_volume_uses_a_slot_of_its_csi_driver(pod, claim, volume):
@@ -388,7 +262,6 @@ def reservations(plan):
     return sorted(name for claim in plan.results.new_claims for name in claim.reservations)
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should correctly track reservations shared across nodepools")
 def test_reservation_that_nodepools_share_is_used_once():
     """The second pod gets paid capacity."""
     small = RESERVED[1:]
@@ -409,9 +282,6 @@ def test_reserved_capacity_is_used_before_any_other(count, used):
     assert reservations(schedule(*alone(count), types=RESERVED)) == used
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling", it="should correctly track multiple reservations for the same instance pool"
-)
 def test_each_reservation_of_a_type_is_used_up_to_its_capacity():
     """One instance of the first and two of the second; the fourth pod pays."""
     (small,) = (replace(RESERVED[1]),)
@@ -430,7 +300,6 @@ def test_each_reservation_of_a_type_is_used_up_to_its_capacity():
     assert capacity == [labels.ON_DEMAND] + [labels.RESERVED] * 3
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should handle multiple pods on reserved nodes")
 def test_pods_that_share_a_zone_share_the_reserved_node():
     """They require reserved capacity, of which there is one instance."""
     term = {"topologyKey": ZONE, "labelSelector": {"matchLabels": {"app": "web"}}}
@@ -444,10 +313,6 @@ def test_pods_that_share_a_zone_share_the_reserved_node():
     ]
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling",
-    it="should correctly track reservations for multiple nodepools with distinct reservations for the same instance pool",
-)
 def test_nodepools_with_reservations_of_their_own_use_both():
     """Their NodeClasses select different reservations of one type."""
     small = RESERVED[1]
@@ -465,18 +330,6 @@ def test_nodepools_with_reservations_of_their_own_use_both():
 # -- errors
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling", it="should return appropriate pod error when no available instance types exist"
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling", it="should handle multiple pods when requirements filter out all instance types"
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling", it="should handle conflicting requirements that eliminate all instance types"
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling", it="should handle zone requirements that filter out all instance types"
-)
 @pytest.mark.parametrize(
     "wanted",
     [
@@ -514,10 +367,6 @@ def using_devices(*, container, init):
     )
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling",
-    it="should handle DaemonSet pods with DRA requirements based on IgnoreDRARequests flag value",
-)
 @pytest.mark.parametrize(("ignored", "chosen"), [(True, "small-instance-type"), (False, "arm-instance-type")])
 def test_daemon_set_with_resource_claims_counts_unless_they_are_ignored(ignored, chosen):
     """It requests three CPUs."""
@@ -535,36 +384,13 @@ def test_daemon_set_with_resource_claims_counts_unless_they_are_ignored(ignored,
     assert plan.label_of("p", TYPE) == chosen
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should handle DRA pods correctly")
 @pytest.mark.parametrize(
     ("container", "init", "kind"),
     [
-        pytest.param(
-            True,
-            False,
-            "dra",
-            marks=pytest.mark.karpenter("provisioning/scheduling", it="container with resource claims"),
-        ),
-        pytest.param(
-            False,
-            True,
-            "dra",
-            marks=pytest.mark.karpenter("provisioning/scheduling", it="init container with resource claims"),
-        ),
-        pytest.param(
-            True,
-            True,
-            "dra",
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="pod with both container and init container resource claims"
-            ),
-        ),
-        pytest.param(
-            False,
-            False,
-            None,
-            marks=pytest.mark.karpenter("provisioning/scheduling", it="non-DRA pod without resource claims"),
-        ),
+        (True, False, "dra"),
+        (False, True, "dra"),
+        (True, True, "dra"),
+        (False, False, None),
     ],
 )
 def test_pod_with_resource_claims_is_left_to_others(container, init, kind):

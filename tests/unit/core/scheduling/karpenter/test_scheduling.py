@@ -49,185 +49,41 @@ def needing(key, operator, *values):
 @pytest.mark.parametrize(
     ("template", "spec", "expected"),
     [
-        pytest.param(
-            LABELLED,
-            {},
-            {KEY: "test-value"},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should schedule unconstrained pods that don't have matching node selectors",
-            ),
-        ),
-        pytest.param(
-            LABELLED,
-            selecting(**{KEY: "different-value"}),
-            None,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should not schedule pods that have conflicting node selectors"
-            ),
-        ),
-        pytest.param(
-            {},
-            selecting(**{KEY: "test-value"}),
-            None,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should not schedule pods that have node selectors with undefined key"
-            ),
-        ),
-        pytest.param(
-            LABELLED,
-            needing(KEY, "In", "test-value", "another-value"),
-            {KEY: "test-value"},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should schedule pods that have matching requirements"
-            ),
-        ),
-        pytest.param(
-            LABELLED,
-            needing(KEY, "In", "another-value"),
-            None,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should not schedule pods that have conflicting requirements"
-            ),
-        ),
-        pytest.param(
-            {"requirements": [requirement(ZONE, "In", ZONES[1])]},
-            {},
-            {ZONE: ZONES[1]},
-            marks=pytest.mark.karpenter("provisioning/scheduling", it="should use NodePool constraints"),
-        ),
-        pytest.param(
-            {},
-            selecting(**{HOST: "red-node"}),
-            None,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should not schedule nodes with a hostname selector"
-            ),
-        ),
-        pytest.param(
-            IN_ZONE_1,
-            selecting(**{ZONE: "unknown"}),
-            None,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should not schedule the pod if nodeselector unknown"
-            ),
-        ),
-        pytest.param(
-            IN_ZONE_1,
-            selecting(**{ZONE: ZONES[1]}),
-            None,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should not schedule if node selector outside of NodePool constraints"
-            ),
-        ),
-        pytest.param(
-            {},
-            needing(ZONE, "In", ZONES[2]),
-            {ZONE: ZONES[2]},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should schedule compatible requirements with Operator=In"
-            ),
-        ),
-        pytest.param(
-            {"requirements": [requirement(INTEGER, "Gt", "8")]},
-            {},
-            {TYPE: ARM},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should schedule compatible requirements with Operator=Gt"
-            ),
-        ),
-        pytest.param(
-            {"requirements": [requirement(INTEGER, "Lt", "4")]},
-            {},
-            {TYPE: SMALL},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should schedule compatible requirements with Operator=Lt"
-            ),
-        ),
-        pytest.param(
-            {"requirements": [requirement(INTEGER, "Gte", "16")]},
-            {},
-            {TYPE: ARM},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should schedule compatible requirements with Operator=Gte"
-            ),
-        ),
-        pytest.param(
-            {"requirements": [requirement(INTEGER, "Lte", "2")]},
-            {},
-            {TYPE: SMALL},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should schedule compatible requirements with Operator=Lte"
-            ),
-        ),
-        pytest.param(
-            {},
-            needing(ZONE, "In", "unknown"),
-            None,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should not schedule incompatible preferences and requirements with Operator=In",
-            ),
-        ),
-        pytest.param(
-            {},
-            needing(ZONE, "NotIn", ZONES[0], ZONES[1], "unknown"),
-            {ZONE: ZONES[2]},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should schedule compatible requirements with Operator=NotIn"
-            ),
-        ),
-        pytest.param(
-            {},
-            needing(ZONE, "NotIn", *ZONES, "unknown"),
-            None,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should not schedule incompatible preferences and requirements with Operator=NotIn",
-            ),
-        ),
-        pytest.param(
+        (LABELLED, {}, {KEY: "test-value"}),
+        (LABELLED, selecting(**{KEY: "different-value"}), None),
+        ({}, selecting(**{KEY: "test-value"}), None),
+        (LABELLED, needing(KEY, "In", "test-value", "another-value"), {KEY: "test-value"}),
+        (LABELLED, needing(KEY, "In", "another-value"), None),
+        ({"requirements": [requirement(ZONE, "In", ZONES[1])]}, {}, {ZONE: ZONES[1]}),
+        ({}, selecting(**{HOST: "red-node"}), None),
+        (IN_ZONE_1, selecting(**{ZONE: "unknown"}), None),
+        (IN_ZONE_1, selecting(**{ZONE: ZONES[1]}), None),
+        ({}, needing(ZONE, "In", ZONES[2]), {ZONE: ZONES[2]}),
+        ({"requirements": [requirement(INTEGER, "Gt", "8")]}, {}, {TYPE: ARM}),
+        ({"requirements": [requirement(INTEGER, "Lt", "4")]}, {}, {TYPE: SMALL}),
+        ({"requirements": [requirement(INTEGER, "Gte", "16")]}, {}, {TYPE: ARM}),
+        ({"requirements": [requirement(INTEGER, "Lte", "2")]}, {}, {TYPE: SMALL}),
+        ({}, needing(ZONE, "In", "unknown"), None),
+        ({}, needing(ZONE, "NotIn", ZONES[0], ZONES[1], "unknown"), {ZONE: ZONES[2]}),
+        ({}, needing(ZONE, "NotIn", *ZONES, "unknown"), None),
+        (
             {},
             both(
                 needing(ZONE, "In", *ZONES, "unknown"), preferred((1, [requirement(ZONE, "In", ZONES[1], "unknown")]))
             ),
             {ZONE: ZONES[1]},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should schedule compatible preferences and requirements with Operator=In",
-            ),
         ),
-        pytest.param(
-            {},
-            both(needing(ZONE, "In", *ZONES, "unknown"), preferred((1, [requirement(ZONE, "In", "unknown")]))),
-            {},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should schedule incompatible preferences and requirements with Operator=In",
-            ),
-        ),
-        pytest.param(
+        ({}, both(needing(ZONE, "In", *ZONES, "unknown"), preferred((1, [requirement(ZONE, "In", "unknown")]))), {}),
+        (
             {},
             both(
                 needing(ZONE, "In", *ZONES, "unknown"),
                 preferred((1, [requirement(ZONE, "NotIn", ZONES[0], ZONES[2])])),
             ),
             {ZONE: ZONES[1]},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should schedule compatible preferences and requirements with Operator=NotIn",
-            ),
         ),
-        pytest.param(
-            {},
-            both(needing(ZONE, "In", *ZONES, "unknown"), preferred((1, [requirement(ZONE, "NotIn", *ZONES)]))),
-            {},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should schedule incompatible preferences and requirements with Operator=NotIn",
-            ),
-        ),
-        pytest.param(
+        ({}, both(needing(ZONE, "In", *ZONES, "unknown"), preferred((1, [requirement(ZONE, "NotIn", *ZONES)]))), {}),
+        (
             {},
             both(
                 selecting(**{ZONE: ZONES[2]}),
@@ -235,12 +91,8 @@ def needing(key, operator, *values):
                 preferred((1, [requirement(ZONE, "In", *ZONES)])),
             ),
             {ZONE: ZONES[2]},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should schedule compatible node selectors, preferences and requirements",
-            ),
         ),
-        pytest.param(
+        (
             {},
             both(
                 selecting(**{ZONE: ZONES[2], TYPE: ARM}),
@@ -248,129 +100,28 @@ def needing(key, operator, *values):
                 preferred((1, [requirement(ZONE, "NotIn", "unknown"), requirement(TYPE, "NotIn", "unknown")])),
             ),
             {ZONE: ZONES[2], TYPE: ARM},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should combine multidimensional node selectors, preferences and requirements",
-            ),
         ),
         *(
-            pytest.param(
-                {},
-                selecting(**{key: value}),
-                {key: value},
-                marks=pytest.mark.karpenter(
-                    "provisioning/scheduling",
-                    it="should schedule pods that have node selectors with label in wellknown label list",
-                ),
-            )
+            ({}, selecting(**{key: value}), {key: value})
             for key, value in ((ZONE, ZONES[0]), (TYPE, DEFAULT), (labels.CAPACITY_TYPE, labels.SPOT))
         ),
-        pytest.param(
-            {},
-            needing(KEY, "In", "test-value"),
-            None,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should not schedule pods that have node selectors with In operator and undefined key",
-            ),
-        ),
-        pytest.param(
-            {},
-            needing(KEY, "NotIn", "test-value"),
-            {},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should schedule pods that have node selectors with NotIn operator and undefined key",
-            ),
-        ),
-        pytest.param(
-            {},
-            needing(KEY, "Exists"),
-            None,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should not schedule pods that have node selectors with Exists operator and undefined key",
-            ),
-        ),
-        pytest.param(
-            {},
-            needing(KEY, "DoesNotExist"),
-            {},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should schedule pods that with DoesNotExists operator and undefined key"
-            ),
-        ),
-        pytest.param(
-            REQUIRING,
-            needing(KEY, "In", "test-value"),
-            {KEY: "test-value"},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should schedule pods that have node selectors with matching value and In operator",
-            ),
-        ),
-        pytest.param(
-            REQUIRING,
-            needing(KEY, "NotIn", "test-value"),
-            None,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should not schedule pods that have node selectors with matching value and NotIn operator",
-            ),
-        ),
-        pytest.param(
-            REQUIRING,
-            needing(KEY, "Exists"),
-            {KEY: "test-value"},
-            marks=[
-                pytest.mark.karpenter(
-                    "provisioning/scheduling", it="should schedule the pod with Exists operator and defined key"
-                ),
-                pytest.mark.karpenter(
-                    "provisioning/scheduling", it="Exists operator should not overwrite the existing value"
-                ),
-            ],
-        ),
-        pytest.param(
-            REQUIRING,
-            needing(KEY, "DoesNotExist"),
-            None,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should not schedule the pod with DoesNotExists operator and defined key",
-            ),
-        ),
-        pytest.param(
-            REQUIRING,
-            needing(KEY, "In", "another-value"),
-            None,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should not schedule pods that have node selectors with different value and In operator",
-            ),
-        ),
-        pytest.param(
-            REQUIRING,
-            needing(KEY, "NotIn", "another-value"),
-            {KEY: "test-value"},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should schedule pods that have node selectors with different value and NotIn operator",
-            ),
-        ),
-        pytest.param(
+        ({}, needing(KEY, "In", "test-value"), None),
+        ({}, needing(KEY, "NotIn", "test-value"), {}),
+        ({}, needing(KEY, "Exists"), None),
+        ({}, needing(KEY, "DoesNotExist"), {}),
+        (REQUIRING, needing(KEY, "In", "test-value"), {KEY: "test-value"}),
+        (REQUIRING, needing(KEY, "NotIn", "test-value"), None),
+        (REQUIRING, needing(KEY, "Exists"), {KEY: "test-value"}),
+        (REQUIRING, needing(KEY, "DoesNotExist"), None),
+        (REQUIRING, needing(KEY, "In", "another-value"), None),
+        (REQUIRING, needing(KEY, "NotIn", "another-value"), {KEY: "test-value"}),
+        (
             {"requirements": [requirement(ZONE, "In", ZONES[0]), requirement(TYPE, "In", DEFAULT)]},
             needing(ZONE, "In", "invalid"),
             None,
-            marks=pytest.mark.karpenter("provisioning/scheduling", it="should not relax the final term"),
         ),
-        pytest.param(
-            {},
-            preferred((1, [requirement(ZONE, "In", "invalid")]), (1, [requirement(TYPE, "In", "invalid")])),
-            {},
-            marks=pytest.mark.karpenter("provisioning/scheduling", it="should relax all terms"),
-        ),
-        pytest.param(
+        ({}, preferred((1, [requirement(ZONE, "In", "invalid")]), (1, [requirement(TYPE, "In", "invalid")])), {}),
+        (
             {"requirements": [requirement(ZONE, "In", *ZONES[:2])]},
             preferred(
                 (100, [requirement(TYPE, "In", ZONES[2])]),
@@ -378,24 +129,13 @@ def needing(key, operator, *values):
                 (1, [requirement(ZONE, "In", ZONES[0])]),
             ),
             {ZONE: ZONES[1]},
-            marks=pytest.mark.karpenter("provisioning/scheduling", it="should relax to use lighter weights"),
         ),
-        pytest.param(
+        (
             {},
             both(needing(ZONE, "In", ZONES[2]), preferred((1, [requirement(ZONE, "NotIn", ZONES[2])]))),
             {ZONE: ZONES[2]},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should schedule even if preference is conflicting with requirement"
-            ),
         ),
-        pytest.param(
-            {},
-            preferred((1, [requirement(ZONE, "In", "invalid"), requirement(ZONE, "NotIn", "invalid")])),
-            {},
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should schedule even if preference requirements are conflicting"
-            ),
-        ),
+        ({}, preferred((1, [requirement(ZONE, "In", "invalid"), requirement(ZONE, "NotIn", "invalid")])), {}),
     ],
 )
 def test_labels_that_a_pod_requires_decide_where_it_is_scheduled(template, spec, expected):
@@ -409,29 +149,12 @@ def test_labels_that_a_pod_requires_decide_where_it_is_scheduled(template, spec,
         assert expected == {key: found[key] if key == KEY else plan.label_of("p", key) for key in expected}
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling", it="should not schedule pods that have node selectors with restricted labels"
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling", it="should not schedule pods that have node selectors with restricted domains"
-)
 @pytest.mark.parametrize("key", [HOST, "karpenter.sh/test", "karpenter.k8s.aws/test"])
 def test_restricted_label_is_no_selector(key):
     """A NodePool cannot define it, either."""
     assert set(schedule(tiny("p", spec=needing(key, "In", "test"))).results.pod_errors) == {"default/p"}
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling",
-    it="should schedule pods that have node selectors with label in the kubernetes domains",
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling",
-    it="should schedule pods that have node selectors with label in subdomain from kubernetes domains",
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling", it="should schedule pods that have node selectors with label in kubernetes domains"
-)
 @pytest.mark.parametrize("prefix", ["", "subdomain."])
 def test_requirement_on_a_kubernetes_domain_gives_the_label(prefix):
     """Both domains at once."""
@@ -442,7 +165,6 @@ def test_requirement_on_a_kubernetes_domain_gives_the_label(prefix):
     assert {r["key"]: "test-value" for r in wanted}.items() <= plan.manifest_of("p")["metadata"]["labels"].items()
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should not schedule pods with nodePool which is not ready ")
 def test_nodepool_that_is_not_ready_launches_nothing():
     """Its NodeClass is not ready."""
     plan = schedule(tiny("p"), node_classes=(a_node_class(ready=False, reason="NotReady"),))
@@ -458,72 +180,14 @@ AMD = {"requirements": [requirement(ARCH, "In", "amd64")]}
 @pytest.mark.parametrize(
     ("template", "spec"),
     [
-        pytest.param(
-            {},
-            requesting({"cpu": "512"}),
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should not schedule if requesting more resources than any instance type has",
-            ),
-        ),
-        pytest.param(
-            {},
-            requesting({"memory": "2Ti"}),
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should not schedule pods that exceed every instance type's capacity"
-            ),
-        ),
-        pytest.param(
-            {},
-            requesting({"cpu": "1", "memory": "1Gi"}, init=({"cpu": "2", "memory": "1Ti"},)),
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should not schedule pods when initContainer resource requests are greater than available instance types",
-            ),
-        ),
-        pytest.param(
-            AMD,
-            needing(TYPE, "In", ARM),
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it=(
-                    "should exclude instance types that are not supported by the pod constraints "
-                    "(node affinity/instance type)"
-                ),
-            ),
-        ),
-        pytest.param(
-            AMD,
-            needing(OS, "In", "ios"),
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it=(
-                    "should exclude instance types that are not supported by the pod constraints "
-                    "(node affinity/operating system)"
-                ),
-            ),
-        ),
-        pytest.param(
-            AMD,
-            requesting({"cpu": "14"}),
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should exclude instance types that are not supported by the provider constraints (arch)",
-            ),
-        ),
-        pytest.param(
-            {},
-            requesting({"fake.com/vendor-a": "1", "fake.com/vendor-b": "1"}),
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should fail to schedule a pod with resources requests that aren't on a single instance type",
-            ),
-        ),
-        pytest.param(
-            {},
-            selecting(**{SIZE: "large", TYPE: SMALL}),
-            marks=pytest.mark.karpenter("provisioning/scheduling", it="should not schedule with incompatible labels"),
-        ),
+        ({}, requesting({"cpu": "512"})),
+        ({}, requesting({"memory": "2Ti"})),
+        ({}, requesting({"cpu": "1", "memory": "1Gi"}, init=({"cpu": "2", "memory": "1Ti"},))),
+        (AMD, needing(TYPE, "In", ARM)),
+        (AMD, needing(OS, "In", "ios")),
+        (AMD, requesting({"cpu": "14"})),
+        ({}, requesting({"fake.com/vendor-a": "1", "fake.com/vendor-b": "1"})),
+        ({}, selecting(**{SIZE: "large", TYPE: SMALL})),
     ],
 )
 def test_pod_that_no_instance_type_can_run_has_no_place(template, spec):
@@ -536,39 +200,11 @@ def test_pod_that_no_instance_type_can_run_has_no_place(template, spec):
 @pytest.mark.parametrize(
     "specs",
     [
-        pytest.param(
-            [selecting(**{ARCH: "amd64"}), selecting(**{ARCH: "arm64"})],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should launch pods with different archs on different instances"
-            ),
-        ),
-        pytest.param(
-            [selecting(**{OS: "linux"}), selecting(**{OS: "windows"})],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should launch pods with different operating systems on different instances",
-            ),
-        ),
-        pytest.param(
-            [selecting(**{"beta.kubernetes.io/instance-type": SMALL}), selecting(**{TYPE: DEFAULT})],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should launch pods with different instance type node selectors on different instances",
-            ),
-        ),
-        pytest.param(
-            [selecting(**{ZONE: ZONES[0]}), selecting(**{ZONE: ZONES[1]})],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should launch pods with different zone selectors on different instances"
-            ),
-        ),
-        pytest.param(
-            [requesting({"fake.com/vendor-a": "1"}), requesting({"fake.com/vendor-b": "1"})],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should launch pods with resources that aren't on any single instance type on different instances",
-            ),
-        ),
+        [selecting(**{ARCH: "amd64"}), selecting(**{ARCH: "arm64"})],
+        [selecting(**{OS: "linux"}), selecting(**{OS: "windows"})],
+        [selecting(**{"beta.kubernetes.io/instance-type": SMALL}), selecting(**{TYPE: DEFAULT})],
+        [selecting(**{ZONE: ZONES[0]}), selecting(**{ZONE: ZONES[1]})],
+        [requesting({"fake.com/vendor-a": "1"}), requesting({"fake.com/vendor-b": "1"})],
     ],
 )
 def test_pods_that_need_different_nodes_get_two(specs):
@@ -582,58 +218,15 @@ def test_pods_that_need_different_nodes_get_two(specs):
 @pytest.mark.parametrize(
     ("spec", "chosen"),
     [
-        pytest.param(
-            selecting(**{SIZE: "large"}),
-            ARM,
-            marks=pytest.mark.karpenter("provisioning/scheduling", it="should filter instance types that match labels"),
-        ),
+        (selecting(**{SIZE: "large"}), ARM),
         pytest.param(selecting(**{SIZE: "small"}), SMALL),
-        pytest.param(
-            needing(OPTIONAL, "Exists"),
-            ARM,
-            marks=pytest.mark.karpenter("provisioning/scheduling", it="should schedule optional labels"),
-        ),
-        pytest.param(
-            needing(OPTIONAL, "DoesNotExist"),
-            SMALL,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should schedule without optional labels if disallowed"
-            ),
-        ),
-        pytest.param(
-            requesting({"memory": "100M"}),
-            SMALL,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should schedule a small pod on the smallest instance"
-            ),
-        ),
-        pytest.param(
-            requesting({"memory": "2000M"}),
-            SMALL,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should schedule a small pod on the smallest possible instance type"
-            ),
-        ),
-        pytest.param(
-            {**requesting({"cpu": "1"}), "overhead": {"cpu": "2"}},
-            DEFAULT,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should take pod runtime class into consideration"
-            ),
-        ),
-        pytest.param(
-            requesting({"foo.com/weird-resources": "0"}),
-            SMALL,
-            marks=pytest.mark.karpenter("provisioning/scheduling", it="should handle zero-quantity resource requests"),
-        ),
-        pytest.param(
-            requesting({"cpu": "1", "memory": "1Gi"}, init=({"cpu": "2", "memory": "1Gi"},)),
-            DEFAULT,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should take into account initContainer resource requests when binpacking",
-            ),
-        ),
+        (needing(OPTIONAL, "Exists"), ARM),
+        (needing(OPTIONAL, "DoesNotExist"), SMALL),
+        (requesting({"memory": "100M"}), SMALL),
+        (requesting({"memory": "2000M"}), SMALL),
+        ({**requesting({"cpu": "1"}), "overhead": {"cpu": "2"}}, DEFAULT),
+        (requesting({"foo.com/weird-resources": "0"}), SMALL),
+        (requesting({"cpu": "1", "memory": "1Gi"}, init=({"cpu": "2", "memory": "1Gi"},)), DEFAULT),
     ],
 )
 def test_cheapest_type_that_can_run_a_pod_is_chosen(spec, chosen):
@@ -647,24 +240,8 @@ AMD64 = selecting(**{ARCH: "amd64"})
 @pytest.mark.parametrize(
     ("groups", "chosen", "nodes"),
     [
-        pytest.param(
-            [(5, {"memory": "10M"})],
-            SMALL,
-            1,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should schedule multiple small pods on the smallest possible instance type",
-            ),
-        ),
-        pytest.param(
-            [(25, {"cpu": "1m", "memory": "1"})],
-            SMALL,
-            5,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should create new nodes when a node is at capacity due to pod limits per node",
-            ),
-        ),
+        ([(5, {"memory": "10M"})], SMALL, 1),
+        ([(25, {"cpu": "1m", "memory": "1"})], SMALL, 5),
     ],
 )
 def test_pods_fill_as_few_nodes_as_possible(groups, chosen, nodes):
@@ -680,8 +257,6 @@ def test_pods_fill_as_few_nodes_as_possible(groups, chosen, nodes):
     assert [claim.offering.instance_type for claim in plan.results.new_claims] == [chosen] * nodes
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should create new nodes when a node is at capacity")
-@pytest.mark.karpenter("provisioning/scheduling", it="should pack small and large pods together")
 @pytest.mark.parametrize("small", [0, 20])
 def test_packing_costs_no_more_than_two_large_pods_per_default_type(small):
     """Karpenter uses 20 nodes of the default type for the 40 large pods, and the small ones fill them up."""
@@ -695,7 +270,6 @@ def test_packing_costs_no_more_than_two_large_pods_per_default_type(small):
     assert plan.results.price <= 20 * default + 1e-9
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should pack nodes tightly")
 def test_small_pod_beside_a_full_node_gets_a_small_node():
     """The first pod takes nearly all of the largest type."""
     types = tuple(fake_type(f"fake-it-{n}", cpu=n + 1, memory=f"{2 * (n + 1)}Gi", pods=10 * (n + 1)) for n in range(5))
@@ -706,7 +280,6 @@ def test_small_pod_beside_a_full_node_gets_a_small_node():
     assert plan.label_of("b", TYPE) == "fake-it-1"
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should select for valid instance types, regardless of price")
 def test_cheapest_type_wins_whatever_its_size():
     """Its NodeClaim lists the others, too, up to the limit of price that the options set."""
     here = ((ZONES[0], labels.ON_DEMAND),)
@@ -756,30 +329,9 @@ def on(*pairs, pods=(), **cluster):
     ("spec", "stays"),
     [
         pytest.param(needing(ZONE, "In", ZONES[0], ZONES[1]), True),
-        pytest.param(
-            needing(ZONE, "In", ZONES[0], ZONES[2]),
-            False,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should not launch a second node if there is an in-flight node that can support the pod (node selectors)",
-            ),
-        ),
-        pytest.param(
-            selecting(**{ARCH: "amd64"}),
-            False,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should launch a second node if a pod isn't compatible with the existingNodes node (node selector)",
-            ),
-        ),
-        pytest.param(
-            requesting({"cpu": "10m"}),
-            True,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should not launch a second node if there is an in-flight node that can support the pod (#2011)",
-            ),
-        ),
+        (needing(ZONE, "In", ZONES[0], ZONES[2]), False),
+        (selecting(**{ARCH: "amd64"}), False),
+        (requesting({"cpu": "10m"}), True),
     ],
 )
 @pytest.mark.parametrize("initialized", [True, False])
@@ -797,58 +349,12 @@ STARTUP = {"key": "foo.com/taint", "value": "tainted", "effect": "NoSchedule"}
 @pytest.mark.parametrize(
     ("taints", "initialized", "startup", "stays"),
     [
-        pytest.param(
-            [],
-            True,
-            [],
-            True,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should assume pod will schedule to a tainted node with no taints"
-            ),
-        ),
-        pytest.param(
-            [{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}],
-            False,
-            [],
-            True,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it=(
-                    "should assume pod will schedule to a node with ephemeral taint node.kubernetes.io/not-ready:NoExecute "
-                    "when the node is uninitialized"
-                ),
-            ),
-        ),
+        ([], True, [], True),
+        ([{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}], False, [], True),
         pytest.param([{"key": "node.kubernetes.io/not-ready", "effect": "NoExecute"}], True, [], False),
-        pytest.param(
-            [STARTUP],
-            True,
-            [],
-            False,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should not assume pod will schedule to a tainted node"
-            ),
-        ),
-        pytest.param(
-            [STARTUP],
-            False,
-            [STARTUP],
-            True,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should assume pod will schedule to a tainted node with a custom startup taint",
-            ),
-        ),
-        pytest.param(
-            [STARTUP],
-            True,
-            [STARTUP],
-            False,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should not assume pod will schedule to a node with startup taints after initialization",
-            ),
-        ),
+        ([STARTUP], True, [], False),
+        ([STARTUP], False, [STARTUP], True),
+        ([STARTUP], True, [STARTUP], False),
     ],
 )
 def test_taints_that_vanish_do_not_keep_pods_from_a_node(taints, initialized, startup, stays):
@@ -863,7 +369,6 @@ def test_taints_that_vanish_do_not_keep_pods_from_a_node(taints, initialized, st
 SPREAD = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "web"}}}
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should balance pods across zones with in-flight nodes")
 def test_spread_over_zones_uses_the_nodes_that_exist():
     """Four pods run, one in two of the zones and two in the third; five more join them."""
     pairs = [a_node_in(zone, f"n{n}") for n, zone in enumerate(ZONES)]
@@ -880,7 +385,6 @@ def test_spread_over_zones_uses_the_nodes_that_exist():
     }
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should balance pods across hostnames with in-flight nodes")
 def test_spread_over_hosts_launches_new_nodes_beside_the_existing():
     """Each of four nodes runs one pod; five more pods get five nodes."""
     pairs = [a_node_in(name=f"n{n}") for n in range(4)]
@@ -909,24 +413,9 @@ def daemon_pod(name, daemon_set, node, **requests):
 @pytest.mark.parametrize(
     ("selector", "cpu", "stays"),
     [
-        pytest.param(
-            {},
-            "14.9",
-            True,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling",
-                it="should track daemonset usage separately so we know how many DS resources are remaining to be scheduled",
-            ),
-        ),
+        ({}, "14.9", True),
         pytest.param({}, "15", False),
-        pytest.param(
-            {"my-node-label": "value"},
-            "15.5",
-            False,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling", it="should handle unexpected daemonset pods binding to the node"
-            ),
-        ),
+        ({"my-node-label": "value"}, "15.5", False),
     ],
 )
 def test_running_daemon_pod_is_counted_once(selector, cpu, stays):
@@ -941,10 +430,6 @@ def test_running_daemon_pod_is_counted_once(selector, cpu, stays):
     assert (plan.node_of("p") == "node-default-1") is stays
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling",
-    it="Should properly handle DaemonSet resources with Node Affinity for `karpenter.sh/initialized` and `karpenter.sh/registered`",
-)
 def test_daemon_sets_of_registered_and_initialized_nodes_count_on_new_ones():
     """The NodeClaim requires neither label."""
     daemon_sets = tuple(
@@ -960,7 +445,6 @@ def test_daemon_sets_of_registered_and_initialized_nodes_count_on_new_ones():
     assert not keys & {labels.INITIALIZED, labels.REGISTERED}
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should pack in-flight nodes before launching new nodes")
 @pytest.mark.parametrize("waiting", [1, 3, 4, 9])
 def test_pending_pods_fill_nodes_in_flight_first(waiting):
     """Four pods fit on a node; two nodes have no pod yet."""
@@ -974,10 +458,6 @@ def test_pending_pods_fill_nodes_in_flight_first(waiting):
     assert not plan.results.pod_errors
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling",
-    it="should order initialized nodes for scheduling uninitialized nodes when all other nodes are inflight",
-)
 @pytest.mark.parametrize("joined", [True, False])
 def test_initialized_node_comes_before_nodes_in_flight(joined):
     """Whether or not their Nodes exist; its name is the last."""
@@ -990,10 +470,6 @@ def test_initialized_node_comes_before_nodes_in_flight(joined):
     assert plan.node_of("p") == "node-zz"
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should schedule a pod to an existing node unowned by Karpenter")
-@pytest.mark.karpenter(
-    "provisioning/scheduling", it="should schedule multiple pods to an existing node unowned by Karpenter"
-)
 @pytest.mark.parametrize("count", [1, 100])
 def test_node_of_nobody_takes_pods(count):
     """It has neither a NodePool nor a NodeClaim."""
@@ -1005,10 +481,6 @@ def test_node_of_nobody_takes_pods(count):
     assert len(plan.results.existing["node-default-1"]) == count
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling",
-    it="should consider a pod incompatible with an existing node but compatible with NodePool",
-)
 @pytest.mark.parametrize("pools", [(), (pool(),)])
 def test_pod_that_an_existing_node_cannot_take_needs_a_nodepool(pools):
     """The node is in zone 2, the pod requires zone 1."""
@@ -1017,10 +489,6 @@ def test_pod_that_an_existing_node_cannot_take_needs_a_nodepool(pools):
     assert (plan.node_of("p") is not None) is bool(pools)
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling",
-    it="should not subtract daemonset overhead that is not strictly compatible with an existing node",
-)
 def test_daemon_set_of_another_zone_leaves_the_node_to_pods():
     """The node is in zone 2, where the DaemonSet of zone 1 does not run."""
     daemon_set = a_daemon_set("agent", **requesting({"cpu": "10", "memory": "1Gi"}), **needing(ZONE, "In", ZONES[0]))
@@ -1034,7 +502,6 @@ def test_daemon_set_of_another_zone_leaves_the_node_to_pods():
     assert plan.node_of("p") == "node-default-1"
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should handle resource zeroing of extended resources by kubelet")
 @pytest.mark.parametrize(("initialized", "stays"), [(False, True), (True, False)])
 def test_extended_resource_that_a_kubelet_reports_as_zero_counts_until_initialization(initialized, stays):
     """The device plugin has not registered yet; the NodeClaim has the amount."""
@@ -1050,8 +517,6 @@ def test_extended_resource_that_a_kubelet_reports_as_zero_counts_until_initializ
     assert (plan.node_of("p") == "node-default-1") is stays
 
 
-@pytest.mark.karpenter("provisioning/scheduling", it="should respect self pod affinity without pod binding (zone)")
-@pytest.mark.karpenter("provisioning/scheduling", it="should not bind pods to nodes")
 def test_second_pod_joins_the_node_in_flight_of_the_first():
     """The first pod waits for that node, too; both must share a zone."""
     term = {"topologyKey": ZONE, "labelSelector": {"matchLabels": {"app": "web"}}}

@@ -87,100 +87,21 @@ def beside_running(existing, *waiting, **cluster):
 @pytest.mark.parametrize(
     ("template", "count", "spec", "skew"),
     [
-        pytest.param(
+        (
             {},
             4,
             spread(ZONE, app=None, labelSelector={"matchExpressions": [requirement("app", "In", "web")]}),
             [1, 1, 2],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology", it="should balance pods across zones (match expressions)"
-            ),
         ),
-        pytest.param(
-            in_zones(*ZONES),
-            4,
-            spread(ZONE),
-            [1, 1, 2],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology", it="should respect NodePool zonal constraints"
-            ),
-        ),
-        pytest.param(
-            in_zones(*ZONES[:2]),
-            4,
-            spread(ZONE),
-            [2, 2],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology",
-                it="should respect NodePool zonal constraints (subset) with requirements",
-            ),
-        ),
-        pytest.param(
-            {"labels": {ZONE: ZONES[0]}},
-            4,
-            spread(ZONE),
-            [4],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology", it="should respect NodePool zonal constraints (subset) with labels"
-            ),
-        ),
-        pytest.param(
-            {"labels": {ZONE: ZONES[0]}, **in_zones(*ZONES[:2])},
-            4,
-            spread(ZONE),
-            [4],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology",
-                it="should respect NodePool zonal constraints (subset) with requirements and labels",
-            ),
-        ),
-        pytest.param(
-            in_zones(*ZONES),
-            11,
-            spread(ZONE, minDomains=3),
-            [3, 4, 4],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology",
-                it="satisfied minDomains constraints (equal) should allow expected pod scheduling",
-            ),
-        ),
-        pytest.param(
-            in_zones(*ZONES),
-            11,
-            spread(ZONE, minDomains=2),
-            [3, 4, 4],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology",
-                it="satisfied minDomains constraints (greater than minimum) should allow expected pod scheduling",
-            ),
-        ),
-        pytest.param(
-            {},
-            10,
-            both(spread(ZONE), required([requirement(ZONE, "In", *ZONES[:2])])),
-            [5, 5],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology", it="should limit spread options by node requirements"
-            ),
-        ),
-        pytest.param(
-            {},
-            6,
-            both(spread(ZONE), required([requirement(ZONE, "In", *ZONES[:2])])),
-            [3, 3],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology", it="should limit spread options by required node affinity"
-            ),
-        ),
-        pytest.param(
-            {},
-            6,
-            both(spread(ZONE), preferred((1, [requirement(ZONE, "In", *ZONES[:2])]))),
-            [2, 2, 2],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology", it="should not limit spread options by preferred node affinity"
-            ),
-        ),
+        (in_zones(*ZONES), 4, spread(ZONE), [1, 1, 2]),
+        (in_zones(*ZONES[:2]), 4, spread(ZONE), [2, 2]),
+        ({"labels": {ZONE: ZONES[0]}}, 4, spread(ZONE), [4]),
+        ({"labels": {ZONE: ZONES[0]}, **in_zones(*ZONES[:2])}, 4, spread(ZONE), [4]),
+        (in_zones(*ZONES), 11, spread(ZONE, minDomains=3), [3, 4, 4]),
+        (in_zones(*ZONES), 11, spread(ZONE, minDomains=2), [3, 4, 4]),
+        ({}, 10, both(spread(ZONE), required([requirement(ZONE, "In", *ZONES[:2])])), [5, 5]),
+        ({}, 6, both(spread(ZONE), required([requirement(ZONE, "In", *ZONES[:2])])), [3, 3]),
+        ({}, 6, both(spread(ZONE), preferred((1, [requirement(ZONE, "In", *ZONES[:2])]))), [2, 2, 2]),
     ],
 )
 def test_spread_over_zones_counts_the_zones_that_its_pods_can_use(template, count, spec, skew):
@@ -191,10 +112,6 @@ def test_spread_over_zones_counts_the_zones_that_its_pods_can_use(template, coun
     assert plan.by_label(ZONE) == skew
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should respect NodePool zonal constraints (subset) with labels across NodePools",
-)
 def test_zones_of_several_nodepools_count_together():
     """Each NodePool has one zone."""
     pools = tuple(pool(f"np-{zone}", labels={ZONE: zone}) for zone in ZONES[:2])
@@ -205,47 +122,9 @@ def test_zones_of_several_nodepools_count_together():
 @pytest.mark.parametrize(
     ("existing", "template", "count", "skew", "placed"),
     [
-        pytest.param(
-            [(ZONES[2], 1)],
-            in_zones(*ZONES[:2]),
-            6,
-            1,
-            [2, 2],
-            marks=[
-                pytest.mark.karpenter(
-                    "provisioning/scheduling/topology", it="should respect NodePool zonal constraints (existing pod)"
-                ),
-                pytest.mark.karpenter(
-                    "provisioning/scheduling/topology", it="should not violate max-skew when unsat = do not schedule"
-                ),
-                pytest.mark.karpenter(
-                    "provisioning/scheduling/topology",
-                    it="should not violate max-skew when unsat = do not schedule (discover domains)",
-                ),
-            ],
-        ),
-        pytest.param(
-            [(ZONES[0], 1), (ZONES[1], 1)],
-            in_zones(ZONES[2]),
-            10,
-            5,
-            [6],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology",
-                it="should schedule to the non-minimum domain if its all that's available",
-            ),
-        ),
-        pytest.param(
-            [(ZONES[0], 3)],
-            {},
-            3,
-            1,
-            [1, 2],
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology",
-                it="should only schedule to minimum domains if already violating max skew",
-            ),
-        ),
+        ([(ZONES[2], 1)], in_zones(*ZONES[:2]), 6, 1, [2, 2]),
+        ([(ZONES[0], 1), (ZONES[1], 1)], in_zones(ZONES[2]), 10, 5, [6]),
+        ([(ZONES[0], 3)], {}, 3, 1, [1, 2]),
     ],
 )
 def test_running_pods_of_any_zone_bound_a_spread(existing, template, count, skew, placed):
@@ -263,29 +142,8 @@ def test_running_pods_of_any_zone_bound_a_spread(existing, template, count, skew
 @pytest.mark.parametrize(
     ("count", "when", "placed"),
     [
-        pytest.param(
-            5,
-            "DoNotSchedule",
-            2,
-            marks=[
-                pytest.mark.karpenter(
-                    "provisioning/scheduling/topology",
-                    it="should not violate max-skew when unsat = do not schedule (capacity type)",
-                ),
-                pytest.mark.karpenter(
-                    "provisioning/scheduling/topology", it="should balance pods across capacity-types (no constraints)"
-                ),
-            ],
-        ),
-        pytest.param(
-            5,
-            "ScheduleAnyway",
-            5,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology",
-                it="should violate max-skew when unsat = schedule anyway (capacity type)",
-            ),
-        ),
+        (5, "DoNotSchedule", 2),
+        (5, "ScheduleAnyway", 5),
     ],
 )
 def test_spread_over_capacity_types_counts_the_running_pod(count, when, placed):
@@ -300,7 +158,6 @@ def test_spread_over_capacity_types_counts_the_running_pod(count, when, placed):
     assert len(plan.results.pod_errors) == count - placed
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should balance pods across arch (no constraints)")
 def test_spread_over_architectures_counts_the_running_pod():
     """It runs on amd64, the NodePool allows arm64 only: two more pods."""
     arm = pool(requirements=[requirement(ARCH, "In", "arm64")])
@@ -312,7 +169,6 @@ def test_spread_over_architectures_counts_the_running_pod():
     assert sum(len(claim.pods) for claim in plan.results.new_claims) == 2
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should respect NodePool capacity type constraints")
 def test_spread_over_capacity_types_is_balanced():
     """The NodePool states both."""
     both_types = pool(requirements=[requirement(CAPACITY, "In", labels.SPOT, labels.ON_DEMAND)])
@@ -320,13 +176,6 @@ def test_spread_over_capacity_types_is_balanced():
     assert schedule(*pods(4, spread(CAPACITY)), node_pools=(both_types,)).by_label(CAPACITY) == [2, 2]
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should balance pods across capacity-types (node required affinity constrained)",
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology", it="should limit spread options by node affinity (capacity type)"
-)
 def test_required_affinity_excludes_the_running_pod_from_the_spread():
     """Five pods that require Spot in zone 2 do not count the on-demand pod in zone 1."""
     wanted = required([requirement(ZONE, "In", ZONES[1]), requirement(CAPACITY, "In", labels.SPOT)])
@@ -337,7 +186,6 @@ def test_required_affinity_excludes_the_running_pod_from_the_spread():
     assert plan.by_label(CAPACITY) == [5]
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should limit spread options by nodeSelector")
 @pytest.mark.parametrize(("key", "values"), [(ZONE, ZONES[:2]), (CAPACITY, (labels.SPOT, labels.ON_DEMAND))])
 def test_node_selector_leaves_one_domain_to_a_spread(key, values):
     """Five pods select one value and ten the other."""
@@ -352,7 +200,6 @@ def test_node_selector_leaves_one_domain_to_a_spread(key, values):
     assert plan.by_label(key) == [5, 10]
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should ignore unknown topology keys")
 def test_spread_over_a_label_that_no_node_has_leaves_its_pod_pending():
     """Other pods are scheduled."""
     plan = schedule(*pods(1, spread("unknown")), tiny("q"))
@@ -360,11 +207,6 @@ def test_spread_over_a_label_that_no_node_has_leaves_its_pod_pending():
     assert set(plan.results.pod_errors) == {"default/p0"}
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should not spread when a nil label selector is defined")
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology", it="should match all pods when labelSelector is not specified"
-)
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should handle interdependent selectors")
 @pytest.mark.parametrize(("key", "app"), [(ZONE, None), (HOST, "other")])
 def test_spread_that_counts_none_of_its_own_pods_spreads_nothing(key, app):
     """It has no selector, or one for other pods."""
@@ -374,26 +216,9 @@ def test_spread_that_counts_none_of_its_own_pods_spreads_nothing(key, app):
 @pytest.mark.parametrize(
     ("groups", "nodes"),
     [
-        pytest.param(
-            [("web", "amd64", 4)],
-            4,
-            marks=pytest.mark.karpenter("provisioning/scheduling/topology", it="should balance pods across nodes"),
-        ),
-        pytest.param(
-            [("app1", "amd64", 2), ("app2", "amd64", 2)],
-            2,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology", it="balance multiple deployments with hostname topology spread"
-            ),
-        ),
-        pytest.param(
-            [("app1", "amd64", 2), ("app2", "arm64", 2)],
-            4,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology",
-                it="balance multiple deployments with hostname topology spread & varying arch",
-            ),
-        ),
+        ([("web", "amd64", 4)], 4),
+        ([("app1", "amd64", 2), ("app2", "amd64", 2)], 2),
+        ([("app1", "amd64", 2), ("app2", "arm64", 2)], 4),
     ],
 )
 def test_spread_over_hosts_gives_each_pod_of_an_app_a_node(groups, nodes):
@@ -410,10 +235,6 @@ def test_spread_over_hosts_gives_each_pod_of_an_app_a_node(groups, nodes):
     assert len(plan.results.new_claims) == nodes
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology", it="should spread pods while respecting both constraints (hostname and zonal)"
-)
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should spread pods while respecting all constraints")
 @pytest.mark.parametrize("count", [2, 5, 14])
 @pytest.mark.parametrize("keys", [(ZONE, HOST), (CAPACITY, ZONE, HOST)])
 def test_all_constraints_of_a_spread_hold_at_once(keys, count):
@@ -438,14 +259,7 @@ def test_all_constraints_of_a_spread_hold_at_once(keys, count):
     ("policy", "placed"),
     [
         ("Ignore", 1),
-        pytest.param(
-            "Honor",
-            2,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology",
-                it="should balance pods across a label when discovered from the nodepool (NodeTaintsPolicy=honor)",
-            ),
-        ),
+        ("Honor", 2),
     ],
 )
 def test_domain_behind_a_taint_counts_by_the_taints_policy(policy, placed):
@@ -474,10 +288,6 @@ def test_domain_behind_a_taint_counts_by_the_taints_policy(policy, placed):
     assert sum(len(claim.pods) for claim in plan.results.new_claims) == placed
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should balance pods across a label when mutually exclusive NodePools (by taints) share domains (NodeTaintsPolicy=honor)",
-)
 def test_domains_of_nodepools_with_different_taints_count_apart():
     """Two pods tolerate the first NodePool, four the second; each group is spread over its own two values."""
     pools, waiting = [], []
@@ -497,15 +307,11 @@ def test_domains_of_nodepools_with_different_taints_count_apart():
 # -- affinity
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology", it="should schedule a pod with empty pod affinity and anti-affinity"
-)
 def test_empty_affinity_requires_nothing():
     """As the API server may store it."""
     assert schedule(tiny("p", spec={"affinity": {"podAffinity": {}, "podAntiAffinity": {}}})).node_of("p") is not None
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should respect pod affinity (hostname)")
 def test_pod_joins_the_host_of_the_pod_that_it_requires():
     """Ten others are spread over hosts."""
     plan = schedule(
@@ -521,18 +327,8 @@ def test_pod_joins_the_host_of_the_pod_that_it_requires():
 @pytest.mark.parametrize(
     ("kind", "same"),
     [
-        pytest.param(
-            "podAffinity",
-            True,
-            marks=pytest.mark.karpenter("provisioning/scheduling/topology", it="should respect pod affinity (arch)"),
-        ),
-        pytest.param(
-            "podAntiAffinity",
-            False,
-            marks=pytest.mark.karpenter(
-                "provisioning/scheduling/topology", it="should not violate pod anti-affinity (arch)"
-            ),
-        ),
+        ("podAffinity", True),
+        ("podAntiAffinity", False),
     ],
 )
 def test_affinity_may_be_over_architectures(kind, same):
@@ -547,10 +343,6 @@ def test_affinity_may_be_over_architectures(kind, same):
     assert arches == [True, same]
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should respect self pod affinity for first empty topology domain only (hostname)",
-)
 def test_pods_that_require_each_others_host_fill_one_node():
     """It holds five; those that do not fit have no place."""
     small = pool(requirements=[requirement(TYPE, "In", "default-instance-type")])
@@ -561,10 +353,6 @@ def test_pods_that_require_each_others_host_fill_one_node():
     assert len(plan.results.pod_errors) == 5
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should respect self pod affinity for first empty topology domain only (hostname/constrained zones)",
-)
 def test_running_pod_of_another_zone_counts_for_affinity():
     """Its node is full, and the pods require another zone: none of them may be the first."""
     spec = both(beside("podAffinity", HOST, "web"), required([requirement(ZONE, "In", *ZONES[1:])]))
@@ -572,7 +360,6 @@ def test_running_pod_of_another_zone_counts_for_affinity():
     assert len(beside_running([running(ZONES[0])], *pods(10, spec)).results.pod_errors) == 10
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should respect self pod affinity (zone w/ constraint)")
 def test_pods_that_require_each_others_zone_share_the_allowed_one():
     """Zone 3 is the only one that they allow."""
     spec = both(beside("podAffinity", ZONE, "web"), required([requirement(ZONE, "In", ZONES[2])]))
@@ -583,11 +370,6 @@ def test_pods_that_require_each_others_zone_share_the_allowed_one():
     assert plan.label_of("p0", ZONE) == ZONES[2]
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should allow violation of preferred pod affinity")
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should allow violation of a pod affinity preference with a conflicting required constraint",
-)
 @pytest.mark.parametrize("target", [False, True])
 def test_preferred_affinity_is_relaxed(target):
     """The pod it is for does not exist, or a required spread keeps all but one pod from its host."""
@@ -609,11 +391,6 @@ def guards(*, weight=None):
     ]
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should not violate pod anti-affinity on zone")
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should not violate pod anti-affinity on zone (inverse)")
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology", it="should violate preferred pod anti-affinity on zone (inverse)"
-)
 @pytest.mark.parametrize(
     ("others", "pod", "placed"),
     [
@@ -641,10 +418,6 @@ def test_required_anti_affinity_with_a_pod_of_each_zone_leaves_no_zone(others, p
     assert set(plan.results.pod_errors) == (set() if placed else {"default/p"})
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should violate preferred pod anti-affinity on zone (inverse w/existing nodes)",
-)
 @pytest.mark.parametrize("weight", [None, 10])
 def test_running_pods_keep_a_pod_from_their_zones_only_if_they_require_it(weight):
     """One in each zone."""
@@ -656,12 +429,6 @@ def test_running_pods_keep_a_pod_from_their_zones_only_if_they_require_it(weight
     assert bool(plan.results.pod_errors) is (weight is None)
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology", it="should filter pod affinity topologies by namespace, no matching pods"
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology", it="should fail to schedule pods with unsatisfiable dependencies"
-)
 @pytest.mark.parametrize("namespaces", [[], ["other"]])
 def test_affinity_to_pods_of_another_namespace_finds_none_here(namespaces):
     """Nor does one to pods that do not exist."""
@@ -675,11 +442,6 @@ def test_affinity_to_pods_of_another_namespace_finds_none_here(namespaces):
 # -- taints of nodes
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should provision nodes with taints and schedule pods if the taint is only a startup taint",
-)
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should not generate taints for OpExists")
 def test_startup_taint_keeps_no_pod_away_and_a_toleration_adds_none():
     """The NodeClaim has the startup taint, and no other."""
     startup = [{"key": "ignore-me", "value": "nothing-to-see-here", "effect": "NoSchedule"}]
@@ -698,12 +460,6 @@ def test_startup_taint_keeps_no_pod_away_and_a_toleration_adds_none():
 # -- rules that Karpenter meets in several passes, because the zone of a new node is open until it exists
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology", it="should not violate pod anti-affinity on zone (other schedules first)"
-)
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology", it="should not violate pod anti-affinity on zone (Schrödinger)"
-)
 @pytest.mark.parametrize("first_avoids", [True, False])
 def test_anti_affinity_over_zones_is_met_in_one_pass(first_avoids):
     """Whichever of the two has the rule; Karpenter leaves the second pod to its next pass."""
@@ -717,7 +473,6 @@ def test_anti_affinity_over_zones_is_met_in_one_pass(first_avoids):
     assert plan.label_of("db", ZONE) != plan.label_of("p", ZONE)
 
 
-@pytest.mark.karpenter("provisioning/scheduling/topology", it="should support pod anti-affinity with a zone topology")
 def test_pods_that_avoid_each_others_zone_get_all_zones():
     """The fourth has no place."""
     plan = schedule(*pods(4, beside("podAntiAffinity", ZONE, "web")))
@@ -726,9 +481,6 @@ def test_pods_that_avoid_each_others_zone_get_all_zones():
     assert len(plan.results.pod_errors) == 1
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology", it="should support pod affinity with zone topology (unconstrained target)"
-)
 def test_followers_share_the_zone_of_a_pod_that_may_go_anywhere():
     """Eleven pods in one zone."""
     target = tiny("target", metadata={"labels": {"app": "db"}})
@@ -738,10 +490,6 @@ def test_followers_share_the_zone_of_a_pod_that_may_go_anywhere():
     assert plan.by_label(ZONE) == [11]
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should allow two nodes to be created when two pods with matching affinities have incompatible selectors",
-)
 def test_pods_that_require_their_own_zone_and_select_different_ones():
     """The first of a zone may be anywhere, and the second is the first that its selector allows."""
     near = beside("podAffinity", ZONE, "web")
@@ -755,10 +503,6 @@ def test_pods_that_require_their_own_zone_and_select_different_ones():
     assert [plan.label_of(f"p{n}", ZONE) for n in range(2)] == list(ZONES[1:])
 
 
-@pytest.mark.karpenter(
-    "provisioning/scheduling/topology",
-    it="should schedule pod with PVC and TSC minDomains=3 when pods are spread across 3 zones",
-)
 def test_zone_of_a_volume_does_not_narrow_the_zones_that_a_spread_counts():
     """One pod runs in each of three zones; the pod's volume is in the first."""
     spec = both(
