@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from journeyman.cloud.messages import MAX_RECEIVES
+from journeyman.core.api import labels
 from journeyman.core.api.objects import FLEET_PLAN, NAMESPACE, NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, PDB, POD
 from journeyman.core.plan import Step
 from journeyman_simulator.apiserver import ApiServer
@@ -172,9 +173,9 @@ class Fixture:
     def happen(self, kind, instance, by="journeyman/terminate"):
         self.checkers.check_cloud_event(CloudEvent(at=self.clock.now(), kind=kind, instance=instance, by=by))
 
-    def node(self, claim, *, taints=()):
+    def node(self, claim, *, taints=(), labels=None):
         body = {
-            "metadata": {"name": f"node-{claim}", "finalizers": ["karpenter.sh/termination"]},
+            "metadata": {"name": f"node-{claim}", "finalizers": ["karpenter.sh/termination"], "labels": labels or {}},
             "spec": {"providerID": f"aws:///a/{claim}", "taints": list(taints)},
         }
         self.server.create(NODE, body)
@@ -497,6 +498,20 @@ def test_more_disrupted_nodes_than_the_budget_allows_are_detected(nodes, taken, 
     for name in names[:taken]:
         fixture.say(name, "Initialized", "DisruptionReason", by="consolidate")
     assert bool(fixture.violations) == violation
+
+
+def test_a_node_counts_for_budgets_by_its_label_if_its_condition_was_dropped():
+    """A user dropped the conditions of two of three NodeClaims; half of the nodes, rounded up, may be disrupted."""
+    fixture = Fixture(
+        DisruptionBudgetsHold, pools=(ScenarioPool(name="default", budgets=(ScenarioBudget(nodes="50%"),)),)
+    )
+    fixture.claim("c1", "Initialized")
+    for name in ("c2", "c3"):
+        fixture.claim(name)
+        fixture.node(name, labels={labels.INITIALIZED: "true"})
+    fixture.say("c1", "Initialized", "DisruptionReason", by="consolidate")
+    fixture.say("c2", "DisruptionReason", by="consolidate")
+    assert fixture.violations == []
 
 
 def test_a_budget_for_another_reason_does_not_apply():

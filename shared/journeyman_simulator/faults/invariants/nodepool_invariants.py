@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from msgspec import Struct
 
-from journeyman.core.api.labels import ADOPTED
+from journeyman.core.api.labels import ADOPTED, INITIALIZED
 from journeyman.core.api.objects import NodeClaim
 from journeyman_simulator.apiserver.server import Write
 from journeyman_simulator.faults.fault_scenario import ScenarioPool
@@ -55,7 +55,7 @@ class _NodePoolState(Struct, frozen=True):
 class DisruptionBudgetsHold(InvariantChecker):
     """The number of a NodePool's disrupted nodes never exceeds its budgets, for each reason.
 
-    Expiration asks no budget. A node is disrupted from the time its NodeClaim has another DisruptionReason until it is drained and its instance terminates;
+    A node counts once its NodeClaim's condition or its own label says that it is initialized; a user may drop the condition. Expiration asks no budget. A node is disrupted from the time its NodeClaim has another DisruptionReason until it is drained and its instance terminates;
     after that it counts neither as a node nor as disrupted. A run with stale information may use an earlier budget. A budget
     with a schedule counts while it is active by the clock of any run.
 
@@ -104,21 +104,24 @@ class DisruptionBudgetsHold(InvariantChecker):
     def _record_states(self) -> None:
         """Record the NodePools' states, and drop those that are older than a run's information may be."""
         now = self.view.clock.now()
+        labelled = {n.spec.provider_id for n in nodes(self.view) if n.metadata.labels.get(INITIALIZED) == "true"}
+        counted = [pool_of(claim) for claim in claims(self.view) if _counts(claim, labelled)]
         for pool in pools(self.view):
             name = pool["metadata"]["name"]
-            pool_claims = [claim for claim in claims(self.view) if pool_of(claim) == name]
             budgets = (pool["spec"].get("disruption") or {}).get("budgets") or [{"nodes": "10%"}]
             zone = pool["metadata"].get("annotations", {}).get("journeyman.dev/time-zone", "UTC")
             known = (now - self._staleness - self._skew, now + self._skew)
             budgets = [b for b in budgets if "schedule" not in b or _is_active_throughout(b, zone, *known)]
             states = self._states.setdefault(name, deque())
-            states.append(_NodePoolState(now, sum(map(_counts, pool_claims)), budgets))
+            states.append(_NodePoolState(now, counted.count(name), budgets))
             while len(states) > 1 and states[1].at <= now - self._staleness:
                 states.popleft()
 
 
-def _counts(claim: NodeClaim) -> bool:
-    return has_true_condition(claim.status.conditions, "Initialized") and not _has_ended(claim)
+def _counts(claim: NodeClaim, initialized: Collection[str]) -> bool:
+    """Whether the node of a claim counts, given the provider ids of Nodes with the label."""
+    is_initialized = has_true_condition(claim.status.conditions, "Initialized")
+    return (is_initialized or claim.status.provider_id in initialized) and not _has_ended(claim)
 
 
 def _has_ended(claim: NodeClaim) -> bool:
