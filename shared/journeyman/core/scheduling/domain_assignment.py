@@ -66,6 +66,10 @@ def assign_domains(
     Returns:
         The batches, and for each class the pods that no domain admits, with the reason.
     """
+    if not problem.has_topology_rules and all(len(rows) == 1 for rows in problem.levels):
+        anywhere = ((c, left) for c, left in enumerate(solution.left) if left > 0 and c not in excluded)
+        batches = tuple(PodBatch(row=problem.levels[c][0], count=left) for c, left in anywhere)
+        return AssignedDomains(batches=batches, on_existing={}, left={}, reasons={})
     return DomainAssignment(problem, solution, filling, excluded).assign()
 
 

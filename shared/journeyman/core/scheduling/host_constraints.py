@@ -141,6 +141,8 @@ class HostConstraints(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         Args:
             counts: The number of pods of each row that may need new nodes.
         """
+        if not self.axes and not self.conflicts:
+            return self
         has_pods = counts > 0
         takes = self.limited_takes
         total = counts @ takes
@@ -197,6 +199,8 @@ def host_constraints_of(
         is_running: Whether a group counts any running pod; by default each may.
         spend_on_columns: Is called with the number of the tables' columns before they are made.
     """
+    if not any(row.groups or row.ports for row in rows) and not inverse_anti_affinities:
+        return _without_rules(len(rows))
     builder = _HostConstraintBuilder(rows, row_index or LabelIndex(rows), is_running)
     builder.add_spreads()
     builder.add_anti_affinities()
@@ -206,6 +210,23 @@ def host_constraints_of(
             builder.conflict(Conflict(domains=entry.domains), counted, (), ())
     spend_on_columns(builder.columns)
     return builder.constraints()
+
+
+def _without_rules(rows: int) -> HostConstraints:
+    amounts, flags = np.zeros((rows, 0), dtype=np.int64), np.zeros((rows, 0), dtype=bool)
+    return HostConstraints(
+        axes=(),
+        conflicts=(),
+        followed=(),
+        caps=np.zeros(0, dtype=np.int64),
+        takes=amounts,
+        within=flags,
+        counted=flags,
+        bound=flags,
+        lasting=flags,
+        follows=flags,
+        leads=flags,
+    )
 
 
 class _HostConstraintBuilder:

@@ -131,6 +131,11 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     devices: DeviceInventory | None = None
     effort: Effort = field(default_factory=Effort)
 
+    @property
+    def has_topology_rules(self) -> bool:
+        """Whether pods have topology spread, affinity or anti-affinity, or the anti-affinity of running pods is about them."""
+        return bool(self.inverse_anti_affinities) or any(row.groups for row in self.rows)
+
     def last_level(self, c: int) -> tuple[int, ...]:
         """Return the rows of a class's last relaxation level."""
         return last_level(self.levels[c], self.rows)

@@ -437,7 +437,7 @@ def best_plan(task: SchedulingTask) -> CandidatePlan:
 def _best(task: SchedulingTask) -> CandidatePlan:
     """Return the bulk plan, or with few pods the best of several plans (step 4 in the module docstring)."""
     best = _finish(task, schedule_in_bulk(task), Proposer.BY_CLASS)
-    if best.rank == _NO_NODE_NEEDED or not _is_small(task.problem):
+    if best.rank == _NO_NODE_NEEDED or not _is_small(task.problem) or _is_cheapest(task, best):
         return best
     with suppress(EffortSpentError):
         for better in _improvements(task, best):
@@ -526,6 +526,17 @@ def _is_small(problem: SchedulingProblem) -> bool:
     """Whether there are few pods and every NodePool packs by price."""
     by_price = not any(pool.template.order.fewest_nodes for pool in problem.pools)
     return by_price and 0 < sum(problem.counts) <= problem.options.compare_up_to
+
+
+def _is_cheapest(task: SchedulingTask, plan: CandidatePlan) -> bool:
+    """Whether no rival can be better: all pods are alike, and no rule, limit or reservation concerns them.
+
+    Packing is exact then (`packing.greedy_packing.cover_exactly`).
+    """
+    problem = task.problem
+    is_plain = len(problem.rows) == 1 and not problem.rows[0].claims and not problem.has_topology_rules
+    is_limited = any(headroom.resources for headroom in task.headroom) or any(task.reservations.left.values())
+    return is_plain and not is_limited and not plan.unschedulable
 
 
 def _finish(task: SchedulingTask, solution: PartialSolution, proposer: Proposer) -> CandidatePlan:

@@ -155,14 +155,6 @@ def test_pods_without_topology_constraints_get_no_domain():
     assert not any(batch.is_quota for batch in assigned.batches)
 
 
-def test_pods_too_large_for_all_instance_types_get_no_reason_about_domains():
-    """The reasons come from the NodePools, not from domain assignment."""
-    assigned = assign(*pods(2, cpu="64"))
-
-    assert assigned.unassigned() == 2
-    assert assigned.reasons_text() == ""
-
-
 # -- spread -----------------------------------------------------------------------------------------------------------
 
 
@@ -668,7 +660,6 @@ def test_pod_is_assigned_when_its_only_type_has_neither_the_most_cpu_nor_the_mos
     )
 
     assert assign(*pods(1, cpu="3920m", memory="15872Mi"), types=types).on_new_nodes() == {"": 1}
-    assert assign(*pods(1, cpu="3921m", memory="15872Mi"), types=types).unassigned() == 1
 
 
 def test_a_node_without_free_cpu_takes_pods_that_request_none():

@@ -31,6 +31,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from journeyman.core.scheduling.arrays import Ints
+from journeyman.core.scheduling.packing import shadow_prices
+from journeyman.core.scheduling.packing.greedy_packing import cover_exactly
 from journeyman.core.scheduling.packing.packing_problem import (
     Bin,
     Content,
@@ -40,7 +42,7 @@ from journeyman.core.scheduling.packing.packing_problem import (
     price_of,
     translated,
 )
-from journeyman.core.scheduling.packing.shadow_prices import independent, lower_bound
+from journeyman.core.scheduling.packing.shadow_prices import independent
 from journeyman.core.scheduling.packing.strategies import fill_reservations, solve
 
 __all__ = ["Bin", "Content", "Packing", "PackingProblem", "lower_bound", "pack", "packing_work"]
@@ -63,6 +65,10 @@ def pack(
         fewest_nodes: What to minimize.
         spend: Is called with the work, in microseconds, before it is done. What it raises, this raises.
     """
+    if problem.is_exact and not fewest_nodes:
+        spend(_work(problem))
+        alike = tuple(cover_exactly(problem, 0, int(problem.counts[0])))
+        return Packing(alike, price_of(alike, problem.prices), (0,))
     suitable = _placeable(problem)
     whole = problem.of_items(suitable)
     bins = fill_reservations(whole)
@@ -75,6 +81,13 @@ def pack(
     packed = tuple(translated(bins, suitable, np.arange(len(problem.prices)), len(problem.counts)))
     left = problem.counts - held_by(packed, len(problem.counts))
     return Packing(packed, price_of(packed, problem.prices), tuple(left.tolist()))
+
+
+def lower_bound(problem: PackingProblem) -> float:
+    """Return a lower bound of the price of any packing of the problem's items; of equal items, the price itself."""
+    if problem.is_exact:
+        return price_of(cover_exactly(problem, 0, int(problem.counts[0])), problem.prices)
+    return shadow_prices.lower_bound(problem)
 
 
 def _placeable(problem: PackingProblem) -> Ints:

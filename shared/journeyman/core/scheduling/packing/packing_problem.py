@@ -71,6 +71,11 @@ class PackingProblem(Struct, frozen=True, kw_only=True, eq=False):
         found: Bools = self.reservation >= 0 if len(self.reservation) else np.zeros(len(self.prices), dtype=bool)
         return found
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether `cover_exactly` packs it: all items are of one kind that some offer holds, and nothing is reserved."""
+        return len(self.counts) == 1 and not len(self.reserved) and bool(self.fits().any())
+
     def only(self, offers: Ints | Bools) -> PackingProblem:
         """Return the problem with only these offers."""
         return replace(
