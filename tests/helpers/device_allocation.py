@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.dra import ResourceClaim, ResourceSlice
 from journeyman.core.api.objects import NodeSelectorRequirement
-from journeyman.core.scheduling.dra import ClaimReader, DeviceInventory
+from journeyman.core.catalogue import InstanceType
+from journeyman.core.scheduling.dra import AllocationProposal, ClaimReader, DeviceAllocator
 from journeyman.core.scheduling.requirements import EMPTY, Requirements, from_selectors
 from tests.helpers.builders import a_snapshot, an_instance_type
 from tests.helpers.devices import (
@@ -264,9 +265,9 @@ class Allocations:
             for name, specs in types.items()
         }
         by_pool = {("default", name): found for name, found in self._types.items()}
-        self._inventory = DeviceInventory.of(_reader(in_use), published, (), by_pool, ())
-        self._tracker = self._inventory.begin()
-        self._offers: dict[str, Requirements] = {}
+        self._allocator = DeviceAllocator(_reader(in_use), published, (), by_pool, ())
+        self._nodes: dict[str, Requirements] = {}
+        self._types_left: dict[str, frozenset[str]] = {}
         self._rows = 0
 
     def allocate(self, step: PodStep) -> Allocated | None:
@@ -275,33 +276,47 @@ class Allocations:
         user = a_claiming_pod("p", *(c.metadata.name for c in step.shares), made=[c.metadata.name for c in claims])
         demands = _reader((*step.shares, *claims)).read(user)
         assert isinstance(demands, tuple), demands
-        if step.node not in self._offers:
-            self._offers[step.node] = _within(step.zones)
-        names = step.types or tuple(self._types)
-        target = self._inventory.new_target([self._types[name] for name in names], self._offers[step.node])
-        index = list(self._offers).index(step.node)
-        proposal = self._tracker.propose(index, target, demands, self._rows, 0)
+        offer = self._nodes.setdefault(step.node, _within(step.zones))
+        row, self._rows = self._rows, self._rows + 1
+        proposal = self._allocator.propose(
+            self._index(step.node),
+            row,
+            0,
+            demands,
+            requirements=offer,
+            types_meeting=lambda requirements: self._types_meeting(requirements, step.types),
+            case=None,
+        )
         if proposal is None:
             return None
-        by_type = {
-            name: [(each.device.name, each.request) for each in option.allocated_devices if each.row == self._rows]
-            for option in proposal.options
-            for name in sorted(option.types)
-        }
-        self._rows += 1
         if step.commit:
-            self._offers[step.node] = proposal.offer
-            self._tracker.commit(index, proposal)
-        zone = proposal.offer.get(labels.ZONE)
-        return Allocated(by_type, zone.single or "" if zone is not None else "")
+            self._nodes[step.node] = proposal.requirements
+            self._types_left[step.node] = proposal.types
+            self._allocator.commit(self._index(step.node), proposal.types, proposal)
+        zone = proposal.requirements.get(labels.ZONE)
+        return Allocated(_by_type_of(proposal, row), zone.single or "" if zone is not None else "")
+
+    def _types_meeting(self, requirements: Requirements, names: Sequence[str]) -> list[InstanceType]:
+        rule = requirements.get(labels.INSTANCE_TYPE)
+        return [self._types[name] for name in names or self._types if rule is None or rule.has(name)]
+
+    def _index(self, node: str) -> int:
+        return list(self._nodes).index(node)
 
     def drop(self, node: str, types: Sequence[str]) -> None:
         """Record that a node can no longer become one of these types."""
-        if node not in self._offers:
-            self._offers[node] = EMPTY
-        index = list(self._offers).index(node)
-        left = {name for option in self._tracker.options_of(index) for name in option.types}
-        self._tracker.keep(index, left - set(types))
+        self._nodes.setdefault(node, EMPTY)
+        if self._allocator.holds(self._index(node)):
+            self._types_left[node] -= set(types)
+            self._allocator.commit(self._index(node), self._types_left[node])
+
+
+def _by_type_of(proposal: AllocationProposal, row: int) -> dict[str, list[tuple[str, str]]]:
+    return {
+        name: [(each.device.name, each.request) for each in option.allocated if each.row == row]
+        for option in proposal.options
+        for name in sorted(option.types)
+    }
 
 
 def _reader(claims: Sequence[ResourceClaim]) -> ClaimReader:

@@ -62,7 +62,7 @@ from journeyman.core.state.skipped_objects import SkippedObject, evaluate
 from journeyman.errors import InvalidQuantityError
 
 if TYPE_CHECKING:  # imported at run time only where pods have ResourceClaims
-    from journeyman.core.scheduling.dra.requests import DeviceDemand
+    from journeyman.core.scheduling.dra import ClaimRequests
 
 _ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound to
 
@@ -359,8 +359,8 @@ T = TypeVar("T")
 VolumesOf = Callable[[Pod], PodVolumes | str]
 """Returns the node requirements of a pod's volumes, or why the pod cannot be scheduled."""
 
-ClaimsOf = Callable[[Pod], "tuple[DeviceDemand, ...] | PodError"]
-"""Returns the device requests of a pod's ResourceClaims (the same object for equal requests), or a pod error."""
+ClaimsOf = Callable[[Pod], "tuple[ClaimRequests, ...] | PodError"]
+"""Returns what each of a pod's ResourceClaims requests (the same object for equal requests), or a pod error."""
 
 _VisibleLabels = tuple[str | None, ...]
 """A pod's namespace and its values of the labels that selectors use, in their order."""
@@ -371,7 +371,7 @@ class _ClassKey(Struct, frozen=True):
 
     parts: SpecParts
     volumes: PodVolumes | None
-    claims: tuple[DeviceDemand, ...]
+    claims: tuple[ClaimRequests, ...]
     labels: _VisibleLabels
 
 
@@ -380,7 +380,7 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
 
     `labels` are only those that some selector of this pass uses. The node must also meet one of `volume_terms`, the node
     requirements of the pods' volumes. `volume_counts` are the volumes that only one pod uses, by CSI driver;
-    `shared_volumes` are those that other pods may use too. `claims` are the device requests of each pod's ResourceClaims.
+    `shared_volumes` are those that other pods may use too. `claims` are what each pod's ResourceClaims request.
 
     Because of DaemonSets' pods, a new node must also meet one of `launch_terms`; pods with `launch_only` get no other node.
 
@@ -406,7 +406,7 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
     launch_only: bool = False
     volume_counts: Mapping[str, int] = field(default_factory=dict)
     shared_volumes: tuple[SharedVolume, ...] = ()
-    claims: tuple[DeviceDemand, ...] = ()
+    claims: tuple[ClaimRequests, ...] = ()
     avoids_prefer_no_schedule: bool = False
     strict: tuple[Requirements, ...] | None = None
     preferences: PodPreferences = NO_PREFERENCES
@@ -498,7 +498,7 @@ def group_pods(
         namespaces: All namespaces by name, for namespace selectors.
         inverse_anti_affinities: Required anti-affinity of running pods; its selectors also separate pods into classes.
         volumes_of: The node requirements of a pod's volumes; by default none.
-        claims_of: The device requests of a pod's ResourceClaims; by default pods that have any get an error.
+        claims_of: What a pod's ResourceClaims request; by default pods that have any get an error.
         effort: Limits the work; by default nothing does. Raises EffortSpentError.
 
     Restates: karpenter pkg/controllers/provisioning/scheduling/queue.go `byCPUAndMemoryDescending`, per class.
@@ -570,7 +570,7 @@ def _group_by_key(
                 errors[pod.key] = PodError(kind="invalid", message=found) if isinstance(found, str) else found
                 continue
             volumes = found
-        claims: tuple[DeviceDemand, ...] | PodError = ()
+        claims: tuple[ClaimRequests, ...] | PodError = ()
         if claims_of is not None and pod.spec.resource_claims:
             claims = _or_error(evaluate(pod, claims_of, pod))
         if isinstance(claims, PodError):

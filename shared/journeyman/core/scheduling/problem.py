@@ -35,7 +35,7 @@ from journeyman.core.scheduling.offering_masks import OfferingMasks, Requirement
 from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.packing import packing_work
 from journeyman.core.scheduling.pod_classes import PodClass, RowPods, group_pods
-from journeyman.core.scheduling.pod_validation import required_terms
+from journeyman.core.scheduling.pod_validation import has_resource_claims, required_terms
 from journeyman.core.scheduling.preferences import MAX_LEVELS, relaxation_levels
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import Effort, Options, PodError
@@ -46,8 +46,8 @@ from journeyman.core.state.skipped_objects import SkippedObject
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.taints import is_prefer_no_schedule
 
-if TYPE_CHECKING:
-    from journeyman.core.scheduling.dra import AllocationTracker, ClaimReader, DeviceInventory
+if TYPE_CHECKING:  # imported at run time only where pods have ResourceClaims
+    from journeyman.core.scheduling.dra import ClaimReader, DeviceAllocator
 
 
 class AxisAmount(NamedTuple):
@@ -107,7 +107,7 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     `rows[r]` is a class at one relaxation level (two rows if pods may join DaemonSets' pods on new nodes), `class_of_row[r]` the index of that class, `levels[c]` the rows of class c
     from the first relaxation level to the last, `counts[c]` the number of its pods to schedule. `requests` is indexed by
     row and axis. `pool_masks` are the NodePools' offerings as bit masks. `inverse_anti_affinities` are the domains that the anti-affinity of running pods excludes. `host_constraints` are the
-    rows' constraints on a single node. `row_index` finds the rows that a topology group counts. `devices` is None if no row has ResourceClaims. `work` is by row the effort that
+    rows' constraints on a single node. `row_index` finds the rows that a topology group counts. `allocator` is None if no row has ResourceClaims. `work` is by row the effort that
     each plan takes for it, `effort` what is left of the pass's effort, which every plan for the problem counts down.
     """
 
@@ -128,7 +128,7 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     shapes: tuple[NodeConstraints, ...]
     shape_of_row: tuple[int, ...]
     work: tuple[int, ...] = ()
-    devices: DeviceInventory | None = None
+    allocator: DeviceAllocator | None = None
     effort: Effort = field(default_factory=Effort)
 
     @property
@@ -155,8 +155,8 @@ class PartialSolution(Struct, frozen=True, kw_only=True, eq=False):
 
     `headroom[s]` is the remainder of NodePool s's limits, `reservations` the remaining reserved capacity. `reasons` says
     by class why pods are unschedulable. `ceilings` limit how many pods of a row may be assigned to some domains.
-    `devices` tracks device allocations by node, existing nodes first, then new ones. `spread_choice` says which domains
-    pods with topology spread get.
+    `allocator` has what the pods' ResourceClaims get on the nodes; their indices are those of existing nodes, then of new
+    ones. `spread_choice` says which domains pods with topology spread get.
     """
 
     left: Sequence[int]
@@ -166,7 +166,7 @@ class PartialSolution(Struct, frozen=True, kw_only=True, eq=False):
     new_nodes: Sequence[PlannedNode] = ()
     reasons: Mapping[int, str] = field(default_factory=dict)
     ceilings: Mapping[RowDomains, int] = field(default_factory=dict)
-    devices: AllocationTracker | None = None
+    allocator: DeviceAllocator | None = None
     spread_choice: SpreadChoice = SpreadChoice.EMPTIEST
 
 
@@ -299,7 +299,7 @@ class SchedulingTask(Struct, frozen=True, kw_only=True, eq=False):
             on_existing=on_existing,
             headroom=[pool_headroom.copy() for pool_headroom in self.headroom],
             reservations=self.reservations.copy(),
-            devices=self.problem.devices.begin() if self.problem.devices is not None else None,
+            allocator=self.problem.allocator.copy() if self.problem.allocator is not None else None,
         )
 
 
@@ -390,7 +390,7 @@ def prepare_task(
         shape_of_row=shape_of_row,
         work=work_of_rows,
         effort=effort,
-        devices=_devices(inputs, claims, classes, existing, rescheduled),
+        allocator=_allocator(inputs, claims, classes, existing, rescheduled),
     )
     return SchedulingTask(
         problem=problem,
@@ -456,10 +456,10 @@ def estimated_work(spec: PodSpec, inputs: ClusterInputs) -> int:
 
 
 def _claims(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: frozenset[str]) -> ClaimReader | None:
-    """Return a reader of the ResourceClaims without the pods that leave their nodes; None if claims are ignored."""
-    if inputs.options.ignore_dra_requests:
+    """Return a reader of ResourceClaims without the pods that leave their nodes; None if no pod's claims count."""
+    if inputs.options.ignore_dra_requests or not any(map(has_resource_claims, pods)):
         return None
-    from journeyman.core.scheduling.dra import ClaimReader  # noqa: PLC0415 - imported only if enabled
+    from journeyman.core.scheduling.dra import ClaimReader  # noqa: PLC0415 - only with ResourceClaims
 
     snapshot = inputs.snapshot
     removed = (pod for n in snapshot.state_nodes if n.name in without_nodes or n.is_being_disrupted for pod in n.pods)
@@ -468,20 +468,20 @@ def _claims(inputs: ClusterInputs, pods: Sequence[Pod], without_nodes: frozenset
     return ClaimReader(snapshot, frozenset(pod.metadata.uid for pods in (removed, moved, terminating) for pod in pods))
 
 
-def _devices(
+def _allocator(
     inputs: ClusterInputs,
     claims: ClaimReader | None,
     classes: Sequence[PodClass],
     existing: ExistingNodes,
     rescheduled: frozenset[str],
-) -> DeviceInventory | None:
-    """Return the devices of the cluster; None if these classes have no ResourceClaims."""
+) -> DeviceAllocator | None:
+    """Return what allocates for the ResourceClaims of these classes; None if they have none."""
     if claims is None or not any(cls.claims for cls in classes):
         return None
-    from journeyman.core.scheduling.dra import DeviceInventory  # noqa: PLC0415 - only with ResourceClaims
+    from journeyman.core.scheduling.dra import DeviceAllocator  # noqa: PLC0415 - only with ResourceClaims
 
     types = {(t.name, instance_type.name): instance_type for t in inputs.templates for instance_type in t.table.types}
-    return DeviceInventory.of(claims, inputs.snapshot.resource_slices, existing.nodes, types, rescheduled)
+    return DeviceAllocator(claims, inputs.snapshot.resource_slices, existing.nodes, types, rescheduled)
 
 
 class _RelaxationRows(Struct, kw_only=True, eq=False):

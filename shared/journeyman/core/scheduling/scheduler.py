@@ -556,34 +556,16 @@ def _finish(task: SchedulingTask, solution: PartialSolution, proposer: Proposer)
         unschedulable={c: draw.rest(c) for c, left in enumerate(solution.left) if left},
         fees=sum(problem.pools[node.pool].template.node_surcharge for node in solution.new_nodes),
     )
-    return plan if solution.devices is None else _with_devices(task, solution, plan)
-
-
-def _with_devices(task: SchedulingTask, solution: PartialSolution, plan: CandidatePlan) -> CandidatePlan:
-    """Return the plan with the devices for its pods' ResourceClaims; assigns pods to nodes in the same order as `_finish`."""
-    from journeyman.core.scheduling.dra import drivers_of, planned_devices  # noqa: PLC0415 - only with ResourceClaims
-
-    problem = task.problem
-    assert problem.devices is not None and solution.devices is not None  # noqa: S101, PT018 - there are claims
-    names, nodes = problem.devices.claims.names, problem.existing.nodes
-    draw = _PodQueues(problem, task.reserved)
-    devices: dict[str, tuple[PlannedDevice, ...]] = {}
-    taken = (*solution.on_existing.values(), *(node.pods for node in solution.new_nodes))
-    rows = {row for pods in taken for row, _ in pods}
-    shared = {demand.key for row in rows for demand in problem.rows[row].claims if demand.key and demand.held is None}
-    for position, node in enumerate(nodes):
-        drawn = {row: draw.onto(position, row, count) for row, count in solution.on_existing.get(position, ())}
-        for planned in planned_devices(solution.devices.options_of(position), drawn, names, shared).values():
-            if planned:
-                devices[node.name] = planned
-    claims: list[PlannedClaim] = []
-    for position, (new_node, claim) in enumerate(zip(solution.new_nodes, plan.claims, strict=True), len(nodes)):
-        drawn = {row: draw(row, count) for row, count in new_node.pods}
-        options = solution.devices.options_of(position)
-        by_type = planned_devices(options, drawn, names, ())
-        listed = {name: by_type[name] for name in claim.instance_types if name in by_type}
-        claims.append(replace(claim, devices=listed, dra_drivers=drivers_of(options)) if options else claim)
-    return replace(plan, claims=tuple(claims), devices=devices)
+    if solution.allocator is None:
+        return plan
+    draw = _PodQueues(problem, task.reserved)  # the same pods again, in the same order
+    pods = [
+        {row: draw.onto(node, row, count) for row, count in solution.on_existing.get(node, ())}
+        for node in range(len(problem.existing.nodes))
+    ]
+    pods += [{row: draw(row, count) for row, count in node.pods} for node in solution.new_nodes]
+    claims, devices = solution.allocator.planned(pods, claims)
+    return replace(plan, claims=claims, devices=devices)
 
 
 class _PodQueues:

@@ -118,7 +118,7 @@ class MatchAttributeConstraint(Struct, frozen=True):
         )
 
 
-class DeviceDemand(Struct, frozen=True, kw_only=True, eq=False):
+class ClaimRequests(Struct, frozen=True, kw_only=True, eq=False):
     """The device requests of a claim. `key` is `namespace/name` of a shared claim, empty if each pod has its own.
 
     `held` are the nodes that can access the devices of a claim that is allocated already.
@@ -201,7 +201,7 @@ def _expression(name: str, selector: DeviceSelector) -> ParsedSelector:
 
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 
-DeviceDemands = tuple[DeviceDemand, ...]
+PodClaims = tuple[ClaimRequests, ...]
 """The device requests of a pod's claims, in the pod's order."""
 
 
@@ -213,13 +213,13 @@ class ClaimReader:
         self._claims = {_key(claim): claim for claim in snapshot.resource_claims}
         self._classes = {found.metadata.name: found for found in snapshot.device_classes}
         self._rescheduled = rescheduled
-        self._cache: dict[tuple[str, bytes], DeviceDemand | PodError] = {}
+        self._cache: dict[tuple[str, bytes], ClaimRequests | PodError] = {}
         self.names: dict[str, tuple[str, ...]] = {}
 
     def __iter__(self) -> Iterator[ResourceClaim]:
         return iter(self._claims.values())
 
-    def read(self, pod: Pod, *, ignore_allocation: bool = False) -> DeviceDemands | PodError:
+    def read(self, pod: Pod, *, ignore_allocation: bool = False) -> PodClaims | PodError:
         """Return the device requests of a pod's claims; an error if a claim is missing or invalid.
 
         Equal demands are the same objects. `ignore_allocation`: read allocated claims as if they were not allocated.
@@ -227,7 +227,7 @@ class ClaimReader:
         found = self._claims_of(pod)
         if isinstance(found, PodError):
             return found
-        demands: list[DeviceDemand] = []
+        demands: list[ClaimRequests] = []
         for claim, is_own in found:
             demand = self._demand(claim, is_own=is_own, ignore_allocation=ignore_allocation)
             if isinstance(demand, PodError):
@@ -274,7 +274,7 @@ class ClaimReader:
                 found.append((claim, is_own))
         return found
 
-    def _demand(self, claim: ResourceClaim, *, is_own: bool, ignore_allocation: bool) -> DeviceDemand | PodError:
+    def _demand(self, claim: ResourceClaim, *, is_own: bool, ignore_allocation: bool) -> ClaimRequests | PodError:
         held = claim.status.allocation is not None and not ignore_allocation and not self.is_released(claim)
         key = "" if is_own and not held else _key(claim)
         case = (f"{'held ' if held else ''}{key}", b"" if key else _encode(claim.spec))
@@ -285,9 +285,9 @@ class ClaimReader:
             return PodError(kind=found.kind, message=f"ResourceClaim {_key(claim)} {found.message}")
         return found
 
-    def _read(self, claim: ResourceClaim, key: str) -> DeviceDemand | PodError:
+    def _read(self, claim: ResourceClaim, key: str) -> ClaimRequests | PodError:
         try:
-            return DeviceDemand(
+            return ClaimRequests(
                 key=key,
                 requests=read_requests(claim.spec, self._classes),
                 constraints=read_constraints(claim.spec.devices.constraints),
@@ -296,14 +296,14 @@ class ClaimReader:
             return PodError(kind="invalid" if error.supported else "unsupported", message=error.message)
 
 
-def _allocated_demand(claim: ResourceClaim) -> DeviceDemand | PodError:
+def _allocated_demand(claim: ResourceClaim) -> ClaimRequests | PodError:
     """Return the demand of an allocated claim."""
     allocation = claim.status.allocation
     selector = allocation.node_selector if allocation is not None else None
     accessible_nodes = ALL_NODES if selector is None else accessible_nodes_of(selector)
     if accessible_nodes is None:
         return PodError(kind="unsupported", message="is allocated where its node selector cannot be read")
-    return DeviceDemand(key=_key(claim), held=accessible_nodes)
+    return ClaimRequests(key=_key(claim), held=accessible_nodes)
 
 
 def _key(claim: ResourceClaim) -> str:

@@ -21,7 +21,7 @@ from journeyman.core.api.dra import DeviceAttribute
 from journeyman.core.scheduling.dra.devices import CounterDraw, CounterId, DeviceId, DevicePool, PoolDevice
 from journeyman.core.scheduling.dra.requests import (
     MAX_DEVICES,
-    DeviceDemand,
+    ClaimRequests,
     MatchAttributeConstraint,
     RequestAlternative,
 )
@@ -73,7 +73,7 @@ class TargetNode(Struct, frozen=True, kw_only=True):
 class DeviceSearch:
     """One search, for some claims on one node. `offer` is the node's offer, narrowed to nodes that access all chosen devices."""
 
-    def __init__(self, *, node: TargetNode, demands: Sequence[tuple[int, DeviceDemand]], budget: SearchBudget) -> None:
+    def __init__(self, *, node: TargetNode, demands: Sequence[tuple[int, ClaimRequests]], budget: SearchBudget) -> None:
         """Prepare the search; it tries the requests in the order of the demands."""
         self.node = node
         self.demands = demands
@@ -83,7 +83,7 @@ class DeviceSearch:
         self._taken: set[DeviceId] = set()
         self._drawn: dict[CounterId, int] = {}
         self._values: dict[tuple[int, MatchAttributeConstraint], list[DeviceAttribute | None]] = {}
-        self._steps: list[tuple[int, DeviceDemand, Sequence[RequestAlternative]]] = [
+        self._steps: list[tuple[int, ClaimRequests, Sequence[RequestAlternative]]] = [
             (claim, demand, request.alternatives) for claim, demand in demands for request in demand.requests
         ]
         self._limits: dict[CounterId, int] = {
@@ -204,7 +204,7 @@ class DeviceSearch:
         self.offer = choice.before
         self._record(self._steps[step][1], choice, -1)
 
-    def _record(self, demand: DeviceDemand, choice: ChosenDevice, sign: int) -> None:
+    def _record(self, demand: ClaimRequests, choice: ChosenDevice, sign: int) -> None:
         for counter, amount in choice.draws:
             self._drawn[counter] = self._drawn.get(counter, 0) + sign * amount
         if choice.exclusive:
@@ -235,7 +235,7 @@ class DeviceSearch:
         return device.capacity[counter.name].total if counter.of_device else self._limits.get(counter, 0)
 
     def _meets_constraints(
-        self, claim: int, demand: DeviceDemand, alternative: RequestAlternative, device: PoolDevice
+        self, claim: int, demand: ClaimRequests, alternative: RequestAlternative, device: PoolDevice
     ) -> bool:
         """Whether the device and the devices chosen before it meet the constraints."""
         for constraint in demand.constraints:

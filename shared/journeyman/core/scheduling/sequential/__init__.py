@@ -66,8 +66,8 @@ def schedule_sequentially(
     for c in chosen:
         left[c] = attempt.left.count(c)
         claims = problem.rows[problem.levels[c][0]].claims
-        if claims and left[c] and problem.devices is not None:
-            reasons[c] = problem.devices.explain_failure(claims, placed.devices)
+        if claims and left[c] and placed.allocator is not None:
+            reasons[c] = placed.allocator.explain(claims)
     return replace(placed, left=left, reasons=reasons)
 
 

@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
+from journeyman.core.catalogue import InstanceType
 from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.offering_masks import (
     CONFLICT,
@@ -36,14 +37,15 @@ from journeyman.core.scheduling.requirements import Requirements, requirement
 from journeyman.core.scheduling.results import MinValuesPolicy
 from journeyman.core.scheduling.sequential.candidate_nodes import CandidateNodes, NewNode
 from journeyman.core.scheduling.sequential.pod_constraints import (
-    DeviceFit,
     LaunchOption,
-    NodeDevices,
     PodConstraints,
     PodTerms,
 )
 
-_PER_SEARCH: Final = 500  # effort of searching the devices of one ResourceClaim on one candidate
+if TYPE_CHECKING:  # imported at run time only where pods have ResourceClaims
+    from journeyman.core.scheduling.dra import AllocationProposal
+
+_PER_CLAIM: Final = 500  # effort of allocating for one ResourceClaim on one candidate
 _PER_FOLLOWER: Final = (
     15  # effort of finding the existing nodes that take pods of a row beside a pod that they must join
 )
@@ -51,11 +53,11 @@ _NODES_PER_UNIT: Final = 200
 
 
 class _BoundNode(NamedTuple):
-    """A new node after adding a pod: the ID of its requirements, its offerings, and the pod's devices."""
+    """A new node after adding a pod: the ID of its requirements, its offerings, and what the pod's ResourceClaims get."""
 
     requirements_id: int
     offerings: int
-    device_fit: DeviceFit | None = None
+    allocation: AllocationProposal | None = None
 
 
 class _RatedNode(NamedTuple):
@@ -130,9 +132,7 @@ class SequentialScheduler:
         )
         self._constraints: dict[int, tuple[PodConstraints, ...]] = {}
         self._added: dict[int, dict[int, int]] = {}
-        self._node_devices: NodeDevices | None = None  # None if no pod has ResourceClaims
-        if problem.devices is not None and solution.devices is not None:
-            self._node_devices = NodeDevices(problem.devices, solution.devices.copy(), self._interner)
+        self._allocator = solution.allocator.copy() if solution.allocator is not None else None
         for candidate, pods in solution.on_existing.items():
             for row, count in pods:
                 self._add_to_existing(candidate, row, count)
@@ -213,8 +213,7 @@ class SequentialScheduler:
 
     def _narrow(self, candidate: int, node: NewNode, requirements_id: int, offerings: int) -> None:
         node.requirements_id, node.offerings = requirements_id, offerings
-        if self._node_devices is not None:
-            self._node_devices.commit_offerings(candidate, node.masks, offerings, None)
+        self._allocate(candidate, node)
         node.share = self._resource_shares.take(node.masks, offerings, node.share)
         self._update_columns(candidate)
 
@@ -272,10 +271,10 @@ class SequentialScheduler:
     def _try_candidate(self, candidate: int, constraints: PodConstraints, choices: Sequence[DomainChoice]) -> bool:
         if candidate >= self._candidates.first_new:
             return self._add_to_new(candidate, constraints, choices)
-        if constraints.cls.claims and self._node_devices is not None:
-            self._problem.effort.spend(_PER_SEARCH * len(constraints.cls.claims))
+        if constraints.cls.claims and self._allocator is not None:
+            self._problem.effort.spend(_PER_CLAIM * len(constraints.cls.claims))
             scheduled = self._added.get(candidate, {}).get(constraints.row, 0)
-            if not self._node_devices.fit_existing(candidate, constraints, scheduled):
+            if not self._allocator.fits_existing(candidate, constraints.row, scheduled, constraints.cls.claims):
                 return False
         self._add_to_existing(candidate, constraints.row, 1)
         return True
@@ -350,13 +349,13 @@ class SequentialScheduler:
         if candidate < self._candidates.size:
             node = self._candidates.node(candidate)
             share, least = node.share, node.variety
-        bound = self._with_devices(candidate, masks, option, constraints, choices)
+        bound = self._with_claims(candidate, masks, option, constraints, choices)
         if bound is None or shares.usable(masks, bound.offerings, share, least):
             return bound
         within = shares.within(masks, option.offerings, share)
         if not choices or not within:
             return None
-        bound = self._with_devices(candidate, masks, replace(option, offerings=within), constraints, choices)
+        bound = self._with_claims(candidate, masks, replace(option, offerings=within), constraints, choices)
         return bound if bound is not None and shares.usable(masks, bound.offerings, share, least) else None
 
     def _rating(self, masks: OfferingMasks, offerings: int, option: LaunchOption) -> float:
@@ -373,7 +372,7 @@ class SequentialScheduler:
         minimums = tuple(masks.pool.template.min_values.values())
         return minimums if self._problem.options.min_values is MinValuesPolicy.STRICT else (0,) * len(minimums)
 
-    def _with_devices(
+    def _with_claims(
         self,
         candidate: int,
         masks: OfferingMasks,
@@ -381,21 +380,31 @@ class SequentialScheduler:
         constraints: PodConstraints,
         choices: Sequence[DomainChoice],
     ) -> _BoundNode | None:
-        """Find the devices for the pod's claims, then return the same as `_bind_domains`."""
-        requirements_id, offerings, device_fit = option.requirements_id, option.offerings, None
-        if constraints.cls.claims and self._node_devices is not None:
-            scheduled = (
-                self._candidates.node(candidate).pods.get(constraints.row, 0)
-                if candidate < self._candidates.size
-                else 0
-            )
-            self._problem.effort.spend(_PER_SEARCH * len(constraints.cls.claims))
-            device_fit = self._node_devices.fit_new(candidate, masks, option, constraints, scheduled)
-            if device_fit is None:
-                return None
-            requirements_id, offerings = device_fit.requirements_id, device_fit.offerings
-        bound = self._bind_domains(masks, requirements_id, offerings, choices)
-        return bound if bound is None or device_fit is None else bound._replace(device_fit=device_fit)
+        """Allocate for the pod's ResourceClaims, then return the same as `_bind_domains`."""
+        requirements_id, offerings, claims = option.requirements_id, option.offerings, constraints.cls.claims
+        if not claims or self._allocator is None:
+            return self._bind_domains(masks, requirements_id, offerings, choices)
+
+        def types_meeting(requirements: Requirements) -> list[InstanceType]:
+            return masks.instance_types(offerings & masks.meeting(self._interner.id_of(requirements)))
+
+        self._problem.effort.spend(_PER_CLAIM * len(claims))
+        is_open = candidate < self._candidates.size
+        scheduled = self._candidates.node(candidate).pods.get(constraints.row, 0) if is_open else 0
+        found = self._allocator.propose(
+            candidate,
+            constraints.row,
+            scheduled,
+            claims,
+            requirements=self._interner[requirements_id],
+            types_meeting=types_meeting,
+            case=(masks.index, requirements_id, offerings),
+        )
+        if found is None:
+            return None
+        requirements_id = self._interner.id_of(found.requirements)
+        bound = self._bind_domains(masks, requirements_id, offerings & masks.meeting(requirements_id), choices)
+        return bound._replace(allocation=found) if bound is not None else None
 
     def _bind_domains(
         self, masks: OfferingMasks, requirements_id: int, offerings: int, choices: Sequence[DomainChoice]
@@ -457,9 +466,8 @@ class SequentialScheduler:
         return sorted(domains, key=lambda d: (choice.rank(d), -cheap[d], lowest(domains[d]), d))
 
     def _add_pod(self, candidate: int, node: NewNode, constraints: PodConstraints, bound: _BoundNode) -> None:
-        node.requirements_id, node.offerings, device_fit = bound
-        if self._node_devices is not None:
-            self._node_devices.commit_offerings(candidate, node.masks, node.offerings, device_fit)
+        node.requirements_id, node.offerings, allocation = bound
+        self._allocate(candidate, node, allocation)
         for axis, amount in constraints.term.amounts:
             node.total[axis] += amount
         self._candidates.add(constraints.row, candidate, 1)
@@ -467,6 +475,11 @@ class SequentialScheduler:
         node.share = self._resource_shares.take(node.masks, node.offerings, node.share)
         self._topology.counts.record_new(candidate, node, constraints.row)
         self._update_candidate(candidate)
+
+    def _allocate(self, candidate: int, node: NewNode, allocation: AllocationProposal | None = None) -> None:
+        """Keep what ResourceClaims get on a new node for its remaining instance types, with what a new pod's get."""
+        if self._allocator is not None and (allocation is not None or self._allocator.holds(candidate)):
+            self._allocator.commit(candidate, node.masks.type_names(node.offerings), allocation)
 
     def _update_candidate(self, candidate: int) -> None:
         """Update the position and the columns of a new node after adding a pod."""
@@ -501,7 +514,7 @@ class SequentialScheduler:
             solution,
             reservations=self._reservations,
             headroom=self._headroom,
-            devices=self._node_devices.allocations if self._node_devices is not None else solution.devices,
+            allocator=self._allocator,
             on_existing={candidate: _by_row(pods) for candidate, pods in sorted(self._added.items())},
             new_nodes=[
                 PlannedNode(
