@@ -50,8 +50,8 @@ from journeyman.core.api.storage import CSINode, PersistentVolume, PersistentVol
 from journeyman.core.api.workloads import PodTemplate, ReplicationController, Service, Workload
 from journeyman.core.catalogue import Catalogue, InstanceType, Offering, with_learned_sizes
 from journeyman.core.lifecycle.learned_sizes import known_sizes
-from journeyman.core.scheduling.capacity_buffers import resolve_buffers, virtual_pods
-from journeyman.core.scheduling.node_overlays import apply_overlays
+from journeyman.core.lifecycle.node_overlays import apply_overlays
+from journeyman.core.state.capacity_buffers import resolve_buffers, virtual_pods
 from journeyman.core.state.snapshot import InvalidObject, NodeClassState, Snapshot, Workloads
 from journeyman.errors import ConfigurationError, InvalidObjectError
 from journeyman.steps.offering_state_updates import learned_sizes

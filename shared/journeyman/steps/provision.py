@@ -32,7 +32,7 @@ from journeyman.core.disruption.calendar import report_invalid_windows
 from journeyman.core.disruption.commands import kept_after_rollback, marked_for_deletion, pods_with_capacity
 from journeyman.core.disruption.static_nodepool_state import static_nodepools
 from journeyman.core.disruption.static_provisioning import deprovision_static, provision_static, report_disabled
-from journeyman.core.lifecycle.capacity_buffer_status import reconcile_capacity_buffers
+from journeyman.core.lifecycle.capacity_buffer_status import reconcile_capacity_buffers, without_virtual_pods
 from journeyman.core.lifecycle.expiration import delete_claims_of_ending_blocks, drain_replaced
 from journeyman.core.lifecycle.failed_launches import clear_settled_faults
 from journeyman.core.lifecycle.instance_names import name_instances
@@ -69,7 +69,6 @@ from journeyman.core.plan import (
     chain_of,
     merge_plans,
 )
-from journeyman.core.scheduling.capacity_buffers import without_virtual_pods
 from journeyman.core.scheduling.results import CachedResults, PlannedClaim, ProblemKey, Results
 from journeyman.core.scheduling.scheduler import Scheduler, explained, select_pods, solve_without_launches_for
 from journeyman.core.state import Snapshot

@@ -12,8 +12,8 @@ from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NodeClaim, Resource
 from journeyman.core.catalogue import Catalogue, InstanceType, with_learned_sizes, without_unavailable
 from journeyman.core.lifecycle.learned_sizes import known_sizes
+from journeyman.core.lifecycle.node_overlays import apply_overlays
 from journeyman.core.plan import Failure
-from journeyman.core.scheduling.node_overlays import apply_overlays
 from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Results, Verifier
 from journeyman.core.scheduling.verify import verify
 from journeyman.core.state import BuildFailure, InstanceStatus, NodeClassState, RepairPolicy, Snapshot

@@ -18,7 +18,6 @@ from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.candidates import Candidate
 from journeyman.core.disruption.commands import Command, SimulationResult
-from journeyman.core.scheduling.capacity_buffers import nodes_hosting_buffers
 from journeyman.core.scheduling.node_removal import NodeRemovals
 from journeyman.core.scheduling.nodeclaim_templates import BY_PRICE, FEWEST_NODES
 from journeyman.core.scheduling.results import UNLIMITED, CachedResults, Defect, Options, ProblemKey, Results, Verifier
@@ -288,3 +287,12 @@ def _claim_name(node: StateNode) -> str:
 def _with_packing(pool: NodePool, packing: str) -> NodePool:
     annotations = {**pool.metadata.annotations, labels.PACKING: packing}
     return pool.model_copy(update={"metadata": msgspec.structs.replace(pool.metadata, annotations=annotations)})
+
+
+def nodes_hosting_buffers(pods: Iterable[Pod], results: Results) -> frozenset[str]:
+    """Return the names of existing nodes on which virtual pods are scheduled; these nodes do not count as empty.
+
+    Restates: karpenter pkg/controllers/provisioning/buffers.go `bufferPodCountsFromResults`.
+    """
+    virtual = {pod.key for pod in pods if is_virtual_pod(pod)}
+    return frozenset(name for name, keys in results.existing.items() if virtual.intersection(keys))

@@ -11,13 +11,15 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from journeyman.core.api.capacity_buffer import PROVISIONING, READY_FOR_PROVISIONING
 from journeyman.core.api.conditions import set_condition, to_wire
 from journeyman.core.api.objects import CAPACITY_BUFFER, Condition, Pod
 from journeyman.core.plan import ObjectRef, PatchObject, Plan, chain_of
-from journeyman.core.scheduling.capacity_buffers import ResolvedBuffer, buffer_of, resolve_buffers
 from journeyman.core.scheduling.results import Results
 from journeyman.core.state import InvalidObject, Snapshot
+from journeyman.core.state.capacity_buffers import ResolvedBuffer, buffer_of, resolve_buffers
 from journeyman.core.state.condition_transitions import with_transitions
 from journeyman.core.state.pod_predicates import is_virtual_pod
 from journeyman.core.state.skipped_objects import plan_for_each
@@ -49,6 +51,23 @@ def reconcile_capacity_buffers(snapshot: Snapshot, results: Results) -> Plan:
     invalid = (item for item in snapshot.invalid_objects if item.kind == CAPACITY_BUFFER.kind)
     return plan_for_each(resolved_buffers, decide, about=lambda resolved: resolved.buffer) + plan_for_each(
         invalid, lambda item: _reconcile_invalid(item, snapshot.now)
+    )
+
+
+def without_virtual_pods(results: Results, pods: Iterable[Pod]) -> Results:
+    """Return the results without virtual pods; a NodeClaim planned only for a buffer stays, with no pods."""
+    virtual = {pod.key for pod in pods if is_virtual_pod(pod)}
+    if not virtual:
+        return results
+
+    def real(keys: Iterable[str]) -> tuple[str, ...]:
+        return tuple(key for key in keys if key not in virtual)
+
+    return replace(
+        results,
+        new_claims=tuple(replace(claim, pods=real(claim.pods)) for claim in results.new_claims),
+        existing={name: left for name, keys in results.existing.items() if (left := real(keys))},
+        pod_errors={key: error for key, error in results.pod_errors.items() if key not in virtual},
     )
 
 

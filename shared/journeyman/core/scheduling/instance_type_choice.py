@@ -20,9 +20,9 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement, OfferingKey
+from journeyman.core.catalogue import InstanceType
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct
 from journeyman.core.scheduling.limits import type_costs
-from journeyman.core.scheduling.node_overlays import overlay_annotations
 from journeyman.core.scheduling.nodeclaim_templates import achievable, distinct_enough, needed_for_variety
 from journeyman.core.scheduling.nodepool_options import NodeDemand, NodePoolOptions, TemplateVariant
 from journeyman.core.scheduling.offerings import OfferingTable
@@ -326,6 +326,18 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
 def _overlays(table: OfferingTable) -> tuple[tuple[str, ...], ...]:
     """Return for each type the NodeOverlay annotations of a NodeClaim that lists it."""
     return tuple(overlay_annotations(t) for t in table.types)
+
+
+def overlay_annotations(instance_type: InstanceType) -> tuple[str, ...]:
+    """Return the annotations, each "true", of a NodeClaim that may become this type, sorted.
+
+    Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaimtemplate.go `ToNodeClaim`.
+    """
+    annotations = {
+        labels.PRICE_OVERLAY_APPLIED: any(o.price_overlaid for o in instance_type.offerings),
+        labels.CAPACITY_OVERLAY_APPLIED: instance_type.capacity_overlaid,
+    }
+    return tuple(sorted(key for key, applied in annotations.items() if applied))
 
 
 def _as_selectors(

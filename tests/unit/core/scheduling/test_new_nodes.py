@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue, Offering
+from journeyman.core.lifecycle.node_overlays import apply_overlays
 from journeyman.core.scheduling.instance_type_choice import planned_nodeclaims
 from journeyman.core.scheduling.new_nodes import plan_new_nodes
-from journeyman.core.scheduling.node_overlays import apply_overlays
 from journeyman.core.scheduling.nodeclaim_templates import to_node_claim
 from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.problem import ClusterInputs, PodBatch, prepare_task

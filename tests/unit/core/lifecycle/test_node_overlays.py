@@ -7,7 +7,8 @@ from journeyman.core.api import labels
 from journeyman.core.api.model import parse
 from journeyman.core.api.nodeoverlay import NodeOverlay, NodeOverlaySpec
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.node_overlays import apply_overlays, overlay_annotations
+from journeyman.core.lifecycle.node_overlays import apply_overlays
+from journeyman.core.scheduling.instance_type_choice import overlay_annotations
 from journeyman.errors import InvalidObjectError
 from tests.helpers.builders import a_pool, an_instance_type, an_overlay, overlay_body
 

@@ -9,20 +9,19 @@ from journeyman.core.api.model import parse
 from journeyman.core.api.objects import CAPACITY_BUFFER
 from journeyman.core.api.workloads import PodTemplate, Workload
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.lifecycle.capacity_buffer_status import reconcile_capacity_buffers
+from journeyman.core.disruption.simulation import nodes_hosting_buffers
+from journeyman.core.lifecycle.capacity_buffer_status import reconcile_capacity_buffers, without_virtual_pods
 from journeyman.core.lifecycle.provisioning import create_nodeclaims
-from journeyman.core.scheduling.capacity_buffers import (
-    MAX_PODS_PER_BUFFER,
-    buffer_of,
-    nodes_hosting_buffers,
-    resolve_buffers,
-    virtual_pods,
-    without_virtual_pods,
-)
 from journeyman.core.scheduling.nodeclaim_templates import planned_pods
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
 from journeyman.core.scheduling.scheduler import solve
 from journeyman.core.state import Workloads
+from journeyman.core.state.capacity_buffers import (
+    MAX_PODS_PER_BUFFER,
+    buffer_of,
+    resolve_buffers,
+    virtual_pods,
+)
 from journeyman.core.state.pod_predicates import is_provisionable, is_virtual_pod
 from journeyman.errors import InvalidObjectError
 from journeyman_simulator.judge import verify_strictly

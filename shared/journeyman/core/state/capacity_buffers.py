@@ -22,8 +22,6 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Condition, Object, ObjectMeta, Pod, PodSpec, PodStatus, PodTemplateSpec
 from journeyman.core.api.resources import pod_requests
-from journeyman.core.scheduling.results import Results
-from journeyman.core.state.pod_predicates import is_virtual_pod
 from journeyman.core.state.skipped_objects import SkippedObject, evaluate
 from journeyman.core.state.snapshot import Workloads
 from journeyman.errors import InvalidQuantityError
@@ -209,29 +207,3 @@ def buffer_of(pod: Pod) -> str:
     """Return the key of the buffer that a virtual pod belongs to."""
     annotations = pod.metadata.annotations
     return f"{annotations.get(labels.BUFFER_NAMESPACE, '')}/{annotations.get(labels.BUFFER_NAME, '')}"
-
-
-def without_virtual_pods(results: Results, pods: Iterable[Pod]) -> Results:
-    """Return the results without virtual pods; a NodeClaim planned only for a buffer stays, with no pods."""
-    virtual = {pod.key for pod in pods if is_virtual_pod(pod)}
-    if not virtual:
-        return results
-
-    def real(keys: Iterable[str]) -> tuple[str, ...]:
-        return tuple(key for key in keys if key not in virtual)
-
-    return replace(
-        results,
-        new_claims=tuple(replace(claim, pods=real(claim.pods)) for claim in results.new_claims),
-        existing={name: left for name, keys in results.existing.items() if (left := real(keys))},
-        pod_errors={key: error for key, error in results.pod_errors.items() if key not in virtual},
-    )
-
-
-def nodes_hosting_buffers(pods: Iterable[Pod], results: Results) -> frozenset[str]:
-    """Return the names of existing nodes on which virtual pods are scheduled; these nodes do not count as empty.
-
-    Restates: karpenter pkg/controllers/provisioning/buffers.go `bufferPodCountsFromResults`.
-    """
-    virtual = {pod.key for pod in pods if is_virtual_pod(pod)}
-    return frozenset(name for name, keys in results.existing.items() if virtual.intersection(keys))

@@ -211,15 +211,3 @@ def _changed(catalogue: Catalogue, stocks: Iterable[_Stock]) -> Catalogue:
     if all(catalogue.instance_types(name) is types for name, types in changed.items()):
         return catalogue
     return Catalogue({**catalogue.by_node_pool, **changed})
-
-
-def overlay_annotations(instance_type: InstanceType) -> tuple[str, ...]:
-    """The annotations, each "true", of a NodeClaim that may become this type, sorted.
-
-    Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaimtemplate.go `ToNodeClaim`.
-    """
-    annotations = {
-        labels.PRICE_OVERLAY_APPLIED: any(o.price_overlaid for o in instance_type.offerings),
-        labels.CAPACITY_OVERLAY_APPLIED: instance_type.capacity_overlaid,
-    }
-    return tuple(sorted(key for key, applied in annotations.items() if applied))
