@@ -1,7 +1,8 @@
 """`journeyman explain node NAME`: why a node stays, the smallest change that would free it, its pods and its budgets.
 
 On a cluster the reason is the condition `Disruptable`, which consolidate writes on the NodeClaim; the command only reads. For a
-scenario file it evaluates the disruption methods itself.
+scenario file it evaluates the disruption methods itself, and also shows who places the pods without the node: the plan that the
+scheduler chooses then, and by how much its rivals lose.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -26,6 +28,7 @@ from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, PDB, POD, condition_of
 from journeyman.core.api.resources import CPU, MEMORY, format_amount, pod_requests
+from journeyman.core.api.wording import counted
 from journeyman.core.catalogue import Catalogue, price_of
 from journeyman.core.disruption.budgets import UNLIMITED, budget_status
 from journeyman.core.disruption.candidates import DisruptionReason, NodePoolName
@@ -33,6 +36,7 @@ from journeyman.core.disruption.circuit_breaker import CircuitBreaker
 from journeyman.core.disruption.commands import marked_for_deletion
 from journeyman.core.disruption.consolidatable import assess_consolidatable
 from journeyman.core.disruption.controller import DisruptionController
+from journeyman.core.scheduling.results import ChosenPlan, PlanSummary
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.pod_predicates import is_disruptable, is_reschedulable, preventing_pdbs
 from journeyman.errors import ConfigurationError, InvalidObjectError
@@ -45,6 +49,7 @@ class NodeExplanation(Struct, frozen=True, kw_only=True):
     """What is known about one node: the reason for which it stays, or the command that disrupts it; either may be empty.
 
     `price` is per hour, None if it is unknown. `since` is when the reason was first written, None if that is unknown.
+    `chosen_plan` places the pods without the node; None if nothing was simulated, or no pods need another node.
     """
 
     node: StateNode
@@ -53,6 +58,20 @@ class NodeExplanation(Struct, frozen=True, kw_only=True):
     since: datetime | None = None
     command: str = ""
     price: float | None = None
+    chosen_plan: ChosenPlan | None = None
+
+    def as_data(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "node": self.node.name,
+            "nodeClaim": _claim_name(self.node),
+            "reason": self.reason,
+            "message": self.message,
+            "since": format_time(self.since) if self.since is not None else None,
+            "command": self.command,
+            "pricePerHour": self.price,
+            "chosenPlan": self.chosen_plan.as_data() if self.chosen_plan is not None else None,
+        }
 
 
 def explain_in_scenario(path: Path, name: str) -> tuple[Snapshot, NodeExplanation]:
@@ -75,13 +94,22 @@ def explain_in_scenario(path: Path, name: str) -> tuple[Snapshot, NodeExplanatio
     claim = _claim_name(node)
     found = next((c for c in commands if any(candidate.nodeclaim == claim for candidate in c.candidates)), None)
     stays = next((one for one in controller.why_nodes_stay() if one.nodeclaim == claim), None)
-    price = _price(node, catalogue)
+    explanation = NodeExplanation(
+        node=node, price=_price(node, catalogue), chosen_plan=_plan_without(controller, claim)
+    )
     if found is not None:
         text = f"{found.decision.value} ({found.reason.value}), saving {found.saving:.4f} per hour"
-        return snapshot, NodeExplanation(node=node, command=text, price=price)
+        return snapshot, replace(explanation, command=text)
     if stays is not None:
-        return snapshot, NodeExplanation(node=node, reason=stays.blocked.reason, message=stays.message, price=price)
-    return snapshot, NodeExplanation(node=node, price=price)
+        return snapshot, replace(explanation, reason=stays.blocked.reason, message=stays.message)
+    return snapshot, explanation
+
+
+def _plan_without(controller: DisruptionController, claim: str) -> ChosenPlan | None:
+    """Return the plan for the pods if this NodeClaim is deleted; None if no disruption method considers it."""
+    eligible = (candidate for examined in controller.eligible().values() for candidate in examined.candidates)
+    candidate = next((candidate for candidate in eligible if candidate.nodeclaim == claim), None)
+    return controller.simulation.without((candidate,)).results.chosen_plan if candidate is not None else None
 
 
 def explain_in_cluster(store: KubeStore, name: str, now: datetime) -> tuple[Snapshot, NodeExplanation]:
@@ -128,6 +156,9 @@ def print_explanation(console: Console, snapshot: Snapshot, explanation: NodeExp
     console.print()
     for line in _reason_lines(explanation):
         console.print(line, soft_wrap=True)
+    if explanation.chosen_plan is not None:
+        for line in _plan_lines(explanation.chosen_plan):
+            console.print(line, soft_wrap=True)
     breaker = CircuitBreaker.of(snapshot)
     for why in filter(None, (breaker.why_paused(node.node_pool), breaker.why_no_replacement(node.node_pool))):
         console.print(f"[bold]Paused[/bold]  {escape(why)}", soft_wrap=True)
@@ -149,6 +180,25 @@ def _reason_lines(explanation: NodeExplanation) -> Iterator[str]:
         yield "[bold]Stays[/bold]  No NodeClaim owns it, so no disruption method considers it."
     else:
         yield "[bold]No reason is known[/bold]  Consolidate has not examined the node yet, or is about to disrupt it."
+
+
+def _plan_lines(chosen: ChosenPlan) -> Iterator[str]:
+    yield f"[bold]Pods without it[/bold]  {chosen.plan.proposer}: {_comes_to(chosen.plan)}"
+    for rival in chosen.rivals:
+        pods, nodes = rival.unschedulable - chosen.plan.unschedulable, rival.nodes - chosen.plan.nodes
+        price = rival.price - chosen.plan.price
+        differences = (
+            (pods, counted(abs(pods), "unschedulable pod")),
+            (price, f"{abs(price):.4f} per hour"),
+            (nodes, counted(abs(nodes), "node")),
+        )
+        texts = (f"{text} {'more' if amount > 0 else 'less'}" for amount, text in differences if round(amount, 4))
+        yield f"  {rival.proposer}: {', '.join(texts) or 'the same'}"
+
+
+def _comes_to(plan: PlanSummary) -> str:
+    left = f", {counted(plan.unschedulable, 'unschedulable pod')}" if plan.unschedulable else ""
+    return f"{counted(plan.nodes, 'new node')}, {plan.price:.4f} per hour{left}"
 
 
 def _budgets(snapshot: Snapshot, node_pool: str) -> Table:

@@ -84,13 +84,17 @@ def node(
     ] = None,
     kubeconfig: Annotated[str, typer.Option(help="The kubeconfig; by default KUBECONFIG, then ~/.kube/config.")] = "",
     context: Annotated[str, typer.Option(help="The kubeconfig's context; by default the current one.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON, without the tables.")] = False,
 ) -> None:
     """Print why a node stays, and the smallest change that would free it.
 
     On a cluster the reason is the condition Disruptable of its NodeClaim, which
     consolidate keeps up to date. The pods that would have to move, what protects
-    them, and the budgets are shown as they are now. Nothing is written.
+    them, and the budgets are shown as they are now. Nothing is written. For a
+    scenario file, the plan that places the pods without the node is shown, too.
     """
+    import json
+
     from journeyman.cli.console import standard_output
     from journeyman.cli.explain import explain_in_cluster, explain_in_scenario, print_explanation
 
@@ -104,7 +108,10 @@ def node(
 
         store = HttpKubeStore(Transport(from_kubeconfig(kubeconfig, context)))
         found = explain_in_cluster(store, name, SystemClock().now())
-    print_explanation(standard_output(), *found)
+    if as_json:
+        print(json.dumps(found[1].as_data()))
+    else:
+        print_explanation(standard_output(), *found)
 
 
 @app.command()

@@ -6,11 +6,13 @@ import io
 import json
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from journeyman.cli.explain import explain_in_cluster, explain_in_scenario, print_explanation
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM
+from journeyman.core.scheduling.results import ChosenPlan, PlanSummary
 from journeyman.errors import ConfigurationError
 from tests.helpers.builders import NOW, condition, node_class_body, pool_body
 from tests.helpers.fakes import Cluster
@@ -76,6 +78,36 @@ def test_node_of_a_scenario_shows_reason_change_price_pods_and_budgets(in_scenar
     assert "default/n-0  1500m  1Gi     PodDisruptionBudget default/web" in text
     assert "Underutilized       1        0                       1" in text
     assert in_scenario("n", *objects) == text
+
+
+def test_node_of_a_scenario_shows_who_places_its_pods_without_it_and_how_the_rivals_lose(in_scenario, tmp_path):
+    """The same plan as `solve` and the log name."""
+    text = in_scenario("n", *bodies(a_member("n", cpus=["3500m"])))
+
+    assert "Pods without it  whole classes by price: 1 new node, 0.4000 per hour" in text
+    assert "  pod by pod: the same" in text
+    _, found = explain_in_scenario(tmp_path / "scenario.json", "n")
+    own = {"unschedulable": 0, "pricePerHour": 0.4, "nodes": 1}
+    assert found.as_data()["chosenPlan"] == {
+        "proposer": "whole classes by price",
+        **own,
+        "rivals": [{"proposer": "pod by pod", **own}],
+    }
+
+
+def test_rivals_that_lose_show_by_how_much():
+    """A pod more, a higher price and more nodes each count."""
+    best = PlanSummary(proposer="by class", unschedulable=1, price=0.4, nodes=1)
+    rivals = (
+        replace(best, proposer="one", unschedulable=2),
+        replace(best, proposer="two", price=0.65, nodes=2),
+    )
+    snapshot, found = explain_in_cluster(a_cluster(a_member("n")).server, "n", NOW)
+    text = printed((snapshot, replace(found, chosen_plan=ChosenPlan(plan=best, rivals=rivals))))
+
+    assert "by class: 1 new node, 0.4000 per hour, 1 unschedulable pod" in text
+    assert "  one: 1 unschedulable pod more" in text
+    assert "  two: 0.2500 per hour more, 1 node more" in text
 
 
 def test_node_that_a_command_takes_shows_the_command(in_scenario):
