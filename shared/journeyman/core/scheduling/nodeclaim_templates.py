@@ -84,10 +84,21 @@ class NodeClaimTemplate(Struct, frozen=True, kw_only=True, eq=False):
         """The NodePool's name."""
         return self.node_pool.metadata.name
 
+    @property
+    def taints(self) -> tuple[Taint, ...]:
+        """The taints of its nodes, without startup taints."""
+        return tuple(self.node_pool.spec.template.spec.taints)
+
     def narrowed(self, term: Requirements) -> Requirements:
         """Return the term, each key intersected with the NodePool's requirement."""
         own = self.requirements
         return Requirements({k: own[k].intersection(wanted) if k in own else wanted for k, wanted in term.items()})
+
+    def rows_meeting(self, term: Requirements) -> Bools:
+        """Return which offerings meet a term on a node of the NodePool, available or not, of the NodePool's own or not."""
+        if not self.requirements.is_compatible(term, allow_undefined=labels.WELL_KNOWN):
+            return np.zeros(len(self.table.row_type), dtype=bool)
+        return self.table.rows_meeting(self.narrowed(term))
 
     @property
     def order(self) -> PoolOrder:

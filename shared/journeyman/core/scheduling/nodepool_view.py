@@ -6,7 +6,7 @@ on the offerings, so the offerings of a term are remembered.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from functools import cached_property
 from typing import Final
@@ -26,40 +26,34 @@ from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import Effort
 from journeyman.core.state.taints import untolerated
 
-Terms = tuple[Requirements, ...]
-
 _PER_TERM: Final = 12  # effort of comparing a term with a NodePool, without what grows with the term or the offerings
-_ENTRIES_PER_UNIT: Final = 2  # of terms: requirements, and values in tens
+ENTRIES_PER_UNIT: Final = 2  # of terms: requirements, and values in tens
 _ROWS_PER_UNIT: Final = 400  # offerings that are combined
 _DISTINCT_PER_UNIT: Final = 3  # values of a label that a requirement is compared with
 _CELLS_PER_UNIT: Final = 400  # amounts of instance types that a request is compared with
 
 
-class PodRequirements(Struct, frozen=True, kw_only=True, eq=False):
-    """What a pod requires of its node: one of `terms`, its tolerations, its requests by axis.
+class UnschedulablePod(Struct, frozen=True, kw_only=True, eq=False):
+    """What a pod requires of its node: its class, its requests by axis, and one of `terms`, the class's with its volumes'.
 
     What comparing them costs is charged to `effort`.
     """
 
-    terms: Terms
-    tolerations: tuple[Toleration, ...]
+    cls: PodClass
     request: Ints
     effort: Effort
+    terms: tuple[Requirements, ...] = ()
 
-    def tolerating(self, taint: Taint) -> PodRequirements:
-        """Return the requirements with a toleration for this taint added."""
+    def with_terms(self, terms: Iterable[Requirements]) -> UnschedulablePod:
+        """Return the pod with other terms, combined with those of its volumes. Raises EffortSpentError."""
+        own, volumes = tuple(terms), self.cls.volume_terms
+        self.effort.spend(entries_of(own) * len(volumes) // ENTRIES_PER_UNIT + len(self.cls.tolerations) // 8)
+        return replace(self, terms=tuple(dict.fromkeys(term & reached for term in own for reached in volumes)))
+
+    def tolerating(self, taint: Taint) -> UnschedulablePod:
+        """Return the pod with a toleration for this taint added."""
         extra = Toleration(key=taint.key, operator="Equal", value=taint.value, effect=taint.effect)
-        return replace(self, tolerations=(*self.tolerations, extra))
-
-
-def pod_requirements_of(
-    cls: PodClass, request: Ints, effort: Effort, terms: Iterable[Requirements] | None = None
-) -> PodRequirements:
-    """Return the requirements of a class's pods; `terms` replaces the class's own terms. Raises EffortSpentError."""
-    own = cls.terms if terms is None else tuple(terms)
-    effort.spend(entries_of(own) * len(cls.volume_terms) // _ENTRIES_PER_UNIT + len(cls.tolerations) // 8)
-    combined = dict.fromkeys(term & volumes for term in own for volumes in cls.volume_terms)
-    return PodRequirements(terms=tuple(combined), tolerations=cls.tolerations, request=request, effort=effort)
+        return replace(self, cls=replace(self.cls, tolerations=(*self.cls.tolerations, extra)))
 
 
 def entries_of(terms: Iterable[Requirements]) -> int:
@@ -89,181 +83,136 @@ class NodePoolView:
     """Filters the instance types of one NodePool; limits are evaluated once, by the constructor."""
 
     def __init__(
-        self, pool: NodePoolOptions, headroom: Headroom, *, strict_min_values: bool, remembered_bytes: int
+        self, options: NodePoolOptions, headroom: Headroom, *, strict_min_values: bool, remembered_bytes: int
     ) -> None:
         """Prepare the NodePool for queries.
 
         Args:
-            pool: The NodePool.
+            options: The NodePool.
             headroom: What is left of its limits.
             strict_min_values: Whether it launches no node if its minValues cannot be met.
             remembered_bytes: What the view remembers at most: of a term a byte for each offering.
         """
-        self.pool = pool
+        self.options = options
+        self.template = options.template
+        self.name = options.template.name
+        self.taints = options.template.taints
+        self.table = options.template.table
         self.headroom = headroom
-        self.strict_min_values = strict_min_values
-        table = pool.template.table
-        usable: Bools = pool.usable[table.row_type]
-        self.own_rows: Bools = table.rows_meeting(pool.template.requirements) & usable
         self.within_limits: Bools = headroom.allows()
-        self.types_total = int(self._types(self.own_rows).sum())
+        self._launched_rows: Bools = self.table.rows_meeting(self.template.requirements)
+        self._own_rows: Bools = self._launched_rows & options.usable[self.table.row_type]
+        self.types_total = int(self._types(self._own_rows).sum())
+        self._strict_min_values = strict_min_values
         self._remembered_bytes = remembered_bytes
         self._rows: dict[Requirements, Bools] = {}
 
-    @property
-    def name(self) -> str:
-        """Return the name of the NodePool."""
-        return self.pool.template.name
-
-    @property
-    def known_labels(self) -> frozenset[str]:
-        """Return the labels that the NodePool's requirements, its types or its offerings define."""
-        return self.pool.template.table.labels | self.pool.template.requirements.keys()
-
     @cached_property
-    def _lack(self) -> tuple[Ints, tuple[tuple[str, datetime | None], ...]]:
+    def _causes(self) -> tuple[Ints, tuple[tuple[str, datetime | None], ...]]:
         """Return why offerings are unavailable, as (cause number per offering, (reason, until) by number)."""
         numbers: dict[tuple[str, datetime | None], int] = {}
-        offered = (o for t in self.pool.template.table.types for o in t.offerings)
+        offered = (o for t in self.table.types for o in t.offerings)
         codes = [numbers.setdefault((o.unavailable_reason, o.unavailable_until), len(numbers)) for o in offered]
         return np.array(codes, dtype=np.int64), tuple(numbers)
 
-    def lack(self, rows: Bools) -> tuple[tuple[str, datetime | None], ...]:
+    def causes(self, rows: Bools) -> tuple[tuple[str, datetime | None], ...]:
         """Return the distinct (reason, until) for which these offerings are unavailable."""
-        codes, causes = self._lack
+        codes, causes = self._causes
         return tuple(causes[n] for n in distinct(codes[rows]))
 
-    @property
-    def taints(self) -> tuple[Taint, ...]:
-        """Return the taints of the NodePool's nodes."""
-        return tuple(self.pool.template.node_pool.spec.template.spec.taints)
-
-    def untolerated(self, pod_requirements: PodRequirements) -> Taint | None:
+    def untolerated(self, pod: UnschedulablePod) -> Taint | None:
         """Return the first taint that the pod does not tolerate."""
-        pod_requirements.effort.spend(len(self.taints) * len(pod_requirements.tolerations) // 4)
-        return untolerated(self.taints, pod_requirements.tolerations)
+        pod.effort.spend(len(self.taints) * len(pod.cls.tolerations) // 4)
+        return untolerated(self.taints, pod.cls.tolerations)
 
-    def refusal(self, pod_requirements: PodRequirements) -> str:
-        """Return why the NodePool's own labels exclude the first term, as text; empty if they admit any term."""
-        offered, terms = self.pool.template.requirements, pod_requirements.terms
-        pod_requirements.effort.spend(entries_of(terms) // _ENTRIES_PER_UNIT + 2 * _PER_TERM)
-        if any(offered.is_compatible(term, allow_undefined=labels.WELL_KNOWN) for term in terms):
-            return ""
-        first = offered.compatible(terms[0], allow_undefined=labels.WELL_KNOWN) if terms else None
-        return first or "contradictory requirements"
-
-    def find(self, pod_requirements: PodRequirements) -> FilteredTypes:
-        """Return the types that pass each filter for the pod; taints are ignored."""
-        sizes, table = self.pool.sizes, self.pool.template.table
-        rows = self.rows(pod_requirements)
-        pod_requirements.effort.spend(_PER_TERM + sizes.size // _CELLS_PER_UNIT + 4 * len(rows) // _ROWS_PER_UNIT)
-        large = every(sizes >= pod_requirements.request)
-        suiting = self._types(rows)
-        rows = rows & large[table.row_type]
-        available = self._types(rows & table.available)
-        return FilteredTypes(
-            suiting=suiting,
-            fitting=suiting & large,
-            available=available,
-            allowed=available & self.within_limits,
-            rows=rows,
+    def refusal(self, pod: UnschedulablePod) -> str:
+        """Return why no type suits the pod: a label of the NodePool, or a requirement that no type meets, as text."""
+        own, terms = self.template.requirements, pod.terms
+        pod.effort.spend(entries_of(terms) // ENTRIES_PER_UNIT + 2 * _PER_TERM)
+        if not any(own.is_compatible(term, allow_undefined=labels.WELL_KNOWN) for term in terms):
+            first = own.compatible(terms[0], allow_undefined=labels.WELL_KNOWN) if terms else None
+            return first or "contradictory requirements"
+        unmet = next(
+            filter(None, (self._unmet(term, pod.effort) for term in terms)), "all labels that the pod requires"
         )
+        return f"no instance type met all requirements (none of its {self.types_total} has {unmet})"
 
-    def takes(self, pod_requirements: PodRequirements) -> bool:
+    def _unmet(self, term: Requirements, effort: Effort) -> str:
+        effort.spend(self._work(term))
+        return self.table.unmet(self.template.narrowed(term))
+
+    def find(self, pod: UnschedulablePod) -> FilteredTypes:
+        """Return the types that pass each filter for the pod; taints are ignored. Raises EffortSpentError."""
+        sizes = self.options.sizes
+        rows = self._rows_for(pod)
+        pod.effort.spend(_PER_TERM + sizes.size // _CELLS_PER_UNIT + 4 * len(rows) // _ROWS_PER_UNIT)
+        large = every(sizes >= pod.request)
+        suiting = self._types(rows)
+        rows = rows & large[self.table.row_type]
+        available = self._types(rows & self.table.available)
+        allowed = available & self.within_limits
+        return FilteredTypes(suiting=suiting, fitting=suiting & large, available=available, allowed=allowed, rows=rows)
+
+    def takes(self, pod: UnschedulablePod) -> bool:
         """Return whether the NodePool can launch a node for the pod now; constraints about other pods are ignored."""
-        if self.untolerated(pod_requirements) is not None:
+        if self.untolerated(pod) is not None:
             return False
-        found = self.find(pod_requirements)
-        return bool(found.allowed.any()) and not self.only_reserved(found) and not self.too_alike(found.allowed)
+        found = self.find(pod)
+        return bool(found.allowed.any()) and not self.only_reserved(found) and not self.unmet_min_values(found.allowed)
+
+    def launchable(self, found: FilteredTypes) -> Ints:
+        """Return the offerings that pass every filter."""
+        return np.flatnonzero(found.rows & self.table.available & found.allowed[self.table.row_type])
 
     def only_reserved(self, found: FilteredTypes) -> bool:
         """Return whether only reserved capacity, which may run out within a pass, is available for the pod."""
-        table = self.pool.template.table
-        rows = found.rows & table.available & found.allowed[table.row_type]
-        return bool((table.row_reservation[rows] >= 0).all())
+        return bool((self.table.row_reservation[self.launchable(found)] >= 0).all())
 
-    def too_alike(self, types: Bools) -> str:
-        """Return the NodePool's minValues that these types do not meet, as text; empty if none or if minValues may be relaxed."""
-        if not self.strict_min_values or distinct_enough(self.pool, types):
+    def unmet_min_values(self, types: Bools) -> str:
+        """Return the NodePool's minValues that these types do not meet, as text; empty if none or if they may be relaxed."""
+        if not self._strict_min_values or distinct_enough(self.options, types):
             return ""
-        min_values = self.pool.template.min_values
+        least = self.template.min_values
         return ", ".join(
-            f"{n} of {min_values[k]} for {k}" for k, n in achievable(self.pool, types).items() if n < min_values[k]
+            f"{n} of {least[k]} for {k}" for k, n in achievable(self.options, types).items() if n < least[k]
         )
 
-    def rows(self, pod_requirements: PodRequirements) -> Bools:
-        """Return the offerings that meet one of the terms, available or not, of any size. Raises EffortSpentError."""
-        found = np.zeros(len(self.own_rows), dtype=bool)
-        for term in pod_requirements.terms:
+    def values(self, key: str, rows: Ints) -> frozenset[str]:
+        """Return the values of a label that nodes on these offerings can have; empty for offerings that leave it open."""
+        codes, values = self.table.row_values(key)
+        own = self.template.requirements.get(key)
+        single = own.single if own is not None else None
+        return frozenset(values[code] or single or "" for code in distinct(codes[rows]))
+
+    def types_without_daemons(self, pod: UnschedulablePod) -> Bools:
+        """Return the types with an offering that meets one of the terms, even if they are too small for their daemons."""
+        rows = np.zeros(len(self._own_rows), dtype=bool)
+        for term in pod.terms:
+            pod.effort.spend(self._work(term))
+            rows |= self.template.rows_meeting(term)
+        return self._types(rows & self._launched_rows)
+
+    def _rows_for(self, pod: UnschedulablePod) -> Bools:
+        """Return the offerings that meet one of the terms, available or not, of any size."""
+        found = np.zeros(len(self._own_rows), dtype=bool)
+        for term in pod.terms:
             rows = self._rows.get(term)
-            pod_requirements.effort.spend(1 + len(found) // _ROWS_PER_UNIT if rows is not None else self._work(term))
+            pod.effort.spend(1 + len(found) // _ROWS_PER_UNIT if rows is not None else self._work(term))
             if rows is None:
-                rows = self._remember(term, self._rows_of(term))
+                if (len(self._rows) + 1) * max(len(found), 1) > self._remembered_bytes:
+                    self._rows.clear()
+                rows = self._rows[term] = self.template.rows_meeting(term) & self._own_rows
             found |= rows
         return found
 
-    def types_for(self, pod_requirements: PodRequirements) -> Bools:
-        """Return the types with an offering that meets one of the terms, even if they are too small for their daemons."""
-        template = self.pool.template
-        rows = np.zeros(len(self.own_rows), dtype=bool)
-        for term in pod_requirements.terms:
-            pod_requirements.effort.spend(self._work(term))
-            rows |= self._meeting(term)
-        return self._types(rows & template.table.rows_meeting(template.requirements))
-
-    def _rows_of(self, term: Requirements) -> Bools:
-        return self._meeting(term) & self.own_rows
-
-    def _meeting(self, term: Requirements) -> Bools:
-        template = self.pool.template
-        if not template.requirements.is_compatible(term, allow_undefined=labels.WELL_KNOWN):
-            return np.zeros(len(self.own_rows), dtype=bool)
-        return template.table.rows_meeting(template.narrowed(term))
-
-    def _remember(self, term: Requirements, rows: Bools) -> Bools:
-        if (len(self._rows) + 1) * max(len(rows), 1) > self._remembered_bytes:
-            self._rows.clear()
-        self._rows[term] = rows
-        return rows
-
     def _work(self, term: Requirements) -> int:
         """Return the effort of comparing a term with the offerings."""
-        table = self.pool.template.table
-        columns = [table.row_columns.get(key) or table.type_columns.get(key) for key in term]
+        columns = [self.table.row_columns.get(key) or self.table.type_columns.get(key) for key in term]
         values = sum(len(column.distinct) for column in columns if column is not None)
-        entries = entries_of((term,)) // _ENTRIES_PER_UNIT
-        return (
-            _PER_TERM
-            + entries
-            + values // _DISTINCT_PER_UNIT
-            + (2 + len(columns)) * len(table.row_type) // _ROWS_PER_UNIT
-        )
-
-    def unmet(self, pod_requirements: PodRequirements) -> str:
-        """Return a requirement that no type of the NodePool meets, as text; empty if there is no single one."""
-        template = self.pool.template
-        for term in pod_requirements.terms:
-            pod_requirements.effort.spend(self._work(term))
-            found = template.table.unmet(template.narrowed(term))
-            if found:
-                return found
-        return ""
+        combined = (2 + len(columns)) * len(self.table.row_type) // _ROWS_PER_UNIT
+        return _PER_TERM + entries_of((term,)) // ENTRIES_PER_UNIT + values // _DISTINCT_PER_UNIT + combined
 
     def _types(self, rows: Bools) -> Bools:
-        table = self.pool.template.table
-        types: Bools = np.zeros(len(table.types), dtype=bool)
-        types[table.row_type[rows]] = True
+        types: Bools = np.zeros(len(self.table.types), dtype=bool)
+        types[self.table.row_type[rows]] = True
         return types
-
-
-def values_offered(views: Sequence[NodePoolView], pod_requirements: PodRequirements, key: str) -> frozenset[str]:
-    """Return the values of a label that new nodes for the pod can have."""
-    found: set[str] = set()
-    for view in views:
-        template = view.pool.template
-        rows = np.flatnonzero(view.find(pod_requirements).rows & template.table.available)
-        codes, values = template.table.row_values(key)
-        pool_requirement = template.requirements.get(key)
-        single = pool_requirement.single if pool_requirement is not None else None
-        found.update(value for code in distinct(codes[rows]) if (value := values[code] or single))
-    return frozenset(found)
