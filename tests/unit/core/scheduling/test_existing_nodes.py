@@ -1,28 +1,19 @@
-"""Existing nodes: cached data returns the same results as new data; allocatable, anti-affinity and volumes."""
+"""Existing nodes: the order in which they are filled, what is free on them, which pods they accept, and their volumes."""
 
 from __future__ import annotations
 
-import itertools
-import random
-
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import Toleration
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.existing_nodes import NodeColumns, allocatable_of
-from journeyman.core.scheduling.problem import ClusterInputs, prepare_task
-from journeyman.core.scheduling.requirements import of, requirement
-from journeyman.core.scheduling.results import Options
 from journeyman.core.scheduling.scheduler import Scheduler, solve
-from journeyman.core.scheduling.sequential import schedule_sequentially
-from journeyman.core.scheduling.topology import Pin
 from tests.helpers.builders import (
+    EBS,
     NOW,
     TYPES,
     a_csi_node,
+    a_daemon_set,
     a_launched_claim,
     a_node,
     a_pod,
@@ -32,60 +23,267 @@ from tests.helpers.builders import (
     a_snapshot,
     a_storage_class,
     a_volume_claim,
+    ago,
     claims_as_volumes,
 )
-
-NODES = ("one", "two", "three", "four", "five", "six")
-WEB = {"labelSelector": {"matchLabels": {"app": "web"}}}
-RULES = (
-    {
-        "affinity": {
-            "podAntiAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": labels.HOSTNAME, **WEB}]
-            }
-        }
-    },
-    {
-        "affinity": {
-            "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": labels.ZONE, **WEB}]}
-        }
-    },
-    {
-        "topologySpreadConstraints": [
-            {"topologyKey": labels.ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **WEB}
-        ]
-    },
-    {"containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 80, "hostPort": 80}]}]},
-    claims_as_volumes("data")["spec"],
-    {},
+from tests.helpers.small_clusters import (
+    HOST,
+    ZONE,
+    apart,
+    at,
+    both_ways,
+    by_node,
+    expected_of,
+    listens,
+    near,
+    only,
+    plan,
+    prefers,
+    selects,
+    some,
+    spread,
+    table,
+    tolerates,
+    zonal,
 )
 
+CORDONED = ([a_node("n", spec={"unschedulable": True})], [])
+TAINTED = at("n/a:4", taints=[{"key": "mine", "effect": "NoSchedule"}])
+JOINING = a_node("n0", metadata={"labels": {labels.INITIALIZED: "false"}})
+GOING = a_node("n1", deleting=ago(minutes=1))
 
-def a_web_pod(number, spec, **where):
-    """Return a pod of the app `web` with this spec."""
-    return a_pod(f"web-{number}", metadata={"labels": {"app": "web"}}, spec=spec, **where)
+
+def nodes_of(*nodes):
+    """Return these nodes without pods, as `at` does."""
+    return [*nodes], []
+
+
+@both_ways
+@table(
+    "pods",
+    "cluster",
+    "expected",
+    initialized_nodes_first_and_then_by_name=(
+        [some(11, "web")],
+        {"nodes": nodes_of(JOINING, *at("n1/a:4", "n2/a:4")[0])},
+        "node-n0: 3 web; node-n1: 4 web; node-n2: 4 web",
+    ),
+    running_pods_use_their_requests=(
+        [some(1, "old", cpu="2", on="n"), some(9, "web")],
+        {"nodes": at("n/a:4")},
+        "node-n: 2 web; pending: 7 web",
+    ),
+    a_daemon_that_does_not_run_yet_uses_its_requests=(
+        [some(9, "web")],
+        {"nodes": at("n/a:4"), "daemon_sets": (a_daemon_set("agent", cpu="500m"),)},
+        "node-n: 3 web; pending: 6 web",
+    ),
+    daemons_of_other_nodes_use_nothing=(
+        [some(9, "web")],
+        {
+            "nodes": at("n/a:4"),
+            "daemon_sets": (
+                a_daemon_set("elsewhere", cpu="1", **only(ZONE, "b", "c")),
+                a_daemon_set("other", cpu="1", **selects(disk="fast")),
+            ),
+        },
+        "node-n: 4 web; pending: 5 web",
+    ),
+    daemons_that_do_not_tolerate_the_taint_use_nothing=(
+        [some(9, "web", tolerates())],
+        {"nodes": TAINTED, "daemon_sets": (a_daemon_set("delicate", cpu="1", tolerations=[]),)},
+        "node-n: 4 web; pending: 5 web",
+    ),
+    overcommitted_on_one_resource=(
+        [some(2, "old", cpu="3", on="n"), some(1, "web", cpu="0", memory="1Mi")],
+        {"nodes": at("n/a:4")},
+        "pending: 1 web",
+    ),
+    a_node_that_is_being_deleted_takes_no_pods=(
+        [some(1, "web", cpu="1", on="n1", name="leaving"), some(5, "web")],
+        {"nodes": nodes_of(*at("n0/a:4")[0], GOING), "claims": ()},
+        "node-n0: 4 web; pending: 2 web",
+    ),
+    cordoned=([some(1, "web"), some(1, "brave", tolerates())], {"nodes": CORDONED}, "node-n: 1 brave; pending: 1 web"),
+    tainted=([some(1, "web"), some(1, "brave", tolerates())], {"nodes": TAINTED}, "node-n: 1 brave; pending: 1 web"),
+    zone=(
+        [some(9, "web", selects(zone="b"))],
+        {"nodes": at("n0/a:4", "n1/b:4")},
+        "node-n1: 4 web; pending: 5 web",
+    ),
+    missing_label_exists_not=(
+        [some(1, "exists", only("disk", operator="Exists")), some(1, "not", only("disk", "slow", operator="NotIn"))],
+        {"nodes": at("n/a:4")},
+        "node-n: 1 not; pending: 1 exists",
+    ),
+    preferred_anti_affinity_is_relaxed=(
+        [some(3, "web", prefers(apart(key=HOST)))],
+        {"nodes": at("n/a:4")},
+        "node-n: 3 web",
+    ),
+)
+def test_existing_nodes_take_the_pods_that_they_have_space_for(pods, cluster, expected, options):
+    """Each is filled before the next; no NodePool has types."""
+    assert by_node(plan(*pods, types=(), options=options, **cluster)) == expected_of(expected, options)
+
+
+def test_pods_that_no_existing_node_can_take_get_new_nodes():
+    """Three of four pods fit on the existing node."""
+    assert by_node(plan(some(4, "web", cpu="1300m"), nodes=at("n/a:4"))) == "node-n: 3 web; m.small: 1 web"
+
+
+# -- what is free on a node
+
+
+@pytest.mark.parametrize(
+    ("of_claim", "of_node", "initialized", "placed"),
+    [
+        ({}, {}, False, 3),
+        ({"cpu": "4"}, {}, False, 4),
+        ({"cpu": "4"}, {"cpu": "2"}, False, 2),
+        ({}, {"cpu": "2"}, False, 2),
+        ({"cpu": "4"}, {"cpu": "2"}, True, 2),
+        ({"cpu": "4"}, {}, True, 4),
+    ],
+)
+@pytest.mark.parametrize("gpu", [False, True])
+def test_nodeclaim_completes_allocatable_until_the_node_is_initialized(of_claim, of_node, initialized, placed, gpu):
+    """Without a status the NodeClaim's request of three CPUs counts; the NodeClaim adds a GPU not yet reported."""
+    rest = {"memory": "16Gi", "pods": "110"}
+    marks = {} if initialized else {labels.INITIALIZED: "false"}
+    node = a_node("n", metadata={"labels": marks})
+    own = {**of_node, **(rest if of_node else {}), **({"gpu": "0"} if of_node and not initialized else {})}
+    node = replace(node, status=replace(node.status, allocatable=own))
+    claim = a_running_claim("n", spec={"resources": {"requests": {"cpu": "3", "memory": "16Gi", "pods": "9"}}})
+    found = {**of_claim, **rest, "gpu": "1"} if of_claim else {}
+    claim = replace(claim, status=replace(claim.status, allocatable=found))
+    has_gpu = bool(of_claim) and not (initialized and of_node)
+    container = {"name": "g", "image": "i", "resources": {"requests": {"cpu": "1", "gpu": "1"}}}
+    pods = [a_pod("p", spec={"containers": [container]})] if gpu else some(9, "web")
+
+    snapshot = a_snapshot(nodes=(node,), claims=(claim,), pods=tuple(pods))
+    results = solve(snapshot, Catalogue({}))
+
+    assert len(results.existing.get("node-n", ())) == (int(has_gpu) if gpu else placed)
+
+
+@pytest.mark.parametrize(
+    ("requested", "status", "is_reused"),
+    [
+        ("500m", a_resize("3"), False),
+        ("3", a_resize("500m", pending="Deferred"), False),
+        ("64", a_resize("500m", pending="Infeasible"), True),
+    ],
+    ids=["shrinks", "growth deferred", "growth infeasible"],
+)
+def test_node_has_the_space_that_its_resized_pods_leave(requested, status, is_reused):
+    """The largest amount counts, and after an infeasible growth what the pod has; one of the same spec is not resized."""
+    found = plan(
+        a_pod("equal", cpu=requested, node="node-other"),
+        a_pod("resized", cpu=requested, node="node-n", status=status),
+        some(1, "next", cpu="2"),
+        nodes=at("n/a:4"),
+        types=(),
+    )
+
+    assert by_node(found) == ("node-n: 1 next" if is_reused else "pending: 1 next")
+
+
+def test_pod_that_moves_counts_with_what_it_holds():
+    """Two pods of one spec leave their nodes; no type has what the infeasible growth requests."""
+    where = {"node": "node-n", "cpu": "64"}
+    snapshot = a_snapshot(
+        nodes=(a_node("n", deleting=NOW),),
+        claims=(a_running_claim("n", deleting=NOW),),
+        pods=(
+            a_pod("deferred", status=a_resize("1", pending="Deferred"), **where),
+            a_pod("refused", status=a_resize("1", pending="Infeasible"), **where),
+        ),
+    )
+
+    found = solve(snapshot, Catalogue({"default": TYPES}))
+
+    assert [(claim.offering.instance_type, claim.pods) for claim in found.new_claims] == [
+        ("m.small", ("default/refused",))
+    ]
+    assert found.pod_errors.keys() == {"default/deferred"}
+
+
+# -- volumes
+
+
+def storage(*names):
+    """Return PersistentVolumeClaims and their StorageClass, which binds at the first consumer."""
+    return {
+        "persistent_volume_claims": tuple(a_volume_claim(name) for name in names),
+        "storage_classes": (a_storage_class(),),
+    }
+
+
+def using(app, *claims, on=""):
+    """Return a pod of an app with these PersistentVolumeClaims."""
+    return some(1, app, claims_as_volumes(*claims)["spec"], cpu="100m", on=on, name=f"{app}-{claims[0]}")
+
+
+@both_ways
+@table(
+    "limit",
+    "pods",
+    "expected",
+    one_of_three_is_in_use=(
+        3,
+        [using("old", "c0", on="n"), *(using("db", f"c{n}") for n in range(1, 5)), some(1, "web")],
+        "node-n: 1 web, 2 db; pending: 2 db",
+    ),
+    a_volume_that_is_attached_already=(
+        1,
+        [using("old", "c0", on="n"), using("db", "c0"), using("other", "c1")],
+        "node-n: 1 db; pending: 1 other",
+    ),
+    a_volume_of_two_pods_counts_once=(
+        1,
+        [using("a", "c1"), using("b", "c1"), using("c", "c2")],
+        "node-n: 1 b, 1 a; pending: 1 c",
+    ),
+    own_and_shared_volumes_of_two=(2, [using("db", f"c{n}", "c9") for n in range(3)], "node-n: 1 db; pending: 2 db"),
+    own_and_shared_volumes_of_three=(3, [using("db", f"c{n}", "c9") for n in range(3)], "node-n: 2 db; pending: 1 db"),
+    own_and_shared_volumes_of_four=(4, [using("db", f"c{n}", "c9") for n in range(3)], "node-n: 3 db"),
+)
+def test_node_attaches_no_more_volumes_than_its_csi_driver_allows(limit, pods, expected, options):
+    """A volume needs one attachment for all pods that use it; pods without volumes are not limited."""
+    claims = storage(*(f"c{n}" for n in range(10)))
+
+    found = plan(
+        *pods, nodes=at("n/a:4"), types=(), csi_nodes=(a_csi_node("node-n", **{EBS: limit}),), options=options, **claims
+    )
+
+    assert by_node(found) == expected
+
+
+# -- a scheduler that solves many problems about one cluster
+
+NODES = ("one", "two", "three", "four", "five", "six")
+RULES = (apart(key=HOST), near(), spread(), listens(80), claims_as_volumes("data")["spec"], {})
 
 
 @pytest.fixture
 def cluster():
     """A node for every kind of constraint, a launched NodeClaim with a planned pod, and a NodePool with a limit."""
-    running = tuple(a_web_pod(n, RULES[n], node=f"node-{name}") for n, name in enumerate(NODES))
-    pending = (a_web_pod("planned", {}), a_web_pod("nominated", {}, status={"nominatedNodeName": "node-one"}))
-    planned = {"metadata": {"annotations": {labels.PLANNED_PODS: "default/web-planned"}}}
-    nodes = tuple(
-        a_node(name, metadata={"labels": {labels.HOSTNAME: f"node-{name}", labels.ZONE: "abc"[n % 3]}})
-        for n, name in enumerate(NODES)
-    )
+    running = [pod for n, name in enumerate(NODES) for pod in some(1, "web", RULES[n], on=name, name=f"web-{name}")]
+    pending = [
+        *some(1, "web", name="planned"),
+        *some(1, "web", name="nominated", status={"nominatedNodeName": "node-one"}),
+    ]
+    planned = {"metadata": {"annotations": {labels.PLANNED_PODS: "default/planned0"}}}
+    nodes, _ = at(*(f"{name}/{'abc'[n % 3]}:4" for n, name in enumerate(NODES)))
+    claims = (*map(a_running_claim, NODES), a_launched_claim("coming", **planned))
     return a_snapshot(
         node_pools=(a_pool(spec={"limits": {"cpu": "32"}}),),
         nodes=tuple(sorted(nodes, key=lambda n: n.metadata.name)),
-        claims=tuple(
-            sorted((*map(a_running_claim, NODES), a_launched_claim("coming", **planned)), key=lambda c: c.metadata.name)
-        ),
+        claims=tuple(sorted(claims, key=lambda c: c.metadata.name)),
         pods=tuple(sorted((*running, *pending), key=lambda p: p.key)),
-        persistent_volume_claims=(a_volume_claim("data"),),
-        storage_classes=(a_storage_class(),),
         csi_nodes=(a_csi_node("node-five", ebs_csi_aws_com=1), a_csi_node("node-six", ebs_csi_aws_com=1)),
+        **storage("data"),
     )
 
 
@@ -101,182 +299,26 @@ def test_reused_scheduler_returns_the_same_results_as_a_new_one(cluster, with_pe
     questions += [((*nodes[0].pods, *nodes[1].pods), frozenset({nodes[0].name})), ((), frozenset({"node-coming"}))]
 
     for pods, gone in (*questions, *questions):
-        requested_pods = (*pods, *pending)
-        assert scheduler.solve(requested_pods, gone) == solve(
-            cluster, catalogue, pods=requested_pods, without_nodes=gone
-        )
-
-
-def some_columns(draw, count):
-    """Return nodes with random labels and taints; some lack labels, some are cordoned, and some may be equal."""
-    nodes = [
-        a_node(
-            f"c{n}",
-            metadata={"labels": {key: draw.choice("xy") for key in ("one", "two") if draw.random() < 0.7}},
-            spec={
-                "taints": [{"key": "t", "value": v, "effect": "NoSchedule"} for v in "12" if draw.random() < 0.3],
-                "unschedulable": draw.random() < 0.2,
-            },
-        )
-        for n in range(count)
-    ]
-    return a_snapshot(nodes=tuple(nodes)).state_nodes
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_columns_of_a_subset_of_nodes_equal_columns_built_from_that_subset(seed):
-    """Labels, topology domains, tolerated taints, terms and pins are equal and in the order of the subset."""
-    draw = random.Random(seed)
-    nodes = some_columns(draw, 7)
-    places = draw.sample(range(7), draw.randint(0, 5))
-    part, alone = NodeColumns(nodes).only(np.array(places, dtype=np.int64)), NodeColumns([nodes[p] for p in places])
-    tolerating = (Toleration(key="t", operator="Equal", value="1"),)
-
-    for key in ("one", "two", "none"):
-        (codes, values), (own, own_values) = part.label(key), alone.label(key)
-        assert [values[c] for c in codes] == [own_values[c] for c in own] == [nodes[p].labels.get(key) for p in places]
-    for keys in (("one",), ("one", "two")):
-        found = {cell.pins: cell.nodes.tolist() for cell in part.cells(keys)}
-        assert found == {cell.pins: cell.nodes.tolist() for cell in alone.cells(keys)}
-        assert found == {
-            pins: [tuple(Pin(k, nodes[p].labels[k]) for k in keys if k in nodes[p].labels) == pins for p in places]
-            for pins in found
-        }
-        assert all(any(where) for where in found.values())
-    for columns, tolerations in itertools.product((part, alone), ((), tolerating)):
-        accepted = columns.accepted(tolerations, avoids_prefer_no_schedule=False).tolist()
-        assert accepted == [
-            not nodes[p].node.spec.unschedulable and all(t.value == "1" and tolerations for t in nodes[p].taints)
-            for p in places
-        ]
-    x, not_y, exists = (
-        requirement("one", "In", ("x",)),
-        requirement("two", "NotIn", ("y",)),
-        requirement("two", "Exists"),
-    )
-    terms = (of((x, not_y)), of((exists,)))
-    assert part.meeting(terms).tolist() == [
-        (nodes[p].labels.get("one") == "x" and nodes[p].labels.get("two") != "y") or "two" in nodes[p].labels
-        for p in places
-    ]
-    assert part.pinned((Pin("one", "x"), Pin("two", "y"))).tolist() == [
-        nodes[p].labels.get("one") == "x" and nodes[p].labels.get("two") == "y" for p in places
-    ]
-
-
-def test_node_that_is_overcommitted_on_one_resource_gets_no_pods():
-    """A node of four CPUs runs pods that request six; a pod that requests only memory is not scheduled to it."""
-    running = tuple(a_pod(f"r{n}", cpu="3", node="node-one") for n in range(2))
-    cluster = a_snapshot(
-        nodes=(a_node("one"),),
-        claims=(a_running_claim("one"),),
-        pods=(*running, a_pod("waiting", cpu="0", memory="1Mi")),
-    )
-
-    assert solve(cluster, Catalogue({"default": TYPES})).existing == {}
-
-
-def test_anti_affinity_of_pods_to_reschedule_excludes_no_domain():
-    """Two zones run a pod with anti-affinity; a zone is not excluded if its node is removed or its pod rescheduled."""
-    apart = {
-        "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": labels.ZONE, **WEB}]}
-    }
-    nodes = tuple(a_node(zone, metadata={"labels": {labels.ZONE: zone}}) for zone in "ab")
-    running = tuple(a_web_pod(n, {"affinity": apart}, node=f"node-{zone}") for n, zone in enumerate("ab"))
-    cluster = a_snapshot(nodes=nodes, claims=tuple(map(a_running_claim, "ab")), pods=running)
-    inventory = ClusterInputs.of(cluster, Catalogue({"default": TYPES}), Options()).inventory
-
-    def excluded(*rescheduled, without=()):
-        selection = inventory.select(rescheduled, frozenset(without))
-        return {domain for entry in inventory.inverse_anti_affinities(selection) for domain in entry.domains}
-
-    assert excluded() == {"a", "b"}
-    assert excluded(without=("node-a",)) == {"b"}
-    assert excluded(running[0]) == {"b"}
-    assert excluded(running[1], without=("node-a",)) == set()
+        requested = (*pods, *pending)
+        assert scheduler.solve(requested, gone) == solve(cluster, catalogue, pods=requested, without_nodes=gone)
 
 
 @pytest.mark.parametrize(
-    ("of_claim", "of_node", "initialized", "cpu"),
-    [
-        ({}, {}, False, 3000),
-        ({"cpu": "4"}, {}, False, 4000),
-        ({"cpu": "4"}, {"cpu": "2", "gpu": "0"}, False, 2000),
-        ({}, {"cpu": "2"}, False, 2000),
-        ({"cpu": "4"}, {"cpu": "2"}, True, 2000),
-        ({"cpu": "4"}, {}, True, 4000),
-    ],
+    ("moved", "without", "is_excluded"),
+    [("", "", True), ("", "a", False), ("a", "", False), ("b", "a", False)],
 )
-def test_nodeclaim_completes_node_allocatable_until_the_node_is_initialized(of_claim, of_node, initialized, cpu):
-    """Without a status the NodeClaim's request of three CPUs counts; the NodeClaim adds a GPU not yet reported."""
-    marks = {} if initialized else {labels.INITIALIZED: "false"}
-    gpus = {"gpu": "1"} if of_claim else {}
-    node = a_node("one", metadata={"labels": marks})
-    node = replace(node, status=replace(node.status, allocatable=of_node))
-    claim = a_running_claim("one")
-    claim = replace(claim, status=replace(claim.status, allocatable={**of_claim, **gpus}))
-    (found,) = a_snapshot(nodes=(node,), claims=(claim,)).state_nodes
+def test_anti_affinity_of_pods_to_reschedule_excludes_no_domain(moved, without, is_excluded):
+    """Two zones run a pod that keeps others away; a zone is free if its node is removed, or its pod is rescheduled."""
+    running = {zone: some(1, f"guard-{zone}", apart(), on=zone)[0] for zone in "ab"}
+    new = some(1, "web")[0]
+    nodes, _ = at("a/a:4", "b/b:4")
+    cluster = a_snapshot(nodes=tuple(nodes), claims=tuple(map(a_running_claim, "ab")), pods=(*running.values(), new))
 
-    allocatable = allocatable_of(found)
-
-    assert allocatable["cpu"] == cpu
-    assert allocatable.get("gpu", 0) == (1 if of_claim and not (initialized and of_node) else 0)
-
-
-@pytest.mark.parametrize(("limit", "placed"), [(2, 1), (3, 2), (4, 3)])
-def test_shared_and_own_volumes_count_against_the_attach_limit(limit, placed):
-    """Each pod has its own volume and all share one: the first pod needs two attachments, each other pod one."""
-    pods = tuple(a_pod(f"p{n}", cpu="100m", **claims_as_volumes(f"own-{n}", "shared")) for n in range(3))
-    cluster = a_snapshot(
-        nodes=(a_node("one"),),
-        claims=(a_running_claim("one"),),
-        pods=pods,
-        persistent_volume_claims=tuple(map(a_volume_claim, ("own-0", "own-1", "own-2", "shared"))),
-        storage_classes=(a_storage_class(),),
-        csi_nodes=(a_csi_node("node-one", ebs_csi_aws_com=limit),),
-    )
-    task = prepare_task(ClusterInputs.of(cluster, Catalogue({"default": TYPES}), Options()), pods, frozenset())
-
-    solution = schedule_sequentially(task.problem, task.initial_solution())
-
-    assert sum(n for entries in solution.on_existing.values() for _, n in entries) == placed
-
-
-@pytest.mark.parametrize(
-    ("requested", "status", "is_reused"),
-    [
-        ("500m", a_resize("3"), False),
-        ("3", a_resize("500m", pending="Deferred"), False),
-        ("64", a_resize("500m", pending="Infeasible"), True),
-    ],
-    ids=["shrinks", "growth deferred", "growth infeasible"],
-)
-def test_node_has_the_space_that_its_resized_pods_leave(requested, status, is_reused):
-    """The largest amount counts, and after an infeasible growth what the pod has; one of the same spec is not resized."""
-    pods = (
-        a_pod("equal", cpu=requested, node="node-other"),
-        a_pod("resized", cpu=requested, node="node-default-1", status=status),
-        a_pod("next", cpu="2"),
-    )
-    snapshot = a_snapshot(nodes=(a_node(),), claims=(a_running_claim(),), pods=pods)
-
-    found = solve(snapshot, Catalogue({"default": TYPES}))
-
-    assert found.existing == ({"node-default-1": ("default/next",)} if is_reused else {})
-
-
-def test_pod_that_moves_counts_with_what_it_holds():
-    """Two pods of one spec leave their nodes; no type has what the infeasible growth requests."""
-    where = {"node": "node-default-1", "cpu": "64"}
-    refused = a_pod("refused", status=a_resize("1", pending="Infeasible"), **where)
-    deferred = a_pod("deferred", status=a_resize("1", pending="Deferred"), **where)
-    snapshot = a_snapshot(
-        nodes=(a_node(deleting=NOW),), claims=(a_running_claim(deleting=NOW),), pods=(deferred, refused)
+    found = solve(
+        cluster,
+        Catalogue({"default": (zonal("a", "b"),)}),
+        pods=(new, *(running[zone] for zone in moved)),
+        without_nodes=frozenset(f"node-{zone}" for zone in without),
     )
 
-    found = solve(snapshot, Catalogue({"default": TYPES}))
-
-    assert [(claim.offering.instance_type, claim.pods) for claim in found.new_claims] == [
-        ("m.small", ("default/refused",))
-    ]
-    assert found.pod_errors.keys() == {"default/deferred"}
+    assert set(found.pod_errors) == ({new.key} if is_excluded else set())

@@ -20,9 +20,7 @@ from journeyman_simulator.judge import verify_strictly
 from tests.helpers import production_trace
 from tests.helpers.builders import (
     LARGE,
-    MEDIUM,
     NOW,
-    SMALL,
     TYPES,
     a_claim,
     a_daemon_set,
@@ -37,7 +35,6 @@ from tests.helpers.builders import (
     merge,
     provider_id_of,
     stamp,
-    with_reservation,
 )
 
 ZONAL = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a", "b", "c"), spot=0.07)
@@ -90,66 +87,6 @@ def zones_of(results):
 # --- price
 
 
-def test_spread_with_max_skew_3_puts_more_pods_in_the_cheaper_zone():
-    """Zone b costs four times as much as zone a, so it gets only the one pod that maxSkew requires."""
-    types = [an_instance_type(f"in-{z}", cpu=2, memory_gib=8, price=p, zones=(z,)) for z, p in (("a", 0.1), ("b", 0.4))]
-    web = pods(5, cpu="1500m", metadata={"labels": {"app": "web"}}, spec=spread(labels.ZONE, skew=3))
-
-    results = schedule(*web, types=tuple(types))
-
-    assert sorted(claim.offering[1] for claim in results.new_claims) == ["a", "a", "a", "a", "b"]
-
-
-@pytest.mark.parametrize(("full_zones", "expected"), [((), {"b": 2}), (("b",), {"b": 2}), (("a",), {"a": 1, "b": 1})])
-def test_pod_joins_a_counted_pod_unless_another_zone_has_nodes(full_zones, expected):
-    """kube-scheduler counts only zones with nodes: if zone a has a node, zone b gets its second pod after zone a."""
-    types = [an_instance_type(f"in-{z}", cpu=4, memory_gib=8, price=p, zones=(z,)) for z, p in (("a", 0.4), ("b", 0.3))]
-    claims = tuple(a_running_claim(f"n{z}") for z in full_zones)
-    nodes = tuple(a_node(f"n{z}", metadata={"labels": {labels.ZONE: z}}) for z in full_zones)
-    full = [a_pod(f"full-{z}", cpu="4", node=f"node-n{z}", metadata={"labels": {"app": "other"}}) for z in full_zones]
-    web = {"labels": {"app": "web"}}
-    bound = a_pod("bound", cpu="1", metadata=web, spec=spread(labels.ZONE))
-    counted = a_pod("counted", cpu="2", metadata=web, spec=spread(labels.ZONE, app="none"))
-
-    results = schedule(bound, counted, *full, types=tuple(types), nodes=nodes, claims=claims)
-
-    assert zones_of(results) == expected
-
-
-def preferred(kind, term, *, named="podAffinityTerm"):
-    """A spec with one preferred term of this kind of affinity."""
-    entry = {"weight": 1, named: term}
-    return {"affinity": {kind: {"preferredDuringSchedulingIgnoredDuringExecution": [entry]}}}
-
-
-def test_pods_with_unsatisfied_preferred_affinity_are_packed_by_price():
-    """No pod matches the preferred affinity, and two small nodes are cheaper than one large node."""
-    types = (
-        an_instance_type("large", cpu=16, memory_gib=64, price=0.4),
-        an_instance_type("small", cpu=8, memory_gib=32, price=0.1),
-    )
-    beside = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": "cache"}}}
-
-    results = schedule(*pods(2, cpu="7", spec=preferred("podAffinity", beside)), types=types)
-
-    assert results.price == pytest.approx(0.2)
-
-
-def test_equal_pods_with_fewer_preferred_nodes_are_scheduled_first():
-    """One pod prefers zone a, whose node holds one pod; the other prefers a zone without web pods, and gets zone b."""
-    in_zone_a = {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": ["a"]}]}
-    without_web = {"topologyKey": labels.ZONE, "labelSelector": {"matchLabels": {"app": "web"}}}
-    choosy = a_pod("z", cpu="1", spec=preferred("nodeAffinity", in_zone_a, named="preference"))
-    other = a_pod("a", cpu="1", spec=preferred("podAntiAffinity", without_web))
-    claims = tuple(a_running_claim(f"n{zone}") for zone in "ab")
-    nodes = tuple(a_node(f"n{zone}", metadata={"labels": {labels.ZONE: zone}}) for zone in "ab")
-    full = a_pod("full", cpu="3", node="node-na")
-
-    results = schedule(choosy, other, full, nodes=nodes, claims=claims)
-
-    assert results.existing == {"node-na": ("default/z",), "node-nb": ("default/a",)}
-
-
 def test_plan_without_pods_has_no_nodeclaims():
     """Its price and lower bound are 0."""
     results = schedule()
@@ -165,14 +102,6 @@ def test_scheduler_plans_the_cheapest_nodes_that_hold_the_pods():
     assert str(claim.offering) == "m.large/a/on-demand"
     assert results.price == claim.price == 0.37
     assert 0 < results.lower_bound <= results.price
-
-
-def test_nodeclaim_lists_the_types_that_hold_its_pods_cheapest_first():
-    """One pod fits on all three types, three pods do not fit on the small type."""
-    one, three = schedule(*pods(1)), schedule(*pods(3))
-
-    assert one.new_claims[0].instance_types == ("m.small", "m.medium", "m.large")
-    assert three.new_claims[0].instance_types == ("m.medium", "m.large")
 
 
 def test_scheduler_does_not_use_unavailable_offerings():
@@ -193,15 +122,6 @@ def test_new_node_has_capacity_for_daemonset_pods():
     assert claim.requests["cpu"] == 4000
 
 
-def test_packing_annotation_of_a_nodepool_selects_fewest_nodes():
-    """With the annotation, the scheduler packs nodes as Karpenter does."""
-    cheap = an_instance_type("m.tiny", cpu=1, memory_gib=4, price=0.01)
-    few = a_pool(metadata={"annotations": {labels.PACKING: "fewest-nodes"}})
-
-    assert len(schedule(*pods(4, cpu="500m"), types=(cheap, LARGE)).new_claims) == 4
-    assert len(schedule(*pods(4, cpu="500m"), types=(cheap, LARGE), node_pools=(few,)).new_claims) == 1
-
-
 # --- requirements
 
 
@@ -220,16 +140,6 @@ def test_node_selector_and_node_affinity_restrict_the_offerings():
     assert claim.offering[:3] == ("z.medium", "b", labels.ON_DEMAND)
 
 
-def test_first_node_affinity_term_that_a_type_matches_is_used():
-    """Terms are alternatives; the first names a type that does not exist."""
-    pod = a_pod(
-        "p",
-        spec=required([(labels.INSTANCE_TYPE, "In", ("x.none",))], [(labels.INSTANCE_TYPE, "In", ("m.large",))]),
-    )
-
-    assert schedule(pod).new_claims[0].instance_types == ("m.large",)
-
-
 def test_node_affinity_term_is_chosen_for_all_pods_of_the_node():
     """One pod allows zone a or on-demand; beside a pod that needs zone b, the on-demand term is used."""
     either = required([(labels.ZONE, "In", ["a"])], [(labels.CAPACITY_TYPE, "In", [labels.ON_DEMAND])])
@@ -237,34 +147,6 @@ def test_node_affinity_term_is_chosen_for_all_pods_of_the_node():
     results = schedule(a_pod("p0", spec=either), a_pod("p1", spec={"nodeSelector": {labels.ZONE: "b"}}), types=types)
     assert [claim.pods for claim in results.new_claims] == [("default/p0", "default/p1")]
     assert zones_of(results) == {"b": 2}
-
-
-def test_pods_with_different_values_of_an_open_label_get_different_nodes():
-    """The NodePool allows both teams, but a node has only one."""
-    pool = a_pool(
-        spec={"template": {"spec": {"requirements": [{"key": "team", "operator": "In", "values": ["red", "blue"]}]}}}
-    )
-    some = [
-        a_pod(f"{team}{i}", cpu="100m", spec={"nodeSelector": {"team": team}})
-        for team in ("red", "blue")
-        for i in (0, 1)
-    ]
-
-    results = schedule(*some, a_pod("any", cpu="100m"), node_pools=(pool,))
-
-    teams = [next(r.values for r in c.requirements if r.key == "team") for c in results.new_claims]
-    assert sorted(teams) == [("blue",), ("red",)]
-    assert results.pod_errors == {}
-
-
-def test_affinity_term_for_reserved_capacity_is_skipped_on_other_nodes():
-    """One slot is reserved; the first term of the affinity excludes on-demand capacity, the second one does not."""
-    reserved_only = [(labels.CAPACITY_TYPE, "NotIn", ("on-demand", "spot"))]
-    spec = required(reserved_only, [(labels.ZONE, "Exists", ())])
-
-    results = schedule(*pods(2, cpu="3", spec=spec), types=(with_reservation(MEDIUM, "cr-1", price=1e-8),))
-
-    assert sorted(claim.offering.capacity_type for claim in results.new_claims) == ["on-demand", "reserved"]
 
 
 def test_pod_without_toleration_of_the_nodepool_taint_stays_pending():
@@ -288,48 +170,6 @@ def test_pod_error_names_the_only_nodepool_which_is_invalid():
 
 
 # --- NodePools
-
-
-def test_prefer_no_schedule_nodepool_is_used_only_if_others_are_full():
-    """Another NodePool comes first, even at a higher price and a lower weight."""
-    taints = [{"key": "quiet", "effect": "PreferNoSchedule"}]
-    quiet = a_pool("quiet", spec={"weight": 10, "template": {"spec": {"taints": taints}}})
-    other = a_pool("other", spec={"limits": {"cpu": "2"}})
-    catalogue = Catalogue({"quiet": (MEDIUM,), "other": (SMALL,)})
-    results = schedule(*pods(2), catalogue=catalogue, node_pools=(other, quiet))
-    assert sorted((c.node_pool, len(c.pods)) for c in results.new_claims) == [("other", 1), ("quiet", 1)]
-
-
-def test_pods_that_their_spread_does_not_count_may_use_every_zone():
-    """Zone a has a node with capacity for some pods but no offerings; the other pods go to zone b."""
-    spec = spread(labels.ZONE, app="other")
-    results = schedule(*pods(5, spec=spec), types=(ZONAL_B,), nodes=(a_node(),), claims=(a_running_claim(),))
-    assert not results.pod_errors
-
-
-@pytest.mark.parametrize("skews", [(1, 2), (2, 1)])
-def test_stricter_of_two_spreads_over_the_same_pods_applies(skews):
-    """Their order does not matter: zone a has only a full node, so zone b takes one pod."""
-    both = [c for skew in skews for c in spread(labels.ZONE, skew=skew)["topologySpreadConstraints"]]
-    full = a_pod("full", cpu="4", node="node-default-1", metadata={"labels": {"app": "other"}})
-    spec = {"topologySpreadConstraints": both}
-    results = schedule(full, *pods(2, spec=spec), types=(ZONAL_B,), nodes=(a_node(),), claims=(a_running_claim(),))
-    assert zones_of(results) == {"b": 1}
-    assert list(results.pod_errors) == ["default/p1"]
-
-
-def test_spread_uses_a_prefer_no_schedule_zone_only_if_max_skew_requires():
-    """With maxSkew 2, two pods stay in zone b; the third must go to zone c, where the node is full."""
-    zones = [{"key": labels.ZONE, "operator": "In", "values": ["c"]}]
-    quiet = {"requirements": zones, "taints": [{"key": "quiet", "effect": "PreferNoSchedule"}]}
-    catalogue = Catalogue({"default": (ZONAL_B,), "quiet": (ZONAL,)})
-    pools = (a_pool(), a_pool("quiet", spec={"template": {"spec": quiet}}))
-    full = a_pod("full", cpu="4", node="node-default-1", metadata={"labels": {"app": "other"}})
-    node = a_node(metadata={"labels": {labels.ZONE: "c"}})
-    cluster = {"catalogue": catalogue, "node_pools": pools, "nodes": (node,), "claims": (a_running_claim(),)}
-    two = schedule(full, *pods(2, spec=spread(labels.ZONE, skew=2)), **cluster)
-    three = schedule(full, *pods(3, spec=spread(labels.ZONE, skew=2)), **cluster)
-    assert (zones_of(two), zones_of(three)) == ({"b": 2}, {"b": 2, "c": 1})
 
 
 def test_label_that_the_nodepool_requires_to_exist_gets_a_value():
@@ -356,71 +196,6 @@ def test_pod_with_contradictory_node_affinity_gets_no_node(term):
     results = schedule(a_pod("never", spec=required(term)), a_pod("plain"))
     assert [claim.pods for claim in results.new_claims] == [("default/plain",)]
     assert results.pod_errors["default/never"].kind == "unschedulable"
-
-
-@pytest.mark.parametrize(("tolerations", "taken"), [([], False), ([{"operator": "Exists"}], True)])
-def test_a_cordoned_node_takes_only_pods_that_tolerate_it(tolerations, taken):
-    """kube-scheduler reads `spec.unschedulable`; the node may not have the taint yet."""
-    node = a_node(spec={"unschedulable": True})
-    pod = a_pod("p", spec={"tolerations": tolerations})
-    results = schedule(pod, nodes=(node,), claims=(a_running_claim(),))
-    assert ("node-default-1" in results.existing) is taken
-    assert bool(results.new_claims) is not taken
-
-
-def test_nodepool_with_highest_weight_is_used_even_at_a_higher_price():
-    """The light NodePool gets only the pod that does not fit on the heavy one's type."""
-    heavy, light = a_pool("heavy", spec={"weight": 10}), a_pool("light")
-    catalogue = Catalogue({"heavy": (MEDIUM,), "light": (SMALL, LARGE)})
-
-    results = schedule(*pods(1), a_pod("big", cpu="7"), node_pools=(heavy, light), catalogue=catalogue)
-
-    assert {c.node_pool: c.pods for c in results.new_claims} == {"heavy": ("default/p0",), "light": ("default/big",)}
-
-
-def test_pods_beyond_a_nodepool_limit_go_to_the_next_nodepool():
-    """The limit of four cores allows one medium node in the heavy NodePool."""
-    heavy, light = a_pool("heavy", spec={"weight": 10, "limits": {"cpu": "4"}}), a_pool("light")
-
-    results = schedule(*pods(6), types=(MEDIUM,), node_pools=(heavy, light))
-
-    assert [c.node_pool for c in results.new_claims] == ["heavy", "light"]
-    assert results.pod_errors == {}
-
-
-def test_pods_beyond_all_nodepool_limits_have_a_limits_error():
-    """The limit allows one node with three of the six pods."""
-    results = schedule(*pods(6), types=(MEDIUM,), node_pools=(a_pool(spec={"limits": {"cpu": "4"}}),))
-
-    assert len(results.new_claims) == 1
-    assert {e.kind for e in results.pod_errors.values()} == {"limits"}
-    assert len(results.pod_errors) == 3
-
-
-def test_limited_nodepool_uses_the_reservation_that_makes_the_plan_cheaper():
-    """The limit allows the large reservation for all pods, or the small one for one pod and paid nodes for the rest."""
-    limited = a_pool("limited", spec={"limits": {"memory": "32Gi"}})
-    booked = (with_reservation(SMALL, "cr-small", price=1e-7), with_reservation(LARGE, "cr-large", price=4e-7))
-
-    results = schedule(
-        *pods(6), catalogue=Catalogue({"limited": booked, "other": TYPES}), node_pools=(limited, a_pool("other"))
-    )
-
-    assert [claim.offering[0] for claim in results.new_claims] == [LARGE.name]
-    assert results.price < 1e-5
-
-
-def test_existing_nodes_count_against_nodepool_limits():
-    """The existing node uses the four cores of the limit."""
-    results = schedule(
-        *pods(1, cpu="3"),
-        a_pod("running", cpu="3", node="node-default-1"),
-        node_pools=(a_pool(spec={"limits": {"cpu": "4"}}),),
-        nodes=(a_node(),),
-        claims=(a_running_claim(),),
-    )
-
-    assert results.pod_errors["default/p0"].kind == "limits"
 
 
 def asking(own, *requirements):
@@ -461,78 +236,6 @@ def test_plan_has_unusable_nodepools_with_the_reason(pool, node_class, why):
 
 
 # --- spread
-
-
-def test_zone_spread_divides_pods_evenly_over_provisionable_zones():
-    """Eight pods are spread over three zones as 3, 3, 2."""
-    results = schedule(*pods(8, spec=spread(labels.ZONE)), types=(ZONAL,))
-
-    assert sorted(zones_of(results).values()) == [2, 3, 3]
-
-
-def test_zone_spread_counts_running_pods():
-    """Two pods run in zone a, so the four new pods go to zones b and c."""
-    running = [a_pod(f"r{i}", cpu="100m", node="node-default-1") for i in range(2)]
-    full = a_pod("full", cpu="3500m", node="node-default-1", metadata={"labels": {"app": "other"}})
-
-    results = schedule(
-        *running,
-        full,
-        *pods(4, spec=spread(labels.ZONE)),
-        types=(ZONAL,),
-        nodes=(a_node(),),
-        claims=(a_running_claim(),),
-    )
-
-    assert zones_of(results) == {"b": 2, "c": 2}
-
-
-def test_zone_spread_does_not_count_a_pod_that_no_zone_can_take():
-    """Only one type holds the large pod, and the NodePool requires two types with minValues."""
-    zones = tuple("abcdefgh")
-    types = tuple(
-        an_instance_type(f"t.{cpu}", cpu=cpu, memory_gib=4 * cpu, price=0.05 * cpu, zones=zones) for cpu in (2, 4, 32)
-    )
-    variety = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 2}
-    pool = a_pool(spec={"template": {"spec": {"requirements": [variety]}}})
-    even = spread(labels.ZONE)
-
-    results = schedule(a_pod("large", cpu="20", spec=even), *pods(8, spec=even), types=types, node_pools=(pool,))
-
-    assert list(results.pod_errors) == ["default/large"]
-    assert sorted(claim.offering[1] for claim in results.new_claims) == list(zones)
-
-
-def test_zone_out_of_stock_does_not_block_the_spread():
-    """Zone c has no available offerings and no nodes, so it is no domain."""
-    offerings = tuple(replace(o, available=o.zone != "c") for o in ZONAL.offerings)
-
-    results = schedule(*pods(6, spec=spread(labels.ZONE)), types=(replace(ZONAL, offerings=offerings),))
-
-    assert zones_of(results) == {"a": 3, "b": 3}
-
-
-def test_spread_with_too_few_domains_allows_max_skew_pods_per_domain():
-    """With minDomains 4 and three zones, each zone takes one pod; the others stay pending."""
-    results = schedule(*pods(5, spec=spread(labels.ZONE, minDomains=4)), types=(ZONAL,))
-
-    assert zones_of(results) == {"a": 1, "b": 1, "c": 1}
-    assert {e.kind for e in results.pod_errors.values()} == {"unschedulable"}
-
-
-def test_hostname_spread_limits_the_pods_per_node():
-    """Five pods with at most two per node need three nodes."""
-    results = schedule(*pods(5, cpu="100m", spec=spread(HOST, skew=2)))
-
-    assert sorted(len(c.pods) for c in results.new_claims) == [1, 2, 2]
-
-
-def test_pods_without_a_hostname_spread_may_fill_nodes_that_it_counts():
-    """As in Karpenter, pods without the spread are scheduled later, and it does not restrict them."""
-    results = schedule(*pods(2, cpu="100m", spec=spread(HOST)), *pods(3, "loose", cpu="100m"))
-
-    spread_out = [sum(key.startswith("default/p") for key in claim.pods) for claim in results.new_claims]
-    assert spread_out == [1, 1]
 
 
 @pytest.mark.parametrize(("policy", "nodes"), [("Respect", 4), ("Ignore", 1), ("WhenFree", 1)])
@@ -623,16 +326,6 @@ def test_ignored_preferences_give_no_warning():
 
 
 # --- existing nodes
-
-
-def test_existing_nodes_are_filled_first():
-    """Two of three pods fit; the third gets a new node."""
-    results = schedule(
-        *pods(3), a_pod("running", cpu="2", node="node-default-1"), nodes=(a_node(),), claims=(a_running_claim(),)
-    )
-
-    assert results.existing == {"node-default-1": ("default/p0", "default/p1")}
-    assert [c.pods for c in results.new_claims] == [("default/p2",)]
 
 
 def test_initialized_nodes_are_filled_before_in_flight_nodes():
@@ -841,24 +534,6 @@ def test_pod_with_an_unsupported_rule_has_an_error():
     assert [c.pods for c in results.new_claims] == [("default/p0",)]
 
 
-def test_anti_affinity_of_a_running_pod_excludes_the_pods_it_selects():
-    """The selected pod gets a new node, the other pod joins the running one."""
-    term = {"topologyKey": HOST, "labelSelector": {"matchLabels": {"app": "web"}}}
-    anti = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-    loner = a_pod("loner", node="node-default-1", spec={"affinity": anti})
-
-    results = schedule(
-        loner,
-        *pods(1),
-        a_pod("other", metadata={"labels": {"app": "db"}}),
-        nodes=(a_node(),),
-        claims=(a_running_claim(),),
-    )
-
-    assert [c.pods for c in results.new_claims] == [("default/p0",)]
-    assert results.existing == {"node-default-1": ("default/other",)}
-
-
 @pytest.mark.parametrize(
     ("pod", "kind", "word"),
     [
@@ -927,43 +602,13 @@ def test_plan_for_a_production_trace_costs_little_more_than_the_bound(pods, gpus
 RACK = "example.com/rack"
 
 
-def apart_over(key, app, **changes):
-    """Anti-affinity over `key` to the pods of `app`, as the spec of a pod."""
-    term = {"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}}
-    return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}, **changes}
+def test_pod_order_does_not_change_the_plan():
+    """The API server lists pods in any order."""
+    mixed = [
+        *pods(5, spec=spread(labels.ZONE)),
+        *pods(3, "db", cpu="2", metadata={"labels": {"app": "db"}}),
+        *pods(4, "loose", cpu="250m"),
+    ]
+    catalogue = Catalogue({"default": (ZONAL, LARGE)})
 
-
-@pytest.mark.parametrize("compare_up_to", [0, 150], ids=["in bulk", "also pod by pod"])
-def test_anti_affinity_over_a_label_that_no_node_has_excludes_nothing(compare_up_to):
-    """A node without the label is in no domain: kube-scheduler admits the pods, together or with those they avoid."""
-    web = [a_pod(f"web-{n}", metadata={"labels": {"app": "web"}}, spec=apart_over(RACK, "web")) for n in range(2)]
-    shy = a_pod("shy", cpu="500m", spec=apart_over(RACK, "web"))
-
-    results = schedule(*web, shy, types=(MEDIUM,), options=Options(compare_up_to=compare_up_to))
-
-    assert [sorted(claim.pods) for claim in results.new_claims] == [["default/shy", "default/web-0", "default/web-1"]]
-    assert all(entry.key != RACK for claim in results.new_claims for entry in claim.requirements)
-
-
-def test_anti_affinity_over_a_missing_label_admits_existing_nodes():
-    """The node has no rack; a pod whose anti-affinity selects the other runs there."""
-    running = a_pod("db", node="node-default-1", metadata={"labels": {"app": "db"}}, spec=apart_over(RACK, "web"))
-    web = a_pod("web", metadata={"labels": {"app": "web"}}, spec=apart_over(RACK, "db"))
-
-    results = schedule(running, web, claims=(a_running_claim(),), nodes=(a_node(),))
-
-    assert results.existing == {"node-default-1": ("default/web",)}
-
-
-def test_pods_apart_over_racks_share_only_nodes_that_have_none():
-    """One NodePool's nodes are all in rack 1, which takes one pod; the others go where there are no racks."""
-    racked = a_pool("racked", spec={"template": {"metadata": {"labels": {RACK: "1"}}}})
-    free = a_pool("free", spec={"weight": 1})
-    web = [a_pod(f"web-{n}", metadata={"labels": {"app": "web"}}, spec=apart_over(RACK, "web")) for n in range(3)]
-
-    only_racked = schedule(*web, node_pools=(racked,), types=(MEDIUM,))
-    both = schedule(*web, node_pools=(racked, free), types=(MEDIUM,))
-
-    assert len(only_racked.pod_errors) == 2
-    assert both.pod_errors == {}
-    assert all(len(claim.pods) == 1 for claim in both.new_claims if claim.node_pool == "racked")
+    assert solve(a_snapshot(pods=tuple(mixed)), catalogue) == solve(a_snapshot(pods=tuple(mixed[::-1])), catalogue)
