@@ -226,7 +226,10 @@ def _apps(found: Scheduled, keys: tuple[str, ...]) -> Counter[str]:
 def _value(claim: PlannedClaim, key: str) -> str:
     if key == TYPE:
         return claim.offering.instance_type
-    return "|".join(next((r.values for r in claim.requirements if r.key == key), ())) or "-"
+    found = next((r for r in claim.requirements if r.key == key), None)
+    if found is not None and found.operator == "NotIn":
+        return {ZONE: claim.offering.zone, CAPACITY: claim.offering.capacity_type}.get(key, "-")
+    return "|".join(found.values) if found is not None and found.values else "-"
 
 
 def errors(found: Scheduled) -> str:

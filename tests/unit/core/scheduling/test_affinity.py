@@ -100,11 +100,7 @@ def _where(pods, cluster, options):
         {},
         "c: 4 web",
     ),
-    all_in_one_of_two_zones=(
-        [some(3, "web", near())],
-        {"types": (DEAR_A, CHEAP_B), "nodes": at("n/a:1")},
-        "a: 3 web",
-    ),
+    all_in_one_of_two_zones=([some(3, "web", near())], {"types": (DEAR_A, CHEAP_B), "nodes": at("n/a:1")}, "a: 3 web"),
     zone_of_running_pods=(
         [some(1, "db", cpu="0", on="n"), some(3, "web", near("db"))],
         {"nodes": at("n/b")},
@@ -196,10 +192,7 @@ def test_affinity_brings_pods_together(pods, cluster, expected, options):
         "node-n: 1 web",
     ),
     finished_and_moving_pods_exclude_nothing=(
-        [
-            some(1, "db", apart(key=HOST), cpu="1", on="n", name="done", status={"phase": "Succeeded"}),
-            some(1, "web"),
-        ],
+        [some(1, "db", apart(key=HOST), cpu="1", on="n", name="done", status={"phase": "Succeeded"}), some(1, "web")],
         {"nodes": at("n/a:4"), "by": "node"},
         "node-n: 1 web",
     ),
@@ -225,22 +218,12 @@ def test_affinity_brings_pods_together(pods, cluster, expected, options):
     ),
     every_zone_that_a_new_node_may_get=(
         [some(2, "db", near("db", HOST), cpu="3"), some(1, "web", apart("db"))],
-        {
-            "types": (
-                zonal("a", "b"),
-                an_instance_type("z.small", cpu=2, memory_gib=8, price=0.1, zones=ZONES),
-            )
-        },
+        {"types": (zonal("a", "b"), an_instance_type("z.small", cpu=2, memory_gib=8, price=0.1, zones=ZONES))},
         "a|b: 2 db; c: 1 web",
     ),
     no_zone_is_left=(
         [some(2, "db", near("db", HOST), cpu="3"), some(1, "web", apart("db"))],
-        {
-            "types": (
-                zonal("a", "b"),
-                an_instance_type("z.small", cpu=2, memory_gib=8, price=0.1, zones=("a", "b")),
-            )
-        },
+        {"types": (zonal("a", "b"), an_instance_type("z.small", cpu=2, memory_gib=8, price=0.1, zones=("a", "b")))},
         ("a|b: 2 db; pending: 1 web", "a: 2 db; b: 1 web"),
     ),
     a_label_that_no_node_has=(
@@ -270,11 +253,7 @@ def test_affinity_brings_pods_together(pods, cluster, expected, options):
     ),
     unscheduled_pod_excludes_no_rack=(
         [some(1, "loner", apart(key=RACK), cpu="100"), some(2, "web", cpu="2")],
-        {
-            "node_pools": (pool(), RACKED),
-            "types": {"default": (THREE,), "racked": (zonal(price=0.1),)},
-            "by": RACK,
-        },
+        {"node_pools": (pool(), RACKED), "types": {"default": (THREE,), "racked": (zonal(price=0.1),)}, "by": RACK},
         "r1: 2 web; pending: 1 loner",
     ),
 )
@@ -394,10 +373,7 @@ def test_preferred_affinity_is_met_as_far_as_possible(pods, cluster, expected, o
         ([some(1, "web", near("db", HOST), selects(zone="b"))], ("n1/a:4", "n2/b:4"), (), "node-n2: 1 web, 1 db"),
         ([some(1, "web", near("db", HOST))], ("n1/a:2.5", "n2/b:4"), (), "node-n2: 1 web, 1 db"),
         (
-            [
-                some(1, "cache", near("db", HOST), cpu="500m"),
-                some(1, "web", near("cache", HOST), selects(zone="b")),
-            ],
+            [some(1, "cache", near("db", HOST), cpu="500m"), some(1, "web", near("cache", HOST), selects(zone="b"))],
             ("n1/a:4", "n2/b:4"),
             (),
             "node-n2: 1 web, 1 db, 1 cache",

@@ -95,8 +95,7 @@ def test_pod_selector_combines_its_services_and_its_owner():
         ),
     )
     pod = a_pod(
-        "web-1-a",
-        metadata={"labels": {"app": "web", "tier": "front", "hash": "1"}, **owned_by("ReplicaSet", "web-1")},
+        "web-1-a", metadata={"labels": {"app": "web", "tier": "front", "hash": "1"}, **owned_by("ReplicaSet", "web-1")}
     )
     found = selector_of(pod, workloads)
     assert selects(found, {"app": "web", "tier": "front", "hash": "2"})

@@ -106,11 +106,7 @@ def nodes_of(*nodes):
     ),
     cordoned=([some(1, "web"), some(1, "brave", tolerates())], {"nodes": CORDONED}, "node-n: 1 brave; pending: 1 web"),
     tainted=([some(1, "web"), some(1, "brave", tolerates())], {"nodes": TAINTED}, "node-n: 1 brave; pending: 1 web"),
-    zone=(
-        [some(9, "web", selects(zone="b"))],
-        {"nodes": at("n0/a:4", "n1/b:4")},
-        "node-n1: 4 web; pending: 5 web",
-    ),
+    zone=([some(9, "web", selects(zone="b"))], {"nodes": at("n0/a:4", "n1/b:4")}, "node-n1: 4 web; pending: 5 web"),
     missing_label_exists_not=(
         [some(1, "exists", only("disk", operator="Exists")), some(1, "not", only("disk", "slow", operator="NotIn"))],
         {"nodes": at("n/a:4")},
@@ -304,8 +300,7 @@ def test_reused_scheduler_returns_the_same_results_as_a_new_one(cluster, with_pe
 
 
 @pytest.mark.parametrize(
-    ("moved", "without", "is_excluded"),
-    [("", "", True), ("", "a", False), ("a", "", False), ("b", "a", False)],
+    ("moved", "without", "is_excluded"), [("", "", True), ("", "a", False), ("a", "", False), ("b", "a", False)]
 )
 def test_anti_affinity_of_pods_to_reschedule_excludes_no_domain(moved, without, is_excluded):
     """Two zones run a pod that keeps others away; a zone is free if its node is removed, or its pod is rescheduled."""

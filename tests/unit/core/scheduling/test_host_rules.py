@@ -48,11 +48,7 @@ ANY = "web|db"
         "z.large: 1 web, 3 db; z.large: 1 web",
     ),
     pods_that_are_not_counted_are_not_limited=([some(9, "web", spread(HOST, app="db"))], (), "z.large: 9 web"),
-    the_stricter_of_two=(
-        [some(2, "web", spread(HOST, skew=3), spread(HOST))],
-        (),
-        "z.large: 1 web; z.large: 1 web",
-    ),
+    the_stricter_of_two=([some(2, "web", spread(HOST, skew=3), spread(HOST))], (), "z.large: 1 web; z.large: 1 web"),
     different_max_skews_over_the_same_pods=(
         [some(1, "web", spread(HOST, app=ANY)), some(3, "db", spread(HOST, app=ANY, skew=3), cpu="500m")],
         (),

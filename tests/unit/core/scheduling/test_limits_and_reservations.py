@@ -147,10 +147,7 @@ def limited(name="default", *requirements, weight=None, **limits):
     ),
     a_reservation_of_two_types_has_the_lower_capacity=(
         [some(3, "web", cpu="3")],
-        {
-            "types": tuple(with_reservation(t, "cr-1", price=1e-8) for t in (MEDIUM, LARGE)),
-            "by": CAPACITY,
-        },
+        {"types": tuple(with_reservation(t, "cr-1", price=1e-8) for t in (MEDIUM, LARGE)), "by": CAPACITY},
         ("on-demand: 1 web; reserved: 2 web"),
     ),
     a_reservation_of_a_nodeclaim_that_is_not_launched=(
@@ -172,10 +169,7 @@ def limited(name="default", *requirements, weight=None, **limits):
     the_larger_reservation_if_the_smaller_leaves_pods=(
         [some(6, "web")],
         {
-            "types": (
-                with_reservation(SMALL, "cr-small", price=1e-7),
-                with_reservation(LARGE, "cr-large", price=4e-7),
-            ),
+            "types": (with_reservation(SMALL, "cr-small", price=1e-7), with_reservation(LARGE, "cr-large", price=4e-7)),
             "node_pools": (limited(memory="32Gi"),),
             "by": labels.RESERVATION_ID,
         },

@@ -1,176 +1,137 @@
-"""Tests of the order in which preferences of a pod class are relaxed."""
+"""Preferences of pods: which one is given up first if not all can be met, and what the policies make of them."""
 
 from __future__ import annotations
+
+import itertools
 
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.scheduling.pod_classes import group_pods
-from journeyman.core.scheduling.preferences import MAX_LEVELS, relaxation_levels
-from journeyman.core.scheduling.results import PreferencePolicy
-from tests.helpers.builders import a_pod
+from journeyman.core.scheduling.results import Options, PreferencePolicy
+from tests.helpers.small_clusters import (
+    HOST,
+    TYPE,
+    ZONE,
+    apart,
+    at,
+    both_ways,
+    by_domain,
+    near,
+    only,
+    plan,
+    pool,
+    prefers,
+    some,
+    spread,
+    tolerates,
+    zonal,
+)
 
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+TWO = zonal("a", "b")
+IN_ORDER = {
+    "pod affinity": lambda zone: near(f"in-{zone}"),
+    "pod anti-affinity": lambda zone: apart("in-b" if zone == "a" else "in-a"),
+    "node affinity": lambda zone: only(ZONE, zone),
+    "spread": lambda zone: spread(app="in-b" if zone == "a" else "in-a"),
+}
+"""Rules that are met in a zone, the first to be given up first, as in Karpenter."""
 
 
-def near(key):
-    """Return a term that selects the pods of the app."""
-    return {"topologyKey": key, "labelSelector": {"matchLabels": {"app": "web"}}}
+def beside_running_pods(*rules, options=Options()):  # noqa: B008 - a frozen value
+    """Returns the zone of a pod with these rules; two pods run in each zone, on nodes that are full."""
+    running = [pod for zone in "ab" for pod in some(2, f"in-{zone}", cpu="0", on=f"n-{zone}")]
+
+    found = plan(running, some(1, "web", *rules), nodes=at("n-a/a", "n-b/b"), types=(TWO,), options=options)
+
+    return by_domain(found).removesuffix(": 1 web")
 
 
-def weighted(**weights):
-    """Return preferred pod affinity terms with these weights by topology key."""
-    return [{"weight": weight, "podAffinityTerm": near(key)} for key, weight in weights.items()]
+@both_ways
+@pytest.mark.parametrize(("first", "last"), [*itertools.combinations(IN_ORDER, 2)])
+@pytest.mark.parametrize("zone", ["a", "b"])
+def test_preferences_are_given_up_in_karpenters_order(first, last, zone, options):
+    """The preference that is given up last is met in this zone, the other one is met in the other zone."""
+    other = "b" if zone == "a" else "a"
+
+    assert beside_running_pods(prefers(IN_ORDER[first](other)), prefers(IN_ORDER[last](zone)), options=options) == zone
 
 
-def in_zone(zone, **extra):
-    """Return a node affinity term for one zone."""
-    return {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": [zone]}], **extra}
+@both_ways
+@pytest.mark.parametrize("kind", IN_ORDER)
+def test_preference_that_contradicts_a_required_rule_is_given_up(kind, options):
+    """The pod is in the zone that it requires, and a preference that the zone meets is kept."""
+    for zone in "ab":
+        assert beside_running_pods(prefers(IN_ORDER[kind](zone)), only(ZONE, "b"), options=options) == "b"
+        assert beside_running_pods(prefers(IN_ORDER[kind](zone)), only(ZONE, "a", "b"), options=options) == zone
 
 
-def levels_of(spec, *, policy=PreferencePolicy.RESPECT, taints=False):
-    """Return the relaxation levels of one pod."""
-    (cls,), errors = group_pods([a_pod("p", spec=spec)], {})
-    assert not errors
-    return relaxation_levels(cls, policy=policy, any_preference_taint=taints)
+@both_ways
+@pytest.mark.parametrize(("kind", "kept"), [("pod affinity", "light"), ("node affinity", "heavy")])
+def test_weights_decide_between_preferences_of_one_kind(kind, kept, options):
+    """Of node affinity only the heaviest term that is left applies; of pod affinity the heaviest is given up first."""
+    for zone, other in (("a", "b"), ("b", "a")):
+        light, heavy = prefers(IN_ORDER[kind](zone)), prefers(IN_ORDER[kind](other))
+        for terms in heavy["affinity"].values():
+            terms["preferredDuringSchedulingIgnoredDuringExecution"][0]["weight"] = 9
+
+        assert beside_running_pods(light, heavy, options=options) == (zone if kept == "light" else other)
 
 
-def summary(level):
-    """Return affinities, anti-affinities, zones and spreads of a level, each as a short text."""
-    return (
-        "".join(g.key for g in level.affinities),
-        "".join(g.key for g in level.anti_affinities),
-        "".join(sorted("".join(sorted(t[labels.ZONE].values)) for t in level.terms if labels.ZONE in t)),
-        "".join(s.key for s in level.spreads),
+@both_ways
+@pytest.mark.parametrize(("rule", "expected"), [([], "plain: 1 web"), ([tolerates()], "quiet: 1 web")])
+def test_prefer_no_schedule_taints_are_avoided_after_all_other_preferences_are_given_up(rule, expected, options):
+    """Unless the pod tolerates them; the NodePool with the taint has the zone that the pod prefers."""
+    found = plan(
+        some(1, "web", prefers(only(ZONE, "a")), *rule),
+        types={"quiet": (zonal("a"),), "plain": (zonal("b"),)},
+        node_pools=(pool("quiet", taints=[{"key": "quiet", "effect": "PreferNoSchedule"}]), pool("plain")),
+        options=options,
     )
 
-
-EVERYTHING = {
-    "affinity": {
-        "podAffinity": {PREFERRED: weighted(a=1, b=5)},
-        "podAntiAffinity": {REQUIRED: [near("r")], PREFERRED: weighted(c=9)},
-        "nodeAffinity": {
-            PREFERRED: [{"weight": 1, "preference": in_zone("x")}, {"weight": 2, "preference": in_zone("y")}]
-        },
-    },
-    "topologySpreadConstraints": [
-        {"whenUnsatisfiable": "ScheduleAnyway", **near("s")},
-        {"whenUnsatisfiable": "DoNotSchedule", **near("h")},
-        {"whenUnsatisfiable": "ScheduleAnyway", **near("t")},
-        {"whenUnsatisfiable": "ScheduleAnyway", **near("u")},
-    ],
-}
-
-
-def test_preferences_are_relaxed_one_by_one_in_karpenters_order():
-    """Pod affinity, anti-affinity, node affinity (only the heaviest left applies), ScheduleAnyway; heaviest first."""
-    levels = levels_of(EVERYTHING)
-
-    assert [summary(level) for level in levels] == [
-        ("ba", "rc", "y", "hsut"),
-        ("a", "rc", "y", "hsut"),
-        ("", "rc", "y", "hsut"),
-        ("", "r", "y", "hsut"),
-        ("", "r", "x", "hsut"),
-        ("", "r", "", "hsut"),
-        ("", "r", "", "hut"),
-        ("", "r", "", "ht"),
-        ("", "r", "", "h"),
-    ]
-    assert levels[0].strict_terms == levels[-1].terms
-
-
-def test_required_constraints_bind_on_every_relaxation_level():
-    """Exactly the required anti-affinity and the DoNotSchedule spread are not in preferred_groups."""
-    for level in levels_of(EVERYTHING):
-        groups = (*level.affinities, *level.anti_affinities, *(s.group for s in level.spreads))
-
-        assert {g.key for g in groups if g.id not in level.preferred_groups} == {"r", "h"}
-
-
-def test_prefer_no_schedule_taints_are_avoided_until_the_last_relaxation_level():
-    """This adds one level, but only if a NodePool has such a taint and the pod does not tolerate all taints."""
-    spread = {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway", **near("s")}]}
-
-    assert [(len(r.spreads), r.avoids_prefer_no_schedule) for r in levels_of(spread, taints=True)] == [
-        (1, True),
-        (0, True),
-        (0, False),
-    ]
-    assert [r.avoids_prefer_no_schedule for r in levels_of({}, taints=True)] == [True, False]
-    assert [r.avoids_prefer_no_schedule for r in levels_of({})] == [False]
-    assert [r.avoids_prefer_no_schedule for r in levels_of({"tolerations": [{"operator": "Exists"}]}, taints=True)] == [
-        False
-    ]
-
-
-def test_required_node_affinity_terms_are_combined_with_the_preferred_term():
-    """A required term that contradicts the preferred one is dropped; if all do, the relaxation level is dropped."""
-    node = {
-        REQUIRED: {"nodeSelectorTerms": [in_zone("x"), in_zone("z")]},
-        PREFERRED: [{"weight": 9, "preference": in_zone("x")}, {"weight": 1, "preference": in_zone("w")}],
-    }
-
-    assert [summary(level)[2] for level in levels_of({"affinity": {"nodeAffinity": node}})] == ["x", "xz"]
-
-
-def test_ignore_policy_drops_pod_preferences_but_keeps_prefer_no_schedule_levels():
-    """No preference of the pod applies on any level."""
-    first, last = levels_of(EVERYTHING, policy=PreferencePolicy.IGNORE, taints=True)
-
-    assert summary(first) == summary(last) == ("", "r", "", "h")
-    assert (first.avoids_prefer_no_schedule, last.avoids_prefer_no_schedule) == (True, False)
-
-
-def soft_spreads(count):
-    """Return a spec with that many ScheduleAnyway constraints."""
-    return {
-        "topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway", **near(f"s{n}")} for n in range(count)]
-    }
-
-
-def soft_affinity(kind, count):
-    """Return a spec with that many preferred terms of a pod affinity kind."""
-    return {"affinity": {kind: {PREFERRED: [{"weight": 1, "podAffinityTerm": near(f"k{n}")} for n in range(count)]}}}
-
-
-def soft_node_affinity(count):
-    """Return a spec with that many preferred node affinity terms."""
-    return {
-        "affinity": {"nodeAffinity": {PREFERRED: [{"weight": 1, "preference": in_zone(f"z{n}")} for n in range(count)]}}
-    }
+    assert by_domain(found, labels.NODEPOOL) == expected
 
 
 @pytest.mark.parametrize(
-    "spec",
-    [
-        soft_spreads(1000),
-        soft_affinity("podAffinity", 1000),
-        soft_affinity("podAntiAffinity", 1000),
-        soft_node_affinity(1000),
-    ],
+    "rule",
+    [lambda n: spread(app=f"s{n}"), lambda n: near(f"s{n}"), lambda n: apart(f"s{n}"), lambda n: only(TYPE, f"s{n}")],
     ids=["spread", "affinity", "anti-affinity", "node affinity"],
 )
-def test_number_of_relaxation_levels_is_bounded(spec):
-    """Each level carries all preferences left, so that a level per preference takes quadratic time and memory."""
-    levels = levels_of(spec)
+def test_pods_with_very_many_preferences_are_scheduled_with_a_warning(rule):
+    """Others are scheduled as usual."""
+    extreme = some(1, "extreme", *(prefers(rule(n)) for n in range(400)))
+    ordinary = some(1, "ordinary", *(prefers(rule(n)) for n in range(3)))
 
-    assert len(levels) == MAX_LEVELS
-    assert summary(levels[-1]) == ("", "", "", "")
+    found = plan(extreme, ordinary, some(3, "web"), types=(TWO,))
 
-
-def test_first_preferences_are_relaxed_one_by_one_and_all_others_together():
-    """A class with one preference less than there are levels still relaxes every one alone."""
-    together = [len(level.spreads) for level in levels_of(soft_spreads(100))]
-    alone = [len(level.spreads) for level in levels_of(soft_spreads(MAX_LEVELS - 1))]
-
-    assert together == [*range(100, 100 - MAX_LEVELS + 1, -1), 0]
-    assert alone == [*range(MAX_LEVELS - 1, -1, -1)]
+    assert not found.results.pod_errors
+    assert found.results.pod_warnings == {
+        "default/extreme0": "Pod has 400 preferences (preferred affinity terms and ScheduleAnyway constraints); "
+        "the first 14 are relaxed one by one, the other 386 together"
+    }
 
 
-def test_bounded_levels_still_avoid_prefer_no_schedule_taints_until_the_last():
-    """The level that tolerates the taints comes on top."""
-    levels = levels_of(soft_spreads(100), taints=True)
+def test_ignored_preferences_give_no_warning():
+    """With the policy Ignore nothing is relaxed."""
+    extreme = some(1, "extreme", *(prefers(spread(app=f"s{n}")) for n in range(100)))
 
-    assert [level.avoids_prefer_no_schedule for level in levels] == [True] * MAX_LEVELS + [False]
+    assert plan(extreme, options=Options(preferences=PreferencePolicy.IGNORE)).results.pod_warnings == {}
+
+
+@pytest.mark.parametrize(("policy", "nodes"), [("Respect", 4), ("Ignore", 1), ("WhenFree", 1)])
+def test_preference_policy_decides_whether_a_preferred_spread_applies(policy, nodes):
+    """Respect opens a node for each pod; Ignore drops the spread; WhenFree drops it because it costs more."""
+    pods = some(4, "web", prefers(spread(HOST)), cpu="100m")
+
+    found = plan(pods, options=Options(preferences=PreferencePolicy(policy)))
+
+    assert len(found.results.new_claims) == nodes
+
+
+@pytest.mark.parametrize("others", [[], some(2, "apart", prefers(spread(HOST, app="apart")), cpu="100m")])
+def test_when_free_policy_keeps_a_preference_that_costs_nothing(others):
+    """Two pods prefer a zone of equal price, even if other pods prefer a node each, which they do not get."""
+    pods = some(2, "web", prefers(only(ZONE, "b")), cpu="100m")
+
+    found = plan(pods, others, types=(TWO,), options=Options(preferences=PreferencePolicy.WHEN_FREE))
+
+    assert [claim.offering.zone for claim in found.results.new_claims] == ["b"]

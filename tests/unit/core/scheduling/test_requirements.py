@@ -168,11 +168,7 @@ def test_bounds_without_an_allowed_number_are_impossible(entries):
 
 @pytest.mark.parametrize(
     ("entries", "value"),
-    [
-        ([("Exists", ())], "0"),
-        ([("NotIn", ("0", "1"))], "2"),
-        ([("Gt", ("3",)), ("NotIn", ("4",))], "5"),
-    ],
+    [([("Exists", ())], "0"), ([("NotIn", ("0", "1"))], "2"), ([("Gt", ("3",)), ("NotIn", ("4",))], "5")],
 )
 def test_any_value_is_the_smallest_number_that_meets_a_complement(entries, value):
     """Bounds and excluded values together."""

@@ -11,9 +11,7 @@ from journeyman.cli.scenario import parse_scenario
 from journeyman.cli.solve import options_of
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.preferences import MAX_LEVELS
-from journeyman.core.scheduling.problem import ClusterInputs, prepare_task
-from journeyman.core.scheduling.results import Options, PreferencePolicy
+from journeyman.core.scheduling.results import Options
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.state.snapshot import InvalidObject
 from journeyman_simulator.judge import verify_strictly
@@ -28,7 +26,6 @@ from tests.helpers.builders import (
     a_node,
     a_node_class,
     a_pod,
-    a_pool,
     a_running_claim,
     a_snapshot,
     an_instance_type,
@@ -125,41 +122,6 @@ def test_new_node_has_capacity_for_daemonset_pods():
 # --- requirements
 
 
-def test_node_selector_and_node_affinity_restrict_the_offerings():
-    """The pod allows only on-demand offerings in zone b."""
-    pod = a_pod(
-        "p",
-        spec={
-            "nodeSelector": {labels.CAPACITY_TYPE: labels.ON_DEMAND},
-            **required([(labels.ZONE, "NotIn", ("a", "c"))]),
-        },
-    )
-
-    (claim,) = schedule(pod, types=(ZONAL,)).new_claims
-
-    assert claim.offering[:3] == ("z.medium", "b", labels.ON_DEMAND)
-
-
-def test_node_affinity_term_is_chosen_for_all_pods_of_the_node():
-    """One pod allows zone a or on-demand; beside a pod that needs zone b, the on-demand term is used."""
-    either = required([(labels.ZONE, "In", ["a"])], [(labels.CAPACITY_TYPE, "In", [labels.ON_DEMAND])])
-    types = (an_instance_type("z.large", cpu=8, memory_gib=32, price=0.3, zones=("a", "b")),)
-    results = schedule(a_pod("p0", spec=either), a_pod("p1", spec={"nodeSelector": {labels.ZONE: "b"}}), types=types)
-    assert [claim.pods for claim in results.new_claims] == [("default/p0", "default/p1")]
-    assert zones_of(results) == {"b": 2}
-
-
-def test_pod_without_toleration_of_the_nodepool_taint_stays_pending():
-    """One of two pods tolerates the NodePool's taint."""
-    pool = a_pool(spec={"template": {"spec": {"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]}}})
-    brave = a_pod("brave", spec={"tolerations": [{"key": "gpu", "operator": "Exists"}]})
-
-    results = schedule(brave, a_pod("shy"), node_pools=(pool,))
-
-    assert [c.pods for c in results.new_claims] == [("default/brave",)]
-    assert "did not tolerate taint (taint=gpu=yes:NoSchedule)" in results.pod_errors["default/shy"].message
-
-
 def test_pod_error_names_the_only_nodepool_which_is_invalid():
     """The error contains the reason."""
     unread = InvalidObject(kind="NodePool", name="broken", uid="u", why="requirements: operator Is is none")
@@ -172,157 +134,7 @@ def test_pod_error_names_the_only_nodepool_which_is_invalid():
 # --- NodePools
 
 
-def test_label_that_the_nodepool_requires_to_exist_gets_a_value():
-    """The NodePool requires `team Exists`, the pod any team but 0; the NodeClaim gets team 1."""
-    requirement = {"key": "team", "operator": "Exists"}
-    pool = a_pool(spec={"template": {"spec": {"requirements": [requirement]}}})
-    pod = a_pod("p", spec=required([("team", "NotIn", ["0"])]))
-    (claim,) = schedule(pod, node_pools=(pool,)).new_claims
-    assert ("team", "In", ("1",)) in [(r.key, r.operator, r.values) for r in claim.requirements]
-
-
-@pytest.mark.parametrize(
-    "term",
-    [
-        [("nope", "Exists", []), ("nope", "DoesNotExist", [])],
-        [("nope", "Exists", []), ("nope", "NotIn", ["x"])],
-        [("nope", "In", ["x"]), ("nope", "In", ["y"])],
-        [(labels.ARCH, "In", ["amd64"]), (labels.ARCH, "DoesNotExist", [])],
-    ],
-    ids=["there-and-not", "there-but-nowhere", "two-values", "well-known"],
-)
-def test_pod_with_contradictory_node_affinity_gets_no_node(term):
-    """A node would not help it, and every pass would open another; the other pod is scheduled."""
-    results = schedule(a_pod("never", spec=required(term)), a_pod("plain"))
-    assert [claim.pods for claim in results.new_claims] == [("default/plain",)]
-    assert results.pod_errors["default/never"].kind == "unschedulable"
-
-
-def asking(own, *requirements):
-    """Return a NodePool whose nodes have these labels, and requirements (label, operator, values)."""
-    entries = [{"key": key, "operator": operator, "values": values} for key, operator, *values in requirements]
-    return a_pool(spec={"template": {"metadata": {"labels": own}, "spec": {"requirements": entries}}})
-
-
-@pytest.mark.parametrize(
-    ("pool", "node_class", "why"),
-    [
-        (a_pool(spec={"replicas": 2}), a_node_class(), "static"),
-        (a_pool(), a_node_class(ready=False, message="no subnets"), "no subnets"),
-        (a_pool(), a_node_class("other"), "does not exist"),
-        (
-            a_pool(
-                spec={
-                    "template": {
-                        "spec": {"requirements": [{"key": labels.ARCH, "operator": "In", "values": ["arm64"]}]}
-                    }
-                }
-            ),
-            a_node_class(),
-            "filtered out all available instance types",
-        ),
-        (asking({"a": "m"}, ("a", "Lte", "0")), a_node_class(), "ask of a"),
-        (asking({"a": "m"}, ("a", "DoesNotExist")), a_node_class(), "ask of a"),
-        (asking({}, ("a", "In", "x"), ("a", "In", "y")), a_node_class(), "ask of a"),
-        (asking({}, ("a", "Gt", "5"), ("a", "Lt", "3")), a_node_class(), "ask of a"),
-    ],
-)
-def test_plan_has_unusable_nodepools_with_the_reason(pool, node_class, why):
-    """The pod's error is that there is no usable NodePool."""
-    results = schedule(*pods(1), node_pools=(pool,), node_classes=(node_class,))
-
-    assert why in results.unusable_node_pools["default"]
-    assert results.pod_errors["default/p0"].kind == "no-nodepool"
-
-
 # --- spread
-
-
-@pytest.mark.parametrize(("policy", "nodes"), [("Respect", 4), ("Ignore", 1), ("WhenFree", 1)])
-def test_preference_policy_decides_whether_a_preferred_spread_applies(policy, nodes):
-    """Respect opens a node for each pod; Ignore drops the spread; WhenFree drops it because it costs more."""
-    spec = spread(HOST, whenUnsatisfiable="ScheduleAnyway")
-
-    results = schedule(*pods(4, cpu="100m", spec=spec), options=Options(preferences=PreferencePolicy(policy)))
-
-    assert len(results.new_claims) == nodes
-
-
-def test_when_free_policy_keeps_a_preference_that_costs_nothing():
-    """The plan with the preferred zone has the same price."""
-    demand = {
-        "weight": 1,
-        "preference": {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": ["b"]}]},
-    }
-    spec = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [demand]}}}
-
-    results = schedule(*pods(2, spec=spec), types=(ZONAL,), options=Options(preferences=PreferencePolicy.WHEN_FREE))
-
-    assert {claim.offering[1] for claim in results.new_claims} == {"b"}
-
-
-def test_a_free_preference_is_kept_although_that_of_other_pods_has_a_price():
-    """Two pods prefer a zone of equal price, two other pods a node each."""
-    demand = {
-        "weight": 1,
-        "preference": {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": ["b"]}]},
-    }
-    zonal = {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [demand]}}}
-    apart = spread(HOST, whenUnsatisfiable="ScheduleAnyway")
-
-    results = schedule(
-        *pods(2, cpu="100m", spec=zonal),
-        *pods(2, "apart", cpu="100m", spec=apart),
-        types=(ZONAL,),
-        options=Options(preferences=PreferencePolicy.WHEN_FREE),
-    )
-
-    assert [claim.offering[1] for claim in results.new_claims] == ["b"]
-
-
-def soft_zone_spreads(count, app):
-    """A spec with that many preferred zone spreads, each over the pods of another app."""
-    constraints = [
-        {
-            "maxSkew": 1,
-            "topologyKey": labels.ZONE,
-            "whenUnsatisfiable": "ScheduleAnyway",
-            "labelSelector": {"matchLabels": {"app": f"{app}-{n}"}},
-        }
-        for n in range(count)
-    ]
-    return {"topologySpreadConstraints": constraints}
-
-
-def test_pods_with_very_many_preferences_do_not_delay_other_pods():
-    """One pod with 400 ScheduleAnyway constraints, several with 60 each: the pass has few rows and schedules all pods."""
-    extreme = a_pod("extreme", spec=soft_zone_spreads(400, "extreme"))
-    many = [a_pod(f"many{n}", spec=soft_zone_spreads(60, f"many{n}")) for n in range(3)]
-    everything = (extreme, *many, *pods(5))
-    snapshot = a_snapshot(pods=tuple(sorted(everything, key=lambda p: p.key)))
-    inputs = ClusterInputs.of(snapshot, Catalogue({"default": (ZONAL,)}), Options())
-
-    assert len(prepare_task(inputs, everything, frozenset()).problem.rows) == 4 * MAX_LEVELS + 1
-
-    results = schedule(*everything, types=(ZONAL,))
-
-    assert sorted(key for claim in results.new_claims for key in claim.pods) == sorted(pod.key for pod in everything)
-    assert sorted(results.pod_warnings) == ["default/extreme", "default/many0", "default/many1", "default/many2"]
-    assert results.pod_warnings["default/extreme"] == (
-        "Pod has 400 preferences (preferred affinity terms and ScheduleAnyway constraints); "
-        "the first 14 are relaxed one by one, the other 386 together"
-    )
-
-
-def test_ignored_preferences_give_no_warning():
-    """With the policy Ignore the pod has no relaxation levels; ordinary pods have no warning either."""
-    extreme = a_pod("extreme", spec=soft_zone_spreads(100, "extreme"))
-    ordinary = a_pod("ordinary", spec=soft_zone_spreads(3, "ordinary"))
-
-    ignored = schedule(extreme, types=(ZONAL,), options=Options(preferences=PreferencePolicy.IGNORE))
-
-    assert ignored.pod_warnings == {}
-    assert schedule(ordinary, types=(ZONAL,)).pod_warnings == {}
 
 
 # --- existing nodes

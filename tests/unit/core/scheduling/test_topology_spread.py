@@ -97,10 +97,7 @@ def sold_out(instance_type: InstanceType, zone: str) -> InstanceType:
         ("a: 2 web; b: 3 web", "a: 1 web; b: 4 web"),
     ),
     pods_that_may_use_fewer_zones_go_first=(
-        [
-            some(4, "web", spread(), selects(zone="a"), cpu="500m", name="tied"),
-            some(8, "web", spread(), name="free"),
-        ],
+        [some(4, "web", spread(), selects(zone="a"), cpu="500m", name="tied"), some(8, "web", spread(), name="free")],
         {},
         "a: 4 web; b: 4 web; c: 4 web",
     ),
@@ -215,8 +212,7 @@ def test_spread_that_honors_taints_relies_only_on_pods_with_equal_tolerations(ta
 
 
 @pytest.mark.parametrize(
-    ("disks", "expected"),
-    [(["fast"], "a: 2 guest; b: 2 own"), (["fast", "slow"], "a: 1 own, 2 guest; b: 1 own")],
+    ("disks", "expected"), [(["fast"], "a: 2 guest; b: 2 own"), (["fast", "slow"], "a: 1 own, 2 guest; b: 1 own")]
 )
 def test_spread_relies_only_on_pods_whose_nodes_meet_its_node_affinity(disks, expected):
     """Guests in zone a balance the spread in zone b, unless they may be bound to nodes with another disk."""

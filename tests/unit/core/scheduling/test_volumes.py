@@ -6,13 +6,7 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.storage import PersistentVolume, StorageClass
 from journeyman.core.scheduling.requirements import EMPTY
-from journeyman.core.scheduling.volumes import (
-    NO_VOLUMES,
-    StorageObjects,
-    claim_keys,
-    resolve_volumes,
-    volume_usage,
-)
+from journeyman.core.scheduling.volumes import NO_VOLUMES, StorageObjects, claim_keys, resolve_volumes, volume_usage
 from tests.helpers.builders import (
     EBS,
     NOW,

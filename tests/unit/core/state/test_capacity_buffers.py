@@ -265,10 +265,7 @@ def test_empty_and_broken_buffers_are_told_apart():
     )
     reasons = {name: {c["type"]: c["reason"] for c in status["conditions"]} for name, status in reported.items()}
     assert reasons["empty"] == {"ReadyForProvisioning": "Resolved", "Provisioning": "BufferEmpty"}
-    assert reasons["lost"] == {
-        "ReadyForProvisioning": "PodTemplateNotFound",
-        "Provisioning": "NotReadyForProvisioning",
-    }
+    assert reasons["lost"] == {"ReadyForProvisioning": "PodTemplateNotFound", "Provisioning": "NotReadyForProvisioning"}
 
 
 @pytest.mark.parametrize(

@@ -148,10 +148,7 @@ ALL = ("instance-type-1", "instance-type-2", "instance-type-3")
         (sized(1, 2, 4), [requirement(GENERATION, "Lt", "4", minValues=2)], 2),
         (
             sized(1, 2, 4),
-            [
-                requirement(TYPE, "In", *ALL, minValues=1),
-                requirement(TYPE, "NotIn", "instance-type-3", minValues=2),
-            ],
+            [requirement(TYPE, "In", *ALL, minValues=1), requirement(TYPE, "NotIn", "instance-type-3", minValues=2)],
             2,
         ),
         (

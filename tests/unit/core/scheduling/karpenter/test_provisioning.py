@@ -158,11 +158,7 @@ def test_limits_count_the_capacity_of_new_nodes(limits, requests, placed):
 
 @pytest.mark.parametrize(
     ("limits", "running", "pods", "placed"),
-    [
-        ({"cpu": "20"}, "100", 1, 0),
-        ({"cpu": "2"}, "2", 1, 0),
-        ({"nodes": "2"}, "2", 2, 1),
-    ],
+    [({"cpu": "20"}, "100", 1, 0), ({"cpu": "2"}, "2", 1, 0), ({"nodes": "2"}, "2", 2, 1)],
 )
 def test_nodes_of_earlier_rounds_count_towards_limits(limits, running, pods, placed):
     """One NodeClaim exists, which is full."""
@@ -315,8 +311,7 @@ def test_daemon_set_of_other_types_takes_neither_ports_nor_resources():
 def test_requests_of_a_nodeclaim_contain_each_daemon_once(count):
     """However many pods it has."""
     plan = schedule(
-        *(a_pod(f"p{n}", cpu="1", memory="1Mi") for n in range(count)),
-        daemon_sets=(daemon(cpu="1", memory="1Mi"),),
+        *(a_pod(f"p{n}", cpu="1", memory="1Mi") for n in range(count)), daemon_sets=(daemon(cpu="1", memory="1Mi"),)
     )
 
     (claim,) = plan.results.new_claims
@@ -461,12 +456,7 @@ def test_ignored_affinity_lets_a_pod_join_the_cheapest_plan(preference):
 
 
 @pytest.mark.parametrize(
-    ("selector", "chosen"),
-    [
-        ({labels.NODEPOOL: "light"}, "light"),
-        ({"foo": "bar"}, "light"),
-        ({}, "heavy"),
-    ],
+    ("selector", "chosen"), [({labels.NODEPOOL: "light"}, "light"), ({"foo": "bar"}, "light"), ({}, "heavy")]
 )
 def test_selector_of_a_pod_comes_before_the_weight_of_nodepools(selector, chosen):
     """The heaviest NodePool gets all others."""
@@ -489,10 +479,7 @@ def test_nodepool_with_a_preferred_taint_is_chosen_last():
 
 @pytest.mark.parametrize(
     ("pools", "chosen"),
-    [
-        ((pool("static", replicas=2),), None),
-        ((pool("dynamic"), pool("static", replicas=1)), "dynamic"),
-    ],
+    [((pool("static", replicas=2),), None), ((pool("dynamic"), pool("static", replicas=1)), "dynamic")],
 )
 def test_static_nodepool_gets_no_node_for_a_pending_pod(pools, chosen):
     """Its nodes come from its replicas."""
@@ -517,11 +504,7 @@ BEST_EFFORT = Options(min_values=MinValuesPolicy.BEST_EFFORT)
         ([{**NAMES, "minValues": 3}, requirement(ZONE, "In", *ZONES, minValues=3)], BEST_EFFORT, True),
         ([{**NAMES, "minValues": 3}], Options(), None),
         ([{**NAMES, "minValues": 3}], BEST_EFFORT, True),
-        pytest.param(
-            [{**NAMES, "minValues": 2}],
-            BEST_EFFORT,
-            False,
-        ),
+        pytest.param([{**NAMES, "minValues": 2}], BEST_EFFORT, False),
         ([requirement(ZONE, "In", *ZONES, minValues=3)], Options(), None),
         ([requirement(ZONE, "In", *ZONES, minValues=3)], BEST_EFFORT, True),
     ],
@@ -665,14 +648,7 @@ def test_pod_with_an_invalid_volume_affects_no_other(claims):
 
 
 @pytest.mark.parametrize("ephemeral", [False, True])
-@pytest.mark.parametrize(
-    ("source", "placed"),
-    [
-        (LOCAL, True),
-        (HOST_PATH, True),
-        ({}, False),
-    ],
-)
+@pytest.mark.parametrize(("source", "placed"), [(LOCAL, True), (HOST_PATH, True), ({}, False)])
 def test_only_local_volumes_let_their_pod_leave_the_host(source, placed, ephemeral):
     """A CSI volume that is tied to a host cannot be attached to a new node."""
     name = "p-data" if ephemeral else "data"

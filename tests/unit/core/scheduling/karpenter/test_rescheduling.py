@@ -149,11 +149,7 @@ def test_unbound_ephemeral_volume_without_a_storage_class_has_no_place(storage_c
 
 
 @pytest.mark.parametrize(
-    ("bound", "placed"),
-    [
-        ({}, True),
-        ({"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": None}}}, False),
-    ],
+    ("bound", "placed"), [({}, True), ({"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": None}}}, False)]
 )
 def test_claim_that_names_a_volume_must_be_bound(bound, placed):
     """Until then kube-scheduler waits, too."""
@@ -188,11 +184,7 @@ def test_network_volume_of_several_pods_needs_one_node():
 
 
 @pytest.mark.parametrize(
-    "source",
-    [
-        {"spec": {"local": {"path": "/d"}, "csi": None}},
-        {"spec": {"hostPath": {"path": "/d"}, "csi": None}},
-    ],
+    "source", [{"spec": {"local": {"path": "/d"}, "csi": None}}, {"spec": {"hostPath": {"path": "/d"}, "csi": None}}]
 )
 def test_alternative_of_a_host_alone_lets_the_pod_go_anywhere(source):
     """The other alternative is a zone that does not exist."""
@@ -386,12 +378,7 @@ def test_daemon_set_with_resource_claims_counts_unless_they_are_ignored(ignored,
 
 @pytest.mark.parametrize(
     ("container", "init", "kind"),
-    [
-        (True, False, "dra"),
-        (False, True, "dra"),
-        (True, True, "dra"),
-        (False, False, None),
-    ],
+    [(True, False, "dra"), (False, True, "dra"), (True, True, "dra"), (False, False, None)],
 )
 def test_pod_with_resource_claims_is_left_to_others(container, init, kind):
     """As with IGNORE_DRA_REQUESTS, the default."""

@@ -6,15 +6,7 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.results import Options
-from tests.helpers.builders import (
-    a_claim,
-    a_daemon_set,
-    a_node,
-    a_node_class,
-    a_pod,
-    merge,
-    provider_id_of,
-)
+from tests.helpers.builders import a_claim, a_daemon_set, a_node, a_node_class, a_pod, merge, provider_id_of
 from tests.helpers.karpenter_suite import (
     FAKE_TYPES,
     INTEGER,
@@ -77,8 +69,7 @@ def needing(key, operator, *values):
         (
             {},
             both(
-                needing(ZONE, "In", *ZONES, "unknown"),
-                preferred((1, [requirement(ZONE, "NotIn", ZONES[0], ZONES[2])])),
+                needing(ZONE, "In", *ZONES, "unknown"), preferred((1, [requirement(ZONE, "NotIn", ZONES[0], ZONES[2])]))
             ),
             {ZONE: ZONES[1]},
         ),
@@ -239,10 +230,7 @@ AMD64 = selecting(**{ARCH: "amd64"})
 
 @pytest.mark.parametrize(
     ("groups", "chosen", "nodes"),
-    [
-        ([(5, {"memory": "10M"})], SMALL, 1),
-        ([(25, {"cpu": "1m", "memory": "1"})], SMALL, 5),
-    ],
+    [([(5, {"memory": "10M"})], SMALL, 1), ([(25, {"cpu": "1m", "memory": "1"})], SMALL, 5)],
 )
 def test_pods_fill_as_few_nodes_as_possible(groups, chosen, nodes):
     """Nodes run five pods."""
@@ -412,11 +400,7 @@ def daemon_pod(name, daemon_set, node, **requests):
 
 @pytest.mark.parametrize(
     ("selector", "cpu", "stays"),
-    [
-        ({}, "14.9", True),
-        pytest.param({}, "15", False),
-        ({"my-node-label": "value"}, "15.5", False),
-    ],
+    [({}, "14.9", True), pytest.param({}, "15", False), ({"my-node-label": "value"}, "15.5", False)],
 )
 def test_running_daemon_pod_is_counted_once(selector, cpu, stays):
     """The node has 15.9 CPUs, of which the DaemonSet's pod uses one."""

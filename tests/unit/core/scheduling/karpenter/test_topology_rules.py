@@ -5,14 +5,7 @@ from __future__ import annotations
 import pytest
 
 from journeyman.core.api import labels
-from tests.helpers.builders import (
-    a_node,
-    a_pod,
-    a_running_claim,
-    a_volume,
-    a_volume_claim,
-    provider_id_of,
-)
+from tests.helpers.builders import a_node, a_pod, a_running_claim, a_volume, a_volume_claim, provider_id_of
 from tests.helpers.karpenter_suite import (
     ZONES,
     both,
@@ -139,13 +132,7 @@ def test_running_pods_of_any_zone_bound_a_spread(existing, template, count, skew
     assert len(plan.results.pod_errors) == count - sum(placed)
 
 
-@pytest.mark.parametrize(
-    ("count", "when", "placed"),
-    [
-        (5, "DoNotSchedule", 2),
-        (5, "ScheduleAnyway", 5),
-    ],
-)
+@pytest.mark.parametrize(("count", "when", "placed"), [(5, "DoNotSchedule", 2), (5, "ScheduleAnyway", 5)])
 def test_spread_over_capacity_types_counts_the_running_pod(count, when, placed):
     """It runs on on-demand capacity, the NodePool allows Spot only."""
     spot = pool(requirements=[requirement(CAPACITY, "In", labels.SPOT)])
@@ -255,13 +242,7 @@ def test_all_constraints_of_a_spread_hold_at_once(keys, count):
 # -- taints of NodePools
 
 
-@pytest.mark.parametrize(
-    ("policy", "placed"),
-    [
-        ("Ignore", 1),
-        ("Honor", 2),
-    ],
-)
+@pytest.mark.parametrize(("policy", "placed"), [("Ignore", 1), ("Honor", 2)])
 def test_domain_behind_a_taint_counts_by_the_taints_policy(policy, placed):
     """The pods do not tolerate the taint of the NodePool with the second value, of which a node exists.
 
@@ -270,11 +251,7 @@ def test_domain_behind_a_taint_counts_by_the_taints_policy(policy, placed):
     taint = {"key": "taint-key", "value": "taint-value", "effect": "NoSchedule"}
     pools = (
         pool("open", requirements=[requirement("fake-label", "In", "foo")]),
-        pool(
-            "tainted",
-            requirements=[requirement("fake-label", "In", "bar")],
-            taints=[taint],
-        ),
+        pool("tainted", requirements=[requirement("fake-label", "In", "bar")], taints=[taint]),
     )
     tainted = a_node(metadata={"labels": {"fake-label": "bar"}}, spec={"taints": [taint]})
 
@@ -324,13 +301,7 @@ def test_pod_joins_the_host_of_the_pod_that_it_requires():
     assert plan.node_of("target") is not None
 
 
-@pytest.mark.parametrize(
-    ("kind", "same"),
-    [
-        ("podAffinity", True),
-        ("podAntiAffinity", False),
-    ],
-)
+@pytest.mark.parametrize(("kind", "same"), [("podAffinity", True), ("podAntiAffinity", False)])
 def test_affinity_may_be_over_architectures(kind, same):
     """The first pod runs on arm64; the spread keeps the second from its node."""
     first = tiny("first", spec=both(requesting({"cpu": "2"}), spread(HOST), {"nodeSelector": {ARCH: "arm64"}}))
