@@ -1,4 +1,4 @@
-"""The whole scheduler on small clusters, one rule at a time, and on a public trace; `verify` accepts every plan."""
+"""The whole scheduler: prices, pods in flight and on deleting nodes, errors, and a public trace; `verify` accepts every plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from journeyman.cli.scenario import parse_scenario
 from journeyman.cli.solve import options_of
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.results import Options
 from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
 from journeyman.core.state.snapshot import InvalidObject
 from journeyman_simulator.judge import verify_strictly
@@ -28,72 +27,41 @@ from tests.helpers.builders import (
     a_pod,
     a_running_claim,
     a_snapshot,
-    an_instance_type,
     merge,
     provider_id_of,
     stamp,
 )
+from tests.helpers.karpenter_suite import schedule
+from tests.helpers.small_clusters import (
+    HOST,
+    ZONE,
+    apart,
+    at,
+    by_node,
+    listens,
+    near,
+    only,
+    plan,
+    selects,
+    some,
+    spread,
+    table,
+    zonal,
+)
 
-ZONAL = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a", "b", "c"), spot=0.07)
-ZONAL_B = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("b",))
-HOST = labels.HOSTNAME
-
-
-def schedule(*pods, types=TYPES, catalogue=None, options=Options(), **cluster):  # noqa: B008 - a frozen value
-    """The verified plan for these pods and the other objects of the cluster."""
-    snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
-    catalogue = catalogue or Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
-    results = solve(snapshot, catalogue, options=options)
-    assert verify_strictly(snapshot, catalogue, results, pods=pods_to_schedule(snapshot)) == ()
-    return results
-
-
-def pods(count, prefix="p", **kwargs):
-    """That many equal pods."""
-    return [a_pod(f"{prefix}{i}", **kwargs) for i in range(count)]
-
-
-def spread(key, *, skew=1, app="web", **more):
-    """A spec with one required spread over the pods of an app."""
-    constraint = {
-        "maxSkew": skew,
-        "topologyKey": key,
-        "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {"matchLabels": {"app": app}},
-    }
-    return {"topologySpreadConstraints": [{**constraint, **more}]}
-
-
-def required(*terms):
-    """A spec whose required node affinity has these terms, each a list of (key, operator, values)."""
-    made = [{"matchExpressions": [{"key": k, "operator": o, "values": list(v)} for k, o, v in t]} for t in terms]
-    return {
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": made}}}
-    }
-
-
-def zones_of(results):
-    """The number of pods of the new NodeClaims by zone."""
-    counts = {}
-    for claim in results.new_claims:
-        (zone,) = next(r.values for r in claim.requirements if r.key == labels.ZONE)
-        counts[zone] = counts.get(zone, 0) + len(claim.pods)
-    return counts
-
-
-# --- price
+ZONAL = zonal(cpu=4, price=0.2, spot=0.07)
 
 
 def test_plan_without_pods_has_no_nodeclaims():
     """Its price and lower bound are 0."""
-    results = schedule()
+    results = plan().results
 
     assert (results.new_claims, results.price, results.lower_bound) == ((), 0.0, 0.0)
 
 
 def test_scheduler_plans_the_cheapest_nodes_that_hold_the_pods():
     """Seven pods get one large node, not two medium ones."""
-    results = schedule(*pods(7))
+    results = plan(some(7, "web")).results
 
     (claim,) = results.new_claims
     assert str(claim.offering) == "m.large/a/on-demand"
@@ -105,245 +73,187 @@ def test_scheduler_does_not_use_unavailable_offerings():
     """Spot is out of stock in every zone, so the NodeClaim is on-demand."""
     offerings = tuple(replace(o, available=o.capacity_type != labels.SPOT) for o in ZONAL.offerings)
 
-    results = schedule(*pods(1), types=(replace(ZONAL, offerings=offerings),))
+    (claim,) = plan(some(1, "web"), types=(replace(ZONAL, offerings=offerings),)).results.new_claims
 
-    assert results.new_claims[0].offering[:3] == ("z.medium", "a", labels.ON_DEMAND)
+    assert claim.offering[:3] == ("z.large", "a", labels.ON_DEMAND)
 
 
 def test_new_node_has_capacity_for_daemonset_pods():
     """Pods of three cores and a DaemonSet pod of one core do not fit on a node of four."""
-    results = schedule(*pods(3), daemon_sets=(a_daemon_set("agent", cpu="1"),))
+    found = plan(some(3, "web"), daemon_sets=(a_daemon_set("agent", cpu="1"),))
 
-    (claim,) = results.new_claims
-    assert claim.offering[0] == "m.large"
-    assert claim.requests["cpu"] == 4000
-
-
-# --- requirements
+    assert by_node(found) == "m.large: 3 web"
+    assert found.results.new_claims[0].requests["cpu"] == 4000
 
 
-def test_pod_error_names_the_only_nodepool_which_is_invalid():
-    """The error contains the reason."""
-    unread = InvalidObject(kind="NodePool", name="broken", uid="u", why="requirements: operator Is is none")
+def test_pod_order_does_not_change_the_plan():
+    """The API server lists pods in any order."""
+    mixed = [
+        *some(5, "web", spread()),
+        *some(3, "db", apart("web"), cpu="2"),
+        *some(4, "cache", near("web"), cpu="500m"),
+        *some(4, "loose", cpu="250m"),
+    ]
+    catalogue = Catalogue({"default": (ZONAL, LARGE)})
 
-    results = schedule(a_pod("p"), node_pools=(), invalid_objects=(unread,))
-
-    assert results.pod_errors["default/p"].by_node_pool == {"broken": "requirements: operator Is is none"}
-
-
-# --- NodePools
-
-
-# --- spread
+    assert solve(a_snapshot(pods=tuple(mixed)), catalogue) == solve(a_snapshot(pods=tuple(mixed[::-1])), catalogue)
 
 
-# --- existing nodes
+# -- NodeClaims in flight, and the pods that they are planned for
 
 
-def test_initialized_nodes_are_filled_before_in_flight_nodes():
-    """The order by name comes second."""
-    cluster = {"nodes": (a_node("b"),), "claims": (a_launched_claim("a"), a_running_claim("b"))}
-
-    assert schedule(*pods(1), **cluster).existing == {"node-b": ("default/p0",)}
-
-
-def planned_for(*names, zone="", **changes):
-    """Return the fields of an in-flight NodeClaim planned for these pods, in a zone."""
-    requirements = [{"key": labels.ZONE, "operator": "In", "values": [zone]}] if zone else []
+def planned_for(*names, zones=(), **changes):
+    """Return the fields of an in-flight NodeClaim that is planned for these pods, in these zones."""
+    requirements = [{"key": ZONE, "operator": "In", "values": [*zones]}] if zones else []
     annotations = {labels.PLANNED_PODS: ",".join(f"default/{name}" for name in names)}
-    return merge(
-        {
-            "metadata": {"annotations": annotations, "labels": {labels.ZONE: zone} if zone else {}},
-            "spec": {"requirements": requirements},
-        },
-        changes,
-    )
+    base = {
+        "metadata": {"annotations": annotations, "labels": {ZONE: zones[0]} if len(zones) == 1 else {}},
+        "spec": {"requirements": requirements},
+    }
+    return merge(base, changes)
 
 
-def test_in_flight_nodeclaim_keeps_its_planned_pods():
-    """The pod allows both zones in which its node may be, so the scheduler plans no second node."""
-    wanted = {"key": labels.ZONE, "operator": "In", "values": ["a", "b"]}
-    spec = {"requirements": [wanted], "resources": {"requests": {"cpu": "3", "memory": "4Gi", "pods": "3"}}}
-    claim = a_claim(metadata={"annotations": {labels.PLANNED_PODS: "default/p,default/gone"}}, spec=spec)
-
-    results = schedule(a_pod("p", spec=required([(labels.ZONE, "In", ("a", "b"))])), claims=(claim,), types=(ZONAL,))
-
-    assert results.existing == {"default-1": ("default/p",)}
-    assert results.new_claims == ()
+WAITING = {"resources": {"requests": {"cpu": "3", "memory": "4Gi", "pods": "3"}}}
+EITHER_ARCH = [
+    {"key": ZONE, "operator": "In", "values": ["b"]},
+    {"key": labels.ARCH, "operator": "In", "values": ["amd64", "arm64"]},
+]
+IN_B = a_launched_claim("in-b", **planned_for("web0", "web1", "web2", zones="b"))
 
 
-def test_in_flight_nodeclaim_has_capacity_for_a_later_daemonset():
-    """Both planned pods fitted before the DaemonSet; now the second needs another node."""
-    claim = a_launched_claim(**planned_for("p0", "p1"))
+@table(
+    "pods",
+    "claims",
+    "cluster",
+    "expected",
+    initialized_nodes_come_first=(
+        [some(1, "web")],
+        (a_launched_claim("a"), a_running_claim("b")),
+        {"nodes": (a_node("b"),)},
+        "node-b: 1 web",
+    ),
+    planned_pods_stay_while_the_zone_is_open=(
+        [some(1, "web", only(ZONE, "a", "b"))],
+        (a_claim("c", **planned_for("web0", "gone", zones="ab", spec=WAITING)),),
+        {},
+        "c: 1 web",
+    ),
+    a_later_daemon_set_takes_the_place_of_a_planned_pod=(
+        [some(2, "web", cpu="2")],
+        (a_launched_claim("c", **planned_for("web0", "web1")),),
+        {"daemon_sets": (a_daemon_set("agent", cpu="500m"),)},
+        "c: 1 web; z.large: 1 web",
+    ),
+    planned_pods_stay_although_another_zone_became_available=([some(3, "web", spread())], (IN_B,), {}, "in-b: 3 web"),
+    a_later_pod_is_spread_around_the_planned_pods=(
+        [some(4, "web", spread(), cpu="500m")],
+        (IN_B,),
+        {},
+        "in-b: 3 web; z.large: 1 web",
+    ),
+    planned_pods_stay_as_far_as_their_spread_allows=(
+        [
+            some(2, "web", cpu="1900m", on="a", name="old"),
+            some(4, "web", spread(), cpu="500m"),
+        ],
+        (a_running_claim("a"), a_launched_claim("b", **planned_for("web0", "web1", "web2", "web3", zones="b"))),
+        {"nodes": (a_node("a"),), "node_classes": (a_node_class(ready=False),)},
+        "b: 3 web; pending: 1 web",
+    ),
+    pods_leave_a_nodeclaim_that_violates_their_affinity=(
+        [some(1, "db", cpu="3800m", on="db"), some(1, "web", near("db"))],
+        (a_running_claim("db"), a_launched_claim("late", **planned_for("web0", zones="b"))),
+        {"nodes": (a_node("db"),)},
+        "z.large: 1 web",
+    ),
+    pods_leave_a_nodeclaim_that_violates_their_anti_affinity=(
+        [some(1, "db", cpu="3800m", on="db"), some(1, "web", apart("db"))],
+        (a_running_claim("db"), a_launched_claim("late", **planned_for("web0", zones="b"))),
+        {"nodes": (a_node("db", metadata={"labels": {ZONE: "b"}}),)},
+        "z.large: 1 web",
+    ),
+    planned_pods_of_an_unlaunched_nodeclaim_count_for_their_spread=(
+        [some(2, "web", spread(minDomains=2), only(labels.ARCH, "amd64", "arm64"), listens(80, cpu="1"))],
+        (a_claim("c", **planned_for("web0", "web1", spec={"requirements": EITHER_ARCH})),),
+        {"types": (zonal("b"),)},
+        "c: 1 web; pending: 1 web",
+    ),
+    a_pod_that_is_planned_for_two_nodeclaims_stays_on_one=(
+        [some(2, "web", cpu="3")],
+        tuple(a_launched_claim(name, **planned_for("web0", "web1")) for name in ("first", "second")),
+        {},
+        "first: 1 web; second: 1 web",
+    ),
+    a_moving_pod_counts_in_the_zone_that_it_is_planned_for=(
+        [some(1, "web", spread(), on="going", name="moving"), some(3, "web", spread())],
+        (
+            a_launched_claim("coming", **planned_for("moving0", zones="b")),
+            a_running_claim("going", deleting=NOW),
+        ),
+        {"nodes": (a_node("going", deleting=NOW),)},
+        "coming: 2 web; z.large: 1 web; z.large: 1 web",
+    ),
+    a_follower_gets_a_node_although_its_target_has_a_small_one=(
+        [some(1, "web", cpu="100m", name="reserved"), some(1, "web", near(key=HOST), name="together")],
+        (
+            a_launched_claim(
+                "small",
+                **planned_for("reserved0", status={"allocatable": {"cpu": "500m", "memory": "4Gi", "pods": "10"}}),
+            ),
+            a_launched_claim("wide"),
+        ),
+        {"types": ()},
+        "small: 1 web; wide: 1 web",
+    ),
+    a_nominated_pod_keeps_its_capacity=(
+        [some(1, "old", cpu="3", status={"nominatedNodeName": "node-n"}), some(1, "web", cpu="2")],
+        (a_running_claim("n"),),
+        {"nodes": (a_node("n"),)},
+        "z.large: 1 web",
+    ),
+    pods_of_a_deleting_node_move=(
+        [some(1, "web", on="n")],
+        (a_running_claim("n", deleting=NOW),),
+        {"nodes": (a_node("n", deleting=NOW),)},
+        "z.large: 1 web",
+    ),
+    a_deleting_nodeclaim_takes_no_pods=(
+        [some(1, "web")],
+        (a_claim("n", provider_id=provider_id_of("n"), deleting=NOW),),
+        {},
+        "z.large: 1 web",
+    ),
+    bound_completed_and_terminating_pods_are_not_scheduled=(
+        [
+            some(1, "web", on="elsewhere", name="bound"),
+            some(1, "web", name="ended", status={"phase": "Succeeded"}),
+            some(1, "web", name="going", metadata={"deletionTimestamp": stamp(NOW)}),
+        ],
+        (),
+        {},
+        "",
+    ),
+)
+def test_pods_use_the_capacity_that_is_planned_for_them(pods, claims, cluster, expected):
+    """A pod stays with the NodeClaim that was created for it, unless a rule forbids that."""
+    flat = [pod for each in pods for pod in each]
 
-    results = schedule(*pods(2, cpu="2"), claims=(claim,), daemon_sets=(a_daemon_set("agent", cpu="500m"),))
-
-    assert results.existing == {"default-1": ("default/p0",)}
-    assert [c.pods for c in results.new_claims] == [("default/p1",)]
-
-
-def test_planned_pods_stay_although_another_zone_became_available():
-    """Only zone b was available at first; kube-scheduler will bind the pods there, so they need no second node."""
-    web = pods(3, spec=spread(labels.ZONE))
-
-    results = schedule(*web, claims=(a_launched_claim(**planned_for("p0", "p1", "p2", zone="b")),), types=(ZONAL,))
-
-    assert results.existing == {"default-1": ("default/p0", "default/p1", "default/p2")}
-    assert results.new_claims == ()
-
-
-def test_later_pod_is_spread_around_the_planned_pods():
-    """It goes to zone a, which is empty, not to the NodeClaim in zone b, which has capacity."""
-    web = pods(4, cpu="500m", spec=spread(labels.ZONE))
-
-    results = schedule(*web, claims=(a_launched_claim(**planned_for("p0", "p1", "p2", zone="b")),), types=(ZONAL,))
-
-    assert results.existing == {"default-1": ("default/p0", "default/p1", "default/p2")}
-    assert [claim.offering[1] for claim in results.new_claims] == ["a"]
-
-
-def test_planned_pods_stay_only_as_far_as_their_spread_allows():
-    """Two pods run in zone a, so three of the four planned for zone b stay; no NodePool is ready."""
-    running = [a_pod(f"r{i}", node="node-a", cpu="1900m") for i in range(2)]
-    coming = a_launched_claim("b", **planned_for("p0", "p1", "p2", "p3", zone="b"))
-
-    results = schedule(
-        *running,
-        *pods(4, cpu="500m", spec=spread(labels.ZONE)),
-        nodes=(a_node("a"),),
-        claims=(a_running_claim("a"), coming),
-        node_classes=(a_node_class(ready=False),),
-    )
-
-    assert len(results.existing["b"]) == 3
-    assert [error.kind for error in results.pod_errors.values()] == ["no-nodepool"]
-
-
-@pytest.mark.parametrize("kind", ["podAffinity", "podAntiAffinity"])
-def test_planned_pod_leaves_a_nodeclaim_that_violates_its_affinity(kind):
-    """It is planned for zone b; the pod of its affinity is only in zone a, or that of its anti-affinity in zone b."""
-    term = {"topologyKey": labels.ZONE, "labelSelector": {"matchLabels": {"app": "db"}}}
-    moody = a_pod("p", spec={"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}})
-    where = "a" if kind == "podAffinity" else "b"
-    db = a_pod("db", node="node-db", cpu="3800m", metadata={"labels": {"app": "db"}})
-
-    results = schedule(
-        moody,
-        db,
-        nodes=(a_node("db", metadata={"labels": {labels.ZONE: where}}),),
-        claims=(a_running_claim("db"), a_launched_claim("late", **planned_for("p", zone="b"))),
-        types=(ZONAL,),
-    )
-
-    assert results.existing == {}
-    assert [claim.offering[1] for claim in results.new_claims] == ["a"]
-
-
-def test_planned_pods_of_an_unlaunched_nodeclaim_count_for_their_spread():
-    """The host port keeps the second pod from this node, and the spread allows no second pod in zone b."""
-    listening = {"containers": [{"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}]}
-    processors = required([(labels.ARCH, "In", ("amd64", "arm64"))])
-    wanted = [{"key": labels.ZONE, "operator": "In", "values": ["b"]}]
-    wanted += [{"key": labels.ARCH, "operator": "In", "values": ["amd64", "arm64"]}]
-    claim = a_claim(**merge(planned_for("p0", "p1"), {"spec": {"requirements": wanted}}))
-
-    results = schedule(
-        *pods(2, spec={**spread(labels.ZONE, minDomains=2), **processors, **listening}),
-        claims=(claim,),
-        types=(ZONAL_B,),
-    )
-
-    assert results.existing == {"default-1": ("default/p0",)}
-    assert list(results.pod_errors) == ["default/p1"]
-
-
-def test_pod_planned_for_two_nodeclaims_stays_on_one():
-    """The first NodeClaim by name that has the capacity keeps it."""
-    claims = [a_launched_claim(name, **planned_for("p0", "p1")) for name in ("first", "second")]
-
-    results = schedule(*pods(2, cpu="3"), claims=tuple(claims))
-
-    assert results.existing == {"first": ("default/p0",), "second": ("default/p1",)}
-
-
-def test_spread_counts_a_moving_pod_in_the_zone_it_is_planned_for():
-    """Its node in zone a is being deleted; the other three pods are spread as if it ran in zone b."""
-    web = {"metadata": {"labels": {"app": "web"}}, "spec": spread(labels.ZONE)}
-    going = a_running_claim("going", deleting=NOW)
-    coming = a_launched_claim(
-        "coming", metadata={"labels": {labels.ZONE: "b"}, "annotations": {labels.PLANNED_PODS: "default/moving"}}
-    )
-    results = schedule(
-        a_pod("moving", node="node-going", **web),
-        *pods(3, **web),
-        nodes=(a_node("going", deleting=NOW),),
-        claims=(coming, going),
-        types=(ZONAL,),
-    )
-
-    assert results.pod_errors == {}
-    assert len(results.existing["coming"]) == 2
-
-
-def test_pod_with_affinity_gets_a_node_although_its_target_has_a_small_one():
-    """It does not fit on the NodeClaim planned for its target, and no NodePool has instance types."""
-    term = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": labels.HOSTNAME}
-    together = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
-    small = {"status": {"allocatable": {"cpu": "500m", "memory": "4Gi", "pods": "10"}}}
-
-    results = schedule(
-        a_pod("reserved", cpu="100m"),
-        a_pod("together", cpu="1", spec=together),
-        claims=(a_launched_claim("small", **planned_for("reserved", **small)), a_launched_claim("wide")),
-        types=(),
-    )
-
-    assert results.pod_errors == {}
-    assert "default/together" in results.existing["wide"]
-
-
-def test_nominated_pod_keeps_its_capacity():
-    """The scheduler does not plan a nominated pod again, and reserves its capacity."""
-    nominated = a_pod("nominated", cpu="3", status={"nominatedNodeName": "node-default-1"})
-
-    results = schedule(nominated, *pods(1, cpu="2"), nodes=(a_node(),), claims=(a_running_claim(),))
-
-    assert results.existing == {}
-    assert len(results.new_claims) == 1
-
-
-def test_pods_of_a_deleting_node_are_rescheduled():
-    """The node is being deleted, so its pod gets another node."""
-    results = schedule(
-        a_pod("moving", node="node-default-1"), nodes=(a_node(deleting=NOW),), claims=(a_running_claim(deleting=NOW),)
-    )
-
-    assert [c.pods for c in results.new_claims] == [("default/moving",)]
+    assert by_node(schedule(*flat, claims=claims, **{"types": (ZONAL,), **cluster})) == expected
 
 
 def test_pods_are_rescheduled_without_an_excluded_node():
     """Without node a, its pod fits on node b."""
+    nodes, _ = at("a/a:4", "b/b:4")
     snapshot = a_snapshot(
-        pods=(a_pod("p", node="node-a"),),
-        nodes=(a_node("a"), a_node("b")),
-        claims=(a_running_claim("a"), a_running_claim("b")),
+        pods=tuple(some(1, "web", on="a")), nodes=tuple(nodes), claims=(a_running_claim("a"), a_running_claim("b"))
     )
 
     results = solve(snapshot, Catalogue({"default": TYPES}), pods=snapshot.pods, without_nodes=frozenset({"node-a"}))
 
-    assert results.existing == {"node-b": ("default/p",)}
+    assert results.existing == {"node-b": ("default/web0",)}
 
 
-# --- pods that get no node, and pods to ignore
-
-
-def test_pod_with_an_unsupported_rule_has_an_error():
-    """The error is of kind unsupported and names the rule; the other pod is scheduled."""
-    results = schedule(a_pod("odd", spec={"resourceClaims": [{"name": "gpu"}]}), *pods(1))
-
-    assert results.pod_errors["default/odd"].kind == "unsupported"
-    assert "resource claim" in results.pod_errors["default/odd"].message.lower()
-    assert [c.pods for c in results.new_claims] == [("default/p0",)]
+# -- pods that get no node
 
 
 @pytest.mark.parametrize(
@@ -351,43 +261,28 @@ def test_pod_with_an_unsupported_rule_has_an_error():
     [
         (a_pod("p", cpu="lots"), "invalid", "lots"),
         (a_pod("p", cpu="99"), "unschedulable", "99 vCPU"),
-        (a_pod("p", spec={"nodeSelector": {"team": "red"}}), "unschedulable", "team"),
-        (
-            a_pod("p", spec={"nodeSelector": {labels.ZONE: "mars"}}),
-            "unschedulable",
-            "no instance type met all requirements (none of its 3 has",
-        ),
-        (a_pod("p", spec=required([("team", "In", ())])), "invalid", "at least one value"),
+        (a_pod("p", spec=selects(team="red")), "unschedulable", "team"),
+        (a_pod("p", spec=selects(zone="mars")), "unschedulable", "met all requirements (none of its 3 has"),
+        (a_pod("p", spec=only("team")), "invalid", "at least one value"),
+        (a_pod("p", spec={"resourceClaims": [{"name": "gpu"}]}), "unsupported", "esource claim"),
     ],
 )
 def test_unschedulable_pod_has_an_error_with_the_reason(pod, kind, word):
     """The error says what to change; the other pod is scheduled."""
-    results = schedule(pod, a_pod("fine"))
+    results = plan(pod, a_pod("fine")).results
 
     assert results.pod_errors["default/p"].kind == kind
     assert word in results.pod_errors["default/p"].message
     assert [c.pods for c in results.new_claims] == [("default/fine",)]
 
 
-def test_bound_completed_and_terminating_pods_are_not_scheduled():
-    """The plan has no NodeClaims and no errors."""
-    ignored = (
-        a_pod("bound", node="somewhere"),
-        a_pod("ended", status={"phase": "Succeeded"}),
-        a_pod("going", metadata={"deletionTimestamp": stamp(NOW)}),
-    )
+def test_pod_error_names_the_only_nodepool_which_is_invalid():
+    """The error contains the reason."""
+    unread = InvalidObject(kind="NodePool", name="broken", uid="u", why="requirements: operator Is is none")
 
-    results = schedule(*ignored)
+    results = plan(a_pod("p"), node_pools=(), invalid_objects=(unread,)).results
 
-    assert results.new_claims == ()
-    assert results.pod_errors == {}
-
-
-def test_deleting_nodeclaim_without_a_node_takes_no_pods():
-    """It takes no pods before or after its launch."""
-    going = a_claim("default-9", provider_id=provider_id_of("default-9"), deleting=NOW)
-
-    assert len(schedule(*pods(1), claims=(going,)).new_claims) == 1
+    assert results.pod_errors["default/p"].by_node_pool == {"broken": "requirements: operator Is is none"}
 
 
 @pytest.mark.parametrize(
@@ -409,18 +304,3 @@ def test_plan_for_a_production_trace_costs_little_more_than_the_bound(pods, gpus
     assert verify_strictly(case.snapshot, case.catalogue, results, pods=pods_to_schedule(case.snapshot)) == ()
     assert not results.pod_errors
     assert results.price <= most * results.lower_bound
-
-
-RACK = "example.com/rack"
-
-
-def test_pod_order_does_not_change_the_plan():
-    """The API server lists pods in any order."""
-    mixed = [
-        *pods(5, spec=spread(labels.ZONE)),
-        *pods(3, "db", cpu="2", metadata={"labels": {"app": "db"}}),
-        *pods(4, "loose", cpu="250m"),
-    ]
-    catalogue = Catalogue({"default": (ZONAL, LARGE)})
-
-    assert solve(a_snapshot(pods=tuple(mixed)), catalogue) == solve(a_snapshot(pods=tuple(mixed[::-1])), catalogue)

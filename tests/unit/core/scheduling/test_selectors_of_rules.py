@@ -49,6 +49,7 @@ def expression(key, operator, *values):
         ({"namespaceSelector": expression("team", "In", "a", "c")}, "default shop"),
         ({"namespaceSelector": expression("team", "Exists")}, "default shop bank"),
         ({"namespaceSelector": expression("team", "DoesNotExist")}, ""),
+        ({"namespaceSelector": expression("team", "Gt", "1")}, ""),
         ({"labelSelector": None}, ""),
         ({"labelSelector": {}}, "default"),
         ({"labelSelector": expression("app", "In", "db", "db")}, "default"),

@@ -297,6 +297,20 @@ def test_many_pods_are_spread_evenly():
     assert plan(some(10_000, "web", spread(), cpu="10m"), types=(THREE,)).by_label(ZONE) == [3333, 3333, 3334]
 
 
+def test_many_pods_without_a_spread_that_a_spread_counts_are_balanced():
+    """They balance the zones around the running pods, as far as no other zone is dearer."""
+    found = plan(
+        some(30, "web", cpu="0", memory="0", on="n", name="old"),
+        some(400, "web", cpu="10m", memory="1Mi", name="loose"),
+        some(3, "web", spread(), cpu="20m", memory="1Mi"),
+        nodes=at("n/a"),
+        types=(THREE,),
+        options=IN_BULK,
+    )
+
+    assert by_domain(found) == "a: 115 web; b: 144 web; c: 144 web"
+
+
 def test_error_of_a_pod_that_no_domain_can_take_names_the_spread():
     """Each of three zones has its pod, and minDomains asks for a fourth."""
     found = plan(some(4, "web", spread(minDomains=4)), types=(THREE,))
