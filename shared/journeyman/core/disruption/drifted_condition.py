@@ -172,8 +172,7 @@ def _meets(claim: NodeClaim, requirements: Requirements) -> bool:
     """Whether the NodeClaim's labels meet the requirements: with a value that is allowed, or without the label if that is."""
     values = claim.metadata.labels
     return all(
-        wanted.has(values[key]) if key in values else wanted.allows_absence
-        for key, wanted in requirements.by_key.items()
+        wanted.has(values[key]) if key in values else wanted.allows_absence for key, wanted in requirements.items()
     )
 
 

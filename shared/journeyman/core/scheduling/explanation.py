@@ -382,8 +382,7 @@ def _only_relevant(term: Requirements, known: frozenset[str]) -> Requirements:
     unknown = {key: r for key, r in term.items() if key not in known}
     if not unknown:
         return term
-    well_known = labels.WELL_KNOWN
-    blocking = (k for k, r in unknown.items() if r.impossible or not (r.allows_absence or k in well_known))
+    blocking = (k for k, r in unknown.items() if r.impossible or (r.present and k not in labels.WELL_KNOWN))
     kept = {key: r for key, r in term.items() if key in known}
     return Requirements(kept | {key: term[key] for key in sorted(blocking)[:_BLOCKERS_KEPT]})
 

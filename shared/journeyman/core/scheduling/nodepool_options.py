@@ -127,10 +127,8 @@ def variants_of(template: NodeClaimTemplate, demands: Iterable[NodeDemand]) -> t
 
 def _agree(template: NodeClaimTemplate, variant: Requirements, narrowed: Requirements) -> bool:
     """Whether a node of the variant can also meet these requirements."""
-    for key, required in narrowed.items():
-        own = variant.get(key)
-        if own is not None and not own.intersects(required) and not (own.allows_absence and required.allows_absence):
-            return False
+    if variant.conflict(narrowed) is not None:
+        return False
     return (template.requirements & variant).conflict(narrowed) is None
 
 

@@ -33,10 +33,7 @@ class LabelColumn(Struct, frozen=True, eq=False):
 
     def meets(self, wanted: Requirement) -> Bools:
         """Return which entries meet the requirement; an entry without the label meets every requirement."""
-        verdicts = [
-            d is None or d.intersects(wanted) or (d.allows_absence and wanted.allows_absence) for d in self.distinct
-        ]
-        found: Bools = np.array(verdicts, dtype=bool)[self.codes]
+        found: Bools = np.array([d is None or d.admits(wanted) for d in self.distinct], dtype=bool)[self.codes]
         return found
 
     @property

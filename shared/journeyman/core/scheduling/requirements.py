@@ -11,7 +11,7 @@ Differs: an intersection records that the label must exist (a node without the l
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -103,6 +103,10 @@ class Requirement(Struct, frozen=True):
         kept = frozenset(v for v in values if _within(v, lower, upper))
         return Requirement(self.key, False, kept, min_values=min_values, present=present)
 
+    def admits(self, other: Requirement) -> bool:
+        """Whether some node meets both, with a value or without the label."""
+        return not (self.present or other.present) or self.intersects(other)
+
     def intersects(self, other: Requirement) -> bool:
         """Whether some value meets both; true for two complements unless their bounds are disjoint."""
         if self.complement and other.complement:
@@ -188,38 +192,24 @@ def _bounded(key: str, operator: str, values: tuple[str, ...], min_values: int |
     return Requirement(key, True, frozenset(), lower, upper, min_values, present=True)
 
 
-class Requirements(Mapping[str, Requirement]):
-    """Requirements by key, immutable; combining two requirements on one key intersects them."""
+class Requirements(dict[str, Requirement]):
+    """Requirements by key. Never changed once made; combining two requirements on one key intersects them."""
 
-    __slots__ = ("_hash", "by_key")
+    __slots__ = ("_hash",)
 
-    def __init__(self, by_key: Mapping[str, Requirement]) -> None:
-        self.by_key = by_key
-        self._hash: int | None = None  # computed on the first call: few requirements are hashed, but those often
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Requirements) and self.by_key == other.by_key
-
-    def __getitem__(self, key: str) -> Requirement:
-        return self.by_key[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.by_key)
-
-    def __len__(self) -> int:
-        return len(self.by_key)
-
-    def __hash__(self) -> int:
-        if self._hash is None:
-            self._hash = hash(frozenset(self.by_key.values()))
-        return self._hash
+    def __hash__(self) -> int:  # type: ignore[override]
+        try:
+            return self._hash
+        except AttributeError:  # few requirements are hashed, but those often
+            self._hash: int = hash(frozenset(self.values()))
+            return self._hash
 
     def __and__(self, other: Mapping[str, Requirement]) -> Requirements:
         """Return the requirements that meet both sets."""
-        merged = dict(self.by_key)
+        merged = Requirements(self)
         for key, extra in other.items():
             merged[key] = merged[key].intersection(extra) if key in merged else extra
-        return Requirements(merged)
+        return merged
 
     def compatible(self, required: Mapping[str, Requirement], *, allow_undefined: Collection[str] = ()) -> str | None:
         """Return why a node with these requirements cannot meet `required`; None if it can.
@@ -231,45 +221,42 @@ class Requirements(Mapping[str, Requirement]):
         for key, wanted in required.items():
             if wanted.impossible:
                 return f"contradictory requirements, key {key}: no value meets all that is asked of it"
-            if self._lacks(key, wanted, allow_undefined):
-                return f'label "{key}" does not have known values{_hint(key, self.by_key)}'
+            if key not in self and key not in allow_undefined and wanted.present:
+                return f'label "{key}" does not have known values{_hint(key, self)}'
         return self.conflict(required)
 
     def is_compatible(self, required: Mapping[str, Requirement], *, allow_undefined: Collection[str] = ()) -> bool:
         """Whether a node with these requirements can meet `required`: `compatible` without a text, which takes longer."""
-        return not any(
-            wanted.impossible or self._lacks(key, wanted, allow_undefined) or not self._admits(key, wanted)
-            for key, wanted in required.items()
-        )
+        for key, wanted in required.items():
+            offered = self.get(key)
+            if offered is None:
+                if wanted.present and (key not in allow_undefined or not (wanted.complement or wanted.values)):
+                    return False
+            elif wanted.impossible or not offered.admits(wanted):
+                return False
+        return True
 
     def conflict(self, required: Mapping[str, Requirement]) -> str | None:
         """Return, as text, the first key that both sides name with no value that meets both; None if there is none."""
         for key, wanted in required.items():
-            if not self._admits(key, wanted):
-                return f"incompatible requirements, key {key}, {wanted} not in {self.by_key[key]}"
+            if key in self and not self[key].admits(wanted):
+                return f"incompatible requirements, key {key}, {wanted} not in {self[key]}"
         return None
-
-    def _lacks(self, key: str, wanted: Requirement, allow_undefined: Collection[str]) -> bool:
-        return key not in self.by_key and key not in allow_undefined and not wanted.allows_absence
-
-    def _admits(self, key: str, wanted: Requirement) -> bool:
-        offered = self.by_key.get(key)
-        return offered is None or offered.intersects(wanted) or (offered.allows_absence and wanted.allows_absence)
 
     def to_selectors(self) -> tuple[NodeSelectorRequirement, ...]:
         """Return the API form, sorted by key."""
-        return tuple(entry for key in sorted(self.by_key) for entry in self.by_key[key].to_selectors())
+        return tuple(entry for key in sorted(self) for entry in self[key].to_selectors())
 
 
-EMPTY: Final = Requirements({})
+EMPTY: Final = Requirements()
 
 
 def of(entries: Iterable[Requirement]) -> Requirements:
     """Return these requirements combined; those on the same key are intersected."""
-    merged: dict[str, Requirement] = {}
+    merged = Requirements()
     for entry in entries:
         merged[entry.key] = merged[entry.key].intersection(entry) if entry.key in merged else entry
-    return Requirements(merged)
+    return merged
 
 
 def from_selectors(entries: Iterable[NodeSelectorRequirement]) -> Requirements:
@@ -287,7 +274,7 @@ def always_meets(promised: Mapping[str, Requirement], term: Mapping[str, Require
     for key, required in term.items():
         possible = promised.get(key)
         if possible is None:
-            if not required.allows_absence:
+            if required.present:
                 return False
         elif possible.complement or not possible.values or not all(required.has(value) for value in possible.values):
             return False
