@@ -16,8 +16,8 @@ from typing import Final
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
 from journeyman.core.plan import Observation
-from journeyman.core.scheduling.pod_classes import alternatives, encode
-from journeyman.core.scheduling.pod_validation import opted_out, required_terms
+from journeyman.core.scheduling.pod_classes import encode, requirement_terms
+from journeyman.core.scheduling.pod_validation import opted_out
 from journeyman.core.scheduling.requirements import InvalidRequirementError, Requirements
 from journeyman.core.scheduling.results import Results
 from journeyman.core.scheduling.volumes import StorageObjects, resolve_volumes
@@ -74,7 +74,7 @@ def _zone(pod: Pod, storage: StorageObjects) -> str:
     if isinstance(volumes, str):
         return NONE
     try:
-        requirements = alternatives(pod.spec.node_selector, required_terms(pod.spec.affinity))
+        requirements = requirement_terms(pod)
     except InvalidRequirementError:
         return NONE
     return _zone_label([requirement & volume for requirement, volume in product(requirements, volumes.terms)])

@@ -11,7 +11,8 @@ pkg/controllers/provisioning/scheduling/queue.go.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -21,8 +22,6 @@ from msgspec.structs import replace
 
 from journeyman.core.api.objects import (
     Affinity,
-    NodeSelectorRequirement,
-    NodeSelectorTerm,
     Object,
     Pod,
     PodAffinity,
@@ -32,12 +31,14 @@ from journeyman.core.api.objects import (
 )
 from journeyman.core.api.resources import CPU, MEMORY, absurd_request, pod_requests, resize_of
 from journeyman.core.scheduling.pod_validation import (
+    CLAIMS_ARE_IGNORED,
+    has_resource_claims,
     invalid_rules,
     invalid_selection,
     opted_out,
+    pod_terms,
     required_terms,
     unlisted_claim,
-    unsupported,
 )
 from journeyman.core.scheduling.requirements import (
     EMPTY,
@@ -64,6 +65,9 @@ from journeyman.errors import InvalidQuantityError
 if TYPE_CHECKING:  # imported at run time only where pods have ResourceClaims
     from journeyman.core.scheduling.dra import ClaimRequests
 
+encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
+_encode_fast: Final = msgspec.msgpack.Encoder().encode
+_LONG_AGO: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 _ANY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound to
 
 
@@ -92,10 +96,6 @@ def host_ports(pod: Pod) -> tuple[HostPort, ...]:
     return tuple(sorted(requested))
 
 
-encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
-_NOTHING: Final = b""
-
-
 class PodPreferences(Struct, frozen=True, kw_only=True):
     """What pods prefer, each kind in the order of relaxation.
 
@@ -116,21 +116,28 @@ class PodPreferences(Struct, frozen=True, kw_only=True):
 NO_PREFERENCES: Final = PodPreferences()
 
 
-class PodUsage(Struct, frozen=True, kw_only=True):
-    """The resources and host ports that a pod uses on its node."""
-
-    requests: Mapping[str, int]
-    ports: tuple[HostPort, ...]
-
-    def __hash__(self) -> int:
-        return hash((frozenset(self.requests.items()), self.ports))
-
-
 class NodeTerms(Struct, frozen=True, kw_only=True):
-    """The nodes a pod requires: one of `terms`; and the nodes it prefers, `preferred`, heaviest first."""
+    """The nodes a pod requires: one of `terms`; those it prefers, heaviest first; its tolerations, sorted, without seconds."""
 
     terms: tuple[Requirements, ...]
-    preferred: tuple[Requirements, ...]
+    preferred: tuple[Requirements, ...] = ()
+    tolerations: tuple[Toleration, ...] = ()
+
+
+_ANY_NODE: Final = NodeTerms(terms=(EMPTY,))
+
+
+class SpecParts(Struct, frozen=True, kw_only=True, cache_hash=True):
+    """What a spec says about scheduling, equal for specs that mean the same.
+
+    `requests` are sorted. `rules` are the constraints about other pods as bytes; which pods they count depends on the pod's
+    labels, too.
+    """
+
+    requests: tuple[tuple[str, int], ...]
+    ports: tuple[HostPort, ...]
+    nodes: NodeTerms
+    rules: bytes
 
 
 class PodTopologyRules(Struct, frozen=True, kw_only=True, eq=False):
@@ -143,216 +150,6 @@ class PodTopologyRules(Struct, frozen=True, kw_only=True, eq=False):
 
 
 _NO_RULES: Final = PodTopologyRules()
-
-
-class SpecParts(Struct, frozen=True, kw_only=True, cache_hash=True):
-    """A spec's parts. Its constraints about other pods depend on the pod's labels too: `PodSpecReader.rules` has them."""
-
-    usage: PodUsage
-    selection: NodeTerms
-    tolerations: tuple[Toleration, ...]
-    rules: bytes
-
-
-class PodSpecReader:
-    """Reads pod specs, each distinct part once. `label_keys` are the pod labels that the selectors read so far use."""
-
-    def __init__(self, namespaces: NamespaceIndex, *, with_claims: bool = False) -> None:
-        """Create a reader.
-
-        Args:
-            namespaces: All namespaces, for namespace selectors.
-            with_claims: Whether pods with ResourceClaims are scheduled.
-        """
-        self.label_keys: set[str] = set()
-        self._parts: dict[SpecParts, SpecParts] = {}
-        self._namespaces = namespaces
-        self._with_claims = with_claims
-        self._usages: dict[bytes, PodUsage | PodError] = {}
-        self._selections: dict[bytes, NodeTerms | PodError | None] = {}
-        self._tolerations: dict[bytes, tuple[Toleration, ...]] = {_NOTHING: ()}
-        self._samples: dict[bytes, PodSpec | PodError] = {}
-        self._rules: dict[tuple[bytes, object], PodTopologyRules] = {}
-
-    def read(self, pod: Pod) -> SpecParts | PodError | None:
-        """Return the parts of its spec, the same object for equal ones; an error if no node can run it; None if it opted out."""
-        selection = self._selection(pod)
-        if selection is None or isinstance(selection, PodError):
-            return selection
-        usage = self._usage(pod)
-        if isinstance(usage, PodError):
-            return usage
-        rules = self._rules_key(pod.spec)
-        if isinstance(rules, PodError):
-            return rules
-        tolerations = self._tolerated(pod.spec.tolerations)
-        parts = SpecParts(usage=usage, selection=selection, tolerations=tolerations, rules=rules)
-        return self._parts.setdefault(parts, parts)
-
-    def rules(self, key: bytes, namespace: str, own: Mapping[str, str], seen: object) -> PodTopologyRules:
-        """Return the constraints with this `key` for a pod of a namespace with these labels; `seen` identifies both."""
-        if key == _NOTHING:
-            return _NO_RULES
-        rules = self._rules.get((key, seen))
-        if rules is None:
-            spec = self._samples[key]
-            assert isinstance(spec, PodSpec)  # noqa: S101 - invalid rules make no parts
-            rules = self._rules[key, seen] = _rules(spec, namespace, own, self._namespaces)
-        return rules
-
-    def _selection(self, pod: Pod) -> NodeTerms | PodError | None:
-        """Return the nodes that a pod requires and prefers."""
-        affinity = pod.spec.affinity
-        node_affinity = affinity.node_affinity if affinity is not None else None
-        key = encode((pod.spec.node_selector, node_affinity, is_virtual_pod(pod)))
-        if key not in self._selections:
-            self._selections[key] = _selection(pod)
-        return self._selections[key]
-
-    def _tolerated(self, tolerations: tuple[Toleration, ...]) -> tuple[Toleration, ...]:
-        """Return the tolerations sorted and without tolerationSeconds."""
-        key = encode(tolerations) if tolerations else _NOTHING
-        result = self._tolerations.get(key)
-        if result is None:
-            distinct = {(t.key, t.operator, t.value, t.effect) for t in tolerations}
-            result = tuple(Toleration(key=k, operator=o, value=v, effect=e) for k, o, v, e in sorted(distinct))
-            self._tolerations[key] = result
-        return result
-
-    def _usage(self, pod: Pod) -> PodUsage | PodError:
-        """Return a pod's resources and host ports."""
-        spec = pod.spec
-        amounts = (spec.containers, spec.init_containers, spec.overhead, spec.resources, resize_of(pod))
-        key = encode((amounts, bool(spec.resource_claims)))
-        usage = self._usages.get(key)
-        if usage is None:
-            usage = self._usages[key] = _usage(pod, with_claims=self._with_claims)
-        return usage
-
-    def _rules_key(self, spec: PodSpec) -> bytes | PodError:
-        """Return the bytes of a pod's constraints about other pods, or the error in them."""
-        affinity, constraints = spec.affinity, spec.topology_spread_constraints
-        about_pods = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else (None, None)
-        if not constraints and about_pods == (None, None):
-            return _NOTHING
-        key = encode((constraints, about_pods))
-        sample = self._samples.get(key)
-        if sample is None:
-            reason = invalid_rules(constraints, affinity)
-            sample = self._samples[key] = PodError(kind="invalid", message=reason) if reason else spec
-            self.label_keys |= _label_keys(spec)
-        return sample if isinstance(sample, PodError) else key
-
-
-def alternatives(node_selector: Mapping[str, str], required: Sequence[NodeSelectorTerm]) -> tuple[Requirements, ...]:
-    """Return the alternatives for a node: the node selector combined with each required term, in order.
-
-    Raises:
-        InvalidRequirementError: An expression cannot be read.
-    """
-    selector = from_labels(node_selector) if node_selector else EMPTY
-    return tuple(selector & from_selectors(t.match_expressions) for t in required) or (selector,)
-
-
-def _selection(pod: Pod) -> NodeTerms | PodError | None:
-    spec = pod.spec
-    if opted_out(pod):
-        return None
-    invalid = invalid_selection(spec.node_selector, spec.affinity, may_be_restricted=is_virtual_pod(pod))
-    if invalid:
-        return PodError(kind="invalid", message=invalid)
-    terms = alternatives(spec.node_selector, required_terms(spec.affinity))
-    return NodeTerms(terms=terms, preferred=tuple(_preferred_terms(spec.affinity)))
-
-
-def _preferred_terms(affinity: Affinity | None) -> Iterable[Requirements]:
-    """Return the preferred terms, heaviest first, without empty and invalid ones."""
-    node_affinity = affinity.node_affinity if affinity is not None else None
-    preferred = sorted(node_affinity.preferred if node_affinity is not None else (), key=lambda t: -t.weight)
-    return filter(None, (_read(term.preference.match_expressions) for term in preferred))
-
-
-def _read(expressions: Iterable[NodeSelectorRequirement]) -> Requirements | None:
-    try:
-        return from_selectors(expressions)
-    except InvalidRequirementError:
-        return None
-
-
-def _usage(pod: Pod, *, with_claims: bool) -> PodUsage | PodError:
-    refused = "" if with_claims else unsupported(pod)
-    if refused:
-        return PodError(kind="unsupported", message=refused)
-    unlisted = unlisted_claim(pod)
-    if unlisted:
-        return PodError(kind="invalid", message=unlisted)
-    try:
-        requests = pod_requests(pod)
-    except InvalidQuantityError as error:
-        cause = error.__cause__  # without the pod's name: other pods share this part of the spec
-        return PodError(
-            kind="invalid", message=cause.message if isinstance(cause, InvalidQuantityError) else error.message
-        )
-    absurd = absurd_request(requests)
-    if absurd:
-        return PodError(kind="invalid", message=absurd)
-    return PodUsage(requests=requests, ports=host_ports(pod))
-
-
-def _label_keys(spec: PodSpec) -> set[str]:
-    """Return the pod labels that the selectors of a spec use, including those of preferred constraints."""
-    keys: set[str] = set()
-    for constraint in spec.topology_spread_constraints:
-        keys |= selector_keys(constraint.label_selector).union(constraint.match_label_keys)
-    for rule in (spec.affinity.pod_affinity, spec.affinity.pod_anti_affinity) if spec.affinity is not None else ():
-        for term in (*rule.required, *(w.pod_affinity_term for w in rule.preferred)) if rule is not None else ():
-            keys |= selector_keys(term.label_selector).union(term.match_label_keys, term.mismatch_label_keys)
-    return keys
-
-
-def _rules(spec: PodSpec, namespace: str, own: Mapping[str, str], namespaces: NamespaceIndex) -> PodTopologyRules:
-    affinity = spec.affinity or Affinity()
-
-    def required(rule: PodAffinity | None) -> tuple[TopologyGroup, ...]:
-        groups = (group_of(t, namespace, own, namespaces) for t in (rule.required if rule is not None else ()))
-        return tuple({group.id: group for group in groups}.values())
-
-    def preferred(rule: PodAffinity | None) -> tuple[TopologyGroup, ...]:
-        terms = sorted(rule.preferred if rule is not None else (), key=lambda t: -t.weight)
-        return tuple(group_of(t.pod_affinity_term, namespace, own, namespaces).preferred for t in terms)
-
-    hard = [c for c in spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule"]
-    soft = [spread_of(c, namespace, own) for c in _anyway(spec.topology_spread_constraints)]
-    return PodTopologyRules(
-        spreads=tuple(spread_of(c, namespace, own) for c in hard),
-        affinities=required(affinity.pod_affinity),
-        anti_affinities=required(affinity.pod_anti_affinity),
-        preferences=PodPreferences(
-            affinities=preferred(affinity.pod_affinity),
-            anti_affinities=preferred(affinity.pod_anti_affinity),
-            spreads=tuple(replace(s, group=s.group.preferred) for s in soft),
-        ),
-    )
-
-
-def _anyway(constraints: Iterable[TopologySpreadConstraint]) -> Iterable[TopologySpreadConstraint]:
-    """Return the ScheduleAnyway constraints in relaxation order: removing one moves the last constraint to its index.
-
-    Restates: karpenter pkg/controllers/provisioning/scheduling/preferences.go `removeTopologySpreadScheduleAnyway`.
-    """
-    left = list(constraints)
-    index = 0
-    while index < len(left):
-        if left[index].when_unsatisfiable == "DoNotSchedule":
-            index += 1
-            continue
-        yield left[index]
-        left[index] = left[-1]
-        left.pop()
-
-
-_encode_fast: Final = msgspec.msgpack.Encoder().encode
-_LONG_AGO: Final = datetime(1, 1, 1, tzinfo=timezone.utc)
 
 T = TypeVar("T")
 
@@ -470,15 +267,6 @@ class RowPods(NamedTuple):
     pods: int
 
 
-def requirement_terms(pod: Pod) -> tuple[Requirements, ...]:
-    """Return the alternatives for its node: its node selector combined with each required node affinity term, in order.
-
-    Raises:
-        InvalidRequirementError: An expression cannot be read.
-    """
-    return alternatives(pod.spec.node_selector, required_terms(pod.spec.affinity))
-
-
 def group_pods(
     pods: Sequence[Pod],
     namespaces: Mapping[str, Object],
@@ -503,45 +291,29 @@ def group_pods(
 
     Restates: karpenter pkg/controllers/provisioning/scheduling/queue.go `byCPUAndMemoryDescending`, per class.
     """
-    index = NamespaceIndex(namespaces)
-    reader = PodSpecReader(index, with_claims=claims_of is not None)
+    effort = effort if effort is not None else Effort()
     ordered = sorted(pods, key=_age)
-    parts = _read_all(ordered, reader, effort if effort is not None else Effort(), len(index))
-    watched = tuple(sorted(reader.label_keys.union(*(r.group.label_keys for r in inverse_anti_affinities))))
+    cache = _SpecCache({}, {})
+    known: dict[tuple[bytes, bool], SpecParts | PodError | None] = {}
+    parts: list[SpecParts | PodError | None] = []
+    for pod in ordered:
+        key = constraint_bytes(pod), is_virtual_pod(pod)  # specs with equal bytes are read once
+        if key not in known:
+            selectors = sum(term.namespace_selector is not None for term in pod_terms(pod.spec.affinity))
+            effort.spend(len(key[0]) // BYTES_PER_UNIT + selectors * len(namespaces) // _NAMESPACES_PER_UNIT)
+            known[key] = _or_error(evaluate(pod, _read, pod, cache, claims_of is not None))
+        parts.append(known[key])
+    specs = {key: spec for key, (spec, _) in cache.rules.items()}
+    selecting = (*map(_label_keys, specs.values()), *(r.group.label_keys for r in inverse_anti_affinities))
+    watched = tuple(sorted(frozenset[str]().union(*selecting)))
     members, errors = _group_by_key(zip(ordered, parts, strict=True), volumes_of, claims_of, watched)
-    classes = _PodClassBuilder(reader, watched)
-    result = [classes.make(key, group) for key, group in members.items()]
-    result.sort(
-        key=lambda c: (-c.requests.get(CPU, 0), -c.requests.get(MEMORY, 0))
-    )  # stable: equal ones stay oldest first
-    return tuple(result), errors
-
-
-def _read_all(
-    pods: Iterable[Pod], reader: PodSpecReader, effort: Effort, namespaces: int
-) -> list[SpecParts | PodError | None]:
-    """Return the result of `PodSpecReader.read` for each pod; reads specs with equal bytes once, virtual pods apart."""
-    cache: dict[tuple[bytes, bool], SpecParts | PodError | None] = {}
-    results: list[SpecParts | PodError | None] = []
-    for pod in pods:
-        key = constraint_bytes(pod), is_virtual_pod(pod)
-        if key not in cache:
-            effort.spend(len(key[0]) // BYTES_PER_UNIT + _namespace_selectors(pod) * namespaces // _NAMESPACES_PER_UNIT)
-            cache[key] = _or_error(evaluate(pod, reader.read, pod))
-        results.append(cache[key])
-    return results
+    classes = _classes_of(members, watched, specs, NamespaceIndex(namespaces if specs else {}))
+    classes.sort(key=lambda c: (-c.requests.get(CPU, 0), -c.requests.get(MEMORY, 0)))  # stable: equal ones by age
+    return tuple(classes), errors
 
 
 BYTES_PER_UNIT: Final = 4  # of a spec that is read
 _NAMESPACES_PER_UNIT: Final = 8  # that a namespace selector selects from; their sets take memory, too
-
-
-def _namespace_selectors(pod: Pod) -> int:
-    """Return how many of the pod's (anti-)affinity terms select namespaces by label."""
-    affinity = pod.spec.affinity
-    rules = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else ()
-    terms = [t for rule in rules if rule for t in (*rule.required, *(w.pod_affinity_term for w in rule.preferred))]
-    return sum(term.namespace_selector is not None for term in terms)
 
 
 def _or_error(found: T | SkippedObject) -> T | PodError:
@@ -583,6 +355,51 @@ def _group_by_key(
     return members, errors
 
 
+def _classes_of(
+    members: Mapping[_ClassKey, Sequence[Pod]],
+    watched: Sequence[str],
+    specs: Mapping[bytes, PodSpec],
+    namespaces: NamespaceIndex,
+) -> list[PodClass]:
+    """Return a class for each key; classes with equal rules and visible labels share them."""
+    labels_by_key: dict[_VisibleLabels, dict[str, str]] = {}
+    rules_by_key: dict[tuple[bytes, _VisibleLabels], PodTopologyRules] = {}
+    classes: list[PodClass] = []
+    for key, pods in members.items():
+        parts, volumes, seen = key.parts, key.volumes or NO_VOLUMES, key.labels
+        namespace = seen[0] or ""
+        if seen not in labels_by_key:
+            values = zip(watched, seen[1:], strict=True)
+            labels_by_key[seen] = {name: value for name, value in values if value is not None}
+        rules = rules_by_key.get((parts.rules, seen), _NO_RULES)
+        if parts.rules and rules is _NO_RULES:
+            rules = _rules(specs[parts.rules], namespace, labels_by_key[seen], namespaces)
+            rules_by_key[parts.rules, seen] = rules
+        preferences = rules.preferences
+        classes.append(
+            PodClass(
+                pods=tuple(pods),
+                namespace=namespace,
+                labels=labels_by_key[seen],
+                requests=dict(parts.requests),
+                terms=parts.nodes.terms,
+                tolerations=parts.nodes.tolerations,
+                spreads=rules.spreads,
+                affinities=rules.affinities,
+                anti_affinities=rules.anti_affinities,
+                ports=parts.ports,
+                volume_terms=volumes.terms,
+                volume_counts=volumes.counts,
+                shared_volumes=volumes.shared,
+                claims=key.claims,
+                preferences=replace(preferences, node_terms=parts.nodes.preferred)
+                if parts.nodes.preferred
+                else preferences,
+            )
+        )
+    return classes
+
+
 def _age(pod: Pod) -> tuple[datetime, str, str, str]:
     metadata = pod.metadata
     return (metadata.creation_timestamp or _LONG_AGO, metadata.uid, metadata.namespace, metadata.name)
@@ -607,39 +424,140 @@ def constraint_bytes(pod: Pod) -> bytes:
     )
 
 
-class _PodClassBuilder:
-    """Builds classes; classes with equal visible labels share them."""
+class _SpecCache(Struct):
+    """What was read of specs, by the bytes of the part: many specs differ in their resources only.
 
-    def __init__(self, reader: PodSpecReader, watched: tuple[str, ...]) -> None:
-        self._reader = reader
-        self._watched = watched
-        self._labels: dict[_VisibleLabels, dict[str, str]] = {}
+    `rules` has a spec for each kind of constraints about other pods, and what is wrong with these.
+    """
 
-    def make(self, key: _ClassKey, pods: Iterable[Pod]) -> PodClass:
-        """Return the class of the pods with this key."""
-        parts, volumes, seen = key.parts, key.volumes or NO_VOLUMES, key.labels
-        visible_labels = self._labels.get(seen)
-        if visible_labels is None:
-            values = zip(self._watched, seen[1:], strict=True)
-            visible_labels = self._labels[seen] = {key: value for key, value in values if value is not None}
-        namespace = seen[0] or ""
-        rules = self._reader.rules(parts.rules, namespace, visible_labels, seen)
-        preferred = parts.selection.preferred
-        preferences = replace(rules.preferences, node_terms=preferred) if preferred else rules.preferences
-        return PodClass(
-            pods=tuple(pods),
-            namespace=namespace,
-            labels=visible_labels,
-            requests=parts.usage.requests,
-            terms=parts.selection.terms,
-            tolerations=parts.tolerations,
-            spreads=rules.spreads,
-            affinities=rules.affinities,
-            anti_affinities=rules.anti_affinities,
-            ports=parts.usage.ports,
-            volume_terms=volumes.terms,
-            volume_counts=volumes.counts,
-            shared_volumes=volumes.shared,
-            claims=key.claims,
-            preferences=preferences,
-        )
+    nodes: dict[bytes, NodeTerms | PodError | None]
+    rules: dict[bytes, tuple[PodSpec, str]]
+
+
+def _read(pod: Pod, cache: _SpecCache, with_claims: bool) -> SpecParts | PodError | None:
+    """Return what the pod's spec says; an error if no node can run it, None if it opted out of Karpenter's nodes."""
+    spec, affinity, constraints = pod.spec, pod.spec.affinity, pod.spec.topology_spread_constraints
+    nodes: NodeTerms | PodError | None = _ANY_NODE
+    if spec.node_selector or spec.tolerations or affinity is not None:
+        node_affinity = affinity.node_affinity if affinity is not None else None
+        key = encode((spec.node_selector, node_affinity, spec.tolerations, is_virtual_pod(pod)))
+        if key not in cache.nodes:
+            cache.nodes[key] = _node_terms(pod)
+        nodes = cache.nodes[key]
+    if nodes is None or isinstance(nodes, PodError):
+        return nodes
+    requests = _requests(pod, with_claims=with_claims)
+    if isinstance(requests, PodError):
+        return requests
+    rules = b""
+    about_pods = (affinity.pod_affinity, affinity.pod_anti_affinity) if affinity is not None else (None, None)
+    if constraints or about_pods != (None, None):
+        rules = encode((constraints, about_pods))
+        if rules not in cache.rules:
+            cache.rules[rules] = spec, invalid_rules(constraints, affinity)
+        if invalid := cache.rules[rules][1]:
+            return PodError(kind="invalid", message=invalid)
+    return SpecParts(requests=tuple(sorted(requests.items())), ports=host_ports(pod), nodes=nodes, rules=rules)
+
+
+def _node_terms(pod: Pod) -> NodeTerms | PodError | None:
+    spec, affinity = pod.spec, pod.spec.affinity
+    if opted_out(pod):
+        return None
+    if invalid := invalid_selection(spec.node_selector, affinity, may_be_restricted=is_virtual_pod(pod)):
+        return PodError(kind="invalid", message=invalid)
+    distinct = sorted({(t.key, t.operator, t.value, t.effect) for t in spec.tolerations})
+    return NodeTerms(
+        terms=requirement_terms(pod),
+        preferred=tuple(_preferred_terms(affinity)),
+        tolerations=tuple(Toleration(key=k, operator=o, value=v, effect=e) for k, o, v, e in distinct),
+    )
+
+
+def _requests(pod: Pod, *, with_claims: bool) -> Mapping[str, int] | PodError:
+    """Return the resources that the pod uses on its node."""
+    if has_resource_claims(pod):
+        if not with_claims:
+            return PodError(kind="unsupported", message=CLAIMS_ARE_IGNORED)
+        if unlisted := unlisted_claim(pod):
+            return PodError(kind="invalid", message=unlisted)
+    try:
+        requests = pod_requests(pod)
+    except InvalidQuantityError as error:
+        cause = error.__cause__  # without the pod's name: other pods share this part of the spec
+        text = cause.message if isinstance(cause, InvalidQuantityError) else error.message
+        return PodError(kind="invalid", message=text)
+    absurd = absurd_request(requests)
+    return PodError(kind="invalid", message=absurd) if absurd else requests
+
+
+def requirement_terms(pod: Pod) -> tuple[Requirements, ...]:
+    """Return the alternatives for its node: its node selector combined with each required node affinity term, in order.
+
+    Raises:
+        InvalidRequirementError: An expression cannot be read.
+    """
+    selector = from_labels(pod.spec.node_selector)
+    return tuple(selector & from_selectors(t.match_expressions) for t in required_terms(pod.spec.affinity)) or (
+        selector,
+    )
+
+
+def _preferred_terms(affinity: Affinity | None) -> Iterator[Requirements]:
+    """Yield the preferred terms, heaviest first, without empty and invalid ones."""
+    node_affinity = affinity.node_affinity if affinity is not None else None
+    for term in sorted(node_affinity.preferred if node_affinity is not None else (), key=lambda t: -t.weight):
+        with suppress(InvalidRequirementError):
+            if wanted := from_selectors(term.preference.match_expressions):
+                yield wanted
+
+
+def _label_keys(spec: PodSpec) -> set[str]:
+    """Return the pod labels that the selectors of a spec use, including those of preferred constraints."""
+    keys: set[str] = set()
+    for constraint in spec.topology_spread_constraints:
+        keys |= selector_keys(constraint.label_selector).union(constraint.match_label_keys)
+    for term in pod_terms(spec.affinity):
+        keys |= selector_keys(term.label_selector).union(term.match_label_keys, term.mismatch_label_keys)
+    return keys
+
+
+def _rules(spec: PodSpec, namespace: str, own: Mapping[str, str], namespaces: NamespaceIndex) -> PodTopologyRules:
+    affinity = spec.affinity or Affinity()
+
+    def required(rule: PodAffinity | None) -> tuple[TopologyGroup, ...]:
+        groups = (group_of(t, namespace, own, namespaces) for t in (rule.required if rule is not None else ()))
+        return tuple({group.id: group for group in groups}.values())
+
+    def preferred(rule: PodAffinity | None) -> tuple[TopologyGroup, ...]:
+        terms = sorted(rule.preferred if rule is not None else (), key=lambda t: -t.weight)
+        return tuple(group_of(t.pod_affinity_term, namespace, own, namespaces).preferred for t in terms)
+
+    hard = [c for c in spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule"]
+    soft = [spread_of(c, namespace, own) for c in _anyway(spec.topology_spread_constraints)]
+    return PodTopologyRules(
+        spreads=tuple(spread_of(c, namespace, own) for c in hard),
+        affinities=required(affinity.pod_affinity),
+        anti_affinities=required(affinity.pod_anti_affinity),
+        preferences=PodPreferences(
+            affinities=preferred(affinity.pod_affinity),
+            anti_affinities=preferred(affinity.pod_anti_affinity),
+            spreads=tuple(replace(s, group=s.group.preferred) for s in soft),
+        ),
+    )
+
+
+def _anyway(constraints: Iterable[TopologySpreadConstraint]) -> Iterable[TopologySpreadConstraint]:
+    """Return the ScheduleAnyway constraints in relaxation order: removing one moves the last constraint to its index.
+
+    Restates: karpenter pkg/controllers/provisioning/scheduling/preferences.go `removeTopologySpreadScheduleAnyway`.
+    """
+    left = list(constraints)
+    index = 0
+    while index < len(left):
+        if left[index].when_unsatisfiable == "DoNotSchedule":
+            index += 1
+            continue
+        yield left[index]
+        left[index] = left[-1]
+        left.pop()

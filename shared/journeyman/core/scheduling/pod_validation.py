@@ -18,7 +18,6 @@ from journeyman.core.api.objects import (
     NodeSelectorRequirement,
     NodeSelectorTerm,
     Pod,
-    PodAffinity,
     PodAffinityTerm,
     TopologySpreadConstraint,
 )
@@ -93,7 +92,7 @@ def _invalid_expression(expression: NodeSelectorRequirement, may_be_restricted: 
 
 def invalid_rules(constraints: Iterable[TopologySpreadConstraint], affinity: Affinity | None) -> str:
     """Return what is wrong with a pod's spread constraints or pod (anti-)affinity; empty if they are valid."""
-    reasons = (*map(_invalid_spread, constraints), *map(_invalid_term, _rules_about_pods(affinity)))
+    reasons = (*map(_invalid_spread, constraints), *map(_invalid_term, pod_terms(affinity)))
     return next((reason for reason in reasons if reason), "")
 
 
@@ -107,16 +106,12 @@ def _invalid_spread(constraint: TopologySpreadConstraint) -> str:
     return ""
 
 
-def _rules_about_pods(affinity: Affinity | None) -> tuple[PodAffinityTerm, ...]:
+def pod_terms(affinity: Affinity | None) -> tuple[PodAffinityTerm, ...]:
     """Return the required and preferred terms of pod affinity and anti-affinity."""
     if affinity is None:
         return ()
-    rules = [r for r in (affinity.pod_affinity, affinity.pod_anti_affinity) if r is not None]
-    return tuple(term for rule in rules for term in _terms(rule))
-
-
-def _terms(rule: PodAffinity) -> tuple[PodAffinityTerm, ...]:
-    return (*rule.required, *(weighted.pod_affinity_term for weighted in rule.preferred))
+    rules = [rule for rule in (affinity.pod_affinity, affinity.pod_anti_affinity) if rule is not None]
+    return tuple(t for rule in rules for t in (*rule.required, *(w.pod_affinity_term for w in rule.preferred)))
 
 
 def _invalid_term(term: PodAffinityTerm) -> str:
@@ -134,14 +129,8 @@ def has_resource_claims(pod: Pod) -> bool:
     return bool(spec.resource_claims) or any(c.resources.claims for c in (*spec.containers, *spec.init_containers))
 
 
-def unsupported(pod: Pod) -> str:
-    """Return the error for a pod with ResourceClaims while they are ignored; empty if it has none."""
-    if has_resource_claims(pod):
-        return (
-            "pod has Dynamic Resource Allocation requirements (resource claims), which are ignored unless "
-            "IGNORE_DRA_REQUESTS is false"
-        )
-    return ""
+CLAIMS_ARE_IGNORED: Final = "pod has Dynamic Resource Allocation requirements (resource claims), which are ignored unless IGNORE_DRA_REQUESTS is false"
+"""The error for a pod with ResourceClaims while they are ignored."""
 
 
 def unlisted_claim(pod: Pod) -> str:
