@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.daemon_overhead import nodepool_options_of
 from journeyman.core.scheduling.nodeclaim_templates import (
     distinct_enough,
     make_templates,
@@ -17,6 +16,7 @@ from journeyman.core.scheduling.nodeclaim_templates import (
     varied_sizes,
     with_variety,
 )
+from journeyman.core.scheduling.nodepool_options import NodePoolOptions
 from journeyman.core.scheduling.results import Options
 from journeyman.core.scheduling.scheduler import Scheduler, pods_to_schedule
 from journeyman_simulator.judge import verify_strictly
@@ -51,7 +51,7 @@ def demanding(count):
 def test_enough_families_hold_what_an_offer_is_said_to_hold(types, families, data):
     """Also where types suit different pods: those that hold it suit all that the offer suits."""
     ((template,), _) = make_templates(a_snapshot(node_pools=(demanding(families),)), Catalogue({"default": types}))
-    pool = nodepool_options_of(template, (), AXES)
+    pool = NodePoolOptions.of(template, (), AXES)
     codes = np.array(data.draw(st.lists(st.integers(0, 2), min_size=len(types), max_size=len(types))))
     patterns = np.array(data.draw(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=3, max_size=3)))
     own = np.arange(len(types))
@@ -72,7 +72,7 @@ def test_enough_families_hold_what_an_offer_is_said_to_hold(types, families, dat
 def test_min_values_need_no_type_without_a_new_value(types, families):
     """The named types have the required values, if all types do."""
     ((template,), _) = make_templates(a_snapshot(node_pools=(demanding(families),)), Catalogue({"default": types}))
-    pool = nodepool_options_of(template, (), AXES)
+    pool = NodePoolOptions.of(template, (), AXES)
     every = np.arange(len(types))
 
     needed = needed_for_variety(pool, every)

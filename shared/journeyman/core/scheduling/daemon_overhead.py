@@ -16,10 +16,9 @@ from msgspec import Struct
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import DaemonSet, ObjectMeta, Pod, PodSpec, Toleration
-from journeyman.core.api.resources import MAX_AMOUNT, absurd_request, add, pod_requests
-from journeyman.core.scheduling.arrays import Bools, Ints
+from journeyman.core.api.resources import absurd_request, add, pod_requests
+from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate, promised_labels
-from journeyman.core.scheduling.nodepool_options import DaemonUse, NodePoolOptions
 from journeyman.core.scheduling.pod_classes import HostPort, host_ports, requirement_terms
 from journeyman.core.scheduling.pod_validation import has_resource_claims
 from journeyman.core.scheduling.requirements import EMPTY, Requirements, always_meets, from_labels
@@ -47,7 +46,7 @@ class Daemon(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def make_daemons(
-    daemon_sets: Iterable[DaemonSet], pods: Iterable[Pod] = (), *, ignore_dra_requests: bool = False
+    daemon_sets: Sequence[DaemonSet], pods: Iterable[Pod] = (), *, ignore_dra_requests: bool = False
 ) -> tuple[tuple[Daemon, ...], tuple[SkippedObject, ...]]:
     """Return one Daemon per DaemonSet, in order, and the DaemonSets whose pods no node can run: nodes are planned without them.
 
@@ -57,7 +56,7 @@ def make_daemons(
         pods: The cluster's pods.
         ignore_dra_requests: Whether DaemonSets whose pods have ResourceClaims count for nothing.
     """
-    newest = _newest_by_owner(pods)
+    newest = _newest_by_owner(pods) if daemon_sets else {}
     counted = [
         daemon_set
         for daemon_set in daemon_sets
@@ -127,29 +126,6 @@ def _with_affinity_of(pod: Pod, spec: PodSpec) -> Pod:
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, affinity=spec.affinity))
 
 
-def nodepool_options_of(template: NodeClaimTemplate, daemons: Sequence[Daemon], axes: Sequence[str]) -> NodePoolOptions:
-    """Return the template's instance types with the resources that daemons leave for pods."""
-    own = [d for d in daemons if untolerated(template.node_pool.spec.template.spec.taints, d.tolerations) is None]
-    ported = [(d.ports, _types_running(template, d)) for d in own if d.ports]
-    ports = [
-        frozenset(port for taken, running in ported if running[index] for port in taken)
-        for index in (range(len(template.table.types)) if ported else ())
-    ]
-    uses = tuple(DaemonUse(d.pod.key, _types_running(template, d), d.requests) for d in own)
-    return NodePoolOptions.of(template, axes, daemon_overhead(template, own, axes), ports, uses)
-
-
-def daemon_overhead(template: NodeClaimTemplate, daemons: Sequence[Daemon], axes: Sequence[str]) -> Ints:
-    """Return the resources that daemons use on each instance type: a row per type, a column per resource in `axes`."""
-    overhead = np.zeros((len(template.table.types), len(axes)), dtype=np.int64)
-    for daemon in daemons:
-        if untolerated(template.node_pool.spec.template.spec.taints, daemon.tolerations) is None:
-            amounts = np.array([daemon.requests.get(axis, 0) for axis in axes], dtype=np.int64)
-            overhead += _types_running(template, daemon)[:, None] * amounts
-            np.minimum(overhead, MAX_AMOUNT, out=overhead)
-    return overhead
-
-
 def report_oversized(templates: Iterable[NodeClaimTemplate], daemons: Iterable[Daemon]) -> tuple[SkippedObject, ...]:
     """Return the daemons that match a template on none of whose instance types they fit."""
     usable = [template for template in templates if template.table.types]
@@ -159,22 +135,16 @@ def report_oversized(templates: Iterable[NodeClaimTemplate], daemons: Iterable[D
             why=f"its pod fits on no instance type of NodePool {', '.join(names)}, so nodes are launched without it",
         )
         for daemon in daemons
-        if (names := [template.name for template in usable if _is_oversized(template, daemon)])
+        if (names := [t.name for t in usable if _types_matching(t, daemon).any() and not runs_on(t, daemon)])
     )
-
-
-def _is_oversized(template: NodeClaimTemplate, daemon: Daemon) -> bool:
-    tolerates = untolerated(template.node_pool.spec.template.spec.taints, daemon.tolerations) is None
-    return tolerates and bool(_types_matching(template, daemon).any() and not _types_running(template, daemon).any())
 
 
 def runs_on(template: NodeClaimTemplate, daemon: Daemon) -> bool:
     """Return whether nodes of any instance type of the template are to run this daemon."""
-    tolerates = untolerated(template.node_pool.spec.template.spec.taints, daemon.tolerations) is None
-    return tolerates and bool(_types_running(template, daemon).any())
+    return bool(types_running(template, daemon).any())
 
 
-def _types_running(template: NodeClaimTemplate, daemon: Daemon) -> Bools:
+def types_running(template: NodeClaimTemplate, daemon: Daemon) -> Bools:
     """Return for each instance type whether its nodes are to run this daemon.
 
     None if it fits on no type, available or not: its pods stay pending wherever nodes are launched, and must not keep
@@ -183,20 +153,19 @@ def _types_running(template: NodeClaimTemplate, daemon: Daemon) -> Bools:
     matching, table = _types_matching(template, daemon), template.table
     if template.name in daemon.left_out_of:
         return np.zeros_like(matching)
-    fitting: Bools = np.zeros_like(matching)
-    fitting[table.row_type[table.rows_meeting(template.requirements)]] = True
-    fitting &= matching
+    fitting = template.types & matching
     for resource, amount in daemon.requests.items():
         fitting &= table.amounts(resource, allocatable=True) >= amount
     return matching if fitting.any() else np.zeros_like(matching)
 
 
 def _types_matching(template: NodeClaimTemplate, daemon: Daemon) -> Bools:
-    """Return for each instance type whether the daemon selects its nodes; one of its affinity terms must match."""
+    """Return for each instance type whether the daemon may run on its nodes: it tolerates them, and one of its terms matches."""
     matching: Bools = np.zeros(len(template.table.types), dtype=bool)
-    for term in daemon.terms:
-        if template.requirements.is_compatible(term, allow_undefined=labels.WELL_KNOWN):
-            matching |= template.table.types_meeting(term)
+    if untolerated(template.taints, daemon.tolerations) is None:
+        for term in daemon.terms:
+            if template.requirements.is_compatible(term, allow_undefined=labels.WELL_KNOWN):
+                matching |= template.table.types_meeting(term)
     return matching
 
 

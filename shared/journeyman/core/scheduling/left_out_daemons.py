@@ -17,15 +17,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from journeyman.core.api import labels
 from journeyman.core.api.resources import PODS
 from journeyman.core.api.wording import describe_amount
-from journeyman.core.scheduling.arrays import Bools, every
-from journeyman.core.scheduling.daemon_overhead import Daemon, nodepool_options_of, runs_on
+from journeyman.core.scheduling.arrays import every
+from journeyman.core.scheduling.daemon_overhead import Daemon, runs_on
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate
 from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDemand, NodePoolOptions
 from journeyman.core.scheduling.problem import SchedulingProblem
@@ -68,7 +66,7 @@ def left_out_daemons(
         if choice:
             found[pool.template.name] = choice
             without = [daemon for daemon in daemons if daemon not in choice]
-            options = nodepool_options_of(pool.template, without, problem.axes)
+            options = NodePoolOptions.of(pool.template, without, problem.axes)
             short = [pods for pods in short if not _holds(problem, options, pods)]
     return found
 
@@ -111,22 +109,11 @@ def _pods_of(problem: SchedulingProblem, c: int) -> _Pods:
 
 def _holds(problem: SchedulingProblem, pool: NodePoolOptions, pods: _Pods) -> bool:
     """Whether a node of any type of the NodePool, available or not, holds one of the pods beside its daemons."""
-    template, table = pool.template, pool.template.table
-    if not pods.demand.constraints.accepts(template.node_pool.spec.template.spec.taints):
+    template = pool.template
+    if not pods.demand.constraints.accepts(template.taints):
         return False
-    large = _types_of(template) & every(pool.sizes >= problem.requests[pods.row]) & pool.usable
-    return any(
-        bool(large[table.row_type[table.rows_meeting(template.narrowed(term))]].any())
-        for term in pods.demand.terms
-        if template.requirements.is_compatible(term, allow_undefined=labels.WELL_KNOWN)
-    )
-
-
-def _types_of(template: NodeClaimTemplate) -> Bools:
-    """Return which instance types the NodePool may launch."""
-    found: Bools = np.zeros(len(template.table.types), dtype=bool)
-    found[template.table.row_type[template.table.rows_meeting(template.requirements)]] = True
-    return found
+    large = (template.types & every(pool.sizes >= problem.requests[pods.row]) & pool.usable)[template.table.row_type]
+    return any(bool((template.rows_meeting(term) & large).any()) for term in pods.demand.terms)
 
 
 def _choice(
@@ -136,10 +123,10 @@ def _choice(
     ordered = sorted((d for d in daemons if runs_on(template, d)), key=lambda d: (-d.priority, d.namespace, d.name))
 
     def options(kept: Sequence[Daemon]) -> NodePoolOptions:
-        return nodepool_options_of(template, kept, problem.axes)
+        return NodePoolOptions.of(template, kept, problem.axes)
 
     def fit(count: int) -> bool:
-        return bool((options(ordered[:count]).usable & _types_of(template)).any())
+        return bool((options(ordered[:count]).usable & template.types).any())
 
     def serves(pods: _Pods, first: int, more: int) -> bool:
         return _holds(problem, options(ordered[: first + more]), pods)

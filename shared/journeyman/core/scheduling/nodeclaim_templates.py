@@ -12,13 +12,17 @@ not random, so that the same decision made twice creates one NodeClaim; an annot
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+import hashlib
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct, field, to_builtins
 
 from journeyman.core.api import labels
+from journeyman.core.api.objects import NodeSelectorRequirement, Pod, Taint
+from journeyman.core.api.resources import format_resources
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints
 from journeyman.core.scheduling.offerings import OfferingTable, offering_tables
@@ -29,23 +33,13 @@ from journeyman.core.scheduling.requirements import (
     from_labels,
     from_selectors,
 )
-from journeyman.core.state.snapshot import Snapshot
-from journeyman.errors import ConfigurationError
-
-if TYPE_CHECKING:  # the models build validators; nothing here needs them
-    from journeyman.core.api.nodepool import NodePool
-import hashlib
-from collections.abc import Sequence
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
-
-from journeyman.core.api.objects import NodeSelectorRequirement, Pod, Taint
-from journeyman.core.api.resources import format_resources
 from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.state.launch_backoff import why_backed_off
 from journeyman.core.state.pod_predicates import is_owned_by
 from journeyman.core.state.skipped_objects import SkippedObject, evaluate
+from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.state_node import StateNode
+from journeyman.errors import ConfigurationError
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.nodepool import NodePool
@@ -54,6 +48,7 @@ BY_PRICE = "price"
 FEWEST_NODES = "fewest-nodes"
 NO_TYPES = "nodepool requirements filtered out all available instance types"
 """Start of the message for a NodePool that is unusable although its NodeClass is ready."""
+_STATIC: Final = "static NodePools are not scaled for pods"
 
 
 class PoolOrder(NamedTuple):
@@ -89,6 +84,13 @@ class NodeClaimTemplate(Struct, frozen=True, kw_only=True, eq=False):
         """The taints of its nodes, without startup taints."""
         return tuple(self.node_pool.spec.template.spec.taints)
 
+    @property
+    def types(self) -> Bools:
+        """Which instance types the NodePool may launch, available or not."""
+        found: Bools = np.zeros(len(self.table.types), dtype=bool)
+        found[self.table.row_type[self.table.rows_meeting(self.requirements)]] = True
+        return found
+
     def narrowed(self, term: Requirements) -> Requirements:
         """Return the term, each key intersected with the NodePool's requirement."""
         own = self.requirements
@@ -118,17 +120,11 @@ def make_templates(snapshot: Snapshot, catalogue: Catalogue) -> tuple[tuple[Node
     templates: list[NodeClaimTemplate] = []
     invalid_objects: dict[str, str] = {}
     for pool in sorted(snapshot.node_pools, key=lambda p: p.metadata.name, reverse=True):
-        template = (
-            "static NodePools are not scaled for pods"
-            if pool.spec.static
-            else evaluate(pool, _template, pool, snapshot, tables)
-        )
-        if isinstance(template, SkippedObject):
-            template = template.why
-        if isinstance(template, NodeClaimTemplate):
-            templates.append(template)
+        found = _STATIC if pool.spec.static else evaluate(pool, _template, pool, snapshot, tables)
+        if isinstance(found, NodeClaimTemplate):
+            templates.append(found)
         else:
-            invalid_objects[pool.metadata.name] = template
+            invalid_objects[pool.metadata.name] = found.why if isinstance(found, SkippedObject) else found
     templates.sort(key=lambda t: t.order)  # stable: names stay descending
     return tuple(templates), dict(sorted(invalid_objects.items()))
 
@@ -157,41 +153,33 @@ def _template(pool: NodePool, snapshot: Snapshot, tables: Mapping[str, OfferingT
     if not suitable.any():
         unmet = table.unmet(requirements)
         return f"{NO_TYPES}{f': there is none with {unmet}' if unmet else ''}"
-    node_surcharge, unread = _node_surcharge(pool)
+    node_surcharge, warning = _settings(pool)
     return NodeClaimTemplate(
         node_pool=pool,
         requirements=requirements,
         table=table,
         rows=suitable & table.available,
         node_surcharge=node_surcharge,
-        warning="; ".join(filter(None, (unread, _unknown_packing(pool), _unknown_rebalance(pool)))),
+        warning=warning,
         min_values={key: r.min_values for key, r in sorted(requirements.items()) if r.min_values},
     )
 
 
-def _node_surcharge(pool: NodePool) -> tuple[float, str]:
-    """Return the NodePool's surcharge per node, and a warning if the annotation is invalid (the surcharge is then 0)."""
+def _settings(pool: NodePool) -> tuple[float, str]:
+    """Return the NodePool's surcharge per node, and a warning that names its invalid annotations, which are ignored."""
+    surcharge, warnings = 0.0, list[str]()
     try:
-        return pool.node_surcharge, ""
+        surcharge = pool.node_surcharge
     except ConfigurationError as error:
-        return 0.0, f"{error.message}; its nodes are planned without it"
-
-
-def _unknown_packing(pool: NodePool) -> str:
-    """Return the error in the packing annotation; empty if it is valid."""
-    if pool.packing in {BY_PRICE, FEWEST_NODES}:
-        return ""
-    return (
-        f"annotation {labels.PACKING}: {pool.packing!r} is neither {BY_PRICE} nor {FEWEST_NODES}; packed by {BY_PRICE}"
-    )
-
-
-def _unknown_rebalance(pool: NodePool) -> str:
-    """Return the error in the rebalance annotation; empty if it is valid."""
+        warnings.append(f"{error.message}; its nodes are planned without it")
+    if pool.packing not in {BY_PRICE, FEWEST_NODES}:
+        wrong = f"annotation {labels.PACKING}: {pool.packing!r} is neither {BY_PRICE} nor {FEWEST_NODES}"
+        warnings.append(f"{wrong}; packed by {BY_PRICE}")
     mode = pool.metadata.annotations.get(labels.REBALANCE, labels.REBALANCE_REPLACE)
-    if mode == labels.REBALANCE_REPLACE:
-        return ""
-    return f"annotation {labels.REBALANCE}: {mode!r} is not {labels.REBALANCE_REPLACE}; rebalancing is only recommended"
+    if mode != labels.REBALANCE_REPLACE:
+        wrong = f"annotation {labels.REBALANCE}: {mode!r} is not {labels.REBALANCE_REPLACE}"
+        warnings.append(f"{wrong}; rebalancing is only recommended")
+    return surcharge, "; ".join(warnings)
 
 
 def _not_usable(pool: NodePool, snapshot: Snapshot) -> str:
@@ -235,25 +223,19 @@ class HasNodeClaimTemplate(Protocol):
 
 def distinct_enough(pool: HasNodeClaimTemplate, types: Bools | Ints) -> bool:
     """Whether these instance types (a mask, or indices) have as many different values as minValues require."""
-    return _meets_min_values(pool.template, types)
-
-
-def _meets_min_values(template: NodeClaimTemplate, types: Bools | Ints) -> bool:
-    return all(count >= minimum for count, minimum in _value_counts(template, types))
+    return achievable(pool, types) == pool.template.min_values
 
 
 def achievable(pool: HasNodeClaimTemplate, types: Bools | Ints) -> Mapping[str, int]:
     """Return by label with minValues how many different values these types have, capped at the minValues."""
-    counts = _value_counts(pool.template, types)
-    return {key: min(pair) for key, pair in zip(pool.template.min_values, counts, strict=True)}
+    return _value_counts(pool.template, types)
 
 
-def _value_counts(template: NodeClaimTemplate, types: Bools | Ints) -> list[tuple[int, int]]:
-    """Return (different values that these types have, minValues) for each label with minValues."""
-    return [
-        (int(np.count_nonzero(np.logical_or.reduce(template.table.type_values(key)[types], axis=0))), minimum)
-        for key, minimum in template.min_values.items()
-    ]
+def _value_counts(template: NodeClaimTemplate, types: Bools | Ints) -> Mapping[str, int]:
+    return {
+        key: min(int(np.count_nonzero(np.logical_or.reduce(template.table.type_values(key)[types], axis=0))), least)
+        for key, least in template.min_values.items()
+    }
 
 
 def needed_for_variety(pool: HasNodeClaimTemplate, types: Ints) -> list[int]:
@@ -294,7 +276,7 @@ def with_variety(template: NodeClaimTemplate, types: Ints, codes: Ints, patterns
     for kind in range(len(patterns)):
         shared = patterns & patterns[kind]
         for other in np.argsort(-shared.sum(axis=1), kind="stable"):
-            if _meets_min_values(template, types[_suiting(shared[other], patterns)[codes]]):
+            if _value_counts(template, types[_suiting(shared[other], patterns)[codes]]) == template.min_values:
                 reduced[kind] = shared[other]
                 break
         else:
@@ -473,16 +455,11 @@ def to_node_claim(
                 }
             ],
         },
-        "spec": _spec(planned, pool),
-    }
-
-
-def _spec(planned: PlannedClaim, pool: NodePool) -> dict[str, Any]:
-    """Return the spec: requirements and requests from the plan, everything else from the NodePool's template."""
-    return {
-        "requirements": [_requirement(r) for r in planned.requirements],
-        "resources": {"requests": format_resources(planned.requests)},
-        **_template_spec(pool),
+        "spec": {
+            "requirements": [_to_wire(r) for r in planned.requirements],
+            "resources": {"requests": format_resources(planned.requests)},
+            **_template_spec(pool),
+        },
     }
 
 
@@ -495,21 +472,18 @@ def adopted_spec(pool: NodePool, node_labels: Mapping[str, str]) -> dict[str, An
 
 
 def _template_spec(pool: NodePool) -> dict[str, Any]:
-    template = pool.spec.template
+    template = pool.spec.template.spec
+    ref = template.node_class_ref
     spec: dict[str, Any] = {
-        "nodeClassRef": {
-            "group": template.spec.node_class_ref.group,
-            "kind": template.spec.node_class_ref.kind,
-            "name": template.spec.node_class_ref.name,
-        },
-        "expireAfter": template.spec.expire_after,
+        "nodeClassRef": {"group": ref.group, "kind": ref.kind, "name": ref.name},
+        "expireAfter": template.expire_after,
     }
-    if template.spec.taints:
-        spec["taints"] = [_taint(t) for t in template.spec.taints]
-    if template.spec.startup_taints:
-        spec["startupTaints"] = [_taint(t) for t in template.spec.startup_taints]
-    if template.spec.termination_grace_period is not None:
-        spec["terminationGracePeriod"] = template.spec.termination_grace_period
+    if template.taints:
+        spec["taints"] = [_to_wire(taint) for taint in template.taints]
+    if template.startup_taints:
+        spec["startupTaints"] = [_to_wire(taint) for taint in template.startup_taints]
+    if template.termination_grace_period is not None:
+        spec["terminationGracePeriod"] = template.termination_grace_period
     return spec
 
 
@@ -529,15 +503,5 @@ def _labels(planned: PlannedClaim, pool: NodePool) -> dict[str, str]:
     }
 
 
-def _requirement(entry: NodeSelectorRequirement) -> dict[str, Any]:
-    result: dict[str, Any] = {"key": entry.key, "operator": entry.operator}
-    if entry.values:
-        result["values"] = list(entry.values)
-    if entry.min_values is not None:
-        result["minValues"] = entry.min_values
-    return result
-
-
-def _taint(taint: Taint) -> dict[str, str]:
-    result = {"key": taint.key, "effect": taint.effect}
-    return {**result, "value": taint.value} if taint.value else result
+def _to_wire(part: NodeSelectorRequirement | Taint) -> dict[str, Any]:
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in to_builtins(part).items()}

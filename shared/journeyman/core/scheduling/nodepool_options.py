@@ -21,10 +21,13 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Taint, Toleration
+from journeyman.core.api.resources import MAX_AMOUNT
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, every, numbered, undominated
+from journeyman.core.scheduling.daemon_overhead import Daemon, types_running
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate, varied_sizes, with_variety
 from journeyman.core.scheduling.offerings import OfferingTable
 from journeyman.core.scheduling.pod_classes import HostPort, PodClass
@@ -160,6 +163,7 @@ class DaemonUse(Struct, frozen=True, eq=False):
     name: str
     types: Bools
     requests: Mapping[str, int]
+    ports: tuple[HostPort, ...]
 
 
 class NodePoolOptions(Struct, kw_only=True, eq=False):
@@ -182,35 +186,32 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
     _largest: dict[bytes, Ints] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls,
-        template: NodeClaimTemplate,
-        axes: Sequence[str],
-        overhead: Ints,
-        ports: Sequence[frozenset[HostPort]] = (),
-        daemons: tuple[DaemonUse, ...] = (),
-    ) -> NodePoolOptions:
-        """Return the options of a template, with sizes along these axes.
-
-        Args:
-            template: The template; its table lists the instance types.
-            axes: Resources.
-            overhead: Daemon overhead by type and axis.
-            ports: The host ports that daemons use, by type; none if not given.
-            daemons: The daemons that use the overhead, for explanations.
-        """
+    def of(cls, template: NodeClaimTemplate, daemons: Iterable[Daemon], axes: Sequence[str]) -> NodePoolOptions:
+        """Return the template's instance types with the capacity along these axes that daemons leave for pods."""
         table = template.table
+        overhead: Ints = np.zeros((len(table.types), len(axes)), dtype=np.int64)
+        taken = [frozenset[HostPort]()] * len(table.types)
+        uses: list[DaemonUse] = []
+        for daemon in daemons:
+            running = types_running(template, daemon)
+            if not running.any():
+                continue
+            uses.append(DaemonUse(daemon.pod.key, running, daemon.requests, daemon.ports))
+            overhead[running] += [daemon.requests.get(axis, 0) for axis in axes]
+            np.minimum(overhead, MAX_AMOUNT, out=overhead)
+            for index in np.flatnonzero(running).tolist() if daemon.ports else ():
+                taken[index] = taken[index].union(daemon.ports)
         allocatable = [table.amounts(axis, allocatable=True) for axis in axes]
         sizes: Ints = np.array(allocatable, dtype=np.int64).reshape(len(axes), len(table.types)).T - overhead
-        groups = {used: group for group, used in enumerate(dict.fromkeys(ports))} or {frozenset[HostPort](): 0}
+        groups = {ports: group for group, ports in enumerate(dict.fromkeys(taken))}
         return cls(
             template=template,
             sizes=sizes,
             overhead=overhead,
             usable=every(sizes >= 0),
-            daemon_group=np.array([groups[used] for used in ports] or [0] * len(table.types), dtype=np.int64),
+            daemon_group=np.array([groups[ports] for ports in taken], dtype=np.int64),
             daemon_ports=tuple(groups),
-            daemons=daemons,
+            daemons=tuple(uses),
         )
 
     def rows(self, demand: NodeDemand, variant: TemplateVariant = WHOLE_TEMPLATE) -> Bools:
@@ -234,22 +235,17 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
         """Whether any offering meets a demand, regardless of size."""
         found = self._serves.get(demand)
         if found is None:
-            accepted = demand.constraints.accepts(self.template.node_pool.spec.template.spec.taints)
-            found = self._serves[demand] = accepted and any(rows.any() for rows in self.rows_by_term(demand))
+            found = self._serves[demand] = any(rows.any() for rows in self.rows_by_term(demand))
         return found
 
     def rows_by_term(self, demand: NodeDemand) -> tuple[Bools, ...]:
         """Return by term of a demand which offerings meet it; open labels are ignored."""
         if demand not in self._rows:
-            accepted = demand.constraints.accepts(self.template.node_pool.spec.template.spec.taints)
-            self._rows[demand] = tuple(self._rows_for(term if accepted else None) for term in demand.terms)
+            launchable = self.template.rows & self.usable[self.template.table.row_type]
+            if not demand.constraints.accepts(self.template.taints):
+                launchable = np.zeros_like(launchable)
+            self._rows[demand] = tuple(self.template.rows_meeting(term) & launchable for term in demand.terms)
         return self._rows[demand]
-
-    def _rows_for(self, term: Requirements | None) -> Bools:
-        template, table = self.template, self.template.table
-        if term is None or not template.requirements.is_compatible(term, allow_undefined=labels.WELL_KNOWN):
-            return np.zeros(len(table.row_type), dtype=bool)
-        return table.rows_meeting(template.narrowed(term)) & template.rows & self.usable[table.row_type]
 
     def domains_for(
         self, demand: NodeDemand, keys: tuple[str, ...], request: Ints | None = None
@@ -331,19 +327,8 @@ class CompatibleOfferings(Struct, frozen=True, kw_only=True, eq=False):
 
     def only(self, offers: Bools | Ints) -> CompatibleOfferings:
         """Return a copy with only these offerings."""
-        return CompatibleOfferings(
-            pools=self.pools[offers],
-            variants=self.variants[offers],
-            types=self.types[offers],
-            prices=self.prices[offers],
-            fees=self.fees[offers],
-            sizes=self.sizes[offers],
-            signatures=self.signatures[offers],
-            allowed=self.allowed,
-            stock=self.stock[offers],
-            reservations=self.reservations,
-            variants_by_pool=self.variants_by_pool,
-        )
+        by_offering = ("pools", "variants", "types", "prices", "fees", "sizes", "signatures", "stock")
+        return replace(self, **{name: getattr(self, name)[offers] for name in by_offering})
 
 
 def compatible_offerings(

@@ -24,7 +24,7 @@ from journeyman.core.api.objects import Affinity, Pod, PodSpec
 from journeyman.core.api.resources import PODS
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.arrays import Ints
-from journeyman.core.scheduling.daemon_overhead import Daemon, make_daemons, nodepool_options_of, report_oversized
+from journeyman.core.scheduling.daemon_overhead import Daemon, make_daemons, report_oversized
 from journeyman.core.scheduling.daemon_pods import DaemonPods
 from journeyman.core.scheduling.existing_nodes import ExistingNodes, NodeInventory, NodeSelection
 from journeyman.core.scheduling.host_constraints import HostConstraints, host_constraints_of
@@ -189,7 +189,7 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
     def pools(self, axes: tuple[str, ...]) -> tuple[NodePoolOptions, ...]:
         """Return the NodePools' options along these axes; cached, together with the results they cache."""
         if axes not in self._pools:
-            self._pools[axes] = tuple(nodepool_options_of(template, self.daemons, axes) for template in self.templates)
+            self._pools[axes] = tuple(NodePoolOptions.of(template, self.daemons, axes) for template in self.templates)
         return self._pools[axes]
 
     def pool_masks(self, axes: tuple[str, ...]) -> tuple[OfferingMasks, ...]:
@@ -495,7 +495,7 @@ class _RelaxationRows(Struct, kw_only=True, eq=False):
     def of(cls, classes: Sequence[PodClass], inputs: ClusterInputs) -> _RelaxationRows:
         """Return every class at every relaxation level."""
         result = cls()
-        taints = (t for template in inputs.templates for t in template.node_pool.spec.template.spec.taints)
+        taints = (t for template in inputs.templates for t in template.taints)
         has_preference_taints = any(is_prefer_no_schedule(taint) for taint in taints)
         for number, pods in enumerate(classes):
             levels = inputs.daemon_pods.with_rules(

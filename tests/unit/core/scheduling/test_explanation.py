@@ -9,7 +9,6 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue, Unavailable, without_unavailable
-from journeyman.core.scheduling.daemon_overhead import daemon_overhead
 from journeyman.core.scheduling.explanation import Explainer
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.nodeclaim_templates import make_templates
@@ -46,7 +45,7 @@ def an_explainer(*node_pools, types=(LARGE, SMALL), unavailable=(), **options):
     offered = without_unavailable(types, unavailable)
     catalogue = Catalogue({pool.metadata.name: offered for pool in node_pools})
     templates, invalid_objects = make_templates(a_snapshot(node_pools=node_pools), catalogue)
-    pools = [NodePoolOptions.of(t, AXES, daemon_overhead(t, (), AXES)) for t in templates]
+    pools = [NodePoolOptions.of(t, (), AXES) for t in templates]
     headroom = [Headroom(t, ()) for t in templates]
     return Explainer(axes=AXES, pools=pools, headroom=headroom, invalid_objects=invalid_objects, **options)
 
