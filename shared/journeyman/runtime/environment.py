@@ -19,7 +19,7 @@ from journeyman.core.api.duration import parse_duration
 from journeyman.core.api.objects import TopologySpreadConstraint
 from journeyman.core.plan import Step
 from journeyman.core.scheduling.results import MinValuesPolicy, PreferencePolicy
-from journeyman.core.scheduling.topology import read_default_spread
+from journeyman.core.state.default_spread import read_default_spread
 from journeyman.errors import ConfigurationError
 from journeyman.kube.clusters import RegisteredCluster, read_clusters, registered, with_role_of
 from journeyman.observe.kube_events import COMPONENT

@@ -73,9 +73,9 @@ from journeyman.core.api.workloads import (
     STATEFUL_SET,
 )
 from journeyman.core.catalogue import Unavailable
-from journeyman.core.scheduling.topology import with_default_spread
 from journeyman.core.state import InvalidObject, NodeClassState, Snapshot, Workloads
 from journeyman.core.state.capacity_buffers import resolve_buffers, virtual_pods
+from journeyman.core.state.default_spread import with_default_spread
 from journeyman.core.state.skipped_objects import SkippedObject, evaluate, ref_of, refs_of, report_skipped
 from journeyman.errors import ForbiddenError, KubeAPIError, NotFoundError
 from journeyman.steps.context import RunContext

@@ -138,7 +138,7 @@ def _agree(template: NodeClaimTemplate, variant: Requirements, narrowed: Require
 def _is_open(template: NodeClaimTemplate, key: str) -> bool:
     """Whether a node of the NodePool could still have several values of a label once its offering is chosen."""
     offered = template.requirements.get(key)
-    if (offered is not None and offered.single is not None) or template.table.is_single_valued(key):
+    if (offered is not None and offered.single is not None) or template.table.settles(key):
         return False
     return offered is not None or key in template.table.labels or key in labels.WELL_KNOWN
 
@@ -348,7 +348,9 @@ def compatible_offerings(
     parts = [
         part
         for index, pool in enumerate(pools)
-        for part in _parts(_PoolPart(index, pool, variants[index], reservations, varied), demands, signatures)
+        for part in _parts(
+            index, pool, variants[index], demands, reservations=reservations, varied=varied, signatures=signatures
+        )
     ]
     indices = np.concatenate([p.indices for p in parts] or [np.zeros((5, 0), dtype=np.int64)], axis=1)
     pool, variant, types, numbers, stock = indices
@@ -383,26 +385,17 @@ class _VariantOfferings(NamedTuple):
     sizes: Ints
 
 
-class _PoolPart(Struct, frozen=True):
-    """One of the NodePools that `compatible_offerings` combines."""
-
-    index: int
-    pool: NodePoolOptions
-    variants: Sequence[TemplateVariant]
-    reservations: Sequence[str]
-    varied: Ints | None
-
-    def stock_of(self, rows: Ints) -> Ints:
-        """Return the reservation of each row, numbered as in the result."""
-        table = self.pool.template.table
-        numbers = [-1, *(self.reservations.index(name) for name in table.reservations)]
-        stock: Ints = np.array(numbers, dtype=np.int64)[table.row_reservation[rows] + 1]
-        return stock
-
-
-def _parts(part: _PoolPart, demands: Sequence[NodeDemand], signatures: dict[bytes, int]) -> Iterator[_VariantOfferings]:
+def _parts(
+    index: int,
+    pool: NodePoolOptions,
+    variants: Sequence[TemplateVariant],
+    demands: Sequence[NodeDemand],
+    *,
+    reservations: Sequence[str],
+    varied: Ints | None,
+    signatures: dict[bytes, int],
+) -> Iterator[_VariantOfferings]:
     """Yield the offerings of one NodePool by variant; adds new bit patterns to `signatures`, which numbers them."""
-    pool = part.pool
     table = pool.template.table
     served = [(w, demand) for w, demand in enumerate(demands) if pool.serves(demand)]
     if not served:
@@ -413,21 +406,22 @@ def _parts(part: _PoolPart, demands: Sequence[NodeDemand], signatures: dict[byte
     codes, patterns = numbered(by_term[:, rows])
     rows, codes = _cheapest(table, rows, codes)
     owners = np.array([w for w, _ in terms])
-    stock = part.stock_of(rows)
-    for v, variant in enumerate(part.variants):
+    numbers_of_reservations = [-1, *map(reservations.index, table.reservations)]
+    stock = np.array(numbers_of_reservations, dtype=np.int64)[table.row_reservation[rows] + 1]
+    for v, variant in enumerate(variants):
         admitted = np.array([variant.admits(term) for _, term in terms], dtype=bool)
         bits: Bools = np.zeros((len(demands), len(patterns)), dtype=bool)
         np.logical_or.at(bits, owners, (patterns & admitted).T)
         served_demands: Bools = bits.T
         types, sizes = table.row_type[rows], pool.sizes[table.row_type[rows]]
-        if part.varied is not None and pool.template.min_values:
+        if varied is not None and pool.template.min_values:
             served_demands = with_variety(pool.template, types, codes, served_demands)
-            sizes = varied_sizes(pool.template, types, pool.sizes, (codes, served_demands), part.varied)
+            sizes = varied_sizes(pool.template, types, pool.sizes, (codes, served_demands), varied)
         packed = np.packbits(served_demands, axis=1)
         numbers = np.array([signatures.setdefault(row.tobytes(), len(signatures)) for row in packed], dtype=np.int64)
         useful = np.flatnonzero(np.logical_or.reduce(served_demands, axis=1)[codes])
         columns = (
-            np.full(len(useful), part.index),
+            np.full(len(useful), index),
             np.full(len(useful), v),
             types[useful],
             numbers[codes[useful]],

@@ -1,26 +1,20 @@
-"""Represents offerings as bit masks and requirements as IDs, and tracks each node's share of the limits.
+"""Represents offerings as bit masks and requirements as IDs.
 
 Bit 0 is the cheapest available offering, so the lowest bit of a mask is the cheapest of its offerings, and one `&`
 combines two conditions for all offerings. Requirements have IDs, so that equal ones are merged and compared once.
-
-Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `filterByRemainingResources`, `subtractMax`.
-Differs: a node's share of its NodePool's limits is that of the cheapest type that holds its pods, and grows with them
-as far as the limits allow; Karpenter takes the largest type that the node may become.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import InstanceType
-from journeyman.core.scheduling.arrays import Bools, Ints, distinct, every
-from journeyman.core.scheduling.limits import Headroom
-from journeyman.core.scheduling.nodeclaim_templates import achievable, needed_for_variety
+from journeyman.core.scheduling.arrays import Bools, Ints, distinct
 from journeyman.core.scheduling.nodepool_options import NodePoolOptions
 from journeyman.core.scheduling.pod_classes import HostPort
 from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
@@ -139,19 +133,12 @@ class OfferingMasks:
         """Return the largest capacity of these offerings along an axis; the mask must not be 0."""
         known = self._largest[axis]
         if mask not in known:
-            known[mask] = self._highest_level(axis, mask)
+            low, high = 0, len(self._levels[axis]) - 1
+            while low < high:
+                middle = (low + high + 1) // 2
+                low, high = (middle, high) if self._with_level(axis, middle) & mask else (low, middle - 1)
+            known[mask] = self._levels[axis][low]
         return known[mask]
-
-    def _highest_level(self, axis: int, mask: int) -> int:
-        levels = self._levels[axis]
-        low, high = 0, len(levels) - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._with_level(axis, middle) & mask:
-                low = middle
-            else:
-                high = middle - 1
-        return levels[low]
 
     def by_value(self, key: str) -> tuple[dict[str, int], int]:
         """Return the offerings by their value of a label, and the offerings that leave it open."""
@@ -248,65 +235,3 @@ class RequirementsInterner:
             meets = offered.is_compatible(required, allow_undefined=labels.WELL_KNOWN)
             found = self._narrowed[case] = self.id_of(offered & required) if meets else CONFLICT
         return found
-
-
-class ResourceShares:
-    """Tracks what is left of all limits; `headroom` has an entry per NodePool."""
-
-    def __init__(self, headroom: Sequence[Headroom], *, ignore_type_variety: bool = False) -> None:
-        self._headroom = headroom
-        self._ignore_type_variety = ignore_type_variety
-        self._largest = [pool_headroom.costs.max(axis=0, initial=0) for pool_headroom in headroom]
-        self._variety: dict[tuple[int, int], tuple[int, ...]] = {}
-
-    def usable(self, masks: OfferingMasks, offerings: int, share: Ints | None, least: Sequence[int]) -> bool:
-        """Whether these offerings of a node are within the limits and have enough different label values.
-
-        `share` is the share that the node has already, `least` the number of values required by label (see `variety`).
-        """
-        if not masks.pool.template.min_values and not self._headroom[masks.index].resources:
-            return True
-        left = self.within(masks, offerings, share)
-        if self._ignore_type_variety:
-            return bool(left)
-        return bool(left) and all(n >= minimum for n, minimum in zip(self.variety(masks, left), least, strict=True))
-
-    def take(self, masks: OfferingMasks, offerings: int, share: Ints | None) -> Ints | None:
-        """Reserve the share of a node with these offerings instead of `share`; return it, None without limits."""
-        pool_headroom = self._headroom[masks.index]
-        if not pool_headroom.resources:
-            return None
-        within = self.within(masks, offerings, share)
-        reserved: Ints = pool_headroom.costs[self._needed(masks, within)].max(axis=0)
-        if share is not None:
-            pool_headroom.left = pool_headroom.left + share
-        pool_headroom.left = pool_headroom.left - reserved
-        return reserved
-
-    def within(self, masks: OfferingMasks, offerings: int, share: Ints | None) -> int:
-        """Return the offerings of a node that are within the limits; `share` is the share that the node has already."""
-        pool_headroom = self._headroom[masks.index]
-        if not pool_headroom.resources:
-            return offerings
-        left = pool_headroom.left if share is None else pool_headroom.left + share
-        if (self._largest[masks.index] <= left).all():
-            return offerings
-        return offerings & masks.of_types(every(pool_headroom.costs <= left))
-
-    def variety(self, masks: OfferingMasks, offerings: int) -> tuple[int, ...]:
-        """Return by label with minValues how many values these offerings' types have, capped at the minValues."""
-        if self._ignore_type_variety or not masks.pool.template.min_values:
-            return ()
-        case = (masks.index, offerings)
-        if case not in self._variety:
-            types: Bools = np.zeros(len(masks.pool.sizes), dtype=bool)
-            types[masks.types_of(offerings)] = True
-            self._variety[case] = tuple(achievable(masks.pool, types).values())
-        return self._variety[case]
-
-    def _needed(self, masks: OfferingMasks, offerings: int) -> list[int]:
-        """Return the cheapest type and the further types that satisfy minValues."""
-        if self._ignore_type_variety or not masks.pool.template.min_values:
-            return [masks.type_of(offerings)]
-        types = masks.types_of(offerings)
-        return sorted({types[0], *needed_for_variety(masks.pool, np.array(types, dtype=np.int64))})

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
+from operator import attrgetter
+from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
@@ -35,12 +37,6 @@ class LabelColumn(Struct, frozen=True, eq=False):
         """Return which entries meet the requirement; an entry without the label meets every requirement."""
         found: Bools = np.array([d is None or d.admits(wanted) for d in self.distinct], dtype=bool)[self.codes]
         return found
-
-    @property
-    def single_valued(self) -> bool:
-        """Whether every entry has exactly one value."""
-        used = [self.distinct[code] for code in distinct(self.codes)]
-        return all(d is not None and d.single is not None for d in used)
 
 
 class OfferingTable(Struct, eq=False, dict=True):
@@ -94,11 +90,6 @@ class OfferingTable(Struct, eq=False, dict=True):
         alone = (wanted for wanted in known if not self.rows_meeting({wanted.key: wanted}).any())
         return " and ".join(map(str, alone))
 
-    def is_single_valued(self, key: str) -> bool:
-        """Whether this label has exactly one value on every row; then the choice of a row determines it."""
-        column = self.row_columns.get(key) or self.type_columns.get(key)
-        return column is not None and column.single_valued
-
     def row_requirements(self, key: str) -> tuple[Ints, tuple[Requirement | None, ...]]:
         """Return a label's code per row, and the requirement per code; None if neither offering nor type defines it."""
         column = self.row_columns.get(key)
@@ -137,16 +128,12 @@ class OfferingTable(Struct, eq=False, dict=True):
         """Return by type and value of a label whether the type lists it. Callers must not change the array."""
         if key not in self._values:
             column = self.type_columns.get(key)
-            listed = (
-                [r.values if r is not None and not r.complement else frozenset() for r in column.distinct]
-                if column
-                else []
-            )
-            all_values = sorted(frozenset().union(*listed))
-            table = np.array([[value in values for value in all_values] for values in listed], dtype=bool).reshape(
-                len(listed), len(all_values)
-            )
-            self._values[key] = table[column.codes] if column else np.zeros((len(self.types), 0), dtype=bool)
+            requirements = column.distinct if column is not None else (None,)
+            listed = [r.values if r is not None and not r.complement else frozenset() for r in requirements]
+            values = sorted(frozenset().union(*listed))
+            table = np.array([[value in own for value in values] for own in listed], dtype=bool)
+            codes = column.codes if column is not None else np.zeros(len(self.types), dtype=np.int64)
+            self._values[key] = table.reshape(len(listed), len(values))[codes]
         return self._values[key]
 
     def amounts(self, resource: str, *, allocatable: bool) -> Ints:
@@ -158,6 +145,9 @@ class OfferingTable(Struct, eq=False, dict=True):
                 found -= np.array([t.overhead.get(resource, 0) for t in self.types], dtype=np.int64)
             self._amounts[key] = np.maximum(found, 0)
         return self._amounts[key]
+
+
+_OFFERING_ORDER: Final = attrgetter("zone", "capacity_type", "reservation_id", "price")
 
 
 @lru_cache(maxsize=2)
@@ -175,27 +165,25 @@ def offering_tables(catalogue: Catalogue) -> Mapping[str, OfferingTable]:
 
 
 def _table(types: tuple[InstanceType, ...]) -> OfferingTable:
-    offerings = [offering for t in types for offering in sorted(t.offerings, key=_offering_order)]
+    offerings = [offering for t in types for offering in sorted(t.offerings, key=_OFFERING_ORDER)]
     row_type = np.repeat(np.arange(len(types)), [len(t.offerings) for t in types])
     prices = np.array([o.price for o in offerings], dtype=np.float64)
     row_reservation, reserved = _reserved(offerings)
+    rank = np.empty(len(types), dtype=np.int64)
+    rank[sorted(range(len(types)), key=lambda index: types[index].name)] = np.arange(len(types))
+    entries = [o.requirements or label_requirements(zone=o.zone, capacity_type=o.capacity_type) for o in offerings]
     return OfferingTable(
         types=types,
         row_type=row_type,
         prices=prices,
-        by_price=np.lexsort((_ranks([t.name for t in types])[row_type], prices)),
+        by_price=np.lexsort((rank[row_type], prices)),
         available=np.array([o.available for o in offerings], dtype=bool),
         row_reservation=row_reservation,
         reservations=tuple(reserved),
         reserved=tuple(reserved.values()),
         type_columns=_columns([t.requirements for t in types]),
-        row_columns=_shared_columns([o.requirements or _zone_and_capacity_type(o) for o in offerings]),
+        row_columns=_shared_columns(entries),
     )
-
-
-def _offering_order(offering: Offering) -> tuple[str, str, str, float]:
-    """Return the sort key of an instance type's offerings."""
-    return offering.zone, offering.capacity_type, offering.reservation_id, offering.price
 
 
 def _reserved(offerings: Sequence[Offering]) -> tuple[Ints, dict[str, int]]:
@@ -212,17 +200,6 @@ def _reserved(offerings: Sequence[Offering]) -> tuple[Ints, dict[str, int]]:
     number = {"": -1} | {name: index for index, name in enumerate(left)}
     rows[:] = [number[name] for name in names]
     return rows, left
-
-
-def _ranks(names: Sequence[str]) -> Ints:
-    """Return each name's position in alphabetical order."""
-    ranks = np.empty(len(names), dtype=np.int64)
-    ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
-    return ranks
-
-
-def _zone_and_capacity_type(offering: Offering) -> tuple[NodeSelectorRequirement, ...]:
-    return label_requirements(zone=offering.zone, capacity_type=offering.capacity_type)
 
 
 def _shared_columns(entries: Sequence[tuple[NodeSelectorRequirement, ...]]) -> dict[str, LabelColumn]:

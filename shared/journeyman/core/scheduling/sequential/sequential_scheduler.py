@@ -22,12 +22,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.scheduling.arrays import Bools
-from journeyman.core.scheduling.offering_masks import (
-    CONFLICT,
-    OfferingMasks,
-    ResourceShares,
-    lowest,
-)
+from journeyman.core.scheduling.offering_masks import CONFLICT, OfferingMasks, lowest
 from journeyman.core.scheduling.placement.affinity import AffinityRule
 from journeyman.core.scheduling.placement.counters import offerings_of
 from journeyman.core.scheduling.placement.topology_rules import DomainChoice, Topology
@@ -41,6 +36,7 @@ from journeyman.core.scheduling.sequential.pod_constraints import (
     PodConstraints,
     PodTerms,
 )
+from journeyman.core.scheduling.sequential.resource_shares import ResourceShares
 
 if TYPE_CHECKING:  # imported at run time only where pods have ResourceClaims
     from journeyman.core.scheduling.dra import AllocationProposal

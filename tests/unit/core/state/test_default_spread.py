@@ -6,8 +6,8 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.objects import LabelSelector
 from journeyman.core.api.workloads import ReplicationController, Service, Workload
-from journeyman.core.scheduling.topology import read_default_spread, with_default_spread
 from journeyman.core.state import Workloads
+from journeyman.core.state.default_spread import read_default_spread, with_default_spread
 from journeyman.core.state.pod_predicates import selects
 from journeyman.errors import ConfigurationError
 from tests.helpers.builders import a_node, a_pod, a_running_claim
