@@ -313,7 +313,7 @@ class Allocations:
 
 def _by_type_of(proposal: AllocationProposal, row: int) -> dict[str, list[tuple[str, str]]]:
     return {
-        name: [(each.device.name, each.request) for each in option.allocated if each.row == row]
+        name: [(found.device, found.request) for at, _, _, found in option.allocated if at == row]
         for option in proposal.options
         for name in sorted(option.types)
     }

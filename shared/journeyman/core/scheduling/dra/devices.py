@@ -50,11 +50,8 @@ class CounterId(NamedTuple):
     name: str
 
 
-class CounterDraw(NamedTuple):
-    """The amount that an allocation takes of a counter."""
-
-    counter: CounterId
-    amount: int
+AmountId = CounterId | DeviceId
+"""What has a limit: a counter, or a device that only one allocation may have, whose limit is 1."""
 
 
 class AccessibleNodes(Struct, frozen=True):
@@ -74,9 +71,8 @@ class AccessibleNodes(Struct, frozen=True):
         if not self.requirements:
             return offer
         undefined: Collection[str] = () if node else labels.WELL_KNOWN
-        return (
-            None if not offer.is_compatible(self.requirements, allow_undefined=undefined) else offer & self.requirements
-        )
+        is_compatible = offer.is_compatible(self.requirements, allow_undefined=undefined)
+        return offer & self.requirements if is_compatible else None
 
 
 ALL_NODES: Final = AccessibleNodes()
@@ -91,7 +87,7 @@ class PoolDevice(Struct, frozen=True, kw_only=True, eq=False):
     id: DeviceId
     facts: DeviceFacts
     capacity: Mapping[str, ConsumableCapacity]
-    draws: tuple[CounterDraw, ...]
+    draws: tuple[tuple[CounterId, int], ...]
     shared: bool
     taints: tuple[Taint, ...]
     accessible_nodes: AccessibleNodes
@@ -112,17 +108,22 @@ class DevicePool(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class PublishedPools:
-    """Published pools, and by node name the devices that the node can access."""
+    """The pools that drivers publish, and by node name the devices that the node can access."""
 
-    def __init__(self, pools: Sequence[DevicePool]) -> None:
-        self.pools = tuple(pools)
-        not_local = [
-            replace(pool, devices=tuple(d for d in pool.devices if d.accessible_nodes.nodes is None)) for pool in pools
-        ]
-        self._not_local = {i: pool for i, pool in enumerate(not_local) if pool.devices or not pools[i].devices}
+    def __init__(self, slices: Iterable[ResourceSlice], nodes: Collection[str]) -> None:
+        """Of slices that belong to a node only those of `nodes` (by name) count."""
+        by_owner = (
+            (next((ref.name for ref in entry.metadata.owner_references if ref.kind == "Node"), None), entry.spec)
+            for entry in slices
+        )
+        self.pools = pools_of((spec for owner, spec in by_owner if owner is None or owner in nodes), published=True)
+        self._not_local: dict[int, DevicePool] = {}
         self._seen: dict[str, tuple[DevicePool, ...]] = {}
         self._named: dict[str, dict[int, list[PoolDevice]]] = {}
-        for index, pool in enumerate(pools):
+        for index, pool in enumerate(self.pools):
+            not_local = tuple(device for device in pool.devices if device.accessible_nodes.nodes is None)
+            if not_local or not pool.devices:
+                self._not_local[index] = replace(pool, devices=not_local)
             for device in pool.devices:
                 for node in device.accessible_nodes.nodes or ():
                     self._named.setdefault(node, {}).setdefault(index, []).append(device)
@@ -138,89 +139,58 @@ class PublishedPools:
         return self._seen[node]
 
 
-def published_pools(slices: Iterable[ResourceSlice], nodes: Collection[str]) -> tuple[DevicePool, ...]:
-    """Return the pools that drivers publish, by driver and name; of node-local slices only those of `nodes` (by name)."""
-    by_pool: dict[tuple[str, str], list[ResourceSliceSpec]] = {}
-    for entry in slices:
-        owner = next((ref.name for ref in entry.metadata.owner_references if ref.kind == "Node"), None)
-        if owner is None or owner in nodes:
-            by_pool.setdefault((entry.spec.driver, entry.spec.pool.name), []).append(entry.spec)
-    return tuple(_pool(key, _newest(found), published=True) for key, found in sorted(by_pool.items()))
-
-
-def template_pools(slices: Iterable[ResourceSliceSpec]) -> tuple[DevicePool, ...]:
-    """Return the pools that a new node will have, by driver and name."""
+def pools_of(slices: Iterable[ResourceSliceSpec], *, published: bool) -> tuple[DevicePool, ...]:
+    """Return the pools of slices that are published, or of those of a new node, by driver and name."""
     by_pool: dict[tuple[str, str], list[ResourceSliceSpec]] = {}
     for spec in slices:
         by_pool.setdefault((spec.driver, spec.pool.name), []).append(spec)
-    return tuple(_pool(key, found, published=False) for key, found in sorted(by_pool.items()))
-
-
-def _newest(slices: Sequence[ResourceSliceSpec]) -> list[ResourceSliceSpec]:
-    newest = max(spec.pool.generation for spec in slices)
-    return [spec for spec in slices if spec.pool.generation == newest]
+    return tuple(_pool(key, found, published=published) for key, found in sorted(by_pool.items()))
 
 
 def _pool(key: tuple[str, str], slices: Sequence[ResourceSliceSpec], *, published: bool) -> DevicePool:
     driver, name = key
+    if published:
+        newest = max(spec.pool.generation for spec in slices)
+        slices = [spec for spec in slices if spec.pool.generation == newest]
     try:
-        limits = _counters(key, slices, published=published)
-        devices = _devices(key, slices, published=published)
+        limits = {
+            CounterId(driver, name, published, False, counters.name, counter): nano_amount(found.value)
+            for spec in slices
+            for counters in spec.shared_counters
+            for counter, found in counters.counters.items()
+        }
+        devices = tuple(
+            _device(key, device, accessible_nodes, published=published)
+            for spec in slices
+            for device in (() if published and spec.shared_counters else spec.devices)
+            if (accessible_nodes := _accessible_nodes(spec, device) if published else ALL_NODES) is not None
+        )
     except InvalidQuantityError as error:
         return DevicePool(driver=driver, name=name, defect=error.message)
-    defect = _pool_defect(slices, devices, limits, published=published)
-    return DevicePool(driver=driver, name=name, devices=tuple(devices), limits=limits, defect=defect)
+    pool = DevicePool(driver=driver, name=name, devices=devices, limits=limits)
+    return replace(pool, defect=_defect(pool, slices, published=published))
 
 
-def _pool_defect(
-    slices: Sequence[ResourceSliceSpec],
-    devices: Sequence[PoolDevice],
-    limits: Mapping[CounterId, int],
-    *,
-    published: bool,
-) -> str:
+def _defect(pool: DevicePool, slices: Sequence[ResourceSliceSpec], *, published: bool) -> str:
     if published and len(slices) != slices[0].pool.resource_slice_count:
         return f"it has {len(slices)} of its {slices[0].pool.resource_slice_count} slices"
-    if len({device.id for device in devices}) != len(devices):
+    if len({device.id for device in pool.devices}) != len(pool.devices):
         return "two of its devices have the same name"
     sets = [counters.name for spec in slices for counters in spec.shared_counters]
     if published and len(set(sets)) != len(sets):
         return "two of its counter sets have the same name"
-    if any(draw.counter not in limits for device in devices for draw in device.draws):
+    if any(counter not in pool.limits for device in pool.devices for counter, _ in device.draws):
         return "a device draws on counters that it does not have"
     return ""
 
 
-def _counters(key: tuple[str, str], slices: Iterable[ResourceSliceSpec], *, published: bool) -> dict[CounterId, int]:
-    return {
-        CounterId(*key, published, False, counters.name, name): nano_amount(counter.value)
-        for spec in slices
-        for counters in spec.shared_counters
-        for name, counter in counters.counters.items()
-    }
-
-
-def _devices(key: tuple[str, str], slices: Iterable[ResourceSliceSpec], *, published: bool) -> list[PoolDevice]:
-    """Return the devices by slice, in order; published slices with counters have none."""
-    found: list[PoolDevice] = []
-    for spec in slices:
-        for device in () if published and spec.shared_counters else spec.devices:
-            accessible_nodes = _accessible_nodes(spec, device) if published else ALL_NODES
-            if accessible_nodes is not None:
-                found.append(_device(key, device, accessible_nodes, published=published))
-    return found
-
-
 def _device(key: tuple[str, str], device: Device, accessible_nodes: AccessibleNodes, *, published: bool) -> PoolDevice:
-    driver, pool = key
     return PoolDevice(
-        id=DeviceId(driver, pool, device.name, published),
-        facts=DeviceFacts.of(driver, device),
+        id=DeviceId(*key, device.name, published),
+        facts=DeviceFacts.of(key[0], device),
         capacity={name: ConsumableCapacity.of(found) for name, found in device.capacity.items()},
         draws=tuple(
-            CounterDraw(
-                CounterId(driver, pool, published, False, consumed.counter_set, name), nano_amount(counter.value)
-            )
+            (CounterId(*key, published, False, consumed.counter_set, name), nano_amount(counter.value))
             for consumed in device.consumes_counters
             for name, counter in consumed.counters.items()
         ),
@@ -232,10 +202,8 @@ def _device(key: tuple[str, str], device: Device, accessible_nodes: AccessibleNo
 
 def _accessible_nodes(spec: ResourceSliceSpec, device: Device) -> AccessibleNodes | None:
     where = device if spec.per_device_node_selection else spec
-    if where.all_nodes:
-        return ALL_NODES
-    if where.node_name:
-        return AccessibleNodes(nodes=frozenset({where.node_name}))
+    if where.all_nodes or where.node_name:
+        return ALL_NODES if where.all_nodes else AccessibleNodes(nodes=frozenset({where.node_name}))
     return accessible_nodes_of(where.node_selector)
 
 
@@ -248,8 +216,7 @@ def accessible_nodes_of(selector: NodeSelector | None) -> AccessibleNodes | None
     for entry in term.match_fields:
         if entry.key != _NODE_NAME or entry.operator != "In":
             return None
-        named = frozenset(entry.values)
-        nodes = named if nodes is None else nodes & named
+        nodes = frozenset(entry.values) if nodes is None else nodes.intersection(entry.values)
     try:
         return AccessibleNodes(nodes, from_selectors(term.match_expressions))
     except InvalidRequirementError:
@@ -273,21 +240,14 @@ class ConsumableCapacity(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, published: DeviceCapacity) -> ConsumableCapacity:
         """Return the capacity that a driver publishes. Raises InvalidQuantityError."""
-        policy = published.request_policy
-        total = nano_amount(published.value)
+        total, policy = nano_amount(published.value), published.request_policy
         if policy is None:
             return cls(total=total)
-        default = _nano_or_none(policy.default)
-        allowed = policy.valid_range
+        default, allowed = _nano_or_none(policy.default), policy.valid_range
         if allowed is None:
-            return cls(total=total, default=default, values=tuple(nano_amount(value) for value in policy.valid_values))
-        return cls(
-            total=total,
-            default=default,
-            lowest=_nano_or_none(allowed.min) or 0,
-            highest=_nano_or_none(allowed.max),
-            step=_nano_or_none(allowed.step),
-        )
+            return cls(total=total, default=default, values=tuple(map(nano_amount, policy.valid_values)))
+        lowest, highest, step = map(_nano_or_none, (allowed.min, allowed.max, allowed.step))
+        return cls(total=total, default=default, lowest=lowest or 0, highest=highest, step=step)
 
     def consumed(self, requested: int | None) -> int | None:
         """Return the amount that a request consumes (None: it names none); None if it exceeds the valid amounts."""
@@ -295,13 +255,10 @@ class ConsumableCapacity(Struct, frozen=True, kw_only=True):
             return self.total if self.default is None else self.default
         if self.values:
             return next((value for value in self.values if value >= requested), None)
-        taken = requested if self.lowest is None else self._in_range(requested, self.lowest)
-        return None if self.highest is not None and taken > self.highest else taken
-
-    def _in_range(self, requested: int, lowest: int) -> int:
-        if requested <= lowest or not self.step:
-            return max(requested, lowest)
-        return lowest - (lowest - requested) // self.step * self.step
+        if self.lowest is not None:
+            missing = max(requested - self.lowest, 0)
+            requested = self.lowest + (-(-missing // self.step) * self.step if self.step else missing)
+        return None if self.highest is not None and requested > self.highest else requested
 
 
 def nano_amount(text: QuantityText) -> int:

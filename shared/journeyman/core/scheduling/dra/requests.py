@@ -12,7 +12,7 @@ needed no devices); the node that an allocated claim names is honored.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -24,23 +24,9 @@ from journeyman.core.api.device_selectors import (
     SelectorEvaluationError,
     parse_selector,
 )
-from journeyman.core.api.dra import (
-    DeviceClass,
-    DeviceConstraint,
-    DeviceRequest,
-    DeviceRequestEntry,
-    DeviceSelector,
-    ResourceClaim,
-    ResourceClaimSpec,
-)
+from journeyman.core.api.dra import DeviceClass, DeviceRequest, DeviceSelector, ResourceClaim
 from journeyman.core.api.objects import Pod, Toleration
-from journeyman.core.scheduling.dra.devices import (
-    ALL_NODES,
-    AccessibleNodes,
-    PoolDevice,
-    accessible_nodes_of,
-    nano_amount,
-)
+from journeyman.core.scheduling.dra.devices import AccessibleNodes, PoolDevice, accessible_nodes_of, nano_amount
 from journeyman.core.scheduling.results import PodError
 from journeyman.core.state.snapshot import Snapshot
 from journeyman.core.state.taints import untolerated
@@ -74,11 +60,10 @@ class RequestAlternative(Struct, frozen=True, kw_only=True, eq=False):
     is_admin_access: bool = False
 
     def selects(self, device: PoolDevice) -> bool:
-        """Whether it selects the device."""
-        return all(selector.selects(device.facts) for selector in self.selectors) and self._large_enough(device)
-
-    def _large_enough(self, device: PoolDevice) -> bool:
-        return all(name in device.capacity and device.capacity[name].total >= n for name, n in self.capacity.items())
+        """Whether it selects the device. Raises SelectorEvaluationError."""
+        return all(selector.selects(device.facts) for selector in self.selectors) and all(
+            name in device.capacity and device.capacity[name].total >= n for name, n in self.capacity.items()
+        )
 
     def tolerates(self, device: PoolDevice) -> bool:
         """Whether it tolerates the device's taints."""
@@ -92,17 +77,6 @@ class RequestAlternative(Struct, frozen=True, kw_only=True, eq=False):
             return False
 
 
-class ParsedRequest(Struct, frozen=True, kw_only=True, eq=False):
-    """A device request: the first of `alternatives` that is available."""
-
-    name: str
-    alternatives: tuple[RequestAlternative, ...]
-
-    def would_select(self, device: PoolDevice) -> bool:
-        """Whether one of the alternatives selects the device."""
-        return any(alternative.would_select(device) for alternative in self.alternatives)
-
-
 class MatchAttributeConstraint(Struct, frozen=True):
     """The devices of these requests (None: of all) must have the same value of an attribute."""
 
@@ -111,11 +85,12 @@ class MatchAttributeConstraint(Struct, frozen=True):
 
     def concerns(self, alternative: RequestAlternative) -> bool:
         """Whether the constraint covers the devices of this request."""
-        return (
-            self.requests is None
-            or alternative.name in self.requests
-            or alternative.name.partition("/")[0] in self.requests
-        )
+        name = alternative.name
+        return self.requests is None or name in self.requests or name.partition("/")[0] in self.requests
+
+
+ParsedRequest = tuple[RequestAlternative, ...]
+"""A device request: the first of its alternatives that is available."""
 
 
 class ClaimRequests(Struct, frozen=True, kw_only=True, eq=False):
@@ -130,73 +105,53 @@ class ClaimRequests(Struct, frozen=True, kw_only=True, eq=False):
     held: AccessibleNodes | None = None
 
 
-def read_requests(spec: ResourceClaimSpec, classes: Mapping[str, DeviceClass]) -> tuple[ParsedRequest, ...]:
+def _requests(claim: ResourceClaim, classes: Mapping[str, DeviceClass]) -> tuple[ParsedRequest, ...]:
     """Return the requests of a claim, in order. Raises InvalidClaimError."""
-    requests = tuple(_request(entry, classes) for entry in spec.devices.requests)
-    least = sum(
-        min(0 if alternative.is_all else alternative.count for alternative in request.alternatives)
-        for request in requests
-    )
+    requests = []
+    for entry in claim.spec.devices.requests:
+        options = [(f"{entry.name}/{option.name}", option) for option in entry.first_available]
+        if entry.exactly is not None:
+            options = [(entry.name, entry.exactly)]
+        if not options:
+            raise InvalidClaimError(f"request {entry.name} asks for nothing")
+        requests.append(tuple(_alternative(name, option, classes) for name, option in options))
+    least = sum(min(0 if each.is_all else each.count for each in request) for request in requests)
     if least > MAX_DEVICES:
         raise InvalidClaimError(f"asks for {least} devices, {MAX_DEVICES} are the most that a claim may have")
-    return requests
-
-
-def read_constraints(constraints: Iterable[DeviceConstraint]) -> tuple[MatchAttributeConstraint, ...]:
-    """Return the constraints between the devices of a claim. Raises InvalidClaimError."""
-    found = []
-    for constraint in constraints:
-        if constraint.match_attribute is None:
-            raise InvalidClaimError(
-                "has a constraint other than matchAttribute, which is not supported", supported=False
-            )
-        requests = frozenset(constraint.requests) if constraint.requests else None
-        found.append(MatchAttributeConstraint(constraint.match_attribute, requests))
-    return tuple(found)
-
-
-def _request(entry: DeviceRequestEntry, classes: Mapping[str, DeviceClass]) -> ParsedRequest:
-    if entry.exactly is not None:
-        return ParsedRequest(name=entry.name, alternatives=(_alternative(entry.name, entry.exactly, classes),))
-    if not entry.first_available:
-        raise InvalidClaimError(f"request {entry.name} asks for nothing")
-    alternatives = (_alternative(f"{entry.name}/{option.name}", option, classes) for option in entry.first_available)
-    return ParsedRequest(name=entry.name, alternatives=tuple(alternatives))
+    return tuple(requests)
 
 
 def _alternative(name: str, request: DeviceRequest, classes: Mapping[str, DeviceClass]) -> RequestAlternative:
-    found = classes.get(request.device_class_name)
+    found, mode = classes.get(request.device_class_name), request.allocation_mode
     if found is None:
         raise InvalidClaimError(f"request {name}: DeviceClass {request.device_class_name!r} does not exist")
-    if request.allocation_mode not in {"ExactCount", "All"}:
-        raise InvalidClaimError(
-            f"request {name}: allocationMode {request.allocation_mode!r} is not ExactCount or All", supported=False
-        )
+    if mode not in {"ExactCount", "All"}:
+        raise InvalidClaimError(f"request {name}: allocationMode {mode!r} is not ExactCount or All", supported=False)
     if request.count < 1:
         raise InvalidClaimError(f"request {name}: asks for {request.count} devices")
     try:
         capacity = {key: nano_amount(text) for key, text in request.capacity.requests.items()}
+        selectors = tuple(_selector(name, selector) for selector in (*found.spec.selectors, *request.selectors))
     except InvalidQuantityError as error:
         raise InvalidClaimError(f"request {name}: {error.message}") from error
+    except InvalidSelectorError as error:
+        raise InvalidClaimError(f"request {name}: {error.message}", supported=False) from error
     return RequestAlternative(
         name=name,
         device_class=request.device_class_name,
-        is_all=request.allocation_mode == "All",
+        is_all=mode == "All",
         count=request.count,
-        selectors=tuple(_expression(name, s) for s in (*found.spec.selectors, *request.selectors)),
+        selectors=selectors,
         capacity=capacity,
         tolerations=request.tolerations,
         is_admin_access=request.admin_access,
     )
 
 
-def _expression(name: str, selector: DeviceSelector) -> ParsedSelector:
+def _selector(name: str, selector: DeviceSelector) -> ParsedSelector:
     if selector.cel is None:
         raise InvalidClaimError(f"request {name}: a selector that is not CEL is not supported", supported=False)
-    try:
-        return parse_selector(selector.cel.expression)
-    except InvalidSelectorError as error:
-        raise InvalidClaimError(f"request {name}: {error.message}", supported=False) from error
+    return parse_selector(selector.cel.expression)
 
 
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
@@ -206,39 +161,31 @@ PodClaims = tuple[ClaimRequests, ...]
 
 
 class ClaimReader:
-    """Reads the claims of pods. `names` are the claims of the pods read so far, by pod key, in the order of their demands."""
+    """Reads the claims of pods. `names` are the claims of the pods read so far, by pod key, in order."""
 
     def __init__(self, snapshot: Snapshot, rescheduled: Collection[str]) -> None:
         """`rescheduled` are the UIDs of pods that are rescheduled."""
         self._claims = {_key(claim): claim for claim in snapshot.resource_claims}
         self._classes = {found.metadata.name: found for found in snapshot.device_classes}
-        self._rescheduled = rescheduled
-        self._cache: dict[tuple[str, bytes], ClaimRequests | PodError] = {}
+        self.rescheduled = rescheduled
+        self._cache: dict[tuple[bool, str, bytes], ClaimRequests | InvalidClaimError] = {}
         self.names: dict[str, tuple[str, ...]] = {}
 
     def __iter__(self) -> Iterator[ResourceClaim]:
         return iter(self._claims.values())
 
     def read(self, pod: Pod, *, ignore_allocation: bool = False) -> PodClaims | PodError:
-        """Return the device requests of a pod's claims; an error if a claim is missing or invalid.
+        """Return what a pod's claims request; an error if a claim is missing or invalid.
 
-        Equal demands are the same objects. `ignore_allocation`: read allocated claims as if they were not allocated.
+        Equal requests are the same objects. `ignore_allocation`: read allocated claims as if they were not allocated.
         """
-        found = self._claims_of(pod)
-        if isinstance(found, PodError):
-            return found
-        demands: list[ClaimRequests] = []
-        for claim, is_own in found:
-            demand = self._demand(claim, is_own=is_own, ignore_allocation=ignore_allocation)
-            if isinstance(demand, PodError):
-                return demand
-            demands.append(demand)
+        try:
+            found = self._claims_of(pod)
+            read = tuple(self._requests_of(claim, is_own, ignore_allocation) for claim, is_own in found)
+        except InvalidClaimError as error:
+            return PodError(kind="invalid" if error.supported else "unsupported", message=error.message)
         self.names[pod.key] = tuple(_key(claim) for claim, _ in found)
-        return tuple(demands)
-
-    def is_rescheduled(self, pod: Pod) -> bool:
-        """Whether the pod is rescheduled to another node."""
-        return pod.metadata.uid in self._rescheduled
+        return read
 
     def is_released(self, claim: ResourceClaim) -> bool:
         """Whether all pods that use the claim are rescheduled, so that it is allocated again.
@@ -247,68 +194,67 @@ class ClaimReader:
         """
         users = claim.status.reserved_for
         return bool(users) and all(
-            user.resource == "pods" and not user.api_group and user.uid in self._rescheduled for user in users
+            user.resource == "pods" and not user.api_group and user.uid in self.rescheduled for user in users
         )
 
-    def _claims_of(self, pod: Pod) -> list[tuple[ResourceClaim, bool]] | PodError:
-        """Return a pod's claims, each with whether it was created for this pod only."""
-        listed = {entry.name for entry in pod.spec.resource_claims}
+    def _claims_of(self, pod: Pod) -> list[tuple[ResourceClaim, bool]]:
+        """Return a pod's claims, each with whether it was created for this pod only. Raises InvalidClaimError."""
         containers = (*pod.spec.containers, *pod.spec.init_containers)
-        unknown = {claim.get("name", "") for c in containers for claim in c.resources.claims} - listed
+        used = {claim.get("name", "") for container in containers for claim in container.resources.claims}
+        unknown = used - {entry.name for entry in pod.spec.resource_claims}
         if unknown:
-            return _invalid(f"a container uses {min(unknown)!r}, which is not among the pod's resourceClaims")
+            raise InvalidClaimError(f"a container uses {min(unknown)!r}, which is not among the pod's resourceClaims")
         created = {entry.name: entry.resource_claim_name for entry in pod.status.resource_claim_statuses}
         found: list[tuple[ResourceClaim, bool]] = []
         for entry in pod.spec.resource_claims:
             is_own = not entry.resource_claim_name
             if is_own and entry.name not in created:
-                return _invalid(f"the ResourceClaim for {entry.name!r} has not been made from its template yet")
+                raise InvalidClaimError(f"the ResourceClaim for {entry.name!r} has not been made from its template yet")
             name = created[entry.name] if is_own else entry.resource_claim_name
             if not name:
                 continue  # the pod needs no claim for this entry
-            claim = self._claims.get(f"{pod.metadata.namespace}/{name}")
+            key = f"{pod.metadata.namespace}/{name}"
+            claim = self._claims.get(key)
             if claim is None or claim.metadata.deletion_timestamp is not None:
-                why = "does not exist" if claim is None else "is being deleted"
-                return _invalid(f"ResourceClaim {pod.metadata.namespace}/{name} {why}")
+                raise InvalidClaimError(
+                    f"ResourceClaim {key} {'does not exist' if claim is None else 'is being deleted'}"
+                )
             if not any(claim is other for other, _ in found):
                 found.append((claim, is_own))
         return found
 
-    def _demand(self, claim: ResourceClaim, *, is_own: bool, ignore_allocation: bool) -> ClaimRequests | PodError:
+    def _requests_of(self, claim: ResourceClaim, is_own: bool, ignore_allocation: bool) -> ClaimRequests:
         held = claim.status.allocation is not None and not ignore_allocation and not self.is_released(claim)
         key = "" if is_own and not held else _key(claim)
-        case = (f"{'held ' if held else ''}{key}", b"" if key else _encode(claim.spec))
+        case = (held, key, b"" if key else _encode(claim.spec))
         if case not in self._cache:
-            self._cache[case] = _allocated_demand(claim) if held else self._read(claim, key)
+            try:
+                self._cache[case] = self._read(claim, key, held=held)
+            except InvalidClaimError as error:
+                self._cache[case] = error
         found = self._cache[case]
-        if isinstance(found, PodError):
-            return PodError(kind=found.kind, message=f"ResourceClaim {_key(claim)} {found.message}")
+        if isinstance(found, InvalidClaimError):
+            raise InvalidClaimError(f"ResourceClaim {_key(claim)} {found.message}", supported=found.supported)
         return found
 
-    def _read(self, claim: ResourceClaim, key: str) -> ClaimRequests | PodError:
-        try:
-            return ClaimRequests(
-                key=key,
-                requests=read_requests(claim.spec, self._classes),
-                constraints=read_constraints(claim.spec.devices.constraints),
+    def _read(self, claim: ResourceClaim, key: str, *, held: bool) -> ClaimRequests:
+        if not held or claim.status.allocation is None:
+            requests = _requests(claim, self._classes)
+            constraints = tuple(
+                MatchAttributeConstraint(found.match_attribute, frozenset(found.requests) or None)
+                for found in claim.spec.devices.constraints
+                if found.match_attribute is not None
             )
-        except InvalidClaimError as error:
-            return PodError(kind="invalid" if error.supported else "unsupported", message=error.message)
-
-
-def _allocated_demand(claim: ResourceClaim) -> ClaimRequests | PodError:
-    """Return the demand of an allocated claim."""
-    allocation = claim.status.allocation
-    selector = allocation.node_selector if allocation is not None else None
-    accessible_nodes = ALL_NODES if selector is None else accessible_nodes_of(selector)
-    if accessible_nodes is None:
-        return PodError(kind="unsupported", message="is allocated where its node selector cannot be read")
-    return ClaimRequests(key=_key(claim), held=accessible_nodes)
+            if len(constraints) < len(claim.spec.devices.constraints):
+                message = "has a constraint other than matchAttribute, which is not supported"
+                raise InvalidClaimError(message, supported=False)
+            return ClaimRequests(key=key, requests=requests, constraints=constraints)
+        selector = claim.status.allocation.node_selector
+        nodes = AccessibleNodes() if selector is None else accessible_nodes_of(selector)
+        if nodes is None:
+            raise InvalidClaimError("is allocated where its node selector cannot be read", supported=False)
+        return ClaimRequests(key=key, held=nodes)
 
 
 def _key(claim: ResourceClaim) -> str:
     return f"{claim.metadata.namespace}/{claim.metadata.name}"
-
-
-def _invalid(message: str) -> PodError:
-    return PodError(kind="invalid", message=message)

@@ -11,7 +11,6 @@ from journeyman.core.scheduling.dra.devices import (
     ConsumableCapacity,
     PublishedPools,
     accessible_nodes_of,
-    published_pools,
 )
 from journeyman.core.scheduling.dra.requests import MatchAttributeConstraint, RequestAlternative
 from tests.helpers.devices import a_slice, gpus
@@ -57,7 +56,7 @@ def test_node_sees_its_own_devices_and_those_of_all_nodes():
         a_slice("b", gpus(2), node="node-b"),
         a_slice("fabric", gpus(1), allNodes=True),
     ]
-    published = PublishedPools(published_pools(slices, {"node-a", "node-b"}))
+    published = PublishedPools(slices, {"node-a", "node-b"})
 
     seen = {name: [pool.name for pool in published.seen_from(name)] for name in ("node-a", "node-c", "")}
 
