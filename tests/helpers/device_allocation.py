@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from tests.helpers.devices import (
     DEVICE_CLASSES,
     DRIVER,
     NIC_DRIVER,
+    Devices,
     a_claiming_pod,
     a_device_class,
     a_resource_claim,
@@ -32,9 +34,11 @@ from tests.helpers.karpenter_suite import requirement
 TYPE = "it-1"
 CLASSES = (*DEVICE_CLASSES, a_device_class("h100", selecting("H100")))
 
-Devices = Sequence[Mapping[str, Any]]
 Counters = Mapping[str, Mapping[str, str]]
 """Amounts by counter set and counter."""
+
+Brought = str | Sequence[Mapping[str, Any]]
+"""What an instance type brings: slices, or only devices as text (see `devices.listed`)."""
 
 
 # -- devices
@@ -86,9 +90,10 @@ MEMORY_80 = {"gpu-slices": {"memory": "80Gi"}}
 
 
 def published(
-    devices: Devices, *, pool: str = "pool-a", zone: str = "", counters: Counters | None = None, **spec: Any
+    devices: Devices, *, pool: str = "", zone: str = "", counters: Counters | None = None, **spec: Any
 ) -> list[ResourceSlice]:
     """Return the slices of a pool that all nodes, or those of a zone, can access; its counters are in a slice of their own."""
+    pool = pool or f"pool-{zone or 'a'}"
     zonal = {"nodeSelectorTerms": [{"matchExpressions": [requirement(labels.ZONE, "In", zone)]}]}
     where = {"nodeSelector": zonal} if zone else {"allNodes": True}
     slices = [a_slice(pool, devices, **{"pool": pool, "of": 2 if counters else 1, **where, **spec})]
@@ -170,67 +175,116 @@ def allocated(
 class PodStep(NamedTuple):
     """A pod on a new node with claims of its own, and claims that it shares by name.
 
-    `gets` are the names of its devices: for each type of the node, or by type if types differ; None if it does not fit.
-    `zones` are those that the node may be in, `zone` is where it must be with these devices.
+    `gets` are the names of its devices by type, or for every type left; None if it does not fit. `zones` are those that the
+    node may be in, `zone` is where it must be with these devices.
     """
 
     node: str
     own: Sequence[ResourceClaim]
-    gets: Sequence[str] | Mapping[str, Sequence[str]] | None
-    shares: Sequence[ResourceClaim] = ()
-    types: Sequence[str] = ()
-    zones: Sequence[str] = ()
-    zone: str = ""
-    commit: bool = True
-
-
-def pod(node: str, *requests: Any, gets: Any, **more: Any) -> PodStep:
-    """Return a pod whose own claims are those among `requests`, or else one claim with these requests."""
-    claims = [each for each in requests if isinstance(each, ResourceClaim)]
-    return PodStep(node, claims if claims or not requests else [asking(*requests)], gets, **more)
-
-
-class Drop(NamedTuple):
-    """A node can no longer become one of these types."""
-
-    node: str
+    shares: Sequence[ResourceClaim]
+    gets: Mapping[str, Sequence[str]] | Sequence[str] | None
     types: Sequence[str]
+    zones: Sequence[str]
+    zone: str
+    commit: bool
+
+    def expected(self, types: Sequence[str]) -> tuple[dict[str, list[str]], str] | None:
+        """Return what it gets by type, and the zone of its node; None if it does not fit."""
+        if self.gets is None:
+            return None
+        by_type = self.gets if isinstance(self.gets, Mapping) else dict.fromkeys(self.types or types, self.gets)
+        return {name: sorted(devices) for name, devices in by_type.items()}, self.zone
 
 
-class Case(NamedTuple):
-    """Published devices, the slices that each instance type brings, claims in use, and steps: pods, and types that drop out."""
+_POD = re.compile(r"(?P<node>\w+)( in (?P<zones>\S+))?: (?P<claims>.*?) ?->(?P<gets>.*?)( in (?P<zone>\w+))?")
 
-    published: Sequence[ResourceSlice]
-    steps: Sequence[PodStep | Drop]
-    types: Mapping[str, Sequence[Mapping[str, Any]]] = {TYPE: ()}
-    in_use: Sequence[ResourceClaim] = ()
+
+def pod(text: str, *more: Any, types: str = "", commit: bool = True) -> PodStep:
+    """Return a pod from `NODE [in ZONES]: [CLAIMS] -> DEVICES [in ZONE]`; without devices `no` if it does not fit.
+
+    Claims are separated by `|`; each has requests (see `_request`) and `~attribute` that its devices have in common, or is
+    `&name`, a shared claim for one GPU or `&name*what`. Devices differ by type as in `it-a=gpu-0,gpu-1 it-b=gpu-2`.
+
+    Args:
+        text: The pod.
+        more: Further claims of its own, or the requests of one.
+        types: The types that the node may become, by default all.
+        commit: Whether it gets the devices; otherwise they are only proposed.
+    """
+    found = _POD.fullmatch(text)
+    assert found is not None, text
+    words = found["claims"].split()
+    shares = [word[1:].partition("*") for word in words if word.startswith("&")]
+    own = [claim.split() for claim in " ".join(w for w in words if not w.startswith("&")).split(" | ")]
+    made = [claim for claim in more if isinstance(claim, ResourceClaim)] or [asking(*more)] * bool(more)
+    devices = found["gets"].split()
+    by_type = {name: names.split(",") for name, _, names in (word.partition("=") for word in devices) if names}
+    return PodStep(
+        node=found["node"],
+        own=[*(_claim(claim) for claim in own if claim), *made],
+        shares=[asking(_request(f"1*{what}"), name=name) for name, _, what in shares],
+        gets=None if devices == ["no"] else by_type or devices,
+        types=types.split(),
+        zones=(found["zones"] or "").split(",") if found["zones"] else (),
+        zone=found["zone"] or "",
+        commit=commit,
+    )
+
+
+def _claim(words: Sequence[str]) -> ResourceClaim:
+    match = [f"{DRIVER}/{word[1:]}" for word in words if word.startswith("~")]
+    return asking(*(_request(word) for word in words if not word.startswith("~")), match=match)
+
+
+def _request(text: str) -> dict[str, Any]:
+    """Return a request from `COUNT` or `all`, and after `*` a class, `attribute=value` and `capacity:amount`, by comma."""
+    count, _, what = text.partition("*")
+    words = what.split(",") if what else []
+    request: dict[str, Any] = {"allocationMode": "All"} if count == "all" else {"count": int(count)}
+    capacity = dict(word.split(":") for word in words if ":" in word)
+    selected = [word.split("=") for word in words if "=" in word]
+    select = " && ".join(f'device.attributes["{DRIVER}"].{name} == "{value}"' for name, value in selected)
+    request |= {"capacity": {"requests": capacity}} if capacity else {}
+    classes = [word for word in words if not {":", "="} & set(word)]
+    return exactly("req-1", select=select, deviceClassName=classes[0] if classes else "gpu", **request)
+
+
+class Case:
+    """Pods that get devices one after another.
+
+    `types` are the slices or only the devices that each instance type brings, `in_use` claims in use, or devices. Steps are
+    pods, also as text, and types that a node can no longer become: `NODE drops TYPES`.
+    """
+
+    def __init__(
+        self,
+        published: Sequence[ResourceSlice],
+        *steps: PodStep | str,
+        types: Mapping[str, Brought] = {TYPE: ()},
+        in_use: Sequence[ResourceClaim] | str = (),
+    ) -> None:
+        self.published = published
+        self.steps = [pod(step) if isinstance(step, str) and ":" in step else step for step in steps]
+        self.types = types
+        self.in_use = [allocated("held", *in_use.split())] if isinstance(in_use, str) else in_use
 
     @property
     def expected(self) -> list[Any]:
         """What each pod gets by type, and its node's zone."""
-        return [
-            None if step.gets is None else (_by_type(step, tuple(self.types)), step.zone)
-            for step in self.steps
-            if isinstance(step, PodStep)
-        ]
+        return [step.expected(tuple(self.types)) for step in self.steps if isinstance(step, PodStep)]
 
     def follow(self) -> list[Any]:
         """Return what each pod gets by type, and its node's zone if the step names one."""
         allocations = Allocations(self.published, self.types, self.in_use)
         found: list[Any] = []
         for step in self.steps:
-            if isinstance(step, Drop):
-                allocations.drop(step.node, step.types)
+            if isinstance(step, str):
+                node, _, types = step.partition(" drops ")
+                allocations.drop(node, types.split())
                 continue
             got = allocations.allocate(step)
             found.append(None if got is None else (got.devices, got.zone if step.zone else ""))
         return found
-
-
-def _by_type(step: PodStep, types: Sequence[str]) -> dict[str, list[str]]:
-    assert step.gets is not None
-    by_type = step.gets if isinstance(step.gets, Mapping) else dict.fromkeys(step.types or types, step.gets)
-    return {name: sorted(devices) for name, devices in by_type.items()}
 
 
 class Allocated(NamedTuple):
@@ -256,13 +310,16 @@ class Allocations:
     def __init__(
         self,
         published: Sequence[ResourceSlice] = (),
-        types: Mapping[str, Sequence[Mapping[str, Any]]] = {TYPE: ()},
+        types: Mapping[str, Brought] = {TYPE: ()},
         in_use: Sequence[ResourceClaim] = (),
     ) -> None:
-        """`types` are the slices that each instance type brings, `in_use` the claims that are allocated already."""
+        """`types` are what each instance type brings, `in_use` the claims that are allocated already."""
         self._types = {
-            name: with_devices(an_instance_type(name, cpu=64, memory_gib=64, price=1.0), *specs)
-            for name, specs in types.items()
+            name: with_devices(
+                an_instance_type(name, cpu=64, memory_gib=64, price=1.0),
+                *([brought(found)] if isinstance(found, str) else found),
+            )
+            for name, found in types.items()
         }
         by_pool = {("default", name): found for name, found in self._types.items()}
         self._allocator = DeviceAllocator(_reader(in_use), published, (), by_pool, ())

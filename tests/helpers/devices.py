@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api.dra import DeviceClass, ResourceClaim, ResourceSlice, ResourceSliceSpec
@@ -34,20 +35,34 @@ def gpus(count: int, model: str = "A100", **more: Any) -> list[dict[str, Any]]:
     return [gpu(f"gpu-{index}", model, **more) for index in range(count)]
 
 
+Devices = str | Sequence[Mapping[str, Any]]
+
+
+def listed(devices: Devices) -> list[dict[str, Any]]:
+    """Return devices; a text names them, with attributes as in `gpu-0 gpu-1:model=H100,numa=0`."""
+    if not isinstance(devices, str):
+        return [dict(found) for found in devices]
+    made = []
+    for name, _, attributes in (word.partition(":") for word in devices.split()):
+        values = dict(pair.split("=") for pair in attributes.split(",") if pair)
+        made.append({"name": name, "attributes": {key: {"string": value} for key, value in values.items()}})
+    return made
+
+
 def named_devices(*names: str) -> list[dict[str, Any]]:
     """Return devices without attributes."""
-    return [{"name": name} for name in names]
+    return listed(" ".join(names))
 
 
 def slice_spec(
-    devices: Sequence[Mapping[str, Any]], *, pool: str = "pool", generation: int = 1, of: int = 1, **spec: Any
+    devices: Devices, *, pool: str = "pool", generation: int = 1, of: int = 1, **spec: Any
 ) -> dict[str, Any]:
     """Return the spec of a ResourceSlice, one `of` so many of its pool."""
     whole = {"name": pool, "generation": generation, "resourceSliceCount": of}
-    return {"driver": DRIVER, "pool": whole, "devices": list(devices), **spec}
+    return {"driver": DRIVER, "pool": whole, "devices": listed(devices), **spec}
 
 
-def a_slice(name: str, devices: Sequence[Mapping[str, Any]], *, node: str = "", **spec: Any) -> ResourceSlice:
+def a_slice(name: str, devices: Devices, *, node: str = "", **spec: Any) -> ResourceSlice:
     """Return a published ResourceSlice; owned by `node` if given."""
     body: dict[str, Any] = {
         "metadata": {"name": name},
@@ -154,6 +169,11 @@ def schedule_devices(
         claims=tuple(nodeclaims),
         **cluster,
     )
+
+
+def table(names: str, cases: Mapping[str, Any]) -> pytest.MarkDecorator:
+    """Return the mark for a test with these parameters and one case by id."""
+    return pytest.mark.parametrize(names, list(cases.values()), ids=list(cases))
 
 
 def devices_of(plan: Scheduled, claim: str = "c") -> list[str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.helpers.device_allocation import TYPE, Allocations, device, pod, published
-from tests.helpers.devices import DRIVER, NIC_DRIVER, exactly, first_of, named_devices
+from tests.helpers.devices import DRIVER, NIC_DRIVER, exactly, first_of, named_devices, table
 
 NAMES = [f"gpu-{n:02}" for n in range(60)]
 
@@ -25,29 +23,25 @@ def distinct(*names):
     return [device(name, uuid=name) for name in names]
 
 
-@pytest.mark.parametrize(
-    ("devices", "claims", "expected"),
-    [
-        pytest.param(
+@table(
+    "devices, claims, expected",
+    {
+        "limit-of-devices": (
             NAMES,
             [first_of({"count": 20}, {"count": 10}, name="a"), first_of({"count": 20}, {"count": 10}, name="b")],
             given("a/option-0", *NAMES[:20]) | given("b/option-1", *NAMES[20:30]),
-            id="limit-of-devices",
         ),
-        pytest.param(
-            NAMES[:19], [first_of({"count": 20}, {"count": 10})], given("gpu/option-1", *NAMES[:10]), id="one-too-few"
-        ),
-        pytest.param(
+        "one-too-few": (NAMES[:19], [first_of({"count": 20}, {"count": 10})], given("gpu/option-1", *NAMES[:10])),
+        "too-few-left": (
             NAMES[:30],
             [12, first_of({"count": 20}, {"count": 10})],
             given("req-1", *NAMES[:12]) | given("gpu/option-1", *NAMES[12:22]),
-            id="too-few-left",
         ),
-    ],
+    },
 )
 def test_alternative_for_more_devices_than_there_are_is_found_to_fail_at_once(devices, claims, expected):
     """The search does not try each combination of GPUs that differ in their UUIDs, of which there are too many."""
-    got = Allocations(published(distinct(*devices))).allocate(pod("a", *claims, gets=None))
+    got = Allocations(published(distinct(*devices))).allocate(pod("a: -> no", *claims))
 
     assert (got.requests[TYPE] if got else None) == expected
 
@@ -57,9 +51,9 @@ def test_pods_with_an_impossible_request_leave_the_others_their_time():
     allocations = Allocations(
         [*published(distinct(*NAMES)), *published(named_devices("nic-0"), driver=NIC_DRIVER, pool="nics")]
     )
-    hopeless = [allocations.allocate(pod("a", 8, nics(2), gets=None)) for _ in range(60)]
+    hopeless = [allocations.allocate(pod("a: -> no", 8, nics(2))) for _ in range(60)]
 
-    got = allocations.allocate(pod("b", 1, nics(1), gets=None))
+    got = allocations.allocate(pod("b: -> no", 1, nics(1)))
 
     assert hopeless == [None] * 60
     assert got is not None
@@ -70,7 +64,7 @@ def test_devices_without_enough_counters_left_count_as_not_there():
     partitions = [device(name, uuid=name, draws={"gpu-slices": {"memory": "1Gi"}}) for name in NAMES[:30]]
     allocations = Allocations(published(partitions, counters={"gpu-slices": {"memory": "19Gi"}}))
 
-    got = allocations.allocate(pod("a", first_of({"count": 20}, {"count": 10}), gets=None))
+    got = allocations.allocate(pod("a: -> no", first_of({"count": 20}, {"count": 10})))
 
     assert got is not None
     assert got.requests[TYPE] == given("gpu/option-1", *NAMES[:10])
@@ -81,7 +75,7 @@ def test_devices_that_another_request_selects_are_kept_for_it():
     devices = [device("large", size="large"), device("small", size="small")]
     large = exactly("large", select=f'device.attributes["{DRIVER}"].size == "large"')
 
-    got = Allocations(published(devices)).allocate(pod("a", exactly("any"), large, gets=None))
+    got = Allocations(published(devices)).allocate(pod("a: -> no", exactly("any"), large))
 
     assert got is not None
     assert got.requests[TYPE] == {"small": "any", "large": "large"}

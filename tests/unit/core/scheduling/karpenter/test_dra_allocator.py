@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.helpers.builders import NOW, a_node, a_running_claim, stamp
 from tests.helpers.device_allocation import (
     BESIDE_NICS,
@@ -13,7 +11,6 @@ from tests.helpers.device_allocation import (
     ON_B,
     TYPE,
     Case,
-    Drop,
     allocated,
     asking,
     beside_nic,
@@ -38,15 +35,16 @@ from tests.helpers.devices import (
     named_devices,
     schedule_devices,
     selecting,
+    table,
 )
 
 PCIE = f"{DRIVER}/pcie"
-FOUR = published(named_devices("gpu-0", "gpu-1", "gpu-2", "gpu-3"))
-THREE = published(named_devices("gpu-0", "gpu-1", "gpu-2"))
-TWO = published(named_devices("gpu-0", "gpu-1"))
-ONE = published(named_devices("gpu-0"))
+FOUR = published("gpu-0 gpu-1 gpu-2 gpu-3")
+THREE = published("gpu-0 gpu-1 gpu-2")
+TWO = published("gpu-0 gpu-1")
+ONE = published("gpu-0")
 NAMES = [f"gpu-{n:02}" for n in range(40)]
-OWN_TWO = {TYPE: [brought(named_devices("own-0", "own-1"))]}
+OWN_TWO = {TYPE: "own-0 own-1"}
 TWO_TYPES = {"it-a": (), "it-b": ()}
 ALL = exactly("all", allocationMode="All")
 A_NIC = exactly("nic", deviceClassName="nic")
@@ -65,125 +63,36 @@ def kind(value, name="req-1", **more):
 # -- how many devices, and which
 
 
-@pytest.mark.parametrize(
+@table(
     "case",
-    [
-        pytest.param(
-            Case(FOUR, [pod("a", gets=[])]),
-            id="no-claim",
+    {
+        "no-claim": Case(FOUR, "a: ->"),
+        "one": Case(FOUR, "a: 1 -> gpu-0"),
+        "three": Case(FOUR, "a: 3 -> gpu-0 gpu-1 gpu-2"),
+        "five-of-four": Case(FOUR, "a: 5 -> no"),
+        "two-requests": Case(FOUR, "a: 2 2 -> gpu-0 gpu-1 gpu-2 gpu-3"),
+        "too-many-requests": Case(FOUR, "a: 3 3 -> no"),
+        "two-claims": Case(FOUR, "a: 2 | 2 -> gpu-0 gpu-1 gpu-2 gpu-3"),
+        "too-many-claims": Case(THREE, "a: 2 | 2 -> no"),
+        "in-use": Case(FOUR, "a: 2 -> no", in_use="gpu-0 gpu-1 gpu-2"),
+        "some-in-use": Case(FOUR, "a: 2 -> gpu-2 gpu-3", in_use="gpu-0 gpu-1"),
+        "class": Case(published("gpu-0:model=H100 gpu-1:model=A100 gpu-2:model=H100"), "a: 2*h100 -> gpu-0 gpu-2"),
+        "class-too-many": Case(published("gpu-0:model=H100 gpu-1:model=A100 gpu-2:model=H100"), "a: 3*h100 -> no"),
+        "selector": Case(
+            published("gpu-0:model=H100 gpu-1:model=A100 gpu-2:model=H100"),
+            "a: 1*model=A100 -> gpu-1",
         ),
-        pytest.param(
-            Case(FOUR, [pod("a", 1, gets=["gpu-0"])]),
-            id="one",
+        "class-and-selector": Case(
+            published("gpu-0:model=H100,kind=large gpu-1:model=H100,kind=small gpu-2:model=A100,kind=large"),
+            "a: 2*h100,kind=large -> no",
+            "b: 1*h100,kind=large -> gpu-0",
         ),
-        pytest.param(
-            Case(FOUR, [pod("a", 3, gets=["gpu-0", "gpu-1", "gpu-2"])]),
-            id="three",
-        ),
-        pytest.param(
-            Case(FOUR, [pod("a", 5, gets=None)]),
-            id="five-of-four",
-        ),
-        pytest.param(
-            Case(FOUR, [pod("a", 2, 2, gets=["gpu-0", "gpu-1", "gpu-2", "gpu-3"])]),
-            id="two-requests",
-        ),
-        pytest.param(
-            Case(FOUR, [pod("a", 3, 3, gets=None)]),
-            id="too-many-requests",
-        ),
-        pytest.param(
-            Case(FOUR, [pod("a", asking(2), asking(2), gets=["gpu-0", "gpu-1", "gpu-2", "gpu-3"])]),
-            id="two-claims",
-        ),
-        pytest.param(
-            Case(THREE, [pod("a", asking(2), asking(2), gets=None)]),
-            id="too-many-claims",
-        ),
-        pytest.param(
-            Case(FOUR, [pod("a", 2, gets=None)], in_use=[allocated("held", "gpu-0", "gpu-1", "gpu-2")]),
-            id="in-use",
-        ),
-        pytest.param(
-            Case(FOUR, [pod("a", 2, gets=["gpu-2", "gpu-3"])], in_use=[allocated("held", "gpu-0", "gpu-1")]),
-            id="some-in-use",
-        ),
-        pytest.param(
-            Case(
-                published(
-                    [device("gpu-0", model="H100"), device("gpu-1", model="A100"), device("gpu-2", model="H100")]
-                ),
-                [pod("a", exactly(deviceClassName="h100", count=2), gets=["gpu-0", "gpu-2"])],
-            ),
-            id="class",
-        ),
-        pytest.param(
-            Case(
-                published(
-                    [device("gpu-0", model="H100"), device("gpu-1", model="A100"), device("gpu-2", model="H100")]
-                ),
-                [pod("a", exactly(deviceClassName="h100", count=3), gets=None)],
-            ),
-            id="class-too-many",
-        ),
-        pytest.param(
-            Case(
-                published(
-                    [device("gpu-0", model="H100"), device("gpu-1", model="A100"), device("gpu-2", model="H100")]
-                ),
-                [pod("a", exactly(select=selecting("A100")), gets=["gpu-1"])],
-            ),
-            id="selector",
-        ),
-        pytest.param(
-            Case(
-                published(
-                    [
-                        device("gpu-0", model="H100", kind="large"),
-                        device("gpu-1", model="H100", kind="small"),
-                        device("gpu-2", model="A100", kind="large"),
-                    ]
-                ),
-                [
-                    pod("a", kind("large", deviceClassName="h100", count=2), gets=None),
-                    pod("b", kind("large", deviceClassName="h100"), gets=["gpu-0"]),
-                ],
-            ),
-            id="class-and-selector",
-        ),
-        pytest.param(
-            Case(
-                [*published(named_devices("gpu-0")), *published(named_devices("gpu-1"), pool="pool-b")],
-                [pod("a", 2, gets=["gpu-0", "gpu-1"])],
-            ),
-            id="two-pools",
-        ),
-        pytest.param(
-            Case(
-                [*ONE, *published(named_devices("gpu-0"), pool="pool-b")],
-                [pod("a", 2, gets=["gpu-0", "gpu-0"]), pod("b", 1, gets=None)],
-            ),
-            id="same-name",
-        ),
-        pytest.param(
-            Case(ONE, [pod("a", 1, gets=None)], types={}),
-            id="no-type",
-        ),
-        pytest.param(
-            Case(
-                [
-                    *published(named_devices("gpu-0"), zone="a"),
-                    *published(named_devices("gpu-1"), zone="b", pool="pool-b"),
-                ],
-                [pod("a", 1, zones=["c"], gets=None)],
-            ),
-            id="no-device",
-        ),
-        pytest.param(
-            Case(published([shared("twin", vram="80Gi"), shared("twin", vram="40Gi")]), [pod("a", 1, gets=None)]),
-            id="invalid-pool",
-        ),
-    ],
+        "two-pools": Case(published("gpu-0") + published("gpu-1", pool="pool-b"), "a: 2 -> gpu-0 gpu-1"),
+        "same-name": Case(ONE + published("gpu-0", pool="pool-b"), "a: 2 -> gpu-0 gpu-0", "b: 1 -> no"),
+        "no-type": Case(ONE, "a: 1 -> no", types={}),
+        "no-device": Case(published("gpu-0", zone="a") + published("gpu-1", zone="b"), "a in c: 1 -> no"),
+        "invalid-pool": Case(published([shared("twin", vram="80Gi"), shared("twin", vram="40Gi")]), "a: 1 -> no"),
+    },
 )
 def test_pod_gets_so_many_devices_that_its_requests_select(case):
     """Published devices are taken in the order of their pools; without enough of them the pod does not fit."""
@@ -193,145 +102,54 @@ def test_pod_gets_so_many_devices_that_its_requests_select(case):
 # -- constraints
 
 
-@pytest.mark.parametrize(
+@table(
     "case",
-    [
-        pytest.param(
-            Case(published(on_numa(0, 0, 1, 1)), [pod("a", asking(2, match=[NUMA]), gets=["gpu-0", "gpu-1"])]),
-            id="pair",
-        ),
-        pytest.param(
-            Case(published(on_numa(0, 0, 1, 1)), [pod("a", asking(3, match=[NUMA]), gets=None)]),
-            id="three-of-two",
-        ),
-        pytest.param(
-            Case(
-                published(on_numa(0, 1, 0, 1)),
-                [
-                    pod(
-                        "a",
-                        asking(
-                            exactly("one", count=2), exactly("two", count=2), match=[(NUMA, ["one"]), (NUMA, ["two"])]
-                        ),
-                        gets=["gpu-0", "gpu-1", "gpu-2", "gpu-3"],
-                    )
-                ],
+    {
+        "pair": Case(published(on_numa(0, 0, 1, 1)), "a: 2 ~numa -> gpu-0 gpu-1"),
+        "three-of-two": Case(published(on_numa(0, 0, 1, 1)), "a: 3 ~numa -> no"),
+        "per-request": Case(
+            published(on_numa(0, 1, 0, 1)),
+            pod(
+                "a: -> gpu-0 gpu-1 gpu-2 gpu-3",
+                asking(exactly("one", count=2), exactly("two", count=2), match=[(NUMA, ["one"]), (NUMA, ["two"])]),
             ),
-            id="per-request",
         ),
-        pytest.param(
-            Case(
-                published(on_numa(0, 1, 0, 1)),
-                [pod("a", asking(2, match=[NUMA]), asking(2, match=[NUMA]), gets=["gpu-0", "gpu-1", "gpu-2", "gpu-3"])],
+        "per-claim": Case(published(on_numa(0, 1, 0, 1)), "a: 2 ~numa | 2 ~numa -> gpu-0 gpu-1 gpu-2 gpu-3"),
+        "some-requests": Case(
+            published(on_numa(0, 0, 1)),
+            pod(
+                "a: -> gpu-0 gpu-1 gpu-2", asking(exactly("a"), exactly("b"), exactly("c"), match=[(NUMA, ["a", "b"])])
             ),
-            id="per-claim",
         ),
-        pytest.param(
-            Case(
-                published(on_numa(0, 0, 1)),
-                [
-                    pod(
-                        "a",
-                        asking(exactly("a"), exactly("b"), exactly("c"), match=[(NUMA, ["a", "b"])]),
-                        gets=["gpu-0", "gpu-1", "gpu-2"],
-                    )
-                ],
-            ),
-            id="some-requests",
+        "two-attributes": Case(
+            published("gpu-0:numa=0,pcie=0 gpu-1:numa=0,pcie=1 gpu-2:numa=0,pcie=0"), "a: 2 ~numa ~pcie -> gpu-0 gpu-2"
         ),
-        pytest.param(
-            Case(
-                published(
-                    [
-                        device("gpu-0", numa="0", pcie="0"),
-                        device("gpu-1", numa="0", pcie="1"),
-                        device("gpu-2", numa="0", pcie="0"),
-                    ]
-                ),
-                [pod("a", asking(2, match=[NUMA, PCIE]), gets=["gpu-0", "gpu-2"])],
-            ),
-            id="two-attributes",
+        "two-attributes-apart": Case(
+            published("gpu-0:numa=0,pcie=0 gpu-1:numa=0,pcie=1 gpu-2:numa=1,pcie=0"), "a: 2 ~numa ~pcie -> no"
         ),
-        pytest.param(
-            Case(
-                published(
-                    [
-                        device("gpu-0", numa="0", pcie="0"),
-                        device("gpu-1", numa="0", pcie="1"),
-                        device("gpu-2", numa="1", pcie="0"),
-                    ]
-                ),
-                [pod("a", asking(2, match=[NUMA, PCIE]), gets=None)],
-            ),
-            id="two-attributes-apart",
+        "own-devices": Case(
+            published(on_numa(0, 1)), "a: 2 ~numa -> own-0 own-1", types={TYPE: [brought(on_numa(2, 2, prefix="own"))]}
         ),
-        pytest.param(
-            Case(
-                published(on_numa(0, 1)),
-                [pod("a", asking(2, match=[NUMA]), gets=["own-0", "own-1"])],
-                types={TYPE: [brought(on_numa(2, 2, prefix="own"))]},
-            ),
-            id="own-devices",
+        "each-type": Case(
+            [],
+            "a: 2 ~numa -> own-0 own-1",
+            types={"it-a": [brought(on_numa(0, 0, prefix="own"))], "it-b": [brought(on_numa(1, 1, prefix="own"))]},
         ),
-        pytest.param(
-            Case(
-                [],
-                [pod("a", asking(2, match=[NUMA]), gets=["own-0", "own-1"])],
-                types={"it-a": [brought(on_numa(0, 0, prefix="own"))], "it-b": [brought(on_numa(1, 1, prefix="own"))]},
-            ),
-            id="each-type",
+        "second-type": Case(
+            [],
+            "a: 2 ~numa -> it-b=own-0,own-1",
+            types={"it-a": [brought(on_numa(0, 1, prefix="own"))], "it-b": [brought(on_numa(2, 2, prefix="own"))]},
         ),
-        pytest.param(
-            Case(
-                [],
-                [pod("a", asking(2, match=[NUMA]), gets={"it-b": ["own-0", "own-1"]})],
-                types={"it-a": [brought(on_numa(0, 1, prefix="own"))], "it-b": [brought(on_numa(2, 2, prefix="own"))]},
-            ),
-            id="second-type",
+        "all": Case(published(on_numa(0, 0)), "a: all ~numa -> gpu-0 gpu-1"),
+        "all-and-one": Case(
+            published("gpu-0:kind=compute,numa=0 gpu-1:kind=compute,numa=0 gpu-2:kind=extra,numa=0"),
+            "a: all*kind=compute 1*kind=extra ~numa -> gpu-0 gpu-1 gpu-2",
         ),
-        pytest.param(
-            Case(published(on_numa(0, 0)), [pod("a", asking(ALL, match=[NUMA]), gets=["gpu-0", "gpu-1"])]),
-            id="all",
+        "all-and-one-apart": Case(
+            published("gpu-0:kind=compute,numa=0 gpu-1:kind=compute,numa=0 gpu-2:kind=extra,numa=1"),
+            "a: all*kind=compute 1*kind=extra ~numa -> no",
         ),
-        pytest.param(
-            Case(
-                published(
-                    [
-                        device("gpu-0", kind="compute", numa="0"),
-                        device("gpu-1", kind="compute", numa="0"),
-                        device("gpu-2", kind="extra", numa="0"),
-                    ]
-                ),
-                [
-                    pod(
-                        "a",
-                        asking(kind("compute", "all", allocationMode="All"), kind("extra", "one"), match=[NUMA]),
-                        gets=["gpu-0", "gpu-1", "gpu-2"],
-                    )
-                ],
-            ),
-            id="all-and-one",
-        ),
-        pytest.param(
-            Case(
-                published(
-                    [
-                        device("gpu-0", kind="compute", numa="0"),
-                        device("gpu-1", kind="compute", numa="0"),
-                        device("gpu-2", kind="extra", numa="1"),
-                    ]
-                ),
-                [
-                    pod(
-                        "a",
-                        asking(kind("compute", "all", allocationMode="All"), kind("extra", "one"), match=[NUMA]),
-                        gets=None,
-                    )
-                ],
-            ),
-            id="all-and-one-apart",
-        ),
-    ],
+    },
 )
 def test_devices_of_a_claim_have_the_same_attributes(case):
     """The constraint covers the requests that it names, by default all of the claim; another choice is tried where one fails."""
@@ -341,73 +159,29 @@ def test_devices_of_a_claim_have_the_same_attributes(case):
 # -- all devices
 
 
-@pytest.mark.parametrize(
+@table(
     "case",
-    [
-        pytest.param(
-            Case(THREE, [pod("a", ALL, gets=["gpu-0", "gpu-1", "gpu-2"])]),
-            id="published",
+    {
+        "published": Case(THREE, "a: all -> gpu-0 gpu-1 gpu-2"),
+        "own": Case(ONE, "a: all -> gpu-0 own-0 own-1", types=OWN_TWO),
+        "by-type": Case(
+            [], "a: all -> it-a=own-0,own-1,own-2 it-b=own-0", types={"it-a": "own-0 own-1 own-2", "it-b": "own-0"}
         ),
-        pytest.param(
-            Case(ONE, [pod("a", ALL, gets=["gpu-0", "own-0", "own-1"])], types=OWN_TWO),
-            id="own",
+        "none": Case(published("nic-0", driver=NIC_DRIVER), "a: all -> no"),
+        "in-use": Case(TWO, "a: all -> no", in_use="gpu-0"),
+        "and-one": Case(
+            published(of_kinds(a="compute", b="compute", c="network")), "a: all*kind=compute 1*kind=network -> a b c"
         ),
-        pytest.param(
-            Case(
-                [],
-                [pod("a", ALL, gets={"it-a": ["own-0", "own-1", "own-2"], "it-b": ["own-0"]})],
-                types={
-                    "it-a": [brought(named_devices("own-0", "own-1", "own-2"))],
-                    "it-b": [brought(named_devices("own-0"))],
-                },
-            ),
-            id="by-type",
+        "pools": Case(
+            published("gpu-0") + published("gpu-1", pool="pool-b") + published("gpu-2", pool="pool-c"),
+            "a: all -> gpu-0 gpu-1 gpu-2",
         ),
-        pytest.param(
-            Case(published(named_devices("nic-0"), driver=NIC_DRIVER), [pod("a", ALL, gets=None)]),
-            id="none",
+        "shared-twins": Case(published([shared("twin", vram="80Gi"), shared("twin", vram="80Gi")]), "a: all -> no"),
+        "counters": Case(published(drawing("30Gi", "gpu-0", "gpu-1"), counters=MEMORY_80), "a: all -> gpu-0 gpu-1"),
+        "counters-exceeded": Case(
+            published(drawing("40Gi", "gpu-0", "gpu-1"), counters={"gpu-slices": {"memory": "60Gi"}}), "a: all -> no"
         ),
-        pytest.param(
-            Case(TWO, [pod("a", ALL, gets=None)], in_use=[allocated("held", "gpu-0")]),
-            id="in-use",
-        ),
-        pytest.param(
-            Case(
-                published(of_kinds(a="compute", b="compute", c="network")),
-                [pod("a", kind("compute", "all", allocationMode="All"), kind("network", "one"), gets=["a", "b", "c"])],
-            ),
-            id="and-one",
-        ),
-        pytest.param(
-            Case(
-                [
-                    *published(named_devices("gpu-0")),
-                    *published(named_devices("gpu-1"), pool="pool-b"),
-                    *published(named_devices("gpu-2"), pool="pool-c"),
-                ],
-                [pod("a", ALL, gets=["gpu-0", "gpu-1", "gpu-2"])],
-            ),
-            id="pools",
-        ),
-        pytest.param(
-            Case(published([shared("twin", vram="80Gi"), shared("twin", vram="80Gi")]), [pod("a", ALL, gets=None)]),
-            id="shared-twins",
-        ),
-        pytest.param(
-            Case(
-                published(drawing("30Gi", "gpu-0", "gpu-1"), counters=MEMORY_80),
-                [pod("a", ALL, gets=["gpu-0", "gpu-1"])],
-            ),
-            id="counters",
-        ),
-        pytest.param(
-            Case(
-                published(drawing("40Gi", "gpu-0", "gpu-1"), counters={"gpu-slices": {"memory": "60Gi"}}),
-                [pod("a", ALL, gets=None)],
-            ),
-            id="counters-exceeded",
-        ),
-    ],
+    },
 )
 def test_allocation_mode_all_takes_each_selected_device_or_none(case):
     """All devices that the node can access must be known and free."""
@@ -417,80 +191,26 @@ def test_allocation_mode_all_takes_each_selected_device_or_none(case):
 # -- devices that instance types bring
 
 
-@pytest.mark.parametrize(
+@table(
     "case",
-    [
-        pytest.param(
-            Case(TWO, [pod("a", 3, gets=["gpu-0", "gpu-1", "own-0"])], types=OWN_TWO),
-            id="both",
+    {
+        "both": Case(TWO, "a: 3 -> gpu-0 gpu-1 own-0", types=OWN_TWO),
+        "published-first": Case(TWO, "a: 2 -> gpu-0 gpu-1", types=OWN_TWO),
+        "one-type": Case(ONE, "a: 3 -> large=gpu-0,own-0,own-1", types={"large": "own-0 own-1", "small": ()}),
+        "both-types": Case(
+            ONE, "a: 2 -> gpu-0 own-0", types={"it-a": "own-0", "it-b": [brought("own-0", pool="other")]}
         ),
-        pytest.param(
-            Case(TWO, [pod("a", 2, gets=["gpu-0", "gpu-1"])], types=OWN_TWO),
-            id="published-first",
+        "no-type": Case([], "a: 5 -> no", types={"it-a": "own-0", "it-b": [brought("own-0", pool="other")]}),
+        "same-node": Case([], "a: 2 -> own-0 own-1", "a: 1 -> no", types=OWN_TWO),
+        "type-by-type": Case(
+            [],
+            "a: 2 -> it-a=own-0,own-1 it-b=own-0,own-1",
+            "a drops it-a",
+            "a: 1 -> no",
+            types={"it-a": "own-0 own-1", "it-b": [brought("own-0 own-1", pool="other")]},
         ),
-        pytest.param(
-            Case(
-                ONE,
-                [pod("a", 3, gets={"large": ["gpu-0", "own-0", "own-1"]})],
-                types={"large": [brought(named_devices("own-0", "own-1"))], "small": ()},
-            ),
-            id="one-type",
-        ),
-        pytest.param(
-            Case(
-                ONE,
-                [pod("a", 2, gets=["gpu-0", "own-0"])],
-                types={
-                    "it-a": [brought(named_devices("own-0"))],
-                    "it-b": [brought(named_devices("own-0"), pool="other")],
-                },
-            ),
-            id="both-types",
-        ),
-        pytest.param(
-            Case(
-                [],
-                [pod("a", 5, gets=None)],
-                types={
-                    "it-a": [brought(named_devices("own-0"))],
-                    "it-b": [brought(named_devices("own-0"), pool="other")],
-                },
-            ),
-            id="no-type",
-        ),
-        pytest.param(
-            Case([], [pod("a", 2, gets=["own-0", "own-1"]), pod("a", 1, gets=None)], types=OWN_TWO),
-            id="same-node",
-        ),
-        pytest.param(
-            Case(
-                [],
-                [
-                    pod("a", 2, gets={"it-a": ["own-0", "own-1"], "it-b": ["own-0", "own-1"]}),
-                    Drop("a", ["it-a"]),
-                    pod("a", 1, gets=None),
-                ],
-                types={
-                    "it-a": [brought(named_devices("own-0", "own-1"))],
-                    "it-b": [brought(named_devices("own-0", "own-1"), pool="other")],
-                },
-            ),
-            id="type-by-type",
-        ),
-        pytest.param(
-            Case(
-                [],
-                [
-                    pod("a", 1, gets=["own-0"]),
-                    pod("a", 1, gets=["own-1"]),
-                    pod("a", 1, gets=None),
-                    pod("b", 1, gets=["own-0"]),
-                ],
-                types=OWN_TWO,
-            ),
-            id="one-after-another",
-        ),
-    ],
+        "one-after-another": Case([], "a: 1 -> own-0", "a: 1 -> own-1", "a: 1 -> no", "b: 1 -> own-0", types=OWN_TWO),
+    },
 )
 def test_new_node_brings_the_devices_of_its_instance_type(case):
     """They are taken after published ones; types without enough devices drop out."""
@@ -500,68 +220,27 @@ def test_new_node_brings_the_devices_of_its_instance_type(case):
 # -- pods on several nodes
 
 
-@pytest.mark.parametrize(
+@table(
     "case",
-    [
-        pytest.param(
-            Case(THREE, [pod("a", 2, gets=["gpu-0", "gpu-1"]), pod("a", 2, gets=None), pod("a", 1, gets=["gpu-2"])]),
-            id="same-node",
+    {
+        "same-node": Case(THREE, "a: 2 -> gpu-0 gpu-1", "a: 2 -> no", "a: 1 -> gpu-2"),
+        "same-node-again": Case(TWO, "a: 1 -> gpu-0", "a: 1 -> gpu-1"),
+        "other-node": Case(THREE, "a: 2 -> gpu-0 gpu-1", "b: 2 -> no", "b: 1 -> gpu-2"),
+        "two-types": Case(THREE, "a: 2 -> it-a=gpu-0,gpu-1 it-b=gpu-0,gpu-1", "b: 2 -> no", types=TWO_TYPES),
+        "type-dropped": Case(TWO, "a: 2 -> gpu-0 gpu-1", "b: 1 -> no", "a drops it-1", "b: 1 -> gpu-0"),
+        "types-dropped": Case(
+            TWO,
+            "a: 2 -> gpu-0 gpu-1",
+            "a drops it-a",
+            "b: 1 -> no",
+            "a drops it-b",
+            "b: 1 -> gpu-0",
+            types=TWO_TYPES,
         ),
-        pytest.param(
-            Case(TWO, [pod("a", 1, gets=["gpu-0"]), pod("a", 1, gets=["gpu-1"])]),
-            id="same-node-again",
-        ),
-        pytest.param(
-            Case(THREE, [pod("a", 2, gets=["gpu-0", "gpu-1"]), pod("b", 2, gets=None), pod("b", 1, gets=["gpu-2"])]),
-            id="other-node",
-        ),
-        pytest.param(
-            Case(
-                THREE,
-                [pod("a", 2, gets={"it-a": ["gpu-0", "gpu-1"], "it-b": ["gpu-0", "gpu-1"]}), pod("b", 2, gets=None)],
-                types=TWO_TYPES,
-            ),
-            id="two-types",
-        ),
-        pytest.param(
-            Case(
-                TWO,
-                [
-                    pod("a", 2, gets=["gpu-0", "gpu-1"]),
-                    pod("b", 1, gets=None),
-                    Drop("a", [TYPE]),
-                    pod("b", 1, gets=["gpu-0"]),
-                ],
-            ),
-            id="type-dropped",
-        ),
-        pytest.param(
-            Case(
-                TWO,
-                [
-                    pod("a", 2, gets=["gpu-0", "gpu-1"]),
-                    Drop("a", ["it-a"]),
-                    pod("b", 1, gets=None),
-                    Drop("a", ["it-b"]),
-                    pod("b", 1, gets=["gpu-0"]),
-                ],
-                types=TWO_TYPES,
-            ),
-            id="types-dropped",
-        ),
-        pytest.param(
-            Case(TWO, [Drop("a", ["unknown"]), pod("b", 2, gets=["gpu-0", "gpu-1"])]),
-            id="nothing-dropped",
-        ),
-        pytest.param(
-            Case(TWO, [pod("a", 2, gets=["gpu-0", "gpu-1"], commit=False), pod("a", 2, gets=["gpu-0", "gpu-1"])]),
-            id="proposed-only",
-        ),
-        pytest.param(
-            Case(TWO, [pod("a", 2, gets=["gpu-0", "gpu-1"], commit=False), pod("b", 2, gets=["gpu-0", "gpu-1"])]),
-            id="proposed-elsewhere",
-        ),
-    ],
+        "nothing-dropped": Case(TWO, "a drops unknown", "b: 2 -> gpu-0 gpu-1"),
+        "proposed-only": Case(TWO, pod("a: 2 -> gpu-0 gpu-1", commit=False), "a: 2 -> gpu-0 gpu-1"),
+        "proposed-elsewhere": Case(TWO, pod("a: 2 -> gpu-0 gpu-1", commit=False), "b: 2 -> gpu-0 gpu-1"),
+    },
 )
 def test_device_is_held_by_the_pods_of_one_node(case):
     """It is free again when no instance type left of that node needs it."""
@@ -571,273 +250,101 @@ def test_device_is_held_by_the_pods_of_one_node(case):
 # -- zones
 
 
-@pytest.mark.parametrize(
+@table(
     "case",
-    [
-        pytest.param(
-            Case(
-                [*published(named_devices("a0"), zone="a"), *published(named_devices("b0"), zone="b", pool="pool-b")],
-                [pod("n", 1, zones=["a", "b"], gets=["a0"], zone="a")],
-            ),
-            id="first-zone",
+    {
+        "first-zone": Case(published("a0", zone="a") + published("b0", zone="b"), "n in a,b: 1 -> a0 in a"),
+        "one-zone": Case(published("a0 a1", zone="a") + published("b0 b1", zone="b"), "n in a,b: 2 -> a0 a1 in a"),
+        "second-zone": Case(published("a0", zone="a") + published("b0 b1", zone="b"), "n in a,b: 2 -> b0 b1 in b"),
+        "other-zone": Case(published("gpu-0", zone="b", pool="pool-a"), "n in a: 1 -> no"),
+        "type-pruned": Case(
+            published("a0", zone="a") + published("b0", zone="b"),
+            "n in a,b: 2 -> it-a=a0,own-0 in a",
+            types={"it-a": "own-0", "it-b": ()},
         ),
-        pytest.param(
-            Case(
-                [
-                    *published(named_devices("a0", "a1"), zone="a"),
-                    *published(named_devices("b0", "b1"), zone="b", pool="pool-b"),
-                ],
-                [pod("n", 2, zones=["a", "b"], gets=["a0", "a1"], zone="a")],
-            ),
-            id="one-zone",
+        "types-alike": Case(
+            published("a0 a1", zone="a") + published("b0 b1", zone="b"),
+            "n in a,b: 2 -> a0 a1 in a",
+            types={"it-a": "own-0", "it-b": ()},
         ),
-        pytest.param(
-            Case(
-                [
-                    *published(named_devices("a0"), zone="a"),
-                    *published(named_devices("b0", "b1"), zone="b", pool="pool-b"),
-                ],
-                [pod("n", 2, zones=["a", "b"], gets=["b0", "b1"], zone="b")],
-            ),
-            id="second-zone",
+        "next-pod": Case(
+            published("a0 a1", zone="a") + published("b0 b1", zone="b"),
+            "n in a,b: 1 -> it-a=a0 it-b=a0 in a",
+            "n drops it-a",
+            "n: 1 -> it-b=a1 in a",
+            types={"it-a": [brought("nic-0", driver=NIC_DRIVER)], "it-b": ()},
         ),
-        pytest.param(
-            Case(published(named_devices("gpu-0"), zone="b"), [pod("n", 1, zones=["a"], gets=None)]),
-            id="other-zone",
-        ),
-        pytest.param(
-            Case(
-                [*published(named_devices("a0"), zone="a"), *published(named_devices("b0"), zone="b", pool="pool-b")],
-                [pod("n", 2, zones=["a", "b"], gets={"it-a": ["a0", "own-0"]}, zone="a")],
-                types={"it-a": [brought(named_devices("own-0"))], "it-b": ()},
-            ),
-            id="type-pruned",
-        ),
-        pytest.param(
-            Case(
-                [
-                    *published(named_devices("a0", "a1"), zone="a"),
-                    *published(named_devices("b0", "b1"), zone="b", pool="pool-b"),
-                ],
-                [pod("n", 2, zones=["a", "b"], gets=["a0", "a1"], zone="a")],
-                types={"it-a": [brought(named_devices("own-0"))], "it-b": ()},
-            ),
-            id="types-alike",
-        ),
-        pytest.param(
-            Case(
-                [
-                    *published(named_devices("a0", "a1"), zone="a"),
-                    *published(named_devices("b0", "b1"), zone="b", pool="pool-b"),
-                ],
-                [
-                    pod("n", 1, zones=["a", "b"], gets={"it-a": ["a0"], "it-b": ["a0"]}, zone="a"),
-                    Drop("n", ["it-a"]),
-                    pod("n", 1, gets={"it-b": ["a1"]}, zone="a"),
-                ],
-                types={"it-a": [brought(named_devices("nic-0"), driver=NIC_DRIVER)], "it-b": ()},
-            ),
-            id="next-pod",
-        ),
-    ],
+    },
 )
 def test_zonal_devices_restrict_the_zones_of_a_node(case):
     """All devices of a node are in one zone, whatever instance type it becomes."""
     assert case.follow() == case.expected
 
 
-@pytest.mark.parametrize(
+@table(
     "case",
-    [
-        pytest.param(
-            Case([], [pod("n", allocated(), gets=[])]),
-            id="anywhere",
+    {
+        "anywhere": Case([], pod("n: ->", allocated())),
+        "zone": Case([], pod("n in a,b: -> in a", allocated("held", zone="a"))),
+        "other-zone": Case([], pod("n in a: -> no", allocated("held", zone="c"))),
+        "and-unallocated": Case(
+            published("a0", zone="a") + published("b0", zone="b"),
+            pod("n in a,b: -> b0 in b", allocated("held", zone="b"), asking(1)),
         ),
-        pytest.param(
-            Case([], [pod("n", allocated("held", zone="a"), zones=["a", "b"], gets=[], zone="a")]),
-            id="zone",
+        "mixed": Case(TWO, pod("n: -> gpu-0", allocated(), asking(1))),
+        "two": Case([], pod("n: ->", allocated(), allocated())),
+        "two-zones": Case([], pod("n in a,b: -> no", allocated(zone="a"), allocated(zone="b"))),
+        "one-zone": Case([], pod("n in a,b: -> in a", allocated(zone="a"), allocated(zone="a"))),
+        "and-planned": Case(
+            published("gpu-0", zone="a"), "m in a,b: &s -> gpu-0 in a", pod("n in a,b: &s -> no", allocated(zone="b"))
         ),
-        pytest.param(
-            Case([], [pod("n", allocated("held", zone="c"), zones=["a"], gets=None)]),
-            id="other-zone",
-        ),
-        pytest.param(
-            Case(
-                [*published(named_devices("a0"), zone="a"), *published(named_devices("b0"), zone="b", pool="pool-b")],
-                [pod("n", allocated("held", zone="b"), asking(1), zones=["a", "b"], gets=["b0"], zone="b")],
-            ),
-            id="and-unallocated",
-        ),
-        pytest.param(
-            Case(TWO, [pod("n", allocated(), asking(1), gets=["gpu-0"])]),
-            id="mixed",
-        ),
-        pytest.param(
-            Case([], [pod("n", allocated(), allocated(), gets=[])]),
-            id="two",
-        ),
-        pytest.param(
-            Case([], [pod("n", allocated(zone="a"), allocated(zone="b"), zones=["a", "b"], gets=None)]),
-            id="two-zones",
-        ),
-        pytest.param(
-            Case([], [pod("n", allocated(zone="a"), allocated(zone="a"), zones=["a", "b"], gets=[], zone="a")]),
-            id="one-zone",
-        ),
-        pytest.param(
-            Case(
-                published(named_devices("gpu-0"), zone="a"),
-                [
-                    pod("m", shares=[asking(1, name="s")], zones=["a", "b"], gets=["gpu-0"], zone="a"),
-                    pod("n", allocated(zone="b"), shares=[asking(1, name="s")], zones=["a", "b"], gets=None),
-                ],
-            ),
-            id="and-planned",
-        ),
-    ],
+    },
 )
 def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
     """The devices of an allocated claim do not change; its node selector restricts the node."""
     assert case.follow() == case.expected
 
 
-@pytest.mark.parametrize(
+@table(
     "case",
-    [
-        pytest.param(
-            Case(
-                TWO,
-                [
-                    pod("m", shares=[asking(1, name="s")], gets=["gpu-0"]),
-                    pod("m", shares=[asking(1, name="s")], gets=[]),
-                    pod("m", 1, gets=["gpu-1"]),
-                ],
-            ),
-            id="same-node",
+    {
+        "same-node": Case(TWO, "m: &s -> gpu-0", "m: &s ->", "m: 1 -> gpu-1"),
+        "other-node": Case(TWO, "m: &s -> gpu-0", "n: &s ->"),
+        "own-device-elsewhere": Case([], "m: &s -> own-0", "n: &s -> no", types=OWN_TWO),
+        "own-device": Case([], "m: &s -> own-0", "m: &s ->", types=OWN_TWO),
+        "two-claims": Case(
+            ONE,
+            "m: &s &t*nic -> gpu-0 own-0",
+            "m: 1*nic -> no",
+            "n: 1 | 1*nic -> no",
+            "n: 1*nic -> own-0",
+            "n: &t*nic -> no",
+            "n: &s ->",
+            types={TYPE: [brought("own-0", driver=NIC_DRIVER)]},
         ),
-        pytest.param(
-            Case(
-                TWO,
-                [
-                    pod("m", shares=[asking(1, name="s")], gets=["gpu-0"]),
-                    pod("n", shares=[asking(1, name="s")], gets=[]),
-                ],
-            ),
-            id="other-node",
+        "zone": Case(published("gpu-0", zone="a"), "m in a,b: &s -> gpu-0 in a", "n in a,b: &s -> in a"),
+        "no-zone": Case(ONE, "m in a,b: &s -> gpu-0", "n in b: &s -> in b"),
+        "other-zone": Case(published("gpu-0", zone="a"), "m in a,b: &s -> gpu-0 in a", "n in c: &s -> no"),
+        "and-unallocated": Case(
+            published("b0", zone="b", pool="pool-a")
+            + published("nic-a", zone="a", pool="nic-a", driver=NIC_DRIVER)
+            + published("nic-b", zone="b", pool="nic-b", driver=NIC_DRIVER),
+            "m: &s -> b0 in b",
+            "n: &s 1*nic -> nic-b in b",
         ),
-        pytest.param(
-            Case(
-                [],
-                [
-                    pod("m", shares=[asking(1, name="s")], gets=["own-0"]),
-                    pod("n", shares=[asking(1, name="s")], gets=None),
-                ],
-                types=OWN_TWO,
-            ),
-            id="own-device-elsewhere",
+        "two-zones": Case(
+            published("a0", zone="a") + published("b0", zone="b"),
+            "l: &s -> a0 in a",
+            "m: &t -> b0 in b",
+            "n: &s &t -> no",
         ),
-        pytest.param(
-            Case(
-                [],
-                [
-                    pod("m", shares=[asking(1, name="s")], gets=["own-0"]),
-                    pod("m", shares=[asking(1, name="s")], gets=[]),
-                ],
-                types=OWN_TWO,
-            ),
-            id="own-device",
+        "each-claim": Case(
+            published("gpu-0", zone="a") + published("nic-0", driver=NIC_DRIVER, pool="pool-b"),
+            "m in a,b: &s &t*nic -> gpu-0 nic-0 in a",
+            "n in b: &t*nic -> in b",
+            "o in b: &s -> no",
         ),
-        pytest.param(
-            Case(
-                ONE,
-                [
-                    pod("m", shares=[asking(1, name="s"), asking(A_NIC, name="t")], gets=["gpu-0", "own-0"]),
-                    pod("m", A_NIC, gets=None),
-                    pod("n", asking(1), asking(A_NIC), gets=None),
-                    pod("n", A_NIC, gets=["own-0"]),
-                    pod("n", shares=[asking(A_NIC, name="t")], gets=None),
-                    pod("n", shares=[asking(1, name="s")], gets=[]),
-                ],
-                types={TYPE: [brought(named_devices("own-0"), driver=NIC_DRIVER)]},
-            ),
-            id="two-claims",
-        ),
-        pytest.param(
-            Case(
-                published(named_devices("gpu-0"), zone="a"),
-                [
-                    pod("m", shares=[asking(1, name="s")], zones=["a", "b"], gets=["gpu-0"], zone="a"),
-                    pod("n", shares=[asking(1, name="s")], zones=["a", "b"], gets=[], zone="a"),
-                ],
-            ),
-            id="zone",
-        ),
-        pytest.param(
-            Case(
-                ONE,
-                [
-                    pod("m", shares=[asking(1, name="s")], zones=["a", "b"], gets=["gpu-0"]),
-                    pod("n", shares=[asking(1, name="s")], zones=["b"], gets=[], zone="b"),
-                ],
-            ),
-            id="no-zone",
-        ),
-        pytest.param(
-            Case(
-                published(named_devices("gpu-0"), zone="a"),
-                [
-                    pod("m", shares=[asking(1, name="s")], zones=["a", "b"], gets=["gpu-0"], zone="a"),
-                    pod("n", shares=[asking(1, name="s")], zones=["c"], gets=None),
-                ],
-            ),
-            id="other-zone",
-        ),
-        pytest.param(
-            Case(
-                [
-                    *published(named_devices("b0"), zone="b"),
-                    *published(named_devices("nic-a"), zone="a", pool="nic-a", driver=NIC_DRIVER),
-                    *published(named_devices("nic-b"), zone="b", pool="nic-b", driver=NIC_DRIVER),
-                ],
-                [
-                    pod("m", shares=[asking(1, name="s")], gets=["b0"], zone="b"),
-                    pod("n", A_NIC, shares=[asking(1, name="s")], gets=["nic-b"], zone="b"),
-                ],
-            ),
-            id="and-unallocated",
-        ),
-        pytest.param(
-            Case(
-                [*published(named_devices("a0"), zone="a"), *published(named_devices("b0"), zone="b", pool="pool-b")],
-                [
-                    pod("l", shares=[asking(1, name="s")], gets=["a0"], zone="a"),
-                    pod("m", shares=[asking(1, name="t")], gets=["b0"], zone="b"),
-                    pod("n", shares=[asking(1, name="s"), asking(1, name="t")], gets=None),
-                ],
-            ),
-            id="two-zones",
-        ),
-        pytest.param(
-            Case(
-                [
-                    *published(named_devices("gpu-0"), zone="a"),
-                    *published(named_devices("nic-0"), driver=NIC_DRIVER, pool="pool-b"),
-                ],
-                [
-                    pod(
-                        "m",
-                        shares=[asking(1, name="s"), asking(A_NIC, name="t")],
-                        zones=["a", "b"],
-                        gets=["gpu-0", "nic-0"],
-                        zone="a",
-                    ),
-                    pod("n", shares=[asking(A_NIC, name="t")], zones=["b"], gets=[], zone="b"),
-                    pod("o", shares=[asking(1, name="s")], zones=["b"], gets=None),
-                ],
-            ),
-            id="each-claim",
-        ),
-    ],
+    },
 )
 def test_pods_that_share_a_claim_share_its_devices(case):
     """With devices of the node itself they stay on that node, else each of their nodes must be able to access the devices."""
@@ -847,41 +354,21 @@ def test_pods_that_share_a_claim_share_its_devices(case):
 # -- claims that pods share, when types drop out
 
 
-TURNS = Case(
-    [*published([on_root(device("a"), ON_A)], zone="a"), *published([on_root(device("b"), ON_B)], pool="pool-b")],
-    [
-        pod("m", beside_nic(exactly("gpu")), zones=["a", "b"], gets={"it-a": ["a", "nic-0"], "it-b": ["b", "nic-0"]}),
-        pod("m", shares=[asking(1, name="s")], gets={"it-a": ["b"], "it-b": ["a"]}, zone="a"),
-        pod("n", shares=[asking(1, name="s")], types=["plain"], zones=["b"], gets=None),
-    ],
-    types=BESIDE_NICS | {"plain": ()},
+WITH_PLAIN = BESIDE_NICS | {"plain": ()}
+TURNS = (
+    published([on_root(device("a"), ON_A)], zone="a") + published([on_root(device("b"), ON_B)], pool="pool-b"),
+    pod("m in a,b: -> it-a=a,nic-0 it-b=b,nic-0", beside_nic(exactly("gpu"))),
+    "m: &s -> it-a=b it-b=a in a",
+    pod("n in b: &s -> no", types="plain"),
 )
 
 
-@pytest.mark.parametrize(
+@table(
     "case",
-    [
-        pytest.param(
-            TURNS._replace(
-                steps=[
-                    *TURNS.steps,
-                    Drop("m", ["it-b"]),
-                    pod("n", shares=[asking(1, name="s")], types=["plain"], zones=["b"], gets=[], zone="b"),
-                ]
-            ),
-            id="zonal-dropped",
-        ),
-        pytest.param(
-            TURNS._replace(
-                steps=[
-                    *TURNS.steps,
-                    Drop("m", ["it-a"]),
-                    pod("n", shares=[asking(1, name="s")], types=["plain"], zones=["b"], gets=None),
-                ]
-            ),
-            id="other-dropped",
-        ),
-    ],
+    {
+        "zonal-dropped": Case(*TURNS, "m drops it-b", pod("n in b: &s -> in b", types="plain"), types=WITH_PLAIN),
+        "other-dropped": Case(*TURNS, "m drops it-a", pod("n in b: &s -> no", types="plain"), types=WITH_PLAIN),
+    },
 )
 def test_shared_claim_is_bound_to_a_zone_only_by_types_that_are_left(case):
     """Its device is zonal if the node becomes one of its two types."""
@@ -907,26 +394,7 @@ def test_claims_of_the_same_name_in_two_namespaces_are_different():
     assert [devices_of(plan, "ns-1/c"), devices_of(plan, "ns-2/c")] == [["pool-a/gpu-0"], ["pool-a/gpu-1"]]
 
 
-@pytest.mark.parametrize(
-    ("node", "expected"),
-    [
-        pytest.param(
-            "a",
-            {"node-a": ("default/p",)},
-            id="own",
-        ),
-        pytest.param(
-            "b",
-            {},
-            id="other",
-        ),
-        pytest.param(
-            "",
-            {},
-            id="new",
-        ),
-    ],
-)
+@table("node, expected", {"own": ("a", {"node-a": ("default/p",)}), "other": ("b", {}), "new": ("", {})})
 def test_device_of_a_node_is_not_there_on_others(node, expected):
     """The ResourceSlice has the name of node-a; no instance type has such a device."""
     slices = [a_slice("s", named_devices("gpu-0"), nodeName="node-a")]
@@ -945,40 +413,15 @@ def user(uid, **more):
     return {"resource": "pods", "name": uid, "uid": uid, **more}
 
 
-@pytest.mark.parametrize(
-    ("users", "slices", "expected"),
-    [
-        pytest.param(
-            [user("uid-deleting")],
-            FOUR,
-            ["pool-a/gpu-0"],
-            id="deleting",
-        ),
-        pytest.param(
-            [user("uid-deleting"), user("uid-live")],
-            [],
-            [],
-            id="and-live",
-        ),
-        pytest.param(
-            [user("uid-live")],
-            [],
-            [],
-            id="live",
-        ),
-        pytest.param(
-            [user("uid-deleting", resource="widgets", apiGroup="example.com")],
-            [],
-            [],
-            id="no-pod",
-        ),
-        pytest.param(
-            [user("uid-deleting", apiGroup="example.com")],
-            [],
-            [],
-            id="no-pod-of-kubernetes",
-        ),
-    ],
+@table(
+    "users, slices, expected",
+    {
+        "deleting": ([user("uid-deleting")], FOUR, ["pool-a/gpu-0"]),
+        "and-live": ([user("uid-deleting"), user("uid-live")], [], []),
+        "live": ([user("uid-live")], [], []),
+        "no-pod": ([user("uid-deleting", resource="widgets", apiGroup="example.com")], [], []),
+        "no-pod-of-kubernetes": ([user("uid-deleting", apiGroup="example.com")], [], []),
+    },
 )
 def test_claim_of_deleting_pods_only_is_allocated_again(users, slices, expected):
     """The device of any other allocated claim stays as it is, even if nothing publishes it any more."""
@@ -995,52 +438,33 @@ def test_claim_of_deleting_pods_only_is_allocated_again(users, slices, expected)
     assert not found.results.pod_errors
 
 
-@pytest.mark.parametrize(
-    ("claim", "slices", "message"),
-    [
-        pytest.param(
-            asking(exactly(deviceClassName="none")),
-            FOUR,
-            "request gpu: DeviceClass 'none' does not exist",
-            id="class",
-        ),
-        pytest.param(
-            asking(exactly(selectors=[{}])),
-            FOUR,
-            "request gpu: a selector that is not CEL is not supported",
-            id="selector",
-        ),
-        pytest.param(
-            asking({"name": "r"}),
-            FOUR,
-            "request r asks for nothing",
-            id="empty",
-        ),
-        pytest.param(
+@table(
+    "claim, slices, message",
+    {
+        "class": (asking(exactly(deviceClassName="none")), FOUR, "request gpu: DeviceClass 'none' does not exist"),
+        "selector": (asking(exactly(selectors=[{}])), FOUR, "request gpu: a selector that is not CEL is not supported"),
+        "empty": (asking({"name": "r"}), FOUR, "request r asks for nothing"),
+        "constraint": (
             a_resource_claim("c", spec={"devices": {"requests": [exactly()], "constraints": [{}]}}),
             FOUR,
             "has a constraint other than matchAttribute, which is not supported",
-            id="constraint",
         ),
-        pytest.param(
+        "too-many": (
             asking(*(first_of({"count": 24}, {"count": 20}, name=name) for name in "ab")),
             published(named_devices(*NAMES)),
             "asks for 40 devices, 32 are the most that a claim may have",
-            id="too-many",
         ),
-        pytest.param(
+        "twins": (
             asking(ALL),
-            published(named_devices("gpu-0", "gpu-1", "gpu-0")),
+            published("gpu-0 gpu-1 gpu-0"),
             f"selects; pool {DRIVER}/pool-a is left out because two of its devices have the same name",
-            id="twins",
         ),
-        pytest.param(
+        "incomplete": (
             asking(ALL),
-            [*FOUR, *published(named_devices("gpu-0"), pool="pool-b", of=2)],
+            FOUR + published("gpu-0", pool="pool-b", of=2),
             f"on one node; pool {DRIVER}/pool-b is left out because it has 1 of its 2 slices",
-            id="incomplete",
         ),
-    ],
+    },
 )
 def test_error_of_a_pod_says_what_is_wrong_with_its_claim_or_a_pool(claim, slices, message):
     """Of pools it names one that has devices for the claim."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.helpers.device_allocation import (
     BESIDE_NICS,
     MEMORY_80,
@@ -11,7 +9,6 @@ from tests.helpers.device_allocation import (
     ON_B,
     TYPE,
     Case,
-    Drop,
     allocated,
     asking,
     beside_nic,
@@ -24,7 +21,7 @@ from tests.helpers.device_allocation import (
     published,
     shared,
 )
-from tests.helpers.devices import DRIVER, NIC_DRIVER, exactly, named_devices
+from tests.helpers.devices import DRIVER, NIC_DRIVER, exactly, table
 
 MEMORY_120 = {"gpu-slices": {"memory": "120Gi"}}
 TWO_TYPES = {"it-a": (), "it-b": ()}
@@ -59,279 +56,180 @@ def own(devices, counters=MEMORY_80, **more):
 # -- counters of published devices
 
 
-@pytest.mark.parametrize(
+@table(
     "case",
-    [
-        pytest.param(
-            Case(
-                published(drawing("40Gi", "gpu-0", "gpu-1"), counters=MEMORY_80), [pod("a", 2, gets=["gpu-0", "gpu-1"])]
+    {
+        "within": Case(published(drawing("40Gi", "gpu-0", "gpu-1"), counters=MEMORY_80), "a: 2 -> gpu-0 gpu-1"),
+        "exceeded": Case(THREE_IN_80, "a: 3 -> no"),
+        "in-use": Case(THREE_IN_80, "a: 2 -> no", "a: 1 -> gpu-1", in_use="gpu-0"),
+        "other-pods": Case(THREE_IN_80, "a: 2 -> gpu-0 gpu-1", "b: 1 -> no"),
+        "two-sets": Case(
+            published([both("gpu-0"), both("gpu-1"), both("gpu-2")], counters=MEMORY_AND_COMPUTE),
+            "a: 3 -> no",
+            "a: 2 -> gpu-0 gpu-1",
+        ),
+        "two-counters": Case(
+            published(
+                [device(f"gpu-{n}", draws={"gpu": {"memory": "20Gi", "units": "2"}}) for n in range(3)],
+                counters={"gpu": {"memory": "80Gi", "units": "4"}},
             ),
-            id="within",
+            "a: 3 -> no",
+            "a: 2 -> gpu-0 gpu-1",
         ),
-        pytest.param(
-            Case(THREE_IN_80, [pod("a", 3, gets=None)]),
-            id="exceeded",
-        ),
-        pytest.param(
-            Case(
-                THREE_IN_80, [pod("a", 2, gets=None), pod("a", 1, gets=["gpu-1"])], in_use=[allocated("held", "gpu-0")]
-            ),
-            id="in-use",
-        ),
-        pytest.param(
-            Case(THREE_IN_80, [pod("a", 2, gets=["gpu-0", "gpu-1"]), pod("b", 1, gets=None)]),
-            id="other-pods",
-        ),
-        pytest.param(
-            Case(
-                published([both("gpu-0"), both("gpu-1"), both("gpu-2")], counters=MEMORY_AND_COMPUTE),
-                [pod("a", 3, gets=None), pod("a", 2, gets=["gpu-0", "gpu-1"])],
-            ),
-            id="two-sets",
-        ),
-        pytest.param(
-            Case(
-                published(
-                    [device(f"gpu-{n}", draws={"gpu": {"memory": "20Gi", "units": "2"}}) for n in range(3)],
-                    counters={"gpu": {"memory": "80Gi", "units": "4"}},
-                ),
-                [pod("a", 3, gets=None), pod("a", 2, gets=["gpu-0", "gpu-1"])],
-            ),
-            id="two-counters",
-        ),
-        pytest.param(
-            Case(
-                published(
-                    [
-                        device("memory", draws={"memory-budget": {"memory": "80Gi"}}),
-                        device("compute", draws={"compute-budget": {"flops": "50"}}),
-                    ],
-                    counters=MEMORY_AND_COMPUTE,
-                ),
-                [pod("a", 2, gets=["compute", "memory"])],
-            ),
-            id="asymmetric-sets",
-        ),
-        pytest.param(
-            Case(
+        "asymmetric-sets": Case(
+            published(
                 [
-                    *published(drawing("40Gi", "gpu-0", "gpu-1"), counters=MEMORY_80, of=3),
-                    *published(drawing("40Gi", "far"), zone="b", of=3),
+                    device("memory", draws={"memory-budget": {"memory": "80Gi"}}),
+                    device("compute", draws={"compute-budget": {"flops": "50"}}),
                 ],
-                [pod("a", 2, zones=["a"], gets=None), pod("a", 1, zones=["a"], gets=["gpu-0"])],
-                in_use=[allocated("held", "far")],
+                counters=MEMORY_AND_COMPUTE,
             ),
-            id="elsewhere",
+            "a: 2 -> compute memory",
         ),
-        pytest.param(
-            Case(
-                published([device("gpu-0", draws={"other": {"memory": "40Gi"}})], counters=MEMORY_80),
-                [pod("a", 1, gets=None)],
-                types={TYPE: ()},
+        "elsewhere": Case(
+            published(drawing("40Gi", "gpu-0", "gpu-1"), counters=MEMORY_80, of=3)
+            + published(drawing("40Gi", "far"), zone="b", of=3, pool="pool-a"),
+            "a in a: 2 -> no",
+            "a in a: 1 -> gpu-0",
+            in_use="far",
+        ),
+        "unknown-set": Case(
+            published([device("gpu-0", draws={"other": {"memory": "40Gi"}})], counters=MEMORY_80),
+            "a: 1 -> no",
+            types={TYPE: ()},
+        ),
+        "unknown-counter": Case(
+            published([device("gpu-0", draws={"gpu-slices": {"other": "40Gi"}})], counters=MEMORY_80),
+            "a: 1 -> no",
+            types={TYPE: ()},
+        ),
+        "zero": Case(
+            published(drawing("1", "gpu-0", "gpu-1"), counters={"gpu-slices": {"memory": "0"}}),
+            "a: 1 -> no",
+            types={TYPE: ()},
+        ),
+        "zero-of-zero": Case(
+            published(drawing("0", "gpu-0"), counters={"gpu-slices": {"memory": "0"}}), "a: 1 -> gpu-0"
+        ),
+        "another-choice": Case(
+            published(
+                [
+                    device(f"gpu-{n}", draws={"gpu-slices": {"memory": "40Gi"}}, root=root)
+                    for n, root in enumerate("aba")
+                ],
+                counters=MEMORY_80,
             ),
-            id="unknown-set",
+            pod("n: -> gpu-0 gpu-2", asking(2, match=[f"{DRIVER}/root"])),
         ),
-        pytest.param(
-            Case(
-                published([device("gpu-0", draws={"gpu-slices": {"other": "40Gi"}})], counters=MEMORY_80),
-                [pod("a", 1, gets=None)],
-                types={TYPE: ()},
-            ),
-            id="unknown-counter",
+        "of-own-pool": Case(
+            published(drawing("80Gi", "gpu-0"), counters=MEMORY_80),
+            "a: 2 -> gpu-0 own-0",
+            "b: 1 -> own-0",
+            types=own(drawing("80Gi", "own-0"), pool="pool-a"),
         ),
-        pytest.param(
-            Case(
-                published(drawing("1", "gpu-0", "gpu-1"), counters={"gpu-slices": {"memory": "0"}}),
-                [pod("a", 1, gets=None)],
-                types={TYPE: ()},
-            ),
-            id="zero",
-        ),
-        pytest.param(
-            Case(
-                published(drawing("0", "gpu-0"), counters={"gpu-slices": {"memory": "0"}}),
-                [pod("a", 1, gets=["gpu-0"])],
-            ),
-            id="zero-of-zero",
-        ),
-        pytest.param(
-            Case(
-                published(
-                    [
-                        device(f"gpu-{n}", draws={"gpu-slices": {"memory": "40Gi"}}, root=root)
-                        for n, root in enumerate("aba")
-                    ],
-                    counters=MEMORY_80,
-                ),
-                [pod("n", asking(2, match=[f"{DRIVER}/root"]), gets=["gpu-0", "gpu-2"])],
-            ),
-            id="another-choice",
-        ),
-        pytest.param(
-            Case(
-                published(drawing("80Gi", "gpu-0"), counters=MEMORY_80),
-                [pod("a", 2, gets=["gpu-0", "own-0"]), pod("b", 1, gets=["own-0"])],
-                types=own(drawing("80Gi", "own-0"), pool="pool-a"),
-            ),
-            id="of-own-pool",
-        ),
-    ],
+    },
 )
 def test_devices_draw_on_the_counters_of_their_pool(case):
     """Together they draw no more than the counters have, with devices in use and on all nodes."""
     assert case.follow() == case.expected
 
 
-@pytest.mark.parametrize(
+@table(
     "case",
-    [
-        pytest.param(
-            Case(
-                THREE_IN_80,
+    {
+        "dropped": Case(THREE_IN_80, "a: 2 -> gpu-0 gpu-1", "b: 1 -> no", "a drops it-1", "b: 1 -> gpu-0"),
+        "two-types": Case(THREE_OF_40, "a: 1 -> gpu-0", "b: 2 -> gpu-1 gpu-2", types=TWO_TYPES),
+        "one-by-one": Case(
+            THREE_OF_40,
+            "a: 2 -> gpu-0 gpu-1",
+            "b: 2 -> no",
+            "a drops it-a",
+            "b: 2 -> no",
+            "a drops it-b",
+            "b: 2 -> gpu-0 gpu-1",
+            types=TWO_TYPES,
+        ),
+        "two-pods": Case(
+            published(drawing("40Gi", "gpu-0", "gpu-1", "gpu-2", "gpu-3"), counters=MEMORY_120),
+            "a: 1 -> gpu-0",
+            "a: 1 -> gpu-1",
+            "b: 2 -> no",
+            "b: 1 -> gpu-2",
+        ),
+        "two-pools": Case(
+            published(drawing("40Gi", "gpu-0", "gpu-1"), counters=MEMORY_80) + NICS,
+            "a: 1 1*nic -> gpu-0 nic-0",
+            "b: 1 -> gpu-1",
+            "c: 2*nic -> no",
+            "a drops it-1",
+            "c: 2*nic -> nic-0 nic-1",
+        ),
+        "two-pools-dropped": Case(
+            published(drawing("40Gi", "gpu-0", "gpu-1"), counters=MEMORY_80) + NICS,
+            "a: 2 | 2*nic -> gpu-0 gpu-1 nic-0 nic-1",
+            "b: 1 -> no",
+            "a drops it-1",
+            "b: 2 | 2*nic -> gpu-0 gpu-1 nic-0 nic-1",
+        ),
+        "next-pool": Case(
+            published(drawing("80Gi", "gpu-0"), counters=MEMORY_80) + NICS,
+            "a: 1 -> gpu-0",
+            "a: 2*nic -> nic-0 nic-1",
+            "b: 1*nic -> no",
+            "a drops it-1",
+            "b: 1 2*nic -> gpu-0 nic-0 nic-1",
+        ),
+        "next-set": Case(
+            published(
                 [
-                    pod("a", 2, gets=["gpu-0", "gpu-1"]),
-                    pod("b", 1, gets=None),
-                    Drop("a", [TYPE]),
-                    pod("b", 1, gets=["gpu-0"]),
+                    device("mem", kind="mem", draws={"memory-budget": {"memory": "80Gi"}}),
+                    device("compute", kind="compute", draws={"compute-budget": {"flops": "100"}}),
                 ],
+                counters=MEMORY_AND_COMPUTE,
             ),
-            id="dropped",
+            "a: 1*kind=mem -> mem",
+            "a: 1*kind=compute -> compute",
+            "b: 1 -> no",
+            "a drops it-1",
+            "b: 2 -> compute mem",
         ),
-        pytest.param(
-            Case(THREE_OF_40, [pod("a", 1, gets=["gpu-0"]), pod("b", 2, gets=["gpu-1", "gpu-2"])], types=TWO_TYPES),
-            id="two-types",
-        ),
-        pytest.param(
-            Case(
-                THREE_OF_40,
+        "next-counter": Case(
+            published(
                 [
-                    pod("a", 2, gets=["gpu-0", "gpu-1"]),
-                    pod("b", 2, gets=None),
-                    Drop("a", ["it-a"]),
-                    pod("b", 2, gets=None),
-                    Drop("a", ["it-b"]),
-                    pod("b", 2, gets=["gpu-0", "gpu-1"]),
+                    device("full", kind="full", draws={"budget": {"memory": "50Gi", "bandwidth": "100G"}}),
+                    device("lite", kind="lite", draws={"budget": {"memory": "50Gi"}}),
                 ],
-                types=TWO_TYPES,
+                counters={"budget": {"memory": "100Gi", "bandwidth": "200G"}},
             ),
-            id="one-by-one",
+            "a: 1*kind=full -> full",
+            "a: 1*kind=lite -> lite",
+            "a drops it-a",
+            "b: 1 -> no",
+            "a drops it-b",
+            "b: 2 -> full lite",
+            types=TWO_TYPES,
         ),
-        pytest.param(
-            Case(
-                published(drawing("40Gi", "gpu-0", "gpu-1", "gpu-2", "gpu-3"), counters=MEMORY_120),
+        "some-sets": Case(
+            published(
                 [
-                    pod("a", 1, gets=["gpu-0"]),
-                    pod("a", 1, gets=["gpu-1"]),
-                    pod("b", 2, gets=None),
-                    pod("b", 1, gets=["gpu-2"]),
+                    device(
+                        "high",
+                        kind="high",
+                        draws={"memory-budget": {"memory": "40Gi"}, "compute-budget": {"flops": "50"}},
+                    ),
+                    device("low", kind="low", draws={"memory-budget": {"memory": "40Gi"}}),
                 ],
+                counters=MEMORY_AND_COMPUTE,
             ),
-            id="two-pods",
+            "a: 1*kind=high -> high",
+            "a: 1*kind=low -> low",
+            "a drops it-a",
+            "b: 1 -> no",
+            "a drops it-b",
+            "b: 2 -> high low",
+            types=TWO_TYPES,
         ),
-        pytest.param(
-            Case(
-                [*published(drawing("40Gi", "gpu-0", "gpu-1"), counters=MEMORY_80), *NICS],
-                [
-                    pod("a", 1, A_NIC, gets=["gpu-0", "nic-0"]),
-                    pod("b", 1, gets=["gpu-1"]),
-                    pod("c", TWO_NICS, gets=None),
-                    Drop("a", [TYPE]),
-                    pod("c", TWO_NICS, gets=["nic-0", "nic-1"]),
-                ],
-            ),
-            id="two-pools",
-        ),
-        pytest.param(
-            Case(
-                [*published(drawing("40Gi", "gpu-0", "gpu-1"), counters=MEMORY_80), *NICS],
-                [
-                    pod("a", asking(2), asking(TWO_NICS), gets=["gpu-0", "gpu-1", "nic-0", "nic-1"]),
-                    pod("b", 1, gets=None),
-                    Drop("a", [TYPE]),
-                    pod("b", asking(2), asking(TWO_NICS), gets=["gpu-0", "gpu-1", "nic-0", "nic-1"]),
-                ],
-            ),
-            id="two-pools-dropped",
-        ),
-        pytest.param(
-            Case(
-                [*published(drawing("80Gi", "gpu-0"), counters=MEMORY_80), *NICS],
-                [
-                    pod("a", 1, gets=["gpu-0"]),
-                    pod("a", TWO_NICS, gets=["nic-0", "nic-1"]),
-                    pod("b", A_NIC, gets=None),
-                    Drop("a", [TYPE]),
-                    pod("b", 1, TWO_NICS, gets=["gpu-0", "nic-0", "nic-1"]),
-                ],
-            ),
-            id="next-pool",
-        ),
-        pytest.param(
-            Case(
-                published(
-                    [
-                        device("mem", kind="mem", draws={"memory-budget": {"memory": "80Gi"}}),
-                        device("compute", kind="compute", draws={"compute-budget": {"flops": "100"}}),
-                    ],
-                    counters=MEMORY_AND_COMPUTE,
-                ),
-                [
-                    pod("a", kind("mem"), gets=["mem"]),
-                    pod("a", kind("compute"), gets=["compute"]),
-                    pod("b", 1, gets=None),
-                    Drop("a", [TYPE]),
-                    pod("b", 2, gets=["compute", "mem"]),
-                ],
-            ),
-            id="next-set",
-        ),
-        pytest.param(
-            Case(
-                published(
-                    [
-                        device("full", kind="full", draws={"budget": {"memory": "50Gi", "bandwidth": "100G"}}),
-                        device("lite", kind="lite", draws={"budget": {"memory": "50Gi"}}),
-                    ],
-                    counters={"budget": {"memory": "100Gi", "bandwidth": "200G"}},
-                ),
-                [
-                    pod("a", kind("full"), gets=["full"]),
-                    pod("a", kind("lite"), gets=["lite"]),
-                    Drop("a", ["it-a"]),
-                    pod("b", 1, gets=None),
-                    Drop("a", ["it-b"]),
-                    pod("b", 2, gets=["full", "lite"]),
-                ],
-                types=TWO_TYPES,
-            ),
-            id="next-counter",
-        ),
-        pytest.param(
-            Case(
-                published(
-                    [
-                        device(
-                            "high",
-                            kind="high",
-                            draws={"memory-budget": {"memory": "40Gi"}, "compute-budget": {"flops": "50"}},
-                        ),
-                        device("low", kind="low", draws={"memory-budget": {"memory": "40Gi"}}),
-                    ],
-                    counters=MEMORY_AND_COMPUTE,
-                ),
-                [
-                    pod("a", kind("high"), gets=["high"]),
-                    pod("a", kind("low"), gets=["low"]),
-                    Drop("a", ["it-a"]),
-                    pod("b", 1, gets=None),
-                    Drop("a", ["it-b"]),
-                    pod("b", 2, gets=["high", "low"]),
-                ],
-                types=TWO_TYPES,
-            ),
-            id="some-sets",
-        ),
-    ],
+    },
 )
 def test_counters_are_free_again_once_no_type_needs_them(case):
     """A node draws on published counters what the type that needs most of them would."""
@@ -372,87 +270,47 @@ DISJOINT = published(
 )
 
 
-@pytest.mark.parametrize(
+@table(
     "case",
-    [
-        pytest.param(
-            Case(
-                BIG_OR_SMALL,
-                [
-                    pod("a", beside_nic(exactly("gpu")), gets={"it-a": ["big", "nic-0"], "it-b": ["nic-0", "small"]}),
-                    pod("b", 2, types=["plain"], gets=None),
-                    pod("b", 1, types=["plain"], gets=["rest-0"]),
-                ],
-                types=PLAIN_TOO,
-            ),
-            id="maximum",
+    {
+        "maximum": Case(
+            BIG_OR_SMALL,
+            pod("a: -> it-a=big,nic-0 it-b=nic-0,small", beside_nic(exactly("gpu"))),
+            pod("b: 2 -> no", types="plain"),
+            pod("b: 1 -> rest-0", types="plain"),
+            types=PLAIN_TOO,
         ),
-        pytest.param(
-            Case(
-                BIG_OR_SMALL,
-                [
-                    pod("a", beside_nic(exactly("gpu")), gets={"it-a": ["big", "nic-0"], "it-b": ["nic-0", "small"]}),
-                    Drop("a", ["it-a"]),
-                    pod("b", 2, types=["plain"], gets=["rest-0", "rest-1"]),
-                ],
-                types=PLAIN_TOO,
-            ),
-            id="larger-dropped",
+        "larger-dropped": Case(
+            BIG_OR_SMALL,
+            pod("a: -> it-a=big,nic-0 it-b=nic-0,small", beside_nic(exactly("gpu"))),
+            "a drops it-a",
+            pod("b: 2 -> rest-0 rest-1", types="plain"),
+            types=PLAIN_TOO,
         ),
-        pytest.param(
-            Case(
-                BIG_OR_SMALL,
-                [
-                    pod("a", beside_nic(exactly("gpu")), gets={"it-a": ["big", "nic-0"], "it-b": ["nic-0", "small"]}),
-                    Drop("a", ["it-b"]),
-                    pod("b", 2, types=["plain"], gets=None),
-                    pod("b", 1, types=["plain"], gets=["small"]),
-                ],
-                types=PLAIN_TOO,
-            ),
-            id="smaller-dropped",
+        "smaller-dropped": Case(
+            BIG_OR_SMALL,
+            pod("a: -> it-a=big,nic-0 it-b=nic-0,small", beside_nic(exactly("gpu"))),
+            "a drops it-b",
+            pod("b: 2 -> no", types="plain"),
+            pod("b: 1 -> small", types="plain"),
+            types=PLAIN_TOO,
         ),
-        pytest.param(
-            Case(
-                ALTERNATING,
-                [
-                    pod(
-                        "a",
-                        beside_nic(kind("first")),
-                        types=["it-a", "it-b"],
-                        gets={"it-a": ["big-0", "nic-0"], "it-b": ["nic-0", "small-0"]},
-                    ),
-                    pod(
-                        "a",
-                        beside_nic(kind("second")),
-                        types=["it-a", "it-b"],
-                        gets={"it-a": ["nic-1", "small-1"], "it-b": ["big-1", "nic-1"]},
-                    ),
-                    pod("b", 3, types=["plain"], gets=None),
-                    pod("b", 2, types=["plain"], gets=["rest-0", "rest-1"]),
-                ],
-                types=PLAIN_TOO,
-            ),
-            id="alternating",
+        "alternating": Case(
+            ALTERNATING,
+            pod("a: -> it-a=big-0,nic-0 it-b=nic-0,small-0", beside_nic(kind("first")), types="it-a it-b"),
+            pod("a: -> it-a=nic-1,small-1 it-b=big-1,nic-1", beside_nic(kind("second")), types="it-a it-b"),
+            pod("b: 3 -> no", types="plain"),
+            pod("b: 2 -> rest-0 rest-1", types="plain"),
+            types=PLAIN_TOO,
         ),
-        pytest.param(
-            Case(
-                DISJOINT,
-                [
-                    pod(
-                        "a",
-                        beside_nic(exactly("gpu")),
-                        types=["it-a", "it-b"],
-                        gets={"it-a": ["mem", "nic-0"], "it-b": ["flops", "nic-0"]},
-                    ),
-                    pod("b", 3, types=["plain"], gets=None),
-                    pod("b", 2, types=["plain"], gets=["other-flops", "other-mem"]),
-                ],
-                types=PLAIN_TOO,
-            ),
-            id="disjoint",
+        "disjoint": Case(
+            DISJOINT,
+            pod("a: -> it-a=mem,nic-0 it-b=flops,nic-0", beside_nic(exactly("gpu")), types="it-a it-b"),
+            pod("b: 3 -> no", types="plain"),
+            pod("b: 2 -> other-flops other-mem", types="plain"),
+            types=PLAIN_TOO,
         ),
-    ],
+    },
 )
 def test_types_that_need_different_amounts_count_as_their_maximum(case):
     """The maximum is of what all pods of the node need together, and falls when a type drops out."""
@@ -462,99 +320,56 @@ def test_types_that_need_different_amounts_count_as_their_maximum(case):
 # -- counters of devices that instance types bring
 
 
-@pytest.mark.parametrize(
+@table(
     "case",
-    [
-        pytest.param(
-            Case([], [pod("a", 2, gets=["gpu-0", "gpu-1"])], types=own(drawing("40Gi", "gpu-0", "gpu-1"))),
-            id="within",
+    {
+        "within": Case([], "a: 2 -> gpu-0 gpu-1", types=own(drawing("40Gi", "gpu-0", "gpu-1"))),
+        "exceeded": Case([], "a: 3 -> no", types=own(drawing("40Gi", "gpu-0", "gpu-1", "gpu-2"))),
+        "two-requests": Case([], "a: 2 1 -> no", types=own(drawing("40Gi", "gpu-0", "gpu-1", "gpu-2"))),
+        "by-type": Case(
+            [],
+            "a: 3 -> large=gpu-0,gpu-1,gpu-2",
+            types={
+                "large": [
+                    brought(drawing("40Gi", "gpu-0", "gpu-1", "gpu-2"), counters={"gpu-slices": {"memory": "160Gi"}})
+                ],
+                "small": [brought(drawing("40Gi", "gpu-0", "gpu-1", "gpu-2"), counters=MEMORY_80)],
+            },
         ),
-        pytest.param(
-            Case([], [pod("a", 3, gets=None)], types=own(drawing("40Gi", "gpu-0", "gpu-1", "gpu-2"))),
-            id="exceeded",
+        "by-node": Case(
+            [], "a: 2 -> gpu-0 gpu-1", "b: 2 -> gpu-0 gpu-1", types=own(drawing("40Gi", "gpu-0", "gpu-1", "gpu-2"))
         ),
-        pytest.param(
-            Case([], [pod("a", 2, 1, gets=None)], types=own(drawing("40Gi", "gpu-0", "gpu-1", "gpu-2"))),
-            id="two-requests",
+        "same-node": Case(
+            [], "a: 2 -> gpu-0 gpu-1", "a: 1 -> no", types=own(drawing("40Gi", "gpu-0", "gpu-1", "gpu-2", "gpu-3"))
         ),
-        pytest.param(
-            Case(
-                [],
-                [pod("a", 3, gets={"large": ["gpu-0", "gpu-1", "gpu-2"]})],
-                types={
-                    "large": [
-                        brought(
-                            drawing("40Gi", "gpu-0", "gpu-1", "gpu-2"), counters={"gpu-slices": {"memory": "160Gi"}}
-                        )
-                    ],
-                    "small": [brought(drawing("40Gi", "gpu-0", "gpu-1", "gpu-2"), counters=MEMORY_80)],
-                },
-            ),
-            id="by-type",
+        "two-slices": Case(
+            [],
+            "a: 3 -> gpu-0 gpu-1 gpu-2",
+            types={
+                TYPE: [
+                    brought(drawing("20Gi", "gpu-0"), counters={"gpu-slices": {"memory": "40Gi"}}),
+                    brought(drawing("20Gi", "gpu-1", "gpu-2"), counters={"gpu-slices": {"memory": "60Gi"}}),
+                ]
+            },
         ),
-        pytest.param(
-            Case(
-                [],
-                [pod("a", 2, gets=["gpu-0", "gpu-1"]), pod("b", 2, gets=["gpu-0", "gpu-1"])],
-                types=own(drawing("40Gi", "gpu-0", "gpu-1", "gpu-2")),
-            ),
-            id="by-node",
+        "two-sets": Case(
+            [],
+            "a: 3 -> no",
+            "a: 2 -> gpu-0 gpu-1",
+            types=own([both("gpu-0"), both("gpu-1"), both("gpu-2")], MEMORY_AND_COMPUTE),
         ),
-        pytest.param(
-            Case(
-                [],
-                [pod("a", 2, gets=["gpu-0", "gpu-1"]), pod("a", 1, gets=None)],
-                types=own(drawing("40Gi", "gpu-0", "gpu-1", "gpu-2", "gpu-3")),
-            ),
-            id="same-node",
+        "no-counters": Case([], "a: 1 -> no", types=own(drawing("40Gi", "gpu-0"), None)),
+        "counters-elsewhere": Case(
+            [],
+            "a: 2 -> no",
+            "a: 1 -> gpu-a",
+            types={TYPE: [brought("gpu-a", counters=MEMORY_80), brought(drawing("40Gi", "gpu-b"), pool="other")]},
         ),
-        pytest.param(
-            Case(
-                [],
-                [pod("a", 3, gets=["gpu-0", "gpu-1", "gpu-2"])],
-                types={
-                    TYPE: [
-                        brought(drawing("20Gi", "gpu-0"), counters={"gpu-slices": {"memory": "40Gi"}}),
-                        brought(drawing("20Gi", "gpu-1", "gpu-2"), counters={"gpu-slices": {"memory": "60Gi"}}),
-                    ]
-                },
-            ),
-            id="two-slices",
+        "unknown-set": Case([], "a: 1 -> no", types=own([device("gpu-0", draws={"other": {"memory": "40Gi"}})])),
+        "unknown-counter": Case(
+            [], "a: 1 -> no", types=own([device("gpu-0", draws={"gpu-slices": {"other": "40Gi"}})])
         ),
-        pytest.param(
-            Case(
-                [],
-                [pod("a", 3, gets=None), pod("a", 2, gets=["gpu-0", "gpu-1"])],
-                types=own([both("gpu-0"), both("gpu-1"), both("gpu-2")], MEMORY_AND_COMPUTE),
-            ),
-            id="two-sets",
-        ),
-        pytest.param(
-            Case([], [pod("a", 1, gets=None)], types=own(drawing("40Gi", "gpu-0"), None)),
-            id="no-counters",
-        ),
-        pytest.param(
-            Case(
-                [],
-                [pod("a", 2, gets=None), pod("a", 1, gets=["gpu-a"])],
-                types={
-                    TYPE: [
-                        brought(named_devices("gpu-a"), counters=MEMORY_80),
-                        brought(drawing("40Gi", "gpu-b"), pool="other"),
-                    ]
-                },
-            ),
-            id="counters-elsewhere",
-        ),
-        pytest.param(
-            Case([], [pod("a", 1, gets=None)], types=own([device("gpu-0", draws={"other": {"memory": "40Gi"}})])),
-            id="unknown-set",
-        ),
-        pytest.param(
-            Case([], [pod("a", 1, gets=None)], types=own([device("gpu-0", draws={"gpu-slices": {"other": "40Gi"}})])),
-            id="unknown-counter",
-        ),
-    ],
+    },
 )
 def test_each_new_node_has_the_counters_of_its_type(case):
     """They are in the slice with the devices, or in another of the same pool."""
@@ -577,7 +392,7 @@ def sharing(total, policy=None):
 def each_on_a_node(*amounts):
     """Return pods on nodes of their own: each with the amount of memory that it requests, None for none, and whether it fits."""
     return [
-        pod(f"n{number}", exactly("req-1") if amount is None else vram(amount), gets=["gpu-0"] if fits else None)
+        f"n{number}: 1{f'*vram:{amount}' if amount else ''} -> {'gpu-0' if fits else 'no'}"
         for number, (amount, fits) in enumerate(amounts)
     ]
 
@@ -587,204 +402,114 @@ def consumed(amount, device="gpu-0"):
     return allocated(f"held-{device}", device, vram=amount)
 
 
-@pytest.mark.parametrize(
+@table(
     "case",
-    [
-        pytest.param(
-            Case(sharing("80Gi"), each_on_a_node(("16Gi", True), ("65Gi", False), ("64Gi", True))),
-            id="some",
+    {
+        "some": Case(sharing("80Gi"), *each_on_a_node(("16Gi", True), ("65Gi", False), ("64Gi", True))),
+        "in-use": Case(sharing("80Gi"), *each_on_a_node(("16Gi", False), ("10Gi", True)), in_use=[consumed("70Gi")]),
+        "one-after-another": Case(
+            sharing("48Gi"), *each_on_a_node(("16Gi", True), ("16Gi", True), ("16Gi", True), ("1Gi", False))
         ),
-        pytest.param(
-            Case(sharing("80Gi"), each_on_a_node(("16Gi", False), ("10Gi", True)), in_use=[consumed("70Gi")]),
-            id="in-use",
+        "whole": Case(sharing("80Gi"), *each_on_a_node((None, True), (None, False), ("1Gi", False))),
+        "unused": Case(
+            sharing("80Gi"), *each_on_a_node(("16Gi", True), ("16Gi", True), ("49Gi", False), ("48Gi", True))
         ),
-        pytest.param(
-            Case(sharing("48Gi"), each_on_a_node(("16Gi", True), ("16Gi", True), ("16Gi", True), ("1Gi", False))),
-            id="one-after-another",
+        "in-use-and-planned": Case(
+            sharing("100Gi"),
+            *each_on_a_node(("25Gi", True), ("40Gi", True), ("10Gi", False), ("5Gi", True)),
+            in_use=[consumed("30Gi")],
         ),
-        pytest.param(
-            Case(sharing("80Gi"), each_on_a_node((None, True), (None, False), ("1Gi", False))),
-            id="whole",
+        "none-there": Case(sharing("0"), *each_on_a_node(("1Gi", False))),
+        "default": Case(sharing("80Gi", {"default": "8Gi"}), *each_on_a_node(*[(None, True)] * 10, (None, False))),
+        "next-value": Case(
+            sharing("16Gi", {"default": "4Gi", "validValues": ["4Gi", "8Gi", "16Gi"]}),
+            *each_on_a_node(("5Gi", True), ("9Gi", False), ("8Gi", True)),
         ),
-        pytest.param(
-            Case(sharing("80Gi"), each_on_a_node(("16Gi", True), ("16Gi", True), ("49Gi", False), ("48Gi", True))),
-            id="unused",
+        "no-value": Case(
+            sharing("80Gi", {"default": "4Gi", "validValues": ["4Gi", "8Gi", "16Gi"]}), *each_on_a_node(("20Gi", False))
         ),
-        pytest.param(
-            Case(
-                sharing("100Gi"),
-                each_on_a_node(("25Gi", True), ("40Gi", True), ("10Gi", False), ("5Gi", True)),
-                in_use=[consumed("30Gi")],
-            ),
-            id="in-use-and-planned",
+        "next-step": Case(
+            sharing("80Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "step": "4Gi"}}),
+            *each_on_a_node(("5Gi", True), ("76Gi", False), ("72Gi", True)),
         ),
-        pytest.param(
-            Case(sharing("0"), each_on_a_node(("1Gi", False))),
-            id="none-there",
+        "above-maximum": Case(
+            sharing("100Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "max": "50Gi", "step": "4Gi"}}),
+            *each_on_a_node(("55Gi", False), ("49Gi", False), ("48Gi", True)),
         ),
-        pytest.param(
-            Case(sharing("80Gi", {"default": "8Gi"}), each_on_a_node(*[(None, True)] * 10, (None, False))),
-            id="default",
+        "maximum": Case(
+            sharing("100Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "max": "48Gi", "step": "4Gi"}}),
+            *each_on_a_node(("48Gi", True)),
         ),
-        pytest.param(
-            Case(
-                sharing("16Gi", {"default": "4Gi", "validValues": ["4Gi", "8Gi", "16Gi"]}),
-                each_on_a_node(("5Gi", True), ("9Gi", False), ("8Gi", True)),
-            ),
-            id="next-value",
+        "above-maximum-without-step": Case(
+            sharing("100Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "max": "50Gi"}}),
+            *each_on_a_node(("55Gi", False)),
         ),
-        pytest.param(
-            Case(
-                sharing("80Gi", {"default": "4Gi", "validValues": ["4Gi", "8Gi", "16Gi"]}),
-                each_on_a_node(("20Gi", False)),
-            ),
-            id="no-value",
+        "within-range": Case(
+            sharing("31Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "max": "50Gi"}}),
+            *each_on_a_node(("5Gi", True), ("27Gi", False), ("26Gi", True)),
         ),
-        pytest.param(
-            Case(
-                sharing("80Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "step": "4Gi"}}),
-                each_on_a_node(("5Gi", True), ("76Gi", False), ("72Gi", True)),
-            ),
-            id="next-step",
+        "two-types": Case(
+            sharing("80Gi"), *each_on_a_node(("16Gi", True), ("65Gi", False), ("64Gi", True)), types=TWO_TYPES
         ),
-        pytest.param(
-            Case(
-                sharing("100Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "max": "50Gi", "step": "4Gi"}}),
-                each_on_a_node(("55Gi", False), ("49Gi", False), ("48Gi", True)),
-            ),
-            id="above-maximum",
-        ),
-        pytest.param(
-            Case(
-                sharing("100Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "max": "48Gi", "step": "4Gi"}}),
-                each_on_a_node(("48Gi", True)),
-            ),
-            id="maximum",
-        ),
-        pytest.param(
-            Case(
-                sharing("100Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "max": "50Gi"}}),
-                each_on_a_node(("55Gi", False)),
-            ),
-            id="above-maximum-without-step",
-        ),
-        pytest.param(
-            Case(
-                sharing("31Gi", {"default": "4Gi", "validRange": {"min": "4Gi", "max": "50Gi"}}),
-                each_on_a_node(("5Gi", True), ("27Gi", False), ("26Gi", True)),
-            ),
-            id="within-range",
-        ),
-        pytest.param(
-            Case(sharing("80Gi"), each_on_a_node(("16Gi", True), ("65Gi", False), ("64Gi", True)), types=TWO_TYPES),
-            id="two-types",
-        ),
-    ],
+    },
 )
 def test_pods_on_any_nodes_share_the_capacity_of_a_device(case):
     """An amount is rounded up by the device's request policy; without one the whole capacity, or the policy's default, is consumed."""
     assert case.follow() == case.expected
 
 
-@pytest.mark.parametrize(
+@table(
     "case",
-    [
-        pytest.param(
-            Case(
-                sharing("64Gi"),
-                [
-                    pod("a", vram("16Gi"), vram("16Gi", "two"), gets=["gpu-0", "gpu-0"]),
-                    pod("b", vram("16Gi", count=2), gets=["gpu-0", "gpu-0"]),
-                    pod("c", vram("1Gi"), gets=None),
-                ],
-            ),
-            id="two-requests",
+    {
+        "two-requests": Case(
+            sharing("64Gi"),
+            "a: 1*vram:16Gi 1*vram:16Gi -> gpu-0 gpu-0",
+            "b: 2*vram:16Gi -> gpu-0 gpu-0",
+            "c: 1*vram:1Gi -> no",
         ),
-        pytest.param(
-            Case(sharing("24Gi"), [pod("a", vram("16Gi"), vram("16Gi", "two"), gets=None)]),
-            id="too-much",
+        "too-much": Case(sharing("24Gi"), "a: 1*vram:16Gi 1*vram:16Gi -> no"),
+        "two-claims": Case(
+            sharing("48Gi"),
+            "a: 1*vram:20Gi | 1*vram:20Gi -> gpu-0 gpu-0",
+            "b: 1*vram:10Gi -> no",
+            "c: 1*vram:8Gi -> gpu-0",
         ),
-        pytest.param(
-            Case(
-                sharing("48Gi"),
-                [
-                    pod("a", asking(vram("20Gi")), asking(vram("20Gi")), gets=["gpu-0", "gpu-0"]),
-                    pod("b", vram("10Gi"), gets=None),
-                    pod("c", vram("8Gi"), gets=["gpu-0"]),
-                ],
-            ),
-            id="two-claims",
+        "next-device": Case(
+            published([shared("gpu-0", vram="20Gi"), shared("gpu-1", vram="40Gi")]),
+            "a: 1*vram:20Gi 1*vram:20Gi -> gpu-0 gpu-1",
         ),
-        pytest.param(
-            Case(
-                published([shared("gpu-0", vram="20Gi"), shared("gpu-1", vram="40Gi")]),
-                [pod("a", vram("20Gi"), vram("20Gi", "two"), gets=["gpu-0", "gpu-1"])],
-            ),
-            id="next-device",
+        "rounded": Case(
+            sharing("16Gi", {"default": "4Gi", "validValues": ["4Gi", "8Gi", "16Gi"]}),
+            "a: 1*vram:5Gi 1*vram:5Gi -> gpu-0 gpu-0",
+            "b: 1 -> no",
         ),
-        pytest.param(
-            Case(
-                sharing("16Gi", {"default": "4Gi", "validValues": ["4Gi", "8Gi", "16Gi"]}),
-                [pod("a", vram("5Gi"), vram("5Gi", "two"), gets=["gpu-0", "gpu-0"]), pod("b", 1, gets=None)],
-            ),
-            id="rounded",
+        "other-dimension": Case(
+            published([shared("gpu-0", vram="80Gi"), shared("gpu-1", bandwidth="100Gi")]),
+            "a: 1*bandwidth:50Gi -> gpu-1",
         ),
-        pytest.param(
-            Case(
-                published([shared("gpu-0", vram="80Gi"), shared("gpu-1", bandwidth="100Gi")]),
-                [pod("a", of_capacity(bandwidth="50Gi"), gets=["gpu-1"])],
-            ),
-            id="other-dimension",
+        "more-dimensions": Case(
+            published([shared("gpu-0", vram="80Gi"), shared("gpu-1", vram="80Gi", bandwidth="50Gi")]),
+            "a: 1*bandwidth:25Gi -> gpu-1",
         ),
-        pytest.param(
-            Case(
-                published([shared("gpu-0", vram="80Gi"), shared("gpu-1", vram="80Gi", bandwidth="50Gi")]),
-                [pod("a", of_capacity(bandwidth="25Gi"), gets=["gpu-1"])],
-            ),
-            id="more-dimensions",
+        "one-exceeded": Case(
+            published([shared("gpu-0", vram="80Gi", bandwidth="10Gi")]), "a: 1*vram:16Gi,bandwidth:12Gi -> no"
         ),
-        pytest.param(
-            Case(
-                published([shared("gpu-0", vram="80Gi", bandwidth="10Gi")]),
-                [pod("a", of_capacity(vram="16Gi", bandwidth="12Gi"), gets=None)],
-            ),
-            id="one-exceeded",
+        "both-fit": Case(
+            published([shared("gpu-0", vram="80Gi", bandwidth="10Gi")]),
+            "a: 1*vram:16Gi,bandwidth:5Gi -> gpu-0",
+            "b: 1*vram:16Gi,bandwidth:6Gi -> no",
+            "b: 1*vram:64Gi,bandwidth:5Gi -> gpu-0",
         ),
-        pytest.param(
-            Case(
-                published([shared("gpu-0", vram="80Gi", bandwidth="10Gi")]),
-                [
-                    pod("a", of_capacity(vram="16Gi", bandwidth="5Gi"), gets=["gpu-0"]),
-                    pod("b", of_capacity(vram="16Gi", bandwidth="6Gi"), gets=None),
-                    pod("b", of_capacity(vram="64Gi", bandwidth="5Gi"), gets=["gpu-0"]),
-                ],
-            ),
-            id="both-fit",
+        "both-used": Case(
+            published([shared("gpu-0", vram="32Gi", bandwidth="8Gi")]),
+            "a: 1*vram:16Gi,bandwidth:4Gi 1*vram:16Gi,bandwidth:4Gi -> gpu-0 gpu-0",
+            "b: 1*vram:1Gi,bandwidth:0 -> no",
+            "b: 1*vram:0,bandwidth:1 -> no",
         ),
-        pytest.param(
-            Case(
-                published([shared("gpu-0", vram="32Gi", bandwidth="8Gi")]),
-                [
-                    pod(
-                        "a",
-                        of_capacity(vram="16Gi", bandwidth="4Gi"),
-                        of_capacity("two", vram="16Gi", bandwidth="4Gi"),
-                        gets=["gpu-0", "gpu-0"],
-                    ),
-                    pod("b", of_capacity(vram="1Gi", bandwidth="0"), gets=None),
-                    pod("b", of_capacity(vram="0", bandwidth="1"), gets=None),
-                ],
-            ),
-            id="both-used",
+        "not-shared": Case(
+            published([device("gpu-0", capacity={"vram": "80Gi"})]), "a: 1*vram:16Gi -> gpu-0", "b: 1*vram:16Gi -> no"
         ),
-        pytest.param(
-            Case(
-                published([device("gpu-0", capacity={"vram": "80Gi"})]),
-                [pod("a", vram("16Gi"), gets=["gpu-0"]), pod("b", vram("16Gi"), gets=None)],
-            ),
-            id="not-shared",
-        ),
-    ],
+    },
 )
 def test_requests_of_a_pod_share_the_capacity_of_a_device(case):
     """Each capacity must suffice for all requests; devices without a requested capacity are not selected."""
@@ -794,164 +519,110 @@ def test_requests_of_a_pod_share_the_capacity_of_a_device(case):
 NO_CAPACITY = published([shared("gpu-0")])
 
 
-@pytest.mark.parametrize(
+@table(
     "case",
-    [
-        pytest.param(
-            Case(NO_CAPACITY, [pod("a", 1, gets=["gpu-0"]), pod("b", 1, gets=["gpu-0"])], in_use=[consumed("30Gi")]),
-            id="no-capacity",
+    {
+        "no-capacity": Case(NO_CAPACITY, "a: 1 -> gpu-0", "b: 1 -> gpu-0", in_use=[consumed("30Gi")]),
+        "no-capacity-types": Case(
+            NO_CAPACITY, "a: 1 -> gpu-0", "b: 1 -> gpu-0", types=TWO_TYPES, in_use=[consumed("0")]
         ),
-        pytest.param(
-            Case(
-                NO_CAPACITY,
-                [pod("a", 1, gets=["gpu-0"]), pod("b", 1, gets=["gpu-0"])],
-                types=TWO_TYPES,
-                in_use=[consumed("0")],
-            ),
-            id="no-capacity-types",
+        "no-capacity-dropped": Case(
+            NO_CAPACITY,
+            "a: 1 -> gpu-0",
+            "a drops it-a",
+            "a drops it-b",
+            "b: 1 -> gpu-0",
+            types=TWO_TYPES,
+            in_use=[consumed("0")],
         ),
-        pytest.param(
-            Case(
-                NO_CAPACITY,
-                [pod("a", 1, gets=["gpu-0"]), Drop("a", ["it-a"]), Drop("a", ["it-b"]), pod("b", 1, gets=["gpu-0"])],
-                types=TWO_TYPES,
-                in_use=[consumed("0")],
-            ),
-            id="no-capacity-dropped",
+        "five-pods": Case(NO_CAPACITY, *["a: 1 -> gpu-0"] * 5, in_use=[consumed("0")]),
+        "three-nodes": Case(NO_CAPACITY, *(f"{node}: 1 -> gpu-0" for node in "abc"), in_use=[consumed("20Gi")]),
+        "exclusive": Case(
+            published([device("exclusive"), shared("gpu-0", vram="10Gi")]),
+            "a: 1 -> no",
+            in_use=[allocated("held", "exclusive"), consumed("10Gi")],
         ),
-        pytest.param(
-            Case(NO_CAPACITY, [pod("a", 1, gets=["gpu-0"])] * 5, in_use=[consumed("0")]),
-            id="five-pods",
+        "all-dropped": Case(
+            sharing("40Gi"),
+            "a: 1*vram:40Gi -> gpu-0",
+            "b: 1*vram:1Gi -> no",
+            "a drops it-a",
+            "a drops it-b",
+            "b: 1*vram:40Gi -> gpu-0",
+            types=TWO_TYPES,
         ),
-        pytest.param(
-            Case(NO_CAPACITY, [pod(node, 1, gets=["gpu-0"]) for node in "abc"], in_use=[consumed("20Gi")]),
-            id="three-nodes",
+        "one-dropped": Case(
+            sharing("80Gi"),
+            "a: 1*vram:30Gi -> gpu-0",
+            "a drops it-a",
+            "b: 1*vram:51Gi -> no",
+            "c: 1*vram:50Gi -> gpu-0",
+            types=TWO_TYPES,
         ),
-        pytest.param(
-            Case(
-                published([device("exclusive"), shared("gpu-0", vram="10Gi")]),
-                [pod("a", 1, gets=None)],
-                in_use=[allocated("held", "exclusive"), consumed("10Gi")],
-            ),
-            id="exclusive",
+        "two-pods-dropped": Case(
+            published([on_root(shared("gpu-a", vram="80Gi"), ON_A), on_root(shared("gpu-b", vram="80Gi"), ON_B)]),
+            pod("a: -> it-a=gpu-a,nic-0 it-b=gpu-b,nic-0", beside_nic(vram("60Gi")), types="it-a it-b"),
+            pod("b: 1*vram:30Gi -> no", types="plain"),
+            "a drops it-a",
+            pod("b: 1*vram:80Gi -> gpu-a", types="plain"),
+            types=PLAIN_TOO,
         ),
-        pytest.param(
-            Case(
-                sharing("40Gi"),
-                [
-                    pod("a", vram("40Gi"), gets=["gpu-0"]),
-                    pod("b", vram("1Gi"), gets=None),
-                    Drop("a", ["it-a"]),
-                    Drop("a", ["it-b"]),
-                    pod("b", vram("40Gi"), gets=["gpu-0"]),
-                ],
-                types=TWO_TYPES,
-            ),
-            id="all-dropped",
+        "own": Case(
+            [],
+            "a: 1*vram:20Gi -> gpu-0",
+            "a: 1*vram:20Gi -> gpu-0",
+            "a: 1*vram:1Gi -> no",
+            "b: 1*vram:40Gi -> gpu-0",
+            types={TYPE: [brought([shared("gpu-0", vram="40Gi")])]},
         ),
-        pytest.param(
-            Case(
-                sharing("80Gi"),
-                [
-                    pod("a", vram("30Gi"), gets=["gpu-0"]),
-                    Drop("a", ["it-a"]),
-                    pod("b", vram("51Gi"), gets=None),
-                    pod("c", vram("50Gi"), gets=["gpu-0"]),
-                ],
-                types=TWO_TYPES,
-            ),
-            id="one-dropped",
+        "own-by-type": Case(
+            [],
+            "a: 1*vram:20Gi -> gpu-0",
+            "a: 1*vram:1Gi -> no",
+            "a drops it-a",
+            "a: 1*vram:1Gi -> no",
+            types={
+                "it-a": [brought([shared("gpu-0", vram="20Gi")])],
+                "it-b": [brought([shared("gpu-0", vram="20Gi")], pool="other")],
+            },
         ),
-        pytest.param(
-            Case(
-                published([on_root(shared("gpu-a", vram="80Gi"), ON_A), on_root(shared("gpu-b", vram="80Gi"), ON_B)]),
-                [
-                    pod(
-                        "a",
-                        beside_nic(vram("60Gi")),
-                        types=["it-a", "it-b"],
-                        gets={"it-a": ["gpu-a", "nic-0"], "it-b": ["gpu-b", "nic-0"]},
-                    ),
-                    pod("b", vram("30Gi"), types=["plain"], gets=None),
-                    Drop("a", ["it-a"]),
-                    pod("b", vram("80Gi"), types=["plain"], gets=["gpu-a"]),
-                ],
-                types=PLAIN_TOO,
-            ),
-            id="two-pods-dropped",
-        ),
-        pytest.param(
-            Case(
-                [],
-                [
-                    pod("a", vram("20Gi"), gets=["gpu-0"]),
-                    pod("a", vram("20Gi"), gets=["gpu-0"]),
-                    pod("a", vram("1Gi"), gets=None),
-                    pod("b", vram("40Gi"), gets=["gpu-0"]),
-                ],
-                types={TYPE: [brought([shared("gpu-0", vram="40Gi")])]},
-            ),
-            id="own",
-        ),
-        pytest.param(
-            Case(
-                [],
-                [
-                    pod("a", vram("20Gi"), gets=["gpu-0"]),
-                    pod("a", vram("1Gi"), gets=None),
-                    Drop("a", ["it-a"]),
-                    pod("a", vram("1Gi"), gets=None),
-                ],
-                types={
-                    "it-a": [brought([shared("gpu-0", vram="20Gi")])],
-                    "it-b": [brought([shared("gpu-0", vram="20Gi")], pool="other")],
-                },
-            ),
-            id="own-by-type",
-        ),
-    ],
+    },
 )
 def test_shared_device_is_allocated_beside_others_until_its_capacity_is_used(case):
     """What an instance type needs of it is free once that type has dropped out."""
     assert case.follow() == case.expected
 
 
-@pytest.mark.parametrize(
+@table(
     "case",
-    [
-        pytest.param(
-            Case(
-                published(
-                    [shared(f"mig-{n}", draws={"gpu-slices": {"memory": "40Gi"}}, vram="20Gi") for n in range(2)],
-                    counters=MEMORY_80,
-                ),
-                [pod("a", 2, gets=None), pod("a", 1, gets=["mig-1"])],
-                in_use=[consumed("10Gi", "mig-0")],
+    {
+        "in-use": Case(
+            published(
+                [shared(f"mig-{n}", draws={"gpu-slices": {"memory": "40Gi"}}, vram="20Gi") for n in range(2)],
+                counters=MEMORY_80,
             ),
-            id="in-use",
+            "a: 2 -> no",
+            "a: 1 -> mig-1",
+            in_use=[consumed("10Gi", "mig-0")],
         ),
-        pytest.param(
-            Case(
-                published(
-                    [shared(f"gpu-{n}", draws={"sms": {"count": "20"}}, bandwidth="100Gi") for n in range(3)],
-                    counters={"sms": {"count": "40"}},
-                ),
-                [pod("a", 3, gets=None), pod("a", 2, gets=["gpu-0", "gpu-1"])],
+        "both": Case(
+            published(
+                [shared(f"gpu-{n}", draws={"sms": {"count": "20"}}, bandwidth="100Gi") for n in range(3)],
+                counters={"sms": {"count": "40"}},
             ),
-            id="both",
+            "a: 3 -> no",
+            "a: 2 -> gpu-0 gpu-1",
         ),
-        pytest.param(
-            Case(
-                published(
-                    [shared("a", draws={"gpu-slices": {"memory": "40Gi"}}, vram="80Gi"), *drawing("40Gi", "b")],
-                    counters=MEMORY_80,
-                ),
-                [pod("m", vram("20Gi", count=2), gets=None), pod("n", vram("20Gi"), gets=["a"])],
-                in_use=[allocated("held", "a")],
+        "again": Case(
+            published(
+                [shared("a", draws={"gpu-slices": {"memory": "40Gi"}}, vram="80Gi"), *drawing("40Gi", "b")],
+                counters=MEMORY_80,
             ),
-            id="again",
+            "m: 2*vram:20Gi -> no",
+            "n: 1*vram:20Gi -> a",
+            in_use="a",
         ),
-    ],
+    },
 )
 def test_shared_device_also_draws_on_counters(case):
     """Each allocation draws on them, with those in use."""

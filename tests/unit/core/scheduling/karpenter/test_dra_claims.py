@@ -22,6 +22,7 @@ from tests.helpers.devices import (
     schedule_devices,
     selecting,
     slice_spec,
+    table,
     with_devices,
 )
 from tests.helpers.karpenter_suite import ZONES, fake_type, requirement
@@ -108,45 +109,17 @@ TWICE = [drawing("gpu-0", memory="40Gi"), drawing("gpu-1", memory="40Gi")]
 IN = {"memory": "80Gi"}
 
 
-@pytest.mark.parametrize(
-    ("slices", "seen"),
-    [
-        pytest.param(
-            [part(0, "gpu-0", "gpu-1")],
-            ["gpu-0", "gpu-1"],
-            id="all-nodes",
-        ),
-        pytest.param(
-            [part(0, "gpu-0", at=HERE)],
-            ["gpu-0"],
-            id="zone",
-        ),
-        pytest.param(
-            [part(0, "gpu-0", at=FAR)],
-            [],
-            id="other-zone",
-        ),
-        pytest.param(
-            [part(0, "gpu-0", allNodes=False)],
-            [],
-            id="not-all-nodes",
-        ),
-        pytest.param(
-            [a_slice("s", named_devices("gpu-0"))],
-            [],
-            id="nowhere",
-        ),
-        pytest.param(
-            [part(0)],
-            [],
-            id="no-device",
-        ),
-        pytest.param(
-            [],
-            [],
-            id="no-slice",
-        ),
-        pytest.param(
+@table(
+    "slices, seen",
+    {
+        "all-nodes": ([part(0, "gpu-0", "gpu-1")], ["gpu-0", "gpu-1"]),
+        "zone": ([part(0, "gpu-0", at=HERE)], ["gpu-0"]),
+        "other-zone": ([part(0, "gpu-0", at=FAR)], []),
+        "not-all-nodes": ([part(0, "gpu-0", allNodes=False)], []),
+        "nowhere": ([a_slice("s", "gpu-0")], []),
+        "no-device": ([part(0)], []),
+        "no-slice": ([], []),
+        "no-zone-left": (
             [
                 part(
                     0,
@@ -155,39 +128,14 @@ IN = {"memory": "80Gi"}
                 )
             ],
             [],
-            id="no-zone-left",
         ),
-        pytest.param(
-            [part(0, "gpu-0", of=2), part(1, "gpu-1", of=2)],
-            ["gpu-0", "gpu-1"],
-            id="two-slices",
-        ),
-        pytest.param(
-            [part(0, "gpu-0"), part(0, "gpu-1", pool="pool-b")],
-            ["gpu-0", "pool-b/gpu-1"],
-            id="two-pools",
-        ),
-        pytest.param(
-            [part(0, "gpu-0"), part(1, "gpu-0", driver=NIC_DRIVER)],
-            ["gpu-0", "gpu-0"],
-            id="two-drivers",
-        ),
-        pytest.param(
-            [part(0, "gpu-0", of=2), part(1, "gpu-0", of=2)],
-            None,
-            id="same-name",
-        ),
-        pytest.param(
-            [part(0, "gpu-0", "gpu-0")],
-            None,
-            id="same-name-in-a-slice",
-        ),
-        pytest.param(
-            [budget(0, of=3, budget=IN), budget(1, of=3, budget=IN), part(2, "gpu-0", of=3)],
-            None,
-            id="same-counter-set",
-        ),
-        pytest.param(
+        "two-slices": ([part(0, "gpu-0", of=2), part(1, "gpu-1", of=2)], ["gpu-0", "gpu-1"]),
+        "two-pools": ([part(0, "gpu-0"), part(0, "gpu-1", pool="pool-b")], ["gpu-0", "pool-b/gpu-1"]),
+        "two-drivers": ([part(0, "gpu-0"), part(1, "gpu-0", driver=NIC_DRIVER)], ["gpu-0", "gpu-0"]),
+        "same-name": ([part(0, "gpu-0", of=2), part(1, "gpu-0", of=2)], None),
+        "same-name-in-a-slice": ([part(0, "gpu-0", "gpu-0")], None),
+        "same-counter-set": ([budget(0, of=3, budget=IN), budget(1, of=3, budget=IN), part(2, "gpu-0", of=3)], None),
+        "same-counter-set-in-a-slice": (
             [
                 part(
                     0,
@@ -199,126 +147,61 @@ IN = {"memory": "80Gi"}
                 part(1, "gpu-0", of=2),
             ],
             None,
-            id="same-counter-set-in-a-slice",
         ),
-        pytest.param(
+        "no-counter-set": (
             [budget(0, of=2, budget=IN), part(1, drawing("gpu-0", of="other", memory="1Gi"), of=2)],
             None,
-            id="no-counter-set",
         ),
-        pytest.param(
-            [budget(0, of=2, budget=IN), part(1, drawing("gpu-0", flops="1"), of=2)],
-            None,
-            id="no-counter",
-        ),
-        pytest.param(
+        "no-counter": ([budget(0, of=2, budget=IN), part(1, drawing("gpu-0", flops="1"), of=2)], None),
+        "no-counter-set-elsewhere": (
             [
                 budget(0, of=3, budget=IN),
                 part(1, TWICE[0], of=3),
                 part(2, drawing("gpu-1", of="other", memory="1Gi"), of=3, at=FAR),
             ],
             None,
-            id="no-counter-set-elsewhere",
         ),
-        pytest.param(
+        "no-counter-elsewhere": (
             [budget(0, of=3, budget=IN), part(1, TWICE[0], of=3), part(2, drawing("gpu-1", flops="1"), of=3, at=FAR)],
             None,
-            id="no-counter-elsewhere",
         ),
-        pytest.param(
-            [part(0, TWICE[0])],
+        "no-counters": ([part(0, TWICE[0])], None),
+        "counter-of-another-set": (
+            [budget(0, of=2, budget=IN, compute={"flops": "1000"}), part(1, drawing("gpu-0", flops="500"), of=2)],
             None,
-            id="no-counters",
         ),
-        pytest.param(
-            [
-                budget(0, of=2, budget=IN, compute={"flops": "1000"}),
-                part(1, drawing("gpu-0", flops="500"), of=2),
-            ],
-            None,
-            id="counter-of-another-set",
-        ),
-        pytest.param(
-            [budget(0, of=2, budget={**IN, "flops": "1000"}), part(1, *TWICE, of=2)],
-            ["gpu-0", "gpu-1"],
-            id="counters",
-        ),
-        pytest.param(
-            [budget(0, of=2, budget={"memory": "70Gi"}), part(1, *TWICE, of=2)],
-            None,
-            id="counters-that-do-not-suffice",
-        ),
-        pytest.param(
-            [part(0, "gpu-old", generation=1), part(0, "gpu-new", generation=2)],
-            ["gpu-new"],
-            id="generation",
-        ),
-        pytest.param(
+        "counters": ([budget(0, of=2, budget={**IN, "flops": "1000"}), part(1, *TWICE, of=2)], ["gpu-0", "gpu-1"]),
+        "counters-that-do-not-suffice": ([budget(0, of=2, budget={"memory": "70Gi"}), part(1, *TWICE, of=2)], None),
+        "generation": ([part(0, "gpu-old", generation=1), part(0, "gpu-new", generation=2)], ["gpu-new"]),
+        "fewer-slices-in-the-new-generation": (
             [part(0, "gpu-0", of=2), part(1, "gpu-1", of=2), part(0, "gpu-new", generation=2)],
             ["gpu-new"],
-            id="fewer-slices-in-the-new-generation",
         ),
-        pytest.param(
-            [part(0, "gpu-0"), part(0, "gpu-new", generation=2, of=2)],
-            None,
-            id="new-generation-incomplete",
-        ),
-        pytest.param(
+        "new-generation-incomplete": ([part(0, "gpu-0"), part(0, "gpu-new", generation=2, of=2)], None),
+        "new-generation-invalid": (
             [part(0, "gpu-0"), *(part(n, "gpu-dup", generation=2, of=2) for n in range(2))],
             None,
-            id="new-generation-invalid",
         ),
-        pytest.param(
-            [part(0, "gpu-old", of=2), part(0, "gpu-new", generation=2)],
-            ["gpu-new"],
-            id="old-generation-incomplete",
-        ),
-        pytest.param(
+        "old-generation-incomplete": ([part(0, "gpu-old", of=2), part(0, "gpu-new", generation=2)], ["gpu-new"]),
+        "old-generation-invalid": (
             [*(part(n, "gpu-dup", of=2) for n in range(2)), part(0, "gpu-new", generation=2)],
             ["gpu-new"],
-            id="old-generation-invalid",
         ),
-        pytest.param(
-            [part(0, "gpu-0", of=2)],
-            None,
-            id="slice-missing",
-        ),
-        pytest.param(
-            [part(0, "gpu-0"), part(1, "gpu-1")],
-            None,
-            id="slice-too-many",
-        ),
-        pytest.param(
-            [part(0, "gpu-0", of=0)],
-            None,
-            id="no-slice-count",
-        ),
-        pytest.param(
-            [part(0, "gpu-0", of=2, at=HERE), part(1, "gpu-1", of=2, at=FAR)],
-            ["gpu-0"],
-            id="slices-of-two-zones",
-        ),
-        pytest.param(
-            [part(0, "gpu-0", at=HERE), part(0, "gpu-new", at=FAR, generation=2)],
-            [],
-            id="new-generation-elsewhere",
-        ),
-        pytest.param(
+        "slice-missing": ([part(0, "gpu-0", of=2)], None),
+        "slice-too-many": ([part(0, "gpu-0"), part(1, "gpu-1")], None),
+        "no-slice-count": ([part(0, "gpu-0", of=0)], None),
+        "slices-of-two-zones": ([part(0, "gpu-0", of=2, at=HERE), part(1, "gpu-1", of=2, at=FAR)], ["gpu-0"]),
+        "new-generation-elsewhere": ([part(0, "gpu-0", at=HERE), part(0, "gpu-new", at=FAR, generation=2)], []),
+        "two-slices-of-a-zone": (
             [part(0, "gpu-0", of=3, at=HERE), part(1, "gpu-1", of=3, at=HERE), part(2, "gpu-2", of=3, at=FAR)],
             ["gpu-0", "gpu-1"],
-            id="two-slices-of-a-zone",
         ),
-        pytest.param(
+        "unused-counters": (
             [budget(0, of=3, budget=IN), part(1, "gpu-0", of=3), part(2, "gpu-1", of=3)],
             ["gpu-0", "gpu-1"],
-            id="unused-counters",
         ),
-        pytest.param(
-            [part(0, "gpu-0", of=2)],
-            None,
-            id="counters-missing",
-        ),
-        pytest.param(
+        "counters-missing": ([part(0, "gpu-0", of=2)], None),
+        "two-counter-sets": (
             [
                 budget(0, of=2, budget=IN, compute={"flops": "1000"}),
                 part(
@@ -334,43 +217,21 @@ IN = {"memory": "80Gi"}
                 ),
             ],
             ["gpu-0"],
-            id="two-counter-sets",
         ),
-        pytest.param(
+        "counters-of-two-slices": (
             [
                 budget(0, of=3, budget=IN),
                 budget(1, of=3, compute={"flops": "1000"}),
                 part(2, TWICE[0], drawing("gpu-1", of="compute", flops="500"), of=3),
             ],
             ["gpu-0", "gpu-1"],
-            id="counters-of-two-slices",
         ),
-        pytest.param(
-            [part(0, TWICE[0], of=2), budget(1, of=2, budget=IN)],
-            ["gpu-0"],
-            id="counters-last",
-        ),
-        pytest.param(
-            [budget(0, of=2, budget=IN, devices=["ghost"]), part(1, "gpu-0", of=2)],
-            ["gpu-0"],
-            id="device-beside-counters",
-        ),
-        pytest.param(
-            [budget(0, of=2, budget=IN), part(1, TWICE[0], of=2, at=HERE)],
-            ["gpu-0"],
-            id="counters-of-a-zone",
-        ),
-        pytest.param(
-            [budget(0, of=2, budget=IN), part(1, "gpu-0", of=2, at=FAR)],
-            [],
-            id="counters-without-devices",
-        ),
-        pytest.param(
-            [budget(0, of=3, budget=IN), part(1, "gpu-0", "gpu-0", of=3)],
-            None,
-            id="two-defects",
-        ),
-    ],
+        "counters-last": ([part(0, TWICE[0], of=2), budget(1, of=2, budget=IN)], ["gpu-0"]),
+        "device-beside-counters": ([budget(0, of=2, budget=IN, devices=["ghost"]), part(1, "gpu-0", of=2)], ["gpu-0"]),
+        "counters-of-a-zone": ([budget(0, of=2, budget=IN), part(1, TWICE[0], of=2, at=HERE)], ["gpu-0"]),
+        "counters-without-devices": ([budget(0, of=2, budget=IN), part(1, "gpu-0", of=2, at=FAR)], []),
+        "two-defects": ([budget(0, of=3, budget=IN), part(1, "gpu-0", "gpu-0", of=3)], None),
+    },
 )
 def test_request_for_all_devices_gets_those_of_complete_and_valid_pools(slices, seen):
     """There is one more, healthy pool. While a pool that the node reaches has a defect, not all devices are known."""
@@ -384,58 +245,22 @@ def test_request_for_all_devices_gets_those_of_complete_and_valid_pools(slices, 
         assert found == sorted([*(n if "/" in n else f"pool-a/{n}" for n in seen), "free/gpu-9"])
 
 
-@pytest.mark.parametrize(
-    ("slices", "held", "chosen"),
-    [
-        pytest.param(
-            [],
-            (),
-            None,
-            id="none",
-        ),
-        pytest.param(
-            [part(0, "gpu-0", at=HERE)],
-            (),
-            "pool-a/gpu-0",
-            id="same-zone",
-        ),
-        pytest.param(
-            [part(0, "gpu-0", at=THERE)],
-            (),
-            None,
-            id="other-zone",
-        ),
-        pytest.param(
-            [part(0, "gpu-0")],
-            (),
-            "pool-a/gpu-0",
-            id="all-nodes",
-        ),
-        pytest.param(
-            [part(0, "gpu-0", at=THERE), part(0, "gpu-0", pool="pool-b", at=HERE)],
-            (),
-            "pool-b/gpu-0",
-            id="two-pools",
-        ),
-        pytest.param(
-            [part(0, "gpu-0", of=2, at=THERE), part(1, "gpu-1", of=2, at=HERE)],
-            (),
-            "pool-a/gpu-1",
-            id="two-slices",
-        ),
-        pytest.param(
-            [a_slice("s", named_devices("gpu-0"))],
-            (),
-            None,
-            id="nowhere",
-        ),
-        pytest.param(
+@table(
+    "slices, held, chosen",
+    {
+        "none": ([], (), None),
+        "same-zone": ([part(0, "gpu-0", at=HERE)], (), "pool-a/gpu-0"),
+        "other-zone": ([part(0, "gpu-0", at=THERE)], (), None),
+        "all-nodes": ([part(0, "gpu-0")], (), "pool-a/gpu-0"),
+        "two-pools": ([part(0, "gpu-0", at=THERE), part(0, "gpu-0", pool="pool-b", at=HERE)], (), "pool-b/gpu-0"),
+        "two-slices": ([part(0, "gpu-0", of=2, at=THERE), part(1, "gpu-1", of=2, at=HERE)], (), "pool-a/gpu-1"),
+        "nowhere": ([a_slice("s", "gpu-0")], (), None),
+        "counters-suffice": (
             [budget(0, of=3, budget=IN), part(1, TWICE[0], of=3, at=HERE), part(2, TWICE[1], of=3, at=THERE)],
             (an_allocated_claim("held", ("pool-a", "gpu-1")),),
             "pool-a/gpu-0",
-            id="counters-suffice",
         ),
-        pytest.param(
+        "counters-used-up-elsewhere": (
             [
                 budget(0, of=3, budget={"memory": "70Gi"}),
                 part(1, TWICE[0], of=3, at=HERE),
@@ -443,9 +268,8 @@ def test_request_for_all_devices_gets_those_of_complete_and_valid_pools(slices, 
             ],
             (an_allocated_claim("held", ("pool-a", "gpu-1")),),
             None,
-            id="counters-used-up-elsewhere",
         ),
-        pytest.param(
+        "device-without-counters-elsewhere": (
             [
                 budget(0, of=3, budget={"memory": "70Gi"}),
                 part(1, TWICE[0], of=3, at=HERE),
@@ -453,9 +277,8 @@ def test_request_for_all_devices_gets_those_of_complete_and_valid_pools(slices, 
             ],
             (an_allocated_claim("held", ("pool-a", "gpu-plain")),),
             "pool-a/gpu-0",
-            id="device-without-counters-elsewhere",
         ),
-        pytest.param(
+        "counters-used-up-in-two-zones": (
             [
                 budget(0, of=4, budget=IN),
                 part(1, TWICE[0], of=4, at=HERE),
@@ -464,15 +287,9 @@ def test_request_for_all_devices_gets_those_of_complete_and_valid_pools(slices, 
             ],
             (an_allocated_claim("held", ("pool-a", "gpu-1"), ("pool-a", "gpu-2")),),
             None,
-            id="counters-used-up-in-two-zones",
         ),
-        pytest.param(
-            [budget(0, of=2, budget=IN), part(1, TWICE[0], of=2, at=THERE)],
-            (),
-            None,
-            id="counters-without-devices",
-        ),
-    ],
+        "counters-without-devices": ([budget(0, of=2, budget=IN), part(1, TWICE[0], of=2, at=THERE)], (), None),
+    },
 )
 def test_device_of_a_zone_restricts_the_other_devices_of_its_claim(slices, held, chosen):
     """The claim's NIC is in one zone; devices elsewhere are not reached, but those in use draw on their pool's counters."""
@@ -526,52 +343,29 @@ MALFORMED = [{"cel": {"expression": "this is not valid CEL"}}]
 OF_40 = f'device.attributes["{DRIVER}"].memory > 40'
 
 
-@pytest.mark.parametrize(
-    ("requests", "published", "found"),
-    [
-        pytest.param(
-            [any_of(count=2)],
-            models(3),
-            ["a-00", "a-01"],
-            id="count",
-        ),
-        pytest.param(
+@table(
+    "requests, published, found",
+    {
+        "count": ([any_of(count=2)], models(3), ["a-00", "a-01"]),
+        "capacity": (
             [any_of(capacity={"requests": {"memory": "40Gi"}})],
             [model("small", memory=20), model("large", memory=80)],
             ["large"],
-            id="capacity",
         ),
-        pytest.param(
+        "two-requests": (
             [any_of("a", count=2), h100("b")],
             [*models(2), *models(1, "H100", "h")],
             ["a-00", "a-01", "h-00"],
-            id="two-requests",
         ),
-        pytest.param(
+        "selectors": (
             [h100(select=OF_40)],
             [model("a", "H100", 20), model("b", "A100", 80), model("c", "H100", 80)],
             ["c"],
-            id="selectors",
         ),
-        pytest.param(
-            [any_of("a", count=16), any_of("b", count=16)],
-            models(40),
-            32,
-            id="as-many-as-allowed",
-        ),
-        pytest.param(
-            [any_of(**ALL)],
-            models(3),
-            3,
-            id="all",
-        ),
-        pytest.param(
-            [h100(**ALL)],
-            [*models(1, "H100", "h"), *models(1)],
-            ["h-00"],
-            id="all-of-a-model",
-        ),
-        pytest.param(
+        "as-many-as-allowed": ([any_of("a", count=16), any_of("b", count=16)], models(40), 32),
+        "all": ([any_of(**ALL)], models(3), 3),
+        "all-of-a-model": ([h100(**ALL)], [*models(1, "H100", "h"), *models(1)], ["h-00"]),
+        "first-selectors": (
             [
                 first_of(
                     {"deviceClassName": "h100", "selectors": [{"cel": {"expression": OF_40}}], "count": 2}, name="gpu"
@@ -579,9 +373,8 @@ OF_40 = f'device.attributes["{DRIVER}"].memory > 40'
             ],
             [model("a", "H100", 20), *(model(n, "H100", 80) for n in "bc")],
             ["b", "c"],
-            id="first-selectors",
         ),
-        pytest.param(
+        "first-in-order": (
             [
                 first_of(
                     {"deviceClassName": "h100", "count": 4},
@@ -591,45 +384,22 @@ OF_40 = f'device.attributes["{DRIVER}"].memory > 40'
             ],
             models(3),
             ["a-00", "a-01"],
-            id="first-in-order",
         ),
-        pytest.param(
+        "first-capacity": (
             [first_of({"count": 2, "capacity": {"requests": {"memory": "40Gi"}}}, {"count": 1})],
             [model("small", memory=20), model("large", memory=80)],
             ["small"],
-            id="first-capacity",
         ),
-        pytest.param(
-            [first_of({"count": 4}, {"count": 2}), any_of("other", count=30)],
-            models(40),
-            32,
-            id="first-that-is-allowed",
-        ),
-        pytest.param(
+        "first-that-is-allowed": ([first_of({"count": 4}, {"count": 2}), any_of("other", count=30)], models(40), 32),
+        "first-instead-of-all": (
             [first_of({"deviceClassName": "h100", **ALL}, {"count": 1}), a100("other", count=31)],
             [*models(3, "H100", "h"), *models(31)],
             32,
-            id="first-instead-of-all",
         ),
-        pytest.param(
-            [first_of(ALL)],
-            models(3),
-            3,
-            id="first-all",
-        ),
-        pytest.param(
-            [first_of(ALL, {"count": 1})],
-            models(3),
-            3,
-            id="first-all-or-one",
-        ),
-        pytest.param(
-            [any_of("exact", count=2), first_of({"count": 3}, {"count": 1})],
-            models(6),
-            5,
-            id="exact-and-first",
-        ),
-    ],
+        "first-all": ([first_of(ALL)], models(3), 3),
+        "first-all-or-one": ([first_of(ALL, {"count": 1})], models(3), 3),
+        "exact-and-first": ([any_of("exact", count=2), first_of({"count": 3}, {"count": 1})], models(6), 5),
+    },
 )
 def test_requests_of_a_claim_get_published_devices(requests, published, found):
     """`found` are their names, or how many there are."""
@@ -660,106 +430,50 @@ def test_request_for_all_devices_gets_those_of_all_pools():
 BROKEN = [model("same"), model("same")]
 
 
-@pytest.mark.parametrize(
-    ("requests", "published", "message"),
-    [
-        pytest.param(
-            [any_of(deviceClassName="nonexistent")],
-            [],
-            "DeviceClass 'nonexistent' does not exist",
-            id="class",
-        ),
-        pytest.param(
-            [{"name": "req"}],
-            [],
-            "request req asks for nothing",
-            id="nothing",
-        ),
-        pytest.param(
-            [{"name": "req", "firstAvailable": []}],
-            [],
-            "request req asks for nothing",
-            id="no-alternative",
-        ),
-        pytest.param(
-            [any_of(selectors=[{}])],
-            [],
-            "a selector that is not CEL is not supported",
-            id="not-cel",
-        ),
-        pytest.param(
-            [any_of(selectors=MALFORMED)],
-            [],
-            "selector 'this is not valid CEL' is invalid at character 1",
-            id="malformed",
-        ),
-        pytest.param(
+@table(
+    "requests, published, message",
+    {
+        "class": ([any_of(deviceClassName="nonexistent")], [], "DeviceClass 'nonexistent' does not exist"),
+        "nothing": ([{"name": "req"}], [], "request req asks for nothing"),
+        "no-alternative": ([{"name": "req", "firstAvailable": []}], [], "request req asks for nothing"),
+        "not-cel": ([any_of(selectors=[{}])], [], "a selector that is not CEL is not supported"),
+        "malformed": ([any_of(selectors=MALFORMED)], [], "selector 'this is not valid CEL' is invalid at character 1"),
+        "too-many": (
             [any_of("a", count=16), any_of("b", count=17)],
             models(40),
             "asks for 33 devices, 32 are the most",
-            id="too-many",
         ),
-        pytest.param(
-            [any_of(**ALL)],
-            BROKEN,
-            "no published device",
-            id="all-of-a-broken-pool",
-        ),
-        pytest.param(
-            [h100(**ALL)],
-            models(2),
-            "no published device",
-            id="all-of-none",
-        ),
-        pytest.param(
-            [any_of(**ALL)],
-            [],
-            "no published device",
-            id="all-without-a-device",
-        ),
-        pytest.param(
-            [any_of(**ALL)],
-            models(33),
-            "cannot be had together",
-            id="all-of-too-many",
-        ),
-        pytest.param(
+        "all-of-a-broken-pool": ([any_of(**ALL)], BROKEN, "no published device"),
+        "all-of-none": ([h100(**ALL)], models(2), "no published device"),
+        "all-without-a-device": ([any_of(**ALL)], [], "no published device"),
+        "all-of-too-many": ([any_of(**ALL)], models(33), "cannot be had together"),
+        "all-and-too-many": (
             [h100(**ALL), a100(count=30)],
             [*models(3, "H100", "h"), *models(30)],
             "cannot be had together",
-            id="all-and-too-many",
         ),
-        pytest.param(
+        "first-class": (
             [first_of({"deviceClassName": "nonexistent"}, {"count": 1})],
             models(1),
             "DeviceClass 'nonexistent' does not exist",
-            id="first-class",
         ),
-        pytest.param(
+        "first-malformed": (
             [first_of({"selectors": MALFORMED}, {"count": 1})],
             models(1),
             "selector 'this is not valid CEL' is invalid at character 1",
-            id="first-malformed",
         ),
-        pytest.param(
+        "first-not-cel": (
             [first_of({"selectors": [{}]}, {"count": 1})],
             models(1),
             "a selector that is not CEL is not supported",
-            id="first-not-cel",
         ),
-        pytest.param(
+        "first-too-many": (
             [first_of({"count": 4}, {"count": 2}), any_of("other", count=31)],
             models(40),
             "asks for 33 devices, 32 are the most",
-            id="first-too-many",
         ),
-        pytest.param(
-            [first_of(ALL)],
-            BROKEN,
-            "no published device",
-            id="first-all-of-a-broken-pool",
-        ),
-    ],
+        "first-all-of-a-broken-pool": ([first_of(ALL)], BROKEN, "no published device"),
+    },
 )
 def test_claim_that_cannot_be_satisfied_says_why(requests, published, message):
     """Its pod is unschedulable."""
@@ -799,64 +513,27 @@ def brings(devices):
     return with_devices(fake_type("gpu-it"), slice_spec(devices, pool="own"))
 
 
-@pytest.mark.parametrize(
-    ("requests", "published", "counts"),
-    [
-        pytest.param(
-            [any_of(**ALL)],
-            [],
-            {5: 5, 10: 10},
-            id="all",
-        ),
-        pytest.param(
-            [first_of({"deviceClassName": "any", **ALL})],
-            [],
-            {5: 5, 10: 10},
-            id="first-all",
-        ),
-        pytest.param(
-            [any_of(**ALL)],
-            models(20),
-            {10: 30, 20: None},
-            id="all-with-published",
-        ),
-        pytest.param(
-            [h100(**ALL), a100(count=10)],
-            [*models(15, "H100", "h"), *models(10)],
-            {5: 30, 10: None},
-            id="all-and-a-count",
-        ),
-        pytest.param(
-            [any_of(**ALL)],
-            models(30),
-            {5: None, 6: None},
-            id="all-too-many",
-        ),
-        pytest.param(
-            [any_of(count=1)],
-            models(3),
-            {5: 1},
-            id="count",
-        ),
-        pytest.param(
+@table(
+    "requests, published, counts",
+    {
+        "all": ([any_of(**ALL)], [], {5: 5, 10: 10}),
+        "first-all": ([first_of({"deviceClassName": "any", **ALL})], [], {5: 5, 10: 10}),
+        "all-with-published": ([any_of(**ALL)], models(20), {10: 30, 20: None}),
+        "all-and-a-count": ([h100(**ALL), a100(count=10)], [*models(15, "H100", "h"), *models(10)], {5: 30, 10: None}),
+        "all-too-many": ([any_of(**ALL)], models(30), {5: None, 6: None}),
+        "count": ([any_of(count=1)], models(3), {5: 1}),
+        "first-all-with-published": (
             [first_of({"deviceClassName": "any", **ALL}, {"deviceClassName": "any", **ALL})],
             models(20),
             {10: 30, 20: None},
-            id="first-all-with-published",
         ),
-        pytest.param(
-            [first_of({"deviceClassName": "any", **ALL})],
-            models(30),
-            {5: None, 6: None},
-            id="first-all-too-many",
-        ),
-        pytest.param(
+        "first-all-too-many": ([first_of({"deviceClassName": "any", **ALL})], models(30), {5: None, 6: None}),
+        "first-all-or-one": (
             [first_of({"deviceClassName": "any", **ALL}, {"deviceClassName": "any", "count": 1})],
             models(25),
             {5: 30, 10: 1},
-            id="first-all-or-one",
         ),
-    ],
+    },
 )
 def test_new_node_adds_its_own_devices_to_the_published_ones(requests, published, counts):
     """By the number of H100s of the type: how many devices the claim gets on its node; more than 32 are too many."""
@@ -867,34 +544,14 @@ def test_new_node_adds_its_own_devices_to_the_published_ones(requests, published
         assert (len(found) if isinstance(found, list) else None) == expected
 
 
-@pytest.mark.parametrize(
-    ("own", "published", "found"),
-    [
-        pytest.param(
-            "H100",
-            [],
-            ["own/t-00"],
-            id="own",
-        ),
-        pytest.param(
-            "A100",
-            [],
-            None,
-            id="none",
-        ),
-        pytest.param(
-            "H100",
-            models(1, "H100", "h"),
-            ["own/t-00", "pool-a/h-00"],
-            id="both",
-        ),
-        pytest.param(
-            "A100",
-            models(1, "H100", "h"),
-            ["pool-a/h-00"],
-            id="published",
-        ),
-    ],
+@table(
+    "own, published, found",
+    {
+        "own": ("H100", [], ["own/t-00"]),
+        "none": ("A100", [], None),
+        "both": ("H100", models(1, "H100", "h"), ["own/t-00", "pool-a/h-00"]),
+        "published": ("A100", models(1, "H100", "h"), ["pool-a/h-00"]),
+    },
 )
 def test_request_for_all_devices_counts_those_that_it_selects(own, published, found):
     """Of the node itself, and published ones; one of either suffices."""
@@ -955,45 +612,15 @@ A, B, C = any_of("a"), any_of("b"), any_of("c")
 GPUS = first_of({"name": "h100", "count": 2, "deviceClassName": "any"}, name="gpu")
 
 
-@pytest.mark.parametrize(
-    ("requests", "constraints", "devices", "found"),
-    [
-        pytest.param(
-            [A],
-            [matching()],
-            rooted("x"),
-            [0],
-            id="one",
-        ),
-        pytest.param(
-            [A, B],
-            [matching()],
-            rooted("x", "x"),
-            [0, 1],
-            id="equal",
-        ),
-        pytest.param(
-            [A, B],
-            [matching()],
-            rooted("x", "y"),
-            None,
-            id="different",
-        ),
-        pytest.param(
-            [A],
-            [matching()],
-            rooted(""),
-            None,
-            id="missing",
-        ),
-        pytest.param(
-            [A, B],
-            [matching("a")],
-            rooted("x", "y"),
-            [0, 1],
-            id="of-one-request",
-        ),
-        pytest.param(
+@table(
+    "requests, constraints, devices, found",
+    {
+        "one": ([A], [matching()], rooted("x"), [0]),
+        "equal": ([A, B], [matching()], rooted("x", "x"), [0, 1]),
+        "different": ([A, B], [matching()], rooted("x", "y"), None),
+        "missing": ([A], [matching()], rooted(""), None),
+        "of-one-request": ([A, B], [matching("a")], rooted("x", "y"), [0, 1]),
+        "two-constraints": (
             [A, B],
             [matching(), matching(of=f"{DRIVER}/rack")],
             [
@@ -1001,86 +628,39 @@ GPUS = first_of({"name": "h100", "count": 2, "deviceClassName": "any"}, name="gp
                 for n, (root, rack) in enumerate(("xp", "xq", "yq", "xq"))
             ],
             [1, 3],
-            id="two-constraints",
         ),
-        pytest.param(
-            [GPUS],
-            [matching("gpu")],
-            rooted("x", "y", "y"),
-            [1, 2],
-            id="of-all-alternatives",
-        ),
-        pytest.param(
-            [GPUS],
-            [matching("gpu/h100")],
-            rooted("x", "y", "y"),
-            [1, 2],
-            id="of-the-alternative",
-        ),
-        pytest.param(
-            [GPUS],
-            [matching("gpu/a100")],
-            rooted("x", "y", "y"),
-            [0, 1],
-            id="of-another-alternative",
-        ),
-        pytest.param(
+        "of-all-alternatives": ([GPUS], [matching("gpu")], rooted("x", "y", "y"), [1, 2]),
+        "of-the-alternative": ([GPUS], [matching("gpu/h100")], rooted("x", "y", "y"), [1, 2]),
+        "of-another-alternative": ([GPUS], [matching("gpu/a100")], rooted("x", "y", "y"), [0, 1]),
+        "of-one-of-two-alternatives": (
             [GPUS, first_of({"name": "a100", "count": 2, "deviceClassName": "any"}, name="more")],
             [matching("more/a100")],
             rooted("x", "y", "y", "x"),
             [0, 1, 2, 3],
-            id="of-one-of-two-alternatives",
         ),
-        pytest.param(
+        "of-two-requests": (
             [GPUS, first_of({"name": "a100", "deviceClassName": "any"}, name="more")],
             [matching("gpu", "more")],
             rooted("x", "x", "x"),
             [0, 1, 2],
-            id="of-two-requests",
         ),
-        pytest.param(
-            [A, B],
-            [matching()],
-            rooted("x", "y", "y"),
-            [1, 2],
-            id="second-attempt",
-        ),
-        pytest.param(
-            [A, B, C],
-            [matching()],
-            rooted("x", "x", "y", "y", "y"),
-            [2, 3, 4],
-            id="third-attempt",
-        ),
-        pytest.param(
-            [A, B, C],
-            [matching("a", "c")],
-            rooted("x", "y", "x"),
-            [0, 1, 2],
-            id="request-between",
-        ),
-        pytest.param(
+        "second-attempt": ([A, B], [matching()], rooted("x", "y", "y"), [1, 2]),
+        "third-attempt": ([A, B, C], [matching()], rooted("x", "x", "y", "y", "y"), [2, 3, 4]),
+        "request-between": ([A, B, C], [matching("a", "c")], rooted("x", "y", "x"), [0, 1, 2]),
+        "full-name": (
             [A, B],
             [matching(of="vendor.example.com/root")],
             rooted("x", "x", domain="vendor.example.com/"),
             [0, 1],
-            id="full-name",
         ),
-        pytest.param(
+        "name-without-domain": (
             [A, B],
             [matching()],
             [*rooted("x", domain=f"{DRIVER}/"), {**rooted("", "x")[1]}],
             [0, 1],
-            id="name-without-domain",
         ),
-        pytest.param(
-            [A, B],
-            [matching(of="vendor.example.com/root")],
-            rooted("x", "x"),
-            None,
-            id="domain-of-another",
-        ),
-    ],
+        "domain-of-another": ([A, B], [matching(of="vendor.example.com/root")], rooted("x", "x"), None),
+    },
 )
 def test_devices_have_the_same_value_of_the_attribute_of_a_constraint(requests, constraints, devices, found):
     """A value with too few devices is given up; `found` are the numbers of the devices."""

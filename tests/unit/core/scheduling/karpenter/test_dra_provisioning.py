@@ -27,6 +27,7 @@ from tests.helpers.devices import (
     named_devices,
     schedule_devices,
     slice_spec,
+    table,
     with_devices,
 )
 from tests.helpers.karpenter_suite import ZONES, fake_type, required, requirement, tiny
@@ -72,112 +73,51 @@ def of_capacity(**requests):
 # -- devices of new nodes
 
 
-@pytest.mark.parametrize(
-    ("instance_type", "requests", "by_node"),
-    [
-        pytest.param(
-            gpu_type(2),
-            [exactly()] * 2,
-            [["gpu-0", "gpu-1"]],
-            id="two-gpus",
-        ),
-        pytest.param(
-            gpu_type(1),
-            [exactly()] * 2,
-            [["gpu-0"], ["gpu-0"]],
-            id="one-gpu",
-        ),
-        pytest.param(
-            gpu_type(3),
-            [exactly(**ALL)],
-            [["gpu-0", "gpu-1", "gpu-2"]],
-            id="all",
-        ),
-        pytest.param(
-            fake_type("no-gpu-it"),
-            [exactly()],
-            [],
-            id="none",
-        ),
-        pytest.param(
-            sharing(),
-            [of_capacity(memory="4Gi")],
-            [["gpu-0"]],
-            id="part",
-        ),
-        pytest.param(
-            sharing(),
-            [of_capacity(memory="4Gi")] * 3,
-            [["gpu-0"] * 3],
-            id="three-parts",
-        ),
-        pytest.param(
+@table(
+    "instance_type, requests, by_node",
+    {
+        "two-gpus": (gpu_type(2), [exactly()] * 2, [["gpu-0", "gpu-1"]]),
+        "one-gpu": (gpu_type(1), [exactly()] * 2, [["gpu-0"], ["gpu-0"]]),
+        "all": (gpu_type(3), [exactly(**ALL)], [["gpu-0", "gpu-1", "gpu-2"]]),
+        "none": (fake_type("no-gpu-it"), [exactly()], []),
+        "part": (sharing(), [of_capacity(memory="4Gi")], [["gpu-0"]]),
+        "three-parts": (sharing(), [of_capacity(memory="4Gi")] * 3, [["gpu-0"] * 3]),
+        "parts-of-two": (
             sharing(),
             [of_capacity(memory=f"{size}Gi") for size in (4, 4, 4, 8)],
             [["gpu-0"], ["gpu-0"] * 3],
-            id="parts-of-two",
         ),
-        pytest.param(
-            sharing(),
-            [of_capacity(memory="32Gi")],
-            [],
-            id="too-large-a-part",
-        ),
-        pytest.param(
-            sharing(),
-            [of_capacity(memory="4Gi", bandwidth="10")],
-            [],
-            id="unknown-capacity",
-        ),
-        pytest.param(
+        "too-large-a-part": (sharing(), [of_capacity(memory="32Gi")], []),
+        "unknown-capacity": (sharing(), [of_capacity(memory="4Gi", bandwidth="10")], []),
+        "no-valid-value": (
             sharing({"default": "4Gi", "validValues": ["4Gi", "8Gi", "16Gi"]}),
             [of_capacity(memory="32Gi")],
             [],
-            id="no-valid-value",
         ),
-        pytest.param(
-            sharing({"default": "4Gi"}),
-            [exactly()] * 3,
-            [["gpu-0"] * 3],
-            id="default-part",
-        ),
-        pytest.param(
-            partitioned({"memory": "80Gi"}, 2, {"memory": "40Gi"}),
-            [exactly()] * 2,
-            [["gpu-0", "gpu-1"]],
-            id="partitions",
-        ),
-        pytest.param(
+        "default-part": (sharing({"default": "4Gi"}), [exactly()] * 3, [["gpu-0"] * 3]),
+        "partitions": (partitioned({"memory": "80Gi"}, 2, {"memory": "40Gi"}), [exactly()] * 2, [["gpu-0", "gpu-1"]]),
+        "partitions-of-two": (
             partitioned({"memory": "80Gi"}, 3, {"memory": "40Gi"}),
             [exactly()] * 3,
             [["gpu-0"], ["gpu-0", "gpu-1"]],
-            id="partitions-of-two",
         ),
-        pytest.param(
+        "two-counters": (
             partitioned({"memory": "80Gi", "compute": "100"}, 2, {"memory": "40Gi", "compute": "50"}),
             [exactly()] * 2,
             [["gpu-0", "gpu-1"]],
-            id="two-counters",
         ),
-        pytest.param(
-            partitioned({"memory": "40Gi"}, 1, {"memory": "80Gi"}),
-            [exactly()],
-            [],
-            id="too-large-a-partition",
-        ),
-        pytest.param(
+        "too-large-a-partition": (partitioned({"memory": "40Gi"}, 1, {"memory": "80Gi"}), [exactly()], []),
+        "unknown-counters": (
             partitioned({"memory": "80Gi"}, 1, {"memory": "40Gi"}, counter_set="nonexistent-counter-set"),
             [exactly()],
             [],
-            id="unknown-counters",
         ),
-        pytest.param(
+        "partitions-apart": (
             partitioned({"compute": "100"}, 2, {"compute": "60"}),
             [exactly()] * 2,
             [["gpu-0"], ["gpu-0"]],
-            id="partitions-apart",
         ),
-    ],
+    },
 )
 def test_pods_get_devices_of_as_few_new_nodes_as_suffice(instance_type, requests, by_node):
     """Each pod has a claim of its own; without enough devices it is unschedulable."""
@@ -219,40 +159,18 @@ def test_first_alternative_that_the_node_has_is_chosen(count, chosen):
 
 
 BOTH_DRIVERS = with_devices(
-    fake_type("multi-it"),
-    slice_spec(named_devices("gpu-0")),
-    slice_spec(named_devices("nic-0"), pool="nics", driver=NIC_DRIVER),
+    fake_type("multi-it"), slice_spec("gpu-0"), slice_spec("nic-0", pool="nics", driver=NIC_DRIVER)
 )
 
 
-@pytest.mark.parametrize(
-    ("pod", "types", "drivers"),
-    [
-        pytest.param(
-            a_claiming_pod("p", "c"),
-            (fake_type("no-gpu-it"), gpu_type(1)),
-            DRIVER,
-            id="named",
-        ),
-        pytest.param(
-            a_claiming_pod("p", made=["c"]),
-            (gpu_type(1),),
-            DRIVER,
-            id="from-template",
-        ),
-        pytest.param(
-            a_claiming_pod("p", "c", "nic"),
-            (gpu_type(1), BOTH_DRIVERS),
-            f"{DRIVER},{NIC_DRIVER}",
-            id="two-drivers",
-        ),
-        pytest.param(
-            tiny("p"),
-            (gpu_type(1),),
-            None,
-            id="no-claim",
-        ),
-        pytest.param(
+@table(
+    "pod, types, drivers",
+    {
+        "named": (a_claiming_pod("p", "c"), (fake_type("no-gpu-it"), gpu_type(1)), DRIVER),
+        "from-template": (a_claiming_pod("p", made=["c"]), (gpu_type(1),), DRIVER),
+        "two-drivers": (a_claiming_pod("p", "c", "nic"), (gpu_type(1), BOTH_DRIVERS), f"{DRIVER},{NIC_DRIVER}"),
+        "no-claim": (tiny("p"), (gpu_type(1),), None),
+        "no-claim-needed": (
             tiny(
                 "p",
                 spec={"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]},
@@ -260,9 +178,8 @@ BOTH_DRIVERS = with_devices(
             ),
             (gpu_type(1),),
             None,
-            id="no-claim-needed",
         ),
-    ],
+    },
 )
 def test_nodeclaim_has_types_with_the_devices_and_names_their_drivers(pod, types, drivers):
     """A pod without devices names none."""
@@ -286,37 +203,21 @@ def test_pods_with_and_without_claims_are_scheduled_together():
     assert [(d.claim, d.driver, d.device) for d in node.devices["gpu-it"]] == [("default/c", DRIVER, "gpu-0")]
 
 
-ARM_GPU = with_devices(fake_type("arm-gpu-it", arch="arm64"), slice_spec(named_devices("gpu-0")))
+ARM_GPU = with_devices(fake_type("arm-gpu-it", arch="arm64"), slice_spec("gpu-0"))
 
 
-@pytest.mark.parametrize(
-    ("pod", "types", "message"),
-    [
-        pytest.param(
-            a_claiming_pod("p", "missing"),
-            (gpu_type(1),),
-            "ResourceClaim default/missing does not exist",
-            id="no-claim",
-        ),
-        pytest.param(
-            a_claiming_pod("p", "no-class"),
-            (gpu_type(1),),
-            "DeviceClass 'tpu' does not exist",
-            id="no-class",
-        ),
-        pytest.param(
-            a_claiming_pod("p", "c", "nic"),
-            (PLAIN,),
-            "cannot be had together on one node",
-            id="zones",
-        ),
-        pytest.param(
+@table(
+    "pod, types, message",
+    {
+        "no-claim": (a_claiming_pod("p", "missing"), (gpu_type(1),), "ResourceClaim default/missing does not exist"),
+        "no-class": (a_claiming_pod("p", "no-class"), (gpu_type(1),), "DeviceClass 'tpu' does not exist"),
+        "zones": (a_claiming_pod("p", "c", "nic"), (PLAIN,), "cannot be had together on one node"),
+        "architecture": (
             a_claiming_pod("p", "nic", spec=required([requirement(labels.ARCH, "In", "amd64")])),
-            (with_devices(ARM_GPU, slice_spec(named_devices("nic-0"), driver=NIC_DRIVER)), PLAIN),
+            (with_devices(ARM_GPU, slice_spec("nic-0", driver=NIC_DRIVER)), PLAIN),
             "",
-            id="architecture",
         ),
-    ],
+    },
 )
 def test_pod_without_the_devices_of_its_claims_launches_nothing(pod, types, message):
     """Its error says why. The GPUs are in one zone, the NICs in another one, and ARM nodes have both."""
@@ -354,22 +255,12 @@ def cluster_wide(*devices, name="shared"):
     return a_slice(name, named_devices(*devices), allNodes=True)
 
 
-@pytest.mark.parametrize(
-    ("claims", "types", "slices"),
-    [
-        pytest.param(
-            ("c",),
-            (gpu_type(1),),
-            [in_zone("gpus", ZONES[1])],
-            id="one",
-        ),
-        pytest.param(
-            ("c", "nic"),
-            (PLAIN,),
-            [in_zone("gpus", *ZONES[:2]), in_zone("nics", *ZONES[1:], driver=NIC_DRIVER)],
-            id="two",
-        ),
-    ],
+@table(
+    "claims, types, slices",
+    {
+        "one": (("c",), (gpu_type(1),), [in_zone("gpus", ZONES[1])]),
+        "two": (("c", "nic"), (PLAIN,), [in_zone("gpus", *ZONES[:2]), in_zone("nics", *ZONES[1:], driver=NIC_DRIVER)]),
+    },
 )
 def test_new_node_is_in_the_zone_of_its_published_devices(claims, types, slices):
     """It waits for no driver: the devices are there already."""
@@ -386,24 +277,12 @@ def test_new_node_is_in_the_zone_of_its_published_devices(claims, types, slices)
     assert devices_of(plan) == ["gpus/zoned-0"]
 
 
-@pytest.mark.parametrize(
-    ("types", "slices", "devices", "nodes"),
-    [
-        pytest.param(
-            (fake_type("single", pods=1),),
-            [cluster_wide("gpu-0", "gpu-1")],
-            ["shared/gpu-0"],
-            2,
-            id="of-all-nodes",
-        ),
-        pytest.param(
-            (gpu_type(2),),
-            [],
-            ["pool/gpu-0"],
-            1,
-            id="of-the-node",
-        ),
-    ],
+@table(
+    "types, slices, devices, nodes",
+    {
+        "of-all-nodes": ((fake_type("single", pods=1),), [cluster_wide("gpu-0", "gpu-1")], ["shared/gpu-0"], 2),
+        "of-the-node": ((gpu_type(2),), [], ["pool/gpu-0"], 1),
+    },
 )
 def test_claim_of_two_pods_is_allocated_once(types, slices, devices, nodes):
     """A device of a node keeps the pods there; one of the cluster does not."""
@@ -439,31 +318,16 @@ def machines(*made):
 
 
 NODE = "node-default-1"
-PUBLISHED = a_slice("s", named_devices("incluster-gpu-0"), node=NODE)
+PUBLISHED = a_slice("s", "incluster-gpu-0", node=NODE)
 
 
-@pytest.mark.parametrize(
-    ("initialized", "type_", "expected"),
-    [
-        pytest.param(
-            True,
-            "gpu-it",
-            (NODE, [f"{NODE}/incluster-gpu-0"]),
-            id="initialized",
-        ),
-        pytest.param(
-            False,
-            "gpu-it",
-            (NODE, ["pool/gpu-0"]),
-            id="starting",
-        ),
-        pytest.param(
-            False,
-            "unknown-it",
-            ("new", ["pool/gpu-0"]),
-            id="unknown-type",
-        ),
-    ],
+@table(
+    "initialized, type_, expected",
+    {
+        "initialized": (True, "gpu-it", (NODE, [f"{NODE}/incluster-gpu-0"])),
+        "starting": (False, "gpu-it", (NODE, ["pool/gpu-0"])),
+        "unknown-type": (False, "unknown-it", ("new", ["pool/gpu-0"])),
+    },
 )
 def test_node_has_its_published_devices_once_it_is_initialized(initialized, type_, expected):
     """Before that it has those of its instance type, and what it publishes already is not counted twice."""
@@ -760,28 +624,13 @@ def at(node, claim="c", device="incluster-gpu-0"):
     return an_allocated_claim(claim, (node, device), users=[f"uid-{claim}"], node=node)
 
 
-@pytest.mark.parametrize(
-    ("removed", "types", "new_nodes"),
-    [
-        pytest.param(
-            ["a"],
-            (gpu_type(1),),
-            1,
-            id="one",
-        ),
-        pytest.param(
-            ["a", "b"],
-            (gpu_type(2),),
-            1,
-            id="two",
-        ),
-        pytest.param(
-            ["a"],
-            (PLAIN,),
-            0,
-            id="no-device-elsewhere",
-        ),
-    ],
+@table(
+    "removed, types, new_nodes",
+    {
+        "one": (["a"], (gpu_type(1),), 1),
+        "two": (["a", "b"], (gpu_type(2),), 1),
+        "no-device-elsewhere": (["a"], (PLAIN,), 0),
+    },
 )
 def test_pods_of_removed_nodes_get_the_devices_of_a_replacement(removed, types, new_nodes):
     """Their claims are allocated again; without devices elsewhere the nodes are not removed."""
