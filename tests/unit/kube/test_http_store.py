@@ -34,7 +34,6 @@ BUSY = {"kind": "Status", "code": 429, "reason": "TooManyRequests", "message": "
 
 
 def test_read_is_retried_until_it_succeeds(script, store_for):
-    """Broken connections, 429 and 5xx are retried."""
     script.add_closed_connection()
     script.add_response(429, BUSY, Retry_After="0")
     script.add_response(503, b"upstream is not there")
@@ -49,8 +48,7 @@ def test_read_fails_after_some_retries(script, store_for):
     script.add_response(503, b"<html>bad gateway</html>")
     with pytest.raises(KubeUnavailableError, match="HTTP 503 without a Kubernetes Status: <html>bad gateway") as caught:
         store_for(script.url).list(NODE)
-    assert caught.value.status == 503
-    assert caught.value.retryable
+    assert (caught.value.status, caught.value.retryable) == (503, True)
     assert 1 < len(script.requests) <= 5
 
 
@@ -66,12 +64,23 @@ def test_write_that_may_have_taken_effect_is_not_retried(script, store_for):
     assert len(script.requests) == 2
 
 
-def test_throttled_write_is_retried(script, store_for):
-    """429 of API Priority and Fairness means that nothing was written."""
+def test_throttled_write_is_retried_unless_it_deletes_a_pod_by_force(script, store_for):
+    """429 of API Priority and Fairness means that nothing was written; the reason for force may be gone by the time of a retry."""
+    for write in (
+        lambda store: store.patch(NODE, "n", {"metadata": {}}),
+        lambda store: store.delete(POD, "a", namespace="default", uid="u"),
+    ):
+        script.add_response(429, BUSY, Retry_After="0")
+        script.add_response(200, {"metadata": {"name": "n"}})
+        write(store_for(script.url))
+        assert len(script.requests) == 2
+        script.requests.clear()
+        script.answers.clear()
+
     script.add_response(429, BUSY, Retry_After="0")
-    script.add_response(200, {"metadata": {"name": "n"}})
-    assert store_for(script.url).patch(NODE, "n", {"metadata": {}})["metadata"]["name"] == "n"
-    assert len(script.requests) == 2
+    with pytest.raises(TooManyRequestsError):
+        store_for(script.url).delete(POD, "a", namespace="default", uid="u", grace_period_seconds=1)
+    assert len(script.requests) == 1
 
 
 def test_eviction_that_a_pdb_forbids_is_not_retried(script, store_for):
@@ -123,8 +132,9 @@ def bomb(mebibytes):
 
 
 def test_response_that_is_too_large_is_not_read_to_its_end(script, store_for):
-    """300 MiB, 1.3 MiB on the wire, would end the function for its memory."""
+    """300 MiB, 1.3 MiB on the wire, would end the function for its memory; lists that are read in pieces have failures, too."""
     script.add_response(200, bomb(300), Content_Encoding="gzip")
+    script.add_response(403, bomb(100), Content_Encoding="gzip")
     tracemalloc.start()
     with pytest.raises(ResponseTooLargeError, match="GET /api/v1/nodes/n has over 64 MiB") as caught:
         store_for(script.url).get(NODE, "n")
@@ -133,6 +143,8 @@ def test_response_that_is_too_large_is_not_read_to_its_end(script, store_for):
     assert peak < 150 << 20
     assert "annotations" in caught.value.context["to_do"]
     assert len(script.requests) == 1
+    with pytest.raises(ResponseTooLargeError, match="has over 64 MiB"):
+        store_for(script.url).list(POD)
 
 
 def padded(body, size):
@@ -204,15 +216,8 @@ def test_watch_that_is_silent_for_too_long_is_an_error(store_for):
             next(arrived)
 
 
-def test_failure_that_is_too_large_is_not_read_to_its_end(script, store_for):
-    """Lists that are read in pieces have failures, too."""
-    script.add_response(403, bomb(100), Content_Encoding="gzip")
-    with pytest.raises(ResponseTooLargeError, match="has over 64 MiB"):
-        store_for(script.url).list(POD)
-
-
 def test_page_that_is_too_large_is_requested_with_fewer_objects(script, store_for):
-    """Objects of 1.5 MiB make a page of 750 MiB."""
+    """Objects of 1.5 MiB make a page of 750 MiB; one that is too large for a page of its own is an error after some attempts."""
     script.add_response(200, bomb(100), Content_Encoding="gzip")
     script.add_response(200, {"metadata": {"resourceVersion": "7", "continue": "more"}, "items": []})
     script.add_response(200, {"metadata": {"resourceVersion": "7"}, "items": [{"metadata": {"name": "b"}}]})
@@ -220,13 +225,11 @@ def test_page_that_is_too_large_is_requested_with_fewer_objects(script, store_fo
     limits = [path.partition("?")[2] for _, path, _ in script.requests]
     assert limits == ["limit=500", "limit=62", "limit=62&continue=more"]
 
-
-def test_object_that_is_too_large_for_a_page_of_its_own_is_an_error(script, store_for):
-    """The error names the list; the number of attempts is bounded."""
+    script.answers.clear()
     script.add_response(200, bomb(70), Content_Encoding="gzip")
     with pytest.raises(ResponseTooLargeError, match=r"GET /apis/karpenter\.sh/v1/nodeclaims"):
         store_for(script.url).list(NODECLAIM)
-    assert len(script.requests) == 4
+    assert len(script.requests) == 3 + 4
 
 
 def test_response_that_breaks_off_is_read_again(script, store_for):
@@ -247,17 +250,17 @@ def test_list_that_expires_between_pages_is_read_without_pages(script, store_for
     assert "limit" not in script.requests[-1][1]
 
 
-def test_invalid_object_is_named_with_its_field(script, store_for):
-    """One error, with the path of the field."""
-    script.add_response(200, {"metadata": {"name": "n", "labels": {"a": 5}}})
-    with pytest.raises(InvalidObjectError, match=r"Node n cannot be read: .*labels"):
-        store_for(script.url).get(NODE, "n")
-
-
-def test_response_without_json_is_an_error(script, store_for):
-    """For example, a proxy returns a login page."""
-    script.add_response(200, b"<html>please log in</html>")
-    with pytest.raises(KubeAPIError, match="not an API server's"):
+@pytest.mark.parametrize(
+    ("body", "error", "said"),
+    [
+        ({"metadata": {"name": "n", "labels": {"a": 5}}}, InvalidObjectError, r"Node n cannot be read: .*labels"),
+        (b"<html>please log in</html>", KubeAPIError, "not an API server's"),
+    ],
+    ids=["the object and its field are named", "a proxy's login page"],
+)
+def test_response_that_is_no_object_is_an_error(script, store_for, body, error, said):
+    script.add_response(200, body)
+    with pytest.raises(error, match=said):
         store_for(script.url).get(NODE, "n")
 
 
@@ -265,23 +268,23 @@ def chunked(*lines):
     return b"".join(b"%x\r\n%b\r\n" % (len(line), line) for line in lines)
 
 
-def test_watch_reads_lines_across_chunks(script, store_for):
-    """Chunks end anywhere, events end at newlines."""
+@pytest.mark.parametrize(("given", "asked"), [(0, "1"), (0.2, "1"), (1, "1"), (2.5, "3")])
+def test_watch_reads_lines_across_chunks_for_its_timeout(script, store_for, given, asked):
+    """Chunks end anywhere, events at newlines. An API server watches for half an hour at least without whole, positive seconds."""
     one = b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"8"}}}\n'
     two = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}\n'
     script.add_response(200, chunked(one[:20], one[20:] + two[:5], two[5:]) + b"0\r\n\r\n", Transfer_Encoding="chunked")
-    events = list(store_for(script.url).watch(NODE, resource_version="7", timeout_seconds=0.2))
+    events = list(store_for(script.url).watch(NODE, resource_version="7", timeout_seconds=given))
     assert [(e.type, e.resource_version) for e in events] == [("ADDED", "8"), ("BOOKMARK", "9")]
     assert events[0].object.metadata.name == "a"
-    assert "timeoutSeconds=1" in script.requests[0][1]
-
-
-@pytest.mark.parametrize(("given", "asked"), [(0, "1"), (0.2, "1"), (1, "1"), (2.5, "3")])
-def test_watch_asks_for_its_timeout_in_whole_seconds(script, store_for, given, asked):
-    """Without a positive one an API server watches for half an hour at least."""
-    script.add_response(200, chunked() + b"0\r\n\r\n", Transfer_Encoding="chunked")
-    assert list(store_for(script.url).watch(NODE, resource_version="7", timeout_seconds=given)) == []
     assert f"timeoutSeconds={asked}&" in f"{script.requests[0][1]}&"
+
+    script.answers.clear()
+    script.add_response(200, chunked(one), Transfer_Encoding="chunked", Connection="close")
+    broken = store_for(script.url).watch(NODE, resource_version="7")
+    assert next(broken).resource_version == "8"
+    with pytest.raises(KubeUnavailableError):
+        next(broken)
 
 
 @pytest.mark.parametrize(
@@ -303,31 +306,19 @@ def test_time_beyond_any_range_fails_neither_get_nor_list_nor_watch(script, stor
     assert other.metadata.name == "n"
 
 
-def test_watch_that_breaks_off_raises_after_its_events(script, store_for):
-    """The iterator does not end without an error."""
-    one = b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"8"}}}\n'
-    script.add_response(200, chunked(one), Transfer_Encoding="chunked", Connection="close")
-    watch = store_for(script.url).watch(NODE, resource_version="7")
-    assert next(watch).resource_version == "8"
-    with pytest.raises(KubeUnavailableError):
-        next(watch)
-
-
 def test_error_event_of_a_watch_is_raised(script, store_for):
     """410 comes as an event or as a response."""
-    line = json.dumps({"type": "ERROR", "object": {"code": 410, "reason": "Expired", "message": "too old"}}).encode()
+    expired = {"code": 410, "reason": "Expired", "message": "too old"}
+    line = json.dumps({"type": "ERROR", "object": expired}).encode()
     script.add_response(200, chunked(line + b"\n") + b"0\r\n\r\n", Transfer_Encoding="chunked")
-    with pytest.raises(GoneError, match="too old"):
-        list(store_for(script.url).watch(NODE, resource_version="7"))
-    script.answers.clear()
-    script.add_response(410, {"code": 410, "reason": "Expired", "message": "too old"})
-    with pytest.raises(GoneError):
-        list(store_for(script.url).watch(NODE, resource_version="7"))
+    script.add_response(410, expired)
+    for _ in range(2):
+        with pytest.raises(GoneError, match="too old"):
+            list(store_for(script.url).watch(NODE, resource_version="7"))
 
 
-@pytest.mark.parametrize("status", [300, 400, 401, 409, 415, 422, 500])
+@pytest.mark.parametrize("status", [300, 400, 401, 409, 415, 422, 500])  # the classes: test_error_translation.py
 def test_each_failure_is_a_journeyman_error(script, store_for, status):
-    """The error has the HTTP status."""
     script.add_response(status, b"", Retry_After="0")
     for attempt in (
         lambda store: store.get(NODE, "n"),
@@ -348,20 +339,6 @@ def test_authorization_is_read_before_each_request(script, store_for):
     store.get(NODE, "n")
     store.get(NODE, "n")
     assert [headers["Authorization"] for _, _, headers in script.requests] == ["Bearer one", "Bearer two"]
-
-
-def test_forced_deletion_of_a_pod_is_not_retried(script, store_for):
-    """Its reason may be gone by the time of a retry, so the step decides again; other deletions are repeated."""
-    script.add_response(429, BUSY, Retry_After="0")
-    with pytest.raises(TooManyRequestsError):
-        store_for(script.url).delete(POD, "a", namespace="default", uid="u", grace_period_seconds=1)
-    assert len(script.requests) == 1
-
-    script.answers.clear()
-    script.add_response(429, BUSY, Retry_After="0")
-    script.add_response(200, {"kind": "Status"})
-    store_for(script.url).delete(POD, "a", namespace="default", uid="u")
-    assert len(script.requests) == 3
 
 
 def test_deletion_sends_its_preconditions(script, store_for):
@@ -400,9 +377,12 @@ def test_connections_do_not_change_a_shared_tls_context(store_for, tls_front, ce
     monkeypatch.setattr(ssl.SSLContext, "set_alpn_protocols", recording)
     context = client_context(ca_file=str(certificate[0]))
     assert len(changed) == 1
+    store = store_for(tls_front.url, ssl_context=context, authorization=lambda: "Bearer secret")
+    with ThreadPoolExecutor(16) as threads:
+        listings = list(threads.map(lambda _: store.list(NODE), range(64)))
     for _ in range(3):
         store_for(tls_front.url, ssl_context=context, authorization=lambda: "Bearer secret").list(NODE)
-    assert len(changed) == 1
+    assert (len(listings), len(changed)) == (64, 1)
 
 
 def test_servers_are_verified_as_by_python_itself(certificate):
@@ -412,15 +392,6 @@ def test_servers_are_verified_as_by_python_itself(certificate):
         assert (own.verify_flags, own.verify_mode) == (default.verify_flags, default.verify_mode)
         assert own.check_hostname
     assert [found["subject"] for found in own.get_ca_certs()] == [((("commonName", "journeyman test"),),)]
-
-
-def test_many_threads_share_a_tls_context(store_for, tls_front, certificate):
-    """None of their handshakes fails."""
-    context = client_context(ca_file=str(certificate[0]))
-    store = store_for(tls_front.url, ssl_context=context, authorization=lambda: "Bearer secret")
-    with ThreadPoolExecutor(16) as threads:
-        listings = list(threads.map(lambda _: store.list(NODE), range(64)))
-    assert len(listings) == 64
 
 
 @pytest.mark.parametrize("force", [True, False])
