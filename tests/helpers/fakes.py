@@ -562,3 +562,23 @@ class InterceptingStore:
             return found(*args, **kwargs)
 
         return intercepted
+
+
+class Altered:
+    """A store or a cloud of which some methods are a test's own."""
+
+    def __init__(self, inner: Any, **methods: Callable[..., Any]) -> None:
+        self._inner = inner
+        self.__dict__.update(methods)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def failing(error: BaseException) -> Callable[..., Any]:
+    """Return a method that raises the error, whatever it is called with."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail

@@ -28,6 +28,7 @@ from journeyman.steps.phases import MAX_PARALLEL_PATCHES
 from journeyman.steps.provision import provision
 from tests.helpers import builders
 from tests.helpers.builders import pool_body
+from tests.helpers.fakes import Altered
 from tests.helpers.fleets import a_member, bodies
 from tests.helpers.simulated_cluster import SimulatedCluster
 
@@ -64,7 +65,10 @@ def test_an_oversized_node_is_replaced_after_its_replacement_is_ready():
             seen.append(simulation.nodes())
         return simulation.nodes() == ["l"] and simulation.running() == 5
 
+    simulation.until(lambda: simulation.disruptions() == [("Underutilized", "replace", "")], "a proposal")
+    assert all(n.spec.taints == () for n in simulation.server.list(NODE).items)
     simulation.until(done, "the smaller node")
+    assert seconds_until_start(simulation) >= 15
     simulation.until(lambda: simulation.cloud.price == pytest.approx(0.8), "the price of the smaller one")
 
     assert seen == [["xl"], ["l", "xl"], ["l"]]
@@ -83,43 +87,36 @@ def test_an_oversized_node_is_replaced_after_its_replacement_is_ready():
 
 
 def test_empty_nodes_are_deleted_and_the_price_is_zero():
-    """After scaling to zero no NodeClaim, node, instance or disruption taint is left."""
+    """After scaling to zero no NodeClaim, node, instance or disruption taint is left; the proposal alone touches no node."""
     simulation = a_simulated_cluster()
     simulation.deploy("inflate", 4, cpu="1")
     simulation.until(lambda: simulation.running() == 4, "four pods")
     simulation.scale("inflate", 0)
 
+    simulation.until(lambda: simulation.disruptions() == [("Empty", "delete", "")], "a proposal")
+    assert all(n.spec.taints == () for n in simulation.server.list(NODE).items)
     simulation.until(lambda: not simulation.claims() and simulation.cloud.price == 0, "an empty cluster")
 
     assert simulation.nodes() == []
     simulation.run_for(minutes=2)
     assert simulation.disruptions() == [("Empty", "delete", "Succeeded")]
-
-
-class WithoutNewKinds:
-    """An API server before the chart of a new version is installed: one kind is missing, and one permission."""
-
-    def __init__(self, server):
-        self._server = server
-
-    def __getattr__(self, name):
-        return getattr(self._server, name)
-
-    def list(self, resource, **kwargs):
-        if resource is FLEET_PLAN:
-            raise NotFoundError("the API server does not serve fleetplans", reason=NOT_SERVED, to_do="see the chart")
-        if resource is CHURN_LEDGER:
-            raise ForbiddenError(
-                "churnledgers is forbidden", status=403, resource="churnledgers", to_do="see the chart"
-            )
-        return self._server.list(resource, **kwargs)
+    assert seconds_until_start(simulation) >= 15
 
 
 def test_new_kinds_that_cannot_be_read_are_reported_and_nothing_stops():
     """A function may be newer than the chart: nodes are consolidated without fleet plans and ledger, with one Event for each kind."""
     simulation = a_simulated_cluster()
     simulation.cluster.settings = replace(simulation.cluster.settings, fleet_plans=True)
-    simulation.cluster.server = WithoutNewKinds(simulation.server)
+    missing = NotFoundError("the API server does not serve fleetplans", reason=NOT_SERVED, to_do="see the chart")
+    denied = ForbiddenError("churnledgers is forbidden", status=403, resource="churnledgers", to_do="see the chart")
+
+    def listed(resource, **kwargs):
+        for kind, error in ((FLEET_PLAN, missing), (CHURN_LEDGER, denied)):
+            if resource is kind:
+                raise error
+        return simulation.server.list(resource, **kwargs)
+
+    simulation.cluster.server = Altered(simulation.server, list=listed)
     with_cpu_burst(simulation)
 
     simulation.until(lambda: simulation.nodes() == ["l"] and simulation.running() == 5, "the smaller node")
@@ -133,25 +130,16 @@ def test_new_kinds_that_cannot_be_read_are_reported_and_nothing_stops():
     }
 
 
-class WithoutPatchesOfPods:
-    """An API server whose RBAC lets the functions patch no pods."""
-
-    def __init__(self, server):
-        self._server = server
-
-    def __getattr__(self, name):
-        return getattr(self._server, name)
-
-    def patch_each(self, resource, patches, *, subresource=""):
-        if resource is not POD or subresource:
-            return self._server.patch_each(resource, patches, subresource=subresource)
-        return [ForbiddenError("pods is forbidden", status=403, resource="pods", verb="patch") for _ in patches]
-
-
 def test_missing_permission_for_pods_is_reported_once_and_nothing_else_stops():
     """Deletion costs of pods are the only thing that is missing; a run does not try each pod."""
     simulation = a_simulated_cluster()
-    simulation.cluster.server = WithoutPatchesOfPods(simulation.server)
+
+    def patch_each(resource, patches, *, subresource=""):
+        if resource is not POD or subresource:
+            return simulation.server.patch_each(resource, patches, subresource=subresource)
+        return [ForbiddenError("pods is forbidden", status=403, resource="pods", verb="patch") for _ in patches]
+
+    simulation.cluster.server = Altered(simulation.server, patch_each=patch_each)
     simulation.deploy("web", 60, cpu="50m", memory="50Mi")
     simulation.until(lambda: simulation.running() == 60, "sixty pods")
     simulation.run_for(minutes=3)
@@ -159,9 +147,8 @@ def test_missing_permission_for_pods_is_reported_once_and_nothing_else_stops():
     outcome = consolidate(simulation.cluster.run(), TRIGGER)
 
     assert (outcome.counts["errors"], outcome.counts["patches of pods refused"]) == (1, MAX_PARALLEL_PATCHES)
-    assert {e.message for e in simulation.record.events if e.reason == "PermissionDenied"} == {
-        "consolidate: pods is forbidden"
-    }
+    denied = [e.message for e in simulation.record.events if e.reason == "PermissionDenied"]
+    assert set(denied) == {"consolidate: pods is forbidden"}
 
 
 def test_the_step_starts_when_the_window_of_a_zero_budget_closes():
@@ -303,17 +290,6 @@ def test_node_stays_if_its_pods_need_one_order_of_binding_to_fit():
     }
 
 
-def test_run_writes_nothing_while_another_run_holds_the_lease():
-    """The run ends as busy, and SQS delivers its message again."""
-    simulation = with_cpu_burst(a_simulated_cluster())
-    simulation.cluster.fence.held_by_other = True
-    before = simulation.server.resource_version
-
-    outcome = consolidate(simulation.cluster.run(), TRIGGER)
-
-    assert (outcome.status, simulation.server.resource_version) == ("busy", before)
-
-
 class TickingClock:
     """A clock that advances by a second each time it is read, so that every evaluation takes seconds."""
 
@@ -371,35 +347,17 @@ def test_several_nodes_are_replaced_by_one_in_one_command():
     assert simulation.disruptions() == [("Underutilized", "replace", "Succeeded")]
     (disruption,) = simulation.server.list(NODE_DISRUPTION).items
     assert (disruption["spec"]["method"], len(disruption["spec"]["candidates"])) == ("multi-node", 3)
-    assert seconds_until_start(disruption) >= 15
+    assert seconds_until_start(simulation) >= 15
     counted = [
         o.labels for o in simulation.record.observations if o.name == "karpenter_voluntary_disruption_decisions_total"
     ]
     assert counted == [{"decision": "replace", "reason": "underutilized", "consolidation_type": "multi"}]
 
 
-def seconds_until_start(disruption) -> float:
-    """Return how long a NodeDisruption was proposed before it started."""
-    return (parse_time(disruption["status"]["startedAt"]) - parse_time(disruption["spec"]["createdAt"])).total_seconds()
-
-
-@pytest.mark.parametrize(
-    ("replicas", "reason"),
-    [
-        (5, "Underutilized"),
-        (0, "Empty"),
-    ],
-)
-def test_proposed_command_waits_for_fifteen_seconds_before_it_touches_a_node(replicas, reason):
-    """Until then it is only a NodeDisruption."""
-    simulation = with_cpu_burst(a_simulated_cluster())
-    simulation.scale("cpu-burst", replicas)
-    simulation.until(lambda: bool(simulation.disruptions()), "a proposal")
-
-    assert simulation.disruptions()[0] == (reason, "delete" if reason == "Empty" else "replace", "")
-    assert all(n.spec.taints == () for n in simulation.server.list(NODE).items)
-    simulation.until(lambda: simulation.disruptions()[0][2] == "Succeeded", "the command")
-    assert seconds_until_start(simulation.server.list(NODE_DISRUPTION).items[0]) >= 15
+def seconds_until_start(simulation) -> float:
+    """Return how long the only NodeDisruption was proposed before it started."""
+    (made,) = simulation.server.list(NODE_DISRUPTION).items
+    return (parse_time(made["status"]["startedAt"]) - parse_time(made["spec"]["createdAt"])).total_seconds()
 
 
 def test_search_that_runs_out_of_time_proposes_its_best_command_so_far():
@@ -458,7 +416,6 @@ def a_drain_beside_a_pending_pod() -> SimulatedCluster:
 
 
 def name_of_replacement(simulation: SimulatedCluster) -> str:
-    """The name of the smaller node."""
     nodes = simulation.server.list(NODE).items
     return next(n.metadata.name for n in nodes if n.metadata.labels[labels.INSTANCE_TYPE] == "l")
 
@@ -487,7 +444,6 @@ def test_pods_of_a_node_that_drains_need_a_third_node_if_their_replacement_is_de
 
 
 def is_initialized(claim) -> bool:
-    """Whether the NodeClaim has the condition Initialized."""
     return is_true(claim.status.conditions, "Initialized")
 
 

@@ -37,7 +37,7 @@ from tests.helpers.builders import (
     pool_body,
     stamp,
 )
-from tests.helpers.fakes import Cluster
+from tests.helpers.fakes import Altered, Cluster
 
 
 class Counting:
@@ -77,17 +77,14 @@ def test_invalid_overlay_changes_neither_prices_nor_capacity(change, why):
     good = overlay_body("good", capacity={"example.com/good": 1})
     settings = replace(cluster.run().settings, feature_gates=FeatureGates(node_overlay=True))
 
-    class Stored(Counting):
-        """A store that has an overlay from before the definition had its rules."""
-
-        def list(self, resource, **kwargs):
-            found = super().list(resource, **kwargs)
-            if resource is not NODE_OVERLAY:
-                return found
-            return replace(found, items=(*found.items, merge(overlay_body("bad", **bad), {"metadata": {"uid": "u"}})))
+    def list_with_an_overlay_from_before_the_definition_had_its_rules(resource, **kwargs):
+        found = cluster.server.list(resource, **kwargs)
+        more = [merge(overlay_body("bad", **bad), {"metadata": {"uid": "u"}})] if resource is NODE_OVERLAY else []
+        return replace(found, items=(*found.items, *more))
 
     cluster.add(pool_body(), node_class_body(), good)
-    run = cluster.run(settings=settings, store=Stored(cluster.server))
+    store = Altered(cluster.server, list=list_with_an_overlay_from_before_the_definition_had_its_rules)
+    run = cluster.run(settings=settings, store=store)
     snapshot = load(run, EVERYTHING)
 
     types = scheduling_inputs_of(run, snapshot).catalogue.instance_types("default")
@@ -109,29 +106,28 @@ def test_the_sweep_reads_only_the_kinds_it_needs():
     assert [pod.key for pod in snapshot.pods] == ["default/waiting"]
 
 
-def test_an_invalid_object_is_skipped_by_name_and_others_are_used():
-    """One invalid object must not stop the others."""
+def test_invalid_objects_are_skipped_by_name_and_others_are_used():
+    """A weight out of range, a time before any that can be read, and a generation that is no number."""
     cluster = Cluster()
-    cluster.add(pool_body("good"), merge(pool_body("bad"), {"spec": {"weight": 1000}}))
+    cluster.add(
+        *(pool_body("good"), merge(pool_body("bad"), {"spec": {"weight": 1000}})),
+        pool_body("odd", metadata={"creationTimestamp": "0000-01-01T00:00:00Z"}),
+        *(node_class_body("good"), node_class_body("odd", metadata={"generation": "x"})),
+    )
     snapshot = load(cluster.run(), EVERYTHING)
     assert [pool.metadata.name for pool in snapshot.node_pools] == ["good"]
-    (aside,) = snapshot.invalid_objects
-    assert (aside.kind, aside.name) == ("NodePool", "bad")
+    assert [node_class.name for node_class in snapshot.node_classes] == ["good"]
+    skipped = sorted((item.kind, item.name) for item in snapshot.invalid_objects)
+    assert skipped == [("EC2NodeClass", "odd"), ("NodePool", "bad"), ("NodePool", "odd")]
+    (aside,) = [item for item in snapshot.invalid_objects if item.name == "bad"]
     assert "spec.weight" in aside.why
-    (line,) = [line for line in cluster.record.lines if line[0] == "warning"]
+    (line,) = [line for line in cluster.record.lines if line[0] == "warning" and "spec.weight" in line[1]]
     assert aside.why in line[1]
     assert line[2]["NodePool"] == {"name": "bad"}
-    assert [(event.reason, str(event.ref)) for event in cluster.record.events] == [("ObjectSkipped", "NodePool bad")]
-    assert cluster.record.count_of("journeyman_objects_skipped_total") == 1
-
-
-def test_an_object_with_odd_metadata_is_skipped_by_name_and_others_are_used():
-    """Its time is before any that can be read."""
-    cluster = Cluster()
-    cluster.add(pool_body("good"), merge(pool_body("odd"), {"metadata": {"creationTimestamp": "0000-01-01T00:00:00Z"}}))
-    snapshot = load(cluster.run(), EVERYTHING)
-    assert [pool.metadata.name for pool in snapshot.node_pools] == ["good"]
-    assert [item.name for item in snapshot.invalid_objects] == ["odd"]
+    assert sorted((event.reason, str(event.ref)) for event in cluster.record.events) == [
+        ("ObjectSkipped", f"{kind} {name}") for kind, name in skipped
+    ]
+    assert cluster.record.count_of("journeyman_objects_skipped_total") == 3
 
 
 def test_a_warm_sandbox_validates_each_version_of_an_object_once():
@@ -313,19 +309,16 @@ def test_devices_and_their_claims_are_read_only_on_request():
 
 def test_a_kind_whose_definition_is_not_installed_reads_as_none():
     """NodeOverlays are optional; NodePools are not."""
-
-    class Without(Counting):
-        """A store of a server that does not serve one kind."""
-
-        def list(self, resource, **kwargs):
-            if resource is NODE_OVERLAY:
-                raise NotFoundError("the server could not find the requested resource", status=404, reason="NotFound")
-            return super().list(resource, **kwargs)
-
     cluster = Cluster()
     cluster.add(pool_body())
-    settings = replace(cluster.run().settings, feature_gates=FeatureGates(node_overlay=True))
-    run = cluster.run(store=Without(cluster.server), settings=settings)
+
+    def list_without_overlays(resource, **kwargs):
+        if resource is NODE_OVERLAY:
+            raise NotFoundError("the server could not find the requested resource", status=404, reason="NotFound")
+        return cluster.server.list(resource, **kwargs)
+
+    settings = replace(cluster.settings, feature_gates=FeatureGates(node_overlay=True))
+    run = cluster.run(store=Altered(cluster.server, list=list_without_overlays), settings=settings)
     assert load(run, EVERYTHING).node_overlays == ()
     assert [p.metadata.name for p in load(run, EVERYTHING).node_pools] == ["default"]
 
@@ -370,13 +363,12 @@ def test_a_node_class_without_types_affects_only_its_own_pools(error):
     other = {"template": {"spec": {"nodeClassRef": {"name": "other"}}}}
     cluster.add(node_class_body(), node_class_body("other"), pool_body(), pool_body("second", spec=other))
 
-    class Half(type(cluster.cloud)):
-        def get_instance_types(self, node_class):
-            if node_class["metadata"]["name"] == "other":
-                raise error
-            return self.types
+    def types_of_the_first(node_class):
+        if node_class["metadata"]["name"] == "other":
+            raise error
+        return cluster.cloud.types
 
-    run = cluster.run(cloud=Half(cluster.clock))
+    run = cluster.run(cloud=Altered(cluster.cloud, get_instance_types=types_of_the_first))
     world = scheduling_inputs_of(run, load(run, EVERYTHING))
     assert world.catalogue.instance_types("default")
     assert world.catalogue.instance_types("second") == ()
@@ -420,15 +412,6 @@ def test_volumes_and_their_claims_are_read_only_where_needed():
     assert [c.spec.volume_name for c in attached.persistent_volume_claims] == ["pv-1"]
 
 
-def test_a_node_class_is_ready_only_at_its_current_generation():
-    """The provider has not validated a spec that changed since the last run."""
-    cluster = Cluster()
-    stale = {"conditions": [{"type": "Ready", "status": "True", "observedGeneration": 1}]}
-    cluster.add(merge(node_class_body(), {"metadata": {"generation": 2}, "status": stale}))
-    (state,) = load(cluster.run(), EVERYTHING).node_classes
-    assert not state.ready
-
-
 @pytest.mark.parametrize(
     ("conditions", "reason", "message"),
     [
@@ -469,14 +452,14 @@ def test_a_node_class_is_ready_only_at_its_current_generation():
     ],
 )
 def test_reason_of_an_unready_node_class_is_what_is_not_true(conditions, reason, message):
-    """Pods read it in the reason why they are not scheduled."""
+    """Pods read it in the reason why they are not scheduled. A spec that changed since the last run is not validated."""
     names = ("type", "status", "observedGeneration", "reason", "message")
     status = {"conditions": [dict(zip(names, values, strict=True)) for values in conditions]}
-    state = node_class_state(merge(node_class_body(), {"metadata": {"generation": 2}, "status": status}), EC2NODECLASS)
+    cluster = Cluster()
+    cluster.add(merge(node_class_body(), {"metadata": {"generation": 2}, "status": status}))
+    (state,) = load(cluster.run(), EVERYTHING).node_classes
 
-    assert not state.ready
-    assert state.reason == reason
-    assert state.message == message
+    assert (state.ready, state.reason, state.message) == (False, reason, message)
 
 
 @pytest.mark.parametrize(
@@ -490,18 +473,6 @@ def test_node_class_with_odd_metadata_is_read(odd):
     raws = cluster.server.list(EC2NODECLASS).items
     states = [node_class_state({**raw, "metadata": {**raw["metadata"], **odd}}, EC2NODECLASS) for raw in raws]
     assert [state.name for state in states] == ["good", "odd"]
-
-
-def test_unreadable_node_class_is_skipped_and_named():
-    """The others are used."""
-    cluster = Cluster()
-    cluster.add(node_class_body("good"))
-    cluster.add(node_class_body("odd", metadata={"generation": "x"}))
-    snapshot = load(cluster.run(), EVERYTHING)
-    assert [c.name for c in snapshot.node_classes] == ["good"]
-    assert [(item.kind, item.name) for item in snapshot.invalid_objects] == [("EC2NodeClass", "odd")]
-    skipped = [event for event in cluster.record.events if event.reason == "ObjectSkipped"]
-    assert [event.ref.name for event in skipped] == ["odd"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from journeyman.ports import ClusterChanged, Prices
 from journeyman.steps.consolidate import consolidate
 from journeyman.steps.provision import provision
 from tests.helpers.builders import CLASS, NOW, SMALL, node_class_body, pod_body, pool_body, stamp
-from tests.helpers.fakes import Cluster, FakeCloud
+from tests.helpers.fakes import Altered, Cluster, FakeCloud, failing
 from tests.helpers.simulated_cluster import SimulatedCluster
 
 TRIGGER = ClusterChanged(id="1", cluster="demo", step=Step.PROVISION, reason="pods", time=NOW)
@@ -105,24 +105,15 @@ def test_launched_offering_is_removed_unless_it_failed_later(cluster):
 @pytest.mark.parametrize(("conflicts", "counts"), [(2, {"MarkOfferingUnavailable": 1}), (3, {"conflicts": 1})])
 def test_update_is_repeated_twice_if_another_step_writes_meanwhile(cluster, conflicts, counts):
     """Several steps write the same OfferingState; after three conflicts the step decides again."""
+    others = [{"metadata": {"labels": {"written": str(number)}}} for number in range(conflicts)]
 
-    class Contended:
-        """A store in which another step writes just before the first updates."""
+    def patch(resource, name, body, **how):
+        if others:
+            cluster.server.patch(resource, name, others.pop())
+        return cluster.server.patch(resource, name, body, **how)
 
-        left = conflicts
-
-        def __getattr__(self, name):
-            return getattr(cluster.server, name)
-
-        def patch(self, resource, name, body, **how):
-            if self.left:
-                self.left -= 1
-                cluster.server.patch(resource, name, {"metadata": {"labels": {"written": str(self.left)}}})
-            return cluster.server.patch(resource, name, body, **how)
-
-    outcome = cluster.execute(Plan(chains=(chain_of("o", failed()),)), run=cluster.run(store=Contended()))
-
-    assert outcome.counts == counts
+    run = cluster.run(store=Altered(cluster.server, patch=patch))
+    assert cluster.execute(Plan(chains=(chain_of("o", failed()),)), run=run).counts == counts
 
 
 def test_back_off_restarts_after_a_successful_launch():
@@ -158,14 +149,8 @@ def test_offering_state_is_written_once_per_refresh_period(cluster):
 
 def test_no_prices_are_recorded_for_a_node_class_whose_types_cannot_be_listed(cluster):
     """They would be those of another NodeClass."""
-
-    class Throttled(PricedCloud):
-        """A cloud that throttles the request for instance types."""
-
-        def get_instance_types(self, node_class):
-            raise RateLimitedError("slow down")
-
-    outcome = provision(cluster.run(cloud=Throttled(cluster.clock)), TRIGGER)
+    throttled = Altered(cluster.cloud, get_instance_types=failing(RateLimitedError("slow down")))
+    outcome = provision(cluster.run(cloud=throttled), TRIGGER)
     assert "RecordPriceAge" not in outcome.counts
 
 
@@ -242,26 +227,19 @@ def test_consolidate_reads_on_demand_prices_that_provision_uses(priced):
     assert priced.cloud.adopted.currency == "EUR"
 
 
-def test_removed_prices_do_not_stay_in_the_record(priced):
-    """A merge patch alone would keep them."""
-    run_later(priced)
-    for listed in ({"m.small": 0.05, "m.large": 0.2}, {"m.small": 0.06}):
-        priced.cloud.listed = listed
-        priced.clock.advance(12 * 3600)
-        consolidate(priced.run(), TRIGGER)
-
-    assert state(priced)["status"]["prices"]["onDemand"] == {"m.small": "0.06"}
-
-
 def test_prices_that_cannot_be_refreshed_say_why(priced):
-    """The condition has the error; prices that are a day and a half old are outdated."""
+    """The condition has the error; prices that are a day and a half old are outdated. Removed ones do not stay in the record."""
     run_later(priced)
     consolidate(priced.run(), TRIGGER)
     assert refreshed(priced)[2] == "on-demand prices are an estimate: table for elsewhere; no answer"
 
-    priced.clock.advance(12 * 3600)
-    priced.cloud.listed = {"m.small": 0.05}
-    consolidate(priced.run(), TRIGGER)
+    for listed in ({"m.small": 0.05, "m.large": 0.2}, {"m.small": 0.06}):
+        priced.clock.advance(12 * 3600)
+        priced.cloud.listed = listed
+        consolidate(priced.run(), TRIGGER)
+    assert state(priced)["status"]["prices"]["onDemand"] == {
+        "m.small": "0.06"
+    }  # a merge patch alone would keep the other
     priced.cloud.listed = None
     priced.clock.advance(36 * 3600)
     consolidate(priced.run(), TRIGGER)

@@ -11,7 +11,7 @@ from journeyman.ports import ClusterChanged
 from journeyman.steps.provision import provision
 from journeyman_simulator.kubelet import Kubelets
 from tests.helpers.builders import NOW, node_class_body, pod_body, pool_body
-from tests.helpers.fakes import Cluster
+from tests.helpers.fakes import Altered, Cluster, failing
 
 
 @pytest.fixture
@@ -21,20 +21,6 @@ def cluster():
         *(pod_body(name) for name in ("a", "b", "c")), {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}
     )
     return cluster
-
-
-class Refusing:
-    """A store that refuses all nominations."""
-
-    def __init__(self, store, error):
-        self.store, self.error, self.asked = store, error, 0
-
-    def __getattr__(self, name):
-        return getattr(self.store, name)
-
-    def patch_each(self, resource, patches, **_):
-        self.asked += len(patches)
-        return tuple(self.error for _ in patches)
 
 
 def refs(cluster, *names):
@@ -124,20 +110,6 @@ def test_cleared_nominations_are_repeated_after_the_taints_are_removed(cluster):
     assert outcome.counts["nominations repeated"] == 1
 
 
-class Listing:
-    """A store that records the namespace of each list."""
-
-    def __init__(self, store):
-        self.store, self.namespaces = store, []
-
-    def __getattr__(self, name):
-        return getattr(self.store, name)
-
-    def list(self, resource, *, namespace="", **where):
-        self.namespaces.append(namespace)
-        return self.store.list(resource, namespace=namespace, **where)
-
-
 @pytest.mark.parametrize(("namespaces", "listed"), [(["default"], "default"), (["default", "shop"], "")])
 def test_cleared_nominations_are_searched_in_the_namespace_of_their_pods(cluster, namespaces, listed):
     """One list finds those of several namespaces."""
@@ -145,27 +117,20 @@ def test_cleared_nominations_are_searched_in_the_namespace_of_their_pods(cluster
     for namespace in ("default", "shop"):
         cluster.add(pod_body("p", metadata={"namespace": namespace, "uid": f"uid-{namespace}"}))
     pods = tuple(ObjectRef(resource=POD, name="p", namespace=n, uid=f"uid-{n}") for n in namespaces)
-    planned = NominatePods(pods=pods, node="n", why="test")
-    store = Listing(cluster.server)
+    planned, seen = NominatePods(pods=pods, node="n", why="test"), []
 
+    def listing(resource, *, namespace="", **where):
+        seen.append(namespace)
+        return cluster.server.list(resource, namespace=namespace, **where)
+
+    store = Altered(cluster.server, list=listing)
     outcome = carry_out(cluster, chain_of("again", RenominatePods(nominations=(planned,))), store=store)
 
-    assert store.namespaces == [listed]
+    assert seen == [listed]
     assert outcome.counts["nominations repeated"] == len(namespaces)
 
 
-def test_bound_pods_are_not_nominated_again(cluster):
-    """They have a node, so a nomination has no effect."""
-    planned = nomination(cluster, "a")
-    cluster.server.bind("default", "a", "n")
-
-    outcome = carry_out(cluster, chain_of("again", RenominatePods(nominations=(planned,))))
-
-    assert nominations(cluster)["a"] == ""
-    assert "nominations repeated" not in outcome.counts
-
-
-def test_deleted_and_replaced_pods_are_not_nominated(cluster):
+def test_deleted_replaced_and_bound_pods_are_not_nominated(cluster):
     """A pod of the same name is not the planned one; the taint is removed, and no warning is logged."""
     action = nomination(cluster, "a", "b", "c")
     gone, namesake, meant = action.pods
@@ -179,23 +144,33 @@ def test_deleted_and_replaced_pods_are_not_nominated(cluster):
     assert outcome.counts["nominations refused"] == 2
     assert [level for level, _, _ in cluster.record.lines if level == "warning"] == []
 
+    bound = nomination(cluster, "b")
+    cluster.server.bind("default", "b", "n")
+    outcome = carry_out(cluster, chain_of("again", RenominatePods(nominations=(bound,))))
+    assert nominations(cluster)["b"] == ""
+    assert "nominations repeated" not in outcome.counts
+
 
 @pytest.mark.parametrize("error", [ForbiddenError("pods/status may not be patched"), KubeUnavailableError("no answer")])
 def test_missing_permission_ends_nominations_but_removes_taints(cluster, error):
     """The run logs one warning with the API server's message, and tries no further batch of fifty."""
     names = [f"p{n:02}" for n in range(60)]
     cluster.add(*(pod_body(name) for name in names))
-    store = Refusing(cluster.server, error)
+    asked = []
+
+    def refuse_each(_resource, patches, **_):
+        asked.extend(patches)
+        return tuple(error for _ in patches)
 
     outcome = carry_out(
         cluster,
         chain_of("n", nomination(cluster, "a"), MARK),
         chain_of("m", nomination(cluster, *names), MARK),
         chain_of("again", RenominatePods(nominations=(nomination(cluster, "b"),))),
-        store=store,
+        store=Altered(cluster.server, patch_each=refuse_each),
     )
 
-    assert store.asked == 50
+    assert len(asked) == 50
     assert is_marked(cluster)
     assert outcome.counts["nominations refused"] == 61
     assert [message for level, message, _ in cluster.record.lines if level == "warning"] == [
@@ -242,11 +217,7 @@ def test_no_pods_are_nominated_if_turned_off_or_unsupported(cluster, why):
     if why == "old":
         cluster.memory.kubernetes_version = (1, 34)
     if why == "silent":
-
-        def silent():
-            raise KubeAPIError("no version")
-
-        cluster.server.version = silent
+        cluster.server.version = failing(KubeAPIError("no version"))
 
     joined(cluster, pod_nomination=why != "setting")
 

@@ -8,14 +8,20 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODE, NODECLAIM, NODEPOOL, OFFERING_STATE, condition_of
 from journeyman.core.plan import Step
-from journeyman.errors import CloudProviderError, CreateError, NodeClassNotReadyError, RateLimitedError
+from journeyman.errors import (
+    CloudProviderError,
+    CreateError,
+    InsufficientCapacityError,
+    NodeClassNotReadyError,
+    RateLimitedError,
+)
 from journeyman.ports import ClusterChanged
 from journeyman.steps.context import Memory
 from journeyman.steps.provision import provision
 from journeyman_simulator.kubelet import BOOT, Kubelets
 from tests.fuzz.expensive_pods import SHAPES
 from tests.helpers.builders import NOW, claim_body, condition, merge, node_class_body, pod_body, pool_body, stamp
-from tests.helpers.fakes import Cluster, InterceptingStore
+from tests.helpers.fakes import Altered, Cluster, InterceptingStore, failing
 
 TRIGGER = ClusterChanged(id="1", cluster="demo", step=Step.PROVISION, reason="pods", time=NOW)
 
@@ -124,14 +130,8 @@ def test_claims_without_an_instance_are_launched_before_planning(cluster):
 def test_lost_launch_response_makes_no_second_instance(cluster):
     """The NodeClaim's UID is the client token, so the next run finds the instance."""
     add_pods(cluster, 1)
-
-    class DyingError(Exception):
-        pass
-
-    def die():
-        raise DyingError
-
-    with pytest.raises(DyingError):  # the process dies at the patch of the launched NodeClaim's status
+    die = failing(MemoryError())
+    with pytest.raises(MemoryError):  # the process dies at the patch of the launched NodeClaim's status
         run(cluster, store=InterceptingStore(cluster.server, "patch", 6, die))
     assert [c.status.provider_id for c in claims(cluster)] == [""]
 
@@ -164,30 +164,17 @@ def test_nodes_that_joined_are_registered_and_initialized(cluster):
 def test_next_run_uses_another_offering_after_insufficient_capacity(cluster):
     """The offering is unavailable for three minutes, the NodeClaim is deleted, the pods are scheduled again at once."""
     add_pods(cluster, 1)
-    cluster.cloud.out_of_stock = {("m.small", "a", "on-demand")}
     cluster.cloud.types = tuple(t for t in cluster.cloud.types if t.name in {"m.small", "m.large"})
-
-    class OnlyTheCheapest(type(cluster.cloud)):
-        """A cloud that tries one type per launch, as for NodeClaims with one compatible type."""
-
-        def _launch(self, request):
-            cheapest = [t for t in request.instance_types if t.name == "m.small" and t.offerings[0].available]
-            return super()._launch(
-                request
-                if not cheapest
-                else type(request)(claim=request.claim, node_class=request.node_class, instance_types=tuple(cheapest))
-            )
-
-    strict = OnlyTheCheapest(cluster.clock, cluster.cloud.types)
-    strict.out_of_stock = cluster.cloud.out_of_stock
-    run(cluster, cloud=strict)
+    refused = (("m.small", "a", "on-demand"),)
+    cluster.cloud.failures = [InsufficientCapacityError("none left", offerings=refused)]
+    run(cluster)
     assert requeue_of(cluster, Step.PROVISION).at is None
     (avoided,) = cluster.server.get(OFFERING_STATE, "default")["status"]["unavailable"]
     assert (avoided["instanceType"], avoided["until"]) == ("m.small", "2026-03-02T21:03:00Z")
     assert "InsufficientCapacityError" in cluster.record.reasons
 
-    run(cluster, cloud=strict)
-    assert [i.instance_type for i in strict.list()] == ["m.large"]
+    run(cluster)
+    assert [i.instance_type for i in cluster.cloud.list()] == ["m.large"]
 
 
 def test_pods_are_scheduled_again_when_an_offering_expires(cluster):
@@ -224,7 +211,8 @@ def test_claims_are_kept_while_instance_types_are_throttled(cluster):
     run(cluster)
     cluster.clock.advance(1)
 
-    outcome = run(cluster, cloud=Throttled(cluster.cloud))
+    throttled = failing(RateLimitedError("slow down", retry_after_seconds=5))
+    outcome = run(cluster, cloud=Altered(cluster.cloud, get_instance_types=throttled))
 
     (claim,) = claims(cluster)
     launched = condition_of(claim.status.conditions, "Launched")
@@ -234,19 +222,6 @@ def test_claims_are_kept_while_instance_types_are_throttled(cluster):
     cluster.clock.advance(5)
     run(cluster)
     assert claims(cluster)[0].status.provider_id
-
-
-class Throttled:
-    """A cloud that throttles the request for instance types."""
-
-    def __init__(self, cloud):
-        self._cloud = cloud
-
-    def __getattr__(self, name):
-        return getattr(self._cloud, name)
-
-    def get_instance_types(self, node_class):
-        raise RateLimitedError("slow down", retry_after_seconds=5)
 
 
 @pytest.mark.parametrize(
@@ -275,14 +250,14 @@ def test_failed_launch_is_retried_and_its_condition_has_the_reason(cluster, erro
 
 
 def test_a_node_class_is_resolved_only_when_due(cluster):
-    """It is resolved when it is new, then every five minutes; in an idle cluster each time writes a timestamp."""
+    """It is resolved when it is new, then every five minutes, which writes a timestamp; else a quiet cluster costs no writes."""
     run(cluster)
-    cluster.clock.advance(60)
-    run(cluster)
-    assert cluster.cloud.resolved == 1
-    cluster.clock.advance(240)
     writes = []
     cluster.server.on_write(writes.append)
+    cluster.clock.advance(60)
+    outcome = run(cluster)
+    assert (cluster.cloud.resolved, writes, outcome.requeues) == (1, [], ())
+    cluster.clock.advance(240)
     run(cluster)
     assert cluster.cloud.resolved == 2
     assert [(w.resource.kind, list(w.body)) for w in writes] == [("EC2NodeClass", ["metadata"])]
@@ -301,14 +276,9 @@ def test_a_node_class_that_is_not_ready_launches_no_nodes(cluster):
 def test_a_throttled_node_class_keeps_its_status(cluster):
     """One throttled call changes no condition."""
     run(cluster)
-
-    class Throttled(type(cluster.cloud)):
-        def resolve(self, node_class, now):
-            raise RateLimitedError("slow down")
-
     cluster.clock.advance(600)
     add_pods(cluster, 1)
-    run(cluster, cloud=Throttled(cluster.clock))
+    run(cluster, cloud=Altered(cluster.cloud, resolve=failing(RateLimitedError("slow down"))))
     assert len(claims(cluster)) == 1
 
 
@@ -329,15 +299,6 @@ def test_an_invalid_pool_is_reported_and_the_valid_one_serves(cluster):
     bad = {c["type"]: c["status"] for c in cluster.server.get(NODEPOOL, "bad")["status"]["conditions"]}
     assert bad == {"ValidationSucceeded": "False", "NodeClassReady": "Unknown", "Ready": "False"}
     assert len(claims(cluster)) == 1
-
-
-def test_deleted_nodepool_gets_no_new_nodeclaims(cluster):
-    """The step reads the NodePool again just before it creates them."""
-    add_pods(cluster, 1)
-    gone = InterceptingStore(cluster.server, "get", 1, lambda: cluster.server.delete(NODEPOOL, "default"))
-    run(cluster, store=gone)
-    assert not claims(cluster)
-    assert requeue_of(cluster, Step.PROVISION).at is None
 
 
 @pytest.mark.parametrize("limits", [{"cpu": "12"}, {"nodes": "3"}, {"cpu": "12", "memory": "48Gi"}])
@@ -368,20 +329,24 @@ def test_limits_hold_for_the_nodes_that_stay(cluster):
     assert cluster.record.reasons.count("FailedScheduling") == 1
 
 
-def test_a_pool_whose_limits_were_lowered_meanwhile_is_requeued(cluster):
-    """The NodePool is read again before its NodeClaims are created: the nodes that stay exceed the new limits."""
+@pytest.mark.parametrize("is_deleted", [True, False])
+def test_nodepool_is_read_again_before_its_nodeclaims_are_created(cluster, is_deleted):
+    """It was deleted meanwhile, or the nodes that stay exceed its lowered limits; the step is requeued."""
     done = [condition(type_, observedGeneration=1) for type_ in ("Launched", "Registered", "Initialized", "Ready")]
     cluster.add(claim_body("stays", provider_id="aws:///a/i-stays", status={"conditions": done}))
     add_pods(cluster, 2, cpu="3500m")
-    lower = {"spec": {"limits": {"cpu": "2"}}}
 
-    def lower_limits():
-        cluster.server.patch(NODEPOOL, "default", lower)
+    def meanwhile():
+        if is_deleted:
+            cluster.server.delete(NODEPOOL, "default")
+        else:
+            cluster.server.patch(NODEPOOL, "default", {"spec": {"limits": {"cpu": "2"}}})
 
-    run(cluster, store=InterceptingStore(cluster.server, "get", 1, lower_limits))
+    run(cluster, store=InterceptingStore(cluster.server, "get", 1, meanwhile))
     assert [claim.metadata.name for claim in claims(cluster)] == ["stays"]
-    assert requeue_of(cluster, Step.PROVISION) is not None
-    assert any("not creating NodeClaims for NodePool default: cpu" in m for _, m, _ in cluster.record.lines)
+    assert (requeue_of(cluster, Step.PROVISION).at is None) is is_deleted
+    why = "it is deleted or invalid" if is_deleted else "cpu"
+    assert any(f"not creating NodeClaims for NodePool default: {why}" in m for _, m, _ in cluster.record.lines)
 
 
 def test_one_run_creates_a_limited_number_of_nodeclaims(cluster):
@@ -407,16 +372,6 @@ def test_next_run_finishes_a_run_that_reached_its_deadline(cluster):
     run(cluster)
     assert sorted(c.metadata.name for c in claims(cluster) if c.status.provider_id) == sorted(created)
     assert len(cluster.cloud.list()) == len(created)
-
-
-def test_a_quiet_cluster_costs_no_writes(cluster):
-    """Without pending pods the step writes nothing and requeues no step."""
-    run(cluster)
-    writes = []
-    cluster.server.on_write(writes.append)
-    outcome = run(cluster)
-    assert writes == []
-    assert outcome.requeues == ()
 
 
 def test_unused_cloud_resources_are_deleted_once_a_day(cluster):

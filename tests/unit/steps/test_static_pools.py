@@ -15,7 +15,7 @@ from journeyman.errors import ForbiddenError
 from journeyman.steps.provision import provision
 from tests.helpers import builders
 from tests.helpers.builders import SMALL, TYPES, condition, pool_body, stamp
-from tests.helpers.fakes import InterceptingStore
+from tests.helpers.fakes import Altered, InterceptingStore
 from tests.helpers.simulated_cluster import SimulatedCluster
 
 
@@ -35,7 +35,6 @@ def ready(simulation) -> list[str]:
 
 
 def scale(simulation, replicas) -> None:
-    """Set the replicas, as `kubectl scale nodepool` does."""
     simulation.server.patch(NODEPOOL, "default", {"spec": {"replicas": replicas}})
 
 
@@ -49,10 +48,24 @@ def settle(simulation, nodes) -> None:
 
 
 def test_static_nodepool_always_has_its_replicas():
-    """It scales up, down and to zero without pods; consolidation deletes no empty node, and the status counts them."""
+    """It scales up, down and to zero without pods; consolidation deletes no empty node, and the status counts them.
+
+    Pods are put on its nodes, also if they were just launched, and open no others; nodes that die are replaced, whether or
+    not the old NodeClaim's name is free again.
+    """
     simulation = a_simulated_cluster(3)
+    simulation.deploy("web", 3, cpu="1500m")
+    simulation.until(lambda: simulation.running() == 3, "three pods")
     settle(simulation, 3)
     assert simulation.server.list(NODEPOOL).items[0]["status"]["nodes"] == 3
+    assert simulation.record.count_of("karpenter_nodeclaims_created_total") == 3
+
+    simulation.scale("web", 0)
+    slots = {c.metadata.annotations[labels.REPLICA_INDEX] for c in simulation.claims()}
+    simulation.server.delete(NODECLAIM, simulation.claims()[0].metadata.name)
+    simulation.requeue(Step.TERMINATE)
+    settle(simulation, 3)
+    assert {c.metadata.annotations[labels.REPLICA_INDEX] for c in simulation.claims()} == slots == {"0", "1", "2"}
 
     for replicas in (5, 2, 0):
         scale(simulation, replicas)
@@ -60,7 +73,7 @@ def test_static_nodepool_always_has_its_replicas():
 
     assert simulation.disruptions() == []
     assert simulation.cloud.price == 0
-    assert simulation.record.count_of("karpenter_nodeclaims_created_total") == 5
+    assert simulation.record.count_of("karpenter_nodeclaims_created_total") == 6
     assert simulation.record.count_of("karpenter_nodeclaims_disrupted_total") == 5
 
 
@@ -115,19 +128,6 @@ def test_drift_of_a_nodepool_at_its_limit_says_which_limit_would_do():
     settle(simulation, 2)
 
 
-def test_a_node_that_dies_is_replaced():
-    """The replacement is created whether or not the old NodeClaim's name is free again."""
-    simulation = a_simulated_cluster(3)
-    settle(simulation, 3)
-    slots = {c.metadata.annotations[labels.REPLICA_INDEX] for c in simulation.claims()}
-
-    simulation.server.delete(NODECLAIM, simulation.claims()[0].metadata.name)
-    simulation.requeue(Step.TERMINATE)
-    settle(simulation, 3)
-
-    assert {c.metadata.annotations[labels.REPLICA_INDEX] for c in simulation.claims()} == slots == {"0", "1", "2"}
-
-
 def test_claims_are_made_of_the_template_alone():
     """They have its labels, annotations, taints and requirements, but no chosen instance types and no pods' requests."""
     template = {
@@ -151,23 +151,6 @@ def test_claims_are_made_of_the_template_alone():
     assert not claim.spec.resources.requests
 
 
-class RefusingStore:
-    """A store that refuses one verb for NodeClaims."""
-
-    def __init__(self, store, verb):
-        self._store, self._verb = store, verb
-
-    def __getattr__(self, name):
-        found = getattr(self._store, name)
-
-        def refused(resource, *args, **kwargs):
-            if resource.kind == "NodeClaim":
-                raise ForbiddenError(f"cannot {name} nodeclaims", status=403, reason="Forbidden")
-            return found(resource, *args, **kwargs)
-
-        return refused if name == self._verb else found
-
-
 @pytest.mark.parametrize(("verb", "replicas"), [("create", 3), ("delete", 1)])
 def test_refused_write_fails_the_run_and_changes_nothing(verb, replicas):
     """The log has the error; once it is allowed, the replicas are reached."""
@@ -175,26 +158,31 @@ def test_refused_write_fails_the_run_and_changes_nothing(verb, replicas):
     settle(simulation, 2)
     scale(simulation, replicas)
     cluster = simulation.cluster
-    provision(cluster.run(store=RefusingStore(cluster.server, verb)), simulation.functions.trigger(Step.PROVISION))
+
+    def refused(resource, *args, **kwargs):
+        if resource.kind == "NodeClaim":
+            raise ForbiddenError(f"cannot {verb} nodeclaims", status=403, reason="Forbidden")
+        return getattr(cluster.server, verb)(resource, *args, **kwargs)
+
+    refusing = Altered(cluster.server, **{verb: refused})
+    provision(cluster.run(store=refusing), simulation.functions.trigger(Step.PROVISION))
     assert any(level == "error" and "nodeclaims" in str(fields) + text for level, text, fields in cluster.record.lines)
     assert len(simulation.claims()) == 2
     simulation.requeue(Step.PROVISION)
     settle(simulation, replicas)
 
 
-def test_pods_are_put_on_static_nodes_and_open_no_others():
-    """The scheduler treats them as existing capacity, also if they were just launched."""
-    simulation = a_simulated_cluster(2)
-    simulation.deploy("web", 2, cpu="1500m")
-    simulation.until(lambda: simulation.running() == 2, "two pods")
-    assert simulation.record.count_of("karpenter_nodeclaims_created_total") == 2
-
-
 def test_terminating_nodes_count_against_the_limit_until_gone():
-    """Four of five replicas fit the limit; after a deletion the next one is launched once the limit permits it."""
+    """Four of five replicas fit the limit; after a deletion the next one is launched once the limit permits it.
+
+    A limit that stays exceeded causes no requeue: only its change helps, and that requeues the step.
+    """
     simulation = a_simulated_cluster(5, limits={"nodes": "4"})
     settle(simulation, 4)
     assert "NodeLimitReached" in simulation.record.reasons
+    runs = len(simulation.functions.outcomes)
+    simulation.run_for(minutes=10)
+    assert not [o for _, o in simulation.functions.outcomes[runs:] if o.step is Step.PROVISION]
     most = 0
 
     def is_replaced() -> bool:
@@ -208,17 +196,8 @@ def test_terminating_nodes_count_against_the_limit_until_gone():
     simulation.until(is_replaced, "another node")
     assert most == 4
 
-
-def test_a_limit_that_stays_exceeded_causes_no_requeue():
-    """Only a changed limit helps, and a change requeues the step."""
-    simulation = a_simulated_cluster(3, limits={"nodes": "1"})
-    settle(simulation, 1)
-    runs = len(simulation.functions.outcomes)
-    simulation.run_for(minutes=10)
-    assert not [o for _, o in simulation.functions.outcomes[runs:] if o.step is Step.PROVISION]
-
-    simulation.server.patch(NODEPOOL, "default", {"spec": {"limits": {"nodes": "2"}}})
-    settle(simulation, 2)
+    simulation.server.patch(NODEPOOL, "default", {"spec": {"limits": {"nodes": "5"}}})
+    settle(simulation, 5)
 
 
 def test_overlapping_runs_create_the_same_nodeclaims():

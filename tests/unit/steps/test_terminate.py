@@ -26,7 +26,7 @@ from tests.helpers.builders import (
     pool_body,
     stamp,
 )
-from tests.helpers.fakes import Cluster, FakeCloud
+from tests.helpers.fakes import Altered, Cluster, FakeCloud
 from tests.helpers.fleets import a_member, bodies
 
 TRIGGER = RequeueDue(id="1", cluster="demo", step=Step.TERMINATE, reason="test", time=NOW)
@@ -98,15 +98,10 @@ def test_deleted_claim_is_finalized_with_its_node_and_instance(cluster, has_budg
         cluster.server.sync_disruption_budgets()
     cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
     seen = []
-
-    class Watched:
-        """A store that notes what is left at each write."""
-
-        def __getattr__(self, name):
-            seen.append((len(cluster.server.list(NODECLAIM).items), len(cluster.server.list(NODE).items)))
-            return getattr(cluster.server, name)
-
-    follow_requeues(cluster, store=Watched())
+    cluster.server.on_write(
+        lambda _: seen.append((len(cluster.server.list(NODECLAIM).items), len(cluster.server.list(NODE).items)))
+    )
+    follow_requeues(cluster)
     assert (0, 1) not in seen
     assert (1, 0) in seen
 
@@ -145,15 +140,17 @@ def test_nodes_deleted_together_are_finalized_together(cluster):
 
 
 def test_budget_blocks_the_drain_until_it_allows_disruptions(cluster):
-    """An Event on the node reports refused evictions, and the instance stays until the budget allows them."""
+    """An Event on the node reports refused evictions, and the instance stays. Provision schedules the pods during the drain."""
     cluster.add(budget_body())
     cluster.server.sync_disruption_budgets()
     cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
 
-    for _ in range(3):
-        run(cluster)
+    run(cluster)
+    assert {m.step for m in cluster.queue.sent} == {Step.PROVISION, Step.TERMINATE}
+    for _ in range(2):
         cluster.clock.advance(2)
         cluster.kubelets.act()
+        run(cluster)
     assert "FailedDraining" in cluster.record.reasons
     assert len(cluster.server.list(POD).items) == 2
     assert cluster.cloud.list()[0].state == "running"
@@ -163,21 +160,19 @@ def test_budget_blocks_the_drain_until_it_allows_disruptions(cluster):
     assert cluster.cloud.list() == ()
 
 
-def test_pods_of_a_draining_node_requeue_provision(cluster):
-    """The provision step schedules them during the drain."""
-    cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
-    run(cluster)
-    assert {m.step for m in cluster.queue.sent} == {Step.PROVISION, Step.TERMINATE}
-
-
-def test_a_vanished_instance_removes_its_claim_and_node(cluster):
-    """A user terminated it in the console; the step needs no drain and leaves nothing."""
-    cluster.cloud.lose(claim(cluster).status.provider_id)
-    cluster.kubelets.act()
-    run(cluster)
+@pytest.mark.parametrize("how", ["lost", "throttled"])
+def test_a_node_whose_instance_ends_otherwise_leaves_nothing(cluster, how):
+    """A user terminated it in the console, so that it needs no drain; or the cloud throttles, and the step requeues itself."""
+    provider_id = claim(cluster).status.provider_id
+    if how == "lost":
+        cluster.cloud.lose(provider_id)
+        cluster.kubelets.act()
+        run(cluster)
+    else:
+        cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
+        cluster.cloud.refusals[provider_id] = [RateLimitedError("slow down", retry_after_seconds=3)]
     follow_requeues(cluster)
-    assert cluster.server.list(NODECLAIM).items == ()
-    assert cluster.server.list(NODE).items == ()
+    assert cluster.server.list(NODECLAIM).items == cluster.server.list(NODE).items == cluster.cloud.list() == ()
 
 
 @pytest.mark.parametrize(("age", "wait"), [(timedelta(minutes=10), 30), (timedelta(hours=2), 300)])
@@ -197,18 +192,12 @@ def test_a_claim_created_during_the_instance_list_keeps_its_instance(cluster):
     """The function's clock is a minute ahead of the cloud's, so that the instance seems old enough to be garbage."""
     cloud = cluster.cloud
 
-    class Racing:
-        """A cloud in which the provision step launches an instance just before the list."""
+    def list_after_a_launch_by_provision():
+        cluster.add(claim_body("fresh", provider_id="aws:///a/i-fresh"))
+        cloud.run_orphan("aws:///a/i-fresh", cluster.clock.now() - timedelta(minutes=1), claim="fresh")
+        return cloud.list()
 
-        def __getattr__(self, name):
-            return getattr(cloud, name)
-
-        def list(self):
-            cluster.add(claim_body("fresh", provider_id="aws:///a/i-fresh"))
-            cloud.run_orphan("aws:///a/i-fresh", cluster.clock.now() - timedelta(minutes=1), claim="fresh")
-            return cloud.list()
-
-    outcome = run(cluster, cloud=Racing())
+    outcome = run(cluster, cloud=Altered(cloud, list=list_after_a_launch_by_provision))
     assert cloud.get("aws:///a/i-fresh").state == "running"
     assert outcome.counts.get("conflicts", 0) == 0
 
@@ -217,20 +206,15 @@ def test_a_claim_created_during_the_instance_list_keeps_its_instance(cluster):
 def test_a_stale_list_of_claims_terminates_no_node(cluster, unseen):
     """Before the step creates the NodeClaim again, or terminates the instance, it reads that NodeClaim by name."""
 
-    class Late:
-        """A store whose lists of these kinds are empty, as at an old version."""
+    def old_list(resource, **where):
+        found = cluster.server.list(resource, **where)
+        return replace(found, items=()) if resource.kind in unseen else found
 
-        def __getattr__(self, name):
-            return getattr(cluster.server, name)
-
-        def list(self, resource, **where):
-            found = cluster.server.list(resource, **where)
-            return replace(found, items=()) if resource.kind in unseen else found
-
+    late = Altered(cluster.server, list=old_list)
     cluster.clock.advance(60)
-    run(cluster, store=Late())
+    run(cluster, store=late)
     cluster.clock.advance(60)
-    outcome = run(cluster, store=Late())
+    outcome = run(cluster, store=late)
 
     assert [i.state for i in cluster.cloud.list()] == ["running"]
     assert [n.metadata.deletion_timestamp for n in cluster.server.list(NODE).items] == [None]
@@ -250,28 +234,19 @@ def test_claim_without_a_provider_id_leaks_no_instance(cluster):
     assert [c.metadata.name for c in cluster.server.list(NODECLAIM).items] == [claim(cluster).metadata.name]
 
 
-class Mute:
-    """A store without the permission to write the status of NodeClaims."""
-
-    def __init__(self, store):
-        self._store = store
-
-    def __getattr__(self, name):
-        return getattr(self._store, name)
-
-    def patch(self, resource, name, patch, **where):
-        if resource is NODECLAIM and where.get("subresource") == "status":
-            raise ForbiddenError('cannot patch resource "nodeclaims/status"', status=403, reason="Forbidden")
-        return self._store.patch(resource, name, patch, **where)
-
-
 def test_an_instance_is_terminated_even_if_status_writes_are_denied(cluster):
     """A missing permission must not leak an instance with each deleted NodeClaim."""
+
+    def patch(resource, name, body, **where):
+        if resource is NODECLAIM and where.get("subresource") == "status":
+            raise ForbiddenError('cannot patch resource "nodeclaims/status"', status=403, reason="Forbidden")
+        return cluster.server.patch(resource, name, body, **where)
+
     cluster.add(claim_body("given-up", metadata={"deletionTimestamp": "2026-03-02T21:00:00Z"}))
     cluster.cloud.run_orphan("aws:///a/i-given-up", cluster.clock.now(), claim="given-up")
 
     for _ in range(2):
-        run(cluster, store=Mute(cluster.server))
+        run(cluster, store=Altered(cluster.server, patch=patch))
         cluster.clock.advance(60)
 
     assert "aws:///a/i-given-up" not in [instance.provider_id for instance in cluster.cloud.list()]
@@ -282,20 +257,14 @@ def test_an_instance_is_terminated_even_if_status_writes_are_denied(cluster):
 def test_nodes_go_even_if_volumes_may_not_be_read(cluster):
     """A role of an earlier release lacks the permission; the log has the remedy, and the empty node is deleted."""
 
-    class Blind:
-        """A store without the permission to list VolumeAttachments."""
-
-        def __getattr__(self, name):
-            return getattr(cluster.server, name)
-
-        def list(self, resource, **where):
-            if resource.kind == "VolumeAttachment":
-                raise ForbiddenError('cannot list resource "volumeattachments"', status=403, reason="Forbidden")
-            return cluster.server.list(resource, **where)
+    def list_without_attachments(resource, **where):
+        if resource.kind == "VolumeAttachment":
+            raise ForbiddenError('cannot list resource "volumeattachments"', status=403, reason="Forbidden")
+        return cluster.server.list(resource, **where)
 
     cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
     for _ in range(12):
-        run(cluster, store=Blind())
+        run(cluster, store=Altered(cluster.server, list=list_without_attachments))
         cluster.clock.advance(10)
         cluster.kubelets.act()
 
@@ -322,17 +291,6 @@ def test_an_expired_claim_is_deleted_and_drained_without_asking_a_budget(cluster
     assert cluster.server.list(NODECLAIM).items == ()
     assert cluster.record.count_of("karpenter_nodeclaims_disrupted_total") == 1
     assert cluster.record.count_of("karpenter_pods_disruption_initiated_total") == 2
-
-
-def test_a_throttled_termination_is_repeated(cluster):
-    """The finalizers stay, and the step requeues itself."""
-    cluster.server.delete(NODECLAIM, claim(cluster).metadata.name)
-
-    [instance] = cluster.cloud.list()
-    cluster.cloud.refusals[instance.provider_id] = [RateLimitedError("slow down", retry_after_seconds=3)]
-    follow_requeues(cluster)
-    assert cluster.cloud.list() == ()
-    assert cluster.server.list(NODECLAIM).items == ()
 
 
 def test_running_cluster_causes_no_writes_and_no_requeues(cluster):
@@ -388,34 +346,25 @@ JOINING = launched(hours=1)
 GOING = {"metadata": {"deletionTimestamp": stamp(NOW)}}
 
 
-@pytest.mark.parametrize(
-    ("changes", "listed_as", "ids", "ends"),
-    [
-        ({"claim": JOINING, "ready": False}, None, [["aws:///a/i-n"]], [["aws:///a/i-n"]]),
-        ({"claim": JOINING, "ready": False}, "stopped", [], []),
-        ({"claim": launched(seconds=30), "ready": False}, None, [], []),
-        ({"claim": launched(seconds=31), "ready": False}, None, [["aws:///a/i-n"]], [["aws:///a/i-n"]]),
-        ({"ready": False}, None, [["aws:///a/i-n"]], []),
-        ({"ready": False}, "running", [], []),
-        ({}, None, [], []),
-        ({"claim": GOING}, None, [["aws:///a/i-n"]], []),
-        ({"claim": GOING}, "running", [], []),
-        ({"claim": {**GOING, "status": {"providerID": ""}}, "node": {"spec": {"providerID": ""}}}, None, [], []),
-    ],
-    ids=[
-        "joining, gone",
-        "joining, stopped",
-        "just launched, not listed yet",
-        "launched a while ago, gone",
-        "not ready, gone",
-        "not ready, running",
-        "ready",
-        "terminating, gone",
-        "terminating, running",
-        "terminating without an instance",
-    ],
-)
-def test_cloud_is_asked_only_for_instances_that_its_list_lacks(changes, listed_as, ids, ends):
+UNLISTED = {
+    "joining, gone": ({"claim": JOINING, "ready": False}, None, True, True),
+    "joining, stopped": ({"claim": JOINING, "ready": False}, "stopped", False, False),
+    "just launched, not listed yet": ({"claim": launched(seconds=30), "ready": False}, None, False, False),
+    "launched a while ago, gone": ({"claim": launched(seconds=31), "ready": False}, None, True, True),
+    "not ready, gone": ({"ready": False}, None, True, False),
+    "not ready, running": ({"ready": False}, "running", False, False),
+    "ready": ({}, None, False, False),
+    "terminating, gone": ({"claim": GOING}, None, True, False),
+    "terminating, running": ({"claim": GOING}, "running", False, False),
+    "terminating without an instance": (
+        {"claim": {**GOING, "status": {"providerID": ""}}, "node": {"spec": {"providerID": ""}}},
+        *(None, False, False),
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "listed_as", "by_id", "for_its_end"), UNLISTED.values(), ids=UNLISTED)
+def test_cloud_is_asked_only_for_instances_that_its_list_lacks(changes, listed_as, by_id, for_its_end):
     """A list may lag behind, so nothing is removed before the instance is not found by its id either."""
     cluster = with_members(a_member("n", **changes))
     if listed_as is not None:
@@ -425,7 +374,8 @@ def test_cloud_is_asked_only_for_instances_that_its_list_lacks(changes, listed_a
 
     terminate(cluster.run(), TRIGGER)
 
-    assert (cluster.cloud.ids, cluster.cloud.ends) == (ids, ends)
+    asked = [["aws:///a/i-n"]]
+    assert (cluster.cloud.ids, cluster.cloud.ends) == (asked * by_id, asked * for_its_end)
 
 
 @pytest.mark.parametrize(("cluster_uid", "goes"), [("", False), ("ours", False), ("another", True)])
@@ -494,17 +444,11 @@ def test_pods_are_read_only_of_nodes_that_the_run_removes(repair, healthy):
     cluster.settings = replace(cluster.settings, feature_gates=gates)
     listed = []
 
-    class Counting:
-        """A store that records which kinds are listed."""
+    def counting(resource, **where):
+        listed.append(resource.kind)
+        return cluster.server.list(resource, **where)
 
-        def __getattr__(self, name):
-            return getattr(cluster.server, name)
-
-        def list(self, resource, **where):
-            listed.append(resource.kind)
-            return cluster.server.list(resource, **where)
-
-    terminate(cluster.run(store=Counting()), TRIGGER)
+    terminate(cluster.run(store=Altered(cluster.server, list=counting)), TRIGGER)
 
     assert ("Pod" in listed) is (repair and not healthy)
     assert bool(claim(cluster).metadata.deletion_timestamp) is (repair and not healthy)
