@@ -40,7 +40,6 @@ def a_cluster_without_consolidation() -> SimulatedCluster:
 
 
 def the_ledger(simulation: SimulatedCluster) -> dict[str, Any]:
-    """Return the status of the ChurnLedger."""
     [ledger] = simulation.server.list(CHURN_LEDGER).items
     return ledger["status"]
 

@@ -12,7 +12,7 @@ from journeyman.ports import RequeueDue
 from journeyman.steps.consolidate import consolidate
 from journeyman.steps.provision import provision
 from tests.helpers.builders import NOW, node_class_body, pod_body, pool_body, stamp
-from tests.helpers.fakes import Cluster, FakeCloud
+from tests.helpers.fakes import Altered, Cluster, FakeCloud
 from tests.helpers.fleets import a_member, an_unlaunched_member, bodies, types
 
 TRIGGER = RequeueDue(id="1", cluster="demo", step=Step.CONSOLIDATE, reason="test", time=NOW)
@@ -129,14 +129,11 @@ def test_cloud_is_asked_about_the_drift_of_launched_nodes_that_stay(members, ask
     """Others are not replaced, and without any the cloud is not asked."""
     cluster, names = a_cluster(*members), []
 
-    class Asked(FakeCloud):
-        """A cloud that records of which NodeClaims it is asked whether they have drifted."""
+    def is_drifted(claims, node_classes):
+        names.append([claim.metadata.name for claim in claims])
+        return cluster.cloud.is_drifted(claims, node_classes)
 
-        def is_drifted(self, claims, node_classes):
-            names.append([claim.metadata.name for claim in claims])
-            return super().is_drifted(claims, node_classes)
-
-    consolidate(cluster.run(cloud=Asked(cluster.clock, types())), TRIGGER)
+    consolidate(cluster.run(cloud=Altered(cluster.cloud, is_drifted=is_drifted)), TRIGGER)
 
     assert names == asked
 

@@ -10,26 +10,7 @@ from journeyman.core.plan import Chain, CreateObject, Event, ObjectRef, PatchObj
 from journeyman.errors import ForbiddenError
 from journeyman.steps.phases import MAX_PARALLEL_PATCHES
 from tests.helpers.builders import NOW, claim_body, pod_body, pool_body
-from tests.helpers.fakes import Cluster
-
-
-class Watched:
-    """A store that records how many patches each request sent in parallel; 1 for a single patch."""
-
-    def __init__(self, server) -> None:
-        self._server = server
-        self.together: list[int] = []
-
-    def __getattr__(self, name):
-        return getattr(self._server, name)
-
-    def patch(self, *args, **kwargs):
-        self.together.append(1)
-        return self._server.patch(*args, **kwargs)
-
-    def patch_each(self, resource, patches, **how):
-        self.together.append(len(patches))
-        return self._server.patch_each(resource, patches, **how)
+from tests.helpers.fakes import Altered, Cluster
 
 
 @pytest.fixture
@@ -41,26 +22,30 @@ def cluster():
 
 
 def carry_out(cluster, *chains, server=None):
-    """Run a step that only executes these chains; return the outcome and how many patches each request sent."""
-    store = Watched(server or cluster.server)
+    """Run a step that only executes these chains; return the outcome and how many patches each request sent in parallel."""
+    server, together = server or cluster.server, []
+    store = Altered(
+        server,
+        patch=lambda *given, **how: together.append(1) or server.patch(*given, **how),
+        patch_each=lambda kind, patches, **how: (
+            together.append(len(patches)) or server.patch_each(kind, patches, **how)
+        ),
+    )
     outcome = cluster.execute(Plan(chains=tuple(chains)), run=cluster.run(store=store))
-    return outcome, store.together
+    return outcome, together
 
 
 def labelled(resource, name, value="x", *, version=""):
-    """Return a patch of an object's labels."""
     patch = {"metadata": {"labels": {"touched": value}}}
     return PatchObject(ref=ObjectRef(resource=resource, name=name), patch=patch, why="test", resource_version=version)
 
 
 def imaged(name):
-    """Return a patch of a NodeClaim's status."""
     ref, patch = ObjectRef(resource=NODECLAIM, name=name), {"status": {"imageID": "i"}}
     return PatchObject(ref=ref, patch=patch, why="test", subresource="status")
 
 
 def the_labels(cluster, resource, name):
-    """Return the object's stored labels."""
     stored = cluster.server.get(resource, name)
     return stored["metadata"].get("labels", {}) if isinstance(stored, dict) else stored.metadata.labels
 
@@ -98,21 +83,6 @@ def test_refused_patch_stops_its_chain_and_its_events(cluster):
     assert cluster.record.reasons == ["Evicted"]
 
 
-class WithoutPatchesOfPods:
-    """An API server that refuses all patches of pods."""
-
-    def __init__(self, server):
-        self._server = server
-
-    def __getattr__(self, name):
-        return getattr(self._server, name)
-
-    def patch_each(self, resource, patches, **how):
-        if resource is POD:
-            return [ForbiddenError("pods is forbidden", status=403) for _ in patches]
-        return self._server.patch_each(resource, patches, **how)
-
-
 def test_missing_permission_to_patch_pods_stops_only_patches_of_pods(cluster):
     """No further pod is tried; a chain goes on until it comes to its pod."""
     cluster.add(*(pod_body(f"p{n:02}") for n in range(40)))
@@ -122,9 +92,13 @@ def test_missing_permission_to_patch_pods_stops_only_patches_of_pods(cluster):
     ]
     claims = (chain_of(name, labelled(NODECLAIM, name), of_pods[0]) for name in "abc")
 
-    outcome, together = carry_out(
-        cluster, *(chain_of("pod", p) for p in of_pods), *claims, server=WithoutPatchesOfPods(cluster.server)
-    )
+    def patch_each(resource, patches, **how):
+        if resource is POD:
+            return [ForbiddenError("pods is forbidden", status=403) for _ in patches]
+        return cluster.server.patch_each(resource, patches, **how)
+
+    refusing = Altered(cluster.server, patch_each=patch_each)
+    outcome, together = carry_out(cluster, *(chain_of("pod", p) for p in of_pods), *claims, server=refusing)
 
     assert together == [MAX_PARALLEL_PATCHES, 3]
     assert outcome.counts == {"errors": 1, "patches of pods refused": MAX_PARALLEL_PATCHES, "PatchObject": 3}

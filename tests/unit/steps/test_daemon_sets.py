@@ -14,7 +14,6 @@ LARGE = an_instance_type("m.4xlarge", cpu=16, memory_gib=64, price=0.8)
 
 
 def a_simulation(*types):
-    """A cluster without nodes."""
     return SimulatedCluster(types, pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
 
 
@@ -31,7 +30,6 @@ def create(simulation, resource, name, *, cpu, namespace="default", replicas=Non
 
 
 def pods_of(simulation, app):
-    """The pods of a workload."""
     return [pod for pod in simulation.server.list(POD).items if pod.metadata.labels.get("app") == app]
 
 

@@ -55,12 +55,10 @@ def edit(simulation: SimulatedCluster, pool: str, *, budgets: Any = None, **anno
 
 
 def claims_of(simulation: SimulatedCluster, pool: str) -> list[Any]:
-    """Return a NodePool's NodeClaims."""
     return [claim for claim in simulation.claims() if claim.metadata.labels[labels.NODEPOOL] == pool]
 
 
 def nodes_of(simulation: SimulatedCluster, pool: str) -> list[str]:
-    """Return the instance types of a NodePool's nodes."""
     return [name for name in simulation.nodes() if name.endswith(pool)]
 
 
@@ -86,12 +84,10 @@ def until_the_healthy_pool_is_consolidated(simulation: SimulatedCluster) -> None
 
 
 def budgets(*given: dict[str, Any], **annotations: str) -> Callable[[SimulatedCluster], None]:
-    """Return the mistake of these budgets and annotations of the NodePool."""
     return lambda simulation: edit(simulation, BAD, budgets=list(given), **annotations)
 
 
 def annotated(**annotations: str) -> Callable[[SimulatedCluster], None]:
-    """Return the mistake of these annotations of the NodePool."""
     return lambda simulation: edit(simulation, BAD, **annotations)
 
 

@@ -117,20 +117,6 @@ def test_cloud_that_does_not_answer_changes_no_condition(error):
     simulation.until(lambda: drifted(simulation) == {}, "no condition")
 
 
-def test_empty_drifted_node_is_deleted_before_others_are_replaced():
-    """Its pods were scaled away; no replacement is launched for it."""
-    simulation = with_pods(a_simulated_cluster(budget="1"), 3)
-    simulation.scale("web", 2)
-    simulation.until(lambda: simulation.running() == 2, "two pods")
-    before = set(settled(simulation))
-    simulation.server.patch(NODEPOOL, "default", MARK)
-
-    simulation.until(lambda: replaced(simulation, before, 2) and simulation.running() == 2, "two other nodes")
-
-    decisions = [decision for _, decision, _ in simulation.disruptions()]
-    assert decisions == ["delete", "replace", "replace"]
-
-
 def test_replacement_that_never_joins_leaves_the_drifted_node():
     """The taint is removed; the node still runs its pod, and is replaced again only while it has drifted."""
     simulation = with_pods(a_simulated_cluster(), 1)
@@ -192,22 +178,3 @@ def test_static_node_whose_replacement_is_lost_stays():
     simulation.until(lambda: len(simulation.claims()) == 2 == len(settled(simulation)), "two nodes")
     simulation.run_for(minutes=10)
     assert settled(simulation) == before
-
-
-def test_conditions_of_drift_and_consolidation_do_not_overwrite_each_other():
-    """A patch replaces the whole list of conditions; the budget keeps the node."""
-    simulation = with_pods(a_simulated_cluster(budget="0"), 1)
-    (name,) = settled(simulation)
-
-    def held() -> tuple[bool, bool]:
-        (claim,) = simulation.claims()
-        return is_true(claim.status.conditions, DRIFTED), is_true(claim.status.conditions, "Consolidatable")
-
-    simulation.server.patch(NODEPOOL, "default", {"spec": {"disruption": {"consolidateAfter": "30s"}}})
-    simulation.cloud.drifted = {name: "AMIDrift"}
-    simulation.until(lambda: held() == (True, True), "both conditions")
-
-    simulation.server.patch(NODEPOOL, "default", {"spec": {"disruption": {"consolidateAfter": "Never"}}})
-    simulation.cloud.drifted = {}
-    simulation.until(lambda: held() == (False, False), "neither condition")
-    assert settled(simulation) == [name]

@@ -12,34 +12,22 @@ from journeyman.core.state import BuildFailure
 from tests.helpers.builders import CLASS_REF, SMALL, node_class_body, pool_body
 from tests.helpers.simulated_cluster import SimulatedCluster
 
-NO_PROFILE = LaunchFault(
-    scope=FaultScope.NODE_CLASS,
-    name="heavy",
-    reason="InstanceProfileNameInvalid",
-    message="InvalidParameterValue: Value (no-such-profile) for parameter iamInstanceProfile.name is invalid",
-    remedy="Correct spec.instanceProfile of the EC2NodeClass",
+
+def a_fault(scope, reason, message, remedy, *, name="heavy"):
+    return LaunchFault(scope=scope, name=name, reason=reason, message=message, remedy=remedy)
+
+
+NO_PROFILE = a_fault(
+    FaultScope.NODE_CLASS,
+    "InstanceProfileNameInvalid",
+    "InvalidParameterValue: Value (no-such-profile) for parameter iamInstanceProfile.name is invalid",
+    "Correct spec.instanceProfile of the EC2NodeClass",
 )
-EMPTY_FLEET = LaunchFault(
-    scope=FaultScope.NODE_POOL,
-    name="heavy",
-    reason="LaunchFailed",
-    message="the fleet gave neither instances nor errors",
-    remedy="Read the message",
+EMPTY_FLEET = a_fault(
+    FaultScope.NODE_POOL, "LaunchFailed", "the fleet gave neither instances nor errors", "Read the message"
 )
-NO_RIGHT = LaunchFault(
-    scope=FaultScope.NODE_CLASS,
-    name="heavy",
-    reason="Unauthorized",
-    message="no identity-based policy allows this operation",
-    remedy="Grant ec2:CreateFleet",
-)
-IN_ARREARS = LaunchFault(
-    scope=FaultScope.ACCOUNT,
-    name="",
-    reason="AccountInArrears",
-    message="the account has an overdue payment",
-    remedy="Pay it",
-)
+NO_RIGHT = a_fault(FaultScope.NODE_CLASS, "Unauthorized", "no policy allows this operation", "Grant ec2:CreateFleet")
+IN_ARREARS = a_fault(FaultScope.ACCOUNT, "AccountInArrears", "the account has an overdue payment", "Pay it", name="")
 BAD_KEY = BuildFailure(
     reason="InstanceEndedAtBoot",
     message="Client.InternalError: Client error on launch",
@@ -190,29 +178,26 @@ def test_instances_that_end_early_are_not_launched_again_and_again(after, reason
     assert (BAD_KEY.message if reason else " ended ") in recorded[subject]
 
 
-def test_instances_that_end_at_boot_leave_the_pods_to_the_next_pool(simulation):
-    """Weight 50 dies at boot; weight 1 serves within minutes."""
-    simulation.cloud.dies["heavy"] = (timedelta(seconds=10), BAD_KEY)
-    simulation.deploy("web", 2, cpu="1.5")
-    simulation.until(lambda: simulation.running() == 2, "both pods run", minutes=6)
-
-    assert pools_of_nodes(simulation) == {"light"}
-
-
-def test_nodes_that_never_join_leave_the_pods_to_the_next_pool(simulation):
-    """The registration time-out of the first node is the NodePool's failure, as none of its nodes ever registered."""
+@pytest.mark.parametrize("how", ["its instances end at boot", "its nodes never join"])
+def test_pool_whose_nodes_never_register_leaves_the_pods_to_the_next_one(simulation, how):
+    """The first node's registration time-out is the NodePool's failure, as none of its nodes ever registered."""
     machines = simulation.cloud.machines
 
     def only_light():
         ids = {c.status.provider_id for c in simulation.claims() if c.metadata.labels[POOL_LABEL] == "light"}
         return tuple(m for m in machines() if m.provider_id in ids)
 
-    simulation.cloud.machines = only_light
+    at_boot = how == "its instances end at boot"
+    if at_boot:
+        simulation.cloud.dies["heavy"] = (timedelta(seconds=10), BAD_KEY)
+    else:
+        simulation.cloud.machines = only_light
     simulation.deploy("web", 2, cpu="1.5")
-    simulation.until(lambda: simulation.running() == 2, "both pods run", minutes=20)
+    simulation.until(lambda: simulation.running() == 2, "both pods run", minutes=6 if at_boot else 20)
 
     assert pools_of_nodes(simulation) == {"light"}
-    assert "Not registered after 15 min" in events(simulation, "LaunchFailed")["NodePool", "heavy"]
+    why = BAD_KEY.message if at_boot else "Not registered after 15 min"
+    assert why in events(simulation, "LaunchFailed")["NodePool", "heavy"]
 
 
 def test_one_failed_registration_does_not_stop_a_healthy_pool():

@@ -34,18 +34,15 @@ def an_under_used_cluster(**disruption) -> SimulatedCluster:
 
 
 def plans(simulation):
-    """Return the FleetPlans that have moves, oldest first."""
     made = (p for p in simulation.server.list(FLEET_PLAN).items if p["spec"].get("moves"))
     return sorted(made, key=lambda p: p["spec"]["createdAt"])
 
 
 def phase_of(raw):
-    """Return the phase; empty if it has none yet."""
     return (raw.get("status") or {}).get("phase", "")
 
 
 def methods(simulation):
-    """Return the method and phase of each NodeDisruption."""
     return [(d["spec"]["method"], phase_of(d)) for d in simulation.server.list(NODE_DISRUPTION).items]
 
 

@@ -40,17 +40,14 @@ def write_conditions(simulation, claim, *conditions):
 
 
 def initialized(simulation) -> Sequence[object]:
-    """Return the initialized NodeClaims."""
     return [c for c in simulation.claims() if is_true(c.status.conditions, "Initialized")]
 
 
 def nodes(simulation) -> dict[str, object]:
-    """Return the Nodes by provider id."""
     return {node.spec.provider_id: node for node in simulation.server.list(NODE).items}
 
 
 def delete(simulation, claim):
-    """Delete a NodeClaim and run for two minutes, in which a budget forbids the eviction of its pods."""
     simulation.cluster.add(BLOCKED)
     simulation.server.delete(NODECLAIM, claim)
     simulation.requeue(Step.TERMINATE)
@@ -58,7 +55,6 @@ def delete(simulation, claim):
 
 
 def states(simulation) -> list[str]:
-    """Return the states of the instances."""
     return [instance.state for instance in simulation.cloud.list()]
 
 
@@ -91,38 +87,31 @@ def test_a_claim_that_loses_its_provider_id_continues_to_drain(simulation):
     assert claim.status.provider_id not in {i.provider_id for i in simulation.cloud.list()}
 
 
-def test_removed_claim_metadata_is_restored_within_two_minutes(simulation):
-    """The sweep notices it, and an Event reports it."""
+@pytest.mark.parametrize(
+    ("metadata", "lost"),
+    [
+        ({"finalizers": [], "labels": {labels.NODEPOOL: None}}, ["providerID"]),
+        ({}, ["conditions"]),
+        ({}, ["conditions", "providerID", "nodeName", "capacity", "allocatable"]),
+    ],
+)
+def test_removed_metadata_and_status_of_a_claim_are_restored(simulation, metadata, lost):
+    """The sweep notices it, and an Event reports it; the launch time-out does not apply, because its node runs."""
+    simulation.run_for(minutes=10)
     claim = simulation.claims()[0]
-    name, provider_id = claim.metadata.name, claim.status.provider_id
-    simulation.server.patch(NODECLAIM, name, {"metadata": {"finalizers": [], "labels": {labels.NODEPOOL: None}}})
-    simulation.server.patch(NODECLAIM, name, {"status": {"providerID": None}}, subresource="status")
+    simulation.server.patch(NODECLAIM, claim.metadata.name, {"metadata": metadata})
+    simulation.server.patch(NODECLAIM, claim.metadata.name, {"status": dict.fromkeys(lost)}, subresource="status")
 
     simulation.run_for(minutes=2)
 
-    [healed] = [c for c in simulation.claims() if c.metadata.name == name]
+    [healed] = [c for c in simulation.claims() if c.metadata.uid == claim.metadata.uid]
     assert healed.metadata.finalizers == (labels.TERMINATION_FINALIZER,)
     assert healed.metadata.labels[labels.NODEPOOL] == "default"
-    assert healed.status.provider_id == provider_id
-    assert "MetadataRestored" in simulation.record.reasons
-    assert states(simulation) == ["running", "running"]
-
-
-@pytest.mark.parametrize("lost", [["conditions"], ["conditions", "providerID", "nodeName", "capacity", "allocatable"]])
-def test_claim_with_a_removed_status_keeps_its_node(simulation, lost):
-    """The launch time-out does not apply, because its node runs; an Event reports the restored status."""
-    simulation.run_for(minutes=10)
-    claim = simulation.claims()[0]
-    simulation.server.patch(NODECLAIM, claim.metadata.name, {"status": dict.fromkeys(lost)}, subresource="status")
-
-    simulation.run_for(minutes=3)
-
+    assert healed.status.provider_id == claim.status.provider_id
     assert {c.metadata.name for c in initialized(simulation)} == {c.metadata.name for c in simulation.claims()}
-    assert claim.metadata.uid in {c.metadata.uid for c in simulation.claims()}
-    assert claim.status.provider_id in {c.status.provider_id for c in simulation.claims()}
     assert "MetadataRestored" in simulation.record.reasons
     assert "Evicted" not in simulation.record.reasons
-    assert len(simulation.cloud.launches) == 2
+    assert (states(simulation), len(simulation.cloud.launches)) == (["running", "running"], 2)
 
 
 def test_a_claim_with_an_invalid_provider_id_gets_its_own_again():

@@ -30,33 +30,31 @@ def _simulation():
 
 
 def initialized(simulation):
-    """Return the initialized NodeClaims."""
     return [c for c in simulation.claims() if is_true(c.status.conditions, "Initialized")]
 
 
 def wipe(simulation, resource):
-    """Remove all objects of a kind from etcd."""
     simulation.server.wipe(resource)
     simulation.requeue(Step.TERMINATE)
 
 
 def pods(simulation):
-    """Return the UIDs of the pods."""
     return {p.metadata.uid for p in simulation.server.list(POD).items}
 
 
 def instances(simulation):
-    """Return the provider ids of the running instances."""
     return {i.provider_id for i in simulation.cloud.list() if i.state == "running"}
 
 
 def events(simulation, reason):
-    """Return the Events with this reason."""
     return [e for e in simulation.cluster.record.events if e.reason == reason]
 
 
 def test_wiped_nodeclaims_are_adopted_again_and_no_pod_is_evicted(simulation):
-    """Kubernetes deletes their Nodes with them, which our finalizer keeps; nothing is launched, and nothing has drifted."""
+    """Kubernetes deletes their Nodes with them, which our finalizer keeps; nothing is launched, and nothing has drifted.
+
+    An adopted NodeClaim is deleted like any other: its node is drained first, and its instance is terminated.
+    """
     before = pods(simulation), instances(simulation), {c.metadata.name for c in simulation.claims()}
     launches = len(simulation.cloud.launches)
     wipe(simulation, NODECLAIM)
@@ -67,19 +65,12 @@ def test_wiped_nodeclaims_are_adopted_again_and_no_pod_is_evicted(simulation):
     assert len(initialized(simulation)) == FLEET
     assert len(simulation.cloud.launches) == launches
     assert not [c for c in simulation.claims() if is_true(c.status.conditions, "Drifted")]
-    assert (
-        len({e.ref.name for e in events(simulation, "NodeClaimAdopted") if e.ref.resource.kind == "NodeClaim"}) == FLEET
-    )
+    adopted = {e.ref.name for e in events(simulation, "NodeClaimAdopted") if e.ref.resource.kind == "NodeClaim"}
+    assert len(adopted) == FLEET
 
-
-def test_an_adopted_nodeclaim_is_deleted_like_any_other(simulation):
-    """Its node is drained first, and its instance is terminated."""
-    wipe(simulation, NODECLAIM)
-    simulation.run_for(minutes=3)
     claim = initialized(simulation)[0]
     simulation.server.delete(NODECLAIM, claim.metadata.name)
     simulation.requeue(Step.TERMINATE)
-
     simulation.until(lambda: claim.status.provider_id not in instances(simulation), "its instance is gone")
     simulation.until(lambda: simulation.running() == FLEET, "its pod runs elsewhere")
     assert claim.status.node_name not in {n.metadata.name for n in simulation.server.list(NODE).items}
@@ -147,6 +138,8 @@ def test_an_api_server_restored_from_a_backup_keeps_the_instances_launched_since
 
 def test_instances_of_another_cluster_of_the_same_name_are_never_touched(simulation):
     """The entry in the register points to a cluster that was built again; its kube-system has another UID."""
+    uid = simulation.server.get(NAMESPACE, "kube-system").metadata.uid
+    assert {i.tags.get(labels.CLUSTER_UID_TAG) for i in simulation.cloud.list()} == {uid}
     running = instances(simulation)
     for resource in (NODECLAIM, NODE):
         wipe(simulation, resource)
@@ -178,13 +171,6 @@ def rebuild(simulation):
     simulation.server.wipe(NAMESPACE)
     for name in (*others, "kube-system"):
         simulation.server.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-
-
-def test_launched_instances_have_the_uid_of_the_cluster(simulation):
-    """It is that of the namespace kube-system."""
-    uid = simulation.server.get(NAMESPACE, "kube-system").metadata.uid
-
-    assert {i.tags.get(labels.CLUSTER_UID_TAG) for i in simulation.cloud.list()} == {uid}
 
 
 def test_the_loss_of_half_the_fleet_is_not_held(simulation):

@@ -97,10 +97,7 @@ def test_a_node_that_is_used_or_protected_stays(kept):
     """A pod that tolerates the startup taint runs there; a user examines the node; or the timeout is zero."""
     simulation = simulate()
     if kept == "the setting":
-        settings = simulation.cluster.settings
-        simulation.cluster.settings = settings.__class__(
-            cluster_name=settings.cluster_name, initialization_timeout=timedelta(0)
-        )
+        simulation.cluster.settings = replace(simulation.cluster.settings, initialization_timeout=timedelta(0))
     simulation.deploy("web", 1, cpu="0.5")
     simulation.run_for(minutes=2)
     [claim] = simulation.claims()
@@ -117,27 +114,13 @@ def test_a_node_that_is_used_or_protected_stays(kept):
 
 def a_gpu_cluster():
     """Return a cluster of GPU nodes without startup taints; their device plugin has not registered the GPUs yet."""
-    capacity = {**SMALL.capacity, GPU: 4}
-    gpu_type = SMALL.__class__(
-        name="g.small",
-        requirements=SMALL.requirements,
-        offerings=SMALL.offerings,
-        capacity=capacity,
-        overhead=SMALL.overhead,
-    )
+    gpu_type = replace(SMALL, name="g.small", capacity={**SMALL.capacity, GPU: 4})
     simulation = SimulatedCluster((gpu_type,), pool_body(spec={"disruption": {"consolidateAfter": "Never"}}))
     booted = simulation.cloud.machines
 
-    def machines():
-        return tuple(
-            machine.__class__(
-                **{name: getattr(machine, name) for name in machine.__struct_fields__ if name != "allocatable"},
-                allocatable={k: v for k, v in machine.allocatable.items() if k != GPU},
-            )
-            for machine in booted()
-        )
-
-    simulation.cloud.machines = machines
+    simulation.cloud.machines = lambda: tuple(
+        replace(machine, allocatable={k: v for k, v in machine.allocatable.items() if k != GPU}) for machine in booted()
+    )
     requests = {"requests": {"cpu": "100m", GPU: "1"}, "limits": {GPU: "1"}}
     template = {
         "metadata": {"labels": {"app": "train"}},

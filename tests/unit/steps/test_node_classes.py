@@ -14,7 +14,7 @@ from journeyman.steps.context import PARTIAL
 from journeyman.steps.node_classes import is_due, resolve_node_class
 from journeyman.steps.provision import provision
 from tests.helpers.builders import NOW, SMALL, a_node_class, condition, node_class_body, pool_body, stamp
-from tests.helpers.fakes import InterceptingStore
+from tests.helpers.fakes import Altered, InterceptingStore, failing
 from tests.helpers.simulated_cluster import SimulatedCluster
 
 PERIOD = timedelta(minutes=5)
@@ -61,7 +61,6 @@ def simulation():
 
 
 def class_of(simulation):
-    """Return the stored NodeClass; None if it is deleted."""
     return next(iter(simulation.server.list(EC2NODECLASS).items), None)
 
 
@@ -142,41 +141,21 @@ def test_node_class_stays_until_its_cloud_resources_are_deleted(simulation):
     assert simulation.cloud.released == ["default"]
 
 
-class Silent:
-    """A cloud that does not answer questions about NodeClasses while `is_down`."""
-
-    def __init__(self, cloud):
-        self._cloud = cloud
-        self.is_down = True
-
-    def __getattr__(self, name):
-        return getattr(self._cloud, name)
-
-    def resolve(self, node_class, now):
-        if self.is_down:
-            raise CloudUnavailableError("EC2 is down")
-        return self._cloud.resolve(node_class, now)
-
-
-class Slow:
-    """A cloud whose answer about a NodeClass takes `seconds`."""
-
-    def __init__(self, simulation, seconds):
-        self._simulation, self._seconds = simulation, seconds
-
-    def __getattr__(self, name):
-        return getattr(self._simulation.cloud, name)
-
-    def resolve(self, node_class, now):
-        self._simulation.clock.advance(self._seconds)
-        return self._simulation.cloud.resolve(node_class, now)
+def without_answer(simulation):
+    """Return a cloud that does not answer questions about NodeClasses."""
+    return Altered(simulation.cloud, resolve=failing(CloudUnavailableError("EC2 is down")))
 
 
 def test_answer_that_comes_just_before_the_deadline_is_written(simulation):
     """Else a run that is as slow would ask again, and again; the step's other work is for the next run."""
     simulation.server.patch(EC2NODECLASS, "default", {"spec": {"role": "another"}})
     generation = class_of(simulation)["metadata"]["generation"]
-    run = simulation.cluster.run(cloud=Slow(simulation, simulation.cluster.seconds - 1))
+
+    def resolve(node_class, now):
+        simulation.clock.advance(simulation.cluster.seconds - 1)
+        return simulation.cloud.resolve(node_class, now)
+
+    run = simulation.cluster.run(cloud=Altered(simulation.cloud, resolve=resolve))
     outcome = provision(run, a_trigger(simulation))
 
     assert outcome.status == PARTIAL
@@ -193,7 +172,7 @@ def test_node_class_that_the_cloud_does_not_answer_for_has_conditions_of_its_gen
     """They are Unknown with the cloud's words until it answers; a pod's Event has these, too."""
     simulation.server.patch(EC2NODECLASS, "default", {"spec": {"tags": {"a": "b"}}})
     generation = class_of(simulation)["metadata"]["generation"]
-    cloud = simulation.cluster.cloud = Silent(simulation.cloud)
+    simulation.cluster.cloud = without_answer(simulation)
     simulation.deploy("more", 1, cpu="1.5")
     simulation.run_for(minutes=1)
 
@@ -203,7 +182,7 @@ def test_node_class_that_the_cloud_does_not_answer_for_has_conditions_of_its_gen
     [text] = {text for text in messages(simulation, "FailedScheduling") if "EC2NodeClass" in text}
     assert "EC2 is down" in text
 
-    cloud.is_down = False
+    simulation.cluster.cloud = simulation.cloud
     simulation.until(lambda: simulation.running() == 2, "both pods run", minutes=5)
     assert conditions_of(simulation) == [("Ready", "True", generation)]
 
@@ -212,7 +191,7 @@ def test_outage_leaves_what_was_found_for_this_generation(simulation):
     """It is still the best that is known, and nodes are launched with it."""
     before = class_of(simulation)["status"]
     resolve = ResolveNodeClass(name="default", raw=class_of(simulation), at=simulation.clock.now())
-    state, writes, _ = resolve_node_class(Silent(simulation.cloud), resolve)
+    state, writes, _ = resolve_node_class(without_answer(simulation), resolve)
 
     assert state.ready
     assert state.raw["status"] == before
@@ -225,7 +204,7 @@ def test_outage_after_a_change_writes_conditions_and_keeps_the_rest_of_the_statu
     ready = condition("Ready", observedGeneration=1)
     raw = node_class_body(metadata={"generation": 2, "uid": "u"}, status={"subnets": found, "conditions": [ready]})
     resolve = ResolveNodeClass(name="default", raw=raw, at=simulation.clock.now())
-    state, writes, _ = resolve_node_class(Silent(simulation.cloud), resolve)
+    state, writes, _ = resolve_node_class(without_answer(simulation), resolve)
 
     assert (state.ready, state.raw["status"]["subnets"]) == (False, found)
     [patch] = writes.actions

@@ -15,7 +15,7 @@ from journeyman.ports import RequeueDue
 from journeyman.steps.context import FeatureGates
 from journeyman.steps.terminate import terminate
 from tests.helpers.builders import NOW, budget_body, condition, pool_body
-from tests.helpers.fakes import FakeCloud
+from tests.helpers.fakes import Altered
 from tests.helpers.fleets import types
 from tests.helpers.simulated_cluster import SimulatedCluster
 
@@ -84,17 +84,6 @@ def test_a_node_whose_kubelet_stops_is_repaired_after_half_an_hour(repair):
         assert simulation.claims()[0].metadata.creation_timestamp - stopped <= timedelta(minutes=30, seconds=5)
 
 
-def test_without_the_feature_gate_unhealthy_nodes_are_kept():
-    """The feature is opt-in, as in Karpenter."""
-    simulation = a_simulation(repair=False)
-    unhealthy = break_accelerators(simulation)
-
-    simulation.run_for(minutes=40)
-
-    assert [c.metadata.name for c in simulation.claims()] == [unhealthy]
-    assert simulation.claims()[0].metadata.deletion_timestamp is None
-
-
 def test_a_node_whose_status_checks_fail_is_replaced_after_two_minutes():
     """That does not need the feature gate. The step requeues itself for that time and does not wait for pods."""
     simulation = a_simulation(repair=False)
@@ -123,17 +112,17 @@ def test_a_node_whose_status_checks_fail_is_replaced_after_two_minutes():
     assert simulation.record.count_of("karpenter_interruption_instance_status_unhealthy_total") == 1
 
 
-class StatusChecks(FakeCloud):
-    """A cloud that counts reads of its status checks and raises `refusal` if set."""
+def status_checks(simulation, refusal=None):
+    """Return a cloud that records reads of its status checks, or refuses them; and the reads."""
+    reads = []
 
-    asked = 0
-    refusal: Exception | None = None
+    def statuses():
+        reads.append(simulation.clock.now())
+        if refusal is not None:
+            raise refusal
+        return simulation.cloud.statuses()
 
-    def statuses(self):
-        self.asked += 1
-        if self.refusal is not None:
-            raise self.refusal
-        return super().statuses()
+    return Altered(simulation.cloud, statuses=statuses), reads
 
 
 @pytest.mark.parametrize(
@@ -147,8 +136,7 @@ class StatusChecks(FakeCloud):
 def test_status_checks_are_read_once_a_minute_unless_denied(refusal, asked, warnings):
     """One warning names the missing permission; the step does all its other work."""
     simulation = a_simulation()
-    cloud = StatusChecks(simulation.clock)
-    cloud.refusal = refusal
+    cloud, reads = status_checks(simulation, refusal)
     cluster = simulation.cluster
     cluster.memory.checks_due = None
     simulation.record.lines.clear()
@@ -157,15 +145,12 @@ def test_status_checks_are_read_once_a_minute_unless_denied(refusal, asked, warn
         assert terminate(cluster.run(cloud=cloud), TRIGGER).status == "done"
         simulation.clock.advance(15)
 
-    assert cloud.asked == asked
+    assert len(reads) == asked
     assert sum(level == "warning" for level, _, _ in simulation.record.lines) == warnings
 
 
 def test_empty_cluster_reads_no_status_checks():
-    """The step sends no request for them."""
     simulation = SimulatedCluster(types(), pool_body())
-    cloud = StatusChecks(simulation.clock)
-
+    cloud, reads = status_checks(simulation)
     terminate(simulation.cluster.run(cloud=cloud), TRIGGER)
-
-    assert cloud.asked == 0
+    assert reads == []

@@ -36,28 +36,23 @@ def two_nodes(**template):
 
 
 def initialized(simulation):
-    """Return the initialized NodeClaims."""
     return [c for c in simulation.claims() if is_true(c.status.conditions, "Initialized")]
 
 
 def delete(simulation, claim):
-    """Delete a NodeClaim."""
     simulation.server.delete(NODECLAIM, claim.metadata.name)
     simulation.requeue(Step.TERMINATE)
 
 
 def state(simulation, claim):
-    """Return the state of the NodeClaim's instance; empty if it no longer exists."""
     return next((i.state for i in simulation.cloud.list() if i.provider_id == claim.status.provider_id), "")
 
 
 def kinds_with_event(simulation, reason):
-    """Return the kinds of the objects that have an Event with this reason."""
     return {event.ref.resource.kind for event in simulation.record.events if event.reason == reason}
 
 
 def is_gone(simulation, claim):
-    """Return whether the NodeClaim, its node and its instance no longer exist."""
     names = {c.metadata.name for c in simulation.claims()}
     ids = {n.spec.provider_id for n in simulation.server.list(NODE).items}
     return claim.metadata.name not in names and claim.status.provider_id not in ids and not state(simulation, claim)
@@ -103,28 +98,6 @@ def test_termination_grace_period_ends_all_waiting():
     simulation.until(lambda: is_gone(simulation, claim), "all of it is gone", minutes=3)
     assert simulation.clock.now() < began + timedelta(minutes=11)
     assert kinds_with_event(simulation, "Disrupted") == {"Pod"}
-
-
-def test_two_budgets_on_a_pod_block_the_drain_without_an_error(simulation):
-    """The Eviction API answers 500; the drain retries at its usual interval until one budget is deleted."""
-    claim = simulation.claims()[0]
-    simulation.cluster.add(budget_body("a", maxUnavailable=1), budget_body("b", maxUnavailable=1))
-    delete(simulation, claim)
-    before = len(simulation.functions.outcomes)
-    simulation.run_for(minutes=10)
-
-    outcomes = [o for _, o in simulation.functions.outcomes[before:] if o.step is Step.TERMINATE]
-    assert sum(o.counts.get("errors", 0) for o in outcomes) == 0
-    assert len(outcomes) < 120
-    assert state(simulation, claim) == "running"
-    assert kinds_with_event(simulation, "FailedDraining") == {"Node"}
-    codes = {
-        o.labels["code"] for o in simulation.record.observations if o.name == "karpenter_pods_eviction_requests_total"
-    }
-    assert codes == {"500"}
-
-    simulation.server.delete(PDB, "b", namespace="default")
-    simulation.until(lambda: is_gone(simulation, claim), "all of it is gone")
 
 
 def forbid_adoption(simulation):

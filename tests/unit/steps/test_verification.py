@@ -14,20 +14,16 @@ from tests.helpers.builders import a_daemon_set, a_node, a_pod, a_pool, a_runnin
 from tests.helpers.fakes import Cluster
 
 ZONAL = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a", "b", "c"))
-SPREAD = {
-    "topologySpreadConstraints": [
-        {
-            "maxSkew": 1,
-            "topologyKey": labels.ZONE,
-            "whenUnsatisfiable": "DoNotSchedule",
-            "labelSelector": {"matchLabels": {"app": "even"}},
-        }
-    ]
-}
+
+
+def even_pods(number):
+    """Return pods that spread over the zones, each with a node of its own."""
+    spread = {"maxSkew": 1, "topologyKey": labels.ZONE, "whenUnsatisfiable": "DoNotSchedule"}
+    spec = {"topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": {"app": "even"}}}]}
+    return [a_pod(f"e{i:02}", cpu="3", spec=spec, metadata={"labels": {"app": "even"}}) for i in range(number)]
 
 
 def a_verifier(*pods, types=(ZONAL,), **cluster):
-    """Return the verifier of plans for these pods."""
     snapshot = a_snapshot(pods=tuple(sorted(pods, key=lambda p: p.key)), **cluster)
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
     return PlanVerifier(
@@ -40,24 +36,16 @@ def a_verifier(*pods, types=(ZONAL,), **cluster):
 
 
 def planned_by_scheduler(verifier):
-    """Return the scheduler's results for the verifier's pods."""
     return solve(verifier.snapshot, verifier.catalogue, pods=verifier.pods)
 
 
-def test_valid_results_pass_unchanged():
-    """The verifier returns the same object, without defects."""
+def test_overbooked_nodeclaim_is_rejected_and_a_valid_one_kept():
+    """The pods of the rejected NodeClaim get an error that contains the defect; valid results are the same object."""
     verifier = a_verifier(*(a_pod(f"p{i}") for i in range(6)))
     right = planned_by_scheduler(verifier)
-
-    verified = verifier.verify_results(right)
-
-    assert verified.results is right
-    assert verified.defects == ()
-
-
-def test_overbooked_nodeclaim_is_rejected_and_a_valid_one_kept():
-    """The pods of the rejected NodeClaim get an error that contains the defect."""
-    verifier = a_verifier(*(a_pod(f"p{i}") for i in range(6)))
+    unchanged = verifier.verify_results(right)
+    assert unchanged.results is right
+    assert unchanged.defects == ()
     sound = solve(verifier.snapshot, verifier.catalogue, pods=verifier.pods[:1]).new_claims[0]
     others = tuple(pod.key for pod in verifier.pods[1:])
 
@@ -73,7 +61,7 @@ def test_overbooked_nodeclaim_is_rejected_and_a_valid_one_kept():
 def test_overbooked_node_does_not_affect_other_nodes():
     """Six cores on a node of four; the spread of the new nodes' pods verifies only with all three of them."""
     nodes, claims = (a_node("x"), a_node("y")), (a_running_claim("x"), a_running_claim("y"))
-    even = [a_pod(f"e{i}", cpu="3", spec=SPREAD, metadata={"labels": {"app": "even"}}) for i in range(6)]
+    even = even_pods(6)
     alone = planned_by_scheduler(a_verifier(*even))
     large = [a_pod("l0", cpu="3"), a_pod("l1", cpu="3"), a_pod("s", cpu="100m")]
     verifier = a_verifier(*even, *large, nodes=nodes, claims=claims)
@@ -88,7 +76,7 @@ def test_overbooked_node_does_not_affect_other_nodes():
 
 def test_placements_that_depend_on_a_rejected_one_are_rejected():
     """Without the NodeClaim in zone c, maxSkew allows one pod in each other zone."""
-    even = [a_pod(f"e{i}", cpu="3", spec=SPREAD, metadata={"labels": {"app": "even"}}) for i in range(6)]
+    even = even_pods(6)
     verifier = a_verifier(*even)
     right = planned_by_scheduler(verifier)
     wrong = tuple(replace(c, requests={}) if c.offering[1] == "c" else c for c in right.new_claims)
@@ -186,7 +174,7 @@ def test_pod_missing_from_results_rejects_no_placement():
 
 def test_bisection_keeps_valid_nodeclaims_of_sixty_in_one_zone():
     """Each round rejects one NodeClaim and rounds are limited, so the verifier bisects the rest."""
-    even = [a_pod(f"e{i:02}", cpu="3", spec=SPREAD, metadata={"labels": {"app": "even"}}) for i in range(60)]
+    even = even_pods(60)
     verifier = a_verifier(*even)
     claims = tuple(claim for claim in planned_by_scheduler(verifier).new_claims if claim.offering[1] == "a")
     crowded = tuple(replace(claims[i % len(claims)], pods=(pod.key,)) for i, pod in enumerate(even))
