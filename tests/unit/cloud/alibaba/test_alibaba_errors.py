@@ -12,7 +12,6 @@ from journeyman.errors import CloudProviderError, CloudUnavailableError, NodeCla
 
 
 def error_for(code, status=403):
-    """Return the translated error for an error code."""
     with pytest.raises(CloudProviderError) as caught, translated("ecs:RunInstances", nodeclaim="x"):
         raise OpenApiError(code, "the service's text", status=status, request_id="R")
     return caught.value
@@ -33,24 +32,19 @@ def error_for(code, status=403):
         ("", 0, CloudUnavailableError),
         ("InvalidInstanceId.NotFound", 404, NodeClaimNotFoundError),
         ("Forbidden.RAM", 403, CloudProviderError),
+        ("NoPermission", 403, CloudProviderError),
         ("InvalidParameter", 400, CloudProviderError),
     ],
 )
 def test_each_code_has_a_kind_of_error(code, status, kind):
-    """The request's id and the operation are in the log; the original is the cause."""
+    """The request's id and the operation are in the log; the original is the cause; a missing permission is the remedy."""
     error = error_for(code, status)
 
     assert type(error) is kind
-    assert error.context["operation"] == "ecs:RunInstances"
-    assert error.context["request_id"] == "R"
+    assert (error.context["operation"], error.context["request_id"]) == ("ecs:RunInstances", "R")
     assert error.context["nodeclaim"] == "x"
     assert isinstance(error.__cause__, OpenApiError)
-
-
-def test_missing_permission_is_named_with_the_remedy():
-    """As RAM writes it."""
-    assert "grant ecs:RunInstances to the function's role" in str(error_for("Forbidden.RAM"))
-    assert "grant ecs:RunInstances to the function's role" in str(error_for("NoPermission"))
+    assert ("grant ecs:RunInstances to the function's role" in str(error)) is (status == 403)
 
 
 @pytest.mark.parametrize(
@@ -64,69 +58,59 @@ def test_wrong_access_key_is_not_reported_as_a_missing_permission(code):
     assert "grant" not in text
 
 
+ACCOUNT, NODE_CLASS, OFFERING = FaultScope.ACCOUNT, FaultScope.NODE_CLASS, FaultScope.OFFERING
+
+
 @pytest.mark.parametrize(
-    ("code", "reason", "remedy"),
+    ("code", "reason", "scope", "remedy"),
     [
-        ("Account.Arrearage", "AccountInArrears", "pay"),
-        ("InsufficientBalance", "AccountInArrears", "funds"),
-        ("QuotaExceed.ElasticQuota", "VCPULimitExceeded", "request a higher"),
-        ("QuotaExceeded.ElasticQuota", "VCPULimitExceeded", "request a higher"),
-        ("QuotaExceed.Spot", "SpotQuotaExceeded", "request a higher"),
-        ("QuotaExceed.AfterpayInstance", "QuotaExceeded", "request a higher"),
-        ("QuotaExceeded.PrivateIpAddress", "NoFreeAddress", "no free IP address"),
-        ("SecurityGroupInstanceLimitExceed", "SecurityGroupFull", "security group"),
-        ("RealNameAuthenticationError", "AccountPendingVerification", "verified"),
-        ("Forbidden.RiskControl", "AccountRestricted", "risk control"),
-        ("Forbidden.RAM", "Unauthorized", "permission"),
-        ("InvalidUser.PassRoleForbidden", "Unauthorized", "ram:PassRole"),
-        ("InvalidImageId.NotFound", "ImageNotFound", "image"),
-        ("InvalidImage.NotFound", "ImageNotFound", "image"),
-        ("InvalidVSwitchId.NotFound", "VSwitchNotFound", "vSwitch"),
-        ("InvalidVSwitchId.IpNotEnough", "NoFreeAddress", "no free IP address"),
-        ("InvalidSecurityGroupId.NotFound", "SecurityGroupNotFound", "security group"),
-        ("InvalidKeyPairName.NotFound", "KeyPairNotFound", "key pair"),
-        ("InvalidRamRole.NotFound", "RAMRoleNotFound", "RAM role"),
-        ("InvalidRamRole.NotEcsRole", "RAMRoleNotFound", "trust ECS"),
-        ("InvalidUserData.SizeExceeded", "UserDataSizeLimitExceeded", "32 KiB"),
-        ("InvalidSystemDiskSize.LessThanImageSize", "SystemDiskInvalid", "spec.systemDisk"),
-        ("InvalidRegionId.NotFound", "RegionNotFound", "registration"),
-        ("OperationDenied.NoStock", "NoStock", "stock"),
-        ("NoInstanceStock", "NoStock", "stock"),
-        ("Something.New", "LaunchFailed", "could not be launched"),
+        ("Account.Arrearage", "AccountInArrears", ACCOUNT, "pay"),
+        ("InsufficientBalance", "AccountInArrears", ACCOUNT, "funds"),
+        ("QuotaExceed.ElasticQuota", "VCPULimitExceeded", ACCOUNT, "request a higher"),
+        ("QuotaExceeded.ElasticQuota", "VCPULimitExceeded", ACCOUNT, "request a higher"),
+        ("QuotaExceed.Spot", "SpotQuotaExceeded", OFFERING, "request a higher"),
+        ("QuotaExceed.AfterpayInstance", "QuotaExceeded", ACCOUNT, "request a higher"),
+        ("QuotaExceeded.PrivateIpAddress", "NoFreeAddress", FaultScope.SUBNET, "no free IP address"),
+        ("SecurityGroupInstanceLimitExceed", "SecurityGroupFull", NODE_CLASS, "security group"),
+        ("RealNameAuthenticationError", "AccountPendingVerification", ACCOUNT, "verified"),
+        ("Forbidden.RiskControl", "AccountRestricted", ACCOUNT, "risk control"),
+        ("Forbidden.RAM", "Unauthorized", NODE_CLASS, "permission"),
+        ("InvalidUser.PassRoleForbidden", "Unauthorized", NODE_CLASS, "ram:PassRole"),
+        ("InvalidImageId.NotFound", "ImageNotFound", NODE_CLASS, "image"),
+        ("InvalidImage.NotFound", "ImageNotFound", NODE_CLASS, "image"),
+        ("InvalidVSwitchId.NotFound", "VSwitchNotFound", NODE_CLASS, "vSwitch"),
+        ("InvalidVSwitchId.IpNotEnough", "NoFreeAddress", FaultScope.SUBNET, "no free IP address"),
+        ("InvalidSecurityGroupId.NotFound", "SecurityGroupNotFound", NODE_CLASS, "security group"),
+        ("InvalidKeyPairName.NotFound", "KeyPairNotFound", NODE_CLASS, "key pair"),
+        ("InvalidKMSKeyId.NotFound", "KMSKeyInvalid", NODE_CLASS, "kms EnableKey"),
+        ("InvalidRamRole.NotFound", "RAMRoleNotFound", NODE_CLASS, "RAM role"),
+        ("InvalidRamRole.NotEcsRole", "RAMRoleNotFound", NODE_CLASS, "trust ECS"),
+        ("InvalidUserData.SizeExceeded", "UserDataSizeLimitExceeded", NODE_CLASS, "32 KiB"),
+        ("InvalidSystemDiskSize.LessThanImageSize", "SystemDiskInvalid", NODE_CLASS, "spec.systemDisk"),
+        ("InvalidRegionId.NotFound", "RegionNotFound", ACCOUNT, "registration"),
+        ("OperationDenied.NoStock", "NoStock", OFFERING, "stock"),
+        ("NoInstanceStock", "NoStock", OFFERING, "stock"),
+        ("Zone.NotOnSale", "NoStock", OFFERING, "instance types, zones"),
+        ("InstanceType.Offline", "NoStock", OFFERING, "instance types, zones"),
+        ("Something.New", "LaunchFailed", FaultScope.NODE_POOL, "could not be launched"),
+        ("Throttling.User", "RequestLimitExceeded", None, "repeated"),
     ],
 )
-def test_each_refusal_of_a_launch_has_a_reason_and_a_remedy(code, reason, remedy):
-    """They are in the Launched condition."""
+def test_each_refusal_of_a_launch_has_a_reason_an_object_at_fault_and_a_remedy(code, reason, scope, remedy):
+    """They are in the Launched condition, and only what has the fault is skipped."""
     rule = launch_rule(code)
 
-    assert rule.reason == reason
+    assert (rule.reason, rule.scope, rule.node_class_only) == (reason, scope, False)
+    assert rule.is_capacity is (scope in {OFFERING, FaultScope.SUBNET})
     assert remedy.lower() in f"{rule.meaning}. {rule.remedy}".lower()
     assert rule.remedy
 
 
 @pytest.mark.parametrize(
-    ("code", "scope", "is_capacity"),
-    [
-        ("Account.Arrearage", FaultScope.ACCOUNT, False),
-        ("QuotaExceed.AfterpayInstance", FaultScope.ACCOUNT, False),
-        ("Forbidden.RAM", FaultScope.NODE_CLASS, False),
-        ("InvalidKMSKeyId.NotFound", FaultScope.NODE_CLASS, False),
-        ("InvalidImageId.NotFound", FaultScope.NODE_CLASS, False),
-        ("QuotaExceeded.PrivateIpAddress", FaultScope.SUBNET, True),
-        ("InvalidVSwitchId.IpNotEnough", FaultScope.SUBNET, True),
-        ("Zone.NotOnSale", FaultScope.OFFERING, True),
-        ("InstanceType.Offline", FaultScope.OFFERING, True),
-        ("CategoryNotSupported", FaultScope.OFFERING, False),
-        ("InvalidDiskCategory.NotSupported", FaultScope.OFFERING, False),
-        ("InvalidSpotPriceLimit.LowerThanPublicPrice", FaultScope.OFFERING, False),
-        ("Something.New", FaultScope.NODE_POOL, False),
-        ("Throttling.User", None, False),
-    ],
+    "code",
+    ["CategoryNotSupported", "InvalidDiskCategory.NotSupported", "InvalidSpotPriceLimit.LowerThanPublicPrice"],
 )
-def test_each_refusal_of_a_launch_says_whose_fault_it_is(code, scope, is_capacity):
-    """Only what has the fault is skipped. Disks and price limits are the NodeClass's: for it alone, offerings are unavailable."""
+def test_disks_and_price_limits_make_an_offering_unavailable_for_their_node_class_alone(code):
     rule = launch_rule(code)
-
-    assert (rule.scope, rule.is_capacity) == (scope, is_capacity)
-    assert rule.node_class_only is (scope is FaultScope.OFFERING and not is_capacity)
-    assert "spec." in rule.remedy or not rule.node_class_only
+    assert (rule.scope, rule.is_capacity, rule.node_class_only) == (OFFERING, False, True)
+    assert "spec." in rule.remedy

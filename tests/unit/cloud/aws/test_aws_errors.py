@@ -18,13 +18,11 @@ from journeyman.errors import (
 
 
 def answer(code, status=400, message="text"):
-    """Return the exception that botocore raises for an error response."""
     body = {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}}
     return ClientError(body, "RunInstances")
 
 
 def every_botocore_error():
-    """Yield one instance of each exception class of botocore, whatever arguments its constructor needs."""
     classes = [c for _, c in inspect.getmembers(botocore.exceptions, inspect.isclass) if issubclass(c, BotoCoreError)]
     return [cls.__new__(cls) for cls in classes]
 
@@ -60,7 +58,6 @@ def test_each_error_code_is_translated(error, ours):
 
 
 def leaves_as(error):
-    """Return the exception into which the adapter translates an SDK error."""
     try:
         with translated("ec2:RunInstances"):
             raise error
@@ -76,112 +73,93 @@ def test_every_botocore_error_is_translated():
     assert [e for e in errors if not isinstance(leaves_as(e), CloudProviderError)] == []
 
 
-def test_role_that_may_not_be_assumed_any_more_is_named_as_such():
-    """The credentials of a further cluster's role are renewed within any call."""
-    body = {"Error": {"Code": "AccessDenied", "Message": "not authorized to perform: sts:AssumeRole"}}
-
-    assert "grant sts:AssumeRole" in str(leaves_as(ClientError(body, "AssumeRole")))
-
-
-def test_forbidden_call_names_the_missing_permission():
-    """The message names the permission to grant."""
-    with pytest.raises(CloudProviderError, match="grant ec2:CreateFleet") as caught, translated("ec2:CreateFleet"):
-        raise answer("UnauthorizedOperation", 403)
-
-    assert error_code(caught.value) == "UnauthorizedOperation"
-    assert not caught.value.retryable
-
-
-def test_refusal_for_another_right_names_that_right():
-    """CreateFleet passes the nodes' role to EC2; to grant ec2:CreateFleet again would not help."""
-    text = "User: arn:aws:sts::1:assumed-role/f is not authorized to perform: iam:PassRole on resource: arn:aws:iam::1:role/n"
-
-    with (
-        pytest.raises(CloudProviderError, match="grant iam:PassRole to the function's role"),
-        translated("ec2:CreateFleet"),
-    ):
-        raise answer("UnauthorizedOperation", 403, text)
+PASS_ROLE = (
+    "User: arn:aws:sts::1:assumed-role/f is not authorized to perform: iam:PassRole on resource: arn:aws:iam::1:role/n"
+)
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("error", "right"),
     [
-        ("AuthFailure.ServiceLinkedRoleCreationNotPermitted: x", "SpotSLRCreationFailed"),
-        ("UnauthorizedOperation: with an explicit deny in a service control policy", "Unauthorized"),
-        ("AuthFailure: Not authorized for images: [ami-1]", "AMIAuthorizationFailure"),
-        ("UnauthorizedOperation: x", "Unauthorized"),
+        (answer("UnauthorizedOperation", 403), "ec2:RunInstances"),
+        # CreateFleet passes the nodes' role to EC2; to grant ec2:CreateFleet again would not help
+        (answer("UnauthorizedOperation", 403, PASS_ROLE), "iam:PassRole"),
+        # the credentials of a further cluster's role are renewed within any call
         (
-            "InvalidParameter: security group sg-1 and subnet s-1 belong to different networks",
-            "SecurityGroupSubnetVPCMismatch",
+            ClientError(
+                {"Error": {"Code": "AccessDenied", "Message": "not authorized to perform: sts:AssumeRole"}},
+                "AssumeRole",
+            ),
+            "sts:AssumeRole",
         ),
-        ("InvalidParameterValue: iamInstanceProfile.name is invalid", "InstanceProfileNameInvalid"),
-        ("InvalidLaunchTemplateId.NotFound: x", "LaunchTemplateNotFound"),
-        ("InvalidUserData.Malformed: User data is limited to 16384 bytes", "UserDataSizeLimitExceeded"),
-        ("InvalidAMIID.Malformed: x", "InvalidAMIID"),
-        ("InvalidAMIID.NotFound: x", "AMINotFound"),
-        ("MaxFleetCountExceeded: x; VcpuLimitExceeded: y", "FleetQuotaExceeded"),
-        ("PendingVerification: x", "AccountPendingVerification"),
-        ("MaxSpotInstanceCountExceeded: x", "SpotQuotaExceeded"),
-        ("VcpuLimitExceeded: x", "VCPULimitExceeded"),
-        ("InsufficientFreeAddressesInSubnet: x", "InsufficientFreeAddressesInSubnet"),
-        ("SomethingNew: x", "LaunchFailed"),
     ],
+    ids=["the call's own", "another", "the role's"],
 )
-def test_failed_launch_has_karpenters_reason(text, reason):
-    """Alerts for Karpenter's reasons then work."""
-    assert launch_rule(text).reason == reason
+def test_refused_call_names_the_right_to_grant(error, right):
+    found = leaves_as(error)
+
+    assert f"grant {right}" in str(found)
+    assert error_code(found) in {"UnauthorizedOperation", "AccessDenied"}
+    assert not found.retryable
 
 
 OFFERING, NODE_CLASS, NODE_POOL = FaultScope.OFFERING, FaultScope.NODE_CLASS, FaultScope.NODE_POOL
+SUBNET, ACCOUNT = FaultScope.SUBNET, FaultScope.ACCOUNT
+QUOTA = "request-service-quota-increase --service-code ec2"
+NO_CAPACITY = ("InsufficientCapacity", OFFERING, "instance types, zones")
 
 
 @pytest.mark.parametrize(
-    ("text", "scope", "remedy"),
+    ("text", "reason", "scope", "remedy"),
     [
-        ("InsufficientInstanceCapacity: x", OFFERING, "instance types, zones"),
-        ("ReservationCapacityExceeded: x", OFFERING, "modify-capacity-reservation"),
-        ("MaxSpotInstanceCountExceeded: x", OFFERING, "request-service-quota-increase --service-code ec2"),
-        ("VcpuLimitExceeded: x", OFFERING, "request-service-quota-increase --service-code ec2"),
-        ("MaxFleetCountExceeded: x", OFFERING, "request-service-quota-increase"),
-        ("UnfulfillableCapacity: x", OFFERING, "instance types, zones"),
-        ("Unsupported: not supported in your requested Availability Zone (a)", OFFERING, "instance types, zones"),
-        ("AuthFailure.ServiceLinkedRoleCreationNotPermitted: x", OFFERING, "create-service-linked-role"),
-        ("Server.InsufficientInstanceCapacity", OFFERING, "instance types, zones"),
-        ("Server.SpotInstanceTermination", OFFERING, "instance types, zones"),
-        ("InsufficientFreeAddressesInSubnet: x", FaultScope.SUBNET, "spec.subnetSelectorTerms"),
-        ("PendingVerification: x", FaultScope.ACCOUNT, "create-case"),
-        ("OptInRequired: x", FaultScope.ACCOUNT, "enable-region"),
-        ("UnauthorizedOperation: x", NODE_CLASS, "decode-authorization-message"),
-        (
-            "InvalidParameterValue: Value (a) for parameter iamInstanceProfile.name is invalid",
-            NODE_CLASS,
-            "instanceProfile",
-        ),
-        ("InvalidBlockDeviceMapping: x", NODE_CLASS, "spec.blockDeviceMappings"),
-        ("InvalidSnapshot.NotFound: x", NODE_CLASS, "snapshotID"),
-        ("Client.InvalidSnapshot.NotFound", NODE_CLASS, "snapshotID"),
-        ("VolumeLimitExceeded: x", NODE_CLASS, "--service-code ebs"),
-        ("Client.VolumeLimitExceeded", NODE_CLASS, "--service-code ebs"),
-        ("Client.InternalError", NODE_CLASS, "key policy"),
-        ("InvalidAMIID.Unavailable: x", NODE_CLASS, "amiSelectorTerms"),
-        ("InvalidSubnetID.NotFound: x", NODE_CLASS, "subnetSelectorTerms"),
-        ("InvalidGroup.NotFound: x", NODE_CLASS, "securityGroupSelectorTerms"),
-        ("TagPolicyViolation: x", NODE_CLASS, "spec.tags"),
-        ("InvalidParameterCombination: x", NODE_CLASS, "as the message says"),
-        ("MissingParameter: x", NODE_CLASS, "as the message says"),
-        ("Client.UserInitiatedShutdown", NODE_POOL, "cloudtrail"),
-        ("Something.New: x", NODE_POOL, "Read the message"),
-        ("RequestLimitExceeded: x", None, "repeated"),
-        ("InternalError: x", None, "repeated"),
+        ("InsufficientInstanceCapacity: x", *NO_CAPACITY),
+        ("Server.InsufficientInstanceCapacity", *NO_CAPACITY),
+        ("UnfulfillableCapacity: x", *NO_CAPACITY),
+        ("Unsupported: not supported in your requested Availability Zone (a)", "UnsupportedInZone", *NO_CAPACITY[1:]),
+        ("Server.SpotInstanceTermination", "SpotInterruption", *NO_CAPACITY[1:]),
+        ("ReservationCapacityExceeded: x", "ReservationUsedUp", OFFERING, "modify-capacity-reservation"),
+        ("MaxSpotInstanceCountExceeded: x", "SpotQuotaExceeded", OFFERING, QUOTA),
+        ("VcpuLimitExceeded: x", "VCPULimitExceeded", OFFERING, QUOTA),
+        ("MaxFleetCountExceeded: x", "FleetQuotaExceeded", OFFERING, "request-service-quota-increase"),
+        ("MaxFleetCountExceeded: x; VcpuLimitExceeded: y", "FleetQuotaExceeded", OFFERING, "ec2fleet"),
+        ("AuthFailure.ServiceLinkedRoleCreationNotPermitted: x", "SpotSLRCreationFailed", OFFERING, "create-service-linked-role"),
+        ("InsufficientFreeAddressesInSubnet: x", "InsufficientFreeAddressesInSubnet", SUBNET, "spec.subnetSelectorTerms"),
+        ("PendingVerification: x", "AccountPendingVerification", ACCOUNT, "create-case"),
+        ("OptInRequired: x", "RegionNotEnabled", ACCOUNT, "enable-region"),
+        ("UnauthorizedOperation: x", "Unauthorized", NODE_CLASS, "decode-authorization-message"),
+        ("UnauthorizedOperation: with an explicit deny in a service control policy", "Unauthorized", NODE_CLASS, "organization's service control policy"),
+        ("AuthFailure: Not authorized for images: [ami-1]", "AMIAuthorizationFailure", NODE_CLASS, "modify-image-attribute"),
+        ("InvalidParameter: security group sg-1 and subnet s-1 belong to different networks", "SecurityGroupSubnetVPCMismatch", NODE_CLASS, "spec.securityGroupSelectorTerms"),
+        ("InvalidParameterValue: iamInstanceProfile.name is invalid", "InstanceProfileNameInvalid", NODE_CLASS, "instanceProfile"),
+        ("InvalidParameterValue: Value (a) for parameter iamInstanceProfile.name is invalid", "InstanceProfileNameInvalid", NODE_CLASS, "instanceProfile"),
+        ("InvalidUserData.Malformed: User data is limited to 16384 bytes", "UserDataSizeLimitExceeded", NODE_CLASS, "Shorten spec.userData"),
+        ("InvalidAMIID.Malformed: x", "InvalidAMIID", NODE_CLASS, "amiSelectorTerms"),
+        ("InvalidAMIID.NotFound: x", "AMINotFound", NODE_CLASS, "amiSelectorTerms"),
+        ("InvalidAMIID.Unavailable: x", "AMINotFound", NODE_CLASS, "amiSelectorTerms"),
+        ("InvalidSubnetID.NotFound: x", "SubnetNotFound", NODE_CLASS, "subnetSelectorTerms"),
+        ("InvalidGroup.NotFound: x", "SecurityGroupNotFound", NODE_CLASS, "securityGroupSelectorTerms"),
+        ("InvalidBlockDeviceMapping: x", "InvalidBlockDeviceMapping", NODE_CLASS, "spec.blockDeviceMappings"),
+        ("InvalidSnapshot.NotFound: x", "SnapshotNotFound", NODE_CLASS, "snapshotID"),
+        ("Client.InvalidSnapshot.NotFound", "SnapshotNotFound", NODE_CLASS, "snapshotID"),
+        ("VolumeLimitExceeded: x", "VolumeQuotaExceeded", NODE_CLASS, "--service-code ebs"),
+        ("Client.VolumeLimitExceeded", "VolumeQuotaExceeded", NODE_CLASS, "--service-code ebs"),
+        ("Client.InternalError", "InstanceEndedAtBoot", NODE_CLASS, "key policy"),
+        ("TagPolicyViolation: x", "TagPolicyViolation", NODE_CLASS, "spec.tags"),
+        ("InvalidParameterCombination: x", "InvalidNodeClass", NODE_CLASS, "as the message says"),
+        ("MissingParameter: x", "InvalidNodeClass", NODE_CLASS, "as the message says"),
+        ("Client.UserInitiatedShutdown", "InstanceTerminatedByUser", NODE_POOL, "cloudtrail"),
+        ("Something.New: x", "LaunchFailed", NODE_POOL, "Read the message"),
+        ("RequestLimitExceeded: x", "RequestLimitExceeded", None, "repeated"),
+        ("InternalError: x", "InternalError", None, "repeated"),
+        ("InvalidLaunchTemplateId.NotFound: x", "LaunchTemplateNotFound", None, "created again"),
     ],
-)
-def test_each_refusal_of_a_launch_says_whose_fault_it_is_and_what_to_do(text, scope, remedy):
-    """Only what has the fault is skipped; the remedy is a command or a field."""
+)  # fmt: skip
+def test_each_refusal_of_a_launch_has_karpenters_reason_an_object_at_fault_and_a_remedy(text, reason, scope, remedy):
+    """Alerts for Karpenter's reasons then work; only what has the fault is skipped; the remedy is a command or a field."""
     rule = launch_rule(text)
 
-    assert rule.scope is scope
+    assert (rule.reason, rule.scope, rule.node_class_only) == (reason, scope, False)
     assert remedy in rule.remedy
-    assert not rule.node_class_only
 
 
 @pytest.mark.parametrize("code", ["Unsupported", "SpotMaxPriceTooLow", "VolumeTypeNotAvailableInZone"])

@@ -23,6 +23,9 @@ GROUP_ID, PARTITION = "karpenter.k8s.aws/placement-group-id", "karpenter.k8s.aws
 INTERRUPTIBLE = "karpenter.k8s.aws/capacity-reservation-interruptible"
 
 
+TEAM = {"capacityReservationSelectorTerms": [{"tags": {"team": "ml"}}]}
+
+
 def a_condition(node_class, type_):
     """Return status, reason and message of a condition; None if it is missing."""
     found = [c for c in node_class["status"]["conditions"] if c["type"] == type_]
@@ -84,11 +87,16 @@ def test_reservation_is_offered_with_its_free_capacity(aws, provider, resolved, 
 
 
 def test_launch_uses_the_reservation_until_it_is_used_up(aws, provider, resolved, launch, clock):
-    """The instance carries the reservation's labels; then no offering is left, and EC2's refusal marks it unavailable."""
+    """The instance carries the reservation's labels; then no offering is left, and EC2's refusal marks it unavailable.
+
+    A launch whose result was lost is adopted with these labels. Once the reservation has ended, the instance is on-demand:
+    EC2 does not end it, and the terminate step labels its NodeClaim and Node anew (`relabel_unreserved`).
+    """
     one = aws.reserved_capacity.reserve("m5.large", ZONE, 1)
     node_class = resolved(capacityReservationSelectorTerms=[{"id": one.id}])
     stale = provider.get_instance_types(node_class)
-    outcome = launch(launching_claim("a", clock.now(), capacity_type="reserved", reservation=one.id), node_class)
+    claim = launching_claim("a", clock.now(), capacity_type="reserved", reservation=one.id)
+    outcome = launch(claim, node_class)
 
     assert isinstance(outcome, Launched)
     assert {key: outcome.labels.get(key) for key in (labels.CAPACITY_TYPE, labels.RESERVATION_ID, labels.ZONE)} == {
@@ -99,6 +107,8 @@ def test_launch_uses_the_reservation_until_it_is_used_up(aws, provider, resolved
     assert outcome.labels["karpenter.k8s.aws/capacity-reservation-type"] == "default"
     assert provider.get_each([outcome.instance.provider_id])[outcome.instance.provider_id].capacity_type == "reserved"
     assert reserved(provider, node_class) == [("m5.large", ZONE, one.id, 0, False)]
+    adopted = launch(claim, node_class)
+    assert (adopted.instance.provider_id, adopted.labels) == (outcome.instance.provider_id, outcome.labels)
 
     late = launching_claim("b", clock.now(), capacity_type="reserved", reservation=one.id)
     refused = launch(late, node_class, types=stale)
@@ -106,11 +116,15 @@ def test_launch_uses_the_reservation_until_it_is_used_up(aws, provider, resolved
     assert isinstance(refused.error, InsufficientCapacityError)
     assert refused.unavailable == (OfferingKey("m5.large", ZONE, "reserved", one.id),)
 
+    assert [instance.capacity_type for instance in provider.list()] == ["reserved"]
+    one.state = "expired"
+    assert [instance.capacity_type for instance in provider.list()] == ["on-demand"]
+
 
 def test_used_up_reservation_leaves_others_of_its_type_and_zone_in_use(aws, provider, resolved):
     """Otherwise their users would pay for on-demand capacity, up to an hour at a time."""
     full, free = (aws.reserved_capacity.reserve("m5.large", ZONE, 1, tags={"team": "ml"}) for _ in range(2))
-    types = provider.get_instance_types(resolved(capacityReservationSelectorTerms=[{"tags": {"team": "ml"}}]))
+    types = provider.get_instance_types(resolved(**TEAM))
 
     def left(*keys):
         entries = [Unavailable(**OfferingKey("m5.large", ZONE, *key)._asdict(), until=later) for key in keys]
@@ -123,33 +137,10 @@ def test_used_up_reservation_leaves_others_of_its_type_and_zone_in_use(aws, prov
     assert left(("on-demand",)) == [full.id, free.id]
 
 
-def test_instance_is_on_demand_once_its_reservation_has_ended(aws, provider, resolved, launch, clock):
-    """EC2 does not end it; the terminate step labels its NodeClaim and Node anew (`relabel_unreserved`)."""
-    one = aws.reserved_capacity.reserve("m5.large", ZONE, 1)
-    node_class = resolved(capacityReservationSelectorTerms=[{"id": one.id}])
-    launch(launching_claim("a", clock.now(), capacity_type="reserved", reservation=one.id), node_class)
-    assert [instance.capacity_type for instance in provider.list()] == ["reserved"]
-
-    one.state = "expired"
-    assert [instance.capacity_type for instance in provider.list()] == ["on-demand"]
-
-
-def test_adopted_instance_keeps_the_labels_of_its_reservation(aws, resolved, launch, clock):
-    """The first launch succeeded, but its result was lost."""
-    one = aws.reserved_capacity.reserve("m5.large", ZONE, 1)
-    node_class = resolved(capacityReservationSelectorTerms=[{"id": one.id}])
-    claim = launching_claim("a", clock.now(), capacity_type="reserved", reservation=one.id)
-    first, second = launch(claim, node_class), launch(claim, node_class)
-
-    assert second.instance.provider_id == first.instance.provider_id
-    assert second.labels == first.labels
-
-
 def test_claim_that_admits_several_reservations_uses_the_one_with_most_capacity(aws, resolved, launch, clock):
     """A launch targets one of them."""
     few, many = (aws.reserved_capacity.reserve("m5.large", ZONE, n, tags={"team": "ml"}) for n in (1, 5))
-    node_class = resolved(capacityReservationSelectorTerms=[{"tags": {"team": "ml"}}])
-    outcome = launch(launching_claim("a", clock.now(), capacity_type="reserved"), node_class)
+    outcome = launch(launching_claim("a", clock.now(), capacity_type="reserved"), resolved(**TEAM))
 
     assert outcome.labels[labels.RESERVATION_ID] == many.id
     assert aws.reserved_capacity.available(few) == 1
@@ -190,11 +181,9 @@ def test_claim_may_ask_for_interruptible_reservations_or_exclude_them(aws, resol
     """Types offer the label with the values of their reservations."""
     for each in (True, False):
         aws.reserved_capacity.reserve("m5.large", ZONE, 1, interruptible=each, tags={"team": "ml"})
-    node_class = resolved(capacityReservationSelectorTerms=[{"tags": {"team": "ml"}}])
-    wanted = str(interruptible).lower()
-    outcome = launch(launching_claim("a", clock.now(), capacity_type="reserved", interruptible=wanted), node_class)
+    claim = launching_claim("a", clock.now(), capacity_type="reserved", interruptible=str(interruptible).lower())
 
-    assert outcome.labels[INTERRUPTIBLE] == wanted
+    assert launch(claim, resolved(**TEAM)).labels[INTERRUPTIBLE] == str(interruptible).lower()
 
 
 def test_reservations_that_ec2_may_interrupt_are_used_last(aws, provider, resolved, launch, clock):
@@ -204,14 +193,17 @@ def test_reservations_that_ec2_may_interrupt_are_used_last(aws, provider, resolv
         aws.reserved_capacity.reserve("m5.large", ZONE, number, tags={"team": "ml"}, **kind)
         for number, kind in ((9, {"interruptible": True}), (5, {"kind": "capacity-block", "ends": ends}), (1, {}))
     )
-    node_class = resolved(capacityReservationSelectorTerms=[{"tags": {"team": "ml"}}])
-    prices = {o.reservation_id: o.price for t in provider.get_instance_types(node_class) for o in t.offerings}
+    node_class = resolved(**TEAM)
+    types = provider.get_instance_types(node_class)
+    prices = {o.reservation_id: o.price for t in types for o in t.offerings}
+
     used = [
         launch(launching_claim(str(n), clock.now(), capacity_type="reserved"), node_class).labels[labels.RESERVATION_ID]
         for n in range(7)
     ]
 
     assert used == [few.id] + [some.id] * 5 + [many.id]
+
     assert prices[few.id] < prices[some.id] < prices[many.id] < prices[few.id] * 1.00001
 
 
@@ -219,12 +211,10 @@ def test_plan_uses_default_reservations_before_interruptible_ones(aws, provider,
     """The ids are in the other order."""
     many = aws.reserved_capacity.reserve("m5.large", ZONE, 9, interruptible=True, tags={"team": "ml"})
     few = aws.reserved_capacity.reserve("m5.large", ZONE, 2, tags={"team": "ml"})
-    node_class = resolved(capacityReservationSelectorTerms=[{"tags": {"team": "ml"}}])
     pods = [a_pod(f"p{n}", cpu="1500m") for n in range(3)]
-    plan = schedule(*pods, types=provider.get_instance_types(node_class))
-    used = sorted(plan.label_of(f"p{n}", labels.RESERVATION_ID) for n in range(3))
+    plan = schedule(*pods, types=provider.get_instance_types(resolved(**TEAM)))
 
-    assert used == sorted([few.id, few.id, many.id])
+    assert sorted(plan.label_of(f"p{n}", labels.RESERVATION_ID) for n in range(3)) == sorted([few.id, few.id, many.id])
 
 
 @pytest.mark.parametrize("interruptible", ["true", "false"])
@@ -268,9 +258,8 @@ def test_disabled_feature_gate_is_reported(aws, settings, clock):
 
 def test_conditions_of_selectors_go_with_them(aws, resolved):
     """Without terms there are neither reservations nor a condition."""
-    one = aws.reserved_capacity.reserve("m5.large", ZONE, 2)
-    before = resolved(capacityReservationSelectorTerms=[{"id": one.id}])
-    after = resolved(status=before["status"])
+    aws.reserved_capacity.reserve("m5.large", ZONE, 2, tags={"team": "ml"})
+    after = resolved(status=resolved(**TEAM)["status"])
 
     assert after["status"]["capacityReservations"] == []
     assert a_condition(after, "CapacityReservationsReady") is None
@@ -298,8 +287,8 @@ def placement(aws, outcome):
 
 
 @pytest.mark.parametrize("by", ["name", "id"])
-def test_instances_are_placed_in_the_placement_group(aws, resolved, launch, clock, by):
-    """It is selected by name or by id; the label has its id, for pods that select it."""
+def test_instances_are_placed_in_the_placement_group(aws, provider, resolved, launch, clock, by):
+    """The label has its id, for pods that select it; EC2 supports cluster placement groups for some types only."""
     group = aws.reserved_capacity.add_group("near")
     node_class = resolved(placementGroupSelector={by: getattr(group, by)})
     outcome = launch(launching_claim("a", clock.now()), node_class)
@@ -308,6 +297,8 @@ def test_instances_are_placed_in_the_placement_group(aws, resolved, launch, cloc
     assert placement(aws, outcome)["GroupId"] == group.id
     assert outcome.labels[GROUP_ID] == group.id
     assert PARTITION not in outcome.labels
+    usable = {t.name: any(o.available for o in t.offerings) for t in provider.get_instance_types(node_class)}
+    assert (usable["m5.large"], usable["t3.large"]) == (True, False)
 
 
 def test_launch_waits_for_a_placement_group_that_was_deleted_meanwhile(aws, resolved, launch, clock):
@@ -360,34 +351,23 @@ def test_group_that_lost_its_partitions_fails_the_claim_that_requires_one(aws, r
     assert "has 2 partitions" in str(refused.error)
 
 
-def test_pods_spread_over_the_partitions(aws, provider, resolved):
-    """A topology spread over the label with the partition, as Karpenter offers it: each NodeClaim is for one partition."""
-    aws.reserved_capacity.add_group("racks", strategy="partition", partitions=3)
-    node_class = resolved(placementGroupSelector={"name": "racks"})
-    spread = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "db"}}}
-    pods = [
-        a_pod(
-            f"db-{n}",
-            metadata={"labels": {"app": "db"}},
-            spec={"topologySpreadConstraints": [{**spread, "topologyKey": PARTITION}]},
-        )
-        for n in range(7)
-    ]
-    plan = schedule(*pods, types=provider.get_instance_types(node_class))
+def test_pods_spread_over_the_partitions_or_select_one(aws, provider, resolved):
+    """A topology spread over the label with the partition, as Karpenter offers it: each NodeClaim is for one partition.
 
+    A NodeClass without partitions has no node for a pod that selects one.
+    """
+    aws.reserved_capacity.add_group("racks", strategy="partition", partitions=3)
+    types = provider.get_instance_types(resolved(placementGroupSelector={"name": "racks"}))
+    spread = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "db"}}}
+    spec = {"topologySpreadConstraints": [{**spread, "topologyKey": PARTITION}]}
+    pods = [a_pod(f"db-{n}", metadata={"labels": {"app": "db"}}, spec=spec) for n in range(7)]
+    plan = schedule(*pods, types=types)
     assert plan.by_label(PARTITION) == [2, 2, 3]
     assert all(plan.manifest_of(f"db-{n}") for n in range(7))
 
-
-def test_pod_that_selects_a_partition_gets_a_node_there_and_elsewhere_none(aws, provider, resolved):
-    """A NodeClass without partitions has no node for it."""
-    aws.reserved_capacity.add_group("racks", strategy="partition", partitions=3)
-    with_partitions = provider.get_instance_types(resolved(placementGroupSelector={"name": "racks"}))
-    without = provider.get_instance_types(resolved())
-    pod = a_pod("db", spec={"nodeSelector": {PARTITION: "3"}})
-
-    assert schedule(pod, types=with_partitions).label_of("db", PARTITION) == "3"
-    assert schedule(pod, types=without).node_of("db") is None
+    third = a_pod("db", spec={"nodeSelector": {PARTITION: "3"}})
+    assert schedule(third, types=types).label_of("db", PARTITION) == "3"
+    assert schedule(third, types=provider.get_instance_types(resolved())).node_of("db") is None
 
 
 def test_spread_placement_group_takes_seven_instances_in_a_zone(aws, resolved, launch, clock):
@@ -401,16 +381,6 @@ def test_spread_placement_group_takes_seven_instances_in_a_zone(aws, resolved, l
     assert isinstance(refused, LaunchFailed)
     assert isinstance(refused.error, InsufficientCapacityError)
     assert refused.unavailable == (OfferingKey("*", ZONE, "on-demand"),)
-
-
-def test_types_that_the_strategy_excludes_are_not_offered(aws, provider, resolved):
-    """EC2 supports cluster placement groups for some types only."""
-    aws.reserved_capacity.add_group("near")
-    types = provider.get_instance_types(resolved(placementGroupSelector={"name": "near"}))
-    usable = {t.name: any(o.available for o in t.offerings) for t in types}
-
-    assert usable["m5.large"]
-    assert not usable["t3.large"]
 
 
 def test_missing_placement_group_makes_the_node_class_unready(aws, resolved):

@@ -143,6 +143,8 @@ def test_prices_of_another_currency_are_not_used(book, aws):
     dollars = book()
     dollars.adopt(again.state())
     assert dollars.on_demand("m5.large") == 0.096
+    dollars.adopt(Prices(on_demand_refreshed_at=START, on_demand={"m5.large": 9.0}))  # of an earlier release, or edited
+    assert dollars.on_demand("m5.large") == 0.096
 
 
 @pytest.mark.parametrize(
@@ -180,36 +182,11 @@ def test_another_process_adopts_recorded_prices_without_a_request(book, aws, clo
     assert not aws.asked
 
 
-def test_version_changes_only_with_a_price(book, clock):
-    """Instance types are built again when it changes."""
-    prices = book()
-    refresh(prices)
-    version = prices.version
-    clock.advance(12 * 3600)
-    refresh(prices)
-
-    assert prices.version == version > 0
-
-
-@pytest.mark.parametrize("error", [THROTTLED, DeadlineError("the run's time is up")])
-def test_failed_read_keeps_the_last_prices_and_is_tried_again_after_an_hour(book, aws, clock, caplog, error):
-    """An outage of the pricing APIs, or a slow one, never stops a launch; other processes wait for that hour as well."""
-    prices = book()
-    refresh(prices)
-    clock.advance(12 * 3600)
-    aws.pages = dict.fromkeys(aws.pages, error)
-    with caplog.at_level(logging.WARNING):
-        refresh(prices)
-
-    assert (prices.on_demand("m5.large"), prices.spot("m5.large", "us-east-1a")) == (0.1, 0.04)
-    assert caplog.text.count("keeping the last") == 2
-    cold = book()
-    cold.adopt(prices.state())
-    assert prices.state().on_demand_due_at == cold.state().on_demand_due_at == clock.now() + timedelta(hours=1)
-
-
 def test_prices_are_read_every_twelve_hours(book, aws, clock):
-    """Only `refresh_on_demand_if_due` reads on-demand prices, because that takes seconds."""
+    """Only `refresh_on_demand_if_due` reads on-demand prices, because that takes seconds.
+
+    Instance types are built again when the version changes, which it does only with a price.
+    """
     prices = book()
     prices.refresh_spot_if_due()
     prices.refresh_spot_if_due()
@@ -220,56 +197,59 @@ def test_prices_are_read_every_twelve_hours(book, aws, clock):
     refresh(prices)
     assert aws.asked == {"describe_spot_price_history": 1, "get_products": 2}  # shared tenancy, bare metal
 
+    version = prices.version
     clock.advance(12 * 3600)
     refresh(prices)
     assert aws.asked == {"describe_spot_price_history": 2, "get_products": 4}
+    assert prices.version == version > 0
 
 
-def test_refresh_periods_are_optional(book, aws):
-    """Without a period no price is read."""
-    refresh(book(spot_refresh_period=None, on_demand_refresh_period=None))
-
-    assert not aws.asked
-
-
-@pytest.mark.parametrize("changes", [{"isolated_vpc": True}, {"region": "us-gov-west-1"}])
-def test_pricing_api_that_cannot_be_reached_is_not_called(book, aws, changes):
-    """It has no endpoint inside a VPC or in GovCloud."""
+@pytest.mark.parametrize(
+    ("changes", "asked"),
+    [
+        ({"isolated_vpc": True}, {"describe_spot_price_history": 1}),
+        ({"region": "us-gov-west-1"}, {"describe_spot_price_history": 1}),
+        ({"spot_refresh_period": None, "on_demand_refresh_period": None}, {}),
+    ],
+    ids=["inside a VPC", "in GovCloud", "without periods"],
+)
+def test_pricing_api_that_cannot_be_reached_or_shall_not_is_not_called(book, aws, changes, asked):
+    """It has no endpoint there."""
     prices = book(**changes)
     refresh(prices)
 
-    assert aws.asked == {"describe_spot_price_history": 1}
+    assert aws.asked == asked
     assert prices.state().on_demand_due_at is None
 
 
-def test_age_of_prices_and_last_error_are_reported(book, aws, clock):
-    """The shipped table has no age; an error is reported, with the age of the last success, until a read succeeds."""
+@pytest.mark.parametrize("error", [THROTTLED, DeadlineError("the run's time is up")])
+def test_failed_read_keeps_the_last_prices_and_reports_their_age_and_the_error(book, aws, clock, caplog, error):
+    """The shipped table has no age; an error is reported, with the age of the last success, until a read succeeds.
+
+    An outage of the pricing APIs, or a slow one, never stops a launch; every process tries again after an hour.
+    """
     prices = book()
     shipped = prices.state()
     refresh(prices)
     read_at = clock.now()
     fresh = prices.state()
     clock.advance(12 * 3600)
-    good, aws.pages = aws.pages, dict.fromkeys(aws.pages, THROTTLED)
-    refresh(prices)
-    stale = prices.state()
+    good, aws.pages = aws.pages, dict.fromkeys(aws.pages, error)
+    with caplog.at_level(logging.WARNING):
+        refresh(prices)
+    stale, cold = prices.state(), book()
+    cold.adopt(stale)
+    assert (prices.on_demand("m5.large"), prices.spot("m5.large", "us-east-1a")) == (0.1, 0.04)
+    assert caplog.text.count("keeping the last") == 2
+    assert stale.on_demand_due_at == cold.state().on_demand_due_at == clock.now() + timedelta(hours=1)
     clock.advance(12 * 3600)
     aws.pages = good
     refresh(prices)
 
-    assert (shipped.source, shipped.spot_refreshed_at, shipped.on_demand_refreshed_at) == (
-        "table of 2026-07-20",
-        None,
-        None,
-    )
-    assert (fresh.source, fresh.spot_refreshed_at, fresh.on_demand_refreshed_at, fresh.message) == (
-        "pricing:GetProducts",
-        read_at,
-        read_at,
-        "",
-    )
-    assert stale.spot_refreshed_at == stale.on_demand_refreshed_at == read_at
-    assert "RequestLimitExceeded" in stale.message
+    ages = [(state.spot_refreshed_at, state.on_demand_refreshed_at) for state in (shipped, fresh, stale)]
+    assert ages == [(None, None), (read_at, read_at), (read_at, read_at)]
+    assert (shipped.source, fresh.source, fresh.message) == ("table of 2026-07-20", "pricing:GetProducts", "")
+    assert ("RequestLimitExceeded" if error is THROTTLED else "time is up") in stale.message
     assert (prices.state().message, prices.state().spot_refreshed_at) == ("", clock.now())
 
 
@@ -292,11 +272,3 @@ def test_error_of_on_demand_prices_is_reported_until_they_are_read(book, aws, cl
     cold.adopt(prices.state())
     assert prices.state().message.startswith("keeping the last spot prices")
     assert cold.state().message == ""  # its own Spot prices are good
-
-
-def test_prices_without_a_currency_are_not_adopted(book):
-    """An OfferingState of an earlier release, or an edited one, has none."""
-    prices = book()
-    prices.adopt(Prices(on_demand_refreshed_at=START, on_demand={"m5.large": 9.0}))
-
-    assert prices.on_demand("m5.large") == 0.096

@@ -43,72 +43,51 @@ def test_each_kind_of_failure_has_its_error(code, status, kind, retryable):
 
 
 def test_refusals_for_lack_of_rights_name_the_remedy():
-    """An expired key is renewed by the next run; a wrong one is not."""
+    """An expired key is renewed by the next run; a wrong one is not. CCE answers with the same status for arrears."""
     assert "grant cce:node:create" in raised("CCE.01403001", 403).message
     denied = "Policy doesn't allow evs:volumes:create to be performed."
     assert "grant evs:volumes:create" in raised("CCE.01403001", 403, denied).message
     assert "access key" in raised("APIGW.0301", 401).message
     assert "projectId" in raised("APIGW.0301", 401, "the project in the path is not the caller's").message
     assert raised("APIGW.0301", 401, "the security token has expired").retryable
+    arrears = raised("CCE.01403001", 403, "The account is in arrears; its resources are restricted.").message
+    assert ("pay it" in arrears, "grant" in arrears) == (True, False)
 
 
-def test_refusal_of_an_account_in_arrears_names_no_right():
-    """CCE answers with the status of a missing right; to grant one would not help."""
-    error = raised("CCE.01403001", 403, "The account is in arrears; its resources are restricted.")
-
-    assert "pay it" in error.message
-    assert "grant" not in error.message
+ACCOUNT, NODE_CLASS, OFFERING = FaultScope.ACCOUNT, FaultScope.NODE_CLASS, FaultScope.OFFERING
 
 
 @pytest.mark.parametrize(
-    ("code", "text", "reason"),
+    ("code", "text", "reason", "scope"),
     [
-        ("CCE_CM.0021", "[c7.large.2|cn-north-4a] flavor is insufficient in specified az", "NoStock"),
-        ("CCE.01400021", "No available flavors for nodes", "NoStock"),
-        ("CCE.01400022", "No EVS type for nodes", "VolumeTypeUnavailable"),
-        ("", "Ecs.0319: Insufficient flavor capacity.", "NoStock"),
-        ("", "create server failed: Ecs.0219, No valid host was found", "NoStock"),
-        ("", "the flavor is sold out in the zone", "NoStock"),
-        ("400", "reason: ECSResourcesInsufficient", "NoStock"),
-        ("CCE.01400025", "", "NetworkUnsupported"),
-        ("", "Eni network is not supported by the flavor", "NetworkUnsupported"),
-        ("", "No more IP addresses available on network 1", "NoFreeAddress"),
-        ("CCE.01400008", "", "QuotaExceeded"),
-        ("CCE.01400009", "", "VCPULimitExceeded"),
-        ("CCE.01400013", "", "QuotaExceeded"),
-        ("CCE.01400014", "", "ClusterFull"),
-        ("CCE.01400017", "", "NoContainerCIDR"),
-        ("CCE.01400018", "", "OSUnsupported"),
-        ("CCE.01400002", "", "SubnetNotInVPC"),
-        ("CCE.01403001", "", "Unauthorized"),
-        ("CCE.01500001", "", "InternalError"),
-        ("", "Ecs.0219: Failed to create the ECS.", "LaunchFailed"),
-        ("", "the account is in arrears", "AccountInArrears"),
-        ("Something.New", "", "LaunchFailed"),
+        ("CCE_CM.0021", "[c7.large.2|cn-north-4a] flavor is insufficient in specified az", "NoStock", OFFERING),
+        ("CCE.01400021", "No available flavors for nodes", "NoStock", OFFERING),
+        ("CCE.01400022", "No EVS type for nodes", "VolumeTypeUnavailable", OFFERING),
+        ("", "Ecs.0319: Insufficient flavor capacity.", "NoStock", OFFERING),
+        ("", "create server failed: Ecs.0219, No valid host was found", "NoStock", OFFERING),
+        ("", "the flavor is sold out in the zone", "NoStock", OFFERING),
+        ("400", "reason: ECSResourcesInsufficient", "NoStock", OFFERING),
+        ("CCE.01400025", "", "NetworkUnsupported", OFFERING),
+        ("", "Eni network is not supported by the flavor", "NetworkUnsupported", OFFERING),
+        ("", "No more IP addresses available on network 1", "NoFreeAddress", FaultScope.SUBNET),
+        ("CCE.01400008", "", "QuotaExceeded", ACCOUNT),
+        ("CCE.01400009", "", "VCPULimitExceeded", ACCOUNT),
+        ("CCE.01400013", "", "QuotaExceeded", NODE_CLASS),
+        ("CCE.01400014", "", "ClusterFull", ACCOUNT),
+        ("CCE.01400017", "", "NoContainerCIDR", ACCOUNT),
+        ("CCE.01400018", "", "OSUnsupported", NODE_CLASS),
+        ("CCE.01400002", "", "SubnetNotInVPC", NODE_CLASS),
+        ("CCE.01403001", "", "Unauthorized", NODE_CLASS),
+        ("CCE.01500001", "", "InternalError", None),
+        ("", "Ecs.0219: Failed to create the ECS.", "LaunchFailed", FaultScope.NODE_POOL),
+        ("", "the account is in arrears", "AccountInArrears", ACCOUNT),
+        ("Something.New", "", "LaunchFailed", FaultScope.NODE_POOL),
     ],
 )
-def test_each_refusal_of_a_launch_has_a_reason(code, text, reason):
-    """It is in the Launched condition; jobs have no code, but may name one in their text."""
+def test_each_refusal_of_a_launch_has_a_reason_and_an_object_at_fault(code, text, reason, scope):
+    """Jobs have no code, but may name one in their text. Disks of a type are missing for the CCENodeClass alone."""
     rule = launch_rule(code, text)
-    assert rule.reason == reason
+    of_one_class = code == "CCE.01400022"
+    assert (rule.reason, rule.scope, rule.node_class_only) == (reason, scope, of_one_class)
+    assert rule.is_capacity is (scope in {OFFERING, FaultScope.SUBNET} and not of_one_class)
     assert rule.remedy
-
-
-@pytest.mark.parametrize(
-    ("code", "scope", "node_class_only"),
-    [
-        ("CCE.01400022", FaultScope.OFFERING, True),
-        ("CCE.01400021", FaultScope.OFFERING, False),
-        ("CCE.01400018", FaultScope.NODE_CLASS, False),
-        ("CCE.01403001", FaultScope.NODE_CLASS, False),
-        ("CCE.01400008", FaultScope.ACCOUNT, False),
-        ("CCE.01400014", FaultScope.ACCOUNT, False),
-        ("Something.New", FaultScope.NODE_POOL, False),
-        ("CCE.01500001", None, False),
-    ],
-)
-def test_each_refusal_of_a_launch_says_whose_fault_it_is(code, scope, node_class_only):
-    """Others are tried after an offering's own; disks of the CCENodeClass's type are missing for that NodeClass alone."""
-    rule = launch_rule(code, "")
-    assert (rule.scope, rule.node_class_only) == (scope, node_class_only)
-    assert rule.is_capacity is (code == "CCE.01400021")
