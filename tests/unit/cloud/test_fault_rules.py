@@ -27,17 +27,13 @@ def a_rule(scope, **more):
     ],
 )
 def test_fault_names_the_object(rule, subnet, object_at_fault):
-    """An offering is no object, and a subnet without an id is unknown."""
-    fault = rule.fault(claim(spec=REF), "no", subnet)
+    """An offering is no object, a subnet without an id is unknown, and a NodeClaim without a reference blames no NodeClass."""
+    fault, unnamed = rule.fault(claim(spec=REF), "no", subnet), rule.fault(claim(), "no", subnet)
 
     assert (None if fault is None else str(fault.key)) == object_at_fault
     if fault is not None:
         assert (fault.reason, fault.text) == ("Refused", "it is refused: no. Mend it")
-
-
-def test_unnamed_object_has_no_fault():
-    """A NodeClaim without a reference blames no NodeClass."""
-    assert a_rule(FaultScope.NODE_CLASS).fault(claim(), "no") is None
+    assert (unnamed is None) is (object_at_fault in {None, "NodeClass gpu"})
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ GPU = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
     [
         ([], [], [labels.UNREGISTERED_TAINT]),
         ([GPU], [], ["gpu", labels.UNREGISTERED_TAINT]),
+        ([GPU], [{"key": "cni", "effect": "NoSchedule"}], ["gpu", "cni", labels.UNREGISTERED_TAINT]),
         ([GPU], [UNREGISTERED], ["gpu", labels.UNREGISTERED_TAINT]),
         ([UNREGISTERED, GPU], [], [labels.UNREGISTERED_TAINT, "gpu"]),
         ([{**UNREGISTERED, "effect": "NoSchedule"}], [], [labels.UNREGISTERED_TAINT, labels.UNREGISTERED_TAINT]),

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from journeyman.cloud.alibaba.ecs_instances import EcsInstances, instance_id_from, parse_time
+from journeyman.cloud.alibaba.ecs_instances import EcsInstances, parse_time
 from journeyman.cloud.alibaba.tags import cluster_tag
 from journeyman.core.api import labels
-from journeyman.errors import CloudProviderError, NoInstanceIdError
+from journeyman.errors import CloudProviderError
 from tests.unit.cloud.alibaba.conftest import AckCluster
 
 
@@ -99,21 +99,6 @@ def test_protected_instance_cannot_be_deleted():
 def test_times_are_read_to_the_minute_or_second(text):
     """ECS writes both."""
     assert parse_time(text).isoformat().startswith("2026-11-02T08:00")
-
-
-def test_provider_id_has_the_instance_id():
-    """With the scheme of older cloud controllers, too."""
-    for provider_id in ("cn-hangzhou.i-bp1abc", "alicloud://cn-hangzhou.i-bp1abc"):
-        assert instance_id_from(provider_id) == "i-bp1abc"
-
-
-@pytest.mark.parametrize(
-    "text", ["", "i-bp1abc", ".i-bp1abc", "cn-hangzhou.", "cn-hangzhou.node-1", "alicloud://.i-bp1abc"]
-)
-def test_other_text_is_no_provider_id(text):
-    """It is never taken for an instance that is gone."""
-    with pytest.raises(NoInstanceIdError, match="not an Alibaba Cloud provider id"):
-        instance_id_from(text)
 
 
 def listed(**changes):

@@ -26,9 +26,12 @@ def ack():
 
 
 def test_instance_that_ecs_lists_late_is_adopted_later(ack):
-    """Another process has another attach script, so the token alone does not return the first answer."""
+    """A warm process sends the same parameters with the same token, and gets the first answer.
+
+    Another process has another attach script, so the token alone does not return that answer.
+    """
     body = ack.node_class()
-    first = ack.launch(body)
+    first, repeated = ack.launch(body), ack.launch(body)
     ack.provider = ack.new_process()
     waiting = ack.launch(body)
     ack.clock.advance(LAG)
@@ -36,15 +39,7 @@ def test_instance_that_ecs_lists_late_is_adopted_later(ack):
 
     assert isinstance(first, Launched)
     assert (type(waiting.error), waiting.answered) == (CreateError, False)
-    assert adopted.instance.provider_id == first.instance.provider_id
-    assert len(ack.account.instances.known) == 1
-
-
-def test_repeated_request_of_a_warm_process_gets_the_first_answer(ack):
-    """It sends the same parameters with the same token."""
-    body = ack.node_class()
-
-    assert ack.launch(body).instance.provider_id == ack.launch(body).instance.provider_id
+    assert first.instance.provider_id == repeated.instance.provider_id == adopted.instance.provider_id
     assert len(ack.account.instances.known) == 1
 
 
@@ -61,24 +56,19 @@ def test_client_token_without_an_instance_changes_after_two_minutes(ack):
     assert last.retry_after == timedelta(minutes=2)
 
 
-def test_quota_of_the_account_is_a_condition_and_marks_nothing(ack):
-    """Other offerings would be refused as well."""
+def test_quota_and_arrears_of_the_account_are_conditions_and_mark_nothing(ack):
+    """Other offerings would be refused as well; the message says what to do."""
     ack.account.set_vcpu_quota(1)
-    outcome = ack.launch(ack.node_class())
-
-    assert outcome.error.condition_reason == "VCPULimitExceeded"
-    assert outcome.unavailable == ()
-    assert outcome.answered
-
-
-def test_account_in_arrears_is_a_condition(ack):
-    """The message says what to do."""
     body = ack.node_class()
+    over_quota = ack.launch(body)
+    ack.account.set_vcpu_quota(1000)
     ack.account.in_arrears = True
-    outcome = ack.launch(body)
+    unpaid = ack.launch(body, a_claim("unpaid"))
 
-    assert outcome.error.condition_reason == "AccountInArrears"
-    assert "pay" in outcome.error.message
+    assert over_quota.error.condition_reason == "VCPULimitExceeded"
+    assert (over_quota.unavailable, over_quota.answered) == ((), True)
+    assert unpaid.error.condition_reason == "AccountInArrears"
+    assert "pay" in unpaid.error.message
 
 
 @pytest.mark.parametrize("code", ["", "InvalidSpotPriceLimit.LowerThanPublicPrice"], ids=["disks", "price limit"])

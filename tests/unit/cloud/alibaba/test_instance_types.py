@@ -76,14 +76,11 @@ def test_gpu_types_have_labels_and_the_resource():
     }
 
 
-def test_type_of_another_architecture_is_left_out():
-    """Nodes are AMD64 or ARM64."""
-    assert parse_type({**G7, "CpuArchitecture": ""}) is None
-    assert parse_type({**G7, "CpuArchitecture": "ARM"}).arch == "arm64"
-
-
 def test_capacity_leaves_out_what_the_host_keeps():
-    """6.5 % of the memory by default; the system disk is the storage; Terway's addresses are a resource."""
+    """6.5 % of the memory by default; the system disk is the storage; Terway's addresses are a resource.
+
+    DescribeSpotAdvice has the share of the on-demand price of each type and zone, so Spot differs by zone.
+    """
     ack, all_of_it = AckCluster(), AckCluster(vm_memory_overhead_percent=Fraction(0))
     types = {t.name: t for t in ack.provider.get_instance_types(ack.node_class(systemDisk={"volumeSize": "60Gi"}))}
     whole = {t.name: t for t in all_of_it.provider.get_instance_types(all_of_it.node_class())}
@@ -95,6 +92,10 @@ def test_capacity_leaves_out_what_the_host_keeps():
     assert capacity["ephemeral-storage"] == 60 * 2**30
     assert capacity["vpc.alibabacloud.com/PrivateIPv4Address"] == capacity["pods"] - 3
     assert types["ecs.g7.large"].overhead["cpu"] == 70
+    on_demand = {o.price for o in types["ecs.g7.large"].offerings if o.capacity_type == labels.ON_DEMAND}
+    spot = {o.zone: o.price for o in types["ecs.g7.large"].offerings if o.capacity_type == labels.SPOT}
+    assert len(on_demand) == 1 < len(set(spot.values()))
+    assert max(spot.values()) < min(on_demand)
 
 
 @pytest.mark.parametrize(
@@ -129,23 +130,13 @@ def test_types_stay_identical_when_free_addresses_change(acs):
 
 
 def test_types_for_fewer_than_eleven_pods_are_left_out():
-    """ACK's own pods would take all of their addresses."""
+    """ACK's own pods would take all of their addresses. Nodes are AMD64 or ARM64."""
     ack = AckCluster()
 
     assert ack.provider.get_instance_types(ack.node_class(kubeletConfiguration={"maxPods": 10})) == ()
     assert ack.provider.get_instance_types(ack.node_class(kubeletConfiguration={"maxPods": 11}))
-
-
-def test_spot_prices_are_shares_of_the_on_demand_price():
-    """DescribeSpotAdvice has the share of each type and zone, so Spot differs by zone."""
-    ack = AckCluster()
-    found = next(t for t in ack.provider.get_instance_types(ack.node_class()) if t.name == "ecs.g7.large")
-    on_demand = {o.price for o in found.offerings if o.capacity_type == labels.ON_DEMAND}
-    spot = {o.zone: o.price for o in found.offerings if o.capacity_type == labels.SPOT}
-
-    assert len(on_demand) == 1
-    assert len(set(spot.values())) > 1
-    assert max(spot.values()) < min(on_demand)
+    assert parse_type({**G7, "CpuArchitecture": ""}) is None
+    assert parse_type({**G7, "CpuArchitecture": "ARM"}).arch == "arm64"
 
 
 def test_read_prices_have_the_accounts_discount():

@@ -14,7 +14,12 @@ CHEAP = "ecs.c7.large"
 
 
 def test_group_launches_one_instance_of_the_cheapest_pairs_first(ack):
-    """It leaves no group behind, and at most 20 pairs of type and vSwitch are requested."""
+    """It leaves no group behind, and at most 20 pairs of type and vSwitch are requested.
+
+    On demand, all zones of a type cost the same; the first zone must not get every node.
+    """
+    firsts = {ack.requested(a_claim(f"web-{number}"))["LaunchTemplateConfig"][0]["VSwitchId"] for number in range(12)}
+    assert firsts == set(ack.seeded.vswitches.values())
     sent = ack.requested()
     configs = sent["LaunchTemplateConfig"]
     body = ack.node_class()
@@ -36,13 +41,6 @@ def test_group_launches_one_instance_of_the_cheapest_pairs_first(ack):
         "karpenter.sh/nodeclaim",
         "karpenter.sh/nodepool",
     }
-
-
-def test_claims_spread_over_zones_of_equal_price(ack):
-    """On demand, all zones of a type cost the same; the first zone must not get every node."""
-    first = {ack.requested(a_claim(f"web-{number}"))["LaunchTemplateConfig"][0]["VSwitchId"] for number in range(12)}
-
-    assert first == set(ack.seeded.vswitches.values())
 
 
 def test_both_apis_send_the_same_request_for_the_same_settings(ack, acs):
@@ -111,7 +109,7 @@ def test_login_and_resource_group_are_in_the_configuration(ack, spec, expected):
 
 
 def test_spot_price_limit_applies_with_its_strategy_only(acs):
-    """SpotAsPriceGo pays the market price, whatever the limit; on-demand has no limit."""
+    """SpotAsPriceGo pays the market price, whatever the limit; on-demand has no limit. ECS refuses reservations with Spot."""
     spot = a_claim(capacity_type="spot")
     limited = {"spotStrategy": "SpotWithPriceLimit", "spotPriceLimit": 0.25}
 
@@ -123,6 +121,8 @@ def test_spot_price_limit_applies_with_its_strategy_only(acs):
     assert limits(a_claim("other"), **limited) == {None}
     run = acs.requested(spot, **limited, metadataOptions={})
     assert (run["SpotStrategy"], run["SpotPriceLimit"]) == ("SpotWithPriceLimit", 0.25)
+    spec = {"capacityReservationSelectorTerms": [{"id": "crp-1"}], "capacityReservationPreference": "target"}
+    assert "PrivatePoolOptions" not in acs.requested(spot, **spec)
 
 
 def test_balanced_policy_spreads_spot_over_the_zones(ack):
@@ -161,13 +161,6 @@ def test_settings_that_a_group_lacks_are_sent_with_run_instances(acs, spec, expe
     assert (sent["InstanceType"], sent["Amount"], sent["SpotStrategy"]) == (CHEAP, 1, "NoSpot")
     assert sent["RamRoleName"] == "KarpenterNodeRole-demo"
     assert sent["ClientToken"] == "default-abc-uid"
-
-
-def test_spot_instances_use_no_capacity_reservation(acs):
-    """ECS refuses that."""
-    spec = {"capacityReservationSelectorTerms": [{"id": "crp-1"}], "capacityReservationPreference": "target"}
-
-    assert "PrivatePoolOptions" not in acs.requested(a_claim(capacity_type="spot"), **spec)
 
 
 def test_each_pair_has_the_image_of_its_architecture(ack):

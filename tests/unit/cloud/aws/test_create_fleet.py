@@ -29,7 +29,6 @@ def request(*types, capacity_type="on-demand", **more):
 
 
 def error(code, instance_type="m5.large", zone="a", subnet="subnet-a"):
-    """Return a parsed fleet error."""
     return FleetError(code=code, message="m", instance_type=instance_type, zone=zone, subnet=subnet)
 
 
@@ -67,13 +66,15 @@ def test_strategies_follow_the_capacity_type():
 
 
 def overlaid(instance_type, price):
-    """Return the type as a NodeOverlay prices it."""
     offerings = tuple(replace(o, price=price, price_overlaid=True) for o in instance_type.offerings)
     return replace(instance_type, offerings=offerings)
 
 
 def test_overlaid_prices_are_priorities_that_ec2_follows():
-    """EC2 knows no savings plan: it would launch the type with the lowest list price, not the one that was planned."""
+    """EC2 knows no savings plan: it would launch the type with the lowest list price, not the one that was planned.
+
+    It compares priorities across templates, and takes whole numbers from 0.
+    """
     plain, planned = a_type("c5.large", 0.08, spot=0.03), overlaid(a_type("m5.large", 0.1, spot=0.04), 0.01)
     on_demand = request(plain, planned)
     spot = request(plain, planned, capacity_type="spot")
@@ -83,18 +84,13 @@ def test_overlaid_prices_are_priorities_that_ec2_follows():
     overrides = on_demand["LaunchTemplateConfigs"][0]["Overrides"]
     assert {(o["InstanceType"], o["Priority"]) for o in overrides} >= {("m5.large", 0)}
 
-
-def test_priorities_are_ranks_over_all_launch_templates():
-    """EC2 compares them across templates, and takes whole numbers from 0."""
-    small, large = overlaid(a_type("c5.large", 0.08), 0.2), a_type("m5.large", 0.1)
     templates = [
         LaunchTemplate(name=name, image_id="ami-1", instance_types=(each,))
-        for name, each in (("x", small), ("y", large))
+        for name, each in (("x", plain), ("y", planned))
     ]
     parameters = fleet_request(templates, SUBNETS, capacity_type="on-demand", token="uid", instance_tags={})
-
     configs = parameters["LaunchTemplateConfigs"]
-    assert [[o["Priority"] for o in config["Overrides"]] for config in configs] == [[1], [0]]
+    assert [[o["Priority"] for o in config["Overrides"]] for config in configs] == [[1, 2], [0, 0]]
 
 
 def test_response_may_have_an_instance_and_errors():
@@ -117,7 +113,10 @@ def test_response_may_have_an_instance_and_errors():
 
 
 def test_refused_offerings_follow_the_error():
-    """It is one offering, all Spot ones without the service-linked role, a zone without addresses, or none."""
+    """It is one offering, all Spot ones without the service-linked role, a zone without addresses, or none.
+
+    A reserved launch is about its reservation: others of the type and zone stay in use.
+    """
     errors = [
         error("InsufficientInstanceCapacity"),
         error("AuthFailure.ServiceLinkedRoleCreationNotPermitted"),
@@ -134,14 +133,6 @@ def test_refused_offerings_follow_the_error():
     assert named(errors[2:3], "spot", ["a", "b"], ["b"]) == ["*/b/on-demand", "*/b/spot"]
     assert named(errors[3:], "spot", ["a"], []) == []
     assert exhausted_subnets(errors) == ("subnet-b",)
-
-
-def test_refused_reserved_launch_is_about_its_reservation_unless_the_zone_has_no_address():
-    """Other reservations of the type and zone stay in use."""
-    full, without_address = error("ReservationCapacityExceeded"), error("InsufficientFreeAddressesInSubnet", zone="b")
-
-    assert [str(o) for o in unavailable_offerings([full], "reserved", ["a"], [], "cr-1")] == [
-        "m5.large/a/reserved/cr-1"
-    ]
-    in_zone = unavailable_offerings([without_address], "reserved", ["a", "b"], ["b"], "cr-1")
-    assert [str(o) for o in in_zone] == ["*/b/on-demand", "*/b/reserved", "*/b/spot"]
+    assert named([error("ReservationCapacityExceeded")], "reserved", ["a"], [], "cr-1") == ["m5.large/a/reserved/cr-1"]
+    in_zone = named(errors[2:3], "reserved", ["a", "b"], ["b"], "cr-1")
+    assert in_zone == ["*/b/on-demand", "*/b/reserved", "*/b/spot"]

@@ -1,12 +1,15 @@
 """EC2's instances: their provider ids, why they ended, refused terminations, and status checks, of which each failed one is returned once."""
 
+from types import SimpleNamespace
+
 import pytest
 from botocore.exceptions import ClientError
 
 from journeyman.cloud.aws.aws_settings import Clients
-from journeyman.cloud.aws.instance_provider import InstanceProvider, failing_checks, instance_id_from
+from journeyman.cloud.aws.instance_provider import InstanceProvider, failing_checks
 from journeyman.core.state import InstanceStatus
-from journeyman.errors import CloudProviderError, NoInstanceIdError
+from journeyman.errors import CloudProviderError
+from tests.helpers.fakes import failing
 from tests.unit.cloud.aws.conftest import START, Pages
 
 HEALTHY = {"Status": "ok", "Details": [{"Name": "reachability", "Status": "passed"}]}
@@ -86,32 +89,13 @@ def test_ended_instance_says_why_in_ec2s_words(changes, message):
         assert found.message.endswith(message)
 
 
-class Refusing:
-    """An EC2 that refuses each termination."""
-
-    def terminate_instances(self, **_):
-        raise ClientError({"Error": {"Code": "UnauthorizedOperation"}}, "TerminateInstances")
-
-
 def test_refused_termination_names_the_instance_and_its_zone():
     """The log and the metrics have them."""
     provider_id = "aws:///us-east-1a/i-1"
-    provider = InstanceProvider(Clients(lambda service, region: Refusing(), "us-east-1"), "demo")
-    [error] = provider.delete_each([provider_id]).values()
+    refused = failing(ClientError({"Error": {"Code": "UnauthorizedOperation"}}, "TerminateInstances"))
+    ec2 = SimpleNamespace(terminate_instances=refused)
+    [error] = (
+        InstanceProvider(Clients(lambda service, region: ec2, "us-east-1"), "demo").delete_each([provider_id]).values()
+    )
 
     assert (error.context["provider_id"], error.context["zone"]) == (provider_id, "us-east-1a")
-
-
-def test_provider_id_has_the_instance_id():
-    """The cloud controller writes the zone as well, older ones did not."""
-    for provider_id in ("aws:///us-east-1a/i-0abc", "aws:///i-0abc", "aws://i-0abc"):
-        assert instance_id_from(provider_id) == "i-0abc"
-
-
-@pytest.mark.parametrize(
-    "text", ["", "i-0abc", "aws://", "aws:///us-east-1a/", "aws:///us-east-1a/node-1", "gce:///a/i-0abc"]
-)
-def test_other_text_is_no_provider_id(text):
-    """It is never taken for an instance that is gone."""
-    with pytest.raises(NoInstanceIdError, match="not an AWS provider id"):
-        instance_id_from(text)

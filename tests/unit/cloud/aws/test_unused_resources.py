@@ -9,13 +9,11 @@ from tests.unit.cloud.aws.conftest import launching_claim as a_claim
 
 
 def templates(aws) -> list[str]:
-    """Return the names of the launch templates."""
     pages = aws.client("ec2").get_paginator("describe_launch_templates").paginate()
     return sorted(t["LaunchTemplateName"] for page in pages for t in page["LaunchTemplates"])
 
 
 def profiles(aws) -> set[str]:
-    """Return the names of the instance profiles."""
     return {p["InstanceProfileName"] for p in aws.client("iam").list_instance_profiles()["InstanceProfiles"]}
 
 

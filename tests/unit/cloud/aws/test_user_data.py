@@ -17,7 +17,6 @@ from journeyman.cloud.aws.launch_templates import (
     network_interfaces,
 )
 from journeyman.cloud.aws.user_data import Bootstrap, node_labels, user_data
-from journeyman.cloud.node_bootstrap import boot_taints
 from journeyman.core.api.objects import Taint
 from journeyman.errors import CreateError
 from tests.unit.cloud.aws.conftest import claim, node_class
@@ -186,16 +185,12 @@ def test_al2_calls_its_bootstrap_script():
 
 
 def test_windows_runs_the_users_script_first():
-    """The user data is one PowerShell block."""
+    """The user data is one PowerShell block; a custom image defines its own user data."""
     lines = user_data(bootstrap("Windows2022", custom="Write-Host hi")).splitlines()
 
     assert (lines[0], lines[1], lines[-1]) == ("<powershell>", "Write-Host hi", "</powershell>")
     assert lines[3].startswith("& $EKSBootstrapScriptFile -EKSClusterName 'demo' -APIServerEndpoint 'https://demo'")
     assert lines[3].endswith("-DNSClusterIP '10.100.0.10'")
-
-
-def test_custom_user_data_is_unchanged():
-    """The user's image defines its own user data."""
     assert user_data(bootstrap("Custom", custom="anything")) == "anything"
 
 
@@ -211,7 +206,7 @@ class TestBottlerocket:
         return tomllib.loads(user_data(bootstrap("Bottlerocket", **changes)))["settings"]
 
     def test_our_settings_override_the_users_and_labels_merge(self):
-        """A node without our taint would run pods too early."""
+        """A node without our taint would run pods too early. The order of the user's keys does not matter for the digest."""
         custom = """
             [settings.kubernetes]
             cluster-name = "theirs"
@@ -234,11 +229,7 @@ class TestBottlerocket:
             "karpenter.sh/unregistered": [":NoExecute"],
         }
         assert kubernetes["kube-reserved"] == {"cpu": "70m", "memory": "1Gi"}
-
-    def test_equal_settings_give_equal_user_data(self):
-        """The order in which a user writes keys does not matter: a digest of the user data names the launch template."""
         one, other = "[settings.ntp]\na = 1\nb = 2", "[settings.ntp]\nb = 2\na = 1"
-
         assert user_data(bootstrap("Bottlerocket", custom=one)) == user_data(bootstrap("Bottlerocket", custom=other))
 
     @pytest.mark.parametrize(("ami", "explicit"), [("v1.44.0-abc", True), ("v1.46.0-abc", False), ("unknown", True)])
@@ -250,26 +241,26 @@ class TestBottlerocket:
         assert ("--dirs" in command["commands"][1]) is explicit
 
 
-@pytest.mark.parametrize("custom", ["[settings", "settings = 1"])
-def test_invalid_toml_fails_the_claims_launch(custom, settings):
+@pytest.mark.parametrize(
+    ("image", "custom", "reason", "said"),
+    [
+        ("bottlerocket", "[settings", "LaunchFailed", "userData of EC2NodeClass default"),
+        ("bottlerocket", "settings = 1", "LaunchFailed", "userData of EC2NodeClass default"),
+        ("al2023", "#" * 17000, "UserDataSizeLimitExceeded", "17"),
+    ],
+    ids=["no TOML", "no settings", "over EC2's limit"],
+)
+def test_user_data_that_ec2_or_the_image_would_refuse_fails_the_claims_launch(settings, image, custom, reason, said):
     """The error names the NodeClass to correct."""
-    class_ = node_class(amiSelectorTerms=[{"alias": "bottlerocket@latest"}], userData=custom)
-    with pytest.raises(CreateError, match="userData of EC2NodeClass default"):
+    class_ = node_class(amiSelectorTerms=[{"alias": f"{image}@latest"}], userData=custom)
+    with pytest.raises(CreateError, match=said) as caught:
         content(settings, class_).data(VARIANT)
+    assert caught.value.condition_reason == reason
 
 
 def content(settings, class_=None, **changes) -> TemplateContent:
-    """Return the launch template's content for one NodeClaim."""
     given = {"claim": claim(), "capacity_type": "spot", "tenancy": "default"}
     return TemplateContent(settings=settings, node_class=class_ or node_class(), **{**given, **changes})
-
-
-def test_user_data_over_the_limit_is_refused_before_ec2_does(settings):
-    """The condition has Karpenter's reason."""
-    with pytest.raises(CreateError) as caught:
-        content(settings, node_class(userData="#" * 17000)).data(VARIANT)
-
-    assert caught.value.condition_reason == "UserDataSizeLimitExceeded"
 
 
 def test_user_data_has_no_kubernetes_domain_labels():
@@ -283,15 +274,6 @@ def test_user_data_has_no_kubernetes_domain_labels():
         "team": "web",
     }
     assert "karpenter.sh/do-not-sync-taints" not in node_labels(claim(), "spot", CUSTOM)
-
-
-def test_every_node_registers_with_the_unregistered_taint_once():
-    """It also has the startup taints; a NodeClaim that already has the taint does not get it twice."""
-    own = {"taints": [{"key": "a", "effect": "NoSchedule"}], "startupTaints": [{"key": "b", "effect": "NoSchedule"}]}
-    named = {"taints": [{"key": UNREGISTERED.key, "effect": UNREGISTERED.effect}]}
-
-    assert [t.key for t in boot_taints(claim(spec=own))] == ["a", "b", UNREGISTERED.key]
-    assert boot_taints(claim(spec=named)) == (UNREGISTERED,)
 
 
 def test_launch_template_has_all_settings_of_a_node(settings):

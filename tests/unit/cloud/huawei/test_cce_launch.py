@@ -68,40 +68,34 @@ def test_request_has_all_settings_where_cce_expects_them(cce):
 
 
 def test_node_gets_as_many_labels_as_cce_accepts_and_always_the_uid(cce):
-    """CreateNode accepts twenty; the others are added when the node is registered."""
+    """CreateNode accepts twenty; the others are added at registration. CCE chooses a runtime that the NodeClass leaves open."""
     claim = a_claim()
     claim.metadata.labels.update({f"label-{n:02}": "x" for n in range(25)})
-    sent = cce.created(claim)["k8sTags"]
+    sent = cce.created(claim, runtimeConfiguration={})
 
-    assert len(sent) == 20
-    assert sent["karpenter.k8s.huawei/nodeclaim-uid"] == "default-abc-uid"
-
-
-def test_cce_chooses_the_runtime_that_the_node_class_leaves_open(cce):
-    """As the published provider does."""
-    assert "runtime" not in cce.created(runtimeConfiguration={})
+    assert len(sent["k8sTags"]) == 20
+    assert sent["k8sTags"]["karpenter.k8s.huawei/nodeclaim-uid"] == "default-abc-uid"
+    assert "runtime" not in sent
 
 
 def test_subnets_with_most_free_addresses_come_first(cce):
-    """The status lists them for launches."""
+    """The status lists them for launches; without one there are no types."""
     cce.account.set_free_addresses(cce.seeded.subnets["demo"], 7)
     cce.account.set_free_addresses(cce.seeded.subnets["demo-2"], 9)
-    both = cce.node_class(subnetSelectorTerms=[{"name": "demo"}, {"name": "demo-2"}])["status"]["subnets"]
+    body = cce.node_class(subnetSelectorTerms=[{"name": "demo"}, {"name": "demo-2"}])
 
-    assert [subnet["id"] for subnet in both] == [cce.seeded.subnets[name] for name in ("demo-2", "demo")]
+    assert [s["id"] for s in body["status"]["subnets"]] == [cce.seeded.subnets[name] for name in ("demo-2", "demo")]
+    with pytest.raises(NodeClassNotReadyError):
+        cce.provider.get_instance_types({**body, "status": {}})
 
 
 def test_spot_node_has_the_users_limit_as_its_price(cce):
-    """Without a limit, CCE uses the on-demand price."""
+    """Without a limit, CCE uses the on-demand price. Above it there is no offering: a launch would wait for a lower price."""
     spot = a_claim("spot", capacity_type="spot", instance_type=NEXT)
     assert cce.created(spot)["extendParam"] == {"marketType": "spot"}
     limited = a_claim("limited", capacity_type="spot", instance_type=NEXT)
     assert cce.created(limited, spotPriceLimit=0.5)["extendParam"] == {"marketType": "spot", "spotPrice": "0.5"}
     assert all(instance.capacity_type == "spot" for instance in cce.provider.list())
-
-
-def test_spot_above_the_users_limit_is_no_offering(cce):
-    """A launch would wait for a price that the user does not pay."""
     types = cce.provider.get_instance_types(cce.node_class(spotPriceLimit=0.001))
     assert {o.capacity_type for t in types for o in t.offerings} == {"on-demand"}
 
@@ -222,31 +216,14 @@ def test_turbo_cluster_gets_only_flavors_with_sub_interfaces():
     assert isinstance(turbo.launch(turbo.node_class()), Launched)
 
 
-def test_node_class_without_status_has_no_types(cce):
-    """Its subnets are not known yet."""
-    body = cce.node_class()
-    with pytest.raises(NodeClassNotReadyError):
-        cce.provider.get_instance_types({**body, "status": {}})
-
-
 def test_settings_that_cce_refuses_are_a_condition(cce):
-    """The CRD admits them, as the published one does."""
+    """The CRD admits large disks, as the published one does; CCE would refuse each node in a subnet of another VPC."""
+    cce.account.network.add_subnet("elsewhere", "10.1.0.0/24", vpc_id="11111111-2222-4333-8444-555555555555")
     body = cce.node_class(blockDeviceMappings={"root": {"volumeSize": 2000, "volumeType": "SSD"}})
     status, reason, message = condition(body, "ValidationSucceeded")
-
-    assert (status, reason) == ("False", "NodeRefused")
-    assert "2000" in message
-    assert "1024" in message
-    assert condition(body, "Ready")[0] == "False"
-    assert condition(body, "SubnetsReady")[0] == "True"
-
-
-def test_subnet_of_another_vpc_is_a_condition(cce):
-    """CCE would refuse each node there."""
-    cce.account.network.add_subnet("elsewhere", "10.1.0.0/24", vpc_id="11111111-2222-4333-8444-555555555555")
-    body = cce.node_class(subnetSelectorTerms=[{"name": "elsewhere"}])
-    status, reason, message = condition(body, "SubnetsReady")
-
+    assert (status, reason, "2000" in message, "1024" in message) == ("False", "NodeRefused", True, True)
+    assert (condition(body, "Ready")[0], condition(body, "SubnetsReady")[0]) == ("False", "True")
+    status, reason, message = condition(cce.node_class(subnetSelectorTerms=[{"name": "elsewhere"}]), "SubnetsReady")
     assert (status, reason) == ("False", "SubnetsNotInVPC")
     assert cce.seeded.vpc in message
 

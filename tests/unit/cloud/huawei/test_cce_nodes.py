@@ -12,12 +12,10 @@ from tests.unit.cloud.huawei.conftest import START
 
 @pytest.fixture
 def instances(cce):
-    """Return the cluster's instances."""
     return HuaweiInstances(cce.api, cce.settings)
 
 
 def server_of(cce, node_id):
-    """Return the id of a node's server."""
     return next(s.id for s in cce.account.instances.known.values() if s.node_id == node_id)
 
 
@@ -43,9 +41,10 @@ def test_node_whose_server_a_user_deleted_is_stopped_until_it_is_deleted(cce, in
 
 
 def test_node_without_tags_on_its_server_still_runs(cce, instances):
-    """A user removed them, so the list by tag lacks the server; the node's name has the NodeClaim's UID."""
+    """A user removed them, so the list by tag lacks the server; the node's name has the NodeClaim's UID. Events name servers."""
     node_id = running(cce)
     server = server_of(cce, node_id)
+    assert instances.by_server() == {server: node_id}
     cce.account.remove_tags(server, *cce.account.instances.known[server].tags)
 
     [listed] = instances.list()
@@ -74,14 +73,6 @@ def test_spot_node_that_is_reclaimed_is_deleted_later(cce, instances):
 
     cce.wait(600)
     assert type(instances.delete_each([node_id])[node_id]) is NodeClaimNotFoundError
-
-
-def test_events_name_servers_and_nodes_are_found_by_them(cce, instances):
-    """Servers of other clusters, or of none, are not."""
-    node_id = running(cce)
-    server = server_of(cce, node_id)
-
-    assert instances.by_server() == {server: node_id}
 
 
 def test_list_of_an_unknown_cluster_is_an_error(cce):
@@ -152,7 +143,6 @@ class Jobs:
 
 
 def named(name):
-    """Return a sub-job that is listed by its id only."""
     return {"metadata": {"uid": name}}
 
 
@@ -176,15 +166,9 @@ def test_cause_of_a_failed_node_is_in_its_jobs_sub_jobs(cce, jobs, read, message
 
     assert api.read == read
     assert failure.message.endswith(message)
-
-
-def test_failed_node_without_a_job_needs_no_request(cce):
-    """CCE forgets jobs."""
-    api = Jobs()
-
     assert "CCE does not say why" in HuaweiInstances(api, cce.settings).failure_of_job("").message
     assert HuaweiInstances(api, cce.settings).node_id_of_job("") == ""
-    assert api.read == []
+    assert api.read == read, "CCE forgot the job, so that no request is sent"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,6 @@ def test_status_of_a_zone_overrides_that_of_the_region(status, zones, sold, know
 
 
 def test_spot_needs_a_status():
-    """Without one, a flavor is not sold on Spot."""
     assert a_flavor().spot == ()
     assert a_flavor(cond__spot__operation__status="normal").spot == ZONES
     assert a_flavor(cond__spot__operation__az="cn-north-4b(promotion), cn-north-4c(sellout)").spot == ("cn-north-4b",)

@@ -122,21 +122,21 @@ def test_only_unknown_products_leave_the_estimates():
     assert (state.on_demand_due_at - priced.cluster.clock.now()).total_seconds() == 3600
 
 
-def test_prices_in_another_currency_name_the_setting():
-    """They are not compared with those of the settings' currency."""
-    state = Priced(currency="USD").read().state()
-
-    assert not state.on_demand
-    assert "prices in CNY; set HUAWEICLOUD_CURRENCY=CNY" in state.message
-
-
-def test_missing_account_id_names_the_setting():
-    """BSS needs it; no request is sent."""
-    priced = Priced(domain_id="")
+@pytest.mark.parametrize(
+    ("settings", "said", "requests"),
+    [
+        ({"currency": "USD"}, "prices in CNY; set HUAWEICLOUD_CURRENCY=CNY", [3]),
+        ({"domain_id": ""}, "set HUAWEICLOUD_SDK_DOMAIN_ID", []),
+    ],
+    ids=["another currency, with which they are not compared", "no id of the account, which BSS needs"],
+)
+def test_wrong_setting_is_named(settings, said, requests):
+    priced = Priced(**settings)
     state = priced.read().state()
 
-    assert "set HUAWEICLOUD_SDK_DOMAIN_ID" in state.message
-    assert priced.requests == []
+    assert not state.on_demand
+    assert said in state.message
+    assert priced.requests == requests
 
 
 def test_refused_request_keeps_the_prices_and_names_the_right():
