@@ -55,7 +55,6 @@ def test_ended_instance_is_for_lack_of_capacity_or_an_objects_fault(rule, scope,
 
 
 def test_first_fault_of_each_object_is_kept():
-    """Sorted by object; launches without a fault are skipped."""
     faults = [
         rule.fault(claim(spec=REF), words)
         for rule, words in (

@@ -50,7 +50,6 @@ def test_launches_in_flight_count_as_used_addresses(choose, subnets):
 
 
 def test_unused_addresses_are_released(choose, subnets):
-    """If the fleet uses another subnet, the free addresses are as before."""
     first, chosen = choose()
     subnets.release_unused(chosen, used=None)
 
@@ -58,7 +57,6 @@ def test_unused_addresses_are_released(choose, subnets):
 
 
 def test_exhausted_subnet_is_last_until_it_is_read_again(choose, subnets, clock):
-    """A minute later the free addresses are read again."""
     choose()
     subnets.mark_exhausted("subnet-1")
     assert choose()[0] == "subnet-2"

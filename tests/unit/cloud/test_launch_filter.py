@@ -66,7 +66,6 @@ def test_compatible_available_and_large_enough_types_remain():
 
 
 def test_metal_and_accelerated_types_are_used_last():
-    """They are dropped while any other type is left."""
     plain, metal = a_type("m5.large", 0.5), a_type("m5.metal", 0.1)
     gpu = a_type("g5.large", 0.2, **{"nvidia.com/gpu": 1})
 
@@ -89,7 +88,6 @@ def test_spot_above_the_cheapest_on_demand_price_is_dropped():
 
 
 def test_sixty_cheapest_types_remain_in_total_order():
-    """They are sorted by price, then name, whatever the input's order."""
     types = tuple(a_type(f"m{n:03}.large", 1.0 - n % 2 / 10) for n in range(100))
     kept = launchable(claim(), tuple(reversed(types)), LIMITS)
 

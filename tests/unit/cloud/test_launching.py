@@ -56,7 +56,6 @@ def test_throttled_launch_is_no_create_error():
 
 
 def an_instance(name, *, state="running", age_seconds=60):
-    """Return an instance of a NodeClaim."""
     launched_at = START - timedelta(seconds=age_seconds)
     return Instance(
         provider_id=name, instance_type="m5.large", zone="a", capacity_type="spot", state=state, launched_at=launched_at

@@ -34,8 +34,6 @@ def test_reads_stay_in_the_callers_thread_where_nothing_is_gained(keys, in_paral
 
 @pytest.mark.parametrize("in_parallel", [True, False])
 def test_error_of_the_first_key_is_raised(in_parallel):
-    """Whichever read fails first."""
-
     def read(key):
         raise ValueError(key)
 

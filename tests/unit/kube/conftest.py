@@ -42,7 +42,6 @@ class Script:
         self.delay_seconds = 0.0
 
     def delay_responses(self, *, seconds: float) -> None:
-        """Delay each response by so many seconds."""
         self.delay_seconds = seconds
 
     def add_response(self, status: int, body: object = b"", **headers: str) -> None:
@@ -51,11 +50,9 @@ class Script:
         self.answers.append((status, {name.replace("_", "-"): value for name, value in headers.items()}, encoded))
 
     def add_closed_connection(self) -> None:
-        """Let the server close the connection instead of responding."""
         self.answers.append(None)
 
     def next_response(self) -> tuple[int, dict[str, str], bytes] | None:
-        """Return the response to the next request."""
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
@@ -137,7 +134,6 @@ def make_certificate(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., 
 
 @pytest.fixture(scope="session")
 def certificate(make_certificate: Callable[..., tuple[Path, Path]]) -> tuple[Path, Path]:
-    """Return a certificate that is valid for a day."""
     return make_certificate()
 
 

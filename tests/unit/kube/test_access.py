@@ -70,7 +70,6 @@ def a_kubeconfig(tmp_path, front, token="secret"):
 
 
 def test_kubeconfig_has_address_authority_and_token(tmp_path, tls_front):
-    """The connection uses TLS with the file's CA."""
     path = a_kubeconfig(tmp_path, tls_front)
     assert "kube-system" in namespaces(from_kubeconfig(path))
     assert "kube-system" in namespaces(from_kubeconfig(path, "dev"))
@@ -88,7 +87,6 @@ def test_server_of_a_kubeconfig_may_have_another_name_than_its_certificate(tmp_p
 
 
 def test_wrong_token_is_forbidden(tmp_path, tls_front):
-    """A 401 response raises ForbiddenError."""
     with pytest.raises(ForbiddenError, match="Unauthorized"):
         namespaces(from_kubeconfig(a_kubeconfig(tmp_path, tls_front, token="wrong")))
 
@@ -126,7 +124,6 @@ def test_repr_of_a_kubeconfig_has_no_secret():
 
 
 def test_unusable_kubeconfig_is_named(tmp_path, tls_front, monkeypatch):
-    """The cases are a missing file, given or by default, and an unknown context."""
     absent, present = str(tmp_path / "absent"), a_kubeconfig(tmp_path, tls_front)
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", absent)
     for given, named in (
@@ -203,7 +200,6 @@ class RotatingSession:
 
 
 def test_eks_token_is_renewed_before_it_expires(clock):
-    """It is renewed after nine minutes with the session's current credentials."""
     token = eks.EksToken("prod", RotatingSession(), clock)
     first = token()
     clock.advance(9 * 60 - 1)
@@ -217,7 +213,6 @@ def test_eks_token_is_renewed_before_it_expires(clock):
 
 
 def test_eks_cluster_accepts_the_token(session, clock, tls_front):
-    """Endpoint and CA are from DescribeCluster; the server sees the token."""
     described = {
         "endpoint": tls_front.url,
         "certificateAuthority": {"data": base64.b64encode(tls_front.authority).decode()},
@@ -235,7 +230,6 @@ def test_eks_cluster_that_is_not_active_is_an_error(session, clock):
 
 
 def test_missing_eks_cluster_is_unknown(session, clock):
-    """The error has the cluster and the region."""
     with pytest.raises(UnknownClusterError, match="there is no EKS cluster staging") as caught:
         eks.connect("staging", session, clock)
     assert caught.value.context["region"] == "eu-central-1"
@@ -302,8 +296,6 @@ def test_refused_token_is_not_used_again(session, clock, tls_front):
 
 
 class Refusing:
-    """A client whose calls fail with an error code."""
-
     meta = SimpleNamespace(region_name="us-east-2")
 
     def __init__(self, code, operation):

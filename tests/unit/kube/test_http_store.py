@@ -44,7 +44,6 @@ def test_read_is_retried_until_it_succeeds(script, store_for):
 
 
 def test_read_fails_after_some_retries(script, store_for):
-    """The error has the last response."""
     script.add_response(503, b"<html>bad gateway</html>")
     with pytest.raises(KubeUnavailableError, match="HTTP 503 without a Kubernetes Status: <html>bad gateway") as caught:
         store_for(script.url).list(NODE)
@@ -98,7 +97,6 @@ def test_eviction_that_a_pdb_forbids_is_not_retried(script, store_for):
 
 
 def test_refused_identity_comes_with_advice(script, store_for):
-    """The errors for 401 and 403 have the remedy and the request."""
     script.add_response(401, {"kind": "Status", "code": 401, "reason": "Unauthorized", "message": "Unauthorized"})
     with pytest.raises(ForbiddenError) as caught:
         store_for(script.url).get(NODE, "n")
@@ -108,7 +106,6 @@ def test_refused_identity_comes_with_advice(script, store_for):
 
 
 def test_lists_are_read_in_compressed_pages(script, store_for):
-    """The request for the second page has the continue token and no version."""
     first = {"metadata": {"resourceVersion": "7", "continue": "more"}, "items": [{"metadata": {"name": "a"}}]}
     packed = gzip.compress(json.dumps(first).encode())
     script.add_response(200, packed, Content_Encoding="gzip")
@@ -148,13 +145,11 @@ def test_response_that_is_too_large_is_not_read_to_its_end(script, store_for):
 
 
 def padded(body, size):
-    """Return a JSON object with so many bytes."""
     text = json.dumps(body).encode()
     return text[:-1] + b" " * (size - len(text)) + b"}"
 
 
 def test_object_is_held_up_to_a_size(script, store_for):
-    """A body of just that size is read."""
     for size in (MAX_BODY_BYTES, MAX_BODY_BYTES + 1):
         script.add_response(200, padded({"metadata": {"name": "n"}}, size))
     store = store_for(script.url)
@@ -307,7 +302,6 @@ def test_time_beyond_any_range_fails_neither_get_nor_list_nor_watch(script, stor
 
 
 def test_error_event_of_a_watch_is_raised(script, store_for):
-    """410 comes as an event or as a response."""
     expired = {"code": 410, "reason": "Expired", "message": "too old"}
     line = json.dumps({"type": "ERROR", "object": expired}).encode()
     script.add_response(200, chunked(line + b"\n") + b"0\r\n\r\n", Transfer_Encoding="chunked")
@@ -332,7 +326,6 @@ def test_each_failure_is_a_journeyman_error(script, store_for, status):
 
 
 def test_authorization_is_read_before_each_request(script, store_for):
-    """So a renewed token is used."""
     tokens = iter(["Bearer one", "Bearer two"])
     script.add_response(200, {"metadata": {"name": "n"}})
     store = store_for(script.url, authorization=lambda: next(tokens))

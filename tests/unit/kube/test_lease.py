@@ -38,7 +38,6 @@ def stored(server):
 
 
 def test_one_run_holds_the_lease_at_a_time(server, lease):
-    """The second run gets an error with the holder until the first one releases it."""
     first, second = lease("run-1"), lease("run-2")
     first.acquire()
     with pytest.raises(LeaseLostError, match="another run holds") as caught:
@@ -95,7 +94,6 @@ def test_next_run_continues_behind_the_object_that_the_last_run_stored(lease):
 
 
 def test_lease_of_a_dead_run_expires(clock, server, lease):
-    """Until then other runs wait; then the next run acquires it."""
     dead, heir = lease("run-1", duration_seconds=60), lease("run-2", duration_seconds=60)
     dead.acquire()
     clock.advance(59)
@@ -184,7 +182,6 @@ def test_one_of_two_runs_acquires_a_free_lease(clock, exists):
 
 
 def test_lease_that_was_not_acquired_is_not_held(lease):
-    """`check` raises, `release` does nothing."""
     unheld = lease("run-1")
     with pytest.raises(LeaseLostError, match="not held by this run"):
         unheld.check()
@@ -207,8 +204,6 @@ def test_release_never_raises(clock, server, lease):
 
 
 def test_unreachable_server_is_not_a_lost_lease(clock, server):
-    """`acquire` and `check` raise the server's error, `release` does not."""
-
     class Down(ApiServer):
         down = False
 

@@ -41,7 +41,6 @@ class Sandbox:
         self.budget = RequestBudget()
 
     def run(self, purpose="provision"):
-        """Return the store of a new run."""
         self.budget = RequestBudget()
         return self.store.for_run(self.budget, purpose)
 
@@ -95,7 +94,6 @@ def test_second_run_reads_only_changes(sandbox):
 
 
 def test_cached_list_equals_a_fresh_list_after_random_changes(sandbox):
-    """That holds for any selector."""
     draw = random.Random(7)
     for _ in range(8):
         for _ in range(draw.randrange(12)):
@@ -288,7 +286,6 @@ def scripted(script):
 
 
 def test_watch_that_breaks_in_an_object_is_discarded(script, scripted):
-    """The run lists all objects again."""
     add_list(script, "7", pod("a", "7"), pod("b", "7"))
     add_list(script, "9", pod("a", "8"), count=2)
     add_watch(script, ("MODIFIED", pod("a", "8", half="said")), whole=False)

@@ -77,7 +77,6 @@ def varint(number):
 
 
 def whole_number(number, value):
-    """Return an encoded field with this number or truth value."""
     return varint(number << 3) + varint(value)
 
 
@@ -87,7 +86,6 @@ def pod(name, namespace="default", status=b""):
 
 
 def test_protobuf_list_is_read_without_pages(script, store_for):
-    """Kubernetes' own kinds are requested in protobuf."""
     script.add_response(200, page(pod(b"a"), pod(b"b")))
     listing = store_for(script.url).list(POD, namespace="default")
     assert [one.key for one in listing.items] == ["default/a", "default/b"]
@@ -221,7 +219,6 @@ def test_set_empty_and_missing_values_are_those_of_json(encoded, as_json):
     ],
 )
 def test_bound_of_a_pdb_is_a_number_or_a_text(encoded, value):
-    """The other bound is missing, and is not 0."""
     (one,) = Reader(PodDisruptionBudget).read([page(field(2, field(1, encoded)))]).items
     assert (one.spec.min_available, one.spec.max_unavailable) == (value, None)
 
@@ -320,7 +317,6 @@ def test_invalid_message_is_an_error(raw):
 
 
 def chunked(*pieces):
-    """Return a chunked body without its last chunk."""
     return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
 
 
@@ -377,7 +373,6 @@ def test_server_may_answer_in_json(script, store_for):
 
 
 def test_status_may_come_in_either_encoding(script, store_for):
-    """Both have its reason and message."""
     status = field(3, b'namespaces "x" not found') + field(4, b"NotFound") + b"\x30\x94\x03"
     script.add_response(404, protobuf.MAGIC + field(2, status))
     with pytest.raises(NotFoundError, match='namespaces "x" not found') as refused:

@@ -51,7 +51,6 @@ def test_known_values_are_never_converted():
 
 
 def test_memory_is_bounded():
-    """The cache keeps neither too many values nor values of long keys."""
     maker = Maker()
     converter = CachedConverter(maker)
     longest, longer = b"a" * 4096, b"b" * 4097
@@ -68,7 +67,6 @@ def test_memory_is_bounded():
 
 @given(st.lists(st.lists(st.integers()).map(tuple), min_size=1))
 def test_items_of_tuples_are_converted_together(column):
-    """Each tuple gets its own values, in order."""
     columns = []
 
     def negative(numbers):

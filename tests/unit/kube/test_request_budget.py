@@ -108,7 +108,6 @@ def test_requests_and_bytes_are_counted_as_on_the_wire(script, store_for):
 
 
 def test_watch_is_counted_while_it_arrives(script, store_for):
-    """It is counted even if the caller stops reading."""
     line = b'{"type":"ADDED","object":{"metadata":{"name":"a","resourceVersion":"8"}}}\n'
     script.add_response(200, b"%x\r\n%b\r\n" % (len(line), line) + b"0\r\n\r\n", Transfer_Encoding="chunked")
     budget = ends_in(60)

@@ -58,7 +58,6 @@ class Account:
 
 
 def adapters_of(account, *names, clusters=CLUSTERS, credentials=None, **variables):
-    """Return the adapters of a deployment for these clusters."""
     chosen = [each for each in clusters if each["name"] in names]
     variables = {"JOURNEYMAN_CLUSTERS": json.dumps(chosen), "SMQ_ENDPOINT": SMQ, **variables}
     clock = VirtualClock(NOW)
@@ -74,7 +73,6 @@ def adapters_of(account, *names, clusters=CLUSTERS, credentials=None, **variable
 
 
 def test_missing_endpoint_of_the_queues_is_named():
-    """The first invocation fails with it."""
     with pytest.raises(ConfigurationError, match="SMQ_ENDPOINT is not set") as caught:
         read_alibaba_environment({})
 
@@ -163,7 +161,6 @@ def test_clusters_of_a_region_share_its_api():
 
 
 def test_cluster_of_another_cloud_is_a_wrong_setting():
-    """Its nodes are launched by a deployment on its own cloud."""
     with pytest.raises(ConfigurationError, match="'eks' cannot be launched from Alibaba Cloud"):
         cloud_of(adapters_of(Account(), "eks"), "eks")
 
@@ -180,7 +177,6 @@ def test_node_classes_are_of_the_registered_group(group, resource):
 
 
 def test_unknown_group_of_node_classes_is_a_wrong_setting():
-    """The error has the known ones."""
     clusters = [{**CLUSTERS[0], "nodeClassGroup": "karpenter.k8s.aws"}]
     with pytest.raises(ConfigurationError, match=f"none of {ECSNODECLASS.group}, {ACS_ECSNODECLASS.group}"):
         cloud_of(adapters_of(Account(), "blue", clusters=clusters), "blue")

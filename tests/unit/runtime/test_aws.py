@@ -90,7 +90,6 @@ NO_STORE = SimpleNamespace()
 
 
 def test_node_settings_come_from_describe_cluster(adapters, clients):
-    """It returns endpoint, CA, version and service CIDR for the user data."""
     settings = adapters.aws_settings(adapters.environment.clusters["dev"], NO_STORE)
 
     assert (settings.cluster_endpoint, settings.cluster_ca) == ("https://api.dev.example", "Q0E=")
@@ -171,7 +170,6 @@ def test_windows_have_entries_in_a_schedule_group(clients, group):
 
 
 def test_lines_of_a_run_and_of_the_process_go_to_the_given_logger(clients):
-    """A simulation writes them to a file."""
     lines = io.StringIO()
     clock = VirtualClock(START)
     adapters = AwsAdapters(
@@ -374,14 +372,12 @@ class Upgraded(Clients):
 
 @pytest.fixture
 def upgraded():
-    """Return a runtime, its clock, and EKS."""
     clock, eks = VirtualClock(START), Upgraded()
     adapters = AwsAdapters(read_environment(MINIMAL), clock=clock, stores=lambda _: ApiServer(clock), clients=eks)
     return Runtime(adapters.environment.settings, adapters), clock, eks
 
 
 def provider_after(runtime, clock, *, minutes):
-    """Return the store and the memory of a run some minutes later."""
     clock.advance(minutes * 60)
     with runtime.invocation(a_trigger(), CONTEXT) as run:
         return run.store, run.memory
@@ -411,7 +407,6 @@ def test_changed_cluster_is_connected_again_within_five_minutes(upgraded, change
 
 
 def test_cluster_that_eks_does_not_describe_keeps_its_facts(upgraded):
-    """Throttling stops no run."""
     runtime, clock, eks = upgraded
     first = provider_after(runtime, clock, minutes=0)
     eks.throttled = True

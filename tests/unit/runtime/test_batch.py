@@ -229,7 +229,6 @@ def run_queue_with_dead_letters(request):
 
 
 def test_messages_for_one_cluster_are_one_run(run_queue, runtime):
-    """Ten requeue messages start one run."""
     step = StepOf()
 
     failed = run_queue(runtime, step, a_record(1), a_record(2), a_record(3, "green"), a_record(4))
@@ -347,7 +346,6 @@ def test_record_of_several_clusters_is_repeated_for_the_failed_one_only(run_queu
 
 
 def test_requeue_of_several_clusters_is_repeated_for_the_failed_one_only(run_queue, runtime, adapters):
-    """It continues its chain."""
     step = StepOf(fails={"green": RateLimitedError("EC2 throttles us")})
 
     assert run_queue(runtime, step, a_record(1, "*", hops=3, reason="window opens")) == []
@@ -567,7 +565,6 @@ def test_clusters_that_did_not_answer_go_last_next_time(adapters):
 
 
 def test_cluster_that_answers_again_is_in_its_place(adapters):
-    """Its next run takes it off the list."""
     names = [f"c{number:02}" for number in range(3)]
     runtime = Runtime({name: Settings(cluster_name=name) for name in names}, adapters)
     run_everywhere(runtime, StepOf(Step.SWEEP, fails={"c00": KubeUnavailableError("no answer")}))
@@ -645,7 +642,6 @@ def test_only_the_sweep_keeps_entries_in_the_clouds_scheduler(runtime, adapters)
 
 
 def test_warm_invocations_reuse_connections(run_queue, runtime, adapters):
-    """A second invocation reuses them; the first run for a cluster opens its connections."""
     run_queue(runtime, StepOf(), a_record(1))
     run_queue(runtime, StepOf(), a_record(2))
 
@@ -665,8 +661,6 @@ def test_unreachable_cluster_is_connected_again(run_queue, runtime, adapters, er
 
 
 def test_cluster_without_a_connection_does_not_stop_others(adapters):
-    """Its own runs fail; the sweep of the others continues."""
-
     class Broken(Adapters):
         def store(self, cluster):
             if cluster.cluster_name == "blue":
@@ -786,7 +780,6 @@ def test_requeue_that_cannot_be_forwarded_fails_its_record(runtime, adapters):
     ],
 )
 def test_at_most_six_frames_from_the_platforms_entry_to_the_step(runtime, entry, event, context):
-    """Frames of libraries do not count."""
     frames = []
 
     def step(run, trigger):

@@ -102,7 +102,6 @@ def test_change_of_the_register_takes_effect_within_five_minutes(register):
 
 
 def test_changed_registration_connects_the_cluster_again(register):
-    """Its endpoint or role may be another one."""
     register.ssm.put("moving")
     settings = register.runtime.settings_of("moving")
     register.adapters.store(settings)
@@ -141,7 +140,6 @@ def test_broken_entry_is_skipped_and_reported(register, value):
 
 
 def test_environment_wins_over_a_parameter_of_the_same_name(register):
-    """The parameter is reported."""
     register.ssm.put("home", region="us-east-1")
 
     assert register.adapters.clusters["home"].region == "eu-west-1"

@@ -51,7 +51,6 @@ def test_importing_a_handler_reads_no_environment_and_no_sdk(cloud, handlers, he
 
 
 def test_defaults_are_karpenters():
-    """Without settings the functions behave like Karpenter."""
     environment = read_environment(MINIMAL)
 
     assert set(environment.clusters) == {"dev", "prod"}
@@ -160,7 +159,6 @@ def test_default_spread_constraints_are_read_from_yaml():
     ],
 )
 def test_invalid_value_names_its_variable_and_a_valid_form(variable, value):
-    """The log shows the error to users."""
     with pytest.raises(ConfigurationError) as caught:
         read_environment({**MINIMAL, variable: value})
 

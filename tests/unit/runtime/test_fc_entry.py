@@ -44,7 +44,6 @@ def answer_of(runtime, step, event):
 
 
 def test_remaining_time_is_that_of_the_functions_timeout(adapters):
-    """The context has no such method."""
     invocation = Invocation(FC_CONTEXT, adapters.clock)
     assert (invocation.aws_request_id, invocation.get_remaining_time_in_millis()) == ("req-1", 60_000)
 
@@ -111,7 +110,6 @@ def test_message_that_eventbridge_delivers_twice_in_a_batch_is_one(runtime, adap
 
 @pytest.mark.parametrize("item", [7, None, [], "text"])
 def test_item_that_is_no_cloud_event_becomes_a_dead_letter(runtime, adapters, item):
-    """The others of its batch are done."""
     step = StepOf()
     answer = answer_of(runtime, step, [cloud_event(a_record(1)), item])
 
@@ -200,7 +198,6 @@ def test_path_is_matched_with_the_routes(path, name):
 
 
 def test_response_joins_repeated_headers():
-    """Function Compute's answer has one value for each."""
     answer = {"statusCode": 200, "body": "x", "headers": {"A": "1"}, "multiValueHeaders": {"B": ["2", "3"]}}
 
     assert http_response(answer) == {

@@ -54,7 +54,6 @@ def answer_of(runtime, step, event):
 
 
 def a_message(number, cluster="blue", **more):
-    """Return one of our messages, as an asynchronous invocation has it."""
     return json.loads(a_record(number, cluster, **more)["body"])
 
 
@@ -109,7 +108,6 @@ def test_initializers_create_the_runtime(runtime):
 
 @pytest.mark.parametrize("event", ['{"a": [1]}', b'{"a": [1]}'])
 def test_event_as_text_is_parsed(runtime, event):
-    """FunctionGraph passes a plain body as text."""
     with installed(runtime):
         assert entry_point(lambda event, context: event)(event, FgsContext()) == {"a": [1]}
 
@@ -238,8 +236,6 @@ def test_failed_sweep_fails_the_timers_invocation(runtime):
 
 
 class DelayingQueue:
-    """A queue that records when its function ends."""
-
     def __init__(self):
         self.ends = []
 
@@ -293,7 +289,6 @@ def test_repeated_headers_and_parameters_of_apig_are_kept():
 
 
 def echo():
-    """Return an application that returns the body that it gets."""
     app = Chalice(app_name="echo", configure_logs=False)
 
     @app.route("/echo", methods=["POST"], content_types=["application/json"])

@@ -212,7 +212,6 @@ def test_adoption_finds_only_the_nodeclaim_that_it_created_itself(cluster, annot
 
 
 def test_deletion_succeeds_if_the_object_is_gone_or_recreated(cluster):
-    """The object with the given UID no longer exists; the new one is kept."""
     cluster.add(claim_body("reborn"))
     gone = DeleteObject(ref=ObjectRef(resource=NODECLAIM, name="gone", uid="1"), why="test")
     reborn = DeleteObject(ref=ObjectRef(resource=NODECLAIM, name="reborn", uid="former"), why="test")
@@ -286,7 +285,6 @@ def test_refused_eviction_is_an_event_and_no_error(cluster, budgets, code, says)
 
 @pytest.mark.parametrize(("is_there", "code"), [(False, "404"), (True, "409")])
 def test_evicting_a_deleted_pod_succeeds_and_counts_no_eviction(cluster, is_there, code):
-    """A new pod of that name is kept."""
     if is_there:
         cluster.add(pod_body("p", node="n"))
     former = ObjectRef(resource=POD, name="p", namespace="default", uid="former")
@@ -392,7 +390,6 @@ def terminating_claim(end):
 
 
 def force(cluster, deadline):
-    """The forced deletion of pod b at the deadline of NodeClaim c."""
     pod, claim = ref(cluster, POD, "b", "default"), ref(cluster, NODECLAIM, "c")
     return DeletePod(ref=pod, claim=claim, deadline=deadline, grace_period_seconds=7, why="test")
 
@@ -599,7 +596,6 @@ def test_near_the_deadline_remaining_chains_are_left_for_a_requeue(cluster, seco
 
 
 def test_launch_result_is_written_within_the_deadline_margin(cluster):
-    """The deadline margin is reserved for this write."""
     create = CreateObject(resource=NODECLAIM, body=claim_body("a"), why="test")
     store = InterceptingStore(cluster.server, "patch", 1, lambda: cluster.clock.advance(57))
     carry_out(cluster, chain_of("x", create, LaunchInstance(claim="a", why="test")), run=cluster.run(store=store))

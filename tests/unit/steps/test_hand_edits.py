@@ -184,7 +184,6 @@ def test_claim_with_anothers_provider_id_is_deleted_alone(simulation):
 
 
 def test_a_claim_with_anothers_provider_id_terminates_its_own_instance(simulation):
-    """Its node has the right provider id."""
     mine, other = simulation.claims()
     simulation.server.patch(
         NODECLAIM, mine.metadata.name, {"status": {"providerID": other.status.provider_id}}, subresource="status"
@@ -233,6 +232,5 @@ def test_pod_of_an_externally_deleted_node_gets_a_new_node(simulation):
 
 
 def on(simulation, claim) -> str:
-    """Return the pod on the NodeClaim's node."""
     [pod] = [p for p in simulation.server.list(POD).items if p.spec.node_name == claim.status.node_name]
     return str(pod.metadata.name)

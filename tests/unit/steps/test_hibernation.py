@@ -93,7 +93,6 @@ def test_budget_of_zero_keeps_nodes_through_hibernation(budget):
 
 
 def test_protected_pod_keeps_its_node_through_hibernation():
-    """The other node goes; the protected pod's node has an Event."""
     simulation = a_cluster(2)
     pod = simulation.server.list(POD).items[0]
     protected = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}

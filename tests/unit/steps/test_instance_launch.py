@@ -16,8 +16,6 @@ NOT_READY = condition("Ready", "False", reason="SubnetsNotFound", observedGenera
 
 
 class SlowCloud(FakeCloud):
-    """A cloud whose launches take half a minute each."""
-
     def launch(self, requests):
         for request in requests:
             self.clock.advance(30)
@@ -127,7 +125,6 @@ def test_own_claims_count_against_the_limit_before_a_list_has_them(cluster):
 
 
 def test_limit_of_one_nodepool_does_not_stop_launches_for_another(cluster):
-    """Both are launched by one plan."""
     limited_to(cluster, 1)
     cluster.add(pool_body("free"))
     other = opened("f", metadata={"labels": {labels.NODEPOOL: "free"}})

@@ -140,7 +140,6 @@ def test_conflict_on_the_cordon_does_not_stop_the_deletion():
 
 
 def test_a_trigger_that_is_no_interruption_is_refused():
-    """Its message goes to the dead-letter queue."""
     other = RequeueDue(id="e", cluster="demo", step=Step.INTERRUPT, reason="test", time=NOW)
     with pytest.raises(MalformedEventError, match="not an interruption"):
         interrupt(a_cluster().run(), other)
@@ -403,7 +402,6 @@ def test_interrupted_pods_run_on_replacements_within_two_minutes(kind, nodes, hi
 
 
 def on(simulation: SimulatedCluster, pod: Pod) -> str:
-    """Return the instance on which a pod runs."""
     return simulation.server.get(NODE, pod.spec.node_name).spec.provider_id
 
 

@@ -97,7 +97,6 @@ def test_invalid_overlay_changes_neither_prices_nor_capacity(change, why):
 
 
 def test_the_sweep_reads_only_the_kinds_it_needs():
-    """The sweep runs every minute."""
     cluster = Cluster()
     cluster.add(pod_body("waiting"), pod_body("running", node="n"))
     store = Counting(cluster.server)
@@ -276,7 +275,6 @@ def test_back_off_of_a_launch_fault_is_over_at_its_end(seconds, is_over):
 
 
 def test_devices_and_their_claims_are_read_only_on_request():
-    """A pod names its ResourceClaims and those that were created for it."""
     cluster = Cluster()
     entry = {"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com", "count": 2}}
     api, expression = "resource.k8s.io/v1", "device.driver == 'gpu.example.com'"

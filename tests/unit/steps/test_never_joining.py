@@ -17,7 +17,6 @@ def simulation():
 
 
 def let_nodes_join(simulation):
-    """Let instances join from now on."""
     del simulation.cloud.machines
 
 

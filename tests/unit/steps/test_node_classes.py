@@ -142,7 +142,6 @@ def test_node_class_stays_until_its_cloud_resources_are_deleted(simulation):
 
 
 def without_answer(simulation):
-    """Return a cloud that does not answer questions about NodeClasses."""
     return Altered(simulation.cloud, resolve=failing(CloudUnavailableError("EC2 is down")))
 
 
@@ -163,7 +162,6 @@ def test_answer_that_comes_just_before_the_deadline_is_written(simulation):
 
 
 def conditions_of(simulation):
-    """Return (type, status, observed generation) of the NodeClass's conditions."""
     found = class_of(simulation)["status"]["conditions"]
     return [(c["type"], c["status"], c["observedGeneration"]) for c in found]
 

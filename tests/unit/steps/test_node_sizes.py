@@ -20,14 +20,12 @@ def simulation():
 
 
 def run(simulation, name, *, memory):
-    """Deploy one pod, and run the cluster until it runs."""
     before = simulation.running()
     simulation.deploy(name, 1, cpu="1", memory=memory)
     simulation.until(lambda: simulation.running() == before + 1, f"{name} runs", minutes=10)
 
 
 def remove(simulation, name):
-    """Scale a Deployment to nothing, and run the cluster until no node is left."""
     simulation.scale(name, 0)
     simulation.until(lambda: not simulation.nodes(), "no node is left", minutes=30)
 

@@ -132,7 +132,6 @@ def test_back_off_restarts_after_a_successful_launch():
 
 
 def failures(simulation):
-    """Return how many failures the OfferingState has for each offering."""
     known = simulation.server.get(OFFERING_STATE, CLASS)["status"]["unavailable"]
     return {(o["instanceType"], o["zone"], o["capacityType"]): o["failures"] for o in known}
 
@@ -194,7 +193,6 @@ def priced():
 
 
 def refreshed(cluster):
-    """Return status, reason and message of the condition PricesRefreshed."""
     [condition] = state(cluster)["status"]["conditions"]
     assert condition["type"] == "PricesRefreshed"
     return condition["status"], condition["reason"], condition["message"]

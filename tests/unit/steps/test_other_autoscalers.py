@@ -81,7 +81,6 @@ def a_foreign_node(*, ready="True", since=NOW, **changes):
 
 
 def everything(cluster):
-    """Return all foreign objects as stored."""
     found = {}
     for resource in (RAW_NODE, RAW_NODECLAIM, NODEPOOL):
         found |= {(resource.kind, o["metadata"]["name"]): o for o in cluster.server.list(resource).items}

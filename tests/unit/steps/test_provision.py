@@ -264,7 +264,6 @@ def test_a_node_class_is_resolved_only_when_due(cluster):
 
 
 def test_a_node_class_that_is_not_ready_launches_no_nodes(cluster):
-    """The NodePool's condition has the cloud's reason, and no NodeClaim is created."""
     cluster.cloud.ready = False
     add_pods(cluster, 1)
     run(cluster)
@@ -274,7 +273,6 @@ def test_a_node_class_that_is_not_ready_launches_no_nodes(cluster):
 
 
 def test_a_throttled_node_class_keeps_its_status(cluster):
-    """One throttled call changes no condition."""
     run(cluster)
     cluster.clock.advance(600)
     add_pods(cluster, 1)
@@ -292,7 +290,6 @@ def test_claim_without_its_node_class_is_deleted(cluster):
 
 
 def test_an_invalid_pool_is_reported_and_the_valid_one_serves(cluster):
-    """The invalid one has a condition with the error; the nodes are of the other one."""
     cluster.add(merge(pool_body("bad"), {"spec": {"weight": 1000}}))
     add_pods(cluster, 1)
     run(cluster)
@@ -350,7 +347,6 @@ def test_nodepool_is_read_again_before_its_nodeclaims_are_created(cluster, is_de
 
 
 def test_one_run_creates_a_limited_number_of_nodeclaims(cluster):
-    """The step is requeued for the others."""
     cluster.settings = type(cluster.settings)(cluster_name="demo", claims_per_run=1)
     add_pods(cluster, 12)
     run(cluster)

@@ -73,7 +73,6 @@ def test_a_buffer_launches_one_node_and_its_pods_get_no_events(cluster):
 
 
 def test_unavailable_capacity_buffer_does_not_affect_pods(cluster):
-    """Its condition reports it; pods are scheduled as without it."""
     shape = {"metadata": {}, "spec": pod_body("x", cpu="500")["spec"]}
     cluster.add(
         a_body("v1", "PodTemplate", "s", namespace="default", template=shape),
@@ -123,7 +122,6 @@ def test_default_constraints_spread_the_pods_of_a_service(cluster):
 
 
 def test_a_pod_whose_claim_is_missing_blocks_no_other_pod(cluster):
-    """Its Event names the claim."""
     cluster.add(pod_body("stuck", **claims_as_volumes("data")), pod_body("p"))
     provision(cluster.run(), TRIGGER)
     (failed,) = (e for e in cluster.record.events if e.reason == "FailedScheduling")

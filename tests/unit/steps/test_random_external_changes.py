@@ -120,7 +120,6 @@ def initialized(simulation):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.slow
 def test_after_random_changes_every_claim_has_its_node_and_instance(seed):
-    """Every pod runs, too."""
     dice = random.Random(seed)
     simulation = four_nodes(dice)
     operations = RandomOperations(simulation, dice)

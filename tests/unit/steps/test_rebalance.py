@@ -34,7 +34,6 @@ def a_spot_fleet(nodes: int, *, budget: str) -> SimulatedCluster:
 
 
 def notify(simulation: SimulatedCluster, kind: str, provider_id: str) -> None:
-    """Run the interrupt step for an event about one of the cluster's instances."""
     now = simulation.clock.now()
     trigger = Interruption(
         id="e",
@@ -48,7 +47,6 @@ def notify(simulation: SimulatedCluster, kind: str, provider_id: str) -> None:
 
 
 def offerings(simulation: SimulatedCluster) -> set[tuple[str, str]]:
-    """Return the offerings of the running instances."""
     return {(i.instance_type, i.zone) for i in simulation.cloud.list() if i.state == "running"}
 
 

@@ -28,7 +28,6 @@ def refused(name="a", **right):
 
 
 def a_trigger(cluster, **changes):
-    """Return the message that starts a run."""
     given = {"id": "m", "cluster": "demo", "step": Step.TERMINATE, "reason": "test", "time": cluster.clock.now()}
     return RequeueDue(**given, **changes)
 

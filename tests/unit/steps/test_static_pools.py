@@ -215,7 +215,6 @@ def test_overlapping_runs_create_the_same_nodeclaims():
 
 
 def under_way(claim, replacement: str) -> dict:
-    """Return a NodeDisruption that replaces a NodeClaim."""
     candidate = {"nodeClaim": claim.metadata.name, "nodeClaimUID": claim.metadata.uid, "nodePool": "default"}
     spec = {
         "reason": "Drifted",

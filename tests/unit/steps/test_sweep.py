@@ -63,7 +63,6 @@ def ready_pool(consolidate_after):
 
 
 def hashed(version, *, pool="default"):
-    """Return a settled NodeClaim with a NodePool hash of this version."""
     annotations = {labels.NODEPOOL_HASH: "123", labels.NODEPOOL_HASH_VERSION: version}
     return consolidatable(metadata={"annotations": annotations, "labels": {labels.NODEPOOL: pool}})
 

@@ -294,7 +294,6 @@ def test_an_expired_claim_is_deleted_and_drained_without_asking_a_budget(cluster
 
 
 def test_running_cluster_causes_no_writes_and_no_requeues(cluster):
-    """The step only reads NodeClaims and nodes."""
     writes = []
     cluster.server.on_write(writes.append)
     outcome = run(cluster)
@@ -393,7 +392,6 @@ def test_claim_stays_while_its_instance_is_found_by_its_id(cluster_uid, goes):
 
 @pytest.mark.parametrize(("reason", "fault"), [("KeyDisabled", "KeyDisabled"), (None, "RegistrationFailed")])
 def test_instance_that_ended_before_its_node_joined_has_the_clouds_reason(reason, fault):
-    """Without one its NodePool is at fault."""
     cluster = with_members(a_member("n", claim=JOINING, ready=False))
     if reason is not None:
         cluster.cloud.reason = BuildFailure(reason=reason, message="the key is disabled", is_capacity=False)

@@ -17,7 +17,6 @@ ZONAL = an_instance_type("z.medium", cpu=4, memory_gib=16, price=0.2, zones=("a"
 
 
 def even_pods(number):
-    """Return pods that spread over the zones, each with a node of its own."""
     spread = {"maxSkew": 1, "topologyKey": labels.ZONE, "whenUnsatisfiable": "DoNotSchedule"}
     spec = {"topologySpreadConstraints": [{**spread, "labelSelector": {"matchLabels": {"app": "even"}}}]}
     return [a_pod(f"e{i:02}", cpu="3", spec=spec, metadata={"labels": {"app": "even"}}) for i in range(number)]
@@ -201,7 +200,6 @@ def test_defects_are_reported_and_do_not_fail_the_run(count, shown, more):
 
 
 def test_each_pod_error_names_the_defect_of_its_own_node():
-    """Two nodes are overbooked, and each pod's error names only its own node."""
     nodes, claims = (a_node("x"), a_node("y")), (a_running_claim("x"), a_running_claim("y"))
     pods = [a_pod(f"{name}{i}", cpu="3") for name in "xy" for i in range(2)]
     verifier = a_verifier(*pods, nodes=nodes, claims=claims)

@@ -113,11 +113,9 @@ class AckCluster:
 
 @pytest.fixture
 def ack():
-    """Return an account with a cluster, and its provider for `karpenter.k8s.alibabacloud`."""
     return AckCluster()
 
 
 @pytest.fixture
 def acs():
-    """Return an account with a cluster, and its provider for `karpenter.alibabacloud.com`."""
     return AckCluster(ACS_API)

@@ -60,7 +60,6 @@ def test_attach_script_gets_labels_taints_and_all_kubelet_settings():
 
 
 def test_early_parts_come_before_the_attach_script():
-    """Other parts of the user, and a plain script, come after it."""
     custom = "\n".join(
         [
             'MIME-Version: 1.0\nContent-Type: multipart/mixed; boundary="B"\n',
@@ -87,7 +86,6 @@ def test_encoded_part_keeps_its_encoding():
 
 
 def test_invalid_mime_is_a_condition():
-    """The message names the field."""
     with pytest.raises(CreateError, match=r"spec\.userData") as caught:
         written(custom="MIME-Version: 1.0\n\nnot multipart")
 
@@ -95,7 +93,6 @@ def test_invalid_mime_is_a_condition():
 
 
 def test_user_data_that_ecs_would_refuse_is_a_condition():
-    """It has the size; a smaller text is accepted."""
     left = MAX_BYTES - len(written(custom="#").encode())
     assert len(written(custom="#" * (left + 1)).encode()) == MAX_BYTES
     with pytest.raises(CreateError) as caught:

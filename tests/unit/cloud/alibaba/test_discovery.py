@@ -65,7 +65,6 @@ def test_vswitches_with_most_free_addresses_come_first(ack):
 
 
 def test_vswitches_are_read_from_all_pages_and_by_zone(acs):
-    """A page has 50."""
     zone = "cn-hangzhou-h"
     for number in range(60):
         acs.account.network.add_vswitch(zone, f"10.1.{number}.0/24").tags["karpenter.sh/discovery"] = "demo"
@@ -87,7 +86,6 @@ def test_security_group_name_is_matched_as_a_whole(ack):
 
 
 def test_role_must_exist_and_trust_ecs(acs):
-    """The condition names it."""
     acs.account.roles.add("of-a-function", "fc.aliyuncs.com")
     for role in ("none", "of-a-function"):
         status, reason, message = condition(acs.node_class(role=role), "RAMRoleResolved")

@@ -19,7 +19,6 @@ class LargeAccount:
         self.actions = []
 
     def __call__(self, call):
-        """Return the answer of a request."""
         self.actions.append(call.action)
         start = int(call.parameters.get("NextToken") or 0)
         if call.action == "ListTagResources":
@@ -36,7 +35,6 @@ class LargeAccount:
         }
 
     def entry(self, id_):
-        """Return an instance as DescribeInstances has it."""
         return {
             "InstanceId": id_,
             "InstanceType": "ecs.g7.large",
@@ -97,12 +95,10 @@ def test_protected_instance_cannot_be_deleted():
 
 @pytest.mark.parametrize("text", ["2026-11-02T08:00Z", "2026-11-02T08:00:30Z"])
 def test_times_are_read_to_the_minute_or_second(text):
-    """ECS writes both."""
     assert parse_time(text).isoformat().startswith("2026-11-02T08:00")
 
 
 def listed(**changes):
-    """Return the listed instance of a cluster with one instance, which ECS describes with these changes."""
     account = LargeAccount(1)
     plain = account.entry
     account.entry = lambda id_: {**plain(id_), **changes}
@@ -111,7 +107,6 @@ def listed(**changes):
 
 
 def locks(*reasons):
-    """Return the locks of an instance as ECS describes them."""
     return {"OperationLocks": {"LockReason": [{"LockReason": reason} for reason in reasons]}}
 
 

@@ -70,7 +70,6 @@ RESERVED = {"capacityReservationSelectorTerms": [{"id": "crp-1"}], "capacityRese
 
 
 def of_family(**more: Any) -> dict[str, Any]:
-    """Return image selector terms with a family and more."""
     return {"imageSelectorTerms": [{"imageFamily": "acs:alibaba_cloud_linux_3_2104_lts_x64", **more}]}
 
 
@@ -166,7 +165,6 @@ def test_equal_node_classes_lead_to_equal_requests(api):
     ],
 )
 def test_a_change_of_the_field_changes_status_types_or_launch(api, parts):
-    """The spec before and after the change lead to different results."""
     before, after = parts
 
     assert observed(api, before) != observed(api, after)

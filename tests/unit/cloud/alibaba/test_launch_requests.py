@@ -153,7 +153,6 @@ def test_balanced_policy_spreads_spot_over_the_zones(ack):
     ],
 )
 def test_settings_that_a_group_lacks_are_sent_with_run_instances(acs, spec, expected):
-    """It launches the cheapest pair."""
     sent = acs.requested(role="KarpenterNodeRole-demo", **spec)
 
     assert acs.open_api.launches[-1][0] == INSTANCES
@@ -164,7 +163,6 @@ def test_settings_that_a_group_lacks_are_sent_with_run_instances(acs, spec, expe
 
 
 def test_each_pair_has_the_image_of_its_architecture(ack):
-    """One request covers both architectures."""
     sent = ack.requested(imageSelectorTerms=[{"alias": "AlibabaCloudLinux3@latest"}])
     images = {c["InstanceType"]: c["ImageId"] for c in sent["LaunchTemplateConfig"]}
     launched = [ack.launch(ack.node_class(), a_claim(arch, arch=arch)).instance for arch in ("amd64", "arm64")]
@@ -178,7 +176,6 @@ def test_each_pair_has_the_image_of_its_architecture(ack):
 
 
 def test_architecture_without_an_image_launches_nothing(ack):
-    """The instance type stays known, with the reason."""
     body = ack.node_class(imageSelectorTerms=[{"id": ack.seeded.images["AliyunLinux3"]}])
     arm = next(t for t in ack.provider.get_instance_types(body) if t.name == "ecs.c8y.large")
     outcome = ack.launch(body, a_claim(arch="arm64"))
@@ -208,7 +205,6 @@ def test_answer_without_results_keeps_the_claim(ack):
 
 
 def test_run_instances_marks_the_refused_pair_only(acs):
-    """The next launch tries another pair."""
     acs.open_api.refusal = "OperationDenied.NoStock"
     outcome = acs.launch(acs.node_class(metadataOptions={}), a_claim(zone=H))
 

@@ -14,7 +14,6 @@ SHIPPED = shipped_on_demand("cn-hangzhou")
 
 
 def a_type(name, vcpus, memory_gib):
-    """Return an instance type as DescribeInstanceTypes has it."""
     size = {"CpuCoreCount": vcpus, "MemorySize": float(memory_gib), "EniQuantity": 3, "EniPrivateIpAddressQuantity": 10}
     return parse_type({"InstanceTypeId": name, "CpuArchitecture": "X86", **size})
 
@@ -37,7 +36,6 @@ class Ecs:
         self.asked = []
 
     def __call__(self, call):
-        """Return the answer of a request."""
         if call.action == "DescribeSpotAdvice":
             found = [{"InstanceType": name, "AverageSpotDiscount": percent} for name, percent in self.discounts.items()]
             zones = [{"ZoneId": "h", "AvailableSpotResources": {"AvailableSpotResource": found}}, {"ZoneId": "i"}]
@@ -50,7 +48,6 @@ class Ecs:
 
 
 def prices_of(api, *, region="cn-hangzhou"):
-    """Return the prices of a region after both kinds were read."""
     settings = AlibabaSettings(cluster_id="c1", region=region)
     prices = price_provider(api, settings, lambda: TYPES, VirtualClock(START))
     prices.refresh_on_demand_if_due()
@@ -126,7 +123,6 @@ def test_throttled_read_keeps_the_shipped_prices():
     ],
 )
 def test_spot_price_is_a_share_of_the_on_demand_price_and_at_most_that(name, percent, share):
-    """A type without a share in a zone, or without an on-demand price, has no Spot offering there."""
     prices = prices_of(Ecs(discounts={MEMORY: 50, name: percent}))
 
     assert prices.spot(name, "h") == (None if share is None else pytest.approx(SHIPPED[LARGE] * share, abs=1e-6))

@@ -32,13 +32,11 @@ ZONES = ApiCall(service=ECS, action="DescribeZones", parameters={"RegionId": "cn
 
 @pytest.fixture(scope="module")
 def account():
-    """Return an account."""
     return AlibabaAccount(VirtualClock(START), types=())
 
 
 @pytest.fixture(scope="module")
 def endpoint(account):
-    """Serve the account over HTTP."""
     with serving(account) as address:
         yield address
 
@@ -78,7 +76,6 @@ def test_transient_failures_are_repeated_with_the_same_parameters(account, clien
 
 
 def test_third_failure_and_other_refusals_are_raised(account, client):
-    """With code, status and request id."""
     account.fail_next("DescribeZones", "Throttling.User", 3)
     with pytest.raises(OpenApiError) as throttled:
         client()(ZONES)
@@ -117,7 +114,6 @@ def test_request_shortly_before_the_end_of_the_run_waits_for_a_second(client):
 
 
 def test_no_request_starts_after_the_end_of_the_run(account, client):
-    """And none is repeated if the pause would end after it."""
     before = account.calls().get("DescribeZones", 0)
     with pytest.raises(DeadlineError):
         client(ends_at=lambda: START)(ZONES)
@@ -170,7 +166,6 @@ CONTEXT = SimpleNamespace(
 
 @pytest.fixture
 def context():
-    """Use a context with an access key inside the test."""
     use_context(CONTEXT)
     yield
     use_context(None)

@@ -41,18 +41,15 @@ M5_LARGE = InstanceTypeInfo(
 
 @pytest.fixture
 def clock():
-    """Return a virtual clock that starts on a Monday morning."""
     return VirtualClock(START)
 
 
 @pytest.fixture
 def settings():
-    """Return the settings of an EKS cluster in us-east-1."""
     return AwsSettings(cluster_name="demo", region="us-east-1", service_cidr="10.100.0.0/16", max_parallel_launches=1)
 
 
 def info(**changes) -> InstanceTypeInfo:
-    """Return the description of an m5.large with changes."""
     return msgspec.structs.replace(M5_LARGE, **changes)
 
 
@@ -99,7 +96,6 @@ def claim(name="default-abc", *, requests=None, annotations=None, spec=None, **r
 
 @pytest.fixture
 def aws(clock):
-    """Return an account with two node roles."""
     account = InProcessAccount(clock, types=KNOWN_TYPES)
     account.seed(cluster="demo", kubernetes_version="1.34")
     account.identity.roles.update({"first", "second"})
@@ -108,7 +104,6 @@ def aws(clock):
 
 @pytest.fixture
 def provider(aws, settings, clock):
-    """Return the cloud provider of the cluster `demo`."""
     clients = Clients(lambda service, region: aws.client(service), REGION)
     return AwsCloudProvider(clients, replace(settings, parallel_reads=False), clock)
 
@@ -180,8 +175,6 @@ def launching_claim(
 
 @pytest.fixture
 def launch(provider):
-    """Return a function that launches a NodeClaim."""
-
     def one(claim, node_class, types=None):
         state = NodeClassState(
             name="default", uid="0c6f", kind="EC2NodeClass", group=labels.AWS_GROUP, generation=1, ready=True,
@@ -207,7 +200,6 @@ class Pages:
         self.asked = Counter()
 
     def get_paginator(self, operation):
-        """Return an object with the used part of the SDK's paginator."""
         return _Paginator(self, operation)
 
 

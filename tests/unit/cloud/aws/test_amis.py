@@ -23,14 +23,12 @@ class Parameters:
         self.asked = 0
 
     def get_parameters(self, *, Names):  # noqa: N803 - the API's word
-        """Return the parameters that exist; missing names are omitted."""
         assert len(Names) <= 10
         self.asked += 1
         return {"Parameters": [{"Name": n, "Value": self.values[n]} for n in Names if n in self.values]}
 
 
 def image(id_, days_old, *, name="image", arch="x86_64", deprecated=False):
-    """Return an entry of DescribeImages."""
     created = START - timedelta(days=days_old)
     ends = START + timedelta(days=-1 if deprecated else 100)
     stamp = "%Y-%m-%dT%H:%M:%S.000Z"
@@ -154,7 +152,6 @@ def test_parameter_without_an_image_id_is_ignored(find):
     ],
 )
 def test_aliases_map_to_ssm_parameters(alias, version, expected):
-    """They are the parameters of EKS, Bottlerocket and Windows."""
     assert expected in alias_parameters(BY_ALIAS[alias], "1.34", version)
 
 

@@ -164,7 +164,6 @@ def test_each_refusal_of_a_launch_has_karpenters_reason_an_object_at_fault_and_a
 
 @pytest.mark.parametrize("code", ["Unsupported", "SpotMaxPriceTooLow", "VolumeTypeNotAvailableInZone"])
 def test_settings_of_a_node_class_make_an_offering_unavailable_for_it_alone(code):
-    """Other NodeClasses launch it."""
     rule = launch_rule(f"{code}: x")
 
     assert (rule.scope, rule.node_class_only) == (FaultScope.OFFERING, True)

@@ -138,7 +138,6 @@ def test_used_up_reservation_leaves_others_of_its_type_and_zone_in_use(aws, prov
 
 
 def test_claim_that_admits_several_reservations_uses_the_one_with_most_capacity(aws, resolved, launch, clock):
-    """A launch targets one of them."""
     few, many = (aws.reserved_capacity.reserve("m5.large", ZONE, n, tags={"team": "ml"}) for n in (1, 5))
     outcome = launch(launching_claim("a", clock.now(), capacity_type="reserved"), resolved(**TEAM))
 
@@ -187,7 +186,6 @@ def test_claim_may_ask_for_interruptible_reservations_or_exclude_them(aws, resol
 
 
 def test_reservations_that_ec2_may_interrupt_are_used_last(aws, provider, resolved, launch, clock):
-    """Of reservations of one type: default ones, then capacity blocks, then interruptible ones."""
     ends = clock.now() + timedelta(days=2)
     many, some, few = (
         aws.reserved_capacity.reserve("m5.large", ZONE, number, tags={"team": "ml"}, **kind)
@@ -257,7 +255,6 @@ def test_disabled_feature_gate_is_reported(aws, settings, clock):
 
 
 def test_conditions_of_selectors_go_with_them(aws, resolved):
-    """Without terms there are neither reservations nor a condition."""
     aws.reserved_capacity.reserve("m5.large", ZONE, 2, tags={"team": "ml"})
     after = resolved(status=resolved(**TEAM)["status"])
 
@@ -278,7 +275,6 @@ def test_on_demand_launches_leave_open_reservations_to_their_users(aws, resolved
 
 
 def placement(aws, outcome):
-    """Return where EC2 placed the launched instance."""
     assert isinstance(outcome, Launched), outcome.error
     instance_id = outcome.instance.provider_id.rpartition("/")[2]
     return aws.client("ec2").describe_instances(InstanceIds=[instance_id])["Reservations"][0]["Instances"][0][

@@ -21,7 +21,6 @@ SUBNETS = {
 
 
 def request(*types, capacity_type="on-demand", **more):
-    """Return the request parameters for one launch template with these types."""
     template = LaunchTemplate(name="lt", image_id="ami-1", instance_types=types)
     return fleet_request(
         [template], SUBNETS, capacity_type=capacity_type, token="uid", instance_tags={"b": "2", "a": "1"}, **more

@@ -21,7 +21,6 @@ SMALL_DISK = {"deviceName": "/dev/xvda", "ebs": {"volumeSize": "20Gi"}}
 
 
 def a_disk(**ebs: Any) -> dict[str, Any]:
-    """Return block devices with a change of the volume."""
     return {"blockDeviceMappings": [{**SMALL_DISK, "ebs": {**SMALL_DISK["ebs"], **ebs}}]}
 
 

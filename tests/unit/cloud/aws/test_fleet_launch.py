@@ -43,13 +43,11 @@ class Ec2:
 
 @pytest.fixture
 def ec2(aws):
-    """Return the client of EC2."""
     return Ec2(aws.client("ec2"))
 
 
 @pytest.fixture
 def provider(aws, ec2, settings, clock):
-    """Return the cloud provider of the cluster `demo`."""
     return AwsCloudProvider(
         Clients(lambda service, _: ec2 if service == "ec2" else aws.client(service), REGION), settings, clock
     )

@@ -16,7 +16,6 @@ HEALTHY = {"Status": "ok", "Details": [{"Name": "reachability", "Status": "passe
 
 
 def entry(name, *, instance=HEALTHY, system=HEALTHY, events=()):
-    """Return an entry of DescribeInstanceStatus."""
     return {
         "InstanceId": name,
         "AvailabilityZone": "us-east-1a",
@@ -48,7 +47,6 @@ def test_failed_checks_and_planned_events_are_reported_once():
 
 
 def test_forbidden_call_names_the_missing_permission():
-    """The message names the permission to grant."""
     refused = ClientError({"Error": {"Code": "UnauthorizedOperation"}}, "DescribeInstanceStatus")
     aws = Pages(describe_instance_status=refused)
 
@@ -57,7 +55,6 @@ def test_forbidden_call_names_the_missing_permission():
 
 
 def described(**changes):
-    """Return an instance as DescribeInstances has it."""
     placed = {"Placement": {"AvailabilityZone": "us-east-1a"}, "LaunchTime": START, "State": {"Name": "terminated"}}
     return {"InstanceId": "i-1", "InstanceType": "m5.large", **placed, **changes}
 
@@ -90,7 +87,6 @@ def test_ended_instance_says_why_in_ec2s_words(changes, message):
 
 
 def test_refused_termination_names_the_instance_and_its_zone():
-    """The log and the metrics have them."""
     provider_id = "aws:///us-east-1a/i-1"
     refused = failing(ClientError({"Error": {"Code": "UnauthorizedOperation"}}, "TerminateInstances"))
     ec2 = SimpleNamespace(terminate_instances=refused)

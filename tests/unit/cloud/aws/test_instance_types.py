@@ -18,7 +18,6 @@ AWS = labels.AWS_GROUP
 
 
 def described(name, **changes):
-    """Return an entry of DescribeInstanceTypes."""
     return {
         "InstanceType": name,
         "SupportedUsageClasses": ["on-demand", "spot"],
@@ -40,7 +39,6 @@ def described(name, **changes):
 
 
 def offered(name, *zones):
-    """Return entries of DescribeInstanceTypeOfferings."""
     return [{"InstanceType": name, "Location": f"us-east-1{zone}"} for zone in zones]
 
 
@@ -76,13 +74,11 @@ def prices(clients, settings, clock):
 
 @pytest.fixture
 def catalogue(clients, settings, prices, clock):
-    """Return an InstanceTypeProvider that uses these prices."""
     reservations, groups = CapacityReservationProvider(clients, clock), PlacementGroupProvider(clients, clock)
     return InstanceTypeProvider(clients, settings, prices, clock, reservations=reservations, groups=groups)
 
 
 def offerings_of(types, name):
-    """Return (zone, capacity type) of a type's offerings."""
     return [(o.zone, o.capacity_type) for t in types if t.name == name for o in t.offerings]
 
 
@@ -117,7 +113,6 @@ def test_unchanged_instance_types_are_the_same_tuple(catalogue, ec2, clock):
 
 
 def test_changed_price_returns_new_instance_types(catalogue, ec2, prices, clock):
-    """Instance types contain their prices."""
     before = catalogue.for_node_class(node_class())
     spot = {"InstanceType": "m5.large", "AvailabilityZone": "us-east-1a", "Timestamp": clock.now(), "SpotPrice": "0.01"}
     ec2.pages |= {"describe_spot_price_history": [{"SpotPriceHistory": [spot]}], "get_products": [{"PriceList": []}]}
@@ -131,7 +126,6 @@ def test_changed_price_returns_new_instance_types(catalogue, ec2, prices, clock)
 
 
 def test_node_class_without_subnets_has_no_instance_types(catalogue):
-    """NodeClassNotReadyError names the NodeClass."""
     with pytest.raises(NodeClassNotReadyError, match="no subnets"):
         catalogue.for_node_class(node_class(status={"subnets": []}))
 
@@ -164,7 +158,6 @@ def test_failed_read_is_not_cached(catalogue, ec2):
     ],
 )
 def test_incompatible_type_is_unavailable_with_the_reason(type_, class_, why):
-    """It is still in the result."""
     values = labels_of(type_, family=class_.family, region="r", zone_ids={}, capacity_types=())
     found = incompatibility(type_, values, class_)
 

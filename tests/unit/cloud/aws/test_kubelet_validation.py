@@ -62,7 +62,6 @@ def test_settings_that_an_ami_family_passes_on_are_accepted(terms, kubelet):
     ],
 )
 def test_invalid_setting_has_karpenters_reason_and_its_field(kubelet, message):
-    """The condition names the field to change."""
     reason = "KubeletExpressionsDisabled" if "vcpus" in str(kubelet) else "InvalidKubeletConfiguration"
     found = kubelet_problems(node_class(kubelet=kubelet))
 
@@ -80,7 +79,6 @@ def test_invalid_setting_has_karpenters_reason_and_its_field(kubelet, message):
     ],
 )
 def test_settings_that_an_ami_family_ignores_are_reported(terms, kubelet, message):
-    """The NodeClass's condition names them."""
     found = kubelet_problems(node_class(amiSelectorTerms=terms, kubelet=kubelet))
 
     assert found is not None

@@ -13,12 +13,10 @@ from tests.unit.cloud.aws.conftest import EFA_ONLY, PRIMARY, info, node_class
 
 @pytest.fixture
 def size(settings):
-    """Return a function that computes a type's capacity and overhead for a NodeClass."""
     return lambda type_=None, class_=None, use=settings: NodeSizing(class_ or node_class(), use).size(type_ or info())
 
 
 def test_m5_large_matches_karpenters_documentation(size):
-    """Allocatable are 1930m CPU, 6903Mi memory, 17Gi storage and 29 pods."""
     sized = size()
     allocatable = {name: amount - sized.overhead.get(name, 0) for name, amount in sized.capacity.items()}
 
@@ -82,7 +80,6 @@ def test_pod_density_is_eni_limited_by_default(size, spec, pods):
 
 
 def test_reserved_enis_lower_pods_but_not_reservations(size, settings):
-    """RESERVED_ENIS lowers the number of pods, but not the image's reservations."""
     from msgspec.structs import replace
 
     sized = size(use=replace(settings, reserved_enis=1))
@@ -157,7 +154,6 @@ def test_local_disks_count_only_under_raid0(size):
 
 
 def test_accelerators_are_counted_by_vendor_and_absent_ones_left_out(size):
-    """A type without an accelerator does not have the resource, not even with zero."""
     gpu = Accelerator(name="T4", manufacturer="NVIDIA", count=4, memory_mib=16384)
     neuron = Accelerator(name="Trainium", manufacturer="aws", count=16, cores=2)
     capacity = size(info(gpus=(gpu,), neuron=(neuron,), efa_interfaces=8)).capacity

@@ -18,12 +18,10 @@ THROTTLED = ClientError({"Error": {"Code": "RequestLimitExceeded"}}, "x")
 
 
 def spot(instance_type, zone, price, timestamp):
-    """Return an entry of DescribeSpotPriceHistory."""
     return {"InstanceType": instance_type, "AvailabilityZone": zone, "SpotPrice": str(price), "Timestamp": timestamp}
 
 
 def product(instance_type, price, currency="USD"):
-    """Return an entry of GetProducts."""
     dimension = {"pricePerUnit": {currency: str(price)}}
     return json.dumps(
         {
@@ -61,7 +59,6 @@ def book(aws, settings, clock):
 
 
 def refresh(prices):
-    """Read both kinds of prices if they are due."""
     prices.refresh_spot_if_due()
     prices.refresh_on_demand_if_due()
 
@@ -166,7 +163,6 @@ def test_pricing_api_is_called_at_the_endpoint_of_the_region(region, endpoint):
 
 
 def test_another_process_adopts_recorded_prices_without_a_request(book, aws, clock):
-    """A cold start reads no price list; older records change nothing."""
     reader = book(region="eu-west-1")
     refresh(reader)
     aws.asked.clear()

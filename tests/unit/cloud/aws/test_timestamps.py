@@ -27,13 +27,11 @@ HISTORY = b"""<?xml version="1.0" encoding="UTF-8"?>
     ],
 )
 def test_times_are_what_botocore_reads_in_them(written):
-    """That holds for every format."""
     assert parse_timestamp(written) == guess(written)
     assert parse_timestamp(written).utcoffset() is not None
 
 
 def test_invalid_timestamp_is_rejected():
-    """botocore rejects it, too."""
     with pytest.raises(ValueError, match="Invalid timestamp"):
         parse_timestamp("soonZ")
 

@@ -42,7 +42,6 @@ def bootstrap(family, **changes) -> Bootstrap:
 
 
 def parts(text):
-    """Return (content type, body) of each MIME part."""
     head, *rest = text.split("--//")
     assert 'multipart/mixed; boundary="//"' in head
     assert rest[-1].strip() == "--"
@@ -51,7 +50,6 @@ def parts(text):
 
 
 def test_al2023_gets_a_node_config():
-    """It has cluster, labels, taints and the whole kubelet object, in the part that nodeadm reads."""
     [(kind, body)] = parts(user_data(bootstrap("AL2023", raid0=True)))
     config = json.loads(body)
 
@@ -277,7 +275,6 @@ def test_user_data_has_no_kubernetes_domain_labels():
 
 
 def test_launch_template_has_all_settings_of_a_node(settings):
-    """It has image, profile, security groups, computed maxPods, and the tags that all NodeClaims share."""
     data = content(replace(settings, cluster_dns="10.100.0.10")).data(VARIANT)
     config = json.loads(parts(base64.b64decode(data["UserData"]).decode())[0][1])
 

@@ -40,7 +40,6 @@ class RecordingApi:
         return self._send(call) if answer is None else answer
 
     def bodies(self, operation: str) -> list[Any]:
-        """Return the bodies of the requests for an operation."""
         return [call.body for call in self.calls if call.operation == operation]
 
 
@@ -105,5 +104,4 @@ class CceCluster:
 
 @pytest.fixture
 def cce():
-    """Return an account with a cluster, and its provider."""
     return CceCluster()

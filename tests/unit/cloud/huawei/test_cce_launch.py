@@ -101,7 +101,6 @@ def test_spot_node_has_the_users_limit_as_its_price(cce):
 
 
 def test_offerings_are_tried_from_the_cheapest_on(cce):
-    """A refused one is reported, and the next one launched."""
     dry(cce)
     outcome = cce.launch(cce.node_class(), a_claim(arch="amd64"))
 
@@ -208,7 +207,6 @@ def test_node_id_comes_from_the_job_if_the_answer_lacks_it(cce):
 
 
 def test_turbo_cluster_gets_only_flavors_with_sub_interfaces():
-    """CCE refuses the others."""
     plain, turbo = CceCluster(types=None), CceCluster(network_mode="eni", types=None)
     offered = [{t.name for t in c.provider.get_instance_types(c.node_class())} for c in (plain, turbo)]
 

@@ -20,7 +20,6 @@ def server_of(cce, node_id):
 
 
 def running(cce, name="default-abc", **wanted):
-    """Launch a node, wait until it runs, and return its provider id."""
     outcome = cce.launch(cce.node_class(), a_claim(name, **wanted))
     cce.wait(60)
     return outcome.instance.provider_id

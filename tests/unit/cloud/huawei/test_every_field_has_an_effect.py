@@ -16,12 +16,10 @@ IMAGE = "8f3d5a3e-0c1d-4c55-9f3b-2f8f5a0c9e11"
 
 
 def disks(**mappings: Any) -> dict[str, Any]:
-    """Return block device mappings with a root disk and others."""
     return {"blockDeviceMappings": {"root": ROOT, **mappings}}
 
 
 def password(text: str, **more: Any) -> dict[str, Any]:
-    """Return a login by password."""
     return {"login": {"userPassword": {"password": text, **more}}}
 
 
@@ -89,7 +87,6 @@ def test_equal_node_classes_lead_to_equal_requests():
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=path) for path in FIELDS if path not in WITHOUT_EFFECT])
 def test_a_change_of_the_field_changes_status_types_or_launch(path):
-    """The spec before and after the change lead to different results."""
     before, after = FIELDS[path]
 
     assert observed(before) != observed(after)

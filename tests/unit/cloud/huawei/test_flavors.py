@@ -67,7 +67,6 @@ def test_flavor_that_cce_or_the_hour_does_not_allow_is_left_out(given):
 
 
 def test_gpus_have_number_name_and_memory():
-    """ECS describes them in texts."""
     gpu = a_flavor("p2s.2xlarge.8", pci_passthrough__alias="nvidia-v100:2", info__gpu__name="2 * NVIDIA V100 / 2 * 32G")
     assert (gpu.gpus, gpu.gpu_name, gpu.gpu_memory_mib) == (2, "nvidia-v100", 32 * 1024)
     assert (a_flavor().gpus, a_flavor().gpu_name) == (0, "")

@@ -27,7 +27,6 @@ def size_of(flavor, *, kubelet=NONE, runtime="containerd", overhead=Fraction(0),
     ("memory_gib", "pods"), [(4, 20), (7, 20), (8, 40), (16, 60), (31, 60), (32, 80), (64, 110), (512, 110)]
 )
 def test_default_number_of_pods_follows_the_memory(memory_gib, pods):
-    """As CCE sets it."""
     assert default_pods(memory_gib * 1024) == pods
 
 
@@ -48,7 +47,6 @@ def test_pods_of_a_turbo_cluster_need_sub_interfaces():
     ],
 )
 def test_overhead_is_what_cce_reserves(vcpus, memory_gib, cpu, memory_mib):
-    """By vCPUs and memory."""
     size = size_of(a_flavor(vcpus=vcpus, memory_gib=memory_gib))
     assert size.overhead["cpu"] == cpu
     assert size.overhead["memory"] == memory_mib * MIB
@@ -103,7 +101,6 @@ def test_labels_describe_the_flavor():
 
 
 def test_estimates_grow_with_vcpus_memory_and_gpus():
-    """Only their proportions matter."""
     small, large = a_flavor(vcpus=2, memory_gib=8), a_flavor(vcpus=4, memory_gib=16)
     assert estimated_price(large) == pytest.approx(2 * estimated_price(small))
     assert estimated_price(a_flavor(gpus=1, gpu_name="x")) > 2 * estimated_price(a_flavor())

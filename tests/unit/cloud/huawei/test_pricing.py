@@ -41,7 +41,6 @@ class Priced:
         self.settings = settings
 
     def read(self, api=None):
-        """Read the prices, and return their provider."""
         provider = price_provider(api or self.cluster.api, self.settings, lambda: self.flavors, self.cluster.clock)
         provider.refresh_on_demand_if_due()
         return provider
@@ -56,7 +55,6 @@ class Priced:
 
 
 def test_prices_are_the_accounts_own():
-    """Those after its discount, in its currency."""
     priced = Priced()
     priced.cluster.account.billing.discount = 0.5
     state = priced.read().state()
@@ -101,7 +99,6 @@ def test_named_unknown_product_is_left_out(text, caplog):
 
 
 def test_unnamed_unknown_products_are_found_by_halving():
-    """Two of eight flavors are unknown; all others have their prices."""
     priced = Priced(known=6, unknown=["a0.large.2", "x9.large.2"])
     api = NamelessErrors(priced.cluster.api)
     provider = priced.read(api)

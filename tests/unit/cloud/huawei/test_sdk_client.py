@@ -31,7 +31,6 @@ SUBNETS = RestCall(service=VPC, operation="ListSubnets", method="GET", path=f"/v
 
 @pytest.fixture(scope="module")
 def account():
-    """Return an account with a cluster."""
     account = HuaweiAccount(VirtualClock(START), types=["c7.large.2"])
     account.seed()
     return account
@@ -39,7 +38,6 @@ def account():
 
 @pytest.fixture(scope="module")
 def endpoint(account):
-    """Serve the account over HTTP."""
     with serving(account) as url:
         yield url
 
@@ -59,7 +57,6 @@ def client(account, endpoint):
 
 
 def create_node(account):
-    """Return a CreateNode request that the account accepts."""
     (cluster,) = account.clusters.known.values()
     spec = {
         "flavor": "c7.large.2",
@@ -75,7 +72,6 @@ def create_node(account):
 
 
 def calls(account, operation):
-    """Return the number of requests for an operation so far."""
     return sum(number for name, number in account.calls().items() if name.endswith(f" {operation}"))
 
 
@@ -84,7 +80,6 @@ def calls(account, operation):
 
 @pytest.mark.parametrize("code", ["APIGW.0308", "CCE.02429001", "CCE.01429002", "CCE.01500001"])
 def test_throttled_and_failed_requests_are_repeated(account, client, code):
-    """Twice, after half a second and a second."""
     seen = []
     account.fail_next("ListSubnets", code, 2)
     before = calls(account, "ListSubnets")
@@ -96,7 +91,6 @@ def test_throttled_and_failed_requests_are_repeated(account, client, code):
 
 
 def test_third_failure_and_other_refusals_are_raised(account, client):
-    """With code, status and request id; a refusal is not repeated."""
     account.fail_next("ListSubnets", "APIGW.0308", 3)
     with pytest.raises(RestApiError) as throttled:
         client()(SUBNETS)
@@ -149,7 +143,6 @@ def test_service_that_does_not_answer_is_an_error_without_code(client):
 
 
 def test_no_request_starts_after_the_end_of_the_run(account, client):
-    """And none is repeated if the pause would end after it."""
     before = calls(account, "ListSubnets")
     with pytest.raises(DeadlineError):
         client(ends_at=lambda: START)(SUBNETS)
@@ -311,7 +304,6 @@ def context_with(key, secret="s"):
 
 @pytest.fixture
 def context():
-    """Return a function that sets the event's context inside the test."""
     yield use_context
     use_context(context_with(""))
 
