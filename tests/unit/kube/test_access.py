@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from datetime import datetime, timedelta, timezone
-from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import parse_qs, urlsplit
 
@@ -26,6 +25,7 @@ from journeyman.kube.access.kubeconfig import from_kubeconfig, read_kubeconfig
 from journeyman.kube.http_store import HttpKubeStore
 from journeyman.kube.transport import Transport
 from journeyman_simulator.clock import VirtualClock
+from tests.helpers.fakes import failing
 
 
 @pytest.fixture
@@ -54,12 +54,14 @@ def namespaces(connection):
         transport.close()
 
 
-def a_kubeconfig(tmp_path, front, token="secret"):
+def a_kubeconfig(tmp_path, front, token="secret", **changes):
+    """Write a kubeconfig for the server, with changes of its cluster, and return its path."""
     authority = base64.b64encode(front.authority).decode()
+    cluster = {"server": front.url, "certificate-authority-data": authority, **changes}
     content = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "c", "cluster": {"server": front.url, "certificate-authority-data": authority}}],
+        "clusters": [{"name": "c", "cluster": {key: value for key, value in cluster.items() if value is not None}}],
         "users": [{"name": "u", "user": {"token": token}}],
         "contexts": [{"name": "dev", "context": {"cluster": "c", "user": "u"}}],
         "current-context": "dev",
@@ -69,43 +71,34 @@ def a_kubeconfig(tmp_path, front, token="secret"):
     return str(path)
 
 
+def described_by(front, **more):
+    """Return what EKS says of a cluster with this API server."""
+    authority = base64.b64encode(front.authority).decode()
+    return {"endpoint": front.url, "certificateAuthority": {"data": authority}, **more}
+
+
 def test_kubeconfig_has_address_authority_and_token(tmp_path, tls_front):
+    """`tls-server-name` is the certificate's, as for a server behind a tunnel."""
     path = a_kubeconfig(tmp_path, tls_front)
     assert "kube-system" in namespaces(from_kubeconfig(path))
     assert "kube-system" in namespaces(from_kubeconfig(path, "dev"))
     assert set(tls_front.tokens) == {"secret"}
-
-
-def test_server_of_a_kubeconfig_may_have_another_name_than_its_certificate(tmp_path, tls_front):
-    """`tls-server-name` is the certificate's, as for a server behind a tunnel."""
-    path = Path(a_kubeconfig(tmp_path, tls_front))
-    content = yaml.safe_load(path.read_text())
-    server = tls_front.url.replace("127.0.0.1", "localhost")
-    content["clusters"][0]["cluster"] |= {"server": server, "tls-server-name": "127.0.0.1"}
-    path.write_text(yaml.safe_dump(content))
-    assert "kube-system" in namespaces(from_kubeconfig(str(path)))
-
-
-def test_wrong_token_is_forbidden(tmp_path, tls_front):
+    other_name = {"server": tls_front.url.replace("127.0.0.1", "localhost"), "tls-server-name": "127.0.0.1"}
+    assert "kube-system" in namespaces(from_kubeconfig(a_kubeconfig(tmp_path, tls_front, **other_name)))
     with pytest.raises(ForbiddenError, match="Unauthorized"):
         namespaces(from_kubeconfig(a_kubeconfig(tmp_path, tls_front, token="wrong")))
 
 
 def test_kubeconfig_that_turns_off_verification_is_refused(tmp_path, tls_front):
     """Any server that answers would get the token; the error says what to do instead."""
-    path = Path(a_kubeconfig(tmp_path, tls_front))
-    content = yaml.safe_load(path.read_text())
-    cluster = content["clusters"][0]["cluster"]
-    del cluster["certificate-authority-data"]
-    path.write_text(yaml.safe_dump(content))
+    unverified = {"certificate-authority-data": None}
     with pytest.raises(ConfigurationError, match="certificate is not trusted"):
-        namespaces(from_kubeconfig(str(path)))
-    cluster["insecure-skip-tls-verify"] = True
-    path.write_text(yaml.safe_dump(content))
+        namespaces(from_kubeconfig(a_kubeconfig(tmp_path, tls_front, **unverified)))
+    path = a_kubeconfig(tmp_path, tls_front, **unverified, **{"insecure-skip-tls-verify": True})
     with pytest.raises(ConfigurationError, match="insecure-skip-tls-verify") as caught:
-        from_kubeconfig(str(path))
+        from_kubeconfig(path)
     assert "certificate-authority-data" in caught.value.context["to_do"]
-    assert caught.value.context["path"] == str(path)
+    assert caught.value.context["path"] == path
 
 
 def test_repr_of_a_kubeconfig_has_no_secret():
@@ -213,23 +206,13 @@ def test_eks_token_is_renewed_before_it_expires(clock):
 
 
 def test_eks_cluster_accepts_the_token(session, clock, tls_front):
-    described = {
-        "endpoint": tls_front.url,
-        "certificateAuthority": {"data": base64.b64encode(tls_front.authority).decode()},
-    }
-    assert "kube-system" in namespaces(eks.connect("prod", session, clock, described=described))
+    """Endpoint and CA are from DescribeCluster. One that is not active has no endpoint, or an invalid CA, as in moto."""
+    assert "kube-system" in namespaces(eks.connect("prod", session, clock, described=described_by(tls_front)))
     assert tls_front.tokens[-1].startswith("k8s-aws-v1.")
-
-
-def test_eks_cluster_that_is_not_active_is_an_error(session, clock):
-    """Such a cluster has no endpoint, or an invalid CA, as in moto."""
     with pytest.raises(ConfigurationError, match=r"has no endpoint \(status CREATING\)"):
         eks.connect("prod", session, clock, described={"status": "CREATING"})
     with pytest.raises(ConfigurationError, match="the CA of EKS cluster prod cannot be read"):
         eks.connect("prod", session, clock)
-
-
-def test_missing_eks_cluster_is_unknown(session, clock):
     with pytest.raises(UnknownClusterError, match="there is no EKS cluster staging") as caught:
         eks.connect("staging", session, clock)
     assert caught.value.context["region"] == "eu-central-1"
@@ -247,11 +230,7 @@ def test_disabled_endpoint_is_an_error_before_a_request_times_out(
 ):
     """Both endpoints have one DNS name, whose addresses would not respond."""
     network = {"endpointPublicAccess": True, "endpointPrivateAccess": True, setting: False}
-    described = {
-        "endpoint": tls_front.url,
-        "certificateAuthority": {"data": base64.b64encode(tls_front.authority).decode()},
-        "resourcesVpcConfig": network,
-    }
+    described = described_by(tls_front, resourcesVpcConfig=network)
     with pytest.raises(ConfigurationError, match=f"EKS cluster prod has no {wanted} endpoint") as caught:
         eks.connect("prod", session, clock, described=described, endpoint=wanted)
 
@@ -280,11 +259,7 @@ def test_cluster_without_access_entries_is_switched_first(session):
 
 def test_refused_token_is_not_used_again(session, clock, tls_front):
     """The credentials that signed it may have expired."""
-    described = {
-        "endpoint": tls_front.url,
-        "certificateAuthority": {"data": base64.b64encode(tls_front.authority).decode()},
-    }
-    connection = eks.connect("prod", session, clock, described=described)
+    connection = eks.connect("prod", session, clock, described=described_by(tls_front))
     first, signed_at = connection.authorization(), datetime.now(timezone.utc)  # noqa: TID251 - botocore uses the real time
     connection.explain_refusal(403, "no right")
     assert connection.authorization() == first
@@ -293,16 +268,6 @@ def test_refused_token_is_not_used_again(session, clock, tls_front):
     while datetime.now(timezone.utc) < signed_at + timedelta(seconds=1):  # noqa: TID251 - as above
         time.sleep(0.05)
     assert connection.authorization() != first
-
-
-class Refusing:
-    meta = SimpleNamespace(region_name="us-east-2")
-
-    def __init__(self, code, operation):
-        self.error = ClientError({"Error": {"Code": code, "Message": "not authorized"}}, operation)
-
-    def describe_cluster(self, name):
-        raise self.error
 
 
 @pytest.mark.parametrize(
@@ -317,8 +282,10 @@ class Refusing:
 )
 def test_each_aws_error_has_its_own_message(code, operation, kind, message):
     """A role that may not be assumed has another remedy than a cluster that may not be described."""
+    refused = failing(ClientError({"Error": {"Code": code, "Message": "not authorized"}}, operation))
+    client = SimpleNamespace(meta=SimpleNamespace(region_name="us-east-2"), describe_cluster=refused)
     with pytest.raises(kind, match=message) as caught:
-        eks.describe("prod", Refusing(code, operation))
+        eks.describe("prod", client)
 
     assert caught.value.context["call"] == ("sts:AssumeRole" if operation == "AssumeRole" else "eks:DescribeCluster")
     assert caught.value.context["region"] == "us-east-2"

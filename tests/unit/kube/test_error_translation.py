@@ -71,7 +71,7 @@ def test_missing_right_has_verb_resource_and_remedy(script, prod):
 
 
 def test_missing_crds_have_the_command_that_installs_them(script, prod):
-    """404 for a kind differs from 404 for an object."""
+    """404 for a kind differs from 404 for an object; an old Karpenter may have installed CRDs of another version."""
     script.add_response(404, PAGE_NOT_FOUND)
     error = raised(lambda: prod.list(NODEPOOL))
     assert isinstance(error, NotFoundError)
@@ -79,27 +79,20 @@ def test_missing_crds_have_the_command_that_installs_them(script, prod):
     assert error.context["cluster"] == "prod"
     assert "infra/crds" in error.context["to_do"]
 
-
-def test_error_for_crds_of_another_version_has_that_version(script, prod):
-    """An old Karpenter may have installed them."""
+    script.answers.clear()
     script.add_response(404, PAGE_NOT_FOUND)
-    script.add_response(
-        200, {"kind": "APIGroup", "versions": [{"groupVersion": "karpenter.sh/v1beta1", "version": "v1beta1"}]}
-    )
+    served = [{"groupVersion": "karpenter.sh/v1beta1", "version": "v1beta1"}]
+    script.add_response(200, {"kind": "APIGroup", "versions": served})
     error = raised(lambda: prod.list(NODECLAIM))
     assert isinstance(error, NotFoundError)
     assert error.message.endswith("but v1beta1: the CRDs are of another version")
     assert "infra/crds" in error.context["to_do"]
 
-
-def test_missing_object_keeps_the_servers_message(script, prod):
-    """The error does not suggest to install CRDs."""
-    message = 'nodeclaims.karpenter.sh "c" not found'
-    script.add_response(
-        404, {"kind": "Status", "code": 404, "reason": "NotFound", "message": message, "details": {"name": "c"}}
-    )
+    script.answers.clear()
+    status = {"kind": "Status", "code": 404, "reason": "NotFound", "details": {"name": "c"}}
+    script.add_response(404, {**status, "message": 'nodeclaims.karpenter.sh "c" not found'})
     error = raised(lambda: prod.get(NODECLAIM, "c"))
-    assert error.message == message
+    assert error.message == 'nodeclaims.karpenter.sh "c" not found'
     assert "to_do" not in error.context
 
 
@@ -194,15 +187,20 @@ def test_failed_handshake_says_whose_certificate_it_is_about(said, kind, message
     assert message in error.message
 
 
-def test_expired_certificate_differs_from_an_untrusted_one(make_certificate):
-    """The remedy for the first is renewal, for the second another CA."""
-    certificate, key = make_certificate(lifetime=timedelta(days=-1))
+def listed_from(certificate, key, *, host="127.0.0.1", expected=""):
+    """Return the error of a list from a server with this certificate, which the client trusts."""
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(certificate, key)
     trust = client_context(ca_file=str(certificate))
     with HttpApiServer(ApiServer(VirtualClock(NOW)), ssl_context=serving) as front:
-        store = HttpKubeStore(Transport(Connection(server=front.url, ssl_context=trust), cluster="prod"))
-        error = raised(lambda: store.list(NODE))
+        server = front.url.replace("127.0.0.1", host)
+        connection = Connection(server=server, ssl_context=trust, assert_hostname=expected)
+        return raised(lambda: HttpKubeStore(Transport(connection, cluster="prod")).list(NODE))
+
+
+def test_expired_certificate_differs_from_an_untrusted_one(make_certificate):
+    """The remedy for the first is renewal, for the second another CA."""
+    error = listed_from(*make_certificate(lifetime=timedelta(days=-1)))
     assert isinstance(error, ConfigurationError)
     assert "has expired" in error.message
     assert error.context["cluster"] == "prod"
@@ -216,13 +214,7 @@ def test_expired_certificate_differs_from_an_untrusted_one(make_certificate):
 )
 def test_certificate_for_another_name_is_an_error_with_both_names(certificate, host, expected, said):
     """A retry cannot help; the remedy is to use the certificate's name."""
-    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    serving.load_cert_chain(*certificate)
-    trust = client_context(ca_file=str(certificate[0]))
-    with HttpApiServer(ApiServer(VirtualClock(NOW)), ssl_context=serving) as front:
-        server = front.url.replace("127.0.0.1", host)
-        connection = Connection(server=server, ssl_context=trust, assert_hostname=expected)
-        error = raised(lambda: HttpKubeStore(Transport(connection, cluster="prod")).list(NODE))
+    error = listed_from(*certificate, host=host, expected=expected)
     assert isinstance(error, ConfigurationError)
     assert error.message == f"the API server's certificate is not for {said!r} but for '127.0.0.1'"
     assert error.context["cluster"] == "prod"

@@ -11,6 +11,7 @@ from journeyman.kube.lease import DURATION_SECONDS, KubeLease
 from journeyman.runtime.call_deadline import CALL_SECONDS
 from journeyman_simulator.apiserver import ApiServer
 from journeyman_simulator.clock import SkewedClock, VirtualClock
+from tests.helpers.fakes import Altered, failing
 
 
 @pytest.fixture
@@ -33,6 +34,12 @@ def lease(server, clock):
     return for_run
 
 
+def acquired(lease, holder, **settings):
+    mine = lease(holder, **settings)
+    mine.acquire()
+    return mine
+
+
 def stored(server):
     return server.get(LEASE, "journeyman-provision", namespace="kube-system").spec
 
@@ -52,45 +59,27 @@ def test_one_run_holds_the_lease_at_a_time(server, lease):
 
 
 def test_next_run_is_kept_for_the_runs_before_it(clock, server, lease):
-    """A run that dies sent no message, or one that is still to come; a time that a user broke counts as none."""
-    first, second, third = lease("run-1"), lease("run-2"), lease("run-3")
+    """A run that dies sent no message, or one that is still to come; a time that a user broke counts as none.
+
+    The next run continues behind the object that the last one stored; without one the pass has ended.
+    """
     at = clock.now() + timedelta(seconds=30)
-    first.acquire()
-    assert first.next_run is None
-    first.release(at)
-    second.acquire()
-    assert second.next_run == at
+    first = acquired(lease, "run-1")
+    assert (first.next_run, first.examined_until) == (None, "")
+    first.release(at, examined_until="default-abc")
+    second = acquired(lease, "run-2")
+    assert (second.next_run, second.examined_until) == (at, "default-abc")
     second.release(second.next_run)
-    third.acquire()
-    assert third.next_run == at
+    third = acquired(lease, "run-3")
+    assert (third.next_run, third.examined_until) == (at, "")
     third.release()
-    fourth = lease("run-4")
-    fourth.acquire()
+    fourth = acquired(lease, "run-4")
     assert fourth.next_run is None
     fourth.release()
 
-    server.patch(
-        LEASE,
-        "journeyman-provision",
-        {"metadata": {"annotations": {"journeyman.dev/next-run": "soon"}}},
-        namespace="kube-system",
-    )
-    fifth = lease("run-5")
-    fifth.acquire()
-    assert fifth.next_run is None
-
-
-def test_next_run_continues_behind_the_object_that_the_last_run_stored(lease):
-    """A run that releases the Lease without one ends the pass."""
-    first, second, third = lease("run-1"), lease("run-2"), lease("run-3")
-    first.acquire()
-    assert first.examined_until == ""
-    first.release(examined_until="default-abc")
-    second.acquire()
-    assert second.examined_until == "default-abc"
-    second.release()
-    third.acquire()
-    assert third.examined_until == ""
+    broken = {"metadata": {"annotations": {"journeyman.dev/next-run": "soon"}}}
+    server.patch(LEASE, "journeyman-provision", broken, namespace="kube-system")
+    assert acquired(lease, "run-5").next_run is None
 
 
 def test_lease_of_a_dead_run_expires(clock, server, lease):
@@ -139,43 +128,34 @@ def test_lease_that_was_just_checked_outlasts_a_call_to_aws(clock, lease):
 
 def test_redelivered_message_keeps_the_lease(clock, server, lease):
     """Its run has the same holder identity, so leaseTransitions does not change."""
-    lease("run-1").acquire()
+    acquired(lease, "run-1")
     clock.advance(20)
-    again = lease("run-1")
-    again.acquire()
-    again.check()
+    acquired(lease, "run-1").check()
     assert stored(server).lease_transitions == 0
     assert parse_time(stored(server).renew_time) == clock.now()
 
 
-class Contested(ApiServer):
-    """A server on which another run acquires the Lease between each read and the next write."""
-
-    def __init__(self, clock):
-        super().__init__(clock)
-        self.rival = None
-
-    def get(self, resource, name, *, namespace=""):
-        try:
-            return super().get(resource, name, namespace=namespace)
-        finally:
-            if self.rival is not None:
-                rival, self.rival = self.rival, None
-                rival.acquire()
-
-
 @pytest.mark.parametrize("exists", [True, False])
-def test_one_of_two_runs_acquires_a_free_lease(clock, exists):
+def test_one_of_two_runs_acquires_a_free_lease(server, clock, exists):
     """Both read it as free and write it: because of the version, or the name, only one write succeeds."""
-    store = Contested(clock)
+    rivals = []
+
+    def get_before_a_rival_acquires_it(*where, **more):
+        try:
+            return server.get(*where, **more)
+        finally:
+            if rivals:
+                rivals.pop().acquire()
+
+    store = Altered(server, get=get_before_a_rival_acquires_it)
     slow, quick = (KubeLease(store, clock, name="journeyman-provision", holder=holder) for holder in ("slow", "quick"))
     if exists:
         slow.acquire()
         slow.release()
-    store.rival = quick
+    rivals.append(quick)
     with pytest.raises(LeaseLostError, match="another run"):
         slow.acquire()
-    assert stored(store).holder_identity == "quick"
+    assert stored(server).holder_identity == "quick"
     quick.check()
     with pytest.raises(LeaseLostError):
         slow.check()
@@ -204,23 +184,10 @@ def test_release_never_raises(clock, server, lease):
 
 
 def test_unreachable_server_is_not_a_lost_lease(clock, server):
-    class Down(ApiServer):
-        down = False
-
-        def get(self, *args, **kwargs):
-            if self.down:
-                raise KubeUnavailableError("no answer")
-            return super().get(*args, **kwargs)
-
-        def patch(self, *args, **kwargs):
-            if self.down:
-                raise KubeUnavailableError("no answer")
-            return super().patch(*args, **kwargs)
-
-    store = Down(clock)
+    store = Altered(server)
     lease = KubeLease(store, clock, name="l", holder="run-1", duration_seconds=10)
     lease.acquire()
-    store.down = True
+    store.get = store.patch = failing(KubeUnavailableError("no answer"))
     clock.advance(9)
     with pytest.raises(KubeUnavailableError):
         lease.check()
@@ -290,9 +257,7 @@ def test_a_lease_that_no_run_could_have_written_stops_its_step_for_two_durations
 def test_each_change_of_the_holder_is_counted(server, lease, before, after):
     """The API server would refuse a larger number than it can store, so the count begins again."""
     claimed(server, holderIdentity="", leaseTransitions=before)
-    mine = lease("run-1")
-    mine.acquire()
-
+    acquired(lease, "run-1")
     assert stored(server).lease_transitions == after
 
 

@@ -26,10 +26,18 @@ def ends_in(seconds, **more):
 
 
 def test_no_request_is_sent_after_the_deadline(script, store_for):
-    """A requeue message is better than a request that the platform interrupts."""
+    """A requeue message is better than a request that the platform interrupts, or a wait beyond the run's end.
+
+    Retry-After is 5 seconds, the run has 2: the step gets the error with the wait.
+    """
     with pytest.raises(DeadlineError):
         store_for(script.url).for_run(ends_in(0)).list(NODE)
     assert script.requests == []
+    script.add_response(429, BUSY, Retry_After="5")
+    with pytest.raises(TooManyRequestsError) as caught:
+        store_for(script.url).for_run(ends_in(2)).list(NODE)
+    assert caught.value.retry_after_seconds == 5
+    assert len(script.requests) == 1
 
 
 def test_budget_without_an_end_limits_no_time():
@@ -47,15 +55,6 @@ def test_response_timeout_is_limited_by_the_deadline(script, store_for):
     with pytest.raises(KubeUnavailableError, match="did not answer in time"):
         store_for(script.url).for_run(ends_in(0.3, retries=0)).list(NODE)
     assert time.monotonic() - began < 2
-
-
-def test_retry_beyond_the_deadline_is_not_made(script, store_for):
-    """Retry-After is 5 seconds, the run has 2: the step gets the error with the wait."""
-    script.add_response(429, BUSY, Retry_After="5")
-    with pytest.raises(TooManyRequestsError) as caught:
-        store_for(script.url).for_run(ends_in(2)).list(NODE)
-    assert caught.value.retry_after_seconds == 5
-    assert len(script.requests) == 1
 
 
 def test_retry_is_taken_if_its_wait_ends_before_the_run():

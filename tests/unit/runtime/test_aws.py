@@ -68,6 +68,10 @@ def a_trigger(cluster="dev"):
 
 
 CONTEXT = SimpleNamespace(aws_request_id="req-1", get_remaining_time_in_millis=lambda: 10_000)
+LAMBDA_CONTEXT = SimpleNamespace(
+    aws_request_id="req-9", function_name="sweep", memory_limit_in_mb=512,
+    invoked_function_arn="arn:aws:lambda:us-east-1:123456789012:function:sweep",
+)  # fmt: skip
 
 
 def test_first_run_creates_its_clusters_clients_and_describes_the_cluster(adapters, clients):
@@ -218,12 +222,8 @@ def test_entry_point_logs_lambdas_context_and_the_correlation_id():
 
     lines, handler_of_lines = io.StringIO(), logger().registered_handler
     previous, handler_of_lines.stream = handler_of_lines.stream, lines  # an earlier test may have closed it
-    context = SimpleNamespace(
-        aws_request_id="req-9", function_name="sweep", memory_limit_in_mb=512,
-        invoked_function_arn="arn:aws:lambda:us-east-1:123456789012:function:sweep",
-    )  # fmt: skip
     try:
-        assert handler({"id": "evt-1"}, context) == "answer"
+        assert handler({"id": "evt-1"}, LAMBDA_CONTEXT) == "answer"
         logger().info("hello")
     finally:
         handler_of_lines.stream = previous
@@ -260,12 +260,8 @@ def test_handler_is_traced_on_lambda_unless_a_variable_disables_it(monkeypatch, 
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(lambda_entry, "Tracer", Tracer)
-    context = SimpleNamespace(
-        aws_request_id="req-9", function_name="sweep", memory_limit_in_mb=512,
-        invoked_function_arn="arn:aws:lambda:us-east-1:123456789012:function:sweep",
-    )  # fmt: skip
 
-    assert entry_point(lambda event, _context: event["id"])({"id": "evt-1"}, context) == "evt-1"
+    assert entry_point(lambda event, _context: event["id"])({"id": "evt-1"}, LAMBDA_CONTEXT) == "evt-1"
     assert bool(traced) is is_traced
 
 
@@ -338,22 +334,18 @@ def test_instances_are_routed_by_their_cluster_tag(routed):
 
 
 def test_unknown_instance_may_belong_to_each_cluster_of_its_account_and_region(routed):
-    """EC2 lists an instance some seconds after its launch; other regions and accounts cannot have it."""
-    adapters, _account, _ = routed
+    """EC2 lists an instance some seconds after its launch; other regions and accounts cannot have it.
+
+    While EC2 does not answer, each cluster looks for any instance itself.
+    """
+    adapters, account, ids = routed
     unknown = "i-0123456789abcdef0"
     found = adapters.clusters_of([an_event(1, unknown), an_event(2, unknown, region="eu-west-1")])
 
     assert found == {"e1": {"dev": (unknown,), "prod": (unknown,)}, "e2": {}}
-
-
-def test_no_interruption_is_lost_while_ec2_does_not_answer(routed):
-    """Then each cluster looks for the instance itself, as for an unknown one."""
-    adapters, account, ids = routed
     account.fail_next("DescribeInstances", "UnauthorizedOperation", 3)
-
-    assert adapters.clusters_of([an_event(1, ids["foreign"])]) == {
-        "e1": {"dev": (ids["foreign"],), "prod": (ids["foreign"],)}
-    }
+    foreign = (ids["foreign"],)
+    assert adapters.clusters_of([an_event(1, *foreign)]) == {"e1": {"dev": foreign, "prod": foreign}}
 
 
 class Upgraded(Clients):
@@ -394,7 +386,10 @@ def provider_after(runtime, clock, *, minutes):
     ],
 )
 def test_changed_cluster_is_connected_again_within_five_minutes(upgraded, change, is_another):
-    """An upgrade selects other images, and new nodes need the current endpoint and CA. It is described once per period."""
+    """An upgrade selects other images, and new nodes need the current endpoint and CA. It is described once per period.
+
+    One that EKS does not describe keeps its facts: throttling stops no run.
+    """
     runtime, clock, eks = upgraded
     first = provider_after(runtime, clock, minutes=0)
     eks.changes = change
@@ -404,10 +399,5 @@ def test_changed_cluster_is_connected_again_within_five_minutes(upgraded, change
     again = provider_after(runtime, clock, minutes=1)
     assert [new is not old for new, old in zip(again, first, strict=True)] == [is_another] * 2
     assert eks.described == 2
-
-
-def test_cluster_that_eks_does_not_describe_keeps_its_facts(upgraded):
-    runtime, clock, eks = upgraded
-    first = provider_after(runtime, clock, minutes=0)
     eks.throttled = True
-    assert provider_after(runtime, clock, minutes=6)[0] is first[0]
+    assert provider_after(runtime, clock, minutes=6)[0] is again[0]

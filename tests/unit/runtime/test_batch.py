@@ -21,6 +21,7 @@ from journeyman.errors import (
     InvariantError,
     KubeUnavailableError,
     LeaseLostError,
+    MalformedEventError,
     RateLimitedError,
     UnknownClusterError,
 )
@@ -30,7 +31,7 @@ from journeyman.runtime.batch import FAILED, MAX_PARALLEL_CLUSTERS, StepRunner, 
 from journeyman.runtime.composition import Runtime, installed
 from journeyman.runtime.lambda_entry import run_batch, run_sweep
 from journeyman.steps.context import BUSY, Outcome, Settings
-from tests.helpers.fakes import Cluster, FakeLease, FakeQueue, Record
+from tests.helpers.fakes import Cluster, FakeLease, FakeQueue, Record, failing
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=timezone.utc)
 
@@ -236,31 +237,44 @@ def test_messages_for_one_cluster_are_one_run(run_queue, runtime):
     assert (failed, sorted(step.runs)) == ([], [("blue", "m1"), ("green", "m3")])
 
 
-def test_malformed_message_fails_alone(runtime, adapters):
-    """It goes to the dead-letter queue at once; later messages are handled."""
-    step = StepOf()
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"body": "{"}, MalformedEventError),
+        ({"body": '{"a":' * 10_000 + "1" + "}" * 10_000}, MalformedEventError),
+        ({"cluster": "nowhere"}, UnknownClusterError),
+        ({"step": "terminate"}, MalformedEventError),
+    ],
+    ids=["no JSON", "nested so deep that the decoder stops with another error", "unknown cluster", "another step's"],
+)
+def test_malformed_message_fails_alone(run_queue_with_dead_letters, runtime, adapters, wrong, error):
+    """It goes to the dead-letter queue at once; later messages are handled. If that queue refuses it, it is delivered again."""
+    run, step, record = run_queue_with_dead_letters, StepOf(), a_record(2, **wrong)
 
-    failed = run_sqs(runtime, step, a_record(1), a_record(2, body="{"), a_record(3), a_record(4, "nowhere"))
+    assert run(runtime, step, a_record(1), record, a_record(3)) == []
 
-    assert (failed, step.runs) == ([], [("blue", "m1")])
-    assert [letter.group for letter in adapters.fake_queue.dead_letters] == ["blue", "nowhere"]
-    assert adapters.fake_queue.dead_letters[0].body == "{"
-    assert [(level, fields["error"]) for level, _, fields in adapters.lines] == [
-        ("error", "MalformedEventError"),
-        ("error", "UnknownClusterError"),
-    ]
-    assert all(fields["to_do"] for _, _, fields in adapters.lines)
+    assert step.runs == [("blue", "m1")]
+    (letter,) = adapters.fake_queue.dead_letters
+    assert (letter.body, letter.group) == (record["body"], wrong.get("cluster", "blue") if run is run_sqs else "")
+    ((level, _, fields),) = adapters.lines
+    assert (level, fields["error"], bool(fields["to_do"])) == ("error", error.__name__, True)
+    adapters.fake_queue.fails = RateLimitedError("SQS is busy")
+    if run is run_sqs:
+        assert run(runtime, step, record) == ["record-2"]
+        return
+    with pytest.raises(RateLimitedError):
+        run(runtime, step, record)
 
 
-def test_message_of_nested_objects_fails_alone(run_queue_with_dead_letters, runtime, adapters):
-    """The decoder stops at such a depth with another error than for other malformed JSON."""
-    step, nested = StepOf(), '{"a":' * 10_000 + "1" + "}" * 10_000
+@pytest.mark.parametrize("run", [run_smq, run_functions], ids=["SMQ", "FunctionGraph"])
+def test_message_that_is_delivered_twice_in_a_batch_is_one_and_none_is_lost(run, runtime, adapters):
+    """Otherwise each retry would double it. One that cannot be sent again fails the invocation, which the cloud repeats."""
+    step = StepOf(fails={"blue": InvariantError("a bug")})
+    assert run(runtime, step, a_record(1), a_record(1)) == ["record-1"]
 
-    failed = run_queue_with_dead_letters(runtime, step, a_record(1), a_record(2, body=nested), a_record(3))
-
-    assert (failed, step.runs) == ([], [("blue", "m1")])
-    assert [letter.body for letter in adapters.fake_queue.dead_letters] == [nested]
-    assert [fields["error"] for _, _, fields in adapters.lines] == ["MalformedEventError"]
+    adapters.fake_queue.fails = RateLimitedError("the queue is busy")
+    with pytest.raises(RateLimitedError):
+        run(runtime, step, a_record(1))
 
 
 def received_again(record, receives):
@@ -288,22 +302,6 @@ def test_messages_return_later_each_time_and_not_together():
     assert all(row[:4] == sorted(row[:4]) for row in delays.values())
     assert len({tuple(row) for row in delays.values()}) == 50
     assert len({row[10] for row in delays.values()}) >= 5
-
-
-def test_message_that_the_dead_letter_queue_refuses_is_delivered_again(runtime, adapters):
-    """SQS may be down for a moment; the record stays in its queue."""
-    adapters.fake_queue.fails = RateLimitedError("SQS is busy")
-
-    assert run_sqs(runtime, StepOf(), a_record(4, body="{")) == ["record-4"]
-
-
-def test_message_for_another_step_is_refused(run_queue_with_dead_letters, runtime, adapters):
-    """A terminate message in the provision queue is an error of its sender."""
-    step = StepOf()
-
-    assert run_queue_with_dead_letters(runtime, step, a_record(1, step="terminate")) == []
-    assert step.runs == []
-    assert len(adapters.fake_queue.dead_letters) == 1
 
 
 def test_failed_run_fails_all_records_of_its_cluster_only(run_queue, runtime, adapters):
@@ -661,18 +659,19 @@ def test_unreachable_cluster_is_connected_again(run_queue, runtime, adapters, er
 
 
 def test_cluster_without_a_connection_does_not_stop_others(adapters):
-    class Broken(Adapters):
-        def store(self, cluster):
-            if cluster.cluster_name == "blue":
-                raise UnknownClusterError("there is no EKS cluster blue", cluster="blue")
-            return super().store(cluster)
+    server = adapters.cluster.server
 
-    broken = Broken()
-    runtime = Runtime({name: Settings(cluster_name=name) for name in ("blue", "green")}, broken)
+    def store(cluster):
+        if cluster.cluster_name == "blue":
+            raise UnknownClusterError("there is no EKS cluster blue", cluster="blue")
+        return server
+
+    adapters.store = store
+    runtime = Runtime({name: Settings(cluster_name=name) for name in ("blue", "green")}, adapters)
     outcomes = run_everywhere(runtime, StepOf(Step.SWEEP))
 
     assert [(outcome.cluster, outcome.status) for outcome in outcomes] == [("blue", FAILED), ("green", "done")]
-    assert [line[1] for line in broken.lines] == ["there is no EKS cluster blue"]
+    assert [line[1] for line in adapters.lines] == ["there is no EKS cluster blue"]
 
 
 def test_events_are_flushed_however_the_run_ends(run_queue, runtime, adapters):
@@ -742,16 +741,11 @@ def test_each_sweep_is_counted_if_it_swept_a_cluster(runtime, adapters):
     assert len(adapters.counted) == 2
 
 
-def test_error_before_a_run_starts_is_counted(run_queue, runtime, adapters):
+def test_error_before_a_run_starts_is_counted(run_queue, adapters):
     """A wrong setting fails no message and no function; the metric raises an alarm."""
-
-    class Broken(Adapters):
-        def store(self, cluster):
-            raise ConfigurationError("the role is missing")
-
-    broken = Broken()
-    assert run_queue(Runtime({"blue": Settings(cluster_name="blue")}, broken), StepOf(), a_record(1)) == []
-    assert broken.counted == [("journeyman_errors_total", {"controller": "provision", "error": "ConfigurationError"})]
+    adapters.store = failing(ConfigurationError("the role is missing"))
+    assert run_queue(Runtime({"blue": Settings(cluster_name="blue")}, adapters), StepOf(), a_record(1)) == []
+    assert adapters.counted == [("journeyman_errors_total", {"controller": "provision", "error": "ConfigurationError"})]
 
 
 def test_requeue_that_is_sent_back_too_often_ends_its_chain(runtime, adapters):

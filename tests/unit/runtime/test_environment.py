@@ -104,11 +104,17 @@ def test_karpenters_variables_are_understood():
     assert not settings.cluster_state_observability
 
 
-@pytest.mark.parametrize("price", ["0", "0.25"])
-def test_cost_of_an_eviction_may_be_none(price):
-    """Then only the boot of a replacement and its image pulls count."""
-    settings = read_environment({**MINIMAL, "CONSOLIDATION_EVICTION_COST": price}).settings["prod"]
-    assert settings.eviction_cost == float(price)
+@pytest.mark.parametrize(
+    ("variable", "value", "field", "read"),
+    [
+        # then only the boot of a replacement and its image pulls count
+        ("CONSOLIDATION_EVICTION_COST", "0", "eviction_cost", 0.0),
+        ("CONSOLIDATION_EVICTION_COST", "0.25", "eviction_cost", 0.25),
+        ("SCHEDULER_CONFIG", " ", "default_spread", ()),
+    ],
+)
+def test_value_may_be_none_or_blank(variable, value, field, read):
+    assert getattr(read_environment({**MINIMAL, variable: value}).settings["prod"], field) == read
 
 
 @pytest.mark.parametrize(
@@ -122,12 +128,11 @@ def test_valid_form_is_an_example_or_the_default(variable, form):
 
 
 def test_default_spread_constraints_are_read_from_yaml():
-    """The format is kube-scheduler's; a blank value means none."""
+    """The format is kube-scheduler's."""
     text = "podTopologySpread:\n  defaultConstraints:\n  - {maxSkew: 2, topologyKey: rack, whenUnsatisfiable: DoNotSchedule}"
     (constraint,) = read_environment({**MINIMAL, "SCHEDULER_CONFIG": text}).settings["prod"].default_spread
 
     assert (constraint.max_skew, constraint.topology_key) == (2, "rack")
-    assert read_environment({**MINIMAL, "SCHEDULER_CONFIG": " "}).settings["prod"].default_spread == ()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from journeyman.core.plan import Step
-from journeyman.errors import InvariantError, KubeUnavailableError, MalformedEventError, RateLimitedError
+from journeyman.errors import KubeUnavailableError, MalformedEventError, RateLimitedError
 from journeyman.ports import ReceivedMessage
 from journeyman.runtime.composition import installed
 from journeyman.runtime.fc_entry import (
@@ -85,27 +85,6 @@ def test_failed_message_is_retried_and_the_others_are_done(runtime, adapters):
     assert 22 <= adapters.fake_queue.retried["record-2"] <= 30
     (letter,) = adapters.fake_queue.dead_letters
     assert letter == ReceivedMessage(id="record-3", body="{", queue="provision")
-
-
-def test_message_that_cannot_be_sent_again_fails_the_invocation(runtime, adapters):
-    """EventBridge then repeats the batch; a message is never lost."""
-    adapters.fake_queue.fails = RateLimitedError("SMQ is busy")
-
-    for step, record in (
-        (StepOf(fails={"blue": InvariantError("a bug")}), a_record(1)),
-        (StepOf(), a_record(2, body="{")),
-    ):
-        with pytest.raises(RateLimitedError):
-            answer_of(runtime, step, [cloud_event(record)])
-
-
-def test_message_that_eventbridge_delivers_twice_in_a_batch_is_one(runtime, adapters):
-    """Otherwise each retry would double it."""
-    step = StepOf(fails={"blue": RateLimitedError("slow down")})
-
-    answer = answer_of(runtime, step, [cloud_event(a_record(1))] * 2)
-
-    assert (answer["messages"], answer["retried"]) == (1, ["record-1"])
 
 
 @pytest.mark.parametrize("item", [7, None, [], "text"])

@@ -22,17 +22,12 @@ from tests.helpers.builders import merge
 from tests.unit.runtime.test_batch import NOW
 
 PREFIX = "urn:fss:cn-north-4:functions-project:function:default:journeyman-"
+CCE = {"kind": "cce", "projectId": "nodes-project"}
 CLUSTERS = [
-    {
-        "name": "blue",
-        "region": "cn-north-4",
-        "access": {"kind": "cce", "clusterId": "blue-id", "projectId": "nodes-project"},
-    },
-    {
-        "name": "green",
-        "region": "cn-north-4",
-        "access": {"kind": "cce", "clusterId": "green-id", "projectId": "nodes-project"},
-    },
+    *(
+        {"name": name, "region": "cn-north-4", "access": {**CCE, "clusterId": f"{name}-id"}}
+        for name in ("blue", "green")
+    ),
     {"name": "lab", "region": "cn-south-1", "access": {"kind": "kubeconfig"}},
     {"name": "eks", "region": "eu-west-1"},
 ]
