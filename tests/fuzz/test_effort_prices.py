@@ -16,7 +16,7 @@ from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.problem import ClusterInputs, prepare_task
 from journeyman.core.scheduling.results import Effort, EffortSpentError, Options
-from journeyman.core.scheduling.scheduler import best_plan_with_reservations, explained, solve
+from journeyman.core.scheduling.scheduler import best_plan, explained, solve
 from journeyman.steps.context import EFFORT_PER_SECOND, MAX_EFFORT
 from tests.fuzz import expensive_pods, tenants
 from tests.helpers.builders import a_pool, a_snapshot, an_instance_type
@@ -78,7 +78,7 @@ def test_effort_is_what_the_work_takes(case):
     effort, tasks = Effort(MAX_EFFORT), []
 
     times = {"read": seconds_per_declared_second(effort, lambda: tasks.append(prepare(inputs, pods, effort)))}
-    times["plan"] = seconds_per_declared_second(effort, lambda: [best_plan_with_reservations(task) for task in tasks])
+    times["plan"] = seconds_per_declared_second(effort, lambda: [best_plan(task) for task in tasks])
     results = solve(snapshot, CATALOGUE, options=Options(bound=False), effort=MAX_EFFORT, explain=False)
     if results.unexplained is not None:
         own, wanted = Effort(1_000_000), results.pod_errors.keys()

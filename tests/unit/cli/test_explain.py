@@ -82,7 +82,7 @@ def test_node_of_a_scenario_shows_reason_change_price_pods_and_budgets(in_scenar
 
 def test_node_of_a_scenario_shows_who_places_its_pods_without_it_and_how_the_rivals_lose(in_scenario, tmp_path):
     """The same plan as `solve` and the log name."""
-    text = in_scenario("n", *bodies(a_member("n", cpus=["3500m"])))
+    text = in_scenario("n", *bodies(a_member("n", cpus=["3000m", "500m"])))
 
     assert "Pods without it  whole classes by price: 1 new node, 0.4000 per hour" in text
     assert "  pod by pod: the same" in text

@@ -10,7 +10,7 @@ of a class are scheduled in queue order, regardless of level.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -39,7 +39,7 @@ from journeyman.core.scheduling.pod_validation import has_resource_claims, requi
 from journeyman.core.scheduling.preferences import MAX_LEVELS, relaxation_levels
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import Effort, Options, PodError
-from journeyman.core.scheduling.topology import InverseAntiAffinity, LabelIndex, Pins, SpreadChoice, present
+from journeyman.core.scheduling.topology import InverseAntiAffinity, LabelIndex, Pins, SpreadChoice
 from journeyman.core.scheduling.volumes import StorageObjects, resolve_volumes
 from journeyman.core.state.pod_predicates import is_terminating
 from journeyman.core.state.skipped_objects import SkippedObject
@@ -62,13 +62,6 @@ def amounts_of(request: Sequence[int]) -> tuple[AxisAmount, ...]:
     return tuple(AxisAmount(axis, amount) for axis, amount in enumerate(request) if amount)
 
 
-class RowDomains(NamedTuple):
-    """The domains that pods of a row are assigned to."""
-
-    row: int
-    pins: Pins
-
-
 class PodBatch(Struct, frozen=True, kw_only=True):
     """`count` pods of one row for nodes with these labels. `is_quota`: the placement of other pods depends on this number.
 
@@ -79,11 +72,6 @@ class PodBatch(Struct, frozen=True, kw_only=True):
     count: int
     pins: Pins = ()
     is_quota: bool = False
-
-    @property
-    def destination(self) -> RowDomains:
-        """The row and the domains that its pods are assigned to."""
-        return RowDomains(self.row, present(self.pins))
 
 
 class PlannedNode(Struct, frozen=True, kw_only=True, eq=False):
@@ -154,7 +142,7 @@ class PartialSolution(Struct, frozen=True, kw_only=True, eq=False):
     """An unfinished plan. `left[c]` pods of class c are not scheduled yet; `on_existing[n]` are the pods on node n.
 
     `headroom[s]` is the remainder of NodePool s's limits, `reservations` the remaining reserved capacity. `reasons` says
-    by class why pods are unschedulable. `ceilings` limit how many pods of a row may be assigned to some domains.
+    by class why pods are unschedulable.
     `allocator` has what the pods' ResourceClaims get on the nodes; their indices are those of existing nodes, then of new
     ones. `spread_choice` says which domains pods with topology spread get.
     """
@@ -165,7 +153,6 @@ class PartialSolution(Struct, frozen=True, kw_only=True, eq=False):
     on_existing: Mapping[int, Sequence[RowPods]] = field(default_factory=dict)
     new_nodes: Sequence[PlannedNode] = ()
     reasons: Mapping[int, str] = field(default_factory=dict)
-    ceilings: Mapping[RowDomains, int] = field(default_factory=dict)
     allocator: DeviceAllocator | None = None
     spread_choice: SpreadChoice = SpreadChoice.EMPTIEST
 
@@ -282,10 +269,6 @@ class SchedulingTask(Struct, frozen=True, kw_only=True, eq=False):
     def with_levels(self, levels: Sequence[tuple[int, ...]]) -> SchedulingTask:
         """Return the same problem with other relaxation levels, of the same rows."""
         return replace(self, problem=replace(self.problem, levels=tuple(levels)))
-
-    def without_reserved(self, reserved: Collection[ReservedPlacement]) -> SchedulingTask:
-        """Return the same problem with these reserved placements dropped."""
-        return replace(self, reserved=tuple(entry for entry in self.reserved if entry not in reserved))
 
     def initial_solution(self) -> PartialSolution:
         """Return a solution that contains only the reserved placements."""

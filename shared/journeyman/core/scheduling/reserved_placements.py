@@ -4,8 +4,8 @@ These pods are part of the problem, but the scheduler places them first if they 
 other pods may change while a node registers, so:
 
 * pods with pod affinity, or with anti-affinity over a domain, are scheduled again, possibly onto the same node;
-* topology spread is checked after all other pods are placed (`scheduler.no_longer_balanced`): kube-scheduler admits the
-  pods if the skew over the domains of existing nodes is small enough, even if nodes could be launched in other domains.
+* pods with topology spread are placed one after the other, as kube-scheduler admits them beside those placed before: it
+  compares the domains of nodes only, even if nodes could be launched in others. The rest is scheduled again.
 
 Differs: Karpenter schedules every pending pod again on each pass, trying in-flight NodeClaims first.
 """
@@ -19,8 +19,10 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.scheduling.node_filling import NodeFilling
 from journeyman.core.scheduling.nodeclaim_templates import planned_pods, promised_labels
+from journeyman.core.scheduling.placement.topology_rules import Topology
 from journeyman.core.scheduling.problem import ReservedPlacement, SchedulingProblem, SchedulingTask
 from journeyman.core.scheduling.requirements import always_meets
+from journeyman.core.scheduling.topology import spans_nodes
 from journeyman.core.state.state_node import StateNode
 
 
@@ -38,7 +40,26 @@ def reserved_placements_of(problem: SchedulingProblem) -> tuple[ReservedPlacemen
     if not waiting:
         return ()
     reserver = _PlacementReserver(problem)
-    return tuple(reserved for n, node in waiting for reserved in reserver.on(n, node))
+    found = tuple(reserved for n, node in waiting for reserved in reserver.on(n, node))
+    if not any(spans_nodes(spread.group) for entry in found for spread in problem.rows[entry.row].spreads):
+        return found
+    return tuple(_admitted(problem, found))
+
+
+def _admitted(problem: SchedulingProblem, placements: Sequence[ReservedPlacement]) -> Iterator[ReservedPlacement]:
+    """Yield the placements with as many pods as topology spread admits, in whatever order admits most."""
+    topology = Topology(problem, {entry.row for entry in placements})
+    admitted = [0] * len(placements)
+    before = -1
+    while before < (before := sum(admitted)):
+        for index, entry in enumerate(placements):
+            node_labels = problem.existing.nodes[entry.node].labels
+            while admitted[index] < len(entry.keys) and topology.is_bindable(entry.row, node_labels):
+                topology.counts.record_existing(entry.node, entry.row, 1)
+                admitted[index] += 1
+    for entry, pods in zip(placements, admitted, strict=True):
+        if pods:
+            yield replace(entry, keys=entry.keys[:pods])
 
 
 def may_block_others(problem: SchedulingProblem, reserved: Iterable[ReservedPlacement], classes: Iterable[int]) -> bool:

@@ -244,12 +244,12 @@ class Scheduler:
             )
         inputs, left_out = self._inputs, dict[str, LeftOutDaemons]()
         task = with_reserved_placements(prepare_task(inputs, considered, without_nodes, effort))
-        plan = best_plan_with_reservations(task)
+        plan = best_plan(task)
         with suppress(EffortSpentError):
             if plan.unschedulable and (chosen := self._left_out(task, plan)):
                 less = inputs.with_daemons(leaving_out(inputs.daemons, chosen))
                 other_task = with_reserved_placements(prepare_task(less, considered, without_nodes, effort))
-                other = best_plan_with_reservations(other_task)
+                other = best_plan(other_task)
                 if other.unschedulable_count < plan.unschedulable_count:
                     task, plan, inputs, left_out = other_task, other, less, describe_left_out(chosen)
         unschedulable = dict.fromkeys(plan.unschedulable_keys, NOT_EXPLAINED)
@@ -412,26 +412,18 @@ class CandidatePlan(Struct, frozen=True, kw_only=True, eq=False):
         return self.unschedulable_count, round(self.price + self.fees, _DECIMALS), len(self.claims)
 
 
-def best_plan_with_reservations(task: SchedulingTask) -> CandidatePlan:
-    """Return the best plan that keeps pods on their pending NodeClaims unless a constraint forbids it.
+def best_plan(task: SchedulingTask) -> CandidatePlan:
+    """Return the best plan; the options say how it treats preferences.
 
-    If the reserved placements leave more pods unschedulable, return the best plan without them.
+    It keeps pods on the pending NodeClaims created for them, unless that leaves more pods unschedulable.
     """
-    plan = best_plan(task)
-    while out_of_place := no_longer_balanced(task.problem, plan.solution, task.reserved):
-        task = task.without_reserved(out_of_place)
-        plan = best_plan(task)
+    when_free = task.problem.options.preferences is PreferencePolicy.WHEN_FREE
+    plan_for = _plan_with_free_preferences if when_free else _best
+    plan = plan_for(task)
     if task.reserved and may_block_others(task.problem, task.reserved, plan.unschedulable):
-        unreserved = best_plan(task.without_reserved(task.reserved))
+        unreserved = plan_for(replace(task, reserved=()))
         return unreserved if unreserved.unschedulable_count < plan.unschedulable_count else plan
     return plan
-
-
-def best_plan(task: SchedulingTask) -> CandidatePlan:
-    """Return the best plan for a problem; the options say how it treats preferences."""
-    if task.problem.options.preferences is PreferencePolicy.WHEN_FREE:
-        return _plan_with_free_preferences(task)
-    return _best(task)
 
 
 def _best(task: SchedulingTask) -> CandidatePlan:
@@ -657,18 +649,6 @@ def _keep_preferences_by_class(
                 starts, best = tried, plan
                 break
     return best
-
-
-def no_longer_balanced(
-    problem: SchedulingProblem, solution: PartialSolution, reserved: Sequence[ReservedPlacement]
-) -> tuple[ReservedPlacement, ...]:
-    """Return the reserved placements that violate topology spread in a finished solution."""
-    spread = [entry for entry in reserved if any(spans_nodes(s.group) for s in problem.rows[entry.row].spreads)]
-    if not spread:
-        return ()
-    topology = Topology(problem, {entry.row for entry in spread})
-    topology.counts.record_solution(solution)
-    return tuple(e for e in spread if topology.is_out_of_place(e.row, problem.existing.nodes[e.node].labels))
 
 
 def price_lower_bound(problem: SchedulingProblem, nodes: Sequence[PlannedNode]) -> float:

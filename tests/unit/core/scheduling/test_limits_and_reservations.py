@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.node_overlays import apply_overlays
+from journeyman.core.lifecycle.node_overlays import apply_overlays
 from journeyman.core.scheduling.results import MinValuesPolicy, Options
 from journeyman.core.scheduling.scheduler import solve
 from tests.helpers.builders import (

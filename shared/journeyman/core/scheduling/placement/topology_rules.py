@@ -13,7 +13,6 @@ Karpenter one such pod occupies all domains its node might be launched in, and t
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
@@ -438,17 +437,18 @@ class Topology:
             for rule in self.of(row).spreads
         )
 
-    def is_out_of_place(self, row: int, values: Mapping[str, str]) -> bool:
-        """Whether pods of the row that were placed early now exceed the maxSkew of one of their spreads.
+    def is_bindable(self, row: int, values: Mapping[str, str]) -> bool:
+        """Whether kube-scheduler binds one more pod of the row to a node with these labels, as far as spread decides.
 
-        If higher, the minimum over the domains with nodes applies, because kube-scheduler knows no other domains.
-        All pods placed later count, because they may be bound first. A domain that launch decides is not checked.
+        It knows the domains of nodes only, not those in which nodes could be launched. A domain that launch decides is not
+        checked.
         """
-        for rule in self.of(row).spreads:
-            pods = rule.counter.bound_before(sys.maxsize).get(values.get(rule.group.key, ""), 0)
-            if pods > most_pods(max(rule.minimum, rule.minimum_with_nodes()), rule.max_skew, 0):
-                return True
-        return False
+        return all(
+            rule.counter.possible.get(values[rule.group.key], 0)
+            <= most_pods(max(rule.minimum, rule.minimum_with_nodes()), rule.max_skew, rule.own)
+            for rule in self.of(row).spreads
+            if rule.group.key in values
+        )
 
     def pods_to_bind_first(self, solution: PartialSolution) -> int:
         """Return how many pods kube-scheduler binds only before other pods that their topology spread counts.
