@@ -135,7 +135,6 @@ def _of_domains() -> Iterator[Mechanism]:
     yield Mechanism(
         name="distributing repeated rounds at once", changes=_set(domain_distribution, "WORTH_A_LEAP", 1 << 60)
     )
-    yield Mechanism(name="learning from quotas that limits cut short", changes=_set(bulk_scheduling, "ATTEMPTS", 1))
     yield Mechanism(name="co-located pods first", changes=_set(bulk_scheduling, "MOST_CO_LOCATED", -1))
     yield Mechanism(name="plans that weigh limits", changes=_set(new_nodes, "LIMIT_WEIGHTS", ()))
     yield Mechanism(

@@ -59,7 +59,7 @@ def assign_domains(
 
     Args:
         problem: The scheduling problem of this pass.
-        solution: The pods placed so far; its `ceilings` limit the batches.
+        solution: The pods placed so far.
         filling: The existing nodes, with the pods of `solution.on_existing` placed.
         excluded: Classes to skip.
 
@@ -371,11 +371,8 @@ class DomainAssignment:
         return tuple(batches)
 
     def _pins_of(self, placed: _DomainPlacement) -> Pins:
-        """Return the pins of the placed pods, without those that only anti-affinity needs which no placed pod has.
-
-        If limits left pods in an earlier attempt, such anti-affinity may still get a domain of its own.
-        """
-        only_inverse = self._keys_of(placed.row).only_inverse if not self._solution.ceilings else frozenset[str]()
+        """Return the pins of the placed pods, without those that only anti-affinity needs which no placed pod has."""
+        only_inverse = self._keys_of(placed.row).only_inverse
         apart = {group.key for group in self._rows[placed.row].anti_affinities}
         return tuple(
             pin

@@ -21,7 +21,7 @@ from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCell
 from journeyman.core.scheduling.node_filling import NodeFilling, NodePods
 from journeyman.core.scheduling.nodeclaim_templates import PoolOrder
 from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDemand, NodePoolOptions
-from journeyman.core.scheduling.problem import PartialSolution, RowDomains, SchedulingProblem
+from journeyman.core.scheduling.problem import PartialSolution, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
 from journeyman.core.scheduling.topology import ABSENT, Pin, Pins, present
 
@@ -132,7 +132,6 @@ class DomainSupply:
         """Use instance types that NodePool limits still allow, and existing nodes with the capacity left in `filling`."""
         self._problem = problem
         self._filling = filling
-        self._ceilings = solution.ceilings
         self._allowed = [headroom.allows() for headroom in solution.headroom]
         self._offers: dict[object, _DomainOffers] = {}
         self._offers_of_row: dict[tuple[int, tuple[str, ...]], _DomainOffers] = {}
@@ -165,7 +164,8 @@ class DomainSupply:
         requests = self._requests[row]
         offers = self._offers_for(row, keys)
         on_new_nodes = [
-            self._cell(row, offer, requests) for offer in offers.holding(requests, self._problem.requests[row])
+            DomainCell(offer.pins, offer.values, 0, UNLIMITED, offer.order, offer.price(requests))
+            for offer in offers.holding(requests, self._problem.requests[row])
         ]
         if offers.distinct and not self._filling.existing.nodes:
             return on_new_nodes
@@ -182,10 +182,6 @@ class DomainSupply:
                 else on_nodes
             )
         return [cells[pins] for pins in sorted(cells)]
-
-    def _cell(self, row: int, offer: _DomainOffer, requests: _Requests) -> DomainCell:
-        more = self._ceilings.get(RowDomains(row, present(offer.pins)), UNLIMITED) if self._ceilings else UNLIMITED
-        return DomainCell(offer.pins, offer.values, 0, more, offer.order, offer.price(requests))
 
     def _cells_on_nodes(self, row: int, keys: DomainKeys, pods: int) -> Iterator[DomainCell]:
         """Yield the cells of existing nodes on which pods of the row fit."""

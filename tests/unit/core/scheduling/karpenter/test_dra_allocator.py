@@ -34,7 +34,6 @@ from tests.helpers.devices import (
     first_of,
     named_devices,
     schedule_devices,
-    selecting,
     table,
 )
 
