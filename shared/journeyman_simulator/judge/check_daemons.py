@@ -16,15 +16,13 @@ from msgspec import Struct, field
 
 from journeyman.core.scheduling.results import Defect
 from journeyman.core.scheduling.verify.matching import (
-    CountedPods,
     PodKind,
-    is_daemon,
     is_finished_or_terminating,
-    total_requests,
     untolerated,
 )
 from journeyman.errors import InvalidQuantityError
-from journeyman_simulator.judge.check_nodes import allocatable, meets_labels
+from journeyman_simulator.judge.check_nodes import left_on, meets_labels
+from journeyman_simulator.judge.check_topology import CountedPods
 from journeyman_simulator.judge.possible_nodes import AwaitedPods, CheckedNode, PlanIndex
 
 
@@ -47,7 +45,8 @@ class AwaitedDaemons(Struct, eq=False):
                 for daemon in missing:
                     found.existing.setdefault(daemon, []).append(node)
         for node in index.new_nodes if concerned else ():
-            for daemon in (d for d in index.daemons_of(node) if d in concerned):
+            launches = index.launches(node.claim.node_pool) if node.claim is not None else None
+            for daemon in (d for d in launches.daemons if d in concerned) if launches is not None else ():
                 if node.possible.rows_possibly_meeting(daemon.node_requirements) & node.rows:
                     found.possibly.setdefault(daemon, []).append(node)
                 if not node.rows & ~node.possible.rows_meeting(daemon.node_requirements):
@@ -57,13 +56,12 @@ class AwaitedDaemons(Struct, eq=False):
     @property
     def certain(self) -> tuple[AwaitedPods, ...]:
         """The pods that come whatever the nodes become."""
-        on_existing = (AwaitedPods(d.identity, n, True) for d, nodes in self.existing.items() for n in nodes)
-        on_new = (AwaitedPods(d.identity, n, False) for d, nodes in self.surely.items() for n in nodes)
+        on_existing = (AwaitedPods(d, n, True) for d, nodes in self.existing.items() for n in nodes)
+        on_new = (AwaitedPods(d, n, False) for d, nodes in self.surely.items() for n in nodes)
         return (*on_existing, *on_new)
 
 
 def _concerned(index: PlanIndex) -> dict[PodKind, None]:
-    namespaces = {namespace.metadata.name: namespace for namespace in index.snapshot.namespaces}
     groups = {
         group.id: group
         for kind in (index.planned_by_kind if index.daemons else ())
@@ -73,7 +71,7 @@ def _concerned(index: PlanIndex) -> dict[PodKind, None]:
     return {
         daemon: None
         for daemon in index.daemons
-        if daemon.anti_affinity or any(group.counts(daemon.identity, namespaces) for group in groups.values())
+        if daemon.anti_affinity or any(group.counts(daemon, index.namespaces) for group in groups.values())
     }
 
 
@@ -95,33 +93,27 @@ def _runs(daemon: PodKind, node: CheckedNode) -> bool:
 def _fit(node: CheckedNode, daemons: Iterable[PodKind]) -> bool:
     """Whether the daemons that do not run yet fit beside the pods that stay on the node."""
     try:
-        left = allocatable(node.state_node) if node.state_node is not None else {}
+        return all(amount >= 0 for amount in left_on(node, daemons).values())
     except InvalidQuantityError:
         return False
-    running = total_requests(kind for kind in node.remaining if is_daemon(kind.pod))
-    used = dict(total_requests(node.remaining))
-    for name, amount in total_requests(daemons).items():
-        used[name] = used.get(name, 0) + max(amount - running.get(name, 0), 0)
-    return all(amount <= left.get(name, 0) for name, amount in used.items())
 
 
 def check_daemons(index: PlanIndex, awaited: AwaitedDaemons) -> Iterator[Defect]:
     """Check that no anti-affinity keeps planned pods and awaited pods of DaemonSets apart that share a domain."""
-    namespaces = {namespace.metadata.name: namespace for namespace in index.snapshot.namespaces}
     daemons = tuple({**awaited.existing, **awaited.possibly})
     named = {daemon: f"the awaited pod of DaemonSet {daemon.pod.key}" for daemon in daemons}
     for kind, where in index.planned_by_kind.items() if daemons else ():
         for term in kind.anti_affinity:
             group = CountedPods.of(kind.pod, term)
             for daemon in daemons:
-                if group.counts(daemon.identity, namespaces):
+                if group.counts(daemon, index.namespaces):
                     yield from _sharing(
                         awaited, daemon, group, where, f"the anti-affinity of pod {{}} selects {named[daemon]}"
                     )
         for daemon in daemons:
             for term in daemon.anti_affinity:
                 group = CountedPods.of(daemon.pod, term)
-                if group.counts(kind.identity, namespaces):
+                if group.counts(kind, index.namespaces):
                     yield from _sharing(
                         awaited, daemon, group, where, f"the anti-affinity of {named[daemon]} selects pod {{}}"
                     )

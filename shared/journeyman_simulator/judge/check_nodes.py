@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Final
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Node, NodeClaim, NodeSelectorRequirement, QuantityText
-from journeyman.core.api.resources import NODES, to_resources
+from journeyman.core.api.resources import NODES, add, subtract, to_resources
 from journeyman.core.api.storage import PersistentVolumeClaim, StorageClass
 from journeyman.core.scheduling.results import Defect, PlannedClaim, name_of_claim, name_of_node
 from journeyman.core.scheduling.verify.matching import (
     Alternatives,
     PodKind,
-    PortUse,
+    Port,
     conflicting_port,
     is_daemon,
     is_met,
@@ -34,7 +34,7 @@ from journeyman.core.scheduling.verify.matching import (
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.errors import InvalidQuantityError
 from journeyman_simulator.judge.possible_labels import PossibleLabels, Rows
-from journeyman_simulator.judge.possible_nodes import CheckedNode, PlanIndex, PossibleLaunches, why_unusable
+from journeyman_simulator.judge.possible_nodes import CheckedNode, PlanIndex, PossibleLaunches, why_unlaunchable
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.nodepool import NodePool
@@ -46,7 +46,7 @@ def check_claims(index: PlanIndex, storage: StorageIndex) -> Iterator[Defect]:
     """Check each planned NodeClaim by itself."""
     for claim in index.results.new_claims:
         pool = index.snapshot.node_pools_by_name.get(claim.node_pool)
-        why = "does not exist" if pool is None else why_unusable(pool, index.snapshot)
+        why = "does not exist" if pool is None else why_unlaunchable(pool, index.snapshot)
         if why:
             yield Defect(
                 f"the NodeClaim for {', '.join(claim.pods[:3])}: NodePool {claim.node_pool} {why}",
@@ -54,7 +54,7 @@ def check_claims(index: PlanIndex, storage: StorageIndex) -> Iterator[Defect]:
             )
     for node in index.new_nodes:
         if node.claim is not None:
-            launches = index.launches(index.usable_pools[node.claim.node_pool])
+            launches = index.launches(node.claim.node_pool)
             kinds = {kind: key for key, kind in sorted(node.planned.items(), reverse=True)}
             yield from _check_choice(launches, node, node.claim)
             yield from _check_min_values(launches, node, node.claim)
@@ -156,20 +156,20 @@ def _check_claim_capacity(launches: PossibleLaunches, node: CheckedNode, claim: 
         yield from _check_ports(node, {"its daemons": part.ports})
 
 
-def _check_ports(node: CheckedNode, in_use: Mapping[str, Sequence[PortUse]]) -> Iterator[Defect]:
+def _check_ports(node: CheckedNode, in_use: Mapping[str, Sequence[Port]]) -> Iterator[Defect]:
     """Check that the planned pods use each host port once, and none that is in use.
 
     Args:
         node: The node.
         in_use: The host ports in use on the node, by the text that names their user.
     """
-    planned: list[PortUse] = []
-    taken: dict[str, Sequence[PortUse]] = {**in_use, "another pod": planned}
+    planned: list[Port] = []
+    taken: dict[str, Sequence[Port]] = {**in_use, "another pod": planned}
     for pod, kind in sorted(node.planned.items()):
         for by, ports in taken.items() if kind.ports else ():
             port = conflicting_port(kind.ports, ports)
-            if port is not None:
-                yield node.defect(f"host port {port.number}/{port.protocol} of pod {pod} is taken by {by}")
+            if port:
+                yield node.defect(f"host port {port} of pod {pod} is taken by {by}")
                 break
         planned += kind.ports
 
@@ -261,21 +261,27 @@ def _belongs(daemon: PodKind, node: CheckedNode) -> bool:
     )
 
 
-def _check_node_capacity(node: CheckedNode, daemons: list[PodKind]) -> Iterator[Defect]:
+def _check_node_capacity(node: CheckedNode, daemons: Sequence[PodKind]) -> Iterator[Defect]:
     """Check that the remaining pods, missing daemons and planned pods do not exceed the node's allocatable."""
     try:
-        left = allocatable(node.state_node) if node.state_node is not None else {}
+        left = subtract(left_on(node, daemons), total_requests(node.planned.values()))
     except InvalidQuantityError as error:
         yield node.defect(f"its size cannot be read: {error.message}")
         return
-    running = total_requests(kind for kind in node.remaining if is_daemon(kind.pod))
-    missing = {name: max(n - running.get(name, 0), 0) for name, n in total_requests(daemons).items()}
-    for taken in (total_requests(node.remaining), missing, total_requests(node.planned.values())):
-        for resource, amount in taken.items():
-            left[resource] = left.get(resource, 0) - amount
     for resource, amount in sorted(left.items()):
         if amount < 0:
             yield node.defect(f"{resource} is exceeded by {-amount} with pods {', '.join(sorted(node.planned))}")
+
+
+def left_on(node: CheckedNode, daemons: Iterable[PodKind]) -> dict[str, int]:
+    """Return what the remaining pods, and daemons that do not run yet, leave of an existing node's allocatable.
+
+    Raises InvalidQuantityError.
+    """
+    running = total_requests(kind for kind in node.remaining if is_daemon(kind.pod))
+    missing = {name: max(n - running.get(name, 0), 0) for name, n in total_requests(daemons).items()}
+    size = allocatable(node.state_node) if node.state_node is not None else {}
+    return subtract(size, add(total_requests(node.remaining), missing))
 
 
 def allocatable(node: StateNode) -> dict[str, int]:
@@ -307,7 +313,7 @@ def check_limits(index: PlanIndex) -> Iterator[Defect]:
             continue
         for resource, limit in sorted(pool.spec.limit_amounts.items()):
             total = _usage(index, pool, resource)
-            total += sum(_largest(index.launches(pool), node, resource) for node in planned)
+            total += sum(_largest(index.launches(name), node, resource) for node in planned)
             if total > limit:
                 first = next(iter(planned[0].planned), "")
                 yield Defect(
@@ -326,7 +332,7 @@ def _usage(index: PlanIndex, pool: NodePool, resource: str) -> int:
     instances = {n.provider_id or n.name: n for n in sorted(own, key=_counts_less)}
     if resource == NODES:
         return len(instances)
-    return sum(_capacity_of(node, index.launches(pool), resource) for node in instances.values())
+    return sum(_capacity_of(node, index.launches(pool.metadata.name), resource) for node in instances.values())
 
 
 def _counts_less(node: StateNode) -> tuple[bool, bool, float]:
@@ -358,7 +364,7 @@ def check_reservations(index: PlanIndex) -> Iterator[Defect]:
     for node in index.new_nodes:
         if node.claim is None:
             continue
-        offerings = index.launches(index.usable_pools[node.claim.node_pool]).offerings
+        offerings = index.launches(node.claim.node_pool).offerings
         only = {reservation for reservation, rows in offerings.reserved.items() if node.rows and not node.rows & ~rows}
         bound.update({*node.claim.reservations, *only})
         for reservation, left in offerings.reservation_capacity.items():
@@ -369,7 +375,6 @@ def check_reservations(index: PlanIndex) -> Iterator[Defect]:
             yield Defect(f"reservation {reservation}: {number} NodeClaims need it, it has capacity for {left}")
 
 
-_BIND_COMPLETED: Final = "pv.kubernetes.io/bind-completed"
 _EBS: Final = "ebs.csi.aws.com"
 # CSI drivers that replaced in-tree volume plugins (k8s.io/csi-translation-lib)
 _SUCCESSORS: Final = {
@@ -436,7 +441,7 @@ class StorageIndex:
         volume = self._volumes.get(claim.spec.volume_name)
         if volume is None or volume.metadata.deletion_timestamp is not None:
             return f"the PersistentVolume of {shown} does not exist or is being deleted"
-        return "" if _BIND_COMPLETED in claim.metadata.annotations else f"{shown} is not bound completely"
+        return "" if labels.BIND_COMPLETED in claim.metadata.annotations else f"{shown} is not bound completely"
 
     def _defect_unbound(self, claim: PersistentVolumeClaim, shown: str) -> str:
         found = self._classes.get(claim.spec.storage_class_name or "")

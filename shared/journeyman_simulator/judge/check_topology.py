@@ -30,20 +30,81 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
-import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NodeSelectorRequirement, TopologySpreadConstraint
+from journeyman.core.api.objects import (
+    LabelSelector,
+    LabelSelectorRequirement,
+    NodeSelectorRequirement,
+    Object,
+    Pod,
+    PodAffinityTerm,
+    TopologySpreadConstraint,
+)
 from journeyman.core.scheduling.results import Defect
 from journeyman.core.scheduling.verify.matching import (
-    CountedPods,
-    PodIdentity,
+    ENCODER,
     PodKind,
     is_finished_or_terminating,
+    normalized,
+    selects,
     untolerated,
 )
 from journeyman_simulator.judge.possible_nodes import AwaitedPods, CheckedNode, PlanIndex
+
+
+class CountedPods(Struct, frozen=True, eq=False):
+    """The pods that a constraint counts, by the values of node label `key`.
+
+    `id` is equal if the same pods count over the same label. Namespaces are those named and those whose labels
+    `namespace_selector` selects. The `selector` includes matchLabelKeys and mismatchLabelKeys.
+    """
+
+    id: bytes
+    key: str
+    namespaces: frozenset[str]
+    namespace_selector: LabelSelector | None
+    selector: LabelSelector | None
+
+    @classmethod
+    def of(cls, pod: Pod, rule: PodAffinityTerm | TopologySpreadConstraint) -> CountedPods:
+        """Return the pods that a spread constraint or a term of pod affinity or anti-affinity of this pod counts."""
+        namespaces, of_namespaces, by_key = (
+            frozenset({pod.metadata.namespace}),
+            None,
+            [(k, "In") for k in rule.match_label_keys],
+        )
+        if isinstance(rule, PodAffinityTerm):
+            of_namespaces, by_key = (
+                rule.namespace_selector,
+                [*by_key, *((k, "NotIn") for k in rule.mismatch_label_keys)],
+            )
+            if rule.namespaces or of_namespaces is not None:
+                namespaces = frozenset(rule.namespaces)
+        key, own, selector = normalized(rule.topology_key), pod.metadata.labels, rule.label_selector
+        more = [LabelSelectorRequirement(key=k, operator=o, values=(own[k],)) for k, o in sorted(by_key) if k in own]
+        if more and selector is not None:
+            selector = replace(selector, match_expressions=(*selector.match_expressions, *more))
+        parts = (key, sorted(namespaces), _sorted(of_namespaces), _sorted(selector))
+        return cls(ENCODER.encode(parts), key, namespaces, of_namespaces, selector)
+
+    def counts(self, kind: PodKind, namespaces: Mapping[str, Object]) -> bool:
+        """Whether pods of this kind are counted."""
+        own = kind.pod.metadata
+        known = namespaces.get(own.namespace)
+        is_covered = own.namespace in self.namespaces or selects(
+            self.namespace_selector, known.metadata.labels if known is not None else {}
+        )
+        return is_covered and selects(self.selector, own.labels)
+
+
+def _sorted(selector: LabelSelector | None) -> object:
+    if selector is None:
+        return None
+    expressions = sorted((e.key, e.operator, sorted(e.values)) for e in selector.match_expressions)
+    return sorted(selector.match_labels.items()), expressions
 
 
 class PodPresence(Struct, frozen=True, eq=False):
@@ -55,49 +116,43 @@ class PodPresence(Struct, frozen=True, eq=False):
 
 
 class PodPresences:
-    """The pods on all nodes, by namespace and labels."""
+    """The pods on all nodes, by kind."""
 
     def __init__(self, index: PlanIndex) -> None:
-        self._namespaces = {namespace.metadata.name: namespace for namespace in index.snapshot.namespaces}
-        self._presences: dict[PodIdentity, list[PodPresence]] = {}
-        self._by_label: dict[tuple[str, str], list[PodIdentity]] = {}
-        self._counted: dict[tuple[bytes, bool], frozenset[PodIdentity]] = {}
-        self._planned = frozenset(kind.identity for kind in index.planned_by_kind)
+        self._namespaces, self._planned = index.namespaces, index.planned_by_kind
+        self._presences: dict[PodKind, list[PodPresence]] = {}
+        self._by_label: dict[tuple[str, str], list[PodKind]] = {}
+        self._counted: dict[tuple[bytes, bool], Sequence[PodKind]] = {}
         for kind, where in index.planned_by_kind.items():
-            found = self._presences.setdefault(kind.identity, [])
-            found += [PodPresence(node, number, 0) for node, _, number in where]
+            self._presences[kind] = [PodPresence(node, number, 0) for node, _, number in where]
         for node in index.existing_nodes:
-            for kind, number in Counter(
-                kind for kind in node.remaining if not is_finished_or_terminating(kind.pod)
-            ).items():
-                self._presences.setdefault(kind.identity, []).append(PodPresence(node, 0, number))
-        for identity in self._presences:
-            for label in identity.labels:
-                self._by_label.setdefault(label, []).append(identity)
+            for kind, number in Counter(node.remaining).items():
+                if not is_finished_or_terminating(kind.pod):
+                    self._presences.setdefault(kind, []).append(PodPresence(node, 0, number))
+        for kind in self._presences:
+            for label in kind.pod.metadata.labels.items():
+                self._by_label.setdefault(label, []).append(kind)
 
-    def counts(self, group: CountedPods, pods: PodKind | AwaitedPods) -> bool:
-        """Whether the group counts these pods."""
-        return group.counts(pods.identity, self._namespaces)
+    def counts(self, group: CountedPods, kind: PodKind) -> bool:
+        """Whether the group counts pods of this kind."""
+        return group.counts(kind, self._namespaces)
 
     def presences(self, group: CountedPods, *, planned_only: bool = False) -> Iterable[PodPresence]:
         """Return the nodes of the counted pods, or of those that are planned; a node may occur several times."""
-        for identity in self.identities(group, planned_only=planned_only):
-            yield from self._presences[identity]
+        for kind in self.kinds(group, planned_only=planned_only):
+            yield from self._presences[kind]
 
-    def identities(self, group: CountedPods, *, planned_only: bool = False) -> frozenset[PodIdentity]:
-        """Return the namespaces and labels of the present pods that the group counts, or of those that are planned."""
+    def kinds(self, group: CountedPods, *, planned_only: bool = False) -> Sequence[PodKind]:
+        """Return the present pods that the group counts, or those of them that are planned."""
         key = group.id, planned_only
         if key not in self._counted:
             candidates = self._candidates(group)
-            if planned_only:
-                candidates = self._planned if candidates is None else self._planned.intersection(candidates)
-            elif candidates is None:
-                candidates = self._presences
-            self._counted[key] = frozenset(i for i in candidates if group.counts(i, self._namespaces))
+            wanted = (kind for kind in candidates if kind in self._planned) if planned_only else candidates
+            self._counted[key] = [kind for kind in wanted if group.counts(kind, self._namespaces)]
         return self._counted[key]
 
-    def _candidates(self, group: CountedPods) -> Iterable[PodIdentity] | None:
-        """Return the pods with a label that the group's selector requires; None if it requires no label's value."""
+    def _candidates(self, group: CountedPods) -> Iterable[PodKind]:
+        """Return the pods with a label that the group's selector requires; all if it requires no label's value."""
         if group.selector is None:
             return ()
         if group.selector.match_labels:
@@ -105,8 +160,10 @@ class PodPresences:
         listed = (e for e in group.selector.match_expressions if e.operator == "In")
         shortest = min(listed, key=lambda e: len(e.values), default=None)
         if shortest is None:
-            return None
-        return [i for value in sorted(set(shortest.values)) for i in self._by_label.get((shortest.key, value), ())]
+            return self._presences
+        return [
+            kind for value in sorted(set(shortest.values)) for kind in self._by_label.get((shortest.key, value), ())
+        ]
 
 
 class _ConstrainedPods(Struct, frozen=True, eq=False):
@@ -183,7 +240,11 @@ def _spread_rules(index: PlanIndex) -> dict[bytes, _SpreadRule]:
         for constraint in kind.pod.spec.topology_spread_constraints:
             if constraint.when_unsatisfiable != "DoNotSchedule":
                 continue
-            rule = _spread_rule(kind, constraint)
+            rule = _SpreadRule(
+                group=CountedPods.of(kind.pod, constraint),
+                honors_node_affinity=constraint.node_affinity_policy != "Ignore",
+                honors_node_taints=constraint.node_taints_policy == "Honor",
+            )
             known = rules.setdefault(_rule_identity(rule, kind), rule)
             known.owners.extend(
                 _ConstrainedPods(kind, constraint, node, pod, number, stays=_stays(kind, node))
@@ -196,19 +257,11 @@ def _stays(kind: PodKind, node: CheckedNode) -> bool:
     return bool(node.planned_pods) and all(key in node.planned_pods for key, k in node.planned.items() if k is kind)
 
 
-def _spread_rule(kind: PodKind, constraint: TopologySpreadConstraint) -> _SpreadRule:
-    return _SpreadRule(
-        group=CountedPods.of(kind.pod, constraint),
-        honors_node_affinity=constraint.node_affinity_policy != "Ignore",
-        honors_node_taints=constraint.node_taints_policy == "Honor",
-    )
-
-
 def _rule_identity(rule: _SpreadRule, kind: PodKind) -> bytes:
     """Return a key that is equal if the same pods count on the same nodes."""
     node_requirements = kind.node_requirements if rule.honors_node_affinity else None
     tolerations = kind.pod.spec.tolerations if rule.honors_node_taints else None
-    return msgspec.msgpack.encode((rule.group.id, node_requirements, tolerations))
+    return ENCODER.encode((rule.group.id, node_requirements, tolerations))
 
 
 _Entering = dict[tuple[bytes, str], list[tuple[_SpreadRule, _Entrants]]]
@@ -303,9 +356,8 @@ def _launchable(index: PlanIndex, kind: PodKind, key: str) -> set[str]:
     found: set[str] = set()
     for pool in index.usable_pools.values():
         if untolerated(kind.pod, pool.spec.template.spec.taints) is None:
-            launches = index.launches(pool)
             for requirements in _combinations(kind):
-                found |= launches.values(key, requirements)
+                found |= index.launches(pool.metadata.name).values(key, requirements)
     return found
 
 
@@ -399,7 +451,7 @@ def _unsatisfied(
             if presence.remaining:
                 present.enter(group, presence.node)
         for pods in awaited:
-            if presences.counts(group, pods):
+            if presences.counts(group, pods.kind):
                 present.enter(group, pods.node, everywhere=pods.is_existing)
     early = [arrival for arrival in first if _admit_one(arrival, present, _PresentPods())]
     waiting = [arrival for arrival in arrivals if arrival.groups and arrival not in early]
@@ -418,13 +470,12 @@ def _arrivals(index: PlanIndex, presences: PodPresences) -> list[_Arrival]:
     for kind in index.planned_by_kind:
         own = tuple(CountedPods.of(kind.pod, term) for term in kind.affinity)
         groups_of_kind[kind] = tuple(groups.setdefault(group.id, group) for group in own)
-    joined: dict[PodIdentity, list[CountedPods]] = {kind.identity: [] for kind in index.planned_by_kind}
+    joined: dict[PodKind, list[CountedPods]] = {kind: [] for kind in index.planned_by_kind}
     for group in groups.values():
-        for identity in presences.identities(group):
-            if identity in joined:
-                joined[identity].append(group)
+        for kind in presences.kinds(group, planned_only=True):
+            joined[kind].append(group)
     return [
-        _Arrival(kind, node, pod, groups_of_kind[kind], tuple(joined[kind.identity]))
+        _Arrival(kind, node, pod, groups_of_kind[kind], tuple(joined[kind]))
         for kind, where in index.planned_by_kind.items()
         for node, pod, _ in where
     ]

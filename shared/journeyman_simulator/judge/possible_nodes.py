@@ -7,29 +7,29 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property, lru_cache, reduce
+from functools import cache, cached_property, lru_cache, reduce
 from operator import or_
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct, field
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import REGISTERED
 from journeyman.core.api.objects import NodeSelectorRequirement, Pod, Taint, is_true
-from journeyman.core.api.resources import absurd_request, add
+from journeyman.core.api.resources import add
 from journeyman.core.catalogue import Catalogue, InstanceType, Offering
-from journeyman.core.scheduling.results import Defect, PlannedClaim, Results, name_of_claim, name_of_node
+from journeyman.core.scheduling.results import Defect, PlannedClaim, Results, name_of_claim, name_of_node, placements
 from journeyman.core.scheduling.verify.matching import (
-    PodIdentity,
     PodKind,
-    PodKinds,
-    PortUse,
-    daemon_of,
-    is_daemon,
-    is_finished_or_terminating,
+    Port,
+    daemons_of,
     is_met,
+    kinds_of,
     normalized,
+    pods_by_node,
+    taints_of,
     untolerated,
+    why_unusable,
 )
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.launch_backoff import backoffs_of, claims_of
@@ -37,10 +37,6 @@ from journeyman_simulator.judge.possible_labels import Column, PossibleLabels, R
 
 if TYPE_CHECKING:  # the models build validators; nothing here needs them
     from journeyman.core.api.nodepool import NodePool
-
-
-_CORDON: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
-"""The taint of a cordoned node, which the node lifecycle controller adds; kube-scheduler treats the field the same."""
 
 
 class CheckedNode(Struct, eq=False):
@@ -84,7 +80,7 @@ class CheckedNode(Struct, eq=False):
 class AwaitedPods(Struct, frozen=True, eq=False):
     """The pod of a DaemonSet that is still to come to a node; `is_existing`: the node exists."""
 
-    identity: PodIdentity
+    kind: PodKind
     node: CheckedNode
     is_existing: bool
 
@@ -106,37 +102,26 @@ class PlanIndex:
         self.results = results
         self.pods_to_schedule = pods
         self.known = {pod.key: pod for pod in (*snapshot.pods, *(pods or ()))}
+        self.namespaces = {namespace.metadata.name: namespace for namespace in snapshot.namespaces}
+        self.daemons = daemons_of(snapshot, ignore_dra_requests=ignore_dra_requests)
         self.state_nodes = tuple(node for node in snapshot.state_nodes if node.name not in without_nodes)
-        self._ignore_dra_requests = ignore_dra_requests
-        self._kinds = PodKinds()
+        self._kinds = kinds_of(self.known.values())
         self._offerings_by_pool = offerings_by_node_pool(catalogue)
         self._launches: dict[str, PossibleLaunches] = {}
 
     def kind(self, key: str) -> PodKind:
         """The kind of a pod."""
-        return self._kinds.of(self.known[key])
+        return self._kinds[key]
 
     @cached_property
     def placed(self) -> tuple[str, ...]:
         """The keys of all pods in the plan, as often as they occur."""
-        new = (key for claim in self.results.new_claims for key in claim.pods)
-        return (*new, *(key for keys in self.results.existing.values() for key in keys))
+        return tuple(key for _, keys in placements(self.results) for key in keys)
 
     @cached_property
     def rescheduled(self) -> frozenset[str]:
         """The keys of the pods to schedule: they do not count where they are now."""
         return frozenset(self.placed) | {pod.key for pod in self.pods_to_schedule or ()}
-
-    @cached_property
-    def daemons(self) -> tuple[PodKind, ...]:
-        """The pods that DaemonSets run; one with invalid requests, or requests beyond any node, never runs.
-
-        Those with ResourceClaims are left out if these are ignored.
-        """
-        owned = [pod for pod in self.snapshot.pods if is_daemon(pod)]
-        found = (daemon_of(daemon_set, owned) for daemon_set in self.snapshot.daemon_sets)
-        counted = (daemon for daemon in found if not (self._ignore_dra_requests and daemon.asks_for_devices))
-        return tuple(daemon for daemon in counted if not (daemon.unreadable or absurd_request(daemon.requests)))
 
     @cached_property
     def nodes(self) -> tuple[CheckedNode, ...]:
@@ -146,37 +131,22 @@ class PlanIndex:
     @cached_property
     def existing_nodes(self) -> tuple[CheckedNode, ...]:
         """The existing nodes, by name, without those that the solver was not to use."""
-        possible = _node_labels(self.state_nodes)
+        possible, pods = _node_labels(self.state_nodes), pods_by_node(self.snapshot)
         return tuple(
             CheckedNode(
                 name=name_of_node(node.name),
                 host=node.labels.get(labels.HOSTNAME, node.name),
                 planned={key: self.kind(key) for key in self.results.existing.get(node.name, ())},
-                remaining=self._remaining_pods(node),
+                remaining=tuple(self.kind(key) for key in pods[node.name] if key not in self.rescheduled),
                 possible=possible,
                 rows=1 << index,
-                taints=(*node.taints, _CORDON)
-                if node.node is not None and node.node.spec.unschedulable
-                else node.taints,
+                taints=taints_of(node),
                 is_schedulable=not (node.is_being_disrupted or node.is_unusable),
                 state_node=node,
                 planned_pods=_planned_pods(node),
             )
             for index, node in enumerate(self.state_nodes)
         )
-
-    def _remaining_pods(self, node: StateNode) -> tuple[PodKind, ...]:
-        """The pods that are bound or nominated to the node and not rescheduled."""
-        pods = (*node.pods, *self._nominated.get(node.name, ()))
-        return tuple(self._kinds.of(pod) for pod in pods if pod.key not in self.rescheduled)
-
-    @cached_property
-    def _nominated(self) -> Mapping[str, Sequence[Pod]]:
-        found: dict[str, list[Pod]] = {}
-        for pod in self.snapshot.pods:
-            if pod.status.nominated_node_name and not pod.spec.node_name and not is_finished_or_terminating(pod):
-                found.setdefault(pod.status.nominated_node_name, []).append(pod)
-        return found
 
     @cached_property
     def new_nodes(self) -> tuple[CheckedNode, ...]:
@@ -186,7 +156,7 @@ class PlanIndex:
             pool = self.usable_pools.get(claim.node_pool)
             if pool is None:
                 continue
-            possible, rows = self.launches(pool).possible_for(claim.requirements)
+            possible, rows = self.launches(claim.node_pool).possible_for(claim.requirements)
             found.append(
                 CheckedNode(
                     name=name_of_claim(claim),
@@ -218,41 +188,26 @@ class PlanIndex:
     @cached_property
     def usable_pools(self) -> Mapping[str, NodePool]:
         """The NodePools that may launch nodes, by name."""
-        return {pool.metadata.name: pool for pool in self.snapshot.node_pools if not why_unusable(pool, self.snapshot)}
+        return {
+            pool.metadata.name: pool for pool in self.snapshot.node_pools if not why_unlaunchable(pool, self.snapshot)
+        }
 
     def daemons_of_pool(self, name: str) -> tuple[PodKind, ...]:
         """The daemons that count on nodes of a NodePool: without those that the plan leaves out there."""
         left_out = self.results.left_out.get(name)
         return tuple(d for d in self.daemons if left_out is None or d.pod.key not in left_out.names)
 
-    def daemons_of(self, node: CheckedNode) -> tuple[PodKind, ...]:
-        """The daemons that run on nodes of a planned node's NodePool, as far as their labels suit them."""
-        pool = self.usable_pools.get(node.claim.node_pool) if node.claim is not None else None
-        return self.launches(pool).daemons if pool is not None else ()
-
-    def launches(self, pool: NodePool) -> PossibleLaunches:
+    def launches(self, name: str) -> PossibleLaunches:
         """The possible launches of a usable NodePool."""
-        name = pool.metadata.name
         if name not in self._launches:
-            offerings = self._offerings_by_pool.get(name)
-            self._launches[name] = PossibleLaunches(
-                pool, offerings or LaunchableOfferings(()), self.daemons_of_pool(name)
-            )
+            offerings = self._offerings_by_pool.get(name, LaunchableOfferings(()))
+            self._launches[name] = PossibleLaunches(self.usable_pools[name], offerings, self.daemons_of_pool(name))
         return self._launches[name]
 
 
-def why_unusable(pool: NodePool, snapshot: Snapshot) -> str:
+def why_unlaunchable(pool: NodePool, snapshot: Snapshot) -> str:
     """Return why the NodePool may launch no nodes; empty if it may."""
-    if pool.spec.static:
-        return "has a fixed number of nodes"
-    if pool.metadata.deletion_timestamp is not None:
-        return "is being deleted"
-    if pool.is_hibernating(snapshot.now):
-        return "hibernates"
-    node_class = snapshot.node_class_of(pool)
-    if node_class is None or node_class.deleting or not node_class.ready:
-        return "has no NodeClass that is ready"
-    return _why_waiting(pool, snapshot)
+    return why_unusable(pool, snapshot) or _why_waiting(pool, snapshot)
 
 
 def _why_waiting(pool: NodePool, snapshot: Snapshot) -> str:
@@ -302,7 +257,7 @@ class DaemonTypeOverhead(Struct, frozen=True, eq=False):
 
     rows: Rows
     requests: Mapping[str, int]
-    ports: tuple[PortUse, ...]
+    ports: tuple[Port, ...]
 
 
 class LaunchableOfferings:
@@ -451,10 +406,10 @@ class PossibleLaunches:
             *(NodeSelectorRequirement(key=k, operator="In", values=(v,)) for k, v in sorted(self._own.items())),
         )
         self._tolerating = [d for d in daemons if untolerated(d.pod, template.spec.taints) is None]
-        self._of_types: dict[tuple[str, ...], Rows] = {}
-        self._narrowed: dict[tuple[NodeSelectorRequirement, ...], PossibleLabels] = {}
-        self._overheads: dict[PossibleLabels, tuple[DaemonTypeOverhead, ...]] = {}
-        self._rows_meeting_pool: dict[PossibleLabels, Rows] = {}
+        self.narrowed = cache(self.possible.narrowed)  # what can be launched under these requirements
+        self.rows_of = cache(self._rows_of)  # the rows of these instance types
+        self.rows_meeting_pool = cache(self._rows_meeting_pool)  # whichever values the labels of these rows get
+        self.overheads = cache(self._daemon_overheads)  # that of all these rows, each of which is in one entry
 
     def _possible(self, offerings: LaunchableOfferings) -> PossibleLabels:
         given: dict[str, Column] = {k: {frozenset({v}): offerings.all_rows} for k, v in self._own.items()}
@@ -525,12 +480,6 @@ class PossibleLaunches:
                 too_small |= rows & self.offerings.smaller_than(resource, amount)
         return too_small
 
-    def narrowed(self, requirements: tuple[NodeSelectorRequirement, ...]) -> PossibleLabels:
-        """What can be launched under these requirements."""
-        if requirements not in self._narrowed:
-            self._narrowed[requirements] = self.possible.narrowed(requirements)
-        return self._narrowed[requirements]
-
     def possible_for(self, requirements: Sequence[NodeSelectorRequirement]) -> tuple[PossibleLabels, Rows]:
         """What a NodeClaim with these requirements may become: labels, and which rows.
 
@@ -554,33 +503,13 @@ class PossibleLaunches:
                 rows &= self.rows_of(requirement.values)
         return possible, rows
 
-    def rows_of(self, types: tuple[str, ...]) -> Rows:
-        """The rows of these instance types."""
-        known = self._of_types.get(types)
-        if known is None:
-            known = 0
-            for name in types:
-                known |= self.offerings.by_type.get(name, 0)
-            self._of_types[types] = known
-        return known
+    def _rows_of(self, types: tuple[str, ...]) -> Rows:
+        return reduce(or_, (self.offerings.by_type.get(name, 0) for name in types), 0)
 
-    def rows_meeting_pool(self, possible: PossibleLabels) -> Rows:
-        """The rows that meet the NodePool's requirements, whichever values their labels get."""
-        known = self._rows_meeting_pool.get(possible)
-        if known is None:
-            known = self._rows_meeting_pool[possible] = possible.rows_meeting(
-                ((rule,),) for rule in self.pool_requirements
-            )
-        return known
+    def _rows_meeting_pool(self, possible: PossibleLabels) -> Rows:
+        return possible.rows_meeting(((rule,),) for rule in self.pool_requirements)
 
-    def overheads(self, possible: PossibleLabels) -> tuple[DaemonTypeOverhead, ...]:
-        """The daemon overhead of all rows, each row in one entry."""
-        known = self._overheads.get(possible)
-        if known is None:
-            known = self._overheads[possible] = tuple(self._split(possible))
-        return known
-
-    def _split(self, possible: PossibleLabels) -> list[DaemonTypeOverhead]:
+    def _daemon_overheads(self, possible: PossibleLabels) -> list[DaemonTypeOverhead]:
         parts = [DaemonTypeOverhead(possible.rows, {}, ())]
         for daemon in self.daemons:
             running = possible.rows_possibly_meeting(daemon.node_requirements)

@@ -1,4 +1,4 @@
-"""What pods, labels, taints, selectors and host ports mean in Kubernetes; shares no code with the solver.
+"""What pods, labels, taints, selectors, host ports, volumes and NodePools mean in Kubernetes; shares no code with the solver.
 
 Restates: karpenter pkg/scheduling/hostportusage.go, pkg/scheduling/requirements.go, pkg/scheduling/taints.go.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 from msgspec import Struct
@@ -15,28 +15,31 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import (
-    DaemonSet,
     LabelSelector,
     LabelSelectorRequirement,
     NodeSelectorRequirement,
-    Object,
     Pod,
     PodAffinityTerm,
     Taint,
     Toleration,
-    TopologySpreadConstraint,
 )
-from journeyman.core.api.resources import pod_requests, resize_of
+from journeyman.core.api.resources import absurd_request, add, pod_requests, resize_of
+from journeyman.core.state import Snapshot, StateNode
 from journeyman.errors import InvalidQuantityError
+
+if TYPE_CHECKING:  # the models build validators; nothing here needs them
+    from journeyman.core.api.nodepool import NodePool
 
 Alternatives = tuple[tuple[NodeSelectorRequirement, ...], ...]
 """Lists of requirements; a node must meet all requirements of one list. If empty, no node does."""
 
+_CORDON: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+"""The taint of a cordoned node, which the node lifecycle controller adds; kube-scheduler treats the field the same."""
+
 _INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _SELECTOR_OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist"})
 _EVERY_ADDRESS: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared with, never bound to
-_NO_KEYS: Final[tuple[str, ...]] = ()
-_ENCODER: Final = msgspec.msgpack.Encoder()
+ENCODER: Final = msgspec.msgpack.Encoder(order="deterministic")
 
 
 def normalized(key: str) -> str:
@@ -91,28 +94,17 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     return is_equal or toleration.operator == "Exists"
 
 
-class PortUse(NamedTuple):
-    """A host port that a container takes; an empty address is every address of the node."""
-
-    number: int
-    protocol: str
-    address: str
+Port = tuple[int, str, str]
+"""A host port that a container takes: number, protocol and address; an empty address is every address of the node."""
 
 
-def conflicting_port(requested: Iterable[PortUse], taken: Sequence[PortUse]) -> PortUse | None:
-    """Return the first requested port that is taken; None if all are free."""
-    for port in requested:
-        for other in taken:
-            if port[:2] == other[:2] and (not port.address or not other.address or port.address == other.address):
-                return port
-    return None
-
-
-class PodIdentity(NamedTuple):
-    """Namespace and sorted labels of a pod, by which other pods' selectors select it."""
-
-    namespace: str
-    labels: tuple[tuple[str, str], ...]
+def conflicting_port(requested: Iterable[Port], taken: Sequence[Port]) -> str:
+    """Return the first requested port that is taken, as `number/protocol`; empty if all are free."""
+    for number, protocol, address in requested:
+        for *port, other in taken:
+            if port == [number, protocol] and (address == other or "" in (address, other)):
+                return f"{number}/{protocol}"
+    return ""
 
 
 class PodKind(Struct, frozen=True, eq=False):
@@ -124,11 +116,10 @@ class PodKind(Struct, frozen=True, eq=False):
     """
 
     pod: Pod
-    identity: PodIdentity
     requests: Mapping[str, int]
     unreadable: str
     node_requirements: tuple[Alternatives, ...]
-    ports: tuple[PortUse, ...]
+    ports: tuple[Port, ...]
     volume_claims: tuple[tuple[str, str], ...]
     affinity: tuple[PodAffinityTerm, ...]
     anti_affinity: tuple[PodAffinityTerm, ...]
@@ -144,22 +135,20 @@ class PodKind(Struct, frozen=True, eq=False):
             unreadable = error.message
         return cls(
             pod=pod,
-            identity=PodIdentity(metadata.namespace, tuple(sorted(metadata.labels.items()))),
             requests=requests,
             unreadable=unreadable,
             node_requirements=tuple(_node_requirements(pod)),
             ports=tuple(
-                PortUse(port.host_port, port.protocol or "TCP", "" if port.host_ip in _EVERY_ADDRESS else port.host_ip)
+                (port.host_port, port.protocol or "TCP", "" if port.host_ip in _EVERY_ADDRESS else port.host_ip)
                 for container in pod.spec.containers
                 for port in container.ports
                 if port.host_port
             ),
             volume_claims=tuple(
-                (metadata.namespace, volume.persistent_volume_claim.claim_name)
-                if volume.persistent_volume_claim is not None
-                else (metadata.namespace, f"{metadata.name}-{volume.name}")
+                (metadata.namespace, source.claim_name if source is not None else f"{metadata.name}-{volume.name}")
                 for volume in pod.spec.volumes
-                if volume.persistent_volume_claim is not None or volume.ephemeral is not None
+                for source in (volume.persistent_volume_claim,)
+                if source is not None or volume.ephemeral is not None
             ),
             affinity=affinity.pod_affinity.required if affinity and affinity.pod_affinity else (),
             anti_affinity=affinity.pod_anti_affinity.required if affinity and affinity.pod_anti_affinity else (),
@@ -189,43 +178,38 @@ def _node_requirements(pod: Pod) -> Iterator[Alternatives]:
         yield tuple(t.match_expressions for t in terms if t.match_expressions and not t.match_fields)
 
 
-class PodKinds:
-    """The kinds of all pods read so far."""
-
-    def __init__(self) -> None:
-        self._by_content: dict[bytes, PodKind] = {}
-
-    def of(self, pod: Pod) -> PodKind:
-        """Return the pod's kind: by all that a rule reads, and by its name if a volume is named after it."""
-        metadata, spec = pod.metadata, pod.spec
-        name = metadata.name if any(volume.ephemeral is not None for volume in spec.volumes) else ""
-        who = (metadata.namespace, metadata.labels, name, is_daemon(pod), is_finished_or_terminating(pod))
-        size = (spec.containers, spec.init_containers, spec.overhead, spec.resources, resize_of(pod), spec.volumes)
-        where = (spec.node_selector, spec.affinity, spec.tolerations, spec.topology_spread_constraints)
-        content = _ENCODER.encode((who, size, where, spec.resource_claims))
-        kind = self._by_content.get(content)
-        if kind is None:
-            kind = self._by_content[content] = PodKind.of(pod)
-        return kind
-
-
-def is_opted_out(pod: Pod) -> bool:
-    """Whether every term of its node affinity requires a node without a NodePool, so that the scheduler ignores it."""
-    node_affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
-    required = node_affinity.required.node_selector_terms if node_affinity and node_affinity.required else ()
-    terms = [term for term in required if term.match_expressions or term.match_fields]  # others match no node
-    return bool(terms) and all(
-        any(r.key == labels.NODEPOOL and r.operator == "DoesNotExist" for r in term.match_expressions) for term in terms
-    )
+def kinds_of(pods: Iterable[Pod]) -> dict[str, PodKind]:
+    """Return the kinds of pods by key: by all that a rule reads, and by the name if a volume is named after it."""
+    found: dict[str, PodKind] = {}
+    by_content: dict[bytes, PodKind] = {}
+    for pod in pods:
+        name = pod.metadata.name if any(volume.ephemeral is not None for volume in pod.spec.volumes) else ""
+        status = is_daemon(pod), is_finished_or_terminating(pod), resize_of(pod)
+        spec = replace(pod.spec, node_name="")
+        content = ENCODER.encode((pod.metadata.namespace, pod.metadata.labels, name, status, spec))
+        kind = by_content.get(content)
+        found[pod.key] = by_content[content] = kind if kind is not None else PodKind.of(pod)
+    return found
 
 
 def total_requests(kinds: Iterable[PodKind]) -> dict[str, int]:
     """Return the sum of the pods' requests."""
-    total: dict[str, int] = {}
-    for kind in kinds:
-        for resource, amount in kind.requests.items():
-            total[resource] = total.get(resource, 0) + amount
-    return total
+    return add(*(kind.requests for kind in kinds))
+
+
+def taints_of(state: StateNode) -> tuple[Taint, ...]:
+    """Return the taints that pods on an existing node must tolerate."""
+    is_cordoned = state.node is not None and state.node.spec.unschedulable
+    return (*state.taints, _CORDON) if is_cordoned else state.taints
+
+
+def pods_by_node(snapshot: Snapshot) -> dict[str, list[str]]:
+    """Return the keys of the pods that are bound or nominated to each existing node, by its name."""
+    found = {state.name: [pod.key for pod in state.pods] for state in snapshot.state_nodes}
+    for pod in snapshot.pods:
+        if pod.status.nominated_node_name in found and not pod.spec.node_name and not is_finished_or_terminating(pod):
+            found[pod.status.nominated_node_name].append(pod.key)
+    return found
 
 
 def is_finished_or_terminating(pod: Pod) -> bool:
@@ -238,17 +222,24 @@ def is_daemon(pod: Pod) -> bool:
     return any(o.kind == "DaemonSet" and o.api_version.startswith("apps/") for o in pod.metadata.owner_references)
 
 
-def daemon_of(daemon_set: DaemonSet, pods: Iterable[Pod]) -> PodKind:
-    """Return the pod that a DaemonSet runs on each matching node, with the DaemonSet's name and UID.
+def daemons_of(snapshot: Snapshot, *, ignore_dra_requests: bool) -> tuple[PodKind, ...]:
+    """Return the pod that each DaemonSet runs on each matching node, with the DaemonSet's name and UID.
 
-    It is like the newest pod, resized or not, with the template's affinity.
+    It is like the newest pod, resized or not, with the template's affinity. One with invalid requests, or requests beyond
+    any node, never runs; those with ResourceClaims are left out if these are ignored.
     """
-    template, uid = daemon_set.spec.template, daemon_set.metadata.uid
-    own = (pod for pod in pods if any(o.controller and o.uid == uid for o in pod.metadata.owner_references))
-    newest = max(own, key=_creation_order, default=Pod(metadata=template.metadata, spec=template.spec))
-    metadata = replace(daemon_set.metadata, labels=newest.metadata.labels, deletion_timestamp=None)
-    spec = replace(newest.spec, affinity=template.spec.affinity)
-    return PodKind.of(Pod(metadata=metadata, spec=spec, status=newest.status))
+    newest: dict[str, Pod] = {}
+    for pod in sorted(filter(is_daemon, snapshot.pods), key=_creation_order):
+        newest.update({owner.uid: pod for owner in pod.metadata.owner_references if owner.controller})
+    found = []
+    for daemon_set in snapshot.daemon_sets:
+        template = daemon_set.spec.template
+        pod = newest.get(daemon_set.metadata.uid, Pod(metadata=template.metadata, spec=template.spec))
+        metadata = replace(daemon_set.metadata, labels=pod.metadata.labels, deletion_timestamp=None)
+        spec = replace(pod.spec, affinity=template.spec.affinity)
+        found.append(PodKind.of(Pod(metadata=metadata, spec=spec, status=pod.status)))
+    running = (kind for kind in found if not (kind.unreadable or absurd_request(kind.requests)))
+    return tuple(kind for kind in running if not (ignore_dra_requests and kind.asks_for_devices))
 
 
 def _creation_order(pod: Pod) -> tuple[float, str]:
@@ -256,50 +247,52 @@ def _creation_order(pod: Pod) -> tuple[float, str]:
     return (created.timestamp() if created is not None else 0.0), pod.key
 
 
-class CountedPods(Struct, frozen=True, eq=False):
-    """The pods that a constraint counts, by the values of node label `key`.
+def why_unusable(pool: NodePool, snapshot: Snapshot) -> str:
+    """Return why the NodePool may launch no nodes; empty if it may, or if it only waits after failed launches."""
+    node_class = snapshot.node_class_of(pool)
+    is_ready = node_class is not None and node_class.ready and not node_class.deleting
+    reasons = {
+        "has a fixed number of nodes": pool.spec.static,
+        "is being deleted": pool.metadata.deletion_timestamp is not None,
+        "hibernates": pool.is_hibernating(snapshot.now),
+        "has no NodeClass that is ready": not is_ready,
+    }
+    return next((why for why, is_so in reasons.items() if is_so), "")
 
-    `id` is equal if the same pods count over the same label. Namespaces are those named and those whose labels
-    `namespace_selector` selects. A pod must have the values of the labels in `same`, and not those in `other`.
-    """
 
-    id: bytes
-    key: str
-    namespaces: frozenset[str]
-    namespace_selector: LabelSelector | None
-    selector: LabelSelector | None
-    same: Mapping[str, str]
-    other: Mapping[str, str]
+class Volumes:
+    """The volumes of a snapshot, and how many each CSI driver attaches to a Node (`limits`)."""
 
-    @classmethod
-    def of(cls, pod: Pod, rule: PodAffinityTerm | TopologySpreadConstraint) -> CountedPods:
-        """Return the pods that a spread constraint or a term of pod affinity or anti-affinity of this pod counts."""
-        namespaces, selector, other = frozenset({pod.metadata.namespace}), None, _NO_KEYS
-        if isinstance(rule, PodAffinityTerm):
-            selector, other = rule.namespace_selector, rule.mismatch_label_keys
-            if rule.namespaces or selector is not None:
-                namespaces = frozenset(rule.namespaces)
-        key, own = normalized(rule.topology_key), pod.metadata.labels
-        same, unlike = ({k: own[k] for k in sorted(keys) if k in own} for keys in (rule.match_label_keys, other))
-        parts = (key, sorted(namespaces), _sorted(selector), _sorted(rule.label_selector), same, unlike)
-        return cls(_ENCODER.encode(parts), key, namespaces, selector, rule.label_selector, same, unlike)
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._claims = {(c.metadata.namespace, c.metadata.name): c for c in snapshot.persistent_volume_claims}
+        self._volumes = {volume.metadata.name: volume for volume in snapshot.persistent_volumes}
+        self._classes = {found.metadata.name: found for found in snapshot.storage_classes}
+        self.limits = {
+            node.metadata.name: {d.name: d.allocatable.count for d in node.spec.drivers if d.allocatable is not None}
+            for node in snapshot.csi_nodes
+        }
 
-    def counts(self, identity: PodIdentity, namespaces: Mapping[str, Object]) -> bool:
-        """Whether a pod of this namespace and these labels is counted."""
-        values, known = dict(identity.labels), namespaces.get(identity.namespace)
-        is_covered = identity.namespace in self.namespaces or selects(
-            self.namespace_selector, known.metadata.labels if known is not None else {}
+    def of(self, name: tuple[str, str]) -> tuple[str, Alternatives] | None:
+        """Return the CSI driver of a claim's volume and the requirements on nodes that reach it; None if no node can use it."""
+        claim = self._claims.get(name)
+        if claim is None or claim.metadata.deletion_timestamp is not None or claim.status.phase == "Lost":
+            return None
+        if not claim.spec.volume_name:
+            found = self._classes.get(claim.spec.storage_class_name or "")
+            if found is None or found.volume_binding_mode == "Immediate":
+                return None
+            allowed = (t.match_label_expressions for t in found.allowed_topologies if t.match_label_expressions)
+            return found.provisioner, tuple(
+                tuple(NodeSelectorRequirement(key=e.key, operator="In", values=e.values) for e in t) for t in allowed
+            )
+        volume, is_bound = (
+            self._volumes.get(claim.spec.volume_name),
+            labels.BIND_COMPLETED in claim.metadata.annotations,
         )
-        return (
-            is_covered
-            and selects(self.selector, values)
-            and all(values.get(key) == value for key, value in self.same.items())
-            and all(values.get(key) != value for key, value in self.other.items())
-        )
-
-
-def _sorted(selector: LabelSelector | None) -> object:
-    if selector is None:
-        return None
-    expressions = sorted((e.key, e.operator, sorted(e.values)) for e in selector.match_expressions)
-    return sorted(selector.match_labels.items()), expressions
+        if volume is None or volume.metadata.deletion_timestamp is not None or not is_bound:
+            return None
+        affinity = volume.spec.node_affinity.required if volume.spec.node_affinity is not None else None
+        terms = [term.match_expressions for term in (affinity.node_selector_terms if affinity is not None else ())]
+        if volume.spec.local is not None or volume.spec.host_path is not None:
+            terms = [tuple(e for e in term if normalized(e.key) != labels.HOSTNAME) for term in terms]
+        return volume.spec.csi.driver if volume.spec.csi is not None else "", tuple(terms) if all(terms) else ()

@@ -7,13 +7,19 @@ from msgspec.structs import replace
 
 from journeyman.core.api.objects import OwnerReference
 from journeyman.core.scheduling.daemon_overhead import make_daemons
-from journeyman.core.scheduling.verify.matching import PodKind, daemon_of
-from tests.helpers.builders import a_daemon_set, a_pod, a_resize, ago, stamp
+from journeyman.core.scheduling.verify.matching import PodKind, daemons_of
+from tests.helpers.builders import a_daemon_set, a_pod, a_resize, a_snapshot, ago, stamp
 
 
 def a_kind(**spec):
     """Return the PodKind of a pod with this spec."""
     return PodKind.of(a_pod("p", spec=spec))
+
+
+def overhead(daemon_set, *pods):
+    """Return the CPU of a DaemonSet's pod in a cluster with these pods."""
+    snapshot = a_snapshot(daemon_sets=(daemon_set,), pods=pods)
+    return daemons_of(snapshot, ignore_dra_requests=True)[0].requests["cpu"]
 
 
 def affinity(*terms):
@@ -91,9 +97,9 @@ def test_daemon_overhead_uses_the_newest_pod_that_the_daemon_set_controls():
         pod("foreign", "500m", stamp(ago(minutes=1)), controller=False),
     )
 
-    assert daemon_of(agent, pods).requests["cpu"] == 300
-    assert daemon_of(agent, pods[2:]).requests["cpu"] == 400
-    assert daemon_of(agent, ()).requests["cpu"] == 100
+    assert overhead(agent, *pods) == 300
+    assert overhead(agent, *pods[2:]) == 400
+    assert overhead(agent) == 100
 
 
 def controlled_by(daemon_set, pod):
@@ -112,5 +118,5 @@ def test_daemon_overhead_counts_a_resize_of_the_newest_pod(pending, cpu):
     agent = a_daemon_set("agent", cpu="100m")
     pod = controlled_by(agent, a_pod("resized", cpu="64", node="n1", status=a_resize("500m", pending=pending)))
 
-    assert daemon_of(agent, (pod,)).requests["cpu"] == cpu
+    assert overhead(agent, pod) == cpu
     assert make_daemons((agent,), (pod,))[0][0].requests["cpu"] == cpu

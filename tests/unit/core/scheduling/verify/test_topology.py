@@ -172,8 +172,8 @@ def test_node_may_have_an_undecided_zone_only_if_every_zone_satisfies_the_spread
 def test_pod_that_spreads_over_a_label_which_its_node_lacks_is_reported():
     """This applies to new nodes and existing nodes."""
     pod = a_member("p", spread("rack"))
-    assert "pod default/p spreads over rack, which is not decided there" in by_zone(("a", pod))
-    assert "pod default/p spreads over rack, which is not decided there" in on_the_node(pod)
+    assert "pod default/p spreads over rack, which is not decided there" in by_zone(("a", pod), is_certain=False)
+    assert "pod default/p spreads over rack, which is not decided there" in on_the_node(pod, is_certain=False)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,8 @@ def test_pods_on_a_node_that_the_pod_does_not_match_count_only_if_affinity_is_ig
     """Two pods run on a node in zone a that the pod's node selector excludes; nodeAffinityPolicy defaults to Honor."""
     here = {"nodeSelector": {labels.ARCH: "amd64"}}
     running = [a_member(f"r{i}", node=NODE_A) for i in range(2)]
-    assert (by_zone(("a", a_member("p", spread(**policy), here)), running=running) == "") == right
+    found = by_zone(("a", a_member("p", spread(**policy), here)), running=running, is_certain=not policy)
+    assert (found == "") == right
 
 
 def test_pods_on_an_untolerated_node_count_unless_node_taints_policy_is_honor():
@@ -489,7 +490,8 @@ CALM = (Object(metadata=ObjectMeta(name="calm", labels={"mood": "calm"})), Objec
 def test_terms_select_pods_as_kubernetes_does(more, other, clash):
     """Covers namespaces, namespaceSelector, (mis)matchLabelKeys and all operators; an unknown one selects no pod."""
     owner = a_member("s", apart(term(labels.HOSTNAME, **more)), app="shy", rev="1")
-    assert (together(owner, a_member("o", **other), namespaces=CALM) != "") == clash
+    is_certain = more.keys().isdisjoint({"namespaces", "namespaceSelector", "mismatchLabelKeys"})
+    assert (together(owner, a_member("o", **other), namespaces=CALM, is_certain=is_certain) != "") == clash
 
 
 def test_preferred_pod_affinity_and_anti_affinity_are_not_enforced():
