@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -176,18 +176,15 @@ class Offerings:
         own |= {labels.NODEPOOL: pool.metadata.name, labels.REGISTERED: "true", labels.INITIALIZED: "true"}
         self._own: Labels = {key: (value,) for key, value in own.items()}
         self._offers: dict[Requirements, dict[str, list[Offer]]] = {}
-        self._outcomes: dict[Requirements, Outcomes] = {}
-        self._domains: dict[tuple[str, Sequence[Alternatives]], set[str]] = {}
+        self.outcomes, self.domains = cache(self._outcomes), cache(self._domains)
 
-    def outcomes(self, requirements: Requirements) -> Outcomes:
+    def _outcomes(self, requirements: Requirements) -> Outcomes:
         """Return what a NodeClaim with these requirements may become."""
-        if requirements not in self._outcomes:
-            listed = [r for r in requirements if r.key == labels.INSTANCE_TYPE and r.operator == "In"][:1]
-            names = chain.from_iterable(r.values for r in listed) if listed else self.types
-            offers = self._offers_of(names, tuple(r for r in requirements if r not in listed))
-            types = (self.types[name] for name, of_type in offers.items() if of_type)
-            self._outcomes[requirements] = Outcomes([*chain.from_iterable(offers.values())], types)
-        return self._outcomes[requirements]
+        listed = [r for r in requirements if r.key == labels.INSTANCE_TYPE and r.operator == "In"][:1]
+        names = chain.from_iterable(r.values for r in listed) if listed else self.types
+        offers = self._offers_of(names, tuple(r for r in requirements if r not in listed))
+        types = (self.types[name] for name, of_type in offers.items() if of_type)
+        return Outcomes([*chain.from_iterable(offers.values())], types)
 
     @cached_property
     def _spacious(self) -> list[Labels]:
@@ -196,15 +193,14 @@ class Offerings:
         holding = [name for name, instance_type in self.types.items() if fits(requests, instance_type.allocatable)]
         return [each for of_type in self._offers_of(holding, self.requirements).values() for _, each in of_type]
 
-    def domains(self, key: str, requirements: Sequence[Alternatives]) -> Set[str]:
+    def _domains(self, key: str, requirements: tuple[Alternatives, ...]) -> Set[str]:
         """Return the values of a label that new nodes for pods with these requirements may get for certain."""
-        if (key, requirements) not in self._domains:
-            found = self._domains[key, requirements] = set()
-            for each in self._spacious:
-                for value in filter(None, each.get(key, ())):
-                    if value not in found and Outcomes([("", {**each, key: (value,)})]).meet(requirements):
-                        found.add(value)
-        return self._domains[key, requirements] - {_UNKNOWN}
+        found: set[str] = set()
+        for each in self._spacious:
+            for value in filter(None, each.get(key, ())):
+                if value not in found and Outcomes([("", {**each, key: (value,)})]).meet(requirements):
+                    found.add(value)
+        return found - {_UNKNOWN}
 
     def _offers_of(self, names: Iterable[str], requirements: Requirements) -> Mapping[str, list[Offer]]:
         """Return by instance type the available offerings that meet the requirements: reservation and labels."""

@@ -85,13 +85,10 @@ def untolerated(pod: Pod, taints: Iterable[Taint]) -> Taint | None:
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
         return False
-    if toleration.operator in {"Gt", "Lt"}:
-        number, limit = integer(taint.value), integer(toleration.value)
-        if not toleration.key or number is None or limit is None:
-            return False
-        return number > limit if toleration.operator == "Gt" else number < limit
-    is_equal = toleration.operator in {"", "Equal"} and bool(toleration.key) and toleration.value == taint.value
-    return is_equal or toleration.operator == "Exists"
+    operator = "In" if toleration.operator in {"", "Equal"} else toleration.operator
+    required = NodeSelectorRequirement(key=taint.key, operator=operator, values=(toleration.value,))
+    compares = bool(toleration.key) and operator in {"In", "Gt", "Lt"} and is_met(required, taint.value)
+    return compares or operator == "Exists"
 
 
 Port = tuple[int, str, str]
