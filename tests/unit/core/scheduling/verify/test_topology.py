@@ -116,64 +116,169 @@ def members(count, *specs, **kwargs):
 
 # -- spread ----------------------------------------------------------------------------------------------------------
 
-
-def test_hostname_spread_limits_the_pods_per_node_to_max_skew():
-    """Running pods count too; the global minimum is 0 because a new node can always be launched."""
-    one, two = members(2, spread(labels.HOSTNAME))
-    assert by_zone(("a", one), ("a", two)) == ""
-    found = together(one, two)
-    assert "pod default/p0 is one of 2 in kubernetes.io/hostname" in found
-    assert "the emptiest domain has 0, its spread allows 1 more" in found
-    assert "p0 is one of 2" in on_the_node(one, running=(a_member("r", node=NODE_A),))
-    looser = members(2, spread(labels.HOSTNAME, maxSkew=2))
-    assert together(*looser) == ""
-
-
-def test_pods_with_different_node_selectors_count_together_in_a_hostname_spread():
-    """The shared node meets the node selector of each pod, so both pods count there."""
-    plain = a_member("p0", spread(labels.HOSTNAME))
-    choosy = a_member("p1", spread(labels.HOSTNAME), {"nodeSelector": {labels.ZONE: "a"}})
-    assert by_zone(("a", plain), ("a", choosy)) == ""
-    assert "is one of 2 in kubernetes.io/hostname" in together(plain, choosy)
-
-
-def test_pod_with_two_spreads_over_the_same_pods_counts_once():
-    """The constraints count on different nodes (nodeTaintsPolicy); the strictest limits the pods."""
-    for key in (labels.ZONE, labels.HOSTNAME):
-        first, second = (
-            spread(key, **more)["topologySpreadConstraints"] for more in ({}, {"nodeTaintsPolicy": "Honor"})
-        )
-        assert in_zones("abca", members(4, {"topologySpreadConstraints": first + second})) == ""
-    loose = spread(maxSkew=2, nodeTaintsPolicy="Honor")["topologySpreadConstraints"]
-    strict = spread()["topologySpreadConstraints"]
-    for constraints in (strict + loose, loose + strict):
-        found = in_zones("aab", members(3, {"topologySpreadConstraints": constraints}))
-        assert found.count("is one of 2") == found.count("is one of") == 1
+HOSTS, ZONES = spread(labels.HOSTNAME), spread()
+STRICT, LOOSE = (
+    spread(**more)["topologySpreadConstraints"] for more in ({}, {"maxSkew": 2, "nodeTaintsPolicy": "Honor"})
+)
+IN_ZONE_A = {"nodeSelector": {labels.ZONE: "a"}}
+NOT_IN_C = {"matchExpressions": [{"key": labels.ZONE, "operator": "NotIn", "values": ["c"]}]}
+ELSEWHERE = {
+    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [NOT_IN_C]}}}
+}
+TWO_RUNNING = [a_member(f"r{i}", node=NODE_A) for i in range(2)]
+DATABASES = [a_member(f"r{i}", app="db", node=NODE_A) for i in range(2)]
+STRANGER = a_member("p", spread(app="db"))
+SOLD_OUT_IN_C = {
+    "types": (replace(TYPE, offerings=tuple(replace(o, available=o.zone != "c") for o in TYPE.offerings)),)
+}
+TAINTED = {"nodes": (a_node("n1", spec={"taints": [{"key": "gpu", "effect": "NoSchedule"}]}),)}
+GOING = a_pod("r", cpu="100m", node=NODE_A, metadata={"deletionTimestamp": stamp(ago(minutes=1))})
+OVER = (a_backoff(FaultScope.NODE_POOL, until=ago(minutes=2)),)
+RACKS = a_pool(spec={"template": {"spec": {"requirements": [{"key": "rack", "operator": "In", "values": ["x", "y"]}]}}})
 
 
-def test_zone_spread_is_measured_against_the_emptiest_eligible_zone():
-    """A zone may exceed the emptiest of the three zones by at most maxSkew; running pods count."""
-    pods = members(4, spread())
-    assert in_zones("abca", pods) == ""
-    assert f"is one of 2 in {labels.ZONE} a, the emptiest domain has 0" in in_zones("aabb", pods)
-    running = (a_member("r0", node=NODE_A), a_member("r1", node=NODE_A))
-    assert "is one of 3" in in_zones("abbc", pods, running=running)
-    assert in_zones("bcbc", pods, running=running) == ""
+def both_policies(key):
+    """A spec with two constraints over a label that count on different nodes (nodeTaintsPolicy)."""
+    each = (spread(key, **more)["topologySpreadConstraints"] for more in ({}, {"nodeTaintsPolicy": "Honor"}))
+    return {"topologySpreadConstraints": [constraint for (constraint,) in each]}
 
 
-def test_node_may_have_an_undecided_zone_only_if_every_zone_satisfies_the_spread():
-    """Otherwise the node could launch in a zone that already has too many pods."""
-    one, two = members(2, spread())
-    assert by_zone(("", one)) == ""
-    assert "is one of 2" in by_zone(("", one), ("a", two))
-    assert by_zone(("", one), ("a", a_member("p1", spread(maxSkew=2)))) == ""
+def here(**policy):
+    """The pod p, which spreads over zones by this policy and may not run on the existing node."""
+    return a_member("p", spread(**policy), {"nodeSelector": {labels.ARCH: "amd64"}})
 
 
-def test_pod_that_spreads_over_a_label_which_its_node_lacks_is_reported():
-    """This applies to new nodes and existing nodes."""
-    pod = a_member("p", spread("rack"))
-    assert "pod default/p spreads over rack, which is not decided there" in by_zone(("a", pod), is_certain=False)
-    assert "pod default/p spreads over rack, which is not decided there" in on_the_node(pod, is_certain=False)
+def with_node_in_c(deleting=None):
+    """The existing node, in zone c."""
+    node = a_node("n1", deleting=deleting, metadata={"labels": {labels.ZONE: "c"}})
+    return {"nodes": (node,), "claims": (a_running_claim("n1"),)}
+
+
+def racked(*racks):
+    """Return the findings when two pods that spread over racks get these."""
+    pods = members(2, spread("rack"))
+    claims = [a_planned_claim(pod, types=(TYPE,), rack=rack) for pod, rack in zip(pods, racks, strict=True)]
+    return objections(a_plan(*claims), *pods, node_pools=(RACKS,))
+
+
+def moved_from_the_node():
+    """Return the findings when a pod on the existing node is rescheduled and another takes its place there."""
+    pod, moving = a_member("p", HOSTS), a_member("r", HOSTS, node=NODE_A)
+    plan = a_plan(a_planned_claim(moving, types=(TYPE,), zone="a"), node_n1=[pod])
+    return objections(plan, pod, moving)
+
+
+CROWDED = "is one of 2"
+SPREADS = {
+    "a pod on each of two hosts": (lambda: in_zones("aa", members(2, HOSTS)), ""),
+    "two pods on a host, and a new host is empty": (
+        lambda: together(*members(2, HOSTS)),
+        "p0 is one of 2 in kubernetes.io/hostname new node 0, the emptiest domain has 0, its spread allows 1 more",
+    ),
+    "a running pod counts": (lambda: on_the_node(a_member("p", HOSTS), running=TWO_RUNNING[:1]), CROWDED),
+    "maxSkew 2": (lambda: together(*members(2, spread(labels.HOSTNAME, maxSkew=2))), ""),
+    "pods with different node selectors on two hosts": (
+        lambda: in_zones("aa", [a_member("p", HOSTS), a_member("q", HOSTS, IN_ZONE_A)]),
+        "",
+    ),
+    "pods with different node selectors on a host": (
+        lambda: together(a_member("p", HOSTS), a_member("q", HOSTS, IN_ZONE_A)),
+        "is one of 2 in kubernetes.io/hostname",
+    ),
+    "two constraints over zones": (lambda: in_zones("abca", members(4, both_policies(labels.ZONE))), ""),
+    "two constraints over hosts": (lambda: in_zones("abca", members(4, both_policies(labels.HOSTNAME))), ""),
+    "four pods over three zones": (lambda: in_zones("abca", members(4, ZONES)), ""),
+    "an empty zone": (
+        lambda: in_zones("aabb", members(4, ZONES)),
+        f"is one of 2 in {labels.ZONE} a, the emptiest domain has 0",
+    ),
+    "two running pods in the zone": (lambda: in_zones("abbc", members(4, ZONES), running=TWO_RUNNING), "is one of 3"),
+    "two running pods in another zone": (lambda: in_zones("bcbc", members(4, ZONES), running=TWO_RUNNING), ""),
+    "an undecided zone": (lambda: by_zone(("", a_member("p", ZONES))), ""),
+    "an undecided zone that may be the other's": (lambda: in_zones(["", "a"], members(2, ZONES)), CROWDED),
+    "an undecided zone beside maxSkew 2": (
+        lambda: in_zones(["", "a"], [a_member("p", ZONES), a_member("q", spread(maxSkew=2))]),
+        "",
+    ),
+    "a label that a new node lacks": (
+        lambda: by_zone(("a", a_member("p", spread("rack"))), is_certain=False),
+        "pod default/p spreads over rack, which is not decided there",
+    ),
+    "a label that the node lacks": (
+        lambda: on_the_node(a_member("p", spread("rack")), is_certain=False),
+        "pod default/p spreads over rack, which is not decided there",
+    ),
+    "a pod that its constraint does not count": (lambda: on_the_node(STRANGER, running=DATABASES[:1]), ""),
+    "a pod that its constraint does not count, in a full domain": (
+        lambda: on_the_node(STRANGER, running=DATABASES),
+        "pod default/p is one of 2",
+    ),
+    "counted pods that may come later": (
+        lambda: in_zones("aaa", [STRANGER, a_member("d0", app="db"), a_member("d1", app="db")]),
+        "",
+    ),
+    "as many zones as minDomains": (lambda: in_zones("abab", members(4, spread(minDomains=2)), types=(TWO_ZONES,)), ""),
+    "fewer zones than minDomains": (
+        lambda: in_zones("abab", members(4, spread(minDomains=3)), types=(TWO_ZONES,), is_certain=False),
+        "the emptiest domain has 0",
+    ),
+    "a zone without offerings": (lambda: in_zones("abab", members(4, ZONES), **SOLD_OUT_IN_C), ""),
+    "a zone without offerings that has a node": (
+        lambda: in_zones("abab", members(4, ZONES), **SOLD_OUT_IN_C, **with_node_in_c()),
+        "the emptiest domain has 0",
+    ),
+    "a zone without offerings whose node is deleted": (
+        lambda: in_zones("abab", members(4, ZONES), **SOLD_OUT_IN_C, **with_node_in_c(ago(minutes=1))),
+        "",
+    ),
+    "a NodePool that tries again after a failed launch has no other zones": (
+        lambda: in_zones("abab", members(4, ZONES), types=(TWO_ZONES,), launch_backoffs=OVER, nodes=(), claims=()),
+        "",
+    ),
+    "a zone that node affinity excludes": (lambda: in_zones("abab", members(4, ZONES, ELSEWHERE)), ""),
+    "pods on a node that the pod does not match": (lambda: by_zone(("a", here()), running=TWO_RUNNING), ""),
+    "nodeTaintsPolicy beside a node selector": (
+        lambda: by_zone(("a", here(nodeTaintsPolicy="Honor")), running=TWO_RUNNING),
+        "",
+    ),
+    "nodeAffinityPolicy Ignore": (
+        lambda: by_zone(("a", here(nodeAffinityPolicy="Ignore")), running=TWO_RUNNING, is_certain=False),
+        "is one of 3",
+    ),
+    "pods on an untolerated node": (
+        lambda: by_zone(("a", a_member("p", ZONES)), running=TWO_RUNNING, **TAINTED),
+        "is one of 3",
+    ),
+    "pods on an untolerated node, with nodeTaintsPolicy Honor": (
+        lambda: by_zone(("a", a_member("p", spread(nodeTaintsPolicy="Honor"))), running=TWO_RUNNING, **TAINTED),
+        "",
+    ),
+    "a terminating pod": (lambda: on_the_node(a_member("p", HOSTS), running=(GOING,)), ""),
+    "a pod of another namespace": (
+        lambda: on_the_node(a_member("p", HOSTS), running=(a_member("r", namespace="other", node=NODE_A),)),
+        "",
+    ),
+    "a rescheduled pod": (moved_from_the_node, ""),
+    "values that only the NodePool lists": (lambda: racked("x", "y"), ""),
+    "a value that only the NodePool lists": (
+        lambda: racked("x", "x"),
+        "is one of 2 in rack x, the emptiest domain has 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SPREADS)
+def test_topology_spread_is_verified(case):
+    """Running and planned pods count; the emptiest domain is one that the pod may be in."""
+    found, words = SPREADS[case]
+    assert words in found() if words else found() == ""
+
+
+@pytest.mark.parametrize("constraints", [STRICT + LOOSE, LOOSE + STRICT])
+def test_strictest_of_two_spreads_over_the_same_pods_limits_them(constraints):
+    """They count on different nodes (nodeTaintsPolicy); each pod counts once."""
+    found = in_zones("aab", members(3, {"topologySpreadConstraints": constraints}))
+    assert found.count("is one of 2") == found.count("is one of") == 1
 
 
 @pytest.mark.parametrize(
@@ -209,35 +314,6 @@ def test_a_plan_is_valid_if_some_order_of_its_pods_keeps_every_spread(specs, rig
     """The plan schedules two pods to zone a and none to zones b and c."""
     pods = [a_member(f"p{i}", spec, rev=str(i)) for i, spec in enumerate(specs)]
     assert (by_zone(*(("a", pod) for pod in pods)) == "") == right
-
-
-def test_pod_not_matching_its_own_spread_selector_avoids_domains_above_max_skew():
-    """Pods that already run in the domain count; pods of the same plan do not, as they may be scheduled later."""
-    stranger = a_member("p", spread(app="db"))
-    running = [a_member(f"r{i}", app="db", node=NODE_A) for i in range(2)]
-    assert on_the_node(stranger, running=running[:1]) == ""
-    assert "pod default/p is one of 2" in on_the_node(stranger, running=running)
-    assert by_zone(("a", stranger), ("a", a_member("d0", app="db")), ("a", a_member("d1", app="db"))) == ""
-
-
-def test_global_minimum_is_zero_when_there_are_fewer_domains_than_min_domains():
-    """Two zones with two pods each satisfy minDomains 2 but violate minDomains 3."""
-    assert in_zones("abab", members(4, spread(minDomains=2)), types=(TWO_ZONES,)) == ""
-    assert "the emptiest domain has 0" in in_zones(
-        "abab", members(4, spread(minDomains=3)), types=(TWO_ZONES,), is_certain=False
-    )
-
-
-def test_zone_without_available_offerings_and_without_nodes_is_no_domain():
-    """An existing node in the zone makes it a domain, unless the node is being deleted."""
-    pods = members(4, spread())
-    sold_out = replace(TYPE, offerings=tuple(replace(o, available=o.zone != "c") for o in TYPE.offerings))
-    assert in_zones("abab", pods, types=(sold_out,)) == ""
-    in_c = {"metadata": {"labels": {labels.ZONE: "c"}}}
-    standing = {"nodes": (a_node("n1", **in_c),), "claims": (a_running_claim("n1"),)}
-    assert "the emptiest domain has 0" in in_zones("abab", pods, types=(sold_out,), **standing)
-    cordoned = {"nodes": (a_node("n1", deleting=ago(minutes=1), **in_c),), "claims": (a_running_claim("n1"),)}
-    assert in_zones("abab", pods, types=(sold_out,), **cordoned) == ""
 
 
 @pytest.mark.parametrize("scope", [FaultScope.NODE_CLASS, FaultScope.NODE_POOL, FaultScope.ACCOUNT])
@@ -278,186 +354,116 @@ def test_plan_for_the_node_that_tries_again_after_a_failed_launch_verifies(scope
     assert plans.objections(snapshot, catalogue, results, pods=pods) == ""
 
 
-def test_plan_of_a_node_pool_that_tries_again_after_a_failed_launch_verifies():
-    """No other NodePool and no node has a domain; the pods are balanced over those of the planned nodes."""
-    over = (a_backoff(FaultScope.NODE_POOL, until=ago(minutes=2)),)
-    pods = members(4, spread())
-    assert in_zones("abab", pods, types=(TWO_ZONES,), launch_backoffs=over, nodes=(), claims=()) == ""
-
-
-def test_zones_excluded_by_the_node_affinity_of_a_pod_are_no_domains():
-    """The required node affinity excludes zone c, so an empty zone c does not violate the spread."""
-    elsewhere = {
-        "affinity": {
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": [
-                        {"matchExpressions": [{"key": labels.ZONE, "operator": "NotIn", "values": ["c"]}]}
-                    ]
-                }
-            }
-        }
-    }
-    assert in_zones("abab", members(4, spread(), elsewhere)) == ""
-    assert in_zones("abab", members(4, spread())) != ""
-
-
-@pytest.mark.parametrize(
-    ("policy", "right"),
-    [({}, True), ({"nodeTaintsPolicy": "Honor"}, True), ({"nodeAffinityPolicy": "Ignore"}, False)],
-    ids=["default", "heeds-taints", "ignores-affinity"],
-)
-def test_pods_on_a_node_that_the_pod_does_not_match_count_only_if_affinity_is_ignored(policy, right):
-    """Two pods run on a node in zone a that the pod's node selector excludes; nodeAffinityPolicy defaults to Honor."""
-    here = {"nodeSelector": {labels.ARCH: "amd64"}}
-    running = [a_member(f"r{i}", node=NODE_A) for i in range(2)]
-    found = by_zone(("a", a_member("p", spread(**policy), here)), running=running, is_certain=not policy)
-    assert (found == "") == right
-
-
-def test_pods_on_an_untolerated_node_count_unless_node_taints_policy_is_honor():
-    """Two pods run on a tainted node in zone a; nodeTaintsPolicy defaults to Ignore."""
-    tainted = {"nodes": (a_node("n1", spec={"taints": [{"key": "gpu", "effect": "NoSchedule"}]}),)}
-    running = [a_member(f"r{i}", node=NODE_A) for i in range(2)]
-    assert by_zone(("a", a_member("p", spread())), running=running, **tainted) != ""
-    assert by_zone(("a", a_member("p", spread(nodeTaintsPolicy="Honor"))), running=running, **tainted) == ""
-
-
-def test_terminating_and_rescheduled_pods_do_not_count_on_their_current_node():
-    """Pods of another namespace do not count either."""
-    pod = a_member("p", spread(labels.HOSTNAME))
-    going = a_pod("r", cpu="100m", node=NODE_A, metadata={"deletionTimestamp": stamp(ago(minutes=1))})
-    assert on_the_node(pod, running=(going,)) == ""
-    assert on_the_node(pod, running=(a_member("r", namespace="other", node=NODE_A),)) == ""
-    moving = a_member("r", spread(labels.HOSTNAME), node=NODE_A)
-    plan = a_plan(a_planned_claim(moving, types=(TYPE,), zone="a"), node_n1=[pod])
-    assert objections(plan, pod, moving) == ""
-
-
-def test_label_values_of_a_node_pool_requirement_are_topology_domains():
-    """Only the NodePool lists values of the label over which the pods spread."""
-    pool = a_pool(
-        spec={"template": {"spec": {"requirements": [{"key": "rack", "operator": "In", "values": ["x", "y"]}]}}}
-    )
-    pods = members(2, spread("rack"))
-
-    def racked(*racks):
-        claims = [a_planned_claim(pod, types=(TYPE,), rack=rack) for pod, rack in zip(pods, racks, strict=True)]
-        return objections(a_plan(*claims), *pods, node_pools=(pool,))
-
-    assert racked("x", "y") == ""
-    assert "is one of 2 in rack x, the emptiest domain has 0" in racked("x", "x")
-
-
 # -- affinity --------------------------------------------------------------------------------------------------------
 
-
-def test_required_pod_affinity_needs_a_matching_pod_in_the_same_domain():
-    """The matching pod may be running or planned; the domain is a node or a zone."""
-    guest, host = a_member("p", near(term(labels.HOSTNAME, "db"))), a_member("d", app="db")
-    assert together(guest, host) == ""
-    assert "pod default/p finds none of the pods in its kubernetes.io/hostname" in by_zone(("a", guest), ("a", host))
-    assert on_the_node(guest, running=(a_member("r", app="db", node=NODE_A),)) == ""
-    zonal = a_member("p", near(term(labels.ZONE, "db")))
-    assert by_zone(("a", zonal), running=(a_member("r", app="db", node=NODE_A),)) == ""
-    assert "finds none" in by_zone(("b", zonal), running=(a_member("r", app="db", node=NODE_A),))
-    assert "finds none" in by_zone(("a", zonal))
-
-
-def test_only_the_first_pod_of_a_self_affinity_may_start_a_domain():
-    """The other pods that the term selects must be in the same zone, or in the zone of a running pod."""
-    pods = members(3, near(term(labels.ZONE)))
-    assert in_zones("bbb", pods) == ""
-    assert "finds none of the pods" in in_zones("bbc", pods, is_certain=False)
-    assert "finds none of the pods" in in_zones("bbb", pods, running=(a_member("r", node=NODE_A),), is_certain=False)
-    assert in_zones("aaa", pods, running=(a_member("r", node=NODE_A),)) == ""
-
-
-def test_pods_with_self_affinity_may_start_separate_zones_when_node_selectors_differ():
-    """Their node selectors require different zones."""
-    pods = [a_member(f"p{z}", near(term(labels.ZONE)), {"nodeSelector": {labels.ZONE: z}}) for z in "ab"]
-    assert by_zone(("a", pods[0]), ("b", pods[1])) == ""
-
-
-def test_circular_pod_affinity_is_reported():
-    """Each pod needs the other one first; a running pod that one of them selects breaks the circle."""
-    egg, hen = (
-        a_member("e", near(term(labels.ZONE, "hen")), app="egg"),
-        a_member("h", near(term(labels.ZONE, "egg")), app="hen"),
-    )
-    assert "finds none" in by_zone(("a", egg), ("a", hen), is_certain=False)
-    assert by_zone(("a", egg), ("a", hen), running=(a_member("r", app="hen", node=NODE_A),)) == ""
-
-
-def test_pod_without_affinity_may_be_scheduled_after_the_first_pod_of_an_affinity():
-    """The pod with the affinity starts zone a before the matching pod is scheduled to zone b."""
-    first = a_member("p", near(term(labels.ZONE)))
-    assert by_zone(("a", first), ("b", a_member("q"))) == ""
-
-
-def test_pod_may_start_a_domain_before_pods_that_its_affinity_selects_are_scheduled():
-    """No other affinity selects it, so it may be first; it may not if a pod that it selects already runs."""
-    either = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "db"]}]}
-    first = a_member("p", near({"topologyKey": labels.HOSTNAME, "labelSelector": either}))
-    other = a_member("d", near(term(labels.ZONE, "db")), app="db")
-    assert by_zone(("a", other), ("a", first)) == ""
-    running = (a_member("r", app="db", node=NODE_A),)
-    assert "pod default/p finds none" in by_zone(("a", first), running=running, is_certain=False)
-
-
-def test_chain_of_pod_affinities_is_valid_on_one_node():
-    """Each pod selects the previous one; without the first pod of the chain the plan is invalid."""
-    chain = [a_member("p0")] + [
-        a_member(f"p{i}", near(term(labels.HOSTNAME, f"app{i - 1}")), app=f"app{i}") for i in (2, 1)
-    ]
-    chain[0] = a_member("p0", app="app0")
-    assert together(*chain) == ""
-    assert "finds none" in together(*chain[1:])
+LONELY = "finds none of the pods in its"
+GUEST, ZONAL_GUEST = (a_member("p", near(term(key, "db"))) for key in (labels.HOSTNAME, labels.ZONE))
+HOST, RUNNING_HOST = a_member("d", app="db"), a_member("r", app="db", node=NODE_A)
+RUNNING = a_member("r", node=NODE_A)
+FRIENDS = members(3, near(term(labels.ZONE)))
+CHOOSY = [a_member(f"p{z}", near(term(labels.ZONE)), {"nodeSelector": {labels.ZONE: z}}) for z in "ab"]
+EGG = a_member("e", near(term(labels.ZONE, "hen")), app="egg")
+HEN = a_member("h", near(term(labels.ZONE, "egg")), app="hen")
+EITHER = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "db"]}]}
+FIRST = a_member("p", near({"topologyKey": labels.HOSTNAME, "labelSelector": EITHER}))
+OTHER = a_member("d", near(term(labels.ZONE, "db")), app="db")
+CHAIN = [
+    a_member("p0", app="app0"),
+    *(a_member(f"p{i}", near(term(labels.HOSTNAME, f"app{i - 1}")), app=f"app{i}") for i in (2, 1)),
+]
+PREFERRED = {
+    "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term(labels.HOSTNAME)}]
+}
+AFFINITIES = {
+    "beside its host": (lambda: together(GUEST, HOST), ""),
+    "on another node": (lambda: in_zones("aa", [GUEST, HOST]), f"pod default/p {LONELY} kubernetes.io/hostname"),
+    "on the node of a running pod": (lambda: on_the_node(GUEST, running=(RUNNING_HOST,)), ""),
+    "in the zone of a running pod": (lambda: by_zone(("a", ZONAL_GUEST), running=(RUNNING_HOST,)), ""),
+    "in another zone": (lambda: by_zone(("b", ZONAL_GUEST), running=(RUNNING_HOST,)), LONELY),
+    "without a host": (lambda: by_zone(("a", ZONAL_GUEST)), LONELY),
+    "to themselves in one zone": (lambda: in_zones("bbb", FRIENDS), ""),
+    "to themselves in two zones": (lambda: in_zones("bbc", FRIENDS, is_certain=False), LONELY),
+    "to themselves, and one runs in another zone": (
+        lambda: in_zones("bbb", FRIENDS, running=(RUNNING,), is_certain=False),
+        LONELY,
+    ),
+    "to themselves, and one runs there": (lambda: in_zones("aaa", FRIENDS, running=(RUNNING,)), ""),
+    "to themselves, with different node selectors": (lambda: in_zones("ab", CHOOSY), ""),
+    "to each other": (lambda: in_zones("aa", [EGG, HEN], is_certain=False), LONELY),
+    "to each other, and one runs": (
+        lambda: in_zones("aa", [EGG, HEN], running=(a_member("r", app="hen", node=NODE_A),)),
+        "",
+    ),
+    "before a pod without affinity": (lambda: in_zones("ab", [FRIENDS[0], a_member("q")]), ""),
+    "before pods that it selects": (lambda: in_zones("aa", [OTHER, FIRST]), ""),
+    "after a running pod that it selects": (
+        lambda: by_zone(("a", FIRST), running=(RUNNING_HOST,), is_certain=False),
+        "pod default/p finds none",
+    ),
+    "in a chain": (lambda: together(*CHAIN), ""),
+    "in a chain without its first pod": (lambda: together(*CHAIN[1:]), LONELY),
+    "in an undecided zone, on its node": (
+        lambda: objections(a_plan(a_planned_claim(ZONAL_GUEST, HOST, types=(TYPE,))), ZONAL_GUEST, HOST),
+        "",
+    ),
+    "in an undecided zone": (lambda: in_zones(["", "a"], [ZONAL_GUEST, HOST]), LONELY),
+    "in an undecided zone, with a host in each": (
+        lambda: in_zones(["", *"abc"], [ZONAL_GUEST, *(a_member(f"d{z}", app="db") for z in "abc")]),
+        "",
+    ),
+    "preferred": (lambda: by_zone(("a", a_member("p", {"affinity": {"podAffinity": PREFERRED}}, app="db"))), ""),
+}
 
 
-def test_affinity_in_an_undecided_zone_needs_its_pod_on_the_same_node_or_in_every_zone():
-    """A node without a decided zone may launch in a zone that has no matching pod."""
-    guest, host = a_member("p", near(term(labels.ZONE, "db"))), a_member("d", app="db")
-    both = a_planned_claim(guest, host, types=(TYPE,))
-    assert objections(a_plan(both), guest, host) == ""
-    assert "finds none" in by_zone(("", guest), ("a", host))
-    everywhere = [a_member(f"d{z}", app="db") for z in "abc"]
-    assert by_zone(("", guest), *zip("abc", everywhere, strict=True)) == ""
+@pytest.mark.parametrize("case", AFFINITIES)
+def test_required_pod_affinity_is_verified(case):
+    """A selected pod runs or is planned in each domain that the pod may get; only the first of its kind starts one."""
+    found, words = AFFINITIES[case]
+    assert words in found() if words else found() == ""
 
 
 # -- anti-affinity ---------------------------------------------------------------------------------------------------
 
+SHY, ZONAL_SHY = (a_member("s", apart(term(key, "loud")), app="shy") for key in (labels.HOSTNAME, labels.ZONE))
+SHY_RUNNING, ZONAL_SHY_RUNNING = (
+    a_member("s", apart(term(key, "loud")), app="shy", node=NODE_A) for key in (labels.HOSTNAME, labels.ZONE)
+)
+LOUD = a_member("l", app="loud")
+RIVALS = members(2, apart(term(labels.ZONE)))
+WIDE, IN_ZONE_C = a_planned_claim(ZONAL_SHY, types=(TYPE,)), a_planned_claim(LOUD, types=(TYPE,), zone="c")
+A_OR_B = NodeSelectorRequirement(key=labels.ZONE, operator="In", values=("a", "b"))
+NARROW = replace(WIDE, requirements=(*WIDE.requirements, A_OR_B))
+SELECTS, GUARDED = "selects 1 other pod(s)", "runs pod default/s, whose anti-affinity selects a pod planned there"
+ANTI_AFFINITIES = {
+    "on two nodes": (lambda: in_zones("aa", [SHY, LOUD]), ""),
+    "on a node": (
+        lambda: together(SHY, LOUD),
+        "the anti-affinity of pod default/s selects 1 other pod(s) in kubernetes.io/hostname",
+    ),
+    "on a node, in another order": (lambda: together(LOUD, SHY), f"of pod default/s {SELECTS}"),
+    "to a running pod": (lambda: on_the_node(SHY, running=(a_member("l", app="loud", node=NODE_A),)), "default/s"),
+    "of a running pod": (lambda: on_the_node(LOUD, running=(SHY_RUNNING,)), GUARDED),
+    "of a running pod in the zone": (lambda: by_zone(("a", LOUD), running=(ZONAL_SHY_RUNNING,)), GUARDED),
+    "of a running pod in another zone": (lambda: by_zone(("b", LOUD), running=(ZONAL_SHY_RUNNING,)), ""),
+    "to themselves in two zones": (lambda: in_zones("ab", RIVALS), ""),
+    "to themselves in a zone": (lambda: in_zones("aa", RIVALS), SELECTS),
+    "of a pod to itself": (lambda: by_zone(("", RIVALS[0])), ""),
+    "in an undecided zone that may be the other's": (lambda: in_zones(["", "b"], RIVALS), SELECTS),
+    "between running pods": (
+        lambda: on_the_node(a_member("p", app="db"), running=members(2, apart(term(labels.HOSTNAME)), node=NODE_A)),
+        "",
+    ),
+    "preferred": (lambda: together(*members(2, {"affinity": {"podAntiAffinity": PREFERRED}})), ""),
+    "in zones that exclude the other's": (lambda: objections(a_plan(NARROW, IN_ZONE_C), ZONAL_SHY, LOUD), ""),
+    "in zones that include the other's": (lambda: objections(a_plan(WIDE, IN_ZONE_C), ZONAL_SHY, LOUD), SELECTS),
+}
 
-@pytest.mark.parametrize("swapped", [False, True])
-def test_required_anti_affinity_is_checked_in_both_directions(swapped):
-    """Either pod may come first in the plan, and either pod may already run."""
-    shy, loud = a_member("s", apart(term(labels.HOSTNAME, "loud")), app="shy"), a_member("l", app="loud")
-    pair = (loud, shy) if swapped else (shy, loud)
-    assert by_zone(("a", shy), ("a", loud)) == ""
-    assert "the anti-affinity of pod default/s selects 1 other pod(s) in kubernetes.io/hostname" in together(*pair)
-    assert "pod default/s" in on_the_node(shy, running=(a_member("l", app="loud", node=NODE_A),))
-    running = a_member("s", apart(term(labels.HOSTNAME, "loud")), app="shy", node=NODE_A)
-    assert "runs pod default/s, whose anti-affinity selects a pod planned there" in on_the_node(
-        loud, running=(running,)
-    )
-    zonal = a_member("s", apart(term(labels.ZONE, "loud")), app="shy", node=NODE_A)
-    assert "whose anti-affinity selects" in by_zone(("a", loud), running=(zonal,))
-    assert by_zone(("b", loud), running=(zonal,)) == ""
 
-
-def test_pods_with_self_anti_affinity_need_separate_zones():
-    """A pod does not count against itself; a node with an undecided zone counts in every zone it may get."""
-    pods = members(2, apart(term(labels.ZONE)))
-    assert in_zones("ab", pods) == ""
-    assert "selects 1 other pod(s)" in in_zones("aa", pods)
-    assert by_zone(("", pods[0])) == ""
-    assert "selects 1 other pod(s)" in by_zone(("", pods[0]), ("b", pods[1]))
-
-
-def test_anti_affinity_violation_between_running_pods_is_not_reported():
-    """The verifier checks the plan, not the current state of the cluster."""
-    running = members(2, apart(term(labels.HOSTNAME)), node=NODE_A)
-    assert on_the_node(a_member("p", app="db"), running=running) == ""
+@pytest.mark.parametrize("case", ANTI_AFFINITIES)
+def test_required_anti_affinity_is_verified(case):
+    """It holds both ways, in each domain that a node may get, whoever comes first; nothing is said about running pods."""
+    found, words = ANTI_AFFINITIES[case]
+    assert words in found() if words else found() == ""
 
 
 CALM = (Object(metadata=ObjectMeta(name="calm", labels={"mood": "calm"})), Object(metadata=ObjectMeta(name="default")))
@@ -492,24 +498,3 @@ def test_terms_select_pods_as_kubernetes_does(more, other, clash):
     owner = a_member("s", apart(term(labels.HOSTNAME, **more)), app="shy", rev="1")
     is_certain = more.keys().isdisjoint({"namespaces", "namespaceSelector", "mismatchLabelKeys"})
     assert (together(owner, a_member("o", **other), namespaces=CALM, is_certain=is_certain) != "") == clash
-
-
-def test_preferred_pod_affinity_and_anti_affinity_are_not_enforced():
-    """A plan that violates only preferred terms is valid."""
-    preferred = {
-        "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term(labels.HOSTNAME)}]
-    }
-    pods = members(2, {"affinity": {"podAntiAffinity": preferred}})
-    assert together(*pods) == ""
-    assert by_zone(("a", a_member("p", {"affinity": {"podAffinity": preferred}}, app="db"))) == ""
-
-
-def test_zonal_anti_affinity_is_checked_in_every_zone_that_a_nodeclaim_may_get():
-    """Requirements that exclude the zone of the selected pod make the plan valid."""
-    shy, loud = a_member("s", apart(term(labels.ZONE, "loud")), app="shy"), a_member("l", app="loud")
-    zones = NodeSelectorRequirement(key=labels.ZONE, operator="In", values=("a", "b"))
-    wide = a_planned_claim(shy, types=(TYPE,))
-    narrow = replace(wide, requirements=(*wide.requirements, zones))
-    other = a_planned_claim(loud, types=(TYPE,), zone="c")
-    assert objections(a_plan(narrow, other), shy, loud) == ""
-    assert "selects 1 other pod(s)" in objections(a_plan(wide, other), shy, loud)
