@@ -232,14 +232,14 @@ BREAKS = {
     "pod on two nodes": lambda case: case.edit("picky", pods=("default/picky", "default/team")),
     "pod forgotten": lambda case: case.edit("level-a", pods=("default/ghost",)),
     "pod that is nowhere": lambda case: case.plan(new_claims=case.results.new_claims[1:]),
-    "claim for nobody": lambda case: case.plan(
+    "NodeClaim without pods": lambda case: case.plan(
         new_claims=(*case.results.new_claims, replace(case.claim("loud"), pods=()))
     ),
     "price": lambda case: case.edit("plain", price=case.claim("plain").price - 0.01),
     "type less than can be launched": lambda case: case.edit(
         "plain", instance_types=case.claim("plain").instance_types[:-1]
     ),
-    "type that nobody sells": lambda case: case.edit(
+    "type that is not sold": lambda case: case.edit(
         "plain", instance_types=(*case.claim("plain").instance_types, "t1024")
     ),
     "offering that there is not": lambda case: case.edit(
@@ -247,7 +247,7 @@ BREAKS = {
     ),
     "requests without a pod": lambda case: case.edit("plain", requests={}),
     "NodePool that there is not": lambda case: case.edit("plain", node_pool="gone"),
-    "NodePool whose taint nobody tolerates": lambda case: case.edit("plain", node_pool="gpu"),
+    "NodePool whose taint the pods do not tolerate": lambda case: case.edit("plain", node_pool="gpu"),
     "static NodePool": lambda case: case.cluster(
         node_pools=(_pool("default"), a_pool("gpu", spec={"replicas": 1}), _pool("teams"))
     ),

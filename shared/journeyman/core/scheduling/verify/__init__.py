@@ -214,7 +214,10 @@ class Offerings:
         The labels of an offering override those of its type, and these the NodePool's; the requirements list the others.
         """
         of_type = {**self._own, **_stated(instance_type.requirements)}
-        keyed = [(normalized(r.key), r) for r in sorted(requirements, key=lambda r: r.operator != "In")]
+        ordered = sorted(
+            requirements, key=lambda r: (r.operator != "In", is_met(r, None))
+        )  # what decides a value first
+        keyed = [(normalized(r.key), r) for r in ordered]
         for o in (offering for offering in instance_type.offerings if offering.available):
             fields = {labels.ZONE: (o.zone,), labels.CAPACITY_TYPE: (o.capacity_type,)}
             each = {**of_type, **fields, **_stated(o.requirements)}

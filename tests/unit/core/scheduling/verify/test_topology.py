@@ -461,7 +461,7 @@ ANTI_AFFINITIES = {
 
 @pytest.mark.parametrize("case", ANTI_AFFINITIES)
 def test_required_anti_affinity_is_verified(case):
-    """It holds both ways, in each domain that a node may get, whoever comes first; nothing is said about running pods."""
+    """It holds both ways, in each domain that a node may get, in any order; running pods are not judged."""
     found, words = ANTI_AFFINITIES[case]
     assert words in found() if words else found() == ""
 

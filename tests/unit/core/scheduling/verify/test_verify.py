@@ -264,6 +264,16 @@ def test_gt_gte_lt_and_lte_compare_integers(operator, bound, right):
     assert (on_a_new_node(pod, types=(fifth,)) == "") == right
 
 
+@pytest.mark.parametrize("operators", [("NotIn", "Exists"), ("Exists", "NotIn")])
+def test_label_that_no_requirement_decides_may_meet_all_of_them(operators):
+    """No instance type states the well-known label, and the NodeClaim lists no value of it."""
+    pod = a_pod("p")
+    claim = a_planned_claim(pod, types=BOTH)
+    values = {"NotIn": ("10.0",), "Exists": ()}
+    more = [NodeSelectorRequirement(key=labels.WINDOWS_BUILD, operator=o, values=values[o]) for o in operators]
+    assert objections(a_plan(replace(claim, requirements=(*claim.requirements, *more))), pod) == ""
+
+
 def test_one_node_affinity_term_must_hold_for_every_launchable_node():
     """A NodeClaim for zones a and b suits a pod that accepts both zones, but not a pod that accepts only zone a."""
     zonal = an_instance_type("z", cpu=4, memory_gib=16, price=0.2, zones=("a", "b"))
