@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -19,12 +19,13 @@ from tests.helpers.devices import (
     DEVICE_CLASSES,
     DRIVER,
     NIC_DRIVER,
-    Devices,
     a_claiming_pod,
     a_device_class,
     a_resource_claim,
     a_slice,
-    exactly,
+    counter_sets,
+    first_of,
+    listed,
     selecting,
     slice_spec,
     with_devices,
@@ -34,113 +35,72 @@ from tests.helpers.karpenter_suite import requirement
 TYPE = "it-1"
 CLASSES = (*DEVICE_CLASSES, a_device_class("h100", selecting("H100")))
 
-Counters = Mapping[str, Mapping[str, str]]
-"""Amounts by counter set and counter."""
+Slices = str | Sequence[Any]
+"""Slices, or text such as `gpu-0..3!40Gi with 80Gi; a100:model=A100 of pool-b in zone-a`: see `published`."""
 
-Brought = str | Sequence[Mapping[str, Any]]
-"""What an instance type brings: slices, or only devices as text (see `devices.listed`)."""
-
-
-# -- devices
+_SLICE = re.compile(r"(?P<devices>.*?)( with (?P<counters>\S+))?( of (?P<pool>\S+))?( in (?P<zone>\S+))?")
 
 
-def device(
-    name: str, *, draws: Counters | None = None, capacity: Mapping[str, str] | None = None, **attributes: str
-) -> dict[str, Any]:
-    """Return a device with these attributes in the domain of its driver, that draws on counters of its pool."""
-    return {
-        "name": name,
-        "attributes": {key: {"string": value} for key, value in attributes.items()},
-        "capacity": {key: {"value": amount} for key, amount in (capacity or {}).items()},
-        "consumesCounters": [{"counterSet": key, "counters": _amounts(found)} for key, found in (draws or {}).items()],
-    }
+def _parts(slices: Slices, pool: str, zone_pool: str) -> Iterator[dict[str, Any]]:
+    for text in slices.split(";") if isinstance(slices, str) and slices else ():
+        found = _SLICE.fullmatch(text.strip())
+        assert found is not None, text
+        is_nic = found["devices"].startswith("nic")
+        made = {"driver": NIC_DRIVER if is_nic else DRIVER, "devices": listed(found["devices"])}
+        default = f"{pool}-nics" if is_nic else zone_pool.format(found["zone"]) if found["zone"] else pool
+        yield made | {
+            "pool": found["pool"] or default,
+            "counters": found["counters"] or "",
+            "zone": found["zone"] or "",
+        }
 
 
-NUMA = f"{DRIVER}/numa"
+def published(slices: Slices, **more: Any) -> list[ResourceSlice]:
+    """Return published slices; as text they are separated by `;`.
+
+    Each has devices (see `devices.listed`; `nic-...` are NICs), then `with` counters, that are in a slice of their own, `of` a
+    pool, by default `pool-a` or that of its zone, and `in` the zone whose nodes can access it, by default all nodes.
+    """
+    if not isinstance(slices, str):
+        return list(slices)
+    made = []
+    for part in _parts(slices, "pool-a", "pool-{}"):
+        pool, counters, zone = part.pop("pool"), part.pop("counters"), part.pop("zone")
+        zonal = {"nodeSelectorTerms": [{"matchExpressions": [requirement(labels.ZONE, "In", zone)]}]}
+        where = {"nodeSelector": zonal} if zone else {"allNodes": True}
+        spec = {"pool": pool, "of": 2 if counters else 1, **more}
+        made.append(a_slice(f"{pool}-{zone}", **part, **spec, **where))
+        if counters:
+            sets = {"sharedCounters": counter_sets(counters), "driver": part["driver"]}
+            made.append(a_slice(f"{pool}-counters", [], **spec, **sets, allNodes=True))
+    return made
 
 
-def on_numa(*nodes: int, prefix: str = "gpu") -> list[dict[str, Any]]:
-    """Return devices, each on the NUMA node of that number."""
-    return [device(f"{prefix}-{number}", numa=f"node-{node}") for number, node in enumerate(nodes)]
-
-
-def drawing(amount: str, *names: str) -> list[dict[str, Any]]:
-    """Return devices that each draw this much memory on the counter set `gpu-slices`."""
-    return [device(name, draws={"gpu-slices": {"memory": amount}}) for name in names]
-
-
-def shared(name: str, *, draws: Counters | None = None, policy: Any = None, **capacity: str) -> dict[str, Any]:
-    """Return a device that several requests may share, with these capacities and one request policy."""
-    found = device(name, draws=draws, capacity=capacity)
-    for each in found["capacity"].values() if policy else ():
-        each["requestPolicy"] = policy
-    return found | {"allowMultipleAllocations": True}
-
-
-def _amounts(of: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    return {name: {"value": amount} for name, amount in of.items()}
-
-
-def counter_sets(counters: Counters) -> list[dict[str, Any]]:
-    """Return shared counters of a slice."""
-    return [{"name": name, "counters": _amounts(found)} for name, found in counters.items()]
-
-
-MEMORY_80 = {"gpu-slices": {"memory": "80Gi"}}
-
-
-def published(
-    devices: Devices, *, pool: str = "", zone: str = "", counters: Counters | None = None, **spec: Any
-) -> list[ResourceSlice]:
-    """Return the slices of a pool that all nodes, or those of a zone, can access; its counters are in a slice of their own."""
-    pool = pool or f"pool-{zone or 'a'}"
-    zonal = {"nodeSelectorTerms": [{"matchExpressions": [requirement(labels.ZONE, "In", zone)]}]}
-    where = {"nodeSelector": zonal} if zone else {"allNodes": True}
-    slices = [a_slice(pool, devices, **{"pool": pool, "of": 2 if counters else 1, **where, **spec})]
-    if counters:
-        driver = {"driver": spec["driver"]} if "driver" in spec else {}
-        made = counter_sets(counters)
-        slices.append(a_slice(f"{pool}-counters", [], pool=pool, of=2, allNodes=True, sharedCounters=made, **driver))
-    return slices
-
-
-def brought(devices: Devices, *, pool: str = "own", counters: Counters | None = None, **spec: Any) -> dict[str, Any]:
-    """Return the slice of an instance type's own devices, with their counters."""
-    made = {"sharedCounters": counter_sets(counters)} if counters else {}
-    return slice_spec(devices, pool=pool, **made, **spec)
+def brought(slices: Slices) -> list[Any]:
+    """Return the slices of an instance type's own devices, with their counters, by default in the pool `own`."""
+    if not isinstance(slices, str):
+        return list(slices)
+    made = []
+    for part in _parts(slices, "own", "own"):
+        counters = counter_sets(part.pop("counters"))
+        part.pop("zone")
+        made.append(slice_spec(**part, **({"sharedCounters": counters} if counters else {})))
+    return made
 
 
 # Two types whose own NICs are on different roots, so that their pods get different published GPUs beside them.
-ROOT = "example.com/root"
-ON_A, ON_B = ({ROOT: {"string": root}} for root in "ab")
-BESIDE_NICS = {
-    name: [brought([{"name": f"nic-{number}", "attributes": root} for number in range(2)], driver=NIC_DRIVER)]
-    for name, root in (("it-a", ON_A), ("it-b", ON_B))
-}
-
-
-def on_root(found: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the device on a root."""
-    return {**found, "attributes": {**found["attributes"], **root}}
+BESIDE_NICS = {f"it-{root}": f"nic-0..1:example.com/root={root}" for root in "ab"} | {"plain": ""}
+BESIDE_NIC = "1*nic 1 ~example.com/root"
 
 
 # -- claims
 
 
 def asking(*requests: Any, match: Sequence[Any] = (), name: str = "c", **changes: Any) -> ResourceClaim:
-    """Return a ResourceClaim; a number stands for a request for so many GPUs.
-
-    `match` are attributes that devices must share: of all requests, or a pair with the names of some.
-    """
-    made = [exactly("req-1", count=each) if isinstance(each, int) else each for each in requests]
+    """Return a ResourceClaim for devices with the same `match` attributes: of all requests, or a pair with the names of some."""
     constraints = [_constraint(each) for each in match]
-    spec = {"devices": {"requests": made, "constraints": constraints}}
+    spec = {"devices": {"requests": list(requests), "constraints": constraints}}
     return a_resource_claim(name, spec=spec, **changes)
-
-
-def beside_nic(request: Any) -> ResourceClaim:
-    """Return a claim for a NIC, and for GPUs on the root of that NIC."""
-    return asking(exactly("nic", deviceClassName="nic"), request, match=[ROOT])
 
 
 def _constraint(match: str | tuple[str, Sequence[str]]) -> dict[str, Any]:
@@ -149,9 +109,44 @@ def _constraint(match: str | tuple[str, Sequence[str]]) -> dict[str, Any]:
     return {"matchAttribute": match[0], "requests": list(match[1])}
 
 
-def of_capacity(name: str = "req-1", count: int = 1, **amounts: str) -> dict[str, Any]:
-    """Return a request for so much of the capacity of a GPU."""
-    return exactly(name, count=count, capacity={"requests": amounts})
+def claim(text: str, name: str = "c", **changes: Any) -> ResourceClaim:
+    """Return a ResourceClaim from requests as text, and `~attribute` or `~attribute@requests` that devices have in common.
+
+    A request is `[NAME@]COUNT[*WHAT]` (or `all` of them). What is a class, `attribute=value` and `capacity:amount`, by comma;
+    an amount alone is memory, `vram`. Alternatives of which the first available is allocated are separated by `/`, which
+    also ends a single one.
+    """
+    words = text.split()
+    match: list[Any] = []
+    for word in (word[1:] for word in words if word.startswith("~")):
+        attribute, _, requests = word.partition("@")
+        full = attribute if "/" in attribute else f"{DRIVER}/{attribute}"
+        match.append((full, requests.split(",")) if requests else full)
+    return asking(*(_entry(word) for word in words if not word.startswith("~")), match=match, name=name, **changes)
+
+
+def _entry(text: str) -> dict[str, Any]:
+    name, _, request = text.rpartition("@")
+    if "/" in request:
+        return first_of(*(_request(option) for option in request.split("/") if option), name=name or "gpu")
+    return {"name": name or "req-1", "exactly": {"deviceClassName": "gpu", **_request(request)}}
+
+
+def _request(text: str) -> dict[str, Any]:
+    count, _, what = text.partition("*")
+    words = what.split(",") if what else []
+    request: dict[str, Any] = {"allocationMode": "All"} if count == "all" else {"count": int(count)}
+    for word in words:
+        if "=" in word:
+            name, value = word.split("=")
+            selected = {"expression": f'device.attributes["{DRIVER}"].{name} == "{value}"'}
+            request.setdefault("selectors", []).append({"cel": selected})
+        elif ":" in word or word[0].isdigit():
+            name, _, amount = word.rpartition(":")
+            request.setdefault("capacity", {"requests": {}})["requests"][name or "vram"] = amount
+        else:
+            request["deviceClassName"] = word
+    return request
 
 
 def allocated(
@@ -199,15 +194,15 @@ class PodStep(NamedTuple):
 _POD = re.compile(r"(?P<node>\w+)( in (?P<zones>\S+))?: (?P<claims>.*?) ?->(?P<gets>.*?)( in (?P<zone>\w+))?")
 
 
-def pod(text: str, *more: Any, types: str = "", commit: bool = True) -> PodStep:
+def pod(text: str, *more: ResourceClaim, types: str = "", commit: bool = True) -> PodStep:
     """Return a pod from `NODE [in ZONES]: [CLAIMS] -> DEVICES [in ZONE]`; without devices `no` if it does not fit.
 
-    Claims are separated by `|`; each has requests (see `_request`) and `~attribute` that its devices have in common, or is
-    `&name`, a shared claim for one GPU or `&name*what`. Devices differ by type as in `it-a=gpu-0,gpu-1 it-b=gpu-2`.
+    Its own claims are separated by `|` (see `claim`); `&name` is a shared one for a GPU, `&name*what` for another device.
+    Devices differ by type as in `it-a=gpu-0,gpu-1 it-b=gpu-2`.
 
     Args:
         text: The pod.
-        more: Further claims of its own, or the requests of one.
+        more: Further claims of its own.
         types: The types that the node may become, by default all.
         commit: Whether it gets the devices; otherwise they are only proposed.
     """
@@ -215,14 +210,13 @@ def pod(text: str, *more: Any, types: str = "", commit: bool = True) -> PodStep:
     assert found is not None, text
     words = found["claims"].split()
     shares = [word[1:].partition("*") for word in words if word.startswith("&")]
-    own = [claim.split() for claim in " ".join(w for w in words if not w.startswith("&")).split(" | ")]
-    made = [claim for claim in more if isinstance(claim, ResourceClaim)] or [asking(*more)] * bool(more)
+    own = " ".join(word for word in words if not word.startswith("&")).split(" | ")
     devices = found["gets"].split()
     by_type = {name: names.split(",") for name, _, names in (word.partition("=") for word in devices) if names}
     return PodStep(
         node=found["node"],
-        own=[*(_claim(claim) for claim in own if claim), *made],
-        shares=[asking(_request(f"1*{what}"), name=name) for name, _, what in shares],
+        own=[*(claim(each) for each in own if each), *more],
+        shares=[claim(f"1*{what}", name=name) for name, _, what in shares],
         gets=None if devices == ["no"] else by_type or devices,
         types=types.split(),
         zones=(found["zones"] or "").split(",") if found["zones"] else (),
@@ -231,39 +225,21 @@ def pod(text: str, *more: Any, types: str = "", commit: bool = True) -> PodStep:
     )
 
 
-def _claim(words: Sequence[str]) -> ResourceClaim:
-    match = [f"{DRIVER}/{word[1:]}" for word in words if word.startswith("~")]
-    return asking(*(_request(word) for word in words if not word.startswith("~")), match=match)
-
-
-def _request(text: str) -> dict[str, Any]:
-    """Return a request from `COUNT` or `all`, and after `*` a class, `attribute=value` and `capacity:amount`, by comma."""
-    count, _, what = text.partition("*")
-    words = what.split(",") if what else []
-    request: dict[str, Any] = {"allocationMode": "All"} if count == "all" else {"count": int(count)}
-    capacity = dict(word.split(":") for word in words if ":" in word)
-    selected = [word.split("=") for word in words if "=" in word]
-    select = " && ".join(f'device.attributes["{DRIVER}"].{name} == "{value}"' for name, value in selected)
-    request |= {"capacity": {"requests": capacity}} if capacity else {}
-    classes = [word for word in words if not {":", "="} & set(word)]
-    return exactly("req-1", select=select, deviceClassName=classes[0] if classes else "gpu", **request)
-
-
 class Case:
     """Pods that get devices one after another.
 
-    `types` are the slices or only the devices that each instance type brings, `in_use` claims in use, or devices. Steps are
-    pods, also as text, and types that a node can no longer become: `NODE drops TYPES`.
+    `slices` are published, `types` are what each instance type brings, `in_use` claims in use, or devices. Steps are pods, also
+    as text, and types that a node can no longer become: `NODE drops TYPES`.
     """
 
     def __init__(
         self,
-        published: Sequence[ResourceSlice],
+        slices: Slices,
         *steps: PodStep | str,
-        types: Mapping[str, Brought] = {TYPE: ()},
+        types: Mapping[str, Slices] = {TYPE: ""},
         in_use: Sequence[ResourceClaim] | str = (),
     ) -> None:
-        self.published = published
+        self.published = published(slices)
         self.steps = [pod(step) if isinstance(step, str) and ":" in step else step for step in steps]
         self.types = types
         self.in_use = [allocated("held", *in_use.split())] if isinstance(in_use, str) else in_use
@@ -299,9 +275,15 @@ class Allocated(NamedTuple):
         return {name: sorted(device for device, _ in found) for name, found in self.by_type.items()}
 
     @property
-    def requests(self) -> dict[str, dict[str, str]]:
-        """The request of each device, by instance type."""
-        return {name: dict(found) for name, found in self.by_type.items()}
+    def requests(self) -> dict[str, str]:
+        """The requests with their devices by instance type, as text such as `gpu: gpu-0 gpu-1; nic: nic-0`."""
+        return {
+            name: "; ".join(
+                f"{request}: {' '.join(device for device, of in found if of == request)}"
+                for request in dict.fromkeys(request for _, request in found)
+            )
+            for name, found in self.by_type.items()
+        }
 
 
 class Allocations:
@@ -309,20 +291,17 @@ class Allocations:
 
     def __init__(
         self,
-        published: Sequence[ResourceSlice] = (),
-        types: Mapping[str, Brought] = {TYPE: ()},
+        slices: Slices = (),
+        types: Mapping[str, Slices] = {TYPE: ""},
         in_use: Sequence[ResourceClaim] = (),
     ) -> None:
         """`types` are what each instance type brings, `in_use` the claims that are allocated already."""
         self._types = {
-            name: with_devices(
-                an_instance_type(name, cpu=64, memory_gib=64, price=1.0),
-                *([brought(found)] if isinstance(found, str) else found),
-            )
+            name: with_devices(an_instance_type(name, cpu=64, memory_gib=64, price=1.0), *brought(found))
             for name, found in types.items()
         }
         by_pool = {("default", name): found for name, found in self._types.items()}
-        self._allocator = DeviceAllocator(_reader(in_use), published, (), by_pool, ())
+        self._allocator = DeviceAllocator(_reader(in_use), published(slices), (), by_pool, ())
         self._nodes: dict[str, Requirements] = {}
         self._types_left: dict[str, frozenset[str]] = {}
         self._rows = 0

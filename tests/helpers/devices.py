@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,17 +37,47 @@ def gpus(count: int, model: str = "A100", **more: Any) -> list[dict[str, Any]]:
 
 
 Devices = str | Sequence[Mapping[str, Any]]
+_DEVICE = re.compile(r"(?P<name>[^:!+]+)(:(?P<attributes>[^!+]+))?(!(?P<draws>[^+]+))?(?P<shared>\+(?P<capacity>.*))?")
 
 
 def listed(devices: Devices) -> list[dict[str, Any]]:
-    """Return devices; a text names them, with attributes as in `gpu-0 gpu-1:model=H100,numa=0`."""
+    """Return devices from text such as `gpu-0..3 h100:model=H100,numa=0 part!40Gi shared+vram=80Gi`.
+
+    The first are four devices. `:` begins string attributes, `!` what the device draws on counters (see `counter_sets`),
+    and `+` the capacities of a shared device.
+    """
     if not isinstance(devices, str):
         return [dict(found) for found in devices]
-    made = []
-    for name, _, attributes in (word.partition(":") for word in devices.split()):
-        values = dict(pair.split("=") for pair in attributes.split(",") if pair)
-        made.append({"name": name, "attributes": {key: {"string": value} for key, value in values.items()}})
+    made: list[dict[str, Any]] = []
+    for word in devices.split():
+        found = _DEVICE.fullmatch(word)
+        assert found is not None, word
+        stem, _, last = found["name"].partition("..")
+        prefix, _, first = stem.rpartition("-")
+        names = [f"{prefix}-{n:0{len(first)}}" for n in range(int(first), int(last) + 1)] if last else [stem]
+        values = dict(pair.split("=") for pair in (found["attributes"] or "").split(",") if pair)
+        sizes = dict(pair.rsplit("=", 1) for pair in (found["capacity"] or "").split(",") if pair)
+        drawn = counter_sets(found["draws"] or "")
+        made += [
+            {
+                "name": name,
+                "attributes": {key: {"string": value} for key, value in values.items()},
+                "capacity": {key: {"value": amount} for key, amount in sizes.items()},
+                "consumesCounters": [{"counterSet": each["name"], "counters": each["counters"]} for each in drawn],
+                "allowMultipleAllocations": found["shared"] is not None,
+            }
+            for name in names
+        ]
     return made
+
+
+def counter_sets(text: str) -> list[dict[str, Any]]:
+    """Return counters from text such as `80Gi` (of memory) or `gpu.memory=80Gi,gpu.units=4,flops=100` (a set of its own)."""
+    found: dict[str, dict[str, Any]] = {}
+    for key, _, amount in (entry.rpartition("=") for entry in text.split(",") if entry):
+        name, _, counter = (key or "memory").rpartition(".")
+        found.setdefault(name or counter, {})[counter] = {"value": amount}
+    return [{"name": name, "counters": counters} for name, counters in found.items()]
 
 
 def named_devices(*names: str) -> list[dict[str, Any]]:

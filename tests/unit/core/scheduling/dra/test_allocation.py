@@ -2,80 +2,60 @@
 
 from __future__ import annotations
 
-from tests.helpers.device_allocation import TYPE, Allocations, device, pod, published
-from tests.helpers.devices import DRIVER, NIC_DRIVER, exactly, first_of, named_devices, table
-
-NAMES = [f"gpu-{n:02}" for n in range(60)]
+from tests.helpers.device_allocation import TYPE, Allocations, pod
+from tests.helpers.devices import listed, table
 
 
-def given(request, *devices):
-    """Return the request of each of these devices."""
-    return dict.fromkeys(devices, request)
-
-
-def nics(count):
-    """Return a request for so many NICs."""
-    return exactly("nic", deviceClassName="nic", count=count)
-
-
-def distinct(*names):
+def distinct(devices):
     """Return devices that differ in an attribute, as GPUs differ in their UUID."""
-    return [device(name, uuid=name) for name in names]
+    return " ".join(f"{name}:uuid={name}{draws and '!' + draws}" for name, draws in devices)
+
+
+def gpus(count, draws=""):
+    """Return so many GPUs that differ, and what each draws on counters."""
+    return distinct((found["name"], draws) for found in listed(f"gpu-00..{count - 1:02}"))
+
+
+def names(first, last):
+    """Return the names of GPUs."""
+    return " ".join(f"gpu-{n:02}" for n in range(first, last + 1))
 
 
 @table(
-    "devices, claims, expected",
+    "slices, claims, expected",
     {
         "limit-of-devices": (
-            NAMES,
-            [first_of({"count": 20}, {"count": 10}, name="a"), first_of({"count": 20}, {"count": 10}, name="b")],
-            given("a/option-0", *NAMES[:20]) | given("b/option-1", *NAMES[20:30]),
+            gpus(60),
+            "a@20/10 b@20/10",
+            f"a/option-0: {names(0, 19)}; b/option-1: {names(20, 29)}",
         ),
-        "one-too-few": (NAMES[:19], [first_of({"count": 20}, {"count": 10})], given("gpu/option-1", *NAMES[:10])),
-        "too-few-left": (
-            NAMES[:30],
-            [12, first_of({"count": 20}, {"count": 10})],
-            given("req-1", *NAMES[:12]) | given("gpu/option-1", *NAMES[12:22]),
-        ),
+        "one-too-few": (gpus(19), "20/10", f"gpu/option-1: {names(0, 9)}"),
+        "too-few-left": (gpus(30), "12 20/10", f"req-1: {names(0, 11)}; gpu/option-1: {names(12, 21)}"),
+        "counters-for-19": (f"{gpus(30, '1Gi')} with 19Gi", "20/10", f"gpu/option-1: {names(0, 9)}"),
     },
 )
-def test_alternative_for_more_devices_than_there_are_is_found_to_fail_at_once(devices, claims, expected):
+def test_alternative_for_more_devices_than_there_are_is_found_to_fail_at_once(slices, claims, expected):
     """The search does not try each combination of GPUs that differ in their UUIDs, of which there are too many."""
-    got = Allocations(published(distinct(*devices))).allocate(pod("a: -> no", *claims))
+    got = Allocations(slices).allocate(pod(f"a: {claims} ->"))
 
-    assert (got.requests[TYPE] if got else None) == expected
+    assert got is not None
+    assert got.requests[TYPE] == expected
 
 
 def test_pods_with_an_impossible_request_leave_the_others_their_time():
     """Which GPUs would stand beside two NICs is not tried while there is only one."""
-    allocations = Allocations(
-        [*published(distinct(*NAMES)), *published(named_devices("nic-0"), driver=NIC_DRIVER, pool="nics")]
-    )
-    hopeless = [allocations.allocate(pod("a: -> no", 8, nics(2))) for _ in range(60)]
+    allocations = Allocations(f"{gpus(60)}; nic-0")
+    hopeless = [allocations.allocate(pod("a: 8 2*nic -> no")) for _ in range(60)]
 
-    got = allocations.allocate(pod("b: -> no", 1, nics(1)))
+    got = allocations.allocate(pod("b: 1 1*nic -> gpu-00 nic-0"))
 
     assert hopeless == [None] * 60
     assert got is not None
 
 
-def test_devices_without_enough_counters_left_count_as_not_there():
-    """Thirty partitions differ in their UUIDs, and the counters suffice for 19 of them, so that ten more are given."""
-    partitions = [device(name, uuid=name, draws={"gpu-slices": {"memory": "1Gi"}}) for name in NAMES[:30]]
-    allocations = Allocations(published(partitions, counters={"gpu-slices": {"memory": "19Gi"}}))
-
-    got = allocations.allocate(pod("a: -> no", first_of({"count": 20}, {"count": 10})))
-
-    assert got is not None
-    assert got.requests[TYPE] == given("gpu/option-1", *NAMES[:10])
-
-
 def test_devices_that_another_request_selects_are_kept_for_it():
     """Any GPU would do for the first request, but the second needs the one that is tried first."""
-    devices = [device("large", size="large"), device("small", size="small")]
-    large = exactly("large", select=f'device.attributes["{DRIVER}"].size == "large"')
-
-    got = Allocations(published(devices)).allocate(pod("a: -> no", exactly("any"), large))
+    got = Allocations("large:size=large small:size=small").allocate(pod("a: any@1 large@1*size=large ->"))
 
     assert got is not None
-    assert got.requests[TYPE] == {"small": "any", "large": "large"}
+    assert got.requests[TYPE] == "any: small; large: large"
