@@ -97,16 +97,12 @@ BESIDE_NIC = "1*nic 1 ~example.com/root"
 
 
 def asking(*requests: Any, match: Sequence[Any] = (), name: str = "c", **changes: Any) -> ResourceClaim:
-    """Return a ResourceClaim for devices with the same `match` attributes: of all requests, or a pair with the names of some."""
-    constraints = [_constraint(each) for each in match]
+    """Return a ResourceClaim with these requests and constraints: attributes to match, each with the names of requests or alone."""
+    constraints = [
+        each if isinstance(each, dict) else {"matchAttribute": each[0], "requests": list(each[1:])} for each in match
+    ]
     spec = {"devices": {"requests": list(requests), "constraints": constraints}}
     return a_resource_claim(name, spec=spec, **changes)
-
-
-def _constraint(match: str | tuple[str, Sequence[str]]) -> dict[str, Any]:
-    if isinstance(match, str):
-        return {"matchAttribute": match}
-    return {"matchAttribute": match[0], "requests": list(match[1])}
 
 
 def claim(text: str, name: str = "c", **changes: Any) -> ResourceClaim:
@@ -121,15 +117,16 @@ def claim(text: str, name: str = "c", **changes: Any) -> ResourceClaim:
     for word in (word[1:] for word in words if word.startswith("~")):
         attribute, _, requests = word.partition("@")
         full = attribute if "/" in attribute else f"{DRIVER}/{attribute}"
-        match.append((full, requests.split(",")) if requests else full)
-    return asking(*(_entry(word) for word in words if not word.startswith("~")), match=match, name=name, **changes)
+        match.append([full, *(requests.split(",") if requests else ())])
+    entries = (_entry(word, f"req-{n}") for n, word in enumerate((w for w in words if not w.startswith("~")), 1))
+    return asking(*entries, match=match, name=name, **changes)
 
 
-def _entry(text: str) -> dict[str, Any]:
+def _entry(text: str, default: str) -> dict[str, Any]:
     name, _, request = text.rpartition("@")
     if "/" in request:
         return first_of(*(_request(option) for option in request.split("/") if option), name=name or "gpu")
-    return {"name": name or "req-1", "exactly": {"deviceClassName": "gpu", **_request(request)}}
+    return {"name": name or default, "exactly": {"deviceClassName": "gpu", **_request(request)}}
 
 
 def _request(text: str) -> dict[str, Any]:

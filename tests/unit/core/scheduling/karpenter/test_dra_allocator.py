@@ -3,60 +3,14 @@
 from __future__ import annotations
 
 from tests.helpers.builders import NOW, a_node, a_running_claim, stamp
-from tests.helpers.device_allocation import (
-    BESIDE_NICS,
-    MEMORY_80,
-    NUMA,
-    ON_A,
-    ON_B,
-    TYPE,
-    Case,
-    allocated,
-    asking,
-    beside_nic,
-    brought,
-    device,
-    drawing,
-    on_numa,
-    on_root,
-    pod,
-    published,
-    shared,
-)
-from tests.helpers.devices import (
-    DRIVER,
-    NIC_DRIVER,
-    a_claiming_pod,
-    a_resource_claim,
-    a_slice,
-    devices_of,
-    exactly,
-    first_of,
-    named_devices,
-    schedule_devices,
-    table,
-)
+from tests.helpers.device_allocation import BESIDE_NIC, BESIDE_NICS, Case, allocated, asking, claim, pod, published
+from tests.helpers.devices import DRIVER, a_claiming_pod, a_slice, devices_of, exactly, schedule_devices, table
 
-PCIE = f"{DRIVER}/pcie"
-FOUR = published("gpu-0 gpu-1 gpu-2 gpu-3")
-THREE = published("gpu-0 gpu-1 gpu-2")
-TWO = published("gpu-0 gpu-1")
-ONE = published("gpu-0")
-NAMES = [f"gpu-{n:02}" for n in range(40)]
-OWN_TWO = {TYPE: "own-0 own-1"}
-TWO_TYPES = {"it-a": (), "it-b": ()}
-ALL = exactly("all", allocationMode="All")
-A_NIC = exactly("nic", deviceClassName="nic")
-
-
-def of_kinds(**kinds):
-    """Return a device for each name, of that kind."""
-    return [device(name, kind=kind) for name, kind in kinds.items()]
-
-
-def kind(value, name="req-1", **more):
-    """Return a request for a GPU of a kind."""
-    return exactly(name, select=f'device.attributes["{DRIVER}"].kind == "{value}"', **more)
+FOUR, THREE, TWO = "gpu-0..3", "gpu-0..2", "gpu-0..1"
+MODELS = "gpu-0:model=H100 gpu-1:model=A100 gpu-2:model=H100"
+TWO_ZONES = "{} in a; {} in b"
+OWN_TWO = {"it-1": "own-0..1"}
+TWO_TYPES = {"it-a": "", "it-b": ""}
 
 
 # -- how many devices, and which
@@ -75,22 +29,18 @@ def kind(value, name="req-1", **more):
         "too-many-claims": Case(THREE, "a: 2 | 2 -> no"),
         "in-use": Case(FOUR, "a: 2 -> no", in_use="gpu-0 gpu-1 gpu-2"),
         "some-in-use": Case(FOUR, "a: 2 -> gpu-2 gpu-3", in_use="gpu-0 gpu-1"),
-        "class": Case(published("gpu-0:model=H100 gpu-1:model=A100 gpu-2:model=H100"), "a: 2*h100 -> gpu-0 gpu-2"),
-        "class-too-many": Case(published("gpu-0:model=H100 gpu-1:model=A100 gpu-2:model=H100"), "a: 3*h100 -> no"),
-        "selector": Case(
-            published("gpu-0:model=H100 gpu-1:model=A100 gpu-2:model=H100"),
-            "a: 1*model=A100 -> gpu-1",
-        ),
+        "class": Case(MODELS, "a: 2*h100 -> gpu-0 gpu-2"),
+        "class-too-many": Case(MODELS, "a: 3*h100 -> no"),
+        "selector": Case(MODELS, "a: 1*model=A100 -> gpu-1"),
         "class-and-selector": Case(
-            published("gpu-0:model=H100,kind=large gpu-1:model=H100,kind=small gpu-2:model=A100,kind=large"),
-            "a: 2*h100,kind=large -> no",
-            "b: 1*h100,kind=large -> gpu-0",
+            "gpu-0:model=H100,kind=large gpu-1:model=H100,kind=small gpu-2:model=A100,kind=large",
+            *("a: 2*h100,kind=large -> no", "b: 1*h100,kind=large -> gpu-0"),
         ),
-        "two-pools": Case(published("gpu-0") + published("gpu-1", pool="pool-b"), "a: 2 -> gpu-0 gpu-1"),
-        "same-name": Case(ONE + published("gpu-0", pool="pool-b"), "a: 2 -> gpu-0 gpu-0", "b: 1 -> no"),
-        "no-type": Case(ONE, "a: 1 -> no", types={}),
-        "no-device": Case(published("gpu-0", zone="a") + published("gpu-1", zone="b"), "a in c: 1 -> no"),
-        "invalid-pool": Case(published([shared("twin", vram="80Gi"), shared("twin", vram="40Gi")]), "a: 1 -> no"),
+        "two-pools": Case("gpu-0; gpu-1 of pool-b", "a: 2 -> gpu-0 gpu-1"),
+        "same-name": Case("gpu-0; gpu-0 of pool-b", "a: 2 -> gpu-0 gpu-0", "b: 1 -> no"),
+        "no-type": Case("gpu-0", "a: 1 -> no", types={}),
+        "no-device": Case(TWO_ZONES.format("gpu-0", "gpu-1"), "a in c: 1 -> no"),
+        "invalid-pool": Case("twin+vram=80Gi twin+vram=40Gi", "a: 1 -> no"),
     },
 )
 def test_pod_gets_so_many_devices_that_its_requests_select(case):
@@ -101,53 +51,36 @@ def test_pod_gets_so_many_devices_that_its_requests_select(case):
 # -- constraints
 
 
+PAIRS = "gpu-0..1:numa=0 gpu-2..3:numa=1"
+IN_TURN = "gpu-0:numa=0 gpu-1:numa=1 gpu-2:numa=0 gpu-3:numa=1"
+KINDS = "gpu-0..1:kind=compute,numa=0 gpu-2:kind=extra,numa={}"
+TWO_ATTRIBUTES = "gpu-0:numa=0,pcie=0 gpu-1:numa=0,pcie=1 gpu-2:numa={},pcie=0"
+
+
 @table(
     "case",
     {
-        "pair": Case(published(on_numa(0, 0, 1, 1)), "a: 2 ~numa -> gpu-0 gpu-1"),
-        "three-of-two": Case(published(on_numa(0, 0, 1, 1)), "a: 3 ~numa -> no"),
-        "per-request": Case(
-            published(on_numa(0, 1, 0, 1)),
-            pod(
-                "a: -> gpu-0 gpu-1 gpu-2 gpu-3",
-                asking(exactly("one", count=2), exactly("two", count=2), match=[(NUMA, ["one"]), (NUMA, ["two"])]),
-            ),
-        ),
-        "per-claim": Case(published(on_numa(0, 1, 0, 1)), "a: 2 ~numa | 2 ~numa -> gpu-0 gpu-1 gpu-2 gpu-3"),
-        "some-requests": Case(
-            published(on_numa(0, 0, 1)),
-            pod(
-                "a: -> gpu-0 gpu-1 gpu-2", asking(exactly("a"), exactly("b"), exactly("c"), match=[(NUMA, ["a", "b"])])
-            ),
-        ),
-        "two-attributes": Case(
-            published("gpu-0:numa=0,pcie=0 gpu-1:numa=0,pcie=1 gpu-2:numa=0,pcie=0"), "a: 2 ~numa ~pcie -> gpu-0 gpu-2"
-        ),
-        "two-attributes-apart": Case(
-            published("gpu-0:numa=0,pcie=0 gpu-1:numa=0,pcie=1 gpu-2:numa=1,pcie=0"), "a: 2 ~numa ~pcie -> no"
-        ),
+        "pair": Case(PAIRS, "a: 2 ~numa -> gpu-0 gpu-1"),
+        "three-of-two": Case(PAIRS, "a: 3 ~numa -> no"),
+        "per-request": Case(IN_TURN, "a: x@2 y@2 ~numa@x ~numa@y -> gpu-0 gpu-1 gpu-2 gpu-3"),
+        "per-claim": Case(IN_TURN, "a: 2 ~numa | 2 ~numa -> gpu-0 gpu-1 gpu-2 gpu-3"),
+        "some-requests": Case("gpu-0..1:numa=0 gpu-2:numa=1", "a: x@1 y@1 z@1 ~numa@x,y -> gpu-0 gpu-1 gpu-2"),
+        "two-attributes": Case(TWO_ATTRIBUTES.format(0), "a: 2 ~numa ~pcie -> gpu-0 gpu-2"),
+        "two-attributes-apart": Case(TWO_ATTRIBUTES.format(1), "a: 2 ~numa ~pcie -> no"),
         "own-devices": Case(
-            published(on_numa(0, 1)), "a: 2 ~numa -> own-0 own-1", types={TYPE: [brought(on_numa(2, 2, prefix="own"))]}
+            "gpu-0:numa=0 gpu-1:numa=1", "a: 2 ~numa -> own-0 own-1", types={"it-1": "own-0..1:numa=2"}
         ),
         "each-type": Case(
-            [],
-            "a: 2 ~numa -> own-0 own-1",
-            types={"it-a": [brought(on_numa(0, 0, prefix="own"))], "it-b": [brought(on_numa(1, 1, prefix="own"))]},
+            "", "a: 2 ~numa -> own-0 own-1", types={"it-a": "own-0..1:numa=0", "it-b": "own-0..1:numa=1"}
         ),
         "second-type": Case(
-            [],
+            "",
             "a: 2 ~numa -> it-b=own-0,own-1",
-            types={"it-a": [brought(on_numa(0, 1, prefix="own"))], "it-b": [brought(on_numa(2, 2, prefix="own"))]},
+            types={"it-a": "own-0:numa=0 own-1:numa=1", "it-b": "own-0..1:numa=2"},
         ),
-        "all": Case(published(on_numa(0, 0)), "a: all ~numa -> gpu-0 gpu-1"),
-        "all-and-one": Case(
-            published("gpu-0:kind=compute,numa=0 gpu-1:kind=compute,numa=0 gpu-2:kind=extra,numa=0"),
-            "a: all*kind=compute 1*kind=extra ~numa -> gpu-0 gpu-1 gpu-2",
-        ),
-        "all-and-one-apart": Case(
-            published("gpu-0:kind=compute,numa=0 gpu-1:kind=compute,numa=0 gpu-2:kind=extra,numa=1"),
-            "a: all*kind=compute 1*kind=extra ~numa -> no",
-        ),
+        "all": Case("gpu-0..1:numa=0", "a: all ~numa -> gpu-0 gpu-1"),
+        "all-and-one": Case(KINDS.format(0), "a: all*kind=compute 1*kind=extra ~numa -> gpu-0 gpu-1 gpu-2"),
+        "all-and-one-apart": Case(KINDS.format(1), "a: all*kind=compute 1*kind=extra ~numa -> no"),
     },
 )
 def test_devices_of_a_claim_have_the_same_attributes(case):
@@ -162,24 +95,15 @@ def test_devices_of_a_claim_have_the_same_attributes(case):
     "case",
     {
         "published": Case(THREE, "a: all -> gpu-0 gpu-1 gpu-2"),
-        "own": Case(ONE, "a: all -> gpu-0 own-0 own-1", types=OWN_TWO),
-        "by-type": Case(
-            [], "a: all -> it-a=own-0,own-1,own-2 it-b=own-0", types={"it-a": "own-0 own-1 own-2", "it-b": "own-0"}
-        ),
-        "none": Case(published("nic-0", driver=NIC_DRIVER), "a: all -> no"),
+        "own": Case("gpu-0", "a: all -> gpu-0 own-0 own-1", types=OWN_TWO),
+        "by-type": Case("", "a: all -> it-a=own-0,own-1,own-2 it-b=own-0", types={"it-a": "own-0..2", "it-b": "own-0"}),
+        "none": Case("nic-0", "a: all -> no"),
         "in-use": Case(TWO, "a: all -> no", in_use="gpu-0"),
-        "and-one": Case(
-            published(of_kinds(a="compute", b="compute", c="network")), "a: all*kind=compute 1*kind=network -> a b c"
-        ),
-        "pools": Case(
-            published("gpu-0") + published("gpu-1", pool="pool-b") + published("gpu-2", pool="pool-c"),
-            "a: all -> gpu-0 gpu-1 gpu-2",
-        ),
-        "shared-twins": Case(published([shared("twin", vram="80Gi"), shared("twin", vram="80Gi")]), "a: all -> no"),
-        "counters": Case(published(drawing("30Gi", "gpu-0", "gpu-1"), counters=MEMORY_80), "a: all -> gpu-0 gpu-1"),
-        "counters-exceeded": Case(
-            published(drawing("40Gi", "gpu-0", "gpu-1"), counters={"gpu-slices": {"memory": "60Gi"}}), "a: all -> no"
-        ),
+        "and-one": Case("a:kind=gpu b:kind=gpu c:kind=nic", "a: all*kind=gpu 1*kind=nic -> a b c"),
+        "pools": Case("gpu-0; gpu-1 of pool-b; gpu-2 of pool-c", "a: all -> gpu-0 gpu-1 gpu-2"),
+        "shared-twins": Case("twin+vram=80Gi twin+vram=80Gi", "a: all -> no"),
+        "counters": Case("gpu-0..1!30Gi with 80Gi", "a: all -> gpu-0 gpu-1"),
+        "counters-exceeded": Case("gpu-0..1!40Gi with 60Gi", "a: all -> no"),
     },
 )
 def test_allocation_mode_all_takes_each_selected_device_or_none(case):
@@ -190,25 +114,24 @@ def test_allocation_mode_all_takes_each_selected_device_or_none(case):
 # -- devices that instance types bring
 
 
+ALIKE = {"it-a": "own-0", "it-b": "own-0 of other"}
+
+
 @table(
     "case",
     {
         "both": Case(TWO, "a: 3 -> gpu-0 gpu-1 own-0", types=OWN_TWO),
         "published-first": Case(TWO, "a: 2 -> gpu-0 gpu-1", types=OWN_TWO),
-        "one-type": Case(ONE, "a: 3 -> large=gpu-0,own-0,own-1", types={"large": "own-0 own-1", "small": ()}),
-        "both-types": Case(
-            ONE, "a: 2 -> gpu-0 own-0", types={"it-a": "own-0", "it-b": [brought("own-0", pool="other")]}
-        ),
-        "no-type": Case([], "a: 5 -> no", types={"it-a": "own-0", "it-b": [brought("own-0", pool="other")]}),
-        "same-node": Case([], "a: 2 -> own-0 own-1", "a: 1 -> no", types=OWN_TWO),
+        "one-type": Case("gpu-0", "a: 3 -> large=gpu-0,own-0,own-1", types={"large": "own-0..1", "small": ""}),
+        "both-types": Case("gpu-0", "a: 2 -> gpu-0 own-0", types=ALIKE),
+        "no-type": Case("", "a: 5 -> no", types=ALIKE),
+        "same-node": Case("", "a: 2 -> own-0 own-1", "a: 1 -> no", types=OWN_TWO),
         "type-by-type": Case(
-            [],
-            "a: 2 -> it-a=own-0,own-1 it-b=own-0,own-1",
-            "a drops it-a",
-            "a: 1 -> no",
-            types={"it-a": "own-0 own-1", "it-b": [brought("own-0 own-1", pool="other")]},
+            "",
+            *("a: 2 -> it-a=own-0,own-1 it-b=own-0,own-1", "a drops it-a", "a: 1 -> no"),
+            types={"it-a": "own-0..1", "it-b": "own-0..1 of other"},
         ),
-        "one-after-another": Case([], "a: 1 -> own-0", "a: 1 -> own-1", "a: 1 -> no", "b: 1 -> own-0", types=OWN_TWO),
+        "one-after-another": Case("", "a: 1 -> own-0", "a: 1 -> own-1", "a: 1 -> no", "b: 1 -> own-0", types=OWN_TWO),
     },
 )
 def test_new_node_brings_the_devices_of_its_instance_type(case):
@@ -229,11 +152,7 @@ def test_new_node_brings_the_devices_of_its_instance_type(case):
         "type-dropped": Case(TWO, "a: 2 -> gpu-0 gpu-1", "b: 1 -> no", "a drops it-1", "b: 1 -> gpu-0"),
         "types-dropped": Case(
             TWO,
-            "a: 2 -> gpu-0 gpu-1",
-            "a drops it-a",
-            "b: 1 -> no",
-            "a drops it-b",
-            "b: 1 -> gpu-0",
+            *("a: 2 -> gpu-0 gpu-1", "a drops it-a", "b: 1 -> no", "a drops it-b", "b: 1 -> gpu-0"),
             types=TWO_TYPES,
         ),
         "nothing-dropped": Case(TWO, "a drops unknown", "b: 2 -> gpu-0 gpu-1"),
@@ -249,29 +168,23 @@ def test_device_is_held_by_the_pods_of_one_node(case):
 # -- zones
 
 
+ONE_EACH = TWO_ZONES.format("a0", "b0")
+TWO_EACH = TWO_ZONES.format("a0 a1", "b0 b1")
+
+
 @table(
     "case",
     {
-        "first-zone": Case(published("a0", zone="a") + published("b0", zone="b"), "n in a,b: 1 -> a0 in a"),
-        "one-zone": Case(published("a0 a1", zone="a") + published("b0 b1", zone="b"), "n in a,b: 2 -> a0 a1 in a"),
-        "second-zone": Case(published("a0", zone="a") + published("b0 b1", zone="b"), "n in a,b: 2 -> b0 b1 in b"),
-        "other-zone": Case(published("gpu-0", zone="b", pool="pool-a"), "n in a: 1 -> no"),
-        "type-pruned": Case(
-            published("a0", zone="a") + published("b0", zone="b"),
-            "n in a,b: 2 -> it-a=a0,own-0 in a",
-            types={"it-a": "own-0", "it-b": ()},
-        ),
-        "types-alike": Case(
-            published("a0 a1", zone="a") + published("b0 b1", zone="b"),
-            "n in a,b: 2 -> a0 a1 in a",
-            types={"it-a": "own-0", "it-b": ()},
-        ),
+        "first-zone": Case(ONE_EACH, "n in a,b: 1 -> a0 in a"),
+        "one-zone": Case(TWO_EACH, "n in a,b: 2 -> a0 a1 in a"),
+        "second-zone": Case(TWO_ZONES.format("a0", "b0 b1"), "n in a,b: 2 -> b0 b1 in b"),
+        "other-zone": Case("gpu-0 in b", "n in a: 1 -> no"),
+        "type-pruned": Case(ONE_EACH, "n in a,b: 2 -> it-a=a0,own-0 in a", types={"it-a": "own-0", "it-b": ""}),
+        "types-alike": Case(TWO_EACH, "n in a,b: 2 -> a0 a1 in a", types={"it-a": "own-0", "it-b": ""}),
         "next-pod": Case(
-            published("a0 a1", zone="a") + published("b0 b1", zone="b"),
-            "n in a,b: 1 -> it-a=a0 it-b=a0 in a",
-            "n drops it-a",
-            "n: 1 -> it-b=a1 in a",
-            types={"it-a": [brought("nic-0", driver=NIC_DRIVER)], "it-b": ()},
+            TWO_EACH,
+            *("n in a,b: 1 -> it-a=a0 it-b=a0 in a", "n drops it-a", "n: 1 -> it-b=a1 in a"),
+            types={"it-a": "nic-0", "it-b": ""},
         ),
     },
 )
@@ -280,23 +193,21 @@ def test_zonal_devices_restrict_the_zones_of_a_node(case):
     assert case.follow() == case.expected
 
 
+IN_A, IN_B = (allocated("held", zone=zone) for zone in "ab")
+
+
 @table(
     "case",
     {
-        "anywhere": Case([], pod("n: ->", allocated())),
-        "zone": Case([], pod("n in a,b: -> in a", allocated("held", zone="a"))),
-        "other-zone": Case([], pod("n in a: -> no", allocated("held", zone="c"))),
-        "and-unallocated": Case(
-            published("a0", zone="a") + published("b0", zone="b"),
-            pod("n in a,b: -> b0 in b", allocated("held", zone="b"), asking(1)),
-        ),
-        "mixed": Case(TWO, pod("n: -> gpu-0", allocated(), asking(1))),
-        "two": Case([], pod("n: ->", allocated(), allocated())),
-        "two-zones": Case([], pod("n in a,b: -> no", allocated(zone="a"), allocated(zone="b"))),
-        "one-zone": Case([], pod("n in a,b: -> in a", allocated(zone="a"), allocated(zone="a"))),
-        "and-planned": Case(
-            published("gpu-0", zone="a"), "m in a,b: &s -> gpu-0 in a", pod("n in a,b: &s -> no", allocated(zone="b"))
-        ),
+        "anywhere": Case("", pod("n: ->", allocated())),
+        "zone": Case("", pod("n in a,b: -> in a", IN_A)),
+        "other-zone": Case("", pod("n in a: -> no", allocated(zone="c"))),
+        "and-unallocated": Case(ONE_EACH, pod("n in a,b: -> b0 in b", IN_B, claim("1"))),
+        "mixed": Case(TWO, pod("n: -> gpu-0", allocated(), claim("1"))),
+        "two": Case("", pod("n: ->", allocated(), allocated())),
+        "two-zones": Case("", pod("n in a,b: -> no", IN_A, IN_B)),
+        "one-zone": Case("", pod("n in a,b: -> in a", IN_A, IN_A)),
+        "and-planned": Case("gpu-0 in a", "m in a,b: &s -> gpu-0 in a", pod("n in a,b: &s -> no", IN_B)),
     },
 )
 def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
@@ -309,39 +220,24 @@ def test_pod_goes_where_the_devices_of_its_allocated_claims_can_be_used(case):
     {
         "same-node": Case(TWO, "m: &s -> gpu-0", "m: &s ->", "m: 1 -> gpu-1"),
         "other-node": Case(TWO, "m: &s -> gpu-0", "n: &s ->"),
-        "own-device-elsewhere": Case([], "m: &s -> own-0", "n: &s -> no", types=OWN_TWO),
-        "own-device": Case([], "m: &s -> own-0", "m: &s ->", types=OWN_TWO),
+        "own-device-elsewhere": Case("", "m: &s -> own-0", "n: &s -> no", types=OWN_TWO),
+        "own-device": Case("", "m: &s -> own-0", "m: &s ->", types=OWN_TWO),
         "two-claims": Case(
-            ONE,
-            "m: &s &t*nic -> gpu-0 own-0",
-            "m: 1*nic -> no",
-            "n: 1 | 1*nic -> no",
-            "n: 1*nic -> own-0",
-            "n: &t*nic -> no",
-            "n: &s ->",
-            types={TYPE: [brought("own-0", driver=NIC_DRIVER)]},
+            "gpu-0",
+            *("m: &s &t*nic -> gpu-0 nic-0", "m: 1*nic -> no", "n: 1 | 1*nic -> no", "n: 1*nic -> nic-0"),
+            *("n: &t*nic -> no", "n: &s ->"),
+            types={"it-1": "nic-0"},
         ),
-        "zone": Case(published("gpu-0", zone="a"), "m in a,b: &s -> gpu-0 in a", "n in a,b: &s -> in a"),
-        "no-zone": Case(ONE, "m in a,b: &s -> gpu-0", "n in b: &s -> in b"),
-        "other-zone": Case(published("gpu-0", zone="a"), "m in a,b: &s -> gpu-0 in a", "n in c: &s -> no"),
+        "zone": Case("gpu-0 in a", "m in a,b: &s -> gpu-0 in a", "n in a,b: &s -> in a"),
+        "no-zone": Case("gpu-0", "m in a,b: &s -> gpu-0", "n in b: &s -> in b"),
+        "other-zone": Case("gpu-0 in a", "m in a,b: &s -> gpu-0 in a", "n in c: &s -> no"),
         "and-unallocated": Case(
-            published("b0", zone="b", pool="pool-a")
-            + published("nic-a", zone="a", pool="nic-a", driver=NIC_DRIVER)
-            + published("nic-b", zone="b", pool="nic-b", driver=NIC_DRIVER),
-            "m: &s -> b0 in b",
-            "n: &s 1*nic -> nic-b in b",
+            "b0 in b; nic-a of nics-a in a; nic-b of nics-b in b", "m: &s -> b0 in b", "n: &s 1*nic -> nic-b in b"
         ),
-        "two-zones": Case(
-            published("a0", zone="a") + published("b0", zone="b"),
-            "l: &s -> a0 in a",
-            "m: &t -> b0 in b",
-            "n: &s &t -> no",
-        ),
+        "two-zones": Case(ONE_EACH, "l: &s -> a0 in a", "m: &t -> b0 in b", "n: &s &t -> no"),
         "each-claim": Case(
-            published("gpu-0", zone="a") + published("nic-0", driver=NIC_DRIVER, pool="pool-b"),
-            "m in a,b: &s &t*nic -> gpu-0 nic-0 in a",
-            "n in b: &t*nic -> in b",
-            "o in b: &s -> no",
+            "gpu-0 in a; nic-0",
+            *("m in a,b: &s &t*nic -> gpu-0 nic-0 in a", "n in b: &t*nic -> in b", "o in b: &s -> no"),
         ),
     },
 )
@@ -350,27 +246,16 @@ def test_pods_that_share_a_claim_share_its_devices(case):
     assert case.follow() == case.expected
 
 
-# -- claims that pods share, when types drop out
-
-
-WITH_PLAIN = BESIDE_NICS | {"plain": ()}
-TURNS = (
-    published([on_root(device("a"), ON_A)], zone="a") + published([on_root(device("b"), ON_B)], pool="pool-b"),
-    pod("m in a,b: -> it-a=a,nic-0 it-b=b,nic-0", beside_nic(exactly("gpu"))),
-    "m: &s -> it-a=b it-b=a in a",
-    pod("n in b: &s -> no", types="plain"),
-)
-
-
-@table(
-    "case",
-    {
-        "zonal-dropped": Case(*TURNS, "m drops it-b", pod("n in b: &s -> in b", types="plain"), types=WITH_PLAIN),
-        "other-dropped": Case(*TURNS, "m drops it-a", pod("n in b: &s -> no", types="plain"), types=WITH_PLAIN),
-    },
-)
-def test_shared_claim_is_bound_to_a_zone_only_by_types_that_are_left(case):
+@table("dropped, gets", {"zonal-dropped": ("it-b", "in b"), "other-dropped": ("it-a", "no")})
+def test_shared_claim_is_bound_to_a_zone_only_by_types_that_are_left(dropped, gets):
     """Its device is zonal if the node becomes one of its two types."""
+    case = Case(
+        "a:example.com/root=a in a; b:example.com/root=b of pool-b",
+        *(f"m in a,b: {BESIDE_NIC} -> it-a=a,nic-0 it-b=b,nic-0", "m: &s -> it-a=b it-b=a in a"),
+        *(pod("n in b: &s -> no", types="plain"), f"m drops {dropped}", pod(f"n in b: &s -> {gets}", types="plain")),
+        types=BESIDE_NICS,
+    )
+
     assert case.follow() == case.expected
 
 
@@ -386,9 +271,9 @@ def test_claims_of_the_same_name_in_two_namespaces_are_different():
     """Each gets a device of its own."""
     names = ("ns-1", "ns-2")
     pods = [a_claiming_pod("p", "c", metadata={"namespace": name}) for name in names]
-    claims = [asking(1, metadata={"name": "c", "namespace": name}) for name in names]
+    claims = [claim("1", metadata={"name": "c", "namespace": name}) for name in names]
 
-    plan = schedule_devices(*pods, claims=claims, slices=FOUR)
+    plan = schedule_devices(*pods, claims=claims, slices=published(FOUR))
 
     assert [devices_of(plan, "ns-1/c"), devices_of(plan, "ns-2/c")] == [["pool-a/gpu-0"], ["pool-a/gpu-1"]]
 
@@ -396,9 +281,9 @@ def test_claims_of_the_same_name_in_two_namespaces_are_different():
 @table("node, expected", {"own": ("a", {"node-a": ("default/p",)}), "other": ("b", {}), "new": ("", {})})
 def test_device_of_a_node_is_not_there_on_others(node, expected):
     """The ResourceSlice has the name of node-a; no instance type has such a device."""
-    slices = [a_slice("s", named_devices("gpu-0"), nodeName="node-a")]
+    slices = [a_slice("s", "gpu-0", nodeName="node-a")]
 
-    found = schedule_devices(a_claiming_pod("p", "c"), claims=[asking(1)], slices=slices, **running(node))
+    found = schedule_devices(a_claiming_pod("p", "c"), claims=[claim("1")], slices=slices, **running(node))
 
     assert found.results.existing == expected
     assert set(found.results.pod_errors) == (set() if expected else {"default/p"})
@@ -415,7 +300,7 @@ def user(uid, **more):
 @table(
     "users, slices, expected",
     {
-        "deleting": ([user("uid-deleting")], FOUR, ["pool-a/gpu-0"]),
+        "deleting": ([user("uid-deleting")], published(FOUR), ["pool-a/gpu-0"]),
         "and-live": ([user("uid-deleting"), user("uid-live")], [], []),
         "live": ([user("uid-live")], [], []),
         "no-pod": ([user("uid-deleting", resource="widgets", apiGroup="example.com")], [], []),
@@ -425,48 +310,48 @@ def user(uid, **more):
 def test_claim_of_deleting_pods_only_is_allocated_again(users, slices, expected):
     """The device of any other allocated claim stays as it is, even if nothing publishes it any more."""
     results = [{"request": "req-1", "driver": DRIVER, "pool": "pool-a", "device": "gpu-0"}]
-    claim = asking(1, status={"allocation": {"devices": {"results": results}}, "reservedFor": users})
+    found = claim("1", status={"allocation": {"devices": {"results": results}}, "reservedFor": users})
     old = [
         a_claiming_pod(name, "c", node="node-a", metadata=metadata)
         for name, metadata in (("deleting", DELETING), ("live", {}))
     ]
 
-    found = schedule_devices(a_claiming_pod("p", "c"), *old, claims=[claim], slices=slices, **running("a"))
+    plan = schedule_devices(a_claiming_pod("p", "c"), *old, claims=[found], slices=slices, **running("a"))
 
-    assert devices_of(found) == expected
-    assert not found.results.pod_errors
+    assert devices_of(plan) == expected
+    assert not plan.results.pod_errors
 
 
 @table(
-    "claim, slices, message",
+    "found, slices, message",
     {
-        "class": (asking(exactly(deviceClassName="none")), FOUR, "request gpu: DeviceClass 'none' does not exist"),
+        "class": (claim("1*none"), FOUR, "request req-1: DeviceClass 'none' does not exist"),
         "selector": (asking(exactly(selectors=[{}])), FOUR, "request gpu: a selector that is not CEL is not supported"),
         "empty": (asking({"name": "r"}), FOUR, "request r asks for nothing"),
         "constraint": (
-            a_resource_claim("c", spec={"devices": {"requests": [exactly()], "constraints": [{}]}}),
+            asking(exactly(), match=[{}]),
             FOUR,
             "has a constraint other than matchAttribute, which is not supported",
         ),
         "too-many": (
-            asking(*(first_of({"count": 24}, {"count": 20}, name=name) for name in "ab")),
-            published(named_devices(*NAMES)),
+            claim("a@24/20 b@24/20"),
+            "gpu-00..39",
             "asks for 40 devices, 32 are the most that a claim may have",
         ),
         "twins": (
-            asking(ALL),
-            published("gpu-0 gpu-1 gpu-0"),
+            claim("all"),
+            "gpu-0 gpu-1 gpu-0",
             f"selects; pool {DRIVER}/pool-a is left out because two of its devices have the same name",
         ),
         "incomplete": (
-            asking(ALL),
-            FOUR + published("gpu-0", pool="pool-b", of=2),
+            claim("all"),
+            [*published(FOUR), *published("gpu-0 of pool-b", of=2)],
             f"on one node; pool {DRIVER}/pool-b is left out because it has 1 of its 2 slices",
         ),
     },
 )
-def test_error_of_a_pod_says_what_is_wrong_with_its_claim_or_a_pool(claim, slices, message):
+def test_error_of_a_pod_says_what_is_wrong_with_its_claim_or_a_pool(found, slices, message):
     """Of pools it names one that has devices for the claim."""
-    found = schedule_devices(a_claiming_pod("p", "c"), claims=[claim], slices=slices)
+    plan = schedule_devices(a_claiming_pod("p", "c"), claims=[found], slices=published(slices))
 
-    assert found.results.pod_errors["default/p"].message.endswith(message)
+    assert plan.results.pod_errors["default/p"].message.endswith(message)

@@ -51,8 +51,8 @@ def up_to(last):
         "attribute-of-one-option": ("gpu-0:numa=0 gpu-1:numa=1", "2/1 ~numa@gpu/option-0", "gpu/option-1: gpu-0"),
         "attribute-of-two-requests": (
             MODELS.format(0, 1, 0),
-            "1*model=A100/1*model=H100 1 ~numa@gpu,req-1",
-            "gpu/option-0: a; req-1: c",
+            "1*model=A100/1*model=H100 1 ~numa@gpu,req-2",
+            "gpu/option-0: a; req-2: c",
         ),
         "other-zone": ("a:model=A100 in a; b:model=H100 in b", "2*model=A100/1*model=H100", "gpu/option-1: b"),
         "counters": (BUDGET, "2/1", "gpu/option-1: gpu-0"),
