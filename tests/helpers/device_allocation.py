@@ -19,6 +19,7 @@ from tests.helpers.devices import (
     DEVICE_CLASSES,
     DRIVER,
     NIC_DRIVER,
+    Devices,
     a_claiming_pod,
     a_device_class,
     a_resource_claim,
@@ -38,7 +39,7 @@ CLASSES = (*DEVICE_CLASSES, a_device_class("h100", selecting("H100")))
 Slices = str | Sequence[Any]
 """Slices, or text such as `gpu-0..3!40Gi with 80Gi; a100:model=A100 of pool-b in zone-a`: see `published`."""
 
-_SLICE = re.compile(r"(?P<devices>.*?)( with (?P<counters>\S+))?( of (?P<pool>\S+))?( in (?P<zone>\S+))?")
+_SLICE = re.compile(r"(?P<devices>.*?)( ?with (?P<counters>\S+))?( of (?P<pool>\S+))?( in (?P<zone>\S+))?")
 
 
 def _parts(slices: Slices, pool: str, zone_pool: str) -> Iterator[dict[str, Any]]:
@@ -85,6 +86,18 @@ def brought(slices: Slices) -> list[Any]:
         counters = counter_sets(part.pop("counters"))
         part.pop("zone")
         made.append(slice_spec(**part, **({"sharedCounters": counters} if counters else {})))
+    return made
+
+
+def with_policy(devices: Devices, policy: str) -> list[dict[str, Any]]:
+    """Return devices whose capacities have a policy such as `4Gi`, the default, `4Gi of 4Gi,8Gi` or `4Gi min 4Gi step 4Gi`."""
+    default, *words = policy.split()
+    rest: dict[str, Any] = dict(zip(words[::2], words[1::2], strict=True))
+    values = {"validValues": rest.pop("of").split(",")} if "of" in rest else {}
+    whole = {"default": default, **values, **({"validRange": rest} if rest else {})}
+    made = listed(devices)
+    for capacity in (found for each in made for found in each["capacity"].values()):
+        capacity["requestPolicy"] = whole
     return made
 
 

@@ -7,54 +7,48 @@ import pytest
 
 from journeyman.core.api.dra import DeviceCapacity
 from journeyman.core.api.objects import NodeSelector
-from journeyman.core.scheduling.dra.devices import (
-    ConsumableCapacity,
-    PublishedPools,
-    accessible_nodes_of,
-)
+from journeyman.core.scheduling.dra.devices import ConsumableCapacity, PublishedPools, accessible_nodes_of
 from journeyman.core.scheduling.dra.requests import MatchAttributeConstraint, RequestAlternative
-from tests.helpers.devices import a_slice, gpus
+from tests.helpers.device_allocation import with_policy
+from tests.helpers.devices import a_slice, table
 
 GIB = 2**30 * 10**9
-
-
-def capacity(policy=None):
-    """Return a capacity of 40Gi with this request policy."""
-    found = msgspec.convert({"value": "40Gi", **({"requestPolicy": policy} if policy else {})}, DeviceCapacity)
-    return ConsumableCapacity.of(found)
 
 
 @pytest.mark.parametrize(
     ("policy", "requested", "consumed"),
     [
-        (None, None, 40),
-        (None, 7, 7),
-        ({"default": "8Gi"}, None, 8),
-        ({"validValues": ["10Gi", "20Gi"]}, 11, 20),
-        ({"validValues": ["10Gi", "20Gi"]}, 21, None),
-        ({"validRange": {"min": "5Gi"}}, 3, 5),
-        ({"validRange": {"min": "5Gi"}}, 6, 6),
-        ({"validRange": {"min": "5Gi", "step": "4Gi"}}, 6, 9),
-        ({"validRange": {"min": "5Gi", "step": "4Gi"}}, 9, 9),
-        ({"validRange": {"min": "0", "max": "12Gi"}}, 12, 12),
-        ({"validRange": {"min": "5Gi"}}, 5, 5),
-        ({"validValues": ["10Gi", "20Gi"]}, 20, 20),
-        ({"validRange": {"min": "5Gi", "step": "4Gi", "max": "12Gi"}}, 10, None),
+        ("", None, 40),
+        ("", 7, 7),
+        ("8Gi", None, 8),
+        ("8Gi of 10Gi,20Gi", 11, 20),
+        ("8Gi of 10Gi,20Gi", 20, 20),
+        ("8Gi of 10Gi,20Gi", 21, None),
+        ("8Gi min 5Gi", 3, 5),
+        ("8Gi min 5Gi", 5, 5),
+        ("8Gi min 5Gi", 6, 6),
+        ("8Gi min 5Gi step 4Gi", 6, 9),
+        ("8Gi min 5Gi step 4Gi", 9, 9),
+        ("8Gi max 12Gi", 12, 12),
+        ("8Gi min 5Gi step 4Gi max 12Gi", 10, None),
     ],
 )
 def test_consumed_capacity_is_rounded_up_by_the_request_policy(policy, requested, consumed):
     """The policy has a default, valid values, or a range with steps."""
-    found = capacity(policy).consumed(None if requested is None else requested * GIB)
+    text = "gpu-0+memory=40Gi"
+    published = (with_policy(text, policy) if policy else with_policy(text, "40Gi"))[0]["capacity"]["memory"]
 
-    assert found == (None if consumed is None else consumed * GIB)
+    found = ConsumableCapacity.of(msgspec.convert(published, DeviceCapacity))
+
+    expected = None if consumed is None else consumed * GIB
+    assert found.consumed(None if requested is None else requested * GIB) == expected
 
 
 def test_node_sees_its_own_devices_and_those_of_all_nodes():
     """It does not see the devices of other nodes."""
     slices = [
-        a_slice("a", gpus(2), node="node-a"),
-        a_slice("b", gpus(2), node="node-b"),
-        a_slice("fabric", gpus(1), allNodes=True),
+        *(a_slice(name, "gpu-0..1", node=f"node-{name}") for name in "ab"),
+        a_slice("fabric", "gpu-0", allNodes=True),
     ]
     published = PublishedPools(slices, {"node-a", "node-b"})
 
@@ -63,15 +57,14 @@ def test_node_sees_its_own_devices_and_those_of_all_nodes():
     assert seen == {"node-a": ["fabric", "node-a"], "node-c": ["fabric"], "": ["fabric"]}
 
 
-@pytest.mark.parametrize(
+@table(
     "terms",
-    [
-        [],
-        [{}, {}],
-        [{"matchFields": [{"key": "metadata.uid", "operator": "In", "values": ["a"]}]}],
-        [{"matchExpressions": [{"key": "zone", "operator": "Near", "values": ["a"]}]}],
-    ],
-    ids=["none", "two", "field", "operator"],
+    {
+        "none": [],
+        "two": [{}, {}],
+        "field": [{"matchFields": [{"key": "metadata.uid", "operator": "In", "values": ["a"]}]}],
+        "operator": [{"matchExpressions": [{"key": "zone", "operator": "Near", "values": ["a"]}]}],
+    },
 )
 def test_unsupported_node_selector_of_devices_matches_no_node(terms):
     """The API allows one term with label expressions."""

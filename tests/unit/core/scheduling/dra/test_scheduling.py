@@ -2,73 +2,44 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.nodeclaim_templates import to_node_claim
 from journeyman.core.scheduling.results import Options
-from journeyman.core.scheduling.scheduler import pods_to_schedule, solve
-from journeyman_simulator.judge import verify_strictly
 from tests.helpers.builders import (
-    LARGE,
-    MEDIUM,
     NOW,
-    SMALL,
     a_launched_claim,
     a_node,
     a_pod,
-    a_pool,
     a_running_claim,
-    a_snapshot,
     an_instance_type,
     stamp,
 )
+from tests.helpers.device_allocation import asking, brought, claim, published
 from tests.helpers.devices import (
     DRIVER,
     a_claiming_pod,
-    a_device_class,
     a_resource_claim,
     a_slice,
     an_allocated_claim,
     exactly,
-    first_of,
     gpu,
-    gpus,
-    selecting,
-    slice_spec,
+    schedule_devices,
+    table,
     with_devices,
 )
+from tests.helpers.karpenter_suite import schedule as schedule_without_claims
 
-PLANNING = Options(ignore_dra_requests=False)
-ONE_GPU = with_devices(an_instance_type("g.one", cpu=4, memory_gib=16, price=1.0), slice_spec(gpus(1)))
-FOUR_GPUS = with_devices(an_instance_type("g.four", cpu=16, memory_gib=64, price=3.5), slice_spec(gpus(4)))
-H100 = with_devices(an_instance_type("h.one", cpu=4, memory_gib=16, price=2.0), slice_spec(gpus(1, "H100")))
-TYPES = (SMALL, MEDIUM, LARGE, ONE_GPU, FOUR_GPUS, H100)
+ONE_GPU = with_devices(an_instance_type("g.one", cpu=4, memory_gib=16, price=1.0), *brought("gpu-0"))
+FOUR_GPUS = with_devices(an_instance_type("g.four", cpu=16, memory_gib=64, price=3.5), *brought("gpu-0..3"))
 
 
-def schedule(*pods, resource_claims=(), slices=(), types=TYPES, options=PLANNING, classes=None, **cluster):
-    """Return the verified plan for these pods."""
-    snapshot = a_snapshot(
-        pods=tuple(sorted(pods, key=lambda p: p.key)),
-        resource_claims=tuple(resource_claims),
-        resource_slices=tuple(slices),
-        device_classes=(a_device_class(),) if classes is None else classes,
-        **cluster,
-    )
-    catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
-    results = solve(snapshot, catalogue, options=options)
-    ignored = options.ignore_dra_requests
-    assert (
-        verify_strictly(snapshot, catalogue, results, pods=pods_to_schedule(snapshot), ignore_dra_requests=ignored)
-        == ()
-    )
-    return results
-
-
-def new_nodes(results):
-    """Return the instance types and pods of every new node."""
-    return sorted((claim.instance_types, claim.pods) for claim in results.new_claims)
+def schedule(*pods, types=(ONE_GPU, FOUR_GPUS), **cluster):
+    """Return the verified results for these pods."""
+    return schedule_devices(*pods, types=types, **cluster).results
 
 
 def error(results, pod="p"):
@@ -77,389 +48,242 @@ def error(results, pod="p"):
     return f"{found.kind}: {found.message}"
 
 
-def a_cluster(*nodes, initialized=True):
+def a_cluster(*names):
     """Return nodes and their NodeClaims; the node of NodeClaim `a` is `node-a`."""
-    make = a_running_claim if initialized else a_launched_claim
-    kinds = {labels.NODEPOOL: "default", labels.INSTANCE_TYPE: "g.one"}
-    metadata = {"labels": kinds}
+    metadata = {"labels": {labels.NODEPOOL: "default", labels.INSTANCE_TYPE: "g.one"}}
     return {
-        "claims": tuple(make(name, metadata=metadata) for name in nodes),
-        "nodes": tuple(a_node(name, metadata=metadata) for name in nodes) if initialized else (),
+        "nodeclaims": tuple(a_running_claim(name, metadata=metadata) for name in names),
+        "nodes": tuple(a_node(name, metadata=metadata) for name in names),
     }
 
 
-# -- new nodes --------------------------------------------------------------------------------------------------------
+def each_on_its_node(*names):
+    """Return a slice with one GPU of each node."""
+    return [a_slice(f"s-{name}", "gpu-0", node=f"node-{name}") for name in names]
 
 
-def test_new_node_has_the_devices_of_a_resource_claim():
-    """The NodeClaim lists only types with matching devices, and the driver to wait for."""
-    results = schedule(
-        a_claiming_pod("p", "gpu"), resource_claims=[a_resource_claim("gpu", exactly(select=selecting("A100")))]
-    )
-
-    (claim,) = results.new_claims
-    assert claim.instance_types == ("g.one", "g.four")
-    assert claim.price == 1.0
-    assert claim.dra_drivers == (DRIVER,)
-    assert [g.device for g in claim.devices["g.four"]] == ["gpu-0"]
-
-
-def test_nodeclaim_annotation_names_the_dra_drivers_to_wait_for():
-    """The annotation is Karpenter's; NodeClaims without devices do not have it."""
-    with_gpu = schedule(a_claiming_pod("p", "gpu"), resource_claims=[a_resource_claim("gpu")]).new_claims[0]
-    plain = schedule(a_pod("p")).new_claims[0]
-
-    annotations = [
-        to_node_claim(c, a_pool(), name="n", hash="1", hash_version="v3")["metadata"]["annotations"]
-        for c in (with_gpu, plain)
-    ]
-
-    assert annotations[0]["karpenter.sh/requested-dra-drivers"] == DRIVER
-    assert "karpenter.sh/requested-dra-drivers" not in annotations[1]
+# -- new nodes
 
 
 def test_pod_with_a_resource_claim_has_an_error_by_default():
     """As in Karpenter, the scheduler skips the pod and schedules the others."""
-    results = schedule(
-        a_claiming_pod("p", "gpu"), a_pod("q"), resource_claims=[a_resource_claim("gpu")], options=Options()
-    )
+    pods = (a_claiming_pod("p", "c"), a_pod("q"))
+
+    results = schedule_without_claims(*pods, types=(ONE_GPU,), resource_claims=(claim("1"),), options=Options()).results
 
     assert error(results).startswith("unsupported: pod has Dynamic Resource Allocation requirements")
-    assert [claim.pods for claim in results.new_claims] == [("default/q",)]
-
-
-def test_pods_with_own_resource_claims_share_the_devices_of_nodes():
-    """Five ResourceClaims get five GPUs, and no GPU twice."""
-    pods = [a_claiming_pod(f"p{i}", made=[f"gpu-{i}"]) for i in range(5)]
-    claims = [a_resource_claim(f"gpu-{i}", exactly(select=selecting("A100"))) for i in range(5)]
-
-    results = schedule(*pods, resource_claims=claims)
-
-    assert not results.pod_errors
-    assert sum(len(claim.devices[claim.instance_types[0]]) for claim in results.new_claims) == 5
-    granted = {g.claim for claim in results.new_claims for g in claim.devices[claim.instance_types[0]]}
-    assert granted == {f"default/gpu-{i}" for i in range(5)}
-
-
-def test_pods_with_a_shared_resource_claim_share_a_new_node():
-    """Pods can use the device of a new node only there."""
-    pods = [a_claiming_pod(f"p{i}", "shared", cpu="1500m") for i in range(3)]
-
-    results = schedule(*pods, resource_claims=[a_resource_claim("shared")])
-
-    (claim,) = results.new_claims
-    assert claim.pods == ("default/p0", "default/p1", "default/p2")
-    assert claim.instance_types == ("g.four",)
+    assert [node.pods for node in results.new_claims] == [("default/q",)]
 
 
 def test_pod_that_does_not_fit_beside_its_shared_claim_stays_pending():
     """The device is on the first pod's node, and no type holds both pods."""
-    pods = [a_claiming_pod(f"p{i}", "shared", cpu="9") for i in range(2)]
+    results = schedule(*(a_claiming_pod(f"p{i}", "c", cpu="9") for i in range(2)), claims=[claim("1")])
 
-    results = schedule(*pods, resource_claims=[a_resource_claim("shared")])
-
-    assert [claim.pods for claim in results.new_claims] == [("default/p0",)]
+    assert [node.pods for node in results.new_claims] == [("default/p0",)]
     assert "cannot be had together on one node" in error(results, "p1")
 
 
-def test_all_requests_of_a_resource_claim_are_for_one_node():
-    """Three devices of one request and one of another need the node with four."""
-    claim = a_resource_claim("gpu", exactly("many", count=3), exactly("one"))
-
-    assert new_nodes(schedule(a_claiming_pod("p", "gpu"), resource_claims=[claim])) == [(("g.four",), ("default/p",))]
-
-
-def test_allocation_mode_all_takes_every_matching_device_of_the_node():
-    """The second pod needs another node."""
-    claims = [a_resource_claim(f"gpu-{i}", exactly(allocationMode="All")) for i in range(2)]
-    pods = [a_claiming_pod(f"p{i}", f"gpu-{i}") for i in range(2)]
-
-    results = schedule(*pods, resource_claims=claims, types=(SMALL, FOUR_GPUS))
-
-    assert new_nodes(results) == [(("g.four",), ("default/p0",)), (("g.four",), ("default/p1",))]
-    assert {len(claim.devices["g.four"]) for claim in results.new_claims} == {4}
-
-
-@pytest.mark.parametrize(
-    ("claims", "schedulable"),
-    [
-        (([32],), True),
-        (([33],), False),
-        (([16, 16],), True),
-        (([16, 17],), False),
-        (([20], [20]), True),
-    ],
-)
+@pytest.mark.parametrize(("claims", "schedulable"), [(["32"], True), (["33"], False), (["20", "20"], True)])
 def test_each_resource_claim_has_at_most_32_devices(claims, schedulable):
-    """Kubernetes limits the devices of a ResourceClaim, all requests together; a pod may have several ResourceClaims."""
-    types = (with_devices(an_instance_type("g.many", cpu=4, memory_gib=16, price=9.0), slice_spec(gpus(40))),)
-    made = [
-        a_resource_claim(f"c{n}", *(exactly(f"r{i}", count=count) for i, count in enumerate(counts)))
-        for n, counts in enumerate(claims)
-    ]
+    """Kubernetes limits the devices of a ResourceClaim; a pod may have several ResourceClaims."""
+    many = with_devices(an_instance_type("g.many", cpu=4, memory_gib=16, price=9.0), *brought("gpu-00..39"))
+    made = [claim(text, f"c{n}") for n, text in enumerate(claims)]
 
-    results = schedule(a_claiming_pod("p", *(c.metadata.name for c in made)), resource_claims=made, types=types)
+    results = schedule(a_claiming_pod("p", *(c.metadata.name for c in made)), claims=made, types=(many,))
 
-    assert (not results.pod_errors) == schedulable
+    assert (not results.pod_errors) is schedulable
 
 
-def test_allocation_mode_all_has_at_most_32_devices():
-    """Mode All counts the devices of the node: 32 of one type are allocated, 33 of the other are not."""
-    types = tuple(
-        with_devices(an_instance_type(f"g.{n}", cpu=4, memory_gib=16, price=float(n)), slice_spec(gpus(n)))
-        for n in (32, 33)
-    )
+def test_types_whose_devices_other_drivers_publish_drop_out():
+    """A node waits for the drivers that its cheapest type needs: here none, since all of its GPUs are published."""
+    plain = an_instance_type("plain", cpu=4, memory_gib=16, price=0.5)
 
-    results = schedule(
-        a_claiming_pod("p", "all"),
-        resource_claims=[a_resource_claim("all", exactly(allocationMode="All"))],
-        types=types,
-    )
+    (node,) = schedule(
+        a_claiming_pod("p", "c"), claims=[claim("all")], slices=published("gpu-0"), types=(ONE_GPU, plain)
+    ).new_claims
 
-    assert new_nodes(results) == [(("g.32",), ("default/p",))]
+    assert (node.instance_types, node.dra_drivers) == (("plain",), ())
 
 
-def test_first_available_subrequest_leaves_devices_for_the_other_requests_of_its_claim():
-    """Twenty and sixteen devices exceed the 32 of a ResourceClaim, so the second alternative is used."""
-    types = (with_devices(an_instance_type("g.many", cpu=4, memory_gib=16, price=9.0), slice_spec(gpus(40))),)
-    claim = a_resource_claim("c", first_of({"count": 20}, {"count": 1}, name="first"), exactly("second", count=16))
-
-    (node,) = schedule(a_claiming_pod("p", "c"), resource_claims=[claim], types=types).new_claims
-
-    assert len(node.devices["g.many"]) == 17
-
-
-def test_first_available_subrequest_is_allocated():
-    """No type has a B200; the H100 is next, before the cheaper A100."""
-    options = [{"selectors": [{"cel": {"expression": selecting(m)}}]} for m in ("B200", "H100", "A100")]
-    claim = a_resource_claim("gpu", first_of(*options))
-
-    (opened_for,) = schedule(a_claiming_pod("p", "gpu"), resource_claims=[claim]).new_claims
-
-    by_type = {name: grants[0].request for name, grants in opened_for.devices.items()}
-    assert by_type == {"g.one": "gpu/option-2", "g.four": "gpu/option-2", "h.one": "gpu/option-1"}
-
-
-def test_match_attribute_constraint_excludes_types_without_equal_devices():
-    """Two GPUs must have the same root; one type has only GPUs with different roots."""
-    apart = [gpu(f"gpu-{n}", attributes={"root": {"string": f"r{n}"}}) for n in range(2)]
-    together = [gpu(f"gpu-{n}", attributes={"root": {"string": f"r{n // 2}"}}) for n in range(3)]
-    types = (
-        with_devices(an_instance_type("apart", cpu=4, memory_gib=16, price=1), slice_spec(apart)),
-        with_devices(an_instance_type("together", cpu=4, memory_gib=16, price=2), slice_spec(together)),
-    )
-    claim = a_resource_claim("gpu", exactly(count=2), match=f"{DRIVER}/root")
-
-    assert new_nodes(schedule(a_claiming_pod("p", "gpu"), resource_claims=[claim], types=types)) == [
-        (("together",), ("default/p",))
-    ]
-
-
-@pytest.mark.parametrize("together", [False, True])
-def test_partitions_of_a_device_share_its_counters(together):
-    """Of two halves and a whole, a node provides the two halves or the whole; its type may list them beside the counters."""
-
-    def partition(name, amount):
-        drawn = {"counterSet": "gpu-0", "counters": {"memory": {"value": amount}}}
-        return gpu(name, name[:4], consumesCounters=[drawn])
-
-    parts = [partition("whole", "40Gi"), partition("half-0", "20Gi"), partition("half-1", "20Gi")]
-    counters = [{"name": "gpu-0", "counters": {"memory": {"value": "40Gi"}}}]
-    apart = [slice_spec(parts), slice_spec([], sharedCounters=counters)]
-    slices = [slice_spec(parts, sharedCounters=counters)] if together else apart
-    split = with_devices(an_instance_type("split", cpu=16, memory_gib=64, price=1), *slices)
-    wholes = [a_resource_claim(f"whole-{n}", exactly(select=selecting("whol"))) for n in range(1)]
-    halves = [a_resource_claim(f"half-{n}", exactly(select=selecting("half"))) for n in range(3)]
-    pods = [a_claiming_pod(f"p{n}", c.metadata.name) for n, c in enumerate((*wholes, *halves))]
-
-    results = schedule(*pods, resource_claims=(*wholes, *halves), types=(split,))
-
-    assert sorted(len(claim.pods) for claim in results.new_claims) == [1, 1, 2]
-
-
-def test_shared_device_capacity_is_rounded_up_for_each_request():
-    """Requests for 9Gi consume 10Gi, so four fit into 40Gi."""
-    policy = {"default": "40Gi", "validRange": {"min": "5Gi", "step": "5Gi", "max": "20Gi"}}
-    shared = gpu(
-        "gpu-0", allowMultipleAllocations=True, capacity={"memory": {"value": "40Gi", "requestPolicy": policy}}
-    )
-    sliced = with_devices(an_instance_type("sliced", cpu=16, memory_gib=64, price=1), slice_spec([shared]))
-    claims = [a_resource_claim(f"c{n}", exactly(capacity={"requests": {"memory": "9Gi"}})) for n in range(5)]
-    pods = [a_claiming_pod(f"p{n}", f"c{n}") for n in range(5)]
-
-    results = schedule(*pods, resource_claims=claims, types=(sliced,))
-
-    assert sorted(len(claim.pods) for claim in results.new_claims) == [1, 4]
-
-
-def test_request_above_the_maximum_of_a_shared_device_fails():
-    """30Gi exceed the policy's maximum of 20Gi, although 40Gi are free."""
-    policy = {"validRange": {"min": "5Gi", "max": "20Gi"}}
-    shared = gpu(
-        "gpu-0", allowMultipleAllocations=True, capacity={"memory": {"value": "40Gi", "requestPolicy": policy}}
-    )
-    sliced = with_devices(an_instance_type("sliced", cpu=16, memory_gib=64, price=1), slice_spec([shared]))
-    claim = a_resource_claim("c", exactly(capacity={"requests": {"memory": "30Gi"}}))
-
-    results = schedule(a_claiming_pod("p", "c"), resource_claims=[claim], types=(sliced,))
-
-    assert "the devices for request 'gpu' (DeviceClass gpu) cannot be had" in error(results)
-
-
-# -- published devices ------------------------------------------------------------------------------------------------
-
-
-def test_published_devices_are_used_before_a_node_is_opened():
-    """The first pod gets the GPU of the existing node, the second pod a new node."""
-    pods = [a_claiming_pod(f"p{n}", made=[f"c{n}"]) for n in range(2)]
-    claims = [a_resource_claim(f"c{n}") for n in range(2)]
-
-    results = schedule(*pods, resource_claims=claims, slices=[a_slice("s", gpus(1), node="node-a")], **a_cluster("a"))
-
-    assert results.existing == {"node-a": ("default/p0",)}
-    assert [g.device for g in results.devices["node-a"]] == ["gpu-0"]
-    assert [claim.pods for claim in results.new_claims] == [("default/p1",)]
-
-
-def test_device_of_an_allocated_claim_without_pods_is_not_available():
-    """No pod uses the other claim, but it still has its allocation."""
-    taken = an_allocated_claim("other", ("node-a", "gpu-0"))
-
-    results = schedule(
-        a_claiming_pod("p", "c"),
-        resource_claims=[a_resource_claim("c"), taken],
-        slices=[a_slice("s", gpus(1), node="node-a")],
-        **a_cluster("a"),
-    )
-
-    assert not results.existing
-    assert len(results.new_claims) == 1
-
-
-def test_device_of_a_deleting_pod_is_available():
-    """The only pod that uses the claim is being deleted, so another pod gets its GPU."""
-    going = a_claiming_pod("going", "other", node="node-a", metadata={"deletionTimestamp": stamp(NOW)})
-    held = an_allocated_claim("other", ("node-a", "gpu-0"), users=["uid-going"], node="node-a")
-
-    results = schedule(
-        a_claiming_pod("p", "c"),
-        going,
-        resource_claims=[a_resource_claim("c"), held],
-        slices=[a_slice("s", gpus(1), node="node-a")],
-        **a_cluster("a"),
-    )
-
-    assert results.existing == {"node-a": ("default/p",)}
+# -- existing nodes
 
 
 def test_allocated_claim_binds_its_pods_to_the_node_of_its_devices():
     """A second pod that shares the claim goes to the same node."""
     user = a_claiming_pod("user", "shared", node="node-b")
     held = an_allocated_claim("shared", ("node-b", "gpu-0"), users=["uid-user"], node="node-b")
-    slices = [a_slice(f"s-{n}", gpus(1), node=f"node-{n}") for n in "ab"]
+    pods = (a_claiming_pod("p", "shared"), user)
 
-    results = schedule(
-        a_claiming_pod("p", "shared"), user, resource_claims=[held], slices=slices, **a_cluster("a", "b")
-    )
+    results = schedule(*pods, claims=[held], slices=each_on_its_node("a", "b"), **a_cluster("a", "b"))
 
     assert results.existing == {"node-b": ("default/p",)}
 
 
-def test_pod_joins_a_bound_pod_whose_shared_claim_is_not_allocated_yet():
+@table(
+    "slices, cpu, expected",
+    {
+        "of-the-node": (each_on_its_node("a", "b"), "500m", "node-b"),
+        "of-all-nodes": (published("gpu-0"), "2", "node-a"),
+    },
+)
+def test_pod_joins_a_bound_pod_whose_shared_claim_is_not_allocated_yet(slices, cpu, expected):
     """The plan names the claim's devices on the node of the bound pod, also for a pod on another node."""
-    user = a_claiming_pod("user", "shared", node="node-b", cpu="3")
-    claim = a_resource_claim("shared")
+    pods = (a_claiming_pod("p", "c", cpu=cpu), a_claiming_pod("user", "c", node="node-b", cpu="3"))
 
-    def devices_of(slices, cpu):
-        pod = a_claiming_pod("p", "shared", cpu=cpu)
-        results = schedule(pod, user, resource_claims=[claim], slices=slices, **a_cluster("a", "b"))
-        (where,) = results.existing
-        return where, {node: [grant.device for grant in grants] for node, grants in results.devices.items()}
+    results = schedule(*pods, claims=[claim("1")], slices=slices, **a_cluster("a", "b"))
 
-    local = [a_slice(f"s-{n}", gpus(1), node=f"node-{n}") for n in "ab"]
-    assert devices_of(local, "500m") == ("node-b", {"node-b": ["gpu-0"]})
-    assert devices_of([a_slice("fabric", gpus(1), allNodes=True)], "2") == ("node-a", {"node-b": ["gpu-0"]})
+    assert list(results.existing) == [expected]
+    assert {node: [found.device for found in devices] for node, devices in results.devices.items()} == {
+        "node-b": ["gpu-0"]
+    }
 
 
-def test_network_devices_restrict_a_new_node_to_their_zone():
-    """They are used before a more expensive GPU node is launched, and the NodeClaim requires their zone."""
-    zonal = an_instance_type("z", cpu=4, memory_gib=16, price=0.2, zones=("a", "b"))
-    term = {"matchExpressions": [{"key": labels.ZONE, "operator": "In", "values": ["b"]}]}
-    slices = [a_slice("fabric", gpus(2), nodeSelector={"nodeSelectorTerms": [term]})]
-    pods = [a_claiming_pod(f"p{n}", made=[f"c{n}"], cpu="2") for n in range(3)]
-    claims = [a_resource_claim(f"c{n}") for n in range(3)]
+def test_bound_pod_that_has_no_claim_of_the_planned_pods_is_not_in_the_plan():
+    """It holds the only GPU of its node, so that the other pod gets a new node."""
+    pods = (a_claiming_pod("p", "c"), a_claiming_pod("user", "own", node="node-a"))
 
-    results = schedule(*pods, resource_claims=claims, slices=slices, types=(zonal, ONE_GPU))
+    results = schedule(*pods, claims=[claim("1"), claim("1", "own")], slices=each_on_its_node("a"), **a_cluster("a"))
 
-    by_zone = {claim.offering[:2]: claim.dra_drivers for claim in results.new_claims}
-    assert by_zone == {("z", "b"): (), ("g.one", "a"): (DRIVER,)}
-    assert not results.pod_errors
+    assert (results.existing, results.devices) == ({}, {})
+    assert [node.pods for node in results.new_claims] == [("default/p",)]
 
 
 def test_in_flight_node_has_the_unallocated_devices_of_its_type():
     """Its planned pod gets the GPU; the next pod needs another node."""
-    mine = {labels.INSTANCE_TYPE: "g.one", labels.NODEPOOL: "default"}
-    planned = {labels.PLANNED_PODS: "default/first"}
-    claim = a_launched_claim("a", metadata={"labels": mine, "annotations": planned})
-    pods = [a_claiming_pod(name, made=[f"c-{name}"]) for name in ("first", "second")]
-    claims = [a_resource_claim(f"c-{name}") for name in ("first", "second")]
+    own = {labels.INSTANCE_TYPE: "g.one", labels.NODEPOOL: "default"}
+    planned = {"labels": own, "annotations": {labels.PLANNED_PODS: "default/first"}}
+    names = ("first", "second")
 
-    results = schedule(*pods, resource_claims=claims, claims=(claim,))
+    results = schedule(
+        *(a_claiming_pod(name, made=[f"c-{name}"]) for name in names),
+        claims=[claim("1", f"c-{name}") for name in names],
+        nodeclaims=(a_launched_claim("a", metadata=planned),),
+    )
 
     assert results.existing == {"a": ("default/first",)}
-    assert [c.pods for c in results.new_claims] == [("default/second",)]
+    assert [node.pods for node in results.new_claims] == [("default/second",)]
 
 
-# -- bad input --------------------------------------------------------------------------------------------------------
+# -- devices that differ
 
 
-@pytest.mark.parametrize(
-    ("request_", "message"),
-    [
-        (
-            exactly(deviceClassName="tpu"),
-            "invalid: ResourceClaim default/c request gpu: DeviceClass 'tpu' does not exist",
+TAINTS = {"taints": [{"key": "old", "effect": "NoSchedule"}]}
+TOLERATING = exactly(tolerations=[{"key": "old", "operator": "Exists"}])
+IN_USE = an_allocated_claim("other", ("node-a", "gpu-0"), users=["uid-user"])
+ADMINS = {"request": "gpu", "driver": DRIVER, "pool": "node-a", "device": "gpu-0", "adminAccess": True}
+BY_ADMIN = a_resource_claim("other", status={"allocation": {"devices": {"results": [ADMINS]}}})
+
+
+@table(
+    "device, wanted, held, gets_it",
+    {
+        "tainted": (gpu("gpu-0", **TAINTS), exactly(), (), False),
+        "tolerated": (gpu("gpu-0", **TAINTS), TOLERATING, (), True),
+        "tainted-otherwise": (gpu("gpu-0", taints=[{"key": "old", "effect": "None"}]), exactly(), (), True),
+        "all-but-tainted": (gpu("gpu-0", **TAINTS), exactly(allocationMode="All"), (), False),
+        "invalid-amount": (gpu("gpu-0", capacity={"memory": {"value": "much"}}), exactly(), (), False),
+        "in-use": (gpu("gpu-0"), exactly(), (IN_USE,), False),
+        "admin-access": (gpu("gpu-0"), exactly(adminAccess=True), (IN_USE,), True),
+        "in-use-by-an-admin": (gpu("gpu-0"), exactly(), (BY_ADMIN,), True),
+        "selector-without-value": (gpu("gpu-0"), exactly(select="device.attributes['x'].y == 1"), (), False),
+        "all-without-value": (
+            gpu("gpu-0"),
+            exactly(select="device.attributes['x'].y == 1", allocationMode="All"),
+            (),
+            False,
         ),
-        (exactly(select="device.driver =="), "unsupported: ResourceClaim default/c request gpu: selector"),
-        (exactly(select="device.attributes.all(d, d == 'x')"), "d is not a supported name"),
-        (exactly(selectors=[{}]), "unsupported: ResourceClaim default/c request gpu: a selector that is not CEL"),
-        (exactly(count=0), "asks for 0 devices"),
-        (exactly(count=33), "asks for 33 devices, 32 are the most"),
-        (exactly(allocationMode="Most"), "allocationMode 'Most' is not ExactCount or All"),
-        (exactly(capacity={"requests": {"memory": "lots"}}), "'lots' is not a quantity"),
-        (exactly(capacity={"requests": {"memory": "-1Gi"}}), "'-1Gi' is negative"),
-        ({"name": "gpu"}, "request gpu asks for nothing"),
-    ],
-    ids=["class", "malformed", "macro", "not-cel", "zero", "many", "mode", "quantity", "negative", "empty"],
+    },
 )
-def test_invalid_resource_claim_gives_its_pods_an_error(request_, message):
-    """Other pods are scheduled."""
-    claims = [a_resource_claim("c", request_), a_resource_claim("good")]
+def test_request_gets_a_device_that_it_selects_and_tolerates(device, wanted, held, gets_it):
+    """The request has the toleration, not the pod; one with adminAccess leaves the device to those that have it."""
+    slices = [a_slice("s", [device], node="node-a")]
 
-    results = schedule(a_claiming_pod("p", "c"), a_claiming_pod("q", "good"), a_pod("r"), resource_claims=claims)
+    results = schedule(
+        a_claiming_pod("p", "c"), claims=[asking(wanted), *held], slices=slices, types=(), **a_cluster("a")
+    )
+
+    assert results.existing == ({"node-a": ("default/p",)} if gets_it else {})
+
+
+def test_each_device_of_a_slice_may_name_its_own_node():
+    """The slice has `perDeviceNodeSelection`."""
+    devices = [gpu("gpu-a", nodeName="node-a"), gpu("gpu-b", nodeName="node-b"), gpu("gpu-c", allNodes=True)]
+
+    results = schedule(
+        *(a_claiming_pod(f"p{n}", made=[f"c{n}"], cpu="3") for n in range(2)),
+        claims=[claim(f"{2 - n}", f"c{n}") for n in range(2)],
+        slices=[a_slice("s", devices, perDeviceNodeSelection=True)],
+        **a_cluster("a", "b"),
+    )
+
+    assert results.existing == {"node-a": ("default/p0",), "node-b": ("default/p1",)}
+
+
+# -- bad input
+
+
+@table(
+    "found, message",
+    {
+        "class": (claim("1*tpu"), "invalid: ResourceClaim default/c request req-1: DeviceClass 'tpu' does not exist"),
+        "malformed": (
+            asking(exactly(select="device.driver ==")),
+            "unsupported: ResourceClaim default/c request gpu: selector",
+        ),
+        "macro": (asking(exactly(select="device.attributes.all(d, d == 'x')")), "d is not a supported name"),
+        "not-cel": (
+            asking(exactly(selectors=[{}])),
+            "unsupported: ResourceClaim default/c request gpu: a selector that is not CEL",
+        ),
+        "zero": (claim("0"), "invalid: ResourceClaim default/c request req-1: asks for 0 devices"),
+        "many": (claim("33"), "asks for 33 devices, 32 are the most"),
+        "mode": (
+            asking(exactly(allocationMode="Most")),
+            "unsupported: ResourceClaim default/c request gpu: allocationMode 'Most' is not ExactCount or All",
+        ),
+        "quantity": (claim("1*memory:lots"), "'lots' is not a quantity"),
+        "negative": (claim("1*memory:-1Gi"), "'-1Gi' is negative"),
+        "constraint": (asking(exactly(), match=[{}]), "unsupported: ResourceClaim default/c has a constraint other"),
+        "deleting": (
+            a_resource_claim("c", metadata={"name": "c", "namespace": "default", "deletionTimestamp": stamp(NOW)}),
+            "invalid: ResourceClaim default/c is being deleted",
+        ),
+        "allocated-nowhere": (
+            a_resource_claim("c", status={"allocation": {"nodeSelector": {"nodeSelectorTerms": [{}, {}]}}}),
+            "unsupported: ResourceClaim default/c is allocated where its node selector cannot be read",
+        ),
+    },
+)
+def test_invalid_resource_claim_gives_its_pods_an_error(found, message):
+    """Other pods are scheduled."""
+    pods = (a_claiming_pod("p", "c"), a_claiming_pod("q", "good"), a_pod("r"))
+
+    results = schedule(*pods, claims=[found, claim("1", "good")])
 
     assert message in error(results)
     assert set(results.pod_errors) == {"default/p"}
 
 
-@pytest.mark.parametrize(
-    ("pod", "message"),
-    [
-        (a_claiming_pod("p", "c"), "invalid: ResourceClaim default/c does not exist"),
-        (
-            a_claiming_pod("p", made=["x"], status={"resourceClaimStatuses": []}),
-            "invalid: ResourceClaim default/x does not exist",
-        ),
-        (
+@table(
+    "pod, message",
+    {
+        "named": (a_claiming_pod("p", "c"), "invalid: ResourceClaim default/c does not exist"),
+        "made": (a_claiming_pod("p", made=["x"]), "invalid: ResourceClaim default/x does not exist"),
+        "container": (
             a_pod("p", spec={"containers": [{"name": "c", "resources": {"claims": [{"name": "gpu"}]}}]}),
             "invalid: a container uses 'gpu', which is not among the pod's resourceClaims",
         ),
-        (
+        "container-of-a-pod-with-claims": (
+            a_claiming_pod(
+                "p", "c", spec={"initContainers": [{"name": "i", "resources": {"claims": [{"name": "x"}]}}]}
+            ),
+            "invalid: a container uses 'x', which is not among the pod's resourceClaims",
+        ),
+        "not-made": (
             a_pod("p", spec={"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]}),
             "invalid: the ResourceClaim for 'gpu' has not been made from its template yet",
         ),
-    ],
-    ids=["named", "made", "container", "not-made"],
+    },
 )
 def test_pod_without_its_resource_claim_has_an_error(pod, message):
     """Other pods are scheduled."""
@@ -469,149 +293,43 @@ def test_pod_without_its_resource_claim_has_an_error(pod, message):
     assert set(results.pod_errors) == {"default/p"}
 
 
-def test_pod_that_needs_no_claim_from_its_template_is_scheduled():
-    """An entry without a name in the pod's status means that it needs none."""
-    entry = {"spec": {"resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "t"}]}}
-    pod = a_pod("p", **entry, status={"resourceClaimStatuses": [{"name": "gpu"}]})
+def test_pod_that_names_a_claim_twice_gets_its_device_once():
+    """Both entries are the same ResourceClaim."""
+    results = schedule(a_claiming_pod("p", "c", "c"), claims=[claim("1")], types=(ONE_GPU,))
 
-    assert not schedule(pod).pod_errors
-
-
-def test_deleting_resource_claim_gives_its_pods_an_error():
-    """Kubernetes can create no new claim of that name before it is deleted."""
-    going = a_resource_claim("c", metadata={"name": "c", "namespace": "default", "deletionTimestamp": stamp(NOW)})
-
-    assert "ResourceClaim default/c is being deleted" in error(
-        schedule(a_claiming_pod("p", "c"), resource_claims=[going])
-    )
+    (node,) = results.new_claims
+    assert len(node.devices["g.one"]) == 1
 
 
-def test_constraints_other_than_match_attribute_are_not_supported():
-    """As in Karpenter 1.14, the pod has an error."""
-    spec = {"devices": {"requests": [exactly()], "constraints": [{"distinctAttribute": "a/b"}]}}
-
-    results = schedule(a_claiming_pod("p", "c"), resource_claims=[a_resource_claim("c", spec=spec)])
-
-    assert "has a constraint other than matchAttribute" in error(results)
-
-
-def test_error_names_the_request_that_no_device_satisfies():
-    """It also names the DeviceClass."""
-    claim = a_resource_claim("c", exactly(select=selecting("B200")))
-
-    results = schedule(a_claiming_pod("p", "c"), resource_claims=[claim])
-
-    assert error(results).endswith(
-        "no published device and no instance type has what request 'gpu' (DeviceClass gpu) selects"
-    )
-
-
-@pytest.mark.parametrize(
-    "slices",
-    [
-        [a_slice("s", gpus(1), node="node-a", of=2)],
-        [
-            a_slice("s", gpus(1), node="node-a", pool="p"),
-            a_slice("t", [], node="node-a", pool="p", generation=2),
-        ],
-        [a_slice("s", [gpu("twin"), gpu("twin")], node="node-a")],
-        [a_slice("s", [gpu("odd", capacity={"memory": {"value": "much"}})], node="node-a")],
-        [a_slice("s", gpus(1), node="node-gone")],
-        [a_slice("s", gpus(1, taints=[{"key": "broken", "effect": "NoSchedule"}]), node="node-a")],
-        [a_slice("s", gpus(1))],
-        [
-            a_slice(
-                "s", gpus(1, consumesCounters=[{"counterSet": "x", "counters": {"m": {"value": "1"}}}]), node="node-a"
-            )
-        ],
-    ],
-    ids=["incomplete", "outdated", "twins", "odd", "no-node", "tainted", "nowhere", "no-counters"],
-)
-def test_unusable_published_devices_are_not_allocated(slices):
-    """The pod gets a new node."""
-    results = schedule(
-        a_claiming_pod("p", "c"), resource_claims=[a_resource_claim("c")], slices=slices, **a_cluster("a")
-    )
-
-    assert not results.existing
-    assert len(results.new_claims) == 1
-
-
-def test_request_with_a_toleration_gets_a_tainted_device():
-    """The request has the toleration, not the pod."""
-    tainted = a_slice("s", gpus(1, taints=[{"key": "old", "effect": "NoSchedule"}]), node="node-a")
-    claim = a_resource_claim("c", exactly(tolerations=[{"key": "old", "operator": "Exists"}]))
-
-    results = schedule(a_claiming_pod("p", "c"), resource_claims=[claim], slices=[tainted], **a_cluster("a"))
-
-    assert results.existing == {"node-a": ("default/p",)}
-
-
-def test_admin_access_request_gets_a_device_in_use():
-    """The pods that use the device keep it."""
-    held = an_allocated_claim("other", ("node-a", "gpu-0"), users=["uid-user"])
-    claim = a_resource_claim("c", exactly(adminAccess=True))
-
-    results = schedule(
-        a_claiming_pod("p", "c"),
-        resource_claims=[claim, held],
-        slices=[a_slice("s", gpus(1), node="node-a")],
-        **a_cluster("a"),
-    )
-
-    assert results.existing == {"node-a": ("default/p",)}
-
-
-def test_each_device_of_a_slice_may_name_its_own_node():
-    """The slice has `perDeviceNodeSelection`."""
-    devices = [gpu("gpu-a", nodeName="node-a"), gpu("gpu-b", nodeName="node-b")]
-    pods = [a_claiming_pod(f"p{n}", made=[f"c{n}"]) for n in range(2)]
-    claims = [a_resource_claim(f"c{n}") for n in range(2)]
-
-    results = schedule(
-        *pods,
-        resource_claims=claims,
-        slices=[a_slice("s", devices, perDeviceNodeSelection=True)],
-        **a_cluster("a", "b"),
-    )
-
-    assert results.existing == {"node-a": ("default/p0",), "node-b": ("default/p1",)}
-
-
-# -- effort and order -------------------------------------------------------------------------------------------------
+# -- effort
 
 
 def test_search_for_devices_stops_after_a_number_of_tries():
     """Twenty of forty partitions, all of different sizes, are too large together, whichever of them are taken."""
-    partitions = [
-        gpu(f"gpu-{n}", consumesCounters=[{"counterSet": "all", "counters": {"memory": {"value": str(1000 + n)}}}])
-        for n in range(40)
-    ]
-    counters = slice_spec([], sharedCounters=[{"name": "all", "counters": {"memory": {"value": "19999"}}}])
-    odd = with_devices(an_instance_type("odd", cpu=64, memory_gib=64, price=1), slice_spec(partitions), counters)
+    partitions = " ".join(f"gpu-{n}!{1000 + n}" for n in range(40))
+    odd = with_devices(an_instance_type("odd", cpu=64, memory_gib=64, price=1), *brought(f"{partitions} with 19999"))
 
-    results = schedule(
-        a_claiming_pod("p", "c"), resource_claims=[a_resource_claim("c", exactly(count=20))], types=(odd,)
-    )
+    results = schedule(a_claiming_pod("p", "c"), claims=[claim("20")], types=(odd,))
 
     assert "cannot be had together on one node" in error(results)
 
 
-def test_order_of_pods_claims_and_slices_does_not_change_the_plan():
-    """The reverse order gives the same plan."""
-    pods = [a_claiming_pod(f"p{n}", made=[f"c{n}"]) for n in range(6)]
-    claims = [a_resource_claim(f"c{n}", exactly(count=1 + n % 2)) for n in range(6)]
-    slices = [a_slice(f"s-{n}", gpus(2), node=f"node-{n}") for n in "ab"]
-    cluster = a_cluster("a", "b")
-
-    forward = schedule(*pods, resource_claims=claims, slices=slices, **cluster)
-    backward = schedule(*pods[::-1], resource_claims=claims[::-1], slices=slices[::-1], **cluster)
-
-    assert forward == backward
-
-
-def test_dra_option_does_not_change_the_plan_of_pods_without_claims():
-    """The plan is the same with the option on and off."""
+def test_pods_without_claims_are_planned_the_same_and_load_nothing_of_dra():
+    """The option is on, and a claim exists that no pod uses."""
     pods = [a_pod(f"p{n}", cpu="700m") for n in range(20)]
+    code = """
+import sys
+from journeyman.core.catalogue import Catalogue
+from journeyman.core.scheduling.results import Options
+from journeyman.core.scheduling.scheduler import solve
+from tests.helpers.builders import a_pod, a_snapshot
+from tests.helpers.devices import a_resource_claim
 
-    assert schedule(*pods) == schedule(*pods, options=Options())
+snapshot = a_snapshot(pods=(a_pod("p"),), resource_claims=(a_resource_claim("c"),))
+solve(snapshot, Catalogue({"default": ()}), options=Options(ignore_dra_requests=False))
+print([name for name in sys.modules if name.startswith("journeyman.core.scheduling.dra")])
+"""
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert loaded.stdout.strip() == "[]"
+    assert schedule(*pods) == schedule_without_claims(*pods, types=(ONE_GPU, FOUR_GPUS)).results

@@ -338,6 +338,17 @@ def test_claim_of_deleting_pods_only_is_allocated_again(users, slices, expected)
             "gpu-00..39",
             "asks for 40 devices, 32 are the most that a claim may have",
         ),
+        "none-selected": (
+            claim("1*model=B200"),
+            FOUR,
+            "no published device and no instance type has what request 'req-1' (DeviceClass gpu) selects",
+        ),
+        "too-few": (
+            claim("5 x@9*nic/8"),
+            f"{FOUR}; nic-0",
+            "for request 'req-1' (DeviceClass gpu), request 'x' (DeviceClass nic or gpu) cannot be had together on one node",
+        ),
+        "elsewhere": (allocated("c", "gpu-0", zone="nowhere"), FOUR, "its claims are bound elsewhere"),
         "twins": (
             claim("all"),
             "gpu-0 gpu-1 gpu-0",

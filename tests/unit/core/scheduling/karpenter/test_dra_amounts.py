@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from journeyman.core.api.labels import ZONE
-from tests.helpers.device_allocation import BESIDE_NIC, BESIDE_NICS, Case, allocated, pod, published
-from tests.helpers.devices import a_slice, listed, table
+from tests.helpers.device_allocation import BESIDE_NIC, BESIDE_NICS, Case, allocated, pod, published, with_policy
+from tests.helpers.devices import a_slice, table
 
 IN_80 = "gpu-0..2!40Gi with 80Gi"
 IN_120 = "gpu-0..2!40Gi with 120Gi"
@@ -195,15 +195,9 @@ def test_devices_in_use_elsewhere_draw_on_the_counters_of_their_pool():
 
 
 def sharing(total, policy=""):
-    """Return a GPU with so much memory to share, and a policy such as `4Gi of 4Gi,8Gi` or `4Gi min 4Gi step 4Gi`."""
-    (found,) = listed(f"gpu-0+vram={total}")
-    if policy:
-        default, *words = policy.split()
-        rest = dict(zip(words[::2], words[1::2], strict=True))
-        values = {"validValues": rest.pop("of").split(",")} if "of" in rest else {}
-        ranges = {"validRange": rest} if rest else {}
-        found["capacity"]["vram"]["requestPolicy"] = {"default": default, **values, **ranges}
-    return [a_slice("pool-a", [found], pool="pool-a", allNodes=True)]
+    """Return a GPU with so much memory to share, by a policy."""
+    found = f"gpu-0+vram={total}"
+    return [a_slice("pool-a", with_policy(found, policy) if policy else found, pool="pool-a", allNodes=True)]
 
 
 def each(amounts):
@@ -224,6 +218,7 @@ def consumed(amount, device="gpu-0"):
     {
         "some": ("80Gi", "", "", "16Gi -65Gi 64Gi"),
         "in-use": ("80Gi", "", "70Gi", "-16Gi 10Gi"),
+        "in-use-but-unreadable": ("80Gi", "", "much", "80Gi -1Gi"),
         "one-after-another": ("48Gi", "", "", "16Gi 16Gi 16Gi -1Gi"),
         "whole": ("80Gi", "", "", "gpu -gpu -1Gi"),
         "unused": ("80Gi", "", "", "16Gi 16Gi -49Gi 48Gi"),
