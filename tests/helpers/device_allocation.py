@@ -42,17 +42,18 @@ Slices = str | Sequence[Any]
 _SLICE = re.compile(r"(?P<devices>.*?)( ?with (?P<counters>\S+))?( of (?P<pool>\S+))?( in (?P<zone>\S+))?")
 
 
-def _parts(slices: Slices, pool: str, zone_pool: str) -> Iterator[dict[str, Any]]:
-    for text in slices.split(";") if isinstance(slices, str) and slices else ():
-        found = _SLICE.fullmatch(text.strip())
-        assert found is not None, text
-        is_nic = found["devices"].startswith("nic")
-        made = {"driver": NIC_DRIVER if is_nic else DRIVER, "devices": listed(found["devices"])}
-        default = f"{pool}-nics" if is_nic else zone_pool.format(found["zone"]) if found["zone"] else pool
-        yield made | {
+def _parts(text: str, pool: str) -> Iterator[dict[str, Any]]:
+    for part in filter(None, text.split(";")):
+        found = _SLICE.fullmatch(part.strip())
+        assert found is not None, part
+        is_nic, zone = found["devices"].startswith("nic"), found["zone"] or ""
+        default = f"{pool}-nics" if is_nic else pool.replace("-a", f"-{zone or 'a'}")
+        yield {
+            "driver": NIC_DRIVER if is_nic else DRIVER,
+            "devices": listed(found["devices"]),
             "pool": found["pool"] or default,
-            "counters": found["counters"] or "",
-            "zone": found["zone"] or "",
+            "counters": counter_sets(found["counters"] or ""),
+            "zone": zone,
         }
 
 
@@ -65,15 +66,15 @@ def published(slices: Slices, **more: Any) -> list[ResourceSlice]:
     if not isinstance(slices, str):
         return list(slices)
     made = []
-    for part in _parts(slices, "pool-a", "pool-{}"):
+    for part in _parts(slices, "pool-a"):
         pool, counters, zone = part.pop("pool"), part.pop("counters"), part.pop("zone")
         zonal = {"nodeSelectorTerms": [{"matchExpressions": [requirement(labels.ZONE, "In", zone)]}]}
         where = {"nodeSelector": zonal} if zone else {"allNodes": True}
         spec = {"pool": pool, "of": 2 if counters else 1, **more}
         made.append(a_slice(f"{pool}-{zone}", **part, **spec, **where))
         if counters:
-            sets = {"sharedCounters": counter_sets(counters), "driver": part["driver"]}
-            made.append(a_slice(f"{pool}-counters", [], **spec, **sets, allNodes=True))
+            sets = {"sharedCounters": counters, "driver": part["driver"], "allNodes": True}
+            made.append(a_slice(f"{pool}-counters", "", **spec, **sets))
     return made
 
 
@@ -82,9 +83,8 @@ def brought(slices: Slices) -> list[Any]:
     if not isinstance(slices, str):
         return list(slices)
     made = []
-    for part in _parts(slices, "own", "own"):
-        counters = counter_sets(part.pop("counters"))
-        part.pop("zone")
+    for part in _parts(slices, "own"):
+        counters, _ = part.pop("counters"), part.pop("zone")
         made.append(slice_spec(**part, **({"sharedCounters": counters} if counters else {})))
     return made
 

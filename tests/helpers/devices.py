@@ -80,11 +80,6 @@ def counter_sets(text: str) -> list[dict[str, Any]]:
     return [{"name": name, "counters": counters} for name, counters in found.items()]
 
 
-def named_devices(*names: str) -> list[dict[str, Any]]:
-    """Return devices without attributes."""
-    return listed(" ".join(names))
-
-
 def slice_spec(
     devices: Devices, *, pool: str = "pool", generation: int = 1, of: int = 1, **spec: Any
 ) -> dict[str, Any]:

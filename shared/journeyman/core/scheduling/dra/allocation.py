@@ -10,7 +10,7 @@ together on that node.
 
 Restates: karpenter pkg/scheduling/dynamicresources/allocator.go `Allocate`, allocationtracker.go `AllocationTracker`;
 pkg/controllers/provisioning/dra.go `gatherAllocatedDevices`; pkg/controllers/provisioning/scheduling/dra.go
-`draExistingNode`, nodeclaim.go `tryVolumeAlternative`, existingnode.go `CanAdd`, as far as they allocate devices.
+`draExistingNode`; nodeclaim.go `tryVolumeAlternative`, existingnode.go `CanAdd`, as far as they allocate devices.
 Differs: types with the same devices are searched once; a node keeps only types that need the same drivers as its
 cheapest, since its NodeClaim names the drivers to wait for, and does not wait for drivers whose devices are published
 elsewhere; the maximum over a node's options does not count against its own pods; pods that wait for a node that is not
@@ -315,29 +315,25 @@ class DeviceAllocator:
 
         `pods` are by node the keys of the planned pods by row, in scheduling order.
         """
-        by_type = [self._planned_devices(index, drawn) for index, drawn in enumerate(pods)]
-        existing = {
-            node.name: found[""] for node, found in zip(self._nodes, by_type, strict=False) if found and found[""]
-        }
-        claims = []
-        for index, claim in enumerate(new, len(self._nodes)):
-            listed = {name: by_type[index][name] for name in claim.instance_types if name in by_type[index]}
+        names, existing, claims = self._claims.names, {}, list(new)
+        for index, drawn in enumerate(pods):
             options = self._options.get(index, ())
-            claims.append(replace(claim, devices=listed, dra_drivers=options[0].drivers) if options else claim)
+            by_type = {
+                name: tuple(
+                    found if found.claim else replace(found, claim=names[drawn[row][pod]][position])
+                    for row, pod, position, found in option.allocated
+                    if row >= 0 or found.claim in self._planned  # bound pods' devices only in claims that they share
+                )
+                for option in options
+                for name in option.types
+            }
+            new_index = index - len(self._nodes)
+            if new_index >= 0 and options:
+                listed = {name: by_type[name] for name in claims[new_index].instance_types if name in by_type}
+                claims[new_index] = replace(claims[new_index], devices=listed, dra_drivers=options[0].drivers)
+            elif by_type.get(""):
+                existing[self._nodes[index].name] = by_type[""]
         return tuple(claims), existing
-
-    def _planned_devices(self, node: int, pods: Mapping[int, Sequence[str]]) -> dict[str, tuple[PlannedDevice, ...]]:
-        """Return the devices of a node's planned pods by instance type, and those of bound pods in claims that they share."""
-        names = self._claims.names
-        return {
-            name: tuple(
-                found if found.claim else replace(found, claim=names[pods[row][pod]][position])
-                for row, pod, position, found in option.allocated
-                if row >= 0 or found.claim in self._planned
-            )
-            for option in self._options.get(node, ())
-            for name in sorted(option.types)
-        }
 
     def explain(self, claims: Iterable[ClaimRequests]) -> str:
         """Return why a pod's devices are not available on any node."""
