@@ -10,8 +10,8 @@ all its nodes at once. Nodes with equal lists share everything except their pods
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement, OfferingKey
 from journeyman.core.catalogue import InstanceType
-from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct
+from journeyman.core.scheduling.arrays import Bools, Ints, distinct
 from journeyman.core.scheduling.limits import type_costs
 from journeyman.core.scheduling.nodeclaim_templates import achievable, distinct_enough, needed_for_variety
 from journeyman.core.scheduling.nodepool_options import NodeDemand, NodePoolOptions, TemplateVariant
@@ -102,51 +102,40 @@ def planned_nodeclaims(
         InvariantError: No type that a node's requirements allow holds its pods, or too few do for minValues.
     """
     choices: list[InstanceTypeChoice | None] = [None] * len(nodes)
-    by_offering_labels: dict[tuple[int, Requirements], CandidateTypes] = {}
-    for (pool, wanted), members in _by_requirements(nodes).items():
-        key = pool, _of_offerings(problem.pools[pool], wanted)
-        if key in by_offering_labels:
-            candidates = replace(by_offering_labels[key], wanted=wanted)
-        else:
-            candidates = by_offering_labels[key] = CandidateTypes.of(problem, problem.pools[pool], wanted)
-        for index, choice in zip(members, candidates.choices([nodes[m] for m in members]), strict=True):
-            choices[index] = choice
-    axes = problem.axes
-    return [
-        _claim(node, choice, problem.pools[node.pool], axes, draw) for node, choice in zip(nodes, choices, strict=True)
-    ]
-
-
-def _by_requirements(nodes: Sequence[PlannedNode]) -> dict[tuple[int, Requirements], list[int]]:
-    """Return the positions of the nodes by NodePool and requirements."""
-    groups: dict[tuple[int, Requirements], list[int]] = {}
+    members_by_case: dict[tuple[int, Requirements], list[int]] = {}
     for index, node in enumerate(nodes):
-        groups.setdefault((node.pool, node.requirements), []).append(index)
-    return groups
-
-
-def _of_offerings(pool: NodePoolOptions, wanted: Requirements) -> Requirements:
-    """Return the requirements on labels that offerings define; the other requirements do not affect candidate types."""
-    defined = pool.template.table.labels
-    return Requirements({key: r for key, r in wanted.items() if key in defined or key == labels.RESERVATION_ID})
+        members_by_case.setdefault((node.pool, node.requirements), []).append(index)
+    known: dict[tuple[int, Requirements], CandidateTypes] = {}
+    for (index, wanted), members in members_by_case.items():
+        pool = problem.pools[index]
+        # requirements on labels that no offering defines do not affect the candidate types
+        defined = {*pool.template.table.labels, labels.RESERVATION_ID}
+        key = index, Requirements({label: r for label, r in wanted.items() if label in defined})
+        if key in known:
+            candidates = replace(known[key], wanted=wanted)
+        else:
+            candidates = known[key] = CandidateTypes.of(problem, pool, wanted)
+        for member, choice in zip(members, candidates.choices([nodes[m] for m in members]), strict=True):
+            choices[member] = choice
+    return [_claim(node, choice, problem, draw) for node, choice in zip(nodes, choices, strict=True)]
 
 
 def _claim(
     node: PlannedNode,
     choice: InstanceTypeChoice | None,
-    pool: NodePoolOptions,
-    axes: Sequence[str],
+    problem: SchedulingProblem,
     draw: Callable[[int, int], Sequence[str]],
 ) -> PlannedClaim:
+    name = problem.pools[node.pool].template.name
     if choice is None:
-        raise InvariantError(f"no instance type of NodePool {pool.template.name} holds what was planned for one node")
-    pods = sorted(key for row, count in node.pods for key in draw(row, count))
+        raise InvariantError(f"no instance type of NodePool {name} holds what was planned for one node")
+    requests = zip(problem.axes, (node.total + choice.least_overhead).tolist(), strict=True)
     return PlannedClaim(
-        node_pool=pool.template.name,
-        pods=tuple(pods),
+        node_pool=name,
+        pods=tuple(sorted(key for row, count in node.pods for key in draw(row, count))),
         instance_types=choice.instance_types,
         requirements=choice.requirements,
-        requests=_by_resource(node.total + choice.least_overhead, axes),
+        requests={axis: amount for axis, amount in requests if amount},
         offering=choice.offering,
         price=choice.price,
         min_values_relaxed=choice.relaxed,
@@ -168,7 +157,7 @@ class InstanceTypeChoice(Struct, frozen=True, kw_only=True, eq=False):
     overlays: tuple[str, ...]
 
 
-class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
+class CandidateTypes(Struct, frozen=True, kw_only=True, eq=False):
     """The instance types of one NodePool that meet the requirements `wanted`, by price, then name.
 
     Attributes:
@@ -208,22 +197,6 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
             reservation=reservation,
         )
 
-    @cached_property
-    def prices(self) -> Floats:
-        """Return the price of each type's cheapest offering."""
-        prices: Floats = self.pool.template.table.prices[self.firsts]
-        return prices
-
-    @cached_property
-    def _costs(self) -> Ints:
-        """Return what a node of each type uses of the NodePool's limits."""
-        costs: Ints = type_costs(self.pool.template)[self.types]
-        return costs
-
-    @cached_property
-    def _pinned(self) -> Requirements:
-        return with_values(self.wanted, self.pool.template.table.labels)
-
     def choices(self, nodes: Sequence[PlannedNode]) -> Iterator[InstanceTypeChoice | None]:
         """Yield the choice for each node; None if no type holds its pods, or too few do for minValues."""
         known: dict[bytes, InstanceTypeChoice | None] = {}
@@ -249,8 +222,9 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
             holds &= sizes[:, axis] >= totals[:, axis, None]
         if nodes[0].share is not None:  # a pool has limits or it has none
             shares = np.array([node.share for node in nodes], dtype=np.int64)
+            costs = type_costs(self.pool.template)[self.types]
             for resource in range(shares.shape[1]):
-                holds &= self._costs[:, resource] <= shares[:, resource, None]
+                holds &= costs[:, resource] <= shares[:, resource, None]
         if any(self.pool.daemon_ports):
             for number, node in enumerate(nodes):
                 if ports := {port for row, _ in node.pods for port in self.problem.rows[row].ports}:
@@ -261,9 +235,9 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
         """Return the types that a NodeClaim lists, of those that hold its pods; a row per node."""
         if not holds.any():
             return holds
-        best = np.argmax(holds, axis=1)
-        ceiling = self.prices[best] * self.problem.options.near_price
-        near = np.searchsorted(self.prices, ceiling, side="right")  # the number of types that cost no more
+        prices = self.pool.template.table.prices[self.firsts]
+        ceiling = prices[np.argmax(holds, axis=1)] * self.problem.options.near_price
+        near = np.searchsorted(prices, ceiling, side="right")  # the number of types that cost no more
         rank = np.cumsum(holds, axis=1, dtype=np.int32)
         within = rank[np.arange(len(holds)), near - 1]
         count = np.minimum(np.maximum(within, self.problem.options.min_types), self.problem.options.max_types)
@@ -272,21 +246,17 @@ class CandidateTypes(Struct, kw_only=True, eq=False, dict=True):
 
     def _choice(self, types: Bools) -> InstanceTypeChoice | None:
         """Return the choice that lists these types; with minValues it lists some of them."""
-        wanted, listed = self._pinned, np.flatnonzero(types)
+        wanted, listed = with_values(self.wanted, self.pool.template.table.labels), np.flatnonzero(types)
         relaxed = False
         if self.pool.template.min_values and len(listed):
             if not distinct_enough(self.pool, self.types[listed]):
                 if self.problem.options.min_values is MinValuesPolicy.STRICT:
                     return None
-                wanted, relaxed = self._lowered(listed), True
+                lowered = achievable(self.pool, self.types[listed])
+                relaxed = True
+                wanted = Requirements({**wanted, **{k: replace(wanted[k], min_values=n) for k, n in lowered.items()}})
             listed = self._with_variety(types)
         return self._listing(listed, wanted, relaxed=relaxed) if len(listed) else None
-
-    def _lowered(self, listed: Ints) -> Requirements:
-        """Return the requirements with minValues lowered to what these types can meet."""
-        counts = achievable(self.pool, self.types[listed])
-        lowered = {key: replace(self._pinned[key], min_values=count) for key, count in counts.items()}
-        return Requirements({**self._pinned, **lowered})
 
     def _with_variety(self, types: Bools) -> Ints:
         """Return the types needed to meet minValues, and the cheapest of the others, at most `max_types` together."""
@@ -353,8 +323,3 @@ def _as_selectors(
         key=labels.INSTANCE_TYPE, operator="In", values=tuple(instance_types), min_values=least
     )
     return tuple(sorted((*Requirements(selected).to_selectors(), types), key=lambda r: (r.key, r.operator)))
-
-
-def _by_resource(amounts: Ints, axes: Sequence[str]) -> Mapping[str, int]:
-    """Return the amounts by resource name, without zeros."""
-    return {axis: int(amount) for axis, amount in zip(axes, amounts, strict=True) if amount}
