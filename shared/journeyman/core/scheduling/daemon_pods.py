@@ -22,7 +22,7 @@ from functools import cached_property
 from itertools import product
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
@@ -42,12 +42,14 @@ _NAMED: Final = 3
 _MOST_ALTERNATIVES: Final = 32  # of a row; fewer only leave out nodes that would do, too
 
 
-class DaemonPods(Struct, frozen=True, eq=False, dict=True):
+class DaemonPods(Struct, eq=False, dict=True):
     """The pods that DaemonSets run on nodes of these templates."""
 
     daemons: tuple[Daemon, ...]
     templates: tuple[NodeClaimTemplate, ...]
     namespaces: NamespaceIndex
+    _joining_by_group: dict[bytes, tuple[Requirements, ...]] = field(default_factory=dict)
+    _avoiding_by_case: dict[tuple[Daemon, str], tuple[Requirements, ...]] = field(default_factory=dict)
 
     @cached_property
     def _index(self) -> LabelIndex:
@@ -76,24 +78,23 @@ class DaemonPods(Struct, frozen=True, eq=False, dict=True):
 
     def blocking(self, row: PodClass) -> str:
         """Return the rules about these pods that restrict a row on new nodes, as text; empty if there are none."""
-        return "; ".join(self._blocking_rules(row))
-
-    def _blocking_rules(self, row: PodClass) -> Iterator[str]:
-        for group in row.anti_affinities:
-            if daemons := self._names(self.counted_by((group,))):
-                yield f"its pod anti-affinity over {group.key} to {group.in_words} keeps it off nodes of {daemons}"
-        for daemon, group in self._own_rules:
-            if group.counts(row.namespace, row.labels):
-                yield f"the pod anti-affinity over {group.key} of {self._names((daemon,))} keeps it off that DaemonSet's nodes"
-        for group in row.affinities:
-            if daemons := self._names(self.counted_by((group,))):
-                rule = f"its pod affinity over {group.key} to {group.in_words}"
-                yield f"{rule} is met on nodes of {daemons} only, and it accepts no new one of them"
-
-    def _names(self, daemons: Sequence[Daemon]) -> str:
-        return " and ".join(f"DaemonSet {d.namespace}/{d.name}" for d in daemons[:_NAMED]) + (
-            f" and {len(daemons) - _NAMED} others" if len(daemons) > _NAMED else ""
+        apart = (
+            f"its pod anti-affinity over {group.key} to {group.in_words} keeps it off nodes of {daemons}"
+            for group in row.anti_affinities
+            if (daemons := _names(self.counted_by((group,))))
         )
+        theirs = (
+            f"the pod anti-affinity over {group.key} of {_names((daemon,))} keeps it off that DaemonSet's nodes"
+            for daemon, group in self._own_rules
+            if group.counts(row.namespace, row.labels)
+        )
+        joined = (
+            f"its pod affinity over {group.key} to {group.in_words} is met on nodes of {daemons} only, and it accepts no new "
+            "one of them"
+            for group in row.affinities
+            if (daemons := _names(self.counted_by((group,))))
+        )
+        return "; ".join((*apart, *theirs, *joined))
 
     def _rows(self, level: PodClass) -> Iterator[PodClass]:
         apart = self._apart(level)
@@ -113,14 +114,6 @@ class DaemonPods(Struct, frozen=True, eq=False, dict=True):
             terms = (term & labelled for daemon in self.counted_by((group,)) for term in self._running(daemon))
             found = self._joining_by_group[group.id] = _without_contradictions(terms)
         return found
-
-    @cached_property
-    def _joining_by_group(self) -> dict[bytes, tuple[Requirements, ...]]:
-        return {}
-
-    @cached_property
-    def _avoiding_by_case(self) -> dict[tuple[Daemon, str], tuple[Requirements, ...]]:
-        return {}
 
     def _with_label(self, key: str) -> Requirements:
         """Return the requirement that a new node has this label; empty if each has it."""
@@ -142,33 +135,24 @@ class DaemonPods(Struct, frozen=True, eq=False, dict=True):
             return ()
         everywhere = len(where) == len(self.templates)
         pools = EMPTY if everywhere else Requirements({labels.NODEPOOL: requirement(labels.NODEPOOL, "In", where)})
-        return tuple(self._without_implied(term) & pools for term in daemon.terms)
-
-    def _without_implied(self, term: Requirements) -> Requirements:
-        """Return the term without requirements that every new node meets."""
-        return Requirements({key: r for key, r in term.items() if not self._is_implied(r)})
+        return tuple(
+            Requirements({key: r for key, r in term.items() if not self._is_implied(r)}) & pools
+            for term in daemon.terms
+        )
 
     def _is_implied(self, wanted: Requirement) -> bool:
-        key = wanted.key
-        for template in self.templates:
-            own = template.requirements.get(key)
-            _, offered = template.table.row_requirements(key)
-            if own is not None and _is_within(own, wanted):
-                continue
-            if not all(r is not None and _is_within(r, wanted) for r in offered):
-                return False
-        return True
+        """Whether every new node meets the requirement."""
+        return all(
+            _is_within(template.requirements.get(wanted.key), wanted)
+            or all(_is_within(offered, wanted) for offered in template.table.row_requirements(wanted.key)[1])
+            for template in self.templates
+        )
 
     def _avoiding(self, daemon: Daemon, key: str) -> tuple[Requirements, ...]:
         """Return the requirements of a new node that does not run the DaemonSet's pod, or that lacks the label `key`."""
-        if (daemon, key) not in self._avoiding_by_case:
-            self._avoiding_by_case[daemon, key] = self._find_avoiding(daemon, key)
-        return self._avoiding_by_case[daemon, key]
-
-    def _find_avoiding(self, daemon: Daemon, key: str) -> tuple[Requirements, ...]:
+        if (daemon, key) in self._avoiding_by_case:
+            return self._avoiding_by_case[daemon, key]
         where = self._pools_running(daemon)
-        if not where:
-            return (EMPTY,)
         elsewhere = [t.name for t in self.templates if t.name not in where]
         others = [Requirements({labels.NODEPOOL: requirement(labels.NODEPOOL, "In", elsewhere)})] if elsewhere else []
         lacking = [] if key == labels.HOSTNAME else [Requirements({key: requirement(key, "DoesNotExist")})]
@@ -176,10 +160,16 @@ class DaemonPods(Struct, frozen=True, eq=False, dict=True):
         unmet = _combined(
             [[Requirements({r.key: r}) for w in term.values() for r in opposites(w)] for term in possible]
         )
-        return (*others, *unmet, *lacking)
+        self._avoiding_by_case[daemon, key] = (*others, *unmet, *lacking) if where else (EMPTY,)
+        return self._avoiding_by_case[daemon, key]
 
     def _pools_running(self, daemon: Daemon) -> tuple[str, ...]:
         return tuple(template.name for template in self.templates if runs_on(template, daemon))
+
+
+def _names(daemons: Sequence[Daemon]) -> str:
+    names = " and ".join(f"DaemonSet {d.namespace}/{d.name}" for d in daemons[:_NAMED])
+    return f"{names} and {len(daemons) - _NAMED} others" if len(daemons) > _NAMED else names
 
 
 def opposites(wanted: Requirement) -> tuple[Requirement, ...]:
@@ -199,9 +189,9 @@ def opposites(wanted: Requirement) -> tuple[Requirement, ...]:
     return (*found, requirement(wanted.key, "DoesNotExist")) if wanted.present else tuple(found)
 
 
-def _is_within(offered: Requirement, wanted: Requirement) -> bool:
+def _is_within(offered: Requirement | None, wanted: Requirement) -> bool:
     """Whether each value that a label may get meets a requirement."""
-    return offered.present and not offered.complement and all(map(wanted.has, offered.values))
+    return offered is not None and offered.present and not offered.complement and all(map(wanted.has, offered.values))
 
 
 def _combined(cases: Sequence[Collection[Requirements]]) -> tuple[Requirements, ...]:

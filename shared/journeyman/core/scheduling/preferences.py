@@ -12,17 +12,15 @@ before any preference; levels with contradictory requirements are left out; a cl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
 from msgspec.structs import replace
 
-from journeyman.core.api.objects import Taint, Toleration
-from journeyman.core.scheduling.pod_classes import NO_PREFERENCES, PodClass, PodPreferences
-from journeyman.core.scheduling.requirements import Requirements
+from journeyman.core.api.objects import Taint
+from journeyman.core.scheduling.pod_classes import NO_PREFERENCES, PodClass, PodPreferences, combined_terms
 from journeyman.core.scheduling.results import PreferencePolicy
-from journeyman.core.scheduling.topology import TopologyGroup
 from journeyman.core.state.taints import tolerates
 
 MAX_LEVELS: Final = 16
@@ -44,7 +42,8 @@ def relaxation_levels(cls: PodClass, *, policy: PreferencePolicy, any_preference
         policy: With IGNORE the preferences of the pods count for nothing; that of taints does, as in Karpenter.
         any_preference_taint: Whether any NodePool has a PreferNoSchedule taint; if not, no level avoids them.
     """
-    heeds = any_preference_taint and not any(_welcomes_all(t) for t in cls.tolerations)
+    covers_all = (t.operator == "Exists" and tolerates(t, _ANY_WISH) for t in cls.tolerations)
+    heeds = any_preference_taint and not any(covers_all)
     if policy is PreferencePolicy.IGNORE or cls.preferences == NO_PREFERENCES:
         return (replace(cls, avoids_prefer_no_schedule=True), cls) if heeds else (cls,)
     kept_by_level: Iterable[PodPreferences] = _given_up(cls.preferences)
@@ -72,53 +71,32 @@ def preference_warnings(classes: Iterable[PodClass], policy: PreferencePolicy) -
     }
 
 
-def _welcomes_all(toleration: Toleration) -> bool:
-    """Whether the toleration covers every PreferNoSchedule taint."""
-    return toleration.operator == "Exists" and tolerates(toleration, _ANY_WISH)
-
-
 def _given_up(all_of_them: PodPreferences) -> Iterator[PodPreferences]:
     """Yield all preferences, then one fewer at a time, down to none."""
     left = all_of_them
     yield left
-    while left.affinities:
-        left = replace(left, affinities=left.affinities[1:])
-        yield left
-    while left.anti_affinities:
-        left = replace(left, anti_affinities=left.anti_affinities[1:])
-        yield left
-    while left.node_terms:
-        left = replace(left, node_terms=left.node_terms[1:])
-        yield left
-    while left.spreads:
-        left = replace(left, spreads=left.spreads[1:])
-        yield left
+    for kind in ("affinities", "anti_affinities", "node_terms", "spreads"):
+        while kept := getattr(left, kind):
+            left = replace(left, **{kind: kept[1:]})
+            yield left
 
 
 def _level(cls: PodClass, kept: PodPreferences, heeds: bool) -> PodClass | None:
     """Return the class with these preferences required; None if its node terms contradict the heaviest preferred one."""
-    terms = _narrowed(cls.terms, kept.node_terms)
+    terms = combined_terms(cls.terms, kept.node_terms[:1]) if kept.node_terms else cls.terms
     if not terms:
         return None
     soft = (*kept.affinities, *kept.anti_affinities, *(s.group for s in kept.spreads))
+    affinities, anti_affinities = (
+        {g.id: g for g in groups}.values() for groups in (kept.affinities, kept.anti_affinities)
+    )
     return replace(
         cls,
         terms=terms,
         strict=cls.terms if kept.node_terms else None,
         spreads=(*cls.spreads, *kept.spreads),
-        affinities=(*cls.affinities, *_distinct(kept.affinities)),
-        anti_affinities=(*cls.anti_affinities, *_distinct(kept.anti_affinities)),
+        affinities=(*cls.affinities, *affinities),
+        anti_affinities=(*cls.anti_affinities, *anti_affinities),
         preferred_groups=frozenset(group.id for group in soft),
         avoids_prefer_no_schedule=heeds,
     )
-
-
-def _narrowed(terms: Sequence[Requirements], preferred: Sequence[Requirements]) -> tuple[Requirements, ...]:
-    if not preferred:
-        return tuple(terms)
-    both = (term & preferred[0] for term in terms)
-    return tuple(wanted for wanted in both if not any(r.impossible for r in wanted.values()))
-
-
-def _distinct(groups: Iterable[TopologyGroup]) -> Iterable[TopologyGroup]:
-    return {group.id: group for group in groups}.values()

@@ -132,6 +132,11 @@ class PlanSummary(Struct, frozen=True, kw_only=True):
     price: float
     nodes: int
 
+    def as_data(self) -> dict[str, Any]:
+        """Return it for logs and JSON."""
+        price = {"pricePerHour": self.price, "nodes": self.nodes}
+        return {"proposer": self.proposer, "unschedulable": self.unschedulable, **price}
+
 
 class ChosenPlan(Struct, frozen=True, kw_only=True):
     """The plan that won, and those that it was compared with, in order."""
@@ -141,16 +146,7 @@ class ChosenPlan(Struct, frozen=True, kw_only=True):
 
     def as_data(self) -> dict[str, Any]:
         """Return it for logs and JSON."""
-        return {**_summary_data(self.plan), "rivals": [_summary_data(rival) for rival in self.rivals]}
-
-
-def _summary_data(plan: PlanSummary) -> dict[str, Any]:
-    return {
-        "proposer": plan.proposer,
-        "unschedulable": plan.unschedulable,
-        "pricePerHour": plan.price,
-        "nodes": plan.nodes,
-    }
+        return {**self.plan.as_data(), "rivals": [rival.as_data() for rival in self.rivals]}
 
 
 class Results(Struct, frozen=True, kw_only=True):
@@ -327,51 +323,35 @@ class ProblemKey(NamedTuple):
     kind: str = ""
 
 
-class ClusterVersion(Struct, frozen=True, eq=False):
-    """The version of all inputs of results: options, catalogue, hibernating NodePools, and resource versions of objects."""
-
-    catalogue: Catalogue
-    parts: tuple[object, ...]
-
-    @classmethod
-    def of(cls, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> ClusterVersion:
-        """Return the version of a cluster."""
-        hibernating = frozenset(p.metadata.name for p in snapshot.node_pools if p.is_hibernating(snapshot.now))
-        return cls(catalogue, (options, hibernating, *_state(snapshot)))
-
-    def is_same(self, other: ClusterVersion | None) -> bool:
-        """Whether both versions are equal. Catalogues are compared by identity, because `steps.load` reuses them."""
-        if other is None or None in self.parts:
-            return False
-        return self.catalogue is other.catalogue and self.parts == other.parts
-
-
 class CachedResults(Struct, frozen=True, eq=False):
-    """The results for one version of one cluster, by problem; immutable."""
+    """The results for one version of one cluster, by problem; immutable.
 
-    version: ClusterVersion | None = None
+    `version` has all inputs of results but the catalogue: options, hibernating NodePools, and the UIDs and resource versions
+    of objects. Catalogues are compared by identity, because `steps.load` reuses them.
+    """
+
+    catalogue: Catalogue | None = None
+    version: tuple[object, ...] = ()
     by_problem: Mapping[ProblemKey, Results] = field(default_factory=dict)
 
     def valid_for(self, snapshot: Snapshot, catalogue: Catalogue, options: Options) -> CachedResults:
         """Return these results if the cluster has the same version, else an empty cache for the new version."""
-        version = ClusterVersion.of(snapshot, catalogue, options)
-        return self if version.is_same(self.version) else CachedResults(version)
+        hibernating = frozenset(p.metadata.name for p in snapshot.node_pools if p.is_hibernating(snapshot.now))
+        parts = [getattr(snapshot, part) for part in _PARTS]
+        parts += [getattr(snapshot.workloads, part) for part in Workloads.__struct_fields__]
+        version = (options, hibernating, *map(_versions, parts))
+        is_same = None not in version and self.catalogue is catalogue and self.version == version
+        return self if is_same else CachedResults(catalogue, version)
 
     def with_results(self, results: Mapping[ProblemKey, Results]) -> CachedResults:
         """Return a copy with further results, without those that are truncated."""
         complete = {problem: found for problem, found in results.items() if not found.is_truncated}
-        return CachedResults(self.version, {**self.by_problem, **complete}) if complete else self
-
-
-def _state(snapshot: Snapshot) -> Iterator[object]:
-    """Yield each part of a snapshot except the time as UIDs and resource versions; None if an object has no version."""
-    for part in _PARTS:
-        yield _versions(getattr(snapshot, part))
-    for part in Workloads.__struct_fields__:
-        yield _versions(getattr(snapshot.workloads, part))
+        by_problem = {**self.by_problem, **complete}
+        return CachedResults(self.catalogue, self.version, by_problem) if complete else self
 
 
 def _versions(items: Iterable[Any]) -> tuple[object, ...] | None:
+    """Return the UIDs and resource versions of objects, and other items as they are; None if an object has no version."""
     found: list[object] = []
     for item in items:
         version = _VERSION(item) if hasattr(item, "metadata") else item

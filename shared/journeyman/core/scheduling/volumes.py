@@ -12,7 +12,7 @@ Differs: the order of the alternatives does not depend on the order of the volum
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -232,13 +232,9 @@ def _possible(alternatives: Sequence[Requirements]) -> Alternatives:
 def _order(term: Requirements) -> tuple[tuple[object, ...], ...]:
     """Return a sort key that is equal for equal requirements."""
     return tuple(
-        (key, r.complement, tuple(sorted(r.values)), _bound(r.lower), _bound(r.upper), r.present)
+        (key, r.complement, tuple(sorted(r.values)), *(-1 if n is None else n for n in (r.lower, r.upper)), r.present)
         for key, r in sorted(term.items())
     )
-
-
-def _bound(limit: int | None) -> int:
-    return -1 if limit is None else limit
 
 
 def driver_of(claim: PersistentVolumeClaim, storage: StorageObjects) -> str:
@@ -294,15 +290,9 @@ def volume_usage(node: StateNode, storage: StorageObjects, rescheduled: Collecti
         for driver in csi_node.spec.drivers
         if driver.allocatable is not None and driver.allocatable.count is not None
     }
-    remaining = (pod for pod in node.pods if pod.key not in rescheduled)
-    return VolumeUsage(limits=limits, attached=_attached(remaining, storage) if limits else {})
-
-
-def _attached(pods: Iterable[Pod], storage: StorageObjects) -> dict[str, frozenset[str]]:
-    by_driver: dict[str, set[str]] = {}
-    for key in (key for pod in pods for key in claim_keys(pod)):
-        claim = storage.claims.get(key)
-        driver = driver_of(claim, storage) if claim is not None else ""
-        if driver:
-            by_driver.setdefault(driver, set()).add(key)
-    return {driver: frozenset(keys) for driver, keys in sorted(by_driver.items())}
+    attached: dict[str, set[str]] = {}
+    for pod in node.pods if limits else ():
+        for key in claim_keys(pod) if pod.key not in rescheduled else ():
+            if key in storage.claims and (driver := driver_of(storage.claims[key], storage)):
+                attached.setdefault(driver, set()).add(key)
+    return VolumeUsage(limits=limits, attached={name: frozenset(keys) for name, keys in sorted(attached.items())})
