@@ -170,7 +170,7 @@ def _set(
 
 
 def _status(resolved: ResolvedBuffer) -> dict[str, Any]:
-    """Return the status fields besides conditions; None removes one. A buffer that cannot be resolved keeps its replicas."""
+    """Return the status fields besides conditions; None removes one. An unresolved buffer keeps its replicas."""
     status: dict[str, Any] = {"provisioningStrategy": resolved.buffer.spec.provisioning_strategy}
     if resolved.template is None:
         return status

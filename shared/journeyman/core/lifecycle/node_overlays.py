@@ -38,8 +38,8 @@ class Overlaid(Struct, frozen=True, kw_only=True, eq=False):
 class _Changes(Struct):
     """The changes that overlays make to one instance type in one NodePool; the first of each kind is the heaviest.
 
-    `price` has by offering (its position) the overlay that prices it; `seen` by offering, and by resource added, the last
-    overlay that set it.
+    `price` has by offering (its position) the overlay that prices it; `seen` by offering, and by resource added, the
+    last overlay that set it.
     """
 
     price: dict[int, NodeOverlay] = field(default_factory=dict)
@@ -117,8 +117,8 @@ def _selection_of(overlay: NodeOverlay) -> tuple[NodeOverlay, Requirements]:
 class _Stock(Struct, frozen=True, kw_only=True):
     """NodePools with the same instance types and the same labels, as far as overlays select by them.
 
-    `types_number` numbers the list of types. `described` has for each type its nodes' labels, as far as overlays select by
-    them, `changes` what overlays change of it.
+    `types_number` numbers the list of types. `described` has for each type its nodes' labels, as far as overlays select
+    by them, `changes` what overlays change of it.
     """
 
     types_number: int

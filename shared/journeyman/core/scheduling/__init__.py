@@ -10,8 +10,8 @@
 * `problem`: what a pass is about; `reserved_placements`: pods that stay on their pending NodeClaims; `limits`.
 * `existing_nodes`, `host_constraints`: what is free on nodes, and the rules about one node.
 * `pod_classes`, `preferences`, `topology`, `volumes`: what pods require.
-* `nodepool_options`, `offerings`, `nodeclaim_templates`, `daemon_overhead`: what can be launched; `dra`: devices.
-* `requirements`, `taints`, `arrays`: the algebra beneath.
+* `nodepool_options`, `daemon_overhead`, `nodeclaim_templates`, `offerings`: what can be launched; `dra`: devices.
+* `requirements`, `arrays`: the algebra beneath.
 
 `verify` checks the results and shares no code with the solver.
 """

@@ -1,7 +1,7 @@
 """Computes the resources and host ports that DaemonSets use on each node.
 
-Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `buildDaemonOverheadGroups`, `isDaemonPodCompatible`;
-provisioner.go `getDaemonSetPods`.
+Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `buildDaemonOverheadGroups`,
+`isDaemonPodCompatible`; provisioner.go `getDaemonSetPods`.
 Differs: a daemon that fits on no instance type of a NodePool is not counted there; Karpenter launches no node then.
 """
 
@@ -48,7 +48,7 @@ class Daemon(Struct, frozen=True, kw_only=True, eq=False):
 def make_daemons(
     daemon_sets: Sequence[DaemonSet], pods: Iterable[Pod] = (), *, ignore_dra_requests: bool = False
 ) -> tuple[tuple[Daemon, ...], tuple[SkippedObject, ...]]:
-    """Return one Daemon per DaemonSet, in order, and the DaemonSets whose pods no node can run: nodes are planned without them.
+    """Return one Daemon per DaemonSet, in order, and the DaemonSets whose pods no node can run.
 
     Args:
         daemon_sets: Each is represented by its newest pod, which a webhook may have changed; without pods, by its
@@ -115,7 +115,7 @@ def _daemon(daemon_set: DaemonSet, pod: Pod) -> Daemon:
 
 
 def _priority(spec: PodSpec) -> int:
-    """Return the pod's priority; that of a template, which only its pods have, as far as its class is one of Kubernetes' own."""
+    """Return the pod's priority; that of a template, as far as its class is one of Kubernetes' own."""
     return spec.priority if spec.priority is not None else _SYSTEM_PRIORITIES.get(spec.priority_class_name, 0)
 
 
@@ -160,7 +160,7 @@ def types_running(template: NodeClaimTemplate, daemon: Daemon) -> Bools:
 
 
 def _types_matching(template: NodeClaimTemplate, daemon: Daemon) -> Bools:
-    """Return for each instance type whether the daemon may run on its nodes: it tolerates them, and one of its terms matches."""
+    """Return for each instance type whether its nodes suit the daemon: it tolerates them, and a term matches."""
     matching: Bools = np.zeros(len(template.table.types), dtype=bool)
     if untolerated(template.taints, daemon.tolerations) is None:
         for term in daemon.terms:

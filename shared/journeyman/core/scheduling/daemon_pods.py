@@ -1,15 +1,15 @@
-"""Says where DaemonSets' pods count for pod affinity and anti-affinity: on each node that is to run them, before they exist.
+"""Says where DaemonSets' pods count for pod (anti-)affinity: on each node that is to run them, before they exist.
 
-The DaemonSet controller creates such a pod once the Node exists; kube-scheduler then binds the pod that waits for it. What
-a new node must be like for that is a requirement on its labels, an alternative for each term of the DaemonSet::
+The DaemonSet controller creates such a pod once the Node exists; kube-scheduler then binds the pod that waits for it.
+What a new node must be like for that is a requirement on its labels, an alternative for each term of the DaemonSet::
 
-    affinity to the DaemonSet's pods      a node that runs one: it meets a term, in a NodePool whose taints they tolerate
+    affinity to the DaemonSet's pods      a node that runs one: it meets a term, in a NodePool whose taints they accept
     anti-affinity, theirs or about them   a node that runs none: it meets no term, is of another NodePool, or lacks the
                                           label over which the pods are apart
 
 An affinity is tried in two rows: `with_daemon_rules` first lets the pods join running and planned pods, as ever; then
-(`PodClass.launch_only`) a new node whose DaemonSet's pod is what they join. Existing nodes need no requirement: the pods
-that are still to come to them are counted there (`NodeInventory.expected_counts`).
+(`PodClass.launch_only`) a new node whose DaemonSet's pod is what they join. Existing nodes need no requirement: the
+pods that are still to come to them are counted there (`NodeInventory.expected_counts`).
 
 Differs: Karpenter counts only pods that run: a pod with affinity to a DaemonSet's pods gets no new node, and one with
 anti-affinity gets a node on which it is never bound. Topology spread counts running pods alone, as there.
@@ -89,8 +89,8 @@ class DaemonPods(Struct, eq=False, dict=True):
             if group.counts(row.namespace, row.labels)
         )
         joined = (
-            f"its pod affinity over {group.key} to {group.in_words} is met on nodes of {daemons} only, and it accepts no new "
-            "one of them"
+            f"its pod affinity over {group.key} to {group.in_words} is met on nodes of {daemons} only, and it accepts "
+            "no new one of them"
             for group in row.affinities
             if (daemons := _names(self.counted_by((group,))))
         )
@@ -107,7 +107,7 @@ class DaemonPods(Struct, eq=False, dict=True):
             yield replace(row, affinities=others, launch_terms=terms, launch_only=True)
 
     def _joining(self, group: TopologyGroup) -> tuple[Requirements, ...]:
-        """Return the requirements of a new node that runs a pod of the group, as alternatives; empty if none ever does."""
+        """Return the requirements of a new node that runs a pod of the group, as alternatives; empty if none does."""
         found = self._joining_by_group.get(group.id)
         if found is None:
             labelled = self._with_label(group.key)
@@ -149,7 +149,7 @@ class DaemonPods(Struct, eq=False, dict=True):
         )
 
     def _avoiding(self, daemon: Daemon, key: str) -> tuple[Requirements, ...]:
-        """Return the requirements of a new node that does not run the DaemonSet's pod, or that lacks the label `key`."""
+        """Return the requirements of a new node without the DaemonSet's pod, or without the label `key`."""
         if (daemon, key) in self._avoiding_by_case:
             return self._avoiding_by_case[daemon, key]
         where = self._pools_running(daemon)
@@ -195,7 +195,7 @@ def _is_within(offered: Requirement | None, wanted: Requirement) -> bool:
 
 
 def _combined(cases: Sequence[Collection[Requirements]]) -> tuple[Requirements, ...]:
-    """Return the alternatives that meet one of each case, without contradictions; one that requires nothing without cases."""
+    """Return the alternatives that meet one of each case, without contradictions; without cases, `EMPTY`."""
     found: tuple[Requirements, ...] = (EMPTY,)
     for case in cases:
         found = _without_contradictions(term & more for term, more in product(found, case))[:_MOST_ALTERNATIVES]

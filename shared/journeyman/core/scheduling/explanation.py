@@ -3,14 +3,16 @@
 Each NodePool filters its instance types step by step (taints, requirements, resources, offerings, limits, minValues);
 the first step that leaves none is the reason, with counts. The NodePool that passed the most steps comes first.
 
-The smallest change lifts one rule: it is the first of a toleration, another label value, a smaller request, a higher limit, waiting
-for an offering, volumes elsewhere, a relaxed constraint, one more NodePool. A change suffices if an empty new node of some NodePool
-would then take the pod; constraints about other pods are considered last. The search reads only the requirements that can matter
-(`_relevant`): a pod may name thousands of labels, but a NodePool's nodes have dozens.
+The smallest change lifts one rule: it is the first of a toleration, another label value, a smaller request, a higher
+limit, waiting for an offering, volumes elsewhere, a relaxed constraint, one more NodePool. A change suffices if an
+empty new node of some NodePool would then take the pod; constraints about other pods are considered last. The search
+reads only the requirements that can matter (`_relevant`): a pod may name thousands of labels, but a NodePool's nodes
+have dozens.
 
-Explanations have an effort of their own, because pods that wait for nodes must not wait for them: provision launches first, then
-explains (`UnexplainedPods`). Each kind of pod may take a part of it, the smallest first, so that one pod with very many constraints
-costs no other pod its explanation. What is spent is what the comparisons cost, and it is spent before they are made.
+Explanations have an effort of their own, because pods that wait for nodes must not wait for them: provision launches
+first, then explains (`UnexplainedPods`). Each kind of pod may take a part of it, the smallest first, so that one pod
+with very many constraints costs no other pod its explanation. What is spent is what the comparisons cost, and it is
+spent before they are made.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaim.go `InstanceTypeFilterError`.
 """
@@ -130,7 +132,7 @@ class Explainer(Struct, kw_only=True, eq=False, dict=True):
         strict_min_values: Whether a NodePool whose minValues cannot be met launches no node.
         left_out: By NodePool, the DaemonSets without which its nodes are planned.
         unexplained: The pods to explain.
-        volumes_of: Returns a pod's PersistentVolumeClaims and where each can be attached, as text; empty if that is unknown.
+        volumes_of: Returns a pod's PersistentVolumeClaims and where each can be attached, as text; empty if unknown.
     """
 
     axes: Sequence[str]
@@ -368,8 +370,9 @@ def _smallest_change(case: UnschedulableCase) -> str:
 def _relevant(case: UnschedulableCase) -> UnschedulableCase:
     """Return the case with those requirements of each term that decide whether a NodePool takes the pod.
 
-    These are the requirements on labels that NodePools, instance types, offerings or the pod's volumes define, and of the others two
-    that no node meets: with two of them no single change helps, and with none the others exclude no node.
+    These are the requirements on labels that NodePools, instance types, offerings or the pod's volumes define, and of
+    the others two that no node meets: with two of them no single change helps, and with none the others exclude no
+    node.
     """
     case.pod.effort.spend(entries_of(case.pod.cls.terms) // ENTRIES_PER_UNIT)
     defined = (key for pool in case.pools for key in (*pool.table.labels, *pool.template.requirements))
@@ -395,7 +398,7 @@ def _tolerated(case: UnschedulableCase) -> str:
 
 
 def _allowed_value(case: UnschedulableCase) -> str:
-    """Return the first sufficient change to a required label, as text: its key, its value, or without the requirement."""
+    """Return the first sufficient change to a required label, as text: its key, its value, or none required."""
     required = {key for term in case.pod.cls.terms for key in term}
     known = frozenset(name for pool in case.pools for name in pool.template.requirements)
     keys = (*(key for key in _SHORT_NAMES if key in required), *sorted(required - _SHORT_NAMES.keys()))
@@ -403,7 +406,7 @@ def _allowed_value(case: UnschedulableCase) -> str:
 
 
 def _respelled(case: UnschedulableCase, key: str, known: frozenset[str]) -> str:
-    """Return the correct spelling of a label key, as text; empty if the key is known or the correction does not help."""
+    """Return the correct spelling of a label key, as text; empty if the key is known or that does not help."""
     if key in known or key in labels.WELL_KNOWN:
         return ""
     case.pod.effort.spend(_PER_SPELLING + entries_of(case.pod.cls.terms) // ENTRIES_PER_UNIT)
@@ -415,7 +418,7 @@ def _respelled(case: UnschedulableCase, key: str, known: frozenset[str]) -> str:
 
 
 def _without(case: UnschedulableCase, key: str) -> str:
-    """Return the label's cheapest sufficient value, or else to drop the requirement, as text; empty if neither helps."""
+    """Return the label's cheapest sufficient value, or else to drop it, as text; empty if neither helps."""
     case.pod.effort.spend(entries_of(case.pod.cls.terms) // ENTRIES_PER_UNIT)
     pod = case.pod.with_terms(
         [Requirements({k: r for k, r in term.items() if k != key}) for term in case.pod.cls.terms]
@@ -430,7 +433,7 @@ def _without(case: UnschedulableCase, key: str) -> str:
 
 
 def _cheapest_value(pool: NodePoolView, pod: UnschedulablePod, key: str) -> tuple[float, str]:
-    """Return (price, label value) of the NodePool's cheapest offering for the pod; no value if it does not set the label."""
+    """Return (price, label value) of the NodePool's cheapest offering for the pod; the value may be empty."""
     rows, prices = pool.launchable(pool.find(pod)), pool.table.prices
     price = prices[rows].min()
     pod.effort.spend(len(pool.table.row_values(key)[1]) // 4)
@@ -478,7 +481,7 @@ def _raised_limit(case: UnschedulableCase) -> str:
 
 
 def _least_raise(pool: NodePoolView, pod: UnschedulablePod) -> tuple[int, float, str] | None:
-    """Return (number of resources, increase in proportion to a node, text) for one NodePool; None if it does not help."""
+    """Return (number of resources, increase in proportion to a node, text); None if a higher limit does not help."""
     types = np.flatnonzero(pool.find(pod).available)
     if not len(types) or pool.untolerated(pod) is not None:
         return None
@@ -519,12 +522,12 @@ def _are_apart(cls: PodClass) -> bool:
 def _fewer_daemons(case: UnschedulableCase) -> str:
     """Return the NodePool on which DaemonSets must take less, as text; empty if that does not suffice."""
     crowded = (pool.name for pool in case.tolerated_pools() if _taken_by_daemons(pool, case))
-    change = "lower the requests of DaemonSets on NodePool {}, keep some off it by node affinity, or allow larger instance types"
-    return next((change.format(name) for name in crowded), "")
+    others = "keep some off it by node affinity, or allow larger instance types"
+    return next((f"lower the requests of DaemonSets on NodePool {name}, {others}" for name in crowded), "")
 
 
 def _taken_by_daemons(pool: NodePoolView, case: UnschedulableCase) -> str:
-    """Return which DaemonSets take what on the largest type that would hold the pod without them; empty if none would."""
+    """Return which DaemonSets take what on the largest type that would hold the pod without them; empty if none."""
     options, request = pool.options, case.pod.request
     whole = options.sizes + options.overhead
     types = np.flatnonzero(pool.types_without_daemons(case.pod) & every(whole >= request)).tolist()
@@ -554,7 +557,7 @@ def _relaxed_rule(case: UnschedulableCase) -> str:
 
 
 def _lower_min_domains(case: UnschedulableCase) -> str:
-    """Return by how much the only topology spread must lower its minDomains, as text; empty if that does not suffice."""
+    """Return to what the only topology spread must lower its minDomains, as text; empty if that does not suffice."""
     spread = next((s for s in case.pod.cls.spreads if s.key != labels.HOSTNAME), None)
     if spread is None or spread.min_domains <= 1:
         return ""
@@ -576,8 +579,8 @@ def _excluding_labels(case: UnschedulableCase) -> list[str]:
 def _topology_constraints_of(cls: PodClass) -> Iterator[tuple[str, str]]:
     """Yield the verb to remove it with, and each constraint that could exclude the class's pods from a new node.
 
-    A new node has a hostname of its own, which no spread over hostname excludes, and anti-affinity only if a DaemonSet's pods
-    will run there.
+    A new node has a hostname of its own, which no spread over hostname excludes, and anti-affinity only if a
+    DaemonSet's pods will run there.
     """
     for spread in cls.spreads:
         if spread.key != labels.HOSTNAME:

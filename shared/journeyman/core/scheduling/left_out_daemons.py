@@ -1,10 +1,10 @@
 """Chooses the DaemonSets that nodes are planned without, where beside all of them a pod gets no node.
 
-DaemonSets that fit one by one may not fit together, or leave too little for any pod. On a node kube-scheduler binds pods by
-priority: of a DaemonSet that does not fit beside those of higher priority the pod stays pending there, whatever else the
-node runs; one of no higher priority than the pod does not take the capacity for which the pod is nominated. Only such
-DaemonSets are left out, those of lowest priority first, in a NodePool on which every pod of the pass that could use it
-would otherwise stay pending.
+DaemonSets that fit one by one may not fit together, or leave too little for any pod. On a node kube-scheduler binds
+pods by priority: of a DaemonSet that does not fit beside those of higher priority the pod stays pending there, whatever
+else the node runs; one of no higher priority than the pod does not take the capacity for which the pod is nominated.
+Only such DaemonSets are left out, those of lowest priority first, in a NodePool on which every pod of the pass that
+could use it would otherwise stay pending.
 
 The decision is made again on each pass that has such pods: a node in flight for one is then counted without them, too.
 
@@ -88,9 +88,10 @@ def _why(node_pool: str, daemons: Sequence[Daemon]) -> str:
     named = [f"{daemon.pod.key} ({_requests(daemon)}, priority {daemon.priority})" for daemon in daemons[:_NAMED]]
     others = f" and {len(daemons) - _NAMED} others" if len(daemons) > _NAMED else ""
     return (
-        f"Nodes of NodePool {node_pool} are planned without DaemonSet {', '.join(named)}{others}, of the lowest priority there: "
-        "beside all DaemonSets no instance type holds any of the pods that wait. Its pods stay pending on nodes where they do not "
-        "fit. Lower the requests of the DaemonSets, keep some off the NodePool by node affinity, or allow larger instance types"
+        f"Nodes of NodePool {node_pool} are planned without DaemonSet {', '.join(named)}{others}, of the lowest "
+        "priority there: beside all DaemonSets no instance type holds any of the pods that wait. Its pods stay pending on nodes "
+        "where they do not fit. Lower the requests of the DaemonSets, keep some off the NodePool by node affinity, or "
+        "allow larger instance types"
     )
 
 
@@ -119,7 +120,7 @@ def _holds(problem: SchedulingProblem, pool: NodePoolOptions, pods: _Pods) -> bo
 def _choice(
     problem: SchedulingProblem, template: NodeClaimTemplate, daemons: Iterable[Daemon], short: Sequence[_Pods]
 ) -> tuple[Daemon, ...]:
-    """Return the DaemonSets without which a node of the NodePool holds one of the pods; empty if there is no such choice."""
+    """Return the DaemonSets without which a node of the NodePool holds one of the pods; empty if there are none."""
     ordered = sorted((d for d in daemons if runs_on(template, d)), key=lambda d: (-d.priority, d.namespace, d.name))
 
     def options(kept: Sequence[Daemon]) -> NodePoolOptions:

@@ -5,9 +5,11 @@ example, instance families). Its pods must therefore fit all of these types, so 
 reduced to the size that enough other types also have.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaimtemplate.go, provisioner.go `NewScheduler`;
-pkg/cloudprovider/types.go `SatisfiesMinValues`; pkg/controllers/provisioning/scheduling/nodeclaim.go `FinalizeScheduling`.
-Differs: NodePools of equal weight compete on price, where Karpenter takes the last by name; a NodeClaim's name is derived,
-not random, so that the same decision made twice creates one NodeClaim; an annotation lists the pods it was planned for.
+pkg/cloudprovider/types.go `SatisfiesMinValues`; pkg/controllers/provisioning/scheduling/nodeclaim.go
+`FinalizeScheduling`.
+Differs: NodePools of equal weight compete on price, where Karpenter takes the last by name; a NodeClaim's name is
+derived, not random, so that the same decision made twice creates one NodeClaim; an annotation lists the pods it was
+planned for.
 """
 
 from __future__ import annotations
@@ -61,28 +63,23 @@ class PoolOrder(NamedTuple):
 class NodeClaimTemplate(Struct, frozen=True, kw_only=True, eq=False):
     """One NodePool ready for scheduling.
 
-    `requirements` are those of its nodes, including that they will be registered and initialized. `rows` are the offerings
-    of `table` that are available and meet the requirements. `node_price` is the NodePool's surcharge per node, `warning`
-    says which annotations are invalid and ignored. `min_values` has by label how many different values a claim must list.
+    `taints` are those of its nodes, without startup taints. Templates of equal `order` compete on price; the smaller goes first.
+    `requirements` are those of its nodes, including that they will be registered and initialized. `rows` are the
+    offerings of `table` that are available and meet the requirements. `node_surcharge` is the NodePool's surcharge per
+    node, `warning` says which annotations are invalid and ignored. `min_values` has by label how many different values
+    a claim must list.
     """
 
     node_pool: NodePool
+    name: str
+    taints: tuple[Taint, ...]
+    order: PoolOrder
     requirements: Requirements
     table: OfferingTable
     rows: Bools
     node_surcharge: float = 0.0
     warning: str = ""
     min_values: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The NodePool's name."""
-        return self.node_pool.metadata.name
-
-    @property
-    def taints(self) -> tuple[Taint, ...]:
-        """The taints of its nodes, without startup taints."""
-        return tuple(self.node_pool.spec.template.spec.taints)
 
     @property
     def types(self) -> Bools:
@@ -97,15 +94,10 @@ class NodeClaimTemplate(Struct, frozen=True, kw_only=True, eq=False):
         return Requirements({k: own[k].intersection(wanted) if k in own else wanted for k, wanted in term.items()})
 
     def rows_meeting(self, term: Requirements) -> Bools:
-        """Return which offerings meet a term on a node of the NodePool, available or not, of the NodePool's own or not."""
+        """Return which offerings of the table, available or not, meet a term on a node of the NodePool."""
         if not self.requirements.is_compatible(term, allow_undefined=labels.WELL_KNOWN):
             return np.zeros(len(self.table.row_type), dtype=bool)
         return self.table.rows_meeting(self.narrowed(term))
-
-    @property
-    def order(self) -> PoolOrder:
-        """Templates of equal order compete on price; the smaller order goes first."""
-        return PoolOrder(-self.node_pool.spec.weight, self.node_pool.packing == FEWEST_NODES)
 
 
 def node_class_label(pool: NodePool) -> tuple[str, str]:
@@ -115,7 +107,7 @@ def node_class_label(pool: NodePool) -> tuple[str, str]:
 
 
 def make_templates(snapshot: Snapshot, catalogue: Catalogue) -> tuple[tuple[NodeClaimTemplate, ...], dict[str, str]]:
-    """Return the templates by weight descending, then name descending, and why each other NodePool is unusable, by name."""
+    """Return the templates by weight, then name, both descending, and by name why other NodePools are unusable."""
     tables = offering_tables(catalogue)
     templates: list[NodeClaimTemplate] = []
     invalid_objects: dict[str, str] = {}
@@ -130,7 +122,7 @@ def make_templates(snapshot: Snapshot, catalogue: Catalogue) -> tuple[tuple[Node
 
 
 def make_template(pool: NodePool, snapshot: Snapshot, catalogue: Catalogue) -> NodeClaimTemplate | str:
-    """Return one NodePool's template, or why it has none; also for static NodePools, which replace their nodes with it."""
+    """Return one NodePool's template, or why it has none; static NodePools replace their nodes with it."""
     return _template(pool, snapshot, offering_tables(catalogue))
 
 
@@ -156,6 +148,9 @@ def _template(pool: NodePool, snapshot: Snapshot, tables: Mapping[str, OfferingT
     node_surcharge, warning = _settings(pool)
     return NodeClaimTemplate(
         node_pool=pool,
+        name=pool.metadata.name,
+        taints=tuple(pool.spec.template.spec.taints),
+        order=PoolOrder(-pool.spec.weight, pool.packing == FEWEST_NODES),
         requirements=requirements,
         table=table,
         rows=suitable & table.available,
@@ -367,13 +362,13 @@ def claim_name(pool: str, seed: str, pods: Sequence[str]) -> str:
 
 
 class PlannedPod(Struct, frozen=True, kw_only=True):
-    """A pod in the planned-pods annotation: `namespace/name`, and the first characters of its UID (empty if unknown)."""
+    """A pod in the planned-pods annotation: `namespace/name`, and the start of its UID (empty if unknown)."""
 
     key: str
     uid: str = ""
 
     def means(self, pod: Pod) -> bool:
-        """Whether this entry matches the pod: the same key and UID, or a StatefulSet's replacement with the same key."""
+        """Whether this entry matches the pod: the same key and UID, or a StatefulSet's replacement for it."""
         same = not self.uid or pod.metadata.uid.startswith(self.uid)
         return pod.key == self.key and (same or is_owned_by(pod, "StatefulSet", "apps"))
 
@@ -464,7 +459,7 @@ def to_node_claim(
 
 
 def adopted_spec(pool: NodePool, node_labels: Mapping[str, str]) -> dict[str, Any]:
-    """Return the spec of a NodeClaim whose instance runs: its offering from its Node's labels, the rest from the NodePool's template."""
+    """Return the spec of a NodeClaim whose instance runs: its offering is from its Node's labels."""
     known = (labels.NODEPOOL, labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE, labels.ARCH, labels.OS)
     values = {**node_labels, labels.NODEPOOL: pool.metadata.name}
     requirements = [{"key": key, "operator": "In", "values": [values[key]]} for key in known if values.get(key)]

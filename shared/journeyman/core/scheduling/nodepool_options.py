@@ -169,8 +169,9 @@ class DaemonUse(Struct, frozen=True, eq=False):
 class NodePoolOptions(Struct, kw_only=True, eq=False):
     """A template with its nodes' capacity for pods: `sizes` by type and axis, less daemon overhead.
 
-    `overhead` is the daemon overhead, the sum of `daemons`; `usable` is False for types too small for their daemons. Daemons use the same host
-    ports on all types of one `daemon_group`; `daemon_ports` lists them by group. Results are cached.
+    `overhead` is the daemon overhead, the sum of `daemons`; `usable` is False for types too small for their daemons.
+    Daemons use the same host ports on all types of one `daemon_group`; `daemon_ports` lists them by group. Results are
+    cached.
     """
 
     template: NodeClaimTemplate

@@ -1,7 +1,7 @@
-"""A NodePool as explanations see it: which of its instance types pass each filter for a pod, and what comparing them costs.
+"""A NodePool as explanations see it: which instance types pass each filter for a pod, and what comparing costs.
 
-Comparisons are charged to the `Effort` of the pod's requirements before they are made. What they cost depends on the terms and
-on the offerings, so the offerings of a term are remembered.
+Comparisons are charged to the `Effort` of the pod's requirements before they are made. What they cost depends on the
+terms and on the offerings, so the offerings of a term are remembered.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CELLS_PER_UNIT: Final = 400  # amounts of instance types that a request is comp
 
 
 class UnschedulablePod(Struct, frozen=True, kw_only=True, eq=False):
-    """What a pod requires of its node: its class, its requests by axis, and one of `terms`, the class's with its volumes'.
+    """What a pod requires: its class, its requests by axis, and one of `terms`, the class's with its volumes'.
 
     What comparing them costs is charged to `effort`.
     """
@@ -169,7 +169,7 @@ class NodePoolView:
         return bool((self.table.row_reservation[self.launchable(found)] >= 0).all())
 
     def unmet_min_values(self, types: Bools) -> str:
-        """Return the NodePool's minValues that these types do not meet, as text; empty if none or if they may be relaxed."""
+        """Return the minValues that these types do not meet, as text; empty if none or if they may be relaxed."""
         if not self._strict_min_values or distinct_enough(self.options, types):
             return ""
         least = self.template.min_values
@@ -178,14 +178,14 @@ class NodePoolView:
         )
 
     def values(self, key: str, rows: Ints) -> frozenset[str]:
-        """Return the values of a label that nodes on these offerings can have; empty for offerings that leave it open."""
+        """Return the values of a label that nodes on these offerings have; "" for offerings that leave it open."""
         codes, values = self.table.row_values(key)
         own = self.template.requirements.get(key)
         single = own.single if own is not None else None
         return frozenset(values[code] or single or "" for code in distinct(codes[rows]))
 
     def types_without_daemons(self, pod: UnschedulablePod) -> Bools:
-        """Return the types with an offering that meets one of the terms, even if they are too small for their daemons."""
+        """Return the types with an offering that meets one of the terms, also if too small for their daemons."""
         rows = np.zeros(len(self._own_rows), dtype=bool)
         for term in pod.terms:
             pod.effort.spend(self._work(term))

@@ -227,7 +227,7 @@ class RequirementsInterner:
         return found
 
     def narrowed(self, offer: int, alternative: int) -> int:
-        """Return the ID of both requirements combined, `CONFLICT` if none; `offer` need not define well-known labels."""
+        """Return the ID of both combined, `CONFLICT` if none; `offer` need not define well-known labels."""
         case = (offer, alternative)
         found = self._narrowed.get(case)
         if found is None:

@@ -42,10 +42,10 @@ class LabelColumn(Struct, frozen=True, eq=False):
 class OfferingTable(Struct, eq=False, dict=True):
     """All offerings of a list of instance types. Results are cached.
 
-    `row_type[r]` is the index into `types` of row r; rows follow the types' order. `by_price` are the rows by price, then
-    type name. `row_reservation[r]` is the reservation that row r draws on, an index into `reservations` (by id), or -1;
-    `reserved[n]` is the remaining node count of reservation n (the lowest that its offerings report). `type_columns` have an
-    entry per type, `row_columns` (labels that offerings define) an entry per row.
+    `row_type[r]` is the index into `types` of row r; rows follow the types' order. `by_price` are the rows by price,
+    then type name. `row_reservation[r]` is the reservation that row r draws on, an index into `reservations` (by id),
+    or -1; `reserved[n]` is the remaining node count of reservation n (the lowest that its offerings report).
+    `type_columns` have an entry per type, `row_columns` (labels that offerings define) an entry per row.
     """
 
     types: tuple[InstanceType, ...]
@@ -238,7 +238,7 @@ class Reservations(Struct, eq=False):
 
     @classmethod
     def of(cls, tables: Iterable[OfferingTable], claims: Iterable[NodeClaim]) -> Reservations:
-        """Return the node counts that offerings report (the lowest where they differ), less NodeClaims not launched yet.
+        """Return the (lowest) node counts that offerings report, less NodeClaims not launched yet.
 
         The cloud provider's count already excludes launched NodeClaims.
         """
@@ -246,8 +246,11 @@ class Reservations(Struct, eq=False):
         for table in tables:
             for name, count in zip(table.reservations, table.reserved, strict=True):
                 left[name] = min(count, left.get(name, count))
-        for claim in claims if left else ():
-            for name in _held_by(claim):
+        waiting = (
+            (c for c in claims if not c.status.provider_id and c.metadata.deletion_timestamp is None) if left else ()
+        )
+        for entry in (entry for claim in waiting for entry in claim.spec.requirements):
+            for name in entry.values if entry.key == labels.RESERVATION_ID and entry.operator == "In" else ():
                 if name in left:
                     left[name] = max(left[name] - 1, 0)
         return cls(left)
@@ -261,14 +264,3 @@ class Reservations(Struct, eq=False):
         taken = min(count, self.left.get(name, 0))
         self.left[name] = self.left.get(name, 0) - taken
         return taken
-
-
-def _held_by(claim: NodeClaim) -> tuple[str, ...]:
-    if claim.status.provider_id or claim.metadata.deletion_timestamp is not None:
-        return ()
-    return tuple(
-        name
-        for entry in claim.spec.requirements
-        if entry.key == labels.RESERVATION_ID and entry.operator == "In"
-        for name in entry.values
-    )

@@ -117,7 +117,7 @@ NO_PREFERENCES: Final = PodPreferences()
 
 
 class NodeTerms(Struct, frozen=True, kw_only=True):
-    """The nodes a pod requires: one of `terms`; those it prefers, heaviest first; its tolerations, sorted, without seconds."""
+    """The nodes a pod requires (one of `terms`) and prefers (heaviest first); its tolerations, sorted."""
 
     terms: tuple[Requirements, ...]
     preferred: tuple[Requirements, ...] = ()
@@ -130,8 +130,8 @@ _ANY_NODE: Final = NodeTerms(terms=(EMPTY,))
 class SpecParts(Struct, frozen=True, kw_only=True, cache_hash=True):
     """What a spec says about scheduling, equal for specs that mean the same.
 
-    `requests` are sorted. `rules` are the constraints about other pods as bytes; which pods they count depends on the pod's
-    labels, too.
+    `requests` are sorted. `rules` are the constraints about other pods as bytes; which pods they count depends on the
+    pod's labels, too.
     """
 
     requests: tuple[tuple[str, int], ...]
@@ -175,15 +175,17 @@ class _ClassKey(Struct, frozen=True):
 class PodClass(Struct, frozen=True, kw_only=True, eq=False):
     """Pods with equal constraints. `pods` are in queue order; their node must meet one of `terms`.
 
-    `labels` are only those that some selector of this pass uses. The node must also meet one of `volume_terms`, the node
-    requirements of the pods' volumes. `volume_counts` are the volumes that only one pod uses, by CSI driver;
-    `shared_volumes` are those that other pods may use too. `claims` are what each pod's ResourceClaims request.
+    `labels` are only those that some selector of this pass uses. The node must also meet one of `volume_terms`, the
+    node requirements of the pods' volumes. `volume_counts` are the volumes that only one pod uses, by CSI driver;
+    `shared_volumes` are those that other pods may use too. `claims` are what each pod's ResourceClaims
+    request.
 
-    Because of DaemonSets' pods, a new node must also meet one of `launch_terms`; pods with `launch_only` get no other node.
+    Because of DaemonSets' pods, a new node must also meet one of `launch_terms`; pods with `launch_only` get no other
+    node.
 
-    `preferred_groups` are the ids of topology groups that are only preferred: the class requires them at this relaxation
-    level, other pods do not. `avoids_prefer_no_schedule`: it avoids nodes with an untolerated PreferNoSchedule taint.
-    `strict` are its terms without preferences, None if `terms` have none. `preferences` is what
+    `preferred_groups` are the ids of topology groups that are only preferred: the class requires them at this
+    relaxation level, other pods do not. `avoids_prefer_no_schedule`: it avoids nodes with an untolerated
+    PreferNoSchedule taint. `strict` are its terms without preferences, None if `terms` have none. `preferences` is what
     `preferences.relaxation_levels` builds the levels from.
     """
 
@@ -215,7 +217,7 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def node_terms(self) -> tuple[Requirements, ...]:
-        """The alternatives for an existing node: its own with those of the volumes, without contradictory combinations."""
+        """The alternatives for an existing node: its own with those of the volumes, without contradictions."""
         return () if self.launch_only else combined_terms(self.terms, self.volume_terms)
 
     @property
@@ -234,7 +236,7 @@ class PodClass(Struct, frozen=True, kw_only=True, eq=False):
         return tuple(pod.key for pod in self.pods)
 
     def work(self, node_pools: int, nodes: int = 0) -> int:
-        """Return the effort of one plan for its constraints: terms in each NodePool and on existing nodes, topology rules."""
+        """Return the effort of one plan for its constraints: terms by NodePool and existing node, topology rules."""
         others = len(self.volume_terms) * max(len(self.launch_terms), 1)
         terms = len(self.terms) * others
         values = sum(1 + len(r.values) // 16 for term in self.terms for r in term.values()) * others

@@ -3,7 +3,8 @@
 Restates: karpenter pkg/controllers/provisioning/provisioner.go `Validate`, pkg/apis/v1/nodeclaim_validation.go
 `ValidateRequirement`, pkg/controllers/provisioning/scheduling/scheduler.go `NewDRAError`.
 Differs: fields that the API server validates (a skew of zero, a term without a key, amounts beyond any node) are
-validated here too, for pods that no API server has seen; a pod opts out only if all alternatives of its node affinity do.
+validated here too, for pods that no API server has seen; a pod opts out only if all alternatives of its node affinity
+do.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _WHEN_UNSATISFIABLE: Final = frozenset({"DoNotSchedule", "ScheduleAnyway"})
 
 
 def opted_out(pod: Pod) -> bool:
-    """Whether every alternative requires a node without `karpenter.sh/nodepool`; such pods are ignored without an error."""
+    """Whether every alternative requires a node without `karpenter.sh/nodepool`; such pods are ignored."""
     terms = required_terms(pod.spec.affinity)
     return bool(terms) and all(
         any(e.key == labels.NODEPOOL and e.operator == "DoesNotExist" for e in term.match_expressions) for term in terms
@@ -43,7 +44,7 @@ def opted_out(pod: Pod) -> bool:
 
 
 def required_terms(affinity: Affinity | None) -> tuple[NodeSelectorTerm, ...]:
-    """Return the alternatives of a required node affinity; empty if there is none. A term without expressions matches no node."""
+    """Return the alternatives of a required node affinity, without empty ones, which match no node."""
     if affinity is None or affinity.node_affinity is None or affinity.node_affinity.required is None:
         return ()
     terms = affinity.node_affinity.required.node_selector_terms
@@ -100,7 +101,8 @@ def _invalid_spread(constraint: TopologySpreadConstraint) -> str:
     if not _QUALIFIED_NAME.fullmatch(constraint.topology_key):
         return f"topology spread: topologyKey {constraint.topology_key!r} is not a valid label key"
     if constraint.when_unsatisfiable not in _WHEN_UNSATISFIABLE:
-        return f"topology spread: whenUnsatisfiable {constraint.when_unsatisfiable!r} is not DoNotSchedule or ScheduleAnyway"
+        wrong = f"whenUnsatisfiable {constraint.when_unsatisfiable!r}"
+        return f"topology spread: {wrong} is not DoNotSchedule or ScheduleAnyway"
     if constraint.max_skew < 1 or (constraint.min_domains is not None and constraint.min_domains < 1):
         return "topology spread: maxSkew and minDomains must be at least 1"
     return ""
@@ -129,7 +131,10 @@ def has_resource_claims(pod: Pod) -> bool:
     return bool(spec.resource_claims) or any(c.resources.claims for c in (*spec.containers, *spec.init_containers))
 
 
-CLAIMS_ARE_IGNORED: Final = "pod has Dynamic Resource Allocation requirements (resource claims), which are ignored unless IGNORE_DRA_REQUESTS is false"
+CLAIMS_ARE_IGNORED: Final = (
+    "pod has Dynamic Resource Allocation requirements (resource claims), which are ignored unless "
+    "IGNORE_DRA_REQUESTS is false"
+)
 """The error for a pod with ResourceClaims while they are ignored."""
 
 

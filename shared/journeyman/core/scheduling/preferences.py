@@ -1,8 +1,8 @@
 """Relaxes a pod class's preferences level by level, in Karpenter's order.
 
 The first level requires every preference. Each further level removes one: first the heaviest preferred pod affinity,
-then the heaviest preferred pod anti-affinity, then the heaviest preferred node affinity (the next heaviest replaces it),
-then one ScheduleAnyway spread constraint, and last the avoidance of PreferNoSchedule taints.
+then the heaviest preferred pod anti-affinity, then the heaviest preferred node affinity (the next heaviest replaces
+it), then one ScheduleAnyway spread constraint, and last the avoidance of PreferNoSchedule taints.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/preferences.go `Relax`, pkg/scheduling/requirements.go
 `newPodRequirements`.
@@ -65,7 +65,8 @@ def preference_warnings(classes: Iterable[PodClass], policy: PreferencePolicy) -
     """Return a warning by the key of the first pod of each class of which `relaxed_together` is not 0."""
     return {
         cls.pods[0].key: f"Pod has {cls.preferences.count} preferences (preferred affinity terms and ScheduleAnyway "
-        f"constraints); the first {cls.preferences.count - together} are relaxed one by one, the other {together} together"
+        f"constraints); the first {cls.preferences.count - together} are relaxed one by one, the other {together} "
+        "together"
         for cls in classes
         if (together := relaxed_together(cls, policy))
     }
@@ -82,7 +83,7 @@ def _given_up(all_of_them: PodPreferences) -> Iterator[PodPreferences]:
 
 
 def _level(cls: PodClass, kept: PodPreferences, heeds: bool) -> PodClass | None:
-    """Return the class with these preferences required; None if its node terms contradict the heaviest preferred one."""
+    """Return the class with these preferences required; None if its node terms contradict the heaviest."""
     terms = combined_terms(cls.terms, kept.node_terms[:1]) if kept.node_terms else cls.terms
     if not terms:
         return None

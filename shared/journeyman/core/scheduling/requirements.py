@@ -146,7 +146,7 @@ def _within(value: str, lower: int | None, upper: int | None) -> bool:
 
 
 def _excludes_all(excluded: Collection[str], lower: int | None, upper: int | None) -> bool:
-    """Return whether a label, whose value cannot be negative, has no value between these bounds that is not excluded."""
+    """Return whether every value between these bounds is excluded; a label's value cannot be negative."""
     first = max(lower or 0, 0)
     if upper is None or upper - first >= len(excluded):
         return False
@@ -222,11 +222,13 @@ class Requirements(dict[str, Requirement]):
             if wanted.impossible:
                 return f"contradictory requirements, key {key}: no value meets all that is asked of it"
             if key not in self and key not in allow_undefined and wanted.present:
-                return f'label "{key}" does not have known values{_hint(key, self)}'
+                meant = likely_meant(key, self)
+                hint = f' (typo of "{meant}"?)' if meant else ""
+                return f'label "{key}" does not have known values{hint}'
         return self.conflict(required)
 
     def is_compatible(self, required: Mapping[str, Requirement], *, allow_undefined: Collection[str] = ()) -> bool:
-        """Whether a node with these requirements can meet `required`: `compatible` without a text, which takes longer."""
+        """Whether a node with these requirements can meet `required`: `compatible` without its text, and faster."""
         for key, wanted in required.items():
             offered = self.get(key)
             if offered is None:
@@ -303,8 +305,8 @@ def likely_meant(key: str, known: Iterable[str]) -> str:
     """Return the known or well-known key that an unknown one probably misspells; empty if none is similar.
 
     Restates: karpenter pkg/scheduling/requirements.go `labelHint`.
-    Differs: a key that differs by one typing error is similar too; of several keys the most similar is returned (a typing
-    error, then the same last part, then the shortest), where Karpenter returns any.
+    Differs: a key that differs by one typing error is similar too; of several keys the most similar is returned (a
+    typing error, then the same last part, then the shortest), where Karpenter returns any.
     """
     return _likeliest(key, frozenset(known))
 
@@ -331,8 +333,3 @@ def _differs_by_typo(written: str, meant: str) -> bool:
 
 def _last_part(key: str) -> str:
     return key.rsplit("/", 1)[-1]
-
-
-def _hint(key: str, known: Iterable[str]) -> str:
-    meant = likely_meant(key, known)
-    return f' (typo of "{meant}"?)' if meant else ""

@@ -1,7 +1,7 @@
 """Defines the scheduler's results (planned NodeClaims, pods for existing nodes, pod errors), options and result cache.
 
-The cache is keyed by the resource versions that results were computed from. The solver and its verification are pure and
-read no clock, so the same pods in the same cluster give the same results; losing the cache only costs time.
+The cache is keyed by the resource versions that results were computed from. The solver and its verification are pure
+and read no clock, so the same pods in the same cluster give the same results; losing the cache only costs time.
 
 Differs: karpenter's `ConsolidationState` (pkg/controllers/state/cluster.go) decides by which watch events arrived.
 """
@@ -25,8 +25,8 @@ from journeyman.core.state.snapshot import Snapshot, Workloads
 class PlannedDevice(Struct, frozen=True, kw_only=True):
     """A device that is available for a ResourceClaim (`namespace/name`); kube-scheduler may allocate another equal one.
 
-    `request` is the claim's request, or the chosen subrequest (`request/subrequest`). A device that is not `published` will
-    come with the node.
+    `request` is the claim's request, or the chosen subrequest (`request/subrequest`). A device that is not `published`
+    will come with the node.
     """
 
     claim: str
@@ -45,9 +45,9 @@ class PlannedClaim(Struct, frozen=True, kw_only=True):
     (NodePool, zone if pinned, capacity types, instance types…), sorted by key. `requests` are the pods' sum plus the
     smallest daemon overhead among the types. `offering` is the cheapest (instance type, zone, capacity type) and
     `price` its hourly price. `min_values_relaxed`: the NodePool's minValues could not be met and were lowered.
-    `reservations` are the ids of the reserved capacity that it holds, `overlays` the annotations for NodeOverlays on its
-    instance types. `devices` are by instance type the devices for its pods' ResourceClaims, and `dra_drivers` must publish
-    their devices before the node is initialized.
+    `reservations` are the ids of the reserved capacity that it holds, `overlays` the annotations for NodeOverlays on
+    its instance types. `devices` are by instance type the devices for its pods' ResourceClaims, and `dra_drivers` must
+    publish their devices before the node is initialized.
     """
 
     node_pool: str
@@ -68,9 +68,9 @@ class PoolReason(Struct, frozen=True, kw_only=True):
     """Why one NodePool cannot provide a node for a pod.
 
     `kind` is for programs: taints, requirements, resources, offerings, limits, min-values, rules (about other pods),
-    not-usable. Of the NodePool's `types_total` instance types `types_suiting` meet the requirements, `types_fitting` are
-    large enough as well, `types_available` have an available offering too. `detail` is the text. `unavailable_until` is
-    the earliest time at which a compatible offering is tried again.
+    not-usable. Of the NodePool's `types_total` instance types `types_suiting` meet the requirements, `types_fitting`
+    are large enough as well, `types_available` have an available offering too. `detail` is the text.
+    `unavailable_until` is the earliest time at which a compatible offering is tried again.
     """
 
     node_pool: str
@@ -86,10 +86,10 @@ class PoolReason(Struct, frozen=True, kw_only=True):
 class PodError(Struct, frozen=True, kw_only=True):
     """Why one pod is not scheduled.
 
-    `kind` is for programs: unsupported, invalid, unschedulable, limits, no-nodepool, refused, unreached (the effort did not
-    suffice; it is scheduled again).
-    `by_node_pool` has each NodePool's own reason, most helpful first; `reasons` are the same as data. `smallest_change` is
-    the smallest change that would let it schedule, as text, or why the search for it ended; empty if none was searched for.
+    `kind` is for programs: unsupported, invalid, unschedulable, limits, no-nodepool, refused, unreached (the effort did
+    not suffice; it is scheduled again). `by_node_pool` has each NodePool's own reason, most helpful first; `reasons`
+    are the same as data. `smallest_change` is the smallest change that would let it schedule, as text, or why the
+    search for it ended; empty if none was searched for.
     """
 
     kind: str
@@ -107,7 +107,7 @@ class PodError(Struct, frozen=True, kw_only=True):
 
 
 class LeftOutDaemons(Struct, frozen=True, kw_only=True):
-    """The DaemonSets (`namespace/name`) without which nodes of a NodePool are planned in this pass, and why as a sentence."""
+    """The DaemonSets (`namespace/name`) without which nodes of a NodePool are planned, and why as a sentence."""
 
     names: tuple[str, ...]
     why: str
@@ -152,14 +152,14 @@ class ChosenPlan(Struct, frozen=True, kw_only=True):
 class Results(Struct, frozen=True, kw_only=True):
     """The results of one pass.
 
-    `existing` maps a StateNode's `name` to the keys of the pods planned onto it; `pod_errors` has every pod considered and
-    not scheduled. `price` is the sum over `new_claims`; `lower_bound` is the linear-programming bound on it (0 if there is
-    no new node, or the bound is not wanted). `devices` are by node name the devices on existing nodes for the planned pods'
-    ResourceClaims, including claims that they share with bound pods. `warnings` has by NodePool its invalid annotations,
-    which are ignored; `pod_warnings` what is simplified of pods with very many preferences, by one key for equal pods.
-    `chosen_plan` says who proposed the plan, and which rivals lost by how much; None without pods to schedule.
-    `unexplained` explains the pods with the error `NOT_EXPLAINED` (`explanation.explained`).
-    Results that are `is_truncated` have used up their effort: another pass may schedule more pods, or for less.
+    `existing` maps a StateNode's `name` to the keys of the pods planned onto it; `pod_errors` has every pod considered
+    and not scheduled. `price` is the sum over `new_claims`; `lower_bound` is the linear-programming bound on it (0 if
+    there is no new node, or the bound is not wanted). `devices` are by node name the devices on existing nodes for the
+    planned pods' ResourceClaims, including claims that they share with bound pods. `warnings` has by NodePool its
+    invalid annotations, which are ignored; `pod_warnings` what is simplified of pods with very many preferences, by one
+    key for equal pods. `chosen_plan` says who proposed the plan, and which rivals lost by how much; None without pods
+    to schedule. `unexplained` explains the pods with the error `NOT_EXPLAINED` (`explanation.explained`). Results that
+    are `is_truncated` have used up their effort: another pass may schedule more pods, or for less.
     """
 
     new_claims: tuple[PlannedClaim, ...] = ()
@@ -186,8 +186,8 @@ class Results(Struct, frozen=True, kw_only=True):
 class Defect(Struct, frozen=True):
     """A mistake in a plan.
 
-    `nodes` are the defective nodes, by their names in messages. There are none where no node is wrong by itself: if several
-    are too many together, or a pod is missing from the plan.
+    `nodes` are the defective nodes, by their names in messages. There are none where no node is wrong by itself: if
+    several are too many together, or a pod is missing from the plan.
     """
 
     sentence: str
@@ -218,7 +218,8 @@ class Verifier(Protocol):
             results: The plan.
             pods: The pods to schedule; None to check only the pods in the plan.
             without_nodes: Names of state nodes that the solver must not use.
-            ignore_dra_requests: As in the solver's options: whether DaemonSets whose pods have ResourceClaims count for nothing.
+            ignore_dra_requests: As in the solver's options: whether DaemonSets whose pods have ResourceClaims count for
+            nothing.
         """
         ...
 
@@ -243,8 +244,8 @@ def name_of_claim(claim: PlannedClaim) -> str:
 class PreferencePolicy(str, Enum):
     """What the scheduler does with preferences (preferred affinity, ScheduleAnyway, PreferNoSchedule).
 
-    RESPECT requires them until it has to relax them (Karpenter's default). IGNORE ignores those of pods. WHEN_FREE respects
-    them where that does not raise the price.
+    RESPECT requires them until it has to relax them (Karpenter's default). IGNORE ignores those of pods. WHEN_FREE
+    respects them where that does not raise the price.
     """
 
     RESPECT = "Respect"
@@ -265,8 +266,9 @@ class Options(Struct, frozen=True, kw_only=True):
     A NodeClaim lists every instance type up to `near_price` times the cheapest price, at least `min_types` if available
     (Karpenter's count for spot-to-spot consolidation), at most `max_types` (AWS truncates a launch to 60).
     `compare_up_to`: up to this number of pods, the sequential scheduler also runs, and the cheaper plan wins.
-    `ignore_dra_requests`: pods with ResourceClaims are not scheduled (Karpenter's IGNORE_DRA_REQUESTS). `bound`: compute
-    the lower bound of the price, for reports; no decision depends on it, and it takes a third of the time of a small pass.
+    `ignore_dra_requests`: pods with ResourceClaims are not scheduled (Karpenter's IGNORE_DRA_REQUESTS). `bound`:
+    compute the lower bound of the price, for reports; no decision depends on it, and it takes a third of the time of a
+    small pass.
     """
 
     near_price: float = 1.25
@@ -289,8 +291,8 @@ class EffortSpentError(Exception):
 class Effort:
     """The work that a pass may still do, in units of about a microsecond.
 
-    It is counted, not measured: the same pods with the same effort give the same results on every machine. Each place whose
-    work grows with the size of a pod's constraints spends it before it works.
+    It is counted, not measured: the same pods with the same effort give the same results on every machine. Each place
+    whose work grows with the size of a pod's constraints spends it before it works.
     """
 
     def __init__(self, units: int = UNLIMITED) -> None:
@@ -326,8 +328,8 @@ class ProblemKey(NamedTuple):
 class CachedResults(Struct, frozen=True, eq=False):
     """The results for one version of one cluster, by problem; immutable.
 
-    `version` has all inputs of results but the catalogue: options, hibernating NodePools, and the UIDs and resource versions
-    of objects. Catalogues are compared by identity, because `steps.load` reuses them.
+    `version` has all inputs of results but the catalogue: options, hibernating NodePools, and the UIDs and resource
+    versions of objects. Catalogues are compared by identity, because `steps.load` reuses them.
     """
 
     catalogue: Catalogue | None = None
@@ -351,7 +353,7 @@ class CachedResults(Struct, frozen=True, eq=False):
 
 
 def _versions(items: Iterable[Any]) -> tuple[object, ...] | None:
-    """Return the UIDs and resource versions of objects, and other items as they are; None if an object has no version."""
+    """Return the UIDs and resource versions of objects, other items as they are; None if one has no version."""
     found: list[object] = []
     for item in items:
         version = _VERSION(item) if hasattr(item, "metadata") else item

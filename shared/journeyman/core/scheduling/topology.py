@@ -64,9 +64,9 @@ class NodeMatch(NamedTuple):
 class TopologyGroup(Struct, frozen=True, kw_only=True):
     """Pods that a constraint counts, by the values of node label `key` (their domains).
 
-    The pods are those that `selector` selects in `namespaces` (None: in all of them). `id` is equal for groups that count
-    the same pods over the same label; a preferred group has an id of its own, because a class may have a required and a
-    preferred rule about the same pods.
+    The pods are those that `selector` selects in `namespaces` (None: in all of them). `id` is equal for groups that
+    count the same pods over the same label; a preferred group has an id of its own, because a class may have a required
+    and a preferred rule about the same pods.
     """
 
     key: str
@@ -111,8 +111,8 @@ def spans_nodes(group: TopologyGroup) -> bool:
 class TopologySpread(Struct, frozen=True, kw_only=True):
     """One topology spread constraint: the skew between a domain and the emptiest one is at most `max_skew`.
 
-    `honors_node_affinity`: only nodes that meet the pod's own node affinity count; `honors_node_taints`: only nodes whose
-    taints the pod tolerates.
+    `honors_node_affinity`: only nodes that meet the pod's own node affinity count; `honors_node_taints`: only nodes
+    whose taints the pod tolerates.
     """
 
     group: TopologyGroup
@@ -135,7 +135,8 @@ class SpreadChoice(Enum):
     """Which of the admitted domains pods with a topology spread constraint get.
 
     EMPTIEST: the emptiest. CHEAPEST: the cheapest that admits the pods in whatever order pods are bound, which uses the
-    whole maxSkew. CHEAPEST_IF_FIRST: the cheapest that admits them if bound before pods that the constraint only counts.
+    whole maxSkew. CHEAPEST_IF_FIRST: the cheapest that admits them if bound before pods that the constraint only
+    counts.
     """
 
     EMPTIEST = "emptiest"
@@ -238,8 +239,8 @@ _LISTED_NAMESPACES: Final = 8
 class NamespaceIndex:
     """All namespaces by label, for the namespace selectors of pod (anti-)affinity terms.
 
-    A selector is evaluated once, by set algebra over the label values, and terms that mean the same namespaces share one
-    set: a tenant may write thousands of selectors that each select thousands of namespaces.
+    A selector is evaluated once, by set algebra over the label values, and terms that mean the same namespaces share
+    one set: a tenant may write thousands of selectors that each select thousands of namespaces.
     """
 
     def __init__(self, namespaces: Mapping[str, Object]) -> None:
@@ -376,7 +377,7 @@ class InverseAntiAffinityCounts:
     def without(
         self, leaving: Iterable[RunningAntiAffinity], staying: Iterable[RunningAntiAffinity] = ()
     ) -> tuple[InverseAntiAffinity, ...]:
-        """Return the domains without the anti-affinity of some pods, by group; `staying` are those of them that stay."""
+        """Return the domains without the anti-affinity of some pods, by group; `staying` ones stay all the same."""
         changes: dict[bytes, dict[str, int]] = {}
         for entries, change in ((leaving, -1), (staying, 1)):
             for entry in entries:
@@ -492,7 +493,7 @@ class RunningPodCounts:
     def by_domain(
         self, group: TopologyGroup, counts_node: Callable[[StateNode], bool] = lambda _node: True
     ) -> dict[str, int]:
-        """Return the number of pods by domain, over nodes for which `counts_node` is true; 0 for domains without any."""
+        """Return the number of pods by domain, 0 included, over the nodes for which `counts_node` is true."""
         by_node = self.by_node(group)
         total: dict[str, int] = {}
         for node in self.nodes:

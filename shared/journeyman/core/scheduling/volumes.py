@@ -108,7 +108,7 @@ def claim_keys(pod: Pod) -> tuple[str, ...]:
 
 
 def _claim_name(pod: Pod, volume: Volume) -> str | None:
-    """Return the name of the volume's claim, None if it has no claim; no claim has an empty name, so no node runs the pod."""
+    """Return the name of the volume's claim, None without a claim; no claim has an empty name."""
     if volume.persistent_volume_claim is not None:
         return volume.persistent_volume_claim.claim_name
     return f"{pod.metadata.name}-{volume.name}" if volume.ephemeral is not None else None
@@ -224,7 +224,7 @@ def _combined(left: Alternatives, right: Alternatives) -> Alternatives:
 
 
 def _possible(alternatives: Sequence[Requirements]) -> Alternatives:
-    """Return the distinct alternatives without contradictions, sorted; the first contradiction if there are no others."""
+    """Return the distinct alternatives without contradictions, sorted; if none is left, the first contradiction."""
     possible = {_order(term): term for term in alternatives if not any(r.impossible for r in term.values())}
     return tuple(possible[order] for order in sorted(possible)) or (min(alternatives, key=_order),)
 
@@ -280,7 +280,8 @@ def volume_usage(node: StateNode, storage: StorageObjects, rescheduled: Collecti
         storage: The storage objects.
         rescheduled: Keys of pods that this pass reschedules; their volumes go with them.
 
-    Restates: karpenter volumeusage.go `VolumeUsage`: a claim counts once per node, one that does not exist does not count.
+    Restates: karpenter volumeusage.go `VolumeUsage`: a claim counts once per node, one that does not exist does not
+    count.
     """
     csi_node = storage.nodes.get(node.node.metadata.name) if node.node is not None else None
     if csi_node is None:

@@ -65,7 +65,7 @@ class ResolvedBuffer(Struct, frozen=True, kw_only=True):
 def resolve_buffers(
     buffers: Iterable[CapacityBuffer], workloads: Workloads, now: datetime
 ) -> tuple[ResolvedBuffer, ...]:
-    """Return each active buffer with its template and number of pods, in the order given; outside of its windows, no pods."""
+    """Return each active buffer, in order, with its template and number of pods: none outside of its windows."""
     index = _TemplateIndex(workloads)
     left = MAX_PODS
     resolved: list[ResolvedBuffer] = []

@@ -1,7 +1,7 @@
 """The default topology spread constraints of the cluster, as kube-scheduler is configured with them.
 
-Pods without spread constraints get the cluster's default ones. They are configured for kube-scheduler, and for us in the
-setting SCHEDULER_CONFIG::
+Pods without spread constraints get the cluster's default ones. They are configured for kube-scheduler, and for us in
+the setting SCHEDULER_CONFIG::
 
     podTopologySpread:
       defaultConstraints:
@@ -55,7 +55,8 @@ def read_default_spread(document: Any) -> tuple[TopologySpreadConstraint, ...]:
     """Return the default constraints of a decoded SCHEDULER_CONFIG document; none if it is empty.
 
     Raises:
-        ConfigurationError: An unknown field (`labelSelector` is one: each pod gets its own), a value out of range, or two
+        ConfigurationError: An unknown field (`labelSelector` is one: each pod gets its own), a value out of range, or
+        two
             constraints of the same key and `whenUnsatisfiable`.
     """
     try:
@@ -132,8 +133,8 @@ class _Selectors:
     def _select(self, pod: Pod, owned: LabelSelector, *, replaces: bool) -> LabelSelector | None:
         """Return the selectors of the pod's Services and owner combined.
 
-        A ReplicationController's labels replace those of the Services, as in kube-scheduler (`replaces`); those of other
-        owners are required beside them.
+        A ReplicationController's labels replace those of the Services, as in kube-scheduler (`replaces`); those of
+        other owners are required beside them.
         """
         merged: dict[str, str] = {}
         for selector in self._services.get(pod.metadata.namespace, ()):
