@@ -56,8 +56,8 @@ def test_enough_families_hold_what_an_offer_is_said_to_hold(types, families, dat
     patterns = np.array(data.draw(st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=3, max_size=3)))
     own = np.arange(len(types))
 
-    served = with_variety(template, own, codes, patterns)
-    sizes = varied_sizes(template, own, pool.sizes, (codes, served), np.arange(len(AXES)))
+    served = with_variety(pool, own, codes, patterns)
+    sizes = varied_sizes(pool, own, pool.sizes, (codes, served), np.arange(len(AXES)))
 
     assert not (served & ~patterns).any()
     for offer in own[served[codes].any(axis=1)]:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from journeyman.cli.explain import explain_in_cluster, explain_in_scenario, print_explanation
+from journeyman.cli.main import node
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NODECLAIM
 from journeyman.core.scheduling.results import ChosenPlan, PlanSummary
@@ -93,6 +94,17 @@ def test_node_of_a_scenario_shows_who_places_its_pods_without_it_and_how_the_riv
         **own,
         "rivals": [{"proposer": "pod by pod", **own}],
     }
+
+
+def test_json_has_the_same_explanation(in_scenario, tmp_path, capsys):
+    """One line, for programs."""
+    in_scenario("n", *bodies(a_member("n", cpus=["3500m"])))
+    node("n", scenario=tmp_path / "scenario.json", as_json=True)
+
+    found = json.loads(capsys.readouterr().out)
+    assert (found["node"], found["nodeClaim"], found["pricePerHour"]) == ("node-n", "n", 0.4)
+    assert (bool(found["reason"]), bool(found["message"]), found["command"]) == (True, True, "")
+    assert found["chosenPlan"]["proposer"] == "whole classes by price"
 
 
 def test_rivals_that_lose_show_by_how_much():

@@ -97,7 +97,8 @@ def _daemon(daemon_set: DaemonSet, pod: Pod) -> Daemon:
     requests = pod_requests(pod)
     if absurd := absurd_request(requests):
         raise ConfigurationError(f"its pod {absurd}, so no node will run it")
-    own = _with_affinity_of(pod, daemon_set.spec.template.spec)
+    affinity = daemon_set.spec.template.spec.affinity
+    own = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, affinity=affinity))
     metadata = ObjectMeta(
         name=daemon_set.metadata.name, namespace=daemon_set.metadata.namespace, labels=pod.metadata.labels
     )
@@ -120,10 +121,6 @@ def _priority(spec: PodSpec) -> int:
 
 
 _SYSTEM_PRIORITIES: Final = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
-
-
-def _with_affinity_of(pod: Pod, spec: PodSpec) -> Pod:
-    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, affinity=spec.affinity))
 
 
 def report_oversized(templates: Iterable[NodeClaimTemplate], daemons: Iterable[Daemon]) -> tuple[SkippedObject, ...]:

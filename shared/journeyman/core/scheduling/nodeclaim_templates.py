@@ -145,7 +145,7 @@ def _template(pool: NodePool, snapshot: Snapshot, tables: Mapping[str, OfferingT
     if not suitable.any():
         unmet = table.unmet(requirements)
         return f"{NO_TYPES}{f': there is none with {unmet}' if unmet else ''}"
-    node_surcharge, warning = _settings(pool)
+    node_surcharge, warning = _settings(pool) if pool.metadata.annotations else (0.0, "")
     return NodeClaimTemplate(
         node_pool=pool,
         name=pool.metadata.name,
@@ -223,14 +223,9 @@ def distinct_enough(pool: HasNodeClaimTemplate, types: Bools | Ints) -> bool:
 
 def achievable(pool: HasNodeClaimTemplate, types: Bools | Ints) -> Mapping[str, int]:
     """Return by label with minValues how many different values these types have, capped at the minValues."""
-    return _value_counts(pool.template, types)
-
-
-def _value_counts(template: NodeClaimTemplate, types: Bools | Ints) -> Mapping[str, int]:
-    return {
-        key: min(int(np.count_nonzero(np.logical_or.reduce(template.table.type_values(key)[types], axis=0))), least)
-        for key, least in template.min_values.items()
-    }
+    offered = {key: pool.template.table.type_values(key)[types] for key in pool.template.min_values}
+    counts = {key: int(np.count_nonzero(np.logical_or.reduce(values, axis=0))) for key, values in offered.items()}
+    return {key: min(counts[key], least) for key, least in pool.template.min_values.items()}
 
 
 def needed_for_variety(pool: HasNodeClaimTemplate, types: Ints) -> list[int]:
@@ -254,11 +249,11 @@ def needed_for_variety(pool: HasNodeClaimTemplate, types: Ints) -> list[int]:
     return list(needed)
 
 
-def with_variety(template: NodeClaimTemplate, types: Ints, codes: Ints, patterns: Bools) -> Bools:
+def with_variety(pool: HasNodeClaimTemplate, types: Ints, codes: Ints, patterns: Bools) -> Bools:
     """Return by kind of offering the demands it serves, reduced until enough different types serve all of them.
 
     Args:
-        template: Its NodePool has minValues.
+        pool: A NodePool with minValues.
         types: The type of each offering.
         codes: The kind of each offering, an index into `patterns`.
         patterns: By kind and demand, whether such an offering meets it.
@@ -271,7 +266,7 @@ def with_variety(template: NodeClaimTemplate, types: Ints, codes: Ints, patterns
     for kind in range(len(patterns)):
         shared = patterns & patterns[kind]
         for other in np.argsort(-shared.sum(axis=1), kind="stable"):
-            if _value_counts(template, types[_suiting(shared[other], patterns)[codes]]) == template.min_values:
+            if distinct_enough(pool, types[_suiting(shared[other], patterns)[codes]]):
                 reduced[kind] = shared[other]
                 break
         else:
@@ -286,12 +281,12 @@ def _suiting(pattern: Bools, patterns: Bools) -> Bools:
 
 
 def varied_sizes(
-    template: NodeClaimTemplate, types: Ints, sizes: Ints, kinds: tuple[Ints, Bools], requested: Ints
+    pool: HasNodeClaimTemplate, types: Ints, sizes: Ints, kinds: tuple[Ints, Bools], requested: Ints
 ) -> Ints:
     """Return each offering's size, reduced to what enough different types also have.
 
     Args:
-        template: Its NodePool has minValues.
+        pool: A NodePool with minValues.
         types: The type of each offering.
         sizes: Allocatable by type of the table and axis.
         kinds: The kind of each offering, and which demands each kind serves (`with_variety`).
@@ -307,8 +302,8 @@ def varied_sizes(
         others = np.array(sorted(set(types[_suiting(patterns[kind], patterns)[codes]].tolist())), dtype=np.int64)
         shares = _shares(sizes[types[offerings]][:, requested], sizes[others][:, requested])
         least = np.ones(len(offerings))
-        for key, wanted in template.min_values.items():
-            least = np.minimum(least, _nth_best(shares, template.table.type_values(key)[others], wanted))
+        for key, wanted in pool.template.min_values.items():
+            least = np.minimum(least, _nth_best(shares, pool.template.table.type_values(key)[others], wanted))
         scaled = np.floor(reduced[np.ix_(offerings, requested)] * least[:, None] * (1 - _ROUNDING)).astype(np.int64)
         reduced[np.ix_(offerings, requested)] = np.where(
             least[:, None] < 1, scaled, reduced[np.ix_(offerings, requested)]

@@ -416,8 +416,8 @@ def _parts(
         served_demands: Bools = bits.T
         types, sizes = table.row_type[rows], pool.sizes[table.row_type[rows]]
         if varied is not None and pool.template.min_values:
-            served_demands = with_variety(pool.template, types, codes, served_demands)
-            sizes = varied_sizes(pool.template, types, pool.sizes, (codes, served_demands), varied)
+            served_demands = with_variety(pool, types, codes, served_demands)
+            sizes = varied_sizes(pool, types, pool.sizes, (codes, served_demands), varied)
         packed = np.packbits(served_demands, axis=1)
         numbers = np.array([signatures.setdefault(row.tobytes(), len(signatures)) for row in packed], dtype=np.int64)
         useful = np.flatnonzero(np.logical_or.reduce(served_demands, axis=1)[codes])
