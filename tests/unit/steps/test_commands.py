@@ -39,7 +39,6 @@ def run(cluster):
 
 
 def proposals(cluster):
-    """Return the NodeDisruptions as stored, in order of their dates."""
     return sorted(cluster.server.list(NODE_DISRUPTION).items, key=lambda raw: raw["spec"]["createdAt"])
 
 
@@ -48,21 +47,12 @@ def phases(cluster):
 
 
 def reject(cluster, raw):
-    """Reject a proposal, as a run does that finds the cluster changed."""
     status = {"status": {"phase": "Rejected"}}
     cluster.server.patch(NODE_DISRUPTION, raw["metadata"]["name"], status, subresource="status")
 
 
 def conditions(cluster):
-    """Return the types of the NodeClaim's conditions that are True."""
     return {c.type for c in cluster.server.get(NODECLAIM, "n").status.conditions if c.status == "True"}
-
-
-def test_proposal_requeues_the_step_for_its_validation(cluster):
-    """Fifteen seconds later, as Karpenter; until then nothing happens to the node."""
-    run(cluster)
-    assert phases(cluster) == [""]
-    assert [(m.step, m.at) for m in cluster.queue.sent] == [(Step.CONSOLIDATE, NOW + timedelta(seconds=15))]
 
 
 @pytest.mark.parametrize(("age", "starts"), [(14, False), (15, True), (0, False), (-15, False), (-16, True)])
@@ -104,8 +94,13 @@ def test_status_of_a_claim_is_written_once_in_a_run(cluster):
 
 
 def test_conditions_of_a_claim_are_left_to_the_command_that_starts(cluster):
-    """It drifts while its command waits; what the command writes would undo that, and the Event with it would be wrong."""
+    """The proposal requeues the step for its validation fifteen seconds later, as Karpenter; until then nothing happens.
+
+    The node drifts meanwhile; what the command writes would undo that condition, and the Event with it would be wrong.
+    """
     run(cluster)
+    assert phases(cluster) == [""]
+    assert [(m.step, m.at) for m in cluster.queue.sent] == [(Step.CONSOLIDATE, NOW + timedelta(seconds=15))]
     cluster.cloud.drifted = {"n": "AMIDrift"}
     cluster.clock.advance(15)
 

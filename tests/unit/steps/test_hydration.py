@@ -35,8 +35,14 @@ def messages_of(simulation, reason):
 
 
 def test_removed_node_metadata_is_restored_within_two_minutes(simulation):
-    """The finalizer is needed for the drain, the labels for all controllers."""
-    node = the_node(simulation)
+    """The finalizer is needed for the drain, the labels for all controllers.
+
+    The instance got its node's name, which EC2's console shows, in the run that registered it; the request is not repeated.
+    """
+    claim, node = the_claim(simulation), the_node(simulation)
+    assert simulation.cloud.names == {claim.status.provider_id: claim.status.node_name}
+    assert claim.metadata.annotations["karpenter.k8s.aws/tagged"] == "true"
+    simulation.cloud.names.clear()
     gone = dict.fromkeys([labels.REGISTERED, labels.INITIALIZED, labels.NODEPOOL])
     simulation.server.patch(
         NODE, node.metadata.name, {"metadata": {"finalizers": [], "ownerReferences": [], "labels": gone}}
@@ -50,6 +56,7 @@ def test_removed_node_metadata_is_restored_within_two_minutes(simulation):
     assert healed.owner_references == node.metadata.owner_references
     [message] = messages_of(simulation, "MetadataRestored")
     assert all(mark in message for mark in ("finalizer", "owner", labels.NODEPOOL, labels.REGISTERED))
+    assert simulation.cloud.names == {}
 
 
 def test_a_cluster_taken_over_from_karpenter_keeps_its_nodes(simulation):
@@ -85,14 +92,3 @@ def test_a_node_smaller_than_its_claim_is_reported_in_ten_minutes(simulation):
     [message] = set(messages_of(simulation, "FailedConsistencyCheck"))
     assert message == "expected 8Gi of resource memory, but found 2Gi (25.0% of expected)"
     assert not is_true(the_claim(simulation).status.conditions, "ConsistentStateFound")
-
-
-def test_instance_gets_its_nodes_name_in_the_run_that_registers_it(simulation):
-    """EC2's console shows it, and the request is not repeated."""
-    claim = the_claim(simulation)
-    assert simulation.cloud.names == {claim.status.provider_id: claim.status.node_name}
-    assert claim.metadata.annotations["karpenter.k8s.aws/tagged"] == "true"
-
-    simulation.cloud.names.clear()
-    simulation.run_for(minutes=2)
-    assert simulation.cloud.names == {}

@@ -42,9 +42,15 @@ def learned(simulation):
 
 
 def test_pod_gets_the_small_node_that_is_larger_than_the_catalogue_says(simulation):
-    """A node that once ran is enough: its size outlives it, and processes."""
+    """A node that once ran is enough: its size outlives it, and processes. OfferingState says what was learned from it, once."""
     run(simulation, "first", memory="7000Mi")
     assert offered_now(simulation) == 7900
+    [size] = learned(simulation)
+    [node] = simulation.server.list(NODE).items
+    assert (size.instance_type, size.allocatable["memory"], size.node) == (SMALL.name, "7900Mi", node.metadata.name)
+    run(simulation, "like-it", memory="7000Mi")
+    assert learned(simulation) == (size,)
+    simulation.scale("like-it", 0)
     remove(simulation, "first")
 
     run(simulation, "second", memory="7800Mi")
@@ -60,17 +66,6 @@ def test_type_that_offers_less_than_the_catalogue_says_is_not_planned_for_it(sim
     run(simulation, "second", memory="7500Mi")
     assert simulation.nodes() == [MEDIUM.name, SMALL.name]
     assert len(simulation.cloud.launches) == launched + 1
-
-
-def test_offering_state_says_what_was_learned_from_which_node(simulation):
-    """By instance type; what is known already is not written again."""
-    run(simulation, "first", memory="7000Mi")
-    [size] = learned(simulation)
-    [node] = simulation.server.list(NODE).items
-    assert (size.instance_type, size.allocatable["memory"], size.node) == (SMALL.name, "7900Mi", node.metadata.name)
-
-    run(simulation, "second", memory="7000Mi")
-    assert learned(simulation) == (size,)
 
 
 def test_edited_node_class_forgets_what_was_learned_with_its_old_settings(simulation):

@@ -21,6 +21,7 @@ from tests.helpers.builders import (
     ago,
     claim_body,
     condition,
+    merge,
     node_class_body,
     pod_body,
     pool_body,
@@ -101,36 +102,21 @@ def run_all_steps(cluster):
         cluster.clock.advance(timedelta(minutes=2).total_seconds())
 
 
+JOINED = a_foreign_claim("Launched", "Registered", provider_id=PROVIDER_ID)
+INITIALIZED = a_foreign_claim("Launched", "Registered", "Initialized", provider_id=PROVIDER_ID)
+LAUNCHED = a_foreign_claim("Launched", provider_id=PROVIDER_ID)
 STATES = {
     "new": [a_foreign_claim()],
     "without our finalizer": [a_foreign_claim(metadata={"finalizers": []})],
-    "launched an hour ago": [a_foreign_claim("Launched", provider_id=PROVIDER_ID)],
-    "joining": [
-        a_foreign_claim("Launched", provider_id=PROVIDER_ID),
-        a_foreign_node(labels={}, finalizers=[]),
-    ],
-    "registered": [a_foreign_claim("Launched", "Registered", provider_id=PROVIDER_ID), a_foreign_node()],
-    "initialized, with less than its capacity": [
-        a_foreign_claim("Launched", "Registered", "Initialized", provider_id=PROVIDER_ID),
-        a_foreign_node(),
-    ],
-    "without an instance": [
-        a_foreign_claim("Launched", "Registered", "Initialized", provider_id=PROVIDER_ID),
-        a_foreign_node(ready="False"),
-    ],
-    "unhealthy": [
-        a_foreign_claim("Launched", "Registered", "Initialized", provider_id=PROVIDER_ID),
-        a_foreign_node(ready="False", since=ago(hours=2)),
-    ],
-    "expired": [a_foreign_claim("Launched", provider_id=PROVIDER_ID, spec={"expireAfter": "1m"})],
-    "deleted": [
-        a_foreign_claim("Launched", "Registered", provider_id=PROVIDER_ID, metadata={"deletionTimestamp": stamp(NOW)}),
-        a_foreign_node(),
-    ],
-    "its node deleted": [
-        a_foreign_claim("Launched", "Registered", provider_id=PROVIDER_ID),
-        a_foreign_node(deletionTimestamp=stamp(NOW)),
-    ],
+    "launched an hour ago": [LAUNCHED],
+    "joining": [LAUNCHED, a_foreign_node(labels={}, finalizers=[])],
+    "registered": [JOINED, a_foreign_node()],
+    "initialized, with less than its capacity": [INITIALIZED, a_foreign_node()],
+    "without an instance": [INITIALIZED, a_foreign_node(ready="False")],
+    "unhealthy": [INITIALIZED, a_foreign_node(ready="False", since=ago(hours=2))],
+    "expired": [merge(LAUNCHED, {"spec": {"expireAfter": "1m"}})],
+    "deleted": [merge(JOINED, {"metadata": {"deletionTimestamp": stamp(NOW)}}), a_foreign_node()],
+    "its node deleted": [JOINED, a_foreign_node(deletionTimestamp=stamp(NOW))],
 }
 
 

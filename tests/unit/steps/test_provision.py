@@ -298,32 +298,24 @@ def test_an_invalid_pool_is_reported_and_the_valid_one_serves(cluster):
     assert len(claims(cluster)) == 1
 
 
-@pytest.mark.parametrize("limits", [{"cpu": "12"}, {"nodes": "3"}, {"cpu": "12", "memory": "48Gi"}])
-def test_draining_nodes_leave_their_limits_to_new_ones(cluster, limits):
-    """One 4-CPU node stays and three drain; two pods need another node, although all four exceed the limits."""
+@pytest.mark.parametrize(
+    ("limits", "leaving", "pods", "waiting"),
+    [({"cpu": "12"}, 3, 2, 0), ({"nodes": "3"}, 3, 2, 0), ({"cpu": "12", "memory": "48Gi"}, 3, 2, 0), ({"cpu": "8"}, 1, 3, 1)],
+)  # fmt: skip
+def test_draining_nodes_leave_their_share_of_the_limits_to_new_ones(cluster, limits, leaving, pods, waiting):
+    """And no more: one 4-CPU node stays, all together exceed the limits, and two pods need another node; a third one waits."""
     cluster.server.patch(NODEPOOL, "default", {"spec": {"limits": limits}})
-    for name in ("stays", "b", "c", "d"):
+    names = ["stays", *(f"leaves-{number}" for number in range(leaving))]
+    for name in names:
         cluster.add(claim_body(name, provider_id=f"aws:///a/i-{name}"))
-    for name in ("b", "c", "d"):
+    for name in names[1:]:
         cluster.server.delete(NODECLAIM, name)
-    add_pods(cluster, 2, cpu="3500m")
+    add_pods(cluster, pods, cpu="3500m")
     run(cluster)
 
-    (new,) = [c for c in claims(cluster) if c.metadata.name not in {"stays", "b", "c", "d"}]
+    (new,) = [c for c in claims(cluster) if c.metadata.name not in names]
     assert new.status.provider_id
-    assert "FailedScheduling" not in cluster.record.reasons
-
-
-def test_limits_hold_for_the_nodes_that_stay(cluster):
-    """Nodes that leave free their share of the limits and no more: a third pod waits, and an Event says why."""
-    cluster.server.patch(NODEPOOL, "default", {"spec": {"limits": {"cpu": "8"}}})
-    for name in ("stays", "leaves"):
-        cluster.add(claim_body(name, provider_id=f"aws:///a/i-{name}"))
-    cluster.server.delete(NODECLAIM, "leaves")
-    add_pods(cluster, 3, cpu="3500m")
-    run(cluster)
-    assert len(claims(cluster)) == 3
-    assert cluster.record.reasons.count("FailedScheduling") == 1
+    assert cluster.record.reasons.count("FailedScheduling") == waiting
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])

@@ -32,27 +32,23 @@ def a_trigger(cluster, **changes):
     return RequeueDue(**given, **changes)
 
 
-def test_a_missing_permission_is_reported_once_with_its_remedy():
-    """One missing permission may fail the writes of many objects."""
+def test_a_missing_permission_or_kind_is_reported_once_with_its_remedy():
+    """One missing permission may fail the writes of many objects.
+
+    Objects are deleted all the time, but a kind is missing only without its CustomResourceDefinition.
+    """
     first, second, other = (
         event_for_operator(Step.PROVISION, e) for e in (refused(), refused("b"), refused(resource="nodepools"))
     )
-
     assert (first.reason, first.type, str(first.ref)) == ("PermissionDenied", "Warning", "Namespace default")
     assert first.message == 'provision: nodeclaims "a" is forbidden; see infra/chart'
     assert first.key == second.key != other.key
     assert first.key != event_for_operator(Step.CONSOLIDATE, refused()).key
 
-
-def test_a_missing_kind_is_reported_and_a_missing_object_is_not():
-    """Objects are deleted all the time, but a kind is missing only without its CustomResourceDefinition."""
-    missing = NotFoundError("the API server does not serve nodeclaims", reason=NOT_SERVED, to_do="install the CRDs")
-
-    event = event_for_operator(Step.TERMINATE, missing)
-    assert (event.reason, event.message) == (
-        "CRDNotInstalled",
-        "terminate: the API server does not serve nodeclaims; install the CRDs",
-    )
+    kind = NotFoundError("the API server does not serve nodeclaims", reason=NOT_SERVED, to_do="install the CRDs")
+    said = "terminate: the API server does not serve nodeclaims; install the CRDs"
+    event = event_for_operator(Step.TERMINATE, kind)
+    assert (event.reason, event.message) == ("CRDNotInstalled", said)
     assert event_for_operator(Step.TERMINATE, NotFoundError("pods a not found", status=404, reason="NotFound")) is None
 
 

@@ -80,6 +80,19 @@ def disowned(claim):
     return replace(claim, metadata=replace(claim.metadata, labels=kept, owner_references=(owner,)))
 
 
+def expiring(*, minutes_ago):
+    """Return an initialized NodeClaim that was created so long ago and expires after an hour."""
+    types = ("Launched", "Registered", "Initialized", "Consolidatable")
+    age = timedelta(minutes=minutes_ago) - (QUIET - NOW)
+    return a_running_claim(age=age, true=types, spec={"expireAfter": "1h"})
+
+
+def invalid(kind="NodePool", *, reported=None):
+    """Return an object of generation 2 that does not validate; its condition says so as of the generation `reported`."""
+    conditions = () if reported is None else (Condition("ValidationSucceeded", "False", observed_generation=reported),)
+    return InvalidObject(kind=kind, name="bad", uid="u", why="weight", generation=2, conditions=conditions)
+
+
 AN_HOUR_OLD = {"claims": (a_running_claim(age=timedelta(hours=1)),)}
 BY_REASON = {
     "nothing, in a cluster without nodes": ({}, set()),
@@ -93,6 +106,10 @@ BY_REASON = {
     "a claim whose node has not joined": ({"claims": (a_launched_claim(),)}, {Step.PROVISION}),
     "a claim that is being deleted": ({"claims": (a_launched_claim(deleting=NOW),)}, {Step.TERMINATE}),
     "a claim that is too old": ({"claims": (consolidatable(age=timedelta(days=31)),)}, {Step.TERMINATE}),
+    "a claim before the last tenth of its hour": ({"claims": (expiring(minutes_ago=52),)}, set()),
+    # the sweep looks every minute, so no message waits for days; the replacement starts in the last tenth
+    "a claim in the last tenth of its hour": ({"claims": (expiring(minutes_ago=56),)}, {Step.TERMINATE}),
+    "a claim at its end": ({"claims": (expiring(minutes_ago=60),)}, {Step.TERMINATE}),
     "a claim whose consolidateAfter has passed": (AN_HOUR_OLD, {Step.CONSOLIDATE}),
     "a disruption under way": ({"claims": (disrupted(),)}, {Step.CONSOLIDATE}),
     "a disruption that ended": ({"claims": (disrupted(status="False"),)}, set()),
@@ -108,6 +125,13 @@ BY_REASON = {
     "a claim whose consolidateAfter has not passed": ({**AN_HOUR_OLD, "node_pools": (ready_pool("62m"),)}, set()),
     "a claim whose consolidateAfter started again with its last pod": (
         {"claims": (a_running_claim(age=timedelta(hours=1), status={"lastPodEventTime": stamp(QUIET)}),)},
+        set(),
+    ),
+    "an invalid pool": ({"invalid_objects": (invalid(),)}, {Step.PROVISION}),
+    "an invalid pool that changed since its condition": ({"invalid_objects": (invalid(reported=1),)}, {Step.PROVISION}),
+    "an invalid pool whose condition says so": ({"invalid_objects": (invalid(reported=2),)}, set()),
+    "an invalid overlay, which each step that reads it reports": (
+        {"invalid_objects": (invalid("NodeOverlay"),)},
         set(),
     ),
     "a pool without conditions": ({"node_pools": (a_pool(),)}, {Step.PROVISION}),
@@ -176,17 +200,6 @@ def test_nodepool_that_is_not_ready_is_due_every_five_minutes(minute, is_due):
     conditions = [condition("ValidationSucceeded", observedGeneration=1), condition("Ready", "False")]
     found = due(node_pools=(a_pool(status={"conditions": conditions}),), now=NOW.replace(minute=minute))
     assert (Step.PROVISION in found) is is_due
-
-
-@pytest.mark.parametrize(
-    ("kind", "reported", "is_due"),
-    [("NodePool", None, True), ("NodePool", 1, True), ("NodePool", 2, False), ("NodeOverlay", None, False)],
-)
-def test_invalid_nodepool_is_due_until_its_condition_says_so(kind, reported, is_due):
-    """Other invalid kinds are reported by each step that reads them."""
-    conditions = () if reported is None else (Condition("ValidationSucceeded", "False", observed_generation=reported),)
-    invalid = InvalidObject(kind=kind, name="bad", uid="u", why="weight", generation=2, conditions=conditions)
-    assert (Step.PROVISION in due(invalid_objects=(invalid,))) is is_due
 
 
 @pytest.mark.parametrize(("claims", "enabled", "is_due"), [(1, True, True), (2, True, False), (1, False, False)])
@@ -294,10 +307,3 @@ def test_sweep_sends_messages_and_writes_nothing():
     assert {m.step for m in cluster.queue.sent} >= {Step.TERMINATE}
     assert {m.at for m in cluster.queue.sent} == {None}
     assert (writes, cluster.fence.releases, outcome.step) == ([], 0, Step.SWEEP)
-
-
-@pytest.mark.parametrize(("age", "is_due"), [(52, False), (56, True), (60, True)])
-def test_terminate_is_due_once_a_claim_expires(age, is_due):
-    """The sweep looks every minute, so no message waits for days. The replacement starts in the last tenth of the hour."""
-    claim = a_running_claim(age=timedelta(minutes=age) - (QUIET - NOW), spec={"expireAfter": "1h"})
-    assert (Step.TERMINATE in due(claims=(claim,))) is is_due
