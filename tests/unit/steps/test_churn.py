@@ -68,24 +68,6 @@ def test_consolidation_backs_off_from_workloads_for_which_a_node_is_launched_aga
     assert simulation.nodes() == ["m"]
 
 
-@pytest.mark.slow
-def test_back_off_grows_if_replacements_never_join():
-    """Karpenter launches one every ten minutes without end."""
-    simulation = SimulatedCluster((FOUR, EIGHT), pool_body(spec={"disruption": {**AT_ONCE, "consolidateAfter": "30s"}}))
-    simulation.deploy("web", 5, cpu="1400m")
-    simulation.until(lambda: simulation.running() == 5, "five pods")
-    assert simulation.nodes() == ["l"]
-    machines, joined = simulation.cloud.machines, {i.provider_id for i in simulation.cloud.list()}
-    simulation.cloud.machines = lambda: tuple(m for m in machines() if m.provider_id in joined)
-    simulation.scale("web", 2)
-    simulation.run_for(minutes=60)
-
-    phases = [phase for _, decision, phase in simulation.disruptions() if decision == "replace"]
-    assert 3 <= phases.count("RolledBack") <= 4
-    assert simulation.nodes() == ["l"]
-    assert simulation.running() == 2
-
-
 def test_node_that_an_autoscaler_has_just_needed_is_not_removed_at_once():
     """Pods come and go within minutes; the node of the last growth stays for ten minutes, and none is launched again."""
     simulation = SimulatedCluster((FOUR,), pool_body(spec={"disruption": AT_ONCE}))

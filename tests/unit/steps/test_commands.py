@@ -155,13 +155,3 @@ def test_replacement_has_room_only_beside_the_pods_that_move_there(replacing, cp
     replacing.add(pod_body("late", cpu=cpu))
     provision(replacing.run(), TRIGGER)
     assert len(replacing.cloud.launches) == 1 + launches
-
-
-def test_pods_that_move_get_no_further_node_while_they_run(replacing):
-    """The replacement is smaller than it was planned; whether they fit there is known once they are evicted."""
-    [name] = replacing.cloud.launches
-    smaller = {"status": {"allocatable": {"cpu": "700m"}}}
-    replacing.server.patch(NODECLAIM, name, smaller, subresource="status")
-    replacing.add(pod_body("late", cpu="500m"))
-    provision(replacing.run(), TRIGGER)
-    assert len(replacing.cloud.launches) == 1

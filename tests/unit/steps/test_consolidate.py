@@ -473,12 +473,18 @@ def test_node_that_stays_has_the_reason_until_a_command_disrupts_it():
 
 
 def test_nodepool_whose_replacements_do_not_join_is_paused_longer_each_time():
-    """One command tries again after each pause; its success ends them."""
+    """The node stays without taint, and says so. One command tries again after each pause; its success ends them."""
     simulation = with_cpu_burst(a_simulated_cluster())
     joined = [m.provider_id for m in simulation.cloud.machines()]
     machines = simulation.cloud.machines
     simulation.cloud.machines = lambda: tuple(m for m in machines() if m.provider_id in joined)
-    simulation.run_for(minutes=75)
+    simulation.until(lambda: ("Underutilized", "replace", "RolledBack") in simulation.disruptions(), "the rollback")
+    simulation.run_for(minutes=1)
+    given_up = [d for d in simulation.server.list(NODE_DISRUPTION).items if d["status"]["phase"] == "RolledBack"]
+    assert ["were not initialized in time" in d["status"]["messages"][-1] for d in given_up] == [True]
+    assert not any(node.spec.taints for node in simulation.server.list(NODE).items)
+    assert "ReplacementsPaused" in why_nodes_stay(simulation)
+    simulation.run_for(minutes=60)
 
     tries = [phase for _, _, phase in simulation.disruptions() if phase != "Rejected"]
     assert 3 <= len(tries) <= 5, "without a pause there would be seven"

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, PDB, POD
+from journeyman.core.api.objects import NODE_DISRUPTION, NODECLAIM, NODEPOOL, PDB, POD
 from tests.helpers.builders import an_instance_type, pool_body
 from tests.helpers.simulated_cluster import SimulatedCluster
 
@@ -192,30 +192,6 @@ def test_command_ends_without_its_candidate(simulation):
     assert first["status"]["phase"] == "Rejected"
     assert "no longer" in first["status"]["messages"][-1]
     assert simulation.running() == 2
-
-
-def test_replacement_that_never_joins_is_given_up(simulation):
-    """The node stays without taint, and says that replacements of its NodePool are paused."""
-    machines, joined = simulation.cloud.machines, {i.provider_id for i in simulation.cloud.list()}
-    simulation.cloud.machines = lambda: tuple(
-        m for m in machines() if m.provider_id in joined or f"-{HEALTHY}" in m.labels[labels.INSTANCE_TYPE]
-    )
-    edit(simulation, BAD)
-    simulation.until(lambda: bool(commands_of(simulation, BAD)), "the proposal")
-    until_the_healthy_pool_is_consolidated(simulation)
-    assert commands_of(simulation, BAD)[0]["status"]["phase"] == "Replacing"
-    simulation.until(
-        lambda: commands_of(simulation, BAD)[0]["status"]["phase"] == "RolledBack", "the rollback", minutes=30
-    )
-    simulation.run_for(minutes=1)
-
-    assert nodes_of(simulation, BAD) == [f"large-{BAD}"]
-    assert "were not initialized in time" in commands_of(simulation, BAD)[0]["status"]["messages"][-1]
-    assert not any(node.spec.taints for node in simulation.server.list(NODE).items)
-    stays = [
-        c.reason for claim in claims_of(simulation, BAD) for c in claim.status.conditions if c.type == "Disruptable"
-    ]
-    assert "ReplacementsPaused" in stays
 
 
 def test_drain_that_cannot_evict_a_pod_says_so_and_stops_nothing(simulation):

@@ -6,7 +6,7 @@ import pytest
 
 from journeyman.core.api.labels import NODEPOOL as POOL_LABEL
 from journeyman.core.api.launch_faults import FaultScope, LaunchFault
-from journeyman.core.api.objects import EC2NODECLASS, NODEPOOL, OFFERING_STATE, POD
+from journeyman.core.api.objects import EC2NODECLASS, NODEPOOL, OFFERING_STATE
 from journeyman.core.plan import Step
 from journeyman.core.state import BuildFailure
 from tests.helpers.builders import CLASS_REF, SMALL, node_class_body, pool_body
@@ -212,15 +212,3 @@ def test_one_failed_registration_does_not_stop_a_healthy_pool():
     simulation.until(lambda: simulation.running() == 2, "both pods run", minutes=6)
 
     assert failures(simulation) == []
-
-
-def test_pods_that_wait_name_the_fault(simulation):
-    """Only one NodePool may run the pod: its Event names the NodePool, the fault and the remedy."""
-    simulation.cloud.broken["heavy"] = NO_PROFILE
-    simulation.deploy("web", 1, cpu="1.5", pool="heavy")
-    simulation.run_for(minutes=3)
-
-    [pod] = simulation.server.list(POD).items
-    text = events(simulation, "FailedScheduling")["Pod", pod.metadata.name]
-    assert "heavy" in text
-    assert NO_PROFILE.remedy in text

@@ -120,12 +120,3 @@ def test_invalid_hibernation_moves_nothing(annotations, why):
 
     assert simulation.disruptions() == []
     assert any(why in message for message in messages(simulation, "InvalidAnnotation"))
-
-
-def test_hibernation_is_in_the_time_zone_of_the_nodepool():
-    """At 22:00 in London, which is an hour behind Berlin, the nodes that sleep from 23:00 Berlin time go."""
-    simulation = a_cluster(1, hibernate="0 23 * * * / 1h", **{labels.TIME_ZONE: "Europe/Berlin"})
-    run_until(simulation, OPENS - timedelta(minutes=1))
-    assert simulation.disruptions() == []
-
-    simulation.until(lambda: not simulation.claims(), "no nodes", minutes=10)

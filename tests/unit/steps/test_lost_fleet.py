@@ -111,15 +111,6 @@ def test_a_held_node_goes_once_the_cloud_has_ended_its_instance(simulation):
     assert len(instances(simulation)) == FLEET - 3
 
 
-def test_the_deletion_of_a_nodepool_is_not_held(simulation):
-    """Its NodeClaims have a deletionTimestamp: a user decided that."""
-    simulation.server.delete(NODEPOOL, "default")
-
-    simulation.until(lambda: not instances(simulation), "all instances are gone", minutes=20)
-
-    assert not events(simulation, "RemovalsHeld")
-
-
 def test_an_api_server_restored_from_a_backup_keeps_the_instances_launched_since(simulation):
     """Their kubelets register again, and their NodeClaims are created again, one by one."""
     old = simulation.server.backup()

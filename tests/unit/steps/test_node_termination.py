@@ -195,6 +195,7 @@ def test_a_deleted_node_pool_drains_its_nodes_within_budgets(simulation):
     simulation.until(lambda: all(is_gone(simulation, claim) for claim in claims), "all of it is gone")
     assert simulation.claims() == ()
     assert len(simulation.cloud.launches) == 2
+    assert "RemovalsHeld" not in simulation.record.reasons, "a user decided that"
 
 
 def test_do_not_disrupt_is_honoured_and_its_end_reported(simulation):

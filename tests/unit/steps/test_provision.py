@@ -12,7 +12,6 @@ from journeyman.errors import (
     CloudProviderError,
     CreateError,
     InsufficientCapacityError,
-    NodeClassNotReadyError,
     RateLimitedError,
 )
 from journeyman.ports import ClusterChanged
@@ -177,16 +176,6 @@ def test_next_run_uses_another_offering_after_insufficient_capacity(cluster):
     assert [i.instance_type for i in cluster.cloud.list()] == ["m.large"]
 
 
-def test_pods_are_scheduled_again_when_an_offering_expires(cluster):
-    """All offerings are unavailable; the step requeues itself for when the first one may be tried again."""
-    add_pods(cluster, 1)
-    cluster.cloud.out_of_stock = {(t.name, "a", "on-demand") for t in cluster.cloud.types}
-    run(cluster)
-    run(cluster)
-    assert requeue_of(cluster, Step.PROVISION).at == NOW + timedelta(minutes=3)
-    assert "FailedScheduling" in cluster.record.reasons
-
-
 @pytest.mark.parametrize(("age", "again"), [(5, 10), (59, 10), (60, None)])
 def test_new_pods_planned_for_an_existing_node_are_checked_again(cluster, age, again):
     """kube-scheduler may bind other pods there first, and sends no event of it; later the sweep checks.
@@ -278,15 +267,6 @@ def test_a_throttled_node_class_keeps_its_status(cluster):
     add_pods(cluster, 1)
     run(cluster, cloud=Altered(cluster.cloud, resolve=failing(RateLimitedError("slow down"))))
     assert len(claims(cluster)) == 1
-
-
-def test_claim_without_its_node_class_is_deleted(cluster):
-    """It could never be launched."""
-    cluster.add(claim_body("orphan", spec={"nodeClassRef": {"name": "gone"}}))
-    run(cluster)
-    assert cluster.server.get(NODECLAIM, "orphan").metadata.deletion_timestamp == NOW
-    assert "NodeClassNotReady" in cluster.record.reasons
-    assert isinstance(NodeClassNotReadyError("x"), CloudProviderError)
 
 
 def test_an_invalid_pool_is_reported_and_the_valid_one_serves(cluster):

@@ -18,7 +18,6 @@ from tests.helpers.builders import (
     a_body,
     an_instance_type,
     buffer_body,
-    claims_as_volumes,
     node_class_body,
     overlay_body,
     pod_body,
@@ -119,15 +118,6 @@ def test_default_constraints_spread_the_pods_of_a_service(cluster):
     provision(cluster.run(), TRIGGER)
     zones = {next(r.values for r in c.spec.requirements if r.key == labels.ZONE) for c in claims(cluster)}
     assert zones == {("a",), ("b",)}
-
-
-def test_a_pod_whose_claim_is_missing_blocks_no_other_pod(cluster):
-    cluster.add(pod_body("stuck", **claims_as_volumes("data")), pod_body("p"))
-    provision(cluster.run(), TRIGGER)
-    (failed,) = (e for e in cluster.record.events if e.reason == "FailedScheduling")
-    assert failed.ref.name == "stuck"
-    assert "PersistentVolumeClaim default/data does not exist" in failed.message
-    assert [planned_pods(c.metadata.annotations) for c in claims(cluster)] == [("default/p",)]
 
 
 def test_plan_is_measured_with_its_unschedulable_pods(cluster):

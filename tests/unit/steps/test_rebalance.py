@@ -105,24 +105,3 @@ def test_interruption_before_its_replacement_drains_at_once():
     simulation.run_for(minutes=5)
     assert len(simulation.cloud.launches) == 2
     assert [phase for _, _, phase in simulation.disruptions()] == ["Succeeded"]
-
-
-def test_unavailable_replacement_keeps_the_node():
-    """All other offerings are unavailable: the pod keeps running, and launches are retried with a back-off."""
-    simulation = a_spot_fleet(1, budget="100%")
-    (instance,) = simulation.cloud.list()
-    own = (instance.instance_type, instance.zone, instance.capacity_type)
-    simulation.cloud.out_of_stock = {
-        (t.name, o.zone, o.capacity_type) for t in simulation.cloud.types for o in t.offerings
-    }
-    simulation.cloud.out_of_stock -= {own}
-    before = len(simulation.cloud.launches)
-    notify(simulation, "rebalance_recommendation", instance.provider_id)
-
-    simulation.run_for(minutes=30)
-
-    assert [i.provider_id for i in simulation.cloud.list()] == [instance.provider_id]
-    assert simulation.running() == 1
-    assert 1 <= len(simulation.cloud.launches) - before <= 6
-    (claim,) = simulation.claims()
-    assert not is_true(claim.status.conditions, DISRUPTION_REASON)

@@ -69,16 +69,19 @@ def test_shipped_prices_are_the_regions_own_or_those_of_hangzhou():
 
 
 def test_family_has_the_discount_of_its_smallest_type_with_a_known_price():
-    """One request for each family; a type that the table lacks keeps none."""
+    """One request for each family; a type that the table lacks keeps none. An account may pay in dollars, the table is in yuan."""
     api = Ecs({LARGE: priced(SHIPPED[LARGE] / 2), MEMORY: priced(SHIPPED[MEMORY] / 4)})
-    read = prices_of(api).state().on_demand
+    read = prices_of(api).state()
 
     assert api.asked == [LARGE, MEMORY]
-    assert dict(read) == {
+    assert (read.source, read.currency) == ("ecs:DescribePrice", "CNY")
+    assert dict(read.on_demand) == {
         LARGE: pytest.approx(SHIPPED[LARGE] / 2, abs=1e-6),
         XLARGE: pytest.approx(SHIPPED[XLARGE] / 2, abs=1e-6),
         MEMORY: pytest.approx(SHIPPED[MEMORY] / 4, abs=1e-6),
     }
+    in_dollars = prices_of(Ecs(dict.fromkeys((LARGE, MEMORY), priced(0.1, currency="USD")))).state()
+    assert (dict(in_dollars.on_demand), in_dollars.currency, "in CNY" in in_dollars.message) == ({}, "CNY", True)
 
 
 @pytest.mark.parametrize(

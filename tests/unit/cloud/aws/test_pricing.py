@@ -162,22 +162,6 @@ def test_pricing_api_is_called_at_the_endpoint_of_the_region(region, endpoint):
     assert created == [("pricing", endpoint)]
 
 
-def test_another_process_adopts_recorded_prices_without_a_request(book, aws, clock):
-    reader = book(region="eu-west-1")
-    refresh(reader)
-    aws.asked.clear()
-    clock.advance(3600)
-    cold = book(region="eu-west-1")
-    cold.adopt(reader.state())
-    version = cold.version
-    cold.adopt(replace(reader.state(), on_demand_refreshed_at=clock.now() - timedelta(days=1), on_demand={"x": 1.0}))
-    cold.refresh_on_demand_if_due()
-
-    assert (cold.on_demand("m5.large"), cold.on_demand("m5.xlarge"), cold.state().estimated) == (0.1, None, False)
-    assert cold.version == version > 0
-    assert not aws.asked
-
-
 def test_prices_are_read_every_twelve_hours(book, aws, clock):
     """Only `refresh_on_demand_if_due` reads on-demand prices, because that takes seconds.
 
