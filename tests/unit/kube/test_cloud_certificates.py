@@ -282,7 +282,6 @@ def test_missing_right_comes_with_the_command_that_grants_it(cloud):
 
 
 def test_ack_returns_the_requested_address(cluster, clock, opened):
-    """The error for a cluster without a public address has the remedy."""
     cloud = AnAck(cluster, clock, opened, public_server="", private_server=cluster.url)
 
     assert "kube-system" in namespaces(opened_transport(cloud.reached(private=True).connect(), opened))
@@ -306,18 +305,13 @@ def test_public_address_of_cce_is_verified(verified, cluster, clock, opened):
 
 
 def test_public_address_of_cce_must_have_the_internal_name(cluster, clock, opened):
-    """A certificate without that name is of another server."""
+    """A certificate without that name is of another server. Without an address the remedy is the VPC, or to bind one."""
     cloud = ACce(cluster, clock, opened)
     assert "kube-system" in namespaces(opened_transport(cloud.reached().connect(), opened))
 
     cloud.fake.server = cluster.url.replace("127.0.0.1", "10.0.0.1")
     with pytest.raises(JourneymanError, match=r"certificate is not for '10\.0\.0\.1' but for"):
         namespaces(opened_transport(cloud.reached().connect(), opened))
-
-
-def test_cce_cluster_without_a_public_address_says_what_to_do(cluster, clock, opened):
-    """The remedy is to run the functions in its VPC, or to bind an address."""
     with pytest.raises(ConfigurationError, match="has no public address") as caught:
         ACce(cluster, clock, opened, public_server="").reached().connect()
-
     assert "elastic IP" in caught.value.context["to_do"]

@@ -219,8 +219,16 @@ def test_wrong_variable_is_named_with_what_to_do(variables, names):
 )
 def test_nodes_are_in_the_project_of_the_functions_by_default(variables, project, currency, share):
     """FunctionGraph says which that is, and so do the functions' URNs; prices are in yuan, as on the Chinese site."""
-    huawei = read_huawei_environment({"JOURNEYMAN_FUNCTION_URN_PREFIX": PREFIX, **variables})
+    read = set()
+
+    class Recording(dict):
+        def get(self, name, default=None):
+            read.add(name)
+            return super().get(name, default)
+
+    huawei = read_huawei_environment(Recording(JOURNEYMAN_FUNCTION_URN_PREFIX=PREFIX, **variables))
     assert (huawei.project_id, huawei.currency, huawei.spot_price_percent) == (project, currency, share)
+    assert read - {"RUNTIME_PROJECT_ID"} == {variable.name for variable in VARIABLES}, "docs/settings.md has them all"
 
 
 def test_list_of_a_clusters_nodes_serves_events_for_ten_seconds(project):
@@ -246,17 +254,3 @@ def test_endpoints_are_the_regions_unless_a_variable_names_another():
     assert defaults.endpoint("bss", "cn-south-1") == "https://bss.myhuaweicloud.com"
     assert given.endpoint("bss", "cn-south-1") == "https://bss-intl.example"
     assert given.endpoint("cce", "cn-south-1") == defaults.endpoint("cce", "cn-south-1")
-
-
-def test_table_has_every_variable_that_is_read():
-    """docs/settings.md is generated from it."""
-    read = set()
-
-    class Recording(dict):
-        def get(self, name, default=None):
-            read.add(name)
-            return super().get(name, default)
-
-    read_huawei_environment(Recording(JOURNEYMAN_FUNCTION_URN_PREFIX=PREFIX))
-
-    assert read - {"RUNTIME_PROJECT_ID"} == {variable.name for variable in VARIABLES}

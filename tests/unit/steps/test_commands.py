@@ -86,11 +86,14 @@ def test_status_of_a_claim_is_written_once_in_a_run(cluster):
     cluster.server.patch(NODEPOOL, "default", {"spec": {"disruption": {"budgets": [{"nodes": "0"}]}}})
     cluster.cloud.drifted = {"n": "AMIDrift"}
     seen = []
-    for _ in range(2):
+    for number in range(4):
+        if number == 2:
+            cluster.server.patch(NODEPOOL, "default", {"spec": {"disruption": {"consolidateAfter": "Never"}}})
+            cluster.cloud.drifted = {}
         outcome = run(cluster)
         seen.append(conditions(cluster) & {"Drifted", "Consolidatable"})
         assert "conflicts" not in outcome.counts
-    assert seen == [{"Drifted"}, {"Drifted", "Consolidatable"}]
+    assert seen == [{"Drifted"}, {"Drifted", "Consolidatable"}, {"Consolidatable"}, set()]
 
 
 def test_conditions_of_a_claim_are_left_to_the_command_that_starts(cluster):

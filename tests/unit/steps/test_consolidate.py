@@ -420,27 +420,22 @@ def name_of_replacement(simulation: SimulatedCluster) -> str:
     return next(n.metadata.name for n in nodes if n.metadata.labels[labels.INSTANCE_TYPE] == "l")
 
 
-def test_pods_of_a_node_that_drains_need_a_third_node_only_once_they_are_evicted():
-    """Another pod took the capacity of their replacement: kube-scheduler might still find some elsewhere."""
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_pods_of_a_node_that_drains_need_a_third_node_once_they_are_evicted_or_their_replacement_is_deleted(is_deleted):
+    """Another pod took the capacity of their replacement: kube-scheduler might still find some elsewhere. Or a user deletes it."""
     simulation = a_drain_beside_a_pending_pod()
-    taken = builders.pod_body("taken", cpu="4", node=name_of_replacement(simulation))
-    simulation.server.create(POD, taken, namespace="default")
+    if is_deleted:
+        simulation.server.delete(NODE, name_of_replacement(simulation))
+    else:
+        taken = builders.pod_body("taken", cpu="4", node=name_of_replacement(simulation))
+        simulation.server.create(POD, taken, namespace="default")
 
     provision(simulation.cluster.run(), simulation.functions.trigger(Step.PROVISION))
 
-    assert len(simulation.cloud.launches) == 2
-    simulation.until(lambda: len(simulation.cloud.launches) > 2, "a third node", minutes=1)
-    simulation.until(lambda: "xl" not in simulation.nodes() and simulation.running() == 6, "the pods")
-
-
-def test_pods_of_a_node_that_drains_need_a_third_node_if_their_replacement_is_deleted():
-    """A user deletes it; nothing else has capacity for them."""
-    simulation = a_drain_beside_a_pending_pod()
-    simulation.server.delete(NODE, name_of_replacement(simulation))
-
-    provision(simulation.cluster.run(), simulation.functions.trigger(Step.PROVISION))
-
-    assert len(simulation.cloud.launches) == 3
+    assert len(simulation.cloud.launches) == (3 if is_deleted else 2)
+    if not is_deleted:
+        simulation.until(lambda: len(simulation.cloud.launches) > 2, "a third node", minutes=1)
+        simulation.until(lambda: "xl" not in simulation.nodes() and simulation.running() == 6, "the pods")
 
 
 def is_initialized(claim) -> bool:

@@ -138,25 +138,22 @@ def test_role_that_returns_after_its_profile_was_deleted_gets_it_again(aws, prov
     assert first["status"]["instanceProfile"] in profiles(aws)
 
 
-def test_profiles_of_a_vanished_node_class_are_deleted(aws, provider, resolved, clock):
-    """Its finalizer was removed by hand; the profiles of other clusters stay."""
-    iam = aws.client("iam")
-    iam.create_instance_profile(InstanceProfileName="theirs", Path=f"/karpenter/{REGION}/demo-2/x/", Tags=[])
-    resolved()
-    clock.advance(2 * 3600)
-    provider.delete_unused([], [])
-
-    assert profiles(aws) == {"theirs"}
-
-
-def test_profiles_of_an_invalid_node_class_stay_until_it_is_released(aws, provider, resolved, clock):
-    """Which role it will name is unknown; its deletion needs only its name and UID."""
+def test_profiles_of_an_invalid_node_class_stay_until_it_is_released_or_gone(aws, provider, resolved, clock):
+    """Which role it will name is unknown; its deletion needs only its name and UID. Profiles of other clusters stay."""
+    aws.client("iam").create_instance_profile(
+        InstanceProfileName="theirs", Path=f"/karpenter/{REGION}/demo-2/x/", Tags=[]
+    )
     former = resolved()
     resolved(role="second")
     invalid = {**former, "spec": "mine"}
     clock.advance(2 * 3600)
 
     assert provider.delete_unused([invalid], [])["instance profile"] == ()
-    assert len(profiles(aws)) == 2
+    assert len(profiles(aws)) == 3
     provider.release(invalid)
-    assert profiles(aws) == set()
+    assert profiles(aws) == {"theirs"}
+
+    resolved()
+    clock.advance(2 * 3600)
+    provider.delete_unused([], [])  # the finalizer of its NodeClass was removed by hand
+    assert profiles(aws) == {"theirs"}
