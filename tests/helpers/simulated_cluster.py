@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Any
 
-from journeyman.core.api.labels import NODEPOOL
-from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, POD, NodeClaim
+from journeyman.core.api import labels
+from journeyman.core.api.objects import NODE, NODE_DISRUPTION, NODECLAIM, NODEPOOL, POD, NodeClaim, is_true
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.plan import Step
 from journeyman.ports import Message, RequeueDue, Trigger
@@ -100,7 +100,7 @@ class SimulatedCluster:
     ) -> None:
         """Create a Deployment, whose pods have these annotations and select that NodePool, and run the provision step."""
         container = {"name": "c", "image": "pause", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
-        selector = {"nodeSelector": {NODEPOOL: pool}} if pool else {}
+        selector = {"nodeSelector": {labels.NODEPOOL: pool}} if pool else {}
         metadata = {"labels": {"app": name}, "annotations": dict(annotations)}
         template = {"metadata": metadata, "spec": {"containers": [container], **selector}}
         spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
@@ -147,6 +147,23 @@ class SimulatedCluster:
     def claims(self) -> tuple[Any, ...]:
         """Return the NodeClaims."""
         return self.server.list(NODECLAIM).items
+
+    def initialized(self) -> list[Any]:
+        """Return the initialized NodeClaims."""
+        return [claim for claim in self.claims() if is_true(claim.status.conditions, "Initialized")]
+
+    def settled(self) -> list[str]:
+        """Return the names of the initialized NodeClaims that are not terminating."""
+        return [claim.metadata.name for claim in self.initialized() if claim.metadata.deletion_timestamp is None]
+
+    def messages(self, reason: str) -> list[str]:
+        """Return the messages of the Events with this reason."""
+        return [event.message for event in self.record.events if event.reason == reason]
+
+    def registration_health(self) -> tuple[str, str]:
+        """Return status and reason of the NodePool's condition NodeRegistrationHealthy."""
+        conditions = self.server.get(NODEPOOL, "default")["status"]["conditions"]
+        return next((c["status"], c["reason"]) for c in conditions if c["type"] == "NodeRegistrationHealthy")
 
     def disruptions(self) -> list[tuple[str, str, str]]:
         """Return (reason, decision, phase) of the NodeDisruptions in order of creation."""

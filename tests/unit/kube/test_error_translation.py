@@ -112,7 +112,12 @@ def test_unreachable_server_is_described_without_urllib3s_objects(script, prod):
     assert refused.message.startswith("the API server refuses connections: Failed to establish a new connection: ")
     assert unresolved.message.startswith("the API server's name does not resolve: Failed to")
     assert late.message.startswith("the API server did not answer in time: Read timed out.")
-    assert {type(error) for error in (refused, unresolved, late)} == {KubeUnavailableError}
+    script.answers.clear()
+    script.add_closed_connection()
+    closed = raised(lambda: prod.patch(NODE, "n", {"spec": {}}))
+    assert closed.retryable, "the requeue message is the retry"
+    assert (closed.context["cluster"], closed.context["request"]) == ("prod", "PATCH /api/v1/nodes/n")
+    assert {type(error) for error in (refused, unresolved, late, closed)} == {KubeUnavailableError}
     assert refused.context["server"] == url
     assert "to_do" in refused.context
     assert isinstance(refused.__cause__, urllib3.exceptions.HTTPError)
@@ -241,31 +246,20 @@ def test_only_certificate_alerts_are_about_the_client_certificate(alert, kind, r
     assert (type(error), error.retryable) == (kind, retryable)
 
 
-def test_unreachable_server_error_has_cluster_and_request(prod, script):
-    """It is retryable; the requeue message is the retry."""
-    script.add_closed_connection()
-    error = raised(lambda: prod.patch(NODE, "n", {"spec": {}}))
-    assert isinstance(error, KubeUnavailableError)
-    assert error.retryable
-    assert (error.context["cluster"], error.context["request"]) == ("prod", "PATCH /api/v1/nodes/n")
-
-
-def test_invalid_object_of_a_list_is_named(script, prod):
-    """`$.items[812]` alone would not help."""
-    good = {"metadata": {"name": "good"}, "spec": {}}
-    bad = {"metadata": {"name": "bad"}, "spec": {"taints": "none"}}
-    script.add_response(200, {"metadata": {"resourceVersion": "7"}, "items": [good, bad]})
-    with pytest.raises(InvalidObjectError, match=r"NodeClaim bad cannot be read: .*taints"):
-        prod.list(NODECLAIM)
-
-
-def test_large_objects_and_unknown_fields_are_read(script, prod):
-    """The object has a megabyte in fields that the Structs do not have."""
+def test_large_objects_and_unknown_fields_are_read_and_invalid_ones_are_named(script, prod):
+    """The object has a megabyte in fields that the Structs do not have; `$.items[812]` alone would not help."""
     pod = {"metadata": {"name": "p", "annotations": {"big": "x" * 2**20}}, "spec": {"nobodyKnows": [{"deep": [1]}] * 9}}
     script.add_response(
         200, {"metadata": {"resourceVersion": "7", "shard": {}}, "items": [pod, {"metadata": {"name": "q"}}]}
     )
     assert [item.metadata.name for item in prod.list(POD).items] == ["p", "q"]
+
+    script.answers.clear()
+    good = {"metadata": {"name": "good"}, "spec": {}}
+    bad = {"metadata": {"name": "bad"}, "spec": {"taints": "none"}}
+    script.add_response(200, {"metadata": {"resourceVersion": "7"}, "items": [good, bad]})
+    with pytest.raises(InvalidObjectError, match=r"NodeClaim bad cannot be read: .*taints"):
+        prod.list(NODECLAIM)
 
 
 def test_list_metadata_is_found_in_any_position(script, prod):

@@ -85,16 +85,6 @@ def pod(name, namespace="default", status=b""):
     return field(1, meta) + field(3, status)
 
 
-def test_protobuf_list_is_read_without_pages(script, store_for):
-    script.add_response(200, page(pod(b"a"), pod(b"b")))
-    listing = store_for(script.url).list(POD, namespace="default")
-    assert [one.key for one in listing.items] == ["default/a", "default/b"]
-    assert listing.resource_version == "7"
-    ((_, asked, headers),) = script.requests
-    assert headers["Accept"] == f"{protobuf.MEDIA_TYPE}, application/json"
-    assert asked == "/api/v1/namespaces/default/pods"
-
-
 @pytest.mark.parametrize(("near", "asked"), [(True, "identity"), (False, "gzip")])
 def test_list_is_compressed_if_the_server_has_a_public_address(script, store_for, monkeypatch, near, asked):
     """On the same network, compression takes an API server longer than sending."""
@@ -341,12 +331,18 @@ def test_list_that_always_breaks_off_is_an_error(script, store_for):
         assert len(script.requests) == requests
 
 
-def test_connection_is_kept_after_a_list(script, store_for):
-    """The body is read to its end, compressed or not."""
+def test_list_is_read_without_pages_and_keeps_its_connection(script, store_for):
+    """Kubernetes' own kinds are requested in protobuf; the body is read to its end, compressed or not."""
+    script.add_response(200, page(pod(b"a"), pod(b"b")))
     script.add_response(200, BODY)
     script.add_response(200, gzip.compress(BODY), Content_Encoding="gzip")
     store = store_for(script.url)
-    assert [store.list(POD).resource_version for _ in range(3)] == ["7", "7", "7"]
+    listing = store.list(POD, namespace="default")
+    assert [one.key for one in listing.items] == ["default/a", "default/b"]
+    assert [store.list(POD).resource_version for _ in range(3)] == [listing.resource_version] * 3 == ["7"] * 3
+    (_, asked, headers), *_ = script.requests
+    assert headers["Accept"] == f"{protobuf.MEDIA_TYPE}, application/json"
+    assert asked == "/api/v1/namespaces/default/pods"
     assert len(set(script.ports)) == 1
 
 

@@ -109,7 +109,6 @@ TEN_SECONDS = SimpleNamespace(aws_request_id="req-1", get_remaining_time_in_mill
 
 @pytest.fixture
 def aws_runtime(clock, monkeypatch):
-    """Return a runtime with two clusters on AWS and a Lambda function's clients."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "example")
     environment = read_environment({**MINIMAL, "JOURNEYMAN_CLUSTERS": TWO_CLUSTERS})

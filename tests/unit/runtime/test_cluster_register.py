@@ -51,11 +51,11 @@ class ParameterStore:
 class Register:
     """The runtime of a process, its parameters, and what it reported."""
 
-    def __init__(self):
+    def __init__(self, path=PATH):
         self.clock, self.ssm = VirtualClock(START), ParameterStore()
         self.lines, self.samples = [], []
         self.adapters = AwsAdapters(
-            read_environment(VARIABLES),
+            read_environment({**VARIABLES, "JOURNEYMAN_CLUSTERS_PATH": path}),
             clock=self.clock,
             stores=lambda _: ApiServer(self.clock),
             clients=lambda _service, _region: self.ssm,
@@ -112,6 +112,18 @@ def test_changed_registration_connects_the_cluster_again(register):
     assert register.adapters.is_outdated(settings)
 
 
+@pytest.mark.parametrize(("path", "reads"), [(PATH, 1), ("", 0)])
+def test_environment_wins_over_a_parameter_of_the_same_name(path, reads):
+    """The parameter is reported. Without a path none is read: a deployment of one cluster needs no register."""
+    register = Register(path)
+    register.ssm.put("home", region="us-east-1")
+
+    assert register.adapters.clusters["home"].region == "eu-west-1"
+    assert register.runtime.clusters == ("home",)
+    assert register.samples == ["journeyman_cluster_register_errors_total"] * reads
+    assert register.ssm.reads == reads
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -139,14 +151,6 @@ def test_broken_entry_is_skipped_and_reported(register, value):
     assert register.samples == ["journeyman_cluster_register_errors_total"]
 
 
-def test_environment_wins_over_a_parameter_of_the_same_name(register):
-    register.ssm.put("home", region="us-east-1")
-
-    assert register.adapters.clusters["home"].region == "eu-west-1"
-    assert register.runtime.clusters == ("home",)
-    assert register.samples == ["journeyman_cluster_register_errors_total"]
-
-
 def test_unreadable_register_loses_no_message(register):
     """Clusters of the environment are served, others are retried until SSM answers; later its last answer counts."""
     register.ssm.fails = CloudUnavailableError("SSM does not answer")
@@ -167,13 +171,3 @@ def test_unreadable_register_loses_no_message(register):
     register.clock.advance(16)
     with pytest.raises(UnknownClusterError):
         register.runtime.settings_of("apac")
-
-
-def test_without_a_path_no_parameter_is_read():
-    """A deployment of one cluster needs no register."""
-    clock, ssm = VirtualClock(START), ParameterStore()
-    environment = read_environment({**VARIABLES, "JOURNEYMAN_CLUSTERS_PATH": ""})
-    adapters = AwsAdapters(environment, clock=clock, clients=lambda _service, _region: ssm)
-
-    assert set(adapters.clusters) == {"home"}
-    assert ssm.reads == 0

@@ -33,15 +33,9 @@ def a_simulated_cluster(*, budget="100%", replicas=None, **spec) -> SimulatedClu
 def with_pods(simulation: SimulatedCluster, number: int) -> SimulatedCluster:
     """Run a pod on each of so many nodes."""
     simulation.deploy("web", number, cpu="1500m")
-    simulation.until(lambda: simulation.running() == number == len(settled(simulation)), "a pod on each node")
+    simulation.until(lambda: simulation.running() == number == len(simulation.settled()), "a pod on each node")
     simulation.run_for(minutes=2)
     return simulation
-
-
-def settled(simulation: SimulatedCluster) -> list[str]:
-    """Return the names of the initialized NodeClaims that are not terminating."""
-    found = [c for c in simulation.claims() if c.metadata.deletion_timestamp is None]
-    return [c.metadata.name for c in found if is_true(c.status.conditions, "Initialized")]
 
 
 def drifted(simulation: SimulatedCluster) -> dict[str, str]:
@@ -52,13 +46,13 @@ def drifted(simulation: SimulatedCluster) -> dict[str, str]:
 
 def replaced(simulation: SimulatedCluster, before: set[str], number: int) -> bool:
     """Whether all nodes of before are gone, and as many pods run as before."""
-    return not before & {c.metadata.name for c in simulation.claims()} and len(settled(simulation)) == number
+    return not before & {c.metadata.name for c in simulation.claims()} and len(simulation.settled()) == number
 
 
 def test_changed_nodepool_replaces_all_its_nodes_within_the_budget():
     """Two of four go at a time, each after its replacement is ready; the new nodes stay."""
     simulation = with_pods(a_simulated_cluster(budget="2"), 4)
-    before = set(settled(simulation))
+    before = set(simulation.settled())
     simulation.server.patch(NODEPOOL, "default", MARK)
     most, least = 0, 4
 
@@ -66,7 +60,7 @@ def test_changed_nodepool_replaces_all_its_nodes_within_the_budget():
         nonlocal most, least
         disrupted = [c for c in simulation.claims() if is_true(c.status.conditions, DISRUPTION_REASON)]
         counted = [c for c in disrupted if not is_true(c.status.conditions, INSTANCE_TERMINATING)]
-        most, least = max(most, len(counted)), min(least, len(settled(simulation)))
+        most, least = max(most, len(counted)), min(least, len(simulation.settled()))
         return replaced(simulation, before, 4) and simulation.running() == 4
 
     simulation.until(done, "four other nodes")
@@ -84,7 +78,7 @@ def test_changed_nodepool_replaces_all_its_nodes_within_the_budget():
 def test_drift_starts_without_waiting_for_validation():
     """Consolidation waits for fifteen seconds; the next run of drift starts its command at once."""
     simulation = with_pods(a_simulated_cluster(), 1)
-    simulation.cloud.drifted = {settled(simulation)[0]: "AMIDrift"}
+    simulation.cloud.drifted = {simulation.settled()[0]: "AMIDrift"}
     simulation.requeue(Step.CONSOLIDATE)
     simulation.until(lambda: bool(simulation.disruptions()), "a proposal")
     proposed_at = simulation.clock.now()
@@ -100,7 +94,7 @@ def test_drift_starts_without_waiting_for_validation():
 def test_cloud_that_does_not_answer_changes_no_condition(error):
     """A marked node stays marked, and NodePool drift and consolidation go on."""
     simulation = with_pods(a_simulated_cluster(budget="0"), 2)
-    first, second = settled(simulation)
+    first, second = simulation.settled()
     simulation.cloud.drifted = {first: "AMIDrift"}
     simulation.until(lambda: drifted(simulation) == {first: "AMIDrift"}, "the condition")
 
@@ -120,7 +114,7 @@ def test_cloud_that_does_not_answer_changes_no_condition(error):
 def test_replacement_that_never_joins_leaves_the_drifted_node():
     """The taint is removed; the node still runs its pod, and is replaced again only while it has drifted."""
     simulation = with_pods(a_simulated_cluster(), 1)
-    (old,) = settled(simulation)
+    (old,) = simulation.settled()
     launched = {i.provider_id for i in simulation.cloud.list()}
     simulation.cloud.drifted = {old: "SubnetDrift"}
     simulation.until(lambda: bool(simulation.disruptions()), "a proposal")
@@ -131,23 +125,23 @@ def test_replacement_that_never_joins_leaves_the_drifted_node():
     simulation.until(lambda: simulation.disruptions()[0][2] == "RolledBack", "the end", minutes=20)
 
     simulation.until(lambda: not any(n.spec.taints for n in simulation.server.list(NODE).items), "no taint")
-    assert old in settled(simulation)
+    assert old in simulation.settled()
     assert simulation.running() == 1
 
 
 def test_static_nodes_are_replaced_together_within_limits_nodes():
     """Two of three at a time, because the limit is five; the NodePool never has fewer than three ready nodes."""
     simulation = a_simulated_cluster(replicas=3, limits={"nodes": "5"})
-    simulation.until(lambda: len(settled(simulation)) == 3, "three nodes")
+    simulation.until(lambda: len(simulation.settled()) == 3, "three nodes")
     simulation.run_for(minutes=3)
-    before = set(settled(simulation))
+    before = set(simulation.settled())
     indexes = {c.metadata.annotations[labels.REPLICA_INDEX] for c in simulation.claims()}
     simulation.server.patch(NODEPOOL, "default", MARK)
     most, least = 0, 3
 
     def done() -> bool:
         nonlocal most, least
-        most, least = max(most, len(simulation.claims())), min(least, len(settled(simulation)))
+        most, least = max(most, len(simulation.claims())), min(least, len(simulation.settled()))
         return replaced(simulation, before, 3) and len(simulation.claims()) == 3
 
     simulation.until(done, "three other nodes")
@@ -164,9 +158,9 @@ def test_static_nodes_are_replaced_together_within_limits_nodes():
 def test_static_node_whose_replacement_is_lost_stays():
     """The command is rolled back; the NodePool has as many nodes as before."""
     simulation = a_simulated_cluster(replicas=2)
-    simulation.until(lambda: len(settled(simulation)) == 2, "two nodes")
+    simulation.until(lambda: len(simulation.settled()) == 2, "two nodes")
     simulation.run_for(minutes=3)
-    before = settled(simulation)
+    before = simulation.settled()
     simulation.cloud.drifted = {before[0]: "AMIDrift"}
     simulation.until(lambda: len(simulation.claims()) == 3, "the replacement")
     simulation.cloud.drifted = {}
@@ -175,6 +169,6 @@ def test_static_node_whose_replacement_is_lost_stays():
 
     simulation.until(lambda: simulation.disruptions()[0][2] == "RolledBack", "the end")
 
-    simulation.until(lambda: len(simulation.claims()) == 2 == len(settled(simulation)), "two nodes")
+    simulation.until(lambda: len(simulation.claims()) == 2 == len(simulation.settled()), "two nodes")
     simulation.run_for(minutes=10)
-    assert settled(simulation) == before
+    assert simulation.settled() == before

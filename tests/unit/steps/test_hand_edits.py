@@ -1,7 +1,5 @@
 """Manual edits of NodeClaims and Nodes: every node is drained, and no other NodeClaim's instance is terminated."""
 
-from collections.abc import Sequence
-
 import msgspec
 import pytest
 
@@ -19,7 +17,7 @@ BLOCKED = budget_body()
 def simulation():
     """Return a cluster with two nodes and a pod on each, without consolidation."""
     simulation = starting()
-    simulation.until(lambda: simulation.running() == 2 and len(initialized(simulation)) == 2, "two pods on two nodes")
+    simulation.until(lambda: simulation.running() == 2 and len(simulation.initialized()) == 2, "two pods on two nodes")
     return simulation
 
 
@@ -37,10 +35,6 @@ def write_conditions(simulation, claim, *conditions):
     by_type = {c["type"]: c for c in (*raw["status"]["conditions"], *conditions)}
     status = {"conditions": list(by_type.values())}
     simulation.server.patch(NODECLAIM, claim.metadata.name, {"status": status}, subresource="status")
-
-
-def initialized(simulation) -> Sequence[object]:
-    return [c for c in simulation.claims() if is_true(c.status.conditions, "Initialized")]
 
 
 def nodes(simulation) -> dict[str, object]:
@@ -108,7 +102,7 @@ def test_removed_metadata_and_status_of_a_claim_are_restored(simulation, metadat
     assert healed.metadata.finalizers == (labels.TERMINATION_FINALIZER,)
     assert healed.metadata.labels[labels.NODEPOOL] == "default"
     assert healed.status.provider_id == claim.status.provider_id
-    assert {c.metadata.name for c in initialized(simulation)} == {c.metadata.name for c in simulation.claims()}
+    assert {c.metadata.name for c in simulation.initialized()} == {c.metadata.name for c in simulation.claims()}
     assert "MetadataRestored" in simulation.record.reasons
     assert "Evicted" not in simulation.record.reasons
     assert (states(simulation), len(simulation.cloud.launches)) == (["running", "running"], 2)
@@ -127,7 +121,7 @@ def test_a_claim_with_an_invalid_provider_id_gets_its_own_again():
 
     assert simulation.running() == 2
     assert states(simulation) == ["running", "running"]
-    claims = {claim.metadata.uid: claim.status.provider_id for claim in initialized(simulation)}
+    claims = {claim.metadata.uid: claim.status.provider_id for claim in simulation.initialized()}
     assert claims == {claim.metadata.uid: claim.status.provider_id for claim in (first, other)}
     [event] = [e for e in simulation.record.events if e.reason == "MetadataRestored"]
     assert event.ref.uid == first.metadata.uid
@@ -176,9 +170,9 @@ def test_claim_with_anothers_provider_id_is_deleted_alone(simulation):
     assert (refused.status, refused.reason) == ("False", "MultipleNodeClaimsFound")
     assert claim.metadata.name in refused.message
     assert sorted(c.metadata.name for c in simulation.claims()) == sorted(
-        c.metadata.name for c in initialized(simulation)
+        c.metadata.name for c in simulation.initialized()
     )
-    assert len(initialized(simulation)) == 2
+    assert len(simulation.initialized()) == 2
     assert states(simulation) == ["running", "running"]
     assert "Evicted" not in simulation.record.reasons
 
@@ -197,7 +191,7 @@ def test_a_claim_with_anothers_provider_id_terminates_its_own_instance(simulatio
         lambda: mine.metadata.name not in {c.metadata.name for c in simulation.claims()}, "the claim is gone"
     )
 
-    assert other.metadata.name in {c.metadata.name for c in initialized(simulation)}
+    assert other.metadata.name in {c.metadata.name for c in simulation.initialized()}
     assert other.status.provider_id in nodes(simulation)
     assert mine.status.provider_id not in nodes(simulation)
     assert mine.status.provider_id not in {i.provider_id for i in simulation.cloud.list()}
@@ -218,7 +212,7 @@ def test_a_claim_with_a_forged_instance_terminating_is_replaced(simulation):
     simulation.server.delete(PDB, "web", namespace="default")
     simulation.until(lambda: claim.status.provider_id not in nodes(simulation), "its node is gone")
     simulation.until(lambda: simulation.running() == 2, "its pod runs elsewhere")
-    assert len(initialized(simulation)) == 2
+    assert len(simulation.initialized()) == 2
 
 
 def test_pod_of_an_externally_deleted_node_gets_a_new_node(simulation):

@@ -39,10 +39,6 @@ def run_until(simulation: SimulatedCluster, at: datetime) -> None:
     simulation.run_for(minutes=(at - simulation.clock.now()) / timedelta(minutes=1))
 
 
-def messages(simulation: SimulatedCluster, reason: str) -> list[str]:
-    return [event.message for event in simulation.record.events if event.reason == reason]
-
-
 def test_nodes_go_when_hibernation_starts_and_come_back_when_it_ends():
     """In between nothing runs and nothing is launched; the pods say why they wait, and the NodePool until when."""
     simulation = a_cluster(3)
@@ -55,8 +51,8 @@ def test_nodes_go_when_hibernation_starts_and_come_back_when_it_ends():
 
     assert simulation.disruptions() == [("Hibernated", "delete", "Succeeded")]
     assert (simulation.running(), len(simulation.cloud.launches)) == (0, launches)
-    assert f"NodePool default hibernates until {CLOSES:%Y-%m-%dT%H:%M:%SZ}" in messages(simulation, "Hibernating")[0]
-    assert any("hibernates" in message for message in messages(simulation, "FailedScheduling"))
+    assert f"NodePool default hibernates until {CLOSES:%Y-%m-%dT%H:%M:%SZ}" in simulation.messages("Hibernating")[0]
+    assert any("hibernates" in message for message in simulation.messages("FailedScheduling"))
 
     simulation.until(lambda: simulation.running() == 3, "all pods", minutes=6)
 
@@ -89,7 +85,7 @@ def test_budget_of_zero_keeps_nodes_through_hibernation(budget):
     assert (simulation.running(), len(simulation.claims())) == (2, 2)
     assert simulation.disruptions() == []
     why = "No allowed disruptions for disruption reason Hibernated due to blocking budget"
-    assert why in messages(simulation, "DisruptionBlocked")
+    assert why in simulation.messages("DisruptionBlocked")
 
 
 def test_protected_pod_keeps_its_node_through_hibernation():
@@ -100,7 +96,7 @@ def test_protected_pod_keeps_its_node_through_hibernation():
     run_until(simulation, CLOSES - timedelta(minutes=1))
 
     assert [node.metadata.name for node in simulation.server.list(NODE).items] == [pod.spec.node_name]
-    assert any("do-not-disrupt" in message for message in messages(simulation, "DisruptionBlocked"))
+    assert any("do-not-disrupt" in message for message in simulation.messages("DisruptionBlocked"))
 
 
 @pytest.mark.parametrize(
@@ -119,4 +115,4 @@ def test_invalid_hibernation_moves_nothing(annotations, why):
     simulation.until(lambda: simulation.running() == 3, "a further pod", minutes=5)
 
     assert simulation.disruptions() == []
-    assert any(why in message for message in messages(simulation, "InvalidAnnotation"))
+    assert any(why in message for message in simulation.messages("InvalidAnnotation"))

@@ -30,10 +30,6 @@ def the_node(simulation):
     return node
 
 
-def messages_of(simulation, reason):
-    return [event.message for event in simulation.record.events if event.reason == reason]
-
-
 def test_removed_node_metadata_is_restored_within_two_minutes(simulation):
     """The finalizer is needed for the drain, the labels for all controllers.
 
@@ -54,7 +50,7 @@ def test_removed_node_metadata_is_restored_within_two_minutes(simulation):
     assert healed.finalizers == node.metadata.finalizers
     assert healed.labels == node.metadata.labels
     assert healed.owner_references == node.metadata.owner_references
-    [message] = messages_of(simulation, "MetadataRestored")
+    [message] = simulation.messages("MetadataRestored")
     assert all(mark in message for mark in ("finalizer", "owner", labels.NODEPOOL, labels.REGISTERED))
     assert simulation.cloud.names == {}
 
@@ -76,7 +72,7 @@ def test_a_cluster_taken_over_from_karpenter_keeps_its_nodes(simulation):
     assert adopted.labels[CLASS_LABEL] == the_node(simulation).metadata.labels[CLASS_LABEL] == CLASS
     assert adopted.annotations[labels.NODEPOOL_HASH_VERSION] == NODEPOOL_HASH_VERSION
     assert adopted.annotations[labels.NODEPOOL_HASH] == pool["annotations"][labels.NODEPOOL_HASH] != "17231489120348"
-    assert messages_of(simulation, "MetadataRestored") == []
+    assert simulation.messages("MetadataRestored") == []
     assert len(simulation.cloud.launches) == 1
 
 
@@ -89,6 +85,6 @@ def test_a_node_smaller_than_its_claim_is_reported_in_ten_minutes(simulation):
 
     simulation.run_for(minutes=11)
 
-    [message] = set(messages_of(simulation, "FailedConsistencyCheck"))
+    [message] = set(simulation.messages("FailedConsistencyCheck"))
     assert message == "expected 8Gi of resource memory, but found 2Gi (25.0% of expected)"
     assert not is_true(the_claim(simulation).status.conditions, "ConsistentStateFound")

@@ -19,7 +19,7 @@ def a_fleet(replicas=FLEET):
             NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "kube-system"}}
         )
     simulation.deploy("web", replicas, cpu="1.5")
-    simulation.until(lambda: len(initialized(simulation)) == replicas, "all nodes are initialized")
+    simulation.until(lambda: len(simulation.initialized()) == replicas, "all nodes are initialized")
     simulation.until(lambda: simulation.running() == replicas, "all pods run")
     return simulation
 
@@ -27,10 +27,6 @@ def a_fleet(replicas=FLEET):
 @pytest.fixture(name="simulation")
 def _simulation():
     return a_fleet()
-
-
-def initialized(simulation):
-    return [c for c in simulation.claims() if is_true(c.status.conditions, "Initialized")]
 
 
 def wipe(simulation, resource):
@@ -62,13 +58,13 @@ def test_wiped_nodeclaims_are_adopted_again_and_no_pod_is_evicted(simulation):
     simulation.run_for(minutes=90)
 
     assert (pods(simulation), instances(simulation), {c.metadata.name for c in simulation.claims()}) == before
-    assert len(initialized(simulation)) == FLEET
+    assert len(simulation.initialized()) == FLEET
     assert len(simulation.cloud.launches) == launches
     assert not [c for c in simulation.claims() if is_true(c.status.conditions, "Drifted")]
     adopted = {e.ref.name for e in events(simulation, "NodeClaimAdopted") if e.ref.resource.kind == "NodeClaim"}
     assert len(adopted) == FLEET
 
-    claim = initialized(simulation)[0]
+    claim = simulation.initialized()[0]
     simulation.server.delete(NODECLAIM, claim.metadata.name)
     simulation.requeue(Step.TERMINATE)
     simulation.until(lambda: claim.status.provider_id not in instances(simulation), "its instance is gone")
@@ -116,7 +112,7 @@ def test_an_api_server_restored_from_a_backup_keeps_the_instances_launched_since
     old = simulation.server.backup()
     simulation.scale("web", FLEET + 4)
     simulation.requeue(Step.PROVISION)
-    simulation.until(lambda: len(initialized(simulation)) == FLEET + 4, "four more nodes")
+    simulation.until(lambda: len(simulation.initialized()) == FLEET + 4, "four more nodes")
     running = instances(simulation)
 
     simulation.server.restore(old)
@@ -124,7 +120,7 @@ def test_an_api_server_restored_from_a_backup_keeps_the_instances_launched_since
     simulation.run_for(minutes=10)
 
     assert instances(simulation) >= running
-    assert {c.status.provider_id for c in initialized(simulation)} >= running
+    assert {c.status.provider_id for c in simulation.initialized()} >= running
 
 
 def test_instances_of_another_cluster_of_the_same_name_are_never_touched(simulation):

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api.labels import DO_NOT_DISRUPT
-from journeyman.core.api.objects import NODE, NODEPOOL, POD
+from journeyman.core.api.objects import NODE, POD
 from journeyman.core.api.resources import format_resources
 from journeyman.core.plan import Step
 from journeyman_simulator.workload_controllers import DEPLOYMENT
@@ -33,15 +33,6 @@ def pod_patches(simulation):
     return sum(outcome.counts.get(name, 0) for outcome in provision_runs(simulation) for name in names)
 
 
-def messages(simulation, reason):
-    return [event.message for event in simulation.record.events if event.reason == reason]
-
-
-def health(simulation):
-    conditions = simulation.server.get(NODEPOOL, "default")["status"]["conditions"]
-    return next((c["status"], c["reason"]) for c in conditions if c["type"] == "NodeRegistrationHealthy")
-
-
 def test_a_node_with_a_startup_taint_that_stays_is_reported_and_goes_once_it_is_empty():
     """Today's node takes its pods within seconds; one that is stuck costs a run a minute and no patches.
 
@@ -52,11 +43,11 @@ def test_a_node_with_a_startup_taint_that_stays_is_reported_and_goes_once_it_is_
     simulation.run_for(minutes=10)
     assert len(provision_runs(simulation)) <= 36
     assert pod_patches(simulation) <= 20
-    [text] = set(messages(simulation, "AwaitingInitialization"))
+    [text] = set(simulation.messages("AwaitingInitialization"))
     [first] = simulation.claims()
     assert text.startswith(f"Node {first.status.node_name} of NodeClaim {first.metadata.name}")
     assert 'StartupTaint "cni.example.com/starting=x:NoSchedule" still exists' in text
-    assert len(messages(simulation, "Nominated")) <= 50
+    assert len(simulation.messages("Nominated")) <= 50
 
     simulation.run_for(minutes=20)
     assert [claim.metadata.uid for claim in simulation.claims()] == [first.metadata.uid]
@@ -64,13 +55,13 @@ def test_a_node_with_a_startup_taint_that_stays_is_reported_and_goes_once_it_is_
 
     [second] = simulation.claims()
     assert second.metadata.uid != first.metadata.uid
-    [*_, text] = messages(simulation, "InitializationTimedOut")
+    [*_, text] = simulation.messages("InitializationTimedOut")
     assert "Not initialized after 30 min" in text
     assert "cni.example.com/starting" in text
-    assert health(simulation) == ("True", "NodeRegistrationHealthy")
+    assert simulation.registration_health() == ("True", "NodeRegistrationHealthy")
 
     simulation.run_for(minutes=34)
-    assert health(simulation) == ("False", "InitializationTimedOut")
+    assert simulation.registration_health() == ("False", "InitializationTimedOut")
 
 
 def test_pods_get_the_next_nodepool_once_nodes_of_the_first_never_initialize():
@@ -84,7 +75,7 @@ def test_pods_get_the_next_nodepool_once_nodes_of_the_first_never_initialize():
     [pod] = simulation.server.list(POD).items
     [claim] = [c for c in simulation.claims() if c.status.node_name == pod.spec.node_name]
     assert claim.metadata.labels["karpenter.sh/nodepool"] == "light"
-    assert health(simulation) == ("False", "InitializationTimedOut")
+    assert simulation.registration_health() == ("False", "InitializationTimedOut")
     [text] = {e.message for e in simulation.record.events if e.ref.name == "default" and "device plugin" in e.message}
     assert "cni.example.com/starting" in text
 
@@ -137,7 +128,7 @@ def test_a_gpu_node_whose_device_plugin_starts_a_minute_later_costs_no_patches()
     simulation.run_for(minutes=1.5)
 
     [claim] = simulation.claims()
-    [text] = set(messages(simulation, "AwaitingInitialization"))
+    [text] = set(simulation.messages("AwaitingInitialization"))
     assert 'Resource "nvidia.com/gpu" was requested but not registered' in text
     assert claim.status.node_name in text
     assert pod_patches(simulation) <= 4

@@ -2,7 +2,6 @@
 
 import pytest
 
-from journeyman.core.api.objects import NODEPOOL
 from tests.helpers.builders import SMALL, pool_body
 from tests.helpers.simulated_cluster import SimulatedCluster
 
@@ -20,18 +19,13 @@ def let_nodes_join(simulation):
     del simulation.cloud.machines
 
 
-def health(simulation):
-    conditions = simulation.server.get(NODEPOOL, "default")["status"]["conditions"]
-    return next((c["status"], c["reason"]) for c in conditions if c["type"] == "NodeRegistrationHealthy")
-
-
 def test_nodes_that_never_join_are_reported_on_the_pool(simulation):
     """Both time out after 15 minutes; the NodePool reports it until enough of their replacements have joined."""
     simulation.run_for(minutes=10)
-    assert health(simulation) == ("Unknown", "AwaitingReconciliation")
+    assert simulation.registration_health() == ("Unknown", "AwaitingReconciliation")
     simulation.run_for(minutes=6)
 
-    assert health(simulation) == ("False", "RegistrationFailed")
+    assert simulation.registration_health() == ("False", "RegistrationFailed")
     messages = [e.message for e in simulation.record.events if e.reason == "RegistrationTimedOut"]
     assert len(messages) == 2
     assert all(
@@ -43,7 +37,7 @@ def test_nodes_that_never_join_are_reported_on_the_pool(simulation):
     simulation.until(lambda: simulation.running() == 2, "both pods run")
     simulation.deploy("more", 1, cpu="1.5")
     simulation.until(lambda: simulation.running() == 3, "a third pod runs")
-    assert health(simulation) == ("True", "NodeRegistrationHealthy")
+    assert simulation.registration_health() == ("True", "NodeRegistrationHealthy")
 
 
 @pytest.mark.parametrize("end", ["lose", "stop"])
@@ -64,8 +58,8 @@ def test_an_instance_that_ends_before_it_joins_is_replaced_at_once(simulation, e
     assert len(simulation.cloud.launches) == 3
     [message] = [e.message for e in simulation.record.events if e.reason == "InstanceNotFound"]
     assert first.status.provider_id in message
-    assert health(simulation) == ("Unknown", "AwaitingReconciliation")
+    assert simulation.registration_health() == ("Unknown", "AwaitingReconciliation")
 
     getattr(simulation.cloud, end)(second.status.provider_id)
     simulation.run_for(minutes=3)
-    assert health(simulation) == ("False", "RegistrationFailed")
+    assert simulation.registration_health() == ("False", "RegistrationFailed")

@@ -64,10 +64,6 @@ def class_of(simulation):
     return next(iter(simulation.server.list(EC2NODECLASS).items), None)
 
 
-def messages(simulation, reason):
-    return [event.message for event in simulation.record.events if event.reason == reason]
-
-
 def a_trigger(simulation):
     now = simulation.clock.now()
     return RequeueDue(id="t", cluster="demo", step=Step.PROVISION, reason="test", time=now)
@@ -113,8 +109,8 @@ def test_a_deleted_node_class_waits_until_its_claims_are_gone(simulation):
     simulation.run_for(minutes=21)
     (claim,) = simulation.claims()
     waiting = f"Waiting on NodeClaim termination for {claim.metadata.name}"
-    assert set(messages(simulation, "WaitingOnNodeClaimTermination")) == {waiting}
-    assert len(messages(simulation, "WaitingOnNodeClaimTermination")) >= 2
+    assert set(simulation.messages("WaitingOnNodeClaimTermination")) == {waiting}
+    assert len(simulation.messages("WaitingOnNodeClaimTermination")) >= 2
     assert simulation.cloud.released == []
 
     simulation.server.delete(NODEPOOL, "default")
@@ -122,7 +118,7 @@ def test_a_deleted_node_class_waits_until_its_claims_are_gone(simulation):
     simulation.until(lambda: class_of(simulation) is None, "the NodeClass to go", minutes=10)
     assert simulation.cloud.released == ["default"]
     assert simulation.cloud.list() == ()
-    assert messages(simulation, "Finalized")
+    assert simulation.messages("Finalized")
     took = simulation.record.count_of("operator_ec2nodeclass_termination_duration_seconds")
     assert took >= timedelta(minutes=21).total_seconds()
 
@@ -177,7 +173,7 @@ def test_node_class_that_the_cloud_does_not_answer_for_has_conditions_of_its_gen
     assert conditions_of(simulation) == [("Ready", "Unknown", generation)]
     [message] = [c["message"] for c in class_of(simulation)["status"]["conditions"]]
     assert "EC2 is down" in message
-    [text] = {text for text in messages(simulation, "FailedScheduling") if "EC2NodeClass" in text}
+    [text] = {text for text in simulation.messages("FailedScheduling") if "EC2NodeClass" in text}
     assert "EC2 is down" in text
 
     simulation.cluster.cloud = simulation.cloud

@@ -13,7 +13,6 @@ from journeyman.core.api.objects import (
     PDB,
     POD,
     condition_of,
-    is_true,
 )
 from journeyman.core.api.storage import VOLUME_ATTACHMENT
 from journeyman.core.plan import Step
@@ -31,12 +30,8 @@ def two_nodes(**template):
     spec = {"disruption": {"consolidateAfter": "Never"}, "template": {"spec": template}}
     simulation = SimulatedCluster((SMALL,), pool_body(spec=spec))
     simulation.deploy("web", 2, cpu="1.5")
-    simulation.until(lambda: simulation.running() == 2 and len(initialized(simulation)) == 2, "two pods on two nodes")
+    simulation.until(lambda: simulation.running() == 2 and len(simulation.initialized()) == 2, "two pods on two nodes")
     return simulation
-
-
-def initialized(simulation):
-    return [c for c in simulation.claims() if is_true(c.status.conditions, "Initialized")]
 
 
 def delete(simulation, claim):

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import NODE, NODECLAIM, PDB, POD, is_true
+from journeyman.core.api.objects import NODE, NODECLAIM, PDB, POD
 from journeyman.core.api.storage import VOLUME_ATTACHMENT
 from journeyman.errors import NotFoundError
 from tests.helpers.builders import SMALL, budget_body, condition, pool_body
@@ -109,12 +109,8 @@ def four_nodes(dice):
     spec = {"disruption": {"consolidateAfter": "0s"}, "template": {"spec": period}}
     simulation = SimulatedCluster((SMALL,), pool_body(spec=spec))
     simulation.deploy("web", PODS, cpu="1.5")
-    simulation.until(lambda: simulation.running() == PODS and len(initialized(simulation)) == PODS, "pods run")
+    simulation.until(lambda: simulation.running() == PODS and len(simulation.initialized()) == PODS, "pods run")
     return simulation
-
-
-def initialized(simulation):
-    return [c for c in simulation.claims() if is_true(c.status.conditions, "Initialized")]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -134,7 +130,7 @@ def test_after_random_changes_every_claim_has_its_node_and_instance(seed):
     simulation.server.on_write(writes.append)
     simulation.run_for(minutes=5)
 
-    ids = sorted(c.status.provider_id for c in initialized(simulation))
+    ids = sorted(c.status.provider_id for c in simulation.initialized())
     assert ids == sorted(i.provider_id for i in simulation.cloud.list())
     assert ids == sorted(n.spec.provider_id for n in simulation.server.list(NODE).items)
     assert len(ids) == len(simulation.claims())

@@ -9,7 +9,7 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import DISRUPTION_REASON
-from journeyman.core.api.objects import NODECLAIM, NODEPOOL, is_true
+from journeyman.core.api.objects import NODECLAIM, NODEPOOL
 from journeyman.core.plan import Step
 from journeyman.errors import ForbiddenError
 from journeyman.steps.provision import provision
@@ -28,22 +28,16 @@ def a_simulated_cluster(replicas: int, *, gate: bool = True, pool=None, types=(S
     return simulation
 
 
-def ready(simulation) -> list[str]:
-    """Return the names of the initialized NodeClaims that are not terminating."""
-    found = [c for c in simulation.claims() if c.metadata.deletion_timestamp is None]
-    return [c.metadata.name for c in found if is_true(c.status.conditions, "Initialized")]
-
-
 def scale(simulation, replicas) -> None:
     simulation.server.patch(NODEPOOL, "default", {"spec": {"replicas": replicas}})
 
 
 def settle(simulation, nodes) -> None:
     """Run until there are so many nodes and NodeClaims, and check that the number stays for ten minutes."""
-    simulation.until(lambda: len(ready(simulation)) == nodes == len(simulation.claims()), f"{nodes} nodes")
+    simulation.until(lambda: len(simulation.settled()) == nodes == len(simulation.claims()), f"{nodes} nodes")
     launched = len(simulation.cloud.launches)
     simulation.run_for(minutes=10)
-    assert len(ready(simulation)) == nodes == len(simulation.claims()) == len(simulation.nodes())
+    assert len(simulation.settled()) == nodes == len(simulation.claims()) == len(simulation.nodes())
     assert len(simulation.cloud.launches) == launched
 
 
@@ -92,15 +86,15 @@ def test_static_nodepools_get_no_nodes_without_the_feature_gate():
 def test_a_static_node_that_expires_is_replaced_before_it_goes_if_the_limit_allows(limit):
     """One for one, and it takes over the replica index. If limits.nodes allows none, it goes first, at its time."""
     simulation = a_simulated_cluster(2, limits={"nodes": limit}, template={"spec": {"expireAfter": "1h"}})
-    simulation.until(lambda: len(ready(simulation)) == 2, "2 nodes")
+    simulation.until(lambda: len(simulation.settled()) == 2, "2 nodes")
     first = {c.metadata.uid for c in simulation.claims()}
     counts = []
-    simulation.server.on_write(lambda write: counts.append((simulation.clock.now(), len(ready(simulation)))))
+    simulation.server.on_write(lambda write: counts.append((simulation.clock.now(), len(simulation.settled()))))
     since = simulation.clock.now() + timedelta(minutes=2)
     simulation.run_for(minutes=63)
 
     assert not first & {c.metadata.uid for c in simulation.claims()}
-    assert len(ready(simulation)) == 2
+    assert len(simulation.settled()) == 2
     assert min(number for at, number in counts if at > since) == (2 if limit == "3" else 0)
     assert len(simulation.cloud.launches) == 4
     assert {c.metadata.annotations[labels.REPLICA_INDEX] for c in simulation.claims()} == {"0", "1"}
@@ -188,7 +182,7 @@ def test_terminating_nodes_count_against_the_limit_until_gone():
     def is_replaced() -> bool:
         nonlocal most
         most = max(most, len(simulation.claims()))
-        return gone.uid not in {c.metadata.uid for c in simulation.claims()} and len(ready(simulation)) == 4
+        return gone.uid not in {c.metadata.uid for c in simulation.claims()} and len(simulation.settled()) == 4
 
     gone = simulation.claims()[0].metadata
     simulation.server.delete(NODECLAIM, gone.name)
@@ -241,7 +235,7 @@ def test_a_replacement_under_way_changes_no_other_node():
 
     def is_done() -> bool:
         seen.add(len([c for c in simulation.claims() if c.metadata.deletion_timestamp is None]))
-        return len(simulation.claims()) == 2 and "replacement" in ready(simulation)
+        return len(simulation.claims()) == 2 and "replacement" in simulation.settled()
 
     simulation.until(is_done, "the replacement alone")
     settle(simulation, 2)

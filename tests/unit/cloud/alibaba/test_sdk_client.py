@@ -164,19 +164,16 @@ CONTEXT = SimpleNamespace(
 )
 
 
-@pytest.fixture
-def context():
-    use_context(CONTEXT)
-    yield
-    use_context(None)
-
-
-def test_credentials_are_those_of_environment_then_context(context):
+def test_credentials_are_those_of_environment_then_context():
     """Newer runtimes set variables, older ones pass a context."""
-    assert credentials_of(VARIABLES).access_key_id == "id-of-environment"
-    assert credentials_of(VARIABLES).security_token == "t"
-    for incomplete in ({}, *({name: "x"} for name in VARIABLES)):
-        assert credentials_of(incomplete).access_key_id == "id-of-context"
+    use_context(CONTEXT)
+    try:
+        assert credentials_of(VARIABLES).access_key_id == "id-of-environment"
+        assert credentials_of(VARIABLES).security_token == "t"
+        for incomplete in ({}, *({name: "x"} for name in VARIABLES)):
+            assert credentials_of(incomplete).access_key_id == "id-of-context"
+    finally:
+        use_context(None)
 
 
 _PROGRAM = """

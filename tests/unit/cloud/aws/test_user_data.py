@@ -300,7 +300,7 @@ def test_volumes_are_the_users_or_the_familys_defaults():
 
 
 def test_metadata_has_the_crds_defaults():
-    """That holds even if no API server has set them; regions without the IPv6 setting do not get it."""
+    """Even if no API server has set them; regions without the IPv6 setting do not get it."""
     assert metadata_options(node_class(metadataOptions={"httpPutResponseHopLimit": 2}), region="us-east-1") == {
         "HttpEndpoint": "enabled",
         "HttpProtocolIpv6": "disabled",
