@@ -70,29 +70,63 @@ def resolved(found=None, **spec):
     return one
 
 
+def statuses(plan):
+    return {
+        action.ref.name: action.patch["status"]
+        for chain in plan.chains
+        for action in chain.actions
+        if action.ref.resource is CAPACITY_BUFFER
+    }
+
+
+def status_of(buffer, objects):
+    """The status of a buffer before a pass."""
+    snapshot = a_snapshot(capacity_buffers=(buffer,), workloads=objects)
+    return statuses(reconcile_capacity_buffers(snapshot, Results()))["spare"]
+
+
 @pytest.mark.parametrize(
-    ("spec", "count"),
+    ("spec", "scaled_to", "count"),
     [
-        ({**OF_SHAPE, "replicas": 3}, 3),
-        ({**OF_SHAPE, "replicas": 0}, 0),
-        ({**OF_SHAPE, "limits": {"cpu": "4500m", "memory": "64Gi"}}, 4),
-        ({**OF_SHAPE, "replicas": 9, "limits": {"memory": "2Gi"}}, 2),
-        ({**OF_SHAPE, "replicas": 9, "limits": {"pods": "7"}}, 7),
-        ({**OF_SHAPE, "replicas": 2, "limits": {"nvidia.com/gpu": 1}}, 2),
-        ({**OF_SHAPE, "limits": {"nvidia.com/gpu": 1}}, 0),
-        ({**OF_WEB, "percentage": 25}, 3),
-        ({**OF_WEB, "percentage": 1}, 1),
-        ({**OF_WEB, "percentage": 0}, 0),
-        ({**OF_WEB, "percentage": 50, "replicas": 2}, 5),
-        ({**OF_WEB, "percentage": 50, "replicas": 8, "limits": {"cpu": 6}}, 6),
-        ({**OF_WEB}, 0),
-        ({"scalableRef": {"kind": "StatefulSet", "name": "db"}, "percentage": 100}, 1),
-        ({**OF_SHAPE, "replicas": 2_000_000}, MAX_PODS_PER_BUFFER),
+        ({**OF_SHAPE, "replicas": 7}, 0, 7),
+        ({**OF_SHAPE, "replicas": 0}, 0, 0),
+        ({**OF_SHAPE, "limits": {"cpu": "4500m", "memory": "64Gi"}}, 0, 4),
+        ({**OF_SHAPE, "replicas": 9, "limits": {"memory": "2Gi"}}, 0, 2),
+        ({**OF_SHAPE, "replicas": 9, "limits": {"pods": "7"}}, 0, 7),
+        ({**OF_SHAPE, "replicas": 2, "limits": {"nvidia.com/gpu": 1}}, 0, 2),
+        ({**OF_SHAPE, "limits": {"nvidia.com/gpu": 1}}, 0, 0),
+        ({**OF_SHAPE, "replicas": 10, "limits": {"cpu": "3"}}, 0, 3),
+        ({**OF_SHAPE, "replicas": 3, "limits": {"cpu": "10"}}, 0, 3),
+        ({**OF_SHAPE, "limits": {"cpu": "5"}}, 0, 5),
+        ({**OF_SHAPE, "replicas": 2_000_000}, 0, MAX_PODS_PER_BUFFER),
+        ({**OF_WEB}, 10, 0),
+        ({**OF_WEB, "percentage": 25}, 10, 3),
+        ({**OF_WEB, "percentage": 20}, 10, 2),
+        ({**OF_WEB, "percentage": 20, "replicas": 5}, 10, 5),
+        ({**OF_WEB, "percentage": 80, "replicas": 5}, 10, 8),
+        ({**OF_WEB, "percentage": 80, "replicas": 5, "limits": {"cpu": "4"}}, 10, 4),
+        ({**OF_WEB, "percentage": 10}, 1, 1),
+        ({**OF_WEB, "percentage": 1}, 1, 1),
+        ({**OF_WEB, "percentage": 1}, 10, 1),
+        ({**OF_WEB, "percentage": 50}, 0, 0),
+        ({**OF_WEB, "percentage": 0}, 10, 0),
+        ({**OF_WEB, "percentage": 100}, 5, 5),
+        ({**OF_WEB, "percentage": 200}, 5, 10),
+        ({**OF_WEB, "percentage": 10}, 1000, 100),
+        ({"scalableRef": {"kind": "StatefulSet", "name": "db"}, "percentage": 100}, 10, 1),
     ],
 )
-def test_the_larger_of_replicas_and_percentage_counts_within_limits(spec, count):
-    """A percentage is rounded up; limits alone say how many; what the pods do not ask for limits nothing."""
-    assert resolved(**spec).replicas == count
+def test_the_larger_of_replicas_and_percentage_counts_within_limits(spec, scaled_to, count):
+    """A percentage is rounded up; limits alone say how many; what the pods do not ask for limits nothing.
+
+    Pods request one CPU; `scaled_to` is the Deployment's number of replicas.
+    """
+    buffer, objects = a_buffer(**spec), workloads(scaled_to)
+
+    status = status_of(buffer, objects)
+
+    assert status["replicas"] == count
+    assert len(virtual_pods(resolve_buffers([buffer], objects, NOW), NOW)) == count
 
 
 @pytest.mark.parametrize(
@@ -208,15 +242,6 @@ def test_virtual_pods_get_nodes_but_appear_in_no_result():
     assert (real_results.existing, real_results.pod_errors) == ({}, {})
     assert without_virtual_pods(results, [a_pod("real")]) is results
     assert nodes_hosting_buffers(snapshot.pods, results) == {"node"}
-
-
-def statuses(plan):
-    return {
-        action.ref.name: action.patch["status"]
-        for chain in plan.chains
-        for action in chain.actions
-        if action.ref.resource is CAPACITY_BUFFER
-    }
 
 
 @pytest.mark.parametrize(
@@ -357,38 +382,6 @@ def test_all_buffers_together_get_a_bounded_number_of_pods():
 
 
 @pytest.mark.parametrize(
-    ("spec", "scaled_to", "replicas"),
-    [
-        ({**OF_SHAPE, "replicas": 7}, 0, 7),
-        ({**OF_SHAPE, "replicas": 10, "limits": {"cpu": "3"}}, 0, 3),
-        ({**OF_SHAPE, "replicas": 3, "limits": {"cpu": "10"}}, 0, 3),
-        ({**OF_SHAPE, "limits": {"cpu": "5"}}, 0, 5),
-        ({**OF_WEB, "percentage": 20}, 10, 2),
-        ({**OF_WEB, "percentage": 20, "replicas": 5}, 10, 5),
-        ({**OF_WEB, "percentage": 80, "replicas": 5}, 10, 8),
-        ({**OF_WEB, "percentage": 80, "replicas": 5, "limits": {"cpu": "4"}}, 10, 4),
-        ({**OF_WEB, "percentage": 10}, 1, 1),
-        ({**OF_WEB, "percentage": 1}, 1, 1),
-        ({**OF_WEB, "percentage": 50}, 0, 0),
-        ({**OF_WEB, "percentage": 0}, 10, 0),
-        ({**OF_WEB, "percentage": 100}, 5, 5),
-        ({**OF_WEB, "percentage": 200}, 5, 10),
-        ({**OF_WEB, "percentage": 10}, 1000, 100),
-    ],
-)
-def test_buffer_status_states_its_replicas(spec, scaled_to, replicas):
-    """Pods request one CPU; `scaled_to` is the Deployment's number of replicas."""
-    buffer, objects = a_buffer(**spec), workloads(scaled_to)
-
-    status = statuses(reconcile_capacity_buffers(a_snapshot(capacity_buffers=(buffer,), workloads=objects), Results()))[
-        "spare"
-    ]
-
-    assert status["replicas"] == replicas
-    assert len(virtual_pods(resolve_buffers([buffer], objects, NOW), NOW)) == replicas
-
-
-@pytest.mark.parametrize(
     ("kind", "spec", "replicas"),
     [
         ("Deployment", {"replicas": 10}, 2),
@@ -405,9 +398,7 @@ def test_workload_is_resolved_without_a_pod_template_reference(kind, spec, repli
     body["status"] = {"podTemplateRef": {"name": "shape"}, "podTemplateGeneration": 4, "replicas": 9}
     buffer = parse(CapacityBuffer, body)
 
-    status = statuses(reconcile_capacity_buffers(a_snapshot(capacity_buffers=(buffer,), workloads=objects), Results()))[
-        "spare"
-    ]
+    status = status_of(buffer, objects)
 
     assert (status["replicas"], status["podTemplateRef"], status["podTemplateGeneration"]) == (replicas, None, None)
     assert ("ReadyForProvisioning", "True") in {(c["type"], c["status"]) for c in status["conditions"]}
@@ -446,21 +437,13 @@ def sized_by(limits, containers, init=()):
         ({"cpu": "45"}, [container("1")], [container("500m", sidecar=True), container("4")], 10),
         ({"cpu": "40"}, [container("1")], [container("4"), container("500m", sidecar=True)], 10),
         ({"cpu": "20"}, [container("1")], [container("2")], 10),
+        ({"cpu": "4"}, [container()], [], 0),
+        ({"memory": "4Gi"}, [container("1")], [], 0),
     ],
 )
 def test_limits_allow_as_many_pods_as_their_requests_fit(limits, containers, init, replicas):
     """A pod requests what Kubernetes counts for it; a little less than the limit is one pod less."""
     assert sized_by(limits, containers, init) == replicas
-
-
-@pytest.mark.parametrize(("cpu", "limits"), [("", {"cpu": "4"}), ("1", {"memory": "4Gi"})])
-def test_limits_of_resources_that_pods_do_not_request_limit_nothing(cpu, limits):
-    """Limits alone then give no pods at all, and beside `replicas` they take none away."""
-    shape = {"metadata": {}, "spec": {"containers": [container(cpu)]}}
-    objects = Workloads(pod_templates=(named(PodTemplate, "shape", template=shape),))
-
-    assert resolved(objects, **OF_SHAPE, limits=limits).replicas == 0
-    assert resolved(objects, **OF_SHAPE, limits=limits, replicas=6).replicas == 6
 
 
 def test_buffer_follows_its_pod_template():

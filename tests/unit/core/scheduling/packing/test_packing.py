@@ -103,6 +103,114 @@ def cheapest_by_trying(problem, most_nodes):
     return min(costs)
 
 
+BOTH = [[True], [True]]
+NOTHING = np.zeros((0, 1), dtype=np.int64)
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        (a_problem([2, 4], [[6, 6], [2, 2]], [[10, 10]], [1.0]), {"price": 2.0}),
+        (a_problem([8, 8], [[4, 1], [1, 4]], [[20, 20], [20, 5], [5, 20]], [1.0, 0.7, 0.7]), {"price": 2.0}),
+        (a_problem([1, 2], [[50, 1], [1, 1]], [[10, 10]], [1.0]), {"left": (1, 0)}),
+        (
+            a_problem(
+                [20] * 8,
+                [[n, 0] for n in range(1, 8)] + [[2, 1]],
+                [[10, 0]] * 200 + [[10, 2]],
+                [*(1 + 0.01 * n for n in range(200)), 1.355],
+            ),
+            {"left": (0,) * 8},
+        ),
+        (
+            a_problem(
+                [4, 1], [[5], [5]], [[10], [10]], [1.0, 3.0], allowed=[[True, False], [True, True]], constraints=[0, 1]
+            ),
+            {"price": 5.0},
+        ),
+        (
+            a_problem([1, 1], [[1], [1]], [[10]], [1.0], loose=[[True], [False]], bound=[[False], [True]]),
+            {"offers": [0, 0]},
+        ),
+        (
+            a_problem([2, 2], [[1], [1]], [[4]], [1.0], loose=BOTH, bound=BOTH),
+            {"offers": [0, 0], "price": 2.0},
+        ),
+        (
+            a_problem([3, 3], [[8], [1]], [[10], [10]], [0.001, 5.0], reservation=[0, -1], reserved=[2]),
+            {"offers": [0, 0, 1], "bound": 0.002 + 0.7 * 5.0},
+        ),
+        (
+            a_problem(
+                [3, 2, 4],
+                [[2, 1], [1, 3], [1, 1]],
+                [[4, 4], [8, 8], [8, 8]],
+                [0.0, 0.0, 1e9],
+                reservation=[0, 1, -1],
+                reserved=[2, 2],
+            ),
+            {"left": (0, 0, 0), "price": 0.0},
+        ),
+        (
+            a_problem([2, 4], [[20], [5]], [[20], [10]], [0.001, 1.0], reservation=[0, -1], reserved=[1]),
+            {"left": (1, 0)},
+        ),
+        (a_problem([4], [[5]], [[10], [20]], [1.0, 2.5]), {"price": 2.0, "fewest": 1}),
+        (
+            a_problem(
+                [10, 4], [[1], [1]], [[10], [2]], [1.0, 1.0], allowed=[[True, False], [False, True]], constraints=[0, 1]
+            ),
+            {"bound": 3.0},
+        ),
+        (a_problem([0, 0], [[1], [2]], [[4]], [1.0]), {"bound": 0.0}),
+        (a_problem([3], [[1]], NOTHING, []), {"bound": 0.0, "left": (3,)}),
+        (
+            a_problem([10], [[4]], [[8], [8]], [1e-6, 1.0], reservation=[0, -1], reserved=[2]),
+            {"bound": 3.0 + 2e-6, "price": 3.0 + 2e-6},
+        ),
+        (
+            a_problem([4], [[4]], [[8], [8], [8]], [2e-7, 1e-7, 1.0], reservation=[0, 1, -1], reserved=[2, 2]),
+            {"offers": [1, 1]},
+        ),
+        (a_problem([3, 2], [[1, 2**51], [1, 1]], [[4, 2**52], [1, 8]], [5.0, 1.0]), {"price": 10.0}),
+    ],
+    ids=[
+        "small items beside large ones",
+        "items that complement each other",
+        "an item that fits nowhere",
+        "few of many offers",
+        "constraints of offers",
+        "items in conflict",
+        "a conflict does not separate copies",
+        "a reservation",
+        "prices of zero",
+        "a reservation that is used up",
+        "price or fewest nodes",
+        "independent items",
+        "no items",
+        "no offers",
+        "a reserved node at its own price",
+        "the cheapest of equal reservations",
+        "as much memory as a fleet has",
+    ],
+)
+def test_small_problem_is_packed_as_expected(problem, expected):
+    """By its price, the items that are left, the offers of its nodes, the lower bound, or its fewest nodes."""
+    packing = pack(problem)
+    found = {
+        "price": packing.price,
+        "left": packing.left,
+        "offers": sorted(b.offer for b in packing.bins for _ in range(b.copies)),
+        "bound": lower_bound(problem),
+        "fewest": nodes_of(pack(problem, fewest_nodes=True)),
+    }
+
+    check(problem, packing)
+    assert any(packing.left) or found["bound"] <= packing.price + 1e-9
+    for key, value in expected.items():
+        assert found[key] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value)
+
+
 @pytest.mark.parametrize("count", [1, 2, 5, 9, 14, 23])
 def test_single_item_is_packed_at_the_lowest_price(count):
     """The price equals the lowest price over all combinations of offers."""
@@ -112,81 +220,6 @@ def test_single_item_is_packed_at_the_lowest_price(count):
 
     check(problem, packing)
     assert packing.price == pytest.approx(cheapest_by_trying(problem, 9))
-
-
-def test_small_items_use_the_free_capacity_beside_large_items():
-    """Two large and four small items share two nodes; on separate nodes they would need three."""
-    problem = a_problem([2, 4], [[6, 6], [2, 2]], [[10, 10]], [1.0])
-
-    packing = pack(problem)
-
-    check(problem, packing)
-    assert packing.price == 2.0
-
-
-def test_items_that_complement_each_other_are_packed_together():
-    """One item requests mostly cpu, the other mostly memory; balanced nodes for both cost less than lopsided nodes."""
-    problem = a_problem([8, 8], [[4, 1], [1, 4]], [[20, 20], [20, 5], [5, 20]], [1.0, 0.7, 0.7])
-
-    packing = pack(problem)
-
-    check(problem, packing)
-    assert packing.price == 2.0
-
-
-def test_item_that_fits_no_offer_stays_unpacked():
-    """The packing still contains the other item."""
-    problem = a_problem([1, 2], [[50, 1], [1, 1]], [[10, 10]], [1.0])
-
-    packing = pack(problem)
-
-    check(problem, packing)
-    assert packing.left == (1, 0)
-
-
-def test_items_that_fit_few_of_many_offers_are_packed():
-    """Only one of 201 offers has devices; many offers without devices have a lower price, and many a higher one."""
-    sizes = [[10, 0]] * 200 + [[10, 2]]
-    prices = [1 + 0.01 * n for n in range(200)] + [1.355]
-    problem = a_problem([20] * 8, [[n, 0] for n in range(1, 8)] + [[2, 1]], sizes, prices)
-
-    packing = pack(problem)
-
-    check(problem, packing)
-    assert packing.left == (0,) * 8
-
-
-def test_items_use_only_offers_whose_constraints_allow_them():
-    """The second item may use only the expensive offer; the first item may use both offers."""
-    problem = a_problem(
-        [4, 1], [[5], [5]], [[10], [10]], [1.0, 3.0], allowed=[[True, False], [True, True]], constraints=[0, 1]
-    )
-
-    packing = pack(problem)
-
-    check(problem, packing)
-    assert packing.price == 5.0  # two cheap nodes and one expensive node
-
-
-def test_conflicting_items_never_share_a_node():
-    """One node has enough capacity for both items, but the packing uses two."""
-    problem = a_problem([1, 1], [[1], [1]], [[10]], [1.0], loose=[[True], [False]], bound=[[False], [True]])
-
-    packing = pack(problem)
-
-    check(problem, packing)
-    assert nodes_of(packing) == 2
-
-
-def test_conflict_does_not_separate_copies_of_the_same_item():
-    """A node has capacity for both copies of both items; only axes limit how many copies of one item share a node."""
-    both = [[True], [True]]
-    problem = a_problem([2, 2], [[1], [1]], [[4]], [1.0], loose=both, bound=both)
-
-    packing = pack(problem)
-
-    check(problem, packing)
-    assert sorted(tuple(b.filling) for b in packing.bins) == [(0, 2), (2, 0)]
 
 
 def test_conflicts_are_respected_with_hundreds_of_items():
@@ -207,61 +240,6 @@ def test_conflicts_are_respected_with_hundreds_of_items():
     check(problem, packing)
     assert packing.left == (0,) * 240
     assert packing.price <= 1.2 * lower_bound(problem)
-
-
-def test_reservation_is_used_first_and_never_exceeded():
-    """Two of the three large copies use the two reserved nodes; the third needs a node at full price."""
-    problem = a_problem([3, 3], [[8], [1]], [[10], [10]], [0.001, 5.0], reservation=[0, -1], reserved=[2])
-
-    packing = pack(problem)
-
-    check(problem, packing)
-    assert sorted(b.offer for b in packing.bins for _ in range(b.copies)) == [0, 0, 1]
-    assert lower_bound(problem) == pytest.approx(0.002 + 0.7 * 5.0)
-
-
-def test_offers_with_price_zero_are_used():
-    """All items fit on the free reserved nodes, so the packing does not use the expensive offer."""
-    problem = a_problem(
-        [3, 2, 4],
-        [[2, 1], [1, 3], [1, 1]],
-        [[4, 4], [8, 8], [8, 8]],
-        [0.0, 0.0, 1e9],
-        reservation=[0, 1, -1],
-        reserved=[2, 2],
-    )
-
-    packing = pack(problem)
-
-    check(problem, packing)
-    assert (sum(packing.left), packing.price) == (0, 0.0)
-
-
-def test_copies_stay_unpacked_when_the_only_reservation_they_fit_is_used_up():
-    """The reservation has one node for two copies of the large item; the packing still contains the small item."""
-    problem = a_problem([2, 4], [[20], [5]], [[20], [10]], [0.001, 1.0], reservation=[0, -1], reserved=[1])
-
-    packing = pack(problem)
-
-    check(problem, packing)
-    assert packing.left == (1, 0)
-
-
-def test_fewest_nodes_uses_one_large_node_when_two_small_nodes_are_cheaper():
-    """With `fewest_nodes`, the packing uses fewer nodes, as Karpenter does; by default it minimizes the price."""
-    problem = a_problem([4], [[5]], [[10], [20]], [1.0, 2.5])
-
-    assert nodes_of(pack(problem, fewest_nodes=True)) == 1
-    assert pack(problem).price == 2.0
-
-
-def test_lower_bound_adds_up_the_linear_programs_of_independent_items():
-    """Ten units cost 0.1 each and four units cost 0.5 each; no offer may hold both items."""
-    problem = a_problem(
-        [10, 4], [[1], [1]], [[10], [2]], [1.0, 1.0], allowed=[[True, False], [False, True]], constraints=[0, 1]
-    )
-
-    assert lower_bound(problem) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -381,39 +359,6 @@ def test_lower_bound_holds_when_items_request_only_cpu_or_only_memory(seed):
     placed = problem.of_items(np.flatnonzero(problem.allowed.any(axis=0)))
 
     assert 0 < lower_bound(placed) <= pack(placed).price + 1e-9
-
-
-def test_lower_bound_is_zero_without_items_or_offers():
-    """Nothing is bought."""
-    assert lower_bound(a_problem([0, 0], [[1], [2]], [[4]], [1.0])) == 0.0
-    assert lower_bound(a_problem([3], [[1]], np.zeros((0, 1), dtype=np.int64), [])) == 0.0
-    assert pack(a_problem([3], [[1]], np.zeros((0, 1), dtype=np.int64), [])).left == (3,)
-
-
-def test_lower_bound_counts_reserved_nodes_at_their_own_price():
-    """The price of a reserved node is a millionth; its reservation has two nodes, and ten items need five."""
-    problem = a_problem([10], [[4]], [[8], [8]], [1e-6, 1.0], reservation=[0, -1], reserved=[2])
-
-    assert lower_bound(problem) == pytest.approx(3.0 + 2e-6, rel=1e-9)
-    assert pack(problem).price == pytest.approx(3.0 + 2e-6, rel=1e-9)
-
-
-def test_of_equal_reserved_offers_the_cheapest_is_used_first():
-    """Both reservations have the nodes; their prices differ by a ten-millionth."""
-    problem = a_problem([4], [[4]], [[8], [8], [8]], [2e-7, 1e-7, 1.0], reservation=[0, 1, -1], reserved=[2, 2])
-
-    assert [(b.offer, b.copies) for b in pack(problem).bins] == [(1, 2)]
-
-
-def test_amounts_may_be_as_large_as_the_memory_of_a_fleet():
-    """Each item requests 2^51 bytes of memory beside a core."""
-    problem = a_problem([3, 2], [[1, 2**51], [1, 1]], [[4, 2**52], [1, 8]], [5.0, 1.0])
-
-    packing = pack(problem)
-
-    check(problem, packing)
-    assert packing.price == 10.0
-    assert lower_bound(problem) <= 10.0
 
 
 def test_open_node_becomes_any_offer_of_the_same_size_and_price():
