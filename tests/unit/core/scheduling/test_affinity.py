@@ -38,6 +38,12 @@ THREE = zonal()
 ELSEWHERE = (zonal("a", price=0.1), CHEAP_B)
 RACKED = pool("racked", labels={RACK: "r1"})
 
+THREE_FULL = at("n-a/a", "n-b/b", "n-c/c")
+GUARDS, SHY_GUARDS = (
+    [some(1, "guard", rule, cpu="0", on=f"n-{zone}", name=f"guard-{zone}") for zone in ZONES]
+    for rule in (apart("db"), prefers(apart("db")))
+)
+
 
 def _where(pods, cluster, options):
     cluster = {"types": (THREE,), **cluster}
@@ -132,6 +138,28 @@ def _where(pods, cluster, options):
         {"nodes": at("n/a")},
         "a: 1 web",
     ),
+    target_is_in_another_namespace=(
+        [some(1, "db"), some(1, "web", near("db", namespaces=["other"]))],
+        {"types": (zonal("a"),)},
+        "-: 1 db; pending: 1 web",
+    ),
+    target_may_go_anywhere=([some(1, "db"), some(10, "web", near("db"), cpu="100m")], {}, "a: 10 web, 1 db"),
+    pods_that_need_each_other_and_select_different_zones=(
+        [some(1, "web", near(), only(ZONE, "b"), name="in-b"), some(1, "web", near(), only(ZONE, "c"), name="in-c")],
+        {},
+        "b: 1 web; c: 1 web",
+    ),
+    host_of_a_running_pod_in_an_excluded_zone=(
+        [some(1, "web", cpu="0", on="n", name="old"), some(3, "web", near(key=HOST), only(ZONE, "b", "c"))],
+        {"nodes": at("n/a")},
+        "pending: 3 web",
+    ),
+    more_than_fit_on_one_host=(
+        [some(10, "web", near(key=HOST))],
+        {"by": "node", "types": (LARGE,)},
+        "m.large: 7 web; pending: 3 web",
+    ),
+    empty_rules=([some(1, "web", {"affinity": {"podAffinity": {}, "podAntiAffinity": {}}})], {}, "-: 1 web"),
     same_host=([some(3, "web", near(key=HOST))], {"by": "node", "types": (LARGE, SMALL)}, "m.large: 3 web"),
     host_of_a_smaller_pod_that_is_scheduled_later=(
         [some(1, "web", near("db", HOST), cpu="2"), some(1, "db")],
@@ -225,6 +253,23 @@ def test_affinity_brings_pods_together(pods, cluster, expected, options):
         [some(2, "db", near("db", HOST), cpu="3"), some(1, "web", apart("db"))],
         {"types": (zonal("a", "b"), an_instance_type("z.small", cpu=2, memory_gib=8, price=0.1, zones=("a", "b")))},
         ("a|b: 2 db; pending: 1 web", "a: 2 db; b: 1 web"),
+    ),
+    running_pods_of_all_zones_that_have_the_rule=([*GUARDS, some(1, "db")], {"nodes": THREE_FULL}, "pending: 1 db"),
+    running_pods_of_all_zones_that_have_the_preference=([*SHY_GUARDS, some(1, "db")], {"nodes": THREE_FULL}, "-: 1 db"),
+    new_pods_of_all_zones_that_have_the_rule=(
+        [*(some(1, "guard", apart("db"), selects(zone=z), cpu="2", name=z) for z in ZONES), some(1, "db")],
+        {},
+        ("a: 1 db; b: 1 guard; c: 1 guard; pending: 1 guard", "a: 1 guard; b: 1 guard; c: 1 guard; pending: 1 db"),
+    ),
+    new_pods_of_all_zones_that_have_the_preference=(
+        [*(some(1, "guard", prefers(apart("db")), selects(zone=z), cpu="2", name=z) for z in ZONES), some(1, "db")],
+        {},
+        "a: 1 guard; b: 1 guard; c: 1 guard, 1 db",
+    ),
+    new_pods_of_all_zones_that_the_rule_selects=(
+        [*(some(1, "db", selects(zone=z), cpu="2", name=z) for z in ZONES), some(1, "web", apart("db"))],
+        {},
+        "a: 1 db; b: 1 db; c: 1 db; pending: 1 web",
     ),
     a_label_that_no_node_has=(
         [some(2, "web", apart(key=RACK)), some(1, "shy", apart(key=RACK), cpu="500m")],
@@ -330,6 +375,11 @@ def test_error_of_a_pod_that_no_domain_can_take_names_the_rule(rule, message):
         [some(2, "web", prefers(near("db")), cpu="4"), some(2, "db", near("db"), only(ZONE, "c"))],
         {},
         "c: 2 web, 2 db",
+    ),
+    affinity_gives_way_to_a_required_spread=(
+        [some(3, "web", prefers(near("db", HOST)), spread(HOST)), some(1, "db", cpu="2")],
+        {"by": "node"},
+        "z.large: 1 web, 1 db; z.large: 1 web; z.large: 1 web",
     ),
     affinity_to_missing_pods_is_packed_by_price=(
         [some(2, "web", prefers(near("cache", HOST)), cpu="7")],

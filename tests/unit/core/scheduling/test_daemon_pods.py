@@ -80,11 +80,7 @@ def pods_of_agent(node, *, cpu="100m", minutes=1, **owner):
     "running",
     "free",
     its_template=([the_agent(cpu="1")], [], 6),
-    its_newest_pod=(
-        [the_agent(cpu="1")],
-        [pods_of_agent("x", cpu="2", minutes=60), pods_of_agent("y", cpu="3")],
-        4,
-    ),
+    its_newest_pod=([the_agent(cpu="1")], [pods_of_agent("x", cpu="2", minutes=60), pods_of_agent("y", cpu="3")], 4),
     not_a_pod_that_it_does_not_control=([the_agent(cpu="1")], [pods_of_agent("x", cpu="3", controller=False)], 6),
     not_the_nodes_of_its_pod=([the_agent(cpu="1")], [some(1, "agent", only(ZONE, "no"), cpu="1", on="x")], 6),
     one_that_an_affinity_term_allows=(

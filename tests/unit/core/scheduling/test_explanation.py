@@ -223,11 +223,7 @@ def test_smallest_change_is_the_first_change_that_suffices_alone(cluster, pod, k
             {"spec": listens(8080)},
             "unsatisfiable constraints of the pod: host port 8080",
         ),
-        (
-            {},
-            {"spec": GPU},
-            "no instance type has enough resources: none of the 2 compatible types has nvidia.com/gpu",
-        ),
+        ({}, {"spec": GPU}, "no instance type has enough resources: none of the 2 compatible types has nvidia.com/gpu"),
         ({"pools": [THREE_TYPES]}, {}, f"2 of 3 for {TYPE}"),
         (
             {"pools": [pool("default", (TYPE, "Exists:3"), (ZONE, "Exists:2"))]},

@@ -111,6 +111,12 @@ def test_pods_share_a_node_if_one_value_of_its_labels_meets_both(first, second, 
         RACK,
         "pending: 2 web",
     ),
+    dynamic_nodepool_beside_a_static_one=(
+        [some(1, "web")],
+        {"node_pools": (pool("dynamic"), pool("static", replicas=1))},
+        labels.NODEPOOL,
+        "dynamic: 1 web",
+    ),
     zone_and_capacity_type_of_one_offering=(
         [
             some(
@@ -179,7 +185,7 @@ def test_pod_with_contradictory_node_affinity_gets_no_node(term):
 @pytest.mark.parametrize(
     ("node_pool", "node_class", "why"),
     [
-        (pool(replicas=2), a_node_class(), "static"),
+        (pool(replicas=2), a_node_class(), "static"),  # its nodes come from its replicas
         (pool(), a_node_class(ready=False, message="no subnets"), "no subnets"),
         (pool(), a_node_class("other"), "does not exist"),
         (pool("default", (labels.ARCH, "In", "arm64")), a_node_class(), "filtered out all available instance types"),

@@ -117,10 +117,11 @@ def test_ignored_preferences_give_no_warning():
     assert plan(extreme, options=Options(preferences=PreferencePolicy.IGNORE)).results.pod_warnings == {}
 
 
+@pytest.mark.parametrize("rule", [spread(HOST), apart(key=HOST)])
 @pytest.mark.parametrize(("policy", "nodes"), [("Respect", 4), ("Ignore", 1), ("WhenFree", 1)])
-def test_preference_policy_decides_whether_a_preferred_spread_applies(policy, nodes):
-    """Respect opens a node for each pod; Ignore drops the spread; WhenFree drops it because it costs more."""
-    pods = some(4, "web", prefers(spread(HOST)), cpu="100m")
+def test_preference_policy_decides_whether_a_preference_opens_nodes(policy, nodes, rule):
+    """Respect opens a node for each pod; Ignore drops the rule; WhenFree drops it because it costs more."""
+    pods = some(4, "web", prefers(rule), cpu="100m")
 
     found = plan(pods, options=Options(preferences=PreferencePolicy(policy)))
 

@@ -152,10 +152,7 @@ IN_B = a_launched_claim("in-b", **planned_for("web0", "web1", "web2", zones="b")
         "in-b: 3 web; z.large: 1 web",
     ),
     planned_pods_stay_as_far_as_their_spread_allows=(
-        [
-            some(2, "web", cpu="1900m", on="a", name="old"),
-            some(4, "web", spread(), cpu="500m"),
-        ],
+        [some(2, "web", cpu="1900m", on="a", name="old"), some(4, "web", spread(), cpu="500m")],
         (a_running_claim("a"), a_launched_claim("b", **planned_for("web0", "web1", "web2", "web3", zones="b"))),
         {"nodes": (a_node("a"),), "node_classes": (a_node_class(ready=False),)},
         "b: 3 web; pending: 1 web",
@@ -186,10 +183,7 @@ IN_B = a_launched_claim("in-b", **planned_for("web0", "web1", "web2", zones="b")
     ),
     a_moving_pod_counts_in_the_zone_that_it_is_planned_for=(
         [some(1, "web", spread(), on="going", name="moving"), some(3, "web", spread())],
-        (
-            a_launched_claim("coming", **planned_for("moving0", zones="b")),
-            a_running_claim("going", deleting=NOW),
-        ),
+        (a_launched_claim("coming", **planned_for("moving0", zones="b")), a_running_claim("going", deleting=NOW)),
         {"nodes": (a_node("going", deleting=NOW),)},
         "coming: 2 web; z.large: 1 web; z.large: 1 web",
     ),

@@ -117,6 +117,12 @@ def sold_out(instance_type: InstanceType, zone: str) -> InstanceType:
         "r1: 2 web; r2: 2 web",
     ),
     a_label_that_no_node_has=([some(2, "web", spread(RACK)), some(1, "db")], {"by": RACK}, "-: 1 db; pending: 2 web"),
+    zones_of_several_nodepools=(
+        [some(4, "web", spread())],
+        {"node_pools": (pool("one", labels={ZONE: "a"}), pool("two", labels={ZONE: "b"}))},
+        "a: 2 web; b: 2 web",
+    ),
+    no_selector_counts_no_pod=([some(5, "web", spread(labelSelector=None))], {}, "-: 5 web"),
     counting_no_pod_restricts_nothing=([some(5, "web", spread(app="other"))], {}, "-: 5 web"),
     capacity_types_are_domains=(
         [some(6, "web", spread(CAPACITY))],

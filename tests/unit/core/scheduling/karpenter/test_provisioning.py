@@ -25,7 +25,6 @@ from tests.helpers.karpenter_suite import (
     FAKE_TYPES,
     GPU_A,
     GPU_B,
-    SIZE,
     ZONES,
     fake_type,
     pool,
@@ -279,34 +278,6 @@ def test_daemon_pod_states_the_requests_and_its_daemon_set_the_nodes(daemon_spec
     assert plan.node_of("p").offering.instance_type == DEFAULT
 
 
-def listening(port, requests):
-    """A spec whose container uses a host port."""
-    spec = requesting(requests)
-    spec["containers"][0]["ports"] = [{"containerPort": port, "hostPort": port}]
-    return spec
-
-
-def test_host_port_of_a_daemon_set_is_taken_on_each_node():
-    """A pod with that port has no place."""
-    one = {"cpu": "1", "memory": "1Gi"}
-    agent = a_daemon_set("agent", **listening(8080, one))
-
-    plan = schedule(tiny("p", spec=listening(8080, one)), tiny("q", spec=listening(8081, one)), daemon_sets=(agent,))
-
-    assert set(plan.results.pod_errors) == {"default/p"}
-
-
-def test_daemon_set_of_other_types_takes_neither_ports_nor_resources():
-    """The pod selects small types; the DaemonSet with its port runs on large ones."""
-    large = daemon("large", spec={**listening(8080, {"cpu": "10"}), **required([requirement(SIZE, "In", "large")])})
-    small = daemon("small", spec={**listening(8081, {"cpu": "2"}), **required([requirement(SIZE, "In", "small")])})
-    spec = {**listening(8080, {"cpu": "1", "memory": "1Gi"}), **required([requirement(SIZE, "In", "small")])}
-
-    plan = schedule(tiny("p", spec=spec), daemon_sets=(large, small))
-
-    assert plan.node_of("p").offering.instance_type == DEFAULT
-
-
 @pytest.mark.parametrize("count", [1, 2])
 def test_requests_of_a_nodeclaim_contain_each_daemon_once(count):
     """However many pods it has."""
@@ -407,31 +378,6 @@ def weighted(kind, key, app):
     }
 
 
-def spread_anyway(key):
-    """A spec with a spread that may be violated."""
-    selector = {"matchLabels": {"app": "web"}}
-    return {
-        "topologySpreadConstraints": [
-            {"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
-        ]
-    }
-
-
-@pytest.mark.parametrize("key", [ZONE, labels.HOSTNAME])
-@pytest.mark.parametrize("kind", ["spread", "anti-affinity"])
-def test_ignored_preferences_spread_no_pods(kind, key):
-    """With the policy Ignore five pods share a node; with Respect they do not.
-
-    Anti-affinity over zones is given up at once: the first pod's node may still be in any zone.
-    """
-    spec = spread_anyway(key) if kind == "spread" else weighted("podAntiAffinity", key, "web")
-    pods = [tiny(f"p{n}", spec=spec) for n in range(5)]
-
-    assert len(schedule(*pods, options=IGNORE).results.new_claims) == 1
-    respected = schedule(*pods).results.new_claims
-    assert len(respected) == (1 if (kind, key) == ("anti-affinity", ZONE) else 5 if key == labels.HOSTNAME else 3)
-
-
 @pytest.mark.parametrize(
     "preference",
     [preferred((1, [requirement(ZONE, "In", ZONES[1])])), weighted("podAffinity", ZONE, "bar")],
@@ -466,26 +412,6 @@ def test_selector_of_a_pod_comes_before_the_weight_of_nodepools(selector, chosen
 
     assert {claim.node_pool for claim in plan.results.new_claims} == {chosen}
     assert not plan.results.pod_errors
-
-
-def test_nodepool_with_a_preferred_taint_is_chosen_last():
-    """The other NodePool has none."""
-    tainted = pool("a-tainted", taints=[{"key": "foo", "value": "bar", "effect": "PreferNoSchedule"}])
-
-    plan = schedule(tiny("p"), node_pools=(tainted, pool("plain")))
-
-    assert plan.node_of("p").node_pool == "plain"
-
-
-@pytest.mark.parametrize(
-    ("pools", "chosen"),
-    [((pool("static", replicas=2),), None), ((pool("dynamic"), pool("static", replicas=1)), "dynamic")],
-)
-def test_static_nodepool_gets_no_node_for_a_pending_pod(pools, chosen):
-    """Its nodes come from its replicas."""
-    claim = schedule(tiny("p"), node_pools=pools).node_of("p")
-
-    assert (claim.node_pool if claim else None) == chosen
 
 
 # -- minValues

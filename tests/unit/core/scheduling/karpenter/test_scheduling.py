@@ -6,7 +6,7 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.results import Options
-from tests.helpers.builders import a_claim, a_daemon_set, a_node, a_node_class, a_pod, merge, provider_id_of
+from tests.helpers.builders import a_claim, a_daemon_set, a_node, a_pod, merge, provider_id_of
 from tests.helpers.karpenter_suite import (
     FAKE_TYPES,
     INTEGER,
@@ -154,13 +154,6 @@ def test_requirement_on_a_kubernetes_domain_gives_the_label(prefix):
     plan = schedule(tiny("p"), node_pools=(pool(requirements=wanted),))
 
     assert {r["key"]: "test-value" for r in wanted}.items() <= plan.manifest_of("p")["metadata"]["labels"].items()
-
-
-def test_nodepool_that_is_not_ready_launches_nothing():
-    """Its NodeClass is not ready."""
-    plan = schedule(tiny("p"), node_classes=(a_node_class(ready=False, reason="NotReady"),))
-
-    assert set(plan.results.pod_errors) == {"default/p"}
 
 
 # -- instance types
@@ -373,17 +366,6 @@ def test_spread_over_zones_uses_the_nodes_that_exist():
     }
 
 
-def test_spread_over_hosts_launches_new_nodes_beside_the_existing():
-    """Each of four nodes runs one pod; five more pods get five nodes."""
-    pairs = [a_node_in(name=f"n{n}") for n in range(4)]
-    running = [a_pod(f"r{n}", cpu="10m", memory="1Mi", node=f"node-n{n}") for n in range(4)]
-    spec = {"topologySpreadConstraints": [{**SPREAD, "topologyKey": HOST}]}
-
-    plan = on(*pairs, pods=[*running, *(tiny(f"p{n}", spec=spec) for n in range(5))])
-
-    assert [len(claim.pods) for claim in plan.results.new_claims] == [1] * 5
-
-
 def daemon_pod(name, daemon_set, node, **requests):
     """A pod of a DaemonSet that runs on a node."""
     owner = {
@@ -471,19 +453,6 @@ def test_pod_that_an_existing_node_cannot_take_needs_a_nodepool(pools):
     plan = on(a_node_in(ZONES[1]), pods=[tiny("p", spec=needing(ZONE, "In", ZONES[0]))], node_pools=pools)
 
     assert (plan.node_of("p") is not None) is bool(pools)
-
-
-def test_daemon_set_of_another_zone_leaves_the_node_to_pods():
-    """The node is in zone 2, where the DaemonSet of zone 1 does not run."""
-    daemon_set = a_daemon_set("agent", **requesting({"cpu": "10", "memory": "1Gi"}), **needing(ZONE, "In", ZONES[0]))
-
-    plan = on(
-        a_node_in(ZONES[1], available={"cpu": "1", "memory": "1Gi"}),
-        pods=[tiny("p", spec=requesting({"cpu": "1", "memory": "1Gi"}))],
-        daemon_sets=(daemon_set,),
-    )
-
-    assert plan.node_of("p") == "node-default-1"
 
 
 @pytest.mark.parametrize(("initialized", "stays"), [(False, True), (True, False)])

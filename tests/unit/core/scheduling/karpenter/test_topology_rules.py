@@ -105,13 +105,6 @@ def test_spread_over_zones_counts_the_zones_that_its_pods_can_use(template, coun
     assert plan.by_label(ZONE) == skew
 
 
-def test_zones_of_several_nodepools_count_together():
-    """Each NodePool has one zone."""
-    pools = tuple(pool(f"np-{zone}", labels={ZONE: zone}) for zone in ZONES[:2])
-
-    assert schedule(*pods(4, spread(ZONE)), node_pools=pools).by_label(ZONE) == [2, 2]
-
-
 @pytest.mark.parametrize(
     ("existing", "template", "count", "skew", "placed"),
     [
@@ -156,13 +149,6 @@ def test_spread_over_architectures_counts_the_running_pod():
     assert sum(len(claim.pods) for claim in plan.results.new_claims) == 2
 
 
-def test_spread_over_capacity_types_is_balanced():
-    """The NodePool states both."""
-    both_types = pool(requirements=[requirement(CAPACITY, "In", labels.SPOT, labels.ON_DEMAND)])
-
-    assert schedule(*pods(4, spread(CAPACITY)), node_pools=(both_types,)).by_label(CAPACITY) == [2, 2]
-
-
 def test_required_affinity_excludes_the_running_pod_from_the_spread():
     """Five pods that require Spot in zone 2 do not count the on-demand pod in zone 1."""
     wanted = required([requirement(ZONE, "In", ZONES[1]), requirement(CAPACITY, "In", labels.SPOT)])
@@ -185,19 +171,6 @@ def test_node_selector_leaves_one_domain_to_a_spread(key, values):
 
     assert not plan.results.pod_errors
     assert plan.by_label(key) == [5, 10]
-
-
-def test_spread_over_a_label_that_no_node_has_leaves_its_pod_pending():
-    """Other pods are scheduled."""
-    plan = schedule(*pods(1, spread("unknown")), tiny("q"))
-
-    assert set(plan.results.pod_errors) == {"default/p0"}
-
-
-@pytest.mark.parametrize(("key", "app"), [(ZONE, None), (HOST, "other")])
-def test_spread_that_counts_none_of_its_own_pods_spreads_nothing(key, app):
-    """It has no selector, or one for other pods."""
-    assert [len(claim.pods) for claim in schedule(*pods(5, spread(key, app=app))).results.new_claims] == [5]
 
 
 @pytest.mark.parametrize(
@@ -284,23 +257,6 @@ def test_domains_of_nodepools_with_different_taints_count_apart():
 # -- affinity
 
 
-def test_empty_affinity_requires_nothing():
-    """As the API server may store it."""
-    assert schedule(tiny("p", spec={"affinity": {"podAffinity": {}, "podAntiAffinity": {}}})).node_of("p") is not None
-
-
-def test_pod_joins_the_host_of_the_pod_that_it_requires():
-    """Ten others are spread over hosts."""
-    plan = schedule(
-        *pods(10, spread(HOST)),
-        tiny("target", metadata={"labels": {"app": "db"}}),
-        tiny("follower", spec=beside("podAffinity", HOST, "db"), metadata={"labels": {"app": "x"}}),
-    )
-
-    assert plan.node_of("target") is plan.node_of("follower")
-    assert plan.node_of("target") is not None
-
-
 @pytest.mark.parametrize(("kind", "same"), [("podAffinity", True), ("podAntiAffinity", False)])
 def test_affinity_may_be_over_architectures(kind, same):
     """The first pod runs on arm64; the spread keeps the second from its node."""
@@ -312,102 +268,6 @@ def test_affinity_may_be_over_architectures(kind, same):
     assert plan.node_of("first") is not plan.node_of("second")
     arches = [next(iter(plan.node_of(name).instance_types)) == "arm-instance-type" for name in ("first", "second")]
     assert arches == [True, same]
-
-
-def test_pods_that_require_each_others_host_fill_one_node():
-    """It holds five; those that do not fit have no place."""
-    small = pool(requirements=[requirement(TYPE, "In", "default-instance-type")])
-
-    plan = schedule(*pods(10, beside("podAffinity", HOST, "web")), node_pools=(small,))
-
-    assert [len(claim.pods) for claim in plan.results.new_claims] == [5]
-    assert len(plan.results.pod_errors) == 5
-
-
-def test_running_pod_of_another_zone_counts_for_affinity():
-    """Its node is full, and the pods require another zone: none of them may be the first."""
-    spec = both(beside("podAffinity", HOST, "web"), required([requirement(ZONE, "In", *ZONES[1:])]))
-
-    assert len(beside_running([running(ZONES[0])], *pods(10, spec)).results.pod_errors) == 10
-
-
-def test_pods_that_require_each_others_zone_share_the_allowed_one():
-    """Zone 3 is the only one that they allow."""
-    spec = both(beside("podAffinity", ZONE, "web"), required([requirement(ZONE, "In", ZONES[2])]))
-
-    plan = schedule(*pods(3, spec))
-
-    assert [len(claim.pods) for claim in plan.results.new_claims] == [3]
-    assert plan.label_of("p0", ZONE) == ZONES[2]
-
-
-@pytest.mark.parametrize("target", [False, True])
-def test_preferred_affinity_is_relaxed(target):
-    """The pod it is for does not exist, or a required spread keeps all but one pod from its host."""
-    spec = both(spread(HOST), beside("podAffinity", HOST, "db", weight=50))
-    others = [tiny("target", metadata={"labels": {"app": "db"}})] if target else []
-
-    plan = schedule(*pods(3, spec), *others)
-
-    assert not plan.results.pod_errors
-    assert len(plan.results.new_claims) == 3
-
-
-def guards(*, weight=None):
-    """A pod in each zone that avoids the app db there."""
-    avoiding = beside("podAntiAffinity", ZONE, "db", weight=weight)
-    return [
-        tiny(f"guard{n}", spec=both(requesting({"cpu": "2"}), avoiding, {"nodeSelector": {ZONE: zone}}))
-        for n, zone in enumerate(ZONES)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("others", "pod", "placed"),
-    [
-        (
-            [
-                tiny(
-                    f"db{n}",
-                    spec=both(requesting({"cpu": "2"}), {"nodeSelector": {ZONE: zone}}),
-                    metadata={"labels": {"app": "db"}},
-                )
-                for n, zone in enumerate(ZONES)
-            ],
-            tiny("p", spec=beside("podAntiAffinity", ZONE, "db")),
-            False,
-        ),
-        (guards(), tiny("p", metadata={"labels": {"app": "db"}}), False),
-        (guards(weight=10), tiny("p", metadata={"labels": {"app": "db"}}), True),
-    ],
-    ids=["avoids them", "they avoid it", "they prefer to avoid it"],
-)
-def test_required_anti_affinity_with_a_pod_of_each_zone_leaves_no_zone(others, pod, placed):
-    """Whichever side has the rule."""
-    plan = schedule(*others, pod)
-
-    assert set(plan.results.pod_errors) == (set() if placed else {"default/p"})
-
-
-@pytest.mark.parametrize("weight", [None, 10])
-def test_running_pods_keep_a_pod_from_their_zones_only_if_they_require_it(weight):
-    """One in each zone."""
-    spec = beside("podAntiAffinity", ZONE, "db", weight=weight)
-    existing = [running(zone, spec=spec) for zone in ZONES]
-
-    plan = beside_running(existing, tiny("p", metadata={"labels": {"app": "db"}}))
-
-    assert bool(plan.results.pod_errors) is (weight is None)
-
-
-@pytest.mark.parametrize("namespaces", [[], ["other"]])
-def test_affinity_to_pods_of_another_namespace_finds_none_here(namespaces):
-    """Nor does one to pods that do not exist."""
-    target = tiny("target", metadata={"labels": {"app": "db"}})
-    term = {"namespaces": namespaces} if namespaces else {}
-    spec = beside("podAffinity", HOST, "db" if namespaces else "missing", **term)
-
-    assert set(schedule(target, tiny("p", spec=spec)).results.pod_errors) == {"default/p"}
 
 
 # -- taints of nodes
@@ -429,49 +289,6 @@ def test_startup_taint_keeps_no_pod_away_and_a_toleration_adds_none():
 
 
 # -- rules that Karpenter meets in several passes, because the zone of a new node is open until it exists
-
-
-@pytest.mark.parametrize("first_avoids", [True, False])
-def test_anti_affinity_over_zones_is_met_in_one_pass(first_avoids):
-    """Whichever of the two has the rule; Karpenter leaves the second pod to its next pass."""
-    avoiding = beside("podAntiAffinity", ZONE, "db")
-    db = tiny("db", spec=requesting({"cpu": "2"}), metadata={"labels": {"app": "db"}})
-    other = tiny("p", spec=both(requesting({"cpu": "3" if first_avoids else "1"}), avoiding))
-
-    plan = schedule(db, other)
-
-    assert not plan.results.pod_errors
-    assert plan.label_of("db", ZONE) != plan.label_of("p", ZONE)
-
-
-def test_pods_that_avoid_each_others_zone_get_all_zones():
-    """The fourth has no place."""
-    plan = schedule(*pods(4, beside("podAntiAffinity", ZONE, "web")))
-
-    assert plan.by_label(ZONE) == [1, 1, 1]
-    assert len(plan.results.pod_errors) == 1
-
-
-def test_followers_share_the_zone_of_a_pod_that_may_go_anywhere():
-    """Eleven pods in one zone."""
-    target = tiny("target", metadata={"labels": {"app": "db"}})
-
-    plan = schedule(target, *pods(10, beside("podAffinity", ZONE, "db")))
-
-    assert plan.by_label(ZONE) == [11]
-
-
-def test_pods_that_require_their_own_zone_and_select_different_ones():
-    """The first of a zone may be anywhere, and the second is the first that its selector allows."""
-    near = beside("podAffinity", ZONE, "web")
-    waiting = [
-        tiny(f"p{n}", spec=both(near, required([requirement(ZONE, "In", zone)]))) for n, zone in enumerate(ZONES[1:])
-    ]
-
-    plan = schedule(*waiting)
-
-    assert not plan.results.pod_errors
-    assert [plan.label_of(f"p{n}", ZONE) for n in range(2)] == list(ZONES[1:])
 
 
 def test_zone_of_a_volume_does_not_narrow_the_zones_that_a_spread_counts():

@@ -132,10 +132,7 @@ NOTHING = np.zeros((0, 1), dtype=np.int64)
             a_problem([1, 1], [[1], [1]], [[10]], [1.0], loose=[[True], [False]], bound=[[False], [True]]),
             {"offers": [0, 0]},
         ),
-        (
-            a_problem([2, 2], [[1], [1]], [[4]], [1.0], loose=BOTH, bound=BOTH),
-            {"offers": [0, 0], "price": 2.0},
-        ),
+        (a_problem([2, 2], [[1], [1]], [[4]], [1.0], loose=BOTH, bound=BOTH), {"offers": [0, 0], "price": 2.0}),
         (
             a_problem([3, 3], [[8], [1]], [[10], [10]], [0.001, 5.0], reservation=[0, -1], reserved=[2]),
             {"offers": [0, 0, 1], "bound": 0.002 + 0.7 * 5.0},
