@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Node, Pod
@@ -20,6 +21,13 @@ ZONE, HOST, TYPE, CAPACITY = labels.ZONE, labels.HOSTNAME, labels.INSTANCE_TYPE,
 RACK = "example.com/rack"
 DEAR_A = an_instance_type("x.large", cpu=8, memory_gib=32, price=0.5, zones=("a",))
 CHEAP_B = an_instance_type("y.large", cpu=8, memory_gib=32, price=0.4, zones=("b",))
+ARM = replace(
+    an_instance_type("arm.large", cpu=8, memory_gib=32, price=0.45, zones=ZONES),
+    requirements=tuple(
+        replace(each, values=("arm64",)) if each.key == labels.ARCH else each
+        for each in an_instance_type("arm.large", cpu=8, memory_gib=32, price=0.45, zones=ZONES).requirements
+    ),
+)
 IN_BULK = Options(compare_up_to=0)
 """The pods are planned by class only, not one by one as well."""
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from journeyman.core.api import labels
 from tests.helpers.builders import LARGE, MEDIUM, SMALL, an_instance_type
 from tests.helpers.small_clusters import (
+    ARM,
     CAPACITY,
     CHEAP_B,
     DEAR_A,
@@ -159,6 +161,14 @@ def _where(pods, cluster, options):
         {"by": "node", "types": (LARGE,)},
         "m.large: 7 web; pending: 3 web",
     ),
+    same_architecture=(
+        [
+            some(1, "db", selects(arch="arm64"), spread(HOST, app="web|db"), cpu="2"),
+            some(1, "web", near("db", labels.ARCH), spread(HOST, app="web|db")),
+        ],
+        {"types": (THREE, ARM), "by": "node"},
+        "arm.large: 1 db; arm.large: 1 web",
+    ),
     empty_rules=([some(1, "web", {"affinity": {"podAffinity": {}, "podAntiAffinity": {}}})], {}, "-: 1 web"),
     same_host=([some(3, "web", near(key=HOST))], {"by": "node", "types": (LARGE, SMALL)}, "m.large: 3 web"),
     host_of_a_smaller_pod_that_is_scheduled_later=(
@@ -194,6 +204,11 @@ def test_affinity_brings_pods_together(pods, cluster, expected, options):
     "expected",
     a_zone_each=([some(4, "web", apart())], {}, "a: 1 web; b: 1 web; c: 1 web; pending: 1 web"),
     a_host_each=([some(3, "web", apart(key=HOST), cpu="100m")], {"by": "node"}, "; ".join(["z.large: 1 web"] * 3)),
+    another_architecture=(
+        [some(1, "db", selects(arch="arm64"), cpu="2"), some(1, "web", apart("db", labels.ARCH))],
+        {"types": (THREE, ARM), "by": "node"},
+        "arm.large: 1 db; z.large: 1 web",
+    ),
     zones_of_running_pods=(
         [some(1, "db", cpu="0", on="n"), some(3, "web", apart("db"))],
         {"nodes": at("n/a")},

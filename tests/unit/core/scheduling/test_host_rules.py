@@ -10,6 +10,7 @@ from journeyman.core.scheduling.scheduler import pods_to_schedule
 from journeyman_simulator.judge import verify_strictly
 from tests.helpers.builders import LARGE, SMALL, a_daemon_set
 from tests.helpers.small_clusters import (
+    ARM,
     HOST,
     ZONE,
     apart,
@@ -28,7 +29,7 @@ from tests.helpers.small_clusters import (
     zonal,
 )
 
-BIG = zonal(cpu=64, price=3.2)
+BIG = zonal(cpu=64, price=0.4)
 ANY = "web|db"
 
 
@@ -46,6 +47,19 @@ ANY = "web|db"
         [some(2, "web", spread(HOST, app=ANY)), some(3, "db", cpu="500m")],
         (),
         "z.large: 1 web, 3 db; z.large: 1 web",
+    ),
+    pods_of_two_apps_share_nodes=(
+        [some(2, "db", spread(HOST, app="db")), some(2, "web", spread(HOST))],
+        (),
+        "z.large: 1 web, 1 db; z.large: 1 web, 1 db",
+    ),
+    pods_of_two_apps_of_different_architectures=(
+        [
+            some(2, "db", spread(HOST, app="db"), selects(arch="arm64")),
+            some(2, "web", spread(HOST), selects(arch="amd64")),
+        ],
+        (),
+        "arm.large: 1 db; arm.large: 1 db; z.large: 1 web; z.large: 1 web",
     ),
     pods_that_are_not_counted_are_not_limited=([some(9, "web", spread(HOST, app="db"))], (), "z.large: 9 web"),
     the_stricter_of_two=([some(2, "web", spread(HOST, skew=3), spread(HOST))], (), "z.large: 1 web; z.large: 1 web"),
@@ -110,7 +124,7 @@ ANY = "web|db"
 )
 def test_rules_about_hosts_limit_the_pods_of_a_node(pods, nodes, expected, options):
     """One node has capacity for all pods."""
-    found = plan(*pods, nodes=at(*nodes), types=(BIG,), options=options)
+    found = plan(*pods, nodes=at(*nodes), types=(BIG, ARM), options=options)
 
     assert by_node(found) == expected_of(expected, options)
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeSelectorRequirement
-from tests.helpers.builders import a_node_class, an_instance_type
+from tests.helpers.builders import a_node_class, a_pool, an_instance_type
 from tests.helpers.small_clusters import (
     CAPACITY,
     RACK,
@@ -208,3 +208,15 @@ def test_error_of_a_pod_names_the_taint_that_it_does_not_tolerate():
     found = plan(some(1, "shy"), node_pools=(pool(taints=[{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]),))
 
     assert "did not tolerate taint (taint=gpu=yes:NoSchedule)" in errors(found)
+
+
+def test_startup_taint_keeps_no_pod_away_and_a_toleration_adds_none():
+    """The NodeClaim has the startup taint, and no other."""
+    startup = [{"key": "ignore-me", "value": "nothing-to-see-here", "effect": "NoSchedule"}]
+    node_pool = a_pool(spec={"template": {"spec": {"startupTaints": startup}}})
+
+    found = plan(some(1, "web"), some(1, "brave", tolerates("k")), node_pools=(node_pool,))
+
+    assert not found.results.pod_errors
+    spec = found.manifest_of("web0")["spec"]
+    assert (spec["startupTaints"], spec.get("taints", [])) == (startup, [])

@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import InstanceType
-from tests.helpers.builders import an_instance_type
+from tests.helpers.builders import a_volume, a_volume_claim, an_instance_type, claims_as_volumes
 from tests.helpers.small_clusters import (
+    ARM,
     CAPACITY,
     CHEAP_B,
     DEAR_A,
@@ -18,10 +19,12 @@ from tests.helpers.small_clusters import (
     IN_BULK,
     RACK,
     ZONE,
+    ZONES,
     apart,
     at,
     both_ways,
     by_domain,
+    either,
     errors,
     expected_of,
     near,
@@ -42,6 +45,15 @@ TWO = zonal("a", "b")
 SPOTTY = zonal("a", "b", spot=0.1)
 MINE = [{"key": "mine", "effect": "NoSchedule"}]
 RACKS = pool("default", (RACK, "In", "r1", "r2"))
+
+
+WEB = {"matchExpressions": [{"key": "app", "operator": "In", "values": ["web"]}]}
+IN_A_OR_B = pool("default", (ZONE, "In", "a", "b"))
+SPOT_ONLY = pool("default", (CAPACITY, "In", labels.SPOT))
+ON_DEMAND = at("n/a", **{CAPACITY: labels.ON_DEMAND})
+TAINTED = at("n/a", taints=MINE, **{RACK: "r2"})
+OPEN_AND_TAINTED = (pool("open", (RACK, "In", "r1")), pool("tainted", (RACK, "In", "r2"), taints=MINE))
+HONORING = spread(RACK, app="p|q", nodeTaintsPolicy="Honor")
 
 
 def sold_out(instance_type: InstanceType, zone: str) -> InstanceType:
@@ -143,6 +155,86 @@ def sold_out(instance_type: InstanceType, zone: str) -> InstanceType:
         [some(2, "web", spread(skew=1), spread(skew=2))],
         {"types": (zonal("b"),), "nodes": at("n/a")},
         "b: 1 web; pending: 1 web",
+    ),
+    selector_with_expressions=([some(4, "web", spread(labelSelector=WEB))], {}, "a: 2 web; b: 1 web; c: 1 web"),
+    zones_of_a_nodepool=([some(4, "web", spread())], {"node_pools": (IN_A_OR_B,)}, "a: 2 web; b: 2 web"),
+    zone_label_of_a_nodepool=([some(4, "web", spread())], {"node_pools": (pool(labels={ZONE: "a"}),)}, "a: 4 web"),
+    zone_label_and_requirement_of_a_nodepool=(
+        [some(4, "web", spread())],
+        {"node_pools": (pool("default", (ZONE, "In", "a", "b"), labels={ZONE: "a"}),)},
+        "a: 4 web",
+    ),
+    as_many_domains_as_min_domains=([some(11, "web", spread(minDomains=3))], {}, "a: 4 web; b: 4 web; c: 3 web"),
+    more_domains_than_min_domains=([some(11, "web", spread(minDomains=2))], {}, "a: 4 web; b: 4 web; c: 3 web"),
+    zones_of_the_required_affinity=([some(6, "web", spread(), only(ZONE, "a", "b"))], {}, "a: 3 web; b: 3 web"),
+    zones_of_a_preferred_affinity_are_no_limit=(
+        [some(6, "web", spread(), prefers(only(ZONE, "a", "b")))],
+        {},
+        "a: 2 web; b: 2 web; c: 2 web",
+    ),
+    zone_selectors=(
+        [some(5, "web", spread(), selects(zone="a"), name="p"), some(10, "web", spread(), selects(zone="b"))],
+        {},
+        "a: 5 web; b: 10 web",
+    ),
+    running_pod_of_a_zone_without_nodepool=(
+        [some(1, "web", cpu="0", on="n", name="old"), some(6, "web", spread())],
+        {"nodes": at("n/c"), "node_pools": (IN_A_OR_B,)},
+        "a: 2 web; b: 2 web; pending: 2 web",
+    ),
+    running_pods_of_the_minimum=(
+        [*(some(1, "web", cpu="0", on=n, name=f"old-{n}") for n in "ab"), some(10, "web", spread(skew=5))],
+        {"nodes": at("a/a", "b/b"), "node_pools": (pool("default", (ZONE, "In", "c")),)},
+        "c: 6 web; pending: 4 web",
+    ),
+    running_pod_of_another_capacity_type=(
+        [some(1, "web", cpu="0", on="n", name="old"), some(5, "web", spread(CAPACITY))],
+        {"nodes": ON_DEMAND, "node_pools": (SPOT_ONLY,), "types": (SPOTTY,), "by": CAPACITY},
+        "spot: 2 web; pending: 3 web",
+    ),
+    preference_and_running_pod_of_another_capacity_type=(
+        [some(1, "web", cpu="0", on="n", name="old"), some(5, "web", prefers(spread(CAPACITY)))],
+        {"nodes": ON_DEMAND, "node_pools": (SPOT_ONLY,), "types": (SPOTTY,), "by": CAPACITY},
+        "spot: 5 web",
+    ),
+    running_pod_of_a_capacity_type_that_the_affinity_excludes=(
+        [
+            some(1, "web", cpu="0", on="n", name="old"),
+            some(5, "web", spread(CAPACITY), either([(ZONE, "In", "b"), (CAPACITY, "In", labels.SPOT)])),
+        ],
+        {"nodes": ON_DEMAND, "types": (SPOTTY,), "by": CAPACITY},
+        "spot: 5 web",
+    ),
+    running_pod_of_another_architecture=(
+        [some(1, "web", cpu="0", on="n", name="old"), some(5, "web", spread(labels.ARCH))],
+        {
+            "nodes": at("n/a", **{labels.ARCH: "amd64"}),
+            "node_pools": (pool("default", (labels.ARCH, "In", "arm64")),),
+            "types": (ARM,),
+            "by": labels.ARCH,
+        },
+        "arm64: 2 web; pending: 3 web",
+    ),
+    value_behind_a_taint_counts=(
+        [some(2, "web", spread(RACK, nodeTaintsPolicy="Ignore"))],
+        {"nodes": TAINTED, "node_pools": OPEN_AND_TAINTED, "by": RACK},
+        "r1: 1 web; pending: 1 web",
+    ),
+    value_behind_a_taint_does_not_count=(
+        [some(2, "web", spread(RACK, nodeTaintsPolicy="Honor"))],
+        {"nodes": TAINTED, "node_pools": OPEN_AND_TAINTED, "by": RACK},
+        "r1: 2 web",
+    ),
+    values_of_nodepools_with_different_taints=(
+        [some(2, "p", HONORING, tolerates("p")), some(4, "q", HONORING, tolerates("q"))],
+        {
+            "node_pools": (
+                pool("p", (RACK, "In", "r1", "r2"), taints=[{"key": "p", "effect": "NoSchedule"}]),
+                pool("q", (RACK, "In", "r1", "r3"), taints=[{"key": "q", "effect": "NoSchedule"}]),
+            ),
+            "by": RACK,
+        },
+        "r1: 2 q, 1 p; r2: 1 p; r3: 2 q",
     ),
     a_pod_that_no_zone_can_take_does_not_count=(
         [some(1, "web", spread(), cpu="20", name="large"), some(8, "web", spread())],
@@ -248,6 +340,38 @@ def test_spread_counts_new_nodes_whose_types_all_match_the_node_selector(options
     )
 
     assert by_domain(found) == "a: 1 web; b: 1 web"
+
+
+@both_ways
+@pytest.mark.parametrize("count", [2, 5, 14])
+@pytest.mark.parametrize("keys", [(ZONE, HOST), (CAPACITY, ZONE, HOST)])
+def test_all_constraints_of_a_spread_hold_at_once(keys, count, options):
+    """Skew 1 over zones and capacity types, 3 over hosts."""
+    rules = [spread(key, skew=3 if key == HOST else 1) for key in keys]
+
+    found = plan(some(count, "web", *rules), types=(SPOTTY,), options=options)
+
+    assert not found.results.pod_errors
+    assert max(len(claim.pods) for claim in found.results.new_claims) <= 3
+    for key in keys[:-1]:
+        counts = found.by_label(key)
+        assert len(counts) < 2 or max(counts) - min(counts) <= 1
+
+
+def test_zone_of_a_volume_does_not_narrow_the_zones_that_a_spread_counts():
+    """One pod runs in each of three zones; the pod's volume is in the first."""
+    old = [pod for zone in ZONES for pod in some(1, "web", cpu="0", on=zone, name=f"old-{zone}")]
+
+    found = plan(
+        old,
+        some(1, "web", spread(minDomains=3), claims_as_volumes("data")["spec"]),
+        nodes=at("a/a", "b/b", "c/c"),
+        types=(THREE,),
+        persistent_volume_claims=(a_volume_claim("data", volume="pv"),),
+        persistent_volumes=(a_volume("pv", {ZONE: ("a",)}),),
+    )
+
+    assert by_domain(found) == "a: 1 web"
 
 
 @pytest.mark.parametrize(("full_zones", "expected"), [("", "b: 2 web"), ("b", "b: 2 web"), ("a", "a: 1 web; b: 1 web")])
