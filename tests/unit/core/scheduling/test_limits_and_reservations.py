@@ -56,6 +56,11 @@ def limited(name="default", *requirements, weight=None, **limits):
     return pool(name, *requirements, limits=limits, **({"weight": weight} if weight else {}))
 
 
+FULL_CLAIM = a_launched_claim(
+    "full", status={"capacity": {"cpu": "4", "pods": "9"}, "allocatable": {"cpu": "1m", "pods": "1"}}
+)
+
+
 @both_ways
 @table(
     "pods",
@@ -76,6 +81,29 @@ def limited(name="default", *requirements, weight=None, **limits):
         [some(3, "web", cpu="7")],
         {"node_pools": (limited(nodes="2"),)},
         "m.large: 1 web; m.large: 1 web; pending: 1 web",
+    ),
+    a_resource_that_each_type_has_more_of=(
+        [some(1, "web")],
+        {"node_pools": (limited(pods="109"),)},
+        "pending: 1 web",
+    ),
+    nodes_of_earlier_passes=(
+        [some(2, "web", cpu="1500m")],
+        {"node_pools": (limited(nodes="2"),), "claims": (FULL_CLAIM,), "types": (SMALL,)},
+        "m.small: 1 web; pending: 1 web",
+    ),
+    capacity_of_earlier_passes=(
+        [some(1, "web", cpu="1500m")],
+        {"node_pools": (limited(cpu="5"),), "claims": (FULL_CLAIM,), "types": (SMALL,)},
+        "pending: 1 web",
+    ),
+    selector_comes_before_weight=(
+        [some(1, "web", selects(**{labels.NODEPOOL: "light"})), some(1, "db", selects(team="red")), some(1, "any")],
+        {
+            "node_pools": (pool("heavy", weight=100), pool("light", labels={"team": "red"}), pool("other", weight=20)),
+            "by": labels.NODEPOOL,
+        },
+        "heavy: 1 any; light: 1 web, 1 db",
     ),
     types_above_the_limit_are_not_used=(
         [some(1, "web")],

@@ -156,6 +156,14 @@ def sold_out(instance_type: InstanceType, zone: str) -> InstanceType:
         {"types": (zonal("b"),), "nodes": at("n/a")},
         "b: 1 web; pending: 1 web",
     ),
+    existing_nodes_of_all_zones=(
+        [
+            *(some(n, "web", cpu="0", on=z, name=f"old-{z}") for z, n in zip(ZONES, (1, 1, 2), strict=True)),
+            some(5, "web", spread()),
+        ],
+        {"nodes": at("a/a:3", "b/b:3", "c/c:3"), "types": ()},
+        "a: 2 web; b: 2 web; c: 1 web",
+    ),
     selector_with_expressions=([some(4, "web", spread(labelSelector=WEB))], {}, "a: 2 web; b: 1 web; c: 1 web"),
     zones_of_a_nodepool=([some(4, "web", spread())], {"node_pools": (IN_A_OR_B,)}, "a: 2 web; b: 2 web"),
     zone_label_of_a_nodepool=([some(4, "web", spread())], {"node_pools": (pool(labels={ZONE: "a"}),)}, "a: 4 web"),

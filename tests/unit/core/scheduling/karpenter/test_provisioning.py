@@ -12,7 +12,6 @@ from tests.helpers.builders import (
     CLASS_REF,
     NOW,
     a_daemon_set,
-    a_launched_claim,
     a_node,
     a_pod,
     a_running_claim,
@@ -140,46 +139,6 @@ def test_sidecars_and_pod_level_requests_decide_the_size(spec, chosen):
 # -- limits
 
 
-@pytest.mark.parametrize(
-    ("limits", "requests", "placed"),
-    [
-        ({"cpu": "2"}, {"cpu": "1.75"}, True),
-        ({"cpu": "2"}, {"cpu": "2.1"}, False),
-        ({"pods": "1"}, {GPU_A: "1"}, False),
-    ],
-)
-def test_limits_count_the_capacity_of_new_nodes(limits, requests, placed):
-    """Overhead counts towards a limit, too."""
-    plan = schedule(tiny("p", spec=requesting(requests)), node_pools=(pool(limits=limits),))
-
-    assert (plan.node_of("p") is not None) is placed
-
-
-@pytest.mark.parametrize(
-    ("limits", "running", "pods", "placed"),
-    [({"cpu": "20"}, "100", 1, 0), ({"cpu": "2"}, "2", 1, 0), ({"nodes": "2"}, "2", 2, 1)],
-)
-def test_nodes_of_earlier_rounds_count_towards_limits(limits, running, pods, placed):
-    """One NodeClaim exists, which is full."""
-    full = {"cpu": running, "memory": "1Mi", "pods": "0"}
-    claim = a_launched_claim(status={"capacity": full, "allocatable": full})
-    apart = {
-        "affinity": {
-            "podAntiAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": [
-                    {"topologyKey": labels.HOSTNAME, "labelSelector": {"matchLabels": {"app": "web"}}}
-                ]
-            }
-        }
-    }
-    waiting = [tiny(f"p{n}", spec={**requesting({"cpu": "1.5"}), **apart}) for n in range(pods)]
-
-    plan = schedule(*waiting, node_pools=(pool(limits=limits),), claims=(claim,))
-
-    assert len(plan.results.new_claims) == placed
-    assert len(plan.results.pod_errors) == pods - placed
-
-
 # -- DaemonSets
 
 
@@ -231,62 +190,6 @@ def test_daemon_set_without_requests_needs_a_pod_of_its_node():
     plan = schedule(*(tiny(f"p{n}") for n in range(5)), daemon_sets=(a_daemon_set("agent", **requesting({})),))
 
     assert sorted(len(claim.pods) for claim in plan.results.new_claims) in ([1, 4], [2, 3])
-
-
-def owned(daemon_set, **changes):
-    """A pending pod that the DaemonSet controls."""
-    owner = {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "name": daemon_set.metadata.name,
-        "uid": daemon_set.metadata.uid,
-        "controller": True,
-    }
-    return a_pod("daemon", metadata={"ownerReferences": [owner], "namespace": "kube-system"}, **changes)
-
-
-@pytest.mark.parametrize(
-    ("daemon_spec", "pod_spec"),
-    [
-        ({}, {}),
-        (
-            required([requirement("foo", "In", "bar")]),
-            {
-                "affinity": {
-                    "nodeAffinity": {
-                        "requiredDuringSchedulingIgnoredDuringExecution": {
-                            "nodeSelectorTerms": [{"matchFields": [requirement("metadata.name", "In", "node-name")]}]
-                        }
-                    }
-                }
-            },
-        ),
-    ],
-)
-def test_daemon_pod_states_the_requests_and_its_daemon_set_the_nodes(daemon_spec, pod_spec):
-    """A LimitRange lowered the requests of 4 CPUs, with which no type could run a pod beside it."""
-    agent = daemon(cpu="4", memory="4Gi", spec=daemon_spec)
-    running = owned(agent, cpu="2", memory="2Gi", spec=pod_spec)
-
-    plan = schedule(
-        a_pod("p", spec={"nodeSelector": {"foo": "bar"}}),
-        running,
-        node_pools=(pool(labels={"foo": "bar"}),),
-        daemon_sets=(agent,),
-    )
-
-    assert plan.node_of("p").offering.instance_type == DEFAULT
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_requests_of_a_nodeclaim_contain_each_daemon_once(count):
-    """However many pods it has."""
-    plan = schedule(
-        *(a_pod(f"p{n}", cpu="1", memory="1Mi") for n in range(count)), daemon_sets=(daemon(cpu="1", memory="1Mi"),)
-    )
-
-    (claim,) = plan.results.new_claims
-    assert claim.requests == {"cpu": (count + 1) * 1000, "memory": (count + 1) * 2**20, "pods": count + 1}
 
 
 # -- NodeClaims
@@ -399,19 +302,6 @@ def test_ignored_affinity_lets_a_pod_join_the_cheapest_plan(preference):
 
 
 # -- several NodePools
-
-
-@pytest.mark.parametrize(
-    ("selector", "chosen"), [({labels.NODEPOOL: "light"}, "light"), ({"foo": "bar"}, "light"), ({}, "heavy")]
-)
-def test_selector_of_a_pod_comes_before_the_weight_of_nodepools(selector, chosen):
-    """The heaviest NodePool gets all others."""
-    pools = (pool("heavy", weight=100), pool("light", labels={"foo": "bar"}), pool("middle", weight=20))
-
-    plan = schedule(*(tiny(f"p{n}", spec={"nodeSelector": selector}) for n in range(3)), node_pools=pools)
-
-    assert {claim.node_pool for claim in plan.results.new_claims} == {chosen}
-    assert not plan.results.pod_errors
 
 
 # -- minValues

@@ -350,22 +350,6 @@ def test_taints_that_vanish_do_not_keep_pods_from_a_node(taints, initialized, st
 SPREAD = {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "web"}}}
 
 
-def test_spread_over_zones_uses_the_nodes_that_exist():
-    """Four pods run, one in two of the zones and two in the third; five more join them."""
-    pairs = [a_node_in(zone, f"n{n}") for n, zone in enumerate(ZONES)]
-    running = [a_pod(f"r{n}", cpu="10m", memory="1Mi", node=f"node-n{zone}") for n, zone in enumerate((0, 1, 2, 2))]
-    spec = {"topologySpreadConstraints": [{**SPREAD, "topologyKey": ZONE}]}
-
-    plan = on(*pairs, pods=[*running, *(tiny(f"p{n}", spec=spec) for n in range(5))])
-
-    assert plan.results.new_claims == ()
-    assert {node: len(keys) for node, keys in plan.results.existing.items()} == {
-        "node-n0": 2,
-        "node-n1": 2,
-        "node-n2": 1,
-    }
-
-
 def daemon_pod(name, daemon_set, node, **requests):
     """A pod of a DaemonSet that runs on a node."""
     owner = {
