@@ -49,6 +49,7 @@ from tests.helpers.small_clusters import (
 
 CORDONED = ([a_node("n", spec={"unschedulable": True})], [])
 TAINTED = at("n/a:4", taints=[{"key": "mine", "effect": "NoSchedule"}])
+IN_FLIGHT = {labels.INITIALIZED: "false"}
 JOINING = a_node("n0", metadata={"labels": {labels.INITIALIZED: "false"}})
 GOING = a_node("n1", deleting=ago(minutes=1))
 
@@ -112,6 +113,31 @@ def nodes_of(*nodes):
         {"nodes": at("n/a:4")},
         "node-n: 1 not; pending: 1 exists",
     ),
+    all_other_nodes_are_in_flight=(
+        [some(1, "web")],
+        {"nodes": nodes_of(*at(*(f"n{n}/a:4" for n in range(9)), **IN_FLIGHT)[0], *at("zz/a:4")[0])},
+        "node-zz: 1 web",
+    ),
+    nodes_in_flight_before_new_nodes=(
+        [some(9, "web")],
+        {"nodes": at("n0/a:4", "n1/a:4", **IN_FLIGHT), "types": TYPES},
+        "node-n0: 4 web; node-n1: 4 web; m.small: 1 web",
+    ),
+    pods_that_need_each_other_join_a_node_in_flight=(
+        [some(2, "web", near())],
+        {"nodes": at("n/a:4", **IN_FLIGHT), "types": TYPES},
+        "node-n: 2 web",
+    ),
+    no_node_and_no_nodepool=(
+        [some(1, "web", only(ZONE, "a"))],
+        {"nodes": at("n/b:4"), "node_pools": ()},
+        "pending: 1 web",
+    ),
+    no_node_but_a_nodepool=(
+        [some(1, "web", only(ZONE, "a"))],
+        {"nodes": at("n/b:4"), "types": TYPES},
+        "m.small: 1 web",
+    ),
     preferred_anti_affinity_is_relaxed=(
         [some(3, "web", prefers(apart(key=HOST)))],
         {"nodes": at("n/a:4")},
@@ -119,8 +145,25 @@ def nodes_of(*nodes):
     ),
 )
 def test_existing_nodes_take_the_pods_that_they_have_space_for(pods, cluster, expected, options):
-    """Each is filled before the next; no NodePool has types."""
-    assert by_node(plan(*pods, types=(), options=options, **cluster)) == expected_of(expected, options)
+    """Each is filled before the next."""
+    assert by_node(plan(*pods, options=options, **{"types": (), **cluster})) == expected_of(expected, options)
+
+
+@pytest.mark.parametrize(
+    ("rule", "stays"),
+    [
+        (only(ZONE, "a", "b"), True),
+        (only(ZONE, "a", "c"), False),
+        (selects(arch="amd64"), False),
+        ({}, True),
+    ],
+)
+@pytest.mark.parametrize("more", [{}, IN_FLIGHT], ids=["initialized", "in flight"])
+def test_pending_pod_joins_a_node_that_meets_its_requirements(rule, stays, more):
+    """Whether or not the node is initialized; otherwise it gets a node of its own."""
+    found = plan(some(1, "web", rule), nodes=at("n/b:4", **{labels.ARCH: "arm64", **more}), types=(zonal(),))
+
+    assert by_node(found) == ("node-n: 1 web" if stays else "z.large: 1 web")
 
 
 def test_pods_that_no_existing_node_can_take_get_new_nodes():

@@ -306,24 +306,6 @@ def on(*pairs, pods=(), **cluster):
     return schedule(*pods, nodes=nodes, claims=claims, **cluster)
 
 
-@pytest.mark.parametrize(
-    ("spec", "stays"),
-    [
-        pytest.param(needing(ZONE, "In", ZONES[0], ZONES[1]), True),
-        (needing(ZONE, "In", ZONES[0], ZONES[2]), False),
-        (selecting(**{ARCH: "amd64"}), False),
-        (requesting({"cpu": "10m"}), True),
-    ],
-)
-@pytest.mark.parametrize("initialized", [True, False])
-def test_pending_pod_joins_a_node_that_meets_its_requirements(spec, stays, initialized):
-    """Whether or not the node is initialized; otherwise it gets a node of its own."""
-    plan = on(a_node_in(initialized=initialized), pods=[tiny("p", spec=spec)])
-
-    assert not plan.results.pod_errors
-    assert (plan.node_of("p") == "node-default-1") is stays
-
-
 STARTUP = {"key": "foo.com/taint", "value": "tainted", "effect": "NoSchedule"}
 
 
@@ -395,31 +377,6 @@ def test_daemon_sets_of_registered_and_initialized_nodes_count_on_new_ones():
     assert not keys & {labels.INITIALIZED, labels.REGISTERED}
 
 
-@pytest.mark.parametrize("waiting", [1, 3, 4, 9])
-def test_pending_pods_fill_nodes_in_flight_first(waiting):
-    """Four pods fit on a node; two nodes have no pod yet."""
-    pairs = [a_node_in(name=f"n{n}", initialized=False, available={"cpu": "4.25", "pods": "4"}) for n in range(2)]
-
-    plan = on(*pairs, pods=[tiny(f"p{n}", spec=requesting({"cpu": "1"})) for n in range(waiting)])
-
-    with_place = sum(map(len, plan.results.existing.values()))
-    assert with_place == min(waiting, 8)
-    assert len(plan.results.existing) == -(-with_place // 4)
-    assert not plan.results.pod_errors
-
-
-@pytest.mark.parametrize("joined", [True, False])
-def test_initialized_node_comes_before_nodes_in_flight(joined):
-    """Whether or not their Nodes exist; its name is the last."""
-    pairs = [a_node_in(name=f"n{n}", initialized=False) for n in range(9)]
-    node, claim = a_node_in(name="zz")
-    nodes = (*(node for node, _ in pairs if joined), node)
-
-    plan = schedule(tiny("p"), nodes=nodes, claims=(*(claim for _, claim in pairs), claim))
-
-    assert plan.node_of("p") == "node-zz"
-
-
 @pytest.mark.parametrize("count", [1, 100])
 def test_node_of_nobody_takes_pods(count):
     """It has neither a NodePool nor a NodeClaim."""
@@ -429,38 +386,3 @@ def test_node_of_nobody_takes_pods(count):
     plan = schedule(*(tiny(f"p{n}", spec=requesting({"cpu": "10m"})) for n in range(count)), nodes=(node,))
 
     assert len(plan.results.existing["node-default-1"]) == count
-
-
-@pytest.mark.parametrize("pools", [(), (pool(),)])
-def test_pod_that_an_existing_node_cannot_take_needs_a_nodepool(pools):
-    """The node is in zone 2, the pod requires zone 1."""
-    plan = on(a_node_in(ZONES[1]), pods=[tiny("p", spec=needing(ZONE, "In", ZONES[0]))], node_pools=pools)
-
-    assert (plan.node_of("p") is not None) is bool(pools)
-
-
-@pytest.mark.parametrize(("initialized", "stays"), [(False, True), (True, False)])
-def test_extended_resource_that_a_kubelet_reports_as_zero_counts_until_initialization(initialized, stays):
-    """The device plugin has not registered yet; the NodeClaim has the amount."""
-    amounts = {**CAPACITY, "fake.com/vendor-a": "2"}
-    node, claim = a_node_in(
-        initialized=initialized,
-        available={"fake.com/vendor-a": "0"},
-        claim={"status": {"capacity": amounts, "allocatable": amounts}},
-    )
-
-    plan = on((node, claim), pods=[tiny("p", spec=requesting({"cpu": "10m", "fake.com/vendor-a": "1"}))])
-
-    assert (plan.node_of("p") == "node-default-1") is stays
-
-
-def test_second_pod_joins_the_node_in_flight_of_the_first():
-    """The first pod waits for that node, too; both must share a zone."""
-    term = {"topologyKey": ZONE, "labelSelector": {"matchLabels": {"app": "web"}}}
-    spec = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
-    pair = a_node_in(ZONES[1], initialized=False)
-
-    plan = on(pair, pods=[tiny("first", spec=spec), tiny("second", spec=spec)])
-
-    assert plan.results.new_claims == ()
-    assert plan.results.existing == {"node-default-1": ("default/first", "default/second")}
