@@ -107,90 +107,80 @@ BOTH = [[True], [True]]
 NOTHING = np.zeros((0, 1), dtype=np.int64)
 
 
-@pytest.mark.parametrize(
-    ("problem", "expected"),
-    [
-        (a_problem([2, 4], [[6, 6], [2, 2]], [[10, 10]], [1.0]), {"price": 2.0}),
-        (a_problem([8, 8], [[4, 1], [1, 4]], [[20, 20], [20, 5], [5, 20]], [1.0, 0.7, 0.7]), {"price": 2.0}),
-        (a_problem([1, 2], [[50, 1], [1, 1]], [[10, 10]], [1.0]), {"left": (1, 0)}),
-        (
-            a_problem(
-                [20] * 8,
-                [[n, 0] for n in range(1, 8)] + [[2, 1]],
-                [[10, 0]] * 200 + [[10, 2]],
-                [*(1 + 0.01 * n for n in range(200)), 1.355],
-            ),
-            {"left": (0,) * 8},
+PROBLEMS = {
+    "small items beside large ones": (a_problem([2, 4], [[6, 6], [2, 2]], [[10, 10]], [1.0]), {"price": 2.0}),
+    "items that complement each other": (
+        a_problem([8, 8], [[4, 1], [1, 4]], [[20, 20], [20, 5], [5, 20]], [1.0, 0.7, 0.7]),
+        {"price": 2.0},
+    ),
+    "an item that fits nowhere": (a_problem([1, 2], [[50, 1], [1, 1]], [[10, 10]], [1.0]), {"left": (1, 0)}),
+    "few of many offers": (
+        a_problem(
+            [20] * 8,
+            [[n, 0] for n in range(1, 8)] + [[2, 1]],
+            [[10, 0]] * 200 + [[10, 2]],
+            [*(1 + 0.01 * n for n in range(200)), 1.355],
         ),
-        (
-            a_problem(
-                [4, 1], [[5], [5]], [[10], [10]], [1.0, 3.0], allowed=[[True, False], [True, True]], constraints=[0, 1]
-            ),
-            {"price": 5.0},
+        {"left": (0,) * 8},
+    ),
+    "constraints of offers": (
+        a_problem(
+            [4, 1], [[5], [5]], [[10], [10]], [1.0, 3.0], allowed=[[True, False], [True, True]], constraints=[0, 1]
         ),
-        (
-            a_problem([1, 1], [[1], [1]], [[10]], [1.0], loose=[[True], [False]], bound=[[False], [True]]),
-            {"offers": [0, 0]},
+        {"price": 5.0},
+    ),
+    "items in conflict": (
+        a_problem([1, 1], [[1], [1]], [[10]], [1.0], loose=[[True], [False]], bound=[[False], [True]]),
+        {"offers": [0, 0]},
+    ),
+    "a conflict does not separate copies": (
+        a_problem([2, 2], [[1], [1]], [[4]], [1.0], loose=BOTH, bound=BOTH),
+        {"offers": [0, 0], "price": 2.0},
+    ),
+    "a reservation": (
+        a_problem([3, 3], [[8], [1]], [[10], [10]], [0.001, 5.0], reservation=[0, -1], reserved=[2]),
+        {"offers": [0, 0, 1], "bound": 0.002 + 0.7 * 5.0},
+    ),
+    "prices of zero": (
+        a_problem(
+            [3, 2, 4],
+            [[2, 1], [1, 3], [1, 1]],
+            [[4, 4], [8, 8], [8, 8]],
+            [0.0, 0.0, 1e9],
+            reservation=[0, 1, -1],
+            reserved=[2, 2],
         ),
-        (a_problem([2, 2], [[1], [1]], [[4]], [1.0], loose=BOTH, bound=BOTH), {"offers": [0, 0], "price": 2.0}),
-        (
-            a_problem([3, 3], [[8], [1]], [[10], [10]], [0.001, 5.0], reservation=[0, -1], reserved=[2]),
-            {"offers": [0, 0, 1], "bound": 0.002 + 0.7 * 5.0},
+        {"left": (0, 0, 0), "price": 0.0},
+    ),
+    "a reservation that is used up": (
+        a_problem([2, 4], [[20], [5]], [[20], [10]], [0.001, 1.0], reservation=[0, -1], reserved=[1]),
+        {"left": (1, 0)},
+    ),
+    "price or fewest nodes": (a_problem([4], [[5]], [[10], [20]], [1.0, 2.5]), {"price": 2.0, "fewest": 1}),
+    "independent items": (
+        a_problem(
+            [10, 4], [[1], [1]], [[10], [2]], [1.0, 1.0], allowed=[[True, False], [False, True]], constraints=[0, 1]
         ),
-        (
-            a_problem(
-                [3, 2, 4],
-                [[2, 1], [1, 3], [1, 1]],
-                [[4, 4], [8, 8], [8, 8]],
-                [0.0, 0.0, 1e9],
-                reservation=[0, 1, -1],
-                reserved=[2, 2],
-            ),
-            {"left": (0, 0, 0), "price": 0.0},
-        ),
-        (
-            a_problem([2, 4], [[20], [5]], [[20], [10]], [0.001, 1.0], reservation=[0, -1], reserved=[1]),
-            {"left": (1, 0)},
-        ),
-        (a_problem([4], [[5]], [[10], [20]], [1.0, 2.5]), {"price": 2.0, "fewest": 1}),
-        (
-            a_problem(
-                [10, 4], [[1], [1]], [[10], [2]], [1.0, 1.0], allowed=[[True, False], [False, True]], constraints=[0, 1]
-            ),
-            {"bound": 3.0},
-        ),
-        (a_problem([0, 0], [[1], [2]], [[4]], [1.0]), {"bound": 0.0}),
-        (a_problem([3], [[1]], NOTHING, []), {"bound": 0.0, "left": (3,)}),
-        (
-            a_problem([10], [[4]], [[8], [8]], [1e-6, 1.0], reservation=[0, -1], reserved=[2]),
-            {"bound": 3.0 + 2e-6, "price": 3.0 + 2e-6},
-        ),
-        (
-            a_problem([4], [[4]], [[8], [8], [8]], [2e-7, 1e-7, 1.0], reservation=[0, 1, -1], reserved=[2, 2]),
-            {"offers": [1, 1]},
-        ),
-        (a_problem([3, 2], [[1, 2**51], [1, 1]], [[4, 2**52], [1, 8]], [5.0, 1.0]), {"price": 10.0}),
-    ],
-    ids=[
-        "small items beside large ones",
-        "items that complement each other",
-        "an item that fits nowhere",
-        "few of many offers",
-        "constraints of offers",
-        "items in conflict",
-        "a conflict does not separate copies",
-        "a reservation",
-        "prices of zero",
-        "a reservation that is used up",
-        "price or fewest nodes",
-        "independent items",
-        "no items",
-        "no offers",
-        "a reserved node at its own price",
-        "the cheapest of equal reservations",
-        "as much memory as a fleet has",
-    ],
-)
+        {"bound": 3.0},
+    ),
+    "no items": (a_problem([0, 0], [[1], [2]], [[4]], [1.0]), {"bound": 0.0}),
+    "no offers": (a_problem([3], [[1]], NOTHING, []), {"bound": 0.0, "left": (3,)}),
+    "a reserved node at its own price": (
+        a_problem([10], [[4]], [[8], [8]], [1e-6, 1.0], reservation=[0, -1], reserved=[2]),
+        {"bound": 3.0 + 2e-6, "price": 3.0 + 2e-6},
+    ),
+    "the cheapest of equal reservations": (
+        a_problem([4], [[4]], [[8], [8], [8]], [2e-7, 1e-7, 1.0], reservation=[0, 1, -1], reserved=[2, 2]),
+        {"offers": [1, 1]},
+    ),
+    "as much memory as a fleet has": (
+        a_problem([3, 2], [[1, 2**51], [1, 1]], [[4, 2**52], [1, 8]], [5.0, 1.0]),
+        {"price": 10.0},
+    ),
+}
+
+
+@pytest.mark.parametrize(("problem", "expected"), PROBLEMS.values(), ids=PROBLEMS)
 def test_small_problem_is_packed_as_expected(problem, expected):
     """By its price, the items that are left, the offers of its nodes, the lower bound, or its fewest nodes."""
     packing = pack(problem)
