@@ -20,6 +20,11 @@ from typing import Any, Final, NamedTuple
 
 from docs.karpenter_untried import UNTRIED
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 Untried = Mapping[str, Mapping[str, tuple[str, ...]]]
 """By spec file, as a marker names it: titles by the reason for which no test restates them."""
 
@@ -180,26 +185,13 @@ def _has(symbols: list[str], name: str) -> bool:
 
 
 def cited() -> Iterator[Cited]:
-    """Yield the specs that tests of ours carry in `@pytest.mark.karpenter(spec, it=title)`."""
-    mark = "pytest.mark.karpenter"
-    for file in sorted((ROOT / "tests").rglob("test_*.py")):
-        text = file.read_text(encoding="utf-8")
-        if mark not in text:
-            continue
-        tree = ast.parse(text)
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == mark:
-                spec = _text(node.args[0], tree)
-                title = next(_text(k.value, tree) for k in node.keywords if k.arg == "it")
-                yield Cited(spec, title, str(file.relative_to(ROOT)))
-
-
-def _text(node: ast.expr, module: ast.Module) -> str:
-    """Return the value of a string, or of a name that the module assigns a string to."""
-    if isinstance(node, ast.Name):
-        assigned = (part for part in module.body if isinstance(part, ast.Assign))
-        node = next(part.value for part in assigned if ast.unparse(part.targets[0]) == node.id)
-    return str(ast.literal_eval(node))
+    """Yield the specs that tests of ours restate, as tests/karpenter_specs.toml lists them."""
+    listed = tomllib.loads((ROOT / "tests" / "karpenter_specs.toml").read_text(encoding="utf-8"))
+    for file, tests in listed.items():
+        for titles in tests.values():
+            for title in titles:
+                spec, _, name = title.partition(": ")
+                yield Cited(spec, name, file)
 
 
 def spec_file(spec: str, index: Mapping[str, Any]) -> str:
@@ -345,7 +337,7 @@ def _specs(index: Mapping[str, Any]) -> Iterator[str]:
         counted[spec_file(each.spec, index)].add(each.title)
     yield "## Karpenter's specs that our tests cite"
     yield ""
-    yield "A test that restates a spec carries `@pytest.mark.karpenter(file, it=title)`. Of the files with a number in the last"
+    yield "Tests that restate a spec are listed in `tests/karpenter_specs.toml`. Of the files with a number in the last"
     yield "column, every spec is cited or listed [below](#specs-that-no-test-restates)."
     yield ""
     yield "| spec file | specs | cited | listed with a reason |"

@@ -73,12 +73,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     xdist hands groups out in this order, the next one to the first worker that is nearly done. Whatever is left to the end
     is short, so the workers end together.
     """
-    _mark_specs(items, whole_files=not any("::" in arg for arg in config.args))
+    config.stash[_UNKNOWN_SPECS] = _mark_specs(items, whole_files=not any("::" in arg for arg in config.args))
     items.sort(key=_place)
 
 
-def _mark_specs(items: list[pytest.Item], *, whole_files: bool) -> None:
-    """Add the mark `karpenter` to the tests that karpenter_specs.toml lists. Raises UsageError if one does not exist."""
+_UNKNOWN_SPECS = pytest.StashKey[frozenset[str]]()
+
+
+@pytest.fixture
+def unknown_specs(pytestconfig: pytest.Config) -> frozenset[str]:
+    """The entries of karpenter_specs.toml without a test, as far as their files were collected."""
+    return pytestconfig.stash[_UNKNOWN_SPECS]
+
+
+def _mark_specs(items: list[pytest.Item], *, whole_files: bool) -> frozenset[str]:
+    """Add the mark `karpenter` to the tests that karpenter_specs.toml lists; return the entries without a test."""
     root = Path(__file__).parent.parent
     specs = tomllib.loads((root / "tests" / "karpenter_specs.toml").read_text(encoding="utf-8"))
     missing = {f"{file}::{test}" for file, tests in specs.items() for test in tests if (root / file).exists()}
@@ -90,12 +99,8 @@ def _mark_specs(items: list[pytest.Item], *, whole_files: bool) -> None:
         missing.discard(f"{file}::{test}")
         for title in specs.get(file, {}).get(test, ()):
             item.add_marker(pytest.mark.karpenter(title))
-    missing = {test for test in missing if test.partition("::")[0] in collected} if whole_files else set()
-    missing.update(file for file in specs if not (root / file).exists())
-    if missing:
-        raise pytest.UsageError(
-            f"tests/karpenter_specs.toml lists tests that do not exist: {', '.join(sorted(missing))}"
-        )
+    without_test = (test for test in missing if whole_files and test.partition("::")[0] in collected)
+    return frozenset((*without_test, *(file for file in specs if not (root / file).exists())))
 
 
 def _place(item: pytest.Item) -> int:
