@@ -12,8 +12,8 @@ and node constraints that say which items it may hold. The method:
 5. `bulk_packing` opens the mix in whole nodes and places each item on the node whose free capacity has the most similar
    proportions.
 6. With few kinds of items, `greedy_packing` also computes a packing: it repeatedly opens the offer and content with the
-   lowest price per shadow price, refines the shadow prices over whole nodes, and repacks the worst nodes.
-7. With many kinds of items on few nodes, the items of the worst nodes are placed again while that lowers the price.
+   lowest price per shadow price, and refines the shadow prices over whole nodes.
+7. With few nodes, the items of the worst of them are placed again while that lowers the price.
 8. A plain greedy packing is compared, unless the shadow prices prove that it cannot be cheaper or it would not end within its
    effort.
 9. If the cheapest packing so far is not close to the lower bound, `column_generation` searches for better contents of

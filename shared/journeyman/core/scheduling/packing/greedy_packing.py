@@ -2,8 +2,8 @@
 
 Every item gets a shadow price, first from the linear program over resources, then refined over whole nodes (column
 generation). The solver opens the best filled offer at those prices as often as the counts allow, until no item is left.
-It compares several filling orders, may end a plan with one node for all remaining items, solves a single kind of item
-exactly, and finally repacks the worst nodes of the plan while that lowers the price.
+It compares several filling orders, may end a plan with one node for all remaining items, and solves a single kind of item
+exactly.
 """
 
 from __future__ import annotations
@@ -31,9 +31,6 @@ _REFINING_ROUNDS: Final = 24
 PROMISING_OFFERS: Final = 64  # examined in detail for each node
 _TRIED_AT_ONCE: Final = 400  # offers on which an item is tried in twice the time of one offer
 _EXACT_COUNT: Final = 1500  # items; the size of the exact method's table
-REPACK_ROUNDS: Final = 24
-_REPACK_EFFORT: Final = 3000  # kinds of items times nodes, over all attempts
-_REPACK_SIZES: Final = (2, 3, 4, 6, 9, 14)
 _LEAST_WORTH: Final = 1e-3  # of an item's price alone
 _EPSILON: Final = 1e-9
 _DECIMALS: Final = 9  # of a price; smaller differences are rounding errors
@@ -44,13 +41,6 @@ class _FilledOffer(NamedTuple):
 
     offer: int
     filling: Ints
-
-
-class _RepackableNode(NamedTuple):
-    """One node; `waste` is its price per worth of its content."""
-
-    bin: Bin
-    waste: float
 
 
 class GreedyPacker:
@@ -69,7 +59,6 @@ class GreedyPacker:
         self._worth: Floats = np.maximum(shadow.items, _LEAST_WORTH * self._prices_alone())
         self._offer_worth = (problem.sizes * shadow.unit).sum(axis=1)
         self._refined: Floats | None = None
-        self._effort = _REPACK_EFFORT
         self.tried = 0  # items on offers, over all fillings
         self._by_size = self._order(self._relative_size())
 
@@ -158,43 +147,6 @@ class GreedyPacker:
             bins.append(self._repeated(left, best, fillings[best]))
             left -= fillings[best] * bins[-1].copies
         return bins
-
-    def improve(self, bins: list[Bin]) -> list[Bin]:
-        """Repack the content of the worst nodes while that lowers the price; return the bins."""
-        most = max(_REPACK_SIZES)
-        nodes = [node for b in bins for node in self._repackable(b, min(b.copies, most))]
-        kept = [Bin(b.offer, b.content, b.copies - most, b.width) for b in bins if b.copies > most]
-        for _ in range(REPACK_ROUNDS):
-            if self._effort <= 0:
-                break
-            better = self._repack(nodes)
-            if better is None:
-                break
-            nodes = better
-        return merged([*kept, *(node.bin for node in nodes)])
-
-    def _repack(self, nodes: list[_RepackableNode]) -> list[_RepackableNode] | None:
-        """Return the nodes with some of the worst replaced by cheaper ones; None if no cheaper ones are found."""
-        ranked = sorted(range(len(nodes)), key=lambda n: (-nodes[n].waste, n))
-        for size in _REPACK_SIZES:
-            worst, rest = ranked[:size], ranked[size:]
-            if size > len(nodes) and size != _REPACK_SIZES[0]:
-                break
-            old = [nodes[n].bin for n in worst]
-            counts = held_by(old, self._width)
-            self._effort -= int(np.count_nonzero(counts)) * size
-            new = self.cheapest(counts)
-            if self.price(new) < self.price(old) - _EPSILON:
-                return [nodes[n] for n in sorted(rest)] + [node for b in new for node in self._repackable(b, b.copies)]
-        return None
-
-    def _repackable(self, b: Bin, copies: int) -> list[_RepackableNode]:
-        """Return `copies` nodes of a bin as single nodes."""
-        worth = sum(float(self._worth[item]) * count for item, count in b.content.pairs())
-        node = _RepackableNode(
-            Bin(b.offer, b.content, 1, b.width), self._problem.prices[b.offer] / max(worth, _EPSILON)
-        )
-        return [node] * copies
 
     # --- strategies
 

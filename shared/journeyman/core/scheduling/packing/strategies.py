@@ -71,10 +71,9 @@ def _cheapest(problem: PackingProblem) -> list[Bin]:
     shadow = compute_shadow_prices(problem)
     best = _best_of_mixes(problem, shadow, _EFFORT)
     if kinds <= _FEW_ITEMS:
-        solver = GreedyPacker(problem, shadow)
-        found = solver.improve(solver.cheapest(problem.counts))
+        found = GreedyPacker(problem, shadow).cheapest(problem.counts)
         best = min(best, found, key=lambda bins: _rank(problem, bins))
-    elif sum(b.copies for b in best) <= REPACKED_PLAN:
+    if sum(b.copies for b in best) <= REPACKED_PLAN:
         best = repacked(problem, shadow, best)
     return min([best, *_further(problem, shadow, best)], key=lambda bins: _rank(problem, bins))
 
