@@ -2,10 +2,10 @@
 
 `journeyman.core.scheduling.verify` reports what is certainly wrong in the final placement; the judge also reports what only
 may go wrong. It tries orders in which pods come, whichever offerings are launched, with each device of the ResourceClaims.
-It knows no preferences: an expensive plan passes. It shares with the production check what pods, labels, taints and ports
-mean (`matching`), and no rules. `possible_nodes` prepares snapshot and plan (which labels and offerings each planned node
-may get); `check_nodes` checks each node by itself, `check_topology` the
-constraints between pods, `check_daemons` those about DaemonSets' pods, `check_devices` the devices of ResourceClaims.
+It knows no preferences: an expensive plan passes. It shares with the production check what pods, labels, taints, ports
+and NodePools mean (`matching`), and no rules. `possible_nodes` prepares snapshot and plan (which labels and offerings
+each planned node may get); `check_nodes` checks each node by itself, `check_topology` the constraints between pods,
+`check_daemons` those about DaemonSets' pods, `check_devices` the devices of ResourceClaims.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling.
 Differs: a domain in which no instance type can be launched and no node exists does not count for topology spread; all

@@ -1,10 +1,14 @@
 """Verifies a plan with plain code that shares nothing with the solver; a plan with defects is not executed.
 
-The check writes down the cluster as it will be: the pods of each existing and each planned node, and the values that each
-label of a planned node gets from its offerings. Each rule then counts in this final placement. What it reports is certain,
-in whichever order the pods come, for an offering that the cloud may choose; what counting does not decide passes. Not
-checked are prices, ResourceClaims' devices, affinity and anti-affinity to pods of other namespaces, and to the pods that
-DaemonSets are still to run. An expensive plan passes, a wrong one does not. Tests verify each plan with a stricter judge.
+The check writes down the cluster as it will be: the pods of each existing and each planned node, and the values that
+each label of a planned node may get from its offerings. Each rule then counts in this final placement. What it reports
+is certain, in whichever order the pods come, for an offering that the cloud may choose; what counting does not decide
+passes. Not checked are prices, ResourceClaims' devices, affinity to pods of other namespaces, affinity to the pods that
+DaemonSets are still to run, and spread with policies other than the default ones. An expensive plan passes, a wrong one
+does not. Tests verify each plan with a stricter judge as well.
+
+It is one module because the rules are short and read one model: what nodes may become (`Outcomes`, `Offerings`), and
+where the pods are (`FinalNode`, `FinalPlacement`).
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/nodeclaim.go, existingnode.go, scheduler.go
 `filterByRemainingResources`, reservationmanager.go, volumetopology.go, topologygroup.go `nextDomainTopologySpread`,
@@ -127,7 +131,7 @@ def _check_completeness(results: Results, known: Mapping[str, Pod], pods: Sequen
 
 
 class Outcomes:
-    """What a node may become, by the reservation and labels of each offering; an existing node has one, without a type."""
+    """What a node may become: by reservation and labels of each offering; an existing node has one, without a type."""
 
     def __init__(self, offers: Sequence[Offer], types: Iterable[InstanceType] = ()) -> None:
         self.types = {instance_type.name: instance_type for instance_type in types}
@@ -148,7 +152,7 @@ class Outcomes:
         return self._values[key]
 
     def meet(self, requirements: Iterable[Alternatives], of: Quantifier = all, *, unknown: bool = False) -> bool:
-        """Whether these are met whichever of its values a label gets, or if it gets `any`; `unknown`: whether that is."""
+        """Whether each value that a label may get meets these, or `any`; `unknown`: whether undecided ones do."""
 
         def holds(r: NodeSelectorRequirement) -> bool:
             return of(unknown if v == _UNKNOWN else is_met(r, v) for v in self.values(normalized(r.key)))
@@ -160,7 +164,7 @@ class Outcomes:
         return self.meet(requirements, any, unknown=True)
 
     def fail(self, requirements: Iterable[Alternatives]) -> bool:
-        """Whether some outcome does not meet these for certain; of several alternatives, no outcome meets one."""
+        """Whether some outcome surely does not meet these; if there are alternatives, whether no outcome meets one."""
         return not all(self.meet((t,), all if len(t) == 1 else any, unknown=True) for t in requirements)
 
 
@@ -211,7 +215,7 @@ class Offerings:
     def _offers_of_type(self, instance_type: InstanceType, requirements: Requirements) -> Iterator[Offer]:
         """Yield the offerings with those values of their labels that meet the requirements.
 
-        The labels of an offering override those of its type, and these the NodePool's; the requirements list the others.
+        The labels of an offering override those of its type, and these the NodePool's; requirements list the others.
         """
         of_type = {**self._own, **_stated(instance_type.requirements)}
         ordered = sorted(
@@ -246,7 +250,7 @@ class Group(NamedTuple):
 
     @classmethod
     def of(cls, pod: Pod, rule: PodAffinityTerm | TopologySpreadConstraint) -> Group | None:
-        """Return the pods that a rule of this pod counts; None if it counts none, or those of other namespaces as well."""
+        """Return the pods that a rule of this pod counts; None if it counts none, or also those of other namespaces."""
         is_wide = isinstance(rule, PodAffinityTerm) and (rule.namespaces or rule.namespace_selector is not None)
         if rule.label_selector is None or is_wide or getattr(rule, "mismatch_label_keys", ()):
             return None
@@ -261,7 +265,7 @@ class Group(NamedTuple):
 
 
 class FinalNode(Struct, eq=False, kw_only=True):
-    """A node with its final pods: `planned` by key, those `staying`, and the DaemonSets' pods that run there or will."""
+    """A node with its final pods: `planned` by key, those `staying`, and DaemonSets' pods that run there or will."""
 
     name: str
     host: str
@@ -394,7 +398,7 @@ def _check_nodes(placement: FinalPlacement) -> Iterator[Defect]:
 
 
 def _check_pods(placement: FinalPlacement) -> Iterator[Defect]:
-    """Check that pods tolerate their nodes' taints, and that the nodes meet their requirements and reach their volumes."""
+    """Check that pods tolerate their nodes' taints, and that nodes meet their requirements and reach their volumes."""
     for kind, where in placement.planned.items():
         found = [placement.volumes.of(name) for name in kind.volume_claims]
         unusable = kind.unreadable or ("no node can use one of its volumes" if None in found else "")

@@ -1,7 +1,7 @@
 """Verification of single pods and nodes: the verifier accepts valid plans and reports the faults of invalid ones.
 
 Each case builds a valid plan by hand, breaks one constraint, and expects the message about it. Constraints between pods
-are in `test_check_topology`, volumes and host ports in `test_check_nodes`.
+are in `test_topology`, volumes and host ports in `test_nodes`.
 """
 
 from __future__ import annotations
