@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from tests.helpers.device_allocation import TYPE, Allocations, pod
-from tests.helpers.devices import listed, table
+import pytest
+
+from journeyman.core.scheduling.dra import ClaimReader
+from journeyman.core.scheduling.dra.devices import PublishedPools
+from journeyman.core.scheduling.dra.search import DeviceSearch
+from journeyman.core.scheduling.requirements import EMPTY
+from tests.helpers.builders import a_snapshot
+from tests.helpers.device_allocation import CLASSES, TYPE, Allocations, claim, pod, published
+from tests.helpers.devices import a_claiming_pod, listed, table
 
 
 def distinct(devices):
@@ -59,3 +66,14 @@ def test_devices_that_another_request_selects_are_kept_for_it():
 
     assert got is not None
     assert got.requests[TYPE] == "any: small; large: large"
+
+
+@pytest.mark.parametrize(("tries", "left"), [(3, 1), (2, 0), (1, -1), (0, -1)])
+def test_search_is_given_up_when_its_tries_are_spent(tries, left):
+    """Two devices take two tries."""
+    reader = ClaimReader(a_snapshot(resource_claims=(claim("2"),), device_classes=CLASSES), ())
+    claims = list(enumerate(reader.read(a_claiming_pod("p", "c"))))
+    pools = PublishedPools(published("gpu-0..1"), ()).seen_from("")
+    search = DeviceSearch(claims, name="", offer=EMPTY, pools=pools, used=lambda _: 0, tries=tries)
+
+    assert ((search.run() is not None), search.tries) == (left >= 0, left)
