@@ -94,7 +94,7 @@ def test_each_resource_claim_has_at_most_32_devices(claims, schedulable):
     assert (not results.pod_errors) is schedulable
 
 
-def test_types_whose_devices_other_drivers_publish_drop_out():
+def test_types_that_wait_for_other_drivers_than_the_cheapest_drop_out():
     """A node waits for the drivers that its cheapest type needs: here none, since all of its GPUs are published."""
     plain = an_instance_type("plain", cpu=4, memory_gib=16, price=0.5)
 
