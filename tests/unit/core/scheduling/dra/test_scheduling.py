@@ -138,14 +138,22 @@ def test_pod_joins_a_bound_pod_whose_shared_claim_is_not_allocated_yet(slices, c
     }
 
 
-def test_bound_pod_that_has_no_claim_of_the_planned_pods_is_not_in_the_plan():
-    """It holds the only GPU of its node, so that the other pod gets a new node."""
-    pods = (a_claiming_pod("p", "c"), a_claiming_pod("user", "own", node="node-a"))
+@table(
+    "metadata, existing, devices",
+    {
+        "running": ({}, {}, []),
+        "deleting": ({"deletionTimestamp": stamp(NOW)}, {"node-a": ("default/p",)}, ["default/c"]),
+    },
+)
+def test_bound_pod_holds_the_device_of_its_unallocated_claim_until_it_is_deleted(metadata, existing, devices):
+    """The plan does not name it; while it holds the only GPU of its node, the other pod gets a new node."""
+    pods = (a_claiming_pod("p", "c"), a_claiming_pod("user", "own", node="node-a", metadata=metadata))
 
     results = schedule(*pods, claims=[claim("1"), claim("1", "own")], slices=each_on_its_node("a"), **a_cluster("a"))
 
-    assert (results.existing, results.devices) == ({}, {})
-    assert [node.pods for node in results.new_claims] == [("default/p",)]
+    assert results.existing == existing
+    assert [found.claim for planned in results.devices.values() for found in planned] == devices
+    assert len(results.new_claims) == (not existing)
 
 
 def test_in_flight_node_has_the_unallocated_devices_of_its_type():
