@@ -57,7 +57,10 @@ BY_NAME = [{"name": "mine-*"}]
 
 
 def test_newest_image_that_is_not_deprecated_is_used(find):
-    """It is chosen for each architecture, and of equal age by its name; deprecated images are used only if there is no other."""
+    """It is chosen for each architecture, and of equal age by its name; deprecated images are used only if there is no other.
+
+    One that names no time is never deprecated.
+    """
     class_ = node_class(amiSelectorTerms=BY_NAME, amiFamily="AL2023")
     found = find(
         class_,
@@ -72,6 +75,8 @@ def test_newest_image_that_is_not_deprecated_is_used(find):
     assert found[0].created == datetime(2026, 10, 28, 8, 0, tzinfo=timezone.utc)
     two = (image("ami-1", 1, name="a"), image("ami-2", 1, name="b"))
     assert [[i.id for i in find(class_, *images)] for images in (two, reversed(two))] == [["ami-2"], ["ami-2"]]
+    endless = {key: value for key, value in two[0].items() if key != "DeprecationTime"}
+    assert [i.deprecated for i in find(class_, endless)] == [False]
 
 
 def test_alias_images_have_requirements(find):

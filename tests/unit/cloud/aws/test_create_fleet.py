@@ -98,11 +98,14 @@ def test_response_may_have_an_instance_and_errors():
         "Overrides": {"InstanceType": "m5.large", "AvailabilityZone": "a", "SubnetId": "subnet-a", "ImageId": "ami-1"}
     }
     refused = {"ErrorCode": "InsufficientInstanceCapacity", "ErrorMessage": "m", "LaunchTemplateAndOverrides": where}
-    started = {"InstanceIds": ["i-1"], "InstanceType": "m5.large", "LaunchTemplateAndOverrides": where}
+    untyped = {"InstanceIds": ["i-1"], "LaunchTemplateAndOverrides": where}
+    started = {**untyped, "InstanceType": "m5.xlarge"}
 
     both = parse_fleet_response({"Instances": [started], "Errors": [refused]})
     assert isinstance(both, FleetResponse)
     assert (both.instance_id, both.zone, both.subnet, both.image_id) == ("i-1", "a", "subnet-a", "ami-1")
+    types = [parse_fleet_response({"Instances": [each]}).instance_type for each in (started, untyped)]
+    assert types == ["m5.xlarge", "m5.large"]
     assert (
         both.errors
         == parse_fleet_response({"Instances": [], "Errors": [refused]})

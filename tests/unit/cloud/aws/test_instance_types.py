@@ -50,7 +50,7 @@ def ec2():
             {"InstanceTypes": [described("m5.xlarge"), described("m5.large")]},
             {
                 "InstanceTypes": [
-                    described("z9.large"),
+                    described("z9.large", ProcessorInfo={"SupportedArchitectures": ["arm64"]}),
                     described("t1.micro", ProcessorInfo={"SupportedArchitectures": ["i386"]}),
                 ]
             },
@@ -83,7 +83,10 @@ def offerings_of(types, name):
 
 
 def test_offerings_are_in_zones_of_the_type_and_of_the_node_class(catalogue):
-    """They come from all pages; a zone without a subnet or a type without a price has no offering."""
+    """They come from all pages; a zone without a subnet or a type without a price has no offering.
+
+    EKS has no Windows images for arm64.
+    """
     types = catalogue.for_node_class(node_class())
 
     assert [t.name for t in types] == ["m5.large", "m5.xlarge", "z9.large"]
@@ -95,6 +98,8 @@ def test_offerings_are_in_zones_of_the_type_and_of_the_node_class(catalogue):
     ]
     assert offerings_of(types, "m5.xlarge") == [("us-east-1b", "on-demand"), ("us-east-1b", "spot")]
     assert offerings_of(types, "z9.large") == []
+    windows = catalogue.for_node_class(node_class(amiSelectorTerms=[{"alias": "windows2022@latest"}]))
+    assert [t.name for t in windows] == ["m5.large", "m5.xlarge"]
 
 
 def test_unchanged_instance_types_are_the_same_tuple(catalogue, ec2, prices, clock):
