@@ -88,11 +88,8 @@ _TOO_MANY_CONSTRAINTS: Final = PodError(
 class UnexplainedPods(Struct, frozen=True, kw_only=True, eq=False):
     """Unschedulable pods of one kind, of which no explanation was searched yet.
 
-    Attributes:
-        cls: The class at its last relaxation level, without preferences.
-        request: The requests of one pod, by axis.
-        stuck: The constraint about other pods that the pods do not meet, as text.
-        keys: The keys of the pods.
+    `cls` is their class at its last relaxation level, without preferences, `request` what one of them requests, by
+    axis. `stuck` is the constraint about other pods that they do not meet, as text.
     """
 
     cls: PodClass
@@ -162,7 +159,8 @@ class Explainer(Struct, kw_only=True, eq=False, dict=True):
     def errors(self, wanted: Collection[str], effort: Effort) -> dict[str, PodError]:
         """Return the error of each wanted pod; those with few constraints first, while the effort lasts."""
         errors: dict[str, PodError] = {}
-        for pods in sorted(self.unexplained, key=lambda pods: (_size(pods.cls), pods.keys)):
+        sizes = {p.keys: entries_of(p.cls.terms) + len(p.cls.tolerations) + len(p.cls.ports) for p in self.unexplained}
+        for pods in sorted(self.unexplained, key=lambda pods: (sizes[pods.keys], pods.keys)):
             keys = [key for key in pods.keys if key in wanted]
             if not keys:
                 continue
@@ -219,11 +217,6 @@ class Explainer(Struct, kw_only=True, eq=False, dict=True):
             reasons=reasons,
             smallest_change=change,
         )
-
-
-def _size(cls: PodClass) -> int:
-    """Return what explaining the class takes, roughly: the number of its constraints."""
-    return entries_of(cls.terms) + len(cls.tolerations) + len(cls.ports)
 
 
 def _with_volumes(error: PodError, volumes: str) -> PodError:
@@ -475,26 +468,21 @@ def _most(pool: NodePoolView, pod: UnschedulablePod, axis: int) -> int:
 
 
 def _raised_limit(case: UnschedulableCase) -> str:
-    """Return the limit to raise, as text: fewest resources first, then the smallest increase in proportion."""
-    raises = [raised for pool in case.pools if (raised := _least_raise(pool, case.pod)) is not None]
+    """Return the limit to raise, as text: fewest resources first, then the smallest part of a node."""
+    raises: list[tuple[int, float, str]] = []
+    for pool in case.pools:
+        headroom, types = pool.headroom, np.flatnonzero(pool.find(case.pod).available)
+        if not len(types) or pool.untolerated(case.pod) is not None:
+            continue
+        short = np.maximum(headroom.costs[types] - headroom.left, 0)
+        shares = (short / np.maximum(headroom.costs[types], 1)).sum(axis=1)
+        counts = np.count_nonzero(short, axis=1)
+        best = int(np.lexsort((shares, counts))[0])
+        lacking = ((name, int(n)) for name, n in zip(headroom.resources, short[best], strict=True) if n)
+        text = " and ".join(f"{name} by {readable(name, n, round_up=True)}" for name, n in lacking)
+        if text:
+            raises.append((int(counts[best]), float(shares[best]), f"raise NodePool {pool.name}'s limit on {text}"))
     return min(raises)[2] if raises else ""
-
-
-def _least_raise(pool: NodePoolView, pod: UnschedulablePod) -> tuple[int, float, str] | None:
-    """Return (number of resources, increase in proportion to a node, text); None if a higher limit does not help."""
-    types = np.flatnonzero(pool.find(pod).available)
-    if not len(types) or pool.untolerated(pod) is not None:
-        return None
-    costs = pool.headroom.costs[types]
-    short = np.maximum(costs - pool.headroom.left, 0)
-    shares = (short / np.maximum(costs, 1)).sum(axis=1)
-    counts = np.count_nonzero(short, axis=1)
-    best = int(np.lexsort((shares, counts))[0])
-    if not counts[best]:
-        return None
-    lacking = ((name, int(n)) for name, n in zip(pool.headroom.resources, short[best], strict=True) if n)
-    text = " and ".join(f"{name} by {readable(name, n, round_up=True)}" for name, n in lacking)
-    return int(counts[best]), float(shares[best]), f"raise NodePool {pool.name}'s limit on {text}"
 
 
 def _later(case: UnschedulableCase) -> str:
@@ -547,7 +535,11 @@ def _taken_by_daemons(pool: NodePoolView, case: UnschedulableCase) -> str:
 
 def _relaxed_rule(case: UnschedulableCase) -> str:
     """Return the constraint about other pods to relax, as text; a general text if there are several."""
-    rules, keys = list(_topology_constraints_of(case.pod.cls)), _excluding_labels(case)
+    case.pod.effort.spend(len(case.others) // _GROUPS_PER_UNIT)
+    cls, own = case.pod.cls, {group.id for group in case.pod.cls.anti_affinities}
+    wide = (g for g in case.others if g.id not in own and g.key != labels.HOSTNAME)
+    keys = sorted({g.key for g in wide if g.counts(cls.namespace, cls.labels)})  # over which others' anti-affinity is
+    rules = list(_topology_constraints_of(cls))
     if len(rules) == 1 and not keys:
         verb, rule = rules[0]
         return _lower_min_domains(case) or f"{verb} its {rule}"
@@ -566,14 +558,6 @@ def _lower_min_domains(case: UnschedulableCase) -> str:
     if not 0 < domains < spread.min_domains:
         return ""
     return f"lower minDomains of its topology spread over {spread.key} from {spread.min_domains} to {domains}"
-
-
-def _excluding_labels(case: UnschedulableCase) -> list[str]:
-    """Return the topology keys over which other pods' anti-affinity excludes the class's pods, sorted."""
-    case.pod.effort.spend(len(case.others) // _GROUPS_PER_UNIT)
-    cls, own = case.pod.cls, {group.id for group in case.pod.cls.anti_affinities}
-    wide = (g for g in case.others if g.id not in own and g.key != labels.HOSTNAME)
-    return sorted({group.key for group in wide if group.counts(cls.namespace, cls.labels)})
 
 
 def _topology_constraints_of(cls: PodClass) -> Iterator[tuple[str, str]]:
