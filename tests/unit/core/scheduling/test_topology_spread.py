@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 from msgspec.structs import replace
@@ -593,3 +594,85 @@ def test_many_pods_are_spread_as_one_pod_at_a_time(seed):
     left = pods - sum(expected.values())
     text = [f"{zone}: {count} web" for zone, count in sorted(expected.items())]
     assert by_domain(found) == "; ".join([*text, *([f"pending: {left} web"] if left else [])])
+
+
+def one_at_a_time_over_two_labels(pods, counts, cells, skews):
+    """Returns the pods by cell if each in turn goes to the cell that exceeds the emptiest domains least.
+
+    Args:
+        pods: How many.
+        counts: The running pods by domain of each of two labels.
+        cells: A domain of each label, in the order of preference.
+        skews: The maxSkew of each label.
+    """
+    counts, found = [dict(each) for each in counts], dict.fromkeys(cells, 0)
+    for _ in range(pods):
+        above = {
+            cell: [count[domain] - min(count.values()) for domain, count in zip(cell, counts, strict=True)]
+            for cell in cells
+        }
+        allowed = [cell for cell in cells if all(n < skew for n, skew in zip(above[cell], skews, strict=True))]
+        if not allowed:
+            break
+        cell = min(allowed, key=lambda each: max(above[each]))
+        found[cell] += 1
+        for domain, count in zip(cell, counts, strict=True):
+            count[domain] += 1
+    return found
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_many_pods_are_spread_over_two_labels_as_one_pod_at_a_time(seed):
+    """Zones and capacity types, whose offerings cost the same; running pods and each maxSkew are random."""
+    draw = random.Random(seed)
+    zones = "abcd"[: draw.randint(1, 4)]
+    running = {(zone, kind): draw.choice((0, 0, 1, 5, 30)) for zone in zones for kind in ("on-demand", "spot")}
+    pods, skews = draw.choice((5, 60, 400)), (draw.choice((1, 2, 5)), draw.choice((1, 2, 9)))
+    nodes, fillers = [], []
+    for (zone, kind), count in running.items():
+        name = f"n-{zone}-{kind}"
+        found, filler = at(f"{name}/{zone}", **{CAPACITY: kind})
+        nodes += found
+        fillers += [*filler, *some(count, "web", cpu="0", memory="0", on=name, name=f"old-{zone}-{kind}-")]
+    by_zone = {zone: sum(n for (z, _), n in running.items() if z == zone) for zone in zones}
+    by_kind = {kind: sum(n for (_, k), n in running.items() if k == kind) for kind in ("on-demand", "spot")}
+    cells = [(zone, kind) for kind in ("on-demand", "spot") for zone in zones]
+
+    planned = plan(
+        some(pods, "web", spread(skew=skews[0]), spread(CAPACITY, skew=skews[1]), cpu="10m", memory="1Mi"),
+        nodes=(nodes, fillers),
+        types=(zonal(*zones, spot=0.4),),
+        options=IN_BULK,
+    )
+
+    expected = one_at_a_time_over_two_labels(pods, (by_zone, by_kind), cells, skews)
+    for key, place in ((ZONE, 0), (CAPACITY, 1)):
+        totals = Counter()
+        for cell, count in expected.items():
+            totals[cell[place]] += count
+        left = pods - sum(expected.values())
+        text = [f"{domain}: {count} web" for domain, count in sorted(totals.items()) if count]
+        assert by_domain(planned, key) == "; ".join([*text, *([f"pending: {left} web"] if left else [])])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_many_pods_without_a_spread_are_levelled_as_one_pod_at_a_time(seed):
+    """The spread of three larger pods, which go first, counts them; running pods are random."""
+    draw = random.Random(seed)
+    zones = "abcd"[: draw.randint(2, 4)]
+    counts, nothing = {zone: draw.choice((0, 0, 1, 5, 90)) for zone in zones}, dict.fromkeys(zones, 0)
+    nodes, fillers = at(*(f"n-{zone}/{zone}" for zone in zones))
+    old = [pod for z in zones for pod in some(counts[z], "web", cpu="0", memory="0", on=f"n-{z}", name=f"old-{z}")]
+
+    found = plan(
+        some(3, "web", spread(), cpu="20m", memory="1Mi", name="bound"),
+        some(400, "web", cpu="10m", memory="1Mi"),
+        nodes=(nodes, [*fillers, *old]),
+        types=(zonal(*zones),),
+        options=IN_BULK,
+    )
+
+    first = one_at_a_time(3, counts, nothing, zones, 1)
+    then = one_at_a_time(400, {z: counts[z] + first.get(z, 0) for z in zones}, nothing, zones, None)
+    totals = {zone: first.get(zone, 0) + then.get(zone, 0) for zone in zones}
+    assert by_domain(found) == "; ".join(f"{zone}: {count} web" for zone, count in totals.items() if count)
