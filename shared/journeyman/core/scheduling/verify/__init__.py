@@ -173,7 +173,11 @@ class Offerings:
 
     def __init__(self, pool: NodePool, types: Sequence[InstanceType], daemons: Sequence[PodKind]) -> None:
         template, reference = pool.spec.template, pool.spec.template.spec.node_class_ref
-        self.pool, self.taints, self.requirements = pool, template.spec.taints, template.spec.requirements
+        self.pool, self.taints = pool, template.spec.taints
+        fixed = (
+            NodeSelectorRequirement(key=k, operator="In", values=(v,)) for k, v in template.metadata.labels.items()
+        )
+        self.requirements: Requirements = (*template.spec.requirements, *fixed)
         self.types = {instance_type.name: instance_type for instance_type in types}
         self.daemons = [daemon for daemon in daemons if untolerated(daemon.pod, self.taints) is None]
         own = {**template.metadata.labels, labels.node_class_label(reference.group, reference.kind): reference.name}

@@ -234,8 +234,7 @@ def test_node_pool_launches_no_second_node_while_one_tries_again_after_a_failed_
 def test_new_node_must_meet_the_constraints_of_its_pods_and_its_node_pool(pod, pool, words):
     """The plan is valid for a plain pod and NodePool, but not with one additional constraint."""
     assert on_a_new_node(a_pod("p")) == ""
-    is_certain = "metadata" not in pool.get("template", {})
-    assert words in on_a_new_node(a_pod("p", spec=pod), node_pools=(a_pool(spec=pool),), is_certain=is_certain)
+    assert words in on_a_new_node(a_pod("p", spec=pod), node_pools=(a_pool(spec=pool),))
 
 
 GENERATION = "karpenter.k8s.aws/instance-generation"
