@@ -319,7 +319,9 @@ def _as_selectors(
         least = wanted[labels.CAPACITY_TYPE].min_values if labels.CAPACITY_TYPE in wanted else None
         selected[labels.CAPACITY_TYPE] = requirement(labels.CAPACITY_TYPE, "In", capacity_types, least)
     least = wanted[labels.INSTANCE_TYPE].min_values if labels.INSTANCE_TYPE in wanted else None
-    types = NodeSelectorRequirement(
-        key=labels.INSTANCE_TYPE, operator="In", values=tuple(instance_types), min_values=least
-    )
-    return tuple(sorted((*Requirements(selected).to_selectors(), types), key=lambda r: (r.key, r.operator)))
+    entries = [
+        NodeSelectorRequirement(key=labels.INSTANCE_TYPE, operator="In", values=tuple(instance_types), min_values=least)
+    ]
+    for chosen in selected.values():
+        entries += chosen.to_selectors()
+    return tuple(sorted(entries, key=lambda r: (r.key, r.operator)))

@@ -8,7 +8,7 @@ charge for the limited resource are computed too, and the plan that places most 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from itertools import groupby
@@ -43,30 +43,20 @@ LIMIT_WEIGHTS: Final = (1.0, 1e6)  # times the highest price: the charge for usi
 class _BatchQueue:
     """A FIFO queue of the pods of one item, in batches."""
 
-    def __init__(self) -> None:
-        self._batches: list[PodBatch] = []
-        self._rows: list[int] = []  # one entry per pod
+    def __init__(self, batches: Sequence[PodBatch]) -> None:
+        self._batches = batches
+        self.rows = [batch.row for batch in batches for _ in range(batch.count)]  # one entry per pod
         self._drawn = 0
-
-    @property
-    def count(self) -> int:
-        """The number of pods that were added."""
-        return len(self._rows)
-
-    def add(self, batch: PodBatch) -> None:
-        """Append the pods of a batch."""
-        self._batches.append(batch)
-        self._rows += [batch.row] * batch.count
 
     def draw(self, count: int) -> Sequence[int]:
         """Remove the next `count` pods; return the row of each."""
         start = self._drawn
         self._drawn += count
-        return self._rows[start : self._drawn]
+        return self.rows[start : self._drawn]
 
     def rest(self) -> Mapping[PodBatch, PodBatch]:
         """Return what remains of each batch, for the batches with pods that were not drawn."""
-        if self._drawn == len(self._rows):
+        if self._drawn == len(self.rows):
             return {}
         remaining: dict[PodBatch, PodBatch] = {}
         drawn = self._drawn
@@ -96,23 +86,21 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
     @classmethod
     def of(cls, problem: SchedulingProblem, caps: HostConstraints, batches: Sequence[PodBatch]) -> PackingItems:
         """Return the items of these batches, in order of first appearance."""
-        kinds = _RowKinds(problem, caps)
+        amounts = np.concatenate((problem.requests, caps.takes), axis=1)
+        kinds: dict[int, bytes] = {}  # by row; packing cannot distinguish rows of one kind
         demands: dict[tuple[int, Pins], int] = {}
-        queues: dict[tuple[int, int], _BatchQueue] = {}
-        rows: list[int] = []
+        items: dict[tuple[int, bytes], list[PodBatch]] = {}
         for batch in batches:
-            shape, kind = problem.shape_of_row[batch.row], kinds.of(batch.row)
-            demand = demands.setdefault((shape, batch.pins), len(demands))
-            queue = queues.get((demand, kind))
-            if queue is None:
-                queue = queues[demand, kind] = _BatchQueue()
-                rows.append(batch.row)
-            queue.add(batch)
+            row = batch.row
+            if row not in kinds:
+                kinds[row] = b"".join(part[row].tobytes() for part in (amounts, caps.counted, caps.bound))
+            demand = demands.setdefault((problem.shape_of_row[row], batch.pins), len(demands))
+            items.setdefault((demand, kinds[row]), []).append(batch)
         return cls(
             demands=tuple(NodeDemand(problem.shapes[shape], pins=pins) for shape, pins in demands),
-            demand_of=np.array([demand for demand, _ in queues], dtype=np.int64),
-            rows=np.array(rows, dtype=np.int64),
-            queues=tuple(queues.values()),
+            demand_of=np.array([demand for demand, _ in items], dtype=np.int64),
+            rows=np.array([alike[0].row for alike in items.values()], dtype=np.int64),
+            queues=tuple(map(_BatchQueue, items.values())),
         )
 
     def packing_problem(
@@ -127,7 +115,7 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
             capacities: What a node of each offer has on the axes of host constraints.
         """
         return PackingProblem(
-            counts=np.array([queue.count for queue in self.queues], dtype=np.int64),
+            counts=np.array([len(queue.rows) for queue in self.queues], dtype=np.int64),
             requests=np.concatenate((problem.requests[self.rows], caps.takes[self.rows]), axis=1),
             allowed=offerings.allowed[:, self.demand_of],
             sizes=np.concatenate((offerings.sizes, capacities), axis=1),
@@ -149,23 +137,6 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
     def rest(self) -> Mapping[PodBatch, PodBatch]:
         """Return what remains of each batch, for the batches with pods that were not drawn."""
         return {batch: remaining for queue in self.queues for batch, remaining in queue.rest().items()}
-
-
-class _RowKinds:
-    """Numbers rows by requests and host constraints; rows that packing cannot distinguish get the same number."""
-
-    def __init__(self, problem: SchedulingProblem, caps: HostConstraints) -> None:
-        self._demands, self._caps = np.concatenate((problem.requests, caps.takes), axis=1), caps
-        self._kinds: dict[bytes, int] = {}
-        self._kind_of_row: dict[int, int] = {}
-
-    def of(self, row: int) -> int:
-        """Return the number of a row's demands."""
-        if row not in self._kind_of_row:
-            caps = self._caps
-            demand = self._demands[row].tobytes() + caps.counted[row].tobytes() + caps.bound[row].tobytes()
-            self._kind_of_row[row] = self._kinds.setdefault(demand, len(self._kinds))
-        return self._kind_of_row[row]
 
 
 class NewNodes(Struct, frozen=True, kw_only=True):
@@ -191,11 +162,13 @@ def plan_new_nodes(
     nodes: list[PlannedNode] = []
     remaining = list(headroom)
     left = tuple(batch for batch in batches if batch.count)
-    caps = _caps_of(left, problem)
-    serving_pools = _serving_pools(problem)
+    counts = np.zeros(len(problem.rows), dtype=np.int64)
+    for batch in left:
+        counts[batch.row] += batch.count
+    caps = problem.host_constraints.for_new_nodes(counts)
     for members, varied in _tiers(problem):
         servable = tuple(
-            batch for batch in left if not serving_pools[problem.shape_of_row[batch.row]].isdisjoint(members)
+            batch for batch in left if not problem.serving_pools[problem.shape_of_row[batch.row]].isdisjoint(members)
         )
         if not servable:
             continue
@@ -205,25 +178,10 @@ def plan_new_nodes(
             remaining[s] = pool_headroom
         reservations = outcome.reservations
         nodes += tier.nodes(outcome)
-        left = _without_drawn(left, servable, tier.rest())
+        rest, tried = tier.items.rest(), frozenset(servable)
+        remaining_batches = (rest.get(batch) if batch in tried else batch for batch in left)
+        left = tuple(batch for batch in remaining_batches if batch is not None)
     return NewNodes(nodes=tuple(nodes), left=left, headroom=tuple(remaining), reservations=reservations)
-
-
-def _serving_pools(problem: SchedulingProblem) -> list[frozenset[int]]:
-    """Return, by shape, the NodePools with an offering for it."""
-    demands = [NodeDemand(shape) for shape in problem.shapes]
-    return [frozenset(s for s, pool in enumerate(problem.pools) if pool.serves(demand)) for demand in demands]
-
-
-def _without_drawn(
-    batches: Sequence[PodBatch], tried: Collection[PodBatch], rest: Mapping[PodBatch, PodBatch]
-) -> tuple[PodBatch, ...]:
-    """Return the batches, those tried with only the pods in `rest`; batches without pods are omitted."""
-    if not rest and len(tried) == len(batches):
-        return ()
-    tried = frozenset(tried)
-    remaining = (rest.get(batch) if batch in tried else batch for batch in batches)
-    return tuple(batch for batch in remaining if batch is not None)
 
 
 def _smallest(counts: Ints, each: Ints, capacity: int) -> Ints:
@@ -251,14 +209,6 @@ def _tiers(problem: SchedulingProblem) -> Iterator[tuple[tuple[int, ...], bool]]
         with_min_values = tuple(s for s in members if problem.pools[s].template.min_values)
         if with_min_values and lenient:
             yield with_min_values, False
-
-
-def _caps_of(batches: Sequence[PodBatch], problem: SchedulingProblem) -> HostConstraints:
-    """Return the host constraints that can matter to these batches on new nodes."""
-    counts = np.zeros(len(problem.rows), dtype=np.int64)
-    for batch in batches:
-        counts[batch.row] += batch.count
-    return problem.host_constraints.for_new_nodes(counts)
 
 
 class _PlannedBin(Struct, frozen=True, eq=False):
@@ -305,12 +255,12 @@ class WeightTier:
         self._problem = problem
         self._pools = [problem.pools[s] for s in members]
         self._varied = varied
-        self._items = PackingItems.of(problem, caps, batches)
-        self._requested_axes = np.flatnonzero(problem.requests[self._items.rows].any(axis=0))
+        self.items = PackingItems.of(problem, caps, batches)
+        self._requested_axes = np.flatnonzero(problem.requests[self.items.rows].any(axis=0))
         self._offerings = compatible_offerings(
-            self._pools, self._items.demands, self._requested_axes if varied else None
+            self._pools, self.items.demands, self._requested_axes if varied else None
         )
-        self._packing_problem = self._items.packing_problem(problem, caps, self._offerings, self._caps_by_offer(caps))
+        self._packing_problem = self.items.packing_problem(problem, caps, self._offerings, self._caps_by_offer(caps))
         self._costs = [type_costs(pool.template) for pool in self._pools]
         self._requirements_cache: dict[tuple[int, int, int, int, bytes], Requirements] = {}
 
@@ -355,8 +305,8 @@ class WeightTier:
             reservations=reservations.copy(),
             unplaceable=0,
         )
-        outcome.unplaceable = self._unplaceable(outcome)
         exhaustible = any(pool_headroom.resources for pool_headroom in headroom) or bool(self._offerings.reservations)
+        outcome.unplaceable = self._unplaceable(outcome) if exhaustible else 0
         while outcome.left.any():
             offers = np.flatnonzero(self._allowed_offers(outcome)) if exhaustible else np.arange(len(prices))
             offers = offers[np.argsort(prices[offers], kind="stable")]
@@ -407,7 +357,7 @@ class WeightTier:
     @cached_property
     def _items_by_pools(self) -> list[tuple[list[int], Ints]]:
         """Return (NodePools, items) for each group of items that the same NodePools can take."""
-        offerings, demand_of = self._offerings, self._items.demand_of
+        offerings, demand_of = self._offerings, self.items.demand_of
         offered = [distinct(offerings.signatures[offerings.pools == s]) for s in range(len(self._pools))]
         admitted = np.array([np.logical_or.reduce(offerings.allowed[signatures], axis=0) for signatures in offered])
         numbers, patterns = numbered(admitted[:, demand_of])
@@ -447,7 +397,7 @@ class WeightTier:
         pool, types = self._pools[s], [chosen_type]
         if pool.template.min_values:
             candidates = CandidateTypes.of(self._problem, pool, self._requirements(b))
-            pods = tuple(RowPods(int(self._items.rows[item]), count) for item, count in b.content.pairs())
+            pods = tuple(RowPods(int(self.items.rows[item]), count) for item, count in b.content.pairs())
             holding = candidates.types[candidates.holding([replace(self._node(b), pods=pods)])[0]]
             if self._varied and not distinct_enough(pool, holding):
                 return None
@@ -465,7 +415,7 @@ class WeightTier:
                 yield PlannedNode(
                     pool=node.pool,
                     requirements=node.requirements,
-                    pods=self._items.draw(b.content),
+                    pods=self.items.draw(b.content),
                     total=node.total,
                     share=node.share,
                 )
@@ -484,8 +434,8 @@ class WeightTier:
     def _requirements(self, b: _PlannedBin) -> Requirements:
         """Return the requirements of the bin's NodeClaim, cached by NodePool and variant unless pods have alternatives."""
         offerings, offer = self._offerings, b.offer
-        demands = distinct(self._items.demand_of[list(b.content.items)])
-        chosen = [self._items.demands[d] for d in demands]
+        demands = distinct(self.items.demand_of[list(b.content.items)])
+        chosen = [self.items.demands[d] for d in demands]
         s, v, t, stock = (
             int(column[offer]) for column in (offerings.pools, offerings.variants, offerings.types, offerings.stock)
         )
@@ -497,7 +447,3 @@ class WeightTier:
                 self._pools[s], t, offerings.variants_by_pool[s][v], chosen, reservation
             )
         return self._requirements_cache[key]
-
-    def rest(self) -> Mapping[PodBatch, PodBatch]:
-        """Return what remains of each batch, for the batches with pods that were not drawn."""
-        return self._items.rest()

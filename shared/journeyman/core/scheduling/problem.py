@@ -30,7 +30,7 @@ from journeyman.core.scheduling.existing_nodes import ExistingNodes, NodeInvento
 from journeyman.core.scheduling.host_constraints import HostConstraints, host_constraints_of
 from journeyman.core.scheduling.limits import Headroom
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate, make_templates
-from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodePoolOptions
+from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDemand, NodePoolOptions
 from journeyman.core.scheduling.offering_masks import OfferingMasks, RequirementsInterner
 from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.packing import packing_work
@@ -92,11 +92,14 @@ class PlannedNode(Struct, frozen=True, kw_only=True, eq=False):
 class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     """One scheduling problem, immutable.
 
-    `rows[r]` is a class at one relaxation level (two rows if pods may join DaemonSets' pods on new nodes), `class_of_row[r]` the index of that class, `levels[c]` the rows of class c
-    from the first relaxation level to the last, `counts[c]` the number of its pods to schedule. `requests` is indexed by
-    row and axis. `pool_masks` are the NodePools' offerings as bit masks. `inverse_anti_affinities` are the domains that the anti-affinity of running pods excludes. `host_constraints` are the
-    rows' constraints on a single node. `row_index` finds the rows that a topology group counts. `allocator` is None if no row has ResourceClaims. `work` is by row the effort that
-    each plan takes for it, `effort` what is left of the pass's effort, which every plan for the problem counts down.
+    `rows[r]` is a class at one relaxation level (two rows if pods may join DaemonSets' pods on new nodes),
+    `class_of_row[r]` the index of that class, `levels[c]` the rows of class c from the first relaxation level to the last,
+    `counts[c]` the number of its pods to schedule. `requests` is indexed by row and axis. `pool_masks` are the NodePools'
+    offerings as bit masks. `inverse_anti_affinities` are the domains that the anti-affinity of running pods excludes.
+    `host_constraints` are the rows' constraints on a single node. `row_index` finds the rows that a topology group counts.
+    `shapes` are the distinct requirements of rows on a node, `serving_pools` by shape the NodePools with an offering for it.
+    `allocator` is None if no row has ResourceClaims. `work` is by row the effort that each plan takes for it, `effort` what
+    is left of the pass's effort, which every plan for the problem counts down.
     """
 
     rows: tuple[PodClass, ...]
@@ -115,6 +118,7 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     row_index: LabelIndex
     shapes: tuple[NodeConstraints, ...]
     shape_of_row: tuple[int, ...]
+    serving_pools: tuple[frozenset[int], ...]
     work: tuple[int, ...] = ()
     allocator: DeviceAllocator | None = None
     effort: Effort = field(default_factory=Effort)
@@ -354,6 +358,7 @@ def prepare_task(
     existing = inventory.survey(selection, pod_counts, expected_counts, axes=axes, caps=caps, has_ports=has_ports)
     shapes: dict[NodeConstraints, int] = {}
     shape_of_row = tuple(shapes.setdefault(NodeConstraints.of(row), len(shapes)) for row in relaxation.rows)
+    pools, demands = inputs.pools(axes), [NodeDemand(shape) for shape in shapes]
     problem = SchedulingProblem(
         rows=tuple(relaxation.rows),
         class_of_row=tuple(relaxation.class_of_row),
@@ -361,7 +366,7 @@ def prepare_task(
         counts=tuple(len(cls.pods) for cls in classes),
         axes=axes,
         requests=_requests(relaxation.rows, axes),
-        pools=inputs.pools(axes),
+        pools=pools,
         pool_masks=inputs.pool_masks(axes),
         interner=inputs.interner,
         existing=existing,
@@ -371,6 +376,7 @@ def prepare_task(
         row_index=row_index,
         shapes=tuple(shapes),
         shape_of_row=shape_of_row,
+        serving_pools=tuple(frozenset(s for s, pool in enumerate(pools) if pool.serves(demand)) for demand in demands),
         work=work_of_rows,
         effort=effort,
         allocator=_allocator(inputs, claims, classes, existing, rescheduled),
