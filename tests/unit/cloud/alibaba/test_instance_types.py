@@ -137,3 +137,17 @@ def test_types_for_fewer_than_eleven_pods_are_left_out():
     assert ack.provider.get_instance_types(ack.node_class(kubeletConfiguration={"maxPods": 11}))
     assert parse_type({**G7, "CpuArchitecture": ""}) is None
     assert parse_type({**G7, "CpuArchitecture": "ARM"}).arch == "arm64"
+
+
+def test_read_prices_have_the_accounts_discount():
+    """One type of each family is read; the others of the family have the same discount."""
+    ack = AckCluster()
+    ack.account.catalogue.discount = 0.5
+    shipped = {t.name: t.offerings[0].price for t in ack.provider.get_instance_types(ack.node_class())}
+    ack.provider.refresh_prices()
+    read = ack.provider.prices()
+    asked = [c.parameters["InstanceType"] for c in ack.open_api.calls if c.action == "DescribePrice"]
+
+    assert len(asked) == len({name.rpartition(".")[0] for name in asked}) < len(shipped)
+    assert read.on_demand["ecs.g7.4xlarge"] == pytest.approx(shipped["ecs.g7.4xlarge"] / 2)
+    assert (read.source, read.currency) == ("ecs:DescribePrice", "CNY")
