@@ -45,7 +45,7 @@ _KINDS_PER_ROUND: Final = 500  # problems with fewer kinds of items try more mix
 _EFFORT: Final = 4000  # kinds of items distributed, over all attempts
 _NODES_PER_KIND: Final = 350  # nodes that make one more kind's worth of effort
 REPACKING_EFFORT: Final = 1500  # kinds of items distributed again, over all attempts
-REPACKED_NODES: Final = (2, 3, 4, 6)
+REPACKED_NODES: Final = (2, 3, 4, 6, 9, 14)
 REPACKED_PLAN: Final = 200  # nodes; among more, the worst few do not matter
 _DECIMALS: Final = 9
 
