@@ -217,6 +217,7 @@ class Distribution:
         self._given = [0] * len(cells)
         self._expensive = _expensive(cells) if has_no_spread else []
         self._ranked = sorted(range(len(cells)), key=lambda i: (cells[i].price, cells[i].pins))
+        self._alternatives = [self._alternatives_of(i) for i in range(len(cells))]
 
     def distribute(self, pods: int) -> list[int]:
         """Return the number of pods for each cell."""
@@ -272,7 +273,12 @@ class Distribution:
         if self._has_no_spread:
             return self._free_pods[i] <= 0, self._expensive[i], preferred_excess
         price = cell.price if self._by_price else 0.0
-        return self._free_pods[i] <= 0, cell.order, price, binding_excess, preferred_excess
+        return self._free_pods[i] <= 0, cell.order, price, binding_excess, preferred_excess, self._alternatives[i]
+
+    def _alternatives_of(self, i: int) -> int:
+        """Return the number of cells in that domain of the cell which has fewest: it may be the last to level a domain."""
+        domains = ((rule.domain_of_cell, rule.domain_of_cell[i]) for rule in self._binding_rules)
+        return min((of_cell.count(domain) for of_cell, domain in domains if domain is not None), default=0)
 
 
 def _expensive(cells: Sequence[DomainCell]) -> list[bool]:

@@ -44,6 +44,8 @@ from tests.helpers.small_clusters import (
 THREE = zonal()
 TWO = zonal("a", "b")
 SPOTTY = zonal("a", "b", spot=0.1)
+SPOT_IN_C = an_instance_type("c.large", cpu=8, memory_gib=32, price=0.4, zones=("c",), spot=0.1)
+SPOT_IN_C = replace(SPOT_IN_C, offerings=tuple(o for o in SPOT_IN_C.offerings if o.capacity_type == labels.SPOT))
 MINE = [{"key": "mine", "effect": "NoSchedule"}]
 RACKS = pool("default", (RACK, "In", "r1", "r2"))
 
@@ -141,6 +143,11 @@ def sold_out(instance_type: InstanceType, zone: str) -> InstanceType:
         [some(6, "web", spread(CAPACITY))],
         {"types": (SPOTTY,), "by": CAPACITY},
         "on-demand: 3 web; spot: 3 web",
+    ),
+    zone_that_offers_one_capacity_type_gets_its_pods_before_the_others=(
+        [some(100, "web", spread(), spread(CAPACITY))],
+        {"types": (SPOTTY, SPOT_IN_C), "by": CAPACITY},
+        "on-demand: 50 web; spot: 50 web",
     ),
     existing_node_without_offerings_is_usable_by_pods_that_are_not_counted=(
         [some(5, "web", spread(app="other"))],
