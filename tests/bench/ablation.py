@@ -33,6 +33,7 @@ from journeyman.cli.scenario import Scenario, parse_scenario
 from journeyman.cli.solve import options_of
 from journeyman.core.scheduling import (
     bulk_scheduling,
+    domain_distribution,
     new_nodes,
     packing,
     scheduler,
@@ -96,7 +97,8 @@ def _of_packing() -> Iterator[Mechanism]:
     apart = lambda _offered, _other: False  # noqa: E731
     yield Mechanism(name="contents counted by family", changes=_set(column_generation, "are_nested", apart))
     yield Mechanism(name="prices refined over whole nodes", changes=_set(greedy_packing, "REFINED_ITEMS", 0))
-    yield Mechanism(name="repacking the worst nodes", changes=_set(strategies, "REPACKED_PLAN", -1))
+    yield Mechanism(name="repacking the worst nodes (few items)", changes=_set(greedy_packing, "REPACK_ROUNDS", 0))
+    yield Mechanism(name="repacking the worst nodes (many items)", changes=_set(strategies, "REPACKED_PLAN", -1))
     yield Mechanism(
         name="one node for all that is left",
         changes=_set(greedy_packing.GreedyPacker, "cheapest_node_for_all", lambda _self, _left: None),
@@ -130,6 +132,9 @@ def _of_packing() -> Iterator[Mechanism]:
 
 
 def _of_domains() -> Iterator[Mechanism]:
+    yield Mechanism(
+        name="distributing repeated rounds at once", changes=_set(domain_distribution, "WORTH_A_LEAP", 1 << 60)
+    )
     yield Mechanism(name="co-located pods first", changes=_set(bulk_scheduling, "MOST_CO_LOCATED", -1))
     yield Mechanism(name="plans that weigh limits", changes=_set(new_nodes, "LIMIT_WEIGHTS", ()))
     yield Mechanism(

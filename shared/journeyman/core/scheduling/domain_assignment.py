@@ -29,6 +29,7 @@ from journeyman.core.scheduling.placement.topology_rules import Topology
 from journeyman.core.scheduling.problem import PartialSolution, PodBatch, SchedulingProblem
 from journeyman.core.scheduling.topology import ABSENT, Pins, TopologyGroup, spans_nodes
 
+_PODS_BEFORE_A_CYCLE: Final = 50  # `distribute` then repeats its choices
 _PER_CELL: Final = 4  # effort of one pod, cell and rule
 
 
@@ -272,7 +273,7 @@ class DomainAssignment:
         if not cells:
             return
         rules = rules_of(self._topology, row)
-        self._problem.effort.spend(_PER_CELL * len(cells) * (1 + len(rules)) * progress.left)
+        self._problem.effort.spend(_PER_CELL * len(cells) * (1 + len(rules)) * min(progress.left, _PODS_BEFORE_A_CYCLE))
         counts = distribute(
             progress.left,
             cells,
@@ -414,6 +415,6 @@ class DomainAssignment:
 def _cost(pods: int, cells: Sequence[DomainCell]) -> _CellCost:
     """Return the cost of restricting this number of pods to these cells."""
     capacity = sum(cell.free_pods for cell in cells)
-    new_node_prices = [cell.price for cell in cells if cell.can_launch]
+    new_node_prices = [cell.price for cell in cells if cell.more > 0]
     needed = max(pods - capacity, 0)
     return _CellCost(0, needed * min(new_node_prices)) if new_node_prices else _CellCost(needed, 0.0)

@@ -1,7 +1,8 @@
 """Distributes the pods of one class over cells, as topology spread and anti-affinity allow.
 
 Each pod goes to the emptiest domain that every rule admits. A rule counts pods by domain and limits how far a domain
-may exceed the emptiest one.
+may exceed the emptiest one. When a sequence of choices repeats, it is applied many times at once, so ten thousand pods
+need few steps.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from journeyman.core.scheduling.placement.spread import SpreadRule, most_pods
 from journeyman.core.scheduling.placement.topology_rules import Topology
 from journeyman.core.scheduling.topology import Pins, SpreadChoice
 
+UNLIMITED: Final = 1 << 40
+WORTH_A_LEAP: Final = 24  # for fewer pods, detecting repetition costs more than it saves
 _ANY_ORDER: Final = PoolOrder(0, fewest_nodes=False)
 _NEAR: Final = 1.01  # times the best price; up to this, a cell counts as equally cheap
 
@@ -29,7 +32,7 @@ class DomainCell(Struct, frozen=True):
         pins: The combination.
         values: The same, by label.
         free_pods: The number of pods that fit on existing nodes.
-        can_launch: Whether pods may use new nodes.
+        more: The number of pods that may use new nodes.
         order: The order of the best NodePool that offers new nodes.
         price: A lower bound on the price of one pod on a new node.
         nodes: The number of pods that fit on each existing node.
@@ -38,7 +41,7 @@ class DomainCell(Struct, frozen=True):
     pins: Pins
     values: Mapping[str, str]
     free_pods: int = 0
-    can_launch: bool = False
+    more: int = 0
     order: PoolOrder = _ANY_ORDER
     price: float = 0.0
     nodes: Sequence[NodePods] = ()
@@ -130,7 +133,7 @@ def distribute(
     if not cells:
         return []
     if len(cells) == 1 and all(rule.max_skew is None for rule in rules):
-        return [pods if cells[0].can_launch else min(pods, cells[0].free_pods)]
+        return [min(pods, cells[0].free_pods + cells[0].more)]
     distribution = Distribution(cells, rules, has_no_spread=has_no_spread, spread_choice=spread_choice)
     return distribution.distribute(pods)
 
@@ -170,12 +173,12 @@ class _RuleCounts:
         """Return the minimum that domains are compared with."""
         return 0 if self.minimum_is_zero else min(self.counts, default=0)
 
-    def add(self, cell: int) -> None:
-        """Count a pod given to a cell."""
+    def add(self, cell: int, pods: int) -> None:
+        """Count pods given to a cell."""
         domain = self.domain_of_cell[cell]
         if domain is not None and self.own:
             for counts in self._distinct:
-                counts[domain] += 1
+                counts[domain] += pods
 
     @property
     def _distinct(self) -> list[list[int]]:
@@ -190,6 +193,30 @@ class _RuleCounts:
             return True
         counted = self.possible if strict else self.bound_before
         return counted[domain] <= most_pods(minimum, self.max_skew, self.own)
+
+    def state(self, cells: Sequence[int]) -> tuple[int, ...]:
+        """Return the differences between domains that determine the next choices; equal states lead to equal choices.
+
+        `cells` are those with capacity. A binding rule's differences are capped at the first that excludes the domain.
+        """
+        if self.max_skew is None:
+            domains = [domain for i in cells if (domain := self.domain_of_cell[i]) is not None]
+            minimum = min([self.counts[domain] for domain in domains], default=0)
+            return tuple(self.counts[domain] - minimum for domain in domains)
+        minimum, first_excluded = self.minimum(), self.max_skew + 1
+        return tuple(min(n - minimum, first_excluded) for counts in self._distinct for n in counts)
+
+    def max_repetitions(self, earlier: Sequence[int]) -> int:
+        """Return how often the cycle since the `earlier` counts may repeat before the rule admits an excluded domain."""
+        if self.max_skew is None:
+            return UNLIMITED
+        minimum, first_excluded, times = self.minimum(), self.max_skew + 1, UNLIMITED
+        rise = minimum - (0 if self.minimum_is_zero else min(earlier, default=0))
+        for count, earlier_count in zip(self.counts, earlier, strict=True):
+            approach = rise - (count - earlier_count)
+            if count - minimum >= first_excluded and approach > 0:
+                times = min(times, (count - minimum - first_excluded) // approach)
+        return times
 
 
 def _listed(counts: Mapping[str, int], domains: Iterable[str]) -> list[int]:
@@ -214,6 +241,7 @@ class Distribution:
         self._by_price = spread_choice is not SpreadChoice.EMPTIEST
         self._strictness = (False,) if spread_choice is SpreadChoice.CHEAPEST_IF_FIRST else (True, False)
         self._free_pods = [cell.free_pods for cell in cells]
+        self._more = [cell.more for cell in cells]
         self._given = [0] * len(cells)
         self._expensive = _expensive(cells) if has_no_spread else []
         self._ranked = sorted(range(len(cells)), key=lambda i: (cells[i].price, cells[i].pins))
@@ -221,20 +249,30 @@ class Distribution:
 
     def distribute(self, pods: int) -> list[int]:
         """Return the number of pods for each cell."""
-        for _ in range(pods):
+        seen: dict[object, tuple[list[int], list[list[int]]]] = {}
+        while pods > 0:
             chosen = next((i for strict in self._strictness if (i := self._choose(strict=strict)) is not None), None)
             if chosen is None:
                 break
-            self._give(chosen)
+            self._give(chosen, 1)
+            pods -= 1
+            if pods >= WORTH_A_LEAP:
+                state = self._state()
+                if state in seen:
+                    pods -= self._repeat_cycle(pods, *seen[state])
+                    seen.clear()
+                else:
+                    seen[state] = (list(self._given), [list(rule_count.counts) for rule_count in self._rule_counts])
         return self._given
 
-    def _give(self, i: int) -> None:
-        """Give a pod to a cell, first on its existing nodes."""
-        self._given[i] += 1
-        if self._free_pods[i]:
-            self._free_pods[i] -= 1
+    def _give(self, i: int, pods: int) -> None:
+        """Give pods to a cell, first on its existing nodes."""
+        self._given[i] += pods
+        on_existing = min(pods, self._free_pods[i])
+        self._free_pods[i] -= on_existing
+        self._more[i] -= pods - on_existing
         for rule_count in self._rule_counts:
-            rule_count.add(i)
+            rule_count.add(i, pods)
 
     def _choose(self, *, strict: bool) -> int | None:
         """Return the best cell for the next pod, None if there is none.
@@ -246,7 +284,7 @@ class Distribution:
         best: int | None = None
         best_rank: tuple[object, ...] = ()
         for i in self._ranked:
-            if (self._free_pods[i] or self._cells[i].can_launch) and self._admits(i, binding, strict=strict):
+            if (self._free_pods[i] > 0 or self._more[i] > 0) and self._admits(i, binding, strict=strict):
                 rank = self._rank(i, minimums)
                 if best is None or rank < best_rank:
                     best, best_rank = i, rank
@@ -279,6 +317,33 @@ class Distribution:
         """Return the number of cells in that domain of the cell which has fewest: it may be the last to level a domain."""
         domains = ((rule.domain_of_cell, rule.domain_of_cell[i]) for rule in self._binding_rules)
         return min((of_cell.count(domain) for of_cell, domain in domains if domain is not None), default=0)
+
+    # --- repetition
+
+    def _state(self) -> object:
+        """Return what the next choices depend on: the differences between domains, and which cells have capacity."""
+        usable = self._cells_with_capacity()
+        supply = tuple(n > 0 for n in self._free_pods), tuple(n > 0 for n in self._more)
+        return tuple(rule_count.state(usable) for rule_count in self._rule_counts), supply
+
+    def _cells_with_capacity(self) -> list[int]:
+        return [i for i in self._ranked if self._free_pods[i] > 0 or self._more[i] > 0]
+
+    def _repeat_cycle(self, pods: int, given: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
+        """Repeat the cycle of choices since `given` while the choices stay the same; return the number of pods given."""
+        cycle = [now - earlier for now, earlier in zip(self._given, given, strict=True)]
+        times = pods // sum(cycle)
+        for i, n in enumerate(cycle):
+            if n:
+                left = self._free_pods[i] if self._free_pods[i] > 0 else self._more[i]
+                times = min(times, (left - 1) // n)
+        for rule_count, earlier in zip(self._rule_counts, counts, strict=True):
+            times = min(times, rule_count.max_repetitions(earlier))
+        times = max(times, 0)
+        for i, n in enumerate(cycle):
+            if n and times:
+                self._give(i, n * times)
+        return sum(cycle) * times
 
 
 def _expensive(cells: Sequence[DomainCell]) -> list[bool]:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct, every
-from journeyman.core.scheduling.domain_distribution import DomainCell
+from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCell
 from journeyman.core.scheduling.node_filling import NodeFilling, NodePods
 from journeyman.core.scheduling.nodeclaim_templates import PoolOrder
 from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDemand, NodePoolOptions
@@ -164,7 +164,7 @@ class DomainSupply:
         requests = self._requests[row]
         offers = self._offers_for(row, keys)
         on_new_nodes = [
-            DomainCell(offer.pins, offer.values, 0, True, offer.order, offer.price(requests))
+            DomainCell(offer.pins, offer.values, 0, UNLIMITED, offer.order, offer.price(requests))
             for offer in offers.holding(requests, self._problem.requests[row])
         ]
         if offers.distinct and not self._filling.existing.nodes:
