@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
@@ -29,7 +29,7 @@ from journeyman.core.scheduling.arrays import Bools, Ints, read_only
 from journeyman.core.scheduling.daemon_overhead import Daemon, daemons_of, missing_daemon_overhead
 from journeyman.core.scheduling.host_constraints import HostConstraints
 from journeyman.core.scheduling.pod_classes import HostPort, PodClass, encode, host_ports
-from journeyman.core.scheduling.requirements import Requirement, Requirements
+from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.topology import (
     ABSENT,
     InverseAntiAffinity,
@@ -66,71 +66,62 @@ class NodesInDomains(NamedTuple):
 class NodeColumns:
     """Labels and taints of nodes in a fixed order; returned arrays have one entry per node."""
 
-    def __init__(self, nodes: Sequence[StateNode]) -> None:
+    def __init__(self, nodes: Sequence[StateNode], source: tuple[NodeColumns, Ints] | None = None) -> None:
+        """Hold the columns of these nodes; if they are those at some positions of others (`source`), read those once."""
         self._nodes = nodes
-        self._labels: dict[str, tuple[Ints, tuple[str | None, ...]]] = {}
+        self._source = source
+        self._codes: dict[Hashable, tuple[Ints, tuple[Any, ...]]] = {}
         self._cells: dict[tuple[str, ...], tuple[NodesInDomains, ...]] = {}
-        self._source: tuple[NodeColumns, Ints] | None = None
-
-    def only(self, positions: Ints) -> NodeColumns:
-        """Return the columns of the nodes at these positions, in the order given; they share the cache of all nodes."""
-        chosen = NodeColumns([self._nodes[position] for position in positions.tolist()])
-        chosen._source = self, positions
-        return chosen
 
     def label(self, key: str) -> tuple[Ints, tuple[str | None, ...]]:
         """Return a label as (code per node, value per code), None for nodes without it; some codes may not occur."""
-        if key not in self._labels:
+        return self.coded(key, lambda node: node.labels.get(key))
+
+    def coded(self, kind: Hashable, value_of: Callable[[StateNode], H]) -> tuple[Ints, tuple[H, ...]]:
+        """Return a value of each node as (code per node, value per code); kept under `kind`."""
+        found = self._codes.get(kind)
+        if found is None:
             if self._source is not None:
                 all_columns, positions = self._source
-                codes, values = all_columns.label(key)
-                self._labels[key] = codes[positions], values
+                of_all, values = all_columns.coded(kind, value_of)
+                found = of_all[positions], values
             else:
-                self._labels[key] = _numbered([node.labels.get(key) for node in self._nodes])
-        return self._labels[key]
-
-    @cached_property
-    def taints(self) -> tuple[Ints, tuple[tuple[Taint, ...], ...]]:
-        """Return the taints as (code per node, taints per code); a cordon counts as a taint."""
-        if self._source is not None:
-            all_columns, positions = self._source
-            codes, taints = all_columns.taints
-            return codes[positions], taints
-        return _numbered([(*node.taints, *_cordon(node)) for node in self._nodes])
+                numbers: dict[H, int] = {}
+                codes = [numbers.setdefault(value_of(node), len(numbers)) for node in self._nodes]
+                found = np.array(codes, dtype=np.int64), tuple(numbers)
+            self._codes[kind] = found
+        return found
 
     def cells(self, keys: tuple[str, ...]) -> tuple[NodesInDomains, ...]:
         """Return the combinations of these labels' values that occur, each with its nodes; absent labels are omitted."""
         if keys not in self._cells:
-            self._cells[keys] = self._find_cells(keys)
+            codes, pins_of = self.coded(
+                keys, lambda node: tuple(Pin(key, node.labels[key]) for key in keys if key in node.labels)
+            )
+            cells = (NodesInDomains(pins, read_only(codes == code)) for code, pins in enumerate(pins_of))
+            self._cells[keys] = tuple(cell for cell in cells if cell.nodes.any())
         return self._cells[keys]
-
-    def _find_cells(self, keys: tuple[str, ...]) -> tuple[NodesInDomains, ...]:
-        if self._source is not None:
-            all_columns, positions = self._source
-            cells = (NodesInDomains(cell.pins, cell.nodes[positions]) for cell in all_columns.cells(keys))
-            return tuple(cell for cell in cells if cell.nodes.any())
-        values = [tuple(Pin(key, node.labels[key]) for key in keys if key in node.labels) for node in self._nodes]
-        codes, pins_of = _numbered(values)
-        return tuple(NodesInDomains(pins, read_only(codes == code)) for code, pins in enumerate(pins_of))
 
     def accepted(self, tolerations: Sequence[Toleration], *, avoids_prefer_no_schedule: bool) -> Bools:
         """Return for each node whether these tolerations tolerate all of its taints; a cordon counts as a taint."""
-        codes, taints = self.taints
+        codes, taints = self.coded(None, _taints_of)
         verdicts = [
             untolerated(t, tolerations) is None
             and not (avoids_prefer_no_schedule and has_untolerated_preference(t, tolerations))
             for t in taints
         ]
-        return _take_by_code(verdicts, codes)
+        accepted: Bools = np.array(verdicts, dtype=bool)[codes]
+        return accepted
 
     def meeting(self, terms: Sequence[Requirements]) -> Bools:
-        """Return for each node whether it meets one of these terms; an absent label does not meet `In`, even if well-known."""
+        """Return for each node whether it meets one of these terms; an absent label never meets `In`."""
         meets_any: Bools = np.zeros(len(self._nodes), dtype=bool)
         for term in terms:
             meets_all: Bools = np.ones(len(self._nodes), dtype=bool)
-            for key, requirement in term.items():
+            for key, wanted in term.items():
                 codes, values = self.label(key)
-                meets_all &= _take_by_code([_meets(requirement, value) for value in values], codes)
+                meets = [wanted.allows_absence if value is None else wanted.has(value) for value in values]
+                meets_all &= np.array(meets, dtype=bool)[codes]
             meets_any |= meets_all
         return meets_any
 
@@ -139,33 +130,18 @@ class NodeColumns:
         has_all: Bools = np.ones(len(self._nodes), dtype=bool)
         for key, pinned_value in pins:
             codes, values = self.label(key)
-            has_all &= _take_by_code([(ABSENT if value is None else value) == pinned_value for value in values], codes)
+            has_value = [(ABSENT if value is None else value) == pinned_value for value in values]
+            has_all &= np.array(has_value, dtype=bool)[codes]
         return has_all
 
 
-def _meets(requirement: Requirement, value: str | None) -> bool:
-    if requirement.impossible:
-        return False
-    return requirement.allows_absence if value is None else requirement.has(value)
+_CORDON: Final = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
 
-def _cordon(node: StateNode) -> tuple[Taint, ...]:
-    """Return the taint of a cordoned node, even if the node does not have it yet: kube-scheduler honours both."""
-    if node.node is None or not node.node.spec.unschedulable:
-        return ()
-    return (Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule"),)
-
-
-def _take_by_code(verdicts: Sequence[bool], codes: Ints) -> Bools:
-    by_node: Bools = np.array(verdicts, dtype=bool)[codes]
-    return by_node
-
-
-def _numbered(entries: Sequence[H]) -> tuple[Ints, tuple[H, ...]]:
-    """Return a number for each entry, equal for equal entries, and the distinct entries by number."""
-    numbers: dict[H, int] = {}
-    codes = [numbers.setdefault(entry, len(numbers)) for entry in entries]
-    return np.array(codes, dtype=np.int64), tuple(numbers)
+def _taints_of(node: StateNode) -> tuple[Taint, ...]:
+    """Return the node's taints, and that of a cordon even before it is set: kube-scheduler honours both."""
+    is_cordoned = node.node is not None and node.node.spec.unschedulable
+    return (*node.taints, _CORDON) if is_cordoned else tuple(node.taints)
 
 
 def allocatable_of(node: StateNode) -> dict[str, int]:
@@ -206,27 +182,24 @@ class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
         expected_counts: Counts them and the DaemonSets' pods that are still to come, for pod affinity and anti-affinity.
         columns: Labels and taints of `nodes`.
         all_columns: Labels and taints of `all_nodes`.
-        counted: Running pods of the first kind, by node and conflict of the host constraints.
-        bound: Running pods of the second kind, by node and conflict.
-        followed_counts: Running pods that a hostname affinity selects, by node and group.
-        used_ports: The host ports in use on each node, by running pods and by all daemons that belong there, running or
-            not; no ports if no pod of the problem requests one.
+        counted: Running pods of the first kind, by conflict of the host constraints and node.
+        bound: Running pods of the second kind, by conflict and node.
+        followed_counts: Running pods that a hostname affinity selects, by group and node.
         volume_usages: The volumes that each node can attach; empty if no node limits them.
     """
 
     nodes: tuple[StateNode, ...]
     free: Ints
-    all_nodes: tuple[StateNode, ...] = ()
-    remaining: Bools = field(default_factory=lambda: np.zeros(0, dtype=bool))
-    pod_counts: RunningPodCounts = field(default_factory=lambda: RunningPodCounts((), (), ()))
-    expected_counts: RunningPodCounts = field(default_factory=lambda: RunningPodCounts((), (), ()))
-    columns: NodeColumns = field(default_factory=lambda: NodeColumns(()))
-    all_columns: NodeColumns = field(default_factory=lambda: NodeColumns(()))
-    counted: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
-    bound: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
-    followed_counts: Ints = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
-    used_ports: tuple[frozenset[HostPort], ...] = ()
-    volume_usages: tuple[VolumeUsage, ...] = ()
+    all_nodes: tuple[StateNode, ...]
+    remaining: Bools
+    pod_counts: RunningPodCounts
+    expected_counts: RunningPodCounts
+    columns: NodeColumns
+    all_columns: NodeColumns
+    counted: Ints
+    bound: Ints
+    followed_counts: Ints
+    volume_usages: tuple[VolumeUsage, ...]
 
 
 class NodeSelection(Struct, frozen=True, kw_only=True, eq=False):
@@ -236,15 +209,13 @@ class NodeSelection(Struct, frozen=True, kw_only=True, eq=False):
         nodes: The nodes, in the order of the inventory, with their running and nominated pods.
         positions: Their positions in the inventory.
         removed_nodes: The names of the removed nodes.
-        pods: The pods to place.
-        rescheduled: The keys of these pods.
+        rescheduled: The keys of the pods to place.
         losing_pods: The positions of nodes that run some of these pods; cached results are invalid for them.
     """
 
     nodes: tuple[StateNode, ...]
     positions: Ints
     removed_nodes: Collection[str]
-    pods: Sequence[Pod]
     rescheduled: frozenset[str]
     losing_pods: frozenset[int]
 
@@ -253,7 +224,7 @@ class NodeInventory:
     """All nodes of one snapshot, by name, each with the unbound pods nominated to it."""
 
     def __init__(self, snapshot: Snapshot, daemons: Sequence[Daemon], storage: StorageObjects) -> None:
-        """Prepare an inventory; everything is computed on first use.
+        """Prepare an inventory; everything about nodes is computed on first use.
 
         Args:
             snapshot: The state of the cluster.
@@ -263,6 +234,8 @@ class NodeInventory:
         self._snapshot = snapshot
         self._daemons = daemons
         self._storage = storage
+        self.namespaces = NamespaceIndex({n.metadata.name: n for n in snapshot.namespaces})
+        """The namespaces of the snapshot."""
         self.skipped: dict[str, SkippedObject] = {}
         """Nodes that cannot be evaluated, by name: no pod is planned onto them."""
         self._free: dict[tuple[str, ...], tuple[Ints, Bools]] = {}
@@ -271,7 +244,7 @@ class NodeInventory:
         self._counted_labels: set[str] = set()
         self._requests: dict[bytes, Resources] = {}
         self._ports: dict[int, frozenset[HostPort]] = {}
-        self._attachable: dict[int, VolumeUsage] = {}
+        self._volumes: dict[int, VolumeUsage] = {}
 
     # --- the nodes
 
@@ -288,23 +261,20 @@ class NodeInventory:
         )
 
     @cached_property
-    def _names(self) -> tuple[str, ...]:
-        return tuple(node.name for node in self.nodes)
+    def _positions(self) -> Mapping[str, int]:
+        return {node.name: position for position, node in enumerate(self.nodes)}
 
     @cached_property
     def _remaining(self) -> Bools:
         """Return for each node whether it is neither marked for deletion nor unusable."""
-        remaining: Bools = np.array(
-            [not (node.is_being_disrupted or node.is_unusable) for node in self.nodes], dtype=bool
-        )
-        return remaining
+        return np.array([not (node.is_being_disrupted or node.is_unusable) for node in self.nodes], dtype=bool)
 
     @cached_property
     def _filling_order(self) -> Ints:
-        """Return the positions of the nodes: initialized ones first, then by name."""
-        initialized = np.array([node.initialized for node in self.nodes], dtype=bool)
-        order: Ints = np.argsort(~initialized, kind="stable")
-        return order
+        """Return the positions of the remaining nodes: initialized ones first, then by name."""
+        order = np.argsort([not node.initialized for node in self.nodes], kind="stable")
+        remaining: Ints = order[self._remaining[order]]
+        return remaining
 
     @cached_property
     def _columns(self) -> NodeColumns:
@@ -315,14 +285,14 @@ class NodeInventory:
         """Return the position of each pod's node, by pod key."""
         return {pod.key: position for position, node in enumerate(self.nodes) for pod in node.pods}
 
-    def select(self, pods: Sequence[Pod], without: Collection[str]) -> NodeSelection:
+    def select(self, pods: Iterable[Pod], without: Collection[str]) -> NodeSelection:
         """Return the nodes of a problem.
 
         Args:
             pods: The pods to place, which may be pending or running.
             without: The names of nodes that are assumed to be removed, with their pods.
         """
-        is_selected = np.array([name not in without for name in self._names], dtype=bool)
+        is_selected = np.array([node.name not in without for node in self.nodes], dtype=bool)
         positions = np.flatnonzero(is_selected)
         rescheduled = frozenset(pod.key for pod in pods)
         losing_pods = (self._node_position[key] for key in self._node_position.keys() & rescheduled)
@@ -330,7 +300,6 @@ class NodeInventory:
             nodes=tuple(self.nodes[position] for position in positions.tolist()),
             positions=positions,
             removed_nodes=without,
-            pods=pods,
             rescheduled=rescheduled,
             losing_pods=frozenset(position for position in losing_pods if is_selected[position]),
         )
@@ -340,53 +309,36 @@ class NodeInventory:
     @cached_property
     def _anti_affinities(self) -> Mapping[int, tuple[RunningAntiAffinity, ...]]:
         """Return the required anti-affinity of running pods, by position of their node; nodes without any are omitted."""
-        by_position = ((position, self._anti_affinities_on(node)) for position, node in enumerate(self.nodes))
-        return {position: entries for position, entries in by_position if entries}
-
-    def _anti_affinities_on(self, node: StateNode) -> tuple[RunningAntiAffinity, ...]:
-        expected = self._expected_on(node, self._daemons_with_anti_affinity)
-        return self._evaluate((), node, running_anti_affinities, expected, self.namespaces)
-
-    @cached_property
-    def _daemons_with_anti_affinity(self) -> tuple[Daemon, ...]:
-        return tuple(d for d in self._daemons if any(required_anti_affinities(d.pod, self.namespaces)))
-
-    @cached_property
-    def namespaces(self) -> NamespaceIndex:
-        """Return the namespaces of the snapshot."""
-        return NamespaceIndex({n.metadata.name: n for n in self._snapshot.namespaces})
-
-    def inverse_anti_affinities(self, selection: NodeSelection) -> tuple[InverseAntiAffinity, ...]:
-        """Return the domains that the required anti-affinity of the other running pods forbids to matching pods."""
-        if not self._anti_affinities:
-            return ()
-        removed = (self._positions[name] for name in selection.removed_nodes if name in self._positions)
-        return self._inverse.without(
-            (
-                entry
-                for position in (*removed, *selection.losing_pods)
-                for entry in self._anti_affinities.get(position, ())
-            ),
-            (
-                entry
-                for position in selection.losing_pods
-                for entry in self._anti_affinities.get(position, ())
-                if entry.pod not in selection.rescheduled
-            ),
-        )
+        daemons = tuple(d for d in self._daemons if any(required_anti_affinities(d.pod, self.namespaces)))
+        found: dict[int, tuple[RunningAntiAffinity, ...]] = {}
+        for position, node in enumerate(self.nodes):
+            entries: tuple[RunningAntiAffinity, ...] = self._evaluate(
+                (), node, running_anti_affinities, self._expected_on(node, daemons), self.namespaces
+            )
+            if entries:
+                found[position] = entries
+        return found
 
     @cached_property
     def _inverse(self) -> InverseAntiAffinityCounts:
         return InverseAntiAffinityCounts(entry for entries in self._anti_affinities.values() for entry in entries)
 
-    @cached_property
-    def _positions(self) -> Mapping[str, int]:
-        return {name: position for position, name in enumerate(self._names)}
+    def inverse_anti_affinities(self, selection: NodeSelection) -> tuple[InverseAntiAffinity, ...]:
+        """Return the domains that the required anti-affinity of the other running pods forbids to matching pods."""
+        by_position = self._anti_affinities
+        if not by_position:
+            return ()
+        removed = (self._positions[name] for name in selection.removed_nodes if name in self._positions)
+        losing = [entry for position in selection.losing_pods for entry in by_position.get(position, ())]
+        return self._inverse.without(
+            (*(entry for position in removed for entry in by_position.get(position, ())), *losing),
+            (entry for entry in losing if entry.pod not in selection.rescheduled),
+        )
 
     def anti_affinities(self, selection: NodeSelection) -> Mapping[str, tuple[RunningAntiAffinity, ...]]:
         """Return the required anti-affinity of running pods by the name of their node, for the nodes of a selection."""
-        names = {self._names[position] for position in selection.positions.tolist()}
-        by_name = ((self._names[position], entries) for position, entries in self._anti_affinities.items())
+        names = {node.name for node in selection.nodes}
+        by_name = ((self.nodes[position].name, entries) for position, entries in self._anti_affinities.items())
         return {name: entries for name, entries in by_name if name in names}
 
     def used_ports(self, selection: NodeSelection) -> frozenset[HostPort]:
@@ -435,12 +387,9 @@ class NodeInventory:
         if not daemons or node.is_being_disrupted or node.is_unusable:
             return node
         missing: tuple[Daemon, ...] = self._evaluate((), node, _missing_daemons, node, daemons)
-        if not missing or self._evaluate(True, node, self._is_overcommitted, node):
+        if not missing or not self._free_on(node, ()):
             return node
         return replace(node, pods=(*node.pods, *(daemon.pod for daemon in missing)))
-
-    def _is_overcommitted(self, node: StateNode) -> bool:
-        return any(amount < 0 for amount in self._available(node, ()).values())
 
     # --- free capacity
 
@@ -464,19 +413,18 @@ class NodeInventory:
             caps: The rows' host constraints.
             has_ports: Whether a row has host ports.
         """
-        can_take_pods: Bools = np.zeros(len(self.nodes), dtype=bool)
-        can_take_pods[selection.positions] = self._remaining[selection.positions]
-        order = self._filling_order[can_take_pods[self._filling_order]]
-        node_at = dict(zip(selection.positions.tolist(), selection.nodes, strict=True))
-        nodes = tuple(node_at[position] for position in order.tolist())
-        used_ports = self._used_ports(selection, order, nodes) if has_ports else (frozenset[HostPort](),) * len(nodes)
-        free = np.concatenate(
-            (self._resources(selection, order, nodes, axes), _host_capacity(used_ports, caps)), axis=1
-        )
+        is_selected: Bools = np.zeros(len(self.nodes), dtype=bool)
+        is_selected[selection.positions] = True
+        order = self._filling_order[is_selected[self._filling_order]]
+        nodes = tuple(self.nodes[position] for position in order.tolist())
+        on_axes: Ints = np.tile(caps.caps, (len(nodes), 1))
+        for n, ports in enumerate(self._used_ports(selection, order) if has_ports else ()):
+            on_axes[n] = caps.caps_with_used_ports(ports)
         for a, axis in enumerate(caps.axes):
             counts = expected_counts if axis.awaits_daemons else pod_counts
-            free[:, len(axes) + a] -= self._count_by_node(counts, axis.group, order)
-        volume_usages = self._volume_usages(selection, order, nodes) if self._storage.nodes else ()
+            on_axes[:, a] -= self._counts_on(order, counts, (axis.group,))[0]
+        free = np.concatenate((self._resources(selection, order, axes), on_axes), axis=1)
+        volume_usages = self._volume_usages(selection, order) if self._storage.nodes else ()
         if self.skipped:
             free[[node.name in self.skipped for node in nodes]] = 0
         return ExistingNodes(
@@ -486,32 +434,29 @@ class NodeInventory:
             remaining=self._remaining[selection.positions],
             pod_counts=pod_counts,
             expected_counts=expected_counts,
-            columns=self._columns.only(order),
-            all_columns=self._columns.only(selection.positions),
-            counted=_as_table(
-                [self._count_by_node(expected_counts, c.group, order) for c in caps.conflicts], len(nodes)
-            ),
-            bound=_as_table([self._has_hostname(c.domains)[order] for c in caps.conflicts], len(nodes)),
-            followed_counts=_as_table(
-                [self._count_by_node(expected_counts, group, order) for group in caps.followed], len(nodes)
-            ),
-            used_ports=used_ports,
+            columns=NodeColumns(nodes, (self._columns, order)),
+            all_columns=NodeColumns(selection.nodes, (self._columns, selection.positions)),
+            counted=self._counts_on(order, expected_counts, [conflict.group for conflict in caps.conflicts]),
+            bound=self._bound_on(order, caps),
+            followed_counts=self._counts_on(order, expected_counts, caps.followed),
             volume_usages=volume_usages,
         )
 
-    def _count_by_node(self, pod_counts: RunningPodCounts, group: TopologyGroup | None, order: Ints) -> Ints:
-        """Return the number of running pods that the group counts, for each node (`order`: their positions)."""
-        counts: Ints = np.zeros(len(self.nodes), dtype=np.int64)
-        for name, pods in pod_counts.by_node(group).items() if group is not None else ():
-            counts[self._positions[name]] = pods
-        return counts[order]
+    def _counts_on(self, order: Ints, counts: RunningPodCounts, groups: Sequence[TopologyGroup | None]) -> Ints:
+        """Return the number of pods that each group counts on each of these nodes (`order`: their positions)."""
+        by_position: Ints = np.zeros((len(groups), len(self.nodes)), dtype=np.int64)
+        for g, group in enumerate(groups):
+            for name, pods in counts.by_node(group).items() if group is not None else ():
+                by_position[g, self._positions[name]] = pods
+        return by_position[:, order]
 
-    def _has_hostname(self, hostnames: Collection[str]) -> Ints:
-        """Return for each node of the inventory 1 if it has one of these hostnames, else 0."""
-        found: Ints = np.zeros(len(self.nodes), dtype=np.int64)
-        for hostname in hostnames:
-            found[self._positions_by_hostname.get(hostname, [])] = 1
-        return found
+    def _bound_on(self, order: Ints, caps: HostConstraints) -> Ints:
+        """Return by conflict, for each of these nodes, 1 if its hostname is one of the conflict's domains, else 0."""
+        by_position: Ints = np.zeros((len(caps.conflicts), len(self.nodes)), dtype=np.int64)
+        for c, conflict in enumerate(caps.conflicts):
+            for hostname in conflict.domains:
+                by_position[c, self._positions_by_hostname.get(hostname, [])] = 1
+        return by_position[:, order]
 
     @cached_property
     def _positions_by_hostname(self) -> Mapping[str, list[int]]:
@@ -520,9 +465,7 @@ class NodeInventory:
             found.setdefault(domain_of(node, labels.HOSTNAME) or "", []).append(position)
         return found
 
-    def _resources(
-        self, selection: NodeSelection, order: Ints, nodes: Sequence[StateNode], axes: tuple[str, ...]
-    ) -> Ints:
+    def _resources(self, selection: NodeSelection, order: Ints, axes: tuple[str, ...]) -> Ints:
         """Return the free resources of these nodes (`order`: their positions), a row per node and a column per axis."""
         if axes not in self._free:
             size = len(self.nodes)
@@ -530,21 +473,19 @@ class NodeInventory:
         table, is_computed = self._free[axes]
         for position in order[~is_computed[order]].tolist():
             if position not in selection.losing_pods:
-                table[position], is_computed[position] = self._free_on(self.nodes[position], (), axes), True
+                available = self._free_on(self.nodes[position], ())
+                table[position], is_computed[position] = [available.get(axis, 0) for axis in axes], True
         free: Ints = table[order]
         for n, position in enumerate(order.tolist()) if selection.losing_pods else ():
             if position in selection.losing_pods:
-                free[n] = self._free_on(nodes[n], selection.rescheduled, axes)
+                available = self._free_on(self.nodes[position], selection.rescheduled)
+                free[n] = [available.get(axis, 0) for axis in axes]
         return free
 
-    def _free_on(self, node: StateNode, rescheduled: Collection[str], axes: Sequence[str]) -> Sequence[int]:
-        return self._evaluate([0] * len(axes), node, self._free_amounts, node, rescheduled, axes)
-
-    def _free_amounts(self, node: StateNode, rescheduled: Collection[str], axes: Sequence[str]) -> list[int]:
-        """Return the free amount on each axis; 0 on all axes if any resource is overcommitted."""
-        available = self._available(node, rescheduled)
-        overcommitted = any(amount < 0 for amount in available.values())
-        return [0 if overcommitted else available.get(axis, 0) for axis in axes]
+    def _free_on(self, node: StateNode, rescheduled: Collection[str]) -> Resources:
+        """Return the free resources; none if one is overcommitted, or if the node cannot be evaluated."""
+        available: Resources = self._evaluate({}, node, self._available, node, rescheduled)
+        return available if min(available.values(), default=0) >= 0 else {}
 
     def _available(self, node: StateNode, rescheduled: Collection[str]) -> dict[str, int]:
         remaining = (self._requests_of(pod) for pod in node.pods if pod.key not in rescheduled)
@@ -560,6 +501,47 @@ class NodeInventory:
             requests = self._requests[key] = pod_requests(pod)
         return requests
 
+    def _used_ports(self, selection: NodeSelection, order: Ints) -> tuple[frozenset[HostPort], ...]:
+        """Return the host ports in use on each of these nodes, by the pods that stay and by all daemons that belong there."""
+
+        def of_node(node: StateNode, rescheduled: Collection[str]) -> frozenset[HostPort]:
+            daemons = daemons_of(node, (daemon for daemon in self._daemons if daemon.ports))
+            of_pods = (host_ports(pod) for pod in node.pods if pod.key not in rescheduled)
+            return frozenset().union(*of_pods, *(daemon.ports for daemon in daemons))
+
+        return self._of_each(self._ports, of_node, frozenset(), selection, order)
+
+    def _volume_usages(self, selection: NodeSelection, order: Ints) -> tuple[VolumeUsage, ...]:
+        """Return the volumes that each of these nodes can attach."""
+
+        def of_node(node: StateNode, rescheduled: Collection[str]) -> VolumeUsage:
+            return volume_usage(node, self._storage, rescheduled)
+
+        return self._of_each(self._volumes, of_node, ANY_NUMBER, selection, order)
+
+    def _of_each(
+        self,
+        known: dict[int, T],
+        of_node: Callable[[StateNode, Collection[str]], T],
+        otherwise: T,
+        selection: NodeSelection,
+        order: Ints,
+    ) -> tuple[T, ...]:
+        """Return what a function returns for each of these nodes and the keys of rescheduled pods.
+
+        `known` keeps it by position for nodes that lose no pods; `otherwise` is for nodes that cannot be evaluated.
+        """
+        found: list[T] = []
+        for position in order.tolist():
+            node = self.nodes[position]
+            if position in selection.losing_pods:
+                found.append(self._evaluate(otherwise, node, of_node, node, selection.rescheduled))
+                continue
+            if position not in known:
+                known[position] = self._evaluate(otherwise, node, of_node, node, ())
+            found.append(known[position])
+        return tuple(found)
+
     def _evaluate(self, otherwise: T, node: StateNode, function: Callable[..., T], *args: Any) -> T:
         """Return what the function returns for a node, or `otherwise` if that cannot be evaluated."""
         found = evaluate(node, function, *args)
@@ -567,49 +549,6 @@ class NodeInventory:
             self.skipped.setdefault(node.name, found)
             return otherwise
         return found
-
-    def _used_ports(
-        self, selection: NodeSelection, order: Ints, nodes: Sequence[StateNode]
-    ) -> tuple[frozenset[HostPort], ...]:
-        """Return the host ports in use on each of these nodes (`order`: their positions)."""
-        return tuple(
-            self._evaluate(frozenset(), node, _used_ports_on, node, selection.rescheduled, self._daemons)
-            if position in selection.losing_pods
-            else self._used_ports_of(position)
-            for position, node in zip(order.tolist(), nodes, strict=True)
-        )
-
-    def _volume_usages(
-        self, selection: NodeSelection, order: Ints, nodes: Sequence[StateNode]
-    ) -> tuple[VolumeUsage, ...]:
-        """Return the volumes that each of these nodes can attach."""
-        return tuple(
-            self._evaluate(ANY_NUMBER, node, volume_usage, node, self._storage, selection.rescheduled)
-            if position in selection.losing_pods
-            else self._volume_usage_of(position)
-            for position, node in zip(order.tolist(), nodes, strict=True)
-        )
-
-    def _volume_usage_of(self, position: int) -> VolumeUsage:
-        if position not in self._attachable:
-            node = self.nodes[position]
-            self._attachable[position] = self._evaluate(ANY_NUMBER, node, volume_usage, node, self._storage, ())
-        return self._attachable[position]
-
-    def _used_ports_of(self, position: int) -> frozenset[HostPort]:
-        if position not in self._ports:
-            node = self.nodes[position]
-            self._ports[position] = self._evaluate(frozenset(), node, _used_ports_on, node, (), self._daemons)
-        return self._ports[position]
-
-
-def _host_capacity(used_ports: Sequence[frozenset[HostPort]], caps: HostConstraints) -> Ints:
-    """Return the free amounts on the axes of host constraints, before the counted running pods are subtracted."""
-    free: Ints = np.tile(caps.caps, (len(used_ports), 1))
-    for n, ports in enumerate(used_ports):
-        if ports:
-            free[n] = caps.caps_with_used_ports(ports)
-    return free
 
 
 def _missing_daemons(node: StateNode, daemons: Iterable[Daemon]) -> tuple[Daemon, ...]:
@@ -624,19 +563,7 @@ def _missing_daemons(node: StateNode, daemons: Iterable[Daemon]) -> tuple[Daemon
     return tuple(daemon for daemon in daemons_of(node, daemons) if daemon.uid not in running)
 
 
-def _used_ports_on(node: StateNode, rescheduled: Collection[str], daemons: Iterable[Daemon]) -> frozenset[HostPort]:
-    """Return the host ports of the pods that stay and of all daemons that belong on the node, running or not."""
-    of_daemons = (daemon.ports for daemon in daemons_of(node, (daemon for daemon in daemons if daemon.ports)))
-    of_pods = (host_ports(pod) for pod in node.pods if pod.key not in rescheduled)
-    return frozenset(port for ports in (*of_pods, *of_daemons) for port in ports)
-
-
 def _selected_labels(rows: Iterable[PodClass]) -> set[str]:
     """Return the pod labels that the topology groups of these rows select on."""
     groups = {g.id: g for row in rows for g in row.groups}
     return {key for group in groups.values() for key in group.label_keys}
-
-
-def _as_table(columns: Sequence[Ints], height: int) -> Ints:
-    table: Ints = np.array(columns, dtype=np.int64).reshape(len(columns), height).T
-    return table

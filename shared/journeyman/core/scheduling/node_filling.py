@@ -100,9 +100,9 @@ class NodeFilling:
         self._claims = self._claims_of(rows)
         self._free = np.ascontiguousarray(np.concatenate((existing.free.T, self._attachable())))
         self._attached = self._initial_users()
-        self._counted = existing.counted.T.copy(order="C")
-        self._bound = existing.bound.T.copy(order="C")
-        self._followed_counts = existing.followed_counts.T.copy(order="C")
+        self._counted = existing.counted.copy(order="C")
+        self._bound = existing.bound.copy(order="C")
+        self._followed_counts = existing.followed_counts.copy(order="C")
         self._row_demands: dict[int, _RowDemand] = {}
         self._suitable: dict[object, Bools] = {}
         self._suitable_by_row: dict[int, Bools] = {}
