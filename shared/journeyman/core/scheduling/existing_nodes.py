@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
@@ -170,6 +170,36 @@ def _amounts(node: StateNode, field: str) -> dict[str, int]:
     return {**of_claim, **{name: amount for name, amount in of_node.items() if amount}}
 
 
+class ColumnAmount(NamedTuple):
+    """The amount that a pod uses of a column of free capacity."""
+
+    column: int
+    amount: int
+
+
+class SharedClaims(NamedTuple):
+    """The volume claims of one CSI driver, by number, that all pods of a row share; `column` is that of the driver."""
+
+    column: int
+    claims: tuple[int, ...]
+
+
+class RowDemand(Struct, frozen=True, kw_only=True):
+    """What one pod of a row uses, what it needs, and the conflicts, groups and shared volumes that concern the row.
+
+    It needs `amounts`; of a few columns, it uses more than it needs (`unlimited`): those of rules of other pods that count it.
+    """
+
+    amounts: tuple[ColumnAmount, ...]
+    unlimited: tuple[ColumnAmount, ...]
+    counted: tuple[int, ...]
+    bound: tuple[int, ...]
+    lasting: tuple[int, ...]
+    follows: tuple[int, ...]
+    leads: tuple[int, ...]
+    shared: tuple[SharedClaims, ...]
+
+
 class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
     """The nodes that can take pods, and the nodes whose running pods count.
 
@@ -186,6 +216,8 @@ class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
         bound: Running pods of the second kind, by conflict and node.
         followed_counts: Running pods that a hostname affinity selects, by group and node.
         volume_usages: The volumes that each node can attach; empty if no node limits them.
+        demands: What `NodeFilling` read of each row so far, for all plans of the problem.
+        suitable: The nodes that suit it, by row and by what decides that.
     """
 
     nodes: tuple[StateNode, ...]
@@ -200,6 +232,8 @@ class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
     bound: Ints
     followed_counts: Ints
     volume_usages: tuple[VolumeUsage, ...]
+    demands: dict[int, RowDemand] = field(default_factory=dict)
+    suitable: dict[object, Bools] = field(default_factory=dict)
 
 
 class NodeSelection(Struct, frozen=True, kw_only=True, eq=False):

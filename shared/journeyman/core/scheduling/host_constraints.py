@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -34,7 +35,6 @@ class Axis(Struct, frozen=True, kw_only=True):
     `awaits_daemons`: DaemonSets' pods that are still to come count, too.
     """
 
-    name: str
     cap: int
     group: TopologyGroup | None = None
     awaits_daemons: bool = False
@@ -83,43 +83,8 @@ class HostConstraints(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     follows: Bools
     leads: Bools
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the axes."""
-        return tuple(axis.name for axis in self.axes)
-
     @cached_property
-    def within_of_row(self) -> list[tuple[int, ...]]:
-        """Return by row the axes that limit it."""
-        return _columns_set(self.within)
-
-    @cached_property
-    def counted_of_row(self) -> list[tuple[int, ...]]:
-        """Return by row the conflicts of whose first kind it is; only those that no axis counts, as for the next two."""
-        return _columns_set(self.counted & self._is_needed)
-
-    @cached_property
-    def bound_of_row(self) -> list[tuple[int, ...]]:
-        """Return by row the conflicts of whose second kind it is."""
-        return _columns_set(self.bound & self._is_needed)
-
-    @cached_property
-    def lasting_of_row(self) -> list[tuple[int, ...]]:
-        """Return by row those of them in which its rule is required."""
-        return _columns_set(self.lasting & self._is_needed)
-
-    @cached_property
-    def follows_of_row(self) -> list[tuple[int, ...]]:
-        """Return by row the groups of which its pods need one on their node."""
-        return _columns_set(self.follows)
-
-    @cached_property
-    def leads_of_row(self) -> list[tuple[int, ...]]:
-        """Return by row the groups that count its pods."""
-        return _columns_set(self.leads)
-
-    @cached_property
-    def _is_needed(self) -> Bools:
+    def is_uncounted(self) -> Bools:
         """Return for each conflict whether no axis counts the same pods."""
         return np.array([not conflict.is_counted for conflict in self.conflicts], dtype=bool)
 
@@ -179,12 +144,12 @@ def _merged(axes: Sequence[Axis], takes: Ints, columns: Iterable[int]) -> list[t
 
 def host_constraints_of(
     rows: Sequence[PodClass],
-    inverse_anti_affinities: Iterable[InverseAntiAffinity] = (),
-    used_ports: Iterable[HostPort] = (),
+    inverse_anti_affinities: Sequence[InverseAntiAffinity],
+    used_ports: Iterable[HostPort],
     *,
-    row_index: LabelIndex | None = None,
-    is_running: Callable[[TopologyGroup], bool] = lambda _group: True,
-    spend_on_columns: Callable[[int], None] = lambda _columns: None,
+    row_index: LabelIndex,
+    is_running: Callable[[TopologyGroup], bool],
+    spend_on_columns: Callable[[int], None],
 ) -> HostConstraints:
     """Return the rules about a single node that can matter: those of these rows, and those of running pods about them.
 
@@ -195,38 +160,37 @@ def host_constraints_of(
         rows: The rows of the problem.
         inverse_anti_affinities: The domains that the anti-affinity of running pods forbids.
         used_ports: The host ports of daemons and running pods; it must hold every port that can conflict with a row's.
-        row_index: Finds the rows that a group counts; made of the rows by default.
-        is_running: Whether a group counts any running pod; by default each may.
+        row_index: Finds the rows that a group counts.
+        is_running: Whether a group counts any running pod.
         spend_on_columns: Is called with the number of the tables' columns before they are made.
     """
-    if not any(row.groups or row.ports for row in rows) and not inverse_anti_affinities:
-        return _without_rules(len(rows))
-    builder = _HostConstraintBuilder(rows, row_index or LabelIndex(rows), is_running)
-    builder.add_spreads()
-    builder.add_anti_affinities()
-    builder.add_ports(used_ports)
-    for entry in inverse_anti_affinities:
-        if entry.group.key == labels.HOSTNAME and (counted := builder.counted_by(entry.group)):
-            builder.conflict(Conflict(domains=entry.domains), counted, (), ())
-    spend_on_columns(builder.columns)
-    return builder.constraints()
+    found = _HostConstraintBuilder(rows, row_index, is_running)
+    if inverse_anti_affinities or any(row.groups or row.ports for row in rows):
+        found.add_spreads()
+        found.add_anti_affinities()
+        found.add_ports(used_ports)
+        for entry in inverse_anti_affinities:
+            if entry.group.key == labels.HOSTNAME and (counted := row_index.counted_by(entry.group)):
+                found.conflicts.append(_ConflictRows(Conflict(domains=entry.domains), counted, (), ()))
+        spend_on_columns(2 * len(found.axes) + 3 * len(found.conflicts) + 2 * len(found.followed))
+    return found.constraints()
 
 
-def _without_rules(rows: int) -> HostConstraints:
-    amounts, flags = np.zeros((rows, 0), dtype=np.int64), np.zeros((rows, 0), dtype=bool)
-    return HostConstraints(
-        axes=(),
-        conflicts=(),
-        followed=(),
-        caps=np.zeros(0, dtype=np.int64),
-        takes=amounts,
-        within=flags,
-        counted=flags,
-        bound=flags,
-        lasting=flags,
-        follows=flags,
-        leads=flags,
-    )
+class _AxisRows(NamedTuple):
+    """An axis, the rows whose pods use one unit of it each, and the rows that it limits."""
+
+    axis: Axis
+    takes: Collection[int]
+    within: Collection[int]
+
+
+class _ConflictRows(NamedTuple):
+    """A conflict between the rows `counted` and the rows `bound`; the rule of the rows `lasting` is required."""
+
+    conflict: Conflict
+    counted: Collection[int]
+    bound: Collection[int]
+    lasting: Collection[int]
 
 
 class _HostConstraintBuilder:
@@ -238,38 +202,9 @@ class _HostConstraintBuilder:
         self._rows = rows
         self._is_running = is_running
         self._index = row_index
-        self._axes: list[Axis] = []
-        self._conflicts: list[Conflict] = []
-        self._takes: list[Collection[int]] = []
-        self._within: list[Collection[int]] = []
-        self._counted: list[Collection[int]] = []
-        self._bound: list[Collection[int]] = []
-        self._lasting: list[Collection[int]] = []
-        self._followed = {g.id: g for row in rows for g in row.affinities if g.key == labels.HOSTNAME}
-
-    @property
-    def columns(self) -> int:
-        """The number of columns of all tables."""
-        return 2 * len(self._axes) + 3 * len(self._conflicts) + 2 * len(self._followed)
-
-    def counted_by(self, group: TopologyGroup) -> tuple[int, ...]:
-        """Return the rows whose pods a group counts."""
-        return self._index.counted_by(group)
-
-    def axis(self, axis: Axis, takes: Collection[int], within: Collection[int]) -> None:
-        """Add an axis; each pod of the rows `takes` uses one unit of it."""
-        self._axes.append(axis)
-        self._takes.append(takes)
-        self._within.append(within)
-
-    def conflict(
-        self, conflict: Conflict, counted: Collection[int], bound: Collection[int], lasting: Collection[int]
-    ) -> None:
-        """Add a conflict between the rows `counted` and the rows `bound`."""
-        self._conflicts.append(conflict)
-        self._counted.append(counted)
-        self._bound.append(bound)
-        self._lasting.append(lasting)
+        self.axes: list[_AxisRows] = []
+        self.conflicts: list[_ConflictRows] = []
+        self.followed = {g.id: g for row in rows for g in row.affinities if g.key == labels.HOSTNAME}
 
     def _pods_of(self, rows: Iterable[int]) -> int:
         """Return the number of pods of these rows; the levels of one class have the same tuple of pods."""
@@ -290,15 +225,15 @@ class _HostConstraintBuilder:
                 owners.setdefault(group_id, {}).setdefault(skew, []).append(r)
         for group_id, by_skew in owners.items():
             group = groups[group_id]
-            counted = set(self.counted_by(group))
+            counted = set(self._index.counted_by(group))
             is_running = self._is_running(group)
             for skew, owning in sorted(by_skew.items()):
                 if is_running or self._pods_of(counted) > skew:
-                    self.axis(Axis(name="spread over hosts", cap=skew, group=group), counted, owning)
+                    self.axes.append(_AxisRows(Axis(cap=skew, group=group), counted, owning))
                 others = counted.intersection(r for s, rs in by_skew.items() if s != skew for r in rs)
                 if others:
                     required = self._with_required_rule(owning, group_id)
-                    self.conflict(Conflict(is_counted=True), others, owning, required)
+                    self.conflicts.append(_ConflictRows(Conflict(is_counted=True), others, owning, required))
 
     def add_anti_affinities(self) -> None:
         """Add an axis with capacity 1 for rows that their own rule counts, and conflicts with all other rows."""
@@ -311,17 +246,21 @@ class _HostConstraintBuilder:
                     owners.setdefault(group.id, []).append(r)
         for group_id, owning in owners.items():
             group = groups[group_id]
-            counted = set(self.counted_by(group))
+            counted = set(self._index.counted_by(group))
             both = counted.intersection(owning)
             not_counted = [r for r in owning if r not in counted]
             others = counted.difference(owning)
             is_running = self._is_running(group)
             if is_running or self._pods_of(both) > 1:
-                self.axis(Axis(name="apart from its own kind", cap=1, group=group, awaits_daemons=True), both, both)
+                self.axes.append(_AxisRows(Axis(cap=1, group=group, awaits_daemons=True), both, both))
             if is_running or (others and self._pods_of(others.union(owning)) > 1):
-                self.conflict(Conflict(group=group), others, owning, self._with_required_rule(owning, group_id))
+                self.conflicts.append(
+                    _ConflictRows(Conflict(group=group), others, owning, self._with_required_rule(owning, group_id))
+                )
             if both and not_counted:
-                self.conflict(Conflict(), both, not_counted, self._with_required_rule(not_counted, group_id))
+                self.conflicts.append(
+                    _ConflictRows(Conflict(), both, not_counted, self._with_required_rule(not_counted, group_id))
+                )
 
     def _with_required_rule(self, rows: Iterable[int], group_id: bytes) -> list[int]:
         return [r for r in rows if group_id not in self._rows[r].preferred_groups]
@@ -346,40 +285,30 @@ class _HostConstraintBuilder:
             if narrow and rivals not in done:
                 done.add(rivals)
                 takers = {r for rival in rivals for r in rows_by_port[rival]}
-                name = f"host port {port.port}/{port.protocol}"
                 if takers and (self._pods_of(takers) > 1 or not rivals.isdisjoint(taken)):
-                    self.axis(Axis(name=name, cap=1, ports=rivals), takers, takers)
+                    self.axes.append(_AxisRows(Axis(cap=1, ports=rivals), takers, takers))
 
     def constraints(self) -> HostConstraints:
         """Return the collected axes and conflicts as arrays."""
         height = len(self._rows)
-        numbers = {group_id: f for f, group_id in enumerate(self._followed)}
-        follows: list[list[int]] = [[] for _ in self._followed]
+        follows: dict[bytes, list[int]] = {group_id: [] for group_id in self.followed}
         for r, row in enumerate(self._rows):
             for group in row.affinities:
-                if group.id in numbers:
-                    follows[numbers[group.id]].append(r)
+                if group.id in follows:
+                    follows[group.id].append(r)
         return HostConstraints(
-            axes=tuple(self._axes),
-            conflicts=tuple(self._conflicts),
-            followed=tuple(self._followed.values()),
-            caps=np.array([axis.cap for axis in self._axes], dtype=np.int64),
-            takes=_table(self._takes, height).astype(np.int64),
-            within=_table(self._within, height),
-            counted=_table(self._counted, height),
-            bound=_table(self._bound, height),
-            lasting=_table(self._lasting, height),
-            follows=_table(follows, height),
-            leads=_table([self.counted_by(group) for group in self._followed.values()], height),
+            axes=tuple(found.axis for found in self.axes),
+            conflicts=tuple(found.conflict for found in self.conflicts),
+            followed=tuple(self.followed.values()),
+            caps=np.array([found.axis.cap for found in self.axes], dtype=np.int64),
+            takes=_table([found.takes for found in self.axes], height).astype(np.int64),
+            within=_table([found.within for found in self.axes], height),
+            counted=_table([found.counted for found in self.conflicts], height),
+            bound=_table([found.bound for found in self.conflicts], height),
+            lasting=_table([found.lasting for found in self.conflicts], height),
+            follows=_table(list(follows.values()), height),
+            leads=_table([self._index.counted_by(group) for group in self.followed.values()], height),
         )
-
-
-def _columns_set(flags: Bools) -> list[tuple[int, ...]]:
-    """Return, by row, the columns that are set."""
-    columns_by_row: list[list[int]] = [[] for _ in flags]
-    for row, column in zip(*(axis.tolist() for axis in np.nonzero(flags)), strict=True):
-        columns_by_row[row].append(column)
-    return [tuple(columns) for columns in columns_by_row]
 
 
 def _table(columns: Sequence[Collection[int]], height: int) -> Bools:

@@ -13,10 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from msgspec import Struct
 
 from journeyman.core.scheduling.arrays import Bools, Ints, read_only
-from journeyman.core.scheduling.existing_nodes import ExistingNodes
+from journeyman.core.scheduling.existing_nodes import ColumnAmount, ExistingNodes, RowDemand, SharedClaims
 from journeyman.core.scheduling.host_constraints import HostConstraints
 from journeyman.core.scheduling.pod_classes import PodClass, RowPods
 from journeyman.core.scheduling.topology import Pins
@@ -33,36 +32,6 @@ class NodePods(NamedTuple):
 
     node: int
     pods: int
-
-
-class _ColumnAmount(NamedTuple):
-    """The amount that a pod uses of a column of free capacity."""
-
-    column: int
-    amount: int
-
-
-class _SharedClaims(NamedTuple):
-    """The volume claims of one CSI driver, by number, that all pods of a row share; `column` is that of the driver."""
-
-    column: int
-    claims: tuple[int, ...]
-
-
-class _RowDemand(Struct, frozen=True, kw_only=True):
-    """What one pod of a row uses, what it needs, and the conflicts, groups and shared volumes that concern the row.
-
-    It needs `amounts`; of a few columns, it uses more than it needs (`unlimited`): those of rules of other pods that count it.
-    """
-
-    amounts: tuple[_ColumnAmount, ...]
-    unlimited: tuple[_ColumnAmount, ...]
-    counted: tuple[int, ...]
-    bound: tuple[int, ...]
-    lasting: tuple[int, ...]
-    follows: tuple[int, ...]
-    leads: tuple[int, ...]
-    shared: tuple[_SharedClaims, ...]
 
 
 class NodeFilling:
@@ -97,35 +66,23 @@ class NodeFilling:
         self._drivers = {
             d: n for n, d in enumerate(sorted({d for usage in existing.volume_usages for d in usage.limits}))
         }
-        self._claims = self._claims_of(rows)
-        self._free = np.ascontiguousarray(np.concatenate((existing.free.T, self._attachable())))
-        self._attached = self._initial_users()
+        claims = {c for row in rows for c in row.shared_volumes if c.driver in self._drivers} if self._drivers else ()
+        self._claims: dict[SharedVolume, int] = {claim: n for n, claim in enumerate(sorted(claims))}
+        # by driver, how many more volumes each node can attach; by claim, 1 for nodes where running pods use it
+        left = [[usage.free(driver) for usage in existing.volume_usages] for driver in self._drivers]
+        attachable = np.array([[ANY_NUMBER if n is None else n for n in by_node] for by_node in left], dtype=np.int64)
+        users = [[int(c.claim in u.attached.get(c.driver, ())) for u in existing.volume_usages] for c in self._claims]
+        nodes = len(existing.nodes)
+        tables = existing.free.T, attachable.reshape(len(left), nodes)
+        self._free: Ints = np.ascontiguousarray(np.concatenate(tables))
+        self._attached: Ints = np.array(users, dtype=np.int64).reshape(len(users), nodes)
         self._counted = existing.counted.copy(order="C")
         self._bound = existing.bound.copy(order="C")
         self._followed_counts = existing.followed_counts.copy(order="C")
-        self._row_demands: dict[int, _RowDemand] = {}
-        self._suitable: dict[object, Bools] = {}
-        self._suitable_by_row: dict[int, Bools] = {}
         self._pinned: dict[Pins, Bools] = {}
         for node, entries in sorted((taken or {}).items()):
             for row, count in entries:
                 self.put(row, node, count)
-
-    def _claims_of(self, rows: Sequence[PodClass]) -> dict[SharedVolume, int]:
-        claims = sorted({claim for row in rows for claim in row.shared_volumes if claim.driver in self._drivers})
-        return {claim: n for n, claim in enumerate(claims)}
-
-    def _attachable(self) -> Ints:
-        """Return how many more volumes each node can attach, by driver."""
-        free = [[usage.free(driver) for usage in self.existing.volume_usages] for driver in self._drivers]
-        capped = [[ANY_NUMBER if n is None else n for n in by_node] for by_node in free]
-        return np.array(capped, dtype=np.int64).reshape(len(self._drivers), len(self.existing.nodes))
-
-    def _initial_users(self) -> Ints:
-        """Return by shared claim and node 1 if running pods use the claim there, else 0."""
-        usages = self.existing.volume_usages
-        users = [[int(key in usage.attached.get(driver, ())) for usage in usages] for driver, key in self._claims]
-        return np.array(users, dtype=np.int64).reshape(len(self._claims), len(self.existing.nodes))
 
     # --- queries
 
@@ -147,7 +104,8 @@ class NodeFilling:
         for group in demand.follows:
             fits &= self.has_leader(row, group)
         for column, claims in demand.shared:
-            fits &= (self._free[column] >= self._amount_of(row, column) + self._unattached(claims))[:size]
+            amount = next((n for c, n in demand.amounts if c == column), 0)
+            fits &= (self._free[column] >= amount + self._unattached(claims))[:size]
         return fits
 
     def has_leader(self, _row: int, group: int) -> Bools:
@@ -162,22 +120,38 @@ class NodeFilling:
 
     def free_pods(self, row: int, nodes: Sequence[int]) -> list[int]:
         """Return how many pods of the row each of these nodes can take; all of them must be open to the row."""
+        pods: list[int] = self._free_pods(row, nodes).tolist()
+        return pods
+
+    def _free_pods(self, row: int, nodes: Sequence[int] | Ints) -> Ints:
         demand = self._row_demand(row)
         shared = dict(demand.shared)
-        most = [ANY_NUMBER] * len(nodes)
+        most: Ints = np.full(len(nodes), ANY_NUMBER, dtype=np.int64)
         for column, amount in demand.amounts:
             if amount:
                 free = self._free[column]
                 if column in shared:
                     free = free - self._unattached(shared[column])
-                most = list(map(min, most, [n // amount for n in free[nodes].tolist()]))
+                np.minimum(most, free[nodes] // amount, out=most)
         return most
+
+    def slots(self, row: int) -> Ints:
+        """Return how many pods of the row each node takes, if no other pods are placed."""
+        slots: Ints = np.zeros(len(self.existing.nodes), dtype=np.int64)
+        nodes = np.flatnonzero(self.open_to(row))
+        slots[nodes] = self._free_pods(row, nodes)
+        return slots
 
     def suits(self, row: int) -> Bools:
         """Return for each node whether the row tolerates its taints and accepts its labels; the array is read-only."""
-        suitable = self._suitable_by_row.get(row)
+        known = self.existing.suitable
+        suitable = known.get(row)
         if suitable is None:
-            suitable = self._suitable_by_row[row] = self._find_suitable(row)
+            pods = self._rows[row]
+            shape = (pods.node_terms, pods.tolerations, pods.avoids_prefer_no_schedule)
+            if shape not in known:
+                known[shape] = read_only(self.accepts(row) & self.existing.columns.meeting(pods.node_terms))
+            suitable = known[row] = known[shape]
         return suitable
 
     def accepts(self, row: int) -> Bools:
@@ -186,27 +160,6 @@ class NodeFilling:
         return self.existing.columns.accepted(
             pods.tolerations, avoids_prefer_no_schedule=pods.avoids_prefer_no_schedule
         )
-
-    def _find_suitable(self, row: int) -> Bools:
-        pods = self._rows[row]
-        shape = (pods.node_terms, pods.tolerations, pods.avoids_prefer_no_schedule)
-        if shape not in self._suitable:
-            self._suitable[shape] = read_only(self.accepts(row) & self.existing.columns.meeting(pods.node_terms))
-        return self._suitable[shape]
-
-    def slots(self, row: int) -> Ints:
-        """Return how many pods of the row each node takes, if no other pods are placed."""
-        demand = self._row_demand(row)
-        shared = dict(demand.shared)
-        slots: Ints = np.full(len(self.existing.nodes), ANY_NUMBER, dtype=np.int64)
-        for column, amount in demand.amounts:
-            if amount:
-                free = self._free[column]
-                if column in shared:
-                    free = free - self._unattached(shared[column])
-                np.minimum(slots, free // amount, out=slots)
-        slots[~self.open_to(row)] = 0
-        return slots
 
     def slots_at(self, row: int, node: int) -> int:
         """Return how many pods of the row a node takes, ignoring labels and taints."""
@@ -255,7 +208,9 @@ class NodeFilling:
         """Place as many pods of the row as fit on nodes with these labels; return the pods per node."""
         is_open = self.open_to(row)
         if pins:
-            is_open &= self._with_labels(pins)
+            if pins not in self._pinned:
+                self._pinned[pins] = self.existing.columns.pinned(pins)
+            is_open &= self._pinned[pins]
         nodes = np.flatnonzero(is_open)[:count].tolist()  # at least one pod fits on each
         return self.put_first(row, count, list(map(NodePods, nodes, self.free_pods(row, nodes))))
 
@@ -300,28 +255,21 @@ class NodeFilling:
 
     # --- lookups
 
-    def _with_labels(self, pins: Pins) -> Bools:
-        if pins not in self._pinned:
-            self._pinned[pins] = self.existing.columns.pinned(pins)
-        return self._pinned[pins]
-
     def _unattached(self, claims: tuple[int, ...]) -> Ints:
         """Return for each node how many of these claims are not attached to it."""
         missing: Ints = (self._attached[list(claims)] == 0).sum(axis=0)
         return missing
 
-    def _amount_of(self, row: int, column: int) -> int:
-        return next((entry.amount for entry in self._row_demand(row).amounts if entry.column == column), 0)
+    def _row_demand(self, row: int) -> RowDemand:
+        demand = self.existing.demands.get(row)
+        if demand is None:
+            demand = self.existing.demands[row] = self._make_row_demand(row)
+        return demand
 
-    def _row_demand(self, row: int) -> _RowDemand:
-        if row not in self._row_demands:
-            self._row_demands[row] = self._make_row_demand(row)
-        return self._row_demands[row]
-
-    def _make_row_demand(self, row: int) -> _RowDemand:
+    def _make_row_demand(self, row: int) -> RowDemand:
         pods = self._rows[row]
         amounts_by_column = self._demands[row].tolist()
-        limits = {self._resources + axis for axis in self._caps.within_of_row[row]}
+        limits = {self._resources + axis for axis in _columns(self._caps.within[row])}
         used = {column: amount for column, amount in enumerate(amounts_by_column) if amount}
         amounts = {column: n for column, n in used.items() if column < self._resources or column in limits}
         amounts.update((column, 0) for column in sorted(limits - amounts.keys()))
@@ -332,13 +280,19 @@ class NodeFilling:
         for claim in pods.shared_volumes:
             if claim in self._claims:
                 shared.setdefault(len(amounts_by_column) + self._drivers[claim.driver], []).append(self._claims[claim])
-        return _RowDemand(
-            amounts=tuple(_ColumnAmount(column, amount) for column, amount in amounts.items()),
-            unlimited=tuple(_ColumnAmount(column, n) for column, n in used.items() if column not in amounts),
-            counted=self._caps.counted_of_row[row],
-            bound=self._caps.bound_of_row[row],
-            lasting=self._caps.lasting_of_row[row],
-            follows=self._caps.follows_of_row[row],
-            leads=self._caps.leads_of_row[row],
-            shared=tuple(_SharedClaims(column, tuple(claims)) for column, claims in sorted(shared.items())),
+        caps, uncounted = self._caps, self._caps.is_uncounted
+        return RowDemand(
+            amounts=tuple(ColumnAmount(column, amount) for column, amount in amounts.items()),
+            unlimited=tuple(ColumnAmount(column, n) for column, n in used.items() if column not in amounts),
+            counted=_columns(caps.counted[row] & uncounted),
+            bound=_columns(caps.bound[row] & uncounted),
+            lasting=_columns(caps.lasting[row] & uncounted),
+            follows=_columns(caps.follows[row]),
+            leads=_columns(caps.leads[row]),
+            shared=tuple(SharedClaims(column, tuple(claims)) for column, claims in sorted(shared.items())),
         )
+
+
+def _columns(flags: Bools) -> tuple[int, ...]:
+    """Return the columns that are set."""
+    return tuple(np.flatnonzero(flags).tolist())
