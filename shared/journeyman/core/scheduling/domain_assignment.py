@@ -16,7 +16,7 @@ in one pass; a domain in which nothing can be launched does not count.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -134,7 +134,7 @@ class DomainAssignment:
             if any(self._keys_of(row).all for row in self._levels[c]):
                 with_rules.append(c)
             else:
-                self._place_anywhere(c)
+                self._place(c)
         if with_rules:
             order = sorted(with_rules, key=self._order_of)
             self._place_all(order)
@@ -184,8 +184,9 @@ class DomainAssignment:
         keys = self._keys.get(row)
         if keys is None:
             pods, counting = self._rows[row], self._topology.counting(row)
-            own = (*(rule.group for rule in self._topology.of(row).spreads), *pods.affinities)
-            needed = frozenset(group.key for group in own if spans_nodes(group))
+            rules = self._topology.of(row)
+            groups = (*(rule.group for rule in rules.spreads), *(rule.group for rule in rules.affinities))
+            needed = frozenset(group.key for group in groups)
             apart = frozenset(group.key for group in pods.anti_affinities if spans_nodes(group))
             counted = frozenset(
                 g.key for g in counting if g.id in self._counting_groups or self._selects_one_domain(row, g.key)
@@ -204,20 +205,16 @@ class DomainAssignment:
         values = {term[key].single if key in term else None for term in self._rows[row].terms}
         return len(values) == 1 and None not in values
 
-    def _affinities(self, r: int) -> list[TopologyGroup]:
-        affinities = self._rows[r].affinities
-        return [group for group in affinities if spans_nodes(group)] if affinities else []
-
     def _order_of(self, c: int) -> tuple[object, ...]:
         """Return the sort key of a class: leaders first, then anti-affinity, then affinity; see the module docstring."""
         r = self._levels[c][0]
-        row = self._rows[r]
-        spreads = self._topology.of(r).spreads
+        rules = self._topology.of(r)
+        spreads, affinities = rules.spreads, rules.affinities
         counting = {group.id for group in self._topology.counting(r)}
-        leads = all(group.id in counting for group in self._affinities(r))
+        leads = all(rule.group.id in counting for rule in affinities)
         return (
-            bool(self._affinities(r)),
-            any(map(spans_nodes, row.anti_affinities)),
+            bool(affinities),
+            any(map(spans_nodes, self._rows[r].anti_affinities)),
             not leads,
             bool(spreads),
             self._supply.reach(r, self._keys_of(r)) if spreads else 0,
@@ -231,19 +228,11 @@ class DomainAssignment:
         followers: dict[bytes, list[int]] = {}
         for c, level_rows in enumerate(self._levels):
             if self._classes[c].left > 0:
-                for group in self._affinities(level_rows[0]):
-                    followers.setdefault(group.id, []).append(c)
+                for rule in self._topology.of(level_rows[0]).affinities:
+                    followers.setdefault(rule.group.id, []).append(c)
         return followers
 
     # --- placing
-
-    def _place_anywhere(self, c: int) -> None:
-        progress = self._classes[c]
-        for row in self._levels[c]:
-            if self._supply.takes(row):
-                progress.anywhere[row] = progress.left
-                progress.left = 0
-                return
 
     def _place_all(self, order: Sequence[int]) -> None:
         """Place the classes in order, and repeat for those with unplaced pods until a round places none."""
@@ -283,14 +272,11 @@ class DomainAssignment:
         )
         for cell, count in zip(cells, counts, strict=True):
             if count:
-                self._place_in(progress, row, cell, count)
-
-    def _place_in(self, progress: _ClassProgress, row: int, cell: DomainCell, count: int) -> None:
-        on_nodes = self._filling.put_first(row, min(count, cell.free_pods), cell.nodes)
-        placed = _DomainPlacement(row, cell, on_nodes, count - sum(placed.pods for placed in on_nodes))
-        progress.placed.append(placed)
-        progress.left -= count
-        self._topology.counts.record_in_domains(row, cell.values, cell.pins, count)
+                on_nodes = self._filling.put_first(row, min(count, cell.free_pods), cell.nodes)
+                new = count - sum(placed.pods for placed in on_nodes)
+                progress.placed.append(_DomainPlacement(row, cell, on_nodes, new))
+                progress.left -= count
+                self._topology.counts.record_in_domains(row, cell.values, cell.pins, count)
 
     def _cells(self, row: int) -> list[DomainCell]:
         """Return the cells into which an unplaced pod of the row's class fits."""
@@ -332,16 +318,15 @@ class DomainAssignment:
             if not any(placed for _, placed in violations):
                 return
             for c, placed in violations:
-                self._unplace(c, placed)
+                for entry in placed:
+                    self._unplace(self._classes[c], entry)
 
-    def _unplace(self, c: int, placed: Iterable[_DomainPlacement]) -> None:
-        progress = self._classes[c]
-        for entry in list(placed):
-            progress.placed.remove(entry)
-            progress.left += entry.count
-            self._topology.counts.record_in_domains(entry.row, entry.cell.values, entry.cell.pins, -entry.count)
-            for node, pods in entry.on_nodes:
-                self._filling.take_back(entry.row, node, pods)
+    def _unplace(self, progress: _ClassProgress, entry: _DomainPlacement) -> None:
+        progress.placed.remove(entry)
+        progress.left += entry.count
+        self._topology.counts.record_in_domains(entry.row, entry.cell.values, entry.cell.pins, -entry.count)
+        for node, pods in entry.on_nodes:
+            self._filling.take_back(entry.row, node, pods)
 
     def _violates_rules(self, placed: _DomainPlacement) -> bool:
         """Return whether the pods placed since then violate a rule of these pods."""
@@ -358,13 +343,11 @@ class DomainAssignment:
         for c, progress in enumerate(self._classes):
             totals: dict[tuple[int, Pins], int] = {}
             for placed in progress.placed:
-                key = (self._level(placed.row), self._pins_of(placed))
+                key = (self._levels[c].index(placed.row), self._pins_of(placed))
                 totals[key] = totals.get(key, 0) + placed.new
-            for row, count in progress.anywhere.items():
-                batches.append(PodBatch(row=row, count=count))
-            level_rows = self._levels[c]
+            batches += [PodBatch(row=row, count=count) for row, count in progress.anywhere.items()]
             batches += [
-                PodBatch(row=level_rows[level], count=n, pins=pins, is_quota=True)
+                PodBatch(row=self._levels[c][level], count=n, pins=pins, is_quota=True)
                 for (level, pins), n in sorted(totals.items())
                 if n
             ]
@@ -394,9 +377,6 @@ class DomainAssignment:
         if self._topology.excluded_by_others(row, key):
             return True
         return any(g.key == key and g.id in self._later_groups for g in self._topology.counting(row))
-
-    def _level(self, row: int) -> int:
-        return self._levels[self._problem.class_of_row[row]].index(row)
 
     def _blocking_rule(self, row: int) -> str:
         """Return the topology rule that excludes the row from its cells, as text; empty if it has no cells."""

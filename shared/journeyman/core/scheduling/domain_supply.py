@@ -51,13 +51,6 @@ _PER_COMBINATION: Final = 120  # effort of finding the offerings in one combinat
 _DECIMALS: Final = 12  # of a price; smaller differences are rounding errors
 
 
-class _RowsInDomains(NamedTuple):
-    """The offerings (rows of the NodePool's table) in a combination of domains."""
-
-    pins: Pins
-    rows: Ints
-
-
 class _DomainOffer(Struct, frozen=True, eq=False):
     """The instance types of one NodePool in one combination of domains.
 
@@ -222,23 +215,16 @@ class DomainSupply:
 
     def _offers_in(
         self, pool: NodePoolOptions, allowed: Bools, shape: NodeConstraints, keys: DomainKeys
-    ) -> Iterable[_DomainOffer]:
-        """Yield the offers of a NodePool for pods of this shape, one per combination of domains."""
+    ) -> Iterator[_DomainOffer]:
+        """Yield the offers of a NodePool, for every combination of values of these labels that it and its offerings allow.
+
+        A label for which neither lists values is omitted from the combination, unless it is needed.
+        """
         table = pool.template.table
         rows = pool.rows(NodeDemand(shape)) & allowed[table.row_type]
         if not rows.any():
             return
-        for pins, offering_rows in self._by_domains(pool, shape, keys, np.flatnonzero(rows)):
-            yield _offer(pool, pins, offering_rows)
-
-    def _by_domains(
-        self, pool: NodePoolOptions, shape: NodeConstraints, keys: DomainKeys, rows: Ints
-    ) -> Iterable[_RowsInDomains]:
-        """Yield every combination of values of these labels that the NodePool and its offerings allow, with its offerings.
-
-        A label for which neither lists values is omitted from the combination, unless it is needed.
-        """
-        for requirements, matching in pool.template.table.by_labels(keys.all, rows):
+        for requirements, matching in table.by_labels(keys.all, np.flatnonzero(rows)):
             offered = zip(keys.all, requirements, strict=True)
             listed = {key: self._values(pool, key, r, keys, shape.terms) for key, r in offered}
             values_by_key = {key: values for key, values in listed.items() if values or key in keys.needed}
@@ -247,7 +233,7 @@ class DomainSupply:
                 pins = tuple(map(Pin, values_by_key, chosen))
                 suitable = matching[pool.rows(NodeDemand(shape, pins=pins))[matching]] if has_choice else matching
                 if len(suitable):
-                    yield _RowsInDomains(pins, suitable)
+                    yield _offer(pool, pins, suitable)
                 self._problem.effort.spend(_PER_COMBINATION * (len(shape.terms) if has_choice else 1))
 
     def _values(

@@ -30,7 +30,10 @@ class Headroom:
         limits = template.node_pool.spec.limit_amounts
         self.resources = tuple(sorted(limits))
         own = (n for n in nodes if n.node_pool == template.name and not n.is_being_disrupted) if limits else ()
-        sizes = {node.name: _size_of(node, template.table.types) for node in one_per_instance(own)}
+        types = template.table.types
+        found = {node.name: evaluate(node, size_of, node, types) for node in one_per_instance(own)}
+        # a node whose size cannot be evaluated is one node all the same
+        sizes = {name: {NODES: 1} if isinstance(size, SkippedObject) else size for name, size in found.items()}
         self._used = {name: self._amounts(size) for name, size in sizes.items()}
         self._whole = self._amounts(limits)
         self.left: Ints = self._whole - self._amounts(add(*sizes.values()))
@@ -72,25 +75,16 @@ class Headroom:
         """Subtract `copies` nodes of this cost."""
         self.left = self.left - cost * copies
 
-    def take(self, type_index: int, copies: int) -> int:
-        """Subtract as many of `copies` nodes of a type as the limits allow; return their number."""
-        taken = self.allowing(self.costs[type_index], copies)
-        self.spend(self.costs[type_index], taken)
-        return taken
-
 
 def type_costs(template: NodeClaimTemplate) -> Ints:
     """Return what a node uses of its NodePool's limits: a row per instance type, a column per limited resource by name."""
     limited = sorted(template.node_pool.spec.limit_amounts)
-    columns = [_per_type(template, resource) for resource in limited]
+    columns = [
+        template.table.amounts(resource, allocatable=False) if resource != NODES else [1] * len(template.table.types)
+        for resource in limited
+    ]
     costs: Ints = np.array(columns, dtype=np.int64).reshape(len(columns), len(template.table.types)).T
     return costs
-
-
-def _size_of(node: StateNode, types: Iterable[InstanceType]) -> Resources:
-    """Return the node's size; of a node whose size cannot be evaluated only that it is one."""
-    found = evaluate(node, size_of, node, types)
-    return {NODES: 1} if isinstance(found, SkippedObject) else found
 
 
 def size_of(node: StateNode, types: Iterable[InstanceType]) -> dict[str, int]:
@@ -100,18 +94,8 @@ def size_of(node: StateNode, types: Iterable[InstanceType]) -> dict[str, int]:
         node: The node, or its NodeClaim before launch.
         types: The instance types of its NodePool.
     """
-    return _capacity(node, types) | {NODES: 1}
-
-
-def _capacity(node: StateNode, types: Iterable[InstanceType]) -> dict[str, int]:
-    claim = node.claim
-    if node.node is not None or claim is None or claim.status.capacity:
-        return capacity_of(node)
-    listed = {name for r in claim.spec.requirements if r.key == labels.INSTANCE_TYPE for name in r.values}
-    return maximum(capacity_of(node), *(t.capacity for t in types if t.name in listed))
-
-
-def _per_type(template: NodeClaimTemplate, resource: str) -> Ints:
-    if resource == NODES:
-        return np.ones(len(template.table.types), dtype=np.int64)
-    return template.table.amounts(resource, allocatable=False)
+    capacity, claim = capacity_of(node), node.claim
+    if node.node is None and claim is not None and not claim.status.capacity:
+        listed = {name for r in claim.spec.requirements if r.key == labels.INSTANCE_TYPE for name in r.values}
+        capacity = maximum(capacity, *(t.capacity for t in types if t.name in listed))
+    return capacity | {NODES: 1}

@@ -237,16 +237,14 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
     def with_daemons(self, daemons: tuple[Daemon, ...]) -> ClusterInputs:
         """Return the inputs with other DaemonSets' pods."""
         inventory = NodeInventory(self.snapshot, daemons, self.storage)
-        return ClusterInputs(
-            snapshot=self.snapshot,
-            options=self.options,
-            templates=self.templates,
-            invalid_objects=self.invalid_objects,
+        return replace(
+            self,
             daemons=daemons,
-            skipped_daemon_sets=self.skipped_daemon_sets,
-            storage=self.storage,
             inventory=inventory,
             daemon_pods=DaemonPods(daemons, self.templates, inventory.namespaces),
+            interner=RequirementsInterner(),
+            _pools={},
+            _masks={},
         )
 
 

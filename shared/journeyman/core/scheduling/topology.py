@@ -12,9 +12,9 @@ Differs: key aliases are normalised here too; a term without a label selector co
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -125,10 +125,6 @@ class TopologySpread(Struct, frozen=True, kw_only=True):
     def key(self) -> str:
         """The label whose values are the domains."""
         return self.group.key
-
-    def counts(self, namespace: str, values: Mapping[str, str]) -> bool:
-        """Whether the constraint counts a pod of this namespace with these labels."""
-        return self.group.counts(namespace, values)
 
 
 class SpreadChoice(Enum):
@@ -427,17 +423,15 @@ class LabelIndex:
         """Return the positions of the entries that the group counts, ascending."""
         positions = self._positions_by_group.get(group.id)
         if positions is None:
-            numbers = [n for n in self._candidates(group) if group.counts(*self._distinct[n])]
+            # the entries with the rarest of the labels that the group's selector requires
+            found = ([self._by_value.get(label, set()) for label in required] for required in group.required_labels)
+            rarest = min(found, key=lambda entries: sum(map(len, entries)), default=None)
+            candidates = set[int]().union(*rarest) if rarest is not None else range(len(self._distinct))
+            numbers = [n for n in candidates if group.counts(*self._distinct[n])]
             positions = self._positions_by_group[group.id] = tuple(
                 sorted(p for n in numbers for p in self._positions[n])
             )
         return positions
-
-    def _candidates(self, group: TopologyGroup) -> Collection[int]:
-        """Return the entries with the rarest of the labels that the group's selector requires."""
-        found = ([self._by_value.get(label, set()) for label in required] for required in group.required_labels)
-        rarest = min(found, key=lambda entries: sum(map(len, entries)), default=None)
-        return set[int]().union(*rarest) if rarest is not None else range(len(self._distinct))
 
 
 class _VisibleLabels(Struct, frozen=True):
@@ -455,10 +449,9 @@ class RunningPodCounts:
 
     def __init__(self, nodes: Iterable[StateNode], rescheduled: Collection[str], watched: Iterable[str]) -> None:
         """Count the nodes' pods; `watched` are the keys of all labels that the groups select on."""
-        self.nodes = tuple(nodes)
         keys = tuple(sorted(set(watched)))
         counts: dict[tuple[str | None, ...], dict[str, int]] = {}
-        for node in self.nodes:
+        for node in nodes:
             for pod in node.pods:
                 if is_terminating(pod) or pod.key in rescheduled:
                     continue
@@ -474,7 +467,7 @@ class RunningPodCounts:
 
     def without(self, nodes: Collection[str]) -> RunningPodCounts:
         """Return the counts without the pods on these nodes, given by name."""
-        return _RemainingPodCounts(self, nodes)
+        return _RemainingPodCounts(self, nodes) if nodes else self
 
     def by_node(self, group: TopologyGroup) -> Mapping[str, int]:
         """Return the number of pods that the group counts, by node name; nodes without any are omitted."""
@@ -490,18 +483,6 @@ class RunningPodCounts:
                 total[name] = total.get(name, 0) + n
         return total
 
-    def by_domain(
-        self, group: TopologyGroup, counts_node: Callable[[StateNode], bool] = lambda _node: True
-    ) -> dict[str, int]:
-        """Return the number of pods by domain, 0 included, over the nodes for which `counts_node` is true."""
-        by_node = self.by_node(group)
-        total: dict[str, int] = {}
-        for node in self.nodes:
-            domain = domain_of(node, group.key)
-            if domain is not None and counts_node(node):
-                total[domain] = total.get(domain, 0) + by_node.get(node.name, 0)
-        return total
-
 
 class _RemainingPodCounts(RunningPodCounts):
     """The counts without the pods on some nodes."""
@@ -509,11 +490,6 @@ class _RemainingPodCounts(RunningPodCounts):
     def __init__(self, all_counts: RunningPodCounts, removed: Collection[str]) -> None:
         self._all, self._removed = all_counts, removed
         self._counted = {}
-
-    @cached_property
-    def nodes(self) -> tuple[StateNode, ...]:  # type: ignore[override]
-        """The remaining nodes."""
-        return tuple(node for node in self._all.nodes if node.name not in self._removed)
 
     def _count(self, group: TopologyGroup) -> Mapping[str, int]:
         return {name: n for name, n in self._all.by_node(group).items() if name not in self._removed}

@@ -285,7 +285,7 @@ class Topology:
 
     def _add_spread(self, row: int, spread: TopologySpread, rules_of: Callable[[TopologyGroup], LabelRules]) -> None:
         cls = self._problem.rows[row]
-        own = int(spread.counts(cls.namespace, cls.labels))
+        own = int(spread.group.counts(cls.namespace, cls.labels))
         nodes = self._node_filter(row, spread)
         spread_counter = self.counts.spread_counter(spread.group, nodes)
         if self._has_no_effect(row, spread, spread_counter.running):
@@ -354,9 +354,8 @@ class Topology:
     def _add_inverse(self, row: int, rules_of: Callable[[TopologyGroup], LabelRules]) -> None:
         inverse = self._inverse.get(row, ())
         self._problem.effort.spend(_PER_INVERSE_RULE * len(inverse))
-        required = {group.id for group in self._problem.rows[row].anti_affinities} - self._problem.rows[
-            row
-        ].preferred_groups
+        cls = self._problem.rows[row]
+        required = {group.id for group in cls.anti_affinities} - cls.preferred_groups
         for group, counter in inverse:
             rules = rules_of(group)
             own = int(group.id in required)
