@@ -14,8 +14,9 @@ Of the other pods without capacity, the scheduler might still have placed some i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -25,18 +26,17 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
 from journeyman.core.scheduling.arrays import Bools, Ints
 from journeyman.core.scheduling.bulk_scheduling import co_located_classes
-from journeyman.core.scheduling.node_filling import NodeFilling
+from journeyman.core.scheduling.node_filling import NodeFilling, NodePods
 from journeyman.core.scheduling.nodepool_options import NodeDemand
 from journeyman.core.scheduling.offering_masks import OfferingMasks, as_mask
 from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.placement.counters import CountPart
-from journeyman.core.scheduling.placement.topology_rules import DomainChoice, Topology
+from journeyman.core.scheduling.placement.topology_rules import Topology
 from journeyman.core.scheduling.pod_classes import RowPods
 from journeyman.core.scheduling.problem import ClusterInputs, SchedulingProblem, prepare_task
 from journeyman.core.scheduling.results import PodError, PreferencePolicy
 from journeyman.core.scheduling.topology import ABSENT, spans_nodes
 
-_LISTED: Final = 48  # nodes of a combination of domains; most pods find capacity on the first of them
 NODE_CONSTRAINTS: Final = "node constraints"
 _HOST_RULES: Final = "host rules"
 _PREFERENCES: Final = "preferences"
@@ -81,31 +81,15 @@ class Removal(Struct, frozen=True, kw_only=True, eq=False):
     shortage: Shortage | None
 
 
-_ALL_FIT: Final = Removal(left=(), least=(), domains=(), shortage=None)
+_Undo = list[Callable[[], None]]
+"""What takes back the changes made so far, in their order."""
 
 
-class _OpenNodes(Struct, frozen=True):
-    """The first nodes in a combination of domains that take pods of a row while no node is removed.
-
-    Attributes:
-        values: The combination of domains, by label.
-        nodes: The nodes, in filling order.
-        slots: How many pods of the row each of them takes.
-        is_complete: Whether these are all such nodes.
-    """
+class _OpenNodes(NamedTuple):
+    """The nodes in a combination of domains that take pods of a row while no node is removed, in filling order."""
 
     values: Mapping[str, str]
-    nodes: Sequence[int]
-    slots: Sequence[int]
-    is_complete: bool
-
-
-class _Moved(NamedTuple):
-    """Pods of a row that were placed on a node."""
-
-    row: int
-    node: int
-    pods: int
+    nodes: NDArray[np.integer[Any]]
 
 
 class NodeRemovals:
@@ -130,53 +114,43 @@ class NodeRemovals:
         """
         bound = (pod for pods in moving.values() for pod in pods)
         task = prepare_task(inputs, (*bound, *others), without_nodes, are_moving=False)
-        self.problem: SchedulingProblem = task.problem
-        problem = self.problem
+        problem = task.problem
+        self.problem: SchedulingProblem = problem
+        self.prices = NewNodePrices(problem, task.reservations)
+        self._moving = moving
+        self._errors = task.errors
         self._filling = NodeFilling(problem.existing, problem.rows, problem.requests, problem.host_constraints)
         self._topology = Topology(problem)
-        self._parts = self._topology.counts.parts_by_node()
-        class_of_pod = {id(pod): c for c, rows in enumerate(problem.levels) for pod in problem.rows[rows[0]].pods}
-        self._moving = {
-            name: tuple((class_of_pod[id(pod)], pod.key) for pod in pods if id(pod) in class_of_pod)
-            for name, pods in moving.items()
-        }
-        self._failing = {
-            name: failing[0]
-            for name, pods in (moving.items() if task.errors else ())
-            if (failing := [(pod.key, task.errors[pod.key]) for pod in pods if pod.key in task.errors])
-        }
+        self._class_of_pod = {id(pod): c for c, rows in enumerate(problem.levels) for pod in problem.rows[rows[0]].pods}
         self._sequential = frozenset(co_located_classes(problem))
-        self._levels = _levels(problem)
-        self._inverse_parts = self._parts_of_anti_affinity(inputs, without_nodes)
+        last_only = problem.options.preferences is PreferencePolicy.WHEN_FREE
+        self._levels = [problem.last_level(c) if last_only else rows for c, rows in enumerate(problem.levels)]
+        self._parts = self._parts_of_running_pods(inputs, without_nodes)
         self._has_counts = [
             bool(self._topology.of(row).labels or self._topology.counting(row)) for row in range(len(problem.rows))
         ]
         self._node_of_name = {node.name: n for n, node in enumerate(problem.existing.nodes)}
-        self._slots: dict[int, tuple[NDArray[np.uint16], int]] = {}
-        self._open_nodes: dict[int, tuple[_OpenNodes, ...]] = {}
-        self._removed: int | None = None
-        self._prices = NewNodePrices(problem, task.reservations)
+        self._slots: dict[int, int] = {}
+        self._open_nodes: dict[int, list[_OpenNodes]] = {}
         # Others with rules over domains are left out: where they go first, they could block a domain that the scheduler
         # gives to a moving pod.
-        placed_first = Counter(class_of_pod[id(pod)] for pod in others if id(pod) in class_of_pod)
+        placed_first = self._classes(others)
         for c, count in sorted(placed_first.items()):
             if not any(self._has_counts[row] for row in self._levels[c]):
-                self._place_class(c, count, [])
-        self._first = {node: tuple(entries) for node, entries in self._filling.taken.items()}
-        self._closed: Bools = np.zeros(len(problem.existing.nodes), dtype=bool)
-        for name in closed:
-            if name in self._node_of_name:
-                self._filling.close(self._node_of_name[name])
-                self._closed[self._node_of_name[name]] = True
+                self._list_open_nodes(self._levels[c])
+                self._place_class(c, count, [])  # they stay
+        self._open_nodes.clear()
+        self._closed: Bools = np.array([node.name in closed for node in problem.existing.nodes], dtype=bool)
+        for node in np.flatnonzero(self._closed).tolist():
+            self._filling.close(node)
 
-    @property
-    def prices(self) -> NewNodePrices:
-        """The prices of new nodes for pods of these rows."""
-        return self._prices
+    def _classes(self, pods: Iterable[Pod]) -> Counter[int]:
+        """Return the number of pods by class; those that no node can run have none."""
+        return Counter(self._class_of_pod[id(pod)] for pod in pods if id(pod) in self._class_of_pod)
 
     def is_evaluated(self, name: str) -> bool:
         """Whether all rules of the pods that move from a node are evaluated; otherwise only the scheduler can place them."""
-        return self._sequential.isdisjoint(c for c, _ in self._moving[name])
+        return self._sequential.isdisjoint(self._classes(self._moving[name]))
 
     def have_preferences(self, pods: Iterable[RowPods]) -> bool:
         """Whether one of these pods can give up a preference; the scheduler's plans do so in more ways than a removal."""
@@ -185,182 +159,116 @@ class NodeRemovals:
 
     def first_error(self, name: str) -> tuple[str, PodError] | None:
         """Return the first pod of a node that no node can run, with its error; None if there is none."""
-        return self._failing.get(name)
+        keys = (pod.key for pod in self._moving[name]) if self._errors else ()
+        return next(((key, self._errors[key]) for key in keys if key in self._errors), None)
 
     def remove(self, name: str) -> Removal:
         """Return what happens if a node, given by name, is removed, and undo it."""
         node = self._node_of_name.get(name)
-        first = self._first.get(node, ()) if node is not None else ()
-        displaced = [_Moved(row, node, pods) for row, pods in first] if node is not None else []
-        counts = Counter(c for c, _ in self._moving[name])
-        others = Counter[int]()
-        for entry in displaced:
-            others[self.problem.class_of_row[entry.row]] += entry.pods
-        for row in (row for c in (*counts, *others) for row in self._levels[c] if row not in self._open_nodes):
-            self._list_open_nodes(row)
-        self._removed = node
-        was_closed = node is not None and bool(self._closed[node])
+        displaced = tuple(self._filling.taken.get(node, ())) if node is not None else ()
+        counts, others = self._classes(self._moving[name]), Counter[int]()
+        for row, pods in displaced:
+            others[self.problem.class_of_row[row]] += pods
+        self._list_open_nodes(row for c in (*counts, *others) for row in self._levels[c])
+        undo: _Undo = []
         if node is not None:
-            self._closed[node] = True
-        free = self._filling.close(node) if node is not None else None
-        parts = (*self._parts.get(name, ()), *self._inverse_parts.get(name, ()))
-        for part in parts:
-            part.counts[part.domain] -= part.pods
-        for entry in displaced:
-            self._topology.counts.record_existing(entry.node, entry.row, -entry.pods)
-        moved: list[_Moved] = []
-        result = self._move(name, counts, others, moved)
-        for entry in reversed(moved):
-            self._filling.take_back(entry.row, entry.node, entry.pods)
-            self._topology.counts.record_existing(entry.node, entry.row, -entry.pods)
-        for entry in displaced:
-            self._topology.counts.record_existing(entry.node, entry.row, entry.pods)
-        for part in parts:
-            part.counts[part.domain] += part.pods
-        if node is not None and free is not None:
-            self._filling.reopen(node, free)
-            self._closed[node] = was_closed
-        return result
+            undo.append(partial(self._filling.reopen, node, self._filling.close(node)))
+            for row, pods in displaced:
+                self._record(row, node, -pods, undo)
+        for part in self._parts.get(name, ()):
+            part.add(-1)
+            undo.append(partial(part.add, 1))
+        left = self._move(counts, others, undo)
+        rows = [row for row, _ in left]
+        domains = tuple(self._domains_of_new_node(row, rows) for row in rows)
+        shortage = self._shortage(left[0], name, node) if left else None
+        for take_back in reversed(undo):
+            take_back()
+        least = self._least(counts, node) if left else ()
+        return Removal(left=left, least=tuple(least), domains=domains, shortage=shortage)
 
     # --- moving pods
 
-    def _move(self, name: str, counts: Counter[int], others: Counter[int], moved: list[_Moved]) -> Removal:
-        """Place the pods of a node, and `others` (pods by class) that were placed there; return the node's without capacity."""
+    def _move(self, counts: Counter[int], others: Counter[int], undo: _Undo) -> tuple[RowPods, ...]:
+        """Place the pods of a node (by class), and `others` that were placed there; return the node's without capacity."""
+        of_class = self.problem.class_of_row
         waiting = [RowPods(self._levels[c][0], pods) for c, pods in sorted((counts + others).items())]
         while waiting:
             before = sum(pods for _, pods in waiting)
-            rest = [self._place_class(self.problem.class_of_row[row], pods, moved) for row, pods in waiting]
+            rest = [self._place_class(of_class[row], pods, undo) for row, pods in waiting]
             waiting = [entry for entry in rest if entry.pods]
             if sum(pods for _, pods in waiting) == before or not any(self._has_counts[row] for row, _ in waiting):
                 break
-        of_class = self.problem.class_of_row
-        left = [RowPods(row, pods - others[of_class[row]]) for row, pods in waiting if pods > others[of_class[row]]]
-        if not left:
-            return _ALL_FIT
-        rows = [row for row, _ in left]
-        short = [(c, self.problem.last_level(c)[0]) for c in sorted(counts)]
-        least = [
-            RowPods(row, counts[c] - self._free_slots(row)) for c, row in short if counts[c] > self._free_slots(row)
-        ]
-        return Removal(
-            left=tuple(left),
-            least=tuple(least),
-            domains=tuple(self._domains_of_new_node(row, rows) for row in rows),
-            shortage=self._shortage(left[0], name, counts[of_class[rows[0]]]),
-        )
+        missing = (RowPods(row, pods - others[of_class[row]]) for row, pods in waiting)
+        return tuple(entry for entry in missing if entry.pods > 0)
 
-    def _place_class(self, c: int, count: int, moved: list[_Moved]) -> RowPods:
+    def _place_class(self, c: int, count: int, undo: _Undo) -> RowPods:
         """Place pods of a class, trying its relaxation levels in order; return those without capacity, of the last row tried."""
         rows = self._levels[c]
         for row in rows:
-            count -= self._place_row(row, count, moved)
+            count = self._place_row(row, count, undo)
             if not count or row == rows[-1] or self._is_served(row):
                 return RowPods(row, count)
         return RowPods(rows[-1], count)
 
-    def _place_row(self, row: int, count: int, moved: list[_Moved]) -> int:
-        """Place as many pods of a row as fit; return their number."""
-        if not self._is_bound(row):
-            done = self._place_first(row, count, moved)
-            if done < count and not self._are_all_listed(row):
-                placed = self._filling.place(row, count - done)
-                moved += [self._counted(row, node, pods) for node, pods in placed]
-                done += sum(pods for _, pods in placed)
-            return done
-        done = 0
-        while done < count and (node := self._best_node(row, moved)) is not None:
-            self._filling.put(row, node, 1)
-            moved.append(self._counted(row, node, 1))
-            done += 1
-        return done
+    def _place_row(self, row: int, count: int, undo: _Undo) -> int:
+        """Place as many pods of a row as fit; return how many are left."""
+        if self._topology.of(row).labels:
+            while count and (node := self._best_node(row)) is not None:
+                self._put(row, node, 1, undo)
+                count -= 1
+            return count
+        for listed in self._open_nodes[row]:
+            for node, most in self._still_open(row, listed):
+                self._put(row, node, min(most, count), undo)
+                count -= min(most, count)
+                if not count:
+                    return 0
+        return count
 
-    def _place_first(self, row: int, count: int, moved: list[_Moved]) -> int:
-        """Place pods of a row on the listed nodes, in order; return their number."""
-        done = 0
-        for listed in self._open_nodes.get(row, ()):
-            for node, most in self._still_open(row, listed, moved):
-                self._filling.put(row, node, min(most, count - done))
-                moved.append(self._counted(row, node, min(most, count - done)))
-                done += moved[-1].pods
-                if done == count:
-                    return done
-        return done
+    def _put(self, row: int, node: int, pods: int, undo: _Undo) -> None:
+        self._filling.put(row, node, pods)
+        undo.append(partial(self._filling.take_back, row, node, pods))
+        self._record(row, node, pods, undo)
 
-    def _still_open(self, row: int, listed: _OpenNodes, moved: Sequence[_Moved]) -> Iterator[tuple[int, int]]:
+    def _record(self, row: int, node: int, pods: int, undo: _Undo) -> None:
+        if self._has_counts[row]:
+            self._topology.counts.record_existing(node, row, pods)
+            undo.append(partial(self._topology.counts.record_existing, node, row, -pods))
+
+    def _list_open_nodes(self, rows: Iterable[int]) -> None:
+        """List the nodes that take pods of these rows while no node is removed, by combination of domains."""
+        columns, index = self.problem.existing.columns, np.min_scalar_type(self._filling.size)
+        for row in rows:
+            if row not in self._open_nodes:
+                slots = self._filling.slots(row)
+                cells = columns.cells(tuple(rules.key for rules in self._topology.of(row).labels))
+                is_open = [(cell.pins, np.flatnonzero((slots > 0) & cell.nodes)) for cell in cells]
+                self._open_nodes[row] = [
+                    _OpenNodes(dict(pins), nodes.astype(index)) for pins, nodes in is_open if len(nodes)
+                ]
+                self._slots[row] = int(slots.sum())
+
+    def _still_open(self, row: int, listed: _OpenNodes) -> Iterator[NodePods]:
         """Yield the listed nodes that still take pods of the row, each with how many."""
-        changed = {entry.node for entry in moved}
-        for node, slots in zip(listed.nodes, listed.slots, strict=True):
-            if node == self._removed:
-                continue
-            most = self._filling.slots_at(row, node) if node in changed else slots
-            if most:
-                yield node, most
+        for node in map(int, listed.nodes):
+            if most := self._filling.slots_at(row, node):
+                yield NodePods(node, most)
 
-    def _are_all_listed(self, row: int) -> bool:
-        listed = self._open_nodes.get(row)
-        return listed is not None and all(nodes.is_complete for nodes in listed)
-
-    def _list_open_nodes(self, row: int) -> None:
-        """List the first nodes that take pods of the row while no node is removed, by combination of domains."""
-        slots = self._filling.slots(row)
-        keys = self._binding_keys(row)
-        found = []
-        for cell in self.problem.existing.columns.cells(keys):
-            nodes = np.flatnonzero((slots > 0) & cell.nodes if keys else slots > 0)
-            first = nodes[:_LISTED]
-            if len(nodes):
-                found.append(_OpenNodes(dict(cell.pins), first.tolist(), slots[first].tolist(), len(nodes) <= _LISTED))
-        self._open_nodes[row] = tuple(found)
-        self._slots[row] = np.minimum(slots, np.iinfo(np.uint16).max).astype(np.uint16), int(slots.sum())
-
-    def _is_bound(self, row: int) -> bool:
-        """Whether a rule over domains may restrict where the row's pods may go."""
-        return bool(self._topology.of(row).labels)
-
-    def _binding_keys(self, row: int) -> tuple[str, ...]:
-        """Return the labels of the rules over domains that may restrict where the row's pods may go."""
-        return tuple(rules.key for rules in self._topology.of(row).labels)
-
-    def _counted(self, row: int, node: int, pods: int) -> _Moved:
-        """Count pods of a row that were placed on a node, and return the record."""
-        self._topology.counts.record_existing(node, row, pods)
-        return _Moved(row, node, pods)
-
-    def _best_node(self, row: int, moved: Sequence[_Moved]) -> int | None:
+    def _best_node(self, row: int) -> int | None:
         """Return the first node in the emptiest of the domains that admit one more pod; None if there is none."""
         choices = self._topology.of(row).now()
         if choices is None:
             return None
-        if row not in self._open_nodes:
-            return self._search_best_node(row, choices)
-        best: tuple[int, int] | None = None
+        best: list[tuple[int, int]] = []
         for listed in self._open_nodes[row]:
-            values = [listed.values.get(choice.rules.key) for choice in choices]
-            if not all(choice.admits_node(value) for choice, value in zip(choices, values, strict=True)):
-                continue
-            pods = sum(choice.pods(value) for choice, value in zip(choices, values, strict=True) if value is not None)
-            if best is not None and best[0] < pods:
-                continue
-            node = next((node for node, _ in self._still_open(row, listed, moved)), None)
-            if node is None and not listed.is_complete:
-                return self._search_best_node(row, choices)
-            if node is not None and (best is None or (pods, node) < best):
-                best = pods, node
-        return best[1] if best is not None else None
-
-    def _search_best_node(self, row: int, choices: Sequence[DomainChoice]) -> int | None:
-        """Return the same as `_best_node`, without the lists of open nodes."""
-        is_open = self._filling.open_to(row)
-        columns = self.problem.existing.columns
-        ranks: Ints = np.zeros(len(is_open), dtype=np.int64)
-        for choice in choices:
-            codes, values = columns.label(choice.rules.key)
-            is_open &= np.array([choice.admits_node(value) for value in values], dtype=bool)[codes]
-            ranks += np.array([choice.pods(value) if value is not None else 0 for value in values], dtype=np.int64)[
-                codes
-            ]
-        nodes = np.flatnonzero(is_open)
-        return int(nodes[np.argmin(ranks[nodes])]) if len(nodes) else None
+            chosen = [(choice, listed.values.get(choice.rules.key)) for choice in choices]
+            if all(choice.admits_node(value) for choice, value in chosen):
+                first = next(self._still_open(row, listed), None)
+                if first is not None:
+                    pods = sum(choice.pods(value) for choice, value in chosen if value is not None)
+                    best.append((pods, first.node))
+        return min(best)[1] if best else None
 
     # --- pods without capacity
 
@@ -371,7 +279,7 @@ class NodeRemovals:
         """
         found: dict[str, set[str]] = {}
         for rules in self._topology.of(row).labels:
-            values = self._prices.values(rules.key)
+            values = self.prices.values(rules.key)
             choice = rules.ignoring_affinity()
             allowed = {value for value in values if choice.admits(value)}
             for rule in rules.affinities:
@@ -384,19 +292,27 @@ class NodeRemovals:
 
     def _is_served(self, row: int) -> bool:
         """Whether a new node takes a pod of the row, where its rules allow one."""
-        return self._prices.of((RowPods(row, 1),), (self._domains_of_new_node(row),)) is not None
+        return self.prices.of((RowPods(row, 1),), (self._domains_of_new_node(row),)) is not None
 
-    def _free_slots(self, row: int) -> int:
-        """Return how many pods of the row the other nodes take at most; rules over domains aside."""
-        slots, total = self._slots[row]
-        return total - (int(slots[self._removed]) if self._removed is not None else 0)
+    def _least(self, counts: Mapping[int, int], removed: int | None) -> Iterator[RowPods]:
+        """Yield the pods (given by class) that exceed the free slots of all other nodes, rules over domains aside."""
+        for c in sorted(counts):
+            row = self.problem.last_level(c)[0]
+            free = self._slots[row]
+            if removed is not None and self._filling.suits(row)[removed]:
+                free -= self._filling.slots_at(row, removed)
+            if counts[c] > free:
+                yield RowPods(row, counts[c] - free)
 
-    def _shortage(self, tried: RowPods, name: str, pods: int) -> Shortage:
+    def _shortage(self, tried: RowPods, name: str, removed: int | None) -> Shortage:
         """Return what the pods of a class lack that were left at the row `tried`, ignoring their preferences."""
         filling, problem = self._filling, self.problem
         c = problem.class_of_row[tried.row]
         row = problem.last_level(c)[0]
+        keys = [pod.key for pod in self._moving[name] if self._class_of_pod.get(id(pod)) == c]
         suits = filling.suits(row) & ~self._closed
+        if removed is not None:
+            suits[removed] = False
         resource, amount, node = NODE_CONSTRAINTS, 0, ""
         if suits.any():
             requested = np.flatnonzero(problem.requests[row])
@@ -404,52 +320,46 @@ class NodeRemovals:
             shares = lacking / problem.requests[row][requested, None]
             largest = np.where(suits, shares.max(axis=0), np.inf)
             best = int(np.argmin(largest))
+            rules = self._topology.of(row).labels
             if largest[best] > 0:
                 axis = int(np.argmax(shares[:, best]))
                 resource, amount = problem.axes[requested[axis]], int(lacking[axis, best])
                 node = problem.existing.nodes[best].name
-            elif (choices := self._topology.of(row).now()) is not None and self._search_best_node(
-                row, choices
-            ) is not None:
+            elif self._best_node(row) is not None:
                 resource = _PREFERENCES
             else:
-                is_open = filling.open_to(row).any()
-                resource = self._binding_keys(row)[0] if is_open and self._binding_keys(row) else _HOST_RULES
+                resource = rules[0].key if rules and filling.open_to(row).any() else _HOST_RULES
         return Shortage(
-            pod=next(key for own, key in self._moving[name] if own == c),
-            pods=pods,
+            pod=keys[0],
+            pods=len(keys),
             without_capacity=tried.pods,
             resource=resource,
             amount=amount,
             node=node,
         )
 
-    def _parts_of_anti_affinity(
+    def _parts_of_running_pods(
         self, inputs: ClusterInputs, without_nodes: frozenset[str]
-    ) -> Mapping[str, list[CountPart]]:
-        """Return, by node name, the exclusions that only the anti-affinity of the node's pods justifies."""
-        groups = {
-            entry.group.id: entry.group for entry in self.problem.inverse_anti_affinities if spans_nodes(entry.group)
-        }
-        if not groups:
-            return {}
-        by_node = inputs.inventory.anti_affinities(inputs.inventory.select((), without_nodes))
-        own = {
-            name: Counter((e.group.id, e.domain) for e in entries if e.group.id in groups)
-            for name, entries in by_node.items()
+    ) -> Mapping[str, Sequence[CountPart]]:
+        """Return, by node name, what its running pods add to the counts, and which domains only their anti-affinity excludes."""
+        parts = dict(self._topology.counts.parts_by_node())
+        inverse = self.problem.inverse_anti_affinities
+        groups = {entry.group.id: entry.group for entry in inverse if spans_nodes(entry.group)}
+        inventory = inputs.inventory
+        excluded = {
+            name: Counter((entry.group.id, entry.domain) for entry in entries if entry.group.id in groups)
+            for name, entries in (
+                inventory.anti_affinities(inventory.select((), without_nodes)) if groups else {}
+            ).items()
         }
         total = Counter[tuple[bytes, str]]()
-        for found in own.values():
+        for found in excluded.values():
             total.update(found)
-        return {
-            name: [
-                self._topology.inverse_part(groups[group_id], domain)
-                for (group_id, domain), pods in found.items()
-                if total[group_id, domain] == pods
-            ]
-            for name, found in own.items()
-            if found
-        }
+        for name, found in excluded.items():
+            only_here = [case for case, pods in found.items() if total[case] == pods]
+            own = [self._topology.inverse_part(groups[group_id], domain) for group_id, domain in only_here]
+            parts[name] = [*parts.get(name, ()), *own]
+        return parts
 
 
 class NewNodePrices:
@@ -562,10 +472,3 @@ class NewNodePrices:
                 found |= offerings if value in values else 0
             self._allowing[case] = found
         return found
-
-
-def _levels(problem: SchedulingProblem) -> Sequence[tuple[int, ...]]:
-    """Return the rows of each class that are tried, in order."""
-    if problem.options.preferences is PreferencePolicy.WHEN_FREE:
-        return [problem.last_level(c) for c in range(len(problem.levels))]
-    return problem.levels

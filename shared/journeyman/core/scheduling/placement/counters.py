@@ -159,6 +159,10 @@ class CountPart(NamedTuple):
     domain: str
     pods: int
 
+    def add(self, times: int) -> None:
+        """Count these pods once more (1), or no longer (-1)."""
+        self.counts[self.domain] += times * self.pods
+
 
 class _OwnCounter(NamedTuple):
     """A counter that counts a row's pods, with the maxSkew of the row's own constraint about the same group."""
