@@ -88,7 +88,7 @@ class _DomainPlacement(Struct, frozen=True):
 
 
 class _CellCost(NamedTuple):
-    """The cost of restricting pods to some cells: how many do not fit, and the price of the pods that need a new node."""
+    """The cost of restricting pods to some cells: how many do not fit, and the price of those on new nodes."""
 
     lost: int
     price: float
@@ -152,7 +152,7 @@ class DomainAssignment:
 
     @cached_property
     def _counting_groups(self) -> frozenset[bytes]:
-        """Return the ids of the groups with required topology spread or affinity; preferred rules do not bind other pods."""
+        """Return the ids of the groups with required spread or affinity; preferred rules do not bind other pods."""
         counting: set[bytes] = set()
         for row in self._rows:
             groups = (*(s.group for s in row.spreads), *row.affinities)
@@ -201,7 +201,7 @@ class DomainAssignment:
         return keys
 
     def _selects_one_domain(self, row: int, key: str) -> bool:
-        """Return whether the row's node selector allows one value of the label: preferences of other pods count it there."""
+        """Return whether the row's node selector allows one value of the label: there, others' preferences count it."""
         values = {term[key].single if key in term else None for term in self._rows[row].terms}
         return len(values) == 1 and None not in values
 
@@ -286,7 +286,7 @@ class DomainAssignment:
     # --- affinity
 
     def _admitted(self, row: int, cells: list[DomainCell]) -> list[DomainCell]:
-        """Return the cells where each affinity of the row matches a pod, or where the row may place the first such pod."""
+        """Return the cells where each affinity of the row matches a pod, or where it may place the first such pod."""
         for rule in self._topology.of(row).affinities:
             occupied: Collection[str] = rule.options
             if not occupied and rule.starts:
@@ -295,7 +295,7 @@ class DomainAssignment:
         return cells
 
     def _first_domain(self, row: int, group: TopologyGroup, cells: Sequence[DomainCell]) -> set[str]:
-        """Return the best domain for all classes that must share it: fewest pods without capacity, then the lowest price."""
+        """Return the best domain for all classes that must share it: fewest pods without capacity, then least price."""
         values = sorted({cell.values[group.key] for cell in cells})
         if len(values) < 2:
             return set(values)
@@ -373,7 +373,7 @@ class DomainAssignment:
         return any(key in t.requirements or any(t.table.row_requirements(key)[1]) for t in templates)
 
     def _may_be_excluded(self, row: int, key: str) -> bool:
-        """Return whether the anti-affinity of running, placed or later pods excludes a domain of this label for the row."""
+        """Return whether the anti-affinity of other pods, also later ones, excludes a domain of this label for the row."""
         if self._topology.excluded_by_others(row, key):
             return True
         return any(g.key == key and g.id in self._later_groups for g in self._topology.counting(row))

@@ -198,7 +198,7 @@ class DomainSupply:
         return offers
 
     def _find_offers(self, row: int, keys: DomainKeys) -> _DomainOffers:
-        """Return the offers for the row, cached by shape; none if its pods must join other pods, which new nodes lack."""
+        """Return the offers for the row, cached by shape; none if its pods must join others, which new nodes lack."""
         if row in self._must_join_pods:
             return _NO_OFFERS
         number, ports = self._problem.shape_of_row[row], self._problem.rows[row].ports
@@ -216,7 +216,7 @@ class DomainSupply:
     def _offers_in(
         self, pool: NodePoolOptions, allowed: Bools, shape: NodeConstraints, keys: DomainKeys
     ) -> Iterator[_DomainOffer]:
-        """Yield the offers of a NodePool, for every combination of values of these labels that it and its offerings allow.
+        """Yield the offers of a NodePool, for each combination of these labels' values that it and its offerings allow.
 
         A label for which neither lists values is omitted from the combination, unless it is needed.
         """
@@ -275,7 +275,7 @@ class DomainSupply:
 
 
 def _with_absent(pins: Pins, keys: DomainKeys) -> Pins:
-    """Return the pins of existing nodes, and as absent the labels they lack over which anti-affinity excludes domains."""
+    """Return the pins of existing nodes; labels that they lack and over which domains are excluded are absent."""
     if len(pins) == len(keys.all):
         return pins
     values = dict(pins)

@@ -67,7 +67,7 @@ class NodeColumns:
     """Labels and taints of nodes in a fixed order; returned arrays have one entry per node."""
 
     def __init__(self, nodes: Sequence[StateNode], source: tuple[NodeColumns, Ints] | None = None) -> None:
-        """Hold the columns of these nodes; if they are those at some positions of others (`source`), read those once."""
+        """Hold columns of these nodes; `source`: they are at these positions of other columns, which read each once."""
         self._nodes = nodes
         self._source = source
         self._codes: dict[Hashable, tuple[Ints, tuple[Any, ...]]] = {}
@@ -93,7 +93,7 @@ class NodeColumns:
         return found
 
     def cells(self, keys: tuple[str, ...]) -> tuple[NodesInDomains, ...]:
-        """Return the combinations of these labels' values that occur, each with its nodes; absent labels are omitted."""
+        """Return the combinations of these labels' values that occur, with their nodes; absent labels are omitted."""
         if keys not in self._cells:
             codes, pins_of = self.coded(
                 keys, lambda node: tuple(Pin(key, node.labels[key]) for key in keys if key in node.labels)
@@ -145,8 +145,9 @@ def _taints_of(node: StateNode) -> tuple[Taint, ...]:
 
 
 def allocatable_of(node: StateNode) -> dict[str, int]:
-    """Return what pods and daemons may use: the node's status, completed by its claim's; before launch, the claim's requests.
+    """Return what pods and daemons may use: the node's status, completed by its claim's.
 
+    Before launch, it is what the claim requests.
     What the node's machine cannot have does not count (`machine_size`).
     """
     return _amounts(node, "allocatable")
@@ -187,7 +188,8 @@ class SharedClaims(NamedTuple):
 class RowDemand(Struct, frozen=True, kw_only=True):
     """What one pod of a row uses, what it needs, and the conflicts, groups and shared volumes that concern the row.
 
-    It needs `amounts`; of a few columns, it uses more than it needs (`unlimited`): those of rules of other pods that count it.
+    It needs `amounts`; of a few columns, it uses more than it needs (`unlimited`): those of rules of other pods that
+    count it.
     """
 
     amounts: tuple[ColumnAmount, ...]
@@ -209,7 +211,7 @@ class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
         all_nodes: All nodes whose running pods count, including those marked for deletion.
         remaining: For each of `all_nodes`, whether it is not marked for deletion.
         pod_counts: Counts the running pods by topology group, for topology spread.
-        expected_counts: Counts them and the DaemonSets' pods that are still to come, for pod affinity and anti-affinity.
+        expected_counts: Counts them and the DaemonSets' pods that are still to come, for pod (anti-)affinity.
         columns: Labels and taints of `nodes`.
         all_columns: Labels and taints of `all_nodes`.
         counted: Running pods of the first kind, by conflict of the host constraints and node.
@@ -342,7 +344,7 @@ class NodeInventory:
 
     @cached_property
     def _anti_affinities(self) -> Mapping[int, tuple[RunningAntiAffinity, ...]]:
-        """Return the required anti-affinity of running pods, by position of their node; nodes without any are omitted."""
+        """Return the required anti-affinity of running pods, by position of their node; without empty entries."""
         daemons = tuple(d for d in self._daemons if any(required_anti_affinities(d.pod, self.namespaces)))
         found: dict[int, tuple[RunningAntiAffinity, ...]] = {}
         for position, node in enumerate(self.nodes):
@@ -416,7 +418,8 @@ class NodeInventory:
     def _expected_on(self, node: StateNode, daemons: Sequence[Daemon]) -> StateNode:
         """Return the node with the pods of these DaemonSets that are still to come.
 
-        None come to a node that leaves, nor to one that is too small for all DaemonSets' pods beside those that run there.
+        None come to a node that leaves, nor to one that is too small for all DaemonSets' pods beside those that run
+        there.
         """
         if not daemons or node.is_being_disrupted or node.is_unusable:
             return node
@@ -536,7 +539,7 @@ class NodeInventory:
         return requests
 
     def _used_ports(self, selection: NodeSelection, order: Ints) -> tuple[frozenset[HostPort], ...]:
-        """Return the host ports in use on each of these nodes, by the pods that stay and by all daemons that belong there."""
+        """Return the host ports in use on each of these nodes, by pods that stay and daemons that belong there."""
 
         def of_node(node: StateNode, rescheduled: Collection[str]) -> frozenset[HostPort]:
             daemons = daemons_of(node, (daemon for daemon in self._daemons if daemon.ports))

@@ -184,7 +184,7 @@ class NodeFilling:
         return most
 
     def missing(self, row: int, resources: Ints) -> Ints:
-        """Return what each node lacks of these resources for one more pod of the row: a row per resource; 0 if it has enough."""
+        """Return what each node lacks of these resources for one more pod: a row per resource; 0 if it has enough."""
         lacking: Ints = np.maximum(self._demands[row, resources, None] - self._free[resources], 0)
         return lacking
 
@@ -201,7 +201,7 @@ class NodeFilling:
         self._free[:, node] = free
 
     def fill(self, row: int, count: int, pins: Pins = ()) -> int:
-        """Place as many pods of the row as fit on nodes with these labels, in filling order; return how many are left."""
+        """Place as many pods of the row as fit on nodes with these labels, in order; return how many are left."""
         return count - sum(placed.pods for placed in self.place(row, count, pins))
 
     def place(self, row: int, count: int, pins: Pins = ()) -> list[NodePods]:

@@ -305,7 +305,7 @@ class Topology:
         self._spreads_of_group.setdefault(spread.group.id, rule)
 
     def _has_no_effect(self, row: int, spread: TopologySpread, running: Mapping[str, int]) -> bool:
-        """Whether a constraint counts no pods, every possible node has its label, and no rule over it counts the row."""
+        """Whether a constraint counts no pods, each possible node has its label, and no rule over it counts the row."""
         if self._problem.row_index.counted_by(spread.group) or any(running.values()):
             return False
         is_everywhere = self._is_everywhere.get(spread.key)
@@ -420,7 +420,7 @@ class Topology:
         return found
 
     def _launchable_domains(self, key: str, tolerations: tuple[Toleration, ...], terms: Sequence[int]) -> Iterator[str]:
-        """Yield the domains in which a node that meets one of these terms (IDs) can be launched; some more than once."""
+        """Yield the domains in which a node that meets one of these terms (IDs) can be launched; some repeatedly."""
         demand = NodeDemand(NodeConstraints(tuple(self._interner[term] for term in terms), tolerations))
         for pool in self._problem.pools:
             yield from (value for (value,) in pool.domains_for(demand, (key,)))
@@ -472,7 +472,7 @@ class Topology:
         )
 
     def why_excluded(self, row: int, domains: Sequence[Mapping[str, str]]) -> str:
-        """Return, as text, the first rule that excludes all of these domains; if no single rule does, a general reason."""
+        """Return, as text, the first rule that excludes all of these domains; if no rule alone does, a general reason."""
         for rules in self.of(row).labels:
             values = sorted({by_key[rules.key] for by_key in domains if rules.key in by_key})
             shown = ", ".join(values)
@@ -486,7 +486,10 @@ class Topology:
                     )
             for rule in rules.anti_affinities if values else ():
                 if not any(map(rule.admits, values)):
-                    return f"unsatisfiable pod anti-affinity: every domain of {rules.key} that it can reach is taken ({shown})"
+                    return (
+                        f"unsatisfiable pod anti-affinity: every domain of {rules.key} that it can reach is taken "
+                        f"({shown})"
+                    )
         return "unsatisfiable rules between pods: no domain that it can reach keeps all of them"
 
     def inverse_part(self, group: TopologyGroup, domain: str) -> CountPart:
