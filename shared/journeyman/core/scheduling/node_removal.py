@@ -7,8 +7,6 @@ cell, so that the next removal starts from the same cluster, and thousands of re
 
 Where a class has fewer free slots on all other nodes together than it has pods on the node, no order of placing them helps.
 Of the other pods without capacity, the scheduler might still have placed some in another order; it finds such an order rarely.
-
-`NewNodePrices` finds the cheapest offering of a single new node for some pods: one `&` of bit masks per pod class.
 """
 
 from __future__ import annotations
@@ -22,14 +20,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
-from journeyman.core.scheduling.arrays import Bools, Ints
+from journeyman.core.scheduling.arrays import Bools
 from journeyman.core.scheduling.bulk_scheduling import co_located_classes
+from journeyman.core.scheduling.new_node_prices import NewNodePrices
 from journeyman.core.scheduling.node_filling import NodeFilling, NodePods
-from journeyman.core.scheduling.nodepool_options import NodeDemand
-from journeyman.core.scheduling.offering_masks import OfferingMasks, as_mask
-from journeyman.core.scheduling.offerings import Reservations
 from journeyman.core.scheduling.placement.counters import CountPart
 from journeyman.core.scheduling.placement.topology_rules import Topology
 from journeyman.core.scheduling.pod_classes import RowPods
@@ -299,7 +294,7 @@ class NodeRemovals:
         for c in sorted(counts):
             row = self.problem.last_level(c)[0]
             free = self._slots[row]
-            if removed is not None and self._filling.suits(row)[removed]:
+            if free and removed is not None and self._filling.suits(row)[removed]:
                 free -= self._filling.slots_at(row, removed)
             if counts[c] > free:
                 yield RowPods(row, counts[c] - free)
@@ -360,115 +355,3 @@ class NodeRemovals:
             own = [self._topology.inverse_part(groups[group_id], domain) for group_id, domain in only_here]
             parts[name] = [*parts.get(name, ()), *own]
         return parts
-
-
-class NewNodePrices:
-    """The prices of single new nodes for pods of a problem's rows, by bit masks of offerings."""
-
-    def __init__(self, problem: SchedulingProblem, reservations: Reservations) -> None:
-        """Prepare the masks of the problem's NodePools, without offerings of reservations that are full."""
-        self._problem = problem
-        self._available = [masks.ordinary for masks in problem.pool_masks]
-        for index, masks in enumerate(problem.pool_masks):
-            for name, offerings in masks.reserved:
-                self._available[index] |= offerings if reservations.left.get(name, 0) > 0 else 0
-        self._meeting: dict[tuple[int, int], int] = {}
-        self._allowing: dict[tuple[int, str, frozenset[str]], int] = {}
-        self._by_domain: dict[tuple[int, str], Mapping[str, int]] = {}
-
-    def of(
-        self,
-        pods: Sequence[RowPods],
-        domains: Sequence[Mapping[str, Collection[str]]] = (),
-        *,
-        without: Collection[str] = (),
-    ) -> float | None:
-        """Return the lowest price per hour of one new node that takes all these pods; None if none does.
-
-        Limits, minValues and open labels are ignored, so the scheduler's node may be dearer, but is not cheaper.
-
-        Args:
-            pods: The pods, by row.
-            domains: For each entry of `pods` the values of topology labels that its rules allow.
-            without: Capacity types that are excluded.
-        """
-        found = ((masks, offerings) for masks, offerings in self.offerings(pods, domains, without=without) if offerings)
-        return min((masks.lowest_price(offerings) for masks, offerings in found), default=None)
-
-    def cheaper_types(
-        self,
-        pods: Sequence[RowPods],
-        domains: Sequence[Mapping[str, Collection[str]]],
-        price: float,
-        *,
-        only: str,
-    ) -> int:
-        """Return how many instance types take all these pods for less than a price, with offerings of a capacity type."""
-        names: set[str] = set()
-        for masks, offerings in self.offerings(pods, domains):
-            kept = offerings & masks.cheaper_than(price) & masks.by_value(labels.CAPACITY_TYPE)[0].get(only, 0)
-            names.update(masks.type_names(kept) if kept else ())
-        return len(names)
-
-    def offerings(
-        self,
-        pods: Sequence[RowPods],
-        domains: Sequence[Mapping[str, Collection[str]]] = (),
-        *,
-        without: Collection[str] = (),
-    ) -> Iterator[tuple[OfferingMasks, int]]:
-        """Yield for each NodePool the offerings of which one node takes all these pods."""
-        rows, counts = [row for row, _ in pods], np.array([count for _, count in pods], dtype=np.int64)
-        if not self._may_share_a_node(rows, counts):
-            return
-        total = (counts @ self._problem.requests[rows]).tolist()
-        for masks in self._problem.pool_masks:
-            offerings = self._available[masks.index]
-            for row in rows:
-                offerings &= self._meeting_row(masks, row)
-            for axis, amount in enumerate(total):
-                if amount and offerings:
-                    offerings &= masks.holding(axis, amount)
-            for allowed in domains:
-                for key, values in allowed.items() if offerings else ():
-                    offerings &= self._allowed(masks, key, frozenset(values))
-            for capacity_type in without:
-                offerings &= ~masks.by_value(labels.CAPACITY_TYPE)[0].get(capacity_type, 0)
-            yield masks, offerings
-
-    def values(self, key: str) -> frozenset[str]:
-        """Return the values of a label that new nodes can have."""
-        return frozenset(value for masks in self._problem.pool_masks for value in self._domains(masks, key))
-
-    def _domains(self, masks: OfferingMasks, key: str) -> Mapping[str, int]:
-        case = masks.index, key
-        if case not in self._by_domain:
-            self._by_domain[case] = masks.domains(key, -1, masks.offer)
-        return self._by_domain[case]
-
-    def _may_share_a_node(self, rows: Sequence[int], counts: Ints) -> bool:
-        """Whether no required rule about a single node keeps some of these pods apart."""
-        caps = self._problem.host_constraints
-        if len(caps.axes) and bool((counts @ caps.limited_takes[rows] > caps.caps).any()):
-            return False
-        apart = np.array([conflict.group is not None for conflict in caps.conflicts], dtype=bool)
-        return not bool((caps.counted[rows].any(axis=0) & caps.lasting[rows].any(axis=0) & apart).any())
-
-    def _meeting_row(self, masks: OfferingMasks, row: int) -> int:
-        case = masks.index, row
-        found = self._meeting.get(case)
-        if found is None:
-            shape = self._problem.shapes[self._problem.shape_of_row[row]]
-            meeting = as_mask(masks.pool.rows(NodeDemand(shape))[masks.rows])
-            found = self._meeting[case] = meeting & masks.with_free_ports(self._problem.rows[row].ports)
-        return found
-
-    def _allowed(self, masks: OfferingMasks, key: str, values: frozenset[str]) -> int:
-        case = masks.index, key, values
-        found = self._allowing.get(case)
-        if found is None:
-            found = masks.by_value(key)[1] if ABSENT in values else 0
-            for value, offerings in self._domains(masks, key).items():
-                found |= offerings if value in values else 0
-            self._allowing[case] = found
-        return found
