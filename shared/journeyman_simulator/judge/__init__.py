@@ -18,11 +18,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.scheduling.results import Defect, Results, name_of_claim, placements
 from journeyman.core.scheduling.verify import verify
+from journeyman.core.scheduling.verify.matching import is_opted_out
 from journeyman.core.state import Snapshot
 from journeyman_simulator.judge.check_daemons import AwaitedDaemons, check_daemons
 from journeyman_simulator.judge.check_devices import check_devices
@@ -93,18 +93,8 @@ def _check_completeness(index: PlanIndex) -> Iterator[Defect]:
         if key not in index.known:
             yield Defect(f"pod {key} is scheduled but does not exist", _nodes_of(results, key))
     for pod in index.pods_to_schedule or ():
-        if pod.key not in placed and pod.key not in results.pod_errors and not _is_opted_out(pod):
+        if pod.key not in placed and pod.key not in results.pod_errors and not is_opted_out(pod):
             yield Defect(f"pod {pod.key} is missing from the plan: neither scheduled nor has it an error")
-
-
-def _is_opted_out(pod: Pod) -> bool:
-    """Whether every term of its node affinity requires a node without a NodePool, so that the scheduler ignores it."""
-    node_affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
-    required = node_affinity.required.node_selector_terms if node_affinity and node_affinity.required else ()
-    terms = [term for term in required if term.match_expressions or term.match_fields]  # others match no node
-    return bool(terms) and all(
-        any(r.key == labels.NODEPOOL and r.operator == "DoesNotExist" for r in term.match_expressions) for term in terms
-    )
 
 
 def _nodes_of(results: Results, key: str) -> tuple[str, ...]:

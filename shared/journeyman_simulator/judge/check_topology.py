@@ -71,16 +71,11 @@ class CountedPods(Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, pod: Pod, rule: PodAffinityTerm | TopologySpreadConstraint) -> CountedPods:
         """Return the pods that a spread constraint or a term of pod affinity or anti-affinity of this pod counts."""
-        namespaces, of_namespaces, by_key = (
-            frozenset({pod.metadata.namespace}),
-            None,
-            [(k, "In") for k in rule.match_label_keys],
-        )
+        namespaces, of_namespaces = frozenset({pod.metadata.namespace}), None
+        by_key = [(k, "In") for k in rule.match_label_keys]
         if isinstance(rule, PodAffinityTerm):
-            of_namespaces, by_key = (
-                rule.namespace_selector,
-                [*by_key, *((k, "NotIn") for k in rule.mismatch_label_keys)],
-            )
+            of_namespaces = rule.namespace_selector
+            by_key += [(k, "NotIn") for k in rule.mismatch_label_keys]
             if rule.namespaces or of_namespaces is not None:
                 namespaces = frozenset(rule.namespaces)
         key, own, selector = normalized(rule.topology_key), pod.metadata.labels, rule.label_selector

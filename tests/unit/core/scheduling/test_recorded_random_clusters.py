@@ -92,7 +92,7 @@ KINDS = {kind.__name__: kind for kind in (best, in_bulk, sequential, defects)}
 
 
 def test_check_reports_broken_plans_that_the_judge_rejects_and_no_others():
-    """Of 40 clusters: all but those that are wrong only in prices or devices, and one with affinity to all namespaces."""
+    """Of the broken plans of 40 clusters: all but those that are wrong only in prices or devices."""
     missed = []
     for seed in range(40):
         case = cluster(seed)
@@ -105,10 +105,10 @@ def test_check_reports_broken_plans_that_the_judge_rejects_and_no_others():
             assert {node for defect in reported for node in defect.nodes} <= {
                 n for defect in found for n in defect.nodes
             }
-            if not reported and not all(LEFT_TO_THE_JUDGE.search(str(defect)) for defect in found):
-                missed.append((seed, number))
+            if not reported:
+                missed += found
 
-    assert missed == [(22, 5)]
+    assert [text for text in map(str, missed) if not LEFT_TO_THE_JUDGE.search(text)] == []
 
 
 @cache

@@ -3,8 +3,8 @@
 The check writes down the cluster as it will be: the pods of each existing and each planned node, and the values that
 each label of a planned node may get from its offerings. Each rule then counts in this final placement. What it reports
 is certain, in whichever order the pods come, for an offering that the cloud may choose; what counting does not decide
-passes. Not checked are prices, ResourceClaims' devices, affinity to pods of other namespaces, affinity to the pods that
-DaemonSets are still to run, and spread with policies other than the default ones. An expensive plan passes, a wrong one
+passes. Not checked are prices, ResourceClaims' devices, affinity to the pods that DaemonSets are still to run, and
+spread with policies other than the default ones. An expensive plan passes, a wrong one
 does not. Tests verify each plan with a stricter judge as well.
 
 It is one module because the rules are short and read one model: what nodes may become (`Outcomes`, `Offerings`), and
@@ -31,6 +31,7 @@ from msgspec.structs import replace
 from journeyman.core.api import labels
 from journeyman.core.api.objects import (
     LabelSelector,
+    LabelSelectorRequirement,
     NodeSelectorRequirement,
     Pod,
     PodAffinityTerm,
@@ -50,6 +51,7 @@ from journeyman.core.scheduling.verify.matching import (
     is_daemon,
     is_finished_or_terminating,
     is_met,
+    is_opted_out,
     kinds_of,
     normalized,
     pods_by_node,
@@ -121,9 +123,7 @@ def _check_completeness(results: Results, known: Mapping[str, Pod], pods: Sequen
         if wrong:
             yield Defect(f"pod {key} is scheduled {wrong}", tuple(names))
     for pod in pods:
-        affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
-        may_opt_out = affinity is not None and affinity.required is not None
-        if pod.key not in nodes and pod.key not in results.pod_errors and not may_opt_out:
+        if pod.key not in nodes and pod.key not in results.pod_errors and not is_opted_out(pod):
             yield Defect(f"pod {pod.key} is missing from the plan: neither scheduled nor has it an error")
     yield from (
         Defect(f"{name_of_claim(c)}: it has no pods", (name_of_claim(c),)) for c in results.new_claims if not c.pods
@@ -183,6 +183,7 @@ class Offerings:
         own = {**template.metadata.labels, labels.node_class_label(reference.group, reference.kind): reference.name}
         own |= {labels.NODEPOOL: pool.metadata.name, labels.REGISTERED: "true", labels.INITIALIZED: "true"}
         self._own: Labels = {key: (value,) for key, value in own.items()}
+        self._defined = {normalized(r.key) for r in self.requirements} | own.keys() | labels.WELL_KNOWN
         self._offers: dict[Requirements, dict[str, list[Offer]]] = {}
         self.outcomes, self.domains = cache(self._outcomes), cache(self._domains)
 
@@ -222,22 +223,25 @@ class Offerings:
         The labels of an offering override those of its type, and these the NodePool's; requirements list the others.
         """
         of_type = {**self._own, **_stated(instance_type.requirements)}
-        ordered = sorted(
-            requirements, key=lambda r: (r.operator != "In", is_met(r, None))
-        )  # what decides a value first
+        # requirements that list values decide a label first, then those that it must exist for
+        ordered = sorted(requirements, key=lambda r: (r.operator != "In", is_met(r, None)))
         keyed = [(normalized(r.key), r) for r in ordered]
         for o in (offering for offering in instance_type.offerings if offering.available):
             fields = {labels.ZONE: (o.zone,), labels.CAPACITY_TYPE: (o.capacity_type,)}
             each = {**of_type, **fields, **_stated(o.requirements)}
             for key, r in keyed:
-                values = each.get(key) or (
-                    r.values if r.operator == "In" else _ABSENT if is_met(r, None) else (_UNKNOWN,)
-                )
+                values = each.get(key) or self._undecided(key, r)
                 each[key] = tuple(value for value in values if value == _UNKNOWN or is_met(r, value))
                 if not each[key]:
                     break
             else:
                 yield o.reservation_id, each
+
+    def _undecided(self, key: str, r: NodeSelectorRequirement) -> tuple[str | None, ...]:
+        """Return the values of a label that no offering states; it is missing if the NodePool does not define it."""
+        if key not in self._defined:
+            return _ABSENT
+        return r.values if r.operator == "In" else _ABSENT if is_met(r, None) else (_UNKNOWN,)
 
 
 def _stated(requirements: Iterable[NodeSelectorRequirement]) -> dict[str, tuple[str | None, ...]]:
@@ -245,27 +249,35 @@ def _stated(requirements: Iterable[NodeSelectorRequirement]) -> dict[str, tuple[
 
 
 class Group(NamedTuple):
-    """The pods of a namespace that a rule selects, which count by the values of node label `key`."""
+    """The pods of some namespaces that a rule selects, which count by the values of node label `key`."""
 
     id: bytes
     key: str
-    namespace: str
+    namespaces: Set[str]
     selector: LabelSelector
 
     @classmethod
-    def of(cls, pod: Pod, rule: PodAffinityTerm | TopologySpreadConstraint) -> Group | None:
-        """Return the pods that a rule of this pod counts; None if it counts none, or also those of other namespaces."""
-        is_wide = isinstance(rule, PodAffinityTerm) and (rule.namespaces or rule.namespace_selector is not None)
-        if rule.label_selector is None or is_wide or getattr(rule, "mismatch_label_keys", ()):
+    def of(
+        cls, pod: Pod, rule: PodAffinityTerm | TopologySpreadConstraint, namespaces: Mapping[str, Mapping[str, str]]
+    ) -> Group | None:
+        """Return the pods that a rule of this pod counts, None if it counts none; `namespaces` have labels by name."""
+        if rule.label_selector is None:
             return None
-        key, namespace, own = normalized(rule.topology_key), pod.metadata.namespace, pod.metadata.labels
-        same = {k: own[k] for k in rule.match_label_keys if k in own}
-        selector = replace(rule.label_selector, match_labels={**same, **rule.label_selector.match_labels})
-        return cls(ENCODER.encode((key, namespace, selector)), key, namespace, selector)
+        key, own = normalized(rule.topology_key), pod.metadata.labels
+        narrowed, named = [(k, "In") for k in rule.match_label_keys], {pod.metadata.namespace}
+        if isinstance(rule, PodAffinityTerm):
+            narrowed += [(k, "NotIn") for k in rule.mismatch_label_keys]
+            if rule.namespaces or rule.namespace_selector is not None:
+                selected = (n for n, values in namespaces.items() if selects(rule.namespace_selector, values))
+                named = {*rule.namespaces, *selected}
+        more = (LabelSelectorRequirement(key=k, operator=o, values=(own[k],)) for k, o in sorted(narrowed) if k in own)
+        selector = replace(rule.label_selector, match_expressions=(*rule.label_selector.match_expressions, *more))
+        return cls(ENCODER.encode((key, sorted(named), selector)), key, named, selector)
 
     def counts(self, kind: PodKind) -> bool:
         """Whether pods of this kind are counted."""
-        return kind.pod.metadata.namespace == self.namespace and selects(self.selector, kind.pod.metadata.labels)
+        own = kind.pod.metadata
+        return own.namespace in self.namespaces and selects(self.selector, own.labels)
 
 
 class FinalNode(Struct, eq=False, kw_only=True):
@@ -295,6 +307,10 @@ class FinalNode(Struct, eq=False, kw_only=True):
             return {self.host}
         return {value for value in self.outcomes.values(key) if value is not None and value != _UNKNOWN}
 
+    def lacks(self, key: str) -> bool:
+        """Whether the node surely has no such label."""
+        return key != labels.HOSTNAME and self.outcomes.values(key) <= {None}
+
 
 Presence = tuple[FinalNode, PodKind, int, int]
 """Pods of one kind on one node: how many are planned onto it, how many stay there."""
@@ -315,6 +331,8 @@ class FinalPlacement:
         without_nodes: Set[str],
     ) -> None:
         self.snapshot, self.results, self.daemons, self._kinds = snapshot, results, daemons, kinds
+        self.namespaces: dict[str, Mapping[str, str]] = {kind.pod.metadata.namespace: {} for kind in kinds.values()}
+        self.namespaces |= {namespace.metadata.name: namespace.metadata.labels for namespace in snapshot.namespaces}
         self.volumes = Volumes(snapshot)
         self.offerings = {
             (name := pool.metadata.name): Offerings(pool, catalogue.instance_types(name), self._daemons_of(name))
@@ -376,11 +394,18 @@ class FinalPlacement:
         left_out = self.results.left_out.get(pool)
         return [d for d in self.daemons if left_out is None or d.pod.key not in left_out.names]
 
+    def groups(self, pod: Pod, terms: Iterable[PodAffinityTerm]) -> Iterator[Group]:
+        """Yield the pods that each of these terms of a pod counts; terms that count none are left out."""
+        return filter(None, (Group.of(pod, term, self.namespaces) for term in terms))
+
     def present(self, group: Group) -> Sequence[Presence]:
         """Return where the pods are that a rule counts."""
         if group.id not in self._counted:
             named = (("", ""), *group.selector.match_labels.items())
-            kinds = min((self._by_label.get((group.namespace, *label), {}) for label in named), key=len)
+            kinds: list[PodKind] = []
+            for namespace in sorted(group.namespaces):
+                fewest = min((self._by_label.get((namespace, *label), {}) for label in named), key=len)
+                kinds += fewest
             found = ((*self.planned.get(k, ()), *self.staying.get(k, ())) for k in kinds if group.counts(k))
             self._counted[group.id] = [*chain.from_iterable(found)]
         return self._counted[group.id]
@@ -558,7 +583,8 @@ def _check_spread(placement: FinalPlacement) -> Iterator[Defect]:
     for kind in placement.planned:
         for rule in kind.pod.spec.topology_spread_constraints:
             is_usual = rule.node_affinity_policy != "Ignore" and rule.node_taints_policy != "Honor"
-            group = Group.of(kind.pod, rule) if rule.when_unsatisfiable == "DoNotSchedule" and is_usual else None
+            is_required = rule.when_unsatisfiable == "DoNotSchedule"
+            group = Group.of(kind.pod, rule, placement.namespaces) if is_required and is_usual else None
             if group is not None:
                 is_host = group.key == labels.HOSTNAME  # a pod counts on its own node
                 case = group.id, *(((), ()) if is_host else (kind.node_requirements, kind.pod.spec.tolerations))
@@ -578,6 +604,8 @@ def _check_spread(placement: FinalPlacement) -> Iterator[Defect]:
         where = chain.from_iterable(placement.planned[kind] for kind in skews)
         for node, kind, planned, _ in sorted(where, key=lambda each: (skews[each[1]], each[0].first(each[1]))):
             if node.state is None or node.state.registered:
+                if node.lacks(group.key):
+                    yield node.defect(f"spreads over {group.key}, which its node has not", kind)
                 for domain in sorted(node.domains(group.key) - full):
                     there[domain] += planned * group.counts(kind)
                     if there[domain] > emptiest + skews[kind]:
@@ -608,14 +636,14 @@ def _check_affinity(placement: FinalPlacement) -> Iterator[Defect]:
     """
     known: dict[bytes, tuple[Set[str], Set[str]]] = {}
     for kind, where in placement.planned.items():
-        for group in filter(None, (Group.of(kind.pod, term) for term in kind.affinity)):
+        for group in placement.groups(kind.pod, kind.affinity):
             if group.id not in known:
                 nodes = [node for node, _, _, _ in placement.present(group)]
                 each = (node.domains(group.key) for node in nodes)
                 known[group.id] = {n.host for n in nodes}, set().union(*(found for found in each if len(found) == 1))
             hosts, domains = known[group.id]
             for node, _, _, _ in where if not any(map(group.counts, placement.daemons)) else ():
-                if node.host not in hosts and not node.domains(group.key) <= domains:
+                if node.lacks(group.key) or (node.host not in hosts and not node.domains(group.key) <= domains):
                     yield node.defect(f"finds none of the pods in its {group.key} that its affinity asks for", kind)
 
 
@@ -623,7 +651,7 @@ def _check_anti_affinity(placement: FinalPlacement) -> Iterator[Defect]:
     """Check that no domain that a node may get has both a pod with anti-affinity and another that it selects."""
     rules: dict[bytes, tuple[Group, list[Presence], dict[str, str]]] = {}
     for kind, where in chain(placement.planned.items(), placement.staying.items()):
-        for group in filter(None, (Group.of(kind.pod, term) for term in kind.anti_affinity)):
+        for group in placement.groups(kind.pod, kind.anti_affinity):
             _, owners, guarded = rules.setdefault(group.id, (group, [], {}))
             owners += (each for each in where if each[2])
             guarded.update(

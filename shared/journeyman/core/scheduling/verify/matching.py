@@ -214,6 +214,16 @@ def is_finished_or_terminating(pod: Pod) -> bool:
     return pod.metadata.deletion_timestamp is not None or pod.status.phase in {"Succeeded", "Failed"}
 
 
+def is_opted_out(pod: Pod) -> bool:
+    """Whether every term of its node affinity requires a node without a NodePool, so that the scheduler ignores it."""
+    node_affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    required = node_affinity.required.node_selector_terms if node_affinity and node_affinity.required else ()
+    terms = [term for term in required if term.match_expressions or term.match_fields]  # others match no node
+    return bool(terms) and all(
+        any(r.key == labels.NODEPOOL and r.operator == "DoesNotExist" for r in term.match_expressions) for term in terms
+    )
+
+
 def is_daemon(pod: Pod) -> bool:
     """Whether a DaemonSet owns it."""
     return any(o.kind == "DaemonSet" and o.api_version.startswith("apps/") for o in pod.metadata.owner_references)
@@ -282,10 +292,8 @@ class Volumes:
             return found.provisioner, tuple(
                 tuple(NodeSelectorRequirement(key=e.key, operator="In", values=e.values) for e in t) for t in allowed
             )
-        volume, is_bound = (
-            self._volumes.get(claim.spec.volume_name),
-            labels.BIND_COMPLETED in claim.metadata.annotations,
-        )
+        volume = self._volumes.get(claim.spec.volume_name)
+        is_bound = labels.BIND_COMPLETED in claim.metadata.annotations
         if volume is None or volume.metadata.deletion_timestamp is not None or not is_bound:
             return None
         affinity = volume.spec.node_affinity.required if volume.spec.node_affinity is not None else None

@@ -201,11 +201,11 @@ SPREADS = {
         "",
     ),
     "a label that a new node lacks": (
-        lambda: by_zone(("a", a_member("p", spread("rack"))), is_certain=False),
+        lambda: by_zone(("a", a_member("p", spread("rack")))),
         "pod default/p spreads over rack, which is not decided there",
     ),
     "a label that the node lacks": (
-        lambda: on_the_node(a_member("p", spread("rack")), is_certain=False),
+        lambda: on_the_node(a_member("p", spread("rack"))),
         "pod default/p spreads over rack, which is not decided there",
     ),
     "a pod that its constraint does not count": (lambda: on_the_node(STRANGER, running=DATABASES[:1]), ""),
@@ -496,5 +496,4 @@ CALM = (Object(metadata=ObjectMeta(name="calm", labels={"mood": "calm"})), Objec
 def test_terms_select_pods_as_kubernetes_does(more, other, clash):
     """Covers namespaces, namespaceSelector, (mis)matchLabelKeys and all operators; an unknown one selects no pod."""
     owner = a_member("s", apart(term(labels.HOSTNAME, **more)), app="shy", rev="1")
-    is_certain = more.keys().isdisjoint({"namespaces", "namespaceSelector", "mismatchLabelKeys"})
-    assert (together(owner, a_member("o", **other), namespaces=CALM, is_certain=is_certain) != "") == clash
+    assert (together(owner, a_member("o", **other), namespaces=CALM) != "") == clash

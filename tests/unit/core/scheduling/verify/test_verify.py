@@ -110,7 +110,7 @@ def test_pod_that_requires_nodes_without_a_node_pool_needs_no_error():
     assert objections(Results(), a_pod("operator", spec=required([own]))) == ""
     assert objections(Results(), a_pod("operator", spec=required([own], []))) == ""  # an empty term matches no node
     also_elsewhere = a_pod("p", spec=required([own], [expression("app", "Exists")]))
-    assert "is missing" in objections(Results(), also_elsewhere, is_certain=False)
+    assert "is missing" in objections(Results(), also_elsewhere)
 
     with_fields = required([own])
     (term,) = with_fields["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
