@@ -9,6 +9,7 @@ It finally tries all pods that remain.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from msgspec.structs import replace
@@ -28,22 +29,22 @@ MOST_CO_LOCATED: Final = 2000  # pods; if more must share nodes, they are placed
 def schedule_in_bulk(task: SchedulingTask, spread_choice: SpreadChoice = SpreadChoice.EMPTIEST) -> PartialSolution:
     """Return a plan for as many pods as possible."""
     problem = task.problem
-    sequential_only = frozenset(co_located_classes(problem))
+    co_located = co_located_classes(problem)
+    sequential_only = frozenset(co_located)
     for _ in range(_ATTEMPTS):
-        solution = _with_co_located(task, spread_choice)
+        solution = _with_co_located(task, co_located, spread_choice)
         solution, short = _place_classes(problem, solution, sequential_only)
         if not short:
             return schedule_sequentially(problem, solution)
         sequential_only |= short
-    return schedule_sequentially(problem, _with_co_located(task, spread_choice))
+    return schedule_sequentially(problem, _with_co_located(task, co_located, spread_choice))
 
 
-def _with_co_located(task: SchedulingTask, spread_choice: SpreadChoice) -> PartialSolution:
-    """Return a solution with the pods that only the sequential scheduler can place, unless they are too many to go first."""
+def _with_co_located(task: SchedulingTask, co_located: Collection[int], spread_choice: SpreadChoice) -> PartialSolution:
+    """Return a solution with the pods of these classes, unless they are too many to go first."""
     problem = task.problem
     problem.spend_on(range(len(problem.counts)))
     solution = replace(task.initial_solution(), spread_choice=spread_choice)
-    co_located = co_located_classes(problem)
     if sum(problem.counts[c] for c in co_located) > MOST_CO_LOCATED:
         return solution
     return schedule_sequentially(problem, solution, co_located)

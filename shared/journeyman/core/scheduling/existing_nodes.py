@@ -104,7 +104,7 @@ class NodeColumns:
 
     def accepted(self, tolerations: Sequence[Toleration], *, avoids_prefer_no_schedule: bool) -> Bools:
         """Return for each node whether these tolerations tolerate all of its taints; a cordon counts as a taint."""
-        codes, taints = self.coded(None, _taints_of)
+        codes, taints = self.coded(_taints_of, _taints_of)
         verdicts = [
             untolerated(t, tolerations) is None
             and not (avoids_prefer_no_schedule and has_untolerated_preference(t, tolerations))

@@ -50,13 +50,15 @@ def _admitted(problem: SchedulingProblem, placements: Sequence[ReservedPlacement
     """Yield the placements with as many pods as topology spread admits, in whatever order admits most."""
     topology = Topology(problem, {entry.row for entry in placements})
     admitted = [0] * len(placements)
-    before = -1
-    while before < (before := sum(admitted)):
+    is_final = False
+    while not is_final:
+        before = sum(admitted)
         for index, entry in enumerate(placements):
             node_labels = problem.existing.nodes[entry.node].labels
             while admitted[index] < len(entry.keys) and topology.is_bindable(entry.row, node_labels):
                 topology.counts.record_existing(entry.node, entry.row, 1)
                 admitted[index] += 1
+        is_final = sum(admitted) == before
     for entry, pods in zip(placements, admitted, strict=True):
         if pods:
             yield replace(entry, keys=entry.keys[:pods])
