@@ -230,18 +230,16 @@ class Offerings:
             fields = {labels.ZONE: (o.zone,), labels.CAPACITY_TYPE: (o.capacity_type,)}
             each = {**of_type, **fields, **_stated(o.requirements)}
             for key, r in keyed:
-                values = each.get(key) or self._undecided(key, r)
+                if key not in each and key not in self._defined:
+                    continue  # nodes get no such label
+                values = each.get(key) or (
+                    r.values if r.operator == "In" else _ABSENT if is_met(r, None) else (_UNKNOWN,)
+                )
                 each[key] = tuple(value for value in values if value == _UNKNOWN or is_met(r, value))
                 if not each[key]:
                     break
             else:
                 yield o.reservation_id, each
-
-    def _undecided(self, key: str, r: NodeSelectorRequirement) -> tuple[str | None, ...]:
-        """Return the values of a label that no offering states; it is missing if the NodePool does not define it."""
-        if key not in self._defined:
-            return _ABSENT
-        return r.values if r.operator == "In" else _ABSENT if is_met(r, None) else (_UNKNOWN,)
 
 
 def _stated(requirements: Iterable[NodeSelectorRequirement]) -> dict[str, tuple[str | None, ...]]:
