@@ -1,7 +1,9 @@
 """When a NodeClaim expires: when its node is replaced, and from when until when it is deleted.
 
 Restates: karpenter pkg/controllers/nodeclaim/expiration/controller.go `Reconcile`.
-Differs: a NodeClaim is deleted within the last tenth of its expireAfter, so that nodes of one burst do not go together.
+Differs: a NodeClaim is deleted within the last tenth of its expireAfter, so that nodes of one burst do not go together; and not
+before its node has registered, so that an expireAfter shorter than a launch, or a clock that is ahead, does not make a NodePool launch
+instances without end.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from journeyman.core.api.conditions import INITIALIZED
+from journeyman.core.api.conditions import INITIALIZED, REGISTERED
 from journeyman.core.api.duration import NEVER, parse_duration, time_after
 from journeyman.core.api.objects import NodeClaim, is_true
 from journeyman.errors import ConfigurationError
@@ -56,8 +58,13 @@ def _share(uid: str) -> float:
 
 
 def is_expired(claim: NodeClaim, now: datetime) -> bool:
-    """Whether the NodeClaim must be deleted now for its age, and has no deletionTimestamp."""
-    times = None if claim.metadata.deletion_timestamp is not None else expiration_times(claim)
+    """Whether the NodeClaim must be deleted now for its age, is registered, and has no deletionTimestamp.
+
+    Those that do not register end by the registration timeout.
+    """
+    if claim.metadata.deletion_timestamp is not None or not is_true(claim.status.conditions, REGISTERED):
+        return False
+    times = expiration_times(claim)
     return times is not None and now >= times.deleted_by
 
 

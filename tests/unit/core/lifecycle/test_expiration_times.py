@@ -7,7 +7,7 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.api.duration import parse_duration, time_after
 from journeyman.core.disruption.cleanup import remove_stale_taints
-from journeyman.core.lifecycle.expiration import drain_replaced, replace_expiring
+from journeyman.core.lifecycle.expiration import drain_replaced, expire_nodeclaims, replace_expiring
 from journeyman.core.plan import DeleteObject, PatchObject, Requeue, Step
 from journeyman.core.state.expiration_times import expiration_times
 from tests.helpers.builders import (
@@ -49,6 +49,15 @@ def test_claims_of_one_burst_expire_apart_and_within_the_last_tenth(expire_after
     if expire_after == "720h":
         assert all(t.deleted_by - t.replaced_from == timedelta(minutes=11) for t in found)
         assert max(t.deleted_by for t in found) - min(t.deleted_by for t in found) > timedelta(hours=60)
+
+
+@pytest.mark.parametrize("registered", [False, True])
+def test_a_claim_does_not_expire_before_its_node_registered(registered):
+    """Else a NodePool whose expireAfter is shorter than a launch, or a clock that is ahead, launches without end."""
+    conditions = [condition("Launched"), condition("Registered", "True" if registered else "Unknown")]
+    claim = a_running_claim(age=timedelta(minutes=5), spec={"expireAfter": "150s"}, status={"conditions": conditions})
+    deleted = [a for a in expire_nodeclaims(a_snapshot(claims=(claim,))).actions if isinstance(a, DeleteObject)]
+    assert bool(deleted) == registered
 
 
 def test_a_node_that_expires_soon_is_marked_once():
