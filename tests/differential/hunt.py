@@ -54,13 +54,14 @@ class Hunt:
         return unaccepted(scenario, compare_plans(scenario, self.karpenter))
 
     def reduced_example(self, cause: Cause, tries: int) -> tuple[JSONDict, Finding]:
-        """Return the example of a cause, reduced in at most `tries` comparisons."""
+        """Return the example of a cause, reduced in at most `tries` comparisons; it has no finding of another kind."""
         scenario, finding = self.examples[cause]
-        invalid = _invalid_pods(scenario)
+        invalid, kinds = _invalid_pods(scenario), {f.kind for f in self._findings(scenario)}
 
         def has_finding(candidate: JSONDict) -> bool:
             try:
-                found = any((f.kind, f.cause) == cause for f in self._findings(candidate))
+                findings = self._findings(candidate)
+                found = any((f.kind, f.cause) == cause for f in findings) and {f.kind for f in findings} <= kinds
                 return found and _invalid_pods(candidate) <= invalid
             except (KeyError, TypeError, AttributeError):  # the candidate lacks fields that the comparison needs
                 return False

@@ -31,9 +31,11 @@ from tests.helpers.builders import (
 from tests.helpers.karpenter_suite import schedule
 from tests.helpers.small_clusters import (
     CAPACITY,
+    HOST,
     RACK,
     TYPE,
     ZONE,
+    apart,
     both_ways,
     by_domain,
     by_node,
@@ -75,6 +77,14 @@ FULL_CLAIM = a_launched_claim(
         (
             "m.medium: 3 web; m.medium: 3 web; m.small: 1 web; pending: 5 web",
             "m.large: 7 web; m.small: 1 web; pending: 4 web",
+        ),
+    ),
+    few_large_nodes_hold_more_than_a_node_for_each_pod_that_keeps_off_its_like=(
+        [some(8, "lone", apart("lone", HOST)), some(8, "web", cpu="999m")],
+        {"node_pools": (limited(cpu="10"),)},
+        (
+            "m.medium: 2 web, 1 lone; m.medium: 3 web; m.small: 1 web; pending: 2 web, 7 lone",
+            "m.large: 6 web, 1 lone; m.small: 1 lone; pending: 2 web, 6 lone",
         ),
     ),
     number_of_nodes=(

@@ -86,7 +86,11 @@ class _SequentialAttempt(Struct, frozen=True):
         problem.spend_on(set(queue))
         active = [row for c in sorted(set(queue)) for row in problem.levels[c]]
         scheduler = SequentialScheduler(terms, solution, active, policy)
-        return cls(scheduler, _place_queue(problem, scheduler, queue))
+        left = _place_queue(problem, scheduler, queue)
+        if policy.reserve_largest_type:
+            scheduler.reserve_cheapest_types()
+            left = _place_queue(problem, scheduler, left)
+        return cls(scheduler, left)
 
 
 def _best_attempt(
@@ -158,12 +162,17 @@ def _must_share_nodes(problem: SchedulingProblem, attempt: _SequentialAttempt) -
     return any(_hostname_affinities(problem, c) for c in set(attempt.left)) and bool(problem.existing.nodes)
 
 
+def _has_limits(_: SchedulingProblem, attempt: _SequentialAttempt) -> bool:
+    return attempt.scheduler.has_limits
+
+
 FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, _SequentialAttempt], bool]] = {
     "bind_anti_affinity_domains": _has_domain_anti_affinity,
     "prefer_largest_reservation": used_reservations,
     "ignore_type_variety": _has_best_effort_min_values,
     "prefer_last_alternative": _has_alternatives,
     "prefer_nodes_for_followers": _must_share_nodes,
+    "reserve_largest_type": _has_limits,
 }
 
 

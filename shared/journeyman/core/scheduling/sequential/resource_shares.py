@@ -2,7 +2,7 @@
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `filterByRemainingResources`, `subtractMax`.
 Differs: a node's share of its NodePool's limits is that of the cheapest type that holds its pods, and grows with them
-as far as the limits allow; Karpenter takes the largest type that the node may become.
+as far as the limits allow; Karpenter takes the largest type that the node may become, as `reserve_largest_type` does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from journeyman.core.scheduling.offering_masks import OfferingMasks
 class ResourceShares:
     """Tracks what is left of all limits; `headroom` has an entry per NodePool."""
 
-    def __init__(self, headroom: Sequence[Headroom], *, ignore_type_variety: bool = False) -> None:
+    def __init__(
+        self, headroom: Sequence[Headroom], *, ignore_type_variety: bool = False, reserve_largest_type: bool = False
+    ) -> None:
+        self.reserve_largest_type = reserve_largest_type
         self._headroom = headroom
         self._ignore_type_variety = ignore_type_variety
         self._largest = [pool_headroom.costs.max(axis=0, initial=0) for pool_headroom in headroom]
@@ -72,7 +75,9 @@ class ResourceShares:
         return self._variety[case]
 
     def _needed(self, masks: OfferingMasks, offerings: int) -> list[int]:
-        """Return the cheapest type and the further types that satisfy minValues."""
+        """Return the cheapest type and the further types that satisfy minValues; all types if the largest is reserved."""
+        if self.reserve_largest_type:
+            return list(masks.types_of(offerings))
         if self._ignore_type_variety or not masks.pool.template.min_values:
             return [masks.type_of(offerings)]
         types = masks.types_of(offerings)

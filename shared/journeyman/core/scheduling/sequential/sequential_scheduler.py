@@ -83,6 +83,8 @@ class TieBreakPolicy(Struct, frozen=True):
         prefer_last_pool_name: Of NodePools with equal weight, choose the one with the last name, regardless of price.
         prefer_nodes_for_followers: Try existing nodes first that can take a pod of most of the classes which must share the
             pod's node, and those that can take none of them last, after a new node.
+        reserve_largest_type: Reserve the limits that the largest type of a node uses until all pods are placed, else the
+            cheapest: few large nodes may hold more pods within a limit than many small ones.
     """
 
     bind_anti_affinity_domains: bool = False
@@ -92,6 +94,7 @@ class TieBreakPolicy(Struct, frozen=True):
     prefer_last_alternative: bool = False
     prefer_last_pool_name: bool = False
     prefer_nodes_for_followers: bool = False
+    reserve_largest_type: bool = False
 
 
 class SequentialScheduler:
@@ -125,6 +128,7 @@ class SequentialScheduler:
         self._resource_shares = ResourceShares(
             self._headroom,
             ignore_type_variety=policy.ignore_type_variety,
+            reserve_largest_type=policy.reserve_largest_type,
         )
         self._constraints: dict[int, tuple[PodConstraints, ...]] = {}
         self._added: dict[int, dict[int, int]] = {}
@@ -497,6 +501,17 @@ class SequentialScheduler:
             if rule is not None and rule.single is not None:
                 candidates.bind_domain(candidate, key, rule.single)
                 self._topology.counts.domain_decided(candidate, key, rule.single)
+
+    def reserve_cheapest_types(self) -> None:
+        """Reserve no more of the limits than the cheapest type of each new node uses, from now on."""
+        self._resource_shares.reserve_largest_type = False
+        for candidate, node in enumerate(self._candidates.nodes, len(self._problem.existing.nodes)):
+            self._narrow(candidate, node, node.requirements_id, node.offerings)
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether a NodePool has limits."""
+        return any(headroom.resources for headroom in self._headroom)
 
     def has_domain_anti_affinity(self, row: int) -> bool:
         """Whether required anti-affinity over a label other than the hostname affects the row."""
