@@ -30,7 +30,6 @@ from journeyman.core.disruption.fleet_moves import Move, MoveCost, carried_out, 
 from journeyman.core.disruption.fleet_planning import PlannedFleet, next_moves, plan_fleet
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import eligible_candidates
-from journeyman.core.scheduling.existing_nodes import allocatable_of
 from journeyman.core.scheduling.scheduler import solve
 from journeyman.core.state import Snapshot
 from journeyman_simulator.judge import verify_strictly
@@ -152,7 +151,7 @@ class Rollout:
 
     def _place_by_scoring(self, moving: list[str], leaving: set[str]) -> None:
         """Bind the evicted pods, in the order of their names, to the emptiest nodes that fit."""
-        total = {n.name: allocatable_of(n) for n in self.snapshot.state_nodes if n.name not in leaving}
+        total = {n.name: n.allocatable() for n in self.snapshot.state_nodes if n.name not in leaving}
         free = {name: Counter(amounts) for name, amounts in total.items()}
         for node in self.snapshot.state_nodes:
             for pod in node.pods if node.name in free else ():

@@ -43,7 +43,7 @@ from journeyman.core.disruption.node_scores import (
     bind,
 )
 from journeyman.core.scheduling.arrays import Bools, Ints
-from journeyman.core.scheduling.existing_nodes import NodeColumns, allocatable_of
+from journeyman.core.scheduling.existing_nodes import NodeColumns
 from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES
 from journeyman.core.scheduling.pod_classes import host_ports, requirement_terms
 from journeyman.core.scheduling.requirements import Requirements
@@ -144,7 +144,7 @@ def _schedulable_nodes(
         if node.name in excluded or node.is_being_disrupted or not node.initialized:
             continue
         position[node.name] = len(totals)
-        totals.append(allocatable_of(node))
+        totals.append(node.allocatable())
         free.append(subtract(totals[-1], total_requests(pod for pod in node.pods if pod.key not in moving)))
         zones.append(node.labels.get(labels.ZONE, ""))
     for number, claim in enumerate(replacements):

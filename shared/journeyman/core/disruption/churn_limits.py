@@ -54,7 +54,6 @@ from journeyman.core.disruption.churn_counts import (
 from journeyman.core.disruption.commands import Command, moved_by_pool, moved_pods, moved_workloads
 from journeyman.core.disruption.reversed_consolidations import planned_workloads
 from journeyman.core.plan import Event, ObjectRef, Plan
-from journeyman.core.scheduling.existing_nodes import allocatable_of
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.pod_workload import WorkloadKey, has_invalid_max_evictions, max_evictions
 
@@ -386,7 +385,7 @@ class ChurnLimits:
 
 def _requested_share(node: StateNode, requests: Resources) -> float:
     """Return the share of the node's CPU or memory that these requests are, of the one of which it is larger; at most 1."""
-    allocatable = allocatable_of(node)
+    allocatable = node.allocatable()
     shares = (min(requests.get(name, 0) / allocatable[name], 1.0) for name in (CPU, MEMORY) if allocatable.get(name))
     return max(shares, default=1.0)
 

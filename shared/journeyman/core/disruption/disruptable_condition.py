@@ -45,7 +45,6 @@ from journeyman.core.disruption.static_nodepool_state import static_nodepools
 from journeyman.core.plan import PatchObject, Plan, Requeue, Step, chain_of, claim_ref, next_requeue
 from journeyman.core.scheduling import requirements as algebra
 from journeyman.core.scheduling.arrays import Floats
-from journeyman.core.scheduling.existing_nodes import allocatable_of
 from journeyman.core.scheduling.node_removal import NODE_CONSTRAINTS
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.skipped_objects import plan_for_each
@@ -309,7 +308,7 @@ class _FreeCapacity(Struct, frozen=True, kw_only=True, eq=False):
     @classmethod
     def of(cls, snapshot: Snapshot) -> _FreeCapacity:
         nodes = [node for node in snapshot.state_nodes if _is_usable(node)]
-        allocatable = [allocatable_of(node) for node in nodes]
+        allocatable = [node.allocatable() for node in nodes]
         resources = sorted({name for amounts in allocatable for name in amounts})
         free = [subtract(amounts, total_requests(node.pods)) for node, amounts in zip(nodes, allocatable, strict=True)]
 

@@ -58,7 +58,6 @@ from journeyman.core.disruption.fleet_moves import (
 )
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.scheduling.arrays import Floats, Ints
-from journeyman.core.scheduling.existing_nodes import allocatable_of
 from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES, NodeClaimTemplate, make_templates
 from journeyman.core.scheduling.packing.linear_program import CoveringProgram, affordable
 from journeyman.core.scheduling.results import PlannedClaim, Results
@@ -419,7 +418,7 @@ class _Fleet:
         return np.array([self._capacity_of(node) for node in nodes], dtype=float)
 
     def _capacity_of(self, node: StateNode) -> Floats:
-        allocatable = allocatable_of(node)
+        allocatable = node.allocatable()
         others = [pod_requests(pod) for pod in node.pods if pod.key not in self._requests]
         return np.maximum(
             [allocatable.get(axis, 0) - sum(o.get(axis, 0) for o in others) for axis in self._axes], 0
@@ -473,7 +472,7 @@ class _Fleet:
         sizes = np.array([table.amounts(axis, allocatable=True)[types] for axis in self._axes], dtype=float).T
         standing = [self.snapshot.state_nodes_by_claim[self.candidates[n].nodeclaim] for n in nodes.tolist()]
         daemons = np.mean(
-            [[allocatable_of(node).get(axis, 0) for axis in self._axes] for node in standing] - self._capacity[nodes],
+            [[node.allocatable().get(axis, 0) for axis in self._axes] for node in standing] - self._capacity[nodes],
             axis=0,
         )
         return cheapest[types] + template.node_surcharge, np.maximum(sizes - daemons, 0.0)

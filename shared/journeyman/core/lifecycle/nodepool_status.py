@@ -50,7 +50,6 @@ from journeyman.core.lifecycle.liveness import (
     timeout_reason,
 )
 from journeyman.core.plan import Chain, ObjectRef, PatchObject, Plan, RecordLaunchFault, chain_of, merge_plans
-from journeyman.core.scheduling.existing_nodes import capacity_of
 from journeyman.core.state import InvalidObject, NodeClassState, Snapshot
 from journeyman.core.state.condition_transitions import with_transitions
 from journeyman.core.state.skipped_objects import SkippedObject, evaluate, plan_for_each, report_skipped
@@ -147,7 +146,7 @@ def _counted_nodes(snapshot: Snapshot) -> tuple[StateNode, ...]:
 
 
 def _counted_capacity(node: StateNode) -> Resources | SkippedObject:
-    return evaluate(node, capacity_of, node)
+    return evaluate(node, node.capacity)
 
 
 def _count_chain(

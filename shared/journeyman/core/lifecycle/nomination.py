@@ -59,7 +59,6 @@ from journeyman.core.plan import (
     claim_ref,
     pod_ref,
 )
-from journeyman.core.scheduling.existing_nodes import allocatable_of
 from journeyman.core.scheduling.nodeclaim_templates import format_planned_pods, parse_planned_pods
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.pod_predicates import is_active, is_virtual_pod
@@ -481,7 +480,7 @@ def _stale_reason(claim: NodeClaim, pod: Pod, node: StateNode | None, snapshot: 
 
 def _is_too_full(pod: Pod, node: StateNode) -> bool:
     """Whether pods that stay on the node have taken the capacity that was planned for it, as the scheduler counts it."""
-    allocatable = allocatable_of(node)
+    allocatable = node.allocatable()
     staying = [other for other in node.pods if is_active(other)]
     return bool(allocatable) and not fits(pod_requests(pod), subtract(allocatable, total_requests(staying)))
 

@@ -63,7 +63,6 @@ from journeyman.core.plan import (
     pod_ref,
 )
 from journeyman.core.scheduling.daemon_overhead import Daemon, make_daemons, missing_daemon_overhead
-from journeyman.core.scheduling.existing_nodes import allocatable_of
 from journeyman.core.scheduling.nodeclaim_templates import parse_planned_pods
 from journeyman.core.state import Snapshot, StateNode
 from journeyman.core.state.pod_predicates import is_active, is_owned_by_daemon_set
@@ -208,7 +207,7 @@ def _verdict(
     claim: NodeClaim, state: StateNode, pod: Pod, daemons: Sequence[Daemon], is_due: bool
 ) -> UnusedLaunch | None:
     """Return the unused launch; None if the pod may still use the node, or another pod has its place."""
-    offered, requests = allocatable_of(state), pod_requests(pod)
+    offered, requests = state.allocatable(), pod_requests(pod)
     of_daemons = [other for other in state.pods if is_owned_by_daemon_set(other)]
     overhead = add(total_requests(of_daemons), missing_daemon_overhead(state, daemons))
     left = subtract(offered, overhead)

@@ -14,13 +14,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from journeyman.core.api import labels
 from journeyman.core.scheduling.domain_assignment import assign_domains
 from journeyman.core.scheduling.new_nodes import plan_new_nodes
 from journeyman.core.scheduling.node_filling import NodeFilling
 from journeyman.core.scheduling.problem import PartialSolution, SchedulingProblem, SchedulingTask
 from journeyman.core.scheduling.sequential import schedule_sequentially
-from journeyman.core.scheduling.topology import SpreadChoice, TopologyGroup
+from journeyman.core.scheduling.topology import SpreadChoice
 
 _ATTEMPTS: Final = 2  # after them, all classes are scheduled sequentially
 MOST_CO_LOCATED: Final = 2000  # pods; if more must share nodes, they are placed last, on the capacity that remains
@@ -29,7 +28,7 @@ MOST_CO_LOCATED: Final = 2000  # pods; if more must share nodes, they are placed
 def schedule_in_bulk(task: SchedulingTask, spread_choice: SpreadChoice = SpreadChoice.EMPTIEST) -> PartialSolution:
     """Return a plan for as many pods as possible."""
     problem = task.problem
-    co_located = co_located_classes(problem)
+    co_located = problem.co_located_classes()
     sequential_only = frozenset(co_located)
     for _ in range(_ATTEMPTS):
         solution = _with_co_located(task, co_located, spread_choice)
@@ -48,28 +47,6 @@ def _with_co_located(task: SchedulingTask, co_located: Collection[int], spread_c
     if sum(problem.counts[c] for c in co_located) > MOST_CO_LOCATED:
         return solution
     return schedule_sequentially(problem, solution, co_located)
-
-
-def co_located_classes(problem: SchedulingProblem) -> tuple[int, ...]:
-    """Return the classes that only the sequential scheduler can place, ascending.
-
-    These are pods with ResourceClaims, which compete for devices, and pods on either side of an affinity over
-    hostnames.
-    """
-    groups: dict[bytes, TopologyGroup] = {}
-    co_located: set[int] = set()
-    for row in (row for level_rows in problem.levels for row in level_rows):
-        cls = problem.rows[row]
-        if cls.claims:
-            co_located.add(problem.class_of_row[row])
-        for group in cls.affinities:
-            if group.key == labels.HOSTNAME:
-                groups[group.id] = group
-                co_located.add(problem.class_of_row[row])
-    if groups:
-        counted = problem.row_index.counted_by
-        co_located.update(problem.class_of_row[row] for group in groups.values() for row in counted(group))
-    return tuple(sorted(co_located))
 
 
 def _place_classes(

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Pod, Taint, Toleration
-from journeyman.core.api.resources import PODS, Resources, add, pod_requests, resize_of, subtract, to_resources
+from journeyman.core.api.resources import PODS, Resources, add, pod_requests, resize_of, subtract
 from journeyman.core.scheduling.arrays import Bools, Ints, read_only
 from journeyman.core.scheduling.daemon_overhead import Daemon, daemons_of, missing_daemon_overhead
 from journeyman.core.scheduling.host_constraints import HostConstraints
@@ -45,7 +45,6 @@ from journeyman.core.scheduling.topology import (
     running_anti_affinities,
 )
 from journeyman.core.scheduling.volumes import ANY_NUMBER, StorageObjects, VolumeUsage, volume_usage
-from journeyman.core.state.machine_size import believable
 from journeyman.core.state.pod_predicates import is_active, is_terminating
 from journeyman.core.state.skipped_objects import SkippedObject, evaluate
 from journeyman.core.state.snapshot import Snapshot
@@ -142,33 +141,6 @@ def _taints_of(node: StateNode) -> tuple[Taint, ...]:
     """Return the node's taints, and that of a cordon even before it is set: kube-scheduler honours both."""
     is_cordoned = node.node is not None and node.node.spec.unschedulable
     return (*node.taints, _CORDON) if is_cordoned else tuple(node.taints)
-
-
-def allocatable_of(node: StateNode) -> dict[str, int]:
-    """Return what pods and daemons may use: the node's status, completed by its claim's.
-
-    Before launch, it is what the claim requests.
-    What the node's machine cannot have does not count (`machine_size`).
-    """
-    return _amounts(node, "allocatable")
-
-
-def capacity_of(node: StateNode) -> dict[str, int]:
-    """Return the capacity of the node, from the same sources as `allocatable_of`."""
-    return _amounts(node, "capacity")
-
-
-def _amounts(node: StateNode, field: str) -> dict[str, int]:
-    of_node = to_resources(getattr(node.node.status, field), round_up=False) if node.node is not None else {}
-    if node.claim is None:
-        return believable(of_node, {}, node.node) if node.node is not None else {}
-    of_claim = to_resources(getattr(node.claim.status, field), round_up=False)
-    of_node = believable(of_node, of_claim, node.claim)
-    if node.initialized and of_node:
-        return of_node
-    if not of_claim and not of_node:
-        return to_resources(node.claim.spec.resources.requests, round_up=True)
-    return {**of_claim, **{name: amount for name, amount in of_node.items() if amount}}
 
 
 class ColumnAmount(NamedTuple):
@@ -527,7 +499,7 @@ class NodeInventory:
     def _available(self, node: StateNode, rescheduled: Collection[str]) -> dict[str, int]:
         remaining = (self._requests_of(pod) for pod in node.pods if pod.key not in rescheduled)
         used = add({PODS: 0}, *remaining, missing_daemon_overhead(node, self._daemons))
-        return subtract(allocatable_of(node), used)
+        return subtract(node.allocatable(), used)
 
     def _requests_of(self, pod: Pod) -> Resources:
         """Return `pod_requests`, computed once for pods with equal containers and resizes."""

@@ -25,7 +25,7 @@ from journeyman.core.scheduling.arrays import Bools, Ints, distinct
 from journeyman.core.scheduling.limits import type_costs
 from journeyman.core.scheduling.nodeclaim_templates import achievable, distinct_enough, needed_for_variety
 from journeyman.core.scheduling.nodepool_options import NodeDemand, NodePoolOptions, TemplateVariant
-from journeyman.core.scheduling.offerings import OfferingTable
+from journeyman.core.scheduling.offerings import OfferingTable, on_reservation, reservation_of
 from journeyman.core.scheduling.problem import PlannedNode, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement, with_values
 from journeyman.core.scheduling.results import MinValuesPolicy, PlannedClaim
@@ -65,23 +65,6 @@ def node_requirements_of(
                 together = candidate
                 break
     return together
-
-
-def on_reservation(requirements: Requirements, reservation: str) -> Requirements:
-    """Return the requirements, restricted to the reserved capacity of this reservation."""
-    return requirements & {
-        labels.CAPACITY_TYPE: requirement(labels.CAPACITY_TYPE, "In", (labels.RESERVED,)),
-        labels.RESERVATION_ID: requirement(labels.RESERVATION_ID, "In", (reservation,)),
-    }
-
-
-def reservation_of(requirements: Requirements) -> str:
-    """Return the id of the reservation that a node with these requirements uses; empty if none."""
-    capacity_type = requirements.get(labels.CAPACITY_TYPE)
-    reservation = requirements.get(labels.RESERVATION_ID)
-    if capacity_type is None or reservation is None or capacity_type.single != labels.RESERVED:
-        return ""
-    return reservation.single or ""
 
 
 _AT_ONCE: Final = 1 << 20  # nodes times types in one array, to bound memory

@@ -17,7 +17,6 @@ from journeyman.core.api import labels
 from journeyman.core.api.resources import NODES, Resources, add, maximum
 from journeyman.core.catalogue import InstanceType
 from journeyman.core.scheduling.arrays import Bools, Ints, every
-from journeyman.core.scheduling.existing_nodes import capacity_of
 from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate
 from journeyman.core.state.skipped_objects import SkippedObject, evaluate
 from journeyman.core.state.state_node import StateNode, one_per_instance
@@ -94,7 +93,7 @@ def size_of(node: StateNode, types: Iterable[InstanceType]) -> dict[str, int]:
         node: The node, or its NodeClaim before launch.
         types: The instance types of its NodePool.
     """
-    capacity, claim = capacity_of(node), node.claim
+    capacity, claim = node.capacity(), node.claim
     if node.node is None and claim is not None and not claim.status.capacity:
         listed = {name for r in claim.spec.requirements if r.key == labels.INSTANCE_TYPE for name in r.values}
         capacity = maximum(capacity, *(t.capacity for t in types if t.name in listed))

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from journeyman.core.api.objects import Pod
 from journeyman.core.scheduling.arrays import Bools
-from journeyman.core.scheduling.bulk_scheduling import co_located_classes
 from journeyman.core.scheduling.new_node_prices import NewNodePrices
 from journeyman.core.scheduling.node_filling import NodeFilling, NodePods
 from journeyman.core.scheduling.placement.counters import CountPart
@@ -117,7 +116,7 @@ class NodeRemovals:
         self._filling = NodeFilling(problem.existing, problem.rows, problem.requests, problem.host_constraints)
         self._topology = Topology(problem)
         self._class_of_pod = {id(pod): c for c, rows in enumerate(problem.levels) for pod in problem.rows[rows[0]].pods}
-        self._sequential = frozenset(co_located_classes(problem))
+        self._sequential = frozenset(problem.co_located_classes())
         last_only = problem.options.preferences is PreferencePolicy.WHEN_FREE
         self._levels = [problem.last_level(c) if last_only else rows for c, rows in enumerate(problem.levels)]
         self._parts = self._parts_of_running_pods(inputs, without_nodes)

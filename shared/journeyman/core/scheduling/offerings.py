@@ -24,7 +24,7 @@ from journeyman.core.api import labels
 from journeyman.core.api.objects import NodeClaim, NodeSelectorRequirement
 from journeyman.core.catalogue import Catalogue, InstanceType, Offering, label_requirements
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct
-from journeyman.core.scheduling.requirements import Requirement, requirement
+from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
 
 
 class LabelColumn(Struct, frozen=True, eq=False):
@@ -264,3 +264,20 @@ class Reservations(Struct, eq=False):
         taken = min(count, self.left.get(name, 0))
         self.left[name] = self.left.get(name, 0) - taken
         return taken
+
+
+def on_reservation(requirements: Requirements, reservation: str) -> Requirements:
+    """Return the requirements, restricted to the reserved capacity of this reservation."""
+    return requirements & {
+        labels.CAPACITY_TYPE: requirement(labels.CAPACITY_TYPE, "In", (labels.RESERVED,)),
+        labels.RESERVATION_ID: requirement(labels.RESERVATION_ID, "In", (reservation,)),
+    }
+
+
+def reservation_of(requirements: Requirements) -> str:
+    """Return the id of the reservation that a node with these requirements uses; empty if none."""
+    capacity_type = requirements.get(labels.CAPACITY_TYPE)
+    reservation = requirements.get(labels.RESERVATION_ID)
+    if capacity_type is None or reservation is None or capacity_type.single != labels.RESERVED:
+        return ""
+    return reservation.single or ""

@@ -33,13 +33,13 @@ from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate, ma
 from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDemand, NodePoolOptions
 from journeyman.core.scheduling.offering_masks import OfferingMasks, RequirementsInterner
 from journeyman.core.scheduling.offerings import Reservations
-from journeyman.core.scheduling.packing import packing_work
+from journeyman.core.scheduling.packing.packing_problem import packing_work
 from journeyman.core.scheduling.pod_classes import PodClass, RowPods, group_pods
 from journeyman.core.scheduling.pod_validation import has_resource_claims, required_terms
 from journeyman.core.scheduling.preferences import MAX_LEVELS, relaxation_levels
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import Effort, Options, PodError
-from journeyman.core.scheduling.topology import InverseAntiAffinity, LabelIndex, Pins, SpreadChoice
+from journeyman.core.scheduling.topology import InverseAntiAffinity, LabelIndex, Pins, SpreadChoice, TopologyGroup
 from journeyman.core.scheduling.volumes import StorageObjects, resolve_volumes
 from journeyman.core.state.pod_predicates import is_terminating
 from journeyman.core.state.skipped_objects import SkippedObject
@@ -127,6 +127,25 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     def has_topology_rules(self) -> bool:
         """Whether pods have topology spread, affinity or anti-affinity, or the anti-affinity of running pods is about them."""
         return bool(self.inverse_anti_affinities) or any(row.groups for row in self.rows)
+
+    def co_located_classes(self) -> tuple[int, ...]:
+        """Return the classes that only the sequential scheduler can place, ascending.
+
+        These are pods with ResourceClaims, which compete for devices, and pods on either side of an affinity over
+        hostnames.
+        """
+        groups: dict[bytes, TopologyGroup] = {}
+        co_located: set[int] = set()
+        for row in (row for level_rows in self.levels for row in level_rows):
+            cls = self.rows[row]
+            if cls.claims:
+                co_located.add(self.class_of_row[row])
+            for group in cls.affinities:
+                if group.key == labels.HOSTNAME:
+                    groups[group.id] = group
+                    co_located.add(self.class_of_row[row])
+        counted = (row for group in groups.values() for row in self.row_index.counted_by(group))
+        return tuple(sorted(co_located | {self.class_of_row[row] for row in counted}))
 
     def last_level(self, c: int) -> tuple[int, ...]:
         """Return the rows of a class's last relaxation level."""

@@ -36,7 +36,7 @@ from msgspec.structs import replace
 
 from journeyman.core.api.objects import Pod
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.scheduling.bulk_scheduling import co_located_classes, schedule_in_bulk
+from journeyman.core.scheduling.bulk_scheduling import schedule_in_bulk
 from journeyman.core.scheduling.daemon_overhead import Daemon
 from journeyman.core.scheduling.instance_type_choice import planned_nodeclaims
 from journeyman.core.scheduling.left_out_daemons import describe_left_out, leaving_out, left_out_daemons
@@ -448,7 +448,7 @@ def _improvements(task: SchedulingTask, plan: CandidatePlan) -> Iterator[Candida
         best = uneven.with_rival(best) if is_better else best.with_rival(uneven)
         yield best
     reduced_task = without_lost_preferences(task, plan)
-    if co_located_classes(reduced_task.problem) != co_located_classes(problem):
+    if reduced_task.problem.co_located_classes() != problem.co_located_classes():
         rival = _finish(task, schedule_in_bulk(reduced_task), Proposer.BY_CLASS_WITHOUT_LOST_PREFERENCES)
         is_comparable = rival.unschedulable_keys == best.unschedulable_keys
         best = _better(best, rival) if is_comparable else best.with_rival(rival)

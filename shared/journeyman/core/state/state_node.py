@@ -17,7 +17,9 @@ from msgspec import Struct
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import DISRUPTION_REASON, EXPIRED, REGISTERED
 from journeyman.core.api.objects import Condition, Node, NodeClaim, Pod, Taint, condition_of, is_true
+from journeyman.core.api.resources import to_resources
 from journeyman.core.plan import ObjectRef, claim_ref, node_ref
+from journeyman.core.state.machine_size import believable
 
 
 class StateNode(Struct, frozen=True, kw_only=True, dict=True):
@@ -85,6 +87,34 @@ class StateNode(Struct, frozen=True, kw_only=True, dict=True):
         if self.claim is None:
             return True
         return self.node is not None and self.node.metadata.labels.get(labels.INITIALIZED) == "true"
+
+    def allocatable(self) -> dict[str, int]:
+        """Return what pods and daemons may use: the Node's status, completed by the NodeClaim's.
+
+        Before launch, it is what the NodeClaim requests. What the machine cannot have does not count (`machine_size`).
+
+        Restates: karpenter pkg/controllers/state/statenode.go `Allocatable`.
+
+        Raises:
+            InvalidQuantityError: A quantity of the Node or the NodeClaim does not parse.
+        """
+        return self._amounts("allocatable")
+
+    def capacity(self) -> dict[str, int]:
+        """Return the capacity, from the same sources as `allocatable`. Raises InvalidQuantityError."""
+        return self._amounts("capacity")
+
+    def _amounts(self, field: str) -> dict[str, int]:
+        of_node = to_resources(getattr(self.node.status, field), round_up=False) if self.node is not None else {}
+        if self.claim is None:
+            return believable(of_node, {}, self.node) if self.node is not None else {}
+        of_claim = to_resources(getattr(self.claim.status, field), round_up=False)
+        of_node = believable(of_node, of_claim, self.claim)
+        if self.initialized and of_node:
+            return of_node
+        if not of_claim and not of_node:
+            return to_resources(self.claim.spec.resources.requests, round_up=True)
+        return {**of_claim, **{name: amount for name, amount in of_node.items() if amount}}
 
     @property
     def is_held(self) -> bool:

@@ -4,7 +4,6 @@ import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.api.resources import to_resources
-from journeyman.core.scheduling.existing_nodes import allocatable_of, capacity_of
 from journeyman.core.state import StateNode
 from journeyman.core.state.machine_size import machine_size
 from journeyman_simulator.judge.check_nodes import allocatable
@@ -26,8 +25,8 @@ def offered(claim, **allocatable_):
     """What scheduler and verification believe of a node that reports this."""
     reported = {"cpu": "4", "memory": "14Gi", **{k.replace("_", "-"): v for k, v in allocatable_.items()}}
     node = StateNode(node=a_node(status={"allocatable": reported, "capacity": reported}), claim=claim)
-    assert allocatable_of(node) == allocatable(node)
-    return allocatable_of(node)
+    assert node.allocatable() == allocatable(node)
+    return node.allocatable()
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -70,7 +69,7 @@ def test_disks_and_devices_are_believed():
 def test_capacity_that_the_machine_cannot_have_does_not_use_up_limits():
     """A NodePool's limits count the capacity of nodes."""
     node = StateNode(node=a_node(status={"capacity": {"cpu": "1000", "memory": "14Gi"}}), claim=a_labelled_claim())
-    assert capacity_of(node)["cpu"] == 4000
+    assert node.capacity()["cpu"] == 4000
 
 
 def test_node_whose_claim_is_lost_is_believed_up_to_what_its_labels_say():
@@ -78,7 +77,7 @@ def test_node_whose_claim_is_lost_is_believed_up_to_what_its_labels_say():
     reported = {"cpu": "1000", "memory": "14Gi", "pods": "58"}
     own = {"labels": dict(a_labelled_claim().metadata.labels)}
     node = StateNode(node=a_node(status={"allocatable": reported}, metadata=own), claim=None)
-    found = allocatable_of(node)
+    found = node.allocatable()
     assert found == allocatable(node)
     assert (found["cpu"], found["memory"], found["pods"]) == (4000, 14 * GIB, 58)
 
@@ -86,4 +85,4 @@ def test_node_whose_claim_is_lost_is_believed_up_to_what_its_labels_say():
 def test_node_of_others_is_believed():
     """Nothing is known of its machine."""
     node = StateNode(node=a_node(status={"allocatable": {"cpu": "1000"}}), claim=None)
-    assert allocatable_of(node)["cpu"] == allocatable(node)["cpu"] == 1_000_000
+    assert node.allocatable()["cpu"] == allocatable(node)["cpu"] == 1_000_000

@@ -25,7 +25,6 @@ and node constraints that say which items it may hold. The method:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
@@ -34,25 +33,21 @@ from journeyman.core.scheduling.arrays import Ints
 from journeyman.core.scheduling.packing import shadow_prices
 from journeyman.core.scheduling.packing.greedy_packing import cover_exactly
 from journeyman.core.scheduling.packing.packing_problem import (
+    MANY_AXES,
+    MOST_ENTRIES,
     Bin,
     Content,
     Packing,
     PackingProblem,
     held_by,
+    packing_work,
     price_of,
     translated,
 )
 from journeyman.core.scheduling.packing.shadow_prices import independent
 from journeyman.core.scheduling.packing.strategies import fill_reservations, solve
 
-__all__ = ["Bin", "Content", "Packing", "PackingProblem", "lower_bound", "pack", "packing_work"]
-
-
-_MANY_AXES: Final = 100
-_MOST_ENTRIES: Final = 150_000
-"""Entries of the table of requests, by item and axis, of a problem with many axes that is packed as a whole."""
-_UNITS_PER_ENTRY: Final = 4
-_UNITS_PER_KIND: Final = 100
+__all__ = ["Bin", "Content", "Packing", "PackingProblem", "lower_bound", "pack"]
 
 
 def pack(
@@ -109,16 +104,7 @@ def _buy(problem: PackingProblem, *, fewest_nodes: bool, spend: Callable[[int], 
 
 
 def _has_many_axes(problem: PackingProblem) -> bool:
-    return bool(problem.requests.shape[1] + problem.loose.shape[1] > _MANY_AXES)
-
-
-def packing_work(kinds: int, axes: int, offers: int = 0) -> int:
-    """Return how long it takes to pack so many kinds of items with so many axes and conflicts, in microseconds.
-
-    Each part has at most as many axes as a square table of its size.
-    """
-    in_part = min(axes, int(np.sqrt(_MOST_ENTRIES))) if kinds * axes > _MOST_ENTRIES else axes
-    return _UNITS_PER_KIND * kinds + (_UNITS_PER_ENTRY * (kinds + offers) * in_part if axes > _MANY_AXES else 0)
+    return bool(problem.requests.shape[1] + problem.loose.shape[1] > MANY_AXES)
 
 
 def _work(problem: PackingProblem) -> int:
@@ -134,9 +120,9 @@ def _parts(problem: PackingProblem, items: Ints) -> list[Ints]:
     """
     whole = problem.of_items(items)
     entries = len(items) * (whole.requests.shape[1] + whole.loose.shape[1])
-    if not _has_many_axes(whole) or entries <= _MOST_ENTRIES:
+    if not _has_many_axes(whole) or entries <= MOST_ENTRIES:
         return [items]
-    count = min(int(np.ceil(np.sqrt(entries / _MOST_ENTRIES))), len(items))
+    count = min(int(np.ceil(np.sqrt(entries / MOST_ENTRIES))), len(items))
     return [items[first::count] for first in range(count)]
 
 

@@ -138,6 +138,22 @@ class Packing(Struct, frozen=True):
     left: tuple[int, ...]
 
 
+MANY_AXES: Final = 100
+MOST_ENTRIES: Final = 150_000
+"""Entries of the table of requests, by item and axis, of a problem with many axes that is packed as a whole."""
+_UNITS_PER_ENTRY: Final = 4
+_UNITS_PER_KIND: Final = 100
+
+
+def packing_work(kinds: int, axes: int, offers: int = 0) -> int:
+    """Return how long it takes to pack so many kinds of items with so many axes and conflicts, in microseconds.
+
+    Each part has at most as many axes as a square table of its size.
+    """
+    in_part = min(axes, int(np.sqrt(MOST_ENTRIES))) if kinds * axes > MOST_ENTRIES else axes
+    return _UNITS_PER_KIND * kinds + (_UNITS_PER_ENTRY * (kinds + offers) * in_part if axes > MANY_AXES else 0)
+
+
 def price_of(bins: Iterable[Bin], prices: Floats) -> float:
     """Return the total price of the bins."""
     return float(sum(prices[b.offer] * b.copies for b in bins))

@@ -27,9 +27,9 @@ from msgspec import Struct, field
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Toleration
 from journeyman.core.scheduling.arrays import Bools
-from journeyman.core.scheduling.instance_type_choice import reservation_of
 from journeyman.core.scheduling.nodepool_options import pinned_requirements
 from journeyman.core.scheduling.offering_masks import CONFLICT, OfferingMasks
+from journeyman.core.scheduling.offerings import reservation_of
 from journeyman.core.scheduling.requirements import Requirement, Requirements
 from journeyman.core.scheduling.topology import NodeMatch, Pins, TopologyGroup, domain_of
 from journeyman.core.state.taints import untolerated

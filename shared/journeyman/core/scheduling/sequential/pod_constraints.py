@@ -12,9 +12,9 @@ import numpy as np
 from msgspec import Struct
 
 from journeyman.core.scheduling.arrays import Bools
-from journeyman.core.scheduling.instance_type_choice import on_reservation
 from journeyman.core.scheduling.nodepool_options import NodeConstraints
 from journeyman.core.scheduling.offering_masks import CONFLICT, OfferingMasks
+from journeyman.core.scheduling.offerings import on_reservation
 from journeyman.core.scheduling.placement.topology_rules import TopologyRules
 from journeyman.core.scheduling.pod_classes import combined_terms
 from journeyman.core.scheduling.problem import SchedulingProblem, amounts_of
