@@ -35,7 +35,7 @@ class _Priced(NamedTuple):
 
 def is_suitable(problem: PackingProblem) -> bool:
     """Return whether any offer may hold any item, without conflicts and reservations: only then the bound is of any plan."""
-    return bool(problem.allowed.all()) and not problem.loose.any() and not len(problem.reserved)
+    return bool(problem.allowed.all()) and not problem.selected.any() and not len(problem.reserved)
 
 
 def configuration_bound(problem: PackingProblem, packing: Packing, *, seconds: float = 120.0) -> float:

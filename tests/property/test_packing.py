@@ -37,8 +37,8 @@ def problems(draw, *, most_items=5, most_each=6, plain=False):
         sizes=sizes,
         prices=np.sort(np.round(rng.uniform(0.5, 4.0, offers), 2)),
         constraints=rng.integers(0, 2, offers),
-        loose=sides == 1,
-        bound=sides == 2,
+        selected=sides == 1,
+        owning=sides == 2,
         reservation=np.array([0] + [-1] * (offers - 1)) if limited else np.zeros(0, dtype=np.int64),
         reserved=np.array([2]) if limited else np.zeros(0, dtype=np.int64),
     )
@@ -53,7 +53,7 @@ def is_valid(problem: PackingProblem, packing: Packing) -> bool:
         fits = (b.filling @ problem.requests <= problem.sizes[b.offer]).all()
         if not fits or not problem.allowed[problem.constraints[b.offer]][used].all():
             return False
-        if any((problem.loose[i] & problem.bound[j]).any() for i, j in itertools.permutations(used, 2)):
+        if any((problem.selected[i] & problem.owning[j]).any() for i, j in itertools.permutations(used, 2)):
             return False
         placed += b.filling * b.copies
         taken += b.copies if len(problem.reservation) and problem.reservation[b.offer] == 0 else 0
@@ -162,8 +162,8 @@ def plain_problem(**columns: np.ndarray) -> PackingProblem:
         **columns,
         allowed=np.ones((1, items), dtype=bool),
         constraints=np.zeros(offers, dtype=np.int64),
-        loose=none,
-        bound=none,
+        selected=none,
+        owning=none,
     )
     return whole.of_items(np.flatnonzero(whole.fits().any(axis=1)))
 

@@ -167,7 +167,7 @@ class RowDemand(Struct, frozen=True, kw_only=True):
     amounts: tuple[ColumnAmount, ...]
     unlimited: tuple[ColumnAmount, ...]
     counted: tuple[int, ...]
-    bound: tuple[int, ...]
+    owning: tuple[int, ...]
     lasting: tuple[int, ...]
     follows: tuple[int, ...]
     leads: tuple[int, ...]
@@ -187,7 +187,7 @@ class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
         columns: Labels and taints of `nodes`.
         all_columns: Labels and taints of `all_nodes`.
         counted: Running pods of the first kind, by conflict of the host constraints and node.
-        bound: Running pods of the second kind, by conflict and node.
+        owning: Running pods of the second kind, by conflict and node.
         followed_counts: Running pods that a hostname affinity selects, by group and node.
         volume_usages: The volumes that each node can attach; empty if no node limits them.
         demands: What `NodeFilling` read of each row so far, for all plans of the problem.
@@ -203,7 +203,7 @@ class ExistingNodes(Struct, frozen=True, kw_only=True, eq=False):
     columns: NodeColumns
     all_columns: NodeColumns
     counted: Ints
-    bound: Ints
+    owning: Ints
     followed_counts: Ints
     volume_usages: tuple[VolumeUsage, ...]
     demands: dict[int, RowDemand] = field(default_factory=dict)
@@ -409,7 +409,7 @@ class NodeInventory:
         expected_counts: RunningPodCounts,
         *,
         axes: tuple[str, ...],
-        caps: HostConstraints,
+        host_constraints: HostConstraints,
         has_ports: bool,
     ) -> ExistingNodes:
         """Return the nodes with their free capacity, after all daemons that belong on them are subtracted.
@@ -419,17 +419,17 @@ class NodeInventory:
             pod_counts: Counts the running pods by topology group of the problem.
             expected_counts: Counts the DaemonSets' pods that are still to come, too.
             axes: The names of resources.
-            caps: The rows' host constraints.
+            host_constraints: The rows' host constraints.
             has_ports: Whether a row has host ports.
         """
         is_selected: Bools = np.zeros(len(self.nodes), dtype=bool)
         is_selected[selection.positions] = True
         order = self._filling_order[is_selected[self._filling_order]]
         nodes = tuple(self.nodes[position] for position in order.tolist())
-        on_axes: Ints = np.tile(caps.caps, (len(nodes), 1))
+        on_axes: Ints = np.tile(host_constraints.capacities, (len(nodes), 1))
         for n, ports in enumerate(self._used_ports(selection, order) if has_ports else ()):
-            on_axes[n] = caps.caps_with_used_ports(ports)
-        for a, axis in enumerate(caps.axes):
+            on_axes[n] = host_constraints.capacities_with_used_ports(ports)
+        for a, axis in enumerate(host_constraints.axes):
             counts = expected_counts if axis.awaits_daemons else pod_counts
             on_axes[:, a] -= self._counts_on(order, counts, (axis.group,))[0]
         free = np.concatenate((self._resources(selection, order, axes), on_axes), axis=1)
@@ -445,9 +445,11 @@ class NodeInventory:
             expected_counts=expected_counts,
             columns=NodeColumns(nodes, (self._columns, order)),
             all_columns=NodeColumns(selection.nodes, (self._columns, selection.positions)),
-            counted=self._counts_on(order, expected_counts, [conflict.group for conflict in caps.conflicts]),
-            bound=self._bound_on(order, caps),
-            followed_counts=self._counts_on(order, expected_counts, caps.followed),
+            counted=self._counts_on(
+                order, expected_counts, [conflict.group for conflict in host_constraints.conflicts]
+            ),
+            owning=self._owning_on(order, host_constraints),
+            followed_counts=self._counts_on(order, expected_counts, host_constraints.followed),
             volume_usages=volume_usages,
         )
 
@@ -459,10 +461,10 @@ class NodeInventory:
                 by_position[g, self._positions[name]] = pods
         return by_position[:, order]
 
-    def _bound_on(self, order: Ints, caps: HostConstraints) -> Ints:
+    def _owning_on(self, order: Ints, host_constraints: HostConstraints) -> Ints:
         """Return by conflict, for each of these nodes, 1 if its hostname is one of the conflict's domains, else 0."""
-        by_position: Ints = np.zeros((len(caps.conflicts), len(self.nodes)), dtype=np.int64)
-        for c, conflict in enumerate(caps.conflicts):
+        by_position: Ints = np.zeros((len(host_constraints.conflicts), len(self.nodes)), dtype=np.int64)
+        for c, conflict in enumerate(host_constraints.conflicts):
             for hostname in conflict.domains:
                 by_position[c, self._positions_by_hostname.get(hostname, [])] = 1
         return by_position[:, order]

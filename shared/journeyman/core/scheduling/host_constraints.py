@@ -29,13 +29,13 @@ from journeyman.core.scheduling.topology import InverseAntiAffinity, LabelIndex,
 
 
 class Axis(Struct, frozen=True, kw_only=True):
-    """A resource of which each node has `cap`.
+    """A resource of which each node has `capacity`.
 
     Each running pod that `group` counts uses one unit; a node on which one of `ports` is in use has none left.
     `awaits_daemons`: DaemonSets' pods that are still to come count, too.
     """
 
-    cap: int
+    capacity: int
     group: TopologyGroup | None = None
     awaits_daemons: bool = False
     ports: frozenset[HostPort] = frozenset()
@@ -60,12 +60,12 @@ class HostConstraints(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         axes: The axes.
         conflicts: The conflicts.
         followed: The groups of hostname affinities.
-        caps: The capacity of a node on each axis.
-        takes: What a pod of the row uses of each axis.
+        host_constraints: The capacity of a node on each axis.
+        uses: What a pod of the row uses of each axis.
         within: Whether the row's rule forbids to exceed the axis, even if its own pods use nothing of it. Pods of other rows
             use it, and may exceed it.
         counted: Whether the row is of a conflict's first kind.
-        bound: Whether the row is of a conflict's second kind; no row is of both.
+        owning: Whether the row is of a conflict's second kind: its pods have the rule; no row is of both.
         lasting: Whether the row is bound by a required rule, not only by a preference.
         follows: Whether the row's pods need a pod on their node that the group counts.
         leads: Whether the group counts the row's pods.
@@ -74,11 +74,11 @@ class HostConstraints(Struct, frozen=True, kw_only=True, eq=False, dict=True):
     axes: tuple[Axis, ...]
     conflicts: tuple[Conflict, ...]
     followed: tuple[TopologyGroup, ...]
-    caps: Ints
-    takes: Ints
+    capacities: Ints
+    uses: Ints
     within: Bools
     counted: Bools
-    bound: Bools
+    owning: Bools
     lasting: Bools
     follows: Bools
     leads: Bools
@@ -89,16 +89,16 @@ class HostConstraints(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         return np.array([not conflict.is_counted for conflict in self.conflicts], dtype=bool)
 
     @property
-    def limited_takes(self) -> Ints:
+    def limited_uses(self) -> Ints:
         """What a pod of a row uses of each axis that limits the row."""
-        return self.takes * self.within
+        return self.uses * self.within
 
-    def caps_with_used_ports(self, ports: Collection[HostPort]) -> Ints:
+    def capacities_with_used_ports(self, ports: Collection[HostPort]) -> Ints:
         """Return the capacity on each axis of a node on which these host ports are in use."""
         if not ports:
-            return self.caps
+            return self.capacities
         used = np.array([not axis.ports.isdisjoint(ports) for axis in self.axes], dtype=bool)
-        return np.where(used, 0, self.caps)
+        return np.where(used, 0, self.capacities)
 
     def for_new_nodes(self, counts: Ints) -> HostConstraints:
         """Return the constraints that can matter on new nodes, with equal axes merged.
@@ -109,35 +109,35 @@ class HostConstraints(Struct, frozen=True, kw_only=True, eq=False, dict=True):
         if not self.axes and not self.conflicts:
             return self
         has_pods = counts > 0
-        takes = self.limited_takes
-        total = counts @ takes
+        uses = self.limited_uses
+        total = counts @ uses
         ported = np.array([bool(axis.ports) for axis in self.axes], dtype=bool)
-        axes = np.flatnonzero((total > self.caps) | (ported & (total > 0)))
-        has_both_kinds = (self.counted & has_pods[:, None]).any(axis=0) & (self.bound & has_pods[:, None]).any(axis=0)
+        axes = np.flatnonzero((total > self.capacities) | (ported & (total > 0)))
+        has_both_kinds = (self.counted & has_pods[:, None]).any(axis=0) & (self.owning & has_pods[:, None]).any(axis=0)
         conflicts = np.flatnonzero(has_both_kinds)
-        merged = _merged(self.axes, takes, axes)
+        merged = _merged(self.axes, uses, axes)
         return HostConstraints(
             axes=tuple(axis for axis, _ in merged),
             conflicts=tuple(self.conflicts[c] for c in conflicts),
             followed=self.followed,
-            caps=np.array([axis.cap for axis, _ in merged], dtype=np.int64),
-            takes=takes[:, [column for _, column in merged]],
+            capacities=np.array([axis.capacity for axis, _ in merged], dtype=np.int64),
+            uses=uses[:, [column for _, column in merged]],
             within=self.within[:, [column for _, column in merged]],
             counted=self.counted[:, conflicts],
-            bound=self.bound[:, conflicts],
+            owning=self.owning[:, conflicts],
             lasting=self.lasting[:, conflicts],
             follows=self.follows,
             leads=self.leads,
         )
 
 
-def _merged(axes: Sequence[Axis], takes: Ints, columns: Iterable[int]) -> list[tuple[Axis, int]]:
-    """Merge axes of which each row uses the same amount; the merged axis has the least cap and all ports."""
+def _merged(axes: Sequence[Axis], uses: Ints, columns: Iterable[int]) -> list[tuple[Axis, int]]:
+    """Merge axes of which each row uses the same amount; the merged axis has the least capacity and all ports."""
     merged: dict[bytes, tuple[Axis, int]] = {}
     for column in map(int, columns):
-        key, axis = takes[:, column].tobytes(), axes[column]
+        key, axis = uses[:, column].tobytes(), axes[column]
         previous, first = merged.get(key, (axis, column))
-        both = replace(previous, cap=min(previous.cap, axis.cap), ports=previous.ports | axis.ports)
+        both = replace(previous, capacity=min(previous.capacity, axis.capacity), ports=previous.ports | axis.ports)
         merged[key] = (both, first)
     return list(merged.values())
 
@@ -180,16 +180,16 @@ class _AxisRows(NamedTuple):
     """An axis, the rows whose pods use one unit of it each, and the rows that it limits."""
 
     axis: Axis
-    takes: Collection[int]
+    uses: Collection[int]
     within: Collection[int]
 
 
 class _ConflictRows(NamedTuple):
-    """A conflict between the rows `counted` and the rows `bound`; the rule of the rows `lasting` is required."""
+    """A conflict between the rows `counted` and the rows `owning`; the rule of the rows `lasting` is required."""
 
     conflict: Conflict
     counted: Collection[int]
-    bound: Collection[int]
+    owning: Collection[int]
     lasting: Collection[int]
 
 
@@ -229,7 +229,7 @@ class _HostConstraintBuilder:
             is_running = self._is_running(group)
             for skew, owning in sorted(by_skew.items()):
                 if is_running or self._pods_of(counted) > skew:
-                    self.axes.append(_AxisRows(Axis(cap=skew, group=group), counted, owning))
+                    self.axes.append(_AxisRows(Axis(capacity=skew, group=group), counted, owning))
                 others = counted.intersection(r for s, rs in by_skew.items() if s != skew for r in rs)
                 if others:
                     required = self._with_required_rule(owning, group_id)
@@ -252,7 +252,7 @@ class _HostConstraintBuilder:
             others = counted.difference(owning)
             is_running = self._is_running(group)
             if is_running or self._pods_of(both) > 1:
-                self.axes.append(_AxisRows(Axis(cap=1, group=group, awaits_daemons=True), both, both))
+                self.axes.append(_AxisRows(Axis(capacity=1, group=group, awaits_daemons=True), both, both))
             if is_running or (others and self._pods_of(others.union(owning)) > 1):
                 self.conflicts.append(
                     _ConflictRows(Conflict(group=group), others, owning, self._with_required_rule(owning, group_id))
@@ -286,7 +286,7 @@ class _HostConstraintBuilder:
                 done.add(rivals)
                 takers = {r for rival in rivals for r in rows_by_port[rival]}
                 if takers and (self._pods_of(takers) > 1 or not rivals.isdisjoint(taken)):
-                    self.axes.append(_AxisRows(Axis(cap=1, ports=rivals), takers, takers))
+                    self.axes.append(_AxisRows(Axis(capacity=1, ports=rivals), takers, takers))
 
     def constraints(self) -> HostConstraints:
         """Return the collected axes and conflicts as arrays."""
@@ -300,11 +300,11 @@ class _HostConstraintBuilder:
             axes=tuple(found.axis for found in self.axes),
             conflicts=tuple(found.conflict for found in self.conflicts),
             followed=tuple(self.followed.values()),
-            caps=np.array([found.axis.cap for found in self.axes], dtype=np.int64),
-            takes=_table([found.takes for found in self.axes], height).astype(np.int64),
+            capacities=np.array([found.axis.capacity for found in self.axes], dtype=np.int64),
+            uses=_table([found.uses for found in self.axes], height).astype(np.int64),
             within=_table([found.within for found in self.axes], height),
             counted=_table([found.counted for found in self.conflicts], height),
-            bound=_table([found.bound for found in self.conflicts], height),
+            owning=_table([found.owning for found in self.conflicts], height),
             lasting=_table([found.lasting for found in self.conflicts], height),
             follows=_table(list(follows.values()), height),
             leads=_table([self._index.counted_by(group) for group in self.followed.values()], height),

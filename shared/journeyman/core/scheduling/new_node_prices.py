@@ -101,11 +101,11 @@ class NewNodePrices:
 
     def _may_share_a_node(self, rows: Sequence[int], counts: Ints) -> bool:
         """Whether no required rule about a single node keeps some of these pods apart."""
-        caps = self._problem.host_constraints
-        if len(caps.axes) and bool((counts @ caps.limited_takes[rows] > caps.caps).any()):
+        rules = self._problem.host_constraints
+        if len(rules.axes) and bool((counts @ rules.limited_uses[rows] > rules.capacities).any()):
             return False
-        apart = np.array([conflict.group is not None for conflict in caps.conflicts], dtype=bool)
-        return not bool((caps.counted[rows].any(axis=0) & caps.lasting[rows].any(axis=0) & apart).any())
+        apart = np.array([conflict.group is not None for conflict in rules.conflicts], dtype=bool)
+        return not bool((rules.counted[rows].any(axis=0) & rules.lasting[rows].any(axis=0) & apart).any())
 
     def _meeting_row(self, masks: OfferingMasks, row: int) -> int:
         case = masks.index, row

@@ -84,16 +84,16 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
     queues: tuple[_BatchQueue, ...]
 
     @classmethod
-    def of(cls, problem: SchedulingProblem, caps: HostConstraints, batches: Sequence[PodBatch]) -> PackingItems:
+    def of(cls, problem: SchedulingProblem, rules: HostConstraints, batches: Sequence[PodBatch]) -> PackingItems:
         """Return the items of these batches, in order of first appearance."""
-        amounts = np.concatenate((problem.requests, caps.takes), axis=1)
+        amounts = np.concatenate((problem.requests, rules.uses), axis=1)
         kinds: dict[int, bytes] = {}  # by row; packing cannot distinguish rows of one kind
         demands: dict[tuple[int, Pins], int] = {}
         items: dict[tuple[int, bytes], list[PodBatch]] = {}
         for batch in batches:
             row = batch.row
             if row not in kinds:
-                kinds[row] = b"".join(part[row].tobytes() for part in (amounts, caps.counted, caps.bound))
+                kinds[row] = b"".join(part[row].tobytes() for part in (amounts, rules.counted, rules.owning))
             demand = demands.setdefault((problem.shape_of_row[row], batch.pins), len(demands))
             items.setdefault((demand, kinds[row]), []).append(batch)
         return cls(
@@ -104,25 +104,25 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
         )
 
     def packing_problem(
-        self, problem: SchedulingProblem, caps: HostConstraints, offerings: CompatibleOfferings, capacities: Ints
+        self, problem: SchedulingProblem, rules: HostConstraints, offerings: CompatibleOfferings, capacities: Ints
     ) -> PackingProblem:
         """Return the problem of packing the items onto these offers.
 
         Args:
             problem: The scheduling problem of the batches.
-            caps: Its host constraints.
+            rules: Its rules about one node.
             offerings: The offers.
             capacities: What a node of each offer has on the axes of host constraints.
         """
         return PackingProblem(
             counts=np.array([len(queue.rows) for queue in self.queues], dtype=np.int64),
-            requests=np.concatenate((problem.requests[self.rows], caps.takes[self.rows]), axis=1),
+            requests=np.concatenate((problem.requests[self.rows], rules.uses[self.rows]), axis=1),
             allowed=offerings.allowed[:, self.demand_of],
             sizes=np.concatenate((offerings.sizes, capacities), axis=1),
             prices=offerings.prices,
             constraints=offerings.signatures,
-            loose=caps.counted[self.rows],
-            bound=caps.bound[self.rows],
+            selected=rules.counted[self.rows],
+            owning=rules.owning[self.rows],
             reservation=offerings.stock,
         )
 
@@ -165,14 +165,14 @@ def plan_new_nodes(
     counts = np.zeros(len(problem.rows), dtype=np.int64)
     for batch in left:
         counts[batch.row] += batch.count
-    caps = problem.host_constraints.for_new_nodes(counts)
+    rules = problem.host_constraints.for_new_nodes(counts)
     for members, varied in _tiers(problem):
         servable = tuple(
             batch for batch in left if not problem.serving_pools[problem.shape_of_row[batch.row]].isdisjoint(members)
         )
         if not servable:
             continue
-        tier = WeightTier(problem, members, caps, servable, varied=varied)
+        tier = WeightTier(problem, members, rules, servable, varied=varied)
         outcome = tier.open([remaining[s] for s in tier.members], reservations)
         for s, pool_headroom in zip(tier.members, outcome.headroom, strict=True):
             remaining[s] = pool_headroom
@@ -246,7 +246,7 @@ class WeightTier:
         self,
         problem: SchedulingProblem,
         members: tuple[int, ...],
-        caps: HostConstraints,
+        rules: HostConstraints,
         batches: Sequence[PodBatch],
         *,
         varied: bool,
@@ -255,24 +255,26 @@ class WeightTier:
         self._problem = problem
         self._pools = [problem.pools[s] for s in members]
         self._varied = varied
-        self.items = PackingItems.of(problem, caps, batches)
+        self.items = PackingItems.of(problem, rules, batches)
         self._requested_axes = np.flatnonzero(problem.requests[self.items.rows].any(axis=0))
         self._offerings = compatible_offerings(
             self._pools, self.items.demands, self._requested_axes if varied else None
         )
-        self._packing_problem = self.items.packing_problem(problem, caps, self._offerings, self._caps_by_offer(caps))
+        self._packing_problem = self.items.packing_problem(
+            problem, rules, self._offerings, self._capacities_by_offer(rules)
+        )
         self._costs = [type_costs(pool.template) for pool in self._pools]
         self._requirements_cache: dict[tuple[int, int, int, int, bytes], Requirements] = {}
 
-    def _caps_by_offer(self, caps: HostConstraints) -> Ints:
+    def _capacities_by_offer(self, rules: HostConstraints) -> Ints:
         """Return the capacity of each offer on the axes of host constraints, less the host ports that its daemons use."""
         offerings = self._offerings
-        capacity = np.tile(caps.caps, (len(offerings.prices), 1))
+        capacity = np.tile(rules.capacities, (len(offerings.prices), 1))
         for s, pool in enumerate(self._pools):
             for group, ports in enumerate(pool.daemon_ports):
                 if ports:
                     capacity[(offerings.pools == s) & (pool.daemon_group[offerings.types] == group)] = (
-                        caps.caps_with_used_ports(ports)
+                        rules.capacities_with_used_ports(ports)
                     )
         return capacity
 

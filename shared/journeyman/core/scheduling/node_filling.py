@@ -45,7 +45,7 @@ class NodeFilling:
         existing: ExistingNodes,
         rows: Sequence[PodClass],
         requests: Ints,
-        caps: HostConstraints,
+        host_constraints: HostConstraints,
         taken: Mapping[int, Sequence[RowPods]] | None = None,
     ) -> None:
         """Start with the free capacity of the nodes, less the pods placed so far.
@@ -54,14 +54,14 @@ class NodeFilling:
             existing: The nodes.
             rows: The rows of the problem.
             requests: The requests of one pod, by row and resource.
-            caps: The host constraints with which `existing` was computed.
+            host_constraints: The host constraints with which `existing` was computed.
             taken: The pods placed so far, by node.
         """
         self.existing = existing
         self.taken: Taken = {}
         self._rows = rows
-        self._demands = np.concatenate((requests, caps.takes), axis=1)
-        self._caps = caps
+        self._demands = np.concatenate((requests, host_constraints.uses), axis=1)
+        self._host_constraints = host_constraints
         self._resources = requests.shape[1]
         self._drivers = {
             d: n for n, d in enumerate(sorted({d for usage in existing.volume_usages for d in usage.limits}))
@@ -77,7 +77,7 @@ class NodeFilling:
         self._free: Ints = np.ascontiguousarray(np.concatenate(tables))
         self._attached: Ints = np.array(users, dtype=np.int64).reshape(len(users), nodes)
         self._counted = existing.counted.copy(order="C")
-        self._bound = existing.bound.copy(order="C")
+        self._owning = existing.owning.copy(order="C")
         self._followed_counts = existing.followed_counts.copy(order="C")
         self._pinned: dict[Pins, Bools] = {}
         for node, entries in sorted((taken or {}).items()):
@@ -98,8 +98,8 @@ class NodeFilling:
         for column, amount in demand.amounts:
             fits &= self._free[column, :size] >= amount
         for conflict in demand.counted:
-            fits &= self._bound[conflict, :size] == 0
-        for conflict in demand.bound:
+            fits &= self._owning[conflict, :size] == 0
+        for conflict in demand.owning:
             fits &= self._counted[conflict, :size] == 0
         for group in demand.follows:
             fits &= self.has_leader(row, group)
@@ -165,9 +165,9 @@ class NodeFilling:
         """Return how many pods of the row a node takes, ignoring labels and taints."""
         demand = self._row_demand(row)
         for conflict in demand.counted:
-            if self._bound[conflict, node]:
+            if self._owning[conflict, node]:
                 return 0
-        for conflict in demand.bound:
+        for conflict in demand.owning:
             if self._counted[conflict, node]:
                 return 0
         for group in demand.follows:
@@ -244,7 +244,7 @@ class NodeFilling:
         for conflict in demand.counted:
             self._counted[conflict, node] += count
         for conflict in demand.lasting:
-            self._bound[conflict, node] += count
+            self._owning[conflict, node] += count
         for group in demand.leads:
             self._followed_counts[group, node] += count
         for column, claims in demand.shared:
@@ -269,7 +269,7 @@ class NodeFilling:
     def _make_row_demand(self, row: int) -> RowDemand:
         pods = self._rows[row]
         amounts_by_column = self._demands[row].tolist()
-        limits = {self._resources + axis for axis in _columns(self._caps.within[row])}
+        limits = {self._resources + axis for axis in _columns(self._host_constraints.within[row])}
         used = {column: amount for column, amount in enumerate(amounts_by_column) if amount}
         amounts = {column: n for column, n in used.items() if column < self._resources or column in limits}
         amounts.update((column, 0) for column in sorted(limits - amounts.keys()))
@@ -280,15 +280,15 @@ class NodeFilling:
         for claim in pods.shared_volumes:
             if claim in self._claims:
                 shared.setdefault(len(amounts_by_column) + self._drivers[claim.driver], []).append(self._claims[claim])
-        caps, uncounted = self._caps, self._caps.is_uncounted
+        host_constraints, uncounted = self._host_constraints, self._host_constraints.is_uncounted
         return RowDemand(
             amounts=tuple(ColumnAmount(column, amount) for column, amount in amounts.items()),
             unlimited=tuple(ColumnAmount(column, n) for column, n in used.items() if column not in amounts),
-            counted=_columns(caps.counted[row] & uncounted),
-            bound=_columns(caps.bound[row] & uncounted),
-            lasting=_columns(caps.lasting[row] & uncounted),
-            follows=_columns(caps.follows[row]),
-            leads=_columns(caps.leads[row]),
+            counted=_columns(host_constraints.counted[row] & uncounted),
+            owning=_columns(host_constraints.owning[row] & uncounted),
+            lasting=_columns(host_constraints.lasting[row] & uncounted),
+            follows=_columns(host_constraints.follows[row]),
+            leads=_columns(host_constraints.leads[row]),
             shared=tuple(SharedClaims(column, tuple(claims)) for column, claims in sorted(shared.items())),
         )
 

@@ -364,7 +364,7 @@ def prepare_task(
         selection, relaxation.rows, inputs.daemon_pods.counted_by(about_pods), pod_counts
     )
     row_index = LabelIndex(relaxation.rows)
-    caps = host_constraints_of(
+    host_constraints = host_constraints_of(
         relaxation.rows,
         inverse_anti_affinities,
         used_ports,
@@ -372,7 +372,9 @@ def prepare_task(
         is_running=lambda group: bool(expected_counts.by_node(group)),
         spend_on_columns=lambda columns: _spend_on_tables(effort, len(relaxation.rows), nodes, columns),
     )
-    existing = inventory.survey(selection, pod_counts, expected_counts, axes=axes, caps=caps, has_ports=has_ports)
+    existing = inventory.survey(
+        selection, pod_counts, expected_counts, axes=axes, host_constraints=host_constraints, has_ports=has_ports
+    )
     shapes: dict[NodeConstraints, int] = {}
     shape_of_row = tuple(shapes.setdefault(NodeConstraints.of(row), len(shapes)) for row in relaxation.rows)
     pools, demands = inputs.pools(axes), [NodeDemand(shape) for shape in shapes]
@@ -389,7 +391,7 @@ def prepare_task(
         existing=existing,
         inverse_anti_affinities=inverse_anti_affinities,
         options=inputs.options,
-        host_constraints=caps,
+        host_constraints=host_constraints,
         row_index=row_index,
         shapes=tuple(shapes),
         shape_of_row=shape_of_row,

@@ -130,7 +130,7 @@ class _PlacementReserver:
         undecided = any(spread.key != labels.HOSTNAME and spread.key not in node.labels for spread in pods.spreads)
         if undecided and node.provider_id:
             return False  # a launched node lacks the label; before launch its domain is undecided
-        return not any(  # the caps cover constraints over the hostname
+        return not any(  # the host_constraints cover constraints over the hostname
             node.labels.get(entry.group.key) in entry.domains and entry.group.counts(pods.namespace, pods.labels)
             for entry in self._problem.inverse_anti_affinities
         )

@@ -659,14 +659,16 @@ def price_lower_bound(problem: SchedulingProblem, nodes: Sequence[PlannedNode]) 
             counts[problem.last_level(problem.class_of_row[row])[0]] += count  # the row without preferences
     if not counts.any():
         return 0.0
-    caps = problem.host_constraints.for_new_nodes(counts)
-    if len(caps.axes) + len(caps.conflicts) > _MANY_RULES:
-        caps = problem.host_constraints.for_new_nodes(np.zeros_like(counts))  # without them it is a bound as well
-    items = PackingItems.of(problem, caps, [PodBatch(row=int(r), count=int(counts[r])) for r in np.flatnonzero(counts)])
+    rules = problem.host_constraints.for_new_nodes(counts)
+    if len(rules.axes) + len(rules.conflicts) > _MANY_RULES:
+        rules = problem.host_constraints.for_new_nodes(np.zeros_like(counts))  # without them it is a bound as well
+    items = PackingItems.of(
+        problem, rules, [PodBatch(row=int(r), count=int(counts[r])) for r in np.flatnonzero(counts)]
+    )
     offerings = compatible_offerings(problem.pools, items.demands)
     reserved = Reservations.of((pool.template.table for pool in problem.pools), ())
     whole = replace(
-        items.packing_problem(problem, caps, offerings, np.tile(caps.caps, (len(offerings.prices), 1))),
+        items.packing_problem(problem, rules, offerings, np.tile(rules.capacities, (len(offerings.prices), 1))),
         prices=offerings.prices - offerings.fees,
         reserved=np.array([reserved.left[name] for name in offerings.reservations], dtype=np.int64),
     )

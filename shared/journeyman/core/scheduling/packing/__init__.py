@@ -104,11 +104,11 @@ def _buy(problem: PackingProblem, *, fewest_nodes: bool, spend: Callable[[int], 
 
 
 def _has_many_axes(problem: PackingProblem) -> bool:
-    return bool(problem.requests.shape[1] + problem.loose.shape[1] > MANY_AXES)
+    return bool(problem.requests.shape[1] + problem.selected.shape[1] > MANY_AXES)
 
 
 def _work(problem: PackingProblem) -> int:
-    axes = problem.requests.shape[1] + problem.loose.shape[1]
+    axes = problem.requests.shape[1] + problem.selected.shape[1]
     return packing_work(len(problem.counts), axes, len(problem.prices))
 
 
@@ -119,7 +119,7 @@ def _parts(problem: PackingProblem, items: Ints) -> list[Ints]:
     of their number and more, a part has the axes of its own items only, and costs at most a node that is not full.
     """
     whole = problem.of_items(items)
-    entries = len(items) * (whole.requests.shape[1] + whole.loose.shape[1])
+    entries = len(items) * (whole.requests.shape[1] + whole.selected.shape[1])
     if not _has_many_axes(whole) or entries <= MOST_ENTRIES:
         return [items]
     count = min(int(np.ceil(np.sqrt(entries / MOST_ENTRIES))), len(items))

@@ -66,13 +66,13 @@ class BulkPacker:
         worth = self._requests @ self._weights if fill_order.blend else shadow.items
         self._worth: Floats = np.round(worth / max(float(worth.max(initial=0.0)), 1e-300), _DECIMALS + 3)
         self._interchangeable_constraints = _interchangeable_constraints(problem)
-        self._in_conflict = np.logical_or.reduce(problem.loose | problem.bound, axis=1)
+        self._in_conflict = np.logical_or.reduce(problem.selected | problem.owning, axis=1)
         self._efficiency = problem.prices / np.maximum((self._sizes * shadow.unit).sum(axis=1), _EPSILON)
         self.count = 0
         self._free = np.zeros((problem.requests.shape[1], 64))
         self._possible = np.zeros((len(problem.allowed), 64), dtype=bool)
-        self._loose = np.zeros((problem.loose.shape[1], 64), dtype=bool)
-        self._bound = np.zeros((problem.loose.shape[1], 64), dtype=bool)
+        self._selected = np.zeros((problem.selected.shape[1], 64), dtype=bool)
+        self._owning = np.zeros((problem.selected.shape[1], 64), dtype=bool)
         self._offers = np.zeros(64, dtype=np.int64)
         self._placed: list[_PlacedItem] = []
 
@@ -97,9 +97,9 @@ class BulkPacker:
         """Open nodes of an offer; each may become any offer with the same size and price."""
         end = self.count + copies
         while end > self._free.shape[1]:
-            self._free, self._possible, self._loose, self._bound = (
+            self._free, self._possible, self._selected, self._owning = (
                 np.concatenate((table, np.zeros_like(table)), axis=1)
-                for table in (self._free, self._possible, self._loose, self._bound)
+                for table in (self._free, self._possible, self._selected, self._owning)
             )
             self._offers = np.concatenate((self._offers, np.zeros_like(self._offers)))
         self._free[:, self.count : end] = self._sizes[offer][:, None]
@@ -150,8 +150,8 @@ class BulkPacker:
         if len(self._possible) > 1:
             open_to &= self._possible[self.problem.allowed[:, item], : self.count].any(axis=0)
         if self._in_conflict[item]:
-            open_to &= ~self._loose[self.problem.bound[item], : self.count].any(axis=0)
-            open_to &= ~self._bound[self.problem.loose[item], : self.count].any(axis=0)
+            open_to &= ~self._selected[self.problem.owning[item], : self.count].any(axis=0)
+            open_to &= ~self._owning[self.problem.selected[item], : self.count].any(axis=0)
         nodes = np.flatnonzero(open_to)
         return nodes, fitting[nodes]
 
@@ -176,8 +176,8 @@ class BulkPacker:
         if len(self._possible) > 1:
             self._possible[:, nodes] &= self.problem.allowed[:, item, None]
         if self._in_conflict[item]:
-            self._loose[:, nodes] |= self.problem.loose[item][:, None]
-            self._bound[:, nodes] |= self.problem.bound[item][:, None]
+            self._selected[:, nodes] |= self.problem.selected[item][:, None]
+            self._owning[:, nodes] |= self.problem.owning[item][:, None]
         self._placed.append(_PlacedItem(item, nodes, taken))
 
     def _open_for(self, item: int, count: int) -> None:

@@ -110,7 +110,7 @@ class ItemFamilies(Struct, frozen=True, kw_only=True, eq=False):
         allowed = problem.allowed[used]
         families: dict[bytes, list[list[int]]] = {}
         for item in range(len(problem.counts)):
-            demand = b"".join(part[item].tobytes() for part in (problem.requests, problem.loose, problem.bound))
+            demand = b"".join(part[item].tobytes() for part in (problem.requests, problem.selected, problem.owning))
             alike = families.setdefault(demand, [])
             members = next((found for found in alike if are_nested(allowed[:, found], allowed[:, [item]])), None)
             if members is None:
@@ -177,10 +177,10 @@ class OfferFilling:
         self._requests: Floats = np.column_stack((requests, np.zeros(len(shared))))
         self._divisors: Floats = np.where(self._requests > 0, self._requests, _NO_REQUEST)
         self.most = self._most_copies()
-        self._loose, self._bound = (
-            np.vstack((side, np.zeros_like(side[:1]))) for side in (problem.loose, problem.bound)
+        self._selected, self._owning = (
+            np.vstack((side, np.zeros_like(side[:1]))) for side in (problem.selected, problem.owning)
         )
-        self._in_conflict = bool(problem.loose.any() and problem.bound.any())
+        self._in_conflict = bool(problem.selected.any() and problem.owning.any())
         self._weights = self._directions()
         self._sizes_by_direction = np.minimum(problem.sizes, MOST_CAPACITY) @ self._weights.T
         self._shares: Floats = np.maximum(problem.requests @ self._weights.T, 1e-300)
@@ -227,21 +227,21 @@ class OfferFilling:
         rows = np.arange(len(offers))
         entries, limits = fillings.ravel(), most.ravel()
         start = rows * most.shape[1]
-        loose, bound = (np.zeros((len(offers), self._loose.shape[1]), dtype=bool) for _ in range(2))
+        selected, owning = (np.zeros((len(offers), self._selected.shape[1]), dtype=bool) for _ in range(2))
         for items in np.ascontiguousarray(orders.T):
             at = start + items
             copies = limits[at]
             if len(free):
                 copies = np.minimum(copies, np.floor((free / self._divisors[:, items]).min(axis=0)))
             if self._in_conflict:
-                its_loose, its_bound = self._loose[items], self._bound[items]
-                copies[((loose & its_bound) | (bound & its_loose)).any(axis=1)] = 0.0
+                its_selected, its_owning = self._selected[items], self._owning[items]
+                copies[((selected & its_owning) | (owning & its_selected)).any(axis=1)] = 0.0
                 some = (copies > 0)[:, None]
-                loose |= its_loose & some
-                bound |= its_bound & some
+                selected |= its_selected & some
+                owning |= its_owning & some
             entries[at] = copies
             free -= copies * self._requests[:, items]
-        self.effort += orders.size * (1 + self._loose.shape[1] // _CONFLICTS_PER_STEP * self._in_conflict)
+        self.effort += orders.size * (1 + self._selected.shape[1] // _CONFLICTS_PER_STEP * self._in_conflict)
         return fillings[:, :-1]
 
     def search(self, worth: Floats, counts: Floats, search: Search, *, least: float) -> FilledNodes:

@@ -53,7 +53,7 @@ class GreedyPacker:
         self._amounts = [request[axes] for request, axes in zip(problem.requests, self._axes, strict=True)]
         self._suits = problem.allowed[problem.constraints]  # by offer and item
         self._fits = problem.fits().T
-        self._in_conflict = np.logical_or.reduce(problem.loose | problem.bound, axis=1)
+        self._in_conflict = np.logical_or.reduce(problem.selected | problem.owning, axis=1)
         self._lower_bounds = shadow.items
         # an item that only uses axes without a price must still be worth placing
         self._worth: Floats = np.maximum(shadow.items, _LEAST_WORTH * self._prices_alone())
@@ -199,7 +199,7 @@ class GreedyPacker:
         """Return one node of the cheapest offer that holds all remaining items; None if no offer does."""
         total = left @ self._problem.requests
         kinds = np.flatnonzero(left)
-        if (self._problem.loose[kinds].any(axis=0) & self._problem.bound[kinds].any(axis=0)).any():
+        if (self._problem.selected[kinds].any(axis=0) & self._problem.owning[kinds].any(axis=0)).any():
             return None
         holds = (self._problem.sizes >= total).all(axis=1) & self._suits[:, kinds].all(axis=1)
         if not holds.any():
@@ -271,7 +271,7 @@ class GreedyPacker:
         fillings = self.even_shares(left, suits, capacity) if mixed else np.zeros(suits.shape, dtype=np.int64)
         free = np.ascontiguousarray((capacity - fillings @ problem.requests).T)
         remaining = np.where(suits, left - fillings, 0)
-        has_loose, has_bound = (np.zeros((len(offers), problem.loose.shape[1]), dtype=bool) for _ in range(2))
+        has_selected, has_owning = (np.zeros((len(offers), problem.selected.shape[1]), dtype=bool) for _ in range(2))
         placeable = self._fits[offers].any(axis=0) & (left > 0)
         items = order[placeable[order]].tolist()
         self.tried += int(len(items) * (1 + len(offers) / _TRIED_AT_ONCE))
@@ -279,10 +279,10 @@ class GreedyPacker:
             axes, amounts = self._axes[i], self._amounts[i][:, None]
             taken = np.minimum(np.minimum.reduce(free[axes] // amounts), remaining[:, i])
             if self._in_conflict[i]:
-                taken *= ~(has_loose & problem.bound[i] | has_bound & problem.loose[i]).any(axis=1)
+                taken *= ~(has_selected & problem.owning[i] | has_owning & problem.selected[i]).any(axis=1)
                 some = (taken > 0)[:, None]
-                has_loose |= some & problem.loose[i]
-                has_bound |= some & problem.bound[i]
+                has_selected |= some & problem.selected[i]
+                has_owning |= some & problem.owning[i]
             fillings[:, i] += taken
             free[axes] -= taken * amounts
         return fillings

@@ -41,14 +41,14 @@ class PackingProblem(Struct, frozen=True, kw_only=True, eq=False):
 
     Attributes:
         counts: Count by item.
-        requests: Amounts by item and axis (resources and caps per node).
+        requests: Amounts by item and axis (resources, and what rules about one node count).
         allowed: By node constraints and item, whether such an offer may hold it.
         sizes: Capacity by offer and axis, never negative.
         prices: Hourly price of a node by offer, surcharges per node included; ties go to the earlier offer.
         constraints: By offer, the index of its node constraints in `allowed`.
-        loose: By item and conflict. An item that is loose in a conflict never shares a node with another item that is
-            bound in it; axes limit how many copies of one item share a node.
-        bound: The other side of the conflicts, same shape.
+        selected: By item and conflict (a rule that keeps others off), whether the rule selects the item. It never shares a
+            node with another item that owns the rule; axes limit how many copies of one item share a node.
+        owning: By item and conflict, whether the item owns the rule.
         reservation: By offer, the index of the reservation that each node uses up a part of; -1 without one. Empty if there
             are no reservations.
         reserved: The nodes left in each reservation; they are already paid for, so these offers cost almost 0.
@@ -60,8 +60,8 @@ class PackingProblem(Struct, frozen=True, kw_only=True, eq=False):
     sizes: Ints
     prices: Floats
     constraints: Ints
-    loose: Bools
-    bound: Bools
+    selected: Bools
+    owning: Bools
     reservation: Ints = field(default_factory=_none)
     reserved: Ints = field(default_factory=_none)
 
@@ -88,15 +88,15 @@ class PackingProblem(Struct, frozen=True, kw_only=True, eq=False):
 
     def of_items(self, items: Ints) -> PackingProblem:
         """Return the problem with only these items; conflicts with items on one side only are removed."""
-        loose, bound = self.loose[items], self.bound[items]
-        live = loose.any(axis=0) & bound.any(axis=0)
+        selected, owning = self.selected[items], self.owning[items]
+        live = selected.any(axis=0) & owning.any(axis=0)
         return replace(
             self,
             counts=self.counts[items],
             requests=self.requests[items],
             allowed=self.allowed[:, items],
-            loose=loose[:, live],
-            bound=bound[:, live],
+            selected=selected[:, live],
+            owning=owning[:, live],
         )
 
     def useful(self) -> Ints:

@@ -276,8 +276,8 @@ def solve_exactly(problem: PackingProblem) -> list[Bin]:
 def _possible(problem: PackingProblem, contents: Ints) -> Bools:
     """Return by content and node constraints whether such an offer may hold it; never if two of its items conflict."""
     used = (contents > 0).astype(np.int64)
-    loose, bound = problem.loose.astype(np.int64), problem.bound.astype(np.int64)
-    pairs = (used @ loose) * (used @ bound) - used @ (loose * bound)
+    selected, owning = problem.selected.astype(np.int64), problem.owning.astype(np.int64)
+    pairs = (used @ selected) * (used @ owning) - used @ (selected * owning)
     without_conflict: Bools = every(pairs == 0)
     found: Bools = (used @ (~problem.allowed).T.astype(np.int64) == 0) & without_conflict[:, None]
     return found

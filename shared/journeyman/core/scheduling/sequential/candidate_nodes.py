@@ -83,12 +83,16 @@ class CandidateNodes(NodeFilling):
     def _grow(self) -> None:
         more = max(64, self._space)
         empty = np.concatenate(
-            (np.zeros(self._resources, dtype=np.int64), self._caps.caps, np.full(len(self._drivers), ANY_NUMBER))
+            (
+                np.zeros(self._resources, dtype=np.int64),
+                self._host_constraints.capacities,
+                np.full(len(self._drivers), ANY_NUMBER),
+            )
         )
         self._free = np.concatenate((self._free, np.tile(empty[:, None], (1, more))), axis=1)
-        self._attached, self._counted, self._bound, self._followed_counts = (
+        self._attached, self._counted, self._owning, self._followed_counts = (
             np.pad(table, ((0, 0), (0, more)))
-            for table in (self._attached, self._counted, self._bound, self._followed_counts)
+            for table in (self._attached, self._counted, self._owning, self._followed_counts)
         )
         self._order = np.pad(self._order, (0, more))
         self._domains = {key: np.pad(domains, (0, more)) for key, domains in self._domains.items()}
@@ -123,7 +127,7 @@ class CandidateNodes(NodeFilling):
     def rules(self, row: int) -> int:
         """Return how many rules about one node concern a row."""
         demand = self._row_demand(row)
-        return len(demand.amounts) + len(demand.counted) + len(demand.bound) + len(demand.follows)
+        return len(demand.amounts) + len(demand.counted) + len(demand.owning) + len(demand.follows)
 
     def with_capacity_for(self, amounts: Sequence[AxisAmount]) -> Bools:
         """Return which candidates may have these free resources."""

@@ -161,7 +161,7 @@ import sys, numpy as np
 from journeyman.core.scheduling.packing import PackingProblem, pack
 none = np.zeros((1, 0), dtype=bool)
 found = pack(PackingProblem(counts=np.array([3]), requests=np.array([[2]]), allowed=np.ones((1, 1), dtype=bool),
-    sizes=np.array([[4]]), prices=np.array([1.0]), constraints=np.array([0]), loose=none, bound=none))
+    sizes=np.array([[4]]), prices=np.array([1.0]), constraints=np.array([0]), selected=none, owning=none))
 print(found.price, "highspy" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -23,8 +23,8 @@ def a_problem(
     *,
     allowed=None,
     constraints=None,
-    loose=None,
-    bound=None,
+    selected=None,
+    owning=None,
     reservation=(),
     reserved=(),
 ):
@@ -38,8 +38,8 @@ def a_problem(
         prices=np.array(prices, dtype=float),
         allowed=np.ones((1, items), dtype=bool) if allowed is None else np.array(allowed, dtype=bool),
         constraints=np.zeros(len(prices), dtype=np.int64) if constraints is None else np.array(constraints),
-        loose=none if loose is None else np.array(loose, dtype=bool),
-        bound=none if bound is None else np.array(bound, dtype=bool),
+        selected=none if selected is None else np.array(selected, dtype=bool),
+        owning=none if owning is None else np.array(owning, dtype=bool),
         reservation=np.array(reservation, dtype=np.int64),
         reserved=np.array(reserved, dtype=np.int64),
     )
@@ -54,7 +54,7 @@ def check(problem, packing):
         used = np.flatnonzero(filling)
         assert (filling @ problem.requests <= problem.sizes[b.offer]).all()
         assert problem.allowed[problem.constraints[b.offer]][used].all()
-        assert not any((problem.loose[i] & problem.bound[j]).any() for i in used for j in used if i != j)
+        assert not any((problem.selected[i] & problem.owning[j]).any() for i in used for j in used if i != j)
         if len(problem.reservation) and problem.reservation[b.offer] >= 0:
             drawn[problem.reservation[b.offer]] += b.copies
         placed += filling * b.copies
@@ -130,11 +130,11 @@ PROBLEMS = {
         {"price": 5.0},
     ),
     "items in conflict": (
-        a_problem([1, 1], [[1], [1]], [[10]], [1.0], loose=[[True], [False]], bound=[[False], [True]]),
+        a_problem([1, 1], [[1], [1]], [[10]], [1.0], selected=[[True], [False]], owning=[[False], [True]]),
         {"offers": [0, 0]},
     ),
     "a conflict does not separate copies": (
-        a_problem([2, 2], [[1], [1]], [[4]], [1.0], loose=BOTH, bound=BOTH),
+        a_problem([2, 2], [[1], [1]], [[4]], [1.0], selected=BOTH, owning=BOTH),
         {"offers": [0, 0], "price": 2.0},
     ),
     "a reservation": (
@@ -218,8 +218,8 @@ def test_conflicts_are_respected_with_hundreds_of_items():
         rng.integers(1, 30, (240, 2)),
         [[100, 100], [60, 40]],
         [1.0, 0.5],
-        loose=(kind == 0)[:, None],
-        bound=(kind == 1)[:, None],
+        selected=(kind == 0)[:, None],
+        owning=(kind == 1)[:, None],
     )
 
     packing = pack(problem)

@@ -52,8 +52,8 @@ def a_problem(seed: int) -> PackingProblem:
         sizes=sizes,
         prices=prices,
         constraints=rng.integers(0, constraints, offers),
-        loose=sides == 1,
-        bound=sides == 2,
+        selected=sides == 1,
+        owning=sides == 2,
         reservation=reservation,
         reserved=np.array([1, 3]) if len(reservation) else np.zeros(0, dtype=np.int64),
     )
