@@ -139,7 +139,7 @@ def _of_domains() -> Iterator[Mechanism]:
     yield Mechanism(name="plans that weigh limits", changes=_set(new_nodes, "LIMIT_WEIGHTS", ()))
     yield Mechanism(
         name="smallest pods first where limits are short",
-        changes=_set(new_nodes.WeightTier, "within_limits", lambda _self, outcome: outcome.left),
+        changes=_set(new_nodes.PoolsOfWeight, "within_limits", lambda _self, outcome: outcome.left),
     )
 
 

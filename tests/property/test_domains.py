@@ -86,8 +86,8 @@ def assigned(waiting, running, nodes):
 
 
 def placements(problem, batches, taken):
-    """Every group of pods that has a place, as (row, labels of the place, pods), those without pins left out."""
-    found = [(batch.row, dict(batch.pins), batch.count) for batch in batches if batch.pins]
+    """Every group of pods that has a place, as (row, labels of the place, pods), those without decided labels left out."""
+    found = [(batch.row, dict(batch.decided), batch.count) for batch in batches if batch.decided]
     nodes = problem.existing.nodes
     return found + [(row, nodes[n].labels, pods) for n, entries in taken.items() for row, pods in entries]
 

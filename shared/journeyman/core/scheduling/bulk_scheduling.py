@@ -59,7 +59,7 @@ def _place_classes(
     assigned = assign_domains(problem, solution, filling, excluded)
     batches = assigned.batches
     if filling.existing.nodes:
-        batches = tuple(replace(b, count=filling.fill(b.row, b.count, b.pins)) for b in batches)
+        batches = tuple(replace(b, count=filling.fill(b.row, b.count, b.decided)) for b in batches)
     new_nodes = plan_new_nodes(batches, problem, solution.headroom, solution.reservations)
     unscheduled = [n - assigned.on_existing.get(c, 0) for c, n in enumerate(solution.left)]
     for batch in assigned.batches:

@@ -1,11 +1,11 @@
 """Assigns topology domains to pod classes; after that only rules about a single node remain to be met.
 
 Each class tries its relaxation levels in order. Rows without topology rules over domains may use any node. Every other
-row is distributed over *cells*, the combinations of domains it can reach. Pods that fit on existing nodes are placed
+row is distributed over *combinations*, the combinations of domains it can reach. Pods that fit on existing nodes are placed
 there at once; the others become batches that state the labels of their future node.
 
 The order keeps violations rare: first the classes that others must follow or avoid, among them those with the fewest
-cells; then anti-affinity; then affinity, repeated until no more pods are placed. Classes whose domains overlap in part
+combinations; then anti-affinity; then affinity, repeated until no more pods are placed. Classes whose domains overlap in part
 may still violate each other's rules. Pods whose rules are violated in the end are unplaced.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `nextDomainTopologySpread`,
@@ -22,15 +22,15 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct, field
 
-from journeyman.core.scheduling.domain_distribution import DomainCell, distribute, rules_of
+from journeyman.core.scheduling.domain_distribution import DomainCombination, distribute, rules_of
 from journeyman.core.scheduling.domain_supply import DomainKeys, DomainSupply
 from journeyman.core.scheduling.node_filling import NodeFilling, NodePods
 from journeyman.core.scheduling.placement.topology_rules import Topology
 from journeyman.core.scheduling.problem import PartialSolution, PodBatch, SchedulingProblem
-from journeyman.core.scheduling.topology import ABSENT, Pins, TopologyGroup, spans_nodes
+from journeyman.core.scheduling.topology import ABSENT, DecidedLabels, TopologyGroup, spans_nodes
 
 _PODS_BEFORE_A_CYCLE: Final = 50  # `distribute` then repeats its choices
-_PER_CELL: Final = 4  # effort of one pod, cell and rule
+_PER_COMBINATION: Final = 4  # effort of one pod, combination and rule
 
 
 class AssignedDomains(Struct, frozen=True, kw_only=True, eq=False):
@@ -55,7 +55,7 @@ def assign_domains(
     """Choose domains for all pods that are not scheduled yet.
 
     Pods of rows with rules over domains are first placed on existing nodes, which changes `filling`; batches hold the
-    rest. A batch without pins may use any node that its row admits, existing nodes included.
+    rest. A batch without decided may use any node that its row admits, existing nodes included.
 
     Args:
         problem: The scheduling problem of this pass.
@@ -74,10 +74,10 @@ def assign_domains(
 
 
 class _DomainPlacement(Struct, frozen=True):
-    """Pods of one row in one cell: `on_nodes` on existing nodes, and the number on new nodes."""
+    """Pods of one row in one combination: `on_nodes` on existing nodes, and the number on new nodes."""
 
     row: int
-    cell: DomainCell
+    combination: DomainCombination
     on_nodes: Sequence[NodePods]
     new: int
 
@@ -87,8 +87,8 @@ class _DomainPlacement(Struct, frozen=True):
         return self.new + sum(placed.pods for placed in self.on_nodes)
 
 
-class _CellCost(NamedTuple):
-    """The cost of restricting pods to some cells: how many do not fit, and the price of those on new nodes."""
+class _CombinationCost(NamedTuple):
+    """The cost of restricting pods to some combinations: how many do not fit, and the price of those on new nodes."""
 
     lost: int
     price: float
@@ -258,55 +258,65 @@ class DomainAssignment:
                 progress.left = 0
 
     def _distribute(self, progress: _ClassProgress, row: int) -> None:
-        cells = self._admitted(row, self._cells(row))
-        if not cells:
+        combinations = self._admitted(row, self._combinations(row))
+        if not combinations:
             return
         rules = rules_of(self._topology, row)
-        self._problem.effort.spend(_PER_CELL * len(cells) * (1 + len(rules)) * min(progress.left, _PODS_BEFORE_A_CYCLE))
+        self._problem.effort.spend(
+            _PER_COMBINATION * len(combinations) * (1 + len(rules)) * min(progress.left, _PODS_BEFORE_A_CYCLE)
+        )
         counts = distribute(
             progress.left,
-            cells,
+            combinations,
             rules,
             has_no_spread=not self._topology.of(row).spreads,
             spread_choice=self._solution.spread_choice,
         )
-        for cell, count in zip(cells, counts, strict=True):
+        for combination, count in zip(combinations, counts, strict=True):
             if count:
-                on_nodes = self._filling.put_first(row, min(count, cell.free_pods), cell.nodes)
+                on_nodes = self._filling.put_first(row, min(count, combination.free_pods), combination.nodes)
                 new = count - sum(placed.pods for placed in on_nodes)
-                progress.placed.append(_DomainPlacement(row, cell, on_nodes, new))
+                progress.placed.append(_DomainPlacement(row, combination, on_nodes, new))
                 progress.left -= count
-                self._topology.counts.record_in_domains(row, cell.values, cell.pins, count)
+                self._topology.counts.record_in_domains(row, combination.values, combination.decided, count)
 
-    def _cells(self, row: int) -> list[DomainCell]:
-        """Return the cells into which an unplaced pod of the row's class fits."""
+    def _combinations(self, row: int) -> list[DomainCombination]:
+        """Return the combinations into which an unplaced pod of the row's class fits."""
         pods = self._classes[self._problem.class_of_row[row]].left
-        return self._supply.cells(row, self._keys_of(row), pods)
+        return self._supply.combinations(row, self._keys_of(row), pods)
 
     # --- affinity
 
-    def _admitted(self, row: int, cells: list[DomainCell]) -> list[DomainCell]:
-        """Return the cells where each affinity of the row matches a pod, or where it may place the first such pod."""
+    def _admitted(self, row: int, combinations: list[DomainCombination]) -> list[DomainCombination]:
+        """Return the combinations where each affinity of the row matches a pod, or where it may place the first such pod."""
         for rule in self._topology.of(row).affinities:
             occupied: Collection[str] = rule.options
             if not occupied and rule.starts:
-                occupied = self._first_domain(row, rule.group, cells)
-            cells = [cell for cell in cells if cell.values.get(rule.group.key) in occupied]
-        return cells
+                occupied = self._first_domain(row, rule.group, combinations)
+            combinations = [
+                combination for combination in combinations if combination.values.get(rule.group.key) in occupied
+            ]
+        return combinations
 
-    def _first_domain(self, row: int, group: TopologyGroup, cells: Sequence[DomainCell]) -> set[str]:
+    def _first_domain(self, row: int, group: TopologyGroup, combinations: Sequence[DomainCombination]) -> set[str]:
         """Return the best domain for all classes that must share it: fewest pods without capacity, then least price."""
-        values = sorted({cell.values[group.key] for cell in cells})
+        values = sorted({combination.values[group.key] for combination in combinations})
         if len(values) < 2:
             return set(values)
         members = [c for c in self._followers.get(group.id, ()) if self._classes[c].left]
-        costs = dict.fromkeys(values, _CellCost(0, 0.0))
+        costs = dict.fromkeys(values, _CombinationCost(0, 0.0))
         for c in members:
-            class_cells = cells if self._levels[c][0] == row else self._cells(self._levels[c][0])
+            of_class = combinations if self._levels[c][0] == row else self._combinations(self._levels[c][0])
             for value, cost in costs.items():
-                more = _cost(self._classes[c].left, [cell for cell in class_cells if cell.values[group.key] == value])
-                costs[value] = _CellCost(cost.lost + more.lost, cost.price + more.price)
-        orders = {value: min(cell.order for cell in cells if cell.values[group.key] == value) for value in values}
+                more = _cost(
+                    self._classes[c].left,
+                    [combination for combination in of_class if combination.values[group.key] == value],
+                )
+                costs[value] = _CombinationCost(cost.lost + more.lost, cost.price + more.price)
+        orders = {
+            value: min(combination.order for combination in combinations if combination.values[group.key] == value)
+            for value in values
+        }
         return {min(values, key=lambda value: (costs[value].lost, orders[value], costs[value].price, value))}
 
     # --- violations
@@ -324,13 +334,15 @@ class DomainAssignment:
     def _unplace(self, progress: _ClassProgress, entry: _DomainPlacement) -> None:
         progress.placed.remove(entry)
         progress.left += entry.count
-        self._topology.counts.record_in_domains(entry.row, entry.cell.values, entry.cell.pins, -entry.count)
+        self._topology.counts.record_in_domains(
+            entry.row, entry.combination.values, entry.combination.decided, -entry.count
+        )
         for node, pods in entry.on_nodes:
             self._filling.take_back(entry.row, node, pods)
 
     def _violates_rules(self, placed: _DomainPlacement) -> bool:
         """Return whether the pods placed since then violate a rule of these pods."""
-        values = placed.cell.values
+        values = placed.combination.values
         affinities = self._topology.of(placed.row).affinities
         if any(rule.counter.counts.get(values[rule.group.key], 0) < 1 for rule in affinities):
             return True
@@ -341,29 +353,29 @@ class DomainAssignment:
     def _batches(self) -> tuple[PodBatch, ...]:
         batches: list[PodBatch] = []
         for c, progress in enumerate(self._classes):
-            totals: dict[tuple[int, Pins], int] = {}
+            totals: dict[tuple[int, DecidedLabels], int] = {}
             for placed in progress.placed:
                 key = (self._levels[c].index(placed.row), self._pins_of(placed))
                 totals[key] = totals.get(key, 0) + placed.new
             batches += [PodBatch(row=row, count=count) for row, count in progress.anywhere.items()]
             batches += [
-                PodBatch(row=self._levels[c][level], count=n, pins=pins, is_quota=True)
-                for (level, pins), n in sorted(totals.items())
+                PodBatch(row=self._levels[c][level], count=n, decided=decided, is_quota=True)
+                for (level, decided), n in sorted(totals.items())
                 if n
             ]
         return tuple(batches)
 
-    def _pins_of(self, placed: _DomainPlacement) -> Pins:
-        """Return the pins of the placed pods, without those that only anti-affinity needs which no placed pod has."""
+    def _pins_of(self, placed: _DomainPlacement) -> DecidedLabels:
+        """Return the decided labels of the placed pods, without those that only anti-affinity needs which no placed pod has."""
         only_inverse = self._keys_of(placed.row).only_inverse
         apart = {group.key for group in self._rows[placed.row].anti_affinities}
         return tuple(
-            pin
-            for pin in placed.cell.pins
-            if (pin.value != ABSENT and pin.key not in only_inverse)
+            label
+            for label in placed.combination.decided
+            if (label.value != ABSENT and label.key not in only_inverse)
             or (
-                (pin.value != ABSENT or self._is_defined(pin.key))
-                and (pin.key in apart or self._may_be_excluded(placed.row, pin.key))
+                (label.value != ABSENT or self._is_defined(label.key))
+                and (label.key in apart or self._may_be_excluded(placed.row, label.key))
             )
         )
 
@@ -379,22 +391,24 @@ class DomainAssignment:
         return any(g.key == key and g.id in self._later_groups for g in self._topology.counting(row))
 
     def _blocking_rule(self, row: int) -> str:
-        """Return the topology rule that excludes the row from its cells, as text; empty if it has no cells."""
-        cells = self._cells(row)
-        if not cells:
+        """Return the topology rule that excludes the row from its combinations, as text; empty if it has no combinations."""
+        combinations = self._combinations(row)
+        if not combinations:
             return ""
         for rule in self._topology.of(row).affinities:
-            if not any(rule.counter.counts.get(cell.values[rule.group.key], 0) > 0 for cell in cells):
+            if not any(
+                rule.counter.counts.get(combination.values[rule.group.key], 0) > 0 for combination in combinations
+            ):
                 return (
                     f"unsatisfiable pod affinity: no domain of {rule.group.key} that it can reach holds any of the "
                     f"{rule.group.in_words} that it asks for"
                 )
-        return self._topology.why_excluded(row, [cell.values for cell in cells])
+        return self._topology.why_excluded(row, [combination.values for combination in combinations])
 
 
-def _cost(pods: int, cells: Sequence[DomainCell]) -> _CellCost:
-    """Return the cost of restricting this number of pods to these cells."""
-    capacity = sum(cell.free_pods for cell in cells)
-    new_node_prices = [cell.price for cell in cells if cell.more > 0]
+def _cost(pods: int, combinations: Sequence[DomainCombination]) -> _CombinationCost:
+    """Return the cost of restricting this number of pods to these combinations."""
+    capacity = sum(combination.free_pods for combination in combinations)
+    new_node_prices = [combination.price for combination in combinations if combination.more > 0]
     needed = max(pods - capacity, 0)
-    return _CellCost(0, needed * min(new_node_prices)) if new_node_prices else _CellCost(needed, 0.0)
+    return _CombinationCost(0, needed * min(new_node_prices)) if new_node_prices else _CombinationCost(needed, 0.0)

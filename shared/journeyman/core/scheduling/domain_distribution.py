@@ -1,4 +1,4 @@
-"""Distributes the pods of one class over cells, as topology spread and anti-affinity allow.
+"""Distributes the pods of one class over combinations of domains, as topology spread and anti-affinity allow.
 
 Each pod goes to the emptiest domain that every rule admits. A rule counts pods by domain and limits how far a domain
 may exceed the emptiest one. When a sequence of choices repeats, it is applied many times at once, so ten thousand pods
@@ -17,19 +17,19 @@ from journeyman.core.scheduling.nodeclaim_templates import PoolOrder
 from journeyman.core.scheduling.placement.anti_affinity import AntiAffinityRule
 from journeyman.core.scheduling.placement.spread import SpreadRule, most_pods
 from journeyman.core.scheduling.placement.topology_rules import Topology
-from journeyman.core.scheduling.topology import Pins, SpreadChoice
+from journeyman.core.scheduling.topology import DecidedLabels, SpreadChoice
 
 UNLIMITED: Final = 1 << 40
 WORTH_A_LEAP: Final = 24  # for fewer pods, detecting repetition costs more than it saves
 _ANY_ORDER: Final = PoolOrder(0, fewest_nodes=False)
-_NEAR: Final = 1.01  # times the best price; up to this, a cell counts as equally cheap
+_NEAR: Final = 1.01  # times the best price; up to this, a combination counts as equally cheap
 
 
-class DomainCell(Struct, frozen=True):
+class DomainCombination(Struct, frozen=True):
     """One combination of domains that pods of a row can use.
 
     Attributes:
-        pins: The combination.
+        decided: The combination.
         values: The same, by label.
         free_pods: The number of pods that fit on existing nodes.
         more: The number of pods that may use new nodes.
@@ -38,7 +38,7 @@ class DomainCell(Struct, frozen=True):
         nodes: The number of pods that fit on each existing node.
     """
 
-    pins: Pins
+    decided: DecidedLabels
     values: Mapping[str, str]
     free_pods: int = 0
     more: int = 0
@@ -115,36 +115,36 @@ def rules_of(topology: Topology, row: int) -> list[DomainRule]:
 
 def distribute(
     pods: int,
-    cells: Sequence[DomainCell],
+    combinations: Sequence[DomainCombination],
     rules: Sequence[DomainRule],
     *,
     has_no_spread: bool,
     spread_choice: SpreadChoice = SpreadChoice.EMPTIEST,
 ) -> list[int]:
-    """Return the number of pods for each cell; the sum is lower than `pods` if the cells cannot take all.
+    """Return the number of pods for each combination; the sum is lower than `pods` if the combinations cannot take all.
 
     Args:
         pods: The number of pods.
-        cells: The cells that the pods may use.
+        combinations: The combinations that the pods may use.
         rules: The pods' rules, and the counts to keep level.
         has_no_spread: The pods have no topology spread: counts are kept level only at no extra price.
-        spread_choice: Which of the admitted cells pods with topology spread use.
+        spread_choice: Which of the admitted combinations pods with topology spread use.
     """
-    if not cells:
+    if not combinations:
         return []
-    if len(cells) == 1 and all(rule.max_skew is None for rule in rules):
-        return [min(pods, cells[0].free_pods + cells[0].more)]
-    distribution = Distribution(cells, rules, has_no_spread=has_no_spread, spread_choice=spread_choice)
+    if len(combinations) == 1 and all(rule.max_skew is None for rule in rules):
+        return [min(pods, combinations[0].free_pods + combinations[0].more)]
+    distribution = Distribution(combinations, rules, has_no_spread=has_no_spread, spread_choice=spread_choice)
     return distribution.distribute(pods)
 
 
 class _RuleCounts:
-    """The counts of one rule as lists by domain number; `domain_of_cell` is None for cells without the label."""
+    """The counts of one rule as lists by domain number; `domain_of_combination` is None for combinations without the label."""
 
     __slots__ = (
         "bound_before",
         "counts",
-        "domain_of_cell",
+        "domain_of_combination",
         "is_exclusion",
         "max_skew",
         "minimum_is_zero",
@@ -152,18 +152,18 @@ class _RuleCounts:
         "possible",
     )
 
-    def __init__(self, rule: DomainRule, cells: Sequence[DomainCell]) -> None:
+    def __init__(self, rule: DomainRule, combinations: Sequence[DomainCombination]) -> None:
         self.max_skew, self.own = rule.max_skew, rule.own
         self.minimum_is_zero, self.is_exclusion = rule.minimum_is_zero, rule.is_exclusion
         domain_numbers = {value: n for n, value in enumerate(rule.counts)}
         self.counts = list(rule.counts.values())
-        self.domain_of_cell: list[int | None] = []
-        for cell in cells:
-            value = cell.values.get(rule.key)
+        self.domain_of_combination: list[int | None] = []
+        for combination in combinations:
+            value = combination.values.get(rule.key)
             if value is not None and value not in domain_numbers:
                 domain_numbers[value] = len(domain_numbers)
                 self.counts.append(rule.possible.get(value, 0))
-            self.domain_of_cell.append(domain_numbers[value] if value is not None else None)
+            self.domain_of_combination.append(domain_numbers[value] if value is not None else None)
         self.possible = self.counts if rule.possible is rule.counts else _listed(rule.possible, domain_numbers)
         self.bound_before = (
             self.counts if rule.bound_before is rule.counts else _listed(rule.bound_before, domain_numbers)
@@ -173,9 +173,9 @@ class _RuleCounts:
         """Return the minimum that domains are compared with."""
         return 0 if self.minimum_is_zero else min(self.counts, default=0)
 
-    def add(self, cell: int, pods: int) -> None:
-        """Count pods given to a cell."""
-        domain = self.domain_of_cell[cell]
+    def add(self, combination: int, pods: int) -> None:
+        """Count pods given to a combination."""
+        domain = self.domain_of_combination[combination]
         if domain is not None and self.own:
             for counts in self._distinct:
                 counts[domain] += pods
@@ -186,21 +186,21 @@ class _RuleCounts:
         others = [counts for counts in (self.possible, self.bound_before) if counts is not self.counts]
         return [self.counts, *others]
 
-    def admits(self, cell: int, minimum: int, *, strict: bool) -> bool:
+    def admits(self, combination: int, minimum: int, *, strict: bool) -> bool:
         """Whether the rule admits one more pod; pods that may be bound later count only if `strict`."""
-        domain = self.domain_of_cell[cell]
+        domain = self.domain_of_combination[combination]
         if domain is None or self.max_skew is None:
             return True
         counted = self.possible if strict else self.bound_before
         return counted[domain] <= most_pods(minimum, self.max_skew, self.own)
 
-    def state(self, cells: Sequence[int]) -> tuple[int, ...]:
+    def state(self, combinations: Sequence[int]) -> tuple[int, ...]:
         """Return the differences between domains that determine the next choices; equal states lead to equal choices.
 
-        `cells` are those with capacity. A binding rule's differences are capped at the first that excludes the domain.
+        `combinations` are those with capacity. A binding rule's differences are capped at the first that excludes the domain.
         """
         if self.max_skew is None:
-            domains = [domain for i in cells if (domain := self.domain_of_cell[i]) is not None]
+            domains = [domain for i in combinations if (domain := self.domain_of_combination[i]) is not None]
             minimum = min([self.counts[domain] for domain in domains], default=0)
             return tuple(self.counts[domain] - minimum for domain in domains)
         minimum, first_excluded = self.minimum(), self.max_skew + 1
@@ -228,27 +228,27 @@ class Distribution:
 
     def __init__(
         self,
-        cells: Sequence[DomainCell],
+        combinations: Sequence[DomainCombination],
         rules: Sequence[DomainRule],
         *,
         has_no_spread: bool,
         spread_choice: SpreadChoice,
     ) -> None:
-        self._cells = cells
-        self._rule_counts = [_RuleCounts(rule, cells) for rule in rules]
+        self._combinations = combinations
+        self._rule_counts = [_RuleCounts(rule, combinations) for rule in rules]
         self._binding_rules = [rule_count for rule_count in self._rule_counts if rule_count.max_skew is not None]
         self._has_no_spread = has_no_spread
         self._by_price = spread_choice is not SpreadChoice.EMPTIEST
         self._strictness = (False,) if spread_choice is SpreadChoice.CHEAPEST_IF_FIRST else (True, False)
-        self._free_pods = [cell.free_pods for cell in cells]
-        self._more = [cell.more for cell in cells]
-        self._given = [0] * len(cells)
-        self._expensive = _expensive(cells) if has_no_spread else []
-        self._ranked = sorted(range(len(cells)), key=lambda i: (cells[i].price, cells[i].pins))
-        self._alternatives = [self._alternatives_of(i) for i in range(len(cells))]
+        self._free_pods = [combination.free_pods for combination in combinations]
+        self._more = [combination.more for combination in combinations]
+        self._given = [0] * len(combinations)
+        self._expensive = _expensive(combinations) if has_no_spread else []
+        self._ranked = sorted(range(len(combinations)), key=lambda i: (combinations[i].price, combinations[i].decided))
+        self._alternatives = [self._alternatives_of(i) for i in range(len(combinations))]
 
     def distribute(self, pods: int) -> list[int]:
-        """Return the number of pods for each cell."""
+        """Return the number of pods for each combination."""
         seen: dict[object, tuple[list[int], list[list[int]]]] = {}
         while pods > 0:
             chosen = next((i for strict in self._strictness if (i := self._choose(strict=strict)) is not None), None)
@@ -266,7 +266,7 @@ class Distribution:
         return self._given
 
     def _give(self, i: int, pods: int) -> None:
-        """Give pods to a cell, first on its existing nodes."""
+        """Give pods to a combination, first on its existing nodes."""
         self._given[i] += pods
         on_existing = min(pods, self._free_pods[i])
         self._free_pods[i] -= on_existing
@@ -275,9 +275,9 @@ class Distribution:
             rule_count.add(i, pods)
 
     def _choose(self, *, strict: bool) -> int | None:
-        """Return the best cell for the next pod, None if there is none.
+        """Return the best combination for the next pod, None if there is none.
 
-        If not `strict`, pods that may be bound later do not count against a cell.
+        If not `strict`, pods that may be bound later do not count against a combination.
         """
         minimums = [rule_count.minimum() for rule_count in self._rule_counts]
         binding = [n for rule, n in zip(self._rule_counts, minimums, strict=True) if rule.max_skew is not None]
@@ -291,17 +291,17 @@ class Distribution:
         return best
 
     def _admits(self, i: int, minimums: Sequence[int], *, strict: bool) -> bool:
-        """Whether the binding rules, with these minimums, admit one more pod in a cell."""
+        """Whether the binding rules, with these minimums, admit one more pod in a combination."""
         return all(
             rule_count.admits(i, minimum, strict=strict)
             for rule_count, minimum in zip(self._binding_rules, minimums, strict=True)
         )
 
     def _rank(self, i: int, minimums: Sequence[int]) -> tuple[object, ...]:
-        cell = self._cells[i]
+        combination = self._combinations[i]
         binding_excess = preferred_excess = 0
         for rule_count, minimum in zip(self._rule_counts, minimums, strict=True):
-            domain = rule_count.domain_of_cell[i]
+            domain = rule_count.domain_of_combination[i]
             if domain is not None and not rule_count.is_exclusion:
                 excess = rule_count.counts[domain] - minimum
                 if rule_count.max_skew is None:
@@ -310,18 +310,25 @@ class Distribution:
                     binding_excess = max(binding_excess, excess)
         if self._has_no_spread:
             return self._free_pods[i] <= 0, self._expensive[i], preferred_excess
-        price = cell.price if self._by_price else 0.0
-        return self._free_pods[i] <= 0, cell.order, price, binding_excess, preferred_excess, self._alternatives[i]
+        price = combination.price if self._by_price else 0.0
+        return (
+            self._free_pods[i] <= 0,
+            combination.order,
+            price,
+            binding_excess,
+            preferred_excess,
+            self._alternatives[i],
+        )
 
     def _alternatives_of(self, i: int) -> int:
-        """Return the number of cells in that domain of the cell which has fewest: it may be the last to level a domain."""
-        domains = ((rule.domain_of_cell, rule.domain_of_cell[i]) for rule in self._binding_rules)
+        """Return the number of combinations in that domain of the combination which has fewest: it may be the last to level a domain."""
+        domains = ((rule.domain_of_combination, rule.domain_of_combination[i]) for rule in self._binding_rules)
         return min((of_cell.count(domain) for of_cell, domain in domains if domain is not None), default=0)
 
     # --- repetition
 
     def _state(self) -> object:
-        """Return what the next choices depend on: the differences between domains, and which cells have capacity."""
+        """Return what the next choices depend on: the differences between domains, and which combinations have capacity."""
         usable = self._cells_with_capacity()
         supply = tuple(n > 0 for n in self._free_pods), tuple(n > 0 for n in self._more)
         return tuple(rule_count.state(usable) for rule_count in self._rule_counts), supply
@@ -346,7 +353,9 @@ class Distribution:
         return sum(cycle) * times
 
 
-def _expensive(cells: Sequence[DomainCell]) -> list[bool]:
-    """Return for each cell whether it costs clearly more than the best cell, or its NodePool comes later."""
-    order, price = min(((cell.order, cell.price) for cell in cells), default=(_ANY_ORDER, 0.0))
-    return [(cell.order, cell.price) > (order, price * _NEAR) for cell in cells]
+def _expensive(combinations: Sequence[DomainCombination]) -> list[bool]:
+    """Return for each combination whether it costs clearly more than the best combination, or its NodePool comes later."""
+    order, price = min(
+        ((combination.order, combination.price) for combination in combinations), default=(_ANY_ORDER, 0.0)
+    )
+    return [(combination.order, combination.price) > (order, price * _NEAR) for combination in combinations]

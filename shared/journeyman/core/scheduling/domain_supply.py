@@ -1,4 +1,4 @@
-"""Finds the cells (combinations of domains) that the pods of a row can use, on existing and new nodes, and their prices.
+"""Finds the combinations of domains that the pods of a row can use, on existing and new nodes, and their prices.
 
 Rows with equal node requirements share one list of offerings; only the fit and the least price of one pod are computed
 per row.
@@ -17,13 +17,13 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.scheduling.arrays import Bools, Floats, Ints, distinct, every
-from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCell
+from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCombination
 from journeyman.core.scheduling.node_filling import NodeFilling, NodePods
 from journeyman.core.scheduling.nodeclaim_templates import PoolOrder
 from journeyman.core.scheduling.nodepool_options import NodeConstraints, NodeDemand, NodePoolOptions
 from journeyman.core.scheduling.problem import PartialSolution, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirement, Requirements, requirement
-from journeyman.core.scheduling.topology import ABSENT, Pin, Pins, present
+from journeyman.core.scheduling.topology import ABSENT, DecidedLabel, DecidedLabels, present
 
 _Requests = Sequence[int]
 """The requests of one pod, by axis."""
@@ -55,7 +55,7 @@ class _DomainOffer(Struct, frozen=True, eq=False):
     """The instance types of one NodePool in one combination of domains.
 
     Attributes:
-        pins: The combination of domains.
+        decided: The combination of domains.
         values: The same, by label.
         order: The order of the NodePool by weight.
         sizes: Allocatable amounts, a row per type and a column per axis.
@@ -64,7 +64,7 @@ class _DomainOffer(Struct, frozen=True, eq=False):
         rates: For each axis, the lowest price of one unit.
     """
 
-    pins: Pins
+    decided: DecidedLabels
     values: dict[str, str]
     order: PoolOrder
     sizes: Ints
@@ -85,12 +85,12 @@ class _DomainOffer(Struct, frozen=True, eq=False):
 
 
 class _DomainOffers(Struct, frozen=True, eq=False):
-    """The offers for equal node constraints, sorted by pins.
+    """The offers for equal node constraints, sorted by decided labels.
 
     Attributes:
         all: The offers.
         guaranteed: A pod with these requests or less fits into every offer.
-        distinct: No two offers have equal pins.
+        distinct: No two offers have equal decided.
     """
 
     all: tuple[_DomainOffer, ...]
@@ -99,10 +99,10 @@ class _DomainOffers(Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, offers: Iterable[_DomainOffer]) -> _DomainOffers:
-        """Return the offers, sorted by pins."""
-        ordered = tuple(sorted(offers, key=lambda offer: offer.pins))
+        """Return the offers, sorted by decided labels."""
+        ordered = tuple(sorted(offers, key=lambda offer: offer.decided))
         guaranteed = tuple(min(sizes) for sizes in zip(*(offer.largest[0] for offer in ordered), strict=True))
-        return cls(ordered, guaranteed, len({offer.pins for offer in ordered}) == len(ordered))
+        return cls(ordered, guaranteed, len({offer.decided for offer in ordered}) == len(ordered))
 
     def holding(self, requests: _Requests, amounts: Ints) -> Sequence[_DomainOffer]:
         """Return the offers into which a pod with these requests fits."""
@@ -119,7 +119,7 @@ def _covers(size: Sequence[int], requests: _Requests) -> bool:
 
 
 class DomainSupply:
-    """Finds the cells that pods can use, given a partial solution."""
+    """Finds the combinations that pods can use, given a partial solution."""
 
     def __init__(self, problem: SchedulingProblem, solution: PartialSolution, filling: NodeFilling) -> None:
         """Use instance types that NodePool limits still allow, and existing nodes with the capacity left in `filling`."""
@@ -138,16 +138,16 @@ class DomainSupply:
         return bool(self._filling.existing.nodes) and bool(self._filling.open_to(row).any())
 
     def reach(self, row: int, keys: DomainKeys) -> int:
-        """Return how many cells meet the constraints of a row, ignoring their capacity."""
-        reachable = {offer.pins for offer in self._offers_for(row, keys).all}
+        """Return how many combinations meet the constraints of a row, ignoring their capacity."""
+        reachable = {offer.decided for offer in self._offers_for(row, keys).all}
         if self._filling.existing.nodes:
             suits = self._filling.suits(row)
-            cells = self._filling.existing.columns.cells(keys.all)
-            reachable.update(_with_absent(c.pins, keys) for c in cells if (suits & c.nodes).any())
+            combinations = self._filling.existing.columns.combinations(keys.all)
+            reachable.update(_with_absent(c.decided, keys) for c in combinations if (suits & c.nodes).any())
         return len(reachable)
 
-    def cells(self, row: int, keys: DomainKeys, pods: int) -> list[DomainCell]:
-        """Return the cells into which a pod of the row fits now, sorted by pins.
+    def combinations(self, row: int, keys: DomainKeys, pods: int) -> list[DomainCombination]:
+        """Return the combinations into which a pod of the row fits now, sorted by decided labels.
 
         Args:
             row: The row of the pods.
@@ -157,37 +157,37 @@ class DomainSupply:
         requests = self._requests[row]
         offers = self._offers_for(row, keys)
         on_new_nodes = [
-            DomainCell(offer.pins, offer.values, 0, UNLIMITED, offer.order, offer.price(requests))
+            DomainCombination(offer.decided, offer.values, 0, UNLIMITED, offer.order, offer.price(requests))
             for offer in offers.holding(requests, self._problem.requests[row])
         ]
         if offers.distinct and not self._filling.existing.nodes:
             return on_new_nodes
-        cells: dict[Pins, DomainCell] = {}
-        for cell in on_new_nodes:
-            best = cells.get(cell.pins)
-            if best is None or (cell.order, cell.price) < (best.order, best.price):
-                cells[cell.pins] = cell
+        combinations: dict[DecidedLabels, DomainCombination] = {}
+        for combination in on_new_nodes:
+            best = combinations.get(combination.decided)
+            if best is None or (combination.order, combination.price) < (best.order, best.price):
+                combinations[combination.decided] = combination
         for on_nodes in self._cells_on_nodes(row, keys, pods) if self._filling.existing.nodes else ():
-            with_new_nodes = cells.get(on_nodes.pins)
-            cells[on_nodes.pins] = (
+            with_new_nodes = combinations.get(on_nodes.decided)
+            combinations[on_nodes.decided] = (
                 replace(with_new_nodes, free_pods=on_nodes.free_pods, nodes=on_nodes.nodes)
                 if with_new_nodes
                 else on_nodes
             )
-        return [cells[pins] for pins in sorted(cells)]
+        return [combinations[decided] for decided in sorted(combinations)]
 
-    def _cells_on_nodes(self, row: int, keys: DomainKeys, pods: int) -> Iterator[DomainCell]:
-        """Yield the cells of existing nodes on which pods of the row fit."""
+    def _cells_on_nodes(self, row: int, keys: DomainKeys, pods: int) -> Iterator[DomainCombination]:
+        """Yield the combinations of existing nodes on which pods of the row fit."""
         is_open = self._filling.open_to(row)
         if not is_open.any():
             return
-        for pins, members in self._filling.existing.columns.cells(keys.all):
+        for decided, members in self._filling.existing.columns.combinations(keys.all):
             nodes = np.flatnonzero(is_open & members)[:pods].tolist()  # at least one pod fits on each
-            values = dict(pins)
+            values = dict(decided)
             if nodes and all(key in values for key in keys.needed):
                 free_pods = self._filling.free_pods(row, nodes)
                 by_node = list(map(NodePods, nodes, free_pods))
-                yield DomainCell(_with_absent(pins, keys), values, free_pods=sum(free_pods), nodes=by_node)
+                yield DomainCombination(_with_absent(decided, keys), values, free_pods=sum(free_pods), nodes=by_node)
 
     # --- offerings
 
@@ -198,43 +198,45 @@ class DomainSupply:
         return offers
 
     def _find_offers(self, row: int, keys: DomainKeys) -> _DomainOffers:
-        """Return the offers for the row, cached by shape; none if its pods must join others, which new nodes lack."""
+        """Return the offers for the row, cached by its constraints; none if its pods must join others, which new nodes lack."""
         if row in self._must_join_pods:
             return _NO_OFFERS
-        number, ports = self._problem.shape_of_row[row], self._problem.rows[row].ports
-        shape = self._problem.shapes[number]
+        number, ports = self._problem.node_constraints_of_row[row], self._problem.rows[row].ports
+        constraints = self._problem.node_constraints[number]
         case = (number, keys, ports)
         if case not in self._offers:
             self._offers[case] = _DomainOffers.of(
                 offer
                 for pool, allowed in zip(self._problem.pools, self._allowed, strict=True)
-                if pool.serves(NodeDemand(shape))
-                for offer in self._offers_in(pool, allowed & pool.types_with_free_ports(ports), shape, keys)
+                if pool.serves(NodeDemand(constraints))
+                for offer in self._offers_in(pool, allowed & pool.types_with_free_ports(ports), constraints, keys)
             )
         return self._offers[case]
 
     def _offers_in(
-        self, pool: NodePoolOptions, allowed: Bools, shape: NodeConstraints, keys: DomainKeys
+        self, pool: NodePoolOptions, allowed: Bools, constraints: NodeConstraints, keys: DomainKeys
     ) -> Iterator[_DomainOffer]:
         """Yield the offers of a NodePool, for each combination of these labels' values that it and its offerings allow.
 
         A label for which neither lists values is omitted from the combination, unless it is needed.
         """
         table = pool.template.table
-        rows = pool.rows(NodeDemand(shape)) & allowed[table.row_type]
+        rows = pool.rows(NodeDemand(constraints)) & allowed[table.row_type]
         if not rows.any():
             return
         for requirements, matching in table.by_labels(keys.all, np.flatnonzero(rows)):
             offered = zip(keys.all, requirements, strict=True)
-            listed = {key: self._values(pool, key, r, keys, shape.terms) for key, r in offered}
+            listed = {key: self._values(pool, key, r, keys, constraints.terms) for key, r in offered}
             values_by_key = {key: values for key, values in listed.items() if values or key in keys.needed}
             has_choice = any(len(values) > 1 or key in keys.excluding for key, values in values_by_key.items())
             for chosen in product(*values_by_key.values()):
-                pins = tuple(map(Pin, values_by_key, chosen))
-                suitable = matching[pool.rows(NodeDemand(shape, pins=pins))[matching]] if has_choice else matching
+                decided = tuple(map(DecidedLabel, values_by_key, chosen))
+                suitable = (
+                    matching[pool.rows(NodeDemand(constraints, decided=decided))[matching]] if has_choice else matching
+                )
                 if len(suitable):
-                    yield _offer(pool, pins, suitable)
-                self._problem.effort.spend(_PER_COMBINATION * (len(shape.terms) if has_choice else 1))
+                    yield _offer(pool, decided, suitable)
+                self._problem.effort.spend(_PER_COMBINATION * (len(constraints.terms) if has_choice else 1))
 
     def _values(
         self,
@@ -274,15 +276,17 @@ class DomainSupply:
         return frozenset(used.union(value for value in existing if value is not None))
 
 
-def _with_absent(pins: Pins, keys: DomainKeys) -> Pins:
-    """Return the pins of existing nodes; labels that they lack and over which domains are excluded are absent."""
-    if len(pins) == len(keys.all):
-        return pins
-    values = dict(pins)
-    return tuple(Pin(key, values.get(key, ABSENT)) for key in keys.all if key in values or key in keys.excluding)
+def _with_absent(decided: DecidedLabels, keys: DomainKeys) -> DecidedLabels:
+    """Return the decided labels of existing nodes; labels that they lack and over which domains are excluded are absent."""
+    if len(decided) == len(keys.all):
+        return decided
+    values = dict(decided)
+    return tuple(
+        DecidedLabel(key, values.get(key, ABSENT)) for key in keys.all if key in values or key in keys.excluding
+    )
 
 
-def _offer(pool: NodePoolOptions, pins: Pins, rows: Ints) -> _DomainOffer:
+def _offer(pool: NodePoolOptions, decided: DecidedLabels, rows: Ints) -> _DomainOffer:
     table = pool.template.table
     of_row = table.row_type[rows]
     types = distinct(of_row)
@@ -293,8 +297,8 @@ def _offer(pool: NodePoolOptions, pins: Pins, rows: Ints) -> _DomainOffer:
     per_unit = prices[:, None] / np.maximum(pool.sizes[of_row], 1)
     largest = list(dict.fromkeys(np.argmax(sizes, axis=0).tolist()))  # pods may request thousands of resources
     return _DomainOffer(
-        pins=pins,
-        values=dict(present(pins)),
+        decided=decided,
+        values=dict(present(decided)),
         order=pool.template.order,
         sizes=sizes,
         prices=cheapest[types],

@@ -32,11 +32,11 @@ from journeyman.core.scheduling.pod_classes import HostPort, PodClass, encode, h
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.topology import (
     ABSENT,
+    DecidedLabel,
+    DecidedLabels,
     InverseAntiAffinity,
     InverseAntiAffinityCounts,
     NamespaceIndex,
-    Pin,
-    Pins,
     RunningAntiAffinity,
     RunningPodCounts,
     TopologyGroup,
@@ -56,9 +56,9 @@ T = TypeVar("T")
 
 
 class NodesInDomains(NamedTuple):
-    """The nodes in one combination of domains: True for each node that has all labels in `pins`."""
+    """The nodes in one combination of domains: True for each node that has all labels in `decided`."""
 
-    pins: Pins
+    decided: DecidedLabels
     nodes: Bools
 
 
@@ -70,7 +70,7 @@ class NodeColumns:
         self._nodes = nodes
         self._source = source
         self._codes: dict[Hashable, tuple[Ints, tuple[Any, ...]]] = {}
-        self._cells: dict[tuple[str, ...], tuple[NodesInDomains, ...]] = {}
+        self._combinations: dict[tuple[str, ...], tuple[NodesInDomains, ...]] = {}
 
     def label(self, key: str) -> tuple[Ints, tuple[str | None, ...]]:
         """Return a label as (code per node, value per code), None for nodes without it; some codes may not occur."""
@@ -91,15 +91,17 @@ class NodeColumns:
             self._codes[kind] = found
         return found
 
-    def cells(self, keys: tuple[str, ...]) -> tuple[NodesInDomains, ...]:
+    def combinations(self, keys: tuple[str, ...]) -> tuple[NodesInDomains, ...]:
         """Return the combinations of these labels' values that occur, with their nodes; absent labels are omitted."""
-        if keys not in self._cells:
-            codes, pins_of = self.coded(
-                keys, lambda node: tuple(Pin(key, node.labels[key]) for key in keys if key in node.labels)
+        if keys not in self._combinations:
+            codes, decided_of = self.coded(
+                keys, lambda node: tuple(DecidedLabel(key, node.labels[key]) for key in keys if key in node.labels)
             )
-            cells = (NodesInDomains(pins, read_only(codes == code)) for code, pins in enumerate(pins_of))
-            self._cells[keys] = tuple(cell for cell in cells if cell.nodes.any())
-        return self._cells[keys]
+            combinations = (
+                NodesInDomains(decided, read_only(codes == code)) for code, decided in enumerate(decided_of)
+            )
+            self._combinations[keys] = tuple(combination for combination in combinations if combination.nodes.any())
+        return self._combinations[keys]
 
     def accepted(self, tolerations: Sequence[Toleration], *, avoids_prefer_no_schedule: bool) -> Bools:
         """Return for each node whether these tolerations tolerate all of its taints; a cordon counts as a taint."""
@@ -124,12 +126,12 @@ class NodeColumns:
             meets_any |= meets_all
         return meets_any
 
-    def pinned(self, pins: Pins) -> Bools:
-        """Return for each node whether its labels match these pins."""
+    def with_labels(self, decided: DecidedLabels) -> Bools:
+        """Return for each node whether its labels match these."""
         has_all: Bools = np.ones(len(self._nodes), dtype=bool)
-        for key, pinned_value in pins:
+        for key, decided_value in decided:
             codes, values = self.label(key)
-            has_value = [(ABSENT if value is None else value) == pinned_value for value in values]
+            has_value = [(ABSENT if value is None else value) == decided_value for value in values]
             has_all &= np.array(has_value, dtype=bool)[codes]
         return has_all
 

@@ -111,8 +111,8 @@ class NewNodePrices:
         case = masks.index, row
         found = self._meeting.get(case)
         if found is None:
-            shape = self._problem.shapes[self._problem.shape_of_row[row]]
-            meeting = as_mask(masks.pool.rows(NodeDemand(shape))[masks.rows])
+            constraints = self._problem.node_constraints[self._problem.node_constraints_of_row[row]]
+            meeting = as_mask(masks.pool.rows(NodeDemand(constraints))[masks.rows])
             found = self._meeting[case] = meeting & masks.with_free_ports(self._problem.rows[row].ports)
         return found
 

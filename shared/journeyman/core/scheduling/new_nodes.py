@@ -35,7 +35,7 @@ from journeyman.core.scheduling.pod_classes import RowPods
 from journeyman.core.scheduling.problem import PlannedNode, PodBatch, SchedulingProblem
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import EffortSpentError, MinValuesPolicy
-from journeyman.core.scheduling.topology import Pins
+from journeyman.core.scheduling.topology import DecidedLabels
 
 LIMIT_WEIGHTS: Final = (1.0, 1e6)  # times the highest price: the charge for using all that is left of a limit
 
@@ -88,16 +88,16 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
         """Return the items of these batches, in order of first appearance."""
         amounts = np.concatenate((problem.requests, rules.uses), axis=1)
         kinds: dict[int, bytes] = {}  # by row; packing cannot distinguish rows of one kind
-        demands: dict[tuple[int, Pins], int] = {}
+        demands: dict[tuple[int, DecidedLabels], int] = {}
         items: dict[tuple[int, bytes], list[PodBatch]] = {}
         for batch in batches:
             row = batch.row
             if row not in kinds:
                 kinds[row] = b"".join(part[row].tobytes() for part in (amounts, rules.counted, rules.owning))
-            demand = demands.setdefault((problem.shape_of_row[row], batch.pins), len(demands))
+            demand = demands.setdefault((problem.node_constraints_of_row[row], batch.decided), len(demands))
             items.setdefault((demand, kinds[row]), []).append(batch)
         return cls(
-            demands=tuple(NodeDemand(problem.shapes[shape], pins=pins) for shape, pins in demands),
+            demands=tuple(NodeDemand(problem.node_constraints[shape], decided=decided) for shape, decided in demands),
             demand_of=np.array([demand for demand, _ in items], dtype=np.int64),
             rows=np.array([alike[0].row for alike in items.values()], dtype=np.int64),
             queues=tuple(map(_BatchQueue, items.values())),
@@ -120,10 +120,10 @@ class PackingItems(Struct, frozen=True, kw_only=True, eq=False):
             allowed=offerings.allowed[:, self.demand_of],
             sizes=np.concatenate((offerings.sizes, capacities), axis=1),
             prices=offerings.prices,
-            constraints=offerings.signatures,
+            constraints=offerings.constraints,
             selected=rules.counted[self.rows],
             owning=rules.owning[self.rows],
-            reservation=offerings.stock,
+            reservation=offerings.reservation,
         )
 
     def draw(self, content: Content) -> tuple[RowPods, ...]:
@@ -154,7 +154,7 @@ def plan_new_nodes(
     """Plan new nodes for the batches, NodePools of greater weight first.
 
     Args:
-        batches: Pods whose only remaining topology rules are their pins and the rules about a single node.
+        batches: Pods whose only remaining topology rules are their decided labels and the rules about a single node.
         problem: The scheduling problem.
         headroom: The amounts left of each NodePool's limits.
         reservations: The reserved capacity that is left.
@@ -166,19 +166,21 @@ def plan_new_nodes(
     for batch in left:
         counts[batch.row] += batch.count
     rules = problem.host_constraints.for_new_nodes(counts)
-    for members, varied in _tiers(problem):
+    for members, varied in _by_weight(problem):
         servable = tuple(
-            batch for batch in left if not problem.serving_pools[problem.shape_of_row[batch.row]].isdisjoint(members)
+            batch
+            for batch in left
+            if not problem.serving_pools[problem.node_constraints_of_row[batch.row]].isdisjoint(members)
         )
         if not servable:
             continue
-        tier = WeightTier(problem, members, rules, servable, varied=varied)
-        outcome = tier.open([remaining[s] for s in tier.members], reservations)
-        for s, pool_headroom in zip(tier.members, outcome.headroom, strict=True):
+        of_weight = PoolsOfWeight(problem, members, rules, servable, varied=varied)
+        outcome = of_weight.open([remaining[s] for s in of_weight.members], reservations)
+        for s, pool_headroom in zip(of_weight.members, outcome.headroom, strict=True):
             remaining[s] = pool_headroom
         reservations = outcome.reservations
-        nodes += tier.nodes(outcome)
-        rest, tried = tier.items.rest(), frozenset(servable)
+        nodes += of_weight.nodes(outcome)
+        rest, tried = of_weight.items.rest(), frozenset(servable)
         remaining_batches = (rest.get(batch) if batch in tried else batch for batch in left)
         left = tuple(batch for batch in remaining_batches if batch is not None)
     return NewNodes(nodes=tuple(nodes), left=left, headroom=tuple(remaining), reservations=reservations)
@@ -197,7 +199,7 @@ def _smallest(counts: Ints, each: Ints, capacity: int) -> Ints:
     return reduced
 
 
-def _tiers(problem: SchedulingProblem) -> Iterator[tuple[tuple[int, ...], bool]]:
+def _by_weight(problem: SchedulingProblem) -> Iterator[tuple[tuple[int, ...], bool]]:
     """Yield NodePools of equal weight, in order, and whether minValues apply.
 
     With the BestEffort policy, NodePools with minValues are yielded again without them.
@@ -220,7 +222,7 @@ class _PlannedBin(Struct, frozen=True, eq=False):
     share: Ints | None = None
 
 
-class _PackedTier(Struct, kw_only=True, eq=False):
+class _PackedPools(Struct, kw_only=True, eq=False):
     """The planned bins, and the items, limits and reservations that are left; `unplaceable` pods fit no allowed offer."""
 
     left: Ints
@@ -236,7 +238,7 @@ class _PackedTier(Struct, kw_only=True, eq=False):
         return int(self.left.sum()), self.price
 
 
-class WeightTier:
+class PoolsOfWeight:
     """Packs batches onto the NodePools of one weight.
 
     Batches with equal requirements, requests and host constraints are one item.
@@ -278,7 +280,7 @@ class WeightTier:
                     )
         return capacity
 
-    def open(self, headroom: Sequence[Headroom], reservations: Reservations) -> _PackedTier:
+    def open(self, headroom: Sequence[Headroom], reservations: Reservations) -> _PackedPools:
         """Return the best plan for new nodes within limits and reservations. Raises EffortSpentError if there is none."""
         best = self._attempt(self._offerings.prices, headroom, reservations)
         if best.left.sum() > best.unplaceable and any(pool_headroom.resources for pool_headroom in headroom):
@@ -299,9 +301,9 @@ class WeightTier:
             shares[offers] = costs.max(axis=1, initial=0.0)
         return shares
 
-    def _attempt(self, prices: Floats, headroom: Sequence[Headroom], reservations: Reservations) -> _PackedTier:
+    def _attempt(self, prices: Floats, headroom: Sequence[Headroom], reservations: Reservations) -> _PackedPools:
         """Pack at these prices, keep the nodes that limits and reservations allow, and repeat for the remaining pods."""
-        outcome = _PackedTier(
+        outcome = _PackedPools(
             left=self._packing_problem.counts.copy(),
             headroom=[pool_headroom.copy() for pool_headroom in headroom],
             reservations=reservations.copy(),
@@ -324,7 +326,7 @@ class WeightTier:
                 break
         return outcome
 
-    def _allowed_offers(self, outcome: _PackedTier) -> Bools:
+    def _allowed_offers(self, outcome: _PackedPools) -> Bools:
         """Return for each offer whether limits and reservations allow one more node."""
         offerings = self._offerings
         allowed: Bools = np.ones(len(offerings.prices), dtype=bool)
@@ -334,15 +336,15 @@ class WeightTier:
                 allowed[offers] = pool_headroom.allows()[offerings.types[offers]]
         for index, name in enumerate(offerings.reservations):
             if outcome.reservations.left.get(name, 0) <= 0:
-                allowed &= offerings.stock != index
+                allowed &= offerings.reservation != index
         return allowed
 
-    def _unplaceable(self, outcome: _PackedTier) -> int:
+    def _unplaceable(self, outcome: _PackedPools) -> int:
         """Return how many pods fit no offer that limits and reservations still allow."""
         fits = self._packing_problem.only(np.flatnonzero(self._allowed_offers(outcome))).fits()
         return int(outcome.left[~np.logical_or.reduce(fits, axis=1)].sum())
 
-    def within_limits(self, outcome: _PackedTier) -> Ints:
+    def within_limits(self, outcome: _PackedPools) -> Ints:
         """Return the remaining count of each item, without pods for which limits leave no capacity on any offer.
 
         The smallest pods stay, because most of them can be placed.
@@ -360,8 +362,8 @@ class WeightTier:
     def _items_by_pools(self) -> list[tuple[list[int], Ints]]:
         """Return (NodePools, items) for each group of items that the same NodePools can take."""
         offerings, demand_of = self._offerings, self.items.demand_of
-        offered = [distinct(offerings.signatures[offerings.pools == s]) for s in range(len(self._pools))]
-        admitted = np.array([np.logical_or.reduce(offerings.allowed[signatures], axis=0) for signatures in offered])
+        offered = [distinct(offerings.constraints[offerings.pools == s]) for s in range(len(self._pools))]
+        admitted = np.array([np.logical_or.reduce(offerings.allowed[constraints], axis=0) for constraints in offered])
         numbers, patterns = numbered(admitted[:, demand_of])
         return [(np.flatnonzero(pattern).tolist(), np.flatnonzero(numbers == n)) for n, pattern in enumerate(patterns)]
 
@@ -371,7 +373,7 @@ class WeightTier:
         whole = replace(self._packing_problem, prices=prices, counts=counts, reserved=np.array(stocks, dtype=np.int64))
         return whole.only(offers)
 
-    def _add_bins(self, outcome: _PackedTier, offers: Ints, packing: Packing) -> int:
+    def _add_bins(self, outcome: _PackedPools, offers: Ints, packing: Packing) -> int:
         """Add as many copies of each packed bin as limits, reservations and minValues allow; return the number of nodes."""
         new_nodes = 0
         for packed in packing.bins:
@@ -379,12 +381,12 @@ class WeightTier:
             new_nodes += self._add_bin(outcome, b) if b is not None else 0
         return new_nodes
 
-    def _add_bin(self, outcome: _PackedTier, b: _PlannedBin) -> int:
+    def _add_bin(self, outcome: _PackedPools, b: _PlannedBin) -> int:
         """Add as many copies of the bin as limits and reservations allow; return their number."""
         offerings = self._offerings
-        pool_headroom, stock = outcome.headroom[int(offerings.pools[b.offer])], int(offerings.stock[b.offer])
+        pool_headroom, number = outcome.headroom[int(offerings.pools[b.offer])], int(offerings.reservation[b.offer])
         copies = pool_headroom.allowing(b.share, b.copies) if b.share is not None else b.copies
-        copies = outcome.reservations.take(offerings.reservations[stock], copies) if stock >= 0 else copies
+        copies = outcome.reservations.take(offerings.reservations[number], copies) if number >= 0 else copies
         if copies:
             if b.share is not None:
                 pool_headroom.spend(b.share, copies)
@@ -409,7 +411,7 @@ class WeightTier:
 
     # --- planned nodes
 
-    def nodes(self, outcome: _PackedTier) -> Iterator[PlannedNode]:
+    def nodes(self, outcome: _PackedPools) -> Iterator[PlannedNode]:
         """Yield a node for each copy of each bin, with pods drawn from the batches in order."""
         for b in outcome.bins:
             node = self._node(b)
@@ -438,13 +440,14 @@ class WeightTier:
         offerings, offer = self._offerings, b.offer
         demands = distinct(self.items.demand_of[list(b.content.items)])
         chosen = [self.items.demands[d] for d in demands]
-        s, v, t, stock = (
-            int(column[offer]) for column in (offerings.pools, offerings.variants, offerings.types, offerings.stock)
+        s, v, t, number = (
+            int(column[offer])
+            for column in (offerings.pools, offerings.variants, offerings.types, offerings.reservation)
         )
         plain = all(len(demand.terms) <= 1 for demand in chosen)
-        key = (s, v, stock, -1 if plain else t, demands.tobytes())
+        key = (s, v, number, -1 if plain else t, demands.tobytes())
         if key not in self._requirements_cache:
-            reservation = offerings.reservations[stock] if stock >= 0 else ""
+            reservation = offerings.reservations[number] if number >= 0 else ""
             self._requirements_cache[key] = node_requirements_of(
                 self._pools[s], t, offerings.variants_by_pool[s][v], chosen, reservation
             )

@@ -18,7 +18,7 @@ from journeyman.core.scheduling.arrays import Bools, Ints, read_only
 from journeyman.core.scheduling.existing_nodes import ColumnAmount, ExistingNodes, RowDemand, SharedClaims
 from journeyman.core.scheduling.host_constraints import HostConstraints
 from journeyman.core.scheduling.pod_classes import PodClass, RowPods
-from journeyman.core.scheduling.topology import Pins
+from journeyman.core.scheduling.topology import DecidedLabels
 from journeyman.core.scheduling.volumes import SharedVolume
 
 ANY_NUMBER: Final = 1 << 40
@@ -79,7 +79,7 @@ class NodeFilling:
         self._counted = existing.counted.copy(order="C")
         self._owning = existing.owning.copy(order="C")
         self._followed_counts = existing.followed_counts.copy(order="C")
-        self._pinned: dict[Pins, Bools] = {}
+        self._decided: dict[DecidedLabels, Bools] = {}
         for node, entries in sorted((taken or {}).items()):
             for row, count in entries:
                 self.put(row, node, count)
@@ -148,10 +148,10 @@ class NodeFilling:
         suitable = known.get(row)
         if suitable is None:
             pods = self._rows[row]
-            shape = (pods.node_terms, pods.tolerations, pods.avoids_prefer_no_schedule)
-            if shape not in known:
-                known[shape] = read_only(self.accepts(row) & self.existing.columns.meeting(pods.node_terms))
-            suitable = known[row] = known[shape]
+            constraints = (pods.node_terms, pods.tolerations, pods.avoids_prefer_no_schedule)
+            if constraints not in known:
+                known[constraints] = read_only(self.accepts(row) & self.existing.columns.meeting(pods.node_terms))
+            suitable = known[row] = known[constraints]
         return suitable
 
     def accepts(self, row: int) -> Bools:
@@ -200,17 +200,17 @@ class NodeFilling:
         """Undo `close`."""
         self._free[:, node] = free
 
-    def fill(self, row: int, count: int, pins: Pins = ()) -> int:
+    def fill(self, row: int, count: int, decided: DecidedLabels = ()) -> int:
         """Place as many pods of the row as fit on nodes with these labels, in order; return how many are left."""
-        return count - sum(placed.pods for placed in self.place(row, count, pins))
+        return count - sum(placed.pods for placed in self.place(row, count, decided))
 
-    def place(self, row: int, count: int, pins: Pins = ()) -> list[NodePods]:
+    def place(self, row: int, count: int, decided: DecidedLabels = ()) -> list[NodePods]:
         """Place as many pods of the row as fit on nodes with these labels; return the pods per node."""
         is_open = self.open_to(row)
-        if pins:
-            if pins not in self._pinned:
-                self._pinned[pins] = self.existing.columns.pinned(pins)
-            is_open &= self._pinned[pins]
+        if decided:
+            if decided not in self._decided:
+                self._decided[decided] = self.existing.columns.with_labels(decided)
+            is_open &= self._decided[decided]
         nodes = np.flatnonzero(is_open)[:count].tolist()  # at least one pod fits on each
         return self.put_first(row, count, list(map(NodePods, nodes, self.free_pods(row, nodes))))
 

@@ -236,10 +236,13 @@ class NodeRemovals:
         for row in rows:
             if row not in self._open_nodes:
                 slots = self._filling.slots(row)
-                cells = columns.cells(tuple(rules.key for rules in self._topology.of(row).labels))
-                is_open = [(cell.pins, np.flatnonzero((slots > 0) & cell.nodes)) for cell in cells]
+                combinations = columns.combinations(tuple(rules.key for rules in self._topology.of(row).labels))
+                is_open = [
+                    (combination.decided, np.flatnonzero((slots > 0) & combination.nodes))
+                    for combination in combinations
+                ]
                 self._open_nodes[row] = [
-                    _OpenNodes(dict(pins), nodes.astype(index)) for pins, nodes in is_open if len(nodes)
+                    _OpenNodes(dict(decided), nodes.astype(index)) for decided, nodes in is_open if len(nodes)
                 ]
                 self._slots[row] = int(slots.sum())
 

@@ -1,7 +1,7 @@
 """What a NodePool can launch for given pods: its instance types less daemons, and the offerings compatible with them.
 
 `NodeConstraints` are what a pod class requires of its node (alternatives of requirements, tolerations); a `NodeDemand`
-adds the labels that its pods are pinned to. `NodePoolOptions` finds the offerings that meet a demand; thousands of pod
+adds the labels that are decided for its pods. `NodePoolOptions` finds the offerings that meet a demand; thousands of pod
 classes share few demands, so results are cached.
 
 An offering may leave a label open (for example, a custom label with several values in the NodePool). Then two pods may
@@ -32,7 +32,7 @@ from journeyman.core.scheduling.nodeclaim_templates import NodeClaimTemplate, va
 from journeyman.core.scheduling.offerings import OfferingTable
 from journeyman.core.scheduling.pod_classes import HostPort, PodClass
 from journeyman.core.scheduling.requirements import EMPTY, Requirement, Requirements, of, requirement
-from journeyman.core.scheduling.topology import ABSENT, Pins
+from journeyman.core.scheduling.topology import ABSENT, DecidedLabels
 from journeyman.core.state.taints import has_untolerated_preference, untolerated
 
 
@@ -59,27 +59,28 @@ class NodeConstraints(Struct, frozen=True, cache_hash=True):
 
 
 class NodeDemand(Struct, frozen=True):
-    """Constraints, and the domains that the node is pinned to."""
+    """Constraints, and the labels that are decided for the node."""
 
     constraints: NodeConstraints
-    pins: Pins = ()
+    decided: DecidedLabels = ()
 
     @property
     def terms(self) -> tuple[Requirements, ...]:
-        """The alternatives with the pinned labels added, without those that contradict them."""
-        return _pinned(self.constraints.terms, self.pins) if self.pins else self.constraints.terms
+        """The alternatives with the decided labels added, without those that contradict them."""
+        return _with_decided(self.constraints.terms, self.decided) if self.decided else self.constraints.terms
 
 
-def pinned_requirements(pins: Pins) -> Requirements:
-    """Return the requirements of nodes with these pins."""
+def decided_requirements(decided: DecidedLabels) -> Requirements:
+    """Return the requirements of nodes with these decided labels."""
     return of(
-        requirement(key, "DoesNotExist") if value == ABSENT else requirement(key, "In", (value,)) for key, value in pins
+        requirement(key, "DoesNotExist") if value == ABSENT else requirement(key, "In", (value,))
+        for key, value in decided
     )
 
 
 @lru_cache(maxsize=8192)
-def _pinned(terms: tuple[Requirements, ...], pins: Pins) -> tuple[Requirements, ...]:
-    fixed = pinned_requirements(pins)
+def _with_decided(terms: tuple[Requirements, ...], decided: DecidedLabels) -> tuple[Requirements, ...]:
+    fixed = decided_requirements(decided)
     both = (term & fixed for term in terms)
     return tuple(term for term in both if not any(term[key].impossible for key in fixed))
 
@@ -254,7 +255,7 @@ class NodePoolOptions(Struct, kw_only=True, eq=False):
         """Return the combinations of label values that a node for the demand can have, each in the order of `keys`.
 
         Args:
-            demand: The demand; its pinned labels are applied too.
+            demand: The demand; its decided labels are applied too.
             keys: Node labels. A label without listed values (the NodePool only requires it to exist) has no values.
             request: If given, return only combinations where one pod with this request (by axis) fits.
         """
@@ -308,9 +309,9 @@ class CompatibleOfferings(Struct, frozen=True, kw_only=True, eq=False):
     """The offerings compatible with any demand in a list, by price, then NodePool order, then type name.
 
     Every array has one entry per offering. `pools` are indices into the NodePools given, `variants` into
-    `variants_by_pool`, `types` into the template's types. `signatures` index `allowed`, which has by signature and
+    `variants_by_pool`, `types` into the template's types. `constraints` index `allowed`, which has by them and
     demand whether they are compatible.
-    `prices` include the NodePool's surcharge per node, `fees`. `stock` is the reservation that an offering draws on, an
+    `prices` include the NodePool's surcharge per node, `fees`. `reservation` is the reservation that an offering draws on, an
     index into `reservations`, or -1.
     """
 
@@ -320,22 +321,22 @@ class CompatibleOfferings(Struct, frozen=True, kw_only=True, eq=False):
     prices: Floats
     fees: Floats
     sizes: Ints
-    signatures: Ints
+    constraints: Ints
     allowed: Bools
-    stock: Ints
+    reservation: Ints
     reservations: tuple[str, ...]
     variants_by_pool: tuple[tuple[TemplateVariant, ...], ...]
 
     def only(self, offers: Bools | Ints) -> CompatibleOfferings:
         """Return a copy with only these offerings."""
-        by_offering = ("pools", "variants", "types", "prices", "fees", "sizes", "signatures", "stock")
+        by_offering = ("pools", "variants", "types", "prices", "fees", "sizes", "constraints", "reservation")
         return replace(self, **{name: getattr(self, name)[offers] for name in by_offering})
 
 
 def compatible_offerings(
     pools: Sequence[NodePoolOptions], demands: Sequence[NodeDemand], varied: Ints | None = None
 ) -> CompatibleOfferings:
-    """Return the offerings compatible with any demand; only the cheapest per NodePool, variant, type and signature.
+    """Return the offerings compatible with any demand; only the cheapest per NodePool, variant, type and constraints.
 
     Args:
         pools: NodePools of one order.
@@ -345,20 +346,20 @@ def compatible_offerings(
     """
     variants = tuple(variants_of(pool.template, demands) for pool in pools)
     reservations = tuple(sorted({name for pool in pools for name in pool.template.table.reservations}))
-    signatures: dict[bytes, int] = {}
+    constraints: dict[bytes, int] = {}
     parts = [
         part
         for index, pool in enumerate(pools)
         for part in _parts(
-            index, pool, variants[index], demands, reservations=reservations, varied=varied, signatures=signatures
+            index, pool, variants[index], demands, reservations=reservations, varied=varied, constraints=constraints
         )
     ]
     indices = np.concatenate([p.indices for p in parts] or [np.zeros((5, 0), dtype=np.int64)], axis=1)
-    pool, variant, types, numbers, stock = indices
+    pool, variant, types, numbers, reservation = indices
     fees = np.array([s.template.node_surcharge for s in pools])[pool]
     prices = np.concatenate([p.prices for p in parts] or [np.zeros(0)]) + fees
     order = np.lexsort((types, variant, pool, prices))
-    packed = np.frombuffer(b"".join(signatures), dtype=np.uint8).reshape(len(signatures), -(-len(demands) // 8))
+    packed = np.frombuffer(b"".join(constraints), dtype=np.uint8).reshape(len(constraints), -(-len(demands) // 8))
     sizes = np.concatenate((*(p.sizes for p in parts), pools[0].sizes[:0]))
     return CompatibleOfferings(
         pools=pool[order],
@@ -367,9 +368,9 @@ def compatible_offerings(
         prices=prices[order],
         fees=fees[order],
         sizes=sizes[order],
-        signatures=numbers[order],
+        constraints=numbers[order],
         allowed=np.unpackbits(packed, axis=1, count=len(demands)).astype(bool),
-        stock=stock[order],
+        reservation=reservation[order],
         reservations=reservations,
         variants_by_pool=variants,
     )
@@ -378,7 +379,7 @@ def compatible_offerings(
 class _VariantOfferings(NamedTuple):
     """The compatible offerings of one variant of a NodePool.
 
-    `indices` has the rows pool, variant, type, signature and stock, as in `CompatibleOfferings`; a column per offering.
+    `indices` has the rows pool, variant, type, constraints and reservation, as in `CompatibleOfferings`; a column per offering.
     """
 
     indices: Ints
@@ -394,9 +395,9 @@ def _parts(
     *,
     reservations: Sequence[str],
     varied: Ints | None,
-    signatures: dict[bytes, int],
+    constraints: dict[bytes, int],
 ) -> Iterator[_VariantOfferings]:
-    """Yield the offerings of one NodePool by variant; adds new bit patterns to `signatures`, which numbers them."""
+    """Yield the offerings of one NodePool by variant; adds new bit patterns to `constraints`, which numbers them."""
     table = pool.template.table
     served = [(w, demand) for w, demand in enumerate(demands) if pool.serves(demand)]
     if not served:
@@ -408,7 +409,7 @@ def _parts(
     rows, codes = _cheapest(table, rows, codes)
     owners = np.array([w for w, _ in terms])
     numbers_of_reservations = [-1, *map(reservations.index, table.reservations)]
-    stock = np.array(numbers_of_reservations, dtype=np.int64)[table.row_reservation[rows] + 1]
+    reservation = np.array(numbers_of_reservations, dtype=np.int64)[table.row_reservation[rows] + 1]
     for v, variant in enumerate(variants):
         admitted = np.array([variant.admits(term) for _, term in terms], dtype=bool)
         bits: Bools = np.zeros((len(demands), len(patterns)), dtype=bool)
@@ -419,37 +420,37 @@ def _parts(
             served_demands = with_variety(pool, types, codes, served_demands)
             sizes = varied_sizes(pool, types, pool.sizes, (codes, served_demands), varied)
         packed = np.packbits(served_demands, axis=1)
-        numbers = np.array([signatures.setdefault(row.tobytes(), len(signatures)) for row in packed], dtype=np.int64)
+        numbers = np.array([constraints.setdefault(row.tobytes(), len(constraints)) for row in packed], dtype=np.int64)
         useful = np.flatnonzero(np.logical_or.reduce(served_demands, axis=1)[codes])
         columns = (
             np.full(len(useful), index),
             np.full(len(useful), v),
             types[useful],
             numbers[codes[useful]],
-            stock[useful],
+            reservation[useful],
         )
         yield _VariantOfferings(np.stack(columns), table.prices[rows[useful]], sizes[useful])
 
 
 def _cheapest(table: OfferingTable, rows: Ints, codes: Ints) -> tuple[Ints, Ints]:
     """Return the cheapest row per type, code and reservation, in the table's order, and their codes."""
-    types, stock, prices = table.row_type[rows], table.row_reservation[rows], table.prices[rows]
-    order = np.lexsort((rows, prices, stock, codes, types))
-    groups = np.stack((types, codes, stock))[:, order]
+    types, reservation, prices = table.row_type[rows], table.row_reservation[rows], table.prices[rows]
+    order = np.lexsort((rows, prices, reservation, codes, types))
+    groups = np.stack((types, codes, reservation))[:, order]
     first = np.flatnonzero(np.concatenate(([True], (groups[:, 1:] != groups[:, :-1]).any(axis=0))))
     chosen = np.sort(order[first])
     return rows[chosen], codes[chosen]
 
 
 def worth_considering(offerings: CompatibleOfferings, axes: Ints) -> Bools:
-    """Return which offerings no other of the same signature dominates.
+    """Return which offerings no other of the same constraints dominates.
 
     An offering dominates another if it costs at most as much and is at least as large on every axis. A reservation may
     run out, so an offering that uses one dominates only offerings of the same reservation.
     """
     undominated_offerings: Bools = np.zeros(len(offerings.prices), dtype=bool)
     sizes = offerings.sizes[:, axes]
-    groups = offerings.signatures * (len(offerings.reservations) + 1) + offerings.stock + 1
+    groups = offerings.constraints * (len(offerings.reservations) + 1) + offerings.reservation + 1
     order = np.lexsort((-sizes.sum(axis=1), offerings.prices, groups))  # at equal prices, larger ones first
     cache: dict[bytes, Ints] = {}  # many groups offer the same at the same prices
     for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):

@@ -205,7 +205,7 @@ class RequirementsInterner:
         self._entries: list[Requirements] = []
         self._numbers: dict[Requirements, int] = {}
         self._narrowed: dict[tuple[int, int], int] = {}
-        self._pins: dict[tuple[str, tuple[str, ...]], int] = {}
+        self._one_of: dict[tuple[str, tuple[str, ...]], int] = {}
 
     def __getitem__(self, number: int) -> Requirements:
         return self._entries[number]
@@ -218,12 +218,12 @@ class RequirementsInterner:
             self._entries.append(requirements)
         return found
 
-    def pin(self, key: str, values: Iterable[str]) -> int:
+    def one_of(self, key: str, values: Iterable[str]) -> int:
         """Return the ID of the requirement `key In values`."""
         case = (key, tuple(sorted(values)))
-        found = self._pins.get(case)
+        found = self._one_of.get(case)
         if found is None:
-            found = self._pins[case] = self.id_of(Requirements({key: requirement(key, "In", case[1])}))
+            found = self._one_of[case] = self.id_of(Requirements({key: requirement(key, "In", case[1])}))
         return found
 
     def narrowed(self, offer: int, alternative: int) -> int:

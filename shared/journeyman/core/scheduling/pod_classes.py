@@ -536,7 +536,7 @@ def _rules(spec: PodSpec, namespace: str, own: Mapping[str, str], namespaces: Na
         return tuple(group_of(t.pod_affinity_term, namespace, own, namespaces).preferred for t in terms)
 
     hard = [c for c in spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule"]
-    soft = [spread_of(c, namespace, own) for c in _anyway(spec.topology_spread_constraints)]
+    soft = [spread_of(c, namespace, own) for c in _schedule_anyway(spec.topology_spread_constraints)]
     return PodTopologyRules(
         spreads=tuple(spread_of(c, namespace, own) for c in hard),
         affinities=required(affinity.pod_affinity),
@@ -549,7 +549,7 @@ def _rules(spec: PodSpec, namespace: str, own: Mapping[str, str], namespaces: Na
     )
 
 
-def _anyway(constraints: Iterable[TopologySpreadConstraint]) -> Iterable[TopologySpreadConstraint]:
+def _schedule_anyway(constraints: Iterable[TopologySpreadConstraint]) -> Iterable[TopologySpreadConstraint]:
     """Return the ScheduleAnyway constraints in relaxation order: removing one moves the last constraint to its index.
 
     Restates: karpenter pkg/controllers/provisioning/scheduling/preferences.go `removeTopologySpreadScheduleAnyway`.

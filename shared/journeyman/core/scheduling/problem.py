@@ -39,7 +39,13 @@ from journeyman.core.scheduling.pod_validation import has_resource_claims, requi
 from journeyman.core.scheduling.preferences import MAX_LEVELS, relaxation_levels
 from journeyman.core.scheduling.requirements import Requirements
 from journeyman.core.scheduling.results import Effort, Options, PodError
-from journeyman.core.scheduling.topology import InverseAntiAffinity, LabelIndex, Pins, SpreadChoice, TopologyGroup
+from journeyman.core.scheduling.topology import (
+    DecidedLabels,
+    InverseAntiAffinity,
+    LabelIndex,
+    SpreadChoice,
+    TopologyGroup,
+)
 from journeyman.core.scheduling.volumes import StorageObjects, resolve_volumes
 from journeyman.core.state.pod_predicates import is_terminating
 from journeyman.core.state.skipped_objects import SkippedObject
@@ -70,14 +76,14 @@ class PodBatch(Struct, frozen=True, kw_only=True):
 
     row: int
     count: int
-    pins: Pins = ()
+    decided: DecidedLabels = ()
     is_quota: bool = False
 
 
 class PlannedNode(Struct, frozen=True, kw_only=True, eq=False):
     """A new node. `total` is the sum of its pods' requests by axis.
 
-    `requirements` are those of its NodeClaim: the NodePool's, the pins', and one alternative of each row. `share` is the
+    `requirements` are those of its NodeClaim: the NodePool's, the decided labels, and one alternative of each row. `share` is the
     part of the NodePool's limits reserved for it (by limited resource, as in `limits.type_costs`); its NodeClaim lists
     no instance type that exceeds it. None if the NodePool has no limits.
     """
@@ -97,7 +103,7 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     `counts[c]` the number of its pods to schedule. `requests` is indexed by row and axis. `pool_masks` are the NodePools'
     offerings as bit masks. `inverse_anti_affinities` are the domains that the anti-affinity of running pods excludes.
     `host_constraints` are the rows' constraints on a single node. `row_index` finds the rows that a topology group counts.
-    `shapes` are the distinct requirements of rows on a node, `serving_pools` by shape the NodePools with an offering for it.
+    `node_constraints` are the distinct requirements of rows on a node, `serving_pools` by these the NodePools with an offering for it.
     `allocator` is None if no row has ResourceClaims. `work` is by row the effort that each plan takes for it, `effort` what
     is left of the pass's effort, which every plan for the problem counts down.
     """
@@ -116,8 +122,8 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     options: Options
     host_constraints: HostConstraints
     row_index: LabelIndex
-    shapes: tuple[NodeConstraints, ...]
-    shape_of_row: tuple[int, ...]
+    node_constraints: tuple[NodeConstraints, ...]
+    node_constraints_of_row: tuple[int, ...]
     serving_pools: tuple[frozenset[int], ...]
     work: tuple[int, ...] = ()
     allocator: DeviceAllocator | None = None
@@ -375,9 +381,11 @@ def prepare_task(
     existing = inventory.survey(
         selection, pod_counts, expected_counts, axes=axes, host_constraints=host_constraints, has_ports=has_ports
     )
-    shapes: dict[NodeConstraints, int] = {}
-    shape_of_row = tuple(shapes.setdefault(NodeConstraints.of(row), len(shapes)) for row in relaxation.rows)
-    pools, demands = inputs.pools(axes), [NodeDemand(shape) for shape in shapes]
+    node_constraints: dict[NodeConstraints, int] = {}
+    node_constraints_of_row = tuple(
+        node_constraints.setdefault(NodeConstraints.of(row), len(node_constraints)) for row in relaxation.rows
+    )
+    pools, demands = inputs.pools(axes), [NodeDemand(constraints) for constraints in node_constraints]
     problem = SchedulingProblem(
         rows=tuple(relaxation.rows),
         class_of_row=tuple(relaxation.class_of_row),
@@ -393,8 +401,8 @@ def prepare_task(
         options=inputs.options,
         host_constraints=host_constraints,
         row_index=row_index,
-        shapes=tuple(shapes),
-        shape_of_row=shape_of_row,
+        node_constraints=tuple(node_constraints),
+        node_constraints_of_row=node_constraints_of_row,
         serving_pools=tuple(frozenset(s for s, pool in enumerate(pools) if pool.serves(demand)) for demand in demands),
         work=work_of_rows,
         effort=effort,

@@ -42,7 +42,7 @@ class PlannedClaim(Struct, frozen=True, kw_only=True):
 
     `pods` are keys (`namespace/name`), sorted. `instance_types` are by price of their cheapest usable offering, then
     name; every one of them can hold all the pods plus its daemons. `requirements` are those of the NodeClaim's spec
-    (NodePool, zone if pinned, capacity types, instance types…), sorted by key. `requests` are the pods' sum plus the
+    (NodePool, zone if decided, capacity types, instance types…), sorted by key. `requests` are the pods' sum plus the
     smallest daemon overhead among the types. `offering` is the cheapest (instance type, zone, capacity type) and
     `price` its hourly price. `min_values_relaxed`: the NodePool's minValues could not be met and were lowered.
     `reservations` are the ids of the reserved capacity that it holds, `overlays` the annotations for NodeOverlays on

@@ -35,30 +35,30 @@ from journeyman.core.state.pod_predicates import is_terminal, is_terminating, se
 from journeyman.core.state.state_node import StateNode
 
 ABSENT: Final = "<absent>"
-"""The value of a `Pin` to nodes without the label; no label has this value."""
+"""The value of a `DecidedLabel` of nodes without the label; no label has this value."""
 
 
-class Pin(NamedTuple):
+class DecidedLabel(NamedTuple):
     """A domain chosen for pods: their node must carry this label, or must not have it (`ABSENT`)."""
 
     key: str
     value: str
 
 
-Pins = tuple[Pin, ...]
+DecidedLabels = tuple[DecidedLabel, ...]
 """Domains chosen for pods, sorted by label key."""
 
 
-def present(pins: Pins) -> Pins:
-    """Return the pins to labels that nodes have."""
-    return tuple(pin for pin in pins if pin.value != ABSENT)
+def present(decided: DecidedLabels) -> DecidedLabels:
+    """Return the decided labels that nodes have."""
+    return tuple(label for label in decided if label.value != ABSENT)
 
 
 class NodeMatch(NamedTuple):
-    """Whether a rule counts the node that pods get: surely, or possibly."""
+    """Whether a rule counts the node that pods get: certainly, or possibly."""
 
-    surely: bool
-    possibly: bool
+    is_certain: bool
+    is_possible: bool
 
 
 class TopologyGroup(Struct, frozen=True, kw_only=True):

@@ -123,7 +123,7 @@ def resolve_volumes(pod: Pod, storage: StorageObjects) -> PodVolumes | str:
     counts: Counter[str] = Counter()
     shared: list[SharedVolume] = []
     for key in keys:
-        found = _reach(key, storage)
+        found = _attachable_at(key, storage)
         if isinstance(found, str):
             return found
         terms = _combined(terms, found)
@@ -139,7 +139,7 @@ def resolve_volumes(pod: Pod, storage: StorageObjects) -> PodVolumes | str:
 
 def describe_volumes(pod: Pod, storage: StorageObjects) -> str:
     """Return the pod's PersistentVolumeClaims that restrict its node, and where each can be attached, as text."""
-    reached = ((key, _reach(key, storage)) for key in claim_keys(pod))
+    reached = ((key, _attachable_at(key, storage)) for key in claim_keys(pod))
     places = [f"{key} {_place(found)}" for key, found in reached if not isinstance(found, str) and found != _ANYWHERE]
     noun = "PersistentVolumeClaim" if len(places) == 1 else "PersistentVolumeClaims"
     return f"{noun} {listed(places, 'and')}" if places else ""
@@ -153,7 +153,7 @@ def _place(alternatives: Alternatives) -> str:
     return f"on nodes with {listed(' and '.join(map(str, term.values())) for term in alternatives)}"
 
 
-def _reach(key: str, storage: StorageObjects) -> Alternatives | str:
+def _attachable_at(key: str, storage: StorageObjects) -> Alternatives | str:
     """Return the alternatives of one claim's volume, or the error that makes it unusable.
 
     Restates: karpenter volumetopology.go `ValidatePersistentVolumeClaims`, `getRequirements`.

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCell, DomainRule, distribute
+from journeyman.core.scheduling.domain_distribution import UNLIMITED, DomainCombination, DomainRule, distribute
 from journeyman.core.scheduling.nodeclaim_templates import PoolOrder
 from journeyman.core.scheduling.topology import SpreadChoice
 
@@ -70,9 +70,18 @@ class SequentialDistribution:
         if self.has_no_spread:
             order, price = min((cell.order, cell.price) for cell in self.cells)
             is_dear = (cell.order, cell.price) > (order, price * 1.01)
-            return has_no_node, is_dear, max(other, 0), cell.price, cell.pins
+            return has_no_node, is_dear, max(other, 0), cell.price, cell.decided
         first = 0.0 if self.choice is SpreadChoice.EMPTIEST else cell.price
-        return has_no_node, cell.order, first, max(bound, 0), max(other, 0), self.alternatives(n), cell.price, cell.pins
+        return (
+            has_no_node,
+            cell.order,
+            first,
+            max(bound, 0),
+            max(other, 0),
+            self.alternatives(n),
+            cell.price,
+            cell.decided,
+        )
 
     def alternatives(self, n):
         """Return the number of cells in that domain of a binding rule which has fewest."""
@@ -116,7 +125,7 @@ def test_distribution_gives_each_pod_in_turn_the_best_cell(part):
         domains = [{"zone": z, "ct": t} for z in zones for t in types if draw.random() < 0.8] or [{"zone": "a"}]
         is_plain = draw.random() < 0.4
         targets = [
-            DomainCell(
+            DomainCombination(
                 tuple(sorted(values.items())),
                 values,
                 free_pods=0 if is_plain else draw.choice((0, 0, 2, 25)),

@@ -27,11 +27,11 @@ from msgspec import Struct, field
 from journeyman.core.api import labels
 from journeyman.core.api.objects import Toleration
 from journeyman.core.scheduling.arrays import Bools
-from journeyman.core.scheduling.nodepool_options import pinned_requirements
+from journeyman.core.scheduling.nodepool_options import decided_requirements
 from journeyman.core.scheduling.offering_masks import CONFLICT, OfferingMasks
 from journeyman.core.scheduling.offerings import reservation_of
 from journeyman.core.scheduling.requirements import Requirement, Requirements
-from journeyman.core.scheduling.topology import NodeMatch, Pins, TopologyGroup, domain_of
+from journeyman.core.scheduling.topology import DecidedLabels, NodeMatch, TopologyGroup, domain_of
 from journeyman.core.state.taints import untolerated
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 Counts = dict[str, int]
 """Pods by domain."""
 
-_COUNTS: Final = NodeMatch(surely=True, possibly=True)
-_DOES_NOT_COUNT: Final = NodeMatch(surely=False, possibly=False)
+_COUNTS: Final = NodeMatch(is_certain=True, is_possible=True)
+_DOES_NOT_COUNT: Final = NodeMatch(is_certain=False, is_possible=False)
 _SET_AFTER_PASS: Final = frozenset((labels.CAPACITY_TYPE, labels.RESERVATION_ID))
 """Labels that Karpenter adds to the requirements of a NodeClaim with a reservation only after the pass."""
 
@@ -88,7 +88,7 @@ class DomainCounter(Struct, eq=False):
         key: The label.
         kind: The kind of rule.
         nodes: The nodes whose pods count.
-        counts: The pods on nodes that surely match `nodes`.
+        counts: The pods on nodes that certainly match `nodes`.
         possible: The pods on nodes that may match, and on nodes that are being removed.
         undecided: For affinity, the pods on new nodes with several possible domains, by candidate; they count once the
             domain is decided.
@@ -101,12 +101,12 @@ class DomainCounter(Struct, eq=False):
     possible: Counts = field(default_factory=dict)
     undecided: dict[int, int] = field(default_factory=dict)
 
-    def add(self, domains: Sequence[str], pods: int, *, surely: bool, own_skew: int | None) -> None:
-        """Count pods in each of these domains; only as possible unless `surely`."""
+    def add(self, domains: Sequence[str], pods: int, *, is_certain: bool, own_skew: int | None) -> None:
+        """Count pods in each of these domains; only as possible unless `is_certain`."""
         for domain in domains:
             if self.possible is not self.counts:
                 self.possible[domain] = self.possible.get(domain, 0) + pods
-            if surely:
+            if is_certain:
                 self.counts[domain] = self.counts.get(domain, 0) + pods
 
     def wait_for(self, candidate: int, pods: int) -> None:
@@ -117,7 +117,7 @@ class DomainCounter(Struct, eq=False):
         """Count the waiting pods of this candidate in its domain."""
         pods = self.undecided.pop(candidate, 0)
         if pods:
-            self.add((domain,), pods, surely=True, own_skew=None)
+            self.add((domain,), pods, is_certain=True, own_skew=None)
 
 
 class SpreadCounter(DomainCounter):
@@ -131,9 +131,9 @@ class SpreadCounter(DomainCounter):
     running: Counts = field(default_factory=dict)
     planned: dict[int, Counts] = field(default_factory=dict)
 
-    def add(self, domains: Sequence[str], pods: int, *, surely: bool, own_skew: int | None) -> None:
+    def add(self, domains: Sequence[str], pods: int, *, is_certain: bool, own_skew: int | None) -> None:
         """Count pods in each of these domains; `own_skew` is the maxSkew of their own constraint, None without one."""
-        DomainCounter.add(self, domains, pods, surely=surely, own_skew=own_skew)
+        DomainCounter.add(self, domains, pods, is_certain=is_certain, own_skew=own_skew)
         if own_skew is not None:
             planned = self.planned.setdefault(own_skew, {})
             for domain in domains:
@@ -206,7 +206,7 @@ class TopologyCounts:
         self._awaited: dict[str, list[DomainCounter]] = {}
         self._included: dict[NodeFilter, Bools] = {}
         self._matching: dict[tuple[NodeFilter, int, int, int], NodeMatch] = {}
-        self._matching_pins: dict[tuple[NodeFilter, int, Pins], NodeMatch] = {}
+        self._matching_decided: dict[tuple[NodeFilter, int, DecidedLabels], NodeMatch] = {}
 
     # -- counters -----------------------------------------------------------------------------------------------------
 
@@ -312,34 +312,34 @@ class TopologyCounts:
             if not counts and node.provider_id:
                 continue  # the labels of a NodeClaim are final only after launch
             domain = domain_of(node, counter.key)
-            counter.add(() if domain is None else (domain,), count, surely=counts, own_skew=own_skew)
+            counter.add(() if domain is None else (domain,), count, is_certain=counts, own_skew=own_skew)
 
     def record_new(self, candidate: int, node: NodeOfferings, row: int, count: int = 1) -> None:
         """Count pods of a row on a new node whose requirements already include theirs."""
         for counter, own_skew in self._recording[row]:
             match = self._match_new(counter.nodes, node)
-            if match.possibly:
+            if match.is_possible:
                 domains = self._domains(node, counter)
-                counter.add(domains, count, surely=match.surely, own_skew=own_skew)
+                counter.add(domains, count, is_certain=match.is_certain, own_skew=own_skew)
                 if counter.kind is RuleKind.AFFINITY and not domains:
                     counter.wait_for(candidate, count)
 
-    def record_in_domains(self, row: int, values: Mapping[str, str], pins: Pins, count: int) -> None:
+    def record_in_domains(self, row: int, values: Mapping[str, str], decided: DecidedLabels, count: int) -> None:
         """Count pods of a row in domains whose nodes are not chosen yet.
 
         Args:
             row: The row.
             values: The domains, by label.
-            pins: The known labels of their nodes.
+            decided: The known labels of their nodes.
             count: The number of pods; a negative number removes them.
         """
         for counter, own_skew in self._recording[row]:
             value = values.get(counter.key)
             if value is None:
                 continue
-            match = self._match_pins(counter.nodes, row, pins)
-            if match.possibly:
-                counter.add((value,), count, surely=match.surely, own_skew=own_skew)
+            match = self._match_decided(counter.nodes, row, decided)
+            if match.is_possible:
+                counter.add((value,), count, is_certain=match.is_certain, own_skew=own_skew)
 
     def record_solution(self, solution: PartialSolution) -> None:
         """Count all pods that a solution has placed."""
@@ -357,7 +357,7 @@ class TopologyCounts:
             counter.domain_decided(candidate, domain)
 
     def _match_new(self, nodes: NodeFilter, node: NodeOfferings) -> NodeMatch:
-        """Return whether the filter includes a new node: surely if its requirements or all its offerings meet it."""
+        """Return whether the filter includes a new node: certainly if its requirements or all its offerings meet it."""
         if nodes == EVERY_NODE:
             return _COUNTS
         case = (nodes, node.requirements_id, node.offerings, node.masks.index)
@@ -375,23 +375,23 @@ class TopologyCounts:
         for requirements_id in (self._interner.narrowed(node.requirements_id, term) for term in terms):
             meeting |= node.masks.meeting(requirements_id) if requirements_id != CONFLICT else 0
         stated = any(offered.is_compatible(self._interner[term]) for term in terms)
-        surely = stated or not node.offerings & ~meeting
-        return NodeMatch(surely, surely or bool(node.offerings & meeting))
+        is_certain = stated or not node.offerings & ~meeting
+        return NodeMatch(is_certain, is_certain or bool(node.offerings & meeting))
 
-    def _match_pins(self, nodes: NodeFilter, row: int, pins: Pins) -> NodeMatch:
-        """Return whether the filter includes nodes that meet the row's requirements and have the pins."""
+    def _match_decided(self, nodes: NodeFilter, row: int, decided: DecidedLabels) -> NodeMatch:
+        """Return whether the filter includes nodes that meet the row's requirements and have the decided labels."""
         if nodes == EVERY_NODE:
             return _COUNTS
-        case = (nodes, row, pins)
-        found = self._matching_pins.get(case)
+        case = (nodes, row, decided)
+        found = self._matching_decided.get(case)
         if found is None:
             cls = self._problem.rows[row]
             counted = [self._interner[term] for term in nodes.terms or ()]
             is_own = nodes.terms is None or counted == list(cls.strict_terms)
-            found = _COUNTS if is_own else _match_terms_with_pins(counted, cls.terms, pins)
+            found = _COUNTS if is_own else _match_terms_with_decided(counted, cls.terms, decided)
             if nodes.tolerations is not None and self._has_taints and nodes.tolerations != cls.tolerations:
-                found = found._replace(surely=False)
-            self._matching_pins[case] = found
+                found = found._replace(is_certain=False)
+            self._matching_decided[case] = found
         return found
 
     @cached_property
@@ -447,13 +447,15 @@ def _counts_with(counter: DomainCounter, *, stays: bool) -> Iterator[Counts]:
         yield counter.possible
 
 
-def _match_terms_with_pins(counted: Sequence[Requirements], terms: Sequence[Requirements], pins: Pins) -> NodeMatch:
-    """Return whether a node that meets one of `terms` and has the pins meets one of the `counted` terms."""
-    pinned = pinned_requirements(pins)
-    node_terms = [term & pinned for term in terms]
-    surely = all(any(_implies(node_term, term) for term in counted) for node_term in node_terms)
-    possibly = any(node_term.conflict(term) is None for node_term in node_terms for term in counted)
-    return NodeMatch(surely, possibly)
+def _match_terms_with_decided(
+    counted: Sequence[Requirements], terms: Sequence[Requirements], decided: DecidedLabels
+) -> NodeMatch:
+    """Return whether a node that meets one of `terms` and has the decided labels meets one of the `counted` terms."""
+    required = decided_requirements(decided)
+    node_terms = [term & required for term in terms]
+    is_certain = all(any(_implies(node_term, term) for term in counted) for node_term in node_terms)
+    is_possible = any(node_term.conflict(term) is None for node_term in node_terms for term in counted)
+    return NodeMatch(is_certain, is_possible)
 
 
 def _implies(requirements: Mapping[str, Requirement], term: Requirements) -> bool:

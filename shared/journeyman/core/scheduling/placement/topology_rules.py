@@ -330,7 +330,7 @@ class Topology:
             group=group,
             counter=self.counts.counter(RuleKind.AFFINITY, group),
             starts=starts,
-            reaches=self._reach(row, group.key),
+            reaches=self._is_eligible(row, group.key),
             within=lambda: self._available_domains(row, group.key),  # rarely needed, and expensive
         )
         rules_of(group).affinities.append(rule)
@@ -383,7 +383,7 @@ class Topology:
             tolerations=self._problem.rows[row].tolerations if spread.honors_node_taints else None,
         )
 
-    def _reach(self, row: int, key: str) -> Callable[[str], bool]:
+    def _is_eligible(self, row: int, key: str) -> Callable[[str], bool]:
         """Return a function that says whether the row's node selector and affinity allow a domain."""
 
         def reaches(domain: str) -> bool:
@@ -404,7 +404,7 @@ class Topology:
             if nodes.terms is None:  # only the label matters
                 own = (Requirements({k: r for k, r in term.items() if k == spread.key}) for term in cls.strict_terms)
                 terms = tuple(self._interner.id_of(term) for term in own)
-            existing = filter(self._reach(row, spread.key), self.counts.existing_domains(spread.key, nodes))
+            existing = filter(self._is_eligible(row, spread.key), self.counts.existing_domains(spread.key, nodes))
             launchable = self._launchable_domains(spread.key, cls.tolerations, terms)
             found = self._eligible[case] = frozenset((*existing, *launchable))
         return found
@@ -415,7 +415,7 @@ class Topology:
         case = (key, terms, tolerations)
         found = self._eligible.get(case)
         if found is None:
-            existing = filter(self._reach(row, key), self.counts.existing_domains(key, EVERY_NODE))
+            existing = filter(self._is_eligible(row, key), self.counts.existing_domains(key, EVERY_NODE))
             found = self._eligible[case] = frozenset((*existing, *self._launchable_domains(key, tolerations, terms)))
         return found
 

@@ -116,7 +116,9 @@ class SequentialScheduler:
         self._terms = terms
         self._interner = problem.interner
         self._pool_masks = problem.pool_masks
-        self._tiers = [list(tier) for _, tier in groupby(self._pool_masks, key=lambda s: s.pool.template.order.rank)]
+        self._pools_by_weight = [
+            list(of_weight) for _, of_weight in groupby(self._pool_masks, key=lambda s: s.pool.template.order.rank)
+        ]
         self._candidates = CandidateNodes(problem)
         self._policy = policy
         self.reserved = 0  # nodes planned on reserved capacity
@@ -204,7 +206,7 @@ class SequentialScheduler:
             node = self._candidates.node(candidate)
             domains = node.masks.domains(key, node.offerings, node.requirements_id)
             for domain in sorted(within & domains.keys(), key=lambda d: (lowest(domains[d]), d)):
-                requirements_id = self._interner.narrowed(node.requirements_id, self._interner.pin(key, (domain,)))
+                requirements_id = self._interner.narrowed(node.requirements_id, self._interner.one_of(key, (domain,)))
                 left = node.offerings & node.masks.meeting(requirements_id) if requirements_id != CONFLICT else 0
                 if left and self._resource_shares.usable(node.masks, left, node.share, node.variety):
                     self._narrow(candidate, node, requirements_id, left)
@@ -311,10 +313,10 @@ class SequentialScheduler:
 
     def _open(self, constraints: PodConstraints, choices: Sequence[DomainChoice]) -> bool:
         """Plan a new node for a pod: the cheapest among the NodePools of the highest suitable weight."""
-        for tier in self._tiers:
+        for of_weight in self._pools_by_weight:
             rated = [
                 _RatedNode(self._rating(masks, bound.offerings, option), masks.index, bound, option.reservation)
-                for masks in tier
+                for masks in of_weight
                 for option in constraints.term.launch_options(masks)
                 if (not option.reservation or self._reservations.left.get(option.reservation, 0) > 0)
                 and (bound := self._usable(self._candidates.size, masks, option, constraints, choices)) is not None
@@ -426,8 +428,8 @@ class SequentialScheduler:
             return self._bind_domains(masks, requirements_id, offerings, choices[1:])
         if choice.binding:
             admitted = self._by_preference(masks, choice, {domain: domains[domain] for domain in admitted})
-        for pinned in [(domain,) for domain in admitted] if choice.binding else [admitted] if admitted else []:
-            narrowed = self._interner.narrowed(requirements_id, self._interner.pin(key, pinned))
+        for allowed in [(domain,) for domain in admitted] if choice.binding else [admitted] if admitted else []:
+            narrowed = self._interner.narrowed(requirements_id, self._interner.one_of(key, allowed))
             left = offerings & masks.meeting(narrowed) if narrowed != CONFLICT else 0
             bound = self._bind_domains(masks, narrowed, left, choices[1:]) if left else None
             if bound is not None:
