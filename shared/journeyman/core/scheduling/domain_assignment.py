@@ -291,7 +291,7 @@ class DomainAssignment:
         """Return the combinations where each affinity of the row matches a pod, or where it may place the first such pod."""
         for rule in self._topology.of(row).affinities:
             occupied: Collection[str] = rule.options
-            if not occupied and rule.starts:
+            if rule.may_start:
                 occupied = self._first_domain(row, rule.group, combinations)
             combinations = [
                 combination for combination in combinations if combination.values.get(rule.group.key) in occupied

@@ -6,6 +6,10 @@ enough different ones for the NodePool's minValues.
 
 Thousands of nodes share a few sets of requirements. The types of each set are sorted by price once and compared with
 all its nodes at once. Nodes with equal lists share everything except their pods.
+
+Restates: karpenter pkg/cloudprovider/types.go `OrderByPrice`, `Truncate`;
+pkg/controllers/provisioning/scheduling/nodeclaim.go `FinalizeScheduling`,
+`RemoveInstanceTypeOptionsByPriceAndMinValues`.
 """
 
 from __future__ import annotations
@@ -228,7 +232,7 @@ class CandidateTypes(Struct, frozen=True, kw_only=True, eq=False):
         return listed
 
     def _choice(self, types: Bools) -> InstanceTypeChoice | None:
-        """Return the choice that lists these types; with minValues it lists some of them."""
+        """Return the choice that lists these types, the final check of minValues; with minValues it lists some of them."""
         wanted, listed = with_values(self.wanted, self.pool.template.table.labels), np.flatnonzero(types)
         relaxed = False
         if self.pool.template.min_values and len(listed):

@@ -1,4 +1,4 @@
-"""Fills existing nodes in Karpenter's order: initialized nodes first, then by name.
+"""Fills existing nodes in the order of `existing_nodes`: initialized nodes first, then by name.
 
 Compares a row with all nodes at once, column by column: resources, host constraints, and volumes to attach by CSI driver.
 

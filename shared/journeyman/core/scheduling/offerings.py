@@ -232,7 +232,12 @@ def _columns(entries: Sequence[Iterable[NodeSelectorRequirement]]) -> dict[str, 
 
 
 class Reservations(Struct, eq=False):
-    """The remaining node count of each reservation, by id; planning a node reduces it."""
+    """The remaining node count of each reservation, by id; planning a node reduces it.
+
+    Each attempt works on a copy, so nothing is ever given back.
+
+    Restates: karpenter pkg/controllers/provisioning/scheduling/reservationmanager.go `Reserve`, `RemainingCapacity`.
+    """
 
     left: dict[str, int]
 

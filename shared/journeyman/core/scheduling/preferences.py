@@ -4,7 +4,8 @@ The first level requires every preference. Each further level removes one: first
 then the heaviest preferred pod anti-affinity, then the heaviest preferred node affinity (the next heaviest replaces
 it), then one ScheduleAnyway spread constraint, and last the avoidance of PreferNoSchedule taints.
 
-Restates: karpenter pkg/controllers/provisioning/scheduling/preferences.go `Relax`, pkg/scheduling/requirements.go
+Restates: karpenter pkg/controllers/provisioning/scheduling/preferences.go `Relax`,
+`toleratePreferNoScheduleTaints`, pkg/scheduling/requirements.go
 `newPodRequirements`.
 Differs: terms of a required node affinity are alternatives on every level, where Karpenter removes the first of them
 before any preference; levels with contradictory requirements are left out; a class has at most `MAX_LEVELS` levels.

@@ -408,7 +408,10 @@ class CandidatePlan(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def rank(self) -> tuple[int, float, int]:
-        """Sort key, best plan first: unschedulable pods, then price, then nodes."""
+        """Sort key, best plan first: unschedulable pods, then price, then nodes.
+
+        `_improvements` says when plans that leave other pods may be compared at all.
+        """
         return self.unschedulable_count, round(self.price + self.fees, _DECIMALS), len(self.claims)
 
 

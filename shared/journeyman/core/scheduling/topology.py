@@ -111,8 +111,8 @@ def spans_nodes(group: TopologyGroup) -> bool:
 class TopologySpread(Struct, frozen=True, kw_only=True):
     """One topology spread constraint: the skew between a domain and the emptiest one is at most `max_skew`.
 
-    `honors_node_affinity`: only nodes that meet the pod's own node affinity count; `honors_node_taints`: only nodes
-    whose taints the pod tolerates.
+    `honors_node_affinity` (nodeAffinityPolicy): only nodes that meet the pod's own node affinity count;
+    `honors_node_taints` (nodeTaintsPolicy): only nodes whose taints the pod tolerates.
     """
 
     group: TopologyGroup

@@ -1,4 +1,4 @@
-"""Pod affinity over the domains of a label: the domains with a pod to join.
+"""Pod affinity over the domains of a label: the domains with a pod to join, and whether a pod may be the first.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `nextDomainAffinity`.
 """
@@ -34,6 +34,11 @@ class AffinityRule(Struct, frozen=True, kw_only=True, eq=False):
     def options(self) -> frozenset[str]:
         """The domains with a pod to join."""
         return frozenset(domain for domain, n in self.counter.counts.items() if n > 0 and self.reaches(domain))
+
+    @property
+    def may_start(self) -> bool:
+        """Whether a pod of the row may be the first of its group, in a domain of its choice: there is none to join."""
+        return self.starts and not self.options and not self.counter.undecided
 
     @property
     def is_undecided(self) -> bool:

@@ -82,16 +82,19 @@ class LabelRules(Struct):
         return next((rule for rule in self.affinities if rule.is_undecided), None)
 
     def now(self) -> DomainChoice | None:
-        """Return the domains allowed now; None if there are none, or if a node must be bound first."""
+        """Return the domains allowed now; None if there are none, or if a node must be bound first.
+
+        The first pod of an affinity may use any, but its node must be bound to one.
+        """
         joined: frozenset[str] | None = None
         starting = False
         for rule in self.affinities:
-            options = rule.options
-            if not options:
-                if not rule.starts or rule.counter.undecided:
-                    return None
+            if rule.may_start:
                 starting = True
                 continue
+            options = rule.options
+            if not options:
+                return None
             joined = options if joined is None else joined & options
         return DomainChoice(self, self._ceilings, joined, self.binding or starting)
 
@@ -233,7 +236,7 @@ class Topology:
         return [self._spreads_of_group[group_id] for group_id in groups if group_id in self._spreads_of_group]
 
     def excluded_by_others(self, row: int, key: str) -> bool:
-        """Whether the required anti-affinity of running or placed pods excludes a domain of this label for the row."""
+        """Whether inverse anti-affinity (of running or placed pods) excludes any domain of this label; `LabelRules` say which."""
         inverse = (*self._inverse.get(row, ()), *self._inverse_of_running.get(row, ()))
         return any(n > 0 for group, counter in inverse if group.key == key for n in counter.counts.values())
 
@@ -352,6 +355,7 @@ class Topology:
         rules.binding |= self._binding and not is_preferred
 
     def _add_inverse(self, row: int, rules_of: Callable[[TopologyGroup], LabelRules]) -> None:
+        """Add inverse anti-affinity: that of other rows and of running pods about the row's pods."""
         inverse = self._inverse.get(row, ())
         self._problem.effort.spend(_PER_INVERSE_RULE * len(inverse))
         cls = self._problem.rows[row]
@@ -377,6 +381,10 @@ class Topology:
         return self._ids_of_terms[row]
 
     def _node_filter(self, row: int, spread: TopologySpread) -> NodeFilter:
+        """Return which nodes a spread considers, by its nodeAffinityPolicy and nodeTaintsPolicy.
+
+        Restates: karpenter pkg/controllers/provisioning/scheduling/topologynodefilter.go `MakeTopologyNodeFilter`.
+        """
         honors_terms = spread.honors_node_affinity and EMPTY not in self._problem.rows[row].strict_terms
         return NodeFilter(
             terms=self._term_ids(row) if honors_terms else None,
