@@ -3,8 +3,8 @@
 The sequential scheduler first places the pods that must share a node with others. Every other class then gets its
 topology domains (`domain_assignment`), fills existing nodes (`node_filling`), and is packed onto new nodes
 (`new_nodes`). Domains are chosen before NodePool limits are applied. If limits leave fewer pods in a domain than were
-assigned to it, planning starts again, and the sequential scheduler, which applies the exact rules, places those classes.
-It finally tries all pods that remain.
+assigned to it, planning starts again, and the sequential scheduler, which applies the exact rules, places those
+classes. It finally tries all pods that remain.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Assigns topology domains to pod classes; after that only rules about a single node remain to be met.
 
 Each class tries its relaxation levels in order. Rows without topology rules over domains may use any node. Every other
-row is distributed over *combinations*, the combinations of domains it can reach. Pods that fit on existing nodes are placed
-there at once; the others become batches that state the labels of their future node.
+row is distributed over *combinations*, the combinations of domains it can reach. Pods that fit on existing nodes are
+placed there at once; the others become batches that state the labels of their future node.
 
 The order keeps violations rare: first the classes that others must follow or avoid, among them those with the fewest
-combinations; then anti-affinity; then affinity, repeated until no more pods are placed. Classes whose domains overlap in part
-may still violate each other's rules. Pods whose rules are violated in the end are unplaced.
+combinations; then anti-affinity; then affinity, repeated until no more pods are placed. Classes whose domains overlap
+in part may still violate each other's rules. Pods whose rules are violated in the end are unplaced.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topologygroup.go `nextDomainTopologySpread`,
 `nextDomainAffinity`, `nextDomainAntiAffinity`, scheduler.go `Solve` (the retries of its queue).
@@ -206,7 +206,7 @@ class DomainAssignment:
         return len(values) == 1 and None not in values
 
     def _order_of(self, c: int) -> tuple[object, ...]:
-        """Return the sort key of a class: leaders first, then anti-affinity, then affinity; see the module docstring."""
+        """Return the sort key of a class: leaders first, then anti-affinity, then affinity (module docstring)."""
         r = self._levels[c][0]
         rules = self._topology.of(r)
         spreads, affinities = rules.spreads, rules.affinities
@@ -288,7 +288,7 @@ class DomainAssignment:
     # --- affinity
 
     def _admitted(self, row: int, combinations: list[DomainCombination]) -> list[DomainCombination]:
-        """Return the combinations where each affinity of the row matches a pod, or where it may place the first such pod."""
+        """Return the combinations where each affinity of the row matches a pod, or where its pod may be the first."""
         for rule in self._topology.of(row).affinities:
             occupied: Collection[str] = rule.options
             if rule.may_start:
@@ -366,7 +366,7 @@ class DomainAssignment:
         return tuple(batches)
 
     def _pins_of(self, placed: _DomainPlacement) -> DecidedLabels:
-        """Return the decided labels of the placed pods, without those that only anti-affinity needs which no placed pod has."""
+        """Return the decided labels of the placed pods, without those that no rule of a placed pod needs."""
         only_inverse = self._keys_of(placed.row).only_inverse
         apart = {group.key for group in self._rows[placed.row].anti_affinities}
         return tuple(
@@ -385,13 +385,13 @@ class DomainAssignment:
         return any(key in t.requirements or any(t.table.row_requirements(key)[1]) for t in templates)
 
     def _may_be_excluded(self, row: int, key: str) -> bool:
-        """Return whether the anti-affinity of other pods, also later ones, excludes a domain of this label for the row."""
+        """Return whether anti-affinity of other pods, also later ones, excludes a domain of this label for the row."""
         if self._topology.excluded_by_others(row, key):
             return True
         return any(g.key == key and g.id in self._later_groups for g in self._topology.counting(row))
 
     def _blocking_rule(self, row: int) -> str:
-        """Return the topology rule that excludes the row from its combinations, as text; empty if it has no combinations."""
+        """Return the topology rule that excludes the row from its combinations, as text; empty if it has none."""
         combinations = self._combinations(row)
         if not combinations:
             return ""

@@ -139,7 +139,7 @@ def distribute(
 
 
 class _RuleCounts:
-    """The counts of one rule as lists by domain number; `domain_of_combination` is None for combinations without the label."""
+    """The counts of one rule by domain number; `domain_of_combination` is None for those without the label."""
 
     __slots__ = (
         "bound_before",
@@ -197,7 +197,8 @@ class _RuleCounts:
     def state(self, combinations: Sequence[int]) -> tuple[int, ...]:
         """Return the differences between domains that determine the next choices; equal states lead to equal choices.
 
-        `combinations` are those with capacity. A binding rule's differences are capped at the first that excludes the domain.
+        `combinations` are those with capacity. A binding rule's differences are capped at the first that excludes the
+        domain.
         """
         if self.max_skew is None:
             domains = [domain for i in combinations if (domain := self.domain_of_combination[i]) is not None]
@@ -207,7 +208,7 @@ class _RuleCounts:
         return tuple(min(n - minimum, first_excluded) for counts in self._distinct for n in counts)
 
     def max_repetitions(self, earlier: Sequence[int]) -> int:
-        """Return how often the cycle since the `earlier` counts may repeat before the rule admits an excluded domain."""
+        """Return how often the cycle since the `earlier` counts may repeat before an excluded domain is admitted."""
         if self.max_skew is None:
             return UNLIMITED
         minimum, first_excluded, times = self.minimum(), self.max_skew + 1, UNLIMITED
@@ -321,14 +322,14 @@ class Distribution:
         )
 
     def _alternatives_of(self, i: int) -> int:
-        """Return the number of combinations in that domain of the combination which has fewest: it may be the last to level a domain."""
+        """Return how many combinations the scarcest domain of this one has: it may be the last to level it."""
         domains = ((rule.domain_of_combination, rule.domain_of_combination[i]) for rule in self._binding_rules)
         return min((of_cell.count(domain) for of_cell, domain in domains if domain is not None), default=0)
 
     # --- repetition
 
     def _state(self) -> object:
-        """Return what the next choices depend on: the differences between domains, and which combinations have capacity."""
+        """Return what the next choices depend on: differences between domains, and who has capacity."""
         usable = self._cells_with_capacity()
         supply = tuple(n > 0 for n in self._free_pods), tuple(n > 0 for n in self._more)
         return tuple(rule_count.state(usable) for rule_count in self._rule_counts), supply
@@ -337,7 +338,7 @@ class Distribution:
         return [i for i in self._ranked if self._free_pods[i] > 0 or self._more[i] > 0]
 
     def _repeat_cycle(self, pods: int, given: Sequence[int], counts: Sequence[Sequence[int]]) -> int:
-        """Repeat the cycle of choices since `given` while the choices stay the same; return the number of pods given."""
+        """Repeat the cycle of choices since `given` while they stay the same; return the number of pods given."""
         cycle = [now - earlier for now, earlier in zip(self._given, given, strict=True)]
         times = pods // sum(cycle)
         for i, n in enumerate(cycle):
@@ -354,7 +355,7 @@ class Distribution:
 
 
 def _expensive(combinations: Sequence[DomainCombination]) -> list[bool]:
-    """Return for each combination whether it costs clearly more than the best combination, or its NodePool comes later."""
+    """Return for each combination whether it costs clearly more than the best, or its NodePool comes later."""
     order, price = min(
         ((combination.order, combination.price) for combination in combinations), default=(_ANY_ORDER, 0.0)
     )

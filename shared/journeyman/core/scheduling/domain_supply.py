@@ -35,8 +35,8 @@ class DomainKeys(NamedTuple):
     Attributes:
         all: All of them, sorted.
         needed: Those that a node must have.
-        excluding: Those over which anti-affinity, their own or that of other pods, excludes domains; a node without the label
-            is in none.
+        excluding: Those over which anti-affinity, their own or that of other pods, excludes domains; a node without the
+            label is in none.
         only_inverse: Those over which only the anti-affinity of other pods concerns them.
     """
 
@@ -122,7 +122,7 @@ class DomainSupply:
     """Finds the combinations that pods can use, given a partial solution."""
 
     def __init__(self, problem: SchedulingProblem, solution: PartialSolution, filling: NodeFilling) -> None:
-        """Use instance types that NodePool limits still allow, and existing nodes with the capacity left in `filling`."""
+        """Use instance types within NodePool limits, and existing nodes with the capacity left in `filling`."""
         self._problem = problem
         self._filling = filling
         self._allowed = [headroom.allows() for headroom in solution.headroom]
@@ -198,7 +198,7 @@ class DomainSupply:
         return offers
 
     def _find_offers(self, row: int, keys: DomainKeys) -> _DomainOffers:
-        """Return the offers for the row, cached by its constraints; none if its pods must join others, which new nodes lack."""
+        """Return the offers for the row, cached by its constraints; none if its pods must join others on their node."""
         if row in self._must_join_pods:
             return _NO_OFFERS
         number, ports = self._problem.node_constraints_of_row[row], self._problem.rows[row].ports
@@ -248,8 +248,8 @@ class DomainSupply:
     ) -> Sequence[str]:
         """Return the values that the NodePool and an offering allow for a label, sorted; empty if neither lists values.
 
-        If anti-affinity excludes values of the label, `ABSENT` is listed for nodes that do not have it. For nodes that may have
-        any value, the values that the pods' terms list are returned, and an unused one if a term lists none.
+        If anti-affinity excludes values of the label, `ABSENT` is listed for nodes that do not have it. For nodes that
+        may have any value, the values that the pods' terms list are returned, and an unused one if a term lists none.
         """
         pool_requirement = pool.template.requirements.get(key)
         merged = (
@@ -277,7 +277,7 @@ class DomainSupply:
 
 
 def _with_absent(decided: DecidedLabels, keys: DomainKeys) -> DecidedLabels:
-    """Return the decided labels of existing nodes; labels that they lack and over which domains are excluded are absent."""
+    """Return the decided labels of existing nodes; those over which domains are excluded may be absent."""
     if len(decided) == len(keys.all):
         return decided
     values = dict(decided)

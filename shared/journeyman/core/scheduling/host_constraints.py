@@ -45,7 +45,8 @@ class Conflict(Struct, frozen=True, kw_only=True):
     """Two kinds of rows that never share a node.
 
     On existing nodes, running pods that `group` counts are of the first kind; the nodes named in `domains` run a pod of
-    the second kind. `is_counted`: an axis counts the same pods, so that only packing, which knows no order, needs the conflict.
+    the second kind. `is_counted`: an axis counts the same pods, so that only packing, which knows no order, needs the
+    conflict.
     """
 
     group: TopologyGroup | None = None
@@ -54,16 +55,16 @@ class Conflict(Struct, frozen=True, kw_only=True):
 
 
 class HostConstraints(Struct, frozen=True, kw_only=True, eq=False, dict=True):
-    """All rules about a single node. Arrays have a row per row of the problem, and a column per axis, conflict or group.
+    """All rules about a single node. Arrays have a row per row of the problem; columns are axes, conflicts or groups.
 
     Attributes:
         axes: The axes.
         conflicts: The conflicts.
         followed: The groups of hostname affinities.
-        host_constraints: The capacity of a node on each axis.
+        capacities: The capacity of a node on each axis.
         uses: What a pod of the row uses of each axis.
-        within: Whether the row's rule forbids to exceed the axis, even if its own pods use nothing of it. Pods of other rows
-            use it, and may exceed it.
+        within: Whether the row's rule forbids to exceed the axis, even if its own pods use nothing of it. Pods of other
+            rows use it, and may exceed it.
         counted: Whether the row is of a conflict's first kind.
         owning: Whether the row is of a conflict's second kind: its pods have the rule; no row is of both.
         lasting: Whether the row is bound by a required rule, not only by a preference.
@@ -153,8 +154,8 @@ def host_constraints_of(
 ) -> HostConstraints:
     """Return the rules about a single node that can matter: those of these rows, and those of running pods about them.
 
-    A rule that holds however the pods are placed is left out: with thousands of Deployments, each of which keeps its own
-    pods apart, nearly every rule is about one pod.
+    A rule that holds however the pods are placed is left out: with thousands of Deployments, each of which keeps its
+    own pods apart, nearly every rule is about one pod.
 
     Args:
         rows: The rows of the problem.

@@ -232,7 +232,7 @@ class CandidateTypes(Struct, frozen=True, kw_only=True, eq=False):
         return listed
 
     def _choice(self, types: Bools) -> InstanceTypeChoice | None:
-        """Return the choice that lists these types, the final check of minValues; with minValues it lists some of them."""
+        """Return the choice that lists these types, with minValues some of them: the final check of minValues."""
         wanted, listed = with_values(self.wanted, self.pool.template.table.labels), np.flatnonzero(types)
         relaxed = False
         if self.pool.template.min_values and len(listed):

@@ -1,9 +1,9 @@
 """Tracks NodePool limits: the amounts that are left, and the amounts that a node of each instance type uses.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/scheduler.go `filterByRemainingResources`, `subtractMax`.
-Differs: Karpenter reserves the largest instance type that a claim lists, which wastes headroom until the next pass. Here
-a claim of a limited NodePool lists no type larger than the one that determines its price, and reserves exactly that.
-`nodes` is also counted within a pass.
+Differs: Karpenter reserves the largest instance type that a claim lists, which wastes headroom until the next pass.
+Here a claim of a limited NodePool lists no type larger than the one that determines its price, and reserves exactly
+that. `nodes` is also counted within a pass.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Headroom:
 
 
 def type_costs(template: NodeClaimTemplate) -> Ints:
-    """Return what a node uses of its NodePool's limits: a row per instance type, a column per limited resource by name."""
+    """Return what a node uses of its NodePool's limits: by instance type, and limited resource by name."""
     limited = sorted(template.node_pool.spec.limit_amounts)
     columns = [
         template.table.amounts(resource, allocatable=False) if resource != NODES else [1] * len(template.table.types)

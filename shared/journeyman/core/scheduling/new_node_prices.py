@@ -56,7 +56,7 @@ class NewNodePrices:
         *,
         only: str,
     ) -> int:
-        """Return how many instance types take all these pods for less than a price, with offerings of a capacity type."""
+        """Return how many instance types take all these pods below a price, with offerings of a capacity type."""
         names: set[str] = set()
         for masks, offerings in self._offerings(pods, domains):
             kept = offerings & masks.cheaper_than(price) & masks.by_value(labels.CAPACITY_TYPE)[0].get(only, 0)
@@ -69,7 +69,7 @@ class NewNodePrices:
         domains: Sequence[Mapping[str, Collection[str]]],
         without: Collection[str] = (),
     ) -> Iterator[tuple[OfferingMasks, int]]:
-        """Yield for each NodePool the offerings of which one node takes all these pods; NodePools without any are left out."""
+        """Yield the offerings of which one node takes all these pods, by NodePool that has some."""
         rows, counts = [row for row, _ in pods], np.array([count for _, count in pods], dtype=np.int64)
         if not self._may_share_a_node(rows, counts):
             return

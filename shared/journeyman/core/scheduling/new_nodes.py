@@ -187,7 +187,7 @@ def plan_new_nodes(
 
 
 def _smallest(counts: Ints, each: Ints, capacity: int) -> Ints:
-    """Return the counts, reduced so that the total stays within `capacity`; items with the smallest requests come first."""
+    """Return the counts, reduced to a total within `capacity`; items with the smallest requests come first."""
     if counts @ each <= capacity:
         return counts
     order = np.argsort(each, kind="stable")
@@ -223,7 +223,7 @@ class _PlannedBin(Struct, frozen=True, eq=False):
 
 
 class _PackedPools(Struct, kw_only=True, eq=False):
-    """The planned bins, and the items, limits and reservations that are left; `unplaceable` pods fit no allowed offer."""
+    """The planned bins, and what is left of items, limits and reservations; `unplaceable` pods fit no offer."""
 
     left: Ints
     headroom: list[Headroom]
@@ -269,7 +269,7 @@ class PoolsOfWeight:
         self._requirements_cache: dict[tuple[int, int, int, int, bytes], Requirements] = {}
 
     def _capacities_by_offer(self, rules: HostConstraints) -> Ints:
-        """Return the capacity of each offer on the axes of host constraints, less the host ports that its daemons use."""
+        """Return each offer's capacity on the axes of host constraints, less the host ports of its daemons."""
         offerings = self._offerings
         capacity = np.tile(rules.capacities, (len(offerings.prices), 1))
         for s, pool in enumerate(self._pools):
@@ -281,7 +281,7 @@ class PoolsOfWeight:
         return capacity
 
     def open(self, headroom: Sequence[Headroom], reservations: Reservations) -> _PackedPools:
-        """Return the best plan for new nodes within limits and reservations. Raises EffortSpentError if there is none."""
+        """Return the best plan within limits and reservations. Raises EffortSpentError if there is none."""
         best = self._attempt(self._offerings.prices, headroom, reservations)
         if best.left.sum() > best.unplaceable and any(pool_headroom.resources for pool_headroom in headroom):
             shares = self._shares_of_limits(headroom)
@@ -302,7 +302,7 @@ class PoolsOfWeight:
         return shares
 
     def _attempt(self, prices: Floats, headroom: Sequence[Headroom], reservations: Reservations) -> _PackedPools:
-        """Pack at these prices, keep the nodes that limits and reservations allow, and repeat for the remaining pods."""
+        """Pack at these prices, keep what limits and reservations allow, and repeat for the remaining pods."""
         outcome = _PackedPools(
             left=self._packing_problem.counts.copy(),
             headroom=[pool_headroom.copy() for pool_headroom in headroom],
@@ -374,7 +374,7 @@ class PoolsOfWeight:
         return whole.only(offers)
 
     def _add_bins(self, outcome: _PackedPools, offers: Ints, packing: Packing) -> int:
-        """Add as many copies of each packed bin as limits, reservations and minValues allow; return the number of nodes."""
+        """Add the copies of each bin that limits, reservations and minValues allow; return the number of nodes."""
         new_nodes = 0
         for packed in packing.bins:
             b = self._with_share(_PlannedBin(int(offers[packed.offer]), packed.content, packed.copies))
@@ -436,7 +436,7 @@ class PoolsOfWeight:
         )
 
     def _requirements(self, b: _PlannedBin) -> Requirements:
-        """Return the requirements of the bin's NodeClaim, cached by NodePool and variant unless pods have alternatives."""
+        """Return the bin's node requirements, cached by NodePool and variant unless pods have alternatives."""
         offerings, offer = self._offerings, b.offer
         demands = distinct(self.items.demand_of[list(b.content.items)])
         chosen = [self.items.demands[d] for d in demands]

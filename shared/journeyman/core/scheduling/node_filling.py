@@ -1,6 +1,7 @@
 """Fills existing nodes in the order of `existing_nodes`: initialized nodes first, then by name.
 
-Compares a row with all nodes at once, column by column: resources, host constraints, and volumes to attach by CSI driver.
+Compares a row with all nodes at once, column by column: resources, host constraints, and volumes to attach by CSI
+driver.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/existingnode.go `CanAdd`, scheduler.go `addToExistingNode`,
 pkg/scheduling/volumeusage.go `ExceedsLimits`.

@@ -1,12 +1,14 @@
 """Removes one node after another from a cluster: moves its pods to the other nodes, and undoes that.
 
-`NodeRemovals` reads the cluster once, with every pod where it runs. A removal closes the node, subtracts its pods from the
-counts of topology domains, and places its pods on the other nodes class by class, largest first, each under the rules of
-its relaxation level: columns of free capacity, masks of suitable nodes, and counts by domain. Every change is undone cell by
-cell, so that the next removal starts from the same cluster, and thousands of removals take the time of a few simulations.
+`NodeRemovals` reads the cluster once, with every pod where it runs. A removal closes the node, subtracts its pods from
+the counts of topology domains, and places its pods on the other nodes class by class, largest first, each under the
+rules of its relaxation level: columns of free capacity, masks of suitable nodes, and counts by domain. Every change is
+undone cell by cell, so that the next removal starts from the same cluster, and thousands of removals take the time of a
+few simulations.
 
-Where a class has fewer free slots on all other nodes together than it has pods on the node, no order of placing them helps.
-Of the other pods without capacity, the scheduler might still have placed some in another order; it finds such an order rarely.
+Where a class has fewer free slots on all other nodes together than it has pods on the node, no order of placing them
+helps. Of the other pods without capacity, the scheduler might still have placed some in another order; it finds such an
+order rarely.
 """
 
 from __future__ import annotations
@@ -42,12 +44,13 @@ class Shortage(Struct, frozen=True, kw_only=True):
     Attributes:
         pod: The key (`namespace/name`) of one of these pods.
         pods: How many pods of the class are on the node.
-        without_capacity: How many of them the other nodes have no capacity for, after the node's other pods took theirs.
-        resource: What is short: a resource (`cpu`), a topology label, `host rules` (anti-affinity or spread over nodes, host
-            ports, volumes), `preferences` if a new node meets more of them than the other nodes do, or `node constraints` if
-            no other node meets the pods' node selector, affinity and tolerations.
-        amount: How much of a resource is missing, in its base unit (milli-CPU, bytes, pods), on the node that lacks least;
-            0 if no resource is short.
+        without_capacity: How many of them the other nodes have no capacity for, after the node's other pods took
+            theirs.
+        resource: What is short: a resource (`cpu`), a topology label, `host rules` (anti-affinity or spread over nodes,
+            host ports, volumes), `preferences` if a new node meets more of them than the other nodes do, or `node
+            constraints` if no other node meets the pods' node selector, affinity and tolerations.
+        amount: How much of a resource is missing, in its base unit (milli-CPU, bytes, pods), on the node that lacks
+            least; 0 if no resource is short.
         node: The name of that node; empty if no resource is short.
     """
 
@@ -102,7 +105,8 @@ class NodeRemovals:
         Args:
             inputs: The cluster.
             moving: The pods that move when their node is removed, by the name of the node.
-            others: Pods that are scheduled whatever is removed: pending ones, and those of nodes that are being deleted.
+            others: Pods that are scheduled whatever is removed: pending ones, and those of nodes that are being
+                deleted.
             without_nodes: Names of nodes that do not exist for the pods.
             closed: Names of nodes that take none of the moving pods.
         """
@@ -143,11 +147,11 @@ class NodeRemovals:
         return Counter(self._class_of_pod[id(pod)] for pod in pods if id(pod) in self._class_of_pod)
 
     def is_evaluated(self, name: str) -> bool:
-        """Whether all rules of the pods that move from a node are evaluated; otherwise only the scheduler can place them."""
+        """Whether all rules of a node's moving pods are evaluated; otherwise only the scheduler can place them."""
         return self._sequential.isdisjoint(self._classes(self._moving[name]))
 
     def have_preferences(self, pods: Iterable[RowPods]) -> bool:
-        """Whether one of these pods can give up a preference; the scheduler's plans do so in more ways than a removal."""
+        """Whether one of these pods can give up a preference, which plans do in more ways than a removal."""
         classes = (self._levels[self.problem.class_of_row[entry.row]] for entry in pods)
         return any(sum(not self.problem.rows[row].launch_only for row in levels) > 1 for levels in classes)
 
@@ -184,7 +188,7 @@ class NodeRemovals:
     # --- moving pods
 
     def _move(self, counts: Counter[int], others: Counter[int], undo: _Undo) -> tuple[RowPods, ...]:
-        """Place the pods of a node (by class), and `others` that were placed there; return the node's without capacity."""
+        """Place a node's pods (by class), and `others` placed there; return the node's without capacity."""
         of_class = self.problem.class_of_row
         waiting = [RowPods(self._levels[c][0], pods) for c, pods in sorted((counts + others).items())]
         while waiting:
@@ -197,7 +201,7 @@ class NodeRemovals:
         return tuple(entry for entry in missing if entry.pods > 0)
 
     def _place_class(self, c: int, count: int, undo: _Undo) -> RowPods:
-        """Place pods of a class, trying its relaxation levels in order; return those without capacity, of the last row tried."""
+        """Place pods of a class, level by level; return those without capacity, of the last row tried."""
         rows = self._levels[c]
         for row in rows:
             count = self._place_row(row, count, undo)
@@ -338,7 +342,7 @@ class NodeRemovals:
     def _parts_of_running_pods(
         self, inputs: ClusterInputs, without_nodes: frozenset[str]
     ) -> Mapping[str, Sequence[CountPart]]:
-        """Return, by node name, what its running pods add to the counts, and which domains only their anti-affinity excludes."""
+        """Return by node name what its running pods add to counts, and the domains that only they exclude."""
         parts = dict(self._topology.counts.parts_by_node())
         inverse = self.problem.inverse_anti_affinities
         groups = {entry.group.id: entry.group for entry in inverse if spans_nodes(entry.group)}

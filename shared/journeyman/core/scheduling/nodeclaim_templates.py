@@ -63,11 +63,11 @@ class PoolOrder(NamedTuple):
 class NodeClaimTemplate(Struct, frozen=True, kw_only=True, eq=False):
     """One NodePool ready for scheduling.
 
-    `taints` are those of its nodes, without startup taints. Templates of equal `order` compete on price; the smaller goes first.
-    `requirements` are those of its nodes, including that they will be registered and initialized. `rows` are the
-    offerings of `table` that are available and meet the requirements. `node_surcharge` is the NodePool's surcharge per
-    node, `warning` says which annotations are invalid and ignored. `min_values` has by label how many different values
-    a claim must list.
+    `taints` are those of its nodes, without startup taints. Templates of equal `order` compete on price; the smaller
+    goes first. `requirements` are those of its nodes, including that they will be registered and initialized. `rows`
+    are the offerings of `table` that are available and meet the requirements. `node_surcharge` is the NodePool's
+    surcharge per node, `warning` says which annotations are invalid and ignored. `min_values` has by label how many
+    different values a claim must list.
     """
 
     node_pool: NodePool

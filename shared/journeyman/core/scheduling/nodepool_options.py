@@ -1,8 +1,8 @@
 """What a NodePool can launch for given pods: its instance types less daemons, and the offerings compatible with them.
 
 `NodeConstraints` are what a pod class requires of its node (alternatives of requirements, tolerations); a `NodeDemand`
-adds the labels that are decided for its pods. `NodePoolOptions` finds the offerings that meet a demand; thousands of pod
-classes share few demands, so results are cached.
+adds the labels that are decided for its pods. `NodePoolOptions` finds the offerings that meet a demand; thousands of
+pod classes share few demands, so results are cached.
 
 An offering may leave a label open (for example, a custom label with several values in the NodePool). Then two pods may
 each be compatible with it, but not with each other. Such a NodePool is split into *variants*, each with its open labels
@@ -309,10 +309,9 @@ class CompatibleOfferings(Struct, frozen=True, kw_only=True, eq=False):
     """The offerings compatible with any demand in a list, by price, then NodePool order, then type name.
 
     Every array has one entry per offering. `pools` are indices into the NodePools given, `variants` into
-    `variants_by_pool`, `types` into the template's types. `constraints` index `allowed`, which has by them and
-    demand whether they are compatible.
-    `prices` include the NodePool's surcharge per node, `fees`. `reservation` is the reservation that an offering draws on, an
-    index into `reservations`, or -1.
+    `variants_by_pool`, `types` into the template's types. `constraints` index `allowed`, which has by them and demand
+    whether they are compatible. `prices` include the NodePool's surcharge per node, `fees`. `reservation` is the
+    reservation that an offering draws on, an index into `reservations`, or -1.
     """
 
     pools: Ints
@@ -379,7 +378,8 @@ def compatible_offerings(
 class _VariantOfferings(NamedTuple):
     """The compatible offerings of one variant of a NodePool.
 
-    `indices` has the rows pool, variant, type, constraints and reservation, as in `CompatibleOfferings`; a column per offering.
+    `indices` has the rows pool, variant, type, constraints and reservation, as in `CompatibleOfferings`; a column per
+    offering.
     """
 
     indices: Ints

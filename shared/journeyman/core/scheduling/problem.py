@@ -69,7 +69,7 @@ def amounts_of(request: Sequence[int]) -> tuple[AxisAmount, ...]:
 
 
 class PodBatch(Struct, frozen=True, kw_only=True):
-    """`count` pods of one row for nodes with these labels. `is_quota`: the placement of other pods depends on this number.
+    """`count` pods of one row for nodes with these labels. `is_quota`: the placement of others depends on this number.
 
     No two batches of one assignment are equal.
     """
@@ -83,9 +83,9 @@ class PodBatch(Struct, frozen=True, kw_only=True):
 class PlannedNode(Struct, frozen=True, kw_only=True, eq=False):
     """A new node. `total` is the sum of its pods' requests by axis.
 
-    `requirements` are those of its NodeClaim: the NodePool's, the decided labels, and one alternative of each row. `share` is the
-    part of the NodePool's limits reserved for it (by limited resource, as in `limits.type_costs`); its NodeClaim lists
-    no instance type that exceeds it. None if the NodePool has no limits.
+    `requirements` are those of its NodeClaim: the NodePool's, the decided labels, and one alternative of each row.
+    `share` is the part of the NodePool's limits reserved for it (by limited resource, as in `limits.type_costs`); its
+    NodeClaim lists no instance type that exceeds it. None if the NodePool has no limits.
     """
 
     pool: int
@@ -99,13 +99,14 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
     """One scheduling problem, immutable.
 
     `rows[r]` is a class at one relaxation level (two rows if pods may join DaemonSets' pods on new nodes),
-    `class_of_row[r]` the index of that class, `levels[c]` the rows of class c from the first relaxation level to the last,
-    `counts[c]` the number of its pods to schedule. `requests` is indexed by row and axis. `pool_masks` are the NodePools'
-    offerings as bit masks. `inverse_anti_affinities` are the domains that the anti-affinity of running pods excludes.
-    `host_constraints` are the rows' constraints on a single node. `row_index` finds the rows that a topology group counts.
-    `node_constraints` are the distinct requirements of rows on a node, `serving_pools` by these the NodePools with an offering for it.
-    `allocator` is None if no row has ResourceClaims. `work` is by row the effort that each plan takes for it, `effort` what
-    is left of the pass's effort, which every plan for the problem counts down.
+    `class_of_row[r]` the index of that class, `levels[c]` the rows of class c from the first relaxation level to the
+    last, `counts[c]` the number of its pods to schedule. `requests` is indexed by row and axis. `pool_masks` are the
+    NodePools' offerings as bit masks. `inverse_anti_affinities` are the domains that the anti-affinity of running pods
+    excludes. `host_constraints` are the rows' constraints on a single node. `row_index` finds the rows that a topology
+    group counts. `node_constraints` are the distinct requirements of rows on a node, `serving_pools` by these the
+    NodePools with an offering for it. `allocator` is None if no row has ResourceClaims. `work` is by row the effort
+    that each plan takes for it, `effort` what is left of the pass's effort, which every plan for the problem counts
+    down.
     """
 
     rows: tuple[PodClass, ...]
@@ -131,7 +132,7 @@ class SchedulingProblem(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def has_topology_rules(self) -> bool:
-        """Whether pods have topology spread, affinity or anti-affinity, or the anti-affinity of running pods is about them."""
+        """Whether pods have topology spread or (anti-)affinity, or the anti-affinity of running pods is about them."""
         return bool(self.inverse_anti_affinities) or any(row.groups for row in self.rows)
 
     def co_located_classes(self) -> tuple[int, ...]:
@@ -170,10 +171,10 @@ def last_level(level_rows: Sequence[int], rows: Sequence[PodClass]) -> tuple[int
 class PartialSolution(Struct, frozen=True, kw_only=True, eq=False):
     """An unfinished plan. `left[c]` pods of class c are not scheduled yet; `on_existing[n]` are the pods on node n.
 
-    `headroom[s]` is the remainder of NodePool s's limits, `reservations` the remaining reserved capacity. `reasons` says
-    by class why pods are unschedulable.
-    `allocator` has what the pods' ResourceClaims get on the nodes; their indices are those of existing nodes, then of new
-    ones. `spread_choice` says which domains pods with topology spread get.
+    `headroom[s]` is the remainder of NodePool s's limits, `reservations` the remaining reserved capacity. `reasons`
+    says by class why pods are unschedulable. `allocator` has what the pods' ResourceClaims get on the nodes; their
+    indices are those of existing nodes, then of new ones. `spread_choice` says which domains pods with topology spread
+    get.
     """
 
     left: Sequence[int]
@@ -209,7 +210,7 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
         return self._pools[axes]
 
     def pool_masks(self, axes: tuple[str, ...]) -> tuple[OfferingMasks, ...]:
-        """Return the NodePools' offerings along these axes as bit masks; cached, together with the results they cache."""
+        """Return the NodePools' offerings along these axes as bit masks; cached, with the results they cache."""
         if axes not in self._masks:
             pools = enumerate(self.pools(axes))
             self._masks[axes] = tuple(OfferingMasks(index, pool, self.interner) for index, pool in pools)
@@ -224,7 +225,7 @@ class ClusterInputs(Struct, kw_only=True, eq=False, dict=True):
         return tuple(headroom.without(selection.removed_nodes) for headroom in self._headroom)
 
     def domains(self, key: str) -> int:
-        """Return how many domains of a label the offerings may have, at least 1; 1 for hostnames, which no offering has."""
+        """Return how many domains of a label offerings have, at least 1; 1 for hostnames, which none has."""
         columns = (template.table.row_values(key)[1] for template in self.templates)
         return max((len(column) for column in columns), default=1)
 
@@ -328,7 +329,8 @@ def prepare_task(
         pods: Pods to schedule, bound or not.
         without_nodes: Names of StateNodes to treat as deleted, with the pods on them.
         effort: What the pass may do; by default all that it needs.
-        are_moving: Whether bound pods leave their nodes; otherwise they count there, and their classes are prepared only.
+        are_moving: Whether bound pods leave their nodes; otherwise they count there, and their classes are prepared
+            only.
 
     Raises:
         EffortSpentError: Reading the pods takes more.
@@ -424,7 +426,7 @@ _CELLS_PER_UNIT: Final = 20  # entries of the tables of rules about a single nod
 
 
 def _spend_on_tables(effort: Effort, rows: int, nodes: int, columns: int) -> None:
-    """Spend the effort of the tables of rules about a single node, if enough is left for packing with so many rules, too."""
+    """Spend the effort of the tables of host constraints, if enough is left for packing with so many, too."""
     tables = (rows + nodes) * columns // _CELLS_PER_UNIT
     effort.require(tables + packing_work(rows, columns // 2))
     effort.spend(tables)
@@ -433,7 +435,8 @@ def _spend_on_tables(effort: Effort, rows: int, nodes: int, columns: int) -> Non
 def _work(rows: Sequence[PodClass], node_pools: int, nodes: int) -> tuple[int, ...]:
     """Return the effort of a plan by row.
 
-    A group whose selector requires no label's value is compared with all distinct labels; this counts for its first row.
+    A group whose selector requires no label's value is compared with all distinct labels; this counts for its first
+    row.
     """
     distinct_labels = len({(row.namespace, frozenset(row.labels.items())) for row in rows})
     known: set[bytes] = set()

@@ -67,8 +67,8 @@ def _admitted(problem: SchedulingProblem, placements: Sequence[ReservedPlacement
 def may_block_others(problem: SchedulingProblem, reserved: Iterable[ReservedPlacement], classes: Iterable[int]) -> bool:
     """Whether pods of these classes might be schedulable without the reserved placements.
 
-    They might be if a node with reserved placements has the capacity for them, if they must share a node with other pods, or
-    if they have a topology constraint over domains, which depends on all pods.
+    They might be if a node with reserved placements has the capacity for them, if they must share a node with other
+    pods, or if they have a topology constraint over domains, which depends on all pods.
     """
     nodes = sorted({entry.node for entry in reserved})
     filling = NodeFilling(problem.existing, problem.rows, problem.requests, problem.host_constraints)

@@ -10,11 +10,13 @@
    Karpenter does, once for each tie-break policy. The plan with the fewest unschedulable pods wins, then the cheapest,
    then the one with the fewest nodes.
 5. `instance_type_choice` lists for every new node the suitable instance types with nearly the same price.
-6. `price_lower_bound` computes a lower bound of the price. `explained` explains unschedulable pods, later and with an effort of its own.
+6. `price_lower_bound` computes a lower bound of the price. `explained` explains unschedulable pods, later and with an
+   effort of its own.
 
 A pass has an effort budget: a count of its work, which the caller derives from the time it has. If the effort does not
-suffice to improve a plan, the best plan so far is returned. If it does not suffice for any plan, the pods whose constraints
-are most expensive to evaluate get the error `unreached`, and the others are scheduled with a part of the effort.
+suffice to improve a plan, the best plan so far is returned. If it does not suffice for any plan, the pods whose
+constraints are most expensive to evaluate get the error `unreached`, and the others are scheduled with a part of the
+effort.
 
 The same snapshot, catalogue and effort always give the same results, byte for byte.
 
@@ -117,7 +119,8 @@ def solve(
             removal).
         options: Policies, and how many instance types a NodeClaim lists.
         effort: The most work of the pass, in units of `results.Effort`.
-        explain: Whether unschedulable pods are explained at once, with an effort of its own; else `explained` does it later.
+        explain: Whether unschedulable pods are explained at once, with an effort of its own; else `explained` does it
+            later.
 
     Returns:
         New NodeClaims sorted by NodePool and pods, pods for existing nodes, and an error for every unschedulable pod.
@@ -135,8 +138,8 @@ def solve_without_launches_for(
 ) -> tuple[Results, tuple[Pod, ...]]:
     """Schedule pods, some of them on existing nodes only; return the results and the pods that they are for.
 
-    A pod without a launch that has no place on existing nodes is left out, and the others are scheduled without it: another
-    order of packing could need one node more.
+    A pod without a launch that has no place on existing nodes is left out, and the others are scheduled without it:
+    another order of packing could need one node more.
     """
     chosen = tuple(pods)
     while True:
@@ -363,9 +366,9 @@ class Proposer(Enum):
 class CandidatePlan(Struct, frozen=True, kw_only=True, eq=False):
     """A finished solution: its NodeClaims, and the keys of the pods planned onto existing nodes, by node name.
 
-    `unschedulable` are the keys of unschedulable pods, by class. `fees` is the sum of the NodePools' surcharges per node.
-    `devices` are the devices on existing nodes that the planned pods' ResourceClaims get, by node name. `rivals` are the plans
-    that it was compared with, in order.
+    `unschedulable` are the keys of unschedulable pods, by class. `fees` is the sum of the NodePools' surcharges per
+    node. `devices` are the devices on existing nodes that the planned pods' ResourceClaims get, by node name. `rivals`
+    are the plans that it was compared with, in order.
     """
 
     proposer: Proposer
@@ -489,7 +492,7 @@ def spread_choices(problem: SchedulingProblem) -> Iterator[tuple[SpreadChoice, P
 
 
 def without_lost_preferences(task: SchedulingTask, plan: CandidatePlan) -> SchedulingTask:
-    """Return the task without the first relaxation levels of each class, as long as none of its pods has them in the plan."""
+    """Return the task without the first relaxation levels of each class that none of its pods has in the plan."""
     on_nodes = (*plan.solution.on_existing.values(), *(node.pods for node in plan.solution.new_nodes))
     used = {entry.row for pods in on_nodes for entry in pods}
     all_rows = task.problem.rows

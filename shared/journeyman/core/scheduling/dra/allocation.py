@@ -1,9 +1,9 @@
 """Allocates devices to the pods of one plan, node by node.
 
 A new node may become one of several instance types, and the devices of its pods may differ between them. A node
-therefore has *options*: sets of instance types with what they would use. To other nodes' pods the maximum over the options
-is in use: every device of any option, and the most that one of them draws on a counter or on shared capacity. Options
-without the devices are dropped, and their instance types with them.
+therefore has *options*: sets of instance types with what they would use. To other nodes' pods the maximum over the
+options is in use: every device of any option, and the most that one of them draws on a counter or on shared capacity.
+Options without the devices are dropped, and their instance types with them.
 
 A ResourceClaim that several pods share is allocated once. If it has a device of the node itself, its pods must stay
 together on that node.
@@ -56,7 +56,7 @@ _PASS_BUDGET: Final = 500_000
 
 
 class AllocatedDevice(NamedTuple):
-    """A device for a claim: of the `pod`-th pod of a row on this node (of a bound pod: a negative row), by its position.
+    """A device for a claim of the `pod`-th pod of a row on this node (a bound pod has a negative row), by position.
 
     The planned device names only a claim that pods share.
     """
@@ -70,8 +70,9 @@ class AllocatedDevice(NamedTuple):
 class AllocationOption(Struct, frozen=True, kw_only=True, eq=False):
     """What a node's pods use if it is one of these instance types (an existing node: one without a name).
 
-    `pools` are the devices of such a node; `used` are the amounts used of these and of published pools. `shared` are by key
-    the nodes that can access the devices of a shared claim that is allocated there: none other if they are the node's own.
+    `pools` are the devices of such a node; `used` are the amounts used of these and of published pools. `shared` are by
+    key the nodes that can access the devices of a shared claim that is allocated there: none other if they are the
+    node's own.
     """
 
     types: frozenset[str]
@@ -100,10 +101,10 @@ class AllocationProposal(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class DeviceAllocator:
-    """The devices of a cluster, and the pods that hold them in one plan. Nodes have indices, new ones after existing ones.
+    """The devices of a cluster, and the pods that hold them in a plan. Indices of new nodes follow existing ones.
 
-    After a search fails for a row on a node, it is repeated only after something relevant has changed: a device became free
-    or, for shared claims, any allocation was made.
+    After a search fails for a row on a node, it is repeated only after something relevant has changed: a device became
+    free or, for shared claims, any allocation was made.
     """
 
     def __init__(
@@ -116,8 +117,8 @@ class DeviceAllocator:
     ) -> None:
         """Let bound pods hold devices: of unallocated claims, and on uninitialized nodes of all claims.
 
-        `slices` are published, pods may be scheduled on `nodes`; `types` are the instance types by NodePool and name, and
-        `rescheduled` the keys of the pods to schedule, bound or not.
+        `slices` are published, pods may be scheduled on `nodes`; `types` are the instance types by NodePool and name,
+        and `rescheduled` the keys of the pods to schedule, bound or not.
         """
         self._claims = claims
         self._nodes = nodes
@@ -158,7 +159,7 @@ class DeviceAllocator:
     # -- allocating ---------------------------------------------------------------------------------------------------
 
     def fits_existing(self, node: int, row: int, pods: int, claims: Sequence[ClaimRequests]) -> bool:
-        """Allocate devices on an existing node for a row's next pod, after `pods` others; return whether that succeeded."""
+        """Allocate devices on an existing node for a row's next pod, after `pods` others; return whether it could."""
         case, version = (node, row), self._version(claims)
         if self._failed.get(case) == version:
             return False
@@ -189,8 +190,8 @@ class DeviceAllocator:
     ) -> AllocationProposal | None:
         """Return devices on a new node for a row's next pod, after `pods` others; None if there are none.
 
-        `types_meeting` returns the instance types that the node may become if it has requirements, in order; `case` is what
-        distinguishes these, and the `requirements`, from others.
+        `types_meeting` returns the instance types that the node may become if it has requirements, in order; `case` is
+        what distinguishes these, and the `requirements`, from others.
         """
         case, version = (node, row, case), self._version(claims)
         if self._failed.get(case) == version:
@@ -311,7 +312,7 @@ class DeviceAllocator:
     def planned(
         self, pods: Sequence[Mapping[int, Sequence[str]]], new: Iterable[PlannedClaim]
     ) -> tuple[tuple[PlannedClaim, ...], dict[str, tuple[PlannedDevice, ...]]]:
-        """Return the new nodes' NodeClaims with devices and drivers, and by name of an existing node its planned devices.
+        """Return the NodeClaims with devices and drivers, and by name of an existing node its planned devices.
 
         `pods` are by node the keys of the planned pods by row, in scheduling order.
         """
@@ -358,7 +359,7 @@ def _selects_any(request: ParsedRequest, devices: Iterable[PoolDevice]) -> bool:
 
 
 def _left_out(requests: Sequence[ParsedRequest], pools: Iterable[DevicePool]) -> str:
-    """Return the first pool with a defect that has devices for these requests, as the end of a message; empty if none has."""
+    """Return the first defective pool with devices for these requests, as the end of a message; or nothing."""
     for pool in pools:
         if pool.defect and (not pool.devices or any(_selects_any(request, pool.devices) for request in requests)):
             return f"; pool {pool.driver}/{pool.name} is left out because {pool.defect}"

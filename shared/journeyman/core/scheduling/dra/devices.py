@@ -98,7 +98,7 @@ class PoolDevice(Struct, frozen=True, kw_only=True, eq=False):
 
 
 class DevicePool(Struct, frozen=True, kw_only=True, eq=False):
-    """Devices of one driver; `limits` are its counters. `defect` says why its devices are not available; empty if they are."""
+    """Devices of one driver; `limits` are its counters, `defect` says why its devices are unavailable, if so."""
 
     driver: str
     name: str
@@ -226,8 +226,8 @@ def accessible_nodes_of(selector: NodeSelector | None) -> AccessibleNodes | None
 class ConsumableCapacity(Struct, frozen=True, kw_only=True):
     """One capacity of a device, in nano units: `total`, and the amounts that a request may consume.
 
-    `default` is consumed by a request that names no amount; `values` (ascending) or `lowest` to `highest` in steps of `step`
-    are the valid amounts, others are rounded up. Without either every amount is valid.
+    `default` is consumed by a request that names no amount; `values` (ascending) or `lowest` to `highest` in steps of
+    `step` are the valid amounts, others are rounded up. Without either every amount is valid.
     """
 
     total: int

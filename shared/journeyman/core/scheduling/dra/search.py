@@ -1,4 +1,4 @@
-"""Searches devices for one pod on one node: depth first over claims, requests and devices, with a limited number of tries.
+"""Searches devices for one pod on one node: depth first over claims, requests and devices, with limited tries.
 
 Published devices are tried before those of a new node, each by driver, pool and position in its slice. Of devices
 that the pod's claims cannot distinguish only the first free one is tried, and the devices of one request are chosen in

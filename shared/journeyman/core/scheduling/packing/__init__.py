@@ -14,12 +14,13 @@ and node constraints that say which items it may hold. The method:
 6. With few kinds of items, `greedy_packing` also computes a packing: it repeatedly opens the offer and content with the
    lowest price per shadow price, and refines the shadow prices over whole nodes.
 7. With few nodes, the items of the worst of them are placed again while that lowers the price.
-8. A plain greedy packing is compared, unless the shadow prices prove that it cannot be cheaper or it would not end within its
-   effort.
+8. A plain greedy packing is compared, unless the shadow prices prove that it cannot be cheaper or it would not end
+   within its effort.
 9. If the cheapest packing so far is not close to the lower bound, `column_generation` searches for better contents of
    nodes and rounds the linear program over them. Its effort is proportionate to what it may save.
 
-`strategies` selects the methods by the numbers of items and nodes and by prices only, so equal problems have equal results.
+`strategies` selects the methods by the numbers of items and nodes and by prices only, so equal problems have equal
+results.
 """
 
 from __future__ import annotations
@@ -115,8 +116,9 @@ def _work(problem: PackingProblem) -> int:
 def _parts(problem: PackingProblem, items: Ints) -> list[Ints]:
     """Return the items in as many parts as keep their tables small; each part has items of all sizes.
 
-    Thousands of Deployments that each keep their own pods apart have an axis each. The work of a whole grows with the square
-    of their number and more, a part has the axes of its own items only, and costs at most a node that is not full.
+    Thousands of Deployments that each keep their own pods apart have an axis each. The work of a whole grows with the
+    square of their number and more, a part has the axes of its own items only, and costs at most a node that is not
+    full.
     """
     whole = problem.of_items(items)
     entries = len(items) * (whole.requests.shape[1] + whole.selected.shape[1])

@@ -1,9 +1,9 @@
 """Packs many kinds of items: opens an ideal mix of nodes at once and distributes the items over all of them.
 
-The solver opens the linear program's mix in whole nodes. It places the items one by one, the most valuable first, on the
-node with the most similar free capacity (by the angle between the two, every axis weighted by its shadow price), so that
-all axes of a node fill up evenly. Items that fit nowhere go to another solver or open more nodes. At the end each node
-becomes the cheapest offer that holds its content.
+The solver opens the linear program's mix in whole nodes. It places the items one by one, the most valuable first, on
+the node with the most similar free capacity (by the angle between the two, every axis weighted by its shadow price), so
+that all axes of a node fill up evenly. Items that fit nowhere go to another solver or open more nodes. At the end each
+node becomes the cheapest offer that holds its content.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _PlacedItem(NamedTuple):
 
 
 class BulkPacker:
-    """The nodes being filled, as columns: free capacity by axis, possible node constraints, conflicts of their items."""
+    """The nodes being filled, as columns: free capacity, possible node constraints, conflicts of their items."""
 
     def __init__(self, problem: PackingProblem, shadow: ShadowPrices, fill_order: FillOrder) -> None:
         self.problem = problem
@@ -77,7 +77,7 @@ class BulkPacker:
         self._placed: list[_PlacedItem] = []
 
     def _mean_worth(self) -> Floats:
-        """Return the worth of a unit of each axis, averaged over the offers by the money that the mix spends on them."""
+        """Return the worth of a unit of each axis, averaged over the offers by what the mix spends on them."""
         spent = self.problem.prices * (self._shadow.mix + _EPSILON)
         mean: Floats = spent @ self._shadow.unit / max(float(spent.sum()), 1e-300)
         return mean
@@ -196,7 +196,7 @@ class BulkPacker:
             self.open(offer, int(mix[offer]))
 
     def settle(self, offers_from: PackingProblem | None) -> list[Bin]:
-        """Return every non-empty node as the cheapest offer of `offers_from` that holds its content, or as its own offer."""
+        """Return each filled node as the cheapest offer of `offers_from` that holds its content, or as its own."""
         if not self._placed:
             return []
         nodes = np.concatenate([placed.nodes for placed in self._placed])
@@ -246,7 +246,7 @@ MARGINS: Final = (0.0, 0.01, 0.02, 0.03, 0.05, 0.08)  # spare capacity, because 
 
 
 def whole_mixes(problem: PackingProblem, shadow: ShadowPrices) -> Iterator[Ints]:
-    """Yield node counts by offer: the mix rounded down, then with a cheap cover of the rest, each time with more margin."""
+    """Yield node counts by offer: the mix rounded down, then with a cheap cover of the rest and growing margins."""
     base = np.floor(shadow.mix + _EPSILON).astype(np.int64)
     yield base
     if len(problem.allowed) > 1:
@@ -282,7 +282,7 @@ class _NodeCombinations:
         self._prices: Floats = np.append(problem.prices[offers], 0.0)[self._picks].sum(axis=1)
 
     def cheapest_cover(self, need: Floats) -> Ints:
-        """Return the cheapest node counts by offer with this much capacity in total; zeros if three nodes are not enough."""
+        """Return the cheapest node counts by offer with this total capacity; zeros if three nodes do not suffice."""
         covers = every(self._sizes[self._picks].sum(axis=1) >= need)
         mix = np.zeros(self._width, dtype=np.int64)
         if (need > 0).any() and covers.any():

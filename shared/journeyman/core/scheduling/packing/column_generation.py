@@ -1,22 +1,22 @@
 """Packs items by column generation: whole nodes, bought in fractions, are rounded to a plan.
 
-A *column* is a node of some offer with its content. The *master* is the linear program that buys columns in fractions so
-that all items are covered at the lowest price. Its dual prices say what a copy of each item is worth; `OfferFilling`
+A *column* is a node of some offer with its content. The *master* is the linear program that buys columns in fractions
+so that all items are covered at the lowest price. Its dual prices say what a copy of each item is worth; `OfferFilling`
 searches for contents that are worth more than their node's price; they become further columns, until none is found or
 the effort is spent. The price of the master is lower than that of any plan that uses only its columns.
 
-Rounding dives: it opens the whole nodes of the master's solution, or the node with the largest fraction if there are none,
-and solves the master again for the items that are left, with the same columns cut down to these items and new ones. Every
-time it also completes the plan greedily; the cheapest of all these plans is the result.
+Rounding dives: it opens the whole nodes of the master's solution, or the node with the largest fraction if there are
+none, and solves the master again for the items that are left, with the same columns cut down to these items and new
+ones. Every time it also completes the plan greedily; the cheapest of all these plans is the result.
 
 A greedy filling takes the items in an order and of each as many copies as fit. The order is the worth of an item per
 share of what it uses; a *direction* says how much each resource counts in that share. No single order is best for all
 offers, so each offer is filled in the order of the directions that bound its worth most tightly. Two things find better
-contents than any of these orders: some orders are varied a little, by a fixed sequence of numbers, and the contents with
-the lowest price per worth are filled again with one copy less of one of their items.
+contents than any of these orders: some orders are varied a little, by a fixed sequence of numbers, and the contents
+with the lowest price per worth are filled again with one copy less of one of their items.
 
-Contents are counted by *family* (`ItemFamilies`): pods that request the same, of which some may use any zone and others one,
-share columns. Which of them a node holds is decided when it is opened.
+Contents are counted by *family* (`ItemFamilies`): pods that request the same, of which some may use any zone and others
+one, share columns. Which of them a node holds is decided when it is opened.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class FilledNodes(NamedTuple):
 class ItemFamilies(Struct, frozen=True, kw_only=True, eq=False):
     """Items in families: items that request the same, so that a copy of one can take the place of a copy of another.
 
-    The offers of two items of a family are nested or disjoint, as "any zone" and "zone a" are. So nodes can hold all items
-    exactly if, for each item, the nodes that may hold it have as many copies of its family as there are of the item and of
-    those with fewer offers (Hall's theorem). Contents of nodes are therefore counted by family.
+    The offers of two items of a family are nested or disjoint, as "any zone" and "zone a" are. So nodes can hold all
+    items exactly if, for each item, the nodes that may hold it have as many copies of its family as there are of the
+    item and of those with fewer offers (Hall's theorem). Contents of nodes are therefore counted by family.
 
     Attributes:
         problem: The packing problem with one item for each family.
@@ -221,7 +221,7 @@ class OfferFilling:
         return found
 
     def fill(self, offers: Ints, orders: Ints, most: Floats) -> Floats:
-        """Return the copies by item: a node of each offer filled in its order, with at most `most` copies of each item."""
+        """Return the copies by item: a node of each offer, filled in its order with at most `most` of each item."""
         free = self._free[:, offers]
         fillings = np.zeros(most.shape)
         rows = np.arange(len(offers))
@@ -281,7 +281,7 @@ class OfferFilling:
         return FilledNodes(offers, fillings, np.round(values / self.prices[offers], 9))
 
     def _density(self, worth: Floats, counts: Floats) -> Floats:
-        """Return by node constraints, item and direction the worth per weighted request; 0 for items that are not wanted."""
+        """Return by node constraints, item and direction the worth per weighted request; 0 if it is not wanted."""
         found = np.minimum(np.where(counts > 0, worth, 0.0)[:, :, None] / self._shares, _UNBOUNDED)
         rounded: Floats = found.astype(np.float32).astype(float)  # so that rounding errors decide nothing
         return rounded
@@ -296,7 +296,7 @@ class OfferFilling:
         return offers, directions
 
     def _orders(self, density: Floats, round_: int) -> Ints:
-        """Return by node constraints and direction the items by density, filled up with the item that is never taken."""
+        """Return by node constraints and direction the items by density, then the item that is never taken."""
         ranks = np.arange(density.shape[2])
         strength = np.array(VARIATION)[ranks % len(VARIATION)] * bool(round_)
         spread = (np.arange(1, self.width + 1)[:, None] * _GOLDEN_RATIO * (round_ + 1) + ranks * _SECOND_RATIO) % 1.0

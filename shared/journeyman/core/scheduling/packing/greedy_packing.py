@@ -2,8 +2,8 @@
 
 Every item gets a shadow price, first from the linear program over resources, then refined over whole nodes (column
 generation). The solver opens the best filled offer at those prices as often as the counts allow, until no item is left.
-It compares several filling orders, may end a plan with one node for all remaining items, and solves a single kind of item
-exactly.
+It compares several filling orders, may end a plan with one node for all remaining items, and solves a single kind of
+item exactly.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class GreedyPacker:
     # --- whole plans
 
     def cheapest(self, counts: Ints) -> list[Bin]:
-        """Return the cheapest plan of all strategies; refines the shadow prices once, for the counts of the first call."""
+        """Return the cheapest plan of all strategies; refines shadow prices once, for the first call's counts."""
         kinds = np.flatnonzero(counts)
         if len(kinds) == 1:
             return cover_exactly(self._problem, int(kinds[0]), int(counts[kinds[0]]))
@@ -86,10 +86,10 @@ class GreedyPacker:
         return self._greedy(counts, self._worth, [self._by_size])
 
     def plain(self, counts: Ints, most: float, effort: int) -> list[Bin] | None:
-        """Return the plan of the simple greedy: every node is the offer and content with the lowest price per shadow price.
+        """Return the simple greedy's plan: every node is the offer and content with the lowest price per worth.
 
-        A node is filled with the most valuable items first. An offer is filled again only when fewer copies are left than
-        its filling has.
+        A node is filled with the most valuable items first. An offer is filled again only when fewer copies are left
+        than its filling has.
 
         Args:
             counts: Count by item.
@@ -151,7 +151,7 @@ class GreedyPacker:
     # --- strategies
 
     def _greedy(self, counts: Ints, worth: Floats, orders: Sequence[Ints]) -> list[Bin]:
-        """Repeatedly take the filling with the lowest price per worth; end with one node for the rest where cheapest."""
+        """Take the filling with the lowest price per worth, again and again; end with one node where cheapest."""
         left = counts.copy()
         bins: list[Bin] = []
         spent = 0.0
@@ -171,7 +171,7 @@ class GreedyPacker:
         return [*bins[:before_end], end] if end is not None and (left.any() or end_price <= spent) else bins
 
     def _best_filling(self, left: Ints, worth: Floats, orders: Sequence[Ints], offers: Ints) -> _FilledOffer:
-        """Return the filling with the lowest price per worth, in one of the orders, or with even shares in the first."""
+        """Return the filling with the lowest price per worth, in one of the orders or with even shares."""
         best: _FilledOffer | None = None
         best_ratio = np.inf
         for order, even in [*((order, False) for order in orders), (orders[0], True)]:
@@ -185,7 +185,7 @@ class GreedyPacker:
         return best
 
     def _promising(self, left: Ints, worth: Floats) -> Ints:
-        """Return promising offers: half with the lowest price per attainable worth, half spread evenly over the others."""
+        """Return promising offers: half with the lowest price per worth, half spread evenly over the others."""
         useful = np.flatnonzero(self._fits[:, left > 0].any(axis=1))
         if len(useful) <= PROMISING_OFFERS:
             return useful

@@ -92,7 +92,7 @@ class CoveringProgram:
 
 
 def affordable(worth: Floats, prices: Floats, sizes: Floats) -> Floats:
-    """Return the dual prices by resource, reduced so that no offer is worth more than its price, whatever was rounded."""
+    """Return the dual prices by resource, reduced so that no offer is worth more than its price."""
     value = sizes @ worth
     needed = value > 0
     shrunk: Floats = worth * float((prices[needed] / value[needed]).min(initial=1.0))

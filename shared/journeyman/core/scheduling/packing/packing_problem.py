@@ -46,11 +46,11 @@ class PackingProblem(Struct, frozen=True, kw_only=True, eq=False):
         sizes: Capacity by offer and axis, never negative.
         prices: Hourly price of a node by offer, surcharges per node included; ties go to the earlier offer.
         constraints: By offer, the index of its node constraints in `allowed`.
-        selected: By item and conflict (a rule that keeps others off), whether the rule selects the item. It never shares a
-            node with another item that owns the rule; axes limit how many copies of one item share a node.
+        selected: By item and conflict (a rule that keeps others off), whether the rule selects the item. It never
+            shares a node with another item that owns the rule; axes limit how many copies of one item share a node.
         owning: By item and conflict, whether the item owns the rule.
-        reservation: By offer, the index of the reservation that each node uses up a part of; -1 without one. Empty if there
-            are no reservations.
+        reservation: By offer, the index of the reservation that each node uses up a part of; -1 without one. Empty if
+            there are no reservations.
         reserved: The nodes left in each reservation; they are already paid for, so these offers cost almost 0.
     """
 
@@ -73,7 +73,7 @@ class PackingProblem(Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def is_exact(self) -> bool:
-        """Whether `cover_exactly` packs it: all items are of one kind that some offer holds, and nothing is reserved."""
+        """Whether `cover_exactly` packs it: one kind of items, which some offer holds, and nothing is reserved."""
         return len(self.counts) == 1 and not len(self.reserved) and bool(self.fits().any())
 
     def only(self, offers: Ints | Bools) -> PackingProblem:

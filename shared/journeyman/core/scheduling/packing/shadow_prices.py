@@ -1,12 +1,12 @@
 """Computes shadow prices, the ideal mix of nodes, and the lower bound, by one linear program.
 
-The cheapest way to cover a demand with fractional nodes is a linear program. Its dual prices each unit of demand so that
-no offer is worth more than its price. Any dual feasible prices give a lower bound of the price of the integral plan
-(weak duality), even if they are not optimal.
+The cheapest way to cover a demand with fractional nodes is a linear program. Its dual prices each unit of demand so
+that no offer is worth more than its price. Any dual feasible prices give a lower bound of the price of the integral
+plan (weak duality), even if they are not optimal.
 
-Similar offers form a *group*: the same node constraints, about the same size, the same axis that runs out first. Fractional
-nodes provide capacity by group and axis, and items are split among the groups that may hold them. So the program buys a
-cheap offer that is too small for most items only for the items that fit. Reservations are rows too.
+Similar offers form a *group*: the same node constraints, about the same size, the same axis that runs out first.
+Fractional nodes provide capacity by group and axis, and items are split among the groups that may hold them. So the
+program buys a cheap offer that is too small for most items only for the items that fit. Reservations are rows too.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
         return found
 
     def _program(self, demand: Floats, capacities: Ints) -> CoveringProgram:
-        """Return the program: rows are capacities (offer group, axis), item groups, reservations; columns are offers, flows."""
+        """Return the program: rows are capacities, item groups and reservations; columns are offers and flows."""
         problem = self.problem
         scale = demand.sum(axis=0)[capacities[:, 1]]
         program = CoveringProgram(np.concatenate((np.zeros(len(capacities)), np.ones(len(demand)), -problem.reserved)))
@@ -187,7 +187,7 @@ class OfferGroups(Struct, frozen=True, kw_only=True, eq=False):
 
 
 def _groupings(problem: PackingProblem, *, coarse: bool) -> Iterator[tuple[Ints, Bools, Ints]]:
-    """Yield groups of offers, the items that they may hold, and groups of items; the finest that a program may have first."""
+    """Yield groups of offers, the items that they may hold, and groups of items, the finest first."""
     axes = int(problem.requests.any(axis=0).sum())
     for by_size in BY_SIZE[-1:] if coarse else BY_SIZE:
         offer_group, allowed = _offer_groups(problem, by_size=by_size)
@@ -222,8 +222,8 @@ def _offer_groups(problem: PackingProblem, *, by_size: bool) -> tuple[Ints, Bool
 def _item_groups(problem: PackingProblem, allowed: Bools, steps: Collection[int]) -> Iterator[Ints]:
     """Yield the group of each item: first each on its own, at last those with the same offer groups together.
 
-    Between these are groups of items whose requests also have similar proportions: `steps` are the numbers of steps in which
-    the part of each axis in a request is distinguished. Without steps, there are only the last groups.
+    Between these are groups of items whose requests also have similar proportions: `steps` are the numbers of steps in
+    which the part of each axis in a request is distinguished. Without steps, there are only the last groups.
     """
     if steps:
         yield np.arange(len(problem.counts))
@@ -243,8 +243,8 @@ def _item_groups(problem: PackingProblem, allowed: Bools, steps: Collection[int]
 def _usable_sizes(problem: PackingProblem, offer_group: Ints, allowed: Bools) -> Floats:
     """Return by offer and axis the capacity that any content can use.
 
-    No node holds more than all items; and if every item requests memory along with cpu, a node with little memory cannot
-    use all its cpu.
+    No node holds more than all items; and if every item requests memory along with cpu, a node with little memory
+    cannot use all its cpu.
     """
     sizes = problem.sizes.astype(float)
     requests = problem.requests.astype(float)

@@ -1,7 +1,8 @@
 """Selects the packing methods for a problem, and returns the best plan.
 
 The selection depends only on the numbers of items and nodes and on the prices of plans, so that the running time stays
-proportionate and equal problems have equal results. Every plan is compared with the others, so no method makes one dearer.
+proportionate and equal problems have equal results. Every plan is compared with the others, so no method makes one
+dearer.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ def _cheapest(problem: PackingProblem) -> list[Bin]:
 def _further(problem: PackingProblem, shadow: ShadowPrices, best: list[Bin]) -> Iterator[list[Bin]]:
     """Yield the plain greedy plan if it is cheaper, and that of column generation, where they are affordable.
 
-    Both may take effort in proportion to the gap between the best plan and the lower bound: it is the most they can save.
+    Both may take effort in proportion to the gap between the best plan and the lower bound: it is the most they can
+    save.
     """
     kinds, nodes, price = len(problem.counts), sum(b.copies for b in best), price_of(best, problem.prices)
     gap = price / max(shadow.bound, 1e-300) - 1
@@ -205,7 +207,7 @@ def _pack_mix(problem: PackingProblem, shadow: ShadowPrices, mix: Ints, fill_ord
 
 
 def _mix_for(problem: PackingProblem, counts: Ints) -> Ints:
-    """Return the whole nodes of the mix for these counts; if there are none, one node of the offer with most spending."""
+    """Return the whole nodes of the mix for these counts, or else one node of the offer with most spending."""
     part, _, offers = _subproblem(problem, counts)
     fractions = compute_shadow_prices(part).mix
     whole = np.floor(fractions + 1e-9).astype(np.int64)
@@ -244,8 +246,8 @@ def solve_exactly(problem: PackingProblem) -> list[Bin]:
     """Return the cheapest bins for all items; every item must fit some offer.
 
     A state is the number left of each item. The next node always holds the first item left, with any others. States are
-    numbered like the points of a grid with an axis per item: the possible contents of a node in a state form a box at the
-    origin of the grid, and the states after them form the same box reversed.
+    numbered like the points of a grid with an axis per item: the possible contents of a node in a state form a box at
+    the origin of the grid, and the states after them form the same box reversed.
     """
     shape = tuple(int(n) + 1 for n in problem.counts)
     states: Ints = np.indices(shape).reshape(len(shape), -1).T  # these are also all possible contents

@@ -30,7 +30,7 @@ class AntiAffinityRule(Struct, frozen=True, kw_only=True, eq=False):
     is_inverse: bool = False
 
     def admits(self, domain: str) -> bool:
-        """Whether the domain has none of the pods: of those that the row's term selects, or inversely of those with such a term."""
+        """Whether the domain has none of the pods that the term selects, or inversely of those that have the term."""
         return not self.counter.counts.get(domain)
 
     @property

@@ -192,7 +192,8 @@ def offerings_of(problem: SchedulingProblem, node: PlannedNode) -> PlannedOfferi
 class TopologyCounts:
     """All counters of a plan, and the pods recorded in them.
 
-    Candidates are nodes by index: first those of `problem.existing.nodes`, then new ones in the order of their planning.
+    Candidates are nodes by index: first those of `problem.existing.nodes`, then new ones in the order of their
+    planning.
     """
 
     def __init__(self, problem: SchedulingProblem) -> None:

@@ -22,8 +22,8 @@ from journeyman.core.scheduling.topology import TopologyGroup
 def most_pods(minimum: int, max_skew: int, own: int) -> int:
     """Return the most pods that a domain may hold before one more pod is added to it.
 
-    This is the only place that computes with maxSkew over the domains of a label; the hostname's is the capacity of an axis
-    (`host_constraints`).
+    This is the only place that computes with maxSkew over the domains of a label; the hostname's is the capacity of an
+    axis (`host_constraints`).
 
     Args:
         minimum: The number of pods in the emptiest domain.
@@ -34,7 +34,7 @@ def most_pods(minimum: int, max_skew: int, own: int) -> int:
 
 
 class SpreadCeiling(NamedTuple):
-    """The most pods that a domain may hold before one more is added: `there` in the emptiest domain, else `elsewhere`."""
+    """The most pods that a domain may hold before one more is added: `there` in the emptiest, else `elsewhere`."""
 
     emptiest: str
     there: int

@@ -1,14 +1,14 @@
 """The topology rules of each row, over domains and over nodes, and the domains that they allow now.
 
-`Topology` has the rules of all rows of a problem, and the counts that they share (`counts`). Every algorithm asks it which
-domains take one more pod (`LabelRules.now`) and records each pod that it places; `domain_distribution` does both for many
-pods at once.
+`Topology` has the rules of all rows of a problem, and the counts that they share (`counts`). Every algorithm asks it
+which domains take one more pod (`LabelRules.now`) and records each pod that it places; `domain_distribution` does both
+for many pods at once.
 
 Restates: karpenter pkg/controllers/provisioning/scheduling/topology.go `NewTopology`, `AddRequirements`, `Record`;
 topologygroup.go `nextDomainAntiAffinity`.
 Differs: several rules over one label must agree on a domain before one is chosen, where Karpenter lets each choose
-alone and fails if they differ. With `binding`, pods that required anti-affinity concerns are bound to one domain each; in
-Karpenter one such pod occupies all domains its node might be launched in, and the next waits for another pass.
+alone and fails if they differ. With `binding`, pods that required anti-affinity concerns are bound to one domain each;
+in Karpenter one such pod occupies all domains its node might be launched in, and the next waits for another pass.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class Topology:
         return [self._spreads_of_group[group_id] for group_id in groups if group_id in self._spreads_of_group]
 
     def excluded_by_others(self, row: int, key: str) -> bool:
-        """Whether inverse anti-affinity (of running or placed pods) excludes any domain of this label; `LabelRules` say which."""
+        """Whether inverse anti-affinity excludes any domain of this label for the row; `LabelRules` say which."""
         inverse = (*self._inverse.get(row, ()), *self._inverse_of_running.get(row, ()))
         return any(n > 0 for group, counter in inverse if group.key == key for n in counter.counts.values())
 
@@ -447,8 +447,8 @@ class Topology:
     def is_bindable(self, row: int, values: Mapping[str, str]) -> bool:
         """Whether kube-scheduler binds one more pod of the row to a node with these labels, as far as spread decides.
 
-        It knows the domains of nodes only, not those in which nodes could be launched. A domain that launch decides is not
-        checked.
+        It knows the domains of nodes only, not those in which nodes could be launched. A domain that launch decides is
+        not checked.
         """
         return all(
             rule.counter.possible.get(values[rule.group.key], 0)
@@ -480,7 +480,7 @@ class Topology:
         )
 
     def why_excluded(self, row: int, domains: Sequence[Mapping[str, str]]) -> str:
-        """Return, as text, the first rule that excludes all of these domains; if no rule alone does, a general reason."""
+        """Return as text the first rule that excludes all of these domains, or a general reason."""
         for rules in self.of(row).labels:
             values = sorted({by_key[rules.key] for by_key in domains if rules.key in by_key})
             shown = ", ".join(values)

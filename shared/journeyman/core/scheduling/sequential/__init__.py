@@ -96,7 +96,7 @@ class _SequentialAttempt(Struct, frozen=True):
 def _best_attempt(
     terms: PodTerms, solution: PartialSolution, queue: Sequence[int], policy: TieBreakPolicy
 ) -> _SequentialAttempt:
-    """Return an attempt with the policy; if it leaves pods, try other policies and return the one that leaves fewest."""
+    """Return an attempt with the policy, or if it leaves pods, with that of others which leaves fewest."""
     best = _SequentialAttempt.at(terms, solution, queue, policy)
     with suppress(EffortSpentError):
         for better in _better_attempts(terms, solution, queue, policy, best):
@@ -179,8 +179,9 @@ FALLBACK_POLICIES: Mapping[str, Callable[[SchedulingProblem, _SequentialAttempt]
 def _in_queue_order(problem: SchedulingProblem, solution: PartialSolution, classes: Sequence[int]) -> list[int]:
     """Return the class of every pod to schedule: largest pods first, then oldest, then those with the fewest choices.
 
-    Of equal pods, those that accept the fewest existing nodes go first, then (if pods must share nodes) those that spread over
-    nodes, then those with the most preferred topology groups, because the others can join them on their nodes.
+    Of equal pods, those that accept the fewest existing nodes go first, then (if pods must share nodes) those that
+    spread over nodes, then those with the most preferred topology groups, because the others can join them on their
+    nodes.
     """
     some_share_nodes = any(_hostname_affinities(problem, c) for c in classes)
     queue = []
@@ -276,8 +277,8 @@ def _without_moved(queue: Sequence[int], moved: Counter[int]) -> Iterator[int]:
 def in_turns(problem: SchedulingProblem, queue: Sequence[int], _: Sequence[int]) -> list[int]:
     """Return the queue (of classes) with one pod of each class in turn, the classes with the fewest offerings first.
 
-    So no class uses up the pods that a topology spread allows in the domains that another class needs. Empty if there is
-    only one class.
+    So no class uses up the pods that a topology spread allows in the domains that another class needs. Empty if there
+    is only one class.
     """
     waiting = Counter(queue)
     if len(waiting) < 2:

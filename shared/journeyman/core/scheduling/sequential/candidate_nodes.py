@@ -99,7 +99,7 @@ class CandidateNodes(NodeFilling):
         self._space += more
 
     def moved(self, candidate: int, pods: int) -> None:
-        """Update the position of a new node after its pod count changed; it goes before nodes with equally many pods."""
+        """Update a new node's position after its pod count changed; it goes before those with equally many."""
         self._placements += 1
         self._order[candidate] = _STEP * pods + (self._placements if pods == 1 else _STEP - 1 - self._placements)
 

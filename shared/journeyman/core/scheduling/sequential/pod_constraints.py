@@ -32,8 +32,8 @@ class LaunchOption(Struct, frozen=True):
 class PodTerm:
     """What the pods of one row require of a node by one of their terms, whatever else is on it.
 
-    `amounts` are a pod's requests, `alternatives` the IDs of the term combined with each alternative of the volumes and of
-    the DaemonSets' pods that a new node will run, `admitted` says by existing node whether it meets the term.
+    `amounts` are a pod's requests, `alternatives` the IDs of the term combined with each alternative of the volumes and
+    of the DaemonSets' pods that a new node will run, `admitted` says by existing node whether it meets the term.
     """
 
     def __init__(self, problem: SchedulingProblem, row: int, term: Requirements) -> None:

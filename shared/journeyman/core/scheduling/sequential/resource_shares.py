@@ -75,7 +75,7 @@ class ResourceShares:
         return self._variety[case]
 
     def _needed(self, masks: OfferingMasks, offerings: int) -> list[int]:
-        """Return the cheapest type and the further types that satisfy minValues; all types if the largest is reserved."""
+        """Return the cheapest type and those needed for minValues; all types if the largest is reserved."""
         if self.reserve_largest_type:
             return list(masks.types_of(offerings))
         if self._ignore_type_variety or not masks.pool.template.min_values:

@@ -49,7 +49,7 @@ _NODES_PER_UNIT: Final = 200
 
 
 class _BoundNode(NamedTuple):
-    """A new node after adding a pod: the ID of its requirements, its offerings, and what the pod's ResourceClaims get."""
+    """A new node with a pod more: the ID of its requirements, its offerings, and what ResourceClaims get."""
 
     requirements_id: int
     offerings: int
@@ -57,7 +57,7 @@ class _BoundNode(NamedTuple):
 
 
 class _RatedNode(NamedTuple):
-    """A possible new node for a pod. The lowest `rate` is best, then the NodePool's position, then the pod's alternatives."""
+    """A possible new node. The lowest `rate` is best, then the NodePool's position, then the pod's alternatives."""
 
     rate: float
     pool: int
@@ -76,15 +76,16 @@ class TieBreakPolicy(Struct, frozen=True):
     Attributes:
         bind_anti_affinity_domains: Bind each pod affected by required anti-affinity to one domain, else to none.
         prefer_largest_reservation: Choose the largest type of reserved capacity, else the smallest that fits the pod.
-        avoid_reservations: Use reserved capacity last instead of first, because pods that must be in the same domain may not
-            fit on it.
+        avoid_reservations: Use reserved capacity last instead of first, because pods that must be in the same domain
+            may not fit on it.
         ignore_type_variety: With best-effort minValues, do not preserve the variety of a node's instance types.
-        prefer_last_alternative: Of the terms of a pod's required node affinity, try the last first, else in their order.
+        prefer_last_alternative: Of the terms of a pod's required node affinity, try the last first, else in their
+            order.
         prefer_last_pool_name: Of NodePools with equal weight, choose the one with the last name, regardless of price.
-        prefer_nodes_for_followers: Try existing nodes first that can take a pod of most of the classes which must share the
-            pod's node, and those that can take none of them last, after a new node.
-        reserve_largest_type: Reserve the limits that the largest type of a node uses until all pods are placed, else the
-            cheapest: few large nodes may hold more pods within a limit than many small ones.
+        prefer_nodes_for_followers: Try existing nodes first that can take a pod of most of the classes which must share
+            the pod's node, and those that can take none of them last, after a new node.
+        reserve_largest_type: Reserve the limits that the largest type of a node uses until all pods are placed, else
+            the cheapest: few large nodes may hold more pods within a limit than many small ones.
     """
 
     bind_anti_affinity_domains: bool = False
@@ -256,7 +257,7 @@ class SequentialScheduler:
     def _by_followers(
         self, candidates: Sequence[int], row: int, followers: Sequence[int]
     ) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the candidates, of the existing nodes first those that can take most of these rows; apart those that take none."""
+        """Return the candidates, existing nodes that take most of these rows first; apart those that take none."""
         requests, first_new = self._problem.requests, self._candidates.first_new
         self._problem.effort.spend(len(followers) * (_PER_FOLLOWER + first_new // _NODES_PER_UNIT))
         taking = np.zeros(first_new, dtype=np.int64)
@@ -345,7 +346,8 @@ class SequentialScheduler:
     ) -> _BoundNode | None:
         """Return the node with its domains chosen, within limits and with enough variety; None if that is impossible.
 
-        If the domains chosen from all offerings exceed the limits, they are chosen from the offerings within the limits.
+        If the domains chosen from all offerings exceed the limits, they are chosen from the offerings within the
+        limits.
         """
         shares, share, least = self._resource_shares, None, self._least_variety(masks)
         if candidate < self._candidates.size:
@@ -441,7 +443,7 @@ class SequentialScheduler:
     def _bind_without_label(
         self, masks: OfferingMasks, requirements_id: int, offerings: int, choices: Sequence[DomainChoice]
     ) -> _BoundNode | None:
-        """Return the node without the label of the first choice, which no anti-affinity excludes; None if all have it."""
+        """Return the node without the first choice's label, which no anti-affinity excludes; None if all have it."""
         key = choices[0].rules.key
         absent = self._interner.id_of(Requirements({key: requirement(key, "DoesNotExist")}))
         narrowed = self._interner.narrowed(requirements_id, absent)
@@ -454,7 +456,7 @@ class SequentialScheduler:
         return rule is not None and rule.present
 
     def _without_excluded(self, requirements_id: int, choice: DomainChoice) -> int:
-        """Return the requirements of a node that may have any value of a label, without the values that exclude the pod."""
+        """Return the requirements of a node that may have any value of a label, without the excluded values."""
         key, excluded = choice.rules.key, choice.rules.excluded
         rule = self._interner[requirements_id].get(key)
         if not excluded or rule is None or not rule.complement or not rule.present:

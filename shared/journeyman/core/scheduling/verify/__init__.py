@@ -443,7 +443,7 @@ def _check_pods(placement: FinalPlacement) -> Iterator[Defect]:
 
 
 def _check_attachments(placement: FinalPlacement) -> Iterator[Defect]:
-    """Check that existing nodes attach no more volumes than their CSI drivers allow; one that several pods use counts once."""
+    """Check that existing nodes attach no more volumes than CSI drivers allow; a shared one counts once."""
     volumes = placement.volumes
     for node in placement.existing:
         limits = volumes.limits.get(node.state.node.metadata.name, {}) if node.state and node.state.node else {}
@@ -498,7 +498,7 @@ def _allocatable(state: StateNode) -> Mapping[str, int]:
 
 
 def _check_new_nodes(placement: FinalPlacement) -> Iterator[Defect]:
-    """Check that NodeClaims request what their pods do, and that their types can be launched and are as NodePools require."""
+    """Check that NodeClaims request what their pods do, and list types that can be launched and are allowed."""
     for node, claim in placement.new:
         for resource, amount in sorted(total_requests(node.planned.values()).items()):
             if amount > claim.requests.get(resource, 0):
@@ -537,7 +537,7 @@ def _check_limits(placement: FinalPlacement) -> Iterator[Defect]:
 
 
 def _usage(state: StateNode, resource: str, types: Mapping[str, InstanceType]) -> int:
-    """Return a node's capacity, the less of what Node and NodeClaim say; before launch, that of the largest type listed.
+    """Return a node's capacity, the less of what Node and NodeClaim say; before launch, that of the largest type.
 
     What a Node without NodeClaim says of its instance may be too much, so it counts for nothing.
     """
@@ -574,8 +574,8 @@ def _check_reservations(placement: FinalPlacement) -> Iterator[Defect]:
 def _check_spread(placement: FinalPlacement) -> Iterator[Defect]:
     """Check topology spread: the last pod that spreads into a domain finds maxSkew more than in the emptiest at most.
 
-    Pods without the constraint may come after it. A node whose domain is undecided counts in each that it may get, and for
-    the emptiest in none. Pods on nodes that have not registered were checked before their launch.
+    Pods without the constraint may come after it. A node whose domain is undecided counts in each that it may get, and
+    for the emptiest in none. Pods on nodes that have not registered were checked before their launch.
     """
     rules: dict[object, tuple[Group, dict[PodKind, int]]] = {}
     for kind in placement.planned:
@@ -615,7 +615,8 @@ def _check_spread(placement: FinalPlacement) -> Iterator[Defect]:
 def _emptiest(placement: FinalPlacement, key: str, kind: PodKind, final: Mapping[str, int]) -> int:
     """Return the number of counted pods in the emptiest domain that a pod may be in; 0 for hosts, as new ones may come.
 
-    A NodePool in back-off adds no domain, though the node that tries again is of it: then only domains with nodes count.
+    A NodePool in back-off adds no domain, though the node that tries again is of it: then only domains with nodes
+    count.
     """
     if key == labels.HOSTNAME:
         return 0

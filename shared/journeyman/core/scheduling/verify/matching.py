@@ -1,4 +1,4 @@
-"""What pods, labels, taints, selectors, host ports, volumes and NodePools mean in Kubernetes; shares no code with the solver.
+"""What pods, labels, taints, selectors, ports, volumes and NodePools mean; shares no code with the solver.
 
 Restates: karpenter pkg/scheduling/hostportusage.go, pkg/scheduling/requirements.go, pkg/scheduling/taints.go.
 """
@@ -107,9 +107,9 @@ def conflicting_port(requested: Iterable[Port], taken: Sequence[Port]) -> str:
 class PodKind(Struct, frozen=True, eq=False):
     """Pods that differ only in their names; `pod` is one of them.
 
-    `requests` are empty if they are `unreadable`, which says why. `node_requirements` are the node selector and the required
-    node affinity. `volume_claims` are namespace and name of PersistentVolumeClaims; that of an ephemeral volume is named
-    after pod and volume.
+    `requests` are empty if they are `unreadable`, which says why. `node_requirements` are the node selector and the
+    required node affinity. `volume_claims` are namespace and name of PersistentVolumeClaims; that of an ephemeral
+    volume is named after pod and volume.
     """
 
     pod: Pod
@@ -232,8 +232,8 @@ def is_daemon(pod: Pod) -> bool:
 def daemons_of(snapshot: Snapshot, *, ignore_dra_requests: bool) -> tuple[PodKind, ...]:
     """Return the pod that each DaemonSet runs on each matching node, with the DaemonSet's name and UID.
 
-    It is like the newest pod, resized or not, with the template's affinity. One with invalid requests, or requests beyond
-    any node, never runs; those with ResourceClaims are left out if these are ignored.
+    It is like the newest pod, resized or not, with the template's affinity. One with invalid requests, or requests
+    beyond any node, never runs; those with ResourceClaims are left out if these are ignored.
     """
     newest: dict[str, Pod] = {}
     for pod in sorted(filter(is_daemon, snapshot.pods), key=_creation_order):
@@ -280,7 +280,7 @@ class Volumes:
         }
 
     def of(self, name: tuple[str, str]) -> tuple[str, Alternatives] | None:
-        """Return the CSI driver of a claim's volume and the requirements on nodes that reach it; None if no node can use it."""
+        """Return the CSI driver of a claim's volume, and the requirements on nodes that reach it; None without any."""
         claim = self._claims.get(name)
         if claim is None or claim.metadata.deletion_timestamp is not None or claim.status.phase == "Lost":
             return None
