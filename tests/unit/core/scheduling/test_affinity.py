@@ -202,6 +202,11 @@ def test_affinity_brings_pods_together(pods, cluster, expected, options):
     "pods",
     "cluster",
     "expected",
+    many_pods_go_before_the_one_that_excludes_them=(
+        [some(2, "loner", apart("loner"), cpu="2"), some(4, "shy", apart("loner"))],
+        {"types": (zonal("a"),)},
+        ("a: 1 loner; pending: 4 shy, 1 loner", "a: 4 shy; pending: 2 loner"),
+    ),
     a_zone_each=([some(4, "web", apart())], {}, "a: 1 web; b: 1 web; c: 1 web; pending: 1 web"),
     a_host_each=([some(3, "web", apart(key=HOST), cpu="100m")], {"by": "node"}, "; ".join(["z.large: 1 web"] * 3)),
     another_architecture=(

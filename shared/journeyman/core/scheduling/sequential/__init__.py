@@ -139,6 +139,15 @@ def _left_first(_: SchedulingProblem, queue: Sequence[int], left: Sequence[int])
     return order if order != list(queue) else []
 
 
+def _most_left_first(_: SchedulingProblem, queue: Sequence[int], left: Sequence[int]) -> list[int]:
+    """Return the queue with the classes first of which most pods are left: one pod may exclude many behind it.
+
+    Empty if equally many are left of each.
+    """
+    unscheduled = Counter(left)
+    return sorted(queue, key=lambda c: -unscheduled[c]) if len(set(unscheduled.values())) > 1 else []
+
+
 def _has_domain_anti_affinity(problem: SchedulingProblem, attempt: _SequentialAttempt) -> bool:
     rows = [row for c in sorted(set(attempt.left)) for row in problem.levels[c]]
     return any(attempt.scheduler.has_domain_anti_affinity(row) for row in rows)
@@ -298,5 +307,5 @@ def _offerings_for(problem: SchedulingProblem, c: int) -> int:
     return sum(int(rows.sum()) for rows in holding)
 
 
-QUEUE_ORDERS: Final = (behind_leaders, _left_first, in_turns)
+QUEUE_ORDERS: Final = (behind_leaders, _left_first, _most_left_first, in_turns)
 """Functions that reorder the queue for a retry if pods are left; each returns an empty list if nothing changes."""
