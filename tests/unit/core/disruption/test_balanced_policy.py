@@ -72,12 +72,7 @@ def test_score_is_zero_without_savings_and_infinite_without_disruption(savings, 
 
 
 @pytest.mark.parametrize(
-    ("policy", "balanced"),
-    [
-        ("Balanced", True),
-        ("WhenEmptyOrUnderutilized", False),
-        ("WhenEmpty", False),
-    ],
+    ("policy", "balanced"), [("Balanced", True), ("WhenEmptyOrUnderutilized", False), ("WhenEmpty", False)]
 )
 def test_only_nodepools_with_the_policy_balanced_are_scored(policy, balanced):
     """All others approve every move."""
@@ -176,21 +171,10 @@ def test_candidates_are_sorted_by_price_per_disruption_cost(pools):
 
     ratios = {c.nodeclaim: c.savings_ratio for c in sorted(candidates, key=by_savings)}
 
-    assert list(ratios.items()) == [
-        ("one", 5.0),
-        ("few", 1.25),
-        ("many", pytest.approx(1 / 9)),
-        ("none", 0.0),
-    ]
+    assert list(ratios.items()) == [("one", 5.0), ("few", 1.25), ("many", pytest.approx(1 / 9)), ("none", 0.0)]
 
 
-@pytest.mark.parametrize(
-    "policy",
-    [
-        "Balanced",
-        "WhenEmptyOrUnderutilized",
-    ],
-)
+@pytest.mark.parametrize("policy", ["Balanced", "WhenEmptyOrUnderutilized"])
 def test_nodes_of_both_policies_are_candidates_of_consolidation(policy):
     """Balanced filters moves, not nodes."""
     snapshot = a_fleet(a_member("n", cpus=["1"]), pools=[a_pool(consolidationPolicy=policy)])

@@ -73,9 +73,7 @@ def test_nodes_of_nodepools_with_karpenters_packing_are_removed_without_the_chec
 
 
 @pytest.mark.parametrize(
-    "others",
-    [("3", "2"), ("1", "1")],
-    ids=["capacity for the small ones elsewhere", "capacity for all"],
+    "others", [("3", "2"), ("1", "1")], ids=["capacity for the small ones elsewhere", "capacity for all"]
 )
 def test_removal_with_room_in_any_order_is_safe(others):
     """Whichever node a pod is bound to, the next one fits."""

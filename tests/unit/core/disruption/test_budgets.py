@@ -12,13 +12,7 @@ from pydantic import ValidationError
 
 from journeyman.core.api import labels
 from journeyman.core.api.nodepool import Budget
-from journeyman.core.disruption.budgets import (
-    UNLIMITED,
-    allowed_nodes,
-    budget_status,
-    is_active,
-    window_of,
-)
+from journeyman.core.disruption.budgets import UNLIMITED, allowed_nodes, budget_status, is_active, window_of
 from journeyman.core.disruption.candidates import DisruptionReason
 from journeyman.errors import ConfigurationError
 from tests.helpers import builders
@@ -95,8 +89,7 @@ def test_budget_with_an_invalid_schedule_allows_no_disruption(schedule):
 
 
 @pytest.mark.parametrize(
-    ("at", "active"),
-    [("08:59:59", False), ("09:00:00", True), ("16:59:59", True), ("17:00:00", False)],
+    ("at", "active"), [("08:59:59", False), ("09:00:00", True), ("16:59:59", True), ("17:00:00", False)]
 )
 def test_budget_window_opens_when_its_schedule_fires_and_closes_after_its_duration(at, active):
     """The budget is active from 09:00:00 until just before 17:00:00."""

@@ -54,12 +54,7 @@ def moving(*candidates, replacement: float | None = None, pool: str = "default")
 def after_a_reversal(now=NOW, *, grown: bool = False):
     """Return a cluster in which a node was launched 30 s ago for a workload that a command had moved."""
     pods = tuple(pod_of("web", s, created=ago(minutes=1)) for s in ("y", "z")) if grown else (pod_of("web", "z"),)
-    return {
-        "node_disruptions": (a_command("c"),),
-        "claims": (a_created_claim("web-7c-z"),),
-        "pods": pods,
-        "now": now,
-    }
+    return {"node_disruptions": (a_command("c"),), "claims": (a_created_claim("web-7c-z"),), "pods": pods, "now": now}
 
 
 @pytest.mark.parametrize("is_stored", [False, True])

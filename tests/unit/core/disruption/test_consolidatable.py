@@ -55,10 +55,7 @@ def test_node_within_consolidate_after_is_not_consolidatable():
     assert {c["type"] for c in patched(found, "conditions")} == set(held) - {"Consolidatable"}
 
 
-@pytest.mark.parametrize(
-    "pool",
-    [a_pool(consolidateAfter="Never"), a_pool("static")],
-)
+@pytest.mark.parametrize("pool", [a_pool(consolidateAfter="Never"), a_pool("static")])
 def test_node_is_not_consolidatable_when_consolidate_after_is_never(pool):
     """Nodes of a static NodePool are not consolidatable either."""
     stages = ("Launched", "Registered", "Initialized", "Consolidatable")
@@ -72,13 +69,7 @@ def test_node_is_not_consolidatable_when_consolidate_after_is_never(pool):
     assert "Consolidatable" not in {c["type"] for c in patched(found, "conditions")}
 
 
-@pytest.mark.parametrize(
-    "status",
-    [
-        "Unknown",
-        "False",
-    ],
-)
+@pytest.mark.parametrize("status", ["Unknown", "False"])
 def test_uninitialized_node_is_not_consolidatable(status):
     """kube-scheduler has yet to bind its pods. A condition that says otherwise is removed."""
     conditions = [

@@ -21,10 +21,7 @@ from tests.unit.core.disruption.test_candidates import a_pdb
 
 BOTH = (labels.ON_DEMAND, labels.SPOT)
 PROTECTED = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}
-KINDS = [
-    labels.ON_DEMAND,
-    labels.SPOT,
-]
+KINDS = [labels.ON_DEMAND, labels.SPOT]
 MANY_TYPES = Catalogue(
     {
         "default": tuple(
@@ -73,18 +70,9 @@ def test_node_is_replaced_also_while_another_nodepool_has_no_instance_types(kind
 @pytest.mark.parametrize(
     "blocked",
     [
-        pytest.param(
-            {"pdbs": (a_pdb(),)},
-            id="pdb",
-        ),
-        pytest.param(
-            {"node": PROTECTED},
-            id="node",
-        ),
-        pytest.param(
-            {"pods": [a_pod("web", node="node-n", **PROTECTED)]},
-            id="pod",
-        ),
+        pytest.param({"pdbs": (a_pdb(),)}, id="pdb"),
+        pytest.param({"node": PROTECTED}, id="node"),
+        pytest.param({"pods": [a_pod("web", node="node-n", **PROTECTED)]}, id="pod"),
     ],
 )
 def test_blocked_node_is_not_replaced(kind, blocked):
@@ -108,11 +96,7 @@ def test_blocked_node_is_not_replaced(kind, blocked):
     [
         (a_pdb(unhealthyPodEvictionPolicy="AlwaysAllow"), "False", True),
         (a_pdb(unhealthyPodEvictionPolicy="AlwaysAllow"), "True", False),
-        (
-            replace(a_pdb(), metadata=msgspec.structs.replace(a_pdb().metadata, namespace="elsewhere")),
-            "True",
-            True,
-        ),
+        (replace(a_pdb(), metadata=msgspec.structs.replace(a_pdb().metadata, namespace="elsewhere")), "True", True),
     ],
 )
 def test_node_is_replaced_whose_pods_a_pdb_does_not_protect(kind, pdb, ready, replaced):
@@ -142,13 +126,7 @@ def with_min_values(kind: str, least: int):
     return builders.a_pool(spec={"template": {"spec": {"requirements": requirements}}, "disruption": disruption})
 
 
-@pytest.mark.parametrize(
-    ("least", "kept"),
-    [
-        (16, 16),
-        (10, 15),
-    ],
-)
+@pytest.mark.parametrize(("least", "kept"), [(16, 16), (10, 15)])
 def test_spot_replacement_keeps_as_many_types_as_min_values_needs_and_at_least_fifteen(least, kept):
     """They are the cheapest ones."""
     pools = [with_min_values(labels.SPOT, least)]
@@ -226,8 +204,7 @@ def test_node_is_replaced_by_reserved_capacity(capacity_type, reservations, expe
     )
     all_types = (*BOTH, labels.RESERVED)
     snapshot = a_fleet(
-        a_member("n", size="l", capacity_type=capacity_type, cpus=["1"]),
-        pools=[a_pool(capacity_types=all_types)],
+        a_member("n", size="l", capacity_type=capacity_type, cpus=["1"]), pools=[a_pool(capacity_types=all_types)]
     )
 
     found = first_evaluation(snapshot, catalogue=a_catalogue(of=types), spot_to_spot=True)
@@ -276,8 +253,7 @@ def brief(value: str) -> dict:
         (a_pair(a_pod("p", node="node-n", cpu="500m", **PROTECTED)), (), ["other"]),
         (
             a_pair(
-                a_pod("p", node="node-n", cpu="500m", **PROTECTED),
-                claim={"spec": {"terminationGracePeriod": "5m"}},
+                a_pod("p", node="node-n", cpu="500m", **PROTECTED), claim={"spec": {"terminationGracePeriod": "5m"}}
             ),
             (),
             ["other"],
@@ -447,14 +423,7 @@ def test_preferences_keep_a_node_unless_they_are_ignored(members, respect, ignor
 
 
 @pytest.mark.parametrize("kind", ["empty", "busy"])
-@pytest.mark.parametrize(
-    ("budget", "number"),
-    [
-        ("3", 3),
-        ("100%", 10),
-        ("0%", 0),
-    ],
-)
+@pytest.mark.parametrize(("budget", "number"), [("3", 3), ("100%", 10), ("0%", 0)])
 def test_budget_limits_how_many_of_ten_nodes_go_at_once(kind, budget, number):
     """Whether they are empty, or their pods fit on another node."""
     cpus = ["100m"] if kind == "busy" else []
@@ -482,14 +451,7 @@ def test_budget_of_three_allows_a_node_until_three_are_being_deleted(leaving, al
 
 
 @pytest.mark.parametrize("kind", ["empty", "busy"])
-@pytest.mark.parametrize(
-    ("budget", "number"),
-    [
-        ("2", 2),
-        ("100%", 3),
-        ("0", 0),
-    ],
-)
+@pytest.mark.parametrize(("budget", "number"), [("2", 2), ("100%", 3), ("0", 0)])
 def test_each_of_ten_nodepools_has_its_own_budget(kind, budget, number):
     """One command deletes nodes of all of them."""
     names = [f"pool{i}" for i in range(10)]

@@ -99,13 +99,7 @@ def test_ineligible_nodes_are_reported_once_in_each_run():
         assert sorted(e.ref.name for e in events) == ["n", "node-n"]
 
 
-@pytest.mark.parametrize(
-    ("reason", "cpus"),
-    [
-        ("underutilized", ["1"]),
-        ("empty", []),
-    ],
-)
+@pytest.mark.parametrize(("reason", "cpus"), [("underutilized", ["1"]), ("empty", [])])
 @pytest.mark.parametrize(("protected", "number"), [(True, 0), (False, 1)])
 def test_gauge_has_the_number_of_eligible_nodes_by_reason(reason, cpus, protected, number):
     """A pod with do-not-disrupt makes its node ineligible; a node is eligible for one of the two reasons."""

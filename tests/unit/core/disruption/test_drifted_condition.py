@@ -28,10 +28,7 @@ POOL = a_pool((labels.CAPACITY_TYPE, "In", "on-demand"))
 
 def a_drifting_member(name="n", *, pool=POOL, hours=2, launched="True", marked="", **claim):
     """A node whose NodeClaim has the NodePool's hash; `marked` is the reason of its Drifted condition, if it has one."""
-    annotations = {
-        labels.NODEPOOL_HASH: node_pool_hash(pool),
-        labels.NODEPOOL_HASH_VERSION: NODEPOOL_HASH_VERSION,
-    }
+    annotations = {labels.NODEPOOL_HASH: node_pool_hash(pool), labels.NODEPOOL_HASH_VERSION: NODEPOOL_HASH_VERSION}
     held = [condition("Launched", launched, since=ago(hours=2)), condition("Initialized", since=ago(hours=2))]
     if marked:
         held.append(condition("Drifted", since=ago(hours=1), reason=marked, message=marked))

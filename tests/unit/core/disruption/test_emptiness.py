@@ -120,13 +120,7 @@ def test_node_is_empty_when_none_of_its_pods_needs_another_node(pods, empty):
     assert deletable(*pods) is empty
 
 
-@pytest.mark.parametrize(
-    ("value", "empty"),
-    [
-        ("true", False),
-        ("false", True),
-    ],
-)
+@pytest.mark.parametrize(("value", "empty"), [("true", False), ("false", True)])
 def test_do_not_disrupt_keeps_an_empty_node_only_when_it_is_true(value, empty):
     """The annotation is on the Node."""
     assert deletable(node={"metadata": {"annotations": {labels.DO_NOT_DISRUPT: value}}}) is empty

@@ -149,10 +149,7 @@ def test_pods_that_prefer_to_keep_apart_are_left_to_the_simulation_if_no_new_nod
     rather_apart = {
         "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}
     }
-    pods = [
-        web("w1", "n", affinity=rather_apart),
-        web("w2", "n", affinity=rather_apart),
-    ]
+    pods = [web("w1", "n", affinity=rather_apart), web("w2", "n", affinity=rather_apart)]
 
     found = examined(a_fleet(a_member("n", size="l", pods=pods), a_member("full", size="s", cpus=["1900m"])))["n"]
 

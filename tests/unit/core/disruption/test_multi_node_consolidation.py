@@ -15,10 +15,7 @@ from tests.helpers.disrupting import a_controller, disruption_of, first_evaluati
 from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member, a_pod, a_pool, price
 
 BOTH = (labels.ON_DEMAND, labels.SPOT)
-CANDIDATE_KINDS = [
-    labels.ON_DEMAND,
-    labels.SPOT,
-]
+CANDIDATE_KINDS = [labels.ON_DEMAND, labels.SPOT]
 
 
 def attempts(snapshot, **options):

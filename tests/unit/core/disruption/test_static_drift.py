@@ -142,11 +142,7 @@ def test_missing_replicas_come_before_replacements():
 
 def test_each_nodepool_has_its_own_budget_and_limit():
     """One has a budget of one node, one is at its limit, and one has no drifted node."""
-    pools = [
-        a_static_pool(2, "a", budget="1"),
-        a_static_pool(2, "b", limits={"nodes": "2"}),
-        a_static_pool(1, "c"),
-    ]
+    pools = [a_static_pool(2, "a", budget="1"), a_static_pool(2, "b", limits={"nodes": "2"}), a_static_pool(1, "c")]
     members = [a_replica(f"{pool}{i}", pool=pool, index=i) for pool in "ab" for i in range(2)]
 
     found, blocked = commands(*members, a_replica("c0", pool="c", drifted="False"), pools=pools)

@@ -6,15 +6,7 @@ import pytest
 
 from journeyman.core.lifecycle.consistency import check_nodes, is_check_due
 from journeyman.core.plan import PatchObject
-from tests.helpers.builders import (
-    CAPACITY,
-    NOW,
-    a_launched_claim,
-    a_node,
-    a_running_claim,
-    a_snapshot,
-    merge,
-)
+from tests.helpers.builders import CAPACITY, NOW, a_launched_claim, a_node, a_running_claim, a_snapshot, merge
 
 PERIOD = timedelta(minutes=10)
 WANTS = {"spec": {"resources": {"requests": {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "0"}}}}

@@ -10,15 +10,7 @@ from journeyman.core.disruption.cleanup import remove_stale_taints
 from journeyman.core.lifecycle.expiration import drain_replaced, expire_nodeclaims, replace_expiring
 from journeyman.core.plan import DeleteObject, PatchObject, Requeue, Step
 from journeyman.core.state.expiration_times import expiration_times
-from tests.helpers.builders import (
-    NOW,
-    a_launched_claim,
-    a_node,
-    a_pod,
-    a_running_claim,
-    a_snapshot,
-    condition,
-)
+from tests.helpers.builders import NOW, a_launched_claim, a_node, a_pod, a_running_claim, a_snapshot, condition
 
 INITIALIZED = [condition(type_) for type_ in ("Launched", "Registered", "Initialized")]
 MARKED = [*INITIALIZED, condition("DisruptionReason", reason="Expired")]

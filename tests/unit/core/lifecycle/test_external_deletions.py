@@ -36,9 +36,7 @@ def test_deleted_node_is_recorded_on_its_nodeclaim():
 
 
 @pytest.mark.parametrize(
-    "pools",
-    [(), (a_pool(metadata=GOING),), (a_pool(metadata={"uid": "another"}),)],
-    ids=["gone", "going", "made anew"],
+    "pools", [(), (a_pool(metadata=GOING),), (a_pool(metadata={"uid": "another"}),)], ids=["gone", "going", "made anew"]
 )
 @pytest.mark.parametrize("claim", [a_launched_claim, a_running_claim], ids=["in mid-launch", "running"])
 def test_deleted_nodepool_is_recorded_on_its_nodeclaims(pools, claim):

@@ -7,12 +7,7 @@ from journeyman.core.lifecycle.nodeclass_finalizer import finalize_nodeclasses
 from tests.helpers.builders import NOW, a_claim, a_node_class, a_snapshot
 
 KIND = Resource(
-    group="karpenter.k8s.aws",
-    version="v1",
-    kind="EC2NodeClass",
-    plural="ec2nodeclasses",
-    namespaced=False,
-    type=dict,
+    group="karpenter.k8s.aws", version="v1", kind="EC2NodeClass", plural="ec2nodeclasses", namespaced=False, type=dict
 )
 
 

@@ -93,11 +93,7 @@ def test_terminating_nodes_free_capacity(leaving):
     taints = [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}] if leaving.pop("tainted", False) else []
     going = a_running_claim("going", **leaving)
     found = decide_limits(
-        going,
-        unlaunched("new"),
-        asked=["new"],
-        limits={"cpu": "4"},
-        nodes=(a_node("going", spec={"taints": taints}),),
+        going, unlaunched("new"), asked=["new"], limits={"cpu": "4"}, nodes=(a_node("going", spec={"taints": taints}),)
     )
     assert found == ([], [], {})
 
