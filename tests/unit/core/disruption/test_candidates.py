@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import PodDisruptionBudget
 from journeyman.core.disruption.candidates import eviction_cost, find_candidates
-from tests.helpers.builders import ago, budget_body, condition, merge, stamp
-from tests.helpers.disrupting import disruption_of, first_evaluation
+from tests.helpers.builders import ago, condition, merge, stamp
+from tests.helpers.disrupting import GRACE, PROTECTED, a_pdb, disruption_of, first_evaluation
 from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, an_unlaunched_member, price
 from tests.helpers.small_clusters import table
 
@@ -22,19 +20,10 @@ def protected_for(duration: str) -> dict:
     return {"annotations": {labels.DO_NOT_DISRUPT: duration}}
 
 
-PROTECTED = {"metadata": protected_for("true")}
-
-
 def find(snapshot, *, in_commands=NOTHING, consolidatable=frozenset({"n"}), eventual=False):
     """The candidates, with the usual instance types and all NodeClaims consolidatable."""
     options = {"consolidatable": consolidatable, "in_commands": in_commands, "eventual": eventual}
     return find_candidates(snapshot, a_catalogue(), **options)
-
-
-def a_pdb(name: str = "web", *, allowed: int = 0, **spec) -> PodDisruptionBudget:
-    """A PodDisruptionBudget of the pods with `app: web`."""
-    body = budget_body(name, **{"maxUnavailable": None, **spec})
-    return msgspec.convert({**body, "status": {"disruptionsAllowed": allowed}}, PodDisruptionBudget)
 
 
 def a_web_pod(**changes):
@@ -185,7 +174,6 @@ def test_node_launched_for_pods_of_a_leaving_node_is_no_candidate(old, planned, 
 
 OWNED = {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "node-n", "uid": "uid-node-n"}]}
 MIRROR = {"metadata": {"annotations": {"kubernetes.io/config.mirror": "hash"}, **OWNED}}
-GRACE = {"spec": {"terminationGracePeriod": "5m"}}
 POLITE = a_pod("p", node="node-n", **PROTECTED)
 ALWAYS = "AlwaysAllow"
 GOING = {"metadata": {"deletionTimestamp": stamp(ago(seconds=5))}}

@@ -18,6 +18,7 @@ from journeyman.core.disruption.single_node_consolidation import (
 from journeyman.core.scheduling import requirements
 from journeyman.core.scheduling.results import Options
 from tests.helpers import builders
+from tests.helpers.disrupting import with_min_values
 from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member, a_pod, a_pool, price
 from tests.helpers.small_clusters import table
 
@@ -67,13 +68,6 @@ def in_zone(name, zone, **changes):
 def busy(name="n", *, size="xl", pods=5, **changes):
     """A node with so many pods of 1.4 CPUs."""
     return a_member(name, size=size, cpus=["1400m"] * pods, **changes)
-
-
-def with_min_values(least: int):
-    """A NodePool of on-demand nodes that needs so many instance types."""
-    any_type = {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": least}
-    on_demand = {"key": labels.CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]}
-    return builders.a_pool(spec={"template": {"spec": {"requirements": [any_type, on_demand]}}})
 
 
 MIXED = [a_pool(capacity_types=BOTH)]

@@ -14,13 +14,22 @@ from journeyman.core.disruption.controller import DisruptionController
 from journeyman.core.scheduling.results import MinValuesPolicy, Options, PreferencePolicy
 from tests.helpers import builders
 from tests.helpers.builders import ago, condition, merge
-from tests.helpers.disrupting import a_controller, disruption_of, first_evaluation, proposed
+from tests.helpers.disrupting import (
+    GRACE,
+    PROTECTED,
+    a_controller,
+    a_pdb,
+    a_roomy_member,
+    disruption_of,
+    first_evaluation,
+    proposed,
+    with_min_values,
+)
 from tests.helpers.fleets import TYPES, Member, a_catalogue, a_fleet, a_member, a_pod, a_pool
 from tests.helpers.small_clusters import HOST, ZONE, apart, only, prefers, spread, table
-from tests.unit.core.disruption.test_candidates import PROTECTED, a_pdb, protected_for
+from tests.unit.core.disruption.test_candidates import protected_for
 
 BOTH = (labels.ON_DEMAND, labels.SPOT)
-GRACE = {"spec": {"terminationGracePeriod": "5m"}}
 FREE = {"metadata": {"labels": {"app": "free"}}}
 MANY_TYPES = Catalogue(
     {
@@ -110,20 +119,15 @@ def test_spot_node_of_the_fifteen_cheapest_types_is_not_replaced(rank, replaced)
     assert (decided(of_kind(labels.SPOT, f"t{rank:02}"), kind=labels.SPOT) is not None) is replaced
 
 
-def with_min_values(kind: str, least: int):
-    """A NodePool that needs so many instance types."""
-    requirements = [
-        {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": least},
-        {"key": labels.CAPACITY_TYPE, "operator": "In", "values": [kind]},
-    ]
-    disruption = {"consolidateAfter": "30s", "budgets": [{"nodes": "100%"}]}
-    return builders.a_pool(spec={"template": {"spec": {"requirements": requirements}}, "disruption": disruption})
+def in_need_of(least: int, kind: str):
+    """A NodePool of this capacity type that needs so many instance types."""
+    return with_min_values(least, kind=kind, consolidateAfter="30s", budgets=[{"nodes": "100%"}])
 
 
 @pytest.mark.parametrize(("least", "kept"), [(16, 16), (10, 15)])
 def test_spot_replacement_keeps_as_many_types_as_min_values_needs_and_at_least_fifteen(least, kept):
     """They are the cheapest ones."""
-    found = decided(of_kind(labels.SPOT), kind=labels.SPOT, pools=[with_min_values(labels.SPOT, least)])
+    found = decided(of_kind(labels.SPOT), kind=labels.SPOT, pools=[in_need_of(least, labels.SPOT)])
     assert found[2] == [cheapest(kept)]
 
 
@@ -140,7 +144,7 @@ def why_not(snapshot, **options) -> set[str]:
 @pytest.mark.parametrize(("least", "replaced"), [(15, True), (16, False)])
 def test_node_is_not_replaced_if_too_few_cheaper_types_are_left_for_min_values(kind, least, replaced):
     """Fifteen types are cheaper; the Event says which requirement is not met."""
-    snapshot = a_fleet(of_kind(kind, "t15"), pools=[with_min_values(kind, least)])
+    snapshot = a_fleet(of_kind(kind, "t15"), pools=[in_need_of(least, kind)])
     options = {"catalogue": MANY_TYPES, "spot_to_spot": True}
 
     assert (proposed(snapshot, **options) is not None) is replaced
@@ -150,7 +154,7 @@ def test_node_is_not_replaced_if_too_few_cheaper_types_are_left_for_min_values(k
 
 def test_min_values_hold_for_consolidation_also_when_provisioning_may_relax_them():
     """Two types exist, and minValues is 3."""
-    snapshot = a_fleet(a_member("n", size="xl", cpus=["1"]), pools=[with_min_values(labels.ON_DEMAND, 3)])
+    snapshot = a_fleet(a_member("n", size="xl", cpus=["1"]), pools=[in_need_of(3, labels.ON_DEMAND)])
     catalogue = a_catalogue(of=tuple(t for t in TYPES if t.name in {"s", "xl"}))
     options = {"catalogue": catalogue, "options": Options(min_values=MinValuesPolicy.BEST_EFFORT)}
 
@@ -307,7 +311,7 @@ def test_replacement_keeps_pods_spread_over_zones():
 
 # -- several nodes, budgets -------------------------------------------------------------------------------------------
 
-ROOMY = a_member("roomy", pool="other", size="xl", node=PROTECTED)
+ROOMY = a_roomy_member(pool="other")
 empty_or_busy = pytest.mark.parametrize("cpus", [[], ["10m"]], ids=["empty", "busy"])
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
-from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import DISRUPTION_REASON
@@ -17,8 +18,11 @@ from journeyman.core.disruption.orchestration import start_command
 from journeyman.core.disruption.static_nodepool_state import static_nodepools
 from journeyman.core.plan import CreateObject, Plan
 from tests.helpers import builders
+from tests.helpers.actions import of_type
 from tests.helpers.builders import NOW, a_node_class, ago, condition, merge
-from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member, a_pod
+from tests.helpers.disrupting import GRACE, PROTECTED, SOLD_OUT
+from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod
+from tests.helpers.small_clusters import table
 
 AN_HOUR_AGO = ago(hours=1)
 STAGES = ("Launched", "Registered", "Initialized")
@@ -72,25 +76,24 @@ def names(found):
 
 
 @pytest.mark.parametrize(
-    ("budget", "limits", "expected"),
+    ("budget", "within_budget", "limits", "expected"),
     [
-        ("100%", {}, 5),
-        ("3", {}, 3),
-        ("40%", {}, 2),
-        ("0", {}, 0),
-        ("100%", {"nodes": "5"}, 0),
-        ("100%", {"nodes": "6"}, 1),
-        ("100%", {"nodes": "7"}, 2),
-        ("1", {"nodes": "7"}, 1),
-        ("100%", {"nodes": "12"}, 5),
+        ("100%", 5, {}, 5),
+        ("3", 3, {}, 3),
+        ("40%", 2, {}, 2),
+        ("0", 0, {}, 0),
+        ("100%", 5, {"nodes": "5"}, 0),
+        ("100%", 5, {"nodes": "6"}, 1),
+        ("100%", 5, {"nodes": "7"}, 2),
+        ("1", 1, {"nodes": "7"}, 1),
+        ("100%", 5, {"nodes": "12"}, 5),
     ],
 )
-def test_as_many_nodes_are_replaced_as_budgets_and_limits_allow(budget, limits, expected):
+def test_as_many_nodes_are_replaced_as_budgets_and_limits_allow(budget, within_budget, limits, expected):
     """Each has a command of its own; nodes for which limits.nodes allows none have an Event."""
     found, blocked = commands(*replicas(5), pools=[a_static_pool(5, budget=budget, limits=limits)])
 
     assert names(found) == [[f"n{i}"] for i in range(expected)]
-    within_budget = {"100%": 5, "3": 3, "40%": 2, "0": 0, "1": 1}[budget]
     assert set(blocked) == {f"n{i}" for i in range(expected, within_budget)}
     said = "it is replaced after others" if expected else "Raise limits.nodes of NodePool default to 6 at least"
     assert all("limits.nodes" in why and said in why for why in blocked.values())
@@ -105,15 +108,13 @@ def test_node_that_drifted_earliest_is_replaced_first():
     assert names(found) == [["b"], ["a"]]
 
 
-@pytest.mark.parametrize(
-    ("member", "number"),
-    [
-        (a_replica("n"), 0),
-        (a_replica("n", drifted="False"), 1),
-        (a_member("n"), 1),
-        (a_replica("n", node={"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}), 1),
-    ],
-    ids=["zero replicas", "condition is False", "no condition", "do-not-disrupt"],
+@table(
+    "member",
+    "number",
+    zero_replicas=(a_replica("n"), 0),
+    condition_is_False=(a_replica("n", drifted="False"), 1),
+    no_condition=(a_member("n"), 1),
+    do_not_disrupt=(a_replica("n", node=PROTECTED), 1),
 )
 def test_node_is_not_replaced_without_drift_or_permission(member, number):
     """A node beyond the replicas is deprovisioned instead."""
@@ -133,11 +134,8 @@ def test_nothing_is_replaced_while_there_are_more_nodes_than_replicas():
 
 def test_missing_replicas_come_before_replacements():
     """The provision step may launch them at the same time, and limits.nodes holds for both together."""
-    pool = a_static_pool(5, limits={"nodes": "5"})
-    roomy = a_static_pool(5, limits={"nodes": "6"})
-
-    assert commands(*replicas(2), pools=[pool])[0] == []
-    assert names(commands(*replicas(2), pools=[roomy])[0]) == [["n0"]]
+    for limit, expected in (("5", []), ("6", [["n0"]])):
+        assert names(commands(*replicas(2), pools=[a_static_pool(5, limits={"nodes": limit})])[0]) == expected
 
 
 def test_each_nodepool_has_its_own_budget_and_limit():
@@ -153,10 +151,9 @@ def test_each_nodepool_has_its_own_budget_and_limit():
 
 def test_node_is_not_replaced_when_no_offering_is_available():
     """Its Event says why; a NodePool whose template fits no type has another one."""
-    sold_out = tuple(replace(t, offerings=tuple(replace(o, available=False) for o in t.offerings)) for t in TYPES)
     never = {"spec": {"requirements": [{"key": labels.ARCH, "operator": "In", "values": ["s390x"]}]}}
 
-    found, blocked = commands(a_replica("n"), pools=[a_static_pool(1)], catalogue=a_catalogue(of=sold_out))
+    found, blocked = commands(a_replica("n"), pools=[a_static_pool(1)], catalogue=a_catalogue(of=SOLD_OUT))
     assert (found, list(blocked)) == ([], ["n"])
     assert "unavailable" in blocked["n"]
     found, blocked = commands(a_replica("n"), pools=[a_static_pool(1, template=never)])
@@ -166,11 +163,10 @@ def test_node_is_not_replaced_when_no_offering_is_available():
 
 def test_blocking_pod_keeps_a_static_node_unless_its_drain_ends():
     """Eventual disruption ignores it if the NodeClaim has a terminationGracePeriod."""
-    pods = [a_pod("p", node="node-n", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})]
-    period = {"spec": {"terminationGracePeriod": "5m"}}
+    pods = [a_pod("p", node="node-n", **PROTECTED)]
 
     assert commands(a_replica("n", pods=pods), pools=[a_static_pool(1)])[0] == []
-    assert names(commands(a_replica("n", pods=pods, claim=period), pools=[a_static_pool(1)])[0]) == [["n"]]
+    assert names(commands(a_replica("n", pods=pods, claim=GRACE), pools=[a_static_pool(1)])[0]) == [["n"]]
 
 
 # -- the replacement --------------------------------------------------------------------------------------------------
@@ -181,22 +177,27 @@ def a_proposal(command):
     return to_node_disruption(command, "static-drift", NOW)
 
 
+def replacement_of(*members, pool):
+    """The only command of static drift as a NodeDisruption, and the manifest that it creates."""
+    (command,), _ = commands(*members, pools=[pool])
+    disruption = a_proposal(command)
+    snapshot = a_cluster(*members, pools=[pool], node_disruptions=(disruption,))
+    budgets = a_controller(snapshot).budgets(command.reason, without=disruption)
+    plan = start_command(disruption, command, snapshot, timedelta(seconds=10), budgets)
+    (created,) = of_type(plan, CreateObject)
+    return disruption, created.body
+
+
 def test_replacement_is_the_same_replica_and_changes_no_other():
     """It has the index of its node, the template's requirements, and a price that is not a saving."""
     pool = a_static_pool(2)
     members = [a_replica("n0", index=0), a_replica("n1", index=1, drifted="False")]
-    (command,), _ = commands(*members, pools=[pool])
-    disruption = a_proposal(command)
-    snapshot = a_cluster(*members, pools=[pool], node_disruptions=(disruption,))
+    disruption, body = replacement_of(*members, pool=pool)
 
-    budgets = a_controller(snapshot).budgets(command.reason, without=disruption)
-    plan = start_command(disruption, command, snapshot, NOW - ago(seconds=10), budgets)
-
-    (created,) = [a for a in plan.actions if isinstance(a, CreateObject)]
-    annotations = created.body["metadata"]["annotations"]
+    annotations = body["metadata"]["annotations"]
     assert annotations[labels.REPLICA_INDEX] == "0"
     assert annotations[labels.DISRUPTION] == disruption.metadata.name
-    assert "resources" in created.body["spec"]
+    assert "resources" in body["spec"]
     assert disruption.spec.saving == 0
     assert "a node of the NodePool's template" in disruption.spec.explanation
     disrupted = [a_replica("n0", DISRUPTION_REASON, index=0), members[1], a_replica("new", index=0)]
@@ -204,20 +205,13 @@ def test_replacement_is_the_same_replica_and_changes_no_other():
     assert (counted.missing, counted.surplus) == (0, 0)
 
 
-@pytest.mark.parametrize("operator", ["Exists", "NotIn", "Gt"])
-def test_replacement_meets_the_requirements_of_its_nodepool(operator):
+@pytest.mark.parametrize(("operator", "values"), [("Exists", []), ("NotIn", ["a"]), ("Gt", ["5"])])
+def test_replacement_meets_the_requirements_of_its_nodepool(operator, values):
     """A node that had drifted from its NodePool at once would be replaced forever."""
-    values = {"Exists": [], "NotIn": ["a"], "Gt": ["5"]}[operator]
     term = {"key": "example.com/own", "operator": operator, "values": values}
     pool = a_static_pool(1, template={"spec": {"requirements": [term]}})
-    member = a_replica("n")
-    (command,), _ = commands(member, pools=[pool])
-    disruption = a_proposal(command)
-    snapshot = a_cluster(member, pools=[pool], node_disruptions=(disruption,))
-    budgets = a_controller(snapshot).budgets(command.reason, without=disruption)
-    plan = start_command(disruption, command, snapshot, NOW - ago(seconds=10), budgets)
+    _, body = replacement_of(a_replica("n"), pool=pool)
 
-    (body,) = [a.body for a in plan.actions if isinstance(a, CreateObject)]
     launched = {"status": {"conditions": [condition("Launched")]}}
     made = builders.a_claim(body["metadata"]["name"], **merge(merge(body, {}), launched))
     found = assess_drift(a_cluster(pools=[pool]).with_claims([made]), a_catalogue(), {made.metadata.name: ""})
