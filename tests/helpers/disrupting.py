@@ -14,6 +14,7 @@ from journeyman.core.api.node_disruption import Method, NodeDisruption
 from journeyman.core.api.nodepool import NodePool
 from journeyman.core.api.objects import PodDisruptionBudget
 from journeyman.core.catalogue import Catalogue
+from journeyman.core.disruption.candidates import Candidate, find_candidates
 from journeyman.core.disruption.churn_limits import ChurnSettings
 from journeyman.core.disruption.commands import Command, to_node_disruption
 from journeyman.core.disruption.consolidatable import Consolidatability
@@ -65,6 +66,28 @@ def a_controller(
     return DisruptionController(
         snapshot, types, consolidatability, **{"churn": UNLIMITED_CHURN, "verify": verify_strictly, **options}
     )
+
+
+def controller_of(
+    snapshot: Snapshot,
+    *consolidatable: str,
+    catalogue: Catalogue | None = None,
+    fresh: frozenset[str] = NONE,
+    **options: Any,
+) -> DisruptionController:
+    """Return a controller as the step makes it; only these NodeClaims are consolidatable."""
+    types = catalogue or a_catalogue(*(p.metadata.name for p in snapshot.node_pools))
+    names = frozenset(consolidatable)
+    found = Consolidatability(claims=names, within_window=fresh, next_at=None, plan=Plan())
+    return DisruptionController(snapshot, types, found, **options)
+
+
+def candidates_of(snapshot: Snapshot, catalogue: Catalogue | None = None) -> dict[str, Candidate]:
+    """Return the nodes that may be disrupted, by NodeClaim name, if all are consolidatable."""
+    types = catalogue or a_catalogue(*(p.metadata.name for p in snapshot.node_pools))
+    names = frozenset(c.metadata.name for c in snapshot.claims)
+    found = find_candidates(snapshot, types, consolidatable=names, in_commands=NONE).candidates
+    return {each.nodeclaim: each for each in found}
 
 
 class Proposal(NamedTuple):

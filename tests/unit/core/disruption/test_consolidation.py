@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.disruption.candidates import find_candidates
 from journeyman.core.disruption.commands import Decision
 from journeyman.core.disruption.consolidation import compute_consolidation, first_error, worst_launch_price
 from journeyman.core.disruption.simulation import Simulation
@@ -18,7 +17,7 @@ from journeyman.core.disruption.single_node_consolidation import (
 from journeyman.core.scheduling import requirements
 from journeyman.core.scheduling.results import Options
 from tests.helpers import builders
-from tests.helpers.disrupting import with_min_values
+from tests.helpers.disrupting import candidates_of, with_min_values
 from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member, a_pod, a_pool, price
 from tests.helpers.small_clusters import table
 
@@ -32,9 +31,7 @@ def a_simulation(snapshot, *, catalogue=None, fresh=NONE, marked=NONE):
     """The simulation, and its candidates by NodeClaim name; nodes that are `fresh` are within their consolidateAfter."""
     types = catalogue or a_catalogue(*(p.metadata.name for p in snapshot.node_pools))
     simulation = Simulation(snapshot, types, marked_for_deletion=marked, within_consolidate_after=fresh)
-    names = frozenset(c.metadata.name for c in snapshot.claims)
-    found = find_candidates(snapshot, types, consolidatable=names, in_commands=NONE)
-    return simulation, {c.nodeclaim: c for c in found.candidates}
+    return simulation, candidates_of(snapshot, types)
 
 
 def decide(snapshot, *names: str, spot_to_spot: bool = False, **options):

@@ -8,12 +8,9 @@ from journeyman.core.api import labels
 from journeyman.core.api.model import parse
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.disruption.commands import to_node_disruption
-from journeyman.core.disruption.consolidatable import Consolidatability
-from journeyman.core.disruption.controller import DisruptionController
-from journeyman.core.plan import Plan
 from tests.helpers.builders import NOW, ago, condition, merge, stamp
-from tests.helpers.disrupting import GRACE, PROTECTED, a_pdb
-from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, a_pool
+from tests.helpers.disrupting import GRACE, PROTECTED, a_pdb, controller_of
+from tests.helpers.fleets import a_fleet, a_member, a_pod, a_pool
 from tests.helpers.small_clusters import HOST, apart, table
 
 AN_HOUR_AGO = ago(hours=1)
@@ -33,17 +30,10 @@ def a_quiet_pool(name="default", *, static=None, **disruption):
     return pool.model_copy(update={"spec": pool.spec.model_copy(update={"replicas": static})})
 
 
-def a_controller(snapshot, *, examined_until="", consolidatable=frozenset()):
-    """A controller for which no node is consolidatable, and all times are up."""
-    found = Consolidatability(claims=consolidatable, within_window=frozenset(), next_at=None, plan=Plan())
-    catalogue = a_catalogue(*(pool.metadata.name for pool in snapshot.node_pools))
-    return DisruptionController(snapshot, catalogue, found, examined_until=examined_until)
-
-
-def evaluations(*members, pools=None, method="drift", pending=(), pdbs=(), **kwargs):
+def evaluations(*members, pools=None, method="drift", pending=(), pdbs=(), consolidatable=(), **kwargs):
     """The evaluations of drift."""
     snapshot = a_fleet(*members, pools=pools or [a_quiet_pool()], pending=pending, pdbs=pdbs)
-    return [e for e in a_controller(snapshot, **kwargs).evaluate_methods() if e.method == method]
+    return [e for e in controller_of(snapshot, *consolidatable, **kwargs).evaluate_methods() if e.method == method]
 
 
 def chosen(*members, **kwargs):
@@ -174,7 +164,7 @@ def test_blocking_pods_keep_a_node_from_graceful_methods_in_spite_of_its_grace_p
     pods = [a_pod("p", node="node-n", cpu="1", **PROTECTED)]
     snapshot = a_fleet(a_drifted_member(size="xl", pods=pods, claim=GRACE, drifted="False"), pools=[a_pool()])
 
-    found = list(a_controller(snapshot, consolidatable=frozenset({"n"})).evaluate_methods())
+    found = list(controller_of(snapshot, "n").evaluate_methods())
 
     assert not [e for e in found if e.commands]
     assert {name for name, _ in blocked(found)} == {"n", "node-n"}
@@ -197,7 +187,7 @@ def test_emptiness_comes_before_drift_and_drift_before_consolidation():
 
 def first_of(snapshot, *consolidatable):
     """The method that proposes a command, with the names of its candidates, and the command."""
-    found = a_controller(snapshot, consolidatable=frozenset(consolidatable)).evaluate_methods()
+    found = controller_of(snapshot, *consolidatable).evaluate_methods()
     evaluation = next(e for e in found if e.commands)
     (command, *_) = evaluation.commands
     return (evaluation.method, [c.nodeclaim for c in command.candidates]), command
@@ -270,7 +260,7 @@ def test_proposal_is_validated_against_the_cluster_as_it_is(member, pool, why):
     disruption = to_node_disruption(evaluations(a_drifted_member(cpus=["3"]))[0].commands[0], "drift", NOW)
     snapshot = a_fleet(member, pools=[pool], node_disruptions=(disruption,))
 
-    command = a_controller(snapshot).revalidate(disruption)
+    command = controller_of(snapshot).revalidate(disruption)
 
     assert bool(command.candidates) == (not why)
     assert command.why_not.partition(":")[0] == why
@@ -290,7 +280,7 @@ def test_drifted_nodes_are_replaced_one_after_another_until_the_budget_is_used()
     started = []
     for _ in range(4):
         snapshot = a_fleet(*members, pools=pools, node_disruptions=tuple(started))
-        commands = [c for e in a_controller(snapshot).evaluate_methods() if e.method == "drift" for c in e.commands]
+        commands = [c for e in controller_of(snapshot).evaluate_methods() if e.method == "drift" for c in e.commands]
         if not commands:
             break
         assert len(commands[0].replacements) == 1

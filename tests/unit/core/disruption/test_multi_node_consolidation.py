@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
-from journeyman.core.disruption.candidates import find_candidates
 from journeyman.core.disruption.commands import MAX_CANDIDATES, pages
 from journeyman.core.disruption.multi_node_consolidation import multi_node_commands
 from tests.helpers import builders
@@ -17,12 +16,13 @@ from tests.helpers.disrupting import (
     PROTECTED,
     a_controller,
     a_roomy_member,
+    candidates_of,
     disruption_of,
     first_evaluation,
     proposed,
     with_min_values,
 )
-from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member, a_pod, a_pool, price
+from tests.helpers.fleets import TYPES, a_fleet, a_member, a_pod, a_pool, price
 from tests.helpers.small_clusters import table
 
 BOTH = (labels.ON_DEMAND, labels.SPOT)
@@ -33,13 +33,7 @@ def attempts(snapshot, **options):
     """All evaluations of the search, with a budget of 100 for each NodePool."""
     controller = a_controller(snapshot)
     budgets = {pool.metadata.name: 100 for pool in snapshot.node_pools}
-    return list(multi_node_commands(controller.simulation, _candidates(snapshot), budgets, **options))
-
-
-def _candidates(snapshot):
-    names = frozenset(claim.metadata.name for claim in snapshot.claims)
-    types = a_catalogue(*(p.metadata.name for p in snapshot.node_pools))
-    return find_candidates(snapshot, types, consolidatable=names, in_commands=frozenset()).candidates
+    return list(multi_node_commands(controller.simulation, candidates_of(snapshot).values(), budgets, **options))
 
 
 def underused(number: int, *, size: str = "l", **changes):
@@ -226,7 +220,7 @@ def test_search_considers_as_many_nodes_as_one_nodedisruption_can_hold():
     }
     members = [a_member(name, pods=each) for name, each in pods.items()]
     controller = a_controller(a_fleet(*members))
-    candidates = _candidates(controller.snapshot)
+    candidates = list(candidates_of(controller.snapshot).values())
 
     first = next(multi_node_commands(controller.simulation, candidates, {"default": 24}))
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.disruption.consolidatable import Consolidatability
-from journeyman.core.disruption.controller import DisruptionController
 from journeyman.core.disruption.pod_deletion_costs import GOING_AWAY, MOST_NODES, write_deletion_costs
-from journeyman.core.plan import Plan
 from tests.helpers.builders import condition
-from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, a_pool
+from tests.helpers.disrupting import PROTECTED, controller_of
+from tests.helpers.fleets import a_fleet, a_member, a_pod, a_pool
 
 LEAVING_TAINT = {"spec": {"taints": [{"key": labels.LEAVING_TAINT, "effect": "PreferNoSchedule"}]}}
 DISRUPTED = {"spec": {"taints": [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]}}
-PROTECTED = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}
 DRIFTED = {"status": {"conditions": [condition(c) for c in ("Launched", "Registered", "Initialized", "Drifted")]}}
 
 
@@ -27,17 +24,13 @@ def with_pods(name, number=1, *, owner="ReplicaSet", node=None, **more):
 def costs(*members, pools=None):
     """The deletion costs by node."""
     snapshot = a_fleet(*members, pools=pools or [a_pool(budgets=[{"nodes": "100%"}])])
-    nothing = Consolidatability(claims=frozenset(), within_window=frozenset(), next_at=None, plan=Plan())
-    catalogue = a_catalogue(*(pool.metadata.name for pool in snapshot.node_pools))
-    return dict(DisruptionController(snapshot, catalogue, nothing).deletion_costs())
+    return dict(controller_of(snapshot).deletion_costs())
 
 
 def written(snapshot, by_node):
     """The annotations by pod that the plan writes."""
-    plan = write_deletion_costs(snapshot, by_node)
-    return {
-        action.ref.name: action.patch["metadata"]["annotations"] for chain in plan.chains for action in chain.actions
-    }
+    actions = write_deletion_costs(snapshot, by_node).actions
+    return {action.ref.name: action.patch["metadata"]["annotations"] for action in actions}
 
 
 def both(cost):

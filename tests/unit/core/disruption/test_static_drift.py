@@ -11,16 +11,14 @@ from journeyman.core.api.conditions import DISRUPTION_REASON
 from journeyman.core.api.node_disruption import NodeDisruptionStatus
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.commands import to_node_disruption
-from journeyman.core.disruption.consolidatable import Consolidatability
-from journeyman.core.disruption.controller import DisruptionController
 from journeyman.core.disruption.drifted_condition import assess_drift
 from journeyman.core.disruption.orchestration import start_command
 from journeyman.core.disruption.static_nodepool_state import static_nodepools
-from journeyman.core.plan import CreateObject, Plan
+from journeyman.core.plan import CreateObject
 from tests.helpers import builders
 from tests.helpers.actions import of_type
 from tests.helpers.builders import NOW, a_node_class, ago, condition, merge
-from tests.helpers.disrupting import GRACE, PROTECTED, SOLD_OUT
+from tests.helpers.disrupting import GRACE, PROTECTED, SOLD_OUT, controller_of
 from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod
 from tests.helpers.small_clusters import table
 
@@ -51,16 +49,9 @@ def a_cluster(*members, pools, **parts):
     return a_fleet(*members, pools=pools, node_classes=(a_node_class(),), **parts)
 
 
-def a_controller(snapshot, catalogue=None):
-    """A controller of the cluster, whose NodePools have the usual instance types."""
-    nothing = Consolidatability(claims=frozenset(), within_window=frozenset(), next_at=None, plan=Plan())
-    types = catalogue or a_catalogue(*(pool.metadata.name for pool in snapshot.node_pools))
-    return DisruptionController(snapshot, types, nothing)
-
-
 def commands(*members, pools, catalogue=None):
     """The commands of static drift, and the DisruptionBlocked Events on NodeClaims by name."""
-    found = a_controller(a_cluster(*members, pools=pools), catalogue).evaluate_methods()
+    found = controller_of(a_cluster(*members, pools=pools), catalogue=catalogue).evaluate_methods()
     static = [e for e in found if e.method == "static-drift"]
     events = (event for e in static for event in e.plan.events)
     blocked = {e.ref.name: e.message for e in events if e.ref.resource.kind == "NodeClaim" and "Disruption" in e.reason}
@@ -182,7 +173,7 @@ def replacement_of(*members, pool):
     (command,), _ = commands(*members, pools=[pool])
     disruption = a_proposal(command)
     snapshot = a_cluster(*members, pools=[pool], node_disruptions=(disruption,))
-    budgets = a_controller(snapshot).budgets(command.reason, without=disruption)
+    budgets = controller_of(snapshot).budgets(command.reason, without=disruption)
     plan = start_command(disruption, command, snapshot, timedelta(seconds=10), budgets)
     (created,) = of_type(plan, CreateObject)
     return disruption, created.body
@@ -226,7 +217,7 @@ def decisions(before, after, *, number=3, **changes):
     found, _ = commands(*before, pools=[a_static_pool(number)])
     proposals = tuple(map(a_proposal, found))
     snapshot = a_cluster(*after, pools=[a_static_pool(number, **changes)], node_disruptions=proposals)
-    controller = a_controller(snapshot)
+    controller = controller_of(snapshot)
     return [controller.revalidate(disruption).why_not.partition(":")[0] for disruption in proposals]
 
 
@@ -248,4 +239,4 @@ def test_proposal_that_waits_is_rejected_once_others_are_under_way():
     members = [a_replica("n0", DISRUPTION_REASON), a_replica("new", drifted="False"), a_replica("n1", index=1)]
     snapshot = a_cluster(*members, pools=[a_static_pool(2)], node_disruptions=(started, second))
 
-    assert a_controller(snapshot).revalidate(second).why_not.startswith("churn")
+    assert controller_of(snapshot).revalidate(second).why_not.startswith("churn")
