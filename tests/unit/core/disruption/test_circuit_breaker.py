@@ -94,11 +94,8 @@ def test_pause_is_reported_on_the_nodepool_and_requeued_for_its_end():
     pools = (an_annotated_pool("until", pause=stamp(IN_AN_HOUR)), an_annotated_pool("broken", pause="2h"), a_pool())
     plan = report_pauses(a_snapshot(node_pools=pools))
 
-    assert [(e.ref.name, e.reason) for e in plan.events] == [
-        ("until", "DisruptionPaused"),
-        ("broken", "DisruptionPaused"),
-        ("broken", "InvalidAnnotation"),
-    ]
+    paused = [("until", "DisruptionPaused"), ("broken", "DisruptionPaused")]
+    assert [(e.ref.name, e.reason) for e in plan.events] == [*paused, ("broken", "InvalidAnnotation")]
     assert any("'2h' is neither true, false nor an RFC 3339 time" in e.message for e in plan.events)
     assert [a.at for a in plan.actions if isinstance(a, Requeue)] == [IN_AN_HOUR]
     gauges = {(o.labels["nodepool"], o.labels["scope"]): o.value for o in plan.observations}
@@ -113,16 +110,15 @@ def after(snapshot_pools, alarm: Alarm):
     """The NodePools after the alarm's state was recorded."""
     plan = record_alarm(a_snapshot(node_pools=snapshot_pools), alarm)
     patches = {a.ref.name: a.patch["metadata"]["annotations"] for a in plan.actions if isinstance(a, PatchObject)}
-    return tuple(
-        a_pool(
-            p.metadata.name, metadata={"annotations": {**p.metadata.annotations, **patches.get(p.metadata.name, {})}}
-        )
-        for p in snapshot_pools
-    )
+    kept = {p.metadata.name: p.metadata.annotations for p in snapshot_pools}
+    return tuple(a_pool(name, metadata={"annotations": {**kept[name], **patches.get(name, {})}}) for name in kept)
 
 
 def test_alarm_pauses_nodepools_until_it_is_over():
-    """It is stored in every NodePool; a new NodePool without the annotation is paused as well."""
+    """It is stored in every NodePool; a new NodePool without the annotation is paused as well.
+
+    A late message changes nothing: EventBridge may deliver ALARM behind OK.
+    """
     pools = after((a_pool(), a_pool("other")), Alarm(name="errors", is_firing=True, at=ago(minutes=5)))
     breaker = a_breaker(*pools, a_pool("new"))
     assert sorted(breaker.paused) == ["default", "new", "other"]
@@ -130,12 +126,6 @@ def test_alarm_pauses_nodepools_until_it_is_over():
 
     pools = after(pools, Alarm(name="errors", is_firing=False, at=ago(minutes=1)))
     assert a_breaker(*pools).paused == {}
-
-
-def test_late_message_of_an_alarm_changes_nothing():
-    """EventBridge may deliver ALARM behind OK."""
-    pools = after((a_pool(),), Alarm(name="errors", is_firing=False, at=ago(minutes=1)))
-
     assert after(pools, Alarm(name="errors", is_firing=True, at=ago(minutes=2))) == pools
 
 
@@ -144,8 +134,7 @@ def test_late_message_of_an_alarm_changes_nothing():
 )
 def test_nodepool_may_name_the_alarms_that_pause_it(listens_to, is_paused):
     """Several clusters share the rule that passes alarms on."""
-    pools = (an_annotated_pool(on_alarms=listens_to),)
-    pools = after(pools, Alarm(name="errors", is_firing=True, at=ago(minutes=5)))
+    pools = after((an_annotated_pool(on_alarms=listens_to),), Alarm(name="errors", is_firing=True, at=ago(minutes=5)))
 
     assert bool(a_breaker(*pools).paused) is is_paused
 
@@ -169,7 +158,10 @@ def test_stored_alarms_that_do_not_parse_are_ignored(text):
 
 
 def test_replacements_that_did_not_join_pause_further_ones():
-    """Nodes may still be deleted, or replaced by nodes of another NodePool."""
+    """Nodes may still be deleted, or replaced by nodes of another NodePool.
+
+    Drift is paused as well: an image that does not boot must not be rolled out every ten minutes.
+    """
     breaker = a_breaker(commands=(an_ended_command("c"),))
 
     refused = breaker.checked(a_command("other", by="default"))
@@ -180,6 +172,8 @@ def test_replacements_that_did_not_join_pause_further_ones():
     )
     assert breaker.checked(a_command("default", by="other")).candidates
     assert breaker.checked(a_command("default")).candidates
+    drift = an_ended_command("c", reason="Drifted", method="drift")
+    assert a_breaker(commands=(drift,)).why_no_replacement("default")
 
 
 def test_pause_of_replacements_doubles_with_each_failure_up_to_an_hour():
@@ -204,24 +198,16 @@ def test_success_ends_the_pause_and_failures_before_it_still_count():
 
 
 def test_one_command_tries_again_after_the_pause():
-    """Others wait for its result; it does not wait for itself."""
-    failed, trial = (
-        an_ended_command("failed", ended=ago(minutes=3)),
-        an_ended_command("trial", phase="Proposed", ended=None),
-    )
+    """Others wait for its result, also those that static drift proposes at once; it does not wait for itself."""
+    failed = an_ended_command("failed", ended=ago(minutes=3))
+    breaker = a_breaker(commands=(failed, an_ended_command("trial", phase="Proposed", ended=None)))
+    again = a_breaker(commands=(failed,))
 
-    assert a_breaker(commands=(failed,)).checked(a_command(by="default")).candidates
-    breaker = a_breaker(commands=(failed, trial))
+    assert again.checked(a_command(by="default")).candidates
     assert "wait for NodeDisruption trial" in breaker.checked(a_command(by="default")).why_not
     assert breaker.checked(a_command(by="default"), without="trial").candidates
-
-
-def test_only_one_of_several_commands_tries_again():
-    """Static drift proposes many at once."""
-    breaker = a_breaker(commands=(an_ended_command("failed", ended=ago(minutes=3)),))
     many = [(a_candidate(), a_command(by=pool)) for pool in ("default", "default", "other")]
-
-    assert [bool(command.candidates) for _, command in breaker.checked_each(many)] == [True, False, True]
+    assert [bool(command.candidates) for _, command in again.checked_each(many)] == [True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -230,10 +216,3 @@ def test_only_one_of_several_commands_tries_again():
 def test_other_ends_of_commands_pause_nothing(changes):
     """A rejected command launched nothing, and a command without replacements says nothing about joining."""
     assert a_breaker(commands=(an_ended_command("c", **changes),)).failed == {}
-
-
-def test_drift_is_paused_as_well():
-    """An image that does not boot must not be rolled out every ten minutes."""
-    breaker = a_breaker(commands=(an_ended_command("c", reason="Drifted", method="drift"),))
-
-    assert breaker.why_no_replacement("default")

@@ -7,29 +7,20 @@ from datetime import timedelta
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.disruption.candidates import find_candidates
 from journeyman.core.disruption.fleet_moves import MoveCost, carried_out
 from journeyman.core.disruption.fleet_planning import next_moves, plan_fleet
 from journeyman.core.disruption.simulation import Simulation
 from tests.helpers import builders
+from tests.helpers.disrupting import candidates_of
 from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, a_pool, price
+from tests.helpers.small_clusters import ZONE, spread
 
 NONE = frozenset()
-SPREAD = [
-    {
-        "maxSkew": 1,
-        "topologyKey": labels.ZONE,
-        "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {"matchLabels": {"app": "web"}},
-    }
-]
 
 
-def candidates_of(snapshot, catalogue):
-    """The nodes that may be disrupted, by NodeClaim name."""
-    names = frozenset(c.metadata.name for c in snapshot.claims)
-    found = find_candidates(snapshot, catalogue, consolidatable=names, in_commands=NONE)
-    return {c.nodeclaim: c for c in found.candidates if not c.is_empty}
+def busy(snapshot):
+    """The nodes with pods that may be disrupted, by NodeClaim name."""
+    return {name: each for name, each in candidates_of(snapshot).items() if not each.is_empty}
 
 
 def planned(snapshot, *, allowed=100, within_consolidate_after=NONE, **kwargs):
@@ -38,7 +29,7 @@ def planned(snapshot, *, allowed=100, within_consolidate_after=NONE, **kwargs):
     catalogue = a_catalogue(*pools)
     simulation = Simulation(snapshot, catalogue, within_consolidate_after=within_consolidate_after)
     budgets = dict.fromkeys(pools, allowed)
-    plan = plan_fleet(simulation, candidates_of(snapshot, catalogue).values(), budgets, **kwargs)
+    plan = plan_fleet(simulation, busy(snapshot).values(), budgets, **kwargs)
     for move in plan.moves:
         assert move.saving > 0
         assert move.after or simulation.verify(move.command) == ()
@@ -179,14 +170,9 @@ def test_nodes_that_take_no_pods_are_no_targets():
 
 def test_pods_with_topology_spread_stay_spread():
     """The moves keep two zones; each is verified alone."""
-    pods = [
-        [a_pod(f"web-{zone}", cpu="500m", node=f"node-{zone}", metadata={"labels": {"app": "web"}},
-               spec={"topologySpreadConstraints": SPREAD})]
-        for zone in ("a", "b")
-    ]  # fmt: skip
-    members = (a_member(z, size="xl", zone=z, pods=p) for z, p in zip("ab", pods, strict=True))
+    pods = {zone: a_pod(f"web-{zone}", cpu="500m", node=f"node-{zone}", spec=spread(ZONE)) for zone in "ab"}
 
-    plan = planned(a_fleet(*members))
+    plan = planned(a_fleet(*(a_member(zone, size="xl", zone=zone, pods=[pod]) for zone, pod in pods.items())))
 
     zones = sorted(claim.offering.zone for move in plan.moves for claim in move.replacements)
     assert zones == ["a", "b"]
@@ -197,7 +183,7 @@ def test_moves_that_start_together_do_not_use_the_same_room():
     members = (a_member("n0", size="m", cpus=["900m"]), a_member("n1", size="m", cpus=["900m"]))
     snapshot = a_fleet(a_member("roomy", size="l", cpus=["7"]), *members)
     simulation = Simulation(snapshot, a_catalogue())
-    present = candidates_of(snapshot, a_catalogue())
+    present = busy(snapshot)
 
     now = next_moves(simulation, [(present["n0"],), (present["n1"],)], {"default": 2}, leaving={"node-n0", "node-n1"})
 
@@ -214,7 +200,7 @@ def test_move_waits_while_pods_of_another_could_take_its_capacity():
     """The pod of n0 fits exactly on the fuller node, but kube-scheduler prefers the emptier one, which n1 needs besides its replacement."""
     members = (a_member("n0", cpus=["1"]), a_member("n1", size="xl", cpus=["1900m", "2"]))
     snapshot = a_fleet(a_member("a-fuller", cpus=["3"]), a_member("b-emptier", size="l", cpus=["6"]), *members)
-    present = candidates_of(snapshot, a_catalogue())
+    present = busy(snapshot)
 
     def starting(*names):
         waiting = [(present[name],) for name in names]
@@ -238,7 +224,7 @@ def test_moves_that_start_are_solved_without_those_that_do_not():
         "n5": ("s", "400m 200m 400m 200m 600m"),
     }
     snapshot = a_fleet(*(a_member(name, size=size, cpus=cpus.split()) for name, (size, cpus) in members.items()))
-    present = candidates_of(snapshot, a_catalogue())
+    present = busy(snapshot)
 
     def starting(*names):
         waiting = [(present[name],) for name in names]

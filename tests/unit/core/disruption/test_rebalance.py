@@ -10,13 +10,13 @@ from journeyman.core.api import labels
 from journeyman.core.api.node_disruption import NodeDisruption
 from journeyman.core.catalogue import Catalogue, without_unavailable
 from journeyman.core.disruption.commands import to_node_disruption
-from journeyman.core.disruption.consolidatable import Consolidatability
 from journeyman.core.disruption.controller import DisruptionController, Evaluation
 from journeyman.core.disruption.rebalance import offerings_at_risk
-from journeyman.core.plan import Plan
 from journeyman.core.state import Snapshot
 from tests.helpers.builders import NOW, ago, stamp
+from tests.helpers.disrupting import PROTECTED, controller_of
 from tests.helpers.fleets import TYPES, Member, a_fleet, a_member, a_pod, a_pool
+from tests.helpers.small_clusters import table
 
 BOTH = (labels.SPOT, labels.ON_DEMAND)
 
@@ -34,12 +34,11 @@ def a_rebalancing_pool(name: str = "default", *, value: str = "replace", **disru
     return pool
 
 
-def a_controller(snapshot: Snapshot, *, within_window: frozenset[str] = frozenset()) -> DisruptionController:
+def a_controller(snapshot: Snapshot, *, fresh: frozenset[str] = frozenset()) -> DisruptionController:
     """A controller that, like the step, does not use offerings at risk."""
     types = without_unavailable(TYPES, offerings_at_risk(snapshot))
     catalogue = Catalogue({pool.metadata.name: types for pool in snapshot.node_pools})
-    consolidatability = Consolidatability(claims=frozenset(), within_window=within_window, plan=Plan(), next_at=None)
-    return DisruptionController(snapshot, catalogue, consolidatability)
+    return controller_of(snapshot, catalogue=catalogue, fresh=fresh)
 
 
 def found(snapshot: Snapshot, **more) -> Evaluation | None:
@@ -69,30 +68,24 @@ def test_rebalance_launches_no_replacement_when_pods_fit_on_existing_nodes():
     """The pods may move to recently changed nodes, because consolidateAfter limits only consolidation."""
     fleet = a_fleet(a_risky_member("n", cpus=["1"]), a_member("other", size="l"), pools=[a_rebalancing_pool()])
 
-    evaluation = found(fleet, within_window=frozenset({"other"}))
+    evaluation = found(fleet, fresh=frozenset({"other"}))
 
     assert (candidates_of(evaluation), evaluation.commands[0].replacements) == (["n"], ())
 
 
-@pytest.mark.parametrize(
-    ("member", "pool"),
-    [
-        (a_member("n", capacity_type=labels.SPOT, cpus=["3"]), a_rebalancing_pool()),
-        (a_risky_member("n"), a_rebalancing_pool(value="ignore")),
-        (a_risky_member("n", cpus=[]), a_rebalancing_pool()),
-        (a_risky_member("n", deleting=True), a_rebalancing_pool()),
-        (a_risky_member("n", initialized=False), a_rebalancing_pool()),
-        (a_risky_member("n", since=ago(days=1)), a_rebalancing_pool()),
-        (a_risky_member("n"), a_rebalancing_pool(budgets=[{"nodes": "0"}])),
-        (
-            a_risky_member("n", cpus=[], pods=[a_pod("p", node="node-n", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})]),
-            a_rebalancing_pool(),
-        ),
-    ],
-    ids=[
-        "no recommendation", "disabled", "empty", "deleting", "not initialized",
-        "a day ago", "no budget", "a do-not-disrupt pod",
-    ],
+@table(
+    "member",
+    "pool",
+    no_recommendation=(a_member("n", capacity_type=labels.SPOT, cpus=["3"]), a_rebalancing_pool()),
+    disabled=(a_risky_member("n"), a_rebalancing_pool(value="ignore")),
+    empty=(a_risky_member("n", cpus=[]), a_rebalancing_pool()),
+    deleting=(a_risky_member("n", deleting=True), a_rebalancing_pool()),
+    not_initialized=(a_risky_member("n", initialized=False), a_rebalancing_pool()),
+    a_day_ago=(a_risky_member("n", since=ago(days=1)), a_rebalancing_pool()),
+    no_budget=(a_risky_member("n"), a_rebalancing_pool(budgets=[{"nodes": "0"}])),
+    a_do_not_disrupt_pod=(
+        a_risky_member("n", cpus=[], pods=[a_pod("p", node="node-n", **PROTECTED)]), a_rebalancing_pool()
+    ),
 )  # fmt: skip
 def test_node_is_not_rebalanced_without_recommendation_or_permission(member, pool):
     """Rebalance respects the same rules as other disruption methods."""
@@ -114,11 +107,9 @@ def test_node_that_cannot_be_rebalanced_does_not_block_others():
     """The pod of the other node fits on no new node."""
     stuck = a_pod("stuck", node="node-a", spec={"nodeSelector": {"only": "here"}})
     here = {"metadata": {"labels": {"only": "here"}}}
-    fleet = a_fleet(
-        a_risky_member("a", cpus=[], pods=[stuck], node=here), a_risky_member("b"), pools=[a_rebalancing_pool()]
-    )
+    members = a_risky_member("a", cpus=[], pods=[stuck], node=here), a_risky_member("b")
 
-    assert candidates_of(found(fleet)) == ["b"]
+    assert candidates_of(found(a_fleet(*members, pools=[a_rebalancing_pool()]))) == ["b"]
 
 
 def test_pending_pods_are_provisioned_before_rebalance():
@@ -153,52 +144,37 @@ def test_rebalance_waits_after_rollbacks_as_other_methods_do(ended, again):
     assert (candidates_of(found(fleet)) == ["n"]) is again
 
 
-def a_proposal(snapshot: Snapshot) -> NodeDisruption:
-    """The proposed rebalance of the cluster."""
-    return to_node_disruption(found(snapshot).commands[0], "rebalance", snapshot.now)
-
-
-def test_valid_rebalance_proposal_passes_validation():
-    """Validation returns the same candidates and as many replacements."""
-    fleet = a_fleet(a_risky_member("a"), a_risky_member("b"), pools=[a_rebalancing_pool()])
-
-    command = a_controller(fleet).revalidate(a_proposal(fleet))
-
-    assert [c.nodeclaim for c in command.candidates] == ["a", "b"]
-    assert len(command.replacements) == len(a_proposal(fleet).spec.replacements)
-
-
-@pytest.mark.parametrize(
-    ("later", "why"),
-    [
-        ({"members": ("a",)}, "churn"),
-        ({"budgets": [{"nodes": "1"}]}, "budget"),
-        ({"capacity": True}, "scheduling: the decision is now delete, not replace"),
-    ],
+@table(
+    "members",
+    "pool",
+    "why",
+    valid=((a_risky_member("a"), a_risky_member("b")), {}, ""),
+    a_candidate_was_removed=((a_risky_member("a"),), {}, "churn"),
+    budget=((a_risky_member("a"), a_risky_member("b")), {"budgets": [{"nodes": "1"}]}, "budget"),
+    capacity_became_free=(
+        (a_risky_member("a"), a_risky_member("b"), a_member("free", size="xl")),
+        {},
+        "scheduling: the decision is now delete, not replace",
+    ),
 )
-def test_invalid_rebalance_proposal_is_rejected_with_the_reason(later, why):
-    """A candidate was removed, a budget changed, or capacity became free."""
+def test_rebalance_proposal_is_validated_before_it_is_executed(members, pool, why):
+    """Validation returns the same candidates and as many replacements, or the reason why not."""
     before = a_fleet(a_risky_member("a"), a_risky_member("b"), pools=[a_rebalancing_pool()])
-    members = [a_risky_member(name) for name in later.get("members", ("a", "b"))]
-    free = [a_member("free", size="xl")] if later.get("capacity") else []
-    pool = a_rebalancing_pool(**({"budgets": later["budgets"]} if "budgets" in later else {}))
+    proposal = to_node_disruption(found(before).commands[0], "rebalance", before.now)
 
-    command = a_controller(a_fleet(*members, *free, pools=[pool])).revalidate(a_proposal(before))
+    command = a_controller(a_fleet(*members, pools=[a_rebalancing_pool(**pool)])).revalidate(proposal)
 
-    assert command.candidates == ()
     assert why in command.why_not
+    assert [c.nodeclaim for c in command.candidates] == ([] if why else ["a", "b"])
+    assert why or len(command.replacements) == len(proposal.spec.replacements)
 
 
 def test_offerings_at_risk_are_not_used_for_a_day():
     """Each Spot offering is returned once; offerings of on-demand nodes are not at risk."""
     other = a_member("other", claim={"metadata": {"annotations": {labels.REBALANCE_RECOMMENDED_AT: stamp(NOW)}}})
-    fleet = a_fleet(
-        a_risky_member("a"), a_risky_member("b"), a_risky_member("c", zone="b"), other, pools=[a_rebalancing_pool()]
-    )
+    members = a_risky_member("a"), a_risky_member("b"), a_risky_member("c", zone="b"), other
 
-    avoided = offerings_at_risk(fleet)
+    avoided = offerings_at_risk(a_fleet(*members, pools=[a_rebalancing_pool()]))
 
-    assert [(u.instance_type, u.zone, u.until) for u in avoided] == [
-        ("m", "a", NOW + timedelta(days=1)),
-        ("m", "b", NOW + timedelta(days=1)),
-    ]
+    tomorrow = NOW + timedelta(days=1)
+    assert [(u.instance_type, u.zone, u.until) for u in avoided] == [("m", "a", tomorrow), ("m", "b", tomorrow)]
