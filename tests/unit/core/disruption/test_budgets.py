@@ -46,21 +46,15 @@ EVERY_MINUTE = {"schedule": "* * * * *", "duration": "1h"}
 ONCE_A_YEAR = {"schedule": "@yearly", "duration": "1h"}
 
 
-@pytest.mark.parametrize(
-    ("budgets", "allowed"),
-    [
-        ([Budget(nodes="10"), Budget(nodes="0", reasons=["Empty", "Drifted", "Underutilized"], **EVERY_MINUTE)], 0),
-        (
-            [
-                Budget(nodes="10"),
-                Budget(nodes="5", reasons=["Drifted"], **ONCE_A_YEAR),
-                Budget(nodes="1", reasons=["Empty", "Underutilized"], **ONCE_A_YEAR),
-            ],
-            10,
-        ),
-        ([Budget(nodes="10")], 10),
-    ],
+TEN = Budget(nodes="10")
+ALL_REASONS = Budget(nodes="0", reasons=["Empty", "Drifted", "Underutilized"], **EVERY_MINUTE)
+CLOSED = (
+    Budget(nodes="5", reasons=["Drifted"], **ONCE_A_YEAR),
+    Budget(nodes="1", reasons=["Empty", "Underutilized"], **ONCE_A_YEAR),
 )
+
+
+@pytest.mark.parametrize(("budgets", "allowed"), [([TEN, ALL_REASONS], 0), ([TEN, *CLOSED], 10), ([TEN], 10)])
 def test_budgets_allow_as_many_nodes_for_every_reason(budgets, allowed):
     """A budget without reasons is for all of them; one whose window is closed is for none."""
     reasons = (EMPTY, DisruptionReason.DRIFTED, DisruptionReason.UNDERUTILIZED)
@@ -98,34 +92,26 @@ def test_budget_window_opens_when_its_schedule_fires_and_closes_after_its_durati
     assert is_active(OFFICE, moment) is active
 
 
-def test_budget_schedule_is_in_utc():
-    """The time zone of the clock does not matter."""
+def test_budget_schedule_is_in_utc_and_overlapping_windows_are_merged():
+    """The time zone of the clock does not matter. An hourly budget with a duration of 1h30m is always active."""
     elsewhere = datetime(2026, 1, 5, 4, 30, tzinfo=timezone(timedelta(hours=-5)))  # 09:30 UTC
-
-    assert is_active(OFFICE, elsewhere)
-
-
-def test_overlapping_budget_windows_are_merged():
-    """A budget with an hourly schedule and a duration of 1h30m is always active."""
     always = Budget(nodes="0", schedule="@hourly", duration="1h30m")
 
+    assert is_active(OFFICE, elsewhere)
     assert all(is_active(always, NOW + timedelta(minutes=minutes)) for minutes in range(0, 180, 7))
 
 
 @pytest.mark.parametrize(("zone", "allowed"), [("UTC", UNLIMITED), ("Europe/Berlin", 0), ("Europe/Berlim", 0)])
 def test_budget_schedule_is_in_the_time_zone_of_the_nodepool(zone, allowed):
-    """At 8:30 UTC it is 9:30 in Berlin. In a time zone that does not exist, a budget with a schedule allows none at any time."""
+    """At 8:30 UTC it is 9:30 in Berlin. In a time zone that does not exist, a budget with a schedule allows none at any time.
+
+    Only what depends on the unknown time zone is blocked.
+    """
     pool = a_pool(budgets=[{"nodes": "0", "schedule": "0 9 * * mon-fri", "duration": "8h"}])
-    annotated = pool.model_copy(
-        update={"metadata": structs.replace(pool.metadata, annotations={labels.TIME_ZONE: zone})}
-    )
-    snapshot = structs.replace(a_fleet(a_member("n0"), pools=[annotated]), now=NOW.replace(hour=8, minute=30))
+    pool.metadata.annotations[labels.TIME_ZONE] = zone
+    snapshot = structs.replace(a_fleet(a_member("n0"), pools=[pool]), now=NOW.replace(hour=8, minute=30))
 
     assert budget_status(snapshot, EMPTY, frozenset())["default"].allowed == allowed
-
-
-def test_budget_without_a_schedule_needs_no_time_zone():
-    """Only what depends on the unknown time zone is blocked."""
     assert allowed_nodes([Budget(nodes="3")], EMPTY, 10, NOW, zone=None) == 3
 
 

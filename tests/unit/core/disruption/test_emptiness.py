@@ -18,30 +18,12 @@ from tests.helpers.disrupting import proposed
 from tests.helpers.fleets import a_fleet, a_member, a_pod
 
 
-def a_candidate(
-    name: str,
-    *,
-    price: float = 1.0,
-    pool: str = "default",
-    cost: float = 1.0,
-    consolidatable: bool = True,
-    pods: tuple[str, ...] = (),
-):
+def a_candidate(name: str, *, price: float = 1.0, pool: str = "default", cost: float = 1.0, **changes):
     """A node, empty unless it has a disruption cost."""
-    return Candidate(
-        nodeclaim=NodeClaimName(name),
-        nodeclaim_uid=f"uid-{name}",
-        node=name,
-        node_uid=name,
-        nodepool=NodePoolName(pool),
-        instance_type="m",
-        zone="zone-a",
-        capacity_type="on-demand",
-        price=price,
-        disruption_cost=cost,
-        consolidatable=consolidatable,
-        reschedulable_pods=pods,
-    )
+    place = {"instance_type": "m", "zone": "zone-a", "capacity_type": "on-demand"}
+    names = {"nodeclaim": NodeClaimName(name), "nodeclaim_uid": f"uid-{name}", "node": name, "node_uid": name}
+    fields = {"nodepool": NodePoolName(pool), "price": price, "disruption_cost": cost, "consolidatable": True}
+    return Candidate(**{**names, **place, **fields, **changes})
 
 
 def test_budget_limits_the_number_of_empty_nodes_deleted():
@@ -56,22 +38,12 @@ def test_budget_limits_the_number_of_empty_nodes_deleted():
     assert constrained == {pool}
 
 
-def test_nodes_with_pods_or_within_consolidate_after_are_not_deleted():
-    """Without candidates there is no command."""
-    commands, constrained = delete_empty(
-        [a_candidate("busy", cost=2.0), a_candidate("fresh", consolidatable=False)], {NodePoolName("default"): 9}
-    )
+def test_nodes_with_pods_or_within_consolidate_after_or_without_budget_entry_are_not_deleted():
+    """Without candidates there is no command; a NodePool without an entry has a budget of 0."""
+    nodes = [a_candidate("busy", cost=2.0), a_candidate("fresh", consolidatable=False)]
 
-    assert commands == ()
-    assert constrained == frozenset()
-
-
-def test_nodes_of_a_nodepool_without_budget_entry_are_not_deleted():
-    """A NodePool without an entry has a budget of 0."""
-    commands, constrained = delete_empty([a_candidate("n", pool="unknown")], {})
-
-    assert commands == ()
-    assert constrained == {"unknown"}
+    assert delete_empty(nodes, {NodePoolName("default"): 9}) == ((), frozenset())
+    assert delete_empty([a_candidate("n", pool="unknown")], {}) == ((), {"unknown"})
 
 
 LONG = "a" * 63  # of a name, whose limit is 253 characters for most objects
@@ -83,7 +55,7 @@ LONG = "a" * 63  # of a name, whose limit is 253 characters for most objects
 def test_all_empty_nodes_are_in_commands_that_one_object_can_hold(nodes, pods):
     """All are proposed together. etcd takes objects of 1.5 MiB, and half a megabyte is left for the status."""
     names = tuple(f"{LONG}/{LONG}-{i}" for i in range(pods))
-    candidates = [a_candidate(f"{LONG}-{i:04}", pods=names) for i in range(nodes)]
+    candidates = [a_candidate(f"{LONG}-{i:04}", reschedulable_pods=names) for i in range(nodes)]
 
     commands, constrained = delete_empty(candidates, {NodePoolName("default"): nodes})
 

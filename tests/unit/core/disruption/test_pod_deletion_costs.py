@@ -9,6 +9,7 @@ from journeyman.core.disruption.pod_deletion_costs import GOING_AWAY, MOST_NODES
 from tests.helpers.builders import condition
 from tests.helpers.disrupting import PROTECTED, controller_of
 from tests.helpers.fleets import a_fleet, a_member, a_pod, a_pool
+from tests.helpers.small_clusters import table
 
 LEAVING_TAINT = {"spec": {"taints": [{"key": labels.LEAVING_TAINT, "effect": "PreferNoSchedule"}]}}
 DISRUPTED = {"spec": {"taints": [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]}}
@@ -39,10 +40,12 @@ def both(cost):
 
 
 def test_nodes_with_the_highest_savings_ratio_become_empty_first():
-    """Costs are negative, so that pods without one are deleted after them."""
+    """Costs are negative, so that pods without one are deleted after them. Drifted nodes must be replaced in any case."""
     found = costs(with_pods("full", 3), with_pods("half", 2), with_pods("bare", 1))
 
     assert found["node-bare"] < found["node-half"] < found["node-full"] < 0
+    drifted = costs(with_pods("full", 3, claim=DRIFTED), with_pods("bare", 1))
+    assert drifted["node-full"] < drifted["node-bare"] < 0
 
 
 def test_cost_of_a_node_does_not_depend_on_others():
@@ -51,13 +54,6 @@ def test_cost_of_a_node_does_not_depend_on_others():
 
     assert costs(with_pods("n", 22), with_pods("other", 3))["node-n"] == alone["node-n"]
     assert costs(with_pods("n", 23)) == alone
-
-
-def test_drifted_nodes_go_before_the_others():
-    """They must be replaced in any case."""
-    found = costs(with_pods("full", 3, claim=DRIFTED), with_pods("bare", 1))
-
-    assert found["node-full"] < found["node-bare"] < 0
 
 
 @pytest.mark.parametrize("taint", [LEAVING_TAINT, DISRUPTED])
@@ -86,24 +82,17 @@ def test_at_most_fifty_nodes_have_a_cost():
     assert {f"node-n{n}" for n in range(0, MOST_NODES, 2)} <= set(found)
 
 
-@pytest.mark.parametrize(
+@table(
     "member",
-    [
-        with_pods("n", node=PROTECTED),
-        with_pods("n", owner="StatefulSet"),
-        a_member("n", pods=[a_pod("bare", node="node-n", owner="")]),
-    ],
-    ids=["must not be disrupted", "StatefulSet", "no controller"],
+    must_not_be_disrupted=(with_pods("n", node=PROTECTED),),
+    StatefulSet=(with_pods("n", owner="StatefulSet"),),
+    no_controller=(a_member("n", pods=[a_pod("bare", node="node-n", owner="")]),),
 )
 def test_nodes_that_cannot_become_empty_have_no_cost(member):
-    """Their pods would be deleted for nothing."""
-    assert set(costs(member, with_pods("other"))) == {"node-other"}
-
-
-def test_nodes_of_a_nodepool_without_consolidation_have_no_cost():
-    """A drifted one has: it is replaced anyway."""
+    """Their pods would be deleted for nothing. Of a NodePool without consolidation a drifted one has: it is replaced anyway."""
     pools = [a_pool(consolidateAfter="Never", budgets=[{"nodes": "100%"}])]
 
+    assert set(costs(member, with_pods("other"))) == {"node-other"}
     assert set(costs(with_pods("n"), with_pods("old", claim=DRIFTED), pools=pools)) == {"node-old"}
 
 
@@ -114,18 +103,17 @@ def test_pods_of_replicasets_get_the_cost_of_their_node():
     assert written(snapshot, {"node-n": -1, "node-d": -2}) == {"n-0": both("-1")}
 
 
-@pytest.mark.parametrize(
-    ("annotations", "cost", "expected"),
-    [
-        ({}, -1, both("-1")),
-        (both("-1"), -1, None),
-        (both("-1"), -2, both("-2")),
-        (both("-1"), None, both(None)),
-        ({labels.POD_DELETION_COST: "7"}, -1, None),
-        ({labels.POD_DELETION_COST: "7", labels.OWN_POD_DELETION_COST: "-1"}, None, None),
-        ({}, None, None),
-    ],
-    ids=["new", "unchanged", "changed", "removed", "a user's", "overwritten by a user", "nothing to remove"],
+@table(
+    "annotations",
+    "cost",
+    "expected",
+    new=({}, -1, both("-1")),
+    unchanged=(both("-1"), -1, None),
+    changed=(both("-1"), -2, both("-2")),
+    removed=(both("-1"), None, both(None)),
+    a_users=({labels.POD_DELETION_COST: "7"}, -1, None),
+    overwritten_by_a_user=({labels.POD_DELETION_COST: "7", labels.OWN_POD_DELETION_COST: "-1"}, None, None),
+    nothing_to_remove=({}, None, None),
 )
 def test_only_our_own_costs_are_written(annotations, cost, expected):
     """A cost of someone else is left as it is."""
