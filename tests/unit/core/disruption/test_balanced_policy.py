@@ -60,7 +60,6 @@ def totals(price, disruption_cost):
 def test_score_is_the_share_of_savings_over_the_share_of_disruption(savings, disruption_cost, of, k, score, approved):
     """A move is approved from 1/k on, by default 0.5. It is zero without savings and infinite without disruption."""
     found = [score_move(savings, disruption_cost, of, k), *([score_move(savings, disruption_cost, of)] * (k == 2))]
-
     for each in found:
         assert (each.value, each.is_approved) == (pytest.approx(score, abs=1e-4), approved)
 
@@ -71,7 +70,6 @@ def test_score_is_the_share_of_savings_over_the_share_of_disruption(savings, dis
 def test_only_nodepools_with_the_policy_balanced_are_scored(policy, balanced):
     """All others approve every move. Balanced filters moves, not nodes: nodes of both policies are candidates."""
     snapshot = a_fleet(a_member("n", cpus=["1"]), pools=[a_pool(consolidationPolicy=policy)])
-
     assert bool(scores_of(snapshot).totals) is balanced
     eligible = eligible_candidates([replace(a_candidate("n", cost=2.0), zone="a")], snapshot)
     assert bool(eligible) is (policy != "WhenEmpty")
@@ -123,9 +121,7 @@ def test_each_balanced_nodepool_scores_its_share_of_the_savings(pools, expected)
     """NodePool `two` has twice as many nodes' price per pod, so that the same move is worth half."""
     candidates = [a_candidate(f"n{i}", pool=pool, cost=2.0) for i, pool in enumerate(pools)]
     scores = of_totals(one=(10, 20), two=(20, 20))
-
     found = scores.of_command(a_move(*candidates))
-
     assert {pool: score.value for pool, score in found.items()} == pytest.approx(expected)
     assert scores.why_not(a_move(*candidates)) == ""
 
@@ -145,9 +141,7 @@ def test_command_is_refused_when_one_nodepool_refuses_it():
 def test_savings_count_the_price_of_nodes_also_when_their_offering_is_unavailable():
     """A node of an unknown instance type has no price, and saves nothing."""
     snapshot = a_fleet(a_member("n"), a_member("unpriced", node=of_type("gone")), pools=[a_pool(**BALANCED)])
-
     found = first_evaluation(snapshot, catalogue=a_catalogue(of=SOLD_OUT))
-
     assert {c.nodeclaim: c.price for c in found.command.candidates} == {"n": price("m"), "unpriced": 0}
     assert found.command.saving == price("m")
 
@@ -276,7 +270,6 @@ def test_several_nodes_that_save_little_are_refused_with_metrics_only():
 def test_budget_of_zero_blocks_balanced_nodepools_too(nodes, method):
     """Their NodePool has an Event that says so."""
     snapshot = a_fleet(OVERSIZED, pools=[a_pool(budgets=[{"nodes": nodes}], **BALANCED)])
-
     assert (proposed(snapshot) or [None])[0] == method
 
 

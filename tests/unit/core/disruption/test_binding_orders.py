@@ -28,7 +28,6 @@ def test_pods_that_may_take_the_room_of_a_larger_one_of_their_class_are_found():
     snapshot = a_fleet(a_member("a", cpus=["3"]), a_member("b", cpus=["3400m"]), a_member("n", cpus=["1", "600m"]))
     command = removal(snapshot, "n")
     assert command.decision is Decision.DELETE
-
     assert unbound_pod(command, snapshot, a_catalogue()) == "default/n-0"
 
 
@@ -50,7 +49,6 @@ def test_nodes_of_nodepools_with_karpenters_packing_are_removed_without_the_chec
     pool.metadata.annotations[labels.PACKING] = FEWEST_NODES
     members = (a_member("a", cpus=["3"]), a_member("b", cpus=["3400m"]), a_member("n", cpus=["1", "600m"]))
     snapshot = a_fleet(*members, pools=[pool])
-
     assert unbound_pod(removal(snapshot, "n"), snapshot, a_catalogue()) == ""
 
 

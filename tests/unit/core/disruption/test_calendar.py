@@ -68,7 +68,6 @@ def test_edges_of_the_last_minute_are_found_once():
     """An edge now is one; an edge at the start of the interval is not, because the sweep before has seen it."""
     found = calendar(pool(budgets=[OFFICE]))
     closes = NOW.replace(hour=17)
-
     assert [edge.at for edge in passed_edges(found, closes - timedelta(minutes=1), closes)] == [closes]
     assert passed_edges(found, closes, closes + timedelta(minutes=1)) == ()
     assert passed_edges(found, closes - timedelta(minutes=2), closes - timedelta(minutes=1)) == ()
@@ -123,7 +122,6 @@ def test_entries_reach_a_week_ahead_and_leave_the_next_seconds_to_the_sweep():
     """A yearly window has no entry yet; an edge in ten seconds has none any more."""
     yearly = pool(budgets=[{**OFFICE, "schedule": "@yearly"}])
     soon = NOW.replace(hour=16, minute=59, second=50)
-
     assert entries(yearly) == ()
     assert all(entry.at < NOW + HORIZON for entry in entries(pool(budgets=[OFFICE])))
     assert [entry.at for entry in entries(pool(budgets=[OFFICE]), now=soon)] == [NOW.replace(day=6, hour=9)]
@@ -133,7 +131,6 @@ def test_windows_with_the_same_edges_share_entries_and_their_number_is_bounded()
     """The account's quota is shared with others."""
     doubled = pool(budgets=[OFFICE, {**OFFICE, "nodes": "1"}])
     many = [pool(f"p{n}", budgets=[OFFICE]) for n in range(300)]
-
     assert len(entries(doubled)) == 2
     assert len(entries(*many)) == MAX_ENTRIES
 
@@ -156,7 +153,6 @@ def test_entry_that_fires_now_is_not_deleted():
     """It deletes itself; one that is older has not, and goes."""
     existing = frozenset(entry.name for entry in entries(pool(budgets=[OFFICE])))
     closes = NOW.replace(hour=17)
-
     for later, expected in ((timedelta(seconds=20), []), (timedelta(minutes=3), ["20260105T1700Z"])):
         plan = reconcile_entries(entries(pool(budgets=[OFFICE]), now=closes + later), existing, closes + later)
         assert [each.name[-14:] for each in of_type(plan, DeleteScheduleEntry)] == expected

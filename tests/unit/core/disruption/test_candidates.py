@@ -51,9 +51,7 @@ def test_candidate_has_price_reschedulable_pods_and_disruption_cost():
 def test_node_with_pods_of_negative_eviction_cost_is_empty():
     """A very negative deletion cost makes a pod's eviction cost negative."""
     cheap = a_web_pod(metadata={"annotations": {labels.POD_DELETION_COST: "-2147483648"}})
-
     (candidate,) = find(a_fleet(with_pods(cheap))).candidates
-
     assert candidate.is_empty
     assert candidate.reschedulable_pods == ("default/web",)
 
@@ -146,7 +144,6 @@ def test_replacement_is_no_candidate_until_its_command_has_ended(phase, expected
     command = disruption_of(first_evaluation(a_fleet(a_member("old", size="l", cpus=["1"]))), phase=phase)
     claim = command.spec.replacements[0].name
     snapshot = replace(a_fleet(a_member(claim)), node_disruptions=(command,))
-
     assert len(find(snapshot, consolidatable=frozenset({claim})).candidates) == expected
 
 
@@ -166,9 +163,7 @@ def test_node_launched_for_pods_of_a_leaving_node_is_no_candidate(old, planned, 
     """It is empty until they are evicted, which their PodDisruptionBudget may forbid for hours; another would be launched."""
     moves = a_pod("moves", node="node-old", metadata={"uid": "uid-moves-from-old"})
     launched = a_member("n", claim={"metadata": {"annotations": {labels.PLANNED_PODS: planned}}})
-
     found = find(a_fleet(a_member("old", pods=[moves], **old), launched))
-
     assert [c.nodeclaim for c in found.candidates if c.nodeclaim == "n"] == ["n"] * expected
 
 
@@ -223,7 +218,6 @@ def test_pods_that_a_drain_evicts_and_that_must_not_be_evicted_block_their_node(
     """
     pdbs = () if policy == "no pdb" else (a_pdb(**({} if policy is None else {"unhealthyPodEvictionPolicy": policy})),)
     found = find(a_fleet(with_pods(*pods), pdbs=pdbs))
-
     assert [c.nodeclaim for c in found.candidates] == ([] if blocks else ["n"])
     assert {e.reason for e in found.events} == ({"DisruptionBlocked"} if blocks else set())
 
@@ -249,9 +243,7 @@ def test_nodes_in_commands_and_unmanaged_nodes_have_no_events():
     """Neither a node in a command nor a node without a NodeClaim is a candidate."""
     fleet = a_fleet(a_member("busy"), a_member("foreign"))
     snapshot = replace(fleet, claims=tuple(c for c in fleet.claims if c.metadata.name == "busy"))
-
     found = find(snapshot, in_commands=frozenset({"busy"}))
-
     assert (found.candidates, found.events) == ((), ())
     assert find(a_fleet(a_member("n")), in_commands=frozenset({"n"})).candidates == ()
 
@@ -266,5 +258,4 @@ def test_candidate_with_unknown_instance_type_has_no_price():
     """The node may still be deleted when it is empty."""
     unknown = a_member("n", node={"metadata": {"labels": {labels.INSTANCE_TYPE: "gone"}}})
     (candidate,) = find(a_fleet(unknown)).candidates
-
     assert (candidate.instance_type, candidate.price) == ("", 0.0)

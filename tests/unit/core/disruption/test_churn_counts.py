@@ -95,9 +95,7 @@ def test_invalid_ledger_is_overwritten():
     """A wrong edit loses counters, and nothing else; the commands that still exist are counted again."""
     invalid = InvalidObject(kind="ChurnLedger", name="cluster", uid="u", why="status", resource_version="9")
     snapshot = a_snapshot(node_disruptions=(a_command("c"),), invalid_objects=(invalid,))
-
     [patch] = record_churn(snapshot, WINDOW).actions
-
     assert (patch.ref.uid, patch.resource_version) == ("u", "9")
     assert patch.patch["status"]["workloads"][0]["evictions"] == [1]
 

@@ -83,7 +83,6 @@ def a_breaker(*pools, commands=(), now=NOW) -> CircuitBreaker:
 def test_annotation_pauses_all_commands_for_nodes_of_the_nodepool(text, is_paused):
     """A time pauses until then, and what does not parse pauses, too; other NodePools go on."""
     breaker = a_breaker(an_annotated_pool(pause=text), a_pool("other"))
-
     assert bool(breaker.checked(a_command("default")).candidates) is not is_paused
     assert breaker.checked(a_command("other", by="default")).candidates
     assert breaker.unpaused([a_candidate("default"), a_candidate("other")])[-1:] == (a_candidate("other"),)
@@ -135,7 +134,6 @@ def test_alarm_pauses_nodepools_until_it_is_over():
 def test_nodepool_may_name_the_alarms_that_pause_it(listens_to, is_paused):
     """Several clusters share the rule that passes alarms on."""
     pools = after((an_annotated_pool(on_alarms=listens_to),), Alarm(name="errors", is_firing=True, at=ago(minutes=5)))
-
     assert bool(a_breaker(*pools).paused) is is_paused
 
 
@@ -144,7 +142,6 @@ def test_stored_alarms_are_bounded_and_firing_ones_stay():
     stored = {f"old-{i}": f"OK {stamp(ago(days=2))}" for i in range(80)} | {"firing": f"ALARM {stamp(ago(days=9))}"}
     pools = (an_annotated_pool(alarms=json.dumps(stored)),)
     (pool,) = after(pools, Alarm(name="new", is_firing=False, at=NOW))
-
     assert sorted(json.loads(pool.metadata.annotations[labels.ALARMS])) == ["firing", "new"]
 
 
@@ -192,7 +189,6 @@ def test_success_ends_the_pause_and_failures_before_it_still_count():
     outcomes = ["RolledBack", "Succeeded", "RolledBack", "Succeeded"]
     commands = [an_ended_command(f"c{i}", phase=p, ended=ago(minutes=9 - i)) for i, p in enumerate(outcomes)]
     assert a_breaker(commands=commands).failed == {}
-
     failed = a_breaker(commands=[*commands, an_ended_command("last")]).failed["default"]
     assert (failed.failures, failed.counted, failed.until) == (3, 5, NOW + timedelta(minutes=8))
 

@@ -52,9 +52,7 @@ def test_node_within_consolidate_after_is_not_consolidatable():
     """The condition is removed, all others stay, and the end of consolidateAfter is returned."""
     conditions = held("Ready", "Consolidatable")
     node = a_member("n", quiet_for=10 * SECONDS, claim={**seen(), "status": {"conditions": conditions}})
-
     found = assess_consolidatable(a_fleet(node))
-
     assert (found.claims, found.within_window, found.next_at) == (frozenset(), {"n"}, NOW + 20 * SECONDS)
     assert {c["type"] for c in patched(found, "conditions")} == {c["type"] for c in conditions} - {"Consolidatable"}
 
@@ -80,9 +78,7 @@ def test_node_is_not_consolidatable_when_consolidate_after_is_never_or_it_is_not
 def test_consolidate_after_counts_from_initialization_while_no_pod_was_seen(seconds, consolidatable):
     """The NodeClaim has no lastPodEventTime; consolidateAfter is 30 seconds."""
     status = {"conditions": held(since=ago(seconds=seconds)), "lastPodEventTime": None}
-
     found = assess_consolidatable(a_fleet(a_member("n", claim={**seen(), "status": status})))
-
     assert (found.claims == {"n"}) is consolidatable
 
 
@@ -112,10 +108,8 @@ def test_pod_events_need_a_node_and_its_claim():
 def test_terminating_pod_restarts_consolidate_after_once():
     """The removal of the terminating pod does not restart it again."""
     going = a_pod("p", node="node-n", metadata={"deletionTimestamp": stamp(NOW)})
-
     began = assess_consolidatable(a_fleet(a_member("n", pods=[going], claim=seen(a_pod("p", node="node-n")))))
     ended = assess_consolidatable(a_fleet(a_member("n", claim=seen(going))))
-
     assert patched(began, "lastPodEventTime") == stamp(NOW)
     assert patched(ended, "lastPodEventTime") is None
 
@@ -123,9 +117,7 @@ def test_terminating_pod_restarts_consolidate_after_once():
 def test_daemonset_pods_do_not_restart_consolidate_after():
     """A new DaemonSet pod is not a pod event."""
     daemon = a_pod("daemon", node="node-n", owner="DaemonSet")
-
     found = assess_consolidatable(a_fleet(a_member("n", pods=[daemon], claim=seen())))
-
     assert found.claims == {"n"}
 
 
@@ -133,9 +125,7 @@ def test_first_run_sets_last_pod_event_time_to_the_last_pod_binding():
     """The first run does not know which pods were removed."""
     conditions = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(ago(seconds=10))}]
     fresh = a_pod("fresh", node="node-n", status={"conditions": conditions})
-
     found = assess_consolidatable(a_fleet(a_member("n", pods=[fresh])))
-
     assert patched(found, "lastPodEventTime") == stamp(ago(seconds=10))
     assert found.next_at == NOW + 20 * SECONDS
 
@@ -144,9 +134,7 @@ def test_first_run_sets_last_pod_event_time_to_the_last_pod_binding():
 def test_last_pod_event_time_is_written_at_most_every_ten_seconds(quiet_for, written):
     """The decision counts consolidateAfter from the current time: a new pod is an event."""
     node = a_member("n", quiet_for=quiet_for * SECONDS, pods=[a_pod("p", node="node-n")], claim=seen())
-
     found = assess_consolidatable(a_fleet(node))
-
     assert (found.next_at, patched(found, "lastPodEventTime")) == (NOW + 30 * SECONDS, written)
     assert any(labels.PODS_HASH in str(a.patch) for a in found.plan.actions) is bool(written)
 
@@ -170,7 +158,6 @@ def test_unchanged_nodeclaim_is_not_written():
 def test_next_change_is_the_earliest_end_of_consolidate_after():
     """The step requeues itself for that time."""
     members = [a_member(f"n{s}", quiet_for=s * SECONDS, claim=seen()) for s in (5, 20)]
-
     assert assess_consolidatable(a_fleet(*members)).next_at == NOW + 10 * SECONDS
 
 
@@ -179,7 +166,5 @@ def test_pod_that_kube_scheduler_did_not_bind_counts_from_its_start_time(status)
     """Static and directly bound pods have no PodScheduled condition that is True."""
     scheduled = condition("PodScheduled", since=ago(seconds=50), status=status)
     pod = a_pod("p", node="node-n", status={"conditions": [scheduled], "startTime": stamp(ago(seconds=40))})
-
     found = assess_consolidatable(a_fleet(a_member("n", pods=[pod], claim={"status": {"lastPodEventTime": None}})))
-
     assert patched(found, "lastPodEventTime") == stamp(ago(seconds=50 if status == "True" else 40))

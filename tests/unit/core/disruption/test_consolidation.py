@@ -151,7 +151,6 @@ def test_consolidation_deletes_or_replaces_a_node_or_says_why_not(snapshot, opti
     options = dict(options)
     present = {c.metadata.name for c in snapshot.claims}
     command = decide(snapshot, *options.pop("names", [next(n for n in ORDER if n in present)]), **options)
-
     found = outcome(command)
     assert found.startswith(expected) if command.decision is Decision.NO_OP else found == expected
 
@@ -186,7 +185,6 @@ def test_recently_changed_node_counts_against_limits():
     spot = a_pool("spot", capacity_types=(labels.SPOT,))
     limited = spot.model_copy(update={"spec": spot.spec.model_copy(update={"limits": {"cpu": "8"}})})
     old, fresh = busy("old", size="l"), a_member("fresh", size="l", pool="spot", capacity_type=labels.SPOT)
-
     for pool, decision in ((spot, Decision.REPLACE), (limited, Decision.NO_OP)):
         assert decide(a_fleet(old, fresh, pools=[a_pool(), pool]), "old", fresh=FRESH).decision is decision
 
@@ -240,9 +238,7 @@ def test_candidates_of_all_nodepools_are_interleaved_from_the_highest_savings_ra
     pools = ("one", "two", "three")
     members = [a_member(f"{pool}-{n}", pool=pool, cpus=["10m"] * n) for pool in pools for n in (10, 5, 1)]
     _, candidates = a_simulation(a_fleet(*members, pools=map(a_pool, pools)))
-
     order = [c.nodeclaim.partition("-")[2] for c in interleaved(candidates.values())]
-
     assert order == ["1"] * 3 + ["5"] * 3 + ["10"] * 3
 
 
@@ -264,9 +260,7 @@ def test_single_node_consolidation_continues_behind_the_last_examined_node(after
     places = [(pool, i, size) for pool in ("one", "two") for i, size in enumerate(("l", "m"))]
     members = [a_member(f"{pool}{i}", pool=pool, cpus=["1"], size=size) for pool, i, size in places]
     simulation, candidates = a_simulation(a_fleet(*members, pools=[a_pool("one"), a_pool("two")]))
-
     commands = single_node_commands(simulation, candidates.values(), {"one": 9, "two": 9}, after=after)
-
     assert [e.candidate.nodeclaim for e in commands] == expected
 
 
@@ -281,7 +275,6 @@ def test_nodepool_may_disable_consolidation(disruption, why):
     """The node's Events contain the reason."""
     snapshot = a_fleet(a_member("n", cpus=["1"]), pools=[a_pool(**disruption)])
     simulation, candidates = a_simulation(snapshot)
-
     assert why in unconsolidatable_reason(candidates["n"], snapshot)
     assert list(single_node_commands(simulation, candidates.values(), {"default": 9})) == []
 
@@ -291,7 +284,6 @@ def test_node_without_zone_or_capacity_type_is_not_consolidated():
     snapshot = a_fleet(a_member("n", cpus=["1"]))
     candidate = a_simulation(snapshot)[1]["n"]
     without_type, without_zone = replace(candidate, instance_type=""), replace(candidate, zone="")
-
     assert unconsolidatable_reason(without_type, snapshot) == 'Instance Type "m" not found'
     assert unconsolidatable_reason(without_zone, snapshot) == f'Node does not have label "{labels.ZONE}"'
 

@@ -74,7 +74,6 @@ def cheapest(number: int) -> tuple[str, ...]:
 def test_node_is_replaced_also_while_another_nodepool_has_no_instance_types(kind):
     """The replacement may have every cheaper type, of Spot the fifteen cheapest."""
     pools = [a_pool(capacity_types=(kind,)), a_pool("broken", capacity_types=(kind,))]
-
     for fleet_pools in (pools[:1], pools):
         expected = ("single-node", ["n"], [cheapest(15 if kind == labels.SPOT else 19)])
         assert decided(of_kind(kind), kind=kind, pools=fleet_pools) == expected
@@ -91,7 +90,6 @@ def test_node_is_replaced_also_while_another_nodepool_has_no_instance_types(kind
 def test_blocked_node_is_not_replaced(kind, node, parts):
     """Another node beside it is."""
     other = of_kind(kind, name="other", cpus=[], pods=[a_pod("free", node="node-other", **FREE)])
-
     assert decided(of_kind(kind, **node), other, kind=kind, **parts)[:2] == ("single-node", ["other"])
 
 
@@ -109,7 +107,6 @@ def test_blocked_node_is_not_replaced(kind, node, parts):
 def test_node_is_replaced_whose_pods_a_pdb_does_not_protect(kind, pdb, ready, replaced):
     """With AlwaysAllow a pod that is not ready may be evicted; a PodDisruptionBudget is for its own namespace."""
     pod = a_pod("web", node="node-n", status={"conditions": [condition("Ready", status=ready)]})
-
     assert (decided(of_kind(kind, cpus=[], pods=[pod]), kind=kind, pdbs=(pdb,)) is not None) is replaced
 
 
@@ -146,7 +143,6 @@ def test_node_is_not_replaced_if_too_few_cheaper_types_are_left_for_min_values(k
     """Fifteen types are cheaper; the Event says which requirement is not met."""
     snapshot = a_fleet(of_kind(kind, "t15"), pools=[in_need_of(least, kind)])
     options = {"catalogue": MANY_TYPES, "spot_to_spot": True}
-
     assert (proposed(snapshot, **options) is not None) is replaced
     assert bool(why_not(snapshot, **options)) is not replaced
     assert all(UNMET in message for message in why_not(snapshot, **options))
@@ -157,7 +153,6 @@ def test_min_values_hold_for_consolidation_also_when_provisioning_may_relax_them
     snapshot = a_fleet(a_member("n", size="xl", cpus=["1"]), pools=[in_need_of(3, labels.ON_DEMAND)])
     catalogue = a_catalogue(of=tuple(t for t in TYPES if t.name in {"s", "xl"}))
     options = {"catalogue": catalogue, "options": Options(min_values=MinValuesPolicy.BEST_EFFORT)}
-
     assert proposed(snapshot, **options) is None
     assert why_not(snapshot, **options) == {f"Filtering by price: {UNMET}"}
 
@@ -240,7 +235,6 @@ def a_pair(pod=None, **changes):
 def test_node_is_deleted_whose_pods_may_be_evicted(members, pdbs, expected):
     """Otherwise the other node is deleted. terminationGracePeriod waives nothing for consolidation."""
     found = proposed(a_fleet(*members, pdbs=pdbs, pools=[a_pool(budgets=[{"nodes": "1"}])]))
-
     assert found[:2] == ("single-node", [expected])
 
 
@@ -321,7 +315,6 @@ def test_budget_limits_how_many_of_ten_nodes_go_at_once(cpus, budget, number):
     """Whether they are empty, or their pods fit on another node."""
     members = [a_member(f"n{i}", size="s", cpus=cpus) for i in range(10)]
     found = proposed(a_fleet(*members, ROOMY, pools=[a_pool(budgets=[{"nodes": budget}]), a_pool("other")]))
-
     assert (len(found[1]) if found else 0) == number
     assert found is None or found[0] == ("multi-node" if cpus else "emptiness")
 
@@ -331,9 +324,7 @@ def test_budget_of_three_allows_a_node_until_three_are_being_deleted(leaving, al
     """Single-node consolidation deletes one node for each command."""
     members = [a_member(f"n{i}", size="s", cpus=["100m"], deleting=i < leaving) for i in range(10)]
     snapshot = a_fleet(*members, ROOMY, pools=[a_pool(budgets=[{"nodes": "3"}]), a_pool("other")])
-
     found = proposed(snapshot, examined_until="multi-node/0")
-
     assert (found and (found[0], len(found[1]))) == (("single-node", 1) if allowed else None)
 
 
@@ -379,7 +370,6 @@ def test_empty_nodes_that_stayed_empty_are_deleted_without_the_others():
     members = (a_member("n"), a_member("quiet"))
     proposal = disruption_of(first_evaluation(a_fleet(*members)))
     later = a_fleet(*with_late_pod(members), node_disruptions=(proposal,))
-
     assert proposal.claims == ("n", "quiet")
     assert [c.nodeclaim for c in a_controller(later).revalidate(proposal).candidates] == ["quiet"]
 
@@ -410,7 +400,6 @@ def buffer_pods(number: int, cpu: str):
 def test_empty_nodes_stay_while_buffer_pods_need_them(buffers, deleted):
     """Each node has capacity for one buffer pod."""
     members = [a_member(f"n{i}", size="s") for i in range(3)]
-
     found = proposed(a_fleet(*members, pending=buffer_pods(buffers, "1500m")))
     assert found == (("emptiness", deleted, []) if deleted else None)
 
@@ -426,7 +415,6 @@ def test_node_for_the_pods_of_a_deleting_node_is_not_replaced():
     """Two of five pods have moved; the others are still to come, and need its capacity."""
     old = a_member("old", size="l", cpus=["1"] * 3, deleting=True)
     new = a_member("new", size="l", cpus=["1"] * 2)
-
     assert proposed(a_fleet(new)) == ("single-node", ["new"], [("m",)])
     assert proposed(a_fleet(old, new)) is None
 
@@ -436,7 +424,6 @@ def test_pods_of_deleting_nodes_may_need_a_node_that_is_not_initialized():
     others = a_member("leaving", size="m", cpus=["2"], deleting=True), a_member("joining", size="m", initialized=False)
     n, spare = a_member("n", size="s", cpus=["1"]), a_member("spare", size="s", cpus=["900m"], node=PROTECTED)
     simulation = a_controller(a_fleet(n, spare, *others)).simulation
-
     assert proposed(a_fleet(n, spare, *others)) == ("single-node", ["n"], [])
     assert "default/leaving-0" in simulation.without(()).results.existing["node-joining"]
 

@@ -55,7 +55,6 @@ def events_of(evaluation, reason):
 def test_empty_nodes_are_not_candidates_of_single_node_consolidation():
     """Emptiness deletes them; the gauge of eligible nodes counts the others."""
     found = evaluations(a_fleet(a_member("empty"), a_member("busy", size="s", cpus=["1"])))
-
     assert [c.nodeclaim for c in found["emptiness"].commands[0].candidates] == ["empty"]
     alone = evaluations(a_fleet(a_member("empty")))["single-node"].plan
     assert {o.value for o in alone.observations if "eligible" in o.name} == {0}
@@ -65,9 +64,7 @@ def test_empty_nodes_are_not_candidates_of_single_node_consolidation():
 def test_nodepool_has_an_event_when_its_budgets_allow_no_disruption(nodes, blocked):
     """A NodePool without nodes has no Event, because it has nothing to disrupt."""
     pools = [a_pool(budgets=[{"nodes": nodes}]), a_pool("unused", budgets=[{"nodes": nodes}])]
-
     events = evaluations(a_fleet(a_member("n"), pools=pools))["emptiness"].plan.events
-
     assert {e.ref.name for e in events if e.ref.resource.kind == "NodePool"} == ({"default"} if blocked else set())
 
 
@@ -88,7 +85,6 @@ NOT_EMPTY = 'NodePool "default" has consolidation policy WhenEmpty, but node is 
 def test_node_whose_nodepool_excludes_consolidation_has_an_event(disruption, cpus, why):
     """It has the Event whether or not its consolidateAfter has passed; an empty node is left to emptiness."""
     found = evaluations(a_fleet(a_member("n", cpus=cpus), pools=[a_pool(**disruption)]))["multi-node"]
-
     expected = set() if why is None else {("n", why), ("node-n", why)}
     assert events_of(found, "Unconsolidatable") == expected
     eligible = "karpenter_voluntary_disruption_eligible_nodes"
@@ -99,6 +95,5 @@ def test_allowed_disruptions_do_not_change_while_nodes_are_disrupted():
     """The gauges report what budgets allow and what of it is used (helpers.go `BuildDisruptionBudgetMapping`)."""
     members = [a_member(f"n{i}", ready=i > 0) for i in range(4)]
     found = evaluations(a_fleet(*members, pools=[a_pool(budgets=[{"nodes": "2"}])]))["emptiness"]
-
     gauges = {o.name: o.value for o in found.plan.observations if o.name.startswith("karpenter_nodepools_")}
     assert gauges == {"karpenter_nodepools_allowed_disruptions": 2, "karpenter_nodepools_nodes_consuming_budgets": 1}

@@ -99,7 +99,6 @@ PAUSED = builders.a_pool(metadata={"annotations": {labels.PAUSE_DISRUPTION: "tru
 def test_each_node_that_stays_has_a_reason_and_the_smallest_change(snapshot, reason, change):
     """The reason is the first obstacle, in the order in which disruption meets them."""
     blocked = stays(snapshot)["n"]
-
     assert (blocked.reason, blocked.change) == (reason, change)
     assert blocked.why
 
@@ -107,7 +106,6 @@ def test_each_node_that_stays_has_a_reason_and_the_smallest_change(snapshot, rea
 def test_reason_names_the_end_of_consolidate_after():
     """It passes by itself, so no change is proposed."""
     blocked = stays(a_busy_fleet(quiet_for=timedelta(seconds=5)))["n"]
-
     assert f"ends at {stamp(NOW + timedelta(seconds=25))}" in blocked.why
     assert blocked.is_brief
 
@@ -122,7 +120,6 @@ def test_reason_names_the_end_of_consolidate_after():
 def test_price_says_what_the_replacement_costs_and_by_how_much_it_is_too_dear(size, capacity_type, text):
     """The NodePool launches on-demand nodes; the smallest node's cheapest replacement is its like."""
     blocked = stays(a_fleet(a_member("n", size=size, capacity_type=capacity_type, cpus=["1500m"])))["n"]
-
     assert blocked.reason == "Price"
     assert blocked.why.startswith("Can't replace with a cheaper node: no other node may run pod default/n-0")
     assert blocked.why.endswith(text)
@@ -133,7 +130,6 @@ def test_pod_that_no_node_can_run_is_named_with_what_would_help():
     """Its node keeps running it, but no other would take it."""
     pinned = a_pod("p", node="node-n", spec={"nodeSelector": {"team": "red"}})
     blocked = stays(a_fleet(a_member("n", pods=[pinned], node={"metadata": {"labels": {"team": "red"}}})))["n"]
-
     assert blocked.reason == "PodsDoNotFit"
     assert "default/p" in blocked.why
     assert "node selector" in blocked.change
@@ -143,7 +139,6 @@ def test_paused_nodepool_is_the_reason_of_its_nodes():
     """Emptiness does not delete them either; it takes a node that is not paused, which has no reason to stay."""
     assert stays(a_fleet(a_member("n"))) == {}
     blocked = stays(a_fleet(a_member("n"), pools=[PAUSED]))["n"]
-
     assert blocked.reason == "Paused"
     assert labels.PAUSE_DISRUPTION in blocked.why
 
@@ -200,7 +195,6 @@ BRIEF = one_that_stays(reason="ConsolidateAfter", is_brief=True)
 def test_condition_is_written_when_its_reason_changes(stored, one, is_written):
     """Amounts and times change in every run."""
     plan = disruptable_conditions(a_snapshot(claims=(a_claim(stored=stored),)), [one], POLL)
-
     assert bool(plan.actions) is is_written
 
 
@@ -208,7 +202,6 @@ def test_brief_reason_of_a_young_nodeclaim_is_not_written():
     """Otherwise each launch would cost two more writes."""
     claim = a_claim(age=timedelta(minutes=2))
     one = one_that_stays(reason="NotInitialized", is_brief=True)
-
     assert disruptable_conditions(a_snapshot(claims=(claim,)), [one], POLL).actions == ()
 
 

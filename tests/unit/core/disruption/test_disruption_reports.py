@@ -76,7 +76,6 @@ def without_label(member: Member, key: str) -> Member:
 def test_node_of_unknown_price_is_not_consolidated_and_may_be_deleted_when_empty(label, message):
     """It is a candidate, whose Events say what is missing."""
     busy, empty = (without_label(a_member("n", size="xl", cpus=cpus), label) for cpus in (["1"], []))
-
     assert first_evaluation(a_fleet(busy)) is None
     assert messages(evaluated(a_fleet(busy)), "Unconsolidatable") == {"n": {message}, "node-n": {message}}
     assert first_evaluation(a_fleet(empty)).method == "emptiness"
@@ -86,14 +85,12 @@ def test_node_of_unknown_price_is_not_consolidated_and_may_be_deleted_when_empty
 def test_empty_node_has_no_event_when_its_nodepool_allows_consolidation(policy):
     """Emptiness deletes it."""
     snapshot = a_fleet(a_member("n"), pools=[a_pool(consolidationPolicy=policy)])
-
     assert messages(evaluated(snapshot), "Unconsolidatable") == {}
 
 
 def test_ineligible_nodes_are_reported_once_in_each_run():
     """Also by a run that continues an earlier one, and does not evaluate multi-node consolidation."""
     snapshot = a_fleet(a_member("n", cpus=["1"]), pools=[a_pool(consolidateAfter="Never")])
-
     for cursor in ("", "other/1"):
         events = [e for e in evaluated(snapshot, examined_until=cursor).events if e.reason == "Unconsolidatable"]
         assert sorted(e.ref.name for e in events) == ["n", "node-n"]
@@ -105,7 +102,6 @@ def test_gauge_has_the_number_of_eligible_nodes_by_reason(reason, cpus, protecte
     """A pod with do-not-disrupt makes its node ineligible; a node is eligible for one of the two reasons."""
     daemon = a_pod("daemon", node="node-n", owner="DaemonSet", **(PROTECTED if protected else {}))
     plan = evaluated(a_fleet(a_member("n", cpus=cpus, pods=[daemon])))
-
     found = samples(plan.observations, "voluntary_disruption_eligible_nodes")
     values = {labels_["reason"]: value for labels_, value in found if labels_["reason"] in {"empty", "underutilized"}}
     assert values == {"empty": 0, "underutilized": 0, reason: number}
@@ -179,9 +175,7 @@ def test_empty_nodes_that_validation_drops_are_counted():
     """The command starts with the others."""
     proposal = disruption_of(first_evaluation(a_fleet(*EMPTY)))
     later = a_fleet(a_member("a", cpus=["1"]), a_member("b"), node_disruptions=(proposal,))
-
     command = a_controller(later).revalidate(proposal)
-
     failed = samples(started(proposal, command, later), "voluntary_disruption_failed_validations_total")
     assert failed == [({"consolidation_type": "empty"}, 1)]
 
@@ -246,10 +240,8 @@ def test_deleted_node_is_counted_with_its_policy_only_if_it_was_consolidated(met
     """Drift flows through the same queue, and the policy has nothing to do with it (queue.go `waitOrTerminate`)."""
     body = disruption_of(first_evaluation(a_fleet(*SINGLE))).to_wire()
     body["spec"] |= {"method": method, "reason": reason}
-
     pool = a_pool(consolidationPolicy="Balanced")
     counted = nodeclaim_disrupted(parse(NodeDisruption, body), SINGLE[0].claim, pool, 1)
-
     assert {o.labels["consolidation_policy"] for o in counted} == {policy}
 
 
@@ -257,5 +249,4 @@ def test_deleted_node_is_counted_with_its_policy_only_if_it_was_consolidated(met
 def test_only_passes_of_consolidation_that_can_be_cut_short_count_as_timeouts(method):
     """Karpenter has a time-out for multi-node and for single-node consolidation."""
     expected = {"multi-node": ["multi"], "single-node": ["single"]}.get(method, [])
-
     assert [o.labels["consolidation_type"] for o in consolidation_timeout(method)] == expected

@@ -58,7 +58,6 @@ def blocked(found):
 def test_drifted_node_is_replaced_whatever_that_costs():
     """Its pod fits on no other node; a type of the same size is as good as any."""
     ((command,),) = (e.commands for e in evaluations(a_drifted_member(cpus=["3"])))
-
     assert [c.nodeclaim for c in command.candidates] == ["n"]
     assert command.reason.value == "Drifted"
     assert [r.offering.instance_type for r in command.replacements] == ["m"]
@@ -141,7 +140,6 @@ def test_node_is_not_replaced_without_drift_or_permission(member, pool):
 def test_pod_that_must_stay_keeps_the_node_unless_its_drain_ends(changes, pdbs):
     """With a terminationGracePeriod the node goes, without a replacement for a pod that is not rescheduled until then."""
     pods = [a_pod("p", node="node-n", cpu="3", **changes)]
-
     assert chosen(a_drifted_member(pods=pods), pdbs=pdbs) is None
     (found,) = evaluations(a_drifted_member(pods=pods, claim=GRACE), pdbs=pdbs)
     assert ([c.nodeclaim for c in found.commands[0].candidates], found.commands[0].replacements) == (["n"], ())
@@ -155,7 +153,6 @@ def test_pod_keeps_the_node_for_the_duration_in_its_annotation(values, is_chosen
     since = stamp(ago(hours=2))
     aged = {"metadata": {"creationTimestamp": since}, "status": {"startTime": since}}
     pods = [a_pod(f"p{i}", node="node-n", **merge(aged, annotated(value))) for i, value in enumerate(values)]
-
     assert (chosen(a_drifted_member(pods=pods)) is not None) == is_chosen
 
 
@@ -163,9 +160,7 @@ def test_blocking_pods_keep_a_node_from_graceful_methods_in_spite_of_its_grace_p
     """Only eventual disruption ignores them (types.go `NewCandidate`)."""
     pods = [a_pod("p", node="node-n", cpu="1", **PROTECTED)]
     snapshot = a_fleet(a_drifted_member(size="xl", pods=pods, claim=GRACE, drifted="False"), pools=[a_pool()])
-
     found = list(controller_of(snapshot, "n").evaluate_methods())
-
     assert not [e for e in found if e.commands]
     assert {name for name, _ in blocked(found)} == {"n", "node-n"}
 
@@ -213,7 +208,6 @@ def test_metrics_report_eligible_nodes_and_budgets_of_drift():
 def test_nodepool_has_an_event_when_its_budgets_allow_no_drift():
     """Only if it has nodes that have drifted."""
     closed = [a_quiet_pool(budgets=[{"nodes": "0"}])]
-
     assert ("default", "No allowed disruptions for disruption reason Drifted due to blocking budget") in blocked(
         evaluations(a_drifted_member(), pools=closed, method="static-drift")
     )
@@ -236,7 +230,6 @@ def test_drift_that_was_cut_off_continues_behind_the_last_node():
     """Nodes that fit nowhere must not keep the others from being examined; the next run starts over."""
     members = [a_drifted_member(name, cpus=["3"]) for name in "abc"]
     first = evaluations(*members)
-
     assert [e.examined for e in first] == ["drift/a", "drift/b", "drift/c"]
     assert [e.examined for e in evaluations(*members, examined_until="drift/b")] == ["drift/c"]
     assert len(evaluations(*members, examined_until="b")) == len(evaluations(*members, examined_until="drift/x")) == 3
@@ -259,9 +252,7 @@ def test_proposal_is_validated_against_the_cluster_as_it_is(member, pool, why):
     """The next run validates it at once; a rejected node is proposed again if it has still drifted."""
     disruption = to_node_disruption(evaluations(a_drifted_member(cpus=["3"]))[0].commands[0], "drift", NOW)
     snapshot = a_fleet(member, pools=[pool], node_disruptions=(disruption,))
-
     command = controller_of(snapshot).revalidate(disruption)
-
     assert bool(command.candidates) == (not why)
     assert command.why_not.partition(":")[0] == why
 

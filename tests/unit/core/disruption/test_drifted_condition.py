@@ -103,7 +103,6 @@ def test_unknown_answer_of_the_cloud_leaves_the_condition_as_it_is():
     """The cloud did not respond, or lists no such instance; what the NodePool says still counts."""
     old = a_drifting_member("changed", metadata={"annotations": {labels.NODEPOOL_HASH: "old"}})
     found = assess(a_drifting_member("marked", marked="AMIDrift"), a_drifting_member("plain"), old, cloud={})
-
     assert found.since == {"marked": ago(hours=1), "changed": NOW}
     assert written(found) == {"changed": true("NodePoolDrifted")}
 
@@ -111,7 +110,6 @@ def test_unknown_answer_of_the_cloud_leaves_the_condition_as_it_is():
 def test_nodeclaim_that_is_written_elsewhere_counts_and_is_not_written():
     """Two writes of conditions in one run would conflict. A node without NodePool cannot be compared."""
     found = assess(a_drifting_member(), cloud={"n": "AMIDrift"}, without_writes=frozenset({"n"}))
-
     assert (found.since, found.changed, written(found)) == ({"n": NOW}, frozenset(), {})
     assert written(assess(a_drifting_member(), pool=None, cloud={"n": "AMIDrift"})) == {}
 
@@ -147,7 +145,6 @@ def test_hash_of_another_version_is_not_compared(version):
     member.claim.metadata.annotations.pop(labels.NODEPOOL_HASH)
     if version:
         member.claim.metadata.annotations.update({labels.NODEPOOL_HASH_VERSION: version, labels.NODEPOOL_HASH: "x"})
-
     assert assess(member).since == {}
 
 
@@ -174,7 +171,6 @@ def test_node_drifts_when_its_labels_do_not_meet_the_requirements(requirements, 
     """The labels of the NodeClaim count; this reason comes before the cloud's."""
     pool = a_pool(*requirements)
     found = assess(a_drifting_member(pool=pool, metadata={"labels": node}), pool=pool, cloud={"n": "AMIDrift"})
-
     assert written(found) == {"n": true("RequirementsDrifted" if drifts else "AMIDrift")}
 
 
@@ -183,7 +179,6 @@ def test_only_nodes_that_do_not_meet_a_changed_requirement_drift():
     pool = a_pool(ON_DEMAND, (labels.OS, "In", "linux"))
     systems = {name: {"labels": {**LINUX, labels.OS: name}} for name in ("linux", "windows")}
     members = [a_drifting_member(name, pool=pool, metadata=metadata) for name, metadata in systems.items()]
-
     assert written(assess(*members, pool=pool)) == {"windows": true("RequirementsDrifted")}
 
 
@@ -234,7 +229,6 @@ def test_unavailable_offering_exists():
 def test_instance_types_that_could_not_be_read_cause_no_drift():
     """No types at all, or none in this zone and capacity type: their prices may be missing. The old condition stays."""
     marked = a_drifting_member("marked", marked="AMIDrift")
-
     assert assess(a_drifting_member(), catalogue=Catalogue({})).since == {}
     assert assess(marked, catalogue=Catalogue({})).since == {"marked": HOUR_AGO}
     without_prices = offering(*(t.name for t in TYPES), capacity_types=("spot",))

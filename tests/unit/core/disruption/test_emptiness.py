@@ -41,7 +41,6 @@ def test_budget_limits_the_number_of_empty_nodes_deleted():
 def test_nodes_with_pods_or_within_consolidate_after_or_without_budget_entry_are_not_deleted():
     """Without candidates there is no command; a NodePool without an entry has a budget of 0."""
     nodes = [a_candidate("busy", cost=2.0), a_candidate("fresh", consolidatable=False)]
-
     assert delete_empty(nodes, {NodePoolName("default"): 9}) == ((), frozenset())
     assert delete_empty([a_candidate("n", pool="unknown")], {}) == ((), {"unknown"})
 
@@ -103,7 +102,6 @@ def test_empty_nodes_are_deleted_unless_pending_pods_are_to_run_there(pending):
     """kube-scheduler has nominated the large node for the pod, which does not fit on the small one."""
     waiting = [a_pod("waits", cpu="3", status={"nominatedNodeName": "node-large"}) for _ in range(pending)]
     snapshot = a_fleet(a_member("large", size="m"), a_member("small", size="s"), pending=waiting)
-
     assert proposed(snapshot) == ("emptiness", ["small"] if pending else ["large", "small"], [])
 
 
@@ -111,7 +109,5 @@ def test_empty_nodes_are_deleted_unless_pending_pods_are_to_run_there(pending):
 def test_node_that_a_pending_pod_needs_is_not_replaced(cpu, replaced):
     """The large pod only fits beside the small one on this node; a small pending pod fits on a cheaper node, too."""
     waiting = a_pod("waits", cpu=cpu)
-
     found = proposed(a_fleet(a_member("n", size="xl", pods=[a_pod("p", node="node-n")]), pending=[waiting]))
-
     assert (found is not None) is replaced

@@ -39,7 +39,6 @@ def examined(snapshot, *, within=NONE, marked=NONE, spot_to_spot=False) -> dict[
 def test_node_whose_pods_fit_on_the_other_nodes_is_deletable():
     """Its pods have no value beyond what is paid for anyway."""
     found = examined(a_fleet(a_member("spare", cpus=["1"]), a_member("roomy", size="l", cpus=["1"])))["spare"]
-
     assert (found.verdict, found.shadow_value, found.why_not) == (NodeVerdict.DELETABLE, 0.0, "")
     assert found.saving == price("m")
 
@@ -47,7 +46,6 @@ def test_node_whose_pods_fit_on_the_other_nodes_is_deletable():
 def test_node_with_pods_for_a_smaller_one_is_replaceable():
     """The shadow value is the price of that smaller node."""
     found = examined(a_fleet(a_member("n", size="xl", cpus=["1400m"] * 5)))["n"]
-
     assert (found.verdict, found.shadow_value) == (NodeVerdict.REPLACEABLE, price("l"))
 
 
@@ -78,7 +76,6 @@ def test_node_that_stays_names_the_pod_and_the_least_shortage():
 def test_excluded_node_takes_no_pods(changes, options):
     """Nodes that are not initialized, deleting, changed recently or in a command have no capacity for others."""
     fleet = a_fleet(a_member("full", cpus=["3"]), a_member("other", size="l", **changes))
-
     assert examined(fleet, **options)["full"].verdict is NodeVerdict.STAYS
 
 
@@ -107,9 +104,7 @@ def test_pods_with_rules_need_a_domain_of_their_own(rule, resource, beside_an_em
 def test_pod_that_no_node_can_run_keeps_its_node():
     """The scheduler's error says why."""
     broken = a_pod("odd", cpu="1", node="node-n", spec={"nodeSelector": {"a key": "x"}})
-
     found = examined(a_fleet(a_member("n", pods=[broken]), a_member("other", size="xl")))["n"]
-
     assert (found.verdict, found.shadow_value) == (NodeVerdict.STAYS, inf)
     assert found.why_not.startswith("not all pods would schedule, pod default/odd: ")
 
@@ -126,9 +121,7 @@ def test_pod_that_no_node_can_run_keeps_its_node():
 def test_pods_with_rules_that_are_not_evaluated_are_left_to_the_simulation(rule, size, other):
     """Affinity over hostnames, which never excludes such a node. Without the preference, one smaller node takes both."""
     pods = [web("w1", "n", rule), web("w2", "n", rule)]
-
     found = examined(a_fleet(a_member("n", size=size, pods=pods), other))["n"]
-
     assert (found.verdict, found.passes, found.why_not) == (NodeVerdict.UNDECIDED, True, "")
 
 
@@ -137,7 +130,6 @@ def test_spot_node_is_not_replaced_by_few_cheaper_spot_types(gate):
     """Spot-to-spot is a gate, and needs 15 cheaper instance types."""
     pool = a_pool(capacity_types=(labels.SPOT,))
     fleet = a_fleet(a_member("n", size="xl", capacity_type=labels.SPOT, cpus=["1"]), pools=[pool])
-
     assert examined(fleet, spot_to_spot=gate)["n"].verdict is NodeVerdict.STAYS
 
 
@@ -145,7 +137,6 @@ def test_pods_that_wait_take_their_room_first():
     """A pending pod fills the only other node, so that the node's own pod has no capacity."""
     members = [a_member("n", cpus=["2"]), a_member("other", cpus=["1"])]
     pending = a_pod("pending", cpu="3")
-
     assert examined(a_fleet(*members))["n"].verdict is NodeVerdict.DELETABLE
     assert examined(a_fleet(*members, pending=[pending]))["n"].verdict is not NodeVerdict.DELETABLE
 

@@ -88,7 +88,6 @@ def progress_of(*commands, plans=None):
 def test_move_is_ready_once_the_moves_before_it_are_done(commands, ready, states):
     """A move that uses capacity on new nodes of others waits for them."""
     progress = progress_of(*(a_command(*command) for command in commands))
-
     assert [move.name for move in progress.ready] == ready
     assert [(move.name, move.state) for move in progress.started] == states
     assert not progress.is_done
@@ -98,7 +97,6 @@ def test_move_is_ready_once_the_moves_before_it_are_done(commands, ready, states
 def test_undone_command_fails_its_move_with_the_reason(phase):
     """The plan then ends, and says why."""
     progress = progress_of(a_command("n0", phase))
-
     assert progress.failed == f"move n0 (NodeDisruption of-n0): {phase}: why"
     (chain,) = progress.record(NOW, superseded_because=progress.failed).chains
     assert chain.actions[0].patch["status"]["phase"] == "Superseded"
@@ -109,7 +107,6 @@ def test_commands_of_other_methods_and_earlier_plans_do_not_count():
     progress = progress_of(
         a_command("n0", "Succeeded", method="single-node"), a_command("n1", "RolledBack", created=ago(hours=1))
     )
-
     assert [move.name for move in progress.ready] == ["n0", "n1"]
     assert progress.failed == ""
 
@@ -149,9 +146,7 @@ def test_plan_is_made_once_most_nodes_are_past_their_consolidate_after(changed, 
     snapshot = a_fleet(*(a_member(f"n{n}", size="l", cpus=["600m"]) for n in range(10)))
     names = [claim.metadata.name for claim in snapshot.claims]
     found = find_candidates(snapshot, a_catalogue(), consolidatable=frozenset(names[changed:]), in_commands=frozenset())
-
     evaluation = evaluated(snapshot, candidates=found.candidates, fresh=frozenset(names[:changed]))
-
     assert (bool(evaluation.commands), bool(evaluation.plan.chains)) == (is_made, is_made)
 
 
@@ -161,9 +156,7 @@ def test_next_plan_moves_no_pods_that_a_plan_in_progress_moved(phase, moved):
     commands = (a_command("n0", "Succeeded"), a_command("n1", "Succeeded"), a_command("n2", phase))
     of_n0 = {"metadata": {"annotations": {labels.DISRUPTION: "of-n0"}}}
     launched = a_member("launched", size="l", cpus=["1"], claim=of_n0)
-
     evaluation = evaluated(a_fleet(launched, fleet_plans=(a_plan(),), node_disruptions=commands))
-
     assert [c.nodeclaim for command in evaluation.commands for c in command.candidates] == moved
 
 
@@ -199,9 +192,7 @@ def test_nodes_that_are_soon_gone_have_the_taint_of_nodes_that_leave():
     """It is removed from all others."""
     taint = {"key": labels.LEAVING_TAINT, "effect": "PreferNoSchedule"}
     stays = a_member("stays", node={"spec": {"taints": [taint]}})
-
     plan = mark_leaving_nodes(a_fleet(a_member("new"), stays), soon_gone={"new"})
-
     taints = {action.ref.name: action.patch["spec"]["taints"] for action in plan.actions}
     assert taints == {"node-new": [taint], "node-stays": []}
 
@@ -211,7 +202,6 @@ def test_a_plan_without_moves_says_how_many_nodes_stay(nodes, text):
     """It was "planned the fleet: 0 moves delete 0 nodes"."""
     staying = [StayingNode(nodeclaim=f"n{n}", price=1.0, worth_of_pods=1.0, worth=1.0, why="x") for n in range(nodes)]
     plan = creation_plan(to_fleet_plan(PlannedFleet(staying=tuple(staying), price_before=2.0, lower_bound=1.5), NOW))
-
     bound = "no fleet for these pods costs less than 1.5000/h"
     assert plan.notes == (f"no cheaper fleet: {text}, for 2.0000/h; {bound}",)
 
@@ -220,7 +210,6 @@ def test_a_plan_of_one_move_speaks_of_one():
     """One move that deletes one node."""
     (candidate,) = candidates_of(a_fleet(a_member("n0", cpus=["1"]))).values()
     made = to_fleet_plan(PlannedFleet(moves=(Move(candidates=(candidate,)),), price_before=2.0), NOW)
-
     assert creation_plan(made).notes[0].startswith("planned the fleet: 1 move deletes 1 node and evicts 1 pod, saving")
 
 

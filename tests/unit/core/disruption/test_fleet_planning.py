@@ -47,7 +47,6 @@ def moves_of(plan):
 def test_nodes_that_share_a_new_node_are_one_move():
     """Three nodes with a pod each are worth one small node; every pod moves once."""
     plan = planned(a_fleet(*(a_member(f"n{i}", size="l", cpus=["600m"]) for i in range(3))))
-
     assert moves_of(plan) == [(("n0", "n1", "n2"), ("s",))]
     assert (plan.evictions, plan.price_after) == (3, pytest.approx(price("s")))
     assert plan.price_before == pytest.approx(3 * price("l"))
@@ -57,7 +56,6 @@ def test_nodes_that_share_a_new_node_are_one_move():
 def test_half_empty_nodes_of_the_cheapest_kind_are_emptied_into_each_other():
     """Four half-full nodes: replacing all saves as much as deleting two, but evicts twice as many pods."""
     plan = planned(a_fleet(*(a_member(f"n{i}", cpus=["1", "1"]) for i in range(4))))
-
     assert [len(c) for c, _ in moves_of(plan)] == [1, 1]
     assert all(not replacements for _, replacements in moves_of(plan))
     assert plan.evictions == 4
@@ -70,7 +68,6 @@ def test_node_stays_whose_free_capacity_is_for_a_pod_without_a_node(annotations)
     needs_three = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "3"}}}]}
     waits = a_pod("waits", metadata={"annotations": annotations}, spec=needs_three)
     plan = planned(a_fleet(*(a_member(f"n{i}", cpus=["1"]) for i in range(3)), pending=(waits,)))
-
     assert moves_of(plan) == [(("n2",), ())]
     assert "its free capacity is for pod default/waits" in {node.why for node in plan.staying}
 
@@ -79,9 +76,7 @@ def test_node_stays_rather_than_to_be_replaced_by_its_like():
     """All pods fit on an l, which one of the nodes is."""
     roomy = a_member("roomy", size="l", cpus=["200m"])
     other = a_member("other", size="xl", cpus=["1500m", "1500m", "200m", "200m", "200m", "900m", "3"])
-
     plan = planned(a_fleet(roomy, other))
-
     assert moves_of(plan) == [(("other",), ())]
     assert {node.nodeclaim: node.why for node in plan.staying} == {"roomy": "another l would be launched in its place"}
 
@@ -89,16 +84,13 @@ def test_node_stays_rather_than_to_be_replaced_by_its_like():
 def test_node_is_replaced_by_its_like_if_that_saves_more():
     """The large pod fits beside the others only if one of these goes to a small node; otherwise it would need one of its own size."""
     small = ["400m", "900m", "900m", "400m", "200m", "3", "400m", "1500m", "200m", "900m", "1500m", "3", "1100m"]
-
     plan = planned(a_fleet(a_member("n0", size="xl", cpus=["3"]), a_member("n1", size="xl", cpus=small)))
-
     assert moves_of(plan) == [(("n0", "n1"), ("xl", "s"))]
 
 
 def test_full_node_stays_and_says_why():
     """Its price is what its pods are worth."""
     plan = planned(a_fleet(a_member("full", cpus=["1", "1", "1", "1"]), a_member("spare", size="xl", cpus=["1"])))
-
     assert moves_of(plan) == [(("spare",), ("s",))]
     (stays,) = plan.staying
     assert stays.nodeclaim == "full"
@@ -108,7 +100,6 @@ def test_full_node_stays_and_says_why():
 def test_fleet_close_to_its_lower_bound_is_left_alone():
     """Nothing can be saved that is worth an eviction."""
     plan = planned(a_fleet(*(a_member(f"n{i}", cpus=["2", "2"]) for i in range(3))))
-
     assert plan.moves == ()
     assert plan.price_before == pytest.approx(plan.lower_bound)
 
@@ -116,9 +107,7 @@ def test_fleet_close_to_its_lower_bound_is_left_alone():
 def test_no_move_has_more_nodes_than_the_budgets_allow():
     """Of six nodes at least five go, at most two together."""
     snapshot = a_fleet(*(a_member(f"n{i}", size="xl", cpus=["3900m"]) for i in range(6)))
-
     plan = planned(snapshot, allowed=2)
-
     assert {c for candidates, _ in moves_of(plan) for c in candidates} >= {f"n{i}" for i in range(1, 6)}
     assert max(len(candidates) for candidates, _ in moves_of(plan)) <= 2
     assert planned(snapshot, allowed=0).moves == ()
@@ -127,7 +116,6 @@ def test_no_move_has_more_nodes_than_the_budgets_allow():
 def test_move_that_does_not_pay_its_evictions_back_is_left_out():
     """The saving of 0.6 per hour pays an eviction of 1.0 within two hours, not within one."""
     snapshot = a_fleet(a_member("n", size="l", cpus=["1"]))
-
     assert planned(snapshot, cost=MoveCost(eviction=1.0, payback=timedelta(hours=2))).moves
     plan = planned(snapshot, cost=MoveCost(eviction=1.0, payback=timedelta(hours=1)))
     assert plan.moves == ()
@@ -144,7 +132,6 @@ def test_move_that_does_not_pay_its_evictions_back_is_left_out():
 def test_nodes_outside_the_plan_stay_with_a_reason(member, pool, why):
     """Single-node consolidation handles them."""
     plan = planned(a_fleet(a_member("n", size="xl", cpus=["1"], **member), pools=[pool]))
-
     assert plan.moves == ()
     assert why in plan.staying[0].why
 
@@ -152,9 +139,7 @@ def test_nodes_outside_the_plan_stay_with_a_reason(member, pool, why):
 def test_settled_nodes_stay():
     """A plan that is made again moves no pod that has moved already."""
     snapshot = a_fleet(*(a_member(f"n{i}", size="l", cpus=["600m"]) for i in range(3)))
-
     plan = planned(snapshot, settled={"n0"})
-
     assert "n0" not in {c for candidates, _ in moves_of(plan) for c in candidates}
 
 
@@ -162,7 +147,6 @@ def test_nodes_that_take_no_pods_are_no_targets():
     """Pods would restart the consolidateAfter of a node that changed lately."""
     roomy = a_member("roomy", size="l", cpus=["7"])
     snapshot = a_fleet(roomy, a_member("n", size="s", cpus=["200m"]))
-
     (delete,) = planned(snapshot, settled={"roomy"}).moves
     assert delete.existing == {"node-roomy": ("default/n-0",)}
     assert planned(snapshot, settled={"roomy"}, within_consolidate_after=frozenset({"roomy"})).moves == ()
@@ -171,9 +155,7 @@ def test_nodes_that_take_no_pods_are_no_targets():
 def test_pods_with_topology_spread_stay_spread():
     """The moves keep two zones; each is verified alone."""
     pods = {zone: a_pod(f"web-{zone}", cpu="500m", node=f"node-{zone}", spec=spread(ZONE)) for zone in "ab"}
-
     plan = planned(a_fleet(*(a_member(zone, size="xl", zone=zone, pods=[pod]) for zone, pod in pods.items())))
-
     zones = sorted(claim.offering.zone for move in plan.moves for claim in move.replacements)
     assert zones == ["a", "b"]
 
@@ -255,5 +237,4 @@ def test_pods_move_with_what_they_hold():
     refused = a_pod("r", cpu="64", node="node-a", status=builders.a_resize("600m", pending="Infeasible"))
     shrinks = a_pod("s", cpu="100m", node="node-c", status=builders.a_resize("3500m"))
     fleet = a_fleet(a_member("a", pods=[refused]), a_member("b", cpus=["600m"]), a_member("c", pods=[shrinks]))
-
     assert moves_of(planned(fleet)) == [(("a", "b"), ("s",))]

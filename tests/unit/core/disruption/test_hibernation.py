@@ -65,7 +65,6 @@ def test_hibernation_stays_within_budgets_without_reasons(budgets, number):
     evaluation = proposed(
         a_fleet(*(a_member(f"n{i}", cpus=["1"]) for i in range(3)), pools=[a_sleeper(budgets=budgets)])
     )
-
     assert sum(len(command.candidates) for command in (evaluation.commands if evaluation else ())) == number
 
 
@@ -88,7 +87,6 @@ def test_hibernating_nodepool_launches_nothing(hibernate, launches):
     """The pod's error says why; independent verification agrees."""
     fleet = replace(a_fleet(pools=[a_sleeper(hibernate=hibernate)]), pods=(a_pod("p", cpu="1"),))
     results = solve(fleet, a_catalogue(*(p.metadata.name for p in fleet.node_pools)), pods=fleet.pods)
-
     assert len(results.new_claims) == launches
     assert ("hibernates" in str(results.pod_errors)) == (not launches)
 

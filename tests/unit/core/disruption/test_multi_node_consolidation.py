@@ -66,9 +66,7 @@ def test_nodes_are_replaced_by_one_of_another_type(capacity_type):
 def test_spot_and_on_demand_nodes_are_replaced_by_one_together():
     """That needs no feature gate, and the replacement is Spot."""
     members = [*underused(2), a_member("spot", size="l", capacity_type=labels.SPOT, cpus=["1"])]
-
     found = first_evaluation(a_fleet(*members, pools=[a_pool(capacity_types=BOTH)]))
-
     assert sorted(c.nodeclaim for c in found.command.candidates) == ["n0", "n1", "spot"]
     assert found.command.replacements[0].offering.capacity_type == labels.SPOT
 
@@ -84,9 +82,7 @@ def test_spot_and_on_demand_nodes_are_replaced_by_one_together():
 def test_replacement_is_cheaper_than_every_candidate_of_a_type_it_may_have(sizes, cpus, types):
     """The comment of `filterOutSameInstanceType` in multinodeconsolidation.go explains it by such nodes."""
     snapshot = a_fleet(*(a_member(f"n{i}", size=size, cpus=cpus) for i, size in enumerate(sizes)))
-
     found = next(a for a in attempts(snapshot) if len(a.candidates) == 3)
-
     assert [r.instance_types for r in found.command.replacements] == ([types] if types else [])
     assert found.command.why_not == ("" if types else "Can't replace with a cheaper node")
 
@@ -95,9 +91,7 @@ def test_replacement_is_cheaper_than_every_candidate_of_a_type_it_may_have(sizes
 def test_types_left_below_those_of_the_candidates_must_meet_min_values(least, found):
     """Of s, m and l, all cheaper than both nodes, only s is cheaper than m."""
     members = a_member("n0", size="xl", cpus=["400m"]), a_member("n1", size="m", cpus=["400m"])
-
     (attempt,) = attempts(a_fleet(*members, pools=[with_min_values(least)]))
-
     assert bool(attempt.command.replacements) is found
     assert ("minValues" in attempt.command.why_not) is not found
 
@@ -157,7 +151,6 @@ def test_nodes_that_save_most_per_pod_are_consolidated_first():
     """The budget allows two of four."""
     members = [small(name, pods=pods) for name, pods in {"a": 8, "b": 1, "c": 4, "d": 2}.items()]
     snapshot = a_fleet(*members, a_roomy_member(), pools=[a_pool(budgets=[{"nodes": "2"}])])
-
     assert proposed(snapshot) == ("multi-node", ["b", "d"], [])
 
 
@@ -233,7 +226,6 @@ def test_fewer_nodes_are_tried_when_kube_scheduler_may_bind_the_pods_of_all_othe
     """Two nodes with three cores free each take all three pods only if the smaller ones are bound to the same node."""
     full = [a_member(name, cpus=["1"], node=PROTECTED) for name in "ab"]
     removable = [small("n1", cpu="1100m"), small("n2", cpu="1100m"), a_member("n3", size="m", cpus=["2"])]
-
     assert proposed(a_fleet(*full, *removable)) == ("multi-node", ["n1", "n3"], [])
 
 
@@ -268,8 +260,6 @@ def test_replacement_is_made_larger_until_its_pods_find_capacity_in_any_order():
 
     def unbound(command):
         return "default/n0-0" if any(r.offering.instance_type == "m" for r in command.replacements) else ""
-
     found = attempts(a_fleet(*underused(3, size="xl")), unbound=unbound)
-
     assert [len(a.candidates) for a in found] == [2, 3]
     assert [r.instance_types for r in found[-1].best.replacements] == [("l",)]

@@ -242,9 +242,7 @@ def test_command_is_rolled_back_when_its_replacement_no_longer_exists():
 def test_command_is_rolled_back_when_replacements_are_not_initialized_in_ten_minutes(seconds, phases):
     """The rollback keeps the replacement; consolidation deletes it later if it is empty."""
     disruption = executing(seconds=seconds)
-
     plan = advance(disruption, continued(disruption, False))
-
     assert (phases_of(plan), done(plan), UNTAINTED in patches(plan)) == (phases, "", bool(phases))
     assert phases or not kinds(plan)
 
@@ -257,7 +255,6 @@ def test_command_timeout_grows_with_its_candidates_up_to_an_hour(candidates, exp
     """The timeout is 80 ms per candidate, but at least ten minutes. Karpenter counts the candidates of its whole queue."""
     disruption = executing(seconds=0)
     spec = disruption.spec.model_copy(update={"candidates": disruption.spec.candidates * candidates})
-
     assert deadline(disruption.model_copy(update={"spec": spec})) - NOW == timedelta(seconds=expected)
 
 
@@ -386,9 +383,7 @@ def test_rejected_proposal_removes_taints_and_conditions():
 def test_proposal_is_validated_before_it_is_executed(later, why):
     """Validation fails because of churn, a budget or scheduling."""
     disruption, _ = first_command(an_oversized_fleet())
-
     command = a_controller(replace(later, node_disruptions=(disruption,))).revalidate(disruption)
-
     assert command.why_not == why
     assert bool(command.candidates) == (not why)
 
@@ -429,7 +424,6 @@ def test_proposed_types_that_are_cheaper_now_must_meet_min_values(proposed, why)
     disruption, _ = first_command(fleet)
     body = disruption.to_wire()
     body["spec"]["replacements"][0]["instanceTypes"] = proposed
-
     assert a_controller(fleet).revalidate(parse(NodeDisruption, body)).why_not == why
 
 
@@ -438,7 +432,6 @@ def test_emptiness_continues_with_candidates_that_are_still_empty():
     disruption, _ = first_command(a_fleet(a_member("a"), a_member("b")))
     later = a_fleet(a_member("a", cpus=["1"]), a_member("b"), node_disruptions=(disruption,))
     busy = a_fleet(a_member("a", cpus=["1"]), a_member("b", cpus=["1"]), node_disruptions=(disruption,))
-
     assert [c.nodeclaim for c in a_controller(later).revalidate(disruption).candidates] == ["b"]
     assert a_controller(busy).revalidate(disruption).why_not.startswith("churn")
 

@@ -42,7 +42,6 @@ def both(cost):
 def test_nodes_with_the_highest_savings_ratio_become_empty_first():
     """Costs are negative, so that pods without one are deleted after them. Drifted nodes must be replaced in any case."""
     found = costs(with_pods("full", 3), with_pods("half", 2), with_pods("bare", 1))
-
     assert found["node-bare"] < found["node-half"] < found["node-full"] < 0
     drifted = costs(with_pods("full", 3, claim=DRIFTED), with_pods("bare", 1))
     assert drifted["node-full"] < drifted["node-bare"] < 0
@@ -51,7 +50,6 @@ def test_nodes_with_the_highest_savings_ratio_become_empty_first():
 def test_cost_of_a_node_does_not_depend_on_others():
     """A new pod is then written to the pods of its own node only, and only if it matters."""
     alone = costs(with_pods("n", 22))
-
     assert costs(with_pods("n", 22), with_pods("other", 3))["node-n"] == alone["node-n"]
     assert costs(with_pods("n", 23)) == alone
 
@@ -60,23 +58,19 @@ def test_cost_of_a_node_does_not_depend_on_others():
 def test_nodes_that_go_away_have_the_lowest_cost(taint):
     """They count against no budget."""
     pools = [a_pool(budgets=[{"nodes": "0"}])]
-
     assert costs(with_pods("gone", 3, node=taint), with_pods("bare", 1), pools=pools) == {"node-gone": GOING_AWAY}
 
 
 def test_budgets_limit_how_many_nodes_have_a_cost():
     """Scale-in is concentrated on as many nodes as consolidation may delete now."""
     members = [with_pods(f"n{n}", n + 1) for n in range(4)]
-
     assert set(costs(*members, pools=[a_pool(budgets=[{"nodes": "50%"}])])) == {"node-n0", "node-n1"}
 
 
 def test_at_most_fifty_nodes_have_a_cost():
     """Those that go away are not counted."""
     members = [with_pods(f"n{n}", 1 + n % 2) for n in range(MOST_NODES + 10)]
-
     found = costs(*members, with_pods("gone", node=LEAVING_TAINT))
-
     assert len(found) == MOST_NODES + 1
     assert found["node-gone"] == GOING_AWAY
     assert {f"node-n{n}" for n in range(0, MOST_NODES, 2)} <= set(found)
@@ -91,7 +85,6 @@ def test_at_most_fifty_nodes_have_a_cost():
 def test_nodes_that_cannot_become_empty_have_no_cost(member):
     """Their pods would be deleted for nothing. Of a NodePool without consolidation a drifted one has: it is replaced anyway."""
     pools = [a_pool(consolidateAfter="Never", budgets=[{"nodes": "100%"}])]
-
     assert set(costs(member, with_pods("other"))) == {"node-other"}
     assert set(costs(with_pods("n"), with_pods("old", claim=DRIFTED), pools=pools)) == {"node-old"}
 
@@ -99,7 +92,6 @@ def test_nodes_that_cannot_become_empty_have_no_cost(member):
 def test_pods_of_replicasets_get_the_cost_of_their_node():
     """Other controllers do not read it."""
     snapshot = a_fleet(with_pods("n"), with_pods("d", owner="DaemonSet"), with_pods("other"))
-
     assert written(snapshot, {"node-n": -1, "node-d": -2}) == {"n-0": both("-1")}
 
 
@@ -119,7 +111,5 @@ def test_only_our_own_costs_are_written(annotations, cost, expected):
     """A cost of someone else is left as it is."""
     pod = a_pod("p", node="node-n", owner="ReplicaSet", metadata={"annotations": annotations})
     snapshot = a_fleet(a_member("n", pods=[pod]))
-
     found = written(snapshot, {} if cost is None else {"node-n": cost})
-
     assert found == ({} if expected is None else {"p": expected})

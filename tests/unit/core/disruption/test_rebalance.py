@@ -67,9 +67,7 @@ def test_node_with_recommendation_is_replaced_by_another_offering():
 def test_rebalance_launches_no_replacement_when_pods_fit_on_existing_nodes():
     """The pods may move to recently changed nodes, because consolidateAfter limits only consolidation."""
     fleet = a_fleet(a_risky_member("n", cpus=["1"]), a_member("other", size="l"), pools=[a_rebalancing_pool()])
-
     evaluation = found(fleet, fresh=frozenset({"other"}))
-
     assert (candidates_of(evaluation), evaluation.commands[0].replacements) == (["n"], ())
 
 
@@ -96,9 +94,7 @@ def test_rebalance_of_several_nodes_is_one_command_within_budgets():
     """Nodes with the oldest recommendations are first; budgets for other reasons do not count."""
     members = [a_risky_member(f"n{i}", since=ago(minutes=i)) for i in range(5)]
     budgets = [{"nodes": "40%"}, {"nodes": "0", "reasons": ["Underutilized"]}]
-
     evaluation = found(a_fleet(*members, pools=[a_rebalancing_pool(budgets=budgets)]))
-
     assert candidates_of(evaluation) == ["n4", "n3"]
     assert len(evaluation.commands[0].replacements) >= 1
 
@@ -108,7 +104,6 @@ def test_node_that_cannot_be_rebalanced_does_not_block_others():
     stuck = a_pod("stuck", node="node-a", spec={"nodeSelector": {"only": "here"}})
     here = {"metadata": {"labels": {"only": "here"}}}
     members = a_risky_member("a", cpus=[], pods=[stuck], node=here), a_risky_member("b")
-
     assert candidates_of(found(a_fleet(*members, pools=[a_rebalancing_pool()]))) == ["b"]
 
 
@@ -116,9 +111,7 @@ def test_pending_pods_are_provisioned_before_rebalance():
     """If rebalance also planned new nodes for the pending pods, those nodes would be launched twice."""
     waiting = a_pod("big", cpu="14")
     fleet = a_fleet(a_risky_member("n"), pending=[waiting], pools=[a_rebalancing_pool()])
-
     evaluations = [c for c in a_controller(fleet).evaluate_methods() if c.method == "rebalance"]
-
     assert not any(c.commands for c in evaluations)
     assert "pending pods need new nodes" in evaluations[-1].plan.events[0].message
 
@@ -138,9 +131,7 @@ def test_rebalance_waits_after_rollbacks_as_other_methods_do(ended, again):
     """Two minutes after the first rollback, and twice as long after each further one (the circuit breaker)."""
     member = a_risky_member("n")
     history = tuple(a_rolled_back(member, minutes) for minutes in ended)
-
     fleet = a_fleet(member, pools=[a_rebalancing_pool()], node_disruptions=history)
-
     assert (candidates_of(found(fleet)) == ["n"]) is again
 
 
@@ -173,8 +164,6 @@ def test_offerings_at_risk_are_not_used_for_a_day():
     """Each Spot offering is returned once; offerings of on-demand nodes are not at risk."""
     other = a_member("other", claim={"metadata": {"annotations": {labels.REBALANCE_RECOMMENDED_AT: stamp(NOW)}}})
     members = a_risky_member("a"), a_risky_member("b"), a_risky_member("c", zone="b"), other
-
     avoided = offerings_at_risk(a_fleet(*members, pools=[a_rebalancing_pool()]))
-
     tomorrow = NOW + timedelta(days=1)
     assert [(u.instance_type, u.zone, u.until) for u in avoided] == [("m", "a", tomorrow), ("m", "b", tomorrow)]

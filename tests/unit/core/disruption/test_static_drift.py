@@ -83,7 +83,6 @@ def names(found):
 def test_as_many_nodes_are_replaced_as_budgets_and_limits_allow(budget, within_budget, limits, expected):
     """Each has a command of its own; nodes for which limits.nodes allows none have an Event."""
     found, blocked = commands(*replicas(5), pools=[a_static_pool(5, budget=budget, limits=limits)])
-
     assert names(found) == [[f"n{i}"] for i in range(expected)]
     assert set(blocked) == {f"n{i}" for i in range(expected, within_budget)}
     said = "it is replaced after others" if expected else "Raise limits.nodes of NodePool default to 6 at least"
@@ -93,9 +92,7 @@ def test_as_many_nodes_are_replaced_as_budgets_and_limits_allow(budget, within_b
 def test_node_that_drifted_earliest_is_replaced_first():
     """Ties are sorted by name."""
     members = [a_replica("a"), a_replica("b", since=ago(hours=3)), a_replica("c")]
-
     found, _ = commands(*members, pools=[a_static_pool(3, budget="2")])
-
     assert names(found) == [["b"], ["a"]]
 
 
@@ -133,9 +130,7 @@ def test_each_nodepool_has_its_own_budget_and_limit():
     """One has a budget of one node, one is at its limit, and one has no drifted node."""
     pools = [a_static_pool(2, "a", budget="1"), a_static_pool(2, "b", limits={"nodes": "2"}), a_static_pool(1, "c")]
     members = [a_replica(f"{pool}{i}", pool=pool, index=i) for pool in "ab" for i in range(2)]
-
     found, blocked = commands(*members, a_replica("c0", pool="c", drifted="False"), pools=pools)
-
     assert names(found) == [["a0"]]
     assert set(blocked) == {"b0", "b1"}
 
@@ -155,7 +150,6 @@ def test_node_is_not_replaced_when_no_offering_is_available():
 def test_blocking_pod_keeps_a_static_node_unless_its_drain_ends():
     """Eventual disruption ignores it if the NodeClaim has a terminationGracePeriod."""
     pods = [a_pod("p", node="node-n", **PROTECTED)]
-
     assert commands(a_replica("n", pods=pods), pools=[a_static_pool(1)])[0] == []
     assert names(commands(a_replica("n", pods=pods, claim=GRACE), pools=[a_static_pool(1)])[0]) == [["n"]]
 
@@ -224,7 +218,6 @@ def decisions(before, after, *, number=3, **changes):
 def test_proposals_of_one_run_are_validated_together():
     """They share limits.nodes and budgets, and are proposed again; one whose node no longer qualifies is rejected alone."""
     before = replicas(3)
-
     assert decisions(before, before) == ["", "", ""]
     assert decisions(before, before, budget="2") == ["budget"] * 3
     assert decisions(before, before, limits={"nodes": "5"}) == ["", "", "scheduling"]

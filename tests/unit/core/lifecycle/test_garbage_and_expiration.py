@@ -166,7 +166,6 @@ def test_claim_without_provider_id_node_and_instance_is_deleted():
     """A user removed the provider id and the instance's tags, and the instance was terminated as an orphan."""
     lost = a_running_claim(status={"providerID": ""})
     (chain,) = run([lost], instances=[an_instance(tags={}, state="terminated")]).chains
-
     assert [type(action) for action in chain.actions] == [DeleteObject, Requeue]
     assert [(e.ref.name, e.reason) for e in chain.events] == [("default-1", "InstanceNotFound")]
     assert chain.events[0].message.startswith("NodeClaim default-1 has no instance, ")

@@ -114,7 +114,6 @@ ENDED = NodeClaimNotFoundError("the instance of an earlier launch, aws:///z/i-1,
 def test_launch_that_cannot_succeed_deletes_the_claim_and_reschedules(error, steps, event, counted_as):
     """A NodeClaim has one instance in its lifetime. While the NodeClass is unready, provisioning would only create it again."""
     plan = failed(a_claim(), error)
-
     assert done(plan) == "delete NodeClaim default-1"
     assert requeues(plan).keys() == steps
     assert [e.reason for e in plan.events] == [event]
@@ -143,7 +142,6 @@ def test_refused_offerings_are_recorded_before_the_claim_is_deleted():
 def test_other_launch_failure_sets_launched_unknown_and_retries(error, reason, message):
     """Launched is Unknown with the reason; the cloud's message is kept whole; an annotation has the next attempt."""
     plan = failed(a_claim(), error)
-
     assert (conditions(plan)["Launched"], message_of(plan)) == (("Unknown", reason), message)
     assert of_type(plan, Requeue) == [retry(NOW + timedelta(seconds=1))]
 
@@ -187,7 +185,6 @@ def test_failure_and_throttling_may_have_their_own_retry_delay():
     unsettled = CreateError("used", condition_reason="LaunchFailed")
     own = failed(a_claim(), unsettled, retry_after=timedelta(minutes=2))
     throttled = failed(a_claim(), RateLimitedError("slow down", retry_after_seconds=20))
-
     assert of_type(own, Requeue)[0].at == NOW + timedelta(minutes=2)
     assert of_type(throttled, Requeue)[0].at == NOW + timedelta(seconds=20)
 
@@ -195,7 +192,6 @@ def test_failure_and_throttling_may_have_their_own_retry_delay():
 def test_a_claim_gets_its_finalizer_before_its_instance():
     """One chain first adds the finalizer and then launches."""
     plan = launch_nodeclaims([a_claim(metadata={"finalizers": [], "labels": {CLASS_LABEL: "x"}})], NOW)
-
     (chain,) = plan.chains
     protect, launch = chain.actions
     assert protect.patch["metadata"]["finalizers"] == [labels.TERMINATION_FINALIZER]

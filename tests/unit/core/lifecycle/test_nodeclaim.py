@@ -253,10 +253,8 @@ GPU, NIC = "gpu.example.com", "nic.example.com"
 def test_initialization_waits_for_complete_pools_of_every_dra_driver(drivers, slices, waits):
     """Each driver of the NodeClaim must have a complete pool on the node, unless ResourceClaims are ignored."""
     claim = a_registered_claim(metadata={"annotations": {labels.DRA_DRIVERS: drivers} if drivers else {}})
-
     heeding = run(claim, a_node(), resource_slices=slices, options=LifecycleOptions(wait_for_devices=True))
     ignoring = run(claim, a_node(), resource_slices=slices)
-
     expected = ("Unknown", "DRADriverPoolsNotPublished") if waits else ("True", "Initialized")
     assert (conditions(heeding)["Initialized"], conditions(ignoring)["Initialized"][0]) == (expected, "True")
 
@@ -285,7 +283,6 @@ def test_launch_timeout_starts_when_launched_became_unknown(timeout, goes):
     started = condition("Launched", "Unknown", since=ago(minutes=2), reason="LaunchFailed")
     claim = a_claim(age=timedelta(hours=1), status={"conditions": [started]})
     timeouts = LivenessTimeouts(launch=timedelta(**timeout), registration=timedelta(hours=9))
-
     assert ("delete" in done(run(claim, options=LifecycleOptions(timeouts=timeouts)))) is goes
 
 
@@ -309,7 +306,6 @@ def test_the_interval_of_polls_doubles_after_the_usual_time(registered, seconds,
     """
     true = ("Launched", "Registered") if registered else ("Launched",)
     plan = run(a_launched_claim(true=true, age=timedelta(seconds=seconds)), *([a_node(ready=False)] * registered))
-
     [at] = requeues(plan).values()
     assert timedelta(seconds=wait / 2) <= at - NOW <= timedelta(seconds=wait * 1.5)
     assert seconds < 29 * 60 or at == NOW + timedelta(minutes=1)
@@ -351,7 +347,6 @@ def test_provider_id_of_claim_is_restored_from_its_node(edited):
     """For example, an interruption finds the NodeClaim by its provider id."""
     owned = {"ownerReferences": [{**OWNER, "name": "a", "uid": "uid-a"}]}
     plan = run(a_running_claim("a", provider_id=edited), a_node("a", metadata=owned))
-
     assert patches(plan, "NodeClaim", "status") == [{"providerID": provider_id_of("a")}]
     assert reasons(plan) == [("NodeClaim", "MetadataRestored")]
 

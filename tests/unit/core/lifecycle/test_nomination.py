@@ -71,7 +71,6 @@ def a_nominated_pod(node="", **changes):
 def test_planned_pods_are_nominated_before_the_taint_is_removed():
     """One chain has the nominations first, with the pods' UIDs as preconditions."""
     plan = advanced(a_pod("a"), a_pod("b"), a_pod("c"))
-
     (nominations,) = of_type(plan, NominatePods)
     assert plan.chains[0].actions[0] is nominations
     assert [ref.uid for ref in nominations.pods] == ["uid-a", "uid-b"]
@@ -224,7 +223,6 @@ def test_only_our_obsolete_nominations_are_removed(claim, nodes, pod, pointless)
     Nominations to an existing node have their own window: an annotation has the time of the last one.
     """
     plan = reconciled(claim, (pod,), *nodes)
-
     assert nominated(plan) == ([("a", "")] if pointless else [])
     assert any((each.step, each.at) == (Step.PROVISION, NOW) for each in of_type(plan, Requeue)) is pointless
 
@@ -248,7 +246,6 @@ def test_pod_whose_capacity_others_took_is_planned_at_once(other, cleared):
     """While the other pods terminate or are only nominated, kube-scheduler decides, and the step is requeued."""
     node = a_node(status={"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}})
     plan = reconciled(a_ready_claim(RENOMINATION_DELAY), (a_nominated_pod(cpu="3"), other), node)
-
     assert nominated(plan) == cleared
     assert cleared or [each.at for each in of_type(plan, Requeue)] == [NOW + BINDING_POLL]
 

@@ -72,7 +72,6 @@ def test_nominating_run_removes_no_taint_and_requeues_the_step():
     clears other nominations."""
     waiting = a_pod("a", metadata={"resourceVersion": "41"})
     plan = advanced((a_claim("a"), a_claim("b", nominated_ago=WATCH_DELAY)), waiting, a_nominated_pod("b"))
-
     assert (nominated(plan), untainted(plan), requeue_delay(plan)) == (["a"], [], WATCH_DELAY)
     notes = {labels.NOMINATED_AT: NOW.isoformat(timespec="milliseconds"), labels.OLDEST_POD_VERSION: "41"}
     assert patches(plan, part="metadata") == [{"annotations": notes}]
@@ -130,9 +129,7 @@ def test_window_has_a_maximum(bound):
     """The taint is removed even if nominations are missing; a node whose pods were just nominated keeps its taint."""
     late = a_claim("late", nominated_ago=MAX_WATCH_DELAY if bound == "since its nominations" else WATCH_DELAY)
     nodes = {"late": a_tainted_node("late", joined=TAINT_TIMEOUT)} if bound == "since it joined" else {}
-
     plan = advanced((late, a_claim("news")), a_pod("late"), a_pod("news"), **nodes)
-
     assert (nominated(plan), untainted(plan)) == (["late", "news"], ["late"])
 
 
@@ -183,7 +180,6 @@ def test_batch_window_starts_with_the_first_ready_node_with_pods():
     """A later one does not extend it, and a node without pending pods does not start it."""
     claims = (a_claim("a"), a_claim("b"), a_claim("c"))
     nodes = (a_tainted_node("a", ready_for=BATCH_WINDOW), a_tainted_node("b"))
-
     assert nominated(decided(claims, "abc", *nodes)) == ["a", "b"]
     assert nominated(decided(claims, "bc", *nodes)) == []
 

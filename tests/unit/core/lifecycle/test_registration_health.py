@@ -135,9 +135,7 @@ def test_claim_whose_instance_ended_before_its_node_joined_counts():
     joined = a_running_claim("a", age=timedelta(hours=1), metadata=OWNED)
     claims = (joined, a_launched_claim("b", metadata=OWNED), a_launched_claim("c", metadata=OWNED))
     ended = {claim.status.provider_id for claim in claims[:2]}
-
     found = registration_outcomes(a_snapshot(claims=claims), dict.fromkeys("abc"), LivenessTimeouts(), ended)
-
     assert found == {"default": (FAILED,)}
 
 

@@ -62,7 +62,6 @@ def ended_at(time):
 def test_node_is_repaired_once_its_toleration_ends(type_, status, minutes, goes):
     """That holds for conditions of the kubelet and of monitoring agents; a condition without a policy is ignored."""
     plan = decide(an_unhealthy_member("n", type_, status, since=timedelta(minutes=minutes)))
-
     assert repaired(plan) == (["n"] if goes else [])
 
 
@@ -118,7 +117,6 @@ def test_a_repair_ends_the_grace_period_before_it_deletes_the_claim():
 def test_expired_grace_period_is_not_changed(end, moved):
     """Its end stays the recorded time."""
     plan = decide(an_unhealthy_member("n", since=HALF_AN_HOUR, claim=ended_at(end)))
-
     assert any(isinstance(a, PatchObject) for a in plan.actions) is moved
     assert repaired(plan) == ["n"]
 
@@ -145,7 +143,6 @@ def test_repair_of_a_terminating_node_ends_its_grace_period():
     """The drain of a failed instance would never end; the grace period ends once, and metrics count the node once."""
     first = decide(an_unhealthy_member("n", since=HALF_AN_HOUR, deleting=True))
     again = decide(an_unhealthy_member("n", since=HALF_AN_HOUR, deleting=True, claim=ended_at(NOW)))
-
     assert [type(a) for a in first.actions] == [PatchObject, Requeue, Requeue]
     assert not any(chain.observations for chain in first.chains)
     assert again.chains == ()
@@ -171,7 +168,6 @@ def test_conditions_count_before_their_deadline_does():
     """Two of three are unhealthy, one for long enough: the limit counts unhealthy nodes, not nodes due for repair."""
     late = an_unhealthy_member("late", since=HALF_AN_HOUR)
     fresh = an_unhealthy_member("fresh", since=timedelta(minutes=1))
-
     assert repaired(decide(late, fresh, a_member("well"))) == []
 
 

@@ -143,7 +143,6 @@ def edited(*written):
 def test_pods_are_evicted_before_an_instance_ends_whatever_conditions_and_marks_say(claim, node, cloud, expected):
     """Users edit both. Only the kubelet of a NotReady node without an instance surely runs no pods any more."""
     plan = run(claim, node, pods=[web()], cloud=cloud)
-
     assert done(plan) == expected
     is_drained = any((c.type, c.status) == ("Drained", "True") for c in claim.status.conditions)
     assert not (is_drained and "Drained" in conditions(plan))
@@ -189,7 +188,6 @@ def of_tags(**tags):
 def test_instance_of_a_deleted_claim_without_a_drain_is_terminated_by_status_or_tags(claim, nodes, cloud, expected):
     """A run may crash between launch and status, and repeat a launch; Karpenter's tags have only the name. No instance leaks."""
     plan = run(claim, *nodes, cloud=cloud)
-
     assert done(plan) == expected
     assert not patches(plan, "Node")
     assert ("finalize" in expected) is (not requeues(plan))
@@ -260,7 +258,6 @@ def test_instance_that_is_ending_is_not_terminated_again(has_node, state, asked,
     drained = ("Registered", "Initialized", "Drained", "VolumesDetached") if has_node else ()
     claim = seen("Launched", *drained, *(["InstanceTerminating"] if asked else []), deleting=ago(seconds=9))
     plan = run(claim, *([a_deleted_node(9)] if has_node else []), cloud=listed(an_instance(state=state)))
-
     assert done(plan) == ("terminate i-default-1" if ends else "")
     assert Step.TERMINATE in requeues(plan)
 
@@ -364,7 +361,6 @@ def test_conditions_that_a_user_edits_do_not_end_an_instance_with_pods_on_anothe
     metadata = {"name": "forged", "uid": "uid-forged", "finalizers": finalizers, "labels": {labels.REGISTERED: ""}}
     forged = a_node(metadata=metadata, deleting=ago(seconds=9) if finalizers else None)
     claim = a_running_claim(deleting=ago(seconds=9), status={"conditions": list(map(condition, written))})
-
     assert "terminate" not in done(run(claim, a_deleted_node(9), forged, pods=(web(),)))
 
 
