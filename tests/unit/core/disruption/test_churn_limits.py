@@ -13,13 +13,13 @@ from journeyman.core.api import labels
 from journeyman.core.disruption.candidates import DisruptionReason
 from journeyman.core.disruption.churn_limits import ChurnLimits, ChurnSettings, invalid_annotations
 from journeyman.core.disruption.commands import Command, to_node_disruption
-from journeyman.core.scheduling.results import PlannedClaim
 from tests.helpers import builders
 from tests.helpers.builders import NOW, a_snapshot, ago, condition, stamp
 from tests.helpers.churn import (
     a_candidate,
     a_command,
     a_created_claim,
+    a_planned_claim,
     a_proposal,
     an_empty_ledger,
     pod_of,
@@ -36,17 +36,10 @@ def limits(settings_=None, **snapshot) -> ChurnLimits:
     return ChurnLimits(snapshot, settings_ if settings_ is not None else ChurnSettings())
 
 
-def moving(*candidates, replacement: float | None = None, pool: str = "default") -> Command:
+def moving(*candidates, replacement: float | None = None) -> Command:
     """Return a consolidation of these candidates, with a replacement at this price."""
-    planned = PlannedClaim(
-        node_pool=pool, pods=(), instance_types=("s",), requirements=(), requests={},
-        offering=("s", "a", labels.ON_DEMAND), price=replacement or 0.0,
-    )  # fmt: skip
-    return Command(
-        reason=DisruptionReason.UNDERUTILIZED,
-        candidates=candidates,
-        replacements=() if replacement is None else (planned,),
-    )
+    planned = () if replacement is None else (a_planned_claim(price=replacement),)
+    return Command(reason=DisruptionReason.UNDERUTILIZED, candidates=candidates, replacements=planned)
 
 
 # -- reversed consolidations and launched nodes -------------------------------------------------------------------------
@@ -118,11 +111,8 @@ def test_replacement_stays_while_the_workloads_run_there_that_its_command_moved(
 
 def test_workload_is_not_moved_beyond_its_evictions_a_day():
     """Evictions of the ledger, of finished and of unfinished commands count; the message says when the next are possible."""
-    before = a_snapshot(
-        node_disruptions=(a_command("a", moved={"web": 2}, ended=ago(hours=3)),),
-        churn_ledger=an_empty_ledger(),
-        now=ago(hours=3),
-    )
+    earlier = (a_command("a", moved={"web": 2}, ended=ago(hours=3)),)
+    before = a_snapshot(node_disruptions=earlier, churn_ledger=an_empty_ledger(), now=ago(hours=3))
     commands = (a_command("b", moved={"web": 1}, phase="Draining", ended=None), a_proposal("c", moved={"web": 1}))
     found = limits(churn_ledger=stored_ledger(before), node_disruptions=commands)
 

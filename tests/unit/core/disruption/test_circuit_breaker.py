@@ -3,56 +3,31 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.api.node_disruption import (
-    DisruptionCandidate,
-    DisruptionReplacement,
-    NodeDisruption,
-    NodeDisruptionSpec,
-    NodeDisruptionStatus,
-)
-from journeyman.core.api.objects import ObjectMeta
-from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodeClaimName, NodePoolName
+from journeyman.core.disruption.candidates import DisruptionReason
 from journeyman.core.disruption.circuit_breaker import Alarm, CircuitBreaker, record_alarm, report_pauses
-from journeyman.core.disruption.commands import Command, replacement_name
+from journeyman.core.disruption.commands import Command
 from journeyman.core.plan import PatchObject, Requeue
-from journeyman.core.scheduling.results import PlannedClaim
+from tests.helpers import churn
 from tests.helpers.builders import NOW, a_pool, a_snapshot, ago, stamp
+from tests.helpers.churn import a_candidate, a_planned_claim
 
 IN_AN_HOUR = NOW + timedelta(hours=1)
 
 
-def an_ended_command(name: str, *, phase: str = "RolledBack", ended: datetime | None = NOW, pool="default", **spec):
-    """A command that replaced a node by one of this NodePool."""
-    replacement = DisruptionReplacement(name=replacement_name(name, pool, 0))
-    candidate = DisruptionCandidate(node_claim="old", node_pool=pool)
-    values = {"reason": "Underutilized", "decision": "replace", "method": "single-node", "replacements": (replacement,)}
-    return NodeDisruption(
-        metadata=ObjectMeta(name=name),
-        spec=NodeDisruptionSpec(**{**values, "candidates": (candidate,), **spec}),
-        status=NodeDisruptionStatus(phase=phase, finished_at=ended),
-    )
-
-
-def a_candidate(pool: str = "default") -> Candidate:
-    return Candidate(
-        nodeclaim=NodeClaimName("n"), nodeclaim_uid="u", node="node-n", node_uid="v", nodepool=NodePoolName(pool),
-        instance_type="m", zone="a", capacity_type=labels.ON_DEMAND, price=1.0,
-    )  # fmt: skip
+def an_ended_command(name: str, *, phase: str = "RolledBack", **changes):
+    """A command that replaced a node by one of the NodePool `default`."""
+    return churn.a_command(name, moved={}, phase=phase, **changes)
 
 
 def a_command(of: str = "default", by: str = "") -> Command:
     """A command for a node of one NodePool, by a replacement of another one."""
-    planned = PlannedClaim(
-        node_pool=by, pods=(), instance_types=("s",), requirements=(), requests={},
-        offering=("s", "a", labels.ON_DEMAND), price=0.5,
-    )  # fmt: skip
-    replacements = (planned,) if by else ()
-    return Command(reason=DisruptionReason.UNDERUTILIZED, candidates=(a_candidate(of),), replacements=replacements)
+    replacements = (a_planned_claim(by),) if by else ()
+    return Command(reason=DisruptionReason.UNDERUTILIZED, candidates=(a_candidate(pool=of),), replacements=replacements)
 
 
 def an_annotated_pool(name="default", **annotations: str):
@@ -85,7 +60,7 @@ def test_annotation_pauses_all_commands_for_nodes_of_the_nodepool(text, is_pause
     breaker = a_breaker(an_annotated_pool(pause=text), a_pool("other"))
     assert bool(breaker.checked(a_command("default")).candidates) is not is_paused
     assert breaker.checked(a_command("other", by="default")).candidates
-    assert breaker.unpaused([a_candidate("default"), a_candidate("other")])[-1:] == (a_candidate("other"),)
+    assert breaker.unpaused([a_candidate(), a_candidate(pool="other")])[-1:] == (a_candidate(pool="other"),)
 
 
 def test_pause_is_reported_on_the_nodepool_and_requeued_for_its_end():
