@@ -60,9 +60,7 @@ LOWEST = str(-(2**31))
 
 
 @table(
-    "annotations",
-    "priority",
-    "expected",
+    "annotations, priority, expected",
     none=({labels.POD_DELETION_COST: "0"}, None, 1.0),
     deletion_cost_of_a_pod=({labels.POD_DELETION_COST: "134217728"}, 0, 2.0),
     no_number=({labels.POD_DELETION_COST: "nonsense"}, 0, 1.0),
@@ -102,8 +100,7 @@ ANNOTATED = f'Pod has "{labels.DO_NOT_DISRUPT}" annotation (Pod=default/p)'
 
 
 @table(
-    "snapshot",
-    "why",
+    "snapshot, why",
     not_initialized=(a_fleet(a_member("n", initialized=False)), "Node isn't initialized"),
     deleting=(a_fleet(a_member("n", deleting=True)), "Node is deleting or marked for deletion"),
     nominated=(
@@ -151,9 +148,7 @@ EXPIRING = {"status": {"conditions": [condition("DisruptionReason", reason="Expi
 
 
 @table(
-    "old",
-    "planned",
-    "expected",
+    "old, planned, expected",
     terminates=({"deleting": True}, "default/moves:uid-move", 0),
     expires=({"claim": EXPIRING}, "default/moves:uid-move", 0),
     another_pod_of_that_name=({"deleting": True}, "default/moves:uid-othr", 1),
@@ -183,9 +178,7 @@ def tolerating(**toleration) -> dict:
 
 
 @table(
-    "pods",
-    "policy",
-    "blocks",
+    "pods, policy, blocks",
     static_and_annotated=([a_pod("static", node="node-n", **merge(MIRROR, PROTECTED))], "no pdb", True),
     annotated=([POLITE], "no pdb", True),
     annotated_until_it_is_older=([a_pod("p", node="node-n", metadata=protected_for("2h"))], "no pdb", True),
@@ -223,9 +216,7 @@ def test_pods_that_a_drain_evicts_and_that_must_not_be_evicted_block_their_node(
 
 
 @table(
-    "member",
-    "pdbs",
-    "is_candidate",
+    "member, pdbs, is_candidate",
     annotation=(with_pods(POLITE, claim=GRACE), (), True),
     pdb=(with_pods(a_web_pod(), claim=GRACE), (a_pdb(),), True),
     annotation_without_grace_period=(with_pods(POLITE), (), False),

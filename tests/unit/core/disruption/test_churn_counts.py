@@ -47,8 +47,7 @@ def counted(*commands, claims=(), pods=(), ledger=None, now=NOW):
 
 
 @table(
-    "command",
-    "evictions",
+    "command, evictions",
     succeeded=(a_command("c", moved={"web": 3}), 3),
     drifted=(a_command("c", moved={"web": 3}, reason="Drifted"), 3),
     draining=(a_command("c", moved={"web": 3}, phase="Draining", ended=None), 0),
@@ -146,9 +145,7 @@ NEW = a_created_claim("web-7c-z")
 
 
 @table(
-    "command",
-    "claim",
-    "is_reversed",
+    "command, claim, is_reversed",
     at_its_end=(a_command("c"), NEW, True),
     draining=(a_command("c", ended=None, phase="Draining"), NEW, True),
     soon_after=(a_command("c", ended=ago(minutes=10)), NEW, True),

@@ -225,9 +225,7 @@ def test_annotation_that_is_no_whole_number_is_reported_and_allows_no_move():
 
 
 @table(
-    "price",
-    "replacement",
-    "pays_back",
+    "price, replacement, pays_back",
     saves_5_percent=(1.0, 0.95, True),
     saves_3_percent=(1.0, 0.97, False),
     small_node=(0.05, None, True),
@@ -263,10 +261,7 @@ LATER = NOW + timedelta(minutes=30)
 
 
 @table(
-    "gone",
-    "price",
-    "replacement",
-    "is_worth_it",
+    "gone, price, replacement, is_worth_it",
     all_nodes_stay=(0, 1.0, 0.9, True),
     one_is_gone=(1, 1.0, 0.9, True),
     eight_of_twelve_are_gone=(8, 1.0, 0.9, False),
@@ -324,11 +319,7 @@ def test_message_of_a_short_lived_saving_has_its_life_and_what_moving_costs():
 
 
 @table(
-    "gone",
-    "age",
-    "replaces",
-    "settings_",
-    "soon_gone",
+    "gone, age, replaces, settings_, soon_gone",
     launched_lately=(8, 19, "", None, ["new"]),
     stays_so_far=(8, 21, "", None, []),
     all_nodes_stay=(0, 19, "", None, []),

@@ -85,9 +85,7 @@ FULL = (a_member("a", cpus=["3"]), a_member("b", cpus=["3"]), a_member("target",
 
 
 @table(
-    "snapshot",
-    "options",
-    "expected",
+    "snapshot, options, expected",
     deletes_it_if_its_pods_fit_on_existing_nodes=(
         a_fleet(LITTLE, a_member("roomy", size="l", cpus=["1"])), {}, "delete"
     ),

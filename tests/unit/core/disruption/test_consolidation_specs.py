@@ -81,8 +81,7 @@ def test_node_is_replaced_also_while_another_nodepool_has_no_instance_types(kind
 
 @of_both_kinds
 @table(
-    "node",
-    "parts",
+    "node, parts",
     pdb=({}, {"pdbs": (a_pdb(),)}),
     node=({"node": PROTECTED}, {}),
     pod=({"pods": [a_pod("web", node="node-n", **PROTECTED)]}, {}),
@@ -95,9 +94,7 @@ def test_blocked_node_is_not_replaced(kind, node, parts):
 
 @of_both_kinds
 @table(
-    "pdb",
-    "ready",
-    "replaced",
+    "pdb, ready, replaced",
     not_ready_with_AlwaysAllow=(a_pdb(unhealthyPodEvictionPolicy="AlwaysAllow"), "False", True),
     ready_with_AlwaysAllow=(a_pdb(unhealthyPodEvictionPolicy="AlwaysAllow"), "True", False),
     another_namespace=(
@@ -212,9 +209,7 @@ def a_pair(pod=None, **changes):
 
 
 @table(
-    "members",
-    "pdbs",
-    "expected",
+    "members, pdbs, expected",
     no_pdb_selects_its_pod=(a_pair(a_small_pod(**FREE)), (a_pdb(),), "n"),
     not_its_node=(a_pair(node=PROTECTED), (), "other"),
     not_its_pod=(a_pair(a_small_pod(**PROTECTED)), (), "other"),
@@ -251,9 +246,7 @@ IGNORE, RESPECT = (Options(preferences=policy) for policy in (PreferencePolicy.I
 
 
 @table(
-    "snapshot",
-    "options",
-    "expected",
+    "snapshot, options, expected",
     another_nodepool_is_unusable_as_its_NodeClass_does_not_exist=(
         a_fleet(*a_pair(), pools=[a_pool(budgets=[{"nodes": "1"}]), a_pool("broken")]),
         {"catalogue": a_catalogue()},

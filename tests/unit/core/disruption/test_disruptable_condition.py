@@ -50,9 +50,7 @@ PAUSED = builders.a_pool(metadata={"annotations": {labels.PAUSE_DISRUPTION: "tru
 
 
 @table(
-    "snapshot",
-    "reason",
-    "change",
+    "snapshot, reason, change",
     pdb_max_unavailable=(
         with_pdbs(a_pdb(maxUnavailable=0)), "PodDisruptionBudget", f"Raise maxUnavailable (0 now) {HEALTHY}"
     ),
@@ -182,9 +180,7 @@ BRIEF = one_that_stays(reason="ConsolidateAfter", is_brief=True)
 
 
 @table(
-    "stored",
-    "one",
-    "is_written",
+    "stored, one, is_written",
     another_amount=(("Price", "it costs 7.5 more"), one_that_stays(), False),
     another_pod=(("Price", "Pod web-1 needs 200m more"), one_that_stays(why="Pod web-2 needs 200m more"), True),
     another_reason=(("Budget", "it costs 1.0 more"), one_that_stays(), True),

@@ -70,9 +70,7 @@ NO_PLACE = [a_pod("new", cpu="64")]
 
 
 @table(
-    "members",
-    "pending",
-    "expected",
+    "members, pending, expected",
     when_its_pods_fit_on_a_node_within_its_consolidateAfter=([a_drifted_member(cpus=["1"]), ROOMY], [], (["n"], 0)),
     when_it_is_empty=([a_drifted_member()], [], (["n"], 0)),
     annotated_with_do_not_disrupt_false=([a_drifted_member(node=annotated("false"))], [], (["n"], 0)),
@@ -120,8 +118,7 @@ NO_DRIFT = [{"nodes": "0", "reasons": ["Drifted"]}]
 
 
 @table(
-    "member",
-    "pool",
+    "member, pool",
     no_condition=(a_member("n", cpus=["3"]), a_quiet_pool()),
     condition_is_False=(a_drifted_member(cpus=["3"], drifted="False"), a_quiet_pool()),
     do_not_disrupt=(a_drifted_member(cpus=["3"], node=PROTECTED), a_quiet_pool()),
@@ -239,9 +236,7 @@ def test_drift_that_was_cut_off_continues_behind_the_last_node():
 
 
 @table(
-    "member",
-    "pool",
-    "why",
+    "member, pool, why",
     unchanged=(a_drifted_member(cpus=["3"]), a_quiet_pool(), ""),
     no_longer_drifted=(a_drifted_member(cpus=["3"], drifted="False"), a_quiet_pool(), "churn"),
     do_not_disrupt=(a_drifted_member(cpus=["3"], node=PROTECTED), a_quiet_pool(), "churn"),

@@ -82,10 +82,7 @@ HOUR_AGO = ago(hours=1)
 
 
 @table(
-    "member",
-    "cloud",
-    "since",
-    "expected",
+    "member, cloud, since, expected",
     keeps_its_time_for_the_same_reason=(DRIFTED, "AMIDrift", {"n": HOUR_AGO}, {}),
     keeps_its_time_for_another_reason=(DRIFTED, "SubnetDrift", {"n": HOUR_AGO}, {"n": true("SubnetDrift")}),
     is_removed_and_not_False=(DRIFTED, "", {}, {"n": None}),
@@ -195,9 +192,7 @@ RESERVED = {labels.CAPACITY_TYPE: "reserved"}
 
 
 @table(
-    "catalogue",
-    "own",
-    "drifts",
+    "catalogue, own, drifts",
     offered=(a_catalogue(), {}, False),
     type_gone=(a_catalogue(of=tuple(t for t in TYPES if t.name != "m")), {}, True),
     no_label=(a_catalogue(), {labels.INSTANCE_TYPE: ""}, True),

@@ -66,8 +66,7 @@ def test_node_that_stays_names_the_pod_and_the_least_shortage():
 
 
 @table(
-    "changes",
-    "options",
+    "changes, options",
     not_initialized=({"initialized": False}, {}),
     deleting=({"deleting": True}, {}),
     within_consolidateAfter=({}, {"within": frozenset({"other"})}),
@@ -80,9 +79,7 @@ def test_excluded_node_takes_no_pods(changes, options):
 
 
 @table(
-    "rule",
-    "resource",
-    "beside_an_empty_node_of_its_zone",
+    "rule, resource, beside_an_empty_node_of_its_zone",
     spread_over_zones=(spread(ZONE), ZONE, {NodeVerdict.DELETABLE}),
     apart_on_nodes=(apart(key=HOST), "host rules", {*NodeVerdict}),
     apart_in_zones=(apart(key=ZONE), ZONE, {*NodeVerdict}),
@@ -110,9 +107,7 @@ def test_pod_that_no_node_can_run_keeps_its_node():
 
 
 @table(
-    "rule",
-    "size",
-    "other",
+    "rule, size, other",
     must_share_a_node=(near(key=HOST), "m", a_member("other", cpus=["4"])),
     prefer_to_keep_apart_if_no_new_node_takes_them=(
         prefers(apart(key=HOST)), "l", a_member("other", size="s", cpus=["1900m"])

@@ -230,8 +230,7 @@ def test_fewer_nodes_are_tried_when_kube_scheduler_may_bind_the_pods_of_all_othe
 
 
 @table(
-    "refused",
-    "best",
+    "refused, best",
     a_short_prefix=({"n2": "default/p-n0"}, ["n0", "n1", "n2", "n3", "n4"]),
     the_longest_prefix=({"n4": "default/p-n1"}, ["n0", "n1", "n2", "n3"]),
     all_long_prefixes=(dict.fromkeys(("n2", "n3", "n4"), "default/p-n0"), ["n0", "n1"]),
@@ -260,6 +259,7 @@ def test_replacement_is_made_larger_until_its_pods_find_capacity_in_any_order():
 
     def unbound(command):
         return "default/n0-0" if any(r.offering.instance_type == "m" for r in command.replacements) else ""
+
     found = attempts(a_fleet(*underused(3, size="xl")), unbound=unbound)
     assert [len(a.candidates) for a in found] == [2, 3]
     assert [r.instance_types for r in found[-1].best.replacements] == [("l",)]

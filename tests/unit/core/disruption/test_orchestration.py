@@ -365,8 +365,7 @@ def test_rejected_proposal_removes_taints_and_conditions():
 
 
 @table(
-    "later",
-    "why",
+    "later, why",
     holds=(an_oversized_fleet(), ""),
     more_pods=(a_fleet(a_member("n", size="xl", cpus=["1400m"] * 9)), "scheduling: Can't replace with a cheaper node"),
     no_pods=(a_fleet(a_member("n", size="xl")), "churn: the node is empty"),

@@ -96,9 +96,7 @@ def test_pods_of_replicasets_get_the_cost_of_their_node():
 
 
 @table(
-    "annotations",
-    "cost",
-    "expected",
+    "annotations, cost, expected",
     new=({}, -1, both("-1")),
     unchanged=(both("-1"), -1, None),
     changed=(both("-1"), -2, both("-2")),

@@ -72,8 +72,7 @@ def test_rebalance_launches_no_replacement_when_pods_fit_on_existing_nodes():
 
 
 @table(
-    "member",
-    "pool",
+    "member, pool",
     no_recommendation=(a_member("n", capacity_type=labels.SPOT, cpus=["3"]), a_rebalancing_pool()),
     disabled=(a_risky_member("n"), a_rebalancing_pool(value="ignore")),
     empty=(a_risky_member("n", cpus=[]), a_rebalancing_pool()),
@@ -136,9 +135,7 @@ def test_rebalance_waits_after_rollbacks_as_other_methods_do(ended, again):
 
 
 @table(
-    "members",
-    "pool",
-    "why",
+    "members, pool, why",
     valid=((a_risky_member("a"), a_risky_member("b")), {}, ""),
     a_candidate_was_removed=((a_risky_member("a"),), {}, "churn"),
     budget=((a_risky_member("a"), a_risky_member("b")), {"budgets": [{"nodes": "1"}]}, "budget"),

@@ -97,8 +97,7 @@ def test_node_that_drifted_earliest_is_replaced_first():
 
 
 @table(
-    "member",
-    "number",
+    "member, number",
     zero_replicas=(a_replica("n"), 0),
     condition_is_False=(a_replica("n", drifted="False"), 1),
     no_condition=(a_member("n"), 1),

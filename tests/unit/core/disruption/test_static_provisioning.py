@@ -161,8 +161,7 @@ GOING = {"metadata": {"deletionTimestamp": stamp(NOW), "finalizers": ["x"]}}
 
 
 @table(
-    "changes",
-    "node_class",
+    "changes, node_class",
     class_not_ready=({}, a_node_class(ready=False)),
     class_deleting=({}, a_node_class(deleting=True)),
     no_class=({}, a_node_class("other")),

@@ -51,10 +51,7 @@ DRAINING = {"spec": {"taints": [{"key": labels.DISRUPTED_TAINT, "effect": "NoSch
 
 
 @table(
-    "nodes",
-    "more",
-    "instance",
-    "is_adopted",
+    "nodes, more, instance, is_adopted",
     deleted_with_its_owner=([a_node(deleting=NOW)], {}, {}, True),
     draining=([a_node(deleting=NOW, **DRAINING)], {}, {}, False),
     no_node=([], {}, {}, False),

@@ -96,8 +96,7 @@ def tolerating(key, operator):
 
 
 @table(
-    "each",
-    "evicted",
+    "each, evicted",
     done=(pod(status={"phase": "Succeeded"}), False),
     mirror=(pod(metadata=MIRROR), False),
     tolerates_everything=(pod(spec={"tolerations": [{"operator": "Exists"}]}), False),
@@ -132,9 +131,7 @@ AT_THE_END, A_MOMENT_LATER = leaving("in-time", until=END), leaving("outlives", 
 
 
 @table(
-    "pods",
-    "seconds_left",
-    "expected",
+    "pods, seconds_left, expected",
     whatever_protects_them=([pod("slow", metadata=PROTECTED, grace=60), pod(spec=CRITICAL, grace=5)], 20, [("slow", 20)]),
     with_one_second_after_the_end=([pod("late")], -300, [("late", 1)]),
     unless_they_end_in_time=([A_MOMENT_LATER, AT_THE_END, leaving(until=END - timedelta(seconds=1))], 20, [("outlives", 20)]),

@@ -79,9 +79,7 @@ OF_A_DAEMON_SET = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "Daemon
 
 
 @table(
-    "metadata",
-    "placed",
-    "goes",
+    "metadata, placed, goes",
     capacity_is_ready=({}, "ready", True),
     capacity_starts=({}, "starting", False),
     no_capacity=({}, "", False),

@@ -48,8 +48,7 @@ BEGUN = condition("Drained", "Unknown", since=ago(seconds=1), reason="Draining")
 
 
 @table(
-    "claim",
-    "parts",
+    "claim, parts",
     its_nodepool_is_only_invalid=(a_running_claim(deleting=NOW, metadata=OWNED), {"invalid_objects": (INVALID,)}),
     no_nodepool_owns_it_as_the_garbage_collector_sees_it=(a_running_claim(deleting=NOW), {}),
     an_earlier_run_recorded_it=(

@@ -112,8 +112,7 @@ CUT_OFF = [a_claim("cut-off")]
 
 
 @table(
-    "cluster",
-    "expected",
+    "cluster, expected",
     its_drain_ends_the_instance=({"nodes": [a_node(deleting=NOW, **DRAINING)], "instances": [an_instance()]}, None),
     it_is_going=({"instances": [an_instance(state="shutting-down")]}, None),
     its_claim_is_there=({"claims": [a_launched_claim()], "instances": [an_instance()]}, None),
@@ -172,9 +171,7 @@ def test_claim_without_provider_id_node_and_instance_is_deleted():
 
 
 @table(
-    "expire_after",
-    "claim",
-    "goes",
+    "expire_after, claim, goes",
     after_its_time=("1h", {"age": timedelta(hours=1)}, True),
     not_before=("1h", {"age": timedelta(minutes=54)}, False),
     never=("Never", {"age": timedelta(days=9999)}, False),

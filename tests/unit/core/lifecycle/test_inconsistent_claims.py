@@ -78,9 +78,7 @@ GONE = CloudInstances(missing=frozenset({provider_id_of("default-1")}))
 
 
 @table(
-    "claim",
-    "nodes",
-    "cloud",
+    "claim, nodes, cloud",
     it_has_its_node=(a_running_claim(), [a_node()], RUNNING),
     its_node_has_not_joined_yet=(a_launched_claim(), [], RUNNING),
     it_is_going_already=(missing(ago(hours=1), deleting=NOW), [], RUNNING),

@@ -103,10 +103,7 @@ ENDED = NodeClaimNotFoundError("the instance of an earlier launch, aws:///z/i-1,
 
 
 @table(
-    "error",
-    "steps",
-    "event",
-    "counted_as",
+    "error, steps, event, counted_as",
     insufficient_capacity=(REFUSED, BOTH, "InsufficientCapacityError", "insufficient_capacity"),
     unready_node_class=(NodeClassNotReadyError("no subnets"), {Step.TERMINATE}, "NodeClassNotReady", None),
     ended_instance_of_an_earlier_launch=(ENDED, BOTH, "InstanceNotFound", "garbage_collected"),

@@ -62,8 +62,7 @@ def test_the_least_of_all_nodes_counts():
 
 
 @table(
-    "claim",
-    "node",
+    "claim, node",
     starting=(a_claim_of(true=("Launched", "Registered")), a_node_offering()),
     unnamed=(a_claim_of(status={"nodeName": "another"}), a_node_offering()),
     edited_class=(a_claim_of(settings="of an older NodeClass"), a_node_offering()),

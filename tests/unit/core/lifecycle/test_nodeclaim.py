@@ -99,8 +99,7 @@ def test_taints_are_synced_unless_do_not_sync_taints_is_true(value, synced):
 
 
 @table(
-    "node",
-    "warns",
+    "node, warns",
     no_taint=(a_node(registered=False, spec={"taints": []}), True),
     unregistered=(an_unregistered_node(UNREGISTERED), False),
     another_effect=(an_unregistered_node({**UNREGISTERED, "effect": "NoSchedule"}), True),
@@ -177,10 +176,7 @@ def requesting(gpus):
 
 
 @table(
-    "spec",
-    "before",
-    "reason",
-    "after",
+    "spec, before, reason, after",
     the_node_is_not_ready=({}, {"ready": False}, "NodeNotReady", {}),
     a_startup_taint=({"startupTaints": [CNI]}, tainted(CNI), "StartupTaintsExist", {}),
     an_ephemeral_taint=({}, tainted(NOT_READY), "KnownEphemeralTaintsExist", {}),
@@ -229,9 +225,7 @@ GPU, NIC = "gpu.example.com", "nic.example.com"
 
 
 @table(
-    "drivers",
-    "slices",
-    "waits",
+    "drivers, slices, waits",
     none=(GPU, (), True),
     another_node=(GPU, (published(node="node-other"),), True),
     incomplete=(GPU, (published(of=2),), True),

@@ -84,8 +84,7 @@ TAINTED = {"taints": [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]}
 
 
 @table(
-    "claim",
-    "node",
+    "claim, node",
     deleted=({"deleting": NOW}, {}),
     candidate_of_a_command=({"status": {"conditions": [condition("DisruptionReason", reason="Underutilized")]}}, {}),
     tainted_for_one=({}, {"spec": TAINTED}),

@@ -93,9 +93,7 @@ NONE, ONE = {}, {"default": (1, 4000, 0)}
 
 
 @table(
-    "claims",
-    "nodes",
-    "expected",
+    "claims, nodes, expected",
     of_nodes_by_their_capacity_and_of_pending_claims=(
         (A, B), (a_node("a", status={"capacity": {"cpu": "3900m"}}),), {"default": (2, 7900, 0)}
     ),

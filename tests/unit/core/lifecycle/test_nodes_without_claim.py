@@ -77,8 +77,7 @@ def test_instance_is_terminated_unless_a_nodeclaim_has_it():
 
 
 @table(
-    "node",
-    "cloud",
+    "node, cloud",
     not_ready_and_its_instance_is_gone=(a_node(ready=False, deleting=NOW), GONE),
     its_instance_is_of_another_cluster=(a_draining_node(), CloudInstances()),
 )

@@ -140,8 +140,7 @@ OLDER = a_launched_claim(age=timedelta(minutes=2))
 
 
 @table(
-    "claims",
-    "node",
+    "claims, node",
     registered_before=((a_launched_claim(true=("Launched", "Registered"), metadata=FOR_A),), a_node(ready=False)),
     timed_out=((a_launched_claim(metadata=FOR_A, age=HOUR),), a_joined_node()),
     duplicate=(
@@ -201,10 +200,7 @@ def nominated_at(time):
 
 
 @table(
-    "claim",
-    "nodes",
-    "pod",
-    "pointless",
+    "claim, nodes, pod, pointless",
     not_bound=(a_ready_claim(), [a_node()], a_nominated_pod(), True),
     a_moment_ago=(a_ready_claim(RECENT), [a_node()], a_nominated_pod(), False),
     node_gone=(a_ready_claim(RECENT), [], a_nominated_pod(), True),
@@ -236,8 +232,7 @@ def test_node_is_its_claims_whatever_node_name_the_claims_have(own_name):
 
 
 @table(
-    "other",
-    "cleared",
+    "other, cleared",
     bound=(a_pod("b", cpu="2", node="node-default-1"), [("a", "")]),
     terminating=(a_pod("b", cpu="2", node="node-default-1", metadata={"deletionTimestamp": stamp(NOW)}), []),
     only_nominated=(a_pod("b", status={"nominatedNodeName": "node-x"}), []),

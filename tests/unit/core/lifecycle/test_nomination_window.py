@@ -78,9 +78,7 @@ def test_nominating_run_removes_no_taint_and_requeues_the_step():
 
 
 @table(
-    "claims",
-    "pods",
-    "expected",
+    "claims, pods, expected",
     removed_together=(
         (a_claim("a", WATCH_DELAY), a_claim("b", WATCH_DELAY + MOMENT)),
         (a_nominated_pod("a"), a_nominated_pod("b")),
@@ -148,9 +146,7 @@ STARTING = a_tainted_node("b", ready=False)
 
 
 @table(
-    "other",
-    "nodes",
-    "waits",
+    "other, nodes, waits",
     node_is_expected=(a_claim("b"), (), True),
     deleted=(a_claim("b", changes={"deleting": NOW}), (), False),
     not_launched=(a_claim("b", changes={"provider_id": "", "true": ()}), (), False),

@@ -93,10 +93,7 @@ MANY = "Pod has 100 preferences"
 
 
 @table(
-    "results",
-    "reason",
-    "name",
-    "message",
+    "results, reason, name, message",
     a_nodepool_has_no_instance_types_as_its_conditions_report_other_reasons=(
         Results(unusable_node_pools=UNUSABLE), "NoCompatibleInstanceTypes", "mine", "there is none with x In [y]"
     ),

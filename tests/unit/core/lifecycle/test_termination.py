@@ -103,10 +103,7 @@ def edited(*written):
 
 
 @table(
-    "claim",
-    "node",
-    "cloud",
-    "expected",
+    "claim, node, cloud, expected",
     it_arrived_after_the_drain=(seen(*STAGES, "Drained", deleting=ago(minutes=1)), a_deleted_node(60), UNLISTED, "evict p"),
     it_terminates_as_a_user_says=(draining(60, condition("InstanceTerminating")), a_deleted_node(60), UNLISTED, "evict p"),
     a_user_said_so_undrained=(
@@ -157,10 +154,7 @@ def of_tags(**tags):
 
 
 @table(
-    "claim",
-    "nodes",
-    "cloud",
-    "expected",
+    "claim, nodes, cloud, expected",
     not_registered_so_not_drained=(LAUNCHED, [a_node(registered=False)], UNLISTED, "terminate i-default-1"),
     not_in_the_status_but_tagged=(a_claim(deleting=NOW), [], listed(TAGGED), "terminate i-9"),
     of_its_node_though_another_is_tagged=(
@@ -298,9 +292,7 @@ def test_volumes_do_not_block_after_the_grace_period():
 
 
 @table(
-    "node",
-    "pods",
-    "reads",
+    "node, pods, reads",
     no_pod_is_waited_for=(a_node(deleting=NOW), (), True),
     a_pod_is=(a_node(deleting=NOW), (web(),), False),
     it_stays=(a_node(), (), False),
@@ -401,10 +393,7 @@ FOUR_MINUTES_LEFT = {"annotations": {labels.TERMINATION_TIMESTAMP: stamp(NOW + t
 
 
 @table(
-    "claim",
-    "nodes",
-    "written",
-    "announced_on",
+    "claim, nodes, written, announced_on",
     for_the_first_time=({}, [a_node()], [FOUR_MINUTES_LEFT], ["NodeClaim", "Node"]),
     in_place_of_an_invalid_one=({"was": "soon"}, [a_node()], [FOUR_MINUTES_LEFT], ["NodeClaim", "Node"]),
     not_again=({"was": stamp(NOW)}, [a_node()], [], ["Node"]),
