@@ -18,6 +18,9 @@ from tests.helpers.small_clusters import ZONE, spread
 NONE = frozenset()
 
 
+THREE = [a_member(f"n{i}", size="l", cpus=["600m"]) for i in range(3)]
+
+
 def busy(snapshot):
     """The nodes with pods that may be disrupted, by NodeClaim name."""
     return {name: each for name, each in candidates_of(snapshot).items() if not each.is_empty}
@@ -46,7 +49,7 @@ def moves_of(plan):
 
 def test_nodes_that_share_a_new_node_are_one_move():
     """Three nodes with a pod each are worth one small node; every pod moves once."""
-    plan = planned(a_fleet(*(a_member(f"n{i}", size="l", cpus=["600m"]) for i in range(3))))
+    plan = planned(a_fleet(*THREE))
     assert moves_of(plan) == [(("n0", "n1", "n2"), ("s",))]
     assert (plan.evictions, plan.price_after) == (3, pytest.approx(price("s")))
     assert plan.price_before == pytest.approx(3 * price("l"))
@@ -65,8 +68,7 @@ def test_half_empty_nodes_of_the_cheapest_kind_are_emptied_into_each_other():
 @pytest.mark.parametrize("annotations", [{}, {labels.BUFFER_POD: "true"}])
 def test_node_stays_whose_free_capacity_is_for_a_pod_without_a_node(annotations):
     """Without that pod, two of the three nodes would be deleted; a CapacityBuffer's pod would then need a new node."""
-    needs_three = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "3"}}}]}
-    waits = a_pod("waits", metadata={"annotations": annotations}, spec=needs_three)
+    waits = a_pod("waits", cpu="3", metadata={"annotations": annotations})
     plan = planned(a_fleet(*(a_member(f"n{i}", cpus=["1"]) for i in range(3)), pending=(waits,)))
     assert moves_of(plan) == [(("n2",), ())]
     assert "its free capacity is for pod default/waits" in {node.why for node in plan.staying}
@@ -138,8 +140,7 @@ def test_nodes_outside_the_plan_stay_with_a_reason(member, pool, why):
 
 def test_settled_nodes_stay():
     """A plan that is made again moves no pod that has moved already."""
-    snapshot = a_fleet(*(a_member(f"n{i}", size="l", cpus=["600m"]) for i in range(3)))
-    plan = planned(snapshot, settled={"n0"})
+    plan = planned(a_fleet(*THREE), settled={"n0"})
     assert "n0" not in {c for candidates, _ in moves_of(plan) for c in candidates}
 
 
@@ -160,37 +161,31 @@ def test_pods_with_topology_spread_stay_spread():
     assert zones == ["a", "b"]
 
 
+def starting(snapshot, *names, allowed=2, leaving=None):
+    """Which of the moves of these nodes may start while nodes leave: by default their own."""
+    present, leaving = busy(snapshot), set(names if leaving is None else leaving)
+    waiting, nodes = [(present[name],) for name in names], {f"node-{name}" for name in leaving}
+    return next_moves(Simulation(snapshot, a_catalogue()), waiting, {"default": allowed}, leaving=nodes)
+
+
 def test_moves_that_start_together_do_not_use_the_same_room():
     """The capacity on one node suffices for one of two; the second move launches a node or waits."""
     members = (a_member("n0", size="m", cpus=["900m"]), a_member("n1", size="m", cpus=["900m"]))
     snapshot = a_fleet(a_member("roomy", size="l", cpus=["7"]), *members)
-    simulation = Simulation(snapshot, a_catalogue())
-    present = busy(snapshot)
+    both = starting(snapshot, "n0", "n1")
 
-    now = next_moves(simulation, [(present["n0"],), (present["n1"],)], {"default": 2}, leaving={"node-n0", "node-n1"})
-
-    assert not now.invalid
-    assert [(dict(m.existing), len(m.replacements)) for m in now.moves] == [
-        ({"node-roomy": ("default/n0-0",)}, 0),
-        ({}, 1),
-    ]
-    one = next_moves(simulation, [(present["n0"],), (present["n1"],)], {"default": 1}, leaving=set())
-    assert [m.name for m in one.moves] == ["n0"]
+    assert not both.invalid
+    roomy = {"node-roomy": ("default/n0-0",)}
+    assert [(dict(m.existing), len(m.replacements)) for m in both.moves] == [(roomy, 0), ({}, 1)]
+    assert [m.name for m in starting(snapshot, "n0", "n1", allowed=1, leaving=()).moves] == ["n0"]
 
 
 def test_move_waits_while_pods_of_another_could_take_its_capacity():
     """The pod of n0 fits exactly on the fuller node, but kube-scheduler prefers the emptier one, which n1 needs besides its replacement."""
     members = (a_member("n0", cpus=["1"]), a_member("n1", size="xl", cpus=["1900m", "2"]))
     snapshot = a_fleet(a_member("a-fuller", cpus=["3"]), a_member("b-emptier", size="l", cpus=["6"]), *members)
-    present = busy(snapshot)
-
-    def starting(*names):
-        waiting = [(present[name],) for name in names]
-        leaving = {f"node-{name}" for name in names}
-        return next_moves(Simulation(snapshot, a_catalogue()), waiting, {"default": 2}, leaving=leaving)
-
-    assert [m.name for m in starting("n1").moves] == ["n1"]
-    both = starting("n0", "n1")
+    assert [m.name for m in starting(snapshot, "n1").moves] == ["n1"]
+    both = starting(snapshot, "n0", "n1")
     assert [m.name for m in both.moves] == ["n0"]
     assert (both.too_early, both.invalid) == ({"n1"}, {})
 
@@ -206,22 +201,16 @@ def test_moves_that_start_are_solved_without_those_that_do_not():
         "n5": ("s", "400m 200m 400m 200m 600m"),
     }
     snapshot = a_fleet(*(a_member(name, size=size, cpus=cpus.split()) for name, (size, cpus) in members.items()))
-    present = busy(snapshot)
-
-    def starting(*names):
-        waiting = [(present[name],) for name in names]
-        leaving = {"node-n3", "node-n4", "node-n5"}
-        return next_moves(Simulation(snapshot, a_catalogue()), waiting, {"default": 3}, leaving=leaving)
-
-    proposed = starting("n5", "n4", "n3")
+    three = {"allowed": 3, "leaving": ("n3", "n4", "n5")}
+    proposed = starting(snapshot, "n5", "n4", "n3", **three)
     assert proposed.too_early == {"n4"}
     assert [(m.name, m.replacements) for m in proposed.moves] == [("n5", ()), ("n3", ())]
-    assert starting("n5", "n3").moves == proposed.moves
+    assert starting(snapshot, "n5", "n3", **three).moves == proposed.moves
 
 
 def test_carried_out_move_leaves_a_cluster_without_its_nodes():
     """The pods run on the replacement, which has the labels and the capacity of its type."""
-    snapshot = a_fleet(*(a_member(f"n{i}", size="l", cpus=["600m"]) for i in range(3)))
+    snapshot = a_fleet(*THREE)
     (move,) = planned(snapshot).moves
 
     after = carried_out(snapshot, a_catalogue(), move, ["new"])

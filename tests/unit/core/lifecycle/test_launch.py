@@ -162,12 +162,9 @@ def test_retries_back_off_from_a_second_to_a_minute():
 def test_only_an_answered_launch_failure_changes_the_next_client_token():
     """After any other failure, an earlier attempt may have launched an instance; all failures count for the wait."""
     counted, claim = [], a_claim()
-    for error, answered in (
-        (CloudUnavailableError("broke off"), False),
-        (RateLimitedError("slow down"), False),
-        (CreateError("no such profile", condition_reason="InstanceProfileNameInvalid"), True),
-        (CloudProviderError("forbidden"), False),
-    ):
+    refused = CreateError("no such profile", condition_reason="InstanceProfileNameInvalid")
+    others = CloudUnavailableError("broke off"), RateLimitedError("slow down"), CloudProviderError("forbidden")
+    for error, answered in ((others[0], False), (others[1], False), (refused, True), (others[2], False)):
         annotations = patched(failed(claim, error, answered=answered))["metadata"]["annotations"]
         claim = a_claim(metadata={"annotations": annotations})
         counted.append(answered_failures(claim))
@@ -186,17 +183,13 @@ def test_failure_and_throttling_may_have_their_own_retry_delay():
     assert of_type(throttled, Requeue)[0].at == NOW + timedelta(seconds=20)
 
 
-def test_a_claim_gets_its_finalizer_before_its_instance():
-    """One chain first adds the finalizer and then launches."""
+def test_a_claim_gets_its_finalizer_and_the_label_of_its_node_class_before_its_instance():
+    """One chain first adds them and then launches. A NodeClaim that a user created gets the label, too."""
     plan = launch_nodeclaims([a_claim(metadata={"finalizers": [], "labels": {CLASS_LABEL: "x"}})], NOW)
-    (chain,) = plan.chains
-    protect, launch = chain.actions
+    ((protect, launch),) = (chain.actions for chain in plan.chains)
     assert protect.patch["metadata"]["finalizers"] == [labels.TERMINATION_FINALIZER]
     assert isinstance(launch, LaunchInstance)
 
-
-def test_hydration_labels_a_claim_with_its_node_class():
-    """A NodeClaim that a user created gets the label, too."""
     bare = a_claim()
     bare.metadata.labels.pop(CLASS_LABEL)
     (chain,) = launch_nodeclaims([bare], NOW).chains
@@ -233,17 +226,12 @@ def test_claim_is_launched_again_exactly_when_its_retry_is_due():
     assert launch_nodeclaims([later], NOW).actions == (retry(due),)
 
 
-@pytest.mark.parametrize(
-    "claim",
-    [
-        a_claim(provider_id="aws:///a/i-1", true=("Launched",)),
-        a_claim(deleting=NOW),
-        a_claim(status={"conditions": [{"type": "Launched", "status": "False"}]}),
-    ],
-)
-def test_launched_refused_and_deleting_claims_are_left_alone(claim):
+def test_launched_refused_and_deleting_claims_are_left_alone():
     """There is nothing to launch."""
-    assert launch_nodeclaims([claim], NOW).chains == ()
+    launched = a_claim(provider_id="aws:///a/i-1", true=("Launched",))
+    refused = a_claim(status={"conditions": [{"type": "Launched", "status": "False"}]})
+    for claim in (launched, refused, a_claim(deleting=NOW)):
+        assert launch_nodeclaims([claim], NOW).chains == ()
 
 
 @pytest.mark.parametrize("launched_at", [NOW - timedelta(hours=1), None])
