@@ -1,7 +1,5 @@
 """The policy Balanced: which moves it approves, and what it records."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Binding orders: a removal is proposed only if its pods find capacity in any order in which they are evicted."""
 
-from __future__ import annotations
-
 import pytest
 
 from journeyman.core.api import labels

@@ -1,7 +1,5 @@
 """Disruption budgets: how many nodes may be disrupted, and when that changes."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone

@@ -1,7 +1,5 @@
 """The calendar: windows of NodePools and CapacityBuffers, the steps at their edges, and the entries of the cloud's scheduler."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime, timedelta, timezone
 

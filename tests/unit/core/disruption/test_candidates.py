@@ -1,7 +1,5 @@
 """Candidates: which nodes may be disrupted, why others may not, and their costs."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

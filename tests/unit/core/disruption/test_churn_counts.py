@@ -1,7 +1,5 @@
 """The churn ledger counts evictions, launches and reversed consolidations once, and stays small."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """Churn limits: consolidation waits after reversals and launches, honours caps, and must pay back."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """Circuit breaker: annotations and alarms pause NodePools, and replacements that do not join pause further ones."""
 
-from __future__ import annotations
-
 import json
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """The Consolidatable condition and lastPodEventTime."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

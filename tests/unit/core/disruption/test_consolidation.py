@@ -1,7 +1,5 @@
 """Consolidation: deletes nodes that are not needed, replaces others by cheaper ones, never raises the price."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

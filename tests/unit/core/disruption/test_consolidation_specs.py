@@ -1,7 +1,5 @@
 """Consolidation as Karpenter's suite describes it: which nodes are replaced or deleted, and which stay."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

@@ -1,7 +1,5 @@
 """The disruption controller: the first command of all methods."""
 
-from __future__ import annotations
-
 import pytest
 
 from journeyman.core.api import labels

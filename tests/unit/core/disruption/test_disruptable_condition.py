@@ -1,7 +1,5 @@
 """Why nodes stay: the reason, the smallest change that would free each, and the condition that says so."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

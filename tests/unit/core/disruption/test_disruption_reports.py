@@ -1,7 +1,5 @@
 """Events and metrics of disruption: what is recorded for a node, a NodePool and a command, with Karpenter's texts."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """Drift of dynamic NodePools: which node goes first, what replaces it, and what keeps it."""
 
-from __future__ import annotations
-
 import pytest
 
 from journeyman.core.api import labels

@@ -1,7 +1,5 @@
 """The Drifted condition: when it is set and removed, and with which reason."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

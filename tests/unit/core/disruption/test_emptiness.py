@@ -1,7 +1,5 @@
 """Emptiness: which empty nodes one command deletes."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timezone
 

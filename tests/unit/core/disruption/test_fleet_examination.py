@@ -1,7 +1,5 @@
 """The examination of a fleet: which nodes can be deleted or replaced, and what the others lack."""
 
-from __future__ import annotations
-
 import json
 from math import inf
 

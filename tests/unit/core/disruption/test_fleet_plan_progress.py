@@ -1,7 +1,5 @@
 """The progress of a FleetPlan: which moves are done, running, ready or failed, by their NodeDisruptions."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

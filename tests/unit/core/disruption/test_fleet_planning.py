@@ -1,7 +1,5 @@
 """The fleet plan: which nodes stay, which moves lead to the cheaper fleet, and which of them may start."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

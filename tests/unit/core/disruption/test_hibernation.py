@@ -1,7 +1,5 @@
 """Hibernation: which nodes one command deletes, and what others may do meanwhile."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

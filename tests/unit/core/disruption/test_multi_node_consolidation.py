@@ -1,7 +1,5 @@
 """Multi-node consolidation: several nodes are deleted at once, with at most one replacement."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

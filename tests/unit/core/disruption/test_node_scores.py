@@ -1,7 +1,5 @@
 """kube-scheduler's default scores: which node each pod is bound to, in order."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

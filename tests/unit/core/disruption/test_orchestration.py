@@ -1,7 +1,5 @@
 """Orchestration of disruption commands: what each run writes, and how later runs continue."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

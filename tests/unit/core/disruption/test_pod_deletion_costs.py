@@ -1,7 +1,5 @@
 """Deletion costs of pods: which nodes become empty first when ReplicaSets scale in, and whose annotations are written."""
 
-from __future__ import annotations
-
 import pytest
 
 from journeyman.core.api import labels

@@ -1,7 +1,5 @@
 """Rebalance: replaces nodes with a rebalance recommendation, within budgets, by offerings that are not at risk."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

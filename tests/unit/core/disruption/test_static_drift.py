@@ -1,7 +1,5 @@
 """Drift of static NodePools: how many nodes are replaced at once, by what, and when none is."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

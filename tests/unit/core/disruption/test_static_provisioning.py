@@ -1,7 +1,5 @@
 """Static NodePools: how many NodeClaims are created, under which names, and the order of deprovisioning."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

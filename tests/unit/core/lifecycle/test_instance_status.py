@@ -1,7 +1,5 @@
 """Instance status: a failed check forces the node's termination, a planned event drains it."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

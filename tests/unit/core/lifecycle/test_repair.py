@@ -1,7 +1,5 @@
 """Repair: nodes unhealthy for too long are deleted at once, unless more than a fifth of a NodePool is unhealthy."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest
