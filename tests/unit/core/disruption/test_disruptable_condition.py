@@ -99,13 +99,6 @@ def test_each_node_that_stays_has_a_reason_and_the_smallest_change(snapshot, rea
     assert blocked.why
 
 
-def test_reason_names_the_end_of_consolidate_after():
-    """It passes by itself, so no change is proposed."""
-    blocked = stays(a_busy_fleet(quiet_for=timedelta(seconds=5)))["n"]
-    assert f"ends at {stamp(NOW + timedelta(seconds=25))}" in blocked.why
-    assert blocked.is_brief
-
-
 @pytest.mark.parametrize(
     ("size", "capacity_type", "text"),
     [
@@ -132,7 +125,13 @@ def test_pod_that_no_node_can_run_is_named_with_what_would_help():
 
 
 def test_paused_nodepool_is_the_reason_of_its_nodes():
-    """Emptiness does not delete them either; it takes a node that is not paused, which has no reason to stay."""
+    """Emptiness does not delete them either; it takes a node that is not paused, which has no reason to stay.
+
+    The end of a consolidateAfter is named: it passes by itself.
+    """
+    brief = stays(a_busy_fleet(quiet_for=timedelta(seconds=5)))["n"]
+    assert f"ends at {stamp(NOW + timedelta(seconds=25))}" in brief.why
+    assert brief.is_brief
     assert stays(a_fleet(a_member("n"))) == {}
     blocked = stays(a_fleet(a_member("n"), pools=[PAUSED]))["n"]
     assert blocked.reason == "Paused"
@@ -187,16 +186,11 @@ BRIEF = one_that_stays(reason="ConsolidateAfter", is_brief=True)
     deleting=(None, one_that_stays(reason="Deleting"), False),
 )
 def test_condition_is_written_when_its_reason_changes(stored, one, is_written):
-    """Amounts and times change in every run."""
+    """Amounts and times change in every run. A brief reason of a young NodeClaim would cost each launch two more writes."""
     plan = disruptable_conditions(a_snapshot(claims=(a_claim(stored=stored),)), [one], POLL)
     assert bool(plan.actions) is is_written
-
-
-def test_brief_reason_of_a_young_nodeclaim_is_not_written():
-    """Otherwise each launch would cost two more writes."""
-    claim = a_claim(age=timedelta(minutes=2))
-    one = one_that_stays(reason="NotInitialized", is_brief=True)
-    assert disruptable_conditions(a_snapshot(claims=(claim,)), [one], POLL).actions == ()
+    young = a_claim(stored=stored, age=timedelta(minutes=2))
+    assert bool(disruptable_conditions(a_snapshot(claims=(young,)), [BRIEF], POLL).actions) is False
 
 
 def test_writes_of_a_run_are_bounded_and_the_rest_is_requeued():

@@ -34,15 +34,11 @@ def examined(snapshot, *, within=NONE, marked=NONE, spot_to_spot=False) -> dict[
     return dict(examine(simulation, candidates, spot_to_spot=spot_to_spot).by_nodeclaim)
 
 
-def test_node_whose_pods_fit_on_the_other_nodes_is_deletable():
-    """Its pods have no value beyond what is paid for anyway."""
+def test_node_whose_pods_fit_on_the_other_nodes_is_deletable_and_one_with_pods_for_a_smaller_one_replaceable():
+    """Its pods have no value beyond what is paid for anyway; else the shadow value is the price of that smaller node."""
     found = examined(a_fleet(a_member("spare", cpus=["1"]), a_member("roomy", size="l", cpus=["1"])))["spare"]
     assert (found.verdict, found.shadow_value, found.why_not) == (NodeVerdict.DELETABLE, 0.0, "")
     assert found.saving == price("m")
-
-
-def test_node_with_pods_for_a_smaller_one_is_replaceable():
-    """The shadow value is the price of that smaller node."""
     found = examined(a_fleet(a_member("n", size="xl", cpus=["1400m"] * 5)))["n"]
     assert (found.verdict, found.shadow_value) == (NodeVerdict.REPLACEABLE, price("l"))
 

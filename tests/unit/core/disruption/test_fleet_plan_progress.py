@@ -101,7 +101,11 @@ def test_undone_command_fails_its_move_with_the_reason(phase):
 
 
 def test_commands_of_other_methods_and_earlier_plans_do_not_count():
-    """A single-node command on the same node, or one from before the plan, says nothing about its move."""
+    """A single-node command on the same node, or one from before the plan, says nothing about its move.
+
+    Unchanged progress writes nothing: the step runs every ten seconds.
+    """
+    assert not progress_of(plans=(a_plan(),)).record(NOW).chains
     progress = progress_of(
         a_command("n0", "Succeeded", method="single-node"), a_command("n1", "RolledBack", created=ago(hours=1))
     )
@@ -181,11 +185,6 @@ def test_moves_are_validated_in_the_order_of_the_plan(order):
     assert [validated[d.metadata.name].why_not for d in proposed] == ["", ""]
 
 
-def test_unchanged_progress_writes_nothing():
-    """The step runs every ten seconds."""
-    assert not progress_of(plans=(a_plan(),)).record(NOW).chains
-
-
 def test_nodes_that_are_soon_gone_have_the_taint_of_nodes_that_leave():
     """It is removed from all others."""
     taint = {"key": labels.LEAVING_TAINT, "effect": "PreferNoSchedule"}
@@ -195,17 +194,17 @@ def test_nodes_that_are_soon_gone_have_the_taint_of_nodes_that_leave():
     assert taints == {"node-new": [taint], "node-stays": []}
 
 
-@pytest.mark.parametrize(("nodes", "text"), [(12, "12 nodes stay"), (1, "1 node stays")])
-def test_a_plan_without_moves_says_how_many_nodes_stay(nodes, text):
-    """It was "planned the fleet: 0 moves delete 0 nodes"."""
-    staying = [StayingNode(nodeclaim=f"n{n}", price=1.0, worth_of_pods=1.0, worth=1.0, why="x") for n in range(nodes)]
-    plan = creation_plan(to_fleet_plan(PlannedFleet(staying=tuple(staying), price_before=2.0, lower_bound=1.5), NOW))
-    bound = "no fleet for these pods costs less than 1.5000/h"
-    assert plan.notes == (f"no cheaper fleet: {text}, for 2.0000/h; {bound}",)
+def test_note_of_a_plan_says_how_many_nodes_stay_or_go():
+    """It was "planned the fleet: 0 moves delete 0 nodes"; one move speaks of one."""
+    for nodes, text in ((12, "12 nodes stay"), (1, "1 node stays")):
+        all_stay = [
+            StayingNode(nodeclaim=f"n{n}", price=1.0, worth_of_pods=1.0, worth=1.0, why="x") for n in range(nodes)
+        ]
+        fleet = PlannedFleet(staying=tuple(all_stay), price_before=2.0, lower_bound=1.5)
+        bound = "no fleet for these pods costs less than 1.5000/h"
+        notes = creation_plan(to_fleet_plan(fleet, NOW)).notes
+        assert notes == (f"no cheaper fleet: {text}, for 2.0000/h; {bound}",)
 
-
-def test_a_plan_of_one_move_speaks_of_one():
-    """One move that deletes one node."""
     (candidate,) = candidates_of(a_fleet(a_member("n0", cpus=["1"]))).values()
     made = to_fleet_plan(PlannedFleet(moves=(Move(candidates=(candidate,)),), price_before=2.0), NOW)
     assert creation_plan(made).notes[0].startswith("planned the fleet: 1 move deletes 1 node and evicts 1 pod, saving")

@@ -51,7 +51,10 @@ def candidates_of(evaluation: Evaluation | None) -> list[str]:
 
 
 def test_node_with_recommendation_is_replaced_by_another_offering():
-    """The price does not matter, and the replacement never has the same offering."""
+    """The price does not matter, and the replacement never has the same offering.
+
+    It needs none if its pods fit on existing nodes, also recently changed ones: consolidateAfter limits only consolidation.
+    """
     fleet = a_fleet(a_risky_member("n", size="m", zone="a"), pools=[a_rebalancing_pool()])
     evaluation = found(fleet)
 
@@ -61,9 +64,6 @@ def test_node_with_recommendation_is_replaced_by_another_offering():
     assert replacement.offering[:3] == ("m", "b", labels.SPOT)
     assert a_controller(fleet).simulation.verify(evaluation.commands[0]) == ()
 
-
-def test_rebalance_launches_no_replacement_when_pods_fit_on_existing_nodes():
-    """The pods may move to recently changed nodes, because consolidateAfter limits only consolidation."""
     fleet = a_fleet(a_risky_member("n", cpus=["1"]), a_member("other", size="l"), pools=[a_rebalancing_pool()])
     evaluation = found(fleet, fresh=frozenset({"other"}))
     assert (candidates_of(evaluation), evaluation.commands[0].replacements) == (["n"], ())

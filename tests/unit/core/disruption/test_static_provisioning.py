@@ -249,21 +249,27 @@ def test_lifetime_remaining_is_the_remaining_fraction_of_expire_after(expire_aft
     assert lifetime_remaining(claim, NOW) == pytest.approx(left)
 
 
-def test_deleting_node_counts_as_deprovisioned():
-    """Its NodeClaim will be removed, too, so no other node is deleted instead."""
+def test_dynamic_and_deleting_nodepools_are_not_static():
+    """Their NodeClaims are neither created nor deleted.
+
+    A node that is deleted counts as deprovisioned: its NodeClaim will be removed, too, so no other node is deleted instead.
+    """
     members = [a_member("a"), a_member("b", node=GOING), a_member("c")]
     assert deleted(a_fleet(*members, pools=[a_static_pool(2)])) == []
-
-
-def test_dynamic_and_deleting_nodepools_are_not_static():
-    """Their NodeClaims are neither created nor deleted."""
     pools = [builders.a_pool(), builders.a_pool("going", **GOING, spec={"replicas": 0})]
     assert static_nodepools((), pools) == ()
     assert deleted(a_fleet(a_member("a"), a_member("b", pool="going"), pools=pools)) == []
 
 
 def test_provisioning_is_requeued_immediately_when_max_claims_leaves_replicas_missing():
-    """If max_claims allows all replicas, the plan has neither an immediate requeue nor an Event."""
+    """If max_claims allows all replicas, the plan has neither an immediate requeue nor an Event.
+
+    It applies to all static NodePools together: the first by name gets its replicas first.
+    """
+    pools = tuple(builders.a_pool(name, spec={"replicas": 2}) for name in ("a", "b"))
+    made = created(a_snapshot(node_pools=pools), max_claims=3, catalogue=a_catalogue("a", "b"))
+    assert [body["metadata"]["labels"][labels.NODEPOOL] for body in made] == ["a", "a", "b"]
+
     left, all_made = (
         provision_static(
             a_cluster(a_static_pool(3)), a_catalogue(), max_claims=most, requeue_at=NOW + timedelta(seconds=20)
@@ -275,13 +281,6 @@ def test_provisioning_is_requeued_immediately_when_max_claims_leaves_replicas_mi
     ]
     assert [a.reason for a in of_type(all_made, Requeue) if a.at == NOW] == []
     assert all_made.events == ()
-
-
-def test_max_claims_applies_to_all_static_nodepools_together():
-    """The first NodePool by name gets its replicas first."""
-    pools = tuple(builders.a_pool(name, spec={"replicas": 2}) for name in ("a", "b"))
-    made = created(a_snapshot(node_pools=pools), max_claims=3, catalogue=a_catalogue("a", "b"))
-    assert [body["metadata"]["labels"][labels.NODEPOOL] for body in made] == ["a", "a", "b"]
 
 
 def test_static_nodepool_is_requeued_when_its_first_unavailable_offering_expires():
