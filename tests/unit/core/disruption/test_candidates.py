@@ -195,7 +195,10 @@ def tolerating(**toleration) -> dict:
     of_unknown_readiness=([a_web_pod(**ready("Unknown"))], ALWAYS, True),
     unready=([a_web_pod(**ready("False"))], ALWAYS, False),
     unready_beside_one_whose_annotation_is_over=(
-        [a_pod("brief", node="node-n", metadata={"labels": {"app": "brief"}, **protected_for("30m")}), a_web_pod(**ready("False"))],
+        [
+            a_pod("brief", node="node-n", metadata={"labels": {"app": "brief"}, **protected_for("30m")}),
+            a_web_pod(**ready("False")),
+        ],
         ALWAYS,
         False,
     ),

@@ -118,7 +118,7 @@ FULL = (a_member("a", cpus=["3"]), a_member("b", cpus=["3"]), a_member("target",
     moves_no_pods_to_recently_changed_nodes_whose_consolidateAfter_would_restart=(
         a_fleet(OLD, a_member("fresh", size="xl")), {"fresh": FRESH}, CHEAPEST
     ),
-    nor_while_another_pod_waits=(a_fleet(OLD, a_member("fresh", size="xl"), pending=[WAITS]), {"fresh": FRESH}, CHEAPEST),
+    nor_while_a_pod_waits=(a_fleet(OLD, a_member("fresh", size="xl"), pending=[WAITS]), {"fresh": FRESH}, CHEAPEST),
     moves_pods_past_recently_changed_nodes_while_others_wait=(
         a_fleet(OLD, a_member("fresh", cpus=["1"]), a_member("quiet", size="xl"), pending=[HOPELESS]),
         {"fresh": FRESH},

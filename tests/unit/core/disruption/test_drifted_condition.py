@@ -79,13 +79,17 @@ GONE = a_drifting_member(metadata={"deletionTimestamp": stamp(NOW)})
 HOUR_AGO = ago(hours=1)
 
 
+def not_launched(status):
+    return a_drifting_member(launched=status, marked="AMIDrift")
+
+
 @table(
     "member, cloud, since, expected",
     keeps_its_time_for_the_same_reason=(DRIFTED, "AMIDrift", {"n": HOUR_AGO}, {}),
     keeps_its_time_for_another_reason=(DRIFTED, "SubnetDrift", {"n": HOUR_AGO}, {"n": true("SubnetDrift")}),
     is_removed_and_not_False=(DRIFTED, "", {}, {"n": None}),
-    is_removed_if_the_launch_is_unknown=(a_drifting_member(launched="Unknown", marked="AMIDrift"), "AMIDrift", {}, {"n": None}),
-    is_removed_if_the_launch_failed=(a_drifting_member(launched="False", marked="AMIDrift"), "AMIDrift", {}, {"n": None}),
+    is_removed_if_the_launch_is_unknown=(not_launched("Unknown"), "AMIDrift", {}, {"n": None}),
+    is_removed_if_the_launch_failed=(not_launched("False"), "AMIDrift", {}, {"n": None}),
     is_left_alone_while_it_terminates=(GONE, "AMIDrift", {}, {}),
 )  # fmt: skip
 def test_condition_keeps_its_time_until_it_is_removed(member, cloud, since, expected):

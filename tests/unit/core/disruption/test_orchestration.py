@@ -372,7 +372,7 @@ def test_rejected_proposal_removes_taints_and_conditions():
         a_fleet(a_member("n", size="xl", cpus=["1400m"] * 5), pools=[a_pool(budgets=[{"nodes": "0"}])]),
         "budget: the budgets of NodePool default allow no further disruption",
     ),
-    room=(
+    capacity_elsewhere=(
         a_fleet(a_member("n", size="xl", cpus=["1400m"] * 5), a_member("roomy", size="xl", cpus=["100m"])),
         "scheduling: the decision is now delete, not replace",
     ),

@@ -127,14 +127,15 @@ def test_protected_pod_blocks_the_drain_and_is_named():
     assert (decided.evict, names(decided.protected), decided.next_force) == ((), ["precious"], None)
 
 
+BEFORE = leaving(until=END - timedelta(seconds=1))
 AT_THE_END, A_MOMENT_LATER = leaving("in-time", until=END), leaving("outlives", until=END + timedelta(seconds=1))
 
 
 @table(
     "pods, seconds_left, expected",
-    whatever_protects_them=([pod("slow", metadata=PROTECTED, grace=60), pod(spec=CRITICAL, grace=5)], 20, [("slow", 20)]),
+    whatever_protects_it=([pod("slow", metadata=PROTECTED, grace=60), pod(spec=CRITICAL, grace=5)], 20, [("slow", 20)]),
     with_one_second_after_the_end=([pod("late")], -300, [("late", 1)]),
-    unless_they_end_in_time=([A_MOMENT_LATER, AT_THE_END, leaving(until=END - timedelta(seconds=1))], 20, [("outlives", 20)]),
+    unless_they_end_in_time=([A_MOMENT_LATER, AT_THE_END, BEFORE], 20, [("outlives", 20)]),
     beside_a_protected_pod_that_is_not_due=(
         [pod("blocking", metadata=PROTECTED, grace=5), pod("due", spec=CRITICAL, grace=60)], 20, [("due", 20)]
     ),

@@ -105,6 +105,7 @@ def test_node_of_orphaned_instance_is_deleted_though_the_tags_name_a_claim_with_
 
 
 ADOPTED = a_running_claim(metadata={"annotations": {labels.ADOPTED: ID}})
+HELD = a_node(deleting=ADOPTED.metadata.creation_timestamp)
 NOT_READY = a_node(ready=False)
 UNNAMED = a_running_claim(status={"providerID": "", "nodeName": NODE})
 UNLAUNCHED = a_running_claim(true=("Registered", "Initialized"), status={"providerID": "", "nodeName": NODE})
@@ -124,7 +125,8 @@ CUT_OFF = [a_claim("cut-off")]
         {"claims": CUT_OFF, "instances": [tagged("", instance="cut-off", uid="uid-cut-off")]}, None
     ),
     it_is_of_an_earlier_claim_of_the_name=(
-        {"claims": [a_claim("again")], "instances": [tagged("again", instance="again", uid="another")]}, "terminate i-again"
+        {"claims": [a_claim("again")], "instances": [tagged("again", instance="again", uid="another")]},
+        "terminate i-again",
     ),
     its_node_is_Ready=({"claims": [a_running_claim()], "nodes": [a_node()], "gone": [ID]}, None),
     it_never_registered_so_liveness_decides=({"claims": [a_launched_claim()], "gone": [ID]}, None),
@@ -134,8 +136,7 @@ CUT_OFF = [a_claim("cut-off")]
     its_next_launch_returns_its_instance=({"claims": [UNLAUNCHED]}, None),
     it_is_only_unlisted_and_not_read_by_id=({"claims": [a_running_claim()], "nodes": [NOT_READY]}, None),
     its_claim_was_created_again_after_a_wipe=(
-        {"claims": [ADOPTED], "nodes": [a_node(deleting=ADOPTED.metadata.creation_timestamp)], "instances": [an_instance()]},
-        None,
+        {"claims": [ADOPTED], "nodes": [HELD], "instances": [an_instance()]}, None
     ),
 )  # fmt: skip
 def test_what_is_in_use_or_may_be_used_later_is_kept(cluster, expected):

@@ -104,8 +104,8 @@ def edited(*written):
 
 @table(
     "claim, node, cloud, expected",
-    it_arrived_after_the_drain=(seen(*STAGES, "Drained", deleting=ago(minutes=1)), a_deleted_node(60), UNLISTED, "evict p"),
-    it_terminates_as_a_user_says=(draining(60, condition("InstanceTerminating")), a_deleted_node(60), UNLISTED, "evict p"),
+    it_arrived_late=(seen(*STAGES, "Drained", deleting=ago(seconds=60)), a_deleted_node(60), UNLISTED, "evict p"),
+    a_user_says_it_ends=(draining(60, condition("InstanceTerminating")), a_deleted_node(60), UNLISTED, "evict p"),
     a_user_said_so_undrained=(
         edited(condition("Drained", "Unknown"), condition("VolumesDetached")), a_deleted_node(), UNLISTED, "evict p"
     ),
