@@ -19,6 +19,7 @@ from journeyman.core.disruption.candidates import Candidate, NodeClaimName, Node
 from journeyman.core.disruption.churn_counts import record_churn
 from journeyman.core.disruption.commands import replacement_name
 from journeyman.core.plan import CreateObject, PatchObject
+from journeyman.core.scheduling.results import PlannedClaim
 from journeyman.core.state import Snapshot
 from journeyman.core.state.pod_workload import MovedWorkload, WorkloadKey
 from tests.helpers import builders
@@ -57,19 +58,21 @@ def a_command(
     pool: str = "default",
     proposed: datetime | None = None,
     started: bool = True,
+    **more,
 ):
     """Return a command that moved one pod of the Deployment `api` and one of `web`, or `moved`, and took two minutes."""
     pods = moved if moved is not None else {"api": 1, "web": 1}
     keys = tuple(f"default/{workload}-7c-{n}" for workload, number in pods.items() for n in range(number))
-    spec = NodeDisruptionSpec(
-        reason=reason,
-        decision="replace",
-        method="single-node",
-        candidates=(DisruptionCandidate(node_claim="old", node_claim_uid="u", node_pool=pool, pods=keys),),
-        replacements=(DisruptionReplacement(name=replacement_name(name, pool, 0)),),
-        workloads=tuple(EvictedWorkload(**deployment(w)._asdict(), pods=n) for w, n in pods.items()),
-        created_at=proposed,
-    )
+    fields = {
+        "reason": reason,
+        "decision": "replace",
+        "method": "single-node",
+        "candidates": (DisruptionCandidate(node_claim="old", node_claim_uid="u", node_pool=pool, pods=keys),),
+        "replacements": (DisruptionReplacement(name=replacement_name(name, pool, 0)),),
+        "workloads": tuple(EvictedWorkload(**deployment(w)._asdict(), pods=n) for w, n in pods.items()),
+        "created_at": proposed,
+    }
+    spec = NodeDisruptionSpec(**{**fields, **more})
     start = (ended or NOW) - timedelta(minutes=2)
     status = NodeDisruptionStatus(phase=phase, started_at=start if started else None, finished_at=ended)
     return NodeDisruption(
@@ -91,11 +94,21 @@ def a_created_claim(*pods: str, name: str = "new", at: datetime = HALF_A_MINUTE_
     return builders.a_claim(name, metadata={"annotations": annotations, "creationTimestamp": stamp(at)})
 
 
-def a_candidate(*workloads: str, limit: int | None = None, pods: int = 1, claim: str = "n", price: float = 1.0):
+def a_planned_claim(pool: str = "default", price: float = 0.0):
+    """Return a replacement by a node of this NodePool."""
+    return PlannedClaim(
+        node_pool=pool, pods=(), instance_types=("s",), requirements=(), requests={},
+        offering=("s", "a", labels.ON_DEMAND), price=price,
+    )  # fmt: skip
+
+
+def a_candidate(
+    *workloads: str, limit: int | None = None, pods: int = 1, claim: str = "n", price: float = 1.0, pool="default"
+):
     """Return a node with pods of these Deployments."""
     return Candidate(
         nodeclaim=NodeClaimName(claim), nodeclaim_uid="u", node=f"node-{claim}", node_uid="v",
-        nodepool=NodePoolName("default"), instance_type="m", zone="a", capacity_type=labels.ON_DEMAND, price=price,
+        nodepool=NodePoolName(pool), instance_type="m", zone="a", capacity_type=labels.ON_DEMAND, price=price,
         reschedulable_pods=tuple(f"default/{w}-7c-{n}" for w in workloads for n in range(pods)),
         workloads=tuple(MovedWorkload(key=deployment(w), pods=pods, limit=limit) for w in workloads),
     )  # fmt: skip

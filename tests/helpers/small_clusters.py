@@ -246,9 +246,13 @@ def errors(found: Scheduled) -> str:
 
 
 def table(*names: str, **cases: tuple[Any, ...]) -> pytest.MarkDecorator:
-    """Return the mark that runs a test once for each case; the cases' names, with `_` for spaces, are the ids."""
+    """Return the mark that runs a test once for each case; the cases' names, with `_` for spaces, are the ids.
+
+    The names of its arguments may also be one text, as `"pods, nodes, expected"`.
+    """
+    arguments = [name.strip() for text in names for name in text.split(",")]
     ids = [name.replace("_", " ") for name in cases]
-    return pytest.mark.parametrize(names, [*cases.values()], ids=ids)
+    return pytest.mark.parametrize(arguments, [*cases.values()], ids=ids)
 
 
 def expected_of(expected: str | tuple[str, str], options: Options) -> str:

@@ -1,7 +1,5 @@
 """The policy Balanced: which moves it approves, and what it records."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -15,8 +13,8 @@ from journeyman.core.disruption.commands import Command
 from journeyman.core.disruption.single_node_consolidation import eligible_candidates
 from journeyman.core.plan import merge_plans
 from tests.helpers import builders
-from tests.helpers.disrupting import a_controller, first_evaluation, proposed
-from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member, a_pool, price
+from tests.helpers.disrupting import PROTECTED, SOLD_OUT, a_controller, a_roomy_member, first_evaluation, proposed
+from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pool, price
 from tests.unit.core.disruption.test_emptiness import a_candidate
 
 BALANCED = {"consolidationPolicy": "Balanced"}
@@ -24,8 +22,15 @@ EXAMPLE = NodePoolTotals(price=58.08, disruption_cost=90)
 """Eight nodes at 4.84 and two at 9.68, with 80 pods: the example of Karpenter's specs."""
 
 
+HUNDRED = NodePoolTotals(price=100, disruption_cost=100)
+
+
+def totals(price, disruption_cost):
+    return NodePoolTotals(price=price, disruption_cost=disruption_cost)
+
+
 @pytest.mark.parametrize(
-    ("savings", "disruption_cost", "totals", "k", "score", "approved"),
+    ("savings", "disruption_cost", "of", "k", "score", "approved"),
     [
         (7.26, 4, EXAMPLE, 2, 2.8125, True),
         (4.84, 5, EXAMPLE, 2, 1.5, True),
@@ -33,57 +38,39 @@ EXAMPLE = NodePoolTotals(price=58.08, disruption_cost=90)
         (2.42, 9, EXAMPLE, 3, 0.41667, True),
         (2.42, 9, EXAMPLE, 1, 0.41667, False),
         (0.0, 11, EXAMPLE, 2, 0.0, False),
-        (2.42, 9, NodePoolTotals(price=48.40, disruption_cost=90), 2, 0.5, True),
-        pytest.param(*(4.84, 5, NodePoolTotals(price=58.08, disruption_cost=117), 2, 1.95, True), id="few pods"),
-        (4.84, 32, NodePoolTotals(price=58.08, disruption_cost=117), 2, 0.30469, False),
-        (7.26, 4, NodePoolTotals(price=580.80, disruption_cost=900), 2, 2.8125, True),
+        (2.42, 9, totals(48.40, 90), 2, 0.5, True),
+        (4.84, 5, totals(58.08, 117), 2, 1.95, True),  # few pods
+        (4.84, 32, totals(58.08, 117), 2, 0.30469, False),
+        (7.26, 4, totals(580.80, 900), 2, 2.8125, True),
         (4.84, 0, EXAMPLE, 2, math.inf, True),
         (0.0, 0, EXAMPLE, 2, 0.0, False),
-        (4.84, 5, NodePoolTotals(price=0, disruption_cost=90), 2, 0.0, False),
-        pytest.param(*(4.84, 4, NodePoolTotals(price=48.40, disruption_cost=90), 2, 2.25, True), id="on-demand pool"),
-        (1.45, 4, NodePoolTotals(price=14.50, disruption_cost=90), 2, 2.25, True),
+        (4.84, 5, totals(0, 90), 2, 0.0, False),
+        (4.84, 4, totals(48.40, 90), 2, 2.25, True),  # an on-demand NodePool
+        (1.45, 4, totals(14.50, 90), 2, 2.25, True),
+        (20, 5, HUNDRED, 2, 4.0, True),
+        (10, 10, HUNDRED, 2, 1.0, True),
+        (5, 50, HUNDRED, 2, 0.1, False),
+        (10, 0, HUNDRED, 2, math.inf, True),
+        (0, 10, HUNDRED, 2, 0.0, False),
+        (-5, 10, HUNDRED, 2, 0.0, False),
     ],
 )
-def test_score_is_the_share_of_savings_over_the_share_of_disruption(
-    savings, disruption_cost, totals, k, score, approved
-):
-    """A move is approved from 1/k on, by default 0.5."""
-    found = score_move(savings, disruption_cost, totals, k)
-
-    assert (found.value, found.is_approved) == (pytest.approx(score, abs=1e-4), approved)
+def test_score_is_the_share_of_savings_over_the_share_of_disruption(savings, disruption_cost, of, k, score, approved):
+    """A move is approved from 1/k on, by default 0.5. It is zero without savings and infinite without disruption."""
+    found = [score_move(savings, disruption_cost, of, k), *([score_move(savings, disruption_cost, of)] * (k == 2))]
+    for each in found:
+        assert (each.value, each.is_approved) == (pytest.approx(score, abs=1e-4), approved)
 
 
 @pytest.mark.parametrize(
-    ("savings", "disruption_cost", "score", "approved"),
-    [
-        (20, 5, 4.0, True),
-        (10, 10, 1.0, True),
-        (5, 50, 0.1, False),
-        (10, 0, math.inf, True),
-        (0, 10, 0.0, False),
-        (-5, 10, 0.0, False),
-    ],
-)
-def test_score_is_zero_without_savings_and_infinite_without_disruption(savings, disruption_cost, score, approved):
-    """The NodePool has a price and a disruption cost of 100."""
-    found = score_move(savings, disruption_cost, NodePoolTotals(price=100, disruption_cost=100))
-
-    assert (found.value, found.is_approved) == (pytest.approx(score), approved)
-
-
-@pytest.mark.parametrize(
-    ("policy", "balanced"),
-    [
-        ("Balanced", True),
-        ("WhenEmptyOrUnderutilized", False),
-        ("WhenEmpty", False),
-    ],
+    ("policy", "balanced"), [("Balanced", True), ("WhenEmptyOrUnderutilized", False), ("WhenEmpty", False)]
 )
 def test_only_nodepools_with_the_policy_balanced_are_scored(policy, balanced):
-    """All others approve every move."""
+    """All others approve every move. Balanced filters moves, not nodes: nodes of both policies are candidates."""
     snapshot = a_fleet(a_member("n", cpus=["1"]), pools=[a_pool(consolidationPolicy=policy)])
-
     assert bool(scores_of(snapshot).totals) is balanced
+    eligible = eligible_candidates([replace(a_candidate("n", cost=2.0), zone="a")], snapshot)
+    assert bool(eligible) is (policy != "WhenEmpty")
 
 
 def scores_of(snapshot) -> BalancedScores:
@@ -93,11 +80,11 @@ def scores_of(snapshot) -> BalancedScores:
 
 def test_totals_include_nodes_that_are_no_candidates_and_nodes_of_unknown_price():
     """DaemonSet pods cost nothing to disrupt; each node costs 1."""
-    gone = {"metadata": {"labels": {labels.INSTANCE_TYPE: "gone"}}}
+    gone = of_type("gone")
     snapshot = a_fleet(
         a_member("plain", cpus=["1"]),
         a_member("joining", initialized=False),
-        a_member("protected", cpus=["1"], node={"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}),
+        a_member("protected", cpus=["1"], node=PROTECTED),
         a_member("unpriced", cpus=["1"], node=gone, claim=gone),
         a_member("elsewhere", pool="other", cpus=["1"]),
         pools=[a_pool(**BALANCED), a_pool("other")],
@@ -132,9 +119,7 @@ def test_each_balanced_nodepool_scores_its_share_of_the_savings(pools, expected)
     """NodePool `two` has twice as many nodes' price per pod, so that the same move is worth half."""
     candidates = [a_candidate(f"n{i}", pool=pool, cost=2.0) for i, pool in enumerate(pools)]
     scores = of_totals(one=(10, 20), two=(20, 20))
-
     found = scores.of_command(a_move(*candidates))
-
     assert {pool: score.value for pool, score in found.items()} == pytest.approx(expected)
     assert scores.why_not(a_move(*candidates)) == ""
 
@@ -153,14 +138,8 @@ def test_command_is_refused_when_one_nodepool_refuses_it():
 
 def test_savings_count_the_price_of_nodes_also_when_their_offering_is_unavailable():
     """A node of an unknown instance type has no price, and saves nothing."""
-    gone = {"metadata": {"labels": {labels.INSTANCE_TYPE: "gone"}}}
-    sold_out = tuple(
-        replace(t, offerings=tuple(replace(offering, available=False) for offering in t.offerings)) for t in TYPES
-    )
-    snapshot = a_fleet(a_member("n"), a_member("unpriced", node=gone), pools=[a_pool(**BALANCED)])
-
-    found = first_evaluation(snapshot, catalogue=a_catalogue(of=sold_out))
-
+    snapshot = a_fleet(a_member("n"), a_member("unpriced", node=of_type("gone")), pools=[a_pool(**BALANCED)])
+    found = first_evaluation(snapshot, catalogue=a_catalogue(of=SOLD_OUT))
     assert {c.nodeclaim: c.price for c in found.command.candidates} == {"n": price("m"), "unpriced": 0}
     assert found.command.saving == price("m")
 
@@ -176,37 +155,14 @@ def test_candidates_are_sorted_by_price_per_disruption_cost(pools):
 
     ratios = {c.nodeclaim: c.savings_ratio for c in sorted(candidates, key=by_savings)}
 
-    assert list(ratios.items()) == [
-        ("one", 5.0),
-        ("few", 1.25),
-        ("many", pytest.approx(1 / 9)),
-        ("none", 0.0),
-    ]
-
-
-@pytest.mark.parametrize(
-    "policy",
-    [
-        "Balanced",
-        "WhenEmptyOrUnderutilized",
-    ],
-)
-def test_nodes_of_both_policies_are_candidates_of_consolidation(policy):
-    """Balanced filters moves, not nodes."""
-    snapshot = a_fleet(a_member("n", cpus=["1"]), pools=[a_pool(consolidationPolicy=policy)])
-
-    assert eligible_candidates([replace(a_candidate("n", cost=2.0), zone="a")], snapshot)
+    assert list(ratios.items()) == [("one", 5.0), ("few", 1.25), ("many", pytest.approx(1 / 9)), ("none", 0.0)]
 
 
 def observed(plan) -> dict[tuple[str, str, str, str], float]:
     """The samples of Balanced's metrics, by name, NodePool, policy and decision."""
-    return {
-        (o.name.removeprefix("karpenter_consolidation_"), *(o.labels[k] for k in ("nodepool", "policy", "decision"))): (
-            o.value
-        )
-        for o in plan.observations
-        if o.name.startswith("karpenter_consolidation_")
-    }
+    prefix, keys = "karpenter_consolidation_", ("nodepool", "policy", "decision")
+    found = [o for o in plan.observations if o.name.startswith(prefix)]
+    return {(o.name.removeprefix(prefix), *(o.labels[key] for key in keys)): o.value for o in found}
 
 
 OVERSIZED = a_member("n", size="xl", cpus=["1"])
@@ -248,14 +204,9 @@ def test_replacement_that_saves_little_is_refused_and_has_metrics_but_no_events(
 
     assert (proposed(snapshot, catalogue=catalogue) is not None) is replaced
     assert not [e for e in plan.events if e.ref.resource.kind != "NodePool" and e.reason != "Unconsolidatable"]
-    assert observed(plan) == (
-        {}
-        if replaced
-        else {
-            ("moves_total", "default", policy, "rejected"): 1,
-            ("score", "default", policy, "rejected"): pytest.approx(0.2),
-        }
-    )
+    rejected = ("default", policy, "rejected")
+    refused = {("moves_total", *rejected): 1, ("score", *rejected): pytest.approx(0.2)}
+    assert observed(plan) == ({} if replaced else refused)
 
 
 def of_type(name: str) -> dict:
@@ -301,20 +252,14 @@ def test_consolidation_of_several_nodes_is_approved_on_each_balanced_nodepool(ot
 
 def test_several_nodes_that_save_little_are_refused_with_metrics_only():
     """Moving twelve of twelve pods would save a fifth of the price; moving six of them, a tenth."""
-    members = [
-        *(a_member(f"n{i}", size="s", cpus=["50m"] * 6) for i in range(2)),
-        a_member("roomy", size="xl", node={"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}),
-    ]
-    snapshot = a_fleet(*members, pools=[a_pool(**BALANCED)])
+    members = (a_member(f"n{i}", size="s", cpus=["50m"] * 6) for i in range(2))
+    snapshot = a_fleet(*members, a_roomy_member(), pools=[a_pool(**BALANCED)])
 
     plan = merged(a_controller(snapshot).evaluate_methods())
 
     assert proposed(snapshot) is None
     assert not [e for e in plan.events if e.reason == "ConsolidationApproved"]
-    assert set(observed(plan)) == {
-        ("moves_total", "default", "Balanced", "rejected"),
-        ("score", "default", "Balanced", "rejected"),
-    }
+    assert set(observed(plan)) == {(name, "default", "Balanced", "rejected") for name in ("moves_total", "score")}
     scores = [o.value for o in plan.observations if o.name == "karpenter_consolidation_score"]
     assert scores == pytest.approx([0.2 / (14 / 15)] + [0.1 / (7 / 15)] * 2)  # both nodes together, then each alone
 
@@ -323,26 +268,19 @@ def test_several_nodes_that_save_little_are_refused_with_metrics_only():
 def test_budget_of_zero_blocks_balanced_nodepools_too(nodes, method):
     """Their NodePool has an Event that says so."""
     snapshot = a_fleet(OVERSIZED, pools=[a_pool(budgets=[{"nodes": nodes}], **BALANCED)])
-
     assert (proposed(snapshot) or [None])[0] == method
 
 
-def test_empty_nodes_of_a_balanced_nodepool_go_first():
-    """Of four nodes, two of them empty, the budget allows two."""
-    members = [a_member(f"{kind}{i}", cpus=cpus) for kind, cpus in (("busy", ["1"]), ("empty", [])) for i in range(2)]
-    snapshot = a_fleet(*members, pools=[a_pool(budgets=[{"nodes": "2"}], **BALANCED)])
-
-    assert proposed(snapshot) == ("emptiness", ["empty0", "empty1"], [])
-
-
-def test_several_nodes_of_a_balanced_nodepool_are_chosen_by_savings_ratio():
-    """The budget allows two: those that save most per pod."""
-    members = [
+def test_nodes_of_a_balanced_nodepool_are_chosen_by_savings_ratio_and_empty_ones_first():
+    """Of four nodes, the budget allows two: the empty ones, or those that save most per pod."""
+    pools = [a_pool(budgets=[{"nodes": "2"}], **BALANCED)]
+    half = [a_member(f"{kind}{i}", cpus=cpus) for kind, cpus in (("busy", ["1"]), ("empty", [])) for i in range(2)]
+    full = [
         a_member("dear", size="xl", cpus=["1"]),
         a_member("good", size="l", cpus=["1"]),
         a_member("cheap", size="s", cpus=["500m"]),
         a_member("crowded", size="xl", cpus=["200m"] * 10),
     ]
-    snapshot = a_fleet(*members, pools=[a_pool(budgets=[{"nodes": "2"}], **BALANCED)])
 
-    assert proposed(snapshot) == ("multi-node", ["dear", "good"], [])
+    assert proposed(a_fleet(*half, pools=pools)) == ("emptiness", ["empty0", "empty1"], [])
+    assert proposed(a_fleet(*full, pools=pools)) == ("multi-node", ["dear", "good"], [])

@@ -1,39 +1,23 @@
 """Binding orders: a removal is proposed only if its pods find capacity in any order in which they are evicted."""
 
-from __future__ import annotations
-
 import pytest
-from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import (
-    LabelSelector,
-    ObjectMeta,
-    PodDisruptionBudget,
-    PodDisruptionBudgetSpec,
-    PodDisruptionBudgetStatus,
-)
 from journeyman.core.disruption.binding_orders import unbound_pod
-from journeyman.core.disruption.candidates import NodePoolName, find_candidates
+from journeyman.core.disruption.candidates import NodePoolName
 from journeyman.core.disruption.commands import Decision
 from journeyman.core.disruption.consolidation import compute_consolidation
 from journeyman.core.disruption.simulation import Simulation
 from journeyman.core.disruption.single_node_consolidation import single_node_commands
 from journeyman.core.scheduling.nodeclaim_templates import FEWEST_NODES
 from tests.helpers import builders
+from tests.helpers.disrupting import a_pdb, candidates_of
 from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member, a_pod, a_pool
-
-
-def candidates_by_name(snapshot, catalogue):
-    """All nodes as candidates, by the names of their NodeClaims."""
-    names = frozenset(c.metadata.name for c in snapshot.claims)
-    found = find_candidates(snapshot, catalogue, consolidatable=names, in_commands=frozenset())
-    return {c.nodeclaim: c for c in found.candidates}
 
 
 def removal(snapshot, *names: str):
     """The command that removes these nodes."""
-    candidates = candidates_by_name(snapshot, a_catalogue())
+    candidates = candidates_of(snapshot, a_catalogue())
     return compute_consolidation(Simulation(snapshot, a_catalogue()), [candidates[name] for name in names])
 
 
@@ -42,7 +26,6 @@ def test_pods_that_may_take_the_room_of_a_larger_one_of_their_class_are_found():
     snapshot = a_fleet(a_member("a", cpus=["3"]), a_member("b", cpus=["3400m"]), a_member("n", cpus=["1", "600m"]))
     command = removal(snapshot, "n")
     assert command.decision is Decision.DELETE
-
     assert unbound_pod(command, snapshot, a_catalogue()) == "default/n-0"
 
 
@@ -52,11 +35,7 @@ def test_small_pods_come_after_large_ones_unless_a_budget_delays_these(allowed, 
     labelled = {"labels": {"app": "large"}}
     large = [a_pod(f"n-large-{i}", node="node-n", cpu="1", metadata=labelled) for i in range(2)]
     members = (*(a_member(name, cpus=["3"]) for name in "abc"), a_member("n", size="l", pods=large, cpus=["500m"] * 2))
-    budget = PodDisruptionBudget(
-        metadata=ObjectMeta(name="large", namespace="default"),
-        spec=PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": "large"})),
-        status=PodDisruptionBudgetStatus(disruptions_allowed=allowed),
-    )
+    budget = a_pdb("large", allowed=allowed, selector={"matchLabels": {"app": "large"}})
     snapshot = a_fleet(*members, pdbs=(budget,))
 
     assert unbound_pod(removal(snapshot, "n"), snapshot, a_catalogue()) == unbound
@@ -65,60 +44,48 @@ def test_small_pods_come_after_large_ones_unless_a_budget_delays_these(allowed, 
 def test_nodes_of_nodepools_with_karpenters_packing_are_removed_without_the_check():
     """Such a NodePool asks for Karpenter's decisions."""
     pool = a_pool()
-    pool = pool.model_copy(update={"metadata": replace(pool.metadata, annotations={labels.PACKING: FEWEST_NODES})})
+    pool.metadata.annotations[labels.PACKING] = FEWEST_NODES
     members = (a_member("a", cpus=["3"]), a_member("b", cpus=["3400m"]), a_member("n", cpus=["1", "600m"]))
     snapshot = a_fleet(*members, pools=[pool])
-
     assert unbound_pod(removal(snapshot, "n"), snapshot, a_catalogue()) == ""
 
 
-@pytest.mark.parametrize(
-    "others",
-    [("3", "2"), ("1", "1")],
-    ids=["capacity for the small ones elsewhere", "capacity for all"],
-)
-def test_removal_with_room_in_any_order_is_safe(others):
-    """Whichever node a pod is bound to, the next one fits."""
-    nodes = (a_member(name, cpus=[cpu]) for name, cpu in zip("ab", others, strict=True))
-    snapshot = a_fleet(*nodes, a_member("n", cpus=["500m", "500m"]))
+def test_removal_with_room_in_any_order_is_safe():
+    """Whichever node a pod is bound to, the next one fits: there is capacity for the small ones elsewhere, or for all.
 
-    assert unbound_pod(removal(snapshot, "n"), snapshot, a_catalogue()) == ""
-
-
-def test_replacement_takes_the_pods_that_were_planned_for_it():
-    """kube-scheduler prefers the emptiest node, which is the replacement."""
-    snapshot = a_fleet(a_member("n", size="xl", cpus=["1400m"] * 5), a_member("full", size="s", cpus=["1900m"]))
-    command = removal(snapshot, "n")
-    assert command.decision is Decision.REPLACE
-
-    assert unbound_pod(command, snapshot, a_catalogue()) == ""
-
-
-def test_pod_with_host_ports_is_bound_where_it_was_planned():
-    """Its capacity on the only node without its port is not given to another node's pods."""
+    kube-scheduler prefers the emptiest node, which is the replacement. A pod with host ports is bound where it was planned: its
+    capacity on the only node without its port is not given to another node's pods. An empty node needs no simulation.
+    """
     ports = {"containers": [{"name": "c", "ports": [{"hostPort": 80, "containerPort": 80}]}]}
-    one = a_pod("one", node="node-a", cpu="100m", spec=ports)
-    two = a_pod("two", node="node-n", cpu="1", spec=ports)
-    snapshot = a_fleet(
-        a_member("a", pods=[one]), a_member("b", cpus=["2500m"]), a_member("n", pods=[two], cpus=["300m", "200m"])
-    )
+    one, two = a_pod("one", node="node-a", cpu="100m", spec=ports), a_pod("two", node="node-n", cpu="1", spec=ports)
+    small = a_member("n", cpus=["500m", "500m"])
+    large = a_member("n", size="xl", cpus=["1400m"] * 5)
+    for members, decision in (
+        ((a_member("a", cpus=["3"]), a_member("b", cpus=["2"]), small), Decision.DELETE),
+        ((a_member("a", cpus=["1"]), a_member("b", cpus=["1"]), small), Decision.DELETE),
+        ((large, a_member("full", size="s", cpus=["1900m"])), Decision.REPLACE),
+        (
+            (
+                a_member("a", pods=[one]),
+                a_member("b", cpus=["2500m"]),
+                a_member("n", pods=[two], cpus=["300m", "200m"]),
+            ),
+            Decision.DELETE,
+        ),
+    ):
+        snapshot = a_fleet(*members)
+        command = removal(snapshot, "n")
+        assert (command.decision, unbound_pod(command, snapshot, a_catalogue())) == (decision, "")
 
-    assert unbound_pod(removal(snapshot, "n"), snapshot, a_catalogue()) == ""
-
-
-def test_command_without_pods_needs_no_room():
-    """An empty node is deleted without a simulation."""
-    snapshot = a_fleet(a_member("n"))
     command = removal(a_fleet(a_member("n", size="xl", cpus=["15"])), "n")
-
-    assert unbound_pod(command, snapshot, a_catalogue()) == ""
+    assert unbound_pod(command, a_fleet(a_member("n")), a_catalogue()) == ""
 
 
 def single_node_command(snapshot, catalogue, **options):
     """The command of single-node consolidation for the only candidate `n`."""
     [examined] = single_node_commands(
         Simulation(snapshot, catalogue),
-        [candidates_by_name(snapshot, catalogue)["n"]],
+        [candidates_of(snapshot, catalogue)["n"]],
         {NodePoolName("default"): 1},
         unbound=lambda command: unbound_pod(command, snapshot, catalogue),
         **options,

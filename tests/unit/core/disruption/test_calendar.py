@@ -1,7 +1,5 @@
 """The calendar: windows of NodePools and CapacityBuffers, the steps at their edges, and the entries of the cloud's scheduler."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime, timedelta, timezone
 
@@ -21,6 +19,7 @@ from journeyman.core.disruption.calendar import (
     schedule_entries,
 )
 from journeyman.core.plan import CreateScheduleEntry, DeleteScheduleEntry, Step
+from tests.helpers.actions import of_type
 from tests.helpers.builders import a_pool, buffer_body, merge
 
 NOW = datetime(2026, 1, 5, 12, 0, tzinfo=timezone.utc)  # a Monday
@@ -67,7 +66,6 @@ def test_edges_of_the_last_minute_are_found_once():
     """An edge now is one; an edge at the start of the interval is not, because the sweep before has seen it."""
     found = calendar(pool(budgets=[OFFICE]))
     closes = NOW.replace(hour=17)
-
     assert [edge.at for edge in passed_edges(found, closes - timedelta(minutes=1), closes)] == [closes]
     assert passed_edges(found, closes, closes + timedelta(minutes=1)) == ()
     assert passed_edges(found, closes - timedelta(minutes=2), closes - timedelta(minutes=1)) == ()
@@ -95,9 +93,8 @@ def test_invalid_windows_are_reported_and_do_not_hide_others(found, reason, mess
     assert (event.reason, event.type) == (reason, "Warning")
     assert message in event.message
     assert event.ref.name == found.metadata.name
-    assert {
-        edge.calendar_window.ref.name for edge in next_edges(calendar(found, pool("z", budgets=[OFFICE])), NOW, 9)
-    } == {"z"}
+    edges = next_edges(calendar(found, pool("z", budgets=[OFFICE])), NOW, 9)
+    assert {edge.calendar_window.ref.name for edge in edges} == {"z"}
 
 
 def test_entries_are_the_next_two_edges_of_each_window():
@@ -113,18 +110,16 @@ def test_entries_are_the_next_two_edges_of_each_window():
     assert all(re.fullmatch(r"[0-9a-zA-Z-_.]{1,64}", entry.name) for entry in found)
     assert all(entry.name.startswith(entry_prefix("demo")) for entry in found)
     assert found[0].name.endswith("-c-20260105T1700Z")
-    others = entries(pool("a" * 62 + "b", budgets=[OFFICE])) + entries(
-        pool("a" * 63, budgets=[OFFICE]), cluster="other"
-    )
+    long = pool("a" * 63, budgets=[OFFICE])
+    others = entries(pool("a" * 62 + "b", budgets=[OFFICE])) + entries(long, cluster="other")
     assert not {entry.name for entry in found} & {entry.name for entry in others}
-    assert found == entries(pool("b", **{labels.HIBERNATE: "0 20 * * sat / 10h"}), pool("a" * 63, budgets=[OFFICE]))
+    assert found == entries(pool("b", **{labels.HIBERNATE: "0 20 * * sat / 10h"}), long)
 
 
 def test_entries_reach_a_week_ahead_and_leave_the_next_seconds_to_the_sweep():
     """A yearly window has no entry yet; an edge in ten seconds has none any more."""
     yearly = pool(budgets=[{**OFFICE, "schedule": "@yearly"}])
     soon = NOW.replace(hour=16, minute=59, second=50)
-
     assert entries(yearly) == ()
     assert all(entry.at < NOW + HORIZON for entry in entries(pool(budgets=[OFFICE])))
     assert [entry.at for entry in entries(pool(budgets=[OFFICE]), now=soon)] == [NOW.replace(day=6, hour=9)]
@@ -134,7 +129,6 @@ def test_windows_with_the_same_edges_share_entries_and_their_number_is_bounded()
     """The account's quota is shared with others."""
     doubled = pool(budgets=[OFFICE, {**OFFICE, "nodes": "1"}])
     many = [pool(f"p{n}", budgets=[OFFICE]) for n in range(300)]
-
     assert len(entries(doubled)) == 2
     assert len(entries(*many)) == MAX_ENTRIES
 
@@ -147,14 +141,9 @@ def test_entries_follow_their_nodepools():
 
     plan = reconcile_entries(entries(changed, pool("b", budgets=[OFFICE], deleting=True)), existing, NOW)
 
-    created = [a.entry for a in plan.actions if isinstance(a, CreateScheduleEntry)]
-    deleted = [a.name for a in plan.actions if isinstance(a, DeleteScheduleEntry)]
-    assert [entry.at for entry in created] == [NOW.replace(hour=18)]
-    assert deleted == sorted(
-        e.name
-        for e in before
-        if e.at == NOW.replace(hour=17) or e.name not in {x.name for x in entries(pool("a", budgets=[OFFICE]))}
-    )
+    kept = {entry.name for entry in entries(pool("a", budgets=[OFFICE])) if entry.at != NOW.replace(hour=17)}
+    assert [each.entry.at for each in of_type(plan, CreateScheduleEntry)] == [NOW.replace(hour=18)]
+    assert [each.name for each in of_type(plan, DeleteScheduleEntry)] == sorted(existing - kept)
     assert reconcile_entries(before, existing, NOW).actions == ()
 
 
@@ -162,11 +151,6 @@ def test_entry_that_fires_now_is_not_deleted():
     """It deletes itself; one that is older has not, and goes."""
     existing = frozenset(entry.name for entry in entries(pool(budgets=[OFFICE])))
     closes = NOW.replace(hour=17)
-
-    def deleted(now):
-        wanted = entries(pool(budgets=[OFFICE]), now=now)
-        plan = reconcile_entries(wanted, existing, now)
-        return [a.name for a in plan.actions if isinstance(a, DeleteScheduleEntry)]
-
-    assert deleted(closes + timedelta(seconds=20)) == []
-    assert [name[-14:] for name in deleted(closes + timedelta(minutes=3))] == ["20260105T1700Z"]
+    for later, expected in ((timedelta(seconds=20), []), (timedelta(minutes=3), ["20260105T1700Z"])):
+        plan = reconcile_entries(entries(pool(budgets=[OFFICE]), now=closes + later), existing, closes + later)
+        assert [each.name[-14:] for each in of_type(plan, DeleteScheduleEntry)] == expected

@@ -1,41 +1,36 @@
 """Candidates: which nodes may be disrupted, why others may not, and their costs."""
 
-from __future__ import annotations
-
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.api.objects import PodDisruptionBudget
 from journeyman.core.disruption.candidates import eviction_cost, find_candidates
-from tests.helpers.builders import ago, condition, stamp
-from tests.helpers.disrupting import disruption_of, first_evaluation
+from tests.helpers.builders import ago, condition, merge, stamp
+from tests.helpers.disrupting import GRACE, PROTECTED, a_pdb, disruption_of, first_evaluation
 from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, an_unlaunched_member, price
+from tests.helpers.small_clusters import table
 
 NOTHING = frozenset()
-PROTECTED = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}
 
 
-def find(snapshot, *, in_commands=NOTHING, consolidatable=frozenset({"n"}), catalogue=None, eventual=False):
+def protected_for(duration: str) -> dict:
+    """Metadata with a do-not-disrupt annotation of this duration."""
+    return {"annotations": {labels.DO_NOT_DISRUPT: duration}}
+
+
+def find(snapshot, *, in_commands=NOTHING, consolidatable=frozenset({"n"}), eventual=False):
     """The candidates, with the usual instance types and all NodeClaims consolidatable."""
-    types = a_catalogue() if catalogue is None else catalogue
-    return find_candidates(snapshot, types, consolidatable=consolidatable, in_commands=in_commands, eventual=eventual)
-
-
-def a_pdb(name: str = "web", *, allowed: int = 0, **spec) -> PodDisruptionBudget:
-    """A PodDisruptionBudget of the pods with `app: web`."""
-    body = {
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"selector": {"matchLabels": {"app": "web"}}, **spec},
-        "status": {"disruptionsAllowed": allowed},
-    }
-    return msgspec.convert(body, PodDisruptionBudget)
+    options = {"consolidatable": consolidatable, "in_commands": in_commands, "eventual": eventual}
+    return find_candidates(snapshot, a_catalogue(), **options)
 
 
 def a_web_pod(**changes):
     """A pod of node-n that the PodDisruptionBudget selects."""
     return a_pod("web", node="node-n", **changes)
+
+
+def with_pods(*pods, **changes):
+    return a_member("n", pods=pods, **changes)
 
 
 def test_candidate_has_price_reschedulable_pods_and_disruption_cost():
@@ -45,124 +40,88 @@ def test_candidate_has_price_reschedulable_pods_and_disruption_cost():
 
     (candidate,) = find(snapshot).candidates
 
-    assert candidate.price == price("l", "spot")
+    assert (candidate.price, candidate.disruption_cost) == (price("l", "spot"), 3.0)
     assert candidate.reschedulable_pods == ("default/n-0", "default/n-1")
-    assert candidate.disruption_cost == 3.0
     assert candidate.savings_ratio == price("l", "spot") / 3
     assert (candidate.is_empty, candidate.consolidatable) == (False, True)
 
 
 def test_node_with_pods_of_negative_eviction_cost_is_empty():
     """A very negative deletion cost makes a pod's eviction cost negative."""
-    pods = [
-        a_pod(
-            "cheap",
-            node="node-n",
-            metadata={"annotations": {"controller.kubernetes.io/pod-deletion-cost": "-2147483648"}},
-        )
-    ]
-
-    (candidate,) = find(a_fleet(a_member("n", pods=pods))).candidates
-
+    cheap = a_web_pod(metadata={"annotations": {labels.POD_DELETION_COST: "-2147483648"}})
+    (candidate,) = find(a_fleet(with_pods(cheap))).candidates
     assert candidate.is_empty
-    assert candidate.reschedulable_pods == ("default/cheap",)
+    assert candidate.reschedulable_pods == ("default/web",)
 
 
-@pytest.mark.parametrize(
-    ("cost", "priority", "expected"),
-    [
-        ("0", None, 1.0),
-        ("134217728", 0, 2.0),
-        ("nonsense", 0, 1.0),
-        ("0", 2_000_000_000, 10.0),
-        ("-2147483648", -(2**31), -10.0),
-    ],
+LOWEST = str(-(2**31))
+
+
+@table(
+    "annotations, priority, expected",
+    none=({labels.POD_DELETION_COST: "0"}, None, 1.0),
+    deletion_cost_of_a_pod=({labels.POD_DELETION_COST: "134217728"}, 0, 2.0),
+    no_number=({labels.POD_DELETION_COST: "nonsense"}, 0, 1.0),
+    priority_of_a_system_pod=({labels.POD_DELETION_COST: "0"}, 2_000_000_000, 10.0),
+    lowest_of_both=({labels.POD_DELETION_COST: LOWEST}, -(2**31), -10.0),
+    disruption_cost_first=({labels.DISRUPTION_COST: "134217728", labels.POD_DELETION_COST: "-134217728"}, None, 2.0),
+    no_integer=({labels.DISRUPTION_COST: "1.5", labels.POD_DELETION_COST: "134217728"}, None, 1.0),
+    above_32_bits=({labels.DISRUPTION_COST: "2147483648"}, None, 1.0),
+    underscores=({labels.DISRUPTION_COST: "1_000_000_000"}, None, 1.0),
+    lowest=({labels.DISRUPTION_COST: LOWEST}, None, -10.0),
+    ours=({labels.POD_DELETION_COST: "-5", labels.OWN_POD_DELETION_COST: "-5"}, None, 1.0),
+    a_users_in_place_of_ours=({labels.POD_DELETION_COST: "134217728", labels.OWN_POD_DELETION_COST: "-5"}, None, 2.0),
 )
-def test_eviction_cost_is_bounded(cost, priority, expected):
-    """A deletion cost of 2^27 adds as much as one pod; priorities of system pods reach the bound."""
-    annotations = {"controller.kubernetes.io/pod-deletion-cost": cost}
-    pod = a_pod(
-        "p", node="n", metadata={"annotations": annotations}, spec={} if priority is None else {"priority": priority}
-    )
+def test_eviction_cost_is_bounded(annotations, priority, expected):
+    """A deletion cost of 2^27 adds as much as one pod; priorities of system pods reach the bound.
 
-    assert eviction_cost(pod) == pytest.approx(expected)
+    The disruption cost comes first, as in Karpenter 1.15; a deletion cost that Journeyman wrote says nothing about evictions.
+    """
+    spec = {} if priority is None else {"priority": priority}
+    assert eviction_cost(a_pod("p", metadata={"annotations": annotations}, spec=spec)) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("annotation", "priorities", "costs"),
-    [
-        (labels.POD_DELETION_COST, ["100"], "above"),
-        (labels.POD_DELETION_COST, ["-100"], "below"),
-        (labels.POD_DELETION_COST, ["101", "100", "99"], "falling"),
-        ("", [1], "above"),
-        ("", [-1], "below"),
-    ],
-)
-def test_eviction_cost_follows_deletion_cost_and_priority(annotation, priorities, costs):
+def test_eviction_cost_follows_deletion_cost_and_priority():
     """A pod without either costs 1."""
-    found = [
-        eviction_cost(
-            a_pod("p", metadata={"annotations": {annotation: value}} if annotation else {})
-            if annotation
-            else a_pod("p", spec={"priority": value})
-        )
-        for value in priorities
+    by_cost = [
+        eviction_cost(a_pod("p", metadata={"annotations": {labels.POD_DELETION_COST: value}}))
+        for value in ("101", "100", "99", "0", "-100")
     ]
+    by_priority = [eviction_cost(a_pod("p", spec={"priority": value})) for value in (1, 0, -1)]
 
-    if costs == "falling":
-        assert found == sorted(set(found), reverse=True)
-    else:
-        assert (found[0] > 1) is (costs == "above")
-        assert found[0] != 1
-
-
-@pytest.mark.parametrize(
-    ("annotations", "expected"),
-    [
-        ({labels.DISRUPTION_COST: "134217728", labels.POD_DELETION_COST: "-134217728"}, 2.0),
-        ({labels.DISRUPTION_COST: "1.5", labels.POD_DELETION_COST: "134217728"}, 1.0),
-        ({labels.DISRUPTION_COST: "2147483648"}, 1.0),
-        ({labels.DISRUPTION_COST: "1_000_000_000"}, 1.0),
-        ({labels.DISRUPTION_COST: "-2147483648"}, -10.0),
-        ({labels.POD_DELETION_COST: "-5", labels.OWN_POD_DELETION_COST: "-5"}, 1.0),
-        ({labels.POD_DELETION_COST: "134217728", labels.OWN_POD_DELETION_COST: "-5"}, 2.0),
-    ],
-    ids=["first", "no integer", "above 32 bits", "underscores", "lowest", "ours", "a user's in place of ours"],
-)
-def test_disruption_cost_comes_before_a_deletion_cost(annotations, expected):
-    """As in Karpenter 1.15; a deletion cost that Journeyman wrote says nothing about what an eviction costs."""
-    assert eviction_cost(a_pod("p", metadata={"annotations": annotations})) == pytest.approx(expected)
+    for costs, middle in ((by_cost, 3), (by_priority, 1)):
+        assert costs == sorted(set(costs), reverse=True)
+        assert costs[middle] == 1
 
 
-BLOCKED = [
-    (a_fleet(a_member("n", initialized=False)), "Node isn't initialized"),
-    (a_fleet(a_member("n", deleting=True)), "Node is deleting or marked for deletion"),
-    (
+ANNOTATED = f'Pod has "{labels.DO_NOT_DISRUPT}" annotation (Pod=default/p)'
+
+
+@table(
+    "snapshot, why",
+    not_initialized=(a_fleet(a_member("n", initialized=False)), "Node isn't initialized"),
+    deleting=(a_fleet(a_member("n", deleting=True)), "Node is deleting or marked for deletion"),
+    nominated=(
         a_fleet(a_member("n"), pending=[a_pod("p", status={"nominatedNodeName": "node-n"})]),
         "Node is nominated for a pending pod",
     ),
-    (a_fleet(a_member("n", node=PROTECTED)), f'Disruption is blocked through the "{labels.DO_NOT_DISRUPT}" annotation'),
-    (a_fleet(a_member("n", pool="other")), "NodePool not found (NodePool=other)"),
-    (
-        a_fleet(a_member("n", pods=[a_pod("p", node="node-n", **PROTECTED)])),
-        f'Pod has "{labels.DO_NOT_DISRUPT}" annotation (Pod=default/p)',
+    annotated=(
+        a_fleet(a_member("n", node=PROTECTED)),
+        f'Disruption is blocked through the "{labels.DO_NOT_DISRUPT}" annotation',
     ),
-    (
-        a_fleet(a_member("n", pods=[a_pod("p", node="node-n", owner="DaemonSet", **PROTECTED)])),
-        f'Pod has "{labels.DO_NOT_DISRUPT}" annotation (Pod=default/p)',
+    without_nodepool=(a_fleet(a_member("n", pool="other")), "NodePool not found (NodePool=other)"),
+    without_label=(a_fleet(a_member("n", pool="")), 'Node doesn\'t have required label "karpenter.sh/nodepool"'),
+    annotated_pod=(a_fleet(with_pods(a_pod("p", node="node-n", **PROTECTED))), ANNOTATED),
+    annotated_daemon=(a_fleet(with_pods(a_pod("p", node="node-n", owner="DaemonSet", **PROTECTED))), ANNOTATED),
+    pdb=(
+        a_fleet(with_pods(a_web_pod()), pdbs=(a_pdb(),)),
+        "Pdb prevents pod evictions (PodDisruptionBudget=[default/web], Pod=default/web)",
     ),
-    (
-        a_fleet(a_member("n", cpus=["1"]), pdbs=(a_pdb(),)),
-        "Pdb prevents pod evictions (PodDisruptionBudget=[default/web], Pod=default/n-0)",
+    two_pdbs=(
+        a_fleet(with_pods(a_web_pod()), pdbs=(a_pdb(allowed=9), a_pdb("also", allowed=9))),
+        "Pdb prevents pod evictions (PodDisruptionBudget=[default/web default/also], Pod=default/web)",
     ),
-    (
-        a_fleet(a_member("n", cpus=["1"]), pdbs=(a_pdb(allowed=9), a_pdb("also", allowed=9))),
-        "Pdb prevents pod evictions (PodDisruptionBudget=[default/web default/also], Pod=default/n-0)",
-    ),
-]
-
-
-@pytest.mark.parametrize(("snapshot", "why"), BLOCKED, ids=[why[:40] for _, why in BLOCKED])
+)
 def test_blocked_node_is_not_a_candidate_and_has_events(snapshot, why):
     """The Node and the NodeClaim have Events with Karpenter's messages."""
     found = find(snapshot)
@@ -177,190 +136,118 @@ def test_blocked_node_is_not_a_candidate_and_has_events(snapshot, why):
 @pytest.mark.parametrize(("phase", "expected"), [("Replacing", 0), ("Draining", 0), ("Succeeded", 1)])
 def test_replacement_is_no_candidate_until_its_command_has_ended(phase, expected):
     """It is empty while the pods that it was launched for are evicted one after the other."""
-    replaced = first_evaluation(a_fleet(a_member("old", size="l", cpus=["1"])))
-    assert replaced is not None
-    command = disruption_of(replaced, phase=phase)
+    command = disruption_of(first_evaluation(a_fleet(a_member("old", size="l", cpus=["1"]))), phase=phase)
     claim = command.spec.replacements[0].name
     snapshot = replace(a_fleet(a_member(claim)), node_disruptions=(command,))
-
-    candidates = find(snapshot, consolidatable=frozenset({claim})).candidates
-
-    assert len(candidates) == expected
+    assert len(find(snapshot, consolidatable=frozenset({claim})).candidates) == expected
 
 
 EXPIRING = {"status": {"conditions": [condition("DisruptionReason", reason="Expired")]}}
 
 
-@pytest.mark.parametrize(
-    ("old", "planned", "expected"),
-    [
-        ({"deleting": True}, "default/moves:uid-move", 0),
-        ({"claim": EXPIRING}, "default/moves:uid-move", 0),
-        ({"deleting": True}, "default/moves:uid-othr", 1),
-        ({}, "default/moves:uid-move", 1),
-    ],
-    ids=["terminates", "expires", "another pod of that name", "stays"],
+@table(
+    "old, planned, expected",
+    terminates=({"deleting": True}, "default/moves:uid-move", 0),
+    expires=({"claim": EXPIRING}, "default/moves:uid-move", 0),
+    another_pod_of_that_name=({"deleting": True}, "default/moves:uid-othr", 1),
+    stays=({}, "default/moves:uid-move", 1),
 )
 def test_node_launched_for_pods_of_a_leaving_node_is_no_candidate(old, planned, expected):
     """It is empty until they are evicted, which their PodDisruptionBudget may forbid for hours; another would be launched."""
     moves = a_pod("moves", node="node-old", metadata={"uid": "uid-moves-from-old"})
     launched = a_member("n", claim={"metadata": {"annotations": {labels.PLANNED_PODS: planned}}})
-
     found = find(a_fleet(a_member("old", pods=[moves], **old), launched))
-
     assert [c.nodeclaim for c in found.candidates if c.nodeclaim == "n"] == ["n"] * expected
 
 
-MIRROR = {
-    "metadata": {
-        "annotations": {labels.DO_NOT_DISRUPT: "true", "kubernetes.io/config.mirror": "hash"},
-        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "node-n", "uid": "uid-node-n"}],
-    }
-}
-GRACE = {"spec": {"terminationGracePeriod": "5m"}}
+OWNED = {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "node-n", "uid": "uid-node-n"}]}
+MIRROR = {"metadata": {"annotations": {"kubernetes.io/config.mirror": "hash"}, **OWNED}}
 POLITE = a_pod("p", node="node-n", **PROTECTED)
-UNEVICTABLE = a_pod("web", node="node-n")
+ALWAYS = "AlwaysAllow"
+GOING = {"metadata": {"deletionTimestamp": stamp(ago(seconds=5))}}
 
 
-@pytest.mark.parametrize(
-    ("member", "pdbs"),
-    [
-        (a_member("n", pods=[a_pod("static", node="node-n", **MIRROR)]), ()),
-        (a_member("n", pods=[POLITE], claim=GRACE), ()),
-        (a_member("n", pods=[POLITE]), ()),
-        (a_member("n", pods=[UNEVICTABLE], claim=GRACE), (a_pdb(),)),
-        (a_member("n", pods=[UNEVICTABLE]), (a_pdb(),)),
-        (a_member("n", pods=[a_pod("agent", node="node-n", owner="DaemonSet")]), (a_pdb(),)),
-    ],
-)
-def test_pods_that_must_not_be_evicted_block_graceful_disruption(member, pdbs):
-    """A terminationGracePeriod waives nothing for emptiness and consolidation."""
-    found = find(a_fleet(member, pdbs=pdbs))
-
-    assert found.candidates == ()
-    assert {e.reason for e in found.events} == {"DisruptionBlocked"}
+def ready(status: str) -> dict:
+    return {"status": {"conditions": [condition("Ready", status=status)]}}
 
 
-@pytest.mark.parametrize(
-    ("member", "pdbs", "is_candidate"),
-    [
-        (a_member("n", pods=[POLITE], claim=GRACE), (), True),
-        (a_member("n", pods=[UNEVICTABLE], claim=GRACE), (a_pdb(),), True),
-        (a_member("n", pods=[POLITE]), (), False),
-        (a_member("n", pods=[UNEVICTABLE]), (a_pdb(),), False),
-        (a_member("n", claim=GRACE, node=PROTECTED), (), False),
-    ],
+def tolerating(**toleration) -> dict:
+    return {"spec": {"tolerations": [{"operator": "Exists", **toleration}]}}
+
+
+@table(
+    "pods, policy, blocks",
+    static_and_annotated=([a_pod("static", node="node-n", **merge(MIRROR, PROTECTED))], "no pdb", True),
+    annotated=([POLITE], "no pdb", True),
+    annotated_until_it_is_older=([a_pod("p", node="node-n", metadata=protected_for("2h"))], "no pdb", True),
+    annotated_until_it_was_older=([a_pod("p", node="node-n", metadata=protected_for("30m"))], "no pdb", False),
+    annotated_and_terminating=([a_pod("p", node="node-n", **merge(GOING, PROTECTED))], "no pdb", False),
+    annotated_and_ended=([a_pod("p", node="node-n", status={"phase": "Succeeded"}, **PROTECTED)], "no pdb", False),
+    plain=([a_web_pod()], None, True),
+    of_a_DaemonSet=([a_web_pod(owner="DaemonSet")], None, True),
+    of_a_DaemonSet_that_tolerates_all=([a_web_pod(owner="DaemonSet", **tolerating())], None, False),
+    tolerates_disruption=([a_web_pod(**tolerating(key=labels.DISRUPTED_TAINT))], None, False),
+    terminating=([a_web_pod(**GOING)], None, False),
+    succeeded=([a_web_pod(status={"phase": "Succeeded"})], None, False),
+    failed=([a_web_pod(status={"phase": "Failed"})], None, False),
+    the_kubelets_own=([a_web_pod(**MIRROR)], None, False),
+    not_said_to_be_ready=([a_web_pod(status={"conditions": []})], ALWAYS, True),
+    of_unknown_readiness=([a_web_pod(**ready("Unknown"))], ALWAYS, True),
+    unready=([a_web_pod(**ready("False"))], ALWAYS, False),
+    unready_beside_one_whose_annotation_is_over=(
+        [
+            a_pod("brief", node="node-n", metadata={"labels": {"app": "brief"}, **protected_for("30m")}),
+            a_web_pod(**ready("False")),
+        ],
+        ALWAYS,
+        False,
+    ),
+    unready_with_a_healthy_budget=([a_web_pod(**ready("False"))], "IfHealthyBudget", True),
+)  # fmt: skip
+def test_pods_that_a_drain_evicts_and_that_must_not_be_evicted_block_their_node(pods, policy, blocks):
+    """A drain neither evicts pods that have ended or terminate, nor the kubelet's own, nor those that tolerate the taint.
+
+    A do-not-disrupt duration starts with the pod, an hour ago. The PodDisruptionBudget allows no disruption; with AlwaysAllow,
+    a pod is unhealthy if its Ready condition is False (pkg/utils/pdb/pdb.go `isEvictable`).
+    """
+    pdbs = () if policy == "no pdb" else (a_pdb(**({} if policy is None else {"unhealthyPodEvictionPolicy": policy})),)
+    found = find(a_fleet(with_pods(*pods), pdbs=pdbs))
+    assert [c.nodeclaim for c in found.candidates] == ([] if blocks else ["n"])
+    assert {e.reason for e in found.events} == ({"DisruptionBlocked"} if blocks else set())
+
+
+@table(
+    "member, pdbs, is_candidate",
+    annotation=(with_pods(POLITE, claim=GRACE), (), True),
+    pdb=(with_pods(a_web_pod(), claim=GRACE), (a_pdb(),), True),
+    annotation_without_grace_period=(with_pods(POLITE), (), False),
+    pdb_without_grace_period=(with_pods(a_web_pod()), (a_pdb(),), False),
+    annotation_of_the_node=(a_member("n", claim=GRACE, node=PROTECTED), (), False),
 )
 def test_termination_grace_period_waives_blocking_pods_for_eventual_disruption(member, pdbs, is_candidate):
-    """The drain ends with it. The annotation on the Node itself is not waived."""
+    """The drain ends with it; it waives nothing for emptiness and consolidation, nor the annotation on the Node itself."""
     assert bool(find(a_fleet(member, pdbs=pdbs), eventual=True).candidates) is is_candidate
-
-
-GOING = {"metadata": {"deletionTimestamp": stamp(ago(seconds=5)), "annotations": {labels.DO_NOT_DISRUPT: "true"}}}
-ENDED = {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}, "status": {"phase": "Succeeded"}}
-
-
-@pytest.mark.parametrize(
-    ("pod", "pdbs"),
-    [
-        (a_pod("p", node="node-n", **GOING), ()),
-        (a_pod("p", node="node-n", **ENDED), ()),
-        (a_pod("p", node="node-n", metadata={"deletionTimestamp": stamp(ago(seconds=5))}), (a_pdb(),)),
-        (a_pod("p", node="node-n", status={"phase": "Failed"}), (a_pdb(),)),
-        (
-            a_pod(
-                "p",
-                node="node-n",
-                metadata={
-                    "annotations": {"kubernetes.io/config.mirror": "hash"},
-                    "ownerReferences": MIRROR["metadata"]["ownerReferences"],
-                },
-            ),
-            (a_pdb(),),
-        ),
-    ],
-)
-def test_pods_that_a_drain_does_not_evict_do_not_block_their_node(pod, pdbs):
-    """They terminate already, have ended, or are the kubelet's own."""
-    assert [c.nodeclaim for c in find(a_fleet(a_member("n", pods=[pod]), pdbs=pdbs)).candidates] == ["n"]
-
-
-def test_nodes_that_are_leaving_or_without_a_nodepool_are_no_candidates():
-    """A node of an executing command is skipped without an Event."""
-    lonely = a_member("n", pool="")
-
-    assert find(a_fleet(a_member("n")), in_commands=frozenset({"n"})).candidates == ()
-    assert {e.message for e in find(a_fleet(lonely)).events} == {
-        'Node doesn\'t have required label "karpenter.sh/nodepool"'
-    }
+    graceful = find(a_fleet(member, pdbs=pdbs))
+    assert (graceful.candidates, {e.reason for e in graceful.events}) == ((), {"DisruptionBlocked"})
 
 
 def test_nodes_in_commands_and_unmanaged_nodes_have_no_events():
     """Neither a node in a command nor a node without a NodeClaim is a candidate."""
     fleet = a_fleet(a_member("busy"), a_member("foreign"))
     snapshot = replace(fleet, claims=tuple(c for c in fleet.claims if c.metadata.name == "busy"))
-
     found = find(snapshot, in_commands=frozenset({"busy"}))
-
     assert (found.candidates, found.events) == ((), ())
+    assert find(a_fleet(a_member("n")), in_commands=frozenset({"n"})).candidates == ()
 
 
 def test_nodeclaim_without_a_node_is_not_a_candidate():
     """The NodeClaim has an Event with the reason."""
-    found = find(a_fleet(an_unlaunched_member("n")))
-
-    assert [(e.ref.resource.kind, e.message) for e in found.events] == [
-        ("NodeClaim", "NodeClaim does not have an associated node")
-    ]
-
-
-def test_node_is_a_candidate_when_do_not_disrupt_expired_and_its_pdb_has_always_allow():
-    """A do-not-disrupt duration starts with the pod; AlwaysAllow exempts unready pods from a PodDisruptionBudget."""
-    brief = a_pod("brief", node="node-n", metadata={"labels": {"app": "brief"}, **brief_for("30m")})
-    not_ready = a_web_pod(status={"conditions": [condition("Ready", status="False")]})
-    pdb = a_pdb(unhealthyPodEvictionPolicy="AlwaysAllow")
-
-    assert len(find(a_fleet(a_member("n", pods=[brief, not_ready]), pdbs=(pdb,))).candidates) == 1
-    still = a_pod("new", node="node-n", metadata=brief_for("2h"))
-    assert find(a_fleet(a_member("n", pods=[still]))).candidates == ()
-
-
-def brief_for(duration: str) -> dict:
-    """Metadata with a do-not-disrupt annotation of this duration."""
-    return {"annotations": {labels.DO_NOT_DISRUPT: duration}}
+    (event,) = find(a_fleet(an_unlaunched_member("n"))).events
+    assert (event.ref.resource.kind, event.message) == ("NodeClaim", "NodeClaim does not have an associated node")
 
 
 def test_candidate_with_unknown_instance_type_has_no_price():
     """The node may still be deleted when it is empty."""
-    (candidate,) = find(
-        a_fleet(a_member("n", node={"metadata": {"labels": {labels.INSTANCE_TYPE: "gone"}}}))
-    ).candidates
-
+    unknown = a_member("n", node={"metadata": {"labels": {labels.INSTANCE_TYPE: "gone"}}})
+    (candidate,) = find(a_fleet(unknown)).candidates
     assert (candidate.instance_type, candidate.price) == ("", 0.0)
-
-
-TOLERATES_DISRUPTION = {"tolerations": [{"key": labels.DISRUPTED_TAINT, "operator": "Exists"}]}
-
-
-@pytest.mark.parametrize(
-    ("pod", "policy", "blocks"),
-    [
-        (a_web_pod(), None, True),
-        (a_web_pod(owner="DaemonSet"), None, True),
-        (a_web_pod(owner="DaemonSet", spec={"tolerations": [{"operator": "Exists"}]}), None, False),
-        (a_web_pod(spec=TOLERATES_DISRUPTION), None, False),
-        (a_web_pod(status={"phase": "Succeeded"}), None, False),
-        (a_web_pod(status={"conditions": []}), "AlwaysAllow", True),
-        (a_web_pod(status={"conditions": [condition("Ready", status="Unknown")]}), "AlwaysAllow", True),
-        (a_web_pod(status={"conditions": [condition("Ready", status="False")]}), "AlwaysAllow", False),
-        (a_web_pod(status={"conditions": [condition("Ready", status="False")]}), "IfHealthyBudget", True),
-    ],
-)
-def test_pdb_without_allowed_disruptions_blocks_the_nodes_of_pods_that_a_drain_evicts(pod, policy, blocks):
-    """A drain neither evicts pods that have ended nor those that tolerate the disrupted taint.
-
-    With AlwaysAllow, a pod is unhealthy if its Ready condition is False (pkg/utils/pdb/pdb.go `isEvictable`).
-    """
-    pdb = a_pdb(**({} if policy is None else {"unhealthyPodEvictionPolicy": policy}))
-
-    assert bool(find(a_fleet(a_member("n", pods=[pod]), pdbs=(pdb,))).candidates) is not blocks

@@ -1,7 +1,5 @@
 """The churn ledger counts evictions, launches and reversed consolidations once, and stays small."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import timedelta
 
@@ -30,6 +28,7 @@ from tests.helpers.churn import (
     pod_of,
     stored_ledger,
 )
+from tests.helpers.small_clusters import table
 
 ETCD_BYTES = 1_572_864
 HISTORY = {"limit": 100, "age": timedelta(hours=24)}
@@ -45,30 +44,26 @@ def counted(*commands, claims=(), pods=(), ledger=None, now=NOW):
 # -- evictions --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("command", "evictions"),
-    [
-        (a_command("c", moved={"web": 3}), 3),
-        (a_command("c", moved={"web": 3}, reason="Drifted"), 3),
-        (a_command("c", moved={"web": 3}, phase="Draining", ended=None), 0),
-        (a_proposal("c", moved={"web": 3}), 0),
-        (a_command("c", moved={"web": 3}, phase="Rejected"), 0),
-        (a_command("c", moved={"web": 3}, phase="RolledBack"), 3),
-    ],
-    ids=["succeeded", "drifted", "draining", "proposed", "rejected", "rolled-back-after-a-deletion"],
+@table(
+    "command, evictions",
+    succeeded=(a_command("c", moved={"web": 3}), 3),
+    drifted=(a_command("c", moved={"web": 3}, reason="Drifted"), 3),
+    draining=(a_command("c", moved={"web": 3}, phase="Draining", ended=None), 0),
+    proposed=(a_proposal("c", moved={"web": 3}), 0),
+    rejected=(a_command("c", moved={"web": 3}, phase="Rejected"), 0),
+    rolled_back_after_a_deletion=(a_command("c", moved={"web": 3}, phase="RolledBack"), 3),
 )
 def test_evictions_of_a_finished_command_are_counted(command, evictions):
-    """Unfinished ones are read from the NodeDisruptions; the candidate of the one that was rolled back is gone."""
+    """Unfinished ones are read from the NodeDisruptions; the candidate of the one that was rolled back is gone.
+
+    One that was rolled back in time moved no pod: its candidate still exists and is not deleting.
+    """
     counts = counted(command).counts
     assert sum(counts.of_workload(deployment("web")).evictions) == evictions
     assert sum(counts.of_node_pool("default").evictions) == evictions
-
-
-def test_command_that_was_rolled_back_in_time_moved_no_pod():
-    """Its candidate still exists and is not deleting."""
     claim = builders.a_claim("old", metadata={"uid": "u"})
-    counts = counted(a_command("c", phase="RolledBack"), claims=(claim,)).counts
-    assert counts.of_workload(deployment("web")).evictions == ()
+    in_time = counted(a_command("c", phase="RolledBack"), claims=(claim,)).counts
+    assert in_time.of_workload(deployment("web")).evictions == ()
 
 
 def test_ledger_is_created_then_written_once_with_the_version_that_was_read():
@@ -94,12 +89,11 @@ def test_ledger_is_created_then_written_once_with_the_version_that_was_read():
 
 
 def test_invalid_ledger_is_overwritten():
-    """A wrong edit loses counters, and nothing else; the commands that still exist are counted again."""
+    """A wrong edit loses counters, and nothing else; the commands that still exist are counted again. One without any is valid."""
+    assert parse(ChurnLedger, {"metadata": {"name": "cluster"}}).metadata == ObjectMeta(name="cluster")
     invalid = InvalidObject(kind="ChurnLedger", name="cluster", uid="u", why="status", resource_version="9")
     snapshot = a_snapshot(node_disruptions=(a_command("c"),), invalid_objects=(invalid,))
-
     [patch] = record_churn(snapshot, WINDOW).actions
-
     assert (patch.ref.uid, patch.resource_version) == ("u", "9")
     assert patch.patch["status"]["workloads"][0]["evictions"] == [1]
 
@@ -115,21 +109,16 @@ def test_finished_command_is_kept_as_history_until_the_ledger_contains_it():
     assert [a.ref.name for a in delete_old_commands(after, **HISTORY).actions] == ["c100", "c101", "r"]
 
 
-def test_evictions_are_forgotten_after_a_day():
-    """They count for 24 full hours, and the counters move with the hours."""
+@pytest.mark.parametrize(
+    ("later", "evictions"),
+    [({"hours": 0}, (2,)), ({"hours": 24}, (0,) * 24 + (2,)), ({"hours": 25}, ()), ({"seconds": -1}, (2,))],
+)
+def test_evictions_are_forgotten_after_a_day(later, evictions):
+    """They count for 24 full hours, and the counters move with the hours. A clock that is behind keeps all."""
     first = a_snapshot(node_disruptions=(a_command("c", moved={"web": 2}),), churn_ledger=an_empty_ledger())
-    ledger = stored_ledger(first)
-    for hours, evictions in ((0, 2), (24, 2), (25, 0)):
-        counts = counted(ledger=ledger, now=NOW + timedelta(hours=hours)).counts
-        assert sum(counts.of_workload(deployment("web")).evictions) == evictions, hours
-        assert counts.of_workload(deployment("web")).evictions[hours : hours + 1] == (2,) * bool(evictions)
-
-
-def test_a_clock_that_is_behind_keeps_all_counts():
-    """A ledger of the next hour counts for this one."""
-    ledger = stored_ledger(a_snapshot(node_disruptions=(a_command("c"),), churn_ledger=an_empty_ledger()))
-    counts = counted(ledger=ledger, now=NOW - timedelta(seconds=1)).counts
-    assert counts.of_workload(deployment("web")).evictions == (1,)
+    counts = counted(ledger=stored_ledger(first), now=NOW + timedelta(**later)).counts
+    assert counts.of_workload(deployment("web")).evictions[: len(evictions) or None] == evictions
+    assert sum(counts.of_workload(deployment("web")).evictions) == sum(evictions)
 
 
 # -- launches ---------------------------------------------------------------------------------------------------------
@@ -137,13 +126,11 @@ def test_a_clock_that_is_behind_keeps_all_counts():
 
 def test_launches_are_counted_once_per_nodeclaim():
     """For the NodePool, and for the workloads of the pods it was created for."""
-    claim = a_created_claim("web-7c-x", at=NOW + timedelta(minutes=5))
-    pods = (pod_of("web"),)
+    cluster = {"claims": (a_created_claim("web-7c-x", at=NOW + timedelta(minutes=5)),), "pods": (pod_of("web"),)}
     at = NOW + timedelta(minutes=6)
-    first = a_snapshot(claims=(claim,), pods=pods, churn_ledger=an_empty_ledger(), now=at)
-    ledger = stored_ledger(first)
+    ledger = stored_ledger(a_snapshot(**cluster, churn_ledger=an_empty_ledger(), now=at))
 
-    counts = counted(claims=(claim,), pods=pods, ledger=ledger, now=at + timedelta(hours=1))
+    counts = counted(**cluster, ledger=ledger, now=at + timedelta(hours=1))
 
     assert not counts.is_changed
     assert counts.counts.of_node_pool("default").launches == (0, 1)
@@ -153,26 +140,23 @@ def test_launches_are_counted_once_per_nodeclaim():
 # -- reversed consolidations ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("command", "claim", "is_reversed"),
-    [
-        (a_command("c"), a_created_claim("web-7c-z"), True),
-        (a_command("c", ended=None, phase="Draining"), a_created_claim("web-7c-z"), True),
-        (a_command("c", ended=ago(minutes=10)), a_created_claim("web-7c-z"), True),
-        (a_command("c", ended=ago(minutes=11)), a_created_claim("web-7c-z"), False),
-        (a_command("c"), a_created_claim("web-7c-z", at=ago(minutes=3)), False),
-        (a_command("c"), a_created_claim("other-7c-z"), False),
-        (a_command("c"), a_created_claim("web-7c-gone"), False),
-        (a_command("c"), a_created_claim("web-7c-z", replaces="c"), False),
-        (a_command("c", phase="RolledBack"), a_created_claim("web-7c-z"), False),
-        (a_command("c", phase="Rejected"), a_created_claim("web-7c-z"), False),
-        (a_command("c", reason="Drifted"), a_created_claim("web-7c-z"), False),
-    ],
-    ids=[
-        "at-its-end", "draining", "soon-after", "late", "before-it", "another-workload", "pod-is-gone",
-        "its-replacement", "rolled-back", "rejected", "another-method",
-    ],
-)  # fmt: skip
+NEW = a_created_claim("web-7c-z")
+
+
+@table(
+    "command, claim, is_reversed",
+    at_its_end=(a_command("c"), NEW, True),
+    draining=(a_command("c", ended=None, phase="Draining"), NEW, True),
+    soon_after=(a_command("c", ended=ago(minutes=10)), NEW, True),
+    late=(a_command("c", ended=ago(minutes=11)), NEW, False),
+    before_it=(a_command("c"), a_created_claim("web-7c-z", at=ago(minutes=3)), False),
+    another_workload=(a_command("c"), a_created_claim("other-7c-z"), False),
+    pod_is_gone=(a_command("c"), a_created_claim("web-7c-gone"), False),
+    its_replacement=(a_command("c"), a_created_claim("web-7c-z", replaces="c"), False),
+    rolled_back=(a_command("c", phase="RolledBack"), NEW, False),
+    rejected=(a_command("c", phase="Rejected"), NEW, False),
+    another_method=(a_command("c", reason="Drifted"), NEW, False),
+)
 def test_consolidation_is_reversed_when_a_nodeclaim_is_created_for_its_moved_workloads(command, claim, is_reversed):
     """Pods are compared by the controller that owns them; all workloads that moved are held, as another may be next."""
     pods = (pod_of("web", "z"), pod_of("other", "z"))
@@ -187,17 +171,16 @@ def test_rollout_of_a_new_replica_set_reverses_the_move_of_the_old_one():
     """Today's ReplicaSet has another hash than the moved pod's; the Deployment is the same."""
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-9f", "uid": "n", "controller": True}
     metadata = {"labels": {"pod-template-hash": "9f"}, "ownerReferences": [owner]}
-    pod = builders.a_pod("web-9f-q", metadata=metadata)
-    update = counted(a_command("c"), claims=(a_created_claim("web-9f-q"),), pods=(pod,))
+    pods = (builders.a_pod("web-9f-q", metadata=metadata),)
+    update = counted(a_command("c"), claims=(a_created_claim("web-9f-q"),), pods=pods)
     assert [r.workloads for r in update.reversals] == [(deployment("api"), deployment("web"))]
 
 
 def test_workload_that_grew_is_held_but_not_counted_as_reversed():
     """Two pods were created since and one was moved: an autoscaler raised the replicas, which is not the consolidation's fault."""
     pods = tuple(pod_of("web", suffix, created=ago(minutes=1)) for suffix in ("y", "z"))
-    claims = (a_created_claim("web-7c-z"),)
 
-    update = counted(a_command("c"), claims=claims, pods=pods)
+    update = counted(a_command("c"), claims=(NEW,), pods=pods)
 
     [reversal] = update.reversals
     web, api = (update.counts.of_workload(deployment(name)) for name in ("web", "api"))
@@ -217,13 +200,15 @@ def test_reversals_hold_workloads_longer_each_time():
         ledger = stored_ledger(snapshot)
 
 
+def after_a_launch(*commands):
+    """A snapshot in which a NodeClaim was created for a workload that these commands moved."""
+    cluster = {"node_disruptions": commands, "claims": (NEW,), "pods": (pod_of("web", "z"),)}
+    return a_snapshot(**cluster, churn_ledger=an_empty_ledger())
+
+
 def test_one_launch_reverses_several_commands_and_counts_once_per_workload():
     """A fleet plan moves a workload by many commands at once."""
-    commands = tuple(a_command(f"c{i}") for i in range(5))
-    snapshot = a_snapshot(
-        node_disruptions=commands, claims=(a_created_claim("web-7c-z"),), pods=(pod_of("web", "z"),),
-        churn_ledger=an_empty_ledger(),
-    )  # fmt: skip
+    snapshot = after_a_launch(*(a_command(f"c{i}") for i in range(5)))
     counts = count_churn(snapshot, WINDOW).counts
     assert counts.of_workload(deployment("web")).reversals == (1,)
     assert {c.reversed_by for c in counts.commands.values()} == {"new"}
@@ -232,17 +217,12 @@ def test_one_launch_reverses_several_commands_and_counts_once_per_workload():
 
 def test_reversed_consolidation_is_reported_on_the_nodeclaim():
     """The Event names the command and the workloads; the metric its NodePool and cause."""
-    snapshot = a_snapshot(
-        node_disruptions=(a_command("c"),), claims=(a_created_claim("web-7c-z"),), pods=(pod_of("web", "z"),),
-        churn_ledger=an_empty_ledger(),
-    )  # fmt: skip
-    plan = record_churn(snapshot, WINDOW)
-    [chain] = plan.chains
+    [chain] = record_churn(after_a_launch(a_command("c")), WINDOW).chains
     [event] = chain.events
     assert (event.reason, event.ref.name) == ("ConsolidationReversed", "new")
     assert event.message.startswith("NodeDisruption c had no effect: NodeClaim new was created for pods of workloads")
-    reversed_ = [o for o in chain.observations if o.name == "journeyman_consolidations_reversed_total"]
-    assert [o.labels for o in reversed_] == [{"nodepool": "default", "cause": "placement"}]
+    reversed_ = [o.labels for o in chain.observations if o.name == "journeyman_consolidations_reversed_total"]
+    assert reversed_ == [{"nodepool": "default", "cause": "placement"}]
 
 
 # -- size -------------------------------------------------------------------------------------------------------------
@@ -296,9 +276,8 @@ def test_no_workload_is_undercounted_however_few_the_ledger_lists(moves, monkeyp
         assert len(counts.workloads) <= 3
         if not is_lost:
             ledger = stored_ledger(snapshot)
-            deleted = {
-                a.ref.name for a in delete_old_commands(replace(snapshot, churn_ledger=ledger), **HISTORY).actions
-            }
+            old = delete_old_commands(replace(snapshot, churn_ledger=ledger), **HISTORY)
+            deleted = {a.ref.name for a in old.actions}
             commands = tuple(c for c in commands if c.metadata.name not in deleted)
 
 
@@ -308,8 +287,3 @@ def monkeypatch_bound():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("journeyman.core.disruption.churn_counts.MAX_WORKLOADS", 3)
         yield
-
-
-def test_metadata_of_the_ledger_is_not_needed():
-    """A ledger without counters is valid."""
-    assert parse(ChurnLedger, {"metadata": {"name": "cluster"}}).metadata == ObjectMeta(name="cluster")

@@ -1,7 +1,5 @@
 """Churn limits: consolidation waits after reversals and launches, honours caps, and must pay back."""
 
-from __future__ import annotations
-
 from collections import Counter
 from datetime import timedelta
 
@@ -13,18 +11,19 @@ from journeyman.core.api import labels
 from journeyman.core.disruption.candidates import DisruptionReason
 from journeyman.core.disruption.churn_limits import ChurnLimits, ChurnSettings, invalid_annotations
 from journeyman.core.disruption.commands import Command, to_node_disruption
-from journeyman.core.scheduling.results import PlannedClaim
 from tests.helpers import builders
-from tests.helpers.builders import NOW, a_snapshot, ago, stamp
+from tests.helpers.builders import NOW, a_snapshot, ago, condition, stamp
 from tests.helpers.churn import (
     a_candidate,
     a_command,
     a_created_claim,
+    a_planned_claim,
     a_proposal,
     an_empty_ledger,
     pod_of,
     stored_ledger,
 )
+from tests.helpers.small_clusters import table
 
 NO_LIMITS = ChurnSettings(payback=timedelta(0), eviction_cost=0.0, reversal_window=timedelta(0))
 
@@ -35,17 +34,10 @@ def limits(settings_=None, **snapshot) -> ChurnLimits:
     return ChurnLimits(snapshot, settings_ if settings_ is not None else ChurnSettings())
 
 
-def moving(*candidates, replacement: float | None = None, pool: str = "default") -> Command:
+def moving(*candidates, replacement: float | None = None) -> Command:
     """Return a consolidation of these candidates, with a replacement at this price."""
-    planned = PlannedClaim(
-        node_pool=pool, pods=(), instance_types=("s",), requirements=(), requests={},
-        offering=("s", "a", labels.ON_DEMAND), price=replacement or 0.0,
-    )  # fmt: skip
-    return Command(
-        reason=DisruptionReason.UNDERUTILIZED,
-        candidates=candidates,
-        replacements=() if replacement is None else (planned,),
-    )
+    planned = () if replacement is None else (a_planned_claim(price=replacement),)
+    return Command(reason=DisruptionReason.UNDERUTILIZED, candidates=candidates, replacements=planned)
 
 
 # -- reversed consolidations and launched nodes -------------------------------------------------------------------------
@@ -54,12 +46,7 @@ def moving(*candidates, replacement: float | None = None, pool: str = "default")
 def after_a_reversal(now=NOW, *, grown: bool = False):
     """Return a cluster in which a node was launched 30 s ago for a workload that a command had moved."""
     pods = tuple(pod_of("web", s, created=ago(minutes=1)) for s in ("y", "z")) if grown else (pod_of("web", "z"),)
-    return {
-        "node_disruptions": (a_command("c"),),
-        "claims": (a_created_claim("web-7c-z"),),
-        "pods": pods,
-        "now": now,
-    }
+    return {"node_disruptions": (a_command("c"),), "claims": (a_created_claim("web-7c-z"),), "pods": pods, "now": now}
 
 
 @pytest.mark.parametrize("is_stored", [False, True])
@@ -83,17 +70,13 @@ def test_nodes_with_workloads_of_a_reversed_consolidation_are_left_alone(is_stor
 
 
 def test_back_off_ends_at_its_time():
-    """The window counts from the launch."""
+    """The window counts from the launch. A workload that grew after its move is left alone, too: an autoscaler raised its replicas."""
     end = ago(seconds=30) + timedelta(minutes=10)
     assert limits(**after_a_reversal(end - timedelta(seconds=1))).why_not(a_candidate("web"))
     assert limits(**after_a_reversal(end)).why_not(a_candidate("web")) == ""
-
-
-def test_workload_that_grew_after_its_move_is_left_alone_too():
-    """An autoscaler raised its replicas: the node that was launched for it is not removed at once."""
-    found = limits(**after_a_reversal(grown=True))
-    assert "its consolidation was followed by its growth" in found.why_not(a_candidate("web"))
-    assert found.why_not(a_candidate("api")) == ""
+    grown = limits(**after_a_reversal(grown=True))
+    assert "its consolidation was followed by its growth" in grown.why_not(a_candidate("web"))
+    assert grown.why_not(a_candidate("api")) == ""
 
 
 def test_node_stays_while_workloads_run_there_for_which_it_was_launched():
@@ -126,11 +109,8 @@ def test_replacement_stays_while_the_workloads_run_there_that_its_command_moved(
 
 def test_workload_is_not_moved_beyond_its_evictions_a_day():
     """Evictions of the ledger, of finished and of unfinished commands count; the message says when the next are possible."""
-    before = a_snapshot(
-        node_disruptions=(a_command("a", moved={"web": 2}, ended=ago(hours=3)),),
-        churn_ledger=an_empty_ledger(),
-        now=ago(hours=3),
-    )
+    earlier = (a_command("a", moved={"web": 2}, ended=ago(hours=3)),)
+    before = a_snapshot(node_disruptions=earlier, churn_ledger=an_empty_ledger(), now=ago(hours=3))
     commands = (a_command("b", moved={"web": 1}, phase="Draining", ended=None), a_proposal("c", moved={"web": 1}))
     found = limits(churn_ledger=stored_ledger(before), node_disruptions=commands)
 
@@ -150,10 +130,14 @@ def test_all_candidates_of_a_command_count_together():
     assert limits().checked(moving(both.candidates[0])).candidates
 
 
+def capped(evictions: str):
+    """A NodePool with the annotation that caps its evictions a day."""
+    return builders.a_pool(metadata={"annotations": {labels.MAX_EVICTIONS_PER_DAY: evictions}})
+
+
 def test_nodepool_caps_the_evictions_from_its_nodes():
     """Whatever the workload."""
-    pool = builders.a_pool(metadata={"annotations": {labels.MAX_EVICTIONS_PER_DAY: "3"}})
-    found = limits(node_disruptions=(a_command("a"),), node_pools=(pool,))
+    found = limits(node_disruptions=(a_command("a"),), node_pools=(capped("3"),))
     assert found.why_not(a_candidate("other")) == ""
     assert found.why_not(a_candidate("other", pods=2)).startswith("NodePool default allows 3 evictions a day")
 
@@ -171,17 +155,12 @@ def test_proposals_that_exceed_a_cap_together_are_validated_in_their_order():
     assert not started.validating(first).checked(command).candidates
 
 
+WORKLOADS, FATES = st.sampled_from(["web", "api"]), st.sampled_from(["ok", "lost", "late"])
+
+
 @settings(max_examples=60, deadline=None)
 @given(
-    moves=st.lists(
-        st.tuples(
-            st.sampled_from(["web", "api"]),
-            st.integers(1, 4),
-            st.integers(0, 120),
-            st.sampled_from(["ok", "lost", "late"]),
-        ),
-        max_size=30,
-    ),
+    moves=st.lists(st.tuples(WORKLOADS, st.integers(1, 4), st.integers(0, 120), FATES), max_size=30),
     cap=st.integers(0, 8),
 )
 def test_cap_is_never_exceeded_in_any_24_hours(moves, cap):
@@ -227,10 +206,8 @@ def test_command_of_more_workloads_than_a_nodedisruption_lists_is_refused():
 def test_annotation_that_is_no_whole_number_is_reported_and_allows_no_move():
     """On the NodePool, and on the node where the pod runs."""
     claim = builders.a_claim("n", status={"providerID": builders.provider_id_of("n"), "nodeName": "node-n"})
-    node = builders.a_node("n")
-    pool = builders.a_pool(metadata={"annotations": {labels.MAX_EVICTIONS_PER_DAY: "-1"}})
     pods = (pod_of("web", node="node-n", limit="many"), pod_of("api", node="node-n", limit="2"))
-    snapshot = a_snapshot(claims=(claim,), nodes=(node,), node_pools=(pool,), pods=pods)
+    snapshot = a_snapshot(claims=(claim,), nodes=(builders.a_node("n"),), node_pools=(capped("-1"),), pods=pods)
 
     events = invalid_annotations(snapshot).events
 
@@ -238,20 +215,20 @@ def test_annotation_that_is_no_whole_number_is_reported_and_allows_no_move():
         (kind, "InvalidAnnotation", "Warning") for kind in ("NodePool", "NodeClaim", "Node")
     }
     assert any("max-evictions-per-day of pod default/web-7c-x is 'many', so consolidation" in e.message for e in events)
-    assert (
-        ChurnLimits(snapshot, NO_LIMITS)
-        .why_not(a_candidate("web", pods=9))
-        .startswith("NodePool default allows 0 evictions")
-    )
+    why = ChurnLimits(snapshot, NO_LIMITS).why_not(a_candidate("web", pods=9))
+    assert why.startswith("NodePool default allows 0 evictions")
 
 
 # -- payback ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("price", "replacement", "pays_back"),
-    [(1.0, 0.95, True), (1.0, 0.97, False), (0.05, None, True), (0.0005, None, False), (0.0, None, True)],
-    ids=["saves-5-percent", "saves-3-percent", "small-node", "nearly-free-node", "unknown-price"],
+@table(
+    "price, replacement, pays_back",
+    saves_5_percent=(1.0, 0.95, True),
+    saves_3_percent=(1.0, 0.97, False),
+    small_node=(0.05, None, True),
+    nearly_free_node=(0.0005, None, False),
+    unknown_price=(0.0, None, True),
 )
 def test_move_must_pay_back_within_an_hour(price, replacement, pays_back):
     """Booting costs 2 minutes of the replacement, pulling images 30 seconds of the candidate, each eviction 0.0001."""
@@ -281,17 +258,17 @@ def after_launches(gone: int, standing: int = 4):
 LATER = NOW + timedelta(minutes=30)
 
 
-@pytest.mark.parametrize(
-    ("gone", "price", "replacement", "is_worth_it"),
-    [
-        (0, 1.0, 0.9, True), (1, 1.0, 0.9, True), (8, 1.0, 0.9, False), (3, 1.0, 0.4, True), (8, 1.0, None, True),
-        (90, 1.0, None, False), (40, 0.0, 0.9, True), (2, 1.0, 0.9, False),
-    ],
-    ids=[
-        "all-nodes-stay", "one-is-gone", "eight-of-twelve-are-gone", "saves-most", "deletes-the-node", "in-a-wave-of-ninety",
-        "unknown-price", "seldom-so-far",
-    ],
-)  # fmt: skip
+@table(
+    "gone, price, replacement, is_worth_it",
+    all_nodes_stay=(0, 1.0, 0.9, True),
+    one_is_gone=(1, 1.0, 0.9, True),
+    eight_of_twelve_are_gone=(8, 1.0, 0.9, False),
+    saves_most=(3, 1.0, 0.4, True),
+    deletes_the_node=(8, 1.0, None, True),
+    in_a_wave_of_ninety=(90, 1.0, None, False),
+    unknown_price=(40, 0.0, 0.9, True),
+    seldom_so_far=(2, 1.0, 0.9, False),
+)
 def test_moves_save_more_where_capacity_is_soon_needed_again(gone, price, replacement, is_worth_it):
     """Twelve nodes were launched at once; if eight are gone after half an hour, the free capacity of the other four lasts 17 minutes."""
     command = moving(a_candidate("web", price=price), replacement=replacement)
@@ -299,26 +276,33 @@ def test_moves_save_more_where_capacity_is_soon_needed_again(gone, price, replac
 
 
 def test_longer_a_wave_is_over_the_smaller_a_saving_suffices():
-    """Capacity was not needed for three hours, so a saving is expected to last as long again."""
+    """Capacity was not needed for three hours, so a saving is expected to last as long again.
+
+    Launches of this very hour count for a minute at least.
+    """
     command = moving(a_candidate("web"), replacement=0.9)
-    cluster = after_launches(90)
-    assert not limits(**cluster).checked(command).candidates
-    assert limits(**cluster | {"now": LATER + timedelta(hours=3)}).checked(command) is command
+    assert not limits(**after_launches(90)).checked(command).candidates
+    assert limits(**after_launches(90) | {"now": LATER + timedelta(hours=3)}).checked(command) is command
+    assert "are gone" in limits(**after_launches(8) | {"now": LATER.replace(minute=0)}).checked(command).why_not
+
+
+def some_free(names):
+    """The nodes of these NodeClaims, of four CPUs."""
+    return tuple(builders.a_node(n, status={"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}}) for n in names)
 
 
 def test_free_capacity_is_used_before_a_node_is_needed_again():
     """Twelve more empty nodes stand there: what is given up is missed four times later."""
-    command = moving(a_candidate("web"), replacement=None)
-    cluster = after_launches(40)
-    status = {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}}
-    empty = tuple(a_created_claim(name=f"empty{i}", at=ago(days=1)) for i in range(12))
-    nodes = tuple(builders.a_node(f"empty{i}", status=status) for i in range(12))
+    command, cluster = moving(a_candidate("web"), replacement=None), after_launches(40)
+    names = [f"empty{i}" for i in range(12)]
+    empty = (a_created_claim(name=name, at=ago(days=1)) for name in names)
     assert not limits(**cluster).checked(command).candidates
-    assert limits(**cluster | {"claims": (*cluster["claims"], *empty)}, nodes=nodes).checked(command) is command
+    roomy = cluster | {"claims": (*cluster["claims"], *empty), "nodes": some_free(names)}
+    assert limits(**roomy).checked(command) is command
 
 
 def test_message_of_a_short_lived_saving_has_its_life_and_what_moving_costs():
-    """And how many nodes are gone."""
+    """And how many nodes are gone. Only the capacity that its pods request is moved: a tenth of a node moves for a small saving."""
     command = moving(a_candidate("web"), replacement=0.9)
     cluster = after_launches(8)
     assert limits(**cluster).checked(command).why_not == (
@@ -327,25 +311,23 @@ def test_message_of_a_short_lived_saving_has_its_life_and_what_moving_costs():
     )
     assert limits(NO_LIMITS, **cluster).checked(command) is command
 
-
-def test_life_of_a_saving_is_not_zero_at_the_full_hour():
-    """Launches of this very hour count for a minute at least."""
-    cluster = after_launches(8) | {"now": LATER.replace(minute=0)}
-    assert "are gone" in limits(**cluster).checked(moving(a_candidate("web"), replacement=0.9)).why_not
+    pods = (builders.a_pod("web-7c-0", node="node-n8", cpu="400m", memory="1Mi"),)
+    part = moving(a_candidate("web", claim="n8"), replacement=0.8)
+    assert limits(**cluster, nodes=some_free(["n8"]), pods=pods).checked(part) is part
 
 
-@pytest.mark.parametrize(
-    ("gone", "age", "replacement", "settings_", "soon_gone"),
-    [
-        (8, 19, False, None, ["new"]), (8, 21, False, None, []), (0, 19, False, None, []), (8, 19, True, None, []),
-        (8, 19, False, NO_LIMITS, []),
-    ],
-    ids=["launched-lately", "stays-so-far", "all-nodes-stay", "replacement", "without-limits"],
-)  # fmt: skip
-def test_new_node_is_soon_gone_where_others_are(gone, age, replacement, settings_, soon_gone):
+@table(
+    "gone, age, replaces, settings_, soon_gone",
+    launched_lately=(8, 19, "", None, ["new"]),
+    stays_so_far=(8, 21, "", None, []),
+    all_nodes_stay=(0, 19, "", None, []),
+    replacement=(8, 19, "c", None, []),
+    without_limits=(8, 19, "", NO_LIMITS, []),
+)
+def test_new_node_is_soon_gone_where_others_are(gone, age, replaces, settings_, soon_gone):
     """Eight of the twelve nodes that the NodePool launched before it are gone."""
-    cluster, at = after_launches(gone), LATER - timedelta(minutes=age)
-    new = a_created_claim("web-7c-x", name="new", at=at, replaces="c" if replacement else "")
+    cluster = after_launches(gone)
+    new = a_created_claim("web-7c-x", name="new", at=LATER - timedelta(minutes=age), replaces=replaces)
     found = limits(settings_, **cluster | {"claims": (*cluster["claims"], new)})
     assert sorted(found.nodes_soon_gone()) == soon_gone
 
@@ -358,28 +340,11 @@ def test_replacements_of_failed_commands_are_not_nodes_that_are_soon_gone():
     assert limits(**cluster, node_disruptions=(failed,)).checked(command) is command
 
 
-def test_small_part_of_a_node_moves_for_a_small_saving():
-    """Only the capacity that its pods request is moved, here a tenth of the node's."""
-    cluster = after_launches(8)
-    status = {"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}}
-    nodes = (builders.a_node("n8", status=status),)
-    pods = (builders.a_pod("web-7c-0", node="node-n8", cpu="400m", memory="1Mi"),)
-    command = moving(a_candidate("web", claim="n8"), replacement=0.8)
-    assert limits(**cluster, nodes=nodes, pods=pods).checked(command) is command
-
-
 def test_boot_time_is_measured_from_the_nodeclaims_of_the_nodepool():
     """The median from creation to initialization; nodes that boot in ten minutes make a replacement dearer."""
-    initialized = [
-        {"type": "Initialized", "status": "True", "lastTransitionTime": stamp(ago(days=1) + timedelta(minutes=m))}
-        for m in (1, 10, 12)
-    ]
-    claims = tuple(
-        builders.a_claim(
-            f"n{i}", metadata={"creationTimestamp": stamp(ago(days=1))}, status={"conditions": [condition]}
-        )
-        for i, condition in enumerate(initialized)
-    )
+    ready = [condition("Initialized", since=ago(days=1) + timedelta(minutes=m)) for m in (1, 10, 12)]
+    created = {"creationTimestamp": stamp(ago(days=1))}
+    claims = tuple(builders.a_claim(f"n{i}", metadata=created, status={"conditions": [c]}) for i, c in enumerate(ready))
     why = limits(claims=claims).checked(moving(a_candidate("web"), replacement=0.95)).why_not
     assert f"boot {0.95 * 10 / 60:.4f}" in why
 

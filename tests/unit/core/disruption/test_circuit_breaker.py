@@ -1,58 +1,31 @@
 """Circuit breaker: annotations and alarms pause NodePools, and replacements that do not join pause further ones."""
 
-from __future__ import annotations
-
 import json
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
 from journeyman.core.api import labels
-from journeyman.core.api.node_disruption import (
-    DisruptionCandidate,
-    DisruptionReplacement,
-    NodeDisruption,
-    NodeDisruptionSpec,
-    NodeDisruptionStatus,
-)
-from journeyman.core.api.objects import ObjectMeta
-from journeyman.core.disruption.candidates import Candidate, DisruptionReason, NodeClaimName, NodePoolName
+from journeyman.core.disruption.candidates import DisruptionReason
 from journeyman.core.disruption.circuit_breaker import Alarm, CircuitBreaker, record_alarm, report_pauses
-from journeyman.core.disruption.commands import Command, replacement_name
+from journeyman.core.disruption.commands import Command
 from journeyman.core.plan import PatchObject, Requeue
-from journeyman.core.scheduling.results import PlannedClaim
+from tests.helpers import churn
 from tests.helpers.builders import NOW, a_pool, a_snapshot, ago, stamp
+from tests.helpers.churn import a_candidate, a_planned_claim
 
 IN_AN_HOUR = NOW + timedelta(hours=1)
 
 
-def an_ended_command(name: str, *, phase: str = "RolledBack", ended: datetime | None = NOW, pool="default", **spec):
-    """A command that replaced a node by one of this NodePool."""
-    replacement = DisruptionReplacement(name=replacement_name(name, pool, 0))
-    candidate = DisruptionCandidate(node_claim="old", node_pool=pool)
-    values = {"reason": "Underutilized", "decision": "replace", "method": "single-node", "replacements": (replacement,)}
-    return NodeDisruption(
-        metadata=ObjectMeta(name=name),
-        spec=NodeDisruptionSpec(**{**values, "candidates": (candidate,), **spec}),
-        status=NodeDisruptionStatus(phase=phase, finished_at=ended),
-    )
-
-
-def a_candidate(pool: str = "default") -> Candidate:
-    return Candidate(
-        nodeclaim=NodeClaimName("n"), nodeclaim_uid="u", node="node-n", node_uid="v", nodepool=NodePoolName(pool),
-        instance_type="m", zone="a", capacity_type=labels.ON_DEMAND, price=1.0,
-    )  # fmt: skip
+def an_ended_command(name: str, *, phase: str = "RolledBack", **changes):
+    """A command that replaced a node by one of the NodePool `default`."""
+    return churn.a_command(name, moved={}, phase=phase, **changes)
 
 
 def a_command(of: str = "default", by: str = "") -> Command:
     """A command for a node of one NodePool, by a replacement of another one."""
-    planned = PlannedClaim(
-        node_pool=by, pods=(), instance_types=("s",), requirements=(), requests={},
-        offering=("s", "a", labels.ON_DEMAND), price=0.5,
-    )  # fmt: skip
-    replacements = (planned,) if by else ()
-    return Command(reason=DisruptionReason.UNDERUTILIZED, candidates=(a_candidate(of),), replacements=replacements)
+    replacements = (a_planned_claim(by),) if by else ()
+    return Command(reason=DisruptionReason.UNDERUTILIZED, candidates=(a_candidate(pool=of),), replacements=replacements)
 
 
 def an_annotated_pool(name="default", **annotations: str):
@@ -83,10 +56,9 @@ def a_breaker(*pools, commands=(), now=NOW) -> CircuitBreaker:
 def test_annotation_pauses_all_commands_for_nodes_of_the_nodepool(text, is_paused):
     """A time pauses until then, and what does not parse pauses, too; other NodePools go on."""
     breaker = a_breaker(an_annotated_pool(pause=text), a_pool("other"))
-
     assert bool(breaker.checked(a_command("default")).candidates) is not is_paused
     assert breaker.checked(a_command("other", by="default")).candidates
-    assert breaker.unpaused([a_candidate("default"), a_candidate("other")])[-1:] == (a_candidate("other"),)
+    assert breaker.unpaused([a_candidate(), a_candidate(pool="other")])[-1:] == (a_candidate(pool="other"),)
 
 
 def test_pause_is_reported_on_the_nodepool_and_requeued_for_its_end():
@@ -94,11 +66,8 @@ def test_pause_is_reported_on_the_nodepool_and_requeued_for_its_end():
     pools = (an_annotated_pool("until", pause=stamp(IN_AN_HOUR)), an_annotated_pool("broken", pause="2h"), a_pool())
     plan = report_pauses(a_snapshot(node_pools=pools))
 
-    assert [(e.ref.name, e.reason) for e in plan.events] == [
-        ("until", "DisruptionPaused"),
-        ("broken", "DisruptionPaused"),
-        ("broken", "InvalidAnnotation"),
-    ]
+    paused = [("until", "DisruptionPaused"), ("broken", "DisruptionPaused")]
+    assert [(e.ref.name, e.reason) for e in plan.events] == [*paused, ("broken", "InvalidAnnotation")]
     assert any("'2h' is neither true, false nor an RFC 3339 time" in e.message for e in plan.events)
     assert [a.at for a in plan.actions if isinstance(a, Requeue)] == [IN_AN_HOUR]
     gauges = {(o.labels["nodepool"], o.labels["scope"]): o.value for o in plan.observations}
@@ -113,16 +82,15 @@ def after(snapshot_pools, alarm: Alarm):
     """The NodePools after the alarm's state was recorded."""
     plan = record_alarm(a_snapshot(node_pools=snapshot_pools), alarm)
     patches = {a.ref.name: a.patch["metadata"]["annotations"] for a in plan.actions if isinstance(a, PatchObject)}
-    return tuple(
-        a_pool(
-            p.metadata.name, metadata={"annotations": {**p.metadata.annotations, **patches.get(p.metadata.name, {})}}
-        )
-        for p in snapshot_pools
-    )
+    kept = {p.metadata.name: p.metadata.annotations for p in snapshot_pools}
+    return tuple(a_pool(name, metadata={"annotations": {**kept[name], **patches.get(name, {})}}) for name in kept)
 
 
 def test_alarm_pauses_nodepools_until_it_is_over():
-    """It is stored in every NodePool; a new NodePool without the annotation is paused as well."""
+    """It is stored in every NodePool; a new NodePool without the annotation is paused as well.
+
+    A late message changes nothing: EventBridge may deliver ALARM behind OK.
+    """
     pools = after((a_pool(), a_pool("other")), Alarm(name="errors", is_firing=True, at=ago(minutes=5)))
     breaker = a_breaker(*pools, a_pool("new"))
     assert sorted(breaker.paused) == ["default", "new", "other"]
@@ -130,12 +98,6 @@ def test_alarm_pauses_nodepools_until_it_is_over():
 
     pools = after(pools, Alarm(name="errors", is_firing=False, at=ago(minutes=1)))
     assert a_breaker(*pools).paused == {}
-
-
-def test_late_message_of_an_alarm_changes_nothing():
-    """EventBridge may deliver ALARM behind OK."""
-    pools = after((a_pool(),), Alarm(name="errors", is_firing=False, at=ago(minutes=1)))
-
     assert after(pools, Alarm(name="errors", is_firing=True, at=ago(minutes=2))) == pools
 
 
@@ -144,9 +106,7 @@ def test_late_message_of_an_alarm_changes_nothing():
 )
 def test_nodepool_may_name_the_alarms_that_pause_it(listens_to, is_paused):
     """Several clusters share the rule that passes alarms on."""
-    pools = (an_annotated_pool(on_alarms=listens_to),)
-    pools = after(pools, Alarm(name="errors", is_firing=True, at=ago(minutes=5)))
-
+    pools = after((an_annotated_pool(on_alarms=listens_to),), Alarm(name="errors", is_firing=True, at=ago(minutes=5)))
     assert bool(a_breaker(*pools).paused) is is_paused
 
 
@@ -155,7 +115,6 @@ def test_stored_alarms_are_bounded_and_firing_ones_stay():
     stored = {f"old-{i}": f"OK {stamp(ago(days=2))}" for i in range(80)} | {"firing": f"ALARM {stamp(ago(days=9))}"}
     pools = (an_annotated_pool(alarms=json.dumps(stored)),)
     (pool,) = after(pools, Alarm(name="new", is_firing=False, at=NOW))
-
     assert sorted(json.loads(pool.metadata.annotations[labels.ALARMS])) == ["firing", "new"]
 
 
@@ -169,7 +128,10 @@ def test_stored_alarms_that_do_not_parse_are_ignored(text):
 
 
 def test_replacements_that_did_not_join_pause_further_ones():
-    """Nodes may still be deleted, or replaced by nodes of another NodePool."""
+    """Nodes may still be deleted, or replaced by nodes of another NodePool.
+
+    Drift is paused as well: an image that does not boot must not be rolled out every ten minutes.
+    """
     breaker = a_breaker(commands=(an_ended_command("c"),))
 
     refused = breaker.checked(a_command("other", by="default"))
@@ -180,6 +142,8 @@ def test_replacements_that_did_not_join_pause_further_ones():
     )
     assert breaker.checked(a_command("default", by="other")).candidates
     assert breaker.checked(a_command("default")).candidates
+    drift = an_ended_command("c", reason="Drifted", method="drift")
+    assert a_breaker(commands=(drift,)).why_no_replacement("default")
 
 
 def test_pause_of_replacements_doubles_with_each_failure_up_to_an_hour():
@@ -198,30 +162,21 @@ def test_success_ends_the_pause_and_failures_before_it_still_count():
     outcomes = ["RolledBack", "Succeeded", "RolledBack", "Succeeded"]
     commands = [an_ended_command(f"c{i}", phase=p, ended=ago(minutes=9 - i)) for i, p in enumerate(outcomes)]
     assert a_breaker(commands=commands).failed == {}
-
     failed = a_breaker(commands=[*commands, an_ended_command("last")]).failed["default"]
     assert (failed.failures, failed.counted, failed.until) == (3, 5, NOW + timedelta(minutes=8))
 
 
 def test_one_command_tries_again_after_the_pause():
-    """Others wait for its result; it does not wait for itself."""
-    failed, trial = (
-        an_ended_command("failed", ended=ago(minutes=3)),
-        an_ended_command("trial", phase="Proposed", ended=None),
-    )
+    """Others wait for its result, also those that static drift proposes at once; it does not wait for itself."""
+    failed = an_ended_command("failed", ended=ago(minutes=3))
+    breaker = a_breaker(commands=(failed, an_ended_command("trial", phase="Proposed", ended=None)))
+    again = a_breaker(commands=(failed,))
 
-    assert a_breaker(commands=(failed,)).checked(a_command(by="default")).candidates
-    breaker = a_breaker(commands=(failed, trial))
+    assert again.checked(a_command(by="default")).candidates
     assert "wait for NodeDisruption trial" in breaker.checked(a_command(by="default")).why_not
     assert breaker.checked(a_command(by="default"), without="trial").candidates
-
-
-def test_only_one_of_several_commands_tries_again():
-    """Static drift proposes many at once."""
-    breaker = a_breaker(commands=(an_ended_command("failed", ended=ago(minutes=3)),))
     many = [(a_candidate(), a_command(by=pool)) for pool in ("default", "default", "other")]
-
-    assert [bool(command.candidates) for _, command in breaker.checked_each(many)] == [True, False, True]
+    assert [bool(command.candidates) for _, command in again.checked_each(many)] == [True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -230,10 +185,3 @@ def test_only_one_of_several_commands_tries_again():
 def test_other_ends_of_commands_pause_nothing(changes):
     """A rejected command launched nothing, and a command without replacements says nothing about joining."""
     assert a_breaker(commands=(an_ended_command("c", **changes),)).failed == {}
-
-
-def test_drift_is_paused_as_well():
-    """An image that does not boot must not be rolled out every ten minutes."""
-    breaker = a_breaker(commands=(an_ended_command("c", reason="Drifted", method="drift"),))
-
-    assert breaker.why_no_replacement("default")

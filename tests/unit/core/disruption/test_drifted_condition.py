@@ -1,9 +1,5 @@
 """The Drifted condition: when it is set and removed, and with which reason."""
 
-from __future__ import annotations
-
-from datetime import timedelta
-
 import pytest
 from msgspec.structs import replace
 
@@ -14,7 +10,9 @@ from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.drifted_condition import assess_drift
 from tests.helpers import builders
 from tests.helpers.builders import NOW, ago, condition, merge, stamp
+from tests.helpers.disrupting import SOLD_OUT
 from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member
+from tests.helpers.small_clusters import table
 
 
 def a_pool(*requirements, **spec):
@@ -28,10 +26,7 @@ POOL = a_pool((labels.CAPACITY_TYPE, "In", "on-demand"))
 
 def a_drifting_member(name="n", *, pool=POOL, hours=2, launched="True", marked="", **claim):
     """A node whose NodeClaim has the NodePool's hash; `marked` is the reason of its Drifted condition, if it has one."""
-    annotations = {
-        labels.NODEPOOL_HASH: node_pool_hash(pool),
-        labels.NODEPOOL_HASH_VERSION: NODEPOOL_HASH_VERSION,
-    }
+    annotations = {labels.NODEPOOL_HASH: node_pool_hash(pool), labels.NODEPOOL_HASH_VERSION: NODEPOOL_HASH_VERSION}
     held = [condition("Launched", launched, since=ago(hours=2)), condition("Initialized", since=ago(hours=2))]
     if marked:
         held.append(condition("Drifted", since=ago(hours=1), reason=marked, message=marked))
@@ -79,57 +74,43 @@ def test_node_that_the_cloud_reports_is_marked_as_drifted():
     assert [log.message for log in found.plan().logs] == ["marking drifted"]
 
 
-def test_drifted_node_keeps_the_time_at_which_it_drifted():
-    """Drift goes on with the oldest; another reason does not make it younger, and nothing is written for the same."""
-    same = assess(a_drifting_member(marked="AMIDrift"), cloud={"n": "AMIDrift"})
-    other = assess(a_drifting_member(marked="AMIDrift"), cloud={"n": "SubnetDrift"})
-
-    assert (same.since, written(same)) == ({"n": ago(hours=1)}, {})
-    assert (other.since, written(other)) == ({"n": ago(hours=1)}, {"n": true("SubnetDrift")})
+DRIFTED = a_drifting_member(marked="AMIDrift")
+GONE = a_drifting_member(metadata={"deletionTimestamp": stamp(NOW)})
+HOUR_AGO = ago(hours=1)
 
 
-def test_condition_is_removed_from_a_node_that_has_not_drifted():
-    """It does not become False."""
-    found = assess(a_drifting_member(marked="AMIDrift"))
-
-    assert (found.since, written(found)) == ({}, {"n": None})
+def not_launched(status):
+    return a_drifting_member(launched=status, marked="AMIDrift")
 
 
-@pytest.mark.parametrize("launched", ["Unknown", "False"])
-def test_condition_is_removed_from_a_nodeclaim_that_is_not_launched(launched):
-    """It has no instance that could differ."""
-    found = assess(a_drifting_member(launched=launched, marked="AMIDrift"), cloud={"n": "AMIDrift"})
-
-    assert (found.since, written(found)) == ({}, {"n": None})
+@table(
+    "member, cloud, since, expected",
+    keeps_its_time_for_the_same_reason=(DRIFTED, "AMIDrift", {"n": HOUR_AGO}, {}),
+    keeps_its_time_for_another_reason=(DRIFTED, "SubnetDrift", {"n": HOUR_AGO}, {"n": true("SubnetDrift")}),
+    is_removed_and_not_False=(DRIFTED, "", {}, {"n": None}),
+    is_removed_if_the_launch_is_unknown=(not_launched("Unknown"), "AMIDrift", {}, {"n": None}),
+    is_removed_if_the_launch_failed=(not_launched("False"), "AMIDrift", {}, {"n": None}),
+    is_left_alone_while_it_terminates=(GONE, "AMIDrift", {}, {}),
+)  # fmt: skip
+def test_condition_keeps_its_time_until_it_is_removed(member, cloud, since, expected):
+    """Drift goes on with the oldest. A NodeClaim that is not launched has no instance that could differ."""
+    found = assess(member, cloud={"n": cloud})
+    assert (found.since, written(found)) == (since, expected)
 
 
 def test_unknown_answer_of_the_cloud_leaves_the_condition_as_it_is():
     """The cloud did not respond, or lists no such instance; what the NodePool says still counts."""
-    marked, plain, changed = (
-        a_drifting_member("marked", marked="AMIDrift"),
-        a_drifting_member("plain"),
-        a_drifting_member("changed", metadata={"annotations": {labels.NODEPOOL_HASH: "old"}}),
-    )
-    found = assess(marked, plain, changed, cloud={})
-
+    old = a_drifting_member("changed", metadata={"annotations": {labels.NODEPOOL_HASH: "old"}})
+    found = assess(a_drifting_member("marked", marked="AMIDrift"), a_drifting_member("plain"), old, cloud={})
     assert found.since == {"marked": ago(hours=1), "changed": NOW}
     assert written(found) == {"changed": true("NodePoolDrifted")}
 
 
-def test_node_without_nodepool_and_terminating_node_are_left_alone():
-    """Nothing is known to compare the one with, and the other goes anyway."""
-    cloud = {"n": "AMIDrift"}
-
-    assert written(assess(a_drifting_member(), pool=None, cloud=cloud)) == {}
-    gone = a_drifting_member(metadata={"deletionTimestamp": stamp(NOW)})
-    assert (assess(gone, cloud=cloud).since, written(assess(gone, cloud=cloud))) == ({}, {})
-
-
 def test_nodeclaim_that_is_written_elsewhere_counts_and_is_not_written():
-    """Two writes of conditions in one run would conflict."""
+    """Two writes of conditions in one run would conflict. A node without NodePool cannot be compared."""
     found = assess(a_drifting_member(), cloud={"n": "AMIDrift"}, without_writes=frozenset({"n"}))
-
     assert (found.since, found.changed, written(found)) == ({"n": NOW}, frozenset(), {})
+    assert written(assess(a_drifting_member(), pool=None, cloud={"n": "AMIDrift"})) == {}
 
 
 def test_nodepool_that_cannot_be_evaluated_is_reported_and_takes_no_other_down():
@@ -153,28 +134,17 @@ def test_nodepool_that_cannot_be_evaluated_is_reported_and_takes_no_other_down()
 def test_changed_template_is_the_first_reason():
     """The hash of the NodePool differs from the NodeClaim's; requirements do not count for it."""
     changed = a_pool((labels.CAPACITY_TYPE, "In", "spot"), template={"metadata": {"labels": {"a": "b"}}})
-
-    found = assess(a_drifting_member(), pool=changed, cloud={"n": "AMIDrift"})
-
-    assert written(found) == {"n": true("NodePoolDrifted")}
+    assert written(assess(a_drifting_member(), pool=changed, cloud={"n": "AMIDrift"})) == {"n": true("NodePoolDrifted")}
 
 
-@pytest.mark.parametrize(
-    "annotations", [{labels.NODEPOOL_HASH: None}, {labels.NODEPOOL_HASH_VERSION: "v3", labels.NODEPOOL_HASH: "x"}]
-)
-def test_hash_of_another_version_is_not_compared(annotations):
+@pytest.mark.parametrize("version", [None, "v3"])
+def test_hash_of_another_version_is_not_compared(version):
     """Karpenter's hashes have other values; hydration writes the current one."""
     member = a_drifting_member()
-    kept = {**member.claim.metadata.annotations, **annotations}
-    metadata = replace(member.claim.metadata, annotations={k: v for k, v in kept.items() if v is not None})
-    claim = replace(member.claim, metadata=metadata)
-
-    assert assess(replace_claim(member, claim)).since == {}
-
-
-def replace_claim(member, claim):
-    """The member with another NodeClaim."""
-    return type(member)(node=member.node, claim=claim, pods=member.pods)
+    member.claim.metadata.annotations.pop(labels.NODEPOOL_HASH)
+    if version:
+        member.claim.metadata.annotations.update({labels.NODEPOOL_HASH_VERSION: version, labels.NODEPOOL_HASH: "x"})
+    assert assess(member).since == {}
 
 
 LINUX = {labels.OS: "linux", labels.CAPACITY_TYPE: "on-demand"}
@@ -200,49 +170,40 @@ def test_node_drifts_when_its_labels_do_not_meet_the_requirements(requirements, 
     """The labels of the NodeClaim count; this reason comes before the cloud's."""
     pool = a_pool(*requirements)
     found = assess(a_drifting_member(pool=pool, metadata={"labels": node}), pool=pool, cloud={"n": "AMIDrift"})
-
     assert written(found) == {"n": true("RequirementsDrifted" if drifts else "AMIDrift")}
 
 
 def test_only_nodes_that_do_not_meet_a_changed_requirement_drift():
     """Windows was removed."""
     pool = a_pool(ON_DEMAND, (labels.OS, "In", "linux"))
-    members = [
-        a_drifting_member(name, pool=pool, metadata={"labels": {**LINUX, labels.OS: name}})
-        for name in ("linux", "windows")
-    ]
-
+    systems = {name: {"labels": {**LINUX, labels.OS: name}} for name in ("linux", "windows")}
+    members = [a_drifting_member(name, pool=pool, metadata=metadata) for name, metadata in systems.items()]
     assert written(assess(*members, pool=pool)) == {"windows": true("RequirementsDrifted")}
 
 
-def offering(size, *, zones=("a", "b"), capacity_types=("on-demand", "spot")):
-    """A catalogue in which this type is offered in these zones and capacity types only, and the others as usual."""
-    kept = tuple(
-        replace(t, offerings=tuple(o for o in t.offerings if o.zone in zones and o.capacity_type in capacity_types))
-        if t.name == size
-        else t
-        for t in TYPES
-    )
-    return a_catalogue(of=kept)
+def offering(*sizes, zones=("a", "b"), capacity_types=("on-demand", "spot")):
+    """A catalogue in which these types are offered in these zones and capacity types only, and the others as usual."""
+
+    def kept(type_):
+        return tuple(o for o in type_.offerings if o.zone in zones and o.capacity_type in capacity_types)
+
+    return a_catalogue(of=tuple(replace(t, offerings=kept(t)) if t.name in sizes else t for t in TYPES))
 
 
-@pytest.mark.parametrize(
-    ("catalogue", "own", "drifts"),
-    [
-        (a_catalogue(), {}, False),
-        (a_catalogue(of=tuple(t for t in TYPES if t.name != "m")), {}, True),
-        (a_catalogue(), {labels.INSTANCE_TYPE: ""}, True),
-        (offering("m", zones=()), {}, True),
-        (offering("m", zones=("b",)), {}, True),
-        (offering("m", capacity_types=("spot",)), {}, True),
-        (offering("m", capacity_types=("on-demand",)), {labels.CAPACITY_TYPE: "reserved"}, False),
-        (offering("m", capacity_types=("spot",)), {labels.CAPACITY_TYPE: "reserved"}, True),
-        (offering("m", zones=()), {labels.CAPACITY_TYPE: "reserved"}, True),
-    ],
-    ids=(
-        *("offered", "type gone", "no label", "no offering", "other zone", "other capacity type"),
-        *("reservation ended", "reserved and spot only", "reserved and nothing"),
-    ),
+RESERVED = {labels.CAPACITY_TYPE: "reserved"}
+
+
+@table(
+    "catalogue, own, drifts",
+    offered=(a_catalogue(), {}, False),
+    type_gone=(a_catalogue(of=tuple(t for t in TYPES if t.name != "m")), {}, True),
+    no_label=(a_catalogue(), {labels.INSTANCE_TYPE: ""}, True),
+    no_offering=(offering("m", zones=()), {}, True),
+    other_zone=(offering("m", zones=("b",)), {}, True),
+    other_capacity_type=(offering("m", capacity_types=("spot",)), {}, True),
+    reservation_ended=(offering("m", capacity_types=("on-demand",)), RESERVED, False),
+    reserved_and_spot_only=(offering("m", capacity_types=("spot",)), RESERVED, True),
+    reserved_and_nothing=(offering("m", zones=()), RESERVED, True),
 )
 def test_node_drifts_when_its_offering_does_not_exist_any_more(catalogue, own, drifts):
     """It is compared after an hour; this reason comes before the cloud's."""
@@ -259,18 +220,13 @@ def test_node_drifts_when_its_offering_does_not_exist_any_more(catalogue, own, d
 
 def test_unavailable_offering_exists():
     """A stock-out is no drift."""
-    sold_out = tuple(replace(t, offerings=tuple(replace(o, available=False) for o in t.offerings)) for t in TYPES)
-
-    assert assess(a_drifting_member(), catalogue=a_catalogue(of=sold_out)).since == {}
+    assert assess(a_drifting_member(), catalogue=a_catalogue(of=SOLD_OUT)).since == {}
 
 
 def test_instance_types_that_could_not_be_read_cause_no_drift():
     """No types at all, or none in this zone and capacity type: their prices may be missing. The old condition stays."""
-    without_prices = tuple(
-        replace(t, offerings=tuple(o for o in t.offerings if o.capacity_type == "spot")) for t in TYPES
-    )
     marked = a_drifting_member("marked", marked="AMIDrift")
-
     assert assess(a_drifting_member(), catalogue=Catalogue({})).since == {}
-    assert assess(marked, catalogue=Catalogue({})).since == {"marked": NOW - timedelta(hours=1)}
-    assert assess(a_drifting_member(), catalogue=a_catalogue(of=without_prices)).since == {}
+    assert assess(marked, catalogue=Catalogue({})).since == {"marked": HOUR_AGO}
+    without_prices = offering(*(t.name for t in TYPES), capacity_types=("spot",))
+    assert assess(a_drifting_member(), catalogue=without_prices).since == {}

@@ -1,7 +1,5 @@
 """Emptiness: which empty nodes one command deletes."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timezone
 
@@ -18,30 +16,12 @@ from tests.helpers.disrupting import proposed
 from tests.helpers.fleets import a_fleet, a_member, a_pod
 
 
-def a_candidate(
-    name: str,
-    *,
-    price: float = 1.0,
-    pool: str = "default",
-    cost: float = 1.0,
-    consolidatable: bool = True,
-    pods: tuple[str, ...] = (),
-):
+def a_candidate(name: str, *, price: float = 1.0, pool: str = "default", cost: float = 1.0, **changes):
     """A node, empty unless it has a disruption cost."""
-    return Candidate(
-        nodeclaim=NodeClaimName(name),
-        nodeclaim_uid=f"uid-{name}",
-        node=name,
-        node_uid=name,
-        nodepool=NodePoolName(pool),
-        instance_type="m",
-        zone="zone-a",
-        capacity_type="on-demand",
-        price=price,
-        disruption_cost=cost,
-        consolidatable=consolidatable,
-        reschedulable_pods=pods,
-    )
+    place = {"instance_type": "m", "zone": "zone-a", "capacity_type": "on-demand"}
+    names = {"nodeclaim": NodeClaimName(name), "nodeclaim_uid": f"uid-{name}", "node": name, "node_uid": name}
+    fields = {"nodepool": NodePoolName(pool), "price": price, "disruption_cost": cost, "consolidatable": True}
+    return Candidate(**{**names, **place, **fields, **changes})
 
 
 def test_budget_limits_the_number_of_empty_nodes_deleted():
@@ -56,22 +36,11 @@ def test_budget_limits_the_number_of_empty_nodes_deleted():
     assert constrained == {pool}
 
 
-def test_nodes_with_pods_or_within_consolidate_after_are_not_deleted():
-    """Without candidates there is no command."""
-    commands, constrained = delete_empty(
-        [a_candidate("busy", cost=2.0), a_candidate("fresh", consolidatable=False)], {NodePoolName("default"): 9}
-    )
-
-    assert commands == ()
-    assert constrained == frozenset()
-
-
-def test_nodes_of_a_nodepool_without_budget_entry_are_not_deleted():
-    """A NodePool without an entry has a budget of 0."""
-    commands, constrained = delete_empty([a_candidate("n", pool="unknown")], {})
-
-    assert commands == ()
-    assert constrained == {"unknown"}
+def test_nodes_with_pods_or_within_consolidate_after_or_without_budget_entry_are_not_deleted():
+    """Without candidates there is no command; a NodePool without an entry has a budget of 0."""
+    nodes = [a_candidate("busy", cost=2.0), a_candidate("fresh", consolidatable=False)]
+    assert delete_empty(nodes, {NodePoolName("default"): 9}) == ((), frozenset())
+    assert delete_empty([a_candidate("n", pool="unknown")], {}) == ((), {"unknown"})
 
 
 LONG = "a" * 63  # of a name, whose limit is 253 characters for most objects
@@ -83,7 +52,7 @@ LONG = "a" * 63  # of a name, whose limit is 253 characters for most objects
 def test_all_empty_nodes_are_in_commands_that_one_object_can_hold(nodes, pods):
     """All are proposed together. etcd takes objects of 1.5 MiB, and half a megabyte is left for the status."""
     names = tuple(f"{LONG}/{LONG}-{i}" for i in range(pods))
-    candidates = [a_candidate(f"{LONG}-{i:04}", pods=names) for i in range(nodes)]
+    candidates = [a_candidate(f"{LONG}-{i:04}", reschedulable_pods=names) for i in range(nodes)]
 
     commands, constrained = delete_empty(candidates, {NodePoolName("default"): nodes})
 
@@ -120,13 +89,7 @@ def test_node_is_empty_when_none_of_its_pods_needs_another_node(pods, empty):
     assert deletable(*pods) is empty
 
 
-@pytest.mark.parametrize(
-    ("value", "empty"),
-    [
-        ("true", False),
-        ("false", True),
-    ],
-)
+@pytest.mark.parametrize(("value", "empty"), [("true", False), ("false", True)])
 def test_do_not_disrupt_keeps_an_empty_node_only_when_it_is_true(value, empty):
     """The annotation is on the Node."""
     assert deletable(node={"metadata": {"annotations": {labels.DO_NOT_DISRUPT: value}}}) is empty
@@ -137,7 +100,6 @@ def test_empty_nodes_are_deleted_unless_pending_pods_are_to_run_there(pending):
     """kube-scheduler has nominated the large node for the pod, which does not fit on the small one."""
     waiting = [a_pod("waits", cpu="3", status={"nominatedNodeName": "node-large"}) for _ in range(pending)]
     snapshot = a_fleet(a_member("large", size="m"), a_member("small", size="s"), pending=waiting)
-
     assert proposed(snapshot) == ("emptiness", ["small"] if pending else ["large", "small"], [])
 
 
@@ -145,7 +107,5 @@ def test_empty_nodes_are_deleted_unless_pending_pods_are_to_run_there(pending):
 def test_node_that_a_pending_pod_needs_is_not_replaced(cpu, replaced):
     """The large pod only fits beside the small one on this node; a small pending pod fits on a cheaper node, too."""
     waiting = a_pod("waits", cpu=cpu)
-
     found = proposed(a_fleet(a_member("n", size="xl", pods=[a_pod("p", node="node-n")]), pending=[waiting]))
-
     assert (found is not None) is replaced

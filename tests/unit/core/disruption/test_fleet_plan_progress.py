@@ -1,7 +1,5 @@
 """The progress of a FleetPlan: which moves are done, running, ready or failed, by their NodeDisruptions."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest
@@ -27,7 +25,9 @@ from journeyman.core.disruption.fleet_plan_progress import (
 )
 from journeyman.core.disruption.fleet_planning import PlannedFleet, StayingNode
 from journeyman.core.disruption.simulation import Simulation
+from tests.helpers.actions import patches
 from tests.helpers.builders import NOW, ago
+from tests.helpers.disrupting import candidates_of
 from tests.helpers.fleets import a_catalogue, a_fleet, a_member
 
 MOVES = (("n0", ()), ("n1", ()), ("n2", ("n0", "n1")))
@@ -58,6 +58,15 @@ def a_command(claim, phase, *, method="fleet-plan", created=None):
     return NodeDisruption.model_validate({"metadata": {"name": f"of-{claim}"}, "spec": spec, "status": status})
 
 
+def evaluated(snapshot, *, candidates=None, fresh=frozenset(), disrupting=0):
+    """The evaluation of the FleetPlan with a budget for all nodes, of these candidates, by default of all nodes."""
+    found = candidates_of(snapshot).values() if candidates is None else candidates
+    total = len(snapshot.claims)
+    budgets = {"default": BudgetStatus(total=total, disrupting=disrupting, allowed=total)}
+    simulation = Simulation(snapshot, a_catalogue(), within_consolidate_after=fresh)
+    return evaluate_fleet_plan(simulation, found, budgets, cost=MoveCost())
+
+
 def progress_of(*commands, plans=None):
     """The progress of the plan with these commands."""
     members = [a_member(name, cpus=["1"]) for name, _ in MOVES]
@@ -77,7 +86,6 @@ def progress_of(*commands, plans=None):
 def test_move_is_ready_once_the_moves_before_it_are_done(commands, ready, states):
     """A move that uses capacity on new nodes of others waits for them."""
     progress = progress_of(*(a_command(*command) for command in commands))
-
     assert [move.name for move in progress.ready] == ready
     assert [(move.name, move.state) for move in progress.started] == states
     assert not progress.is_done
@@ -87,18 +95,20 @@ def test_move_is_ready_once_the_moves_before_it_are_done(commands, ready, states
 def test_undone_command_fails_its_move_with_the_reason(phase):
     """The plan then ends, and says why."""
     progress = progress_of(a_command("n0", phase))
-
     assert progress.failed == f"move n0 (NodeDisruption of-n0): {phase}: why"
     (chain,) = progress.record(NOW, superseded_because=progress.failed).chains
     assert chain.actions[0].patch["status"]["phase"] == "Superseded"
 
 
 def test_commands_of_other_methods_and_earlier_plans_do_not_count():
-    """A single-node command on the same node, or one from before the plan, says nothing about its move."""
+    """A single-node command on the same node, or one from before the plan, says nothing about its move.
+
+    Unchanged progress writes nothing: the step runs every ten seconds.
+    """
+    assert not progress_of(plans=(a_plan(),)).record(NOW).chains
     progress = progress_of(
         a_command("n0", "Succeeded", method="single-node"), a_command("n1", "RolledBack", created=ago(hours=1))
     )
-
     assert [move.name for move in progress.ready] == ["n0", "n1"]
     assert progress.failed == ""
 
@@ -118,37 +128,27 @@ def test_recorded_moves_count_although_their_commands_are_deleted():
 @pytest.mark.parametrize(("minutes", "phases"), [(14, []), (16, ["Superseded"])])
 def test_rest_is_planned_again_if_it_waits_too_long_for_a_move(minutes, phases):
     """A drain may last as long as a PodDisruptionBudget allows nothing; the reason names its NodeDisruption."""
-    commands = (
-        a_command("n0", "Draining", created=ago(minutes=minutes)),
-        a_command("n1", "Succeeded", created=ago(minutes=minutes)),
-    )
+    since = ago(minutes=minutes)
+    commands = a_command("n0", "Draining", created=since), a_command("n1", "Succeeded", created=since)
     members = [a_member(name, cpus=["1"]) for name, _ in MOVES]
-    plan = a_plan(created=ago(minutes=minutes), moves=(("n0", "Running"), ("n1", "Done")))
+    plan = a_plan(created=since, moves=(("n0", "Running"), ("n1", "Done")))
     snapshot = a_fleet(*members, fleet_plans=(plan,), node_disruptions=commands)
 
-    budgets = {"default": BudgetStatus(total=3, disrupting=1, allowed=3)}
-    found = evaluate_fleet_plan(Simulation(snapshot, a_catalogue()), (), budgets, cost=MoveCost())
+    found = evaluated(snapshot, candidates=(), disrupting=1)
 
-    written = [action.patch["status"] for chain in found.plan.chains for action in chain.actions]
-    assert [status["phase"] for status in written if "message" in status] == phases
-    assert all(
-        "waited for move n0 (NodeDisruption of-n0)" in status["message"] for status in written if "message" in status
-    )
+    ended = [status for status in patches(found.plan, part="status") if "message" in status]
+    assert [status["phase"] for status in ended] == phases
+    assert all("waited for move n0 (NodeDisruption of-n0)" in status["message"] for status in ended)
     assert found.is_waiting is not bool(phases)
 
 
 @pytest.mark.parametrize(("changed", "is_made"), [(1, True), (2, False)])
 def test_plan_is_made_once_most_nodes_are_past_their_consolidate_after(changed, is_made):
     """Until then, the others take no pods: a plan would replace nodes for capacity that is there in a moment."""
-    members = [a_member(f"n{n}", size="l", cpus=["600m"]) for n in range(10)]
-    snapshot = a_fleet(*members)
+    snapshot = a_fleet(*(a_member(f"n{n}", size="l", cpus=["600m"]) for n in range(10)))
     names = [claim.metadata.name for claim in snapshot.claims]
     found = find_candidates(snapshot, a_catalogue(), consolidatable=frozenset(names[changed:]), in_commands=frozenset())
-    simulation = Simulation(snapshot, a_catalogue(), within_consolidate_after=frozenset(names[:changed]))
-
-    budgets = {"default": BudgetStatus(total=10, disrupting=0, allowed=10)}
-    evaluation = evaluate_fleet_plan(simulation, found.candidates, budgets, cost=MoveCost())
-
+    evaluation = evaluated(snapshot, candidates=found.candidates, fresh=frozenset(names[:changed]))
     assert (bool(evaluation.commands), bool(evaluation.plan.chains)) == (is_made, is_made)
 
 
@@ -156,16 +156,9 @@ def test_plan_is_made_once_most_nodes_are_past_their_consolidate_after(changed, 
 def test_next_plan_moves_no_pods_that_a_plan_in_progress_moved(phase, moved):
     """n0's pods went to the node that its move launched; they stay there until n2's move has ended, too."""
     commands = (a_command("n0", "Succeeded"), a_command("n1", "Succeeded"), a_command("n2", phase))
-    launched = a_member(
-        "launched", size="l", cpus=["1"], claim={"metadata": {"annotations": {labels.DISRUPTION: "of-n0"}}}
-    )
-    snapshot = a_fleet(launched, fleet_plans=(a_plan(),), node_disruptions=commands)
-    names = frozenset(claim.metadata.name for claim in snapshot.claims)
-    found = find_candidates(snapshot, a_catalogue(), consolidatable=names, in_commands=frozenset())
-
-    budgets = {"default": BudgetStatus(total=1, disrupting=0, allowed=1)}
-    evaluation = evaluate_fleet_plan(Simulation(snapshot, a_catalogue()), found.candidates, budgets, cost=MoveCost())
-
+    of_n0 = {"metadata": {"annotations": {labels.DISRUPTION: "of-n0"}}}
+    launched = a_member("launched", size="l", cpus=["1"], claim=of_n0)
+    evaluation = evaluated(a_fleet(launched, fleet_plans=(a_plan(),), node_disruptions=commands))
     assert [c.nodeclaim for command in evaluation.commands for c in command.candidates] == moved
 
 
@@ -177,57 +170,43 @@ def test_moves_are_validated_in_the_order_of_the_plan(order):
         a_member("n1", size="l", cpus=["1500m"]),
         a_member("n2", size="l", cpus=["1500m", "1500m", "300m", "900m"]),
     )
-    snapshot, catalogue = a_fleet(*members), a_catalogue()
-    names = frozenset(claim.metadata.name for claim in snapshot.claims)
-    found = find_candidates(snapshot, catalogue, consolidatable=names, in_commands=frozenset()).candidates
-    budgets = {"default": BudgetStatus(total=3, disrupting=0, allowed=3)}
-    evaluation = evaluate_fleet_plan(Simulation(snapshot, catalogue), found, budgets, cost=MoveCost())
+    snapshot = a_fleet(*members)
+    evaluation = evaluated(snapshot)
     proposed = [to_node_disruption(command, "fleet-plan", NOW) for command in evaluation.commands]
-    assert [(d.spec.candidates[0].node_claim, d.spec.decision) for d in proposed] == [
-        ("n1", "delete"),
-        ("n2", "replace"),
-    ]
+    decisions = {d.spec.candidates[0].node_claim: d.spec.decision for d in proposed}
+    assert list(decisions.items()) == [("n1", "delete"), ("n2", "replace")]
 
     ((chain,),) = (evaluation.plan.chains,)
     made = FleetPlan.model_validate({**chain.actions[0].body, "status": {"phase": "Running"}})
-    simulation = Simulation(a_fleet(*members, fleet_plans=(made,)), catalogue)
+    simulation = Simulation(a_fleet(*members, fleet_plans=(made,)), a_catalogue())
+    found = candidates_of(snapshot).values()
     validated = validate_moves([proposed[n] for n in order], simulation, found, {"default": 3}, cost=MoveCost())
 
     assert [validated[d.metadata.name].why_not for d in proposed] == ["", ""]
-
-
-def test_unchanged_progress_writes_nothing():
-    """The step runs every ten seconds."""
-    assert not progress_of(plans=(a_plan(),)).record(NOW).chains
 
 
 def test_nodes_that_are_soon_gone_have_the_taint_of_nodes_that_leave():
     """It is removed from all others."""
     taint = {"key": labels.LEAVING_TAINT, "effect": "PreferNoSchedule"}
     stays = a_member("stays", node={"spec": {"taints": [taint]}})
-
     plan = mark_leaving_nodes(a_fleet(a_member("new"), stays), soon_gone={"new"})
-
-    patches = {action.ref.name: action.patch["spec"]["taints"] for chain in plan.chains for action in chain.actions}
-    assert patches == {"node-new": [taint], "node-stays": []}
-
-
-@pytest.mark.parametrize(("nodes", "text"), [(12, "12 nodes stay"), (1, "1 node stays")])
-def test_a_plan_without_moves_says_how_many_nodes_stay(nodes, text):
-    """It was "planned the fleet: 0 moves delete 0 nodes"."""
-    staying = [StayingNode(nodeclaim=f"n{n}", price=1.0, worth_of_pods=1.0, worth=1.0, why="x") for n in range(nodes)]
-    plan = creation_plan(to_fleet_plan(PlannedFleet(staying=tuple(staying), price_before=2.0, lower_bound=1.5), NOW))
-
-    bound = "no fleet for these pods costs less than 1.5000/h"
-    assert plan.notes == (f"no cheaper fleet: {text}, for 2.0000/h; {bound}",)
+    taints = {action.ref.name: action.patch["spec"]["taints"] for action in plan.actions}
+    assert taints == {"node-new": [taint], "node-stays": []}
 
 
-def test_a_plan_of_one_move_speaks_of_one():
-    """One move that deletes one node."""
-    fleet, settled = a_fleet(a_member("n0", cpus=["1"])), frozenset({"n0"})
-    (candidate,) = find_candidates(fleet, a_catalogue(), consolidatable=settled, in_commands=frozenset()).candidates
+def test_note_of_a_plan_says_how_many_nodes_stay_or_go():
+    """It was "planned the fleet: 0 moves delete 0 nodes"; one move speaks of one."""
+    for nodes, text in ((12, "12 nodes stay"), (1, "1 node stays")):
+        all_stay = [
+            StayingNode(nodeclaim=f"n{n}", price=1.0, worth_of_pods=1.0, worth=1.0, why="x") for n in range(nodes)
+        ]
+        fleet = PlannedFleet(staying=tuple(all_stay), price_before=2.0, lower_bound=1.5)
+        bound = "no fleet for these pods costs less than 1.5000/h"
+        notes = creation_plan(to_fleet_plan(fleet, NOW)).notes
+        assert notes == (f"no cheaper fleet: {text}, for 2.0000/h; {bound}",)
+
+    (candidate,) = candidates_of(a_fleet(a_member("n0", cpus=["1"]))).values()
     made = to_fleet_plan(PlannedFleet(moves=(Move(candidates=(candidate,)),), price_before=2.0), NOW)
-
     assert creation_plan(made).notes[0].startswith("planned the fleet: 1 move deletes 1 node and evicts 1 pod, saving")
 
 

@@ -1,23 +1,18 @@
 """Hibernation: which nodes one command deletes, and what others may do meanwhile."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
-from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.commands import to_node_disruption
-from journeyman.core.disruption.consolidatable import Consolidatability
-from journeyman.core.disruption.controller import DisruptionController
 from journeyman.core.disruption.simulation import Simulation
-from journeyman.core.plan import Plan
 from journeyman.core.scheduling.scheduler import solve
 from journeyman.core.state import Snapshot
 from tests.helpers.builders import NOW, a_pod
-from tests.helpers.fleets import TYPES, a_fleet, a_member, a_pool
+from tests.helpers.disrupting import PROTECTED, controller_of
+from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pool
 
 OPEN, CLOSED = "0 20 * * * / 2h", "0 22 * * * / 2h"  # it is nine in the evening
 
@@ -29,17 +24,8 @@ def a_sleeper(name: str = "default", *, hibernate: str = OPEN, **disruption):
     return pool
 
 
-def a_catalogue(snapshot: Snapshot) -> Catalogue:
-    return Catalogue({pool.metadata.name: TYPES for pool in snapshot.node_pools})
-
-
-def a_controller(snapshot: Snapshot) -> DisruptionController:
-    unsettled = Consolidatability(claims=frozenset(), within_window=frozenset(), plan=Plan(), next_at=None)
-    return DisruptionController(snapshot, a_catalogue(snapshot), unsettled)
-
-
 def proposed(snapshot: Snapshot):
-    return next((e for e in a_controller(snapshot).evaluate_methods() if e.commands), None)
+    return next((e for e in controller_of(snapshot).evaluate_methods() if e.commands), None)
 
 
 def names(command):
@@ -77,7 +63,6 @@ def test_hibernation_stays_within_budgets_without_reasons(budgets, number):
     evaluation = proposed(
         a_fleet(*(a_member(f"n{i}", cpus=["1"]) for i in range(3)), pools=[a_sleeper(budgets=budgets)])
     )
-
     assert sum(len(command.candidates) for command in (evaluation.commands if evaluation else ())) == number
 
 
@@ -86,12 +71,12 @@ def test_proposal_is_validated_by_what_is_so_then():
     members = [a_member("a", cpus=["1"]), a_member("b", cpus=["1"])]
     fleet = a_fleet(*members, pools=[a_sleeper()])
     disruption = to_node_disruption(proposed(fleet).commands[0], "hibernation", NOW)
-    protected = a_pod("p", node="node-a", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
+    protected = a_pod("p", node="node-a", **PROTECTED)
     later = replace(fleet, now=NOW + timedelta(hours=1))
 
-    assert names(a_controller(fleet).revalidate(disruption)) == ["a", "b"]
-    assert names(a_controller(replace(fleet, pods=(*fleet.pods, protected))).revalidate(disruption)) == ["b"]
-    rejected = a_controller(later).revalidate(disruption)
+    assert names(controller_of(fleet).revalidate(disruption)) == ["a", "b"]
+    assert names(controller_of(replace(fleet, pods=(*fleet.pods, protected))).revalidate(disruption)) == ["b"]
+    rejected = controller_of(later).revalidate(disruption)
     assert (rejected.candidates, rejected.why_not.partition(":")[0]) == ((), "churn")
 
 
@@ -99,8 +84,7 @@ def test_proposal_is_validated_by_what_is_so_then():
 def test_hibernating_nodepool_launches_nothing(hibernate, launches):
     """The pod's error says why; independent verification agrees."""
     fleet = replace(a_fleet(pools=[a_sleeper(hibernate=hibernate)]), pods=(a_pod("p", cpu="1"),))
-    results = solve(fleet, a_catalogue(fleet), pods=fleet.pods)
-
+    results = solve(fleet, a_catalogue(*(p.metadata.name for p in fleet.node_pools)), pods=fleet.pods)
     assert len(results.new_claims) == launches
     assert ("hibernates" in str(results.pod_errors)) == (not launches)
 
@@ -110,16 +94,11 @@ def test_pods_of_hibernating_nodes_may_wait_while_others_consolidate():
     leaving = a_member("leaving", deleting=True, cpus=["15"], size="xl")
     other = a_member("other", pool="awake", cpus=["1"], size="s")
     fleet = a_fleet(leaving, other, pools=[a_sleeper(), a_pool("awake")])
-    selective = {"nodeSelector": {labels.NODEPOOL: "default"}}
-    pods = tuple(
-        replace(p, spec=replace(p.spec, node_selector=selective["nodeSelector"]))
-        if p.spec.node_name == "node-leaving"
-        else p
-        for p in fleet.pods
-    )
-    fleet = replace(fleet, pods=pods)
+    pods = {p.key: p for p in fleet.pods}
+    pinned = pods["default/leaving-0"]
+    pods[pinned.key] = replace(pinned, spec=replace(pinned.spec, node_selector={labels.NODEPOOL: "default"}))
 
-    result = Simulation(fleet, a_catalogue(fleet)).without(())
+    result = Simulation(replace(fleet, pods=tuple(pods.values())), a_catalogue("awake", "default")).without(())
 
-    assert set(result.results.pod_errors) == {p.key for p in pods if p.spec.node_name == "node-leaving"}
+    assert set(result.results.pod_errors) == {"default/leaving-0"}
     assert result.errors == {}

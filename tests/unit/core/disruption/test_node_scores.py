@@ -1,7 +1,5 @@
 """kube-scheduler's default scores: which node each pod is bound to, in order."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -50,24 +48,19 @@ def test_pod_goes_where_cpu_and_memory_are_then_used_in_more_equal_shares():
     assert bound([(1, 1)], (2, 4), (1, 8)) == [1]
 
 
-def test_pods_of_a_workload_are_spread_over_nodes():
-    """The emptiest node has one of its pods: it gets 25 points more for that, and 26 fewer for the pod."""
+def test_pods_of_a_workload_are_spread_over_nodes_and_zones():
+    """The emptiest node has one of its pods: it gets 25 points more for that, and 26 fewer for the pod.
+
+    Nodes in a zone without its pods come first, even if they have less free. Without nodes no pod is bound.
+    """
     assert bound([HALF], (1, 4), (2, 8)) == [0]
     assert bound([HALF], (1, 4), (2, 8), running=(1, 0)) == [1]
     assert bound([HALF] * 3, (1, 4), (1, 4), running=(0, 0)) == [0, 1, 0]
-
-
-def test_pods_of_a_workload_are_spread_over_zones():
-    """Nodes in a zone without its pods come first, even if they have less free."""
     assert bound([HALF], (0, 0), (0, 0), (0.5, 2), running=(0, 1, 0), zones="aab") == [2]
+    assert bound([HALF]) == [UNBOUND]
 
 
 @pytest.mark.parametrize(("running", "expected"), [((0, 0), 1), ((0, 9), 1), ((), 1)])
 def test_untolerated_prefer_no_schedule_taint_weighs_most(running, expected):
     """It outweighs the spread of a workload, unless the other node is fuller as well."""
     assert bound([HALF], (1, 4), (1, 4), running=running, avoided="x.") == [expected]
-
-
-def test_without_nodes_no_pod_is_bound():
-    """The last node may be among those removed."""
-    assert bound([HALF]) == [UNBOUND]

@@ -1,10 +1,7 @@
 """Orchestration of disruption commands: what each run writes, and how later runs continue."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -16,7 +13,7 @@ from journeyman.core.api.node_disruption import (
     NodeDisruption,
     NodeDisruptionSpec,
 )
-from journeyman.core.api.objects import NODE_DISRUPTION, ObjectMeta, Taint
+from journeyman.core.api.objects import NODE_DISRUPTION, ObjectMeta
 from journeyman.core.disruption.cleanup import delete_old_commands, remove_stale_taints
 from journeyman.core.disruption.commands import (
     claims_in_commands,
@@ -36,11 +33,14 @@ from journeyman.core.disruption.orchestration import (
     wait_or_terminate,
 )
 from journeyman.core.plan import CreateObject, DeleteObject, LaunchInstance, PatchObject, Plan, Requeue, Step
+from journeyman.core.state import Snapshot
 from tests.helpers import builders
+from tests.helpers.actions import done, of_type, patches, reasons, requeues
 from tests.helpers.builders import NOW, ago, condition, merge, stamp
 from tests.helpers.churn import an_empty_ledger, stored_ledger
-from tests.helpers.disrupting import a_controller
+from tests.helpers.disrupting import a_controller, with_min_values
 from tests.helpers.fleets import Member, a_catalogue, a_fleet, a_member, a_pool, price
+from tests.helpers.small_clusters import table
 
 POLL = timedelta(seconds=10)
 DAY = timedelta(days=1)
@@ -48,6 +48,9 @@ DISRUPTED = {"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}
 STAGES = ("Launched", "Registered", "Initialized")
 CONDITION = {"status": {"conditions": [condition(t, observedGeneration=1) for t in (*STAGES, "DisruptionReason")]}}
 TAINTED = {"spec": {"taints": [DISRUPTED]}}
+UNTAINTED = {"spec": {"taints": []}}
+DRAINED = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
+WITHOUT_TAINT = a_member("n", size="xl", claim=CONDITION)
 
 
 def first_command(snapshot):
@@ -78,22 +81,30 @@ def an_oversized_fleet(**changes):
     return a_fleet(a_member("n", size="xl", cpus=["1400m"] * 5, **changes))
 
 
-def executing(member: Member, *others: Member, ago_seconds: float = 20, **parts):
-    """An executing replace command for `member`, and its snapshot."""
-    proposed, _ = first_command(an_oversized_fleet())
-    started = stamp(NOW - timedelta(seconds=ago_seconds))
-    disruption = stored(proposed, phase="Replacing", startedAt=started)
-    return disruption, a_fleet(member, *others, node_disruptions=(disruption,), **parts)
-
-
-def the_replacement(disruption: NodeDisruption, *, initialized: bool) -> Member:
-    """The replacement NodeClaim of the command."""
-    (replacement,) = disruption.spec.replacements
-    member = a_member("new", size="l", initialized=initialized)
-    claim = msgspec.structs.replace(
-        member.claim, metadata=msgspec.structs.replace(member.claim.metadata, name=replacement.name)
+def executing(*, seconds: float = 20, name: str = "n", replacements: int = 1) -> NodeDisruption:
+    """A replace command that started so long ago, for a node with this name."""
+    proposed, _ = first_command(a_fleet(a_member(name, size="xl", cpus=["1400m"] * 5)))
+    (first,) = proposed.spec.replacements
+    named = tuple(
+        first.model_copy(update={"name": f"{first.name}-{i}" if i else first.name}) for i in range(replacements)
     )
-    return Member(node=member.node, claim=claim)
+    spec = proposed.spec.model_copy(update={"replacements": named})
+    return stored(proposed.model_copy(update={"spec": spec}), phase="Replacing", startedAt=stamp(ago(seconds=seconds)))
+
+
+def replacements_of(disruption: NodeDisruption, *initialized: bool) -> list[Member]:
+    """The replacement NodeClaims of the command, which are initialized or not."""
+    found = []
+    for i, (replacement, is_done) in enumerate(zip(disruption.spec.replacements, initialized, strict=True)):
+        member = a_member(f"new{i}", size="l", initialized=is_done)
+        named = replace(member.claim, metadata=replace(member.claim.metadata, name=replacement.name))
+        found.append(Member(node=member.node, claim=named))
+    return found
+
+
+def continued(disruption: NodeDisruption, *initialized: bool, member: Member | None = None) -> Snapshot:
+    """The snapshot of an executing command whose replacements are initialized or not."""
+    return a_fleet(member or DRAINED, *replacements_of(disruption, *initialized), node_disruptions=(disruption,))
 
 
 def kinds(plan) -> list[str]:
@@ -114,8 +125,7 @@ def phase_of(plan) -> str:
 
 def status_patches(plan) -> list:
     """The patches of the NodeDisruption's status, in order."""
-    patches = (a for a in plan.actions if isinstance(a, PatchObject))
-    return [patch.patch["status"] for patch in patches if patch.ref.resource is NODE_DISRUPTION]
+    return patches(plan, NODE_DISRUPTION.kind, "status")
 
 
 def test_proposal_creates_the_nodedisruption_only():
@@ -135,6 +145,24 @@ def test_proposal_creates_the_nodedisruption_only():
     assert "replace node-n (xl/on-demand)" in disruption.spec.explanation
 
 
+def test_replacement_is_created_before_its_candidate_is_tainted():
+    """The provisioner reschedules the pods of tainted nodes, and would launch another node for them."""
+    snapshot = an_oversized_fleet()
+    disruption, command = first_command(snapshot)
+
+    plan = start(disruption, command, snapshot)
+
+    assert reasons(plan).count(("NodeClaim", "DisruptionReason")) == len(command.candidates)
+    subjects = [a.ref.resource.kind if isinstance(a, PatchObject) else type(a).__name__ for a in plan.actions]
+    order = ["NodeDisruption", "NodeClaim", "CreateObject", "NodeDisruption", "Node", "LaunchInstance"]
+    assert [s for s in subjects if s != "Requeue"] == order
+    (create,), (launch,) = of_type(plan, CreateObject), of_type(plan, LaunchInstance)
+    assert create.name == launch.claim == disruption.spec.replacements[0].name
+    assert create.body["metadata"]["annotations"][labels.DISRUPTION] == disruption.metadata.name
+    assert create.body["metadata"]["finalizers"] == [labels.TERMINATION_FINALIZER]
+    assert requeues(plan).keys() == {Step.PROVISION, Step.CONSOLIDATE}
+
+
 def test_start_is_logged_with_the_fields_of_karpenters_log_line():
     """Dashboards and queries for Karpenter's logs find commands by them; the ID is the name of the NodeDisruption."""
     fleet = an_oversized_fleet()
@@ -144,6 +172,7 @@ def test_start_is_logged_with_the_fields_of_karpenters_log_line():
 
     assert (line.level, line.message) == ("info", "disrupting node(s)")
     assert line.note == f"disrupting node(s): {disruption.spec.explanation}"
+    node = {"Node": {"name": "node-n"}, "NodeClaim": {"name": "n"}, "instance-type": "xl", "capacity-type": "on-demand"}
     assert line.fields == {
         "command": "replace: [node-n] -> [1 replacement]",
         "command-id": disruption.metadata.name,
@@ -152,42 +181,9 @@ def test_start_is_logged_with_the_fields_of_karpenters_log_line():
         "disrupted-node-count": 1,
         "replacement-node-count": 1,
         "pod-count": 5,
-        "disrupted-nodes": [
-            {
-                "Node": {"name": "node-n"},
-                "NodeClaim": {"name": "n"},
-                "instance-type": "xl",
-                "capacity-type": "on-demand",
-            }
-        ],
+        "disrupted-nodes": [node],
         "replacement-nodes": [{"capacity-type": "on-demand", "instance-types": "l"}],
     }
-
-
-def test_replacement_is_created_before_its_candidate_is_tainted():
-    """The provisioner reschedules the pods of tainted nodes, and would launch another node for them."""
-    snapshot = an_oversized_fleet()
-    disruption, command = first_command(snapshot)
-
-    plan = start(disruption, command, snapshot)
-    transitions = [(e.reason, e.ref.resource.kind) for e in plan.chains[0].events if e.reason == "DisruptionReason"]
-    assert transitions == [("DisruptionReason", "NodeClaim")] * len(command.candidates)
-
-    subjects = [a.ref.resource.kind if isinstance(a, PatchObject) else type(a).__name__ for a in plan.actions]
-    assert [s for s in subjects if s != "Requeue"] == [
-        "NodeDisruption",
-        "NodeClaim",
-        "CreateObject",
-        "NodeDisruption",
-        "Node",
-        "LaunchInstance",
-    ]
-    create = next(a for a in plan.actions if isinstance(a, CreateObject))
-    launch = next(a for a in plan.actions if isinstance(a, LaunchInstance))
-    assert create.name == launch.claim == disruption.spec.replacements[0].name
-    assert create.body["metadata"]["annotations"][labels.DISRUPTION] == disruption.metadata.name
-    assert create.body["metadata"]["finalizers"] == [labels.TERMINATION_FINALIZER]
-    assert {a.step for a in plan.actions if isinstance(a, Requeue)} == {Step.PROVISION, Step.CONSOLIDATE}
 
 
 def test_delete_command_deletes_in_the_run_that_validated_it():
@@ -199,149 +195,90 @@ def test_delete_command_deletes_in_the_run_that_validated_it():
 
     assert kinds(plan) == ["PatchObject"] * 6 + ["DeleteObject"] * 2
     assert phases_of(plan) == ["Validated", "Draining"]
-    assert {a.ref.uid for a in plan.actions if isinstance(a, DeleteObject)} == {"uid-a", "uid-b"}
-    assert Step.TERMINATE in {a.step for a in plan.actions if isinstance(a, Requeue)}
+    assert {a.ref.uid for a in of_type(plan, DeleteObject)} == {"uid-a", "uid-b"}
+    assert Step.TERMINATE in requeues(plan)
 
 
-def test_candidates_are_deleted_when_every_replacement_is_initialized():
-    """Until then the command deletes nothing."""
-    member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
-    disruption, _ = executing(member)
+@pytest.mark.parametrize("initialized", [(False,), (True,), (False, False), (True, False), (False, True), (True, True)])
+def test_candidates_are_deleted_when_every_replacement_is_initialized(initialized):
+    """Until then the command deletes nothing; each replacement that it waits for has an Event."""
+    disruption = executing(replacements=len(initialized))
 
-    for initialized, expected in ((False, []), (True, ["PatchObject", "DeleteObject"])):
-        snapshot = a_fleet(member, the_replacement(disruption, initialized=initialized), node_disruptions=(disruption,))
-        assert kinds(advance(disruption, snapshot)) == expected
+    plan = advance(disruption, continued(disruption, *initialized))
+
+    assert done(plan) == ("delete NodeClaim n" if all(initialized) else "")
+    assert kinds(plan) == (["PatchObject", "DeleteObject"] if all(initialized) else [])
+    waiting = [e.ref.name for e in plan.events if e.reason == "DisruptionWaitingReadiness"]
+    names = [r.name for r in disruption.spec.replacements]
+    assert waiting == [name for name, is_done in zip(names, initialized, strict=True) if not is_done]
 
 
 def test_missing_disruption_taint_is_added_while_waiting_for_replacements():
     """The run that started the command crashed before it tainted the node."""
-    member = a_member("n", size="xl", claim=CONDITION)
-    disruption, _ = executing(member)
-    snapshot = a_fleet(member, the_replacement(disruption, initialized=False), node_disruptions=(disruption,))
-
-    (patch,) = (a for a in advance(disruption, snapshot).actions if isinstance(a, PatchObject))
-
-    assert patch.patch == {"spec": {"taints": [DISRUPTED]}}
-    assert patch.resource_version == "9"
+    disruption = executing()
+    (patch,) = of_type(advance(disruption, continued(disruption, False, member=WITHOUT_TAINT)), PatchObject)
+    assert (patch.patch, patch.resource_version) == (TAINTED, "9")
 
 
 def test_command_is_rolled_back_when_its_replacement_no_longer_exists():
     """The plan removes taints before it writes the phase, so that the next run repeats a crashed rollback."""
-    member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
-    disruption, snapshot = executing(member)
+    disruption = executing()
 
-    plan = advance(disruption, snapshot)
+    plan = advance(disruption, a_fleet(DRAINED, node_disruptions=(disruption,)))
 
-    cleared, untainted, ended = (a for a in plan.actions if isinstance(a, PatchObject))
-    assert "DisruptionReason" not in str(cleared.patch)
-    assert untainted.patch == {"spec": {"taints": []}}
-    assert ended.patch["status"]["phase"] == "RolledBack"
+    cleared, untainted, ended = patches(plan)
+    assert "DisruptionReason" not in str(cleared)
+    assert (untainted, ended["status"]["phase"]) == (UNTAINTED, "RolledBack")
     assert [o.name for o in plan.observations] == ["karpenter_voluntary_disruption_queue_failures_total"]
 
-
-def test_rollback_continues_after_a_crash():
-    """The crashed run removed the condition, but not the taint."""
-    disruption, snapshot = executing(a_member("n", size="xl", node=TAINTED))
-
-    plan = advance(disruption, snapshot)
-
-    assert {"spec": {"taints": []}} in [a.patch for a in plan.actions if isinstance(a, PatchObject)]
-    assert phase_of(plan) == "RolledBack"
+    crashed = advance(disruption, a_fleet(a_member("n", size="xl", node=TAINTED), node_disruptions=(disruption,)))
+    assert UNTAINTED in patches(crashed)  # that run had removed the condition, but not the taint
+    assert phase_of(crashed) == "RolledBack"
 
 
-@pytest.mark.parametrize(("seconds", "phase"), [(599, None), (600, "RolledBack")])
-def test_command_is_rolled_back_when_replacements_are_not_initialized_in_ten_minutes(seconds, phase):
+@pytest.mark.parametrize(("seconds", "phases"), [(599, []), (600, ["RolledBack"])])
+def test_command_is_rolled_back_when_replacements_are_not_initialized_in_ten_minutes(seconds, phases):
     """The rollback keeps the replacement; consolidation deletes it later if it is empty."""
-    member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
-    disruption, _ = executing(member, ago_seconds=seconds)
-    snapshot = a_fleet(member, the_replacement(disruption, initialized=False), node_disruptions=(disruption,))
-
-    plan = advance(disruption, snapshot)
-
-    assert (phase_of(plan) if phase else kinds(plan)) == (phase or [])
-    assert "DeleteObject" not in kinds(plan)
-    untainted = {"spec": {"taints": []}} in [a.patch for a in plan.actions if isinstance(a, PatchObject)]
-    assert untainted is bool(phase)
+    disruption = executing(seconds=seconds)
+    plan = advance(disruption, continued(disruption, False))
+    assert (phases_of(plan), done(plan), UNTAINTED in patches(plan)) == (phases, "", bool(phases))
+    assert phases or not kinds(plan)
 
 
 @pytest.mark.parametrize(
     ("candidates", "expected"),
-    [
-        (1, timedelta(minutes=10)),
-        (100, timedelta(minutes=10)),
-        (4000, timedelta(minutes=10)),
-        (10_000, timedelta(minutes=13, seconds=20)),
-        (40_000, timedelta(minutes=53, seconds=20)),
-        (80_000, timedelta(hours=1)),
-        (100_000, timedelta(hours=1)),
-    ],
+    [(1, 600), (100, 600), (4000, 600), (10_000, 800), (40_000, 3200), (80_000, 3600), (100_000, 3600)],
 )
 def test_command_timeout_grows_with_its_candidates_up_to_an_hour(candidates, expected):
     """The timeout is 80 ms per candidate, but at least ten minutes. Karpenter counts the candidates of its whole queue."""
-    disruption, _ = executing(a_member("n", size="xl"), ago_seconds=0)
-    (candidate,) = disruption.spec.candidates
-    spec = disruption.spec.model_copy(update={"candidates": (candidate,) * candidates})
-
-    assert deadline(disruption.model_copy(update={"spec": spec})) - NOW == expected
-
-
-def replacements_of(disruption: NodeDisruption, initialized: tuple[bool, ...]) -> list[Member]:
-    """The replacement NodeClaims of the command."""
-    found = []
-    for i, (replacement, done) in enumerate(zip(disruption.spec.replacements, initialized, strict=True)):
-        member = a_member(f"new{i}", size="l", initialized=done)
-        renamed = msgspec.structs.replace(member.claim.metadata, name=replacement.name)
-        found.append(Member(node=member.node, claim=msgspec.structs.replace(member.claim, metadata=renamed)))
-    return found
-
-
-@pytest.mark.parametrize("initialized", [(False, False), (True, False), (False, True), (True, True)])
-def test_command_with_two_replacements_waits_for_both(initialized):
-    """Each replacement that it waits for has an Event."""
-    member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
-    disruption, _ = executing(member)
-    (replacement,) = disruption.spec.replacements
-    second = replacement.model_copy(update={"name": f"{replacement.name}-2"})
-    spec = disruption.spec.model_copy(update={"replacements": (replacement, second)})
-    disruption = disruption.model_copy(update={"spec": spec})
-    snapshot = a_fleet(member, *replacements_of(disruption, initialized), node_disruptions=(disruption,))
-
-    plan = advance(disruption, snapshot)
-
-    assert [k for k in kinds(plan) if k == "DeleteObject"] == (["DeleteObject"] if all(initialized) else [])
-    waiting = [e.ref.name for e in plan.events if e.reason == "DisruptionWaitingReadiness"]
-    names = [r.name for r in disruption.spec.replacements]
-    assert waiting == [name for name, done in zip(names, initialized, strict=True) if not done]
+    disruption = executing(seconds=0)
+    spec = disruption.spec.model_copy(update={"candidates": disruption.spec.candidates * candidates})
+    assert deadline(disruption.model_copy(update={"spec": spec})) - NOW == timedelta(seconds=expected)
 
 
 @pytest.mark.parametrize("initialized", [(False, False), (True, False), (False, True), (True, True)])
 def test_commands_finish_each_when_its_own_replacement_is_initialized(initialized):
     """Neither waits for the other."""
     members = [a_member(name, size="xl", claim=CONDITION, node=TAINTED) for name in ("n", "m")]
-    commands = []
-    for member, done in zip(members, initialized, strict=True):
-        name = member.claim.metadata.name
-        proposed, _ = first_command(a_fleet(a_member(name, size="xl", cpus=["1400m"] * 5)))
-        command = stored(proposed, phase="Replacing", startedAt=stamp(ago(seconds=20)))
-        members = [*members, *replacements_of(command, (done,))]
-        commands.append(command)
-    snapshot = a_fleet(*members, node_disruptions=tuple(commands))
+    commands = [executing(name=name) for name in ("n", "m")]
+    launched = [m for c, is_done in zip(commands, initialized, strict=True) for m in replacements_of(c, is_done)]
+    snapshot = a_fleet(*members, *launched, node_disruptions=tuple(commands))
 
-    deleted = [[a.ref.name for a in advance(c, snapshot).actions if isinstance(a, DeleteObject)] for c in commands]
+    deleted = [done(advance(command, snapshot)) for command in commands]
 
-    assert deleted == [[name] if done else [] for name, done in zip(("n", "m"), initialized, strict=True)]
+    expected = [f"delete NodeClaim {name}" if is_done else "" for name, is_done in zip("nm", initialized, strict=True)]
+    assert deleted == expected
 
 
 def test_command_succeeds_when_its_candidates_are_removed():
     """During a long drain it is requeued less often; a NodeClaim with the same name but another UID does not count."""
+    disruption = executing(seconds=300)
     draining = a_member("n", size="xl", claim=CONDITION, node=TAINTED, deleting=True)
-    disruption, snapshot = executing(draining, ago_seconds=300)
-    requeues = [a.at for a in advance(disruption, snapshot).actions if isinstance(a, Requeue)]
-    assert requeues == [NOW + timedelta(seconds=30)]
+    waiting = advance(disruption, a_fleet(draining, node_disruptions=(disruption,)))
+    assert [a.at for a in of_type(waiting, Requeue)] == [NOW + timedelta(seconds=30)]
 
     namesake = a_member("n", size="xl", claim=merge(CONDITION, {"metadata": {"uid": "another"}}))
-    gone = a_fleet(namesake, node_disruptions=(disruption,))
-    assert phase_of(advance(disruption, gone)) == "Succeeded"
+    assert phase_of(advance(disruption, a_fleet(namesake, node_disruptions=(disruption,)))) == "Succeeded"
 
 
 def test_command_disrupts_only_candidates_with_the_disruption_reason_condition():
@@ -351,35 +288,28 @@ def test_command_disrupts_only_candidates_with_the_disruption_reason_condition()
     disruption = stored(proposed, phase="Draining", startedAt=stamp(NOW))
     snapshot = replace(fleet, node_disruptions=(disruption,))
 
-    plan = advance(disruption, snapshot)
-
     assert [n.name for n in disrupted_candidates(disruption, snapshot)] == ["node-kept"]
-    assert [a.ref.name for a in plan.actions if isinstance(a, DeleteObject)] == ["kept"]
+    assert done(advance(disruption, snapshot)) == "delete NodeClaim kept"
     assert claims_in_commands(snapshot) == {"kept", "dropped"}
 
 
-def test_candidates_are_marked_for_deletion_once_replacements_exist():
-    """Before that, the provisioner would launch more nodes for pods that will get a replacement."""
-    member = a_member("n", size="xl", claim=CONDITION, node=TAINTED)
-    disruption, before = executing(member)
-    after = a_fleet(member, the_replacement(disruption, initialized=False), node_disruptions=(disruption,))
-
-    assert marked_for_deletion(before) == frozenset()
-    assert marked_for_deletion(after) == {"n"}
-
-
 def test_validated_command_continues_once_its_replacements_exist():
-    """A run that crashed before it created them leaves a command that is validated again."""
-    member = a_member("n", size="xl", claim=CONDITION)
+    """A run that crashed before it created them leaves a command that is validated again.
+
+    Candidates are marked for deletion once replacements exist: before that, the provisioner would launch more nodes for pods that
+    will get a replacement.
+    """
     proposed, _ = first_command(an_oversized_fleet())
     validated = stored(proposed, phase="Validated", startedAt=stamp(NOW))
-    without = a_fleet(member, node_disruptions=(validated,))
-    created = a_fleet(member, the_replacement(validated, initialized=False), node_disruptions=(validated,))
+    for command, member in ((validated, WITHOUT_TAINT), (executing(), DRAINED)):
+        without, created = a_fleet(member, node_disruptions=(command,)), continued(command, False, member=member)
+        assert (marked_for_deletion(without), marked_for_deletion(created)) == (frozenset(), {"n"})
 
-    assert not has_started(validated, without)
-    assert marked_for_deletion(without) == frozenset()
-    assert has_started(validated, created)
-    assert marked_for_deletion(created) == {"n"}
+    without, created = (
+        a_fleet(WITHOUT_TAINT, node_disruptions=(validated,)),
+        continued(validated, False, member=WITHOUT_TAINT),
+    )
+    assert (has_started(validated, without), has_started(validated, created)) == (False, True)
     assert phase_of(advance(validated, created)) == "Replacing"
     assert phase_of(reject_command(validated, "churn: it is busy", without)) == "RolledBack"
 
@@ -394,8 +324,7 @@ def test_history_has_budgets_prices_replacements_and_evictions():
 
     replacing = stored(disruption, phase="Replacing", startedAt=stamp(NOW))
     member = a_member("n", size="xl", cpus=["1400m"] * 5, claim=CONDITION, node=TAINTED)
-    later = a_fleet(member, the_replacement(disruption, initialized=True), node_disruptions=(replacing,))
-    (draining,) = status_patches(advance(replacing, later))
+    (draining,) = status_patches(advance(replacing, continued(replacing, True, member=member)))
 
     (launched,) = draining["replacements"]
     assert (launched["instanceType"], float(launched["price"])) == ("l", pytest.approx(price("l")))
@@ -418,8 +347,7 @@ def test_proposal_reserves_its_budget_until_it_expires():
     assert has_expired(waiting, due, due + timedelta(minutes=11))
     assert not has_expired(stored(proposed, phase="Validated"), due, due + timedelta(minutes=11))
     plan = expire_command(waiting, snapshot)
-    assert phase_of(plan) == "Expired"
-    assert {a.step for a in plan.actions if isinstance(a, Requeue)} == {Step.CONSOLIDATE}
+    assert (phase_of(plan), requeues(plan).keys()) == ("Expired", {Step.CONSOLIDATE})
 
 
 def test_rejected_proposal_removes_taints_and_conditions():
@@ -434,29 +362,25 @@ def test_rejected_proposal_removes_taints_and_conditions():
     assert {e.reason for e in plan.events} == {"ConsolidationRejected"}
 
 
-REVALIDATED = [
-    (an_oversized_fleet(), ""),
-    (a_fleet(a_member("n", size="xl", cpus=["1400m"] * 9)), "scheduling: Can't replace with a cheaper node"),
-    (a_fleet(a_member("n", size="xl")), "churn: the node is empty"),
-    (an_oversized_fleet(deleting=True), "churn: a candidate no longer qualifies"),
-    (
+@table(
+    "later, why",
+    holds=(an_oversized_fleet(), ""),
+    more_pods=(a_fleet(a_member("n", size="xl", cpus=["1400m"] * 9)), "scheduling: Can't replace with a cheaper node"),
+    no_pods=(a_fleet(a_member("n", size="xl")), "churn: the node is empty"),
+    leaving=(an_oversized_fleet(deleting=True), "churn: a candidate no longer qualifies"),
+    budget=(
         a_fleet(a_member("n", size="xl", cpus=["1400m"] * 5), pools=[a_pool(budgets=[{"nodes": "0"}])]),
         "budget: the budgets of NodePool default allow no further disruption",
     ),
-    (
+    capacity_elsewhere=(
         a_fleet(a_member("n", size="xl", cpus=["1400m"] * 5), a_member("roomy", size="xl", cpus=["100m"])),
         "scheduling: the decision is now delete, not replace",
     ),
-]
-
-
-@pytest.mark.parametrize(("later", "why"), REVALIDATED, ids=[why[:30] or "holds" for _, why in REVALIDATED])
+)
 def test_proposal_is_validated_before_it_is_executed(later, why):
     """Validation fails because of churn, a budget or scheduling."""
     disruption, _ = first_command(an_oversized_fleet())
-
     command = a_controller(replace(later, node_disruptions=(disruption,))).revalidate(disruption)
-
     assert command.why_not == why
     assert bool(command.candidates) == (not why)
 
@@ -485,28 +409,18 @@ def test_replacement_has_a_proposed_instance_type_that_is_cheaper_now(proposed, 
     assert bool(command.candidates) is bool(launched)
 
 
+UNMET = f"minValues requirement is not met for label(s) (label(s)=[{labels.INSTANCE_TYPE}])"
+
+
 @pytest.mark.parametrize(
-    ("proposed", "why"),
-    [
-        (["s", "m"], ""),
-        (
-            ["m", "xl"],
-            f"scheduling: Filtering by price: minValues requirement is not met for label(s) (label(s)=[{labels.INSTANCE_TYPE}])",
-        ),
-    ],
+    ("proposed", "why"), [(["s", "m"], ""), (["m", "xl"], f"scheduling: Filtering by price: {UNMET}")]
 )
 def test_proposed_types_that_are_cheaper_now_must_meet_min_values(proposed, why):
     """A proposed type that is no longer cheaper, as xl, counts no longer."""
-    requirements = [
-        {"key": labels.INSTANCE_TYPE, "operator": "Exists", "minValues": 2},
-        {"key": labels.CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]},
-    ]
-    pool = builders.a_pool(spec={"template": {"spec": {"requirements": requirements}}})
-    fleet = a_fleet(a_member("n", size="xl", cpus=["1"]), pools=[pool])
+    fleet = a_fleet(a_member("n", size="xl", cpus=["1"]), pools=[with_min_values(2)])
     disruption, _ = first_command(fleet)
     body = disruption.to_wire()
     body["spec"]["replacements"][0]["instanceTypes"] = proposed
-
     assert a_controller(fleet).revalidate(parse(NodeDisruption, body)).why_not == why
 
 
@@ -515,98 +429,63 @@ def test_emptiness_continues_with_candidates_that_are_still_empty():
     disruption, _ = first_command(a_fleet(a_member("a"), a_member("b")))
     later = a_fleet(a_member("a", cpus=["1"]), a_member("b"), node_disruptions=(disruption,))
     busy = a_fleet(a_member("a", cpus=["1"]), a_member("b", cpus=["1"]), node_disruptions=(disruption,))
-
     assert [c.nodeclaim for c in a_controller(later).revalidate(disruption).candidates] == ["b"]
     assert a_controller(busy).revalidate(disruption).why_not.startswith("churn")
 
 
 def test_stale_disruption_taints_are_removed_and_those_of_commands_are_kept():
-    """Terminating nodes keep their taints, too."""
+    """Terminating nodes keep their taints, too. The patch replaces the whole list of taints, and keeps others."""
     both = {"claim": CONDITION, "node": TAINTED}
-    disruption, _ = executing(a_member("n", size="xl"))
-    snapshot = a_fleet(
-        a_member("n", **both),
-        a_member("stale", **both),
-        a_member("clean"),
-        a_member("leaving", deleting=True, **both),
-        node_disruptions=(disruption,),
-    )
+    stale, leaving = a_member("stale", **both), a_member("leaving", deleting=True, **both)
+    members = (a_member("n", **both), stale, a_member("clean"), leaving)
 
-    plan = remove_stale_taints(snapshot)
+    plan = remove_stale_taints(a_fleet(*members, node_disruptions=(executing(),)))
 
     assert [(a.ref.resource.kind, a.ref.name) for a in plan.actions] == [("NodeClaim", "stale"), ("Node", "node-stale")]
 
+    other = {"key": "team", "value": "a", "effect": "NoSchedule"}
+    (patch,) = remove_stale_taints(a_fleet(a_member("stale", node={"spec": {"taints": [other, DISRUPTED]}}))).actions
+    assert patch.patch == {"spec": {"taints": [other]}}
 
-def test_removing_the_disruption_taint_keeps_other_taints():
-    """The patch replaces the whole list of taints."""
-    other = Taint(key="team", value="a", effect="NoSchedule")
-    member = a_member("stale", node={"spec": {"taints": [msgspec.to_builtins(other), DISRUPTED]}})
 
-    (patch,) = remove_stale_taints(a_fleet(member)).actions
-
-    assert patch.patch == {"spec": {"taints": [{"key": "team", "value": "a", "effect": "NoSchedule"}]}}
+def finished(name: str = "d", **age) -> NodeDisruption:
+    """A command that succeeded so long ago."""
+    proposed, _ = first_command(an_oversized_fleet())
+    status = {"phase": "Succeeded", "startedAt": stamp(ago(days=2)), "finishedAt": stamp(ago(**age))}
+    return parse(NodeDisruption, merge(proposed.to_wire(), {"metadata": {"name": name}, "status": status}))
 
 
 def test_finished_commands_are_kept_for_a_day_and_at_most_a_hundred():
     """Unfinished commands are never deleted, nor those of a day that the churn ledger does not contain yet."""
     proposed, _ = first_command(an_oversized_fleet())
-
-    def ended(name: str, hours: float) -> NodeDisruption:
-        at = stamp(ago(hours=hours))
-        body = merge(
-            proposed.to_wire(), {"metadata": {"name": name}, "status": {"phase": "Succeeded", "finishedAt": at}}
-        )
-        return parse(NodeDisruption, body)
-
-    recent = [ended(f"d{i:03}", i / 100) for i in range(101)]
-    snapshot = builders.a_snapshot(
-        node_disruptions=(*recent, ended("old", 25), proposed), churn_ledger=an_empty_ledger()
-    )
+    commands = (*(finished(f"d{i:03}", hours=i / 100) for i in range(101)), finished("old", hours=25), proposed)
+    snapshot = builders.a_snapshot(node_disruptions=commands, churn_ledger=an_empty_ledger())
     counted = replace(snapshot, churn_ledger=stored_ledger(snapshot))
 
     assert [a.ref.name for a in delete_old_commands(counted, limit=100, age=DAY).actions] == ["d100", "old"]
     assert [a.ref.name for a in delete_old_commands(snapshot, limit=100, age=DAY).actions] == ["old"]
+    for age, deletions in (({"days": 1}, 0), ({"days": 1, "seconds": 1}, 1)):
+        alone = a_fleet(node_disruptions=(finished(**age),))
+        assert len(delete_old_commands(alone, limit=100, age=DAY).chains) == deletions
 
 
-def test_finished_command_is_deleted_after_a_day():
-    """A command that finished exactly a day ago is kept; a second later it is deleted."""
-    proposed, _ = first_command(an_oversized_fleet())
-
-    def deletions(**age) -> int:
-        ended = stored(proposed, phase="Succeeded", startedAt=stamp(ago(days=2)), finishedAt=stamp(ago(**age)))
-        return len(delete_old_commands(a_fleet(node_disruptions=(ended,)), limit=100, age=DAY).chains)
-
-    assert deletions(days=1) == 0
-    assert deletions(days=1, seconds=1) == 1
+FIVE = "n0 (m/spot), n1 (m/spot), n2 (m/spot), n3 (m/spot), n4 (m/spot)"
 
 
 @pytest.mark.parametrize(
     ("candidates", "replacements", "text"),
     [
-        (5, 1, "replace n0 (m/spot), n1 (m/spot), n2 (m/spot), n3 (m/spot), n4 (m/spot) by s/spot or similar"),
-        (
-            6,
-            2,
-            "replace n0 (m/spot), n1 (m/spot), n2 (m/spot), n3 (m/spot), n4 (m/spot) and 1 more by 2 of s/spot or similar",
-        ),
+        (5, 1, f"replace {FIVE} by s/spot or similar"),
+        (6, 2, f"replace {FIVE} and 1 more by 2 of s/spot or similar"),
     ],
 )
 def test_summary_names_five_candidates_and_counts_the_rest(candidates, replacements, text):
     """Several equal replacements are shown as a number."""
-    spec = NodeDisruptionSpec(
-        reason="Underutilized",
-        decision="replace",
-        method="single-node",
-        candidates=tuple(
-            DisruptionCandidate(node_claim=f"c{i}", node=f"n{i}", instance_type="m", capacity_type="spot")
-            for i in range(candidates)
-        ),
-        replacements=tuple(
-            DisruptionReplacement(name=f"r{i}", instance_type="s", capacity_type="spot") for i in range(replacements)
-        ),
-        saving_per_hour="0.25",
-    )
+    small, medium = ({"instance_type": size, "capacity_type": "spot"} for size in ("s", "m"))
+    removed = tuple(DisruptionCandidate(node_claim=f"c{i}", node=f"n{i}", **medium) for i in range(candidates))
+    bought = tuple(DisruptionReplacement(name=f"r{i}", **small) for i in range(replacements))
+    moves = {"candidates": removed, "replacements": bought, "saving_per_hour": "0.25"}
+    spec = NodeDisruptionSpec(reason="Underutilized", decision="replace", method="single-node", **moves)
 
-    assert (
-        summary(NodeDisruption(metadata=ObjectMeta(name="d"), spec=spec)) == f"{text}, saving 0.2500/h (Underutilized)"
-    )
+    found = summary(NodeDisruption(metadata=ObjectMeta(name="d"), spec=spec))
+    assert found == f"{text}, saving 0.2500/h (Underutilized)"

@@ -1,24 +1,24 @@
 """Drift of static NodePools: how many nodes are replaced at once, by what, and when none is."""
 
-from __future__ import annotations
+from datetime import timedelta
 
 import pytest
-from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.api.conditions import DISRUPTION_REASON
 from journeyman.core.api.node_disruption import NodeDisruptionStatus
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.disruption.commands import to_node_disruption
-from journeyman.core.disruption.consolidatable import Consolidatability
-from journeyman.core.disruption.controller import DisruptionController
 from journeyman.core.disruption.drifted_condition import assess_drift
 from journeyman.core.disruption.orchestration import start_command
 from journeyman.core.disruption.static_nodepool_state import static_nodepools
-from journeyman.core.plan import CreateObject, Plan
+from journeyman.core.plan import CreateObject
 from tests.helpers import builders
+from tests.helpers.actions import of_type
 from tests.helpers.builders import NOW, a_node_class, ago, condition, merge
-from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member, a_pod
+from tests.helpers.disrupting import GRACE, PROTECTED, SOLD_OUT, controller_of
+from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod
+from tests.helpers.small_clusters import table
 
 AN_HOUR_AGO = ago(hours=1)
 STAGES = ("Launched", "Registered", "Initialized")
@@ -47,16 +47,9 @@ def a_cluster(*members, pools, **parts):
     return a_fleet(*members, pools=pools, node_classes=(a_node_class(),), **parts)
 
 
-def a_controller(snapshot, catalogue=None):
-    """A controller of the cluster, whose NodePools have the usual instance types."""
-    nothing = Consolidatability(claims=frozenset(), within_window=frozenset(), next_at=None, plan=Plan())
-    types = catalogue or a_catalogue(*(pool.metadata.name for pool in snapshot.node_pools))
-    return DisruptionController(snapshot, types, nothing)
-
-
 def commands(*members, pools, catalogue=None):
     """The commands of static drift, and the DisruptionBlocked Events on NodeClaims by name."""
-    found = a_controller(a_cluster(*members, pools=pools), catalogue).evaluate_methods()
+    found = controller_of(a_cluster(*members, pools=pools), catalogue=catalogue).evaluate_methods()
     static = [e for e in found if e.method == "static-drift"]
     events = (event for e in static for event in e.plan.events)
     blocked = {e.ref.name: e.message for e in events if e.ref.resource.kind == "NodeClaim" and "Disruption" in e.reason}
@@ -72,25 +65,23 @@ def names(found):
 
 
 @pytest.mark.parametrize(
-    ("budget", "limits", "expected"),
+    ("budget", "within_budget", "limits", "expected"),
     [
-        ("100%", {}, 5),
-        ("3", {}, 3),
-        ("40%", {}, 2),
-        ("0", {}, 0),
-        ("100%", {"nodes": "5"}, 0),
-        ("100%", {"nodes": "6"}, 1),
-        ("100%", {"nodes": "7"}, 2),
-        ("1", {"nodes": "7"}, 1),
-        ("100%", {"nodes": "12"}, 5),
+        ("100%", 5, {}, 5),
+        ("3", 3, {}, 3),
+        ("40%", 2, {}, 2),
+        ("0", 0, {}, 0),
+        ("100%", 5, {"nodes": "5"}, 0),
+        ("100%", 5, {"nodes": "6"}, 1),
+        ("100%", 5, {"nodes": "7"}, 2),
+        ("1", 1, {"nodes": "7"}, 1),
+        ("100%", 5, {"nodes": "12"}, 5),
     ],
 )
-def test_as_many_nodes_are_replaced_as_budgets_and_limits_allow(budget, limits, expected):
+def test_as_many_nodes_are_replaced_as_budgets_and_limits_allow(budget, within_budget, limits, expected):
     """Each has a command of its own; nodes for which limits.nodes allows none have an Event."""
     found, blocked = commands(*replicas(5), pools=[a_static_pool(5, budget=budget, limits=limits)])
-
     assert names(found) == [[f"n{i}"] for i in range(expected)]
-    within_budget = {"100%": 5, "3": 3, "40%": 2, "0": 0, "1": 1}[budget]
     assert set(blocked) == {f"n{i}" for i in range(expected, within_budget)}
     said = "it is replaced after others" if expected else "Raise limits.nodes of NodePool default to 6 at least"
     assert all("limits.nodes" in why and said in why for why in blocked.values())
@@ -99,21 +90,16 @@ def test_as_many_nodes_are_replaced_as_budgets_and_limits_allow(budget, limits, 
 def test_node_that_drifted_earliest_is_replaced_first():
     """Ties are sorted by name."""
     members = [a_replica("a"), a_replica("b", since=ago(hours=3)), a_replica("c")]
-
     found, _ = commands(*members, pools=[a_static_pool(3, budget="2")])
-
     assert names(found) == [["b"], ["a"]]
 
 
-@pytest.mark.parametrize(
-    ("member", "number"),
-    [
-        (a_replica("n"), 0),
-        (a_replica("n", drifted="False"), 1),
-        (a_member("n"), 1),
-        (a_replica("n", node={"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}), 1),
-    ],
-    ids=["zero replicas", "condition is False", "no condition", "do-not-disrupt"],
+@table(
+    "member, number",
+    zero_replicas=(a_replica("n"), 0),
+    condition_is_False=(a_replica("n", drifted="False"), 1),
+    no_condition=(a_member("n"), 1),
+    do_not_disrupt=(a_replica("n", node=PROTECTED), 1),
 )
 def test_node_is_not_replaced_without_drift_or_permission(member, number):
     """A node beyond the replicas is deprovisioned instead."""
@@ -133,34 +119,24 @@ def test_nothing_is_replaced_while_there_are_more_nodes_than_replicas():
 
 def test_missing_replicas_come_before_replacements():
     """The provision step may launch them at the same time, and limits.nodes holds for both together."""
-    pool = a_static_pool(5, limits={"nodes": "5"})
-    roomy = a_static_pool(5, limits={"nodes": "6"})
-
-    assert commands(*replicas(2), pools=[pool])[0] == []
-    assert names(commands(*replicas(2), pools=[roomy])[0]) == [["n0"]]
+    for limit, expected in (("5", []), ("6", [["n0"]])):
+        assert names(commands(*replicas(2), pools=[a_static_pool(5, limits={"nodes": limit})])[0]) == expected
 
 
 def test_each_nodepool_has_its_own_budget_and_limit():
     """One has a budget of one node, one is at its limit, and one has no drifted node."""
-    pools = [
-        a_static_pool(2, "a", budget="1"),
-        a_static_pool(2, "b", limits={"nodes": "2"}),
-        a_static_pool(1, "c"),
-    ]
+    pools = [a_static_pool(2, "a", budget="1"), a_static_pool(2, "b", limits={"nodes": "2"}), a_static_pool(1, "c")]
     members = [a_replica(f"{pool}{i}", pool=pool, index=i) for pool in "ab" for i in range(2)]
-
     found, blocked = commands(*members, a_replica("c0", pool="c", drifted="False"), pools=pools)
-
     assert names(found) == [["a0"]]
     assert set(blocked) == {"b0", "b1"}
 
 
 def test_node_is_not_replaced_when_no_offering_is_available():
     """Its Event says why; a NodePool whose template fits no type has another one."""
-    sold_out = tuple(replace(t, offerings=tuple(replace(o, available=False) for o in t.offerings)) for t in TYPES)
     never = {"spec": {"requirements": [{"key": labels.ARCH, "operator": "In", "values": ["s390x"]}]}}
 
-    found, blocked = commands(a_replica("n"), pools=[a_static_pool(1)], catalogue=a_catalogue(of=sold_out))
+    found, blocked = commands(a_replica("n"), pools=[a_static_pool(1)], catalogue=a_catalogue(of=SOLD_OUT))
     assert (found, list(blocked)) == ([], ["n"])
     assert "unavailable" in blocked["n"]
     found, blocked = commands(a_replica("n"), pools=[a_static_pool(1, template=never)])
@@ -170,11 +146,9 @@ def test_node_is_not_replaced_when_no_offering_is_available():
 
 def test_blocking_pod_keeps_a_static_node_unless_its_drain_ends():
     """Eventual disruption ignores it if the NodeClaim has a terminationGracePeriod."""
-    pods = [a_pod("p", node="node-n", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})]
-    period = {"spec": {"terminationGracePeriod": "5m"}}
-
+    pods = [a_pod("p", node="node-n", **PROTECTED)]
     assert commands(a_replica("n", pods=pods), pools=[a_static_pool(1)])[0] == []
-    assert names(commands(a_replica("n", pods=pods, claim=period), pools=[a_static_pool(1)])[0]) == [["n"]]
+    assert names(commands(a_replica("n", pods=pods, claim=GRACE), pools=[a_static_pool(1)])[0]) == [["n"]]
 
 
 # -- the replacement --------------------------------------------------------------------------------------------------
@@ -185,22 +159,27 @@ def a_proposal(command):
     return to_node_disruption(command, "static-drift", NOW)
 
 
+def replacement_of(*members, pool):
+    """The only command of static drift as a NodeDisruption, and the manifest that it creates."""
+    (command,), _ = commands(*members, pools=[pool])
+    disruption = a_proposal(command)
+    snapshot = a_cluster(*members, pools=[pool], node_disruptions=(disruption,))
+    budgets = controller_of(snapshot).budgets(command.reason, without=disruption)
+    plan = start_command(disruption, command, snapshot, timedelta(seconds=10), budgets)
+    (created,) = of_type(plan, CreateObject)
+    return disruption, created.body
+
+
 def test_replacement_is_the_same_replica_and_changes_no_other():
     """It has the index of its node, the template's requirements, and a price that is not a saving."""
     pool = a_static_pool(2)
     members = [a_replica("n0", index=0), a_replica("n1", index=1, drifted="False")]
-    (command,), _ = commands(*members, pools=[pool])
-    disruption = a_proposal(command)
-    snapshot = a_cluster(*members, pools=[pool], node_disruptions=(disruption,))
+    disruption, body = replacement_of(*members, pool=pool)
 
-    budgets = a_controller(snapshot).budgets(command.reason, without=disruption)
-    plan = start_command(disruption, command, snapshot, NOW - ago(seconds=10), budgets)
-
-    (created,) = [a for a in plan.actions if isinstance(a, CreateObject)]
-    annotations = created.body["metadata"]["annotations"]
+    annotations = body["metadata"]["annotations"]
     assert annotations[labels.REPLICA_INDEX] == "0"
     assert annotations[labels.DISRUPTION] == disruption.metadata.name
-    assert "resources" in created.body["spec"]
+    assert "resources" in body["spec"]
     assert disruption.spec.saving == 0
     assert "a node of the NodePool's template" in disruption.spec.explanation
     disrupted = [a_replica("n0", DISRUPTION_REASON, index=0), members[1], a_replica("new", index=0)]
@@ -208,20 +187,13 @@ def test_replacement_is_the_same_replica_and_changes_no_other():
     assert (counted.missing, counted.surplus) == (0, 0)
 
 
-@pytest.mark.parametrize("operator", ["Exists", "NotIn", "Gt"])
-def test_replacement_meets_the_requirements_of_its_nodepool(operator):
+@pytest.mark.parametrize(("operator", "values"), [("Exists", []), ("NotIn", ["a"]), ("Gt", ["5"])])
+def test_replacement_meets_the_requirements_of_its_nodepool(operator, values):
     """A node that had drifted from its NodePool at once would be replaced forever."""
-    values = {"Exists": [], "NotIn": ["a"], "Gt": ["5"]}[operator]
     term = {"key": "example.com/own", "operator": operator, "values": values}
     pool = a_static_pool(1, template={"spec": {"requirements": [term]}})
-    member = a_replica("n")
-    (command,), _ = commands(member, pools=[pool])
-    disruption = a_proposal(command)
-    snapshot = a_cluster(member, pools=[pool], node_disruptions=(disruption,))
-    budgets = a_controller(snapshot).budgets(command.reason, without=disruption)
-    plan = start_command(disruption, command, snapshot, NOW - ago(seconds=10), budgets)
+    _, body = replacement_of(a_replica("n"), pool=pool)
 
-    (body,) = [a.body for a in plan.actions if isinstance(a, CreateObject)]
     launched = {"status": {"conditions": [condition("Launched")]}}
     made = builders.a_claim(body["metadata"]["name"], **merge(merge(body, {}), launched))
     found = assess_drift(a_cluster(pools=[pool]).with_claims([made]), a_catalogue(), {made.metadata.name: ""})
@@ -236,14 +208,13 @@ def decisions(before, after, *, number=3, **changes):
     found, _ = commands(*before, pools=[a_static_pool(number)])
     proposals = tuple(map(a_proposal, found))
     snapshot = a_cluster(*after, pools=[a_static_pool(number, **changes)], node_disruptions=proposals)
-    controller = a_controller(snapshot)
+    controller = controller_of(snapshot)
     return [controller.revalidate(disruption).why_not.partition(":")[0] for disruption in proposals]
 
 
 def test_proposals_of_one_run_are_validated_together():
     """They share limits.nodes and budgets, and are proposed again; one whose node no longer qualifies is rejected alone."""
     before = replicas(3)
-
     assert decisions(before, before) == ["", "", ""]
     assert decisions(before, before, budget="2") == ["budget"] * 3
     assert decisions(before, before, limits={"nodes": "5"}) == ["", "", "scheduling"]
@@ -258,4 +229,4 @@ def test_proposal_that_waits_is_rejected_once_others_are_under_way():
     members = [a_replica("n0", DISRUPTION_REASON), a_replica("new", drifted="False"), a_replica("n1", index=1)]
     snapshot = a_cluster(*members, pools=[a_static_pool(2)], node_disruptions=(started, second))
 
-    assert a_controller(snapshot).revalidate(second).why_not.startswith("churn")
+    assert controller_of(snapshot).revalidate(second).why_not.startswith("churn")

@@ -1,7 +1,5 @@
 """Static NodePools: how many NodeClaims are created, under which names, and the order of deprovisioning."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest
@@ -16,8 +14,11 @@ from journeyman.core.disruption.static_nodepool_state import static_nodepools
 from journeyman.core.disruption.static_provisioning import deprovision_static, lifetime_remaining, provision_static
 from journeyman.core.plan import CreateObject, DeleteObject, Requeue
 from tests.helpers import builders
+from tests.helpers.actions import of_type
 from tests.helpers.builders import NOW, a_node_class, a_running_claim, a_snapshot, ago, stamp
-from tests.helpers.fleets import TYPES, a_catalogue, a_fleet, a_member, a_pod, an_unlaunched_member
+from tests.helpers.disrupting import PROTECTED, SOLD_OUT
+from tests.helpers.fleets import a_catalogue, a_fleet, a_member, a_pod, an_unlaunched_member
+from tests.helpers.small_clusters import table
 
 
 def a_static_pool(replicas: int, **spec):
@@ -38,12 +39,12 @@ def name_of(claim) -> str:
 def created(snapshot, *, max_claims: int = 100, catalogue=None) -> list[dict]:
     """Manifests of the NodeClaims that are created."""
     plan = provision_static(snapshot, catalogue or a_catalogue(), max_claims=max_claims, requeue_at=NOW)
-    return [action.body for action in plan.actions if isinstance(action, CreateObject)]
+    return [action.body for action in of_type(plan, CreateObject)]
 
 
 def deleted(snapshot) -> list[str]:
     """Names of the NodeClaims that are deleted, in order."""
-    return [action.ref.name for action in deprovision_static(snapshot).actions if isinstance(action, DeleteObject)]
+    return [action.ref.name for action in of_type(deprovision_static(snapshot), DeleteObject)]
 
 
 def from_body(body, *, deleting: bool = False):
@@ -80,14 +81,12 @@ def test_a_thousand_replicas_have_a_thousand_names():
 
 def test_replica_gets_a_nodeclaim_of_another_name_when_its_nodeclaim_is_deleting():
     """The first name is free again once its NodeClaim is removed."""
-    pool = a_static_pool(1)
-    [first] = created(a_cluster(pool))
-    [second] = created(a_cluster(pool, from_body(first, deleting=True)))
-    [third] = created(a_cluster(pool, from_body(first, deleting=True), from_body(second, deleting=True)))
-    names = [body["metadata"]["name"] for body in (first, second, third)]
-    assert len(set(names)) == 3
-    assert {body["metadata"]["annotations"][labels.REPLICA_INDEX] for body in (first, second, third)} == {"0"}
-    assert created(a_cluster(pool, from_body(third, deleting=True))) == [first]
+    pool, made = a_static_pool(1), []
+    for _ in range(3):
+        made += created(a_cluster(pool, *(from_body(body, deleting=True) for body in made)))
+    assert len({body["metadata"]["name"] for body in made}) == len(made) == 3
+    assert {body["metadata"]["annotations"][labels.REPLICA_INDEX] for body in made} == {"0"}
+    assert created(a_cluster(pool, from_body(made[2], deleting=True))) == made[:1]
 
 
 @given(
@@ -130,17 +129,15 @@ def test_node_limit_of_a_static_nodepool_counts_all_its_claims(kinds, allowed):
 
 def test_claims_of_a_static_nodepool_run_are_replaced_or_are_deleted():
     """A rollback of a replacement, and a changed provider id, leave a NodeClaim running; others' do not count."""
-    of_other = {"metadata": {"labels": {labels.NODEPOOL: "other"}}}
-    none = {"metadata": {"labels": {labels.NODEPOOL: ""}}}
+    running = builders.condition(DISRUPTION_REASON, "False")
     claims = (
         builders.a_claim("a-unlaunched"),
         a_claim_that_is("deleting", 1),
         a_claim_that_is("replaced", 2),
         a_claim_that_is("running", 3),
         a_running_claim("c4", provider_id="aws:///a/i-other"),
-        a_running_claim("c5", status={"conditions": [builders.condition(DISRUPTION_REASON, "False")]}),
-        a_running_claim("d", **of_other),
-        a_running_claim("e", **none),
+        a_running_claim("c5", status={"conditions": [running]}),
+        *(a_running_claim(n, metadata={"labels": {labels.NODEPOOL: pool}}) for n, pool in (("d", "other"), ("e", ""))),
     )
     other = builders.a_pool("other", spec={"replicas": 1})
     mine, others = static_nodepools(claims, (a_static_pool(5), other))
@@ -157,24 +154,18 @@ def a_claim_that_is(kind: str, index: int):
     return a_running_claim(f"c{index}", true=true, deleting=NOW if kind == "deleting" else None)
 
 
-@pytest.mark.parametrize(
-    ("changes", "node_class"),
-    [
-        ({}, a_node_class(ready=False)),
-        ({}, a_node_class(deleting=True)),
-        ({}, a_node_class("other")),
-        ({"metadata": {"deletionTimestamp": stamp(NOW), "finalizers": ["x"]}}, a_node_class()),
-        ({"spec": {"replicas": None}}, a_node_class()),
-        (
-            {
-                "spec": {
-                    "template": {"spec": {"requirements": [{"key": labels.ARCH, "operator": "In", "values": ["z"]}]}}
-                }
-            },
-            a_node_class(),
-        ),
-    ],
-    ids=["class-not-ready", "class-deleting", "no-class", "pool-deleting", "not-static", "no-compatible-type"],
+NO_TYPE = {"template": {"spec": {"requirements": [{"key": labels.ARCH, "operator": "In", "values": ["z"]}]}}}
+GOING = {"metadata": {"deletionTimestamp": stamp(NOW), "finalizers": ["x"]}}
+
+
+@table(
+    "changes, node_class",
+    class_not_ready=({}, a_node_class(ready=False)),
+    class_deleting=({}, a_node_class(deleting=True)),
+    no_class=({}, a_node_class("other")),
+    pool_deleting=(GOING, a_node_class()),
+    not_static=({"spec": {"replicas": None}}, a_node_class()),
+    no_compatible_type=({"spec": NO_TYPE}, a_node_class()),
 )
 def test_unusable_static_nodepool_creates_no_nodeclaims(changes, node_class):
     """Its NodeClass is not usable, it is deleting or not static, or no instance type is compatible."""
@@ -185,18 +176,35 @@ def test_unusable_static_nodepool_creates_no_nodeclaims(changes, node_class):
 # -- deprovisioning -------------------------------------------------------------------------------------------------
 
 
+def a_daemon(node):
+    return a_pod(f"agent-{node}", node=f"node-{node}", owner="DaemonSet")
+
+
+def a_protected_pod(node):
+    return a_pod(f"kept-{node}", node=f"node-{node}", **PROTECTED)
+
+
 def test_static_deprovisioning_deletes_the_cheapest_to_disrupt_first():
-    """The order is: no instance, empty, low disruption cost, high disruption cost, do-not-disrupt."""
-    protected = a_pod("kept", node="node-d-protected", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
-    daemon = a_pod("agent", node="node-z-empty", owner="DaemonSet")
+    """The order is: no instance, empty, low disruption cost, high disruption cost, do-not-disrupt.
+
+    Other pods without do-not-disrupt, or of a DaemonSet, do not change this.
+    """
     members = [
-        a_member("d-protected", pods=[protected]),
+        a_member("d-protected", pods=[a_protected_pod("d-protected")]),
         a_member("a-costly", cpus=["100m"] * 3),
         a_member("b-cheap", cpus=["100m"]),
-        a_member("z-empty", pods=[daemon]),
+        a_member("z-empty", pods=[a_daemon("z-empty")]),
     ]
     fleet = a_fleet(*members, an_unlaunched_member("zz-unlaunched"), pools=[a_static_pool(0)])
     assert deleted(fleet) == ["zz-unlaunched", "z-empty", "b-cheap", "a-costly", "d-protected"]
+
+    mixed = [
+        a_member("a-protected", cpus=["100m"], pods=[a_protected_pod("a-protected")]),
+        a_member("b-mixed", cpus=["100m"], pods=[a_daemon("b-mixed")]),
+        a_member("c-plain", cpus=["100m"] * 2),
+        a_member("d-empty"),
+    ]
+    assert deleted(a_fleet(*mixed, pools=[a_static_pool(0)])) == ["d-empty", "b-mixed", "c-plain", "a-protected"]
 
 
 @pytest.mark.parametrize(
@@ -213,15 +221,11 @@ def test_static_deprovisioning_keeps_the_nodes_that_cost_most_to_disrupt(replica
     """Nodes with DaemonSet pods only go first, then those with few pods, many pods, and do-not-disrupt."""
     members = []
     for number in "12":
-        daemon = a_pod(f"agent-{number}", node=f"node-none-{number}", owner="DaemonSet")
-        protected = a_pod(
-            f"kept-{number}", node=f"node-stays-{number}", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}}
-        )
         members += [
-            a_member(f"none-{number}", pods=[daemon]),
+            a_member(f"none-{number}", pods=[a_daemon(f"none-{number}")]),
             a_member(f"low-{number}", cpus=["100m"]),
             a_member(f"high-{number}", cpus=["100m"] * 3),
-            a_member(f"stays-{number}", pods=[protected]),
+            a_member(f"stays-{number}", pods=[a_protected_pod(f"stays-{number}")]),
         ]
     gone = deleted(a_fleet(*members, pools=[a_static_pool(replicas)]))
     assert sorted({m.claim.metadata.name for m in members} - set(gone)) == kept.split()
@@ -245,74 +249,55 @@ def test_lifetime_remaining_is_the_remaining_fraction_of_expire_after(expire_aft
     assert lifetime_remaining(claim, NOW) == pytest.approx(left)
 
 
-def test_deleting_node_counts_as_deprovisioned():
-    """Its NodeClaim will be removed, too, so no other node is deleted instead."""
-    going = {"metadata": {"deletionTimestamp": stamp(NOW), "finalizers": [labels.TERMINATION_FINALIZER]}}
-    members = [a_member("a"), a_member("b", node=going), a_member("c")]
-    assert deleted(a_fleet(*members, pools=[a_static_pool(2)])) == []
-
-
 def test_dynamic_and_deleting_nodepools_are_not_static():
-    """Their NodeClaims are neither created nor deleted."""
-    going = {"metadata": {"deletionTimestamp": stamp(NOW), "finalizers": ["x"]}, "spec": {"replicas": 0}}
-    pools = [builders.a_pool(), builders.a_pool("going", **going)]
+    """Their NodeClaims are neither created nor deleted.
+
+    A node that is deleted counts as deprovisioned: its NodeClaim will be removed, too, so no other node is deleted instead.
+    """
+    members = [a_member("a"), a_member("b", node=GOING), a_member("c")]
+    assert deleted(a_fleet(*members, pools=[a_static_pool(2)])) == []
+    pools = [builders.a_pool(), builders.a_pool("going", **GOING, spec={"replicas": 0})]
     assert static_nodepools((), pools) == ()
     assert deleted(a_fleet(a_member("a"), a_member("b", pool="going"), pools=pools)) == []
 
 
 def test_provisioning_is_requeued_immediately_when_max_claims_leaves_replicas_missing():
-    """If max_claims allows all replicas, the plan has neither an immediate requeue nor an Event."""
-    snapshot = a_cluster(a_static_pool(3))
+    """If max_claims allows all replicas, the plan has neither an immediate requeue nor an Event.
 
-    def plan(max_claims: int):
-        return provision_static(snapshot, a_catalogue(), max_claims=max_claims, requeue_at=NOW + timedelta(seconds=20))
-
-    def requeues(max_claims: int) -> list[str]:
-        return [a.reason for a in plan(max_claims).actions if isinstance(a, Requeue) and a.at == NOW]
-
-    assert requeues(2) == ["1 node of NodePool default left for the next run"]
-    assert requeues(3) == []
-    assert plan(3).events == ()
-
-
-def test_max_claims_applies_to_all_static_nodepools_together():
-    """The first NodePool by name gets its replicas first."""
+    It applies to all static NodePools together: the first by name gets its replicas first.
+    """
     pools = tuple(builders.a_pool(name, spec={"replicas": 2}) for name in ("a", "b"))
-    snapshot = a_snapshot(node_pools=pools, node_classes=(a_node_class(),), claims=())
+    made = created(a_snapshot(node_pools=pools), max_claims=3, catalogue=a_catalogue("a", "b"))
+    assert [body["metadata"]["labels"][labels.NODEPOOL] for body in made] == ["a", "a", "b"]
 
-    owners = [
-        body["metadata"]["labels"][labels.NODEPOOL]
-        for body in created(snapshot, max_claims=3, catalogue=a_catalogue("a", "b"))
+    left, all_made = (
+        provision_static(
+            a_cluster(a_static_pool(3)), a_catalogue(), max_claims=most, requeue_at=NOW + timedelta(seconds=20)
+        )
+        for most in (2, 3)
+    )
+    assert [a.reason for a in of_type(left, Requeue) if a.at == NOW] == [
+        "1 node of NodePool default left for the next run"
     ]
-
-    assert owners == ["a", "a", "b"]
+    assert [a.reason for a in of_type(all_made, Requeue) if a.at == NOW] == []
+    assert all_made.events == ()
 
 
 def test_static_nodepool_is_requeued_when_its_first_unavailable_offering_expires():
     """Expired records do not count; without any record the plan only has an Event."""
-    none = tuple(replace(t, offerings=tuple(replace(o, available=False) for o in t.offerings)) for t in TYPES)
+    until = {"s": 9, "m": 4, "l": 0, "xl": -3}
+    place = {"zone": "a", "capacity_type": labels.ON_DEMAND}
     records = tuple(
-        Unavailable(instance_type=name, zone="a", capacity_type=labels.ON_DEMAND, until=NOW + timedelta(minutes=m))
-        for name, m in (("s", 9), ("m", 4), ("l", 0), ("xl", -3))
+        Unavailable(instance_type=name, **place, until=NOW + timedelta(minutes=m)) for name, m in until.items()
     )
-
-    def plan(unavailable):
-        snapshot = replace(a_cluster(a_static_pool(1)), unavailable=unavailable)
-        return provision_static(snapshot, a_catalogue(of=none), max_claims=9, requeue_at=NOW)
-
-    assert [a.at for a in plan(records).actions] == [NOW + timedelta(minutes=4)]
-    assert plan(()).actions == ()
-    assert [e.reason for e in plan(()).events] == ["InsufficientCapacityError"]
-
-
-def test_node_is_deprovisioned_later_when_it_has_a_do_not_disrupt_or_workload_pod():
-    """Other pods without do-not-disrupt, or of a DaemonSet, do not change this."""
-    protected = a_pod("kept", node="node-a-protected", metadata={"annotations": {labels.DO_NOT_DISRUPT: "true"}})
-    daemon = a_pod("agent", node="node-b-mixed", owner="DaemonSet")
-    members = [
-        a_member("a-protected", cpus=["100m"], pods=[protected]),
-        a_member("b-mixed", cpus=["100m"], pods=[daemon]),
-        a_member("c-plain", cpus=["100m"] * 2),
-        a_member("d-empty"),
-    ]
-    assert deleted(a_fleet(*members, pools=[a_static_pool(0)])) == ["d-empty", "b-mixed", "c-plain", "a-protected"]
+    waiting, lost = (
+        provision_static(
+            replace(a_cluster(a_static_pool(1)), unavailable=each),
+            a_catalogue(of=SOLD_OUT),
+            max_claims=9,
+            requeue_at=NOW,
+        )
+        for each in (records, ())
+    )
+    assert [a.at for a in waiting.actions] == [NOW + timedelta(minutes=4)]
+    assert (lost.actions, [e.reason for e in lost.events]) == ((), ["InsufficientCapacityError"])

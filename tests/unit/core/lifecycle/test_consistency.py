@@ -6,15 +6,8 @@ import pytest
 
 from journeyman.core.lifecycle.consistency import check_nodes, is_check_due
 from journeyman.core.plan import PatchObject
-from tests.helpers.builders import (
-    CAPACITY,
-    NOW,
-    a_launched_claim,
-    a_node,
-    a_running_claim,
-    a_snapshot,
-    merge,
-)
+from tests.helpers.actions import conditions, events
+from tests.helpers.builders import CAPACITY, NOW, a_launched_claim, a_node, a_running_claim, a_snapshot, merge
 
 PERIOD = timedelta(minutes=10)
 WANTS = {"spec": {"resources": {"requests": {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "0"}}}}
@@ -29,18 +22,14 @@ def check(node_capacity, *, now=NOW, claim=None):
 
 def found(plan):
     """Return the written condition ConsistentStateFound, and the messages of the Events."""
-    [patch] = [a.patch["status"] for a in plan.actions if isinstance(a, PatchObject)]
-    written = next(c for c in patch["conditions"] if c["type"] == "ConsistentStateFound")
-    messages = [e.message for chain in plan.chains for e in chain.events if e.reason == "FailedConsistencyCheck"]
-    return (written["status"], written["reason"]), messages
+    messages = [e.message for e in events(plan) if e.reason == "FailedConsistencyCheck"]
+    return conditions(plan)["ConsistentStateFound"], messages
 
 
 def test_node_below_nine_tenths_of_requested_capacity_is_reported():
     """Only requested resources count: a GPU that no pod requested may be missing."""
-    assert found(check({"memory": "12Gi"})) == (
-        ("False", "ConsistencyCheckFailed"),
-        ["expected 16Gi of resource memory, but found 12Gi (75.0% of expected)"],
-    )
+    said = ["expected 16Gi of resource memory, but found 12Gi (75.0% of expected)"]
+    assert found(check({"memory": "12Gi"})) == (("False", "ConsistencyCheckFailed"), said)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +48,10 @@ def test_nine_tenths_of_a_request_are_consistent(capacity, status):
 
 
 def test_nodes_are_checked_once_per_period_and_unchecked_nodes_at_once():
-    """Between two checks a change has no effect; an unchanged condition is not written."""
+    """Between two checks a change has no effect; an unchanged condition is not written.
+
+    A node that is not initialized is not checked: its devices may not be registered yet.
+    """
     assert is_check_due(NOW, PERIOD)
     between = NOW + timedelta(minutes=4)
     seen = ("Launched", "Registered", "Initialized", "ConsistentStateFound", "Ready")
@@ -69,12 +61,8 @@ def test_nodes_are_checked_once_per_period_and_unchecked_nodes_at_once():
     assert found(check({"memory": "1Gi"}, claim=claim))[0][0] == "False"
     assert not any(isinstance(a, PatchObject) for a in check({}, claim=claim).actions)
     assert found(check({}, now=between))[0][0] == "True"
-
-
-def test_node_that_is_not_initialized_is_not_checked():
-    """Its devices may not be registered yet."""
-    claim = a_launched_claim(**merge(WANTS, PROMISED), true=("Launched", "Registered"))
-    assert not check({"memory": "1Gi"}, claim=claim).chains
+    joining = a_launched_claim(**merge(WANTS, PROMISED), true=("Launched", "Registered"))
+    assert not check({"memory": "1Gi"}, claim=joining).chains
 
 
 def test_only_nodes_with_a_nonterminating_claim_are_checked():

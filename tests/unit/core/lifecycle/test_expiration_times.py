@@ -8,17 +8,11 @@ from journeyman.core.api import labels
 from journeyman.core.api.duration import parse_duration, time_after
 from journeyman.core.disruption.cleanup import remove_stale_taints
 from journeyman.core.lifecycle.expiration import drain_replaced, expire_nodeclaims, replace_expiring
-from journeyman.core.plan import DeleteObject, PatchObject, Requeue, Step
+from journeyman.core.plan import DeleteObject, Step
 from journeyman.core.state.expiration_times import expiration_times
-from tests.helpers.builders import (
-    NOW,
-    a_launched_claim,
-    a_node,
-    a_pod,
-    a_running_claim,
-    a_snapshot,
-    condition,
-)
+from tests.helpers.actions import conditions, done, events, of_type, patches, requeues
+from tests.helpers.builders import NOW, a_launched_claim, a_node, a_pod, a_running_claim, a_snapshot, condition
+from tests.helpers.small_clusters import table
 
 INITIALIZED = [condition(type_) for type_ in ("Launched", "Registered", "Initialized")]
 MARKED = [*INITIALIZED, condition("DisruptionReason", reason="Expired")]
@@ -54,66 +48,54 @@ def test_claims_of_one_burst_expire_apart_and_within_the_last_tenth(expire_after
 @pytest.mark.parametrize("registered", [False, True])
 def test_a_claim_does_not_expire_before_its_node_registered(registered):
     """Else a NodePool whose expireAfter is shorter than a launch, or a clock that is ahead, launches without end."""
-    conditions = [condition("Launched"), condition("Registered", "True" if registered else "Unknown")]
-    claim = a_running_claim(age=timedelta(minutes=5), spec={"expireAfter": "150s"}, status={"conditions": conditions})
-    deleted = [a for a in expire_nodeclaims(a_snapshot(claims=(claim,))).actions if isinstance(a, DeleteObject)]
-    assert bool(deleted) == registered
+    stages = [condition("Launched"), condition("Registered", "True" if registered else "Unknown")]
+    claim = a_running_claim(age=timedelta(minutes=5), spec={"expireAfter": "150s"}, status={"conditions": stages})
+    assert bool(of_type(expire_nodeclaims(a_snapshot(claims=(claim,))), DeleteObject)) == registered
 
 
 def test_a_node_that_expires_soon_is_marked_once():
-    """Its taint keeps new pods out and lets provision launch for its own; the mark is written once, the time is kept."""
-    snapshot = a_snapshot(claims=(an_expiring_claim(conditions=INITIALIZED),), nodes=(a_node(),))
-    plan = replace_expiring(snapshot)
-    node, claim = (a for a in plan.actions if isinstance(a, PatchObject))
-    assert [t["key"] for t in node.patch["spec"]["taints"]] == [labels.DISRUPTED_TAINT]
-    assert [c["reason"] for c in claim.patch["status"]["conditions"] if c["type"] == "DisruptionReason"] == ["Expired"]
-    assert {a.step for a in plan.actions if isinstance(a, Requeue)} == {Step.PROVISION, Step.TERMINATE}
-    assert {e.reason for chain in plan.chains for e in chain.events} >= {"Expiring"}
+    """Its taint keeps new pods out and lets provision launch for its own; the mark is written once, the time is kept.
 
-    tainted = a_node(spec=TAINTED)
-    stored = claim.patch["status"]["conditions"]
-    marked = a_snapshot(claims=(an_expiring_claim(conditions=stored),), nodes=(tainted,))
+    One in a command is not: the command replaces it.
+    """
+    plan = replace_expiring(a_snapshot(claims=(an_expiring_claim(conditions=INITIALIZED),), nodes=(a_node(),)))
+    node, claim = patches(plan)
+    assert [t["key"] for t in node["spec"]["taints"]] == [labels.DISRUPTED_TAINT]
+    assert conditions(plan)["DisruptionReason"][1] == "Expired"
+    assert requeues(plan).keys() == {Step.PROVISION, Step.TERMINATE}
+    assert "Expiring" in {event.reason for event in events(plan)}
+
+    stored = claim["status"]["conditions"]
+    marked = a_snapshot(claims=(an_expiring_claim(conditions=stored),), nodes=(a_node(spec=TAINTED),))
     [wake] = replace_expiring(marked).actions
     assert (wake.step, wake.at) == (Step.TERMINATE, expiration_times(an_expiring_claim()).deleted_by)
     assert remove_stale_taints(marked).actions == ()
-
-
-def test_a_node_in_a_command_is_not_marked():
-    """The command replaces it."""
     claim = an_expiring_claim(conditions=[*INITIALIZED, condition("DisruptionReason", reason="Drifted")])
     assert replace_expiring(a_snapshot(claims=(claim,), nodes=(a_node(),))).actions == ()
 
 
-@pytest.mark.parametrize(
-    ("pod", "placed", "goes"),
-    [
-        ({}, "ready", True),
-        ({}, "starting", False),
-        ({}, "", False),
-        ({"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}, "ready", False),
-        (
-            {
-                "metadata": {
-                    "ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}]
-                }
-            },
-            "",
-            True,
-        ),
-    ],
-    ids=["capacity is ready", "capacity starts", "no capacity", "do-not-disrupt", "of a DaemonSet"],
+PROTECTED = {"annotations": {labels.DO_NOT_DISRUPT: "true"}}
+OF_A_DAEMON_SET = {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid": "d"}]}
+
+
+@table(
+    "metadata, placed, goes",
+    capacity_is_ready=({}, "ready", True),
+    capacity_starts=({}, "starting", False),
+    no_capacity=({}, "", False),
+    do_not_disrupt=(PROTECTED, "ready", False),
+    of_a_DaemonSet=(OF_A_DAEMON_SET, "", True),
 )
-def test_a_replaced_node_goes_once_its_pods_have_capacity(pod, placed, goes):
+def test_a_replaced_node_goes_once_its_pods_have_capacity(metadata, placed, goes):
     """Others wait for the time at which they must go."""
-    tainted = a_node(spec=TAINTED)
     others = (a_launched_claim("starting"), a_running_claim("ready", spec={"expireAfter": "Never"}))
     snapshot = a_snapshot(
         claims=(an_expiring_claim(), *others),
-        nodes=(tainted, a_node("ready"), a_node("starting", registered=False)),
-        pods=(a_pod("a", node="node-default-1", **pod),),
+        nodes=(a_node(spec=TAINTED), a_node("ready"), a_node("starting", registered=False)),
+        pods=(a_pod("a", node="node-default-1", metadata=metadata),),
     )
     plan = drain_replaced(snapshot, {f"node-{placed}": ("default/a",)} if placed else {})
-    assert [a.ref.name for a in plan.actions if isinstance(a, DeleteObject)] == (["default-1"] if goes else [])
+    assert done(plan) == ("delete NodeClaim default-1" if goes else "")
 
 
 def test_a_tenth_of_a_nodepools_nodes_drain_at_a_time():
@@ -121,5 +103,5 @@ def test_a_tenth_of_a_nodepools_nodes_drain_at_a_time():
     names = [f"c{n:02}" for n in range(12)]
     claims = [an_expiring_claim(name) for name in names]
     plan = drain_replaced(a_snapshot(claims=claims, nodes=[a_node(n) for n in names]), {})
-    assert len([a for a in plan.actions if isinstance(a, DeleteObject)]) == 2
-    assert Step.PROVISION in {a.step for a in plan.actions if isinstance(a, Requeue)}
+    assert len(of_type(plan, DeleteObject)) == 2
+    assert Step.PROVISION in requeues(plan)

@@ -1,12 +1,11 @@
 """Deletions from outside are recorded as Events once, when the termination starts."""
 
-from datetime import timedelta
-
 import pytest
 
 from journeyman.core.lifecycle.termination import external_deletion_events
 from journeyman.core.state import InvalidObject
 from tests.helpers.builders import NOW, a_launched_claim, a_node, a_pool, a_running_claim, a_snapshot, ago, condition
+from tests.helpers.small_clusters import table
 
 OWNED = {
     "ownerReferences": [
@@ -19,9 +18,8 @@ INVALID = InvalidObject(kind="NodePool", name="default", uid=a_pool().metadata.u
 
 def recorded_events(claim, node=None, **kwargs):
     snapshot = a_snapshot(claims=(claim,), nodes=(node,) if node else (), **kwargs)
-    return [
-        (e.ref.resource.kind, e.ref.uid, e.reason) for e in external_deletion_events(snapshot.state_nodes[0], snapshot)
-    ]
+    found = external_deletion_events(snapshot.state_nodes[0], snapshot)
+    return [(e.ref.resource.kind, e.ref.uid, e.reason) for e in found]
 
 
 def test_deleted_node_is_recorded_on_its_nodeclaim():
@@ -36,9 +34,7 @@ def test_deleted_node_is_recorded_on_its_nodeclaim():
 
 
 @pytest.mark.parametrize(
-    "pools",
-    [(), (a_pool(metadata=GOING),), (a_pool(metadata={"uid": "another"}),)],
-    ids=["gone", "going", "made anew"],
+    "pools", [(), (a_pool(metadata=GOING),), (a_pool(metadata={"uid": "another"}),)], ids=["gone", "going", "made anew"]
 )
 @pytest.mark.parametrize("claim", [a_launched_claim, a_running_claim], ids=["in mid-launch", "running"])
 def test_deleted_nodepool_is_recorded_on_its_nodeclaims(pools, claim):
@@ -48,20 +44,17 @@ def test_deleted_nodepool_is_recorded_on_its_nodeclaims(pools, claim):
     ]
 
 
-def test_invalid_nodepool_does_not_count_as_deleted():
-    """A NodeClaim that is deleted at that time was deleted by a user."""
-    assert (
-        recorded_events(a_running_claim(deleting=NOW, metadata=OWNED), node_pools=(), invalid_objects=(INVALID,)) == []
-    )
+BEGUN = condition("Drained", "Unknown", since=ago(seconds=1), reason="Draining")
 
 
-def test_claim_without_owning_nodepool_gets_no_deletion_event():
-    """The garbage collector uses the ownerReference, not the label."""
-    assert recorded_events(a_running_claim(deleting=NOW), node_pools=()) == []
-
-
-def test_external_deletion_is_recorded_once():
-    """Later runs read the condition that the first one wrote."""
-    begun = condition("Drained", "Unknown", since=ago(seconds=1), reason="Draining")
-    claim = a_running_claim(deleting=NOW - timedelta(seconds=1), metadata=OWNED, status={"conditions": [begun]})
-    assert recorded_events(claim, node_pools=()) == []
+@table(
+    "claim, parts",
+    its_nodepool_is_only_invalid=(a_running_claim(deleting=NOW, metadata=OWNED), {"invalid_objects": (INVALID,)}),
+    no_nodepool_owns_it_as_the_garbage_collector_sees_it=(a_running_claim(deleting=NOW), {}),
+    an_earlier_run_recorded_it=(
+        a_running_claim(deleting=ago(seconds=1), metadata=OWNED, status={"conditions": [BEGUN]}), {}
+    ),
+)  # fmt: skip
+def test_other_deletions_are_not_recorded(claim, parts):
+    """A NodeClaim that is deleted then was deleted by a user. The condition that the first run wrote says that it is recorded."""
+    assert recorded_events(claim, node_pools=(), **parts) == []

@@ -5,8 +5,7 @@ import pytest
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.hydration import hydrate_nodes, relabel_unreserved
 from journeyman.core.state.instances import CloudInstances
-from journeyman.ports import Instance
-from tests.helpers.builders import CLASS_LABEL, NOW, a_node, a_running_claim, a_snapshot
+from tests.helpers.builders import CLASS_LABEL, a_node, a_running_claim, a_snapshot, an_instance
 
 OWNER = {
     "apiVersion": "karpenter.sh/v1",
@@ -23,9 +22,7 @@ def hydrate(**changes):
     return hydrate_nodes(a_snapshot(claims=(a_running_claim(),), nodes=(a_node(metadata=metadata, **changes),))).chains
 
 
-def test_complete_node_needs_no_chain():
-    """Most nodes are complete, and every run checks all of them."""
-    assert hydrate() == ()
+REGISTERED_AGAIN = {"taints": [{"key": labels.UNREGISTERED_TAINT, "effect": "NoExecute"}]}
 
 
 @pytest.mark.parametrize(
@@ -33,17 +30,15 @@ def test_complete_node_needs_no_chain():
     [
         ({"metadata": {"finalizers": []}}, f"finalizer {labels.TERMINATION_FINALIZER}"),
         ({"metadata": {"ownerReferences": []}}, "owner NodeClaim default-1"),
-        (
-            {"spec": {"taints": [{"key": labels.UNREGISTERED_TAINT, "effect": "NoExecute"}]}},
-            "registration of the recreated Node",
-        ),
+        ({"spec": REGISTERED_AGAIN}, "registration of the recreated Node"),
     ],
 )
 def test_removed_metadata_is_restored_with_an_event(changes, restored):
-    """A single missing part is enough."""
+    """A single missing part is enough. Most nodes are complete, and every run checks all of them."""
     (chain,) = hydrate(**changes)
     assert len(chain.actions) == 1
     assert [event.message for event in chain.events] == [f"Restored what was removed or changed: {restored}"]
+    assert hydrate() == ()
 
 
 def test_missing_nodeclass_label_is_added_without_an_event():
@@ -66,14 +61,7 @@ def relabel(capacity_type, *, claim_labels=RESERVED, **claim):
     """Return the chains for a reserved node whose instance has this capacity type now."""
     own = a_running_claim(metadata={"labels": claim_labels}, **claim)
     node = a_node(metadata={"labels": claim_labels})
-    instance = Instance(
-        provider_id=own.status.provider_id,
-        instance_type="m.medium",
-        zone="a",
-        capacity_type=capacity_type,
-        state="running",
-        launched_at=NOW,
-    )
+    instance = an_instance(capacity_type=capacity_type)
     return relabel_unreserved(a_snapshot(claims=(own,), nodes=(node,)), CloudInstances(listed=(instance,))).chains
 
 
@@ -82,17 +70,13 @@ def test_node_becomes_on_demand_when_its_reservation_ends():
     (chain,) = relabel(labels.ON_DEMAND)
 
     assert [action.ref.resource.kind for action in chain.actions] == ["NodeClaim", "Node"]
-    for action in chain.actions:
-        assert action.patch["metadata"]["labels"] == {
-            labels.CAPACITY_TYPE: labels.ON_DEMAND,
-            labels.RESERVATION_ID: None,
-            "karpenter.k8s.aws/capacity-reservation-type": None,
-        }
+    relabelled = {**dict.fromkeys(RESERVED), labels.CAPACITY_TYPE: labels.ON_DEMAND}
+    assert [action.patch["metadata"]["labels"] for action in chain.actions] == [relabelled] * 2
 
 
 def test_node_keeps_its_labels_while_it_is_reserved_or_was_not():
     """An on-demand instance that an open reservation takes in stays on-demand, as with Karpenter."""
     assert relabel(labels.RESERVED) == ()
-    assert relabel(labels.ON_DEMAND, claim_labels={labels.CAPACITY_TYPE: labels.ON_DEMAND}) == ()
-    assert relabel(labels.RESERVED, claim_labels={labels.CAPACITY_TYPE: labels.ON_DEMAND}) == ()
+    for kind in (labels.ON_DEMAND, labels.RESERVED):
+        assert relabel(kind, claim_labels={labels.CAPACITY_TYPE: labels.ON_DEMAND}) == ()
     assert relabel(labels.ON_DEMAND, status={"conditions": []}) == ()

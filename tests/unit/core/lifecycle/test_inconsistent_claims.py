@@ -2,8 +2,6 @@
 
 from datetime import timedelta
 
-import pytest
-
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.garbage_collection import inconsistent_claims
 from journeyman.core.plan import DeleteObject, PatchObject, Requeue, merge_plans
@@ -20,6 +18,7 @@ from tests.helpers.builders import (
     provider_id_of,
     stamp,
 )
+from tests.helpers.small_clusters import table
 
 AFTER = timedelta(minutes=5)
 RUNNING = CloudInstances(listed=(an_instance(),))
@@ -60,15 +59,11 @@ def test_claim_of_missing_node_is_deleted_after_timeout():
 
 
 def test_reregistered_node_clears_node_missing_since():
-    """If the node is missing again, the timeout starts again."""
+    """If the node is missing again, the timeout starts again; so it does if a user edited the annotation."""
     (forgotten,) = run(missing(ago(minutes=9)), a_node()).actions
     assert forgotten.patch == {"metadata": {"annotations": {labels.NODE_MISSING_SINCE: None}}}
-
-
-def test_invalid_node_missing_since_counts_from_now():
-    """A user edited the annotation; the claim is not deleted for that."""
-    claim = a_running_claim(metadata={"annotations": {labels.NODE_MISSING_SINCE: "yesterday"}})
-    assert [type(a) for a in run(claim).actions] == [PatchObject, Requeue]
+    edited = a_running_claim(metadata={"annotations": {labels.NODE_MISSING_SINCE: "yesterday"}})
+    assert [type(a) for a in run(edited).actions] == [PatchObject, Requeue]
 
 
 def test_claim_with_instance_terminating_and_no_deletion_is_deleted():
@@ -79,15 +74,15 @@ def test_claim_with_instance_terminating_and_no_deletion_is_deleted():
     assert [e.reason for e in plan.chains[0].events] == ["InconsistentStatus"]
 
 
-@pytest.mark.parametrize(
-    ("claim", "nodes", "cloud"),
-    [
-        (a_running_claim(), [a_node()], RUNNING),
-        (a_launched_claim(), [], RUNNING),
-        (missing(ago(hours=1), deleting=NOW), [], RUNNING),
-        (missing(ago(hours=1)), [], CloudInstances(missing=frozenset({provider_id_of("default-1")}))),
-    ],
-    ids=["it has its node", "its node has not joined yet", "it is going already", "its instance is gone: garbage"],
+GONE = CloudInstances(missing=frozenset({provider_id_of("default-1")}))
+
+
+@table(
+    "claim, nodes, cloud",
+    it_has_its_node=(a_running_claim(), [a_node()], RUNNING),
+    its_node_has_not_joined_yet=(a_launched_claim(), [], RUNNING),
+    it_is_going_already=(missing(ago(hours=1), deleting=NOW), [], RUNNING),
+    its_instance_is_gone_which_is_garbage=(missing(ago(hours=1)), [], GONE),
 )
 def test_consistent_claims_are_kept(claim, nodes, cloud):
     """Other reconcilers handle them."""

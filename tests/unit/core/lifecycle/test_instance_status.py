@@ -1,15 +1,14 @@
 """Instance status: a failed check forces the node's termination, a planned event drains it."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest
 
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.health import next_status_check, terminate_impaired_instances
-from journeyman.core.plan import DeleteObject, PatchObject, Requeue, Step
+from journeyman.core.plan import Step
 from journeyman.core.state import InstanceStatus
+from tests.helpers.actions import done, patches, requeues
 from tests.helpers.builders import NOW, ago, provider_id_of, stamp
 from tests.helpers.fleets import a_fleet, a_member
 
@@ -20,11 +19,6 @@ LONG_AGO = ago(minutes=3)
 def a_status(claim: str, category: str = "InstanceStatus", *, since=LONG_AGO) -> InstanceStatus:
     """Return a failed check."""
     return InstanceStatus(provider_id=provider_id_of(claim), category=category, name="reachability", since=since)
-
-
-def forced(plan) -> bool:
-    """Return whether the plan ends a grace period."""
-    return any(isinstance(a, PatchObject) and "annotations" in a.patch.get("metadata", {}) for a in plan.actions)
 
 
 @pytest.mark.parametrize(
@@ -42,9 +36,8 @@ def forced(plan) -> bool:
 def test_checks_count_after_two_minutes_and_planned_events_at_once(category, since, goes, by_force):
     """A node with a failed check is not drained; a planned event leaves time for a drain."""
     plan = terminate_impaired_instances(a_fleet(a_member("n")), [a_status("n", category, since=since)], TWO_MINUTES)
-
-    assert any(isinstance(a, DeleteObject) for a in plan.actions) is goes
-    assert forced(plan) is by_force
+    assert done(plan) == ("delete NodeClaim n" if goes else "")
+    assert any("annotations" in metadata for metadata in patches(plan, part="metadata")) is by_force
 
 
 def test_termination_has_an_event_a_metric_and_requeues():
@@ -59,39 +52,23 @@ def test_termination_has_an_event_a_metric_and_requeues():
     assert (deletion.ref.name, deletion.ref.uid) == ("n", "uid-n")
     assert {(e.reason, e.type) for e in plan.events} == {("InstanceUnhealthy", "Warning")}
     assert {e.reason for e in chain.events} == {"TerminatingOnInterruption"}
-    assert [(o.name, {**o.labels}.get("reason") or o.labels["category"]) for o in chain.observations] == [
-        ("karpenter_nodeclaims_disrupted_total", "instance_status"),
-        ("karpenter_interruption_instance_status_unhealthy_total", "EventStatus"),
-        ("karpenter_interruption_instance_status_unhealthy_total", "InstanceStatus"),
-        ("karpenter_interruption_instance_status_unhealthy_total", "SystemStatus"),
-    ]
-    assert {a.step for a in plan.actions if isinstance(a, Requeue)} == {Step.PROVISION, Step.TERMINATE}
+    unhealthy = "karpenter_interruption_instance_status_unhealthy_total"
+    categories = [(unhealthy, category) for category in ("EventStatus", "InstanceStatus", "SystemStatus")]
+    counted = [(o.name, {**o.labels}.get("reason") or o.labels["category"]) for o in chain.observations]
+    assert counted == [("karpenter_nodeclaims_disrupted_total", "instance_status"), *categories]
+    assert requeues(plan).keys() == {Step.PROVISION, Step.TERMINATE}
 
 
 def test_foreign_instances_and_terminating_nodes_are_ignored():
     """The checks are of the whole region, and still fail while an instance shuts down."""
     fleet = a_fleet(a_member("going", deleting=True), a_member("well"))
-
     plan = terminate_impaired_instances(fleet, [a_status("going"), a_status("foreign")], TWO_MINUTES)
-
     assert (plan.chains, plan.events) == ((), ())
 
 
 def test_newly_failed_check_requeues_for_its_deadline():
-    """The requeue is for the earliest deadline; planned events have none."""
-    statuses = [
-        a_status("a", since=ago(seconds=100)),
-        a_status("b", since=ago(seconds=30)),
-        a_status("c", since=ago(minutes=9)),
-        a_status("d", "EventStatus", since=None),
-    ]
-
-    assert next_status_check(statuses, NOW, TWO_MINUTES) == NOW + timedelta(seconds=20)
-
-
-def test_next_check_is_the_first_that_is_still_to_come():
-    """A check whose deadline is now is handled in this run."""
-    wait = timedelta(minutes=2)
-    statuses = [a_status("n", since=NOW - wait + timedelta(seconds=s)) for s in (0, 20, 40)]
-    assert next_status_check(statuses, NOW, wait) == NOW + timedelta(seconds=20)
-    assert next_status_check(statuses[:1], NOW, wait) is None
+    """For the earliest that is still to come: one whose deadline is now is handled in this run. Planned events have none."""
+    statuses = [a_status(name, since=ago(seconds=s)) for name, s in (("a", 100), ("b", 30), ("c", 540), ("d", 120))]
+    event = a_status("e", "EventStatus", since=None)
+    assert next_status_check([*statuses, event], NOW, TWO_MINUTES) == NOW + timedelta(seconds=20)
+    assert next_status_check([statuses[-1]], NOW, TWO_MINUTES) is None

@@ -35,7 +35,9 @@ from journeyman.errors import (
     NodeClassNotReadyError,
     RateLimitedError,
 )
+from tests.helpers.actions import conditions, done, of_type, requeues
 from tests.helpers.builders import CLASS, CLASS_LABEL, NOW, a_claim
+from tests.helpers.small_clusters import table
 
 BACKOFF = OfferingBackoff()
 OFFERING = OfferingKey("m.small", "a", "spot")
@@ -43,10 +45,6 @@ OFFERING = OfferingKey("m.small", "a", "spot")
 
 def failed(claim, error, unavailable=(), **answer):
     return record_launch(claim, FailedLaunch(error=error, unavailable=unavailable, **answer), NOW, BACKOFF)
-
-
-def of_type(plan, kind):
-    return [action for action in plan.actions if isinstance(action, kind)]
 
 
 def patched(plan):
@@ -58,15 +56,27 @@ def patched(plan):
     return whole
 
 
-def conditions_of(plan):
-    return {c["type"]: (c["status"], c["reason"]) for c in patched(plan)["status"]["conditions"]}
+def a_launched(**changes):
+    made = {
+        "provider_id": "aws:///a/i-1",
+        "image_id": "",
+        "labels": {},
+        "annotations": {},
+        "capacity": {},
+        "allocatable": {},
+    }
+    return LaunchedInstance(**{**made, **changes})
+
+
+def message_of(plan):
+    """Return the message of the condition Launched."""
+    return next(c["message"] for c in patched(plan)["status"]["conditions"] if c["type"] == "Launched")
 
 
 def test_launched_claim_gets_the_clouds_labels_and_keeps_its_own():
     """The cloud's labels are added, the status has the instance, the retry annotation is removed, failures are recorded."""
     claim = a_claim(metadata={"labels": {"mine": "yes"}, "annotations": {labels.LAUNCH_RETRY: "2 x"}})
-    instance = LaunchedInstance(
-        provider_id="aws:///a/i-1",
+    instance = a_launched(
         image_id="ami-1",
         labels={"mine": "no", labels.ZONE: "a"},
         annotations={"hash": "h"},
@@ -80,43 +90,39 @@ def test_launched_claim_gets_the_clouds_labels_and_keeps_its_own():
     patch = patched(plan)
     assert patch["metadata"]["labels"] == {labels.ZONE: "a"}
     assert patch["metadata"]["annotations"] == {"hash": "h", labels.LAUNCH_RETRY: None}
-    assert patch["status"]["providerID"] == "aws:///a/i-1"
-    assert patch["status"]["imageID"] == "ami-1"
+    assert (patch["status"]["providerID"], patch["status"]["imageID"]) == ("aws:///a/i-1", "ami-1")
     assert patch["status"]["allocatable"] == {"cpu": "3900m"}
-    assert conditions_of(plan)["Launched"] == ("True", "Launched")
-    assert conditions_of(plan)["Ready"] == ("Unknown", "ReconcilingDependents")
+    assert conditions(plan)["Launched"] == ("True", "Launched")
+    assert conditions(plan)["Ready"] == ("Unknown", "ReconcilingDependents")
     assert [a.offerings for a in of_type(plan, MarkOfferingUnavailable)] == [(OFFERING,)]
 
 
-def test_insufficient_capacity_deletes_the_claim_and_reschedules():
-    """The refused offerings are recorded before the NodeClaim is deleted, so the next plan avoids them."""
-    plan = failed(a_claim(), InsufficientCapacityError("no stock", offerings=(OFFERING,)))
-
-    kinds = [type(action) for action in plan.actions]
-    assert kinds.index(MarkOfferingUnavailable) < kinds.index(DeleteObject)
-    assert of_type(plan, MarkOfferingUnavailable)[0].soonest_end == NOW + timedelta(minutes=3)
-    assert {w.step for w in of_type(plan, Requeue)} == {Step.PROVISION, Step.TERMINATE}
-    assert [e.reason for e in plan.events] == ["InsufficientCapacityError"]
-    assert plan.chains[0].observations[0].labels["reason"] == "insufficient_capacity"
+BOTH = {Step.PROVISION, Step.TERMINATE}
+REFUSED = InsufficientCapacityError("no stock", offerings=(OFFERING,))
+ENDED = NodeClaimNotFoundError("the instance of an earlier launch, aws:///z/i-1, is terminated")
 
 
-def test_unready_node_class_deletes_the_claim_and_requeues_terminate_only():
-    """Provisioning now would only create the same NodeClaim again."""
-    plan = failed(a_claim(), NodeClassNotReadyError("no subnets"))
+@table(
+    "error, steps, event, counted_as",
+    insufficient_capacity=(REFUSED, BOTH, "InsufficientCapacityError", "insufficient_capacity"),
+    unready_node_class=(NodeClassNotReadyError("no subnets"), {Step.TERMINATE}, "NodeClassNotReady", None),
+    ended_instance_of_an_earlier_launch=(ENDED, BOTH, "InstanceNotFound", "garbage_collected"),
+)
+def test_launch_that_cannot_succeed_deletes_the_claim_and_reschedules(error, steps, event, counted_as):
+    """A NodeClaim has one instance in its lifetime. While the NodeClass is unready, provisioning would only create it again."""
+    plan = failed(a_claim(), error)
+    assert done(plan) == "delete NodeClaim default-1"
+    assert requeues(plan).keys() == steps
+    assert [e.reason for e in plan.events] == [event]
+    assert counted_as in {None, plan.chains[0].observations[0].labels["reason"]}
 
-    assert of_type(plan, DeleteObject)
-    assert {w.step for w in of_type(plan, Requeue)} == {Step.TERMINATE}
-    assert [e.reason for e in plan.events] == ["NodeClassNotReady"]
 
-
-def test_ended_instance_of_an_earlier_launch_deletes_the_claim_and_reschedules():
-    """A NodeClaim has one instance in its lifetime."""
-    plan = failed(a_claim(), NodeClaimNotFoundError("the instance of an earlier launch, aws:///z/i-1, is terminated"))
-
-    assert of_type(plan, DeleteObject)
-    assert {w.step for w in of_type(plan, Requeue)} == {Step.PROVISION, Step.TERMINATE}
-    assert [e.reason for e in plan.events] == ["InstanceNotFound"]
-    assert plan.chains[0].observations[0].labels["reason"] == "garbage_collected"
+def test_refused_offerings_are_recorded_before_the_claim_is_deleted():
+    """So the next plan avoids them."""
+    mark, deletion, *_ = failed(a_claim(), REFUSED).actions
+    assert isinstance(mark, MarkOfferingUnavailable)
+    assert mark.soonest_end == NOW + timedelta(minutes=3)
+    assert isinstance(deletion, DeleteObject)
 
 
 @pytest.mark.parametrize(
@@ -133,13 +139,12 @@ def test_ended_instance_of_an_earlier_launch_deletes_the_claim_and_reschedules()
 def test_other_launch_failure_sets_launched_unknown_and_retries(error, reason, message):
     """Launched is Unknown with the reason; the cloud's message is kept whole; an annotation has the next attempt."""
     plan = failed(a_claim(), error)
+    assert (conditions(plan)["Launched"], message_of(plan)) == (("Unknown", reason), message)
+    assert of_type(plan, Requeue) == [retry(NOW + timedelta(seconds=1))]
 
-    assert conditions_of(plan)["Launched"] == ("Unknown", reason)
-    launched = next(c for c in patched(plan)["status"]["conditions"] if c["type"] == "Launched")
-    assert launched["message"] == message
-    assert of_type(plan, Requeue) == [
-        Requeue(step=Step.PROVISION, at=NOW + timedelta(seconds=1), reason="retry the launch of NodeClaim default-1")
-    ]
+
+def retry(at):
+    return Requeue(step=Step.PROVISION, at=at, reason="retry the launch of NodeClaim default-1")
 
 
 def test_retries_back_off_from_a_second_to_a_minute():
@@ -157,12 +162,9 @@ def test_retries_back_off_from_a_second_to_a_minute():
 def test_only_an_answered_launch_failure_changes_the_next_client_token():
     """After any other failure, an earlier attempt may have launched an instance; all failures count for the wait."""
     counted, claim = [], a_claim()
-    for error, answered in (
-        (CloudUnavailableError("broke off"), False),
-        (RateLimitedError("slow down"), False),
-        (CreateError("no such profile", condition_reason="InstanceProfileNameInvalid"), True),
-        (CloudProviderError("forbidden"), False),
-    ):
+    refused = CreateError("no such profile", condition_reason="InstanceProfileNameInvalid")
+    others = CloudUnavailableError("broke off"), RateLimitedError("slow down"), CloudProviderError("forbidden")
+    for error, answered in ((others[0], False), (others[1], False), (refused, True), (others[2], False)):
         annotations = patched(failed(claim, error, answered=answered))["metadata"]["annotations"]
         claim = a_claim(metadata={"annotations": annotations})
         counted.append(answered_failures(claim))
@@ -172,32 +174,22 @@ def test_only_an_answered_launch_failure_changes_the_next_client_token():
     assert retry_at(claim) == NOW + timedelta(seconds=8)
 
 
-def test_failure_may_have_its_own_retry_delay():
-    """After it, the cloud lists an instance of the failed attempt, if there is one."""
+def test_failure_and_throttling_may_have_their_own_retry_delay():
+    """After it, the cloud lists an instance of the failed attempt, if there is one. It waits at least as long as the cloud asks."""
     unsettled = CreateError("used", condition_reason="LaunchFailed")
-    plan = failed(a_claim(), unsettled, retry_after=timedelta(minutes=2))
-
-    assert of_type(plan, Requeue)[0].at == NOW + timedelta(minutes=2)
-
-
-def test_throttling_waits_at_least_as_long_as_the_cloud_asks():
-    """RateLimitedError has its own delay."""
-    plan = failed(a_claim(), RateLimitedError("slow down", retry_after_seconds=20))
-    assert of_type(plan, Requeue)[0].at == NOW + timedelta(seconds=20)
+    own = failed(a_claim(), unsettled, retry_after=timedelta(minutes=2))
+    throttled = failed(a_claim(), RateLimitedError("slow down", retry_after_seconds=20))
+    assert of_type(own, Requeue)[0].at == NOW + timedelta(minutes=2)
+    assert of_type(throttled, Requeue)[0].at == NOW + timedelta(seconds=20)
 
 
-def test_a_claim_gets_its_finalizer_before_its_instance():
-    """One chain first adds the finalizer and then launches."""
+def test_a_claim_gets_its_finalizer_and_the_label_of_its_node_class_before_its_instance():
+    """One chain first adds them and then launches. A NodeClaim that a user created gets the label, too."""
     plan = launch_nodeclaims([a_claim(metadata={"finalizers": [], "labels": {CLASS_LABEL: "x"}})], NOW)
-
-    (chain,) = plan.chains
-    protect, launch = chain.actions
+    ((protect, launch),) = (chain.actions for chain in plan.chains)
     assert protect.patch["metadata"]["finalizers"] == [labels.TERMINATION_FINALIZER]
     assert isinstance(launch, LaunchInstance)
 
-
-def test_hydration_labels_a_claim_with_its_node_class():
-    """A NodeClaim that a user created gets the label, too."""
     bare = a_claim()
     bare.metadata.labels.pop(CLASS_LABEL)
     (chain,) = launch_nodeclaims([bare], NOW).chains
@@ -220,61 +212,37 @@ def test_users_nodeclaim_that_does_not_validate_is_not_launched(spec, says):
     plan = launch_nodeclaims([users], NOW)
 
     assert of_type(plan, LaunchInstance) == []
-    assert conditions_of(plan)["Launched"] == ("False", "InvalidSpec")
-    (message,) = (c["message"] for c in patched(plan)["status"]["conditions"] if c["type"] == "Launched")
-    assert message.startswith("NodeClaim default-1 does not validate: spec")
-    assert says in message
+    assert conditions(plan)["Launched"] == ("False", "InvalidSpec")
+    assert message_of(plan).startswith("NodeClaim default-1 does not validate: spec")
+    assert says in message_of(plan)
     assert len(of_type(launch_nodeclaims([ours], NOW), LaunchInstance)) == 1
 
 
 def test_claim_is_launched_again_exactly_when_its_retry_is_due():
-    """The requeue is sent for this time."""
-    claim = a_claim(metadata={"annotations": {labels.LAUNCH_RETRY: f"5 {NOW.isoformat()}"}})
-    assert len(of_type(launch_nodeclaims([claim], NOW), LaunchInstance)) == 1
-
-
-def test_a_claim_that_waits_for_its_next_attempt_is_not_launched_yet():
-    """Its requeue is due at the time in the annotation."""
+    """The annotation has the time; until then it is requeued for it."""
     due = NOW + timedelta(seconds=30)
-    claim = a_claim(metadata={"annotations": {labels.LAUNCH_RETRY: f"5 {due.isoformat()}"}})
-    assert launch_nodeclaims([claim], NOW).actions == (
-        Requeue(step=Step.PROVISION, at=due, reason="retry the launch of NodeClaim default-1"),
-    )
+    now, later = (a_claim(metadata={"annotations": {labels.LAUNCH_RETRY: f"5 {at.isoformat()}"}}) for at in (NOW, due))
+    assert len(of_type(launch_nodeclaims([now], NOW), LaunchInstance)) == 1
+    assert launch_nodeclaims([later], NOW).actions == (retry(due),)
 
 
-@pytest.mark.parametrize(
-    "claim",
-    [
-        a_claim(provider_id="aws:///a/i-1", true=("Launched",)),
-        a_claim(deleting=NOW),
-        a_claim(status={"conditions": [{"type": "Launched", "status": "False"}]}),
-    ],
-)
-def test_launched_refused_and_deleting_claims_are_left_alone(claim):
+def test_launched_refused_and_deleting_claims_are_left_alone():
     """There is nothing to launch."""
-    assert launch_nodeclaims([claim], NOW).chains == ()
+    launched = a_claim(provider_id="aws:///a/i-1", true=("Launched",))
+    refused = a_claim(status={"conditions": [{"type": "Launched", "status": "False"}]})
+    for claim in (launched, refused, a_claim(deleting=NOW)):
+        assert launch_nodeclaims([claim], NOW).chains == ()
 
 
 @pytest.mark.parametrize("launched_at", [NOW - timedelta(hours=1), None])
 def test_offering_failures_are_cleared_as_of_the_instances_launch(launched_at):
     """A repeated launch returns the instance of an earlier run: failures since then stay."""
-    offering = OfferingKey(*OFFERING)
-    instance = LaunchedInstance(
-        provider_id="i-1",
-        image_id="ami-1",
-        labels={},
-        annotations={},
-        capacity={},
-        allocatable={},
-        offering=offering,
-        launched_at=launched_at,
-    )
+    instance = a_launched(offering=OFFERING, launched_at=launched_at)
+    failed_before = OfferingBackoff(previously_failed=frozenset({OFFERING}))
 
-    plan = record_launch(a_claim(), instance, NOW, OfferingBackoff(previously_failed=frozenset({offering})))
+    (cleared,) = of_type(record_launch(a_claim(), instance, NOW, failed_before), ClearOfferingFailures)
 
-    (cleared,) = of_type(plan, ClearOfferingFailures)
-    assert (cleared.offering, cleared.at) == (offering, launched_at or NOW)
-    assert not of_type(record_launch(a_claim(), instance, NOW, BACKOFF), ClearOfferingFailures)
+    assert (cleared.offering, cleared.at) == (OFFERING, launched_at or NOW)
     accepted = replace(instance, is_confirmed=False)
-    failed_before = OfferingBackoff(previously_failed=frozenset({offering}))
-    assert not of_type(record_launch(a_claim(), accepted, NOW, failed_before), ClearOfferingFailures)
+    for each, backoff in ((instance, BACKOFF), (accepted, failed_before)):
+        assert not of_type(record_launch(a_claim(), each, NOW, backoff), ClearOfferingFailures)

@@ -2,7 +2,6 @@
 
 from datetime import timedelta
 
-import pytest
 from msgspec.structs import replace
 
 from journeyman.core.api import labels
@@ -10,6 +9,7 @@ from journeyman.core.api.objects import LearnedSize
 from journeyman.core.catalogue import with_learned_sizes
 from journeyman.core.lifecycle.learned_sizes import KEPT_FOR, MAX_SIZES, known_sizes, learn_sizes, with_seen_sizes
 from tests.helpers.builders import CLASS, MEDIUM, NOW, SMALL, a_node, a_node_class, a_running_claim, a_snapshot, ago
+from tests.helpers.small_clusters import table
 
 HASH = "karpenter.k8s.aws/ec2nodeclass-hash"
 OFFERED = {"cpu": "3920m", "memory": "15Gi", "pods": "110", "ephemeral-storage": "17Gi"}
@@ -17,8 +17,7 @@ GIB = 2**30
 
 
 def a_claim_of(name="default-1", *, settings="h1", **changes):
-    of_type = {labels.INSTANCE_TYPE: MEDIUM.name}
-    metadata = {"labels": of_type, "annotations": {HASH: settings}}
+    metadata = {"labels": {labels.INSTANCE_TYPE: MEDIUM.name}, "annotations": {HASH: settings}}
     return a_running_claim(name, metadata=metadata, **changes)
 
 
@@ -35,16 +34,8 @@ def a_cluster(*pairs, **more):
 
 
 def a_size(*, memory=15 * GIB, node="node-a", last_seen=NOW, **changes):
-    fields = {
-        "node_class": CLASS,
-        "instance_type": MEDIUM.name,
-        "image": "",
-        "settings": "h1",
-        "allocatable": {"memory": memory},
-        "node": node,
-        "last_seen": last_seen,
-    }
-    return LearnedSize(**{**fields, **changes})
+    of = {"node_class": CLASS, "instance_type": MEDIUM.name, "image": "", "settings": "h1"}
+    return LearnedSize(**{**of, "allocatable": {"memory": memory}, "node": node, "last_seen": last_seen, **changes})
 
 
 def merged(stored, *seen, now=NOW):
@@ -70,27 +61,23 @@ def test_the_least_of_all_nodes_counts():
     assert (size.allocatable["memory"], size.allocatable["cpu"], size.node) == (15000 * 2**20, 3900, "node-b")
 
 
-@pytest.mark.parametrize(
-    ("claim", "node"),
-    [
-        (a_claim_of(true=("Launched", "Registered")), a_node_offering()),
-        (a_claim_of(status={"nodeName": "another"}), a_node_offering()),
-        (a_claim_of(settings="of an older NodeClass"), a_node_offering()),
-        (a_claim_of(settings=""), a_node_offering()),
-        (a_claim_of(deleting=NOW), a_node_offering()),
-        (a_claim_of(), a_node_offering(cpu="1000")),
-        (a_claim_of(), a_node_offering(memory="18Gi")),
-        (a_claim_of(), a_node_offering(memory="much")),
-    ],
-    ids=["starting", "unnamed", "edited class", "no hash", "leaving", "too many CPUs", "too much memory", "unreadable"],
+@table(
+    "claim, node",
+    starting=(a_claim_of(true=("Launched", "Registered")), a_node_offering()),
+    unnamed=(a_claim_of(status={"nodeName": "another"}), a_node_offering()),
+    edited_class=(a_claim_of(settings="of an older NodeClass"), a_node_offering()),
+    no_hash=(a_claim_of(settings=""), a_node_offering()),
+    leaving=(a_claim_of(deleting=NOW), a_node_offering()),
+    too_many_CPUs=(a_claim_of(), a_node_offering(cpu="1000")),
+    too_much_memory=(a_claim_of(), a_node_offering(memory="18Gi")),
+    unreadable=(a_claim_of(), a_node_offering(memory="much")),
 )
 def test_node_that_is_not_believed_teaches_nothing(claim, node):
-    """It is not initialized, not ours, launched with other settings, leaving, or more than its machine has."""
+    """It is not initialized, not ours, launched with other settings, leaving, or more than its machine has.
+
+    Of two nodes of one instance, one lies about its provider id.
+    """
     assert known_sizes(a_cluster((claim, node))) == ()
-
-
-def test_two_nodes_of_one_instance_teach_nothing():
-    """One of them lies about its provider id."""
     liar = replace(a_node("other"), spec=a_node().spec)
     assert known_sizes(a_cluster((a_claim_of(), a_node_offering()), nodes=(a_node_offering(), liar))) == ()
 
@@ -100,8 +87,8 @@ def test_stored_size_holds_without_nodes_until_sixty_days_after_it_was_seen():
     stored = (a_size(last_seen=ago(days=59)),)
     assert known_sizes(a_cluster(learned_sizes=stored)) == stored
     assert known_sizes(a_cluster(learned_sizes=(a_size(last_seen=NOW - KEPT_FOR),))) == ()
-    assert known_sizes(a_cluster(learned_sizes=stored, node_classes=(a_node_class(hash="h2"),))) == ()
-    assert known_sizes(a_cluster(learned_sizes=stored, node_classes=())) == ()
+    for node_classes in ((a_node_class(hash="h2"),), ()):
+        assert known_sizes(a_cluster(learned_sizes=stored, node_classes=node_classes)) == ()
 
 
 def test_size_from_the_future_ends_no_later():

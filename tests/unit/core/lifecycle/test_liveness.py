@@ -2,26 +2,18 @@
 
 from datetime import timedelta
 
+from journeyman.core.api import labels
 from journeyman.core.api.objects import OfferingKey
 from journeyman.core.lifecycle.failed_registrations import ended_registrations, record_failed_registrations
 from journeyman.core.lifecycle.launch import OfferingBackoff
 from journeyman.core.lifecycle.liveness import delete_claims_of_ended_instances
 from journeyman.core.plan import DeleteObject, MarkOfferingUnavailable
 from journeyman.core.state.instances import BuildFailure, CloudInstances
+from tests.helpers.actions import events, of_type
 from tests.helpers.builders import NOW, a_launched_claim, a_running_claim, a_snapshot, an_instance
 
 BACKOFF = OfferingBackoff(first=timedelta(minutes=2), longest=timedelta(hours=1))
-OFFERED = {
-    "labels": {
-        "node.kubernetes.io/instance-type": "m.medium",
-        "topology.kubernetes.io/zone": "a",
-        "karpenter.sh/capacity-type": "on-demand",
-    }
-}
-
-
-def of_type(plan, kind):
-    return [action for action in plan.actions if isinstance(action, kind)]
+OFFERED = {"labels": {labels.INSTANCE_TYPE: "m.medium", labels.ZONE: "a", labels.CAPACITY_TYPE: "on-demand"}}
 
 
 def plan_for(claim, failure=None, state="stopped"):
@@ -44,7 +36,7 @@ def test_offering_without_stock_for_an_accepted_launch_is_unavailable():
     assert (mark.at, mark.first, mark.longest) == (NOW, BACKOFF.first, BACKOFF.longest)
     (deleted,) = of_type(plan, DeleteObject)
     assert deleted.ref.name == "a"
-    (event,) = (event for chain in plan.chains for event in chain.events)
+    (event,) = events(plan)
     assert "could not be built, no stock of m.medium" in event.message
 
 

@@ -11,6 +11,7 @@ from journeyman.core.lifecycle.node_overlays import apply_overlays
 from journeyman.core.scheduling.instance_type_choice import overlay_annotations
 from journeyman.errors import InvalidObjectError
 from tests.helpers.builders import a_pool, an_instance_type, an_overlay, overlay_body
+from tests.helpers.small_clusters import table
 
 SMALL = an_instance_type("small", cpu=2, memory_gib=4, price=1.0, zones=("a", "b"), spot=0.4)
 LARGE = an_instance_type("large", cpu=8, memory_gib=16, price=4.0, zones=("a", "b"), spot=1.6)
@@ -24,14 +25,16 @@ def with_labels(name, *, arch, os):
     return replace(made, requirements=tuple(replace(r, values=changed.get(r.key, r.values)) for r in made.requirements))
 
 
+TYPE, ZONE, CAPACITY_TYPE = labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE
+KEYS = {"type": TYPE, "zone": ZONE, "capacity": CAPACITY_TYPE, "pool": labels.NODEPOOL}
+
+
+def one_of(key, *values, operator="In"):
+    return [{"key": key, "operator": operator, "values": list(values)}]
+
+
 def selecting(**values):
-    keys = {
-        "type": labels.INSTANCE_TYPE,
-        "zone": labels.ZONE,
-        "capacity": labels.CAPACITY_TYPE,
-        "pool": labels.NODEPOOL,
-    }
-    return [{"key": keys[key], "operator": "In", "values": [value]} for key, value in values.items()]
+    return [term for key, value in values.items() for term in one_of(KEYS[key], value)]
 
 
 def apply(*overlays, pools=("default",)):
@@ -39,9 +42,13 @@ def apply(*overlays, pools=("default",)):
     return apply_overlays([a_pool(name) for name in pools], catalogue, overlays)
 
 
+def a_type(result, name, pool="default"):
+    return next(t for t in result.catalogue.instance_types(pool) if t.name == name)
+
+
 def price(result, name, zone, capacity_type, pool="default"):
-    found = next(t for t in result.catalogue.instance_types(pool) if t.name == name)
-    return next(o.price for o in found.offerings if (o.zone, o.capacity_type) == (zone, capacity_type))
+    offerings = a_type(result, name, pool).offerings
+    return next(o.price for o in offerings if (o.zone, o.capacity_type) == (zone, capacity_type))
 
 
 def test_an_overlay_prices_the_offerings_it_selects_and_no_others():
@@ -51,8 +58,7 @@ def test_an_overlay_prices_the_offerings_it_selects_and_no_others():
         an_overlay("cheaper", requirements=selecting(pool="reserved", capacity="on-demand"), priceAdjustment="-25%"),
         pools=("default", "reserved"),
     )
-    assert price(result, "small", "a", "spot") == 0.9
-    assert price(result, "large", "a", "spot") == 0.9
+    assert price(result, "small", "a", "spot") == price(result, "large", "a", "spot") == 0.9
     assert price(result, "small", "b", "spot") == 0.4
     assert price(result, "small", "a", "on-demand") == 1.0
     assert price(result, "small", "a", "on-demand", pool="reserved") == 0.75
@@ -93,9 +99,7 @@ def test_the_heaviest_overlay_sets_an_extended_resource_of_a_type():
         an_overlay("more", weight=2, requirements=selecting(type="small", zone="b"), capacity={FUSE: "4"}),
         an_overlay("less", weight=1, capacity={FUSE: 1, "example.com/other": "2k"}),
     )
-    small, large = (
-        next(t for t in result.catalogue.instance_types("default") if t.name == n) for n in ("small", "large")
-    )
+    small, large = a_type(result, "small"), a_type(result, "large")
     assert (small.capacity[FUSE], small.capacity["example.com/other"]) == (4, 2000)
     assert (large.capacity[FUSE], large.capacity["example.com/other"]) == (1, 2000)
     assert small.capacity["cpu"] == SMALL.capacity["cpu"]
@@ -112,7 +116,7 @@ def test_of_conflicting_overlays_of_equal_weight_the_first_name_is_ignored():
     )
     assert result.conflicts == {"a": "b", "c": "e"}
     assert price(result, "small", "a", "on-demand") == 1.0
-    small = next(t for t in result.catalogue.instance_types("default") if t.name == "small")
+    small = a_type(result, "small")
     assert "example.com/a" not in small.capacity
     assert (small.capacity[FUSE], small.capacity["example.com/d"]) == (2, 1)
 
@@ -123,9 +127,8 @@ def test_overlays_that_match_nothing_return_the_same_catalogue():
     unknown = [{"key": "example.com/rack", "operator": "Exists"}]
     missed = apply_overlays([a_pool()], catalogue, [an_overlay("o", requirements=unknown, price="1")])
     assert missed.catalogue is catalogue
-    overlays = [
-        an_overlay(name, price=str(i), requirements=selecting(zone="ab"[i % 2])) for i, name in enumerate("abcd")
-    ]
+    zones = {"a": "a", "b": "b", "c": "a", "d": "b"}
+    overlays = [an_overlay(n, price=str(i), requirements=selecting(zone=zones[n])) for i, n in enumerate(zones)]
     first, again = apply(*overlays), apply(*reversed(overlays))
     assert first.catalogue.by_node_pool == again.catalogue.by_node_pool
     assert first.conflicts == again.conflicts
@@ -179,11 +182,6 @@ ARM = with_labels("arm", arch="arm64", os="linux")
 AMD = with_labels("amd", arch="amd64", os="ios")
 
 
-def one_of(key, *values, operator="In"):
-    return [{"key": key, "operator": operator, "values": list(values)}]
-
-
-TYPE, ZONE, CAPACITY_TYPE = labels.INSTANCE_TYPE, labels.ZONE, labels.CAPACITY_TYPE
 ANY_CAPACITY_TYPE = one_of(CAPACITY_TYPE, operator="Exists")
 OVERLAPS = {
     "arm64 and every capacity type": (one_of(labels.ARCH, "arm64"), ANY_CAPACITY_TYPE, True),
@@ -205,12 +203,9 @@ CHANGES = {
 }
 
 
-def overlapping(first, second, weights=(10, 10), types=(ARM, AMD, LARGE, SMALL)):
-    overlays = [
-        an_overlay(name, weight=weight, **spec)
-        for name, weight, spec in zip(("overlay-a", "overlay-b"), weights, (first, second), strict=True)
-    ]
-    return apply_overlays([a_pool()], Catalogue({"default": types}), overlays)
+def overlapping(first, second, weights=(10, 10)):
+    overlays = [an_overlay("a", weight=weights[0], **first), an_overlay("b", weight=weights[1], **second)]
+    return apply_overlays([a_pool()], Catalogue({"default": (ARM, AMD, LARGE, SMALL)}), overlays)
 
 
 @pytest.mark.parametrize(("first", "second", "overlaps"), OVERLAPS.values(), ids=OVERLAPS)
@@ -221,21 +216,19 @@ def test_overlays_of_one_weight_conflict_if_they_change_the_same(first, second, 
     found = overlapping(*specs)
     same_type = "capacity" in changes[0] and {first[0]["key"], second[0]["key"]} == {ZONE, CAPACITY_TYPE}
     expected = overlaps or (same_type and first[0]["values"] != ["c"])
-    assert found.conflicts == ({"overlay-a": "overlay-b"} if expected else {})
+    assert found.conflicts == ({"a": "b"} if expected else {})
 
 
-@pytest.mark.parametrize(
-    ("weights", "changed"), [((10, 20), (23, 5)), ((20, 10), (3, 54))], ids=["the second", "the first"]
-)
+@pytest.mark.parametrize(("weights", "changed"), [((10, 20), (23, 5)), ((20, 10), (3, 54))])
 def test_of_overlays_that_change_the_same_the_heavier_one_counts(weights, changed):
     """The lighter one still adds the resource that the heavier one lacks."""
-    found = overlapping(
+    first, second = (
         {"price": "3", "capacity": {FUSE: "54", "example.com/a": "1"}},
         {"price": "23", "capacity": {FUSE: "5"}},
-        weights,
     )
+    found = overlapping(first, second, weights)
     assert found.conflicts == {}
-    small = next(t for t in found.catalogue.instance_types("default") if t.name == "small")
+    small = a_type(found, "small")
     assert ({o.price for o in small.offerings}, small.capacity[FUSE]) == ({changed[0]}, changed[1])
     assert small.capacity["example.com/a"] == 1
 
@@ -260,23 +253,22 @@ def test_overlay_in_conflict_changes_nothing_at_all(changes):
     ]
     found = apply_overlays([a_pool("both"), a_pool("one")], catalogue, overlays)
     assert found.conflicts == {"a": "b"}
-    changed = {name for name in ("both", "one") for t in found.catalogue.instance_types(name) if overlay_annotations(t)}
-    assert changed == {"both"}
-    assert [t.name for t in found.catalogue.instance_types("both") if overlay_annotations(t)] == ["large", "small"]
+    types = {name: found.catalogue.instance_types(name) for name in ("both", "one")}
+    changed = {name: [t.name for t in each if overlay_annotations(t)] for name, each in types.items()}
+    assert changed == {"both": ["large", "small"], "one": []}
 
 
 @pytest.mark.parametrize("by", ["name", "label"])
 def test_overlays_may_differ_by_nodepool(by):
     """By its name, or by a label of its template. Price and capacity are of different overlays."""
-    pools = [
-        a_pool(name, spec={"template": {"metadata": {"labels": {"example.com/team": name}}}}) for name in ("one", "two")
-    ]
+    of_team = {name: {"template": {"metadata": {"labels": {"example.com/team": name}}}} for name in ("one", "two")}
+    pools = [a_pool(name, spec=spec) for name, spec in of_team.items()]
     key = labels.NODEPOOL if by == "name" else "example.com/team"
-    overlays = [
-        an_overlay(f"{kind}-{name}", weight=10, requirements=one_of(key, name), **change)
-        for name, amount in (("one", "13234.223"), ("two", "232.11"))
-        for kind, change in (("price", {"price": amount}), ("capacity", {"capacity": {FUSE: amount.partition(".")[0]}}))
-    ]
+    overlays = []
+    for name, amount in (("one", "13234.223"), ("two", "232.11")):
+        own = {"weight": 10, "requirements": one_of(key, name)}
+        overlays += [an_overlay(f"price-{name}", price=amount, **own)]
+        overlays += [an_overlay(f"capacity-{name}", capacity={FUSE: amount.partition(".")[0]}, **own)]
     found = apply_overlays(pools, Catalogue({"one": (SMALL,), "two": (SMALL,), "three": (SMALL,)}), overlays)
     assert found.conflicts == {}
     (one,), (two,), (three,) = (found.catalogue.instance_types(name) for name in ("one", "two", "three"))
@@ -286,14 +278,11 @@ def test_overlays_may_differ_by_nodepool(by):
     assert one.requirements == two.requirements == SMALL.requirements
 
 
-@pytest.mark.parametrize(
+@table(
     "overlays",
-    [
-        [],
-        [an_overlay("o", requirements=one_of(TYPE, "small"), weight=10)],
-        [an_overlay("o", requirements=one_of(TYPE, "none"), price="1", capacity={FUSE: "1"})],
-    ],
-    ids=["none", "changes nothing", "selects nothing"],
+    none=([],),
+    changes_nothing=([an_overlay("o", requirements=one_of(TYPE, "small"), weight=10)],),
+    selects_nothing=([an_overlay("o", requirements=one_of(TYPE, "none"), price="1", capacity={FUSE: "1"})],),
 )
 @pytest.mark.parametrize("types", [(LARGE, SMALL), ()])
 def test_types_that_no_overlay_changes_stay_the_same(overlays, types):
@@ -313,14 +302,10 @@ FIELDS = {
 }
 
 
-def test_every_field_of_a_node_overlay_is_listed():
-    """A new field needs an effect, and a line in FIELDS."""
-    assert set(FIELDS) == {field.alias or name for name, field in NodeOverlaySpec.model_fields.items()}
-
-
 @pytest.mark.parametrize("field", FIELDS)
 def test_every_field_of_a_node_overlay_changes_the_catalogue(field):
-    """No field is accepted and ignored."""
+    """No field is accepted and ignored: a new one needs an effect, and a line in FIELDS."""
+    assert set(FIELDS) == {field.alias or name for name, field in NodeOverlaySpec.model_fields.items()}
     plain = {"requirements": selecting(type="small"), "price": "1.5", "weight": 10}
     changed = {key: value for key, value in {**plain, **FIELDS[field]}.items() if value is not None}
     other = an_overlay("other", requirements=selecting(type="small"), price="2", weight=5)

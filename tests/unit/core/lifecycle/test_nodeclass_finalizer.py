@@ -7,12 +7,7 @@ from journeyman.core.lifecycle.nodeclass_finalizer import finalize_nodeclasses
 from tests.helpers.builders import NOW, a_claim, a_node_class, a_snapshot
 
 KIND = Resource(
-    group="karpenter.k8s.aws",
-    version="v1",
-    kind="EC2NodeClass",
-    plural="ec2nodeclasses",
-    namespaced=False,
-    type=dict,
+    group="karpenter.k8s.aws", version="v1", kind="EC2NodeClass", plural="ec2nodeclasses", namespaced=False, type=dict
 )
 
 
@@ -23,8 +18,6 @@ def test_event_names_five_nodeclaims_and_counts_the_others(claims, named):
     """A NodeClass may have thousands."""
     going = a_node_class(deleting=True, deletion_timestamp=NOW, finalizers=("karpenter.k8s.aws/termination",))
     snapshot = a_snapshot(node_classes=(going,), claims=tuple(a_claim(f"c{n}") for n in range(claims)))
-
     plan = finalize_nodeclasses(snapshot, KIND)
-
     assert plan.chains == ()
     assert [event.message for event in plan.events] == [f"Waiting on NodeClaim termination for {named}"]

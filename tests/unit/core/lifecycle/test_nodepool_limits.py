@@ -7,6 +7,7 @@ from journeyman.core.api import labels
 from journeyman.core.catalogue import Catalogue
 from journeyman.core.lifecycle.nodepool_limits import check_limits
 from journeyman.core.plan import DeleteObject, Requeue, Step
+from tests.helpers.actions import of_type
 from tests.helpers.builders import (
     NOW,
     a_claim,
@@ -20,6 +21,7 @@ from tests.helpers.builders import (
     condition,
     stamp,
 )
+from tests.helpers.small_clusters import table
 
 CATALOGUE = Catalogue(
     {
@@ -36,11 +38,9 @@ def decide_limits(*claims, asked, limits, nodes=()):
     """Return (NodeClaims that must not launch, deleted NodeClaims, the first requeue time)."""
     snapshot = a_snapshot(claims=claims, nodes=nodes, node_pools=(a_pool(spec={"limits": limits}),))
     checked = check_limits(asked, snapshot, CATALOGUE)
-    deleted = [a.ref.name for a in checked.plan.actions if isinstance(a, DeleteObject)]
-    requeues = sorted(
-        (a for a in checked.plan.actions if isinstance(a, Requeue)), key=lambda requeue: requeue.at, reverse=True
-    )
-    return sorted(checked.blocked), deleted, {requeue.step: requeue.at for requeue in requeues}
+    deleted = [a.ref.name for a in of_type(checked.plan, DeleteObject)]
+    latest_first = sorted(of_type(checked.plan, Requeue), key=lambda requeue: requeue.at, reverse=True)
+    return sorted(checked.blocked), deleted, {requeue.step: requeue.at for requeue in latest_first}
 
 
 def unlaunched(name, *, seconds_ago=0, **more):
@@ -80,26 +80,19 @@ def test_running_nodes_have_precedence_over_unlaunched_claims():
     assert decide_limits(*claims, asked=["old", "older"], limits={"cpu": "3"})[1] == ["older", "old"]
 
 
-@pytest.mark.parametrize(
-    "leaving",
-    [
-        {"deleting": NOW},
-        {"status": {"conditions": [condition("DisruptionReason", reason="Underutilized")]}},
-        {"tainted": True},
-    ],
+TAINTED = {"taints": [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]}
+
+
+@table(
+    "claim, node",
+    deleted=({"deleting": NOW}, {}),
+    candidate_of_a_command=({"status": {"conditions": [condition("DisruptionReason", reason="Underutilized")]}}, {}),
+    tainted_for_one=({}, {"spec": TAINTED}),
 )
-def test_terminating_nodes_free_capacity(leaving):
-    """The cases are: deleted, candidate of a command, and tainted for one."""
-    taints = [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}] if leaving.pop("tainted", False) else []
-    going = a_running_claim("going", **leaving)
-    found = decide_limits(
-        going,
-        unlaunched("new"),
-        asked=["new"],
-        limits={"cpu": "4"},
-        nodes=(a_node("going", spec={"taints": taints}),),
-    )
-    assert found == ([], [], {})
+def test_terminating_nodes_free_capacity(claim, node):
+    """Their replacements need it."""
+    claims = a_running_claim("going", **claim), unlaunched("new")
+    assert decide_limits(*claims, asked=["new"], limits={"cpu": "4"}, nodes=(a_node("going", **node),)) == ([], [], {})
 
 
 def test_claims_that_are_gone_or_of_no_pool_have_no_limit():
@@ -110,12 +103,8 @@ def test_claims_that_are_gone_or_of_no_pool_have_no_limit():
 
 
 def test_withdrawn_claim_leaves_its_capacity_to_smaller_younger_ones():
-    """The older one does not fit and is deleted; the younger one then fits."""
+    """The older one does not fit and is deleted; the younger one then fits. A launched one still counts: its instance exists."""
     older, younger = unlaunched("older", seconds_ago=9, **LARGE), unlaunched("younger")
     assert decide_limits(older, younger, asked=["older", "younger"], limits={"cpu": "6"})[1] == ["older"]
-
-
-def test_launched_claim_beyond_limits_still_counts():
-    """Its instance exists, so not even a smaller one fits."""
     launched = a_launched_claim("launched", status={"capacity": {"cpu": "8"}})
     assert decide_limits(launched, unlaunched("new"), asked=["new"], limits={"cpu": "6"})[1] == ["new"]

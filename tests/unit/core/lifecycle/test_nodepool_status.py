@@ -11,6 +11,7 @@ from journeyman.core.plan import Step
 from journeyman.core.state import InvalidObject
 from journeyman.ports import RequeueDue
 from journeyman.steps.provision import provision
+from tests.helpers.actions import conditions, events
 from tests.helpers.builders import (
     CAPACITY,
     NOW,
@@ -29,6 +30,7 @@ from tests.helpers.builders import (
     provider_id_of,
 )
 from tests.helpers.fakes import Cluster
+from tests.helpers.small_clusters import table
 
 
 def written(plan, pool):
@@ -39,17 +41,12 @@ def written(plan, pool):
     return a_pool(pool.metadata.name, **body)
 
 
-def conditions(plan):
-    (patch,) = [a.patch["status"] for a in plan.actions if "status" in a.patch]
-    return {c["type"]: (c["status"], c["reason"]) for c in patch["conditions"]}
-
-
 def test_new_nodepool_gets_conditions_counts_and_hash_once():
     """The second run writes nothing."""
     pool = a_pool()
     plan = reconcile_nodepools(a_snapshot(node_pools=(pool,)))
 
-    assert conditions(plan)["Ready"] == ("True", "Ready")
+    assert conditions(plan, "NodePool")["Ready"] == ("True", "Ready")
     [chain] = plan.chains
     assert {e.reason for e in chain.events} == {"NodeClassReady", "Ready", "ValidationSucceeded"}
     assert all(e.message.endswith(f"Status: Unknown -> True, Reason: {e.reason}") for e in chain.events)
@@ -70,106 +67,94 @@ def test_new_nodepool_gets_conditions_counts_and_hash_once():
 )
 def test_a_pool_is_as_ready_as_its_node_class(node_classes, expected):
     """The condition has the NodeClass's reason."""
-    plan = reconcile_nodepools(a_snapshot(node_classes=node_classes))
-    assert conditions(plan)["NodeClassReady"] == expected
-    assert conditions(plan)["Ready"][0] == expected[0]
+    found = conditions(reconcile_nodepools(a_snapshot(node_classes=node_classes)), "NodePool")
+    assert (found["NodeClassReady"], found["Ready"][0]) == (expected, expected[0])
 
 
-def test_usage_counts_nodes_by_their_capacity_and_pending_claims():
-    """A registered node's capacity replaces its NodeClaim's."""
-    snapshot = a_snapshot(
-        claims=(a_running_claim("a"), a_launched_claim("b")),
-        nodes=(a_node("a", status={"capacity": {"cpu": "3900m"}}),),
-    )
-    usage = usage_by_pool(snapshot)["default"]
-    assert usage.resources["cpu"] == 3900 + 4000
-    assert usage.nodes == 2
+def of_pool(name):
+    return {"metadata": {"labels": {labels.NODEPOOL: name}}}
 
 
-def test_usage_leaves_out_nodes_and_claims_without_nodepool():
-    """A NodeClaim that a user created needs no NodePool."""
-    standalone = a_launched_claim("standalone", metadata={"labels": {labels.NODEPOOL: ""}})
-    joined = a_node("joined", metadata={"labels": {labels.NODEPOOL: ""}})
-    assert usage_by_pool(a_snapshot(claims=(standalone,), nodes=(joined,))) == {}
+def owned_by(name):
+    return {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": name, "uid": f"uid-{name}"}
 
 
-def test_usage_counts_a_node_of_the_nodepool_whose_claim_is_gone():
-    """Its instance runs until the node is drained."""
-    usage = usage_by_pool(a_snapshot(nodes=(a_node("unclaimed"),)))["default"]
-    assert (usage.nodes, usage.resources["cpu"]) == (1, 4000)
+def with_gpus(number):
+    return {"status": {"capacity": {**CAPACITY, "nvidia.com/gpu": number}}}
 
 
-def test_usage_counts_an_instance_once_however_many_objects_name_it():
-    """Two Nodes have its provider id after the kubelet was renamed, and a user gave it to a second NodeClaim."""
-    again = a_node("a", metadata={"name": "renamed", "uid": "uid-renamed"}, status={"capacity": {"cpu": "4"}})
-    copy = a_launched_claim("copy", provider_id=provider_id_of("a"))
-    snapshot = a_snapshot(claims=(a_running_claim("a"), copy), nodes=(a_node("a"), again))
-    usage = usage_by_pool(snapshot)["default"]
-    assert (usage.nodes, usage.resources["cpu"]) == (1, 4000)
+A, B = a_running_claim("a"), a_launched_claim("b")
+RENAMED = {"metadata": {"name": "renamed", "uid": "uid-renamed"}, "status": {"capacity": {"cpu": "4"}}}
+MOVED = {"spec": {"providerID": "aws:///a/i-new"}, "metadata": {"ownerReferences": [owned_by("a")]}}
+NOT_YET = {"metadata": {"labels": {labels.NODEPOOL: "default", labels.INITIALIZED: "false"}}}
+DISRUPTED = {"conditions": [condition("DisruptionReason", reason="Empty")]}
+TAINTED = {"taints": [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]}
+NONE, ONE = {}, {"default": (1, 4000, 0)}
 
 
-def test_usage_leaves_out_claims_without_an_instance():
-    """Karpenter counts a NodeClaim from its launch on."""
-    assert usage_by_pool(a_snapshot(claims=(a_claim(),))) == {}
+@table(
+    "claims, nodes, expected",
+    of_nodes_by_their_capacity_and_of_pending_claims=(
+        (A, B), (a_node("a", status={"capacity": {"cpu": "3900m"}}),), {"default": (2, 7900, 0)}
+    ),
+    without_what_has_no_nodepool_as_a_user_created_it=(
+        (a_launched_claim("standalone", **of_pool("")),), (a_node("joined", **of_pool("")),), NONE
+    ),
+    with_a_node_whose_claim_is_gone=((), (a_node("unclaimed"),), ONE),
+    with_a_node_once_that_has_two_names_and_claims=(
+        (A, a_launched_claim("copy", provider_id=provider_id_of("a"))), (a_node("a"), a_node("a", **RENAMED)), ONE
+    ),
+    without_claims_before_their_launch=((a_claim(),), (), NONE),
+    with_resources_of_an_initialized_node=((a_running_claim("a", **with_gpus("8")),), (a_node("a"),), ONE),
+    with_resources_of_the_claim_of_a_joining_node=(
+        (a_launched_claim("b", **with_gpus("8")),), (a_node("b", **NOT_YET),), {"default": (1, 4000, 8)}
+    ),
+    with_resources_of_the_claim_while_the_node_has_zero=(
+        (a_launched_claim("b", **with_gpus("8")),),
+        (a_node("b", registered=False, **merge(of_pool("default"), with_gpus("0"))),),
+        {"default": (1, 4000, 8)},
+    ),
+    without_a_deleted_claim=((A, a_running_claim("b", deleting=NOW)), (a_node("a"), a_node("b")), ONE),
+    without_a_deleted_node=((A, a_running_claim("b")), (a_node("a"), a_node("b", deleting=NOW)), ONE),
+    without_a_disrupted_node=((A, a_running_claim("b", status=DISRUPTED)), (a_node("a"), a_node("b")), ONE),
+    without_a_tainted_node=((A, a_running_claim("b")), (a_node("a"), a_node("b", spec=TAINTED)), ONE),
+    without_a_disrupted_and_deleted_node_once=(
+        (a_running_claim(deleting=NOW, status=DISRUPTED),), (a_node(deleting=NOW),), NONE
+    ),
+    by_the_label_of_the_registered_node=((A,), (a_node("a", **of_pool("other")),), {"other": (1, 4000, 0)}),
+    by_the_claim_without_its_node=((A,), (), ONE),
+    by_the_claim_of_a_node_with_another_provider_id=((A,), (a_node("a", **MOVED),), {"default": (1, None, 0)}),
+)  # fmt: skip
+def test_usage_is_of_nodes_that_stay_and_of_launched_claims(claims, nodes, expected):
+    """An instance counts once, however many objects name it. Replacements need the share of nodes that leave.
 
-
-@pytest.mark.parametrize("name", ["initialized", "joining", "zero"])
-def test_usage_has_the_extended_resources_of_nodes_that_are_not_initialized(name):
-    """The Node has them only once its device plugin runs, so the NodeClaim's count until the node is initialized."""
-    gpus = {**CAPACITY, "nvidia.com/gpu": "8"}
-    state = {
-        "initialized": (a_running_claim, {}),
-        "joining": (a_launched_claim, {"metadata": {"labels": {labels.INITIALIZED: "false"}}}),
-        "zero": (a_launched_claim, {"registered": False, "status": {"capacity": {**CAPACITY, "nvidia.com/gpu": "0"}}}),
-    }
-    make, changes = state[name]
-    changes = {"metadata": {"labels": {labels.NODEPOOL: "default"}}, **changes}
-    snapshot = a_snapshot(claims=(make(name, status={"capacity": gpus}),), nodes=(a_node(name, **changes),))
-    usage = usage_by_pool(snapshot)["default"]
-    assert usage.resources.get("nvidia.com/gpu", 0) == (0 if name == "initialized" else 8)
-    assert usage.resources["cpu"] == 4000
-
-
-LEAVING = {
-    "its NodeClaim is deleted": ({"deleting": NOW}, {}),
-    "its Node is deleted": ({}, {"deleting": NOW}),
-    "a command disrupts it": ({"status": {"conditions": [condition("DisruptionReason", reason="Empty")]}}, {}),
-    "it is tainted": ({}, {"spec": {"taints": [{"key": labels.DISRUPTED_TAINT, "effect": "NoSchedule"}]}}),
-}
-
-
-@pytest.mark.parametrize(("claim", "node"), LEAVING.values(), ids=LEAVING)
-def test_usage_leaves_out_nodes_that_are_leaving(claim, node):
-    """Their replacements need their share of the limits; the status counts them no longer."""
-    staying, leaving = a_running_claim("staying"), a_running_claim("leaving", **claim)
-    snapshot = a_snapshot(claims=(staying, leaving), nodes=(a_node("staying"), a_node("leaving", **node)))
-    usage = usage_by_pool(snapshot)["default"]
-    assert (usage.nodes, usage.resources["cpu"]) == (1, 4000)
-
-
-def test_usage_of_a_pool_whose_nodes_all_leave_is_zero():
-    """A NodeClaim that a command disrupts and that is deleted as well counts once less, not twice."""
-    both = a_running_claim(deleting=NOW, status={"conditions": [condition("DisruptionReason", reason="Empty")]})
-    assert usage_by_pool(a_snapshot(claims=(both,), nodes=(a_node(deleting=NOW),))) == {}
+    A Node has extended resources only once its device plugin runs, so those of the NodeClaim count until it is initialized.
+    """
+    found = usage_by_pool(a_snapshot(claims=claims, nodes=nodes))
+    assert found.keys() == expected.keys()
+    for pool, (number, cpu, gpus) in expected.items():
+        usage = found[pool]
+        assert (usage.nodes, usage.resources.get("nvidia.com/gpu", 0)) == (number, gpus)
+        assert cpu in {None, usage.resources["cpu"]}
 
 
 def test_a_nodepool_without_nodes_counts_zero_of_each_well_known_resource():
     """`kubectl get nodepools` shows numbers from the start."""
-    (action,) = update_nodepool_counts(a_snapshot()).actions
+    plan = update_nodepool_counts(a_snapshot())
+    (action,) = plan.actions
     zeros = dict.fromkeys(("cpu", "memory", "pods", "ephemeral-storage", "nodes"), "0")
     assert action.patch["status"]["resources"] == zeros
-    assert written(update_nodepool_counts(a_snapshot()), a_pool()).status.nodes == 0
+    assert written(plan, a_pool()).status.nodes == 0
 
 
 def test_counts_follow_the_nodes():
     """They are written with each change, and only then."""
-    small = {"capacity": {"cpu": "100m", "memory": "1Gi", "pods": "256"}}
-    large = {"capacity": {"cpu": "500m", "memory": "5Gi", "pods": "1000"}}
+    amounts = {"a": ("100m", "1Gi", "256"), "b": ("500m", "5Gi", "1000")}
     claims = (a_running_claim("a"), a_running_claim("b", status={"capacity": {"pods": "1000"}}))
-    nodes = (a_node("a", status=small), a_node("b", status=large))
-    for node, amounts in zip(nodes, (small, large), strict=True):
+    nodes = tuple(a_node(name) for name in amounts)
+    for node, of_node in zip(nodes, amounts.values(), strict=True):
         node.status.capacity.clear()
-        node.status.capacity.update(amounts["capacity"])
+        node.status.capacity.update(zip(("cpu", "memory", "pods"), of_node, strict=True))
     pool = a_pool()
     seen = []
     for part in (slice(0, 1), slice(0, 2), slice(1, 2)):
@@ -180,25 +165,23 @@ def test_counts_follow_the_nodes():
     assert seen == [(1, "100m", "256"), (2, "600m", "1256"), (1, "500m", "1000")]
 
 
+def test_counts_decrease_with_removed_nodes():
+    """Resources that no node has any more are removed from the status."""
+    gpu = a_launched_claim(status={"capacity": {"nvidia.com/gpu": "1"}})
+    stored = written(update_nodepool_counts(a_snapshot(node_pools=(a_pool(),), claims=(gpu,))), a_pool())
+    assert stored.status.nodes == 1
+
+    (action,) = update_nodepool_counts(a_snapshot(node_pools=(stored,))).actions
+    resources = action.patch["status"]["resources"]
+    assert (action.patch["status"]["nodes"], resources["nvidia.com/gpu"], resources["cpu"]) == (0, None, "0")
+
+
 def test_each_nodepool_counts_its_own_nodes():
     """A static NodePool counts the nodes that it has, not its replicas."""
     static = a_pool("static", spec={"replicas": 3})
-    of_static = {"metadata": {"labels": {labels.NODEPOOL: "static"}}}
-    claims = (a_running_claim("a"), a_launched_claim("s1", **of_static), a_launched_claim("s2", **of_static))
+    claims = (A, *(a_launched_claim(name, **of_pool("static")) for name in ("s1", "s2")))
     plan = update_nodepool_counts(a_snapshot(node_pools=(a_pool(), static), claims=claims, nodes=(a_node("a"),)))
     assert {a.ref.name: a.patch["status"]["nodes"] for a in plan.actions} == {"default": 1, "static": 2}
-
-
-def test_usage_is_by_the_labels_of_the_node_or_else_of_its_claim():
-    """The label of a registered Node decides; without its Node the NodeClaim stands for it, also under another provider id."""
-    moved = a_node("a", metadata={"labels": {labels.NODEPOOL: "other"}})
-    assert set(usage_by_pool(a_snapshot(claims=(a_running_claim("a"),), nodes=(moved,)))) == {"other"}
-    without = usage_by_pool(a_snapshot(claims=(a_running_claim("a"),)))
-    assert (without["default"].nodes, without["default"].resources["cpu"]) == (1, 4000)
-    owner = {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": "a", "uid": "uid-a"}
-    changed = a_node("a", spec={"providerID": "aws:///a/i-new"}, metadata={"ownerReferences": [owner]})
-    usage = usage_by_pool(a_snapshot(claims=(a_running_claim("a"),), nodes=(changed,)))
-    assert usage["default"].nodes == 1
 
 
 def test_hash_of_another_version_is_replaced():
@@ -209,22 +192,18 @@ def test_hash_of_another_version_is_replaced():
     assert pool.metadata.annotations[labels.NODEPOOL_HASH] == node_pool_hash(pool)
 
 
-def capacity_types(*values):
-    requirement = {"key": labels.CAPACITY_TYPE, "operator": "In", "values": list(values)}
-    return {"template": {"spec": {"requirements": [requirement]}}}
-
-
 @pytest.mark.parametrize(
-    ("values", "valid"), [(["xspot"], False), (["on-demand"], True), (["on-demand", "xspot"], True)]
+    ("values", "status"), [(["xspot"], "False"), (["on-demand"], "True"), (["on-demand", "xspot"], "True")]
 )
-def test_a_nodepool_needs_one_valid_capacity_type(values, valid):
+def test_a_nodepool_needs_one_valid_capacity_type(values, status):
     """The step reads it from the API server, and its status says whether it validates."""
+    requirement = {"key": labels.CAPACITY_TYPE, "operator": "In", "values": values}
     cluster = Cluster()
-    cluster.server.load([{**pool_body(spec=capacity_types(*values))}, node_class_body()])
+    body = pool_body(spec={"template": {"spec": {"requirements": [requirement]}}})
+    cluster.server.load([body, node_class_body()])
     provision(cluster.run(), RequeueDue(id="1", cluster="demo", step=Step.PROVISION, reason="test", time=NOW))
-    found = cluster.server.get(NODEPOOL, "default")["status"]["conditions"]
-    status = {c["type"]: c["status"] for c in found}
-    assert (status["ValidationSucceeded"], status["Ready"]) == (("True", "True") if valid else ("False", "False"))
+    found = {c["type"]: c["status"] for c in cluster.server.get(NODEPOOL, "default")["status"]["conditions"]}
+    assert (found["ValidationSucceeded"], found["Ready"]) == (status, status)
 
 
 def test_only_strictly_more_than_the_limit_exceeds_it():
@@ -234,19 +213,6 @@ def test_only_strictly_more_than_the_limit_exceeds_it():
     assert usage.exceeded({"cpu": 3999, "nodes": 0}) == ("cpu", "nodes")
 
 
-def test_counts_decrease_with_removed_nodes():
-    """Resources that no node has any more are removed from the status."""
-    gpu = a_launched_claim(status={"capacity": {"nvidia.com/gpu": "1"}})
-    pool = a_pool()
-    stored = written(update_nodepool_counts(a_snapshot(node_pools=(pool,), claims=(gpu,))), pool)
-    assert stored.status.nodes == 1
-
-    (action,) = update_nodepool_counts(a_snapshot(node_pools=(stored,))).actions
-    assert action.patch["status"]["nodes"] == 0
-    assert action.patch["status"]["resources"]["nvidia.com/gpu"] is None
-    assert action.patch["status"]["resources"]["cpu"] == "0"
-
-
 def test_invalid_nodepool_gets_its_condition_once():
     """ValidationSucceeded is False with the reason; the second run writes nothing."""
     bad = InvalidObject(
@@ -254,12 +220,10 @@ def test_invalid_nodepool_gets_its_condition_once():
     )
     plan = reconcile_nodepools(a_snapshot(node_pools=(), invalid_objects=(bad,)))
 
-    assert conditions(plan)["ValidationSucceeded"] == ("False", "NodePoolValidationFailed")
-    assert conditions(plan)["Ready"][0] == "False"
-    assert {e.reason for e in plan.chains[0].events} == {"ValidationSucceeded", "Ready"}
+    assert conditions(plan, "NodePool")["ValidationSucceeded"] == ("False", "NodePoolValidationFailed")
+    assert conditions(plan, "NodePool")["Ready"][0] == "False"
+    assert {e.reason for e in events(plan)} == {"ValidationSucceeded", "Ready"}
 
     said = a_pool(status=plan.actions[0].patch["status"]).status.conditions
-    again = InvalidObject(
-        kind="NodePool", name="bad", uid="u", why=bad.why, generation=3, created=ago(hours=1), conditions=said
-    )
+    again = msgspec.structs.replace(bad, conditions=said)
     assert reconcile_nodepools(a_snapshot(node_pools=(), invalid_objects=(again,))).actions == ()

@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 import pytest
-from msgspec.structs import replace
 
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.nodeclaim import LifecycleOptions, reconcile_nodeclaims
@@ -19,6 +18,7 @@ from journeyman.core.lifecycle.nomination import (
 )
 from journeyman.core.plan import NominatePods, PatchObject, RenominatePods, Requeue, Step
 from journeyman.core.scheduling.nodeclaim_templates import planned_pods
+from tests.helpers.actions import nominated, of_type, patches, untainted
 from tests.helpers.builders import (
     NOW,
     a_launched_claim,
@@ -31,49 +31,50 @@ from tests.helpers.builders import (
     condition,
     stamp,
 )
+from tests.helpers.small_clusters import table
 
 STARTING = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 CLOSED = {"key": labels.UNREGISTERED_TAINT, "effect": "NoExecute"}
+HERE = [("a", "node-default-1")]
+BOTH_HERE = [("a", "node-default-1"), ("b", "node-default-1")]
+HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
 
 
-def with_planned_pods(*entries):
-    """Return the metadata of a NodeClaim with these planned pods."""
-    return {"annotations": {labels.PLANNED_PODS: ",".join(entries)}}
+def with_planned_pods(*entries, **notes):
+    """Return the metadata of a NodeClaim with these planned pods, and other annotations."""
+    return {"annotations": {labels.PLANNED_PODS: ",".join(entries), **notes}}
 
 
-def a_joined_node(claim="default-1", **changes):
-    return a_node(claim, **{"registered": False, **changes})
+FOR_A = with_planned_pods("default/a:uid-a")
+
+
+def a_joined_node(claim="default-1", *taints, joined=timedelta(minutes=1), **changes):
+    """Return a node that joined so long ago, with the unregistered taint and these."""
+    metadata = {"creationTimestamp": stamp(NOW - joined)}
+    return a_node(
+        claim, **{"registered": False, "metadata": metadata, "spec": {"taints": [CLOSED, *taints]}, **changes}
+    )
 
 
 def advanced(*pods, claims=None, nodes=None, most=100, **snapshot):
     """Return the plan for a NodeClaim of pods a and b whose node has joined."""
     claims = claims or (a_launched_claim(metadata=with_planned_pods("default/a:uid-a", "default/b:uid-b")),)
     nodes = (a_joined_node(),) if nodes is None else nodes
-    return reconcile_nodeclaims(
-        a_snapshot(claims=claims, nodes=nodes, pods=pods, **snapshot), LifecycleOptions(max_nominations=most)
-    )
+    snapshot = a_snapshot(claims=claims, nodes=nodes, pods=pods, **snapshot)
+    return reconcile_nodeclaims(snapshot, LifecycleOptions(max_nominations=most))
 
 
-def nominated(plan):
-    """Return (pod, node) of the nominations, in order."""
-    return [(ref.name, a.node) for a in plan.actions if isinstance(a, NominatePods) for ref in a.pods]
-
-
-def untainted(plan):
-    """Return the nodes whose unregistered taint is removed."""
-    patches = [a for a in plan.actions if isinstance(a, PatchObject) and a.ref.resource.kind == "Node"]
-    return [p.ref.name for p in patches if p.patch.get("spec", {}).get("taints") == []]
+def a_nominated_pod(node="", **changes):
+    return a_pod("a", **{"node": node, "status": {"nominatedNodeName": "node-default-1"}, **changes})
 
 
 def test_planned_pods_are_nominated_before_the_taint_is_removed():
     """One chain has the nominations first, with the pods' UIDs as preconditions."""
     plan = advanced(a_pod("a"), a_pod("b"), a_pod("c"))
-
-    chain = plan.chains[0]
-    assert isinstance(chain.actions[0], NominatePods)
-    assert nominated(plan) == [("a", "node-default-1"), ("b", "node-default-1")]
-    assert [ref.uid for ref in chain.actions[0].pods] == ["uid-a", "uid-b"]
-    assert untainted(plan) == ["node-default-1"]
+    (nominations,) = of_type(plan, NominatePods)
+    assert plan.chains[0].actions[0] is nominations
+    assert [ref.uid for ref in nominations.pods] == ["uid-a", "uid-b"]
+    assert (nominated(plan), untainted(plan)) == (BOTH_HERE, ["node-default-1"])
 
 
 @pytest.mark.parametrize(
@@ -86,210 +87,162 @@ def test_planned_pods_are_nominated_before_the_taint_is_removed():
         {"spec": {"schedulerName": "volcano"}},
         {"spec": {"schedulingGates": [{"name": "quota"}]}},
         {"status": {"nominatedNodeName": "where-it-preempts"}},
+        {"status": {"nominatedNodeName": "node-default-1"}},  # by a run that crashed before it removed the taint
         {"status": {"phase": "Failed"}},
     ],
     ids=lambda changes: str(next(iter(changes.values()))),
 )
 def test_ineligible_pods_are_not_nominated(changes):
-    """Pods may be bound, replaced, terminating, virtual, gated, preempting, or of another scheduler."""
+    """Pods may be bound, replaced, terminating, virtual, gated, nominated, preempting, or of another scheduler."""
     plan = advanced(a_pod("a", **changes), a_pod("b"))
+    assert (nominated(plan), untainted(plan)) == ([("b", "node-default-1")], ["node-default-1"])
 
-    assert nominated(plan) == [("b", "node-default-1")]
-    assert untainted(plan) == ["node-default-1"]
+
+def test_next_run_recovers_a_crash_between_nomination_and_taint_removal():
+    """The taint is removed, even if the node is NotReady."""
+    assert untainted(advanced(a_nominated_pod())) == ["node-default-1"]
 
 
 def test_a_stateful_sets_next_pod_is_the_one_that_was_planned():
     """The new pod has the same name and another UID."""
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "u"}
-    plan = advanced(a_pod("a", metadata={"uid": "next", "ownerReferences": [owner]}))
-
-    assert nominated(plan) == [("a", "node-default-1")]
+    assert nominated(advanced(a_pod("a", metadata={"uid": "next", "ownerReferences": [owner]}))) == HERE
 
 
 @pytest.mark.parametrize("off", ["cluster", "pool"])
 def test_without_nomination_the_taint_goes_once_a_node_joins(off):
     """Nomination is off for the cluster or by the NodePool's annotation; Karpenter removes the taint so."""
     pool = a_pool(metadata={"annotations": {labels.POD_NOMINATION: "disabled"}} if off == "pool" else {})
-    starting = a_joined_node(
-        ready=False, spec={"taints": [CLOSED, STARTING]}, metadata={"creationTimestamp": stamp(NOW)}
-    )
+    starting = a_joined_node("default-1", STARTING, ready=False, joined=timedelta(0))
 
     plan = advanced(a_pod("a"), nodes=(starting,), most=0 if off == "cluster" else 100, node_pools=(pool,))
 
     assert nominated(plan) == []
-    (patch,) = [a for a in plan.actions if isinstance(a, PatchObject) and a.ref.resource.kind == "Node"]
-    assert [t["key"] for t in patch.patch["spec"]["taints"]] == [STARTING["key"]]
-
-
-def test_next_run_recovers_a_crash_between_nomination_and_taint_removal():
-    """Nominated pods are not nominated again; the taint is removed, even if the node is NotReady."""
-    nominated_pod = a_pod("a", status={"nominatedNodeName": "node-default-1"})
-
-    assert nominated(advanced(nominated_pod, a_pod("b"))) == [("b", "node-default-1")]
-    assert untainted(advanced(nominated_pod)) == ["node-default-1"]
+    (patch,) = patches(plan, "Node")
+    assert [t["key"] for t in patch["spec"]["taints"]] == [STARTING["key"]]
 
 
 def test_unready_node_keeps_its_taint_and_the_step_is_requeued():
-    """kube-scheduler would clear nominations to a node that is NotReady."""
-    joined = {"metadata": {"creationTimestamp": stamp(ago(seconds=5))}}
-    starting = a_joined_node(ready=False, spec={"taints": [CLOSED, STARTING]}, **joined)
-
-    plan = advanced(a_pod("a"), nodes=(starting,))
+    """kube-scheduler would clear nominations to a node that is NotReady or has an ephemeral taint."""
+    plan = advanced(a_pod("a"), nodes=(a_joined_node("default-1", STARTING, ready=False, joined=5 * SECOND),))
 
     assert (nominated(plan), untainted(plan)) == ([], [])
-    (status,) = [a.patch["status"] for a in plan.actions if isinstance(a, PatchObject)]
-    assert [(c["status"], c["reason"]) for c in status["conditions"] if c["type"] == "Registered"] == [
-        ("Unknown", "AwaitingReadiness")
-    ]
-    (wake,) = [a for a in plan.actions if isinstance(a, Requeue)]
+    (status,) = [patch["status"] for patch in patches(plan)]
+    registered = [(c["status"], c["reason"]) for c in status["conditions"] if c["type"] == "Registered"]
+    assert registered == [("Unknown", "AwaitingReadiness")]
+    (wake,) = of_type(plan, Requeue)
     assert wake.at - NOW <= timedelta(seconds=3)
 
-
-def test_ready_node_with_an_ephemeral_taint_takes_no_pods_yet():
-    """kube-scheduler would clear the nominations, even if Ready is True."""
-    node = a_joined_node(spec={"taints": [CLOSED, STARTING]}, metadata={"creationTimestamp": stamp(ago(seconds=5))})
-
-    assert nominated(advanced(a_pod("a"), nodes=(node,))) == []
+    assert nominated(advanced(a_pod("a"), nodes=(a_joined_node("default-1", STARTING, joined=5 * SECOND),))) == []
 
 
-def test_pods_are_not_nominated_to_a_node_that_registered_before():
-    """The scheduler plans pods that lost their nomination later again."""
-    claim = a_launched_claim(true=("Launched", "Registered"), metadata=with_planned_pods("default/a:uid-a"))
-
-    assert nominated(advanced(a_pod("a"), claims=(claim,), nodes=(a_node(ready=False),))) == []
+OLDER = a_launched_claim(age=timedelta(minutes=2))
 
 
-def test_pods_are_not_nominated_for_timed_out_or_duplicate_claims():
-    """This run terminates the first one's node; the second one's node belongs to the older NodeClaim."""
-    late = a_launched_claim(metadata=with_planned_pods("default/a:uid-a"), age=timedelta(hours=1))
-    node = a_joined_node()
-    timed_out = advanced(a_pod("a"), claims=(late,), nodes=(node,))
-    assert not [a for a in timed_out.actions if isinstance(a, NominatePods | RenominatePods)]
-
-    owner = a_launched_claim(age=timedelta(minutes=2))
-    duplicate = a_launched_claim(
-        "duplicate", provider_id=owner.status.provider_id, metadata=with_planned_pods("default/a:uid-a")
-    )
-    assert nominated(advanced(a_pod("a"), claims=(owner, duplicate), nodes=(node,))) == []
+@table(
+    "claims, node",
+    registered_before=((a_launched_claim(true=("Launched", "Registered"), metadata=FOR_A),), a_node(ready=False)),
+    timed_out=((a_launched_claim(metadata=FOR_A, age=HOUR),), a_joined_node()),
+    duplicate=(
+        (OLDER, a_launched_claim("duplicate", provider_id=OLDER.status.provider_id, metadata=FOR_A)), a_joined_node()
+    ),
+)  # fmt: skip
+def test_pods_are_not_nominated_to_a_node_that_registered_before_is_terminated_or_of_another_claim(claims, node):
+    """The scheduler plans pods that lost their nomination later again. The duplicate's node belongs to the older NodeClaim."""
+    plan = advanced(a_pod("a"), claims=claims, nodes=(node,))
+    assert not of_type(plan, NominatePods)
+    assert len(claims) > 1 or not of_type(plan, RenominatePods)
 
 
 @pytest.mark.parametrize("why", ["too long", "no pod waits"])
 def test_node_keeps_its_taint_for_its_pods_for_a_limited_time(why):
     """It may wait for daemons that do not tolerate the taint."""
-    age = TAINT_TIMEOUT if why == "too long" else timedelta(0)
-    joined = {"metadata": {"creationTimestamp": stamp(NOW - age)}}
-    starting = a_joined_node(ready=False, spec={"taints": [CLOSED]}, **joined)
+    starting = a_joined_node(ready=False, joined=TAINT_TIMEOUT if why == "too long" else timedelta(0))
     pods = (a_pod("a"),) if why == "too long" else ()
-
     assert untainted(advanced(*pods, nodes=(starting,))) == ["node-default-1"]
 
 
 def test_run_nominates_a_bounded_number_of_pods():
     """No taint is removed before its nominations, and all pods of one node are nominated together."""
+    planned = {"c0": ("p00", "p01", "p02"), "c1": ("p10",), "c2": ()}
     claims = tuple(
-        a_launched_claim(f"c{i}", metadata=with_planned_pods(*(f"default/p{i}{j}" for j in range(size))))
-        for i, size in enumerate((3, 1, 0))
+        a_launched_claim(name, metadata=with_planned_pods(*(f"default/{pod}" for pod in pods)))
+        for name, pods in planned.items()
     )
-    nodes = tuple(a_joined_node(c.metadata.name) for c in claims)
     pods = [a_pod(f"p{i}{j}") for i in range(2) for j in range(3)]
 
-    plan = advanced(*pods, claims=claims, nodes=nodes, most=2)
+    plan = advanced(*pods, claims=claims, nodes=tuple(map(a_joined_node, planned)), most=2)
 
     assert {node for _, node in nominated(plan)} == {"node-c0"}
     assert untainted(plan) == ["node-c0", "node-c2"]
-    assert "NodeClaim c1 is not initialized yet" in {a.reason for a in plan.actions if isinstance(a, Requeue)}
+    assert "NodeClaim c1 is not initialized yet" in {requeue.reason for requeue in of_type(plan, Requeue)}
 
 
-# -- cleared nominations ---------------------------------------------------------------------------------------------
+# -- cleared nominations
 
 
-def a_nominated_pod(**changes):
-    return a_pod("a", **{"status": {"nominatedNodeName": "node-default-1"}, **changes})
+def a_ready_claim(since=NOMINATION_TIMEOUT, *, node="node-default-1", **changes):
+    stages = [condition("Launched"), condition("Registered"), condition("Initialized", since=NOW - since)]
+    return a_running_claim(metadata={**FOR_A, **changes}, status={"conditions": stages, "nodeName": node})
 
 
-def a_ready_claim(since=NOMINATION_TIMEOUT, **changes):
-    conditions = [condition("Launched"), condition("Registered"), condition("Initialized", since=NOW - since)]
-    status = {"conditions": conditions, "nodeName": "node-default-1"}
-    return a_running_claim(metadata={**with_planned_pods("default/a:uid-a"), **changes}, status=status)
+def reconciled(claims, pods, *nodes):
+    claims = claims if isinstance(claims, tuple) else (claims,)
+    return reconcile_nodeclaims(a_snapshot(claims=claims, nodes=nodes, pods=pods), LifecycleOptions())
 
 
-@pytest.mark.parametrize(
-    ("claim", "nodes", "pod", "pointless"),
-    [
-        (a_ready_claim(), (a_node(),), a_nominated_pod(), True),
-        (a_ready_claim(NOMINATION_TIMEOUT / 2), (a_node(),), a_nominated_pod(), False),
-        (a_ready_claim(NOMINATION_TIMEOUT / 2), (), a_nominated_pod(), True),
-        (a_ready_claim(deletionTimestamp=stamp(NOW)), (a_node(),), a_nominated_pod(), True),
-        (a_ready_claim(), (a_node(),), a_nominated_pod(node="node-default-1"), False),
-        (a_ready_claim(NOMINATION_TIMEOUT / 2), (a_node(),), a_nominated_pod(node="elsewhere"), True),
-        (a_ready_claim(), (a_node(),), a_nominated_pod(status={"nominatedNodeName": "elsewhere"}), False),
-        (a_ready_claim(), (a_node(),), a_nominated_pod(metadata={"uid": "not the one we planned"}), False),
-    ],
-    ids=[
-        "not-bound",
-        "a-moment-ago",
-        "node-gone",
-        "claim-goes",
-        "bound",
-        "bound-elsewhere",
-        "other-node",
-        "preempting",
-    ],
+RECENT = NOMINATION_TIMEOUT / 2
+
+
+def nominated_at(time):
+    """Return an old NodeClaim whose pods were nominated at a time."""
+    return a_ready_claim(HOUR, **with_planned_pods("default/a", **{labels.NOMINATED_AT: time}))
+
+
+@table(
+    "claim, nodes, pod, pointless",
+    not_bound=(a_ready_claim(), [a_node()], a_nominated_pod(), True),
+    a_moment_ago=(a_ready_claim(RECENT), [a_node()], a_nominated_pod(), False),
+    node_gone=(a_ready_claim(RECENT), [], a_nominated_pod(), True),
+    claim_goes=(a_ready_claim(deletionTimestamp=stamp(NOW)), [a_node()], a_nominated_pod(), True),
+    bound=(a_ready_claim(), [a_node()], a_nominated_pod("node-default-1"), False),
+    bound_elsewhere=(a_ready_claim(RECENT), [a_node()], a_nominated_pod("elsewhere"), True),
+    other_node=(a_ready_claim(), [a_node()], a_nominated_pod(status={"nominatedNodeName": "elsewhere"}), False),
+    preempting=(a_ready_claim(), [a_node()], a_nominated_pod(metadata={"uid": "not the one we planned"}), False),
+    to_an_old_node_lately=(nominated_at(stamp(ago(seconds=10))), [a_node()], a_nominated_pod(), False),
+    to_an_old_node=(nominated_at(stamp(NOW - NOMINATION_TIMEOUT)), [a_node()], a_nominated_pod(), True),
+    at_an_invalid_time=(nominated_at("yesterday"), [a_node()], a_nominated_pod(), True),
 )
 def test_only_our_obsolete_nominations_are_removed(claim, nodes, pod, pointless):
-    """It is the nomination of a planned pod to its NodeClaim's node; the step then schedules the pod again."""
-    plan = reconcile_nodeclaims(a_snapshot(claims=(claim,), nodes=nodes, pods=(pod,)), LifecycleOptions())
+    """It is the nomination of a planned pod to its NodeClaim's node; the step then schedules the pod again.
 
+    Nominations to an existing node have their own window: an annotation has the time of the last one.
+    """
+    plan = reconciled(claim, (pod,), *nodes)
     assert nominated(plan) == ([("a", "")] if pointless else [])
-    wakes = [a for a in plan.actions if isinstance(a, Requeue) and a.step is Step.PROVISION]
-    assert any(wake.at == NOW for wake in wakes) is pointless
+    assert any((each.step, each.at) == (Step.PROVISION, NOW) for each in of_type(plan, Requeue)) is pointless
 
 
 @pytest.mark.parametrize("own_name", ["node-default-1", "another", ""])
 def test_node_is_its_claims_whatever_node_name_the_claims_have(own_name):
     """A `status.nodeName` that a user edited, or that another NodeClaim has, does not make a nomination stay for ever."""
-    claim = a_ready_claim(deletionTimestamp=stamp(NOW))
-    claim = replace(claim, status=replace(claim.status, node_name=own_name))
+    claim = a_ready_claim(deletionTimestamp=stamp(NOW), node=own_name)
     other = a_running_claim("other", status={"nodeName": "node-default-1"})
-    snapshot = a_snapshot(claims=(claim, other), nodes=(a_node(),), pods=(a_nominated_pod(),))
-
-    assert nominated(reconcile_nodeclaims(snapshot, LifecycleOptions())) == [("a", "")]
+    assert nominated(reconciled((claim, other), (a_nominated_pod(),), a_node())) == [("a", "")]
 
 
-def test_pod_whose_capacity_others_took_is_planned_at_once():
+@table(
+    "other, cleared",
+    bound=(a_pod("b", cpu="2", node="node-default-1"), [("a", "")]),
+    terminating=(a_pod("b", cpu="2", node="node-default-1", metadata={"deletionTimestamp": stamp(NOW)}), []),
+    only_nominated=(a_pod("b", status={"nominatedNodeName": "node-x"}), []),
+)
+def test_pod_whose_capacity_others_took_is_planned_at_once(other, cleared):
     """While the other pods terminate or are only nominated, kube-scheduler decides, and the step is requeued."""
-
-    def after(*others):
-        node = a_node(status={"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}})
-        pods = (a_nominated_pod(cpu="3"), *others)
-        return reconcile_nodeclaims(
-            a_snapshot(claims=(a_ready_claim(RENOMINATION_DELAY),), nodes=(node,), pods=pods), LifecycleOptions()
-        )
-
-    here = {"cpu": "2", "node": "node-default-1"}
-    leaving = {"metadata": {"deletionTimestamp": stamp(NOW)}}
-
-    assert nominated(after(a_pod("b", **here))) == [("a", "")]
-    for plan in (after(a_pod("b", **here, **leaving)), after(a_pod("b", status={"nominatedNodeName": "node-x"}))):
-        assert nominated(plan) == []
-        assert [a.at for a in plan.actions if isinstance(a, Requeue)] == [NOW + BINDING_POLL]
-
-
-def test_nominations_to_an_existing_node_have_their_own_window():
-    """An annotation has the time of the last nomination; an invalid time is ignored."""
-
-    def cleared(nominated_at):
-        annotations = {**with_planned_pods("default/a")["annotations"], labels.NOMINATED_AT: nominated_at}
-        claim = a_ready_claim(timedelta(hours=1), annotations=annotations)
-        return nominated(
-            reconcile_nodeclaims(
-                a_snapshot(claims=(claim,), nodes=(a_node(),), pods=(a_nominated_pod(),)), LifecycleOptions()
-            )
-        )
-
-    assert cleared(stamp(ago(seconds=10))) == []
-    assert cleared(stamp(NOW - NOMINATION_TIMEOUT)) == [("a", "")]
-    assert cleared("yesterday") == [("a", "")]
+    node = a_node(status={"allocatable": {"cpu": "4", "memory": "8Gi", "pods": "10"}})
+    plan = reconciled(a_ready_claim(RENOMINATION_DELAY), (a_nominated_pod(cpu="3"), other), node)
+    assert nominated(plan) == cleared
+    assert cleared or [each.at for each in of_type(plan, Requeue)] == [NOW + BINDING_POLL]
 
 
 def test_sweep_finds_nominations_that_may_be_obsolete():
@@ -298,90 +251,64 @@ def test_sweep_finds_nominations_that_may_be_obsolete():
     assert not pod_with_stale_nomination(a_snapshot(claims=(a_ready_claim(),), pods=(a_pod("a"),)))
 
 
-# -- existing nodes ---------------------------------------------------------------------------------------
+# -- existing nodes
 
 
-def nominate_to_existing(claim, node, *pods, enabled=True):
-    snapshot = a_snapshot(claims=(claim,), nodes=(node,), pods=pods)
-    (name,) = [n.name for n in snapshot.state_nodes]
-    existing = {name: tuple(pod.key for pod in pods)}
+def nominate(snapshot, existing, *, enabled=True):
     return nominate_to_existing_nodes(snapshot, existing, NominatablePods.of(snapshot, enabled=enabled))
 
 
-def recorded_pods(plan):
-    """Return the new value of the NodeClaim's annotation."""
-    patches = [a.patch["metadata"]["annotations"] for a in plan.actions if isinstance(a, PatchObject)]
-    return [planned_pods(annotations) for annotations in patches]
+def nominate_to(claim, node, *pods, **options):
+    snapshot = a_snapshot(claims=(claim,), nodes=(node,), pods=pods)
+    (name,) = [n.name for n in snapshot.state_nodes]
+    return nominate(snapshot, {name: tuple(pod.key for pod in pods)}, **options)
+
+
+def notes(plan):
+    """Return the annotations that the plan writes."""
+    return [metadata["annotations"] for metadata in patches(plan, part="metadata")]
 
 
 def test_pod_planned_onto_a_ready_node_is_recorded_and_nominated():
-    """A lost nomination is repeated if the pod still fits."""
-    plan = nominate_to_existing(a_ready_claim(), a_node(), a_pod("a"), a_pod("late"))
+    """A lost nomination is repeated if the pod still fits. The nominations are dated."""
+    plan = nominate_to(a_ready_claim(), a_node(), a_pod("a"), a_pod("late"))
 
-    assert recorded_pods(plan) == [("default/a", "default/late")]
+    assert [planned_pods(each) for each in notes(plan)] == [("default/a", "default/late")]
+    assert [each.get(labels.NOMINATED_AT) for each in notes(plan)] == [stamp(NOW)]
     assert nominated(plan) == [("a", "node-default-1"), ("late", "node-default-1")]
     (chain,) = plan.chains
     assert isinstance(chain.actions[0], PatchObject)
 
 
-def test_pod_is_nominated_again_only_after_the_nomination_timeout():
-    """kube-scheduler cleared the second nomination, too, so the step does not requeue itself."""
-
-    def nominated_before(seconds_ago):
-        annotations = {
-            **with_planned_pods("default/a:uid-a")["annotations"],
-            labels.NOMINATED_AT: stamp(ago(seconds=seconds_ago)),
-        }
-        return nominate_to_existing(a_ready_claim(annotations=annotations), a_node(), a_pod("a"))
-
-    assert nominated_before(seconds_ago=5).chains == ()
-    assert nominated(nominated_before(seconds_ago=45)) == [("a", "node-default-1")]
-
-
 @pytest.mark.parametrize(
     ("initialized", "nominated_ago", "again"),
     [
-        (timedelta(hours=1), NOMINATION_TIMEOUT, True),
-        (timedelta(hours=1), NOMINATION_TIMEOUT - timedelta(seconds=1), False),
-        (timedelta(seconds=10), RENOMINATION_DELAY, True),
-        (timedelta(seconds=10), RENOMINATION_DELAY - timedelta(seconds=1), False),
+        (HOUR, NOMINATION_TIMEOUT, True),
+        (HOUR, NOMINATION_TIMEOUT - SECOND, False),
+        (10 * SECOND, RENOMINATION_DELAY, True),
+        (10 * SECOND, RENOMINATION_DELAY - SECOND, False),
         (NOMINATION_TIMEOUT, RENOMINATION_DELAY, False),
+        (NOMINATION_TIMEOUT, 5 * SECOND, False),
+        (NOMINATION_TIMEOUT, 45 * SECOND, True),
+        (None, RENOMINATION_DELAY, True),
     ],
 )
 def test_renomination_is_quick_while_the_node_is_new(initialized, nominated_ago, again):
-    """kube-scheduler still binds the first pods to it; later, a cleared nomination has another reason."""
-    annotations = {
-        **with_planned_pods("default/a:uid-a")["annotations"],
-        labels.NOMINATED_AT: stamp(NOW - nominated_ago),
-    }
-    plan = nominate_to_existing(a_ready_claim(initialized, annotations=annotations), a_node(), a_pod("a"))
-    assert nominated(plan) == ([("a", "node-default-1")] if again else [])
+    """kube-scheduler still binds the first pods to it; later, a cleared nomination has another reason.
 
+    The step does not requeue itself. While the node is not initialized, the time since that became Unknown does not matter.
+    """
+    metadata = with_planned_pods("default/a:uid-a", **{labels.NOMINATED_AT: stamp(NOW - nominated_ago)})
+    claim = a_ready_claim(initialized or HOUR, **metadata)
+    if initialized is None:
+        unknown = condition("Initialized", "Unknown", since=ago(hours=1))
+        stages = [condition("Launched"), condition("Registered"), unknown]
+        claim = a_launched_claim(metadata=metadata, status={"conditions": stages})
 
-def test_renomination_is_quick_while_the_node_is_not_initialized():
-    """The time since its condition became Unknown does not matter."""
-    annotations = {
-        **with_planned_pods("default/a:uid-a")["annotations"],
-        labels.NOMINATED_AT: stamp(NOW - RENOMINATION_DELAY),
-    }
-    conditions = [
-        condition("Launched"),
-        condition("Registered"),
-        condition("Initialized", "Unknown", since=ago(hours=1)),
-    ]
-    claim = a_launched_claim(metadata={"annotations": annotations}, status={"conditions": conditions})
-    assert nominated(nominate_to_existing(claim, a_node(), a_pod("a"))) == [("a", "node-default-1")]
+    plan = nominate_to(claim, a_node(), a_pod("a"))
 
-
-def test_nominations_are_dated_only_if_they_are_written():
-    """A pod planned onto a node that has not joined is not nominated yet."""
-
-    def dated(plan):
-        (patch,) = [a.patch["metadata"]["annotations"] for a in plan.actions if isinstance(a, PatchObject)]
-        return patch.get(labels.NOMINATED_AT)
-
-    assert dated(nominate_to_existing(a_ready_claim(), a_node(), a_pod("a"), a_pod("late"))) == stamp(NOW)
-    assert dated(nominate_to_existing(a_launched_claim(), a_joined_node(), a_pod("a"))) is None
+    assert nominated(plan) == (HERE if again else [])
+    assert bool(plan.chains) is again
 
 
 def test_pods_are_nominated_only_to_claimed_nodes_that_stay():
@@ -391,45 +318,36 @@ def test_pods_are_nominated_only_to_claimed_nodes_that_stay():
         nodes=(a_node(), a_node("going"), a_node("unmanaged")),
         pods=tuple(a_pod(name) for name in "abcd"),
     )
-    existing = {
-        "node-default-1": ("default/a",),
-        "node-going": ("default/b",),
-        "node-unmanaged": ("default/c",),
-        "gone": ("default/d",),
-    }
-    plan = nominate_to_existing_nodes(snapshot, existing, NominatablePods.of(snapshot, enabled=True))
-    assert nominated(plan) == [("a", "node-default-1")]
+    nodes = ("node-default-1", "node-going", "node-unmanaged", "gone")
+    assert (
+        nominated(nominate(snapshot, {node: (f"default/{pod}",) for node, pod in zip(nodes, "abcd", strict=True)}))
+        == HERE
+    )
 
 
 @pytest.mark.parametrize(("first", "second"), [(MAX_PODS_PER_RUN - 1, 1), (MAX_PODS_PER_RUN, 0)])
 def test_run_nominates_a_bounded_number_of_pods_to_existing_nodes(first, second):
     """The next run nominates the others."""
-    snapshot = a_snapshot(
-        claims=(a_running_claim("a"), a_running_claim("b")),
-        nodes=(a_node("a"), a_node("b")),
-        pods=tuple(a_pod(f"p{n}") for n in range(first + 1)),
-    )
-    existing = {"node-a": tuple(f"default/p{n}" for n in range(first)), "node-b": (f"default/p{first}",)}
-    plan = nominate_to_existing_nodes(snapshot, existing, NominatablePods.of(snapshot, enabled=True))
-    nodes = [node for _, node in nominated(plan)]
-    assert (nodes.count("node-a"), nodes.count("node-b")) == (first, second)
+    claims, nodes = (tuple(make(name) for name in "ab") for make in (a_running_claim, a_node))
+    snapshot = a_snapshot(claims=claims, nodes=nodes, pods=tuple(a_pod(f"p{n}") for n in range(first + 1)))
+    plan = nominate(snapshot, {"node-a": [f"default/p{n}" for n in range(first)], "node-b": [f"default/p{first}"]})
+    chosen = [node for _, node in nominated(plan)]
+    assert (chosen.count("node-a"), chosen.count("node-b")) == (first, second)
 
 
 def test_pods_without_nomination_cause_no_requeue():
     """If nomination is off, or all planned pods are nominated, the step writes and requeues nothing."""
-    claim = a_ready_claim(annotations=with_planned_pods("default/a:uid-a")["annotations"])
-
-    assert nominate_to_existing(claim, a_node(), a_pod("a"), enabled=False).chains == ()
-    assert nominate_to_existing(claim, a_node(), a_nominated_pod()).chains == ()
+    assert nominate_to(a_ready_claim(), a_node(), a_pod("a"), enabled=False).chains == ()
+    assert nominate_to(a_ready_claim(), a_node(), a_nominated_pod()).chains == ()
 
 
 def test_pod_planned_onto_a_joining_node_is_recorded_once():
-    """It is nominated with the others when the node joins; deleted pods are removed from the annotation."""
+    """It is nominated, and that dated, with the others when the node joins; deleted pods are removed from the annotation."""
     claim = a_launched_claim(metadata=with_planned_pods("default/a:uid-a", "default/gone:uid-gone"))
-    closed = a_joined_node()
-
-    plan = nominate_to_existing(claim, closed, a_pod("a"), a_pod("late"))
-    assert (recorded_pods(plan), nominated(plan)) == ([("default/a", "default/late")], [])
+    plan = nominate_to(claim, a_joined_node(), a_pod("a"), a_pod("late"))
+    assert ([planned_pods(each) for each in notes(plan)], nominated(plan)) == ([("default/a", "default/late")], [])
 
     knows = a_launched_claim(metadata=with_planned_pods("default/a:uid-a", "default/late:uid-late"))
-    assert nominate_to_existing(knows, closed, a_pod("a"), a_pod("late")).chains == ()
+    assert nominate_to(knows, a_joined_node(), a_pod("a"), a_pod("late")).chains == ()
+    (undated,) = notes(nominate_to(a_launched_claim(), a_joined_node(), a_pod("a")))
+    assert labels.NOMINATED_AT not in undated

@@ -13,65 +13,58 @@ from journeyman.core.lifecycle.nomination import (
     TAINT_TIMEOUT,
     WATCH_DELAY,
 )
-from journeyman.core.plan import NominatePods, PatchObject, RenominatePods, Requeue, Step
+from journeyman.core.plan import PatchObject, RenominatePods, Requeue, Step
+from tests.helpers import actions
+from tests.helpers.actions import of_type, patches
 from tests.helpers.builders import NOW, a_launched_claim, a_node, a_pod, a_snapshot, ago, condition, stamp
+from tests.helpers.small_clusters import table
 
 MOMENT = timedelta(milliseconds=100)
+SECOND = timedelta(seconds=1)
 
 
-def with_planned_pods(name, **notes):
-    """Return the metadata of a NodeClaim with a planned pod and other annotations."""
-    return {"annotations": {labels.PLANNED_PODS: f"default/{name}:uid-{name}", **notes}}
-
-
-def a_claim(name, nominated_ago=None, **notes):
-    """Return a NodeClaim for a pod of the same name, nominated so long ago, with these annotations."""
+def a_claim(name, nominated_ago=None, *, delay=timedelta(0), changes=None, **notes):
+    """Return a NodeClaim for a pod of the same name: nominated so long ago, launched so much later, with annotations."""
     if nominated_ago is not None:
         notes[labels.NOMINATED_AT] = (NOW - nominated_ago).isoformat()
-    return a_launched_claim(name, metadata=with_planned_pods(name, **notes))
+    metadata = {"annotations": {labels.PLANNED_PODS: f"default/{name}:uid-{name}", **notes}}
+    return a_launched_claim(name, metadata=metadata, age=timedelta(minutes=1) - delay, **(changes or {}))
 
 
-def a_tainted_node(name, *, joined=timedelta(seconds=12), ready=True, ready_for=timedelta(0)):
-    conditions = [condition("Ready", "True" if ready else "False", since=NOW - ready_for)]
-    return a_node(
-        name,
-        registered=False,
-        metadata={"creationTimestamp": stamp(NOW - joined)},
-        status={"conditions": conditions},
-    )
+def a_tainted_node(name, *, joined=timedelta(seconds=12), ready=True, ready_for=timedelta(0), **changed):
+    ready_condition = condition("Ready", "True" if ready else "False", since=NOW - ready_for, **changed)
+    metadata = {"creationTimestamp": stamp(NOW - joined)}
+    return a_node(name, registered=False, metadata=metadata, status={"conditions": [ready_condition]})
 
 
-def launched_after(name, delay):
-    """Return a NodeClaim created so long after those of `a_claim`, which are a minute old."""
-    return a_launched_claim(name, metadata=with_planned_pods(name), age=timedelta(minutes=1) - delay)
+def a_nominated_pod(name, node=""):
+    return a_pod(name, status={"nominatedNodeName": f"node-{node or name}"})
 
 
-def a_nominated_pod(name):
-    return a_pod(name, status={"nominatedNodeName": f"node-{name}"})
+def decided(claims, pods, *nodes, batch_min_pods=0):
+    snapshot = a_snapshot(claims=claims, nodes=nodes, pods=tuple(map(a_pod, pods)) if isinstance(pods, str) else pods)
+    options = LifecycleOptions(max_nominations=100, batch_min_pods=batch_min_pods)
+    return reconcile_nodeclaims(snapshot, options)
 
 
-def advanced(claims, *pods, batch_min_pods=0, **nodes):
+def advanced(claims, *pods, **nodes):
     """Return the plan for these NodeClaims, whose nodes have joined, or have the given values."""
-    existing = tuple(nodes.get(c.metadata.name) or a_tainted_node(c.metadata.name) for c in claims)
-    return reconcile_nodeclaims(
-        a_snapshot(claims=claims, nodes=existing, pods=pods),
-        LifecycleOptions(max_nominations=100, batch_min_pods=batch_min_pods),
-    )
+    names = [c.metadata.name for c in claims]
+    return decided(claims, pods, *(nodes.get(name) or a_tainted_node(name) for name in names))
 
 
 def nominated(plan):
-    return [ref.name for a in plan.actions if isinstance(a, NominatePods) for ref in a.pods]
+    return [pod for pod, _ in actions.nominated(plan)]
 
 
 def untainted(plan):
     """Return the NodeClaims whose nodes lose the unregistered taint."""
-    patches = [a for a in plan.actions if isinstance(a, PatchObject) and a.ref.resource.kind == "Node"]
-    return [p.ref.name.removeprefix("node-") for p in patches if p.patch.get("spec", {}).get("taints") == []]
+    return [name.removeprefix("node-") for name in actions.untainted(plan)]
 
 
 def requeue_delay(plan):
     """Return the delay until the step is requeued."""
-    return min(a.at for a in plan.actions if isinstance(a, Requeue) and a.step is Step.PROVISION) - NOW
+    return min(each.at for each in of_type(plan, Requeue) if each.step is Step.PROVISION) - NOW
 
 
 def test_nominating_run_removes_no_taint_and_requeues_the_step():
@@ -79,24 +72,29 @@ def test_nominating_run_removes_no_taint_and_requeues_the_step():
     clears other nominations."""
     waiting = a_pod("a", metadata={"resourceVersion": "41"})
     plan = advanced((a_claim("a"), a_claim("b", nominated_ago=WATCH_DELAY)), waiting, a_nominated_pod("b"))
-
-    assert (nominated(plan), untainted(plan)) == (["a"], [])
-    notes = [
-        a.patch["metadata"]["annotations"] for a in plan.actions if isinstance(a, PatchObject) and "metadata" in a.patch
-    ]
-    at = NOW.isoformat(timespec="milliseconds")
-    assert notes == [{labels.NOMINATED_AT: at, labels.OLDEST_POD_VERSION: "41"}]
-    assert requeue_delay(plan) == WATCH_DELAY
+    assert (nominated(plan), untainted(plan), requeue_delay(plan)) == (["a"], [], WATCH_DELAY)
+    notes = {labels.NOMINATED_AT: NOW.isoformat(timespec="milliseconds"), labels.OLDEST_POD_VERSION: "41"}
+    assert patches(plan, part="metadata") == [{"annotations": notes}]
 
 
-def test_taints_are_removed_together_after_the_window():
-    """The step is requeued soon, because a concurrent scheduling attempt may clear nominations."""
-    claims = (a_claim("a", nominated_ago=WATCH_DELAY), a_claim("b", nominated_ago=WATCH_DELAY + MOMENT))
-
-    plan = advanced(claims, a_nominated_pod("a"), a_nominated_pod("b"))
-
-    assert untainted(plan) == ["a", "b"]
-    assert requeue_delay(plan) == RENOMINATION_DELAY
+@table(
+    "claims, pods, expected",
+    removed_together=(
+        (a_claim("a", WATCH_DELAY), a_claim("b", WATCH_DELAY + MOMENT)),
+        (a_nominated_pod("a"), a_nominated_pod("b")),
+        ([], ["a", "b"], RENOMINATION_DELAY),
+    ),
+    kept_until_its_own_window_ends=(
+        (a_claim("a", WATCH_DELAY - MOMENT),), (a_nominated_pod("a"),), ([], [], MOMENT)
+    ),
+    kept_while_lost_nominations_are_written_again=(
+        (a_claim("a", WATCH_DELAY),), (a_pod("a"),), (["a"], [], WATCH_DELAY)
+    ),
+)  # fmt: skip
+def test_taints_are_removed_together_after_the_window(claims, pods, expected):
+    """The step is requeued soon, because a concurrent scheduling attempt may clear nominations; the window then starts again."""
+    plan = advanced(claims, *pods)
+    assert (nominated(plan), untainted(plan), requeue_delay(plan)) == expected
 
 
 def test_nodes_of_the_pods_retried_first_lose_the_taint_last():
@@ -106,41 +104,22 @@ def test_nodes_of_the_pods_retried_first_lose_the_taint_last():
 
     plan = advanced(claims, *map(a_nominated_pod, versions))
 
-    waves = {
-        chain.actions[0].ref.name: chain.wave for chain in plan.chains if isinstance(chain.actions[0], PatchObject)
-    }
-    assert [name for name, wave in waves.items() if wave] == ["node-a", "node-c", "node-d", "node-f"]
+    later = [c.actions[0].ref.name for c in plan.chains if isinstance(c.actions[0], PatchObject) and c.wave]
+    assert later == ["node-a", "node-c", "node-d", "node-f"]
     assert untainted(plan) == list(versions)
 
 
 def test_node_without_taint_expects_planned_pods_nominated_or_not():
     """Pods that lose their nomination are nominated again; bound and deleted ones are no longer expected."""
-    notes = {labels.NOMINATED_AT: (NOW - MAX_WATCH_DELAY).isoformat()}
     remembered = ",".join(f"default/{name}:uid-{name}" for name in ("a", "b", "c", "gone"))
-    claim = a_launched_claim("a", metadata={"annotations": {labels.PLANNED_PODS: remembered, **notes}})
+    claim = a_claim("a", MAX_WATCH_DELAY, **{labels.PLANNED_PODS: remembered})
     bound = a_pod("c", spec={"nodeName": "node-elsewhere"})
 
-    plan = advanced((claim,), a_nominated_pod("a"), a_pod("b", status={"nominatedNodeName": "node-a"}), bound)
+    plan = advanced((claim,), a_nominated_pod("a"), a_nominated_pod("b", node="a"), bound)
 
     assert untainted(plan) == ["a"]
     (again,) = [action for action in plan.chains[-1].actions if isinstance(action, RenominatePods)]
     assert [(n.node, [pod.name for pod in n.pods]) for n in again.nominations] == [("node-a", ["a", "b"])]
-
-
-def test_node_keeps_its_taint_until_its_own_window_ends():
-    """The cause of the run does not matter."""
-    plan = advanced((a_claim("a", nominated_ago=WATCH_DELAY - MOMENT),), a_nominated_pod("a"))
-
-    assert untainted(plan) == []
-    assert requeue_delay(plan) == MOMENT
-
-
-def test_lost_nominations_are_written_again_before_the_taint_goes():
-    """The window starts again."""
-    plan = advanced((a_claim("a", nominated_ago=WATCH_DELAY),), a_pod("a"))
-
-    assert (nominated(plan), untainted(plan)) == (["a"], [])
-    assert requeue_delay(plan) == WATCH_DELAY
 
 
 @pytest.mark.parametrize("bound", ["since its nominations", "since it joined"])
@@ -148,131 +127,72 @@ def test_window_has_a_maximum(bound):
     """The taint is removed even if nominations are missing; a node whose pods were just nominated keeps its taint."""
     late = a_claim("late", nominated_ago=MAX_WATCH_DELAY if bound == "since its nominations" else WATCH_DELAY)
     nodes = {"late": a_tainted_node("late", joined=TAINT_TIMEOUT)} if bound == "since it joined" else {}
-
     plan = advanced((late, a_claim("news")), a_pod("late"), a_pod("news"), **nodes)
-
     assert (nominated(plan), untainted(plan)) == (["late", "news"], ["late"])
 
 
-@pytest.mark.parametrize("other", ["not ready", "not there"])
-def test_nodes_that_are_ready_wait_for_those_launched_with_them(other):
+@pytest.mark.parametrize("others", [(a_tainted_node("b", ready=False),), ()], ids=["not ready", "not there"])
+def test_nodes_that_are_ready_wait_for_those_launched_with_them(others):
     """Until then, any change of a node makes kube-scheduler retry pending pods and clear nominations."""
     claims = (a_claim("a"), a_claim("b"))
-    starting = (a_tainted_node("b", ready=False),) if other == "not ready" else ()
-
-    def ready_for(time):
-        node = a_tainted_node("a", ready_for=time)
-        snapshot = a_snapshot(claims=claims, nodes=(node, *starting), pods=(a_pod("a"), a_pod("b")))
-        return reconcile_nodeclaims(snapshot, LifecycleOptions(max_nominations=100))
-
-    assert nominated(ready_for(BATCH_WINDOW - timedelta(seconds=1))) == []
-    assert untainted(ready_for(BATCH_WINDOW - timedelta(seconds=1))) == []
-    assert nominated(ready_for(BATCH_WINDOW)) == ["a"]
-
-
-def test_nodes_do_not_wait_for_a_later_launch():
-    """Otherwise constantly launched nodes would wait for each other without end."""
-    later = a_launched_claim("b", metadata={**with_planned_pods("b"), "creationTimestamp": stamp(NOW)})
-    snapshot = a_snapshot(claims=(a_claim("a"), later), nodes=(a_tainted_node("a"),), pods=(a_pod("a"), a_pod("b")))
-
-    assert nominated(reconcile_nodeclaims(snapshot, LifecycleOptions(max_nominations=100))) == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("other", "node", "waits"),
-    [
-        (a_launched_claim("b", metadata=with_planned_pods("b")), None, True),
-        (a_launched_claim("b", metadata=with_planned_pods("b"), deleting=NOW), None, False),
-        (a_launched_claim("b", provider_id="", true=(), metadata=with_planned_pods("b")), None, False),
-        (a_launched_claim("b", metadata=with_planned_pods("b")), a_tainted_node("b", ready=False), True),
-        (
-            a_launched_claim("b", metadata=with_planned_pods("b")),
-            a_tainted_node("b", ready=False, joined=TAINT_TIMEOUT),
-            False,
-        ),
-        (
-            a_launched_claim("b", metadata=with_planned_pods("b"), true=("Launched", "Registered")),
-            a_tainted_node("b", ready=False),
-            False,
-        ),
-        (launched_after("b", timedelta(seconds=2)), None, True),
-        (launched_after("b", timedelta(seconds=3)), None, False),
-    ],
-    ids=[
-        "node-is-expected",
-        "deleted",
-        "not-launched",
-        "node-is-starting",
-        "node-is-late",
-        "registered",
-        "same-launch",
-        "later-launch",
-    ],
-)
-def test_ready_node_waits_only_for_nodes_that_may_join_with_it(other, node, waits):
-    """It waits for NodeClaims of the same launch that have an instance and may still have the taint."""
-    snapshot = a_snapshot(
-        claims=(a_claim("a"), other),
-        nodes=(a_tainted_node("a"), *([node] if node else [])),
-        pods=(a_pod("a"), a_pod("b")),
+    early, late = (
+        decided(claims, "ab", a_tainted_node("a", ready_for=time), *others)
+        for time in (BATCH_WINDOW - SECOND, BATCH_WINDOW)
     )
-    plan = reconcile_nodeclaims(snapshot, LifecycleOptions(max_nominations=100))
+    assert (nominated(early), untainted(early), nominated(late)) == ([], [], ["a"])
+
+
+STARTING = a_tainted_node("b", ready=False)
+
+
+@table(
+    "other, nodes, waits",
+    node_is_expected=(a_claim("b"), (), True),
+    deleted=(a_claim("b", changes={"deleting": NOW}), (), False),
+    not_launched=(a_claim("b", changes={"provider_id": "", "true": ()}), (), False),
+    node_is_starting=(a_claim("b"), (STARTING,), True),
+    node_is_late=(a_claim("b"), (a_tainted_node("b", ready=False, joined=TAINT_TIMEOUT),), False),
+    registered=(a_claim("b", changes={"true": ("Launched", "Registered")}), (STARTING,), False),
+    same_launch=(a_claim("b", delay=2 * SECOND), (), True),
+    later_launch=(a_claim("b", delay=3 * SECOND), (), False),
+    launched_now=(a_claim("b", delay=60 * SECOND), (), False),
+)
+def test_ready_node_waits_only_for_nodes_that_may_join_with_it(other, nodes, waits):
+    """It waits for NodeClaims of the same launch that have an instance and may still have the taint.
+
+    Otherwise constantly launched nodes would wait for each other without end.
+    """
+    plan = decided((a_claim("a"), other), "ab", a_tainted_node("a"), *nodes)
     assert ("a" not in nominated(plan)) is waits
 
 
 def test_latest_ready_node_decides_which_launches_are_waited_for():
     """Nodes of two launches are ready: a node of the second launch may still join."""
-    claims = (a_claim("a"), launched_after("b", timedelta(seconds=30)), launched_after("c", timedelta(seconds=30)))
-    snapshot = a_snapshot(
-        claims=claims, nodes=(a_tainted_node("a"), a_tainted_node("b")), pods=(a_pod("a"), a_pod("b"), a_pod("c"))
-    )
-    assert nominated(reconcile_nodeclaims(snapshot, LifecycleOptions(max_nominations=100))) == []
+    claims = (a_claim("a"), a_claim("b", delay=30 * SECOND), a_claim("c", delay=30 * SECOND))
+    assert nominated(decided(claims, "abc", a_tainted_node("a"), a_tainted_node("b"))) == []
 
 
 def test_batch_window_starts_with_the_first_ready_node_with_pods():
     """A later one does not extend it, and a node without pending pods does not start it."""
     claims = (a_claim("a"), a_claim("b"), a_claim("c"))
     nodes = (a_tainted_node("a", ready_for=BATCH_WINDOW), a_tainted_node("b"))
-
-    def nominated_with(*pods):
-        snapshot = a_snapshot(claims=claims, nodes=nodes, pods=pods)
-        return nominated(reconcile_nodeclaims(snapshot, LifecycleOptions(max_nominations=100)))
-
-    assert nominated_with(a_pod("a"), a_pod("b"), a_pod("c")) == ["a", "b"]
-    assert nominated_with(a_pod("b"), a_pod("c")) == []
+    assert nominated(decided(claims, "abc", *nodes)) == ["a", "b"]
+    assert nominated(decided(claims, "bc", *nodes)) == []
 
 
 def test_batch_window_starts_now_without_a_transition_time():
     """`lastTransitionTime` is optional."""
-    node = a_node(
-        "a",
-        registered=False,
-        metadata={"creationTimestamp": stamp(ago(seconds=12))},
-        status={"conditions": [condition("Ready", lastTransitionTime=None)]},
-    )
-    snapshot = a_snapshot(claims=(a_claim("a"), a_claim("b")), nodes=(node,), pods=(a_pod("a"), a_pod("b")))
-    plan = reconcile_nodeclaims(snapshot, LifecycleOptions(max_nominations=100))
-
+    plan = decided((a_claim("a"), a_claim("b")), "ab", a_tainted_node("a", lastTransitionTime=None))
     assert nominated(plan) == []
     assert requeue_delay(plan) <= BATCH_WINDOW
 
 
-def test_enough_planned_pods_make_nodes_wait_for_each_other():
-    """The threshold counts the pods of all joining nodes."""
-    slow = a_tainted_node("b", ready=False)
-
-    plan = advanced((a_claim("a"), a_claim("b")), a_pod("a"), a_pod("b"), batch_min_pods=2, b=slow)
-
-    assert (nominated(plan), untainted(plan)) == ([], [])
-
-
-def test_few_pods_are_not_worth_waiting_for():
-    """One run nominates them and removes the taint, while the node of another claim has yet to join."""
-    slow = a_tainted_node("b", ready=False)
-
-    plan = advanced((a_claim("a"), a_claim("b")), a_pod("a"), a_pod("b"), batch_min_pods=3, b=slow)
-
-    assert (nominated(plan), untainted(plan)) == (["a"], ["a"])
+@pytest.mark.parametrize(("batch_min_pods", "served"), [(2, []), (3, ["a"])])
+def test_enough_planned_pods_make_nodes_wait_for_each_other(batch_min_pods, served):
+    """The threshold counts the pods of all joining nodes. One run nominates few pods and removes the taint."""
+    nodes = (a_tainted_node("a"), STARTING)
+    plan = decided((a_claim("a"), a_claim("b")), "ab", *nodes, batch_min_pods=batch_min_pods)
+    assert (nominated(plan), untainted(plan)) == (served, served)
 
 
 def test_crash_before_the_time_was_written_delays_no_pod():
@@ -282,6 +202,5 @@ def test_crash_before_the_time_was_written_delays_no_pod():
 
 def test_nominations_are_removed_when_the_claim_is_deleted_unregistered():
     """The NodeClaim does not have the node's name yet, but its provider id."""
-    claim = a_launched_claim("a", metadata={**with_planned_pods("a"), "deletionTimestamp": stamp(ago(seconds=1))})
-
-    assert [a.node for a in advanced((claim,), a_nominated_pod("a")).actions if isinstance(a, NominatePods)] == [""]
+    plan = advanced((a_claim("a", changes={"deleting": ago(seconds=1)}),), a_nominated_pod("a"))
+    assert actions.nominated(plan) == [("a", "")]

@@ -18,7 +18,9 @@ from journeyman.core.plan import CreateObject, LaunchInstance, Requeue, Step
 from journeyman.core.scheduling.nodeclaim_templates import NO_TYPES
 from journeyman.core.scheduling.results import PlannedClaim, PodError, Results
 from tests.helpers.builders import NOW, a_claim, a_launched_claim, a_pod, a_pool, a_snapshot, an_instance_type
+from tests.helpers.small_clusters import table
 
+STUCK = Results(pod_errors={"default/a": PodError(kind="unschedulable", message="x")})
 SOON = NOW + timedelta(seconds=5)
 PODS = (a_pod("a"), a_pod("b"))
 PLANNED = PlannedClaim(
@@ -55,11 +57,10 @@ def test_same_decision_names_its_claim_equally_and_a_later_one_not():
     """A repeated decision launches one node; a later plan for the same pods launches another one."""
     snapshot = a_snapshot(pods=PODS)
     name = creation_chain(snapshot).actions[0].name
-    assert (
-        creation_chain(a_snapshot(pods=tuple(reversed(PODS)), now=NOW + timedelta(seconds=9))).actions[0].name == name
-    )
-    assert creation_chain(replace(snapshot, unavailable=(OUT,))).actions[0].name != name
-    assert creation_chain(replace(snapshot, claims=(a_claim(),))).actions[0].name != name
+    again = a_snapshot(pods=tuple(reversed(PODS)), now=NOW + timedelta(seconds=9))
+    assert creation_chain(again).actions[0].name == name
+    for later in ({"unavailable": (OUT,)}, {"claims": (a_claim(),)}):
+        assert creation_chain(replace(snapshot, **later)).actions[0].name != name
 
 
 def test_pods_get_events_with_their_node_or_the_reason_for_none():
@@ -86,41 +87,39 @@ def test_pod_event_has_the_remedy_however_many_nodepools_exist():
     assert event.message.endswith("… Smallest change: tolerate")
 
 
-def test_nodepool_without_instance_types_gets_an_event():
-    """A user reads the NodePool's Events; conditions report other reasons."""
-    pools = (a_pool("dreams"), a_pool("unready"))
-    reasons = {"dreams": f"{NO_TYPES}: there is none with x In [y]", "unready": "EC2NodeClass default does not exist"}
-    (event,) = scheduling_events(a_snapshot(node_pools=pools), Results(unusable_node_pools=reasons)).events
-    assert (event.reason, event.ref.name, event.type) == ("NoCompatibleInstanceTypes", "dreams", "Warning")
-    assert "there is none with x In [y]" in event.message
+UNUSABLE = {"mine": f"{NO_TYPES}: there is none with x In [y]", "unready": "EC2NodeClass default does not exist"}
+NO_PRICE = "annotation journeyman.dev/node-surcharge: 'a lot' is not a price"
+MANY = "Pod has 100 preferences"
 
 
-def test_nodepool_with_an_invalid_annotation_gets_an_event():
-    """The NodePool is used without the annotation."""
-    warning = "annotation journeyman.dev/node-surcharge: 'a lot' is not a price"
-    (event,) = scheduling_events(a_snapshot(node_pools=(a_pool("mine"),)), Results(warnings={"mine": warning})).events
-    assert (event.reason, event.ref.name, event.type) == ("InvalidAnnotation", "mine", "Warning")
-    assert warning in event.message
-
-
-def test_pod_with_too_many_preferences_gets_an_event():
-    """It is scheduled all the same; a pod that no longer exists gets none."""
-    results = Results(pod_warnings={"default/a": "Pod has 100 preferences", "default/gone": "Pod has 100 preferences"})
-    (event,) = scheduling_events(a_snapshot(pods=PODS), results).events
-    assert (event.reason, event.ref.name, event.type) == ("TooManyPreferences", "a", "Warning")
-    assert event.message == "Pod has 100 preferences"
+@table(
+    "results, reason, name, message",
+    a_nodepool_has_no_instance_types_as_its_conditions_report_other_reasons=(
+        Results(unusable_node_pools=UNUSABLE), "NoCompatibleInstanceTypes", "mine", "there is none with x In [y]"
+    ),
+    a_nodepool_is_used_without_its_invalid_annotation=(
+        Results(warnings={"mine": NO_PRICE}), "InvalidAnnotation", "mine", NO_PRICE
+    ),
+    a_pod_has_too_many_preferences_but_not_one_that_no_longer_exists=(
+        Results(pod_warnings={"default/a": MANY, "default/gone": MANY}), "TooManyPreferences", "a", MANY
+    ),
+)  # fmt: skip
+def test_event_warns_of_what_does_not_keep_pods_from_being_scheduled(results, reason, name, message):
+    """A user reads the Events of the NodePool or the pod."""
+    snapshot = a_snapshot(pods=PODS, node_pools=(a_pool("mine"), a_pool("unready")))
+    (event,) = scheduling_events(snapshot, results).events
+    assert (event.reason, event.ref.name, event.type) == (reason, name, "Warning")
+    assert message in event.message
 
 
 def test_step_is_requeued_for_when_the_first_offering_expires():
     """That happens only if a pod is unschedulable; offerings that have expired do not count."""
     later = replace(OUT, zone="b", until=NOW + timedelta(minutes=9))
     over = replace(OUT, zone="c", until=NOW)
-    snapshot = a_snapshot(unavailable=(later, OUT, over))
-    stuck = Results(pod_errors={"default/a": PodError(kind="unschedulable", message="x")})
-    nothing = Catalogue(by_node_pool={})
-    assert next_offering_retry(snapshot, stuck, nothing) == OUT.until
+    snapshot, nothing = a_snapshot(unavailable=(later, OUT, over)), Catalogue(by_node_pool={})
+    assert next_offering_retry(snapshot, STUCK, nothing) == OUT.until
     assert next_offering_retry(snapshot, Results(), nothing) is None
-    assert next_offering_retry(a_snapshot(unavailable=(over,)), stuck, nothing) is None
+    assert next_offering_retry(a_snapshot(unavailable=(over,)), STUCK, nothing) is None
 
 
 @pytest.mark.parametrize(("reason", "minutes"), [(NO_STOCK, 5), ("NoImage", None), ("", None)])
@@ -129,6 +128,5 @@ def test_step_is_requeued_for_when_the_cloud_lists_its_stock_again(reason, minut
     sold = an_instance_type("m.small", cpu=2, memory_gib=4, price=0.1, zones=("a",))
     offerings = tuple(replace(o, available=not reason, unavailable_reason=reason) for o in sold.offerings)
     catalogue = Catalogue(by_node_pool={"default": (replace(sold, offerings=offerings),)})
-    stuck = Results(pod_errors={"default/a": PodError(kind="unschedulable", message="x")})
     expected = NOW + timedelta(minutes=minutes) if minutes else None
-    assert next_offering_retry(a_snapshot(), stuck, catalogue) == expected
+    assert next_offering_retry(a_snapshot(), STUCK, catalogue) == expected

@@ -60,6 +60,7 @@ def test_health_is_unknown_until_the_first_outcome():
         ("SF", ("True", "NodeRegistrationHealthy")),
         ("SFSF", ("False", "RegistrationFailed")),
         ("FFS", ("False", "RegistrationFailed")),
+        ("FFSS", ("False", "RegistrationFailed")),
         ("FFSSS", ("True", "NodeRegistrationHealthy")),
         ("FFSSSF", ("True", "NodeRegistrationHealthy")),
     ],
@@ -76,11 +77,13 @@ def test_two_failures_among_the_last_four_are_too_many(news, expected, together)
 
 
 def test_condition_has_the_reason_of_a_failed_launch():
-    """A user reads on the NodePool why no node joins."""
+    """A user reads on the NodePool why no node joins. It is set when it becomes False, and not again while it stays False."""
     refused = RegistrationOutcome(registered=False, reason="Unauthorized", message="grant ec2:CreateFleet")
     pool, _ = after(a_pool(), refused, refused)
     found = condition_of(pool.status.conditions, "NodeRegistrationHealthy")
     assert (found.status, found.reason, found.message) == ("False", "Unauthorized", "grant ec2:CreateFleet")
+    pool, _ = after(a_pool(), FAILED, refused)
+    assert health(pool) == health(after(pool, FAILED)[0]) == ("False", "Unauthorized")
 
 
 @pytest.mark.parametrize("changed", ["pool", "class"])
@@ -91,12 +94,11 @@ def test_changed_template_or_node_class_resets_the_outcomes(changed):
     if changed == "pool":
         pool = a_pool(**merge(pool.to_wire(), {"metadata": {"generation": 2}}))
 
-    pool, _ = after(pool, node_classes=(node_class,))
-    assert health(pool) == ("Unknown", "AwaitingReconciliation")
-    pool, _ = after(pool, FAILED, node_classes=(node_class,))
-    assert health(pool) == ("Unknown", "AwaitingReconciliation")
-    pool, _ = after(pool, JOINED, node_classes=(node_class,))
-    assert health(pool) == ("True", "NodeRegistrationHealthy")
+    seen = []
+    for news in ((), (FAILED,), (JOINED,)):
+        pool, _ = after(pool, *news, node_classes=(node_class,))
+        seen.append(health(pool))
+    assert seen == [("Unknown", "AwaitingReconciliation")] * 2 + [("True", "NodeRegistrationHealthy")]
 
 
 @pytest.mark.parametrize(("status", "next_", "expected"), [("True", FAILED, "True"), ("False", JOINED, "False")])
@@ -110,16 +112,11 @@ def test_karpenters_condition_is_the_initial_outcome(status, next_, expected):
 
 def test_claim_counts_once_it_has_registered_or_timed_out():
     """A NodeClaim deleted for insufficient capacity, or of another or no NodePool, does not count."""
-    late = timedelta(minutes=20)
+    late, unauthorized = timedelta(minutes=20), condition("Launched", "Unknown", reason="Unauthorized")
     claims = (
         a_launched_claim("a", metadata=OWNED),
         a_launched_claim("b", metadata=OWNED, age=late),
-        a_claim(
-            "c",
-            metadata=OWNED,
-            age=late,
-            status={"conditions": [condition("Launched", "Unknown", reason="Unauthorized")]},
-        ),
+        a_claim("c", metadata=OWNED, age=late, status={"conditions": [unauthorized]}),
         a_claim("d", metadata=OWNED),
         a_launched_claim("e", age=late),
         a_running_claim("f", metadata=OWNED),
@@ -128,37 +125,18 @@ def test_claim_counts_once_it_has_registered_or_timed_out():
 
     found = registration_outcomes(a_snapshot(claims=claims), written, LivenessTimeouts())
 
-    assert [(o.registered, o.reason) for o in found["default"]] == [
-        (True, ""),
-        (False, "RegistrationFailed"),
-        (False, "Unauthorized"),
-    ]
+    expected = [(True, ""), (False, "RegistrationFailed"), (False, "Unauthorized")]
+    assert [(o.registered, o.reason) for o in found["default"]] == expected
     assert found.keys() == {"default"}
 
 
 def test_claim_whose_instance_ended_before_its_node_joined_counts():
     """A claim whose node joined long ago, or that a user deleted, does not count."""
-    joined, awaited = (
-        a_running_claim("a", age=timedelta(hours=1), metadata=OWNED),
-        a_launched_claim("b", metadata=OWNED),
-    )
-    ended = {joined.status.provider_id, awaited.status.provider_id}
-    claims = (joined, awaited, a_launched_claim("c", metadata=OWNED))
-
-    found = registration_outcomes(
-        a_snapshot(claims=claims), {"a": None, "b": None, "c": None}, LivenessTimeouts(), ended
-    )
-
+    joined = a_running_claim("a", age=timedelta(hours=1), metadata=OWNED)
+    claims = (joined, a_launched_claim("b", metadata=OWNED), a_launched_claim("c", metadata=OWNED))
+    ended = {claim.status.provider_id for claim in claims[:2]}
+    found = registration_outcomes(a_snapshot(claims=claims), dict.fromkeys("abc"), LivenessTimeouts(), ended)
     assert found == {"default": (FAILED,)}
-
-
-def test_further_failures_keep_the_first_reason():
-    """The condition is set when it becomes False, and not again while it stays False."""
-    refused = RegistrationOutcome(registered=False, reason="Unauthorized", message="grant ec2:CreateFleet")
-    pool, _ = after(a_pool(), FAILED, refused)
-    assert health(pool) == ("False", "Unauthorized")
-    pool, _ = after(pool, FAILED)
-    assert health(pool) == ("False", "Unauthorized")
 
 
 @pytest.mark.parametrize("owner", [{"uid": "uid-of-its-predecessor"}, {"kind": "NodeDisruption"}])
@@ -166,20 +144,10 @@ def test_claim_counts_only_for_the_nodepool_that_owns_it(owner):
     """A deleted NodePool of the same name, and owners of other kinds, do not count."""
     metadata = {"ownerReferences": [{**OWNED["ownerReferences"][0], **owner}]}
     claim = a_launched_claim("a", metadata=metadata, age=timedelta(hours=1))
+    snapshot = a_snapshot(claims=(claim,))
     for written in (a_running_claim("a"), None):
-        snapshot = a_snapshot(claims=(claim,))
-        assert registration_outcomes(snapshot, {"a": written}, LivenessTimeouts()) == {}
-        assert registration_outcomes(replace(snapshot, node_pools=()), {"a": written}, LivenessTimeouts()) == {}
-
-
-def test_health_becomes_true_again_once_enough_nodes_register():
-    """It stays False while two of the last four failed."""
-    pool, _ = after(a_pool(), FAILED, FAILED)
-    seen = []
-    for _ in range(3):
-        pool, _ = after(pool, JOINED)
-        seen.append(health(pool)[0])
-    assert seen == ["False", "False", "True"]
+        for each in (snapshot, replace(snapshot, node_pools=())):
+            assert registration_outcomes(each, {"a": written}, LivenessTimeouts()) == {}
 
 
 def test_health_is_not_set_without_a_node_class():

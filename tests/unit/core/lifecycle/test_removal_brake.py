@@ -9,6 +9,7 @@ from journeyman.core.api.objects import FLEET_GUARD
 from journeyman.core.lifecycle.removal_brake import WINDOW, Lost, removable, remove_lost
 from journeyman.core.plan import CreateObject, PatchObject, Plan, Requeue, Step, TerminateInstance, chain_of
 from journeyman.errors import ForbiddenError
+from tests.helpers.actions import of_type, patches
 from tests.helpers.builders import NOW, a_snapshot
 
 WAIT = timedelta(seconds=30)
@@ -16,15 +17,8 @@ WAIT = timedelta(seconds=30)
 
 def lost(*names):
     """Return instances that look lost, each with its termination."""
-    return [
-        Lost(
-            kind="Instance",
-            name=name,
-            wait=WAIT,
-            removal=Plan(chains=(chain_of(name, TerminateInstance(provider_id=name, claim="", why="lost")),)),
-        )
-        for name in names
-    ]
+    ends = {name: chain_of(name, TerminateInstance(provider_id=name, claim="", why="lost")) for name in names}
+    return [Lost(kind="Instance", name=n, wait=WAIT, removal=Plan(chains=(chain,))) for n, chain in ends.items()]
 
 
 def guard(**ages):
@@ -39,13 +33,12 @@ def guard(**ages):
 
 def terminated(plan):
     """Return the instances that the plan terminates."""
-    return [a.provider_id for a in plan.actions if isinstance(a, TerminateInstance)]
+    return [a.provider_id for a in of_type(plan, TerminateInstance)]
 
 
 def recorded(plan):
     """Return the recorded instances, and which of them are recorded as removed now."""
-    [patch] = [a for a in plan.actions if isinstance(a, PatchObject)]
-    found = patch.patch["status"]["lost"]
+    [found] = [status["lost"] for status in patches(plan, part="status")]
     return [e["name"] for e in found], [e["name"] for e in found if "removedAt" in e]
 
 
@@ -58,15 +51,16 @@ def test_what_looks_lost_is_recorded_first_and_removed_once_it_has_looked_so_for
     first = run(lost("a"))
     assert [type(a) for a in first.chains[0].actions] == [CreateObject, PatchObject]
     assert recorded(first) == (["a"], [])
-    assert [a for a in first.actions if isinstance(a, Requeue)] == [
-        Requeue(step=Step.TERMINATE, at=NOW + WAIT, reason="what looks lost may be removed")
-    ]
+    requeue = Requeue(step=Step.TERMINATE, at=NOW + WAIT, reason="what looks lost may be removed")
+    assert of_type(first, Requeue) == [requeue]
     assert terminated(run(lost("a"), fleet_guard=guard(a=WAIT - timedelta(seconds=1)))) == []
     assert terminated(run(lost("a"), fleet_guard=guard(a=WAIT))) == ["a"]
 
 
 def test_removals_follow_the_write_that_counts_them():
-    """A conflict on the FleetGuard removes nothing."""
+    """A conflict on the FleetGuard removes nothing; nor does a run that cannot read it, or whose cluster has no such kind yet."""
+    unread = {FLEET_GUARD.kind: ForbiddenError("forbidden")}
+    assert run(lost("a", "b"), unread=unread) == Plan()
     plan = run(lost("a"), fleet_guard=guard(a=WAIT))
     [chain] = plan.chains
     assert [type(a) for a in chain.actions] == [PatchObject]
@@ -104,9 +98,3 @@ def test_what_is_no_longer_lost_starts_again_when_it_is_lost_again():
     """Its entry is removed; one that was removed within the window stays, as it counts."""
     plan = run((), fleet_guard=guard(a=WAIT, b=(WAIT, WINDOW / 2), c=(WAIT, WINDOW)))
     assert recorded(plan) == (["b"], ["b"])
-
-
-def test_nothing_is_removed_or_written_without_the_fleet_guard():
-    """Its kind is not installed yet, or may not be read: nothing says how much was removed before."""
-    unread = {FLEET_GUARD.kind: ForbiddenError("forbidden")}
-    assert run(lost("a", "b"), unread=unread) == Plan()

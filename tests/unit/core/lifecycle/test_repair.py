@@ -1,7 +1,5 @@
 """Repair: nodes unhealthy for too long are deleted at once, unless more than a fifth of a NodePool is unhealthy."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest
@@ -11,8 +9,10 @@ from journeyman.cloud.aws.provider import REPAIR_POLICIES
 from journeyman.core.api import labels
 from journeyman.core.lifecycle.health import repair_nodes
 from journeyman.core.plan import DeleteObject, PatchObject, Requeue, Step
+from tests.helpers.actions import of_type, patches
 from tests.helpers.builders import NOW, a_pool, ago, condition, stamp
 from tests.helpers.fleets import Member, a_fleet, a_member
+from tests.helpers.small_clusters import table
 
 HALF_AN_HOUR = timedelta(minutes=30)
 
@@ -32,7 +32,12 @@ def decide(*members: Member):
 
 def repaired(plan) -> list[str]:
     """Return the deleted NodeClaims."""
-    return [a.ref.name for a in plan.actions if isinstance(a, DeleteObject)]
+    return [a.ref.name for a in of_type(plan, DeleteObject)]
+
+
+def ended_at(time):
+    """Return the changes of a NodeClaim whose grace period ends then."""
+    return {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: stamp(time)}}}
 
 
 @pytest.mark.parametrize(
@@ -55,26 +60,32 @@ def repaired(plan) -> list[str]:
 def test_node_is_repaired_once_its_toleration_ends(type_, status, minutes, goes):
     """That holds for conditions of the kubelet and of monitoring agents; a condition without a policy is ignored."""
     plan = decide(an_unhealthy_member("n", type_, status, since=timedelta(minutes=minutes)))
-
     assert repaired(plan) == (["n"] if goes else [])
 
 
 def test_of_several_conditions_the_earliest_deadline_counts():
-    """Ready is False for 25 of 30 minutes, AcceleratedHardwareReady for 10 of 10."""
-    conditions = [
-        condition("Ready", "False", since=ago(minutes=25)),
-        condition("AcceleratedHardwareReady", "False", since=ago(minutes=10)),
-    ]
+    """Ready is False for 25 of 30 minutes, AcceleratedHardwareReady for 10 of 10, or for 8: the step then runs again in two.
 
-    plan = decide(a_member("n", node={"status": {"conditions": conditions}}))
+    A condition without a transition time is ignored: keeping an unhealthy node is better than deleting a healthy one.
+    """
 
-    (chain,) = (c for c in plan.chains if c.observations)
+    def of_conditions(*conditions):
+        return decide(a_member("n", node={"status": {"conditions": conditions}}))
+
+    ready = condition("Ready", "False", since=ago(minutes=25))
+    over, waits = (
+        of_conditions(ready, condition("AcceleratedHardwareReady", "False", since=ago(minutes=m))) for m in (10, 8)
+    )
+
+    (chain,) = (c for c in over.chains if c.observations)
     (sample,) = (o for o in chain.observations if o.name == "karpenter_nodeclaims_unhealthy_disrupted_total")
     assert sample.labels["condition"] == "accelerated_hardware_ready"
-
-    conditions[1] = condition("AcceleratedHardwareReady", "False", since=ago(minutes=8))
-    waits = decide(a_member("n", node={"status": {"conditions": conditions}}))
-    assert [a.at for a in waits.actions if isinstance(a, Requeue)] == [NOW + timedelta(minutes=2)]
+    assert [a.at for a in of_type(waits, Requeue)] == [NOW + timedelta(minutes=2)]
+    alone = decide(an_unhealthy_member("n", since=timedelta(minutes=29)))
+    assert [(a.step, a.at) for a in alone.actions] == [(Step.TERMINATE, NOW + timedelta(minutes=1))]
+    broken = of_conditions({**condition("Ready", "False"), "lastTransitionTime": None})
+    assert broken.actions == ()
+    assert "its condition has no transition time" in broken.notes[0]
 
 
 def test_a_repair_ends_the_grace_period_before_it_deletes_the_claim():
@@ -103,43 +114,33 @@ def test_a_repair_ends_the_grace_period_before_it_deletes_the_claim():
 @pytest.mark.parametrize(("end", "moved"), [(ago(minutes=1), False), (NOW, False), (ago(minutes=-10), True)])
 def test_expired_grace_period_is_not_changed(end, moved):
     """Its end stays the recorded time."""
-    annotations = {labels.TERMINATION_TIMESTAMP: stamp(end)}
-
-    plan = decide(an_unhealthy_member("n", since=HALF_AN_HOUR, claim={"metadata": {"annotations": annotations}}))
-
+    plan = decide(an_unhealthy_member("n", since=HALF_AN_HOUR, claim=ended_at(end)))
     assert any(isinstance(a, PatchObject) for a in plan.actions) is moved
     assert repaired(plan) == ["n"]
 
 
-@pytest.mark.parametrize(
+@table(
     "protected",
-    [
-        {"claim": {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: stamp(NOW + timedelta(hours=2))}}}},
-        {"claim": {"spec": {"terminationGracePeriod": "2h"}}},
-        {"claim": {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}},
-    ],
-    ids=["later termination time", "grace period", "do-not-disrupt"],
+    later_termination_time=({"claim": ended_at(NOW + timedelta(hours=2))},),
+    grace_period=({"claim": {"spec": {"terminationGracePeriod": "2h"}}},),
+    do_not_disrupt=({"claim": {"metadata": {"annotations": {labels.DO_NOT_DISRUPT: "true"}}}},),
 )
 def test_nothing_protects_an_unhealthy_node(protected):
     """Its termination time is now, and no budget of its NodePool counts."""
     member = an_unhealthy_member("n", since=HALF_AN_HOUR, **protected)
     pool = a_pool(spec={"disruption": {"budgets": [{"nodes": "0"}]}})
     snapshot = replace(a_fleet(member), node_pools=(pool,))
-    kept = [
-        replace(n, metadata=replace(n.metadata, annotations={labels.DO_NOT_DISRUPT: "true"})) for n in snapshot.nodes
-    ]
-    plan = repair_nodes(replace(snapshot, nodes=tuple(kept)), REPAIR_POLICIES)
-    (forced,) = [a for a in plan.actions if isinstance(a, PatchObject)]
-    assert forced.patch["metadata"]["annotations"][labels.TERMINATION_TIMESTAMP] == stamp(NOW)
+    snapshot.nodes[0].metadata.annotations[labels.DO_NOT_DISRUPT] = "true"
+    plan = repair_nodes(snapshot, REPAIR_POLICIES)
+    (forced,) = patches(plan)
+    assert forced["metadata"]["annotations"][labels.TERMINATION_TIMESTAMP] == stamp(NOW)
     assert repaired(plan) == ["n"]
 
 
 def test_repair_of_a_terminating_node_ends_its_grace_period():
     """The drain of a failed instance would never end; the grace period ends once, and metrics count the node once."""
     first = decide(an_unhealthy_member("n", since=HALF_AN_HOUR, deleting=True))
-    over = {"metadata": {"annotations": {labels.TERMINATION_TIMESTAMP: stamp(NOW)}}}
-    again = decide(an_unhealthy_member("n", since=HALF_AN_HOUR, deleting=True, claim=over))
-
+    again = decide(an_unhealthy_member("n", since=HALF_AN_HOUR, deleting=True, claim=ended_at(NOW)))
     assert [type(a) for a in first.actions] == [PatchObject, Requeue, Requeue]
     assert not any(chain.observations for chain in first.chains)
     assert again.chains == ()
@@ -165,36 +166,16 @@ def test_conditions_count_before_their_deadline_does():
     """Two of three are unhealthy, one for long enough: the limit counts unhealthy nodes, not nodes due for repair."""
     late = an_unhealthy_member("late", since=HALF_AN_HOUR)
     fresh = an_unhealthy_member("fresh", since=timedelta(minutes=1))
-
     assert repaired(decide(late, fresh, a_member("well"))) == []
 
 
 def test_unhealthy_nodes_of_one_nodepool_do_not_block_another():
     """For a NodeClaim without a NodePool the limit is of the whole cluster."""
     unhealthy = [an_unhealthy_member(f"s{i}", since=HALF_AN_HOUR, pool="broken") for i in range(2)]
-    apart = an_unhealthy_member("apart", since=HALF_AN_HOUR)
-    alone = an_unhealthy_member("alone", since=HALF_AN_HOUR)
-    own = {key: value for key, value in alone.claim.metadata.labels.items() if key != labels.NODEPOOL}
-    standalone = Member(node=alone.node, claim=replace(alone.claim, metadata=replace(alone.claim.metadata, labels=own)))
+    apart, alone = (an_unhealthy_member(name, since=HALF_AN_HOUR) for name in ("apart", "alone"))
+    del alone.claim.metadata.labels[labels.NODEPOOL]
 
-    plan = decide(*unhealthy, apart, standalone, a_member("w0"), a_member("w1"), *(a_member(f"x{i}") for i in range(3)))
+    plan = decide(*unhealthy, apart, alone, *(a_member(f"w{i}") for i in range(5)))
 
     assert repaired(plan) == ["apart"]
     assert "more than 20% nodes are unhealthy in the cluster" in {e.message for e in plan.events}
-
-
-def test_tolerated_condition_requeues_for_its_deadline():
-    """The terminate step requeues itself for that time."""
-    plan = decide(an_unhealthy_member("n", since=timedelta(minutes=29)))
-
-    assert [(a.step, a.at) for a in plan.actions] == [(Step.TERMINATE, NOW + timedelta(minutes=1))]
-
-
-def test_condition_without_a_transition_time_is_ignored():
-    """Keeping an unhealthy node is better than deleting a healthy one."""
-    broken = {**condition("Ready", "False"), "lastTransitionTime": None}
-
-    plan = decide(a_member("n", node={"status": {"conditions": [broken]}}))
-
-    assert plan.actions == ()
-    assert "its condition has no transition time" in plan.notes[0]

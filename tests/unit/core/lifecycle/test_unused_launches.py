@@ -23,19 +23,15 @@ from tests.helpers.builders import (
     condition,
     stamp,
 )
+from tests.helpers.small_clusters import table
 
 MINUTE = timedelta(minutes=1)
 
 
 def a_waiting_pod(name="web-1", *, workload="web", **changes):
     """A pod of a ReplicaSet that was created an hour ago."""
-    owner = {
-        "apiVersion": "apps/v1",
-        "kind": "ReplicaSet",
-        "name": workload,
-        "uid": f"uid-{workload}",
-        "controller": True,
-    }
+    named = {"name": workload, "uid": f"uid-{workload}"}
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", **named, "controller": True}
     metadata = {"creationTimestamp": stamp(ago(hours=1)), "ownerReferences": [owner]}
     return a_pod(name, **{"cpu": "2", **changes}, metadata=metadata)
 
@@ -70,29 +66,28 @@ def later(snapshot, minutes, **changes):
     return replace(snapshot, now=snapshot.now + minutes * MINUTE, **changes)
 
 
+WEB = a_waiting_pod()
+
+
 def test_pod_that_is_not_bound_to_its_node_waits_for_the_next_launch():
     """The entry names workload and pod; the next launch waits two minutes."""
-    pod = a_waiting_pod()
-    memory = remember_launches(a_cluster(pod))
+    memory = remember_launches(a_cluster(WEB))
     [entry] = memory.entries
     assert (entry.kind, entry.name, entry.pods, entry.launches) == ("ReplicaSet", "web", ("uid-web-1",), 1)
     assert entry.until == NOW + 2 * MINUTE
     assert memory.waiting == {"default/web-1"}
 
 
-@pytest.mark.parametrize(
+@table(
     "snapshot",
-    [
-        a_cluster(a_waiting_pod(), claims=(a_claim_for(a_waiting_pod(), age=MINUTE + timedelta(seconds=30)),)),
-        a_cluster(a_waiting_pod(), claims=(a_claim(true=("Launched", "Registered")),)),
-        a_cluster(a_waiting_pod(), nodes=()),
-        a_cluster(a_waiting_pod(), claims=(a_claim_for(a_pod("another")),)),
-        a_cluster(a_waiting_pod(), a_waiting_pod("other", node="node-default-1")),
-        a_cluster(a_waiting_pod(), a_waiting_pod("big", cpu="3", node="node-default-1")),
-        a_cluster(a_waiting_pod(node="node-default-1")),
-        a_cluster(a_waiting_pod(), claims=(a_claim_for(a_waiting_pod(), age=timedelta(hours=2)),)),
-    ],
-    ids=["just initialized", "starting", "no node", "of others", "used", "displaced", "bound", "older than the pod"],
+    just_initialized=(a_cluster(WEB, claims=(a_claim_for(WEB, age=1.5 * MINUTE),)),),
+    starting=(a_cluster(WEB, claims=(a_claim(true=("Launched", "Registered")),)),),
+    no_node=(a_cluster(WEB, nodes=()),),
+    of_others=(a_cluster(WEB, claims=(a_claim_for(a_pod("another")),)),),
+    used=(a_cluster(WEB, a_waiting_pod("other", node="node-default-1")),),
+    displaced=(a_cluster(WEB, a_waiting_pod("big", cpu="3", node="node-default-1")),),
+    bound=(a_cluster(a_waiting_pod(node="node-default-1")),),
+    older_than_the_pod=(a_cluster(WEB, claims=(a_claim_for(WEB, age=timedelta(hours=2)),)),),
 )
 def test_healthy_launch_is_not_counted(snapshot):
     """The node still starts, is used, was launched for others, or another pod took the place."""
@@ -104,18 +99,16 @@ def test_healthy_launch_is_not_counted(snapshot):
 )
 def test_node_that_is_removed_as_empty_counts_at_once(reason, after, counted):
     """Consolidation may be faster than the 40 seconds; a node that goes for another reason does not count before."""
-    pod, seconds = a_waiting_pod(), timedelta(seconds=after)
-    ready = [condition(t, since=NOW - seconds) for t in ("Launched", "Registered", "Initialized")]
+    ready = [condition(t, since=ago(seconds=after)) for t in ("Launched", "Registered", "Initialized")]
     ready += [condition("DisruptionReason", reason=reason)] if reason else []
-    status = {"nodeName": "node-default-1", "conditions": ready}
-    claim = a_claim_for(pod, status=status, deleting=NOW)
-    assert len(remember_launches(a_cluster(pod, claims=(claim,))).entries) == counted
+    claim = a_claim_for(WEB, status={"nodeName": "node-default-1", "conditions": ready}, deleting=NOW)
+    assert len(remember_launches(a_cluster(WEB, claims=(claim,))).entries) == counted
 
 
 def test_node_that_is_too_small_counts_as_soon_as_it_has_joined():
     """With what the DaemonSets take, whatever else runs there; the message has what was planned and what the node offers."""
     pod = a_waiting_pod(memory="14Gi")
-    claim = replace(a_claim_for(pod), status=a_claim_for(pod).status)
+    claim = a_claim_for(pod)
     starting = replace(claim, status=replace(claim.status, conditions=()))
     node = a_node(registered=False, status={"allocatable": {"memory": "14000Mi"}})
     [entry] = remember_launches(a_cluster(pod, claims=(starting,), nodes=(node,))).entries
@@ -130,18 +123,11 @@ def test_node_that_is_too_small_counts_as_soon_as_it_has_joined():
 
 def test_wait_doubles_up_to_an_hour():
     """Each further node that is launched after a wait counts once."""
-    pod = a_waiting_pod()
     waits, ledger = [], None
     for n in range(8):
         now = NOW + timedelta(hours=3 * n)
-        claim = a_claim_for(pod, name=f"c{n}")
-        created = now - 2 * MINUTE
-        status = replace(
-            claim.status,
-            conditions=tuple(replace(c, last_transition_time=created + MINUTE) for c in claim.status.conditions),
-        )
-        claim = replace(claim, metadata=replace(claim.metadata, creation_timestamp=created), status=status)
-        snapshot = replace(a_cluster(pod, claims=(claim,), ledger=ledger), now=now)
+        claim = a_claim_for(WEB, name=f"c{n}", age=2 * MINUTE - timedelta(hours=3 * n))
+        snapshot = replace(a_cluster(WEB, claims=(claim,), ledger=ledger), now=now)
         ledger = stored_of(snapshot)
         again = replace(snapshot, churn_ledger=ledger, now=now + MINUTE)
         assert remember_launches(again).entries == ledger.status.unused_launches
@@ -169,15 +155,12 @@ def test_further_replica_waits_only_while_none_like_it_runs():
     assert remember_launches(a_cluster(*both, claims=(), ledger=entry_of)).waiting == {"default/web-1"}
 
 
-@pytest.mark.parametrize(
+@table(
     "changed",
-    [
-        {"pods": (a_waiting_pod(cpu="1"),)},
-        {"node_pools": (a_pool(metadata={"generation": 2}),)},
-        {"node_pools": (a_pool(), a_pool("more"))},
-        {"node_classes": (a_node_class(hash="edited"),)},
-    ],
-    ids=["pod", "NodePool", "another NodePool", "NodeClass"],
+    pod=({"pods": (a_waiting_pod(cpu="1"),)},),
+    NodePool=({"node_pools": (a_pool(metadata={"generation": 2}),)},),
+    another_NodePool=({"node_pools": (a_pool(), a_pool("more"))},),
+    NodeClass=({"node_classes": (a_node_class(hash="edited"),)},),
 )
 def test_wait_ends_when_something_changes(changed):
     """The same node is not counted again for it."""
@@ -207,7 +190,7 @@ def test_entries_are_bounded_and_in_order():
 
 
 def test_plan_records_the_count_with_one_event_and_a_metric():
-    """The patch changes its own field only; a repeated run changes nothing."""
+    """The patch changes its own field only; a repeated run changes nothing. A ledger that does not exist is created first."""
     snapshot = a_cluster(a_waiting_pod(), ledger=a_ledger())
     plan = record_unused_launches(snapshot)
     [chain] = plan.chains
@@ -216,13 +199,8 @@ def test_plan_records_the_count_with_one_event_and_a_metric():
     [event] = chain.events
     assert event.reason == "LaunchDelayed"
     assert event.message.endswith("One launch was not used; the next one waits until 21:02 UTC")
-    assert [(o.name, o.labels["cause"]) for o in chain.observations] == [
-        ("journeyman_launches_unused_total", "unbound")
-    ]
+    counted = [(o.name, o.labels["cause"]) for o in chain.observations]
+    assert counted == [("journeyman_launches_unused_total", "unbound")]
     assert record_unused_launches(replace(snapshot, churn_ledger=stored_of(snapshot))).chains == ()
-
-
-def test_ledger_that_does_not_exist_is_created():
-    """The next run records the count."""
-    [chain] = record_unused_launches(a_cluster(a_waiting_pod())).chains
+    [chain] = record_unused_launches(a_cluster(WEB)).chains
     assert [type(action).__name__ for action in chain.actions] == ["CreateObject", "Requeue"]

@@ -28,12 +28,7 @@ def names(pods=(), attachments=(), claims=()):
 
 def test_volumes_of_this_node_are_waited_for_by_name():
     """Volumes of other nodes and inline volumes do not block."""
-    attached = [
-        an_attachment("b", NODE),
-        an_attachment("a", NODE),
-        an_attachment("c", "other"),
-        an_attachment("", NODE),
-    ]
+    attached = [an_attachment(volume, node) for volume, node in (("b", NODE), ("a", NODE), ("c", "other"), ("", NODE))]
     assert names(attachments=attached) == (f"csi-a-{NODE}", f"csi-b-{NODE}")
 
 
