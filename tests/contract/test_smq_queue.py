@@ -100,7 +100,7 @@ def received(body, *, receives=1, step=Step.PROVISION, id_="m1"):
 
 
 def test_message_arrives_in_its_steps_queue_as_a_trigger(queues):
-    """The receiving run parses it; the sweep has a queue of its own. A requeue message has no instance ids for interrupt."""
+    """The run parses it; the sweep has a queue of its own. A requeue message has no instance ids for interrupt."""
     queues.queue.send([a_message(), a_message("prod", Step.TERMINATE, "drain é"), a_message(step=Step.SWEEP)])
 
     (trigger,) = queues.triggers(Step.TERMINATE)
@@ -119,7 +119,7 @@ def test_equal_messages_of_one_send_are_sent_once(queues):
 
 
 def test_message_waits_in_its_steps_queue_until_it_is_due(queues, clock):
-    """SMQ delays each message by itself, so no function sends it on. It expires 7 days after it was sent, delay included."""
+    """SMQ delays each message by itself. It expires 7 days after it was sent, its delay included."""
     at = clock.now() + timedelta(hours=5, seconds=0.2)
     in_weeks = a_message("weeks", at=clock.now() + timedelta(days=30))
     queues.queue.send([a_message(at=at), a_message("overdue", at=clock.now() - timedelta(hours=1)), in_weeks])
@@ -190,7 +190,7 @@ def test_message_that_can_never_succeed_goes_to_the_dead_letter_queue(queues, bo
 
 
 def test_dead_letter_that_is_too_large_for_smq_is_cut(queues):
-    """An event that invoked the function directly may have 256 KB. EventBridge holds messages while the function runs."""
+    """An event that invoked the function directly may have 256 KB. Holding messages, as EventBridge does, sends nothing."""
     with queues.queue.hold([received("{}")]):
         pass
     assert not queues.smq.calls

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Struct
@@ -44,13 +45,14 @@ class Rule(Struct, frozen=True, kw_only=True):
 
     def values(self) -> Iterator[tuple[str, Any]]:
         """Yield ("good", "bad" or "listed", value) for each value to test."""
-        for said, values in (
-            ("good", self.good),
-            ("bad", self.bad),
-            ("listed", self.listed),
-        ):
+        for said, values in (("good", self.good), ("bad", self.bad), ("listed", self.listed)):
             for value in values[:1] + values[1:][-1:] if self.with_few_values else values:
                 yield said, value
+
+
+def rule_of(kind: str, path: str) -> Callable[..., Rule]:
+    """Return a function that makes rules of one field; its parameters are the further attributes of `Rule`."""
+    return partial(Rule, kind=kind, path=path)
 
 
 def with_value(obj: Mapping[str, Any], path: str, value: Any) -> JSONDict:
@@ -168,11 +170,7 @@ BASES: Final[Mapping[str, JSONDict]] = {
             "replacements": [{"name": "default-2"}],
         },
     },
-    "ChurnLedger": {
-        "apiVersion": "journeyman.dev/v1alpha1",
-        "kind": "ChurnLedger",
-        "metadata": {"name": "specimen"},
-    },
+    "ChurnLedger": {"apiVersion": "journeyman.dev/v1alpha1", "kind": "ChurnLedger", "metadata": {"name": "specimen"}},
     "FleetPlan": {
         "apiVersion": "journeyman.dev/v1alpha1",
         "kind": "FleetPlan",
