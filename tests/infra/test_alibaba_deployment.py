@@ -24,6 +24,7 @@ from journeyman_simulator.alibaba_account.smq import SimulatedSmq
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.lambda_functions import InvocationOutcome
 from tests.contract.crds.rule import with_value
+from tests.helpers.small_clusters import table
 from tests.infra.built_layer import make
 
 ROOT = Path(__file__).parents[2]
@@ -220,19 +221,15 @@ def test_every_step_and_the_api_has_a_function():
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_handler_and_initializer_exist(name):
-    """The code folder has the modules, by which Function Compute finds them."""
+    """The code folder has the modules, by which Function Compute finds them.
+
+    It refuses fewer or more than one to four gigabytes for each CPU, and CPUs that are no multiple of 0.05.
+    """
     props = FUNCTIONS[name]
     for handler in (props["handler"], props["instanceLifecycleConfig"]["initializer"]["handler"]):
         module, _, function = handler.partition(".")
         assert callable(getattr(importlib.import_module(f"functions.alibaba.{module}"), function))
     assert (ROOT / "infra" / "alibaba" / props["code"]).resolve() == ROOT / "functions" / "alibaba"
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_memory_is_one_to_four_gigabytes_for_each_cpu(name):
-    """Function Compute refuses other ratios, and CPUs that are no multiple of 0.05."""
-    props = FUNCTIONS[name]
-
     assert 1 <= props["memorySize"] / 1024 / props["cpu"] <= 4
     assert round(props["cpu"] * 100) % 5 == 0
 
@@ -270,26 +267,22 @@ def test_environment_is_what_the_code_reads():
 # --- triggers
 
 
-def test_every_step_has_a_stream_from_its_own_queue():
-    """Messages are decoded, invocations synchronous, and what never succeeds goes to the dead-letter queue."""
-    for step in STEPS:
-        (config,) = [
-            trigger["triggerConfig"] for trigger in FUNCTIONS[step]["triggers"] if trigger["triggerName"] == "queue"
-        ]
-        source = config["eventSourceConfig"]["eventSourceParameters"]["sourceMNSParameters"]
-        assert source == {"RegionId": "cn-hangzhou", "QueueName": f"journeyman-{step}", "IsBase64Decode": True}
-        assert config["triggerEnable"] is True
-        assert config["asyncInvocationType"] is False
-        assert config["runOptions"]["mode"] == "event-streaming"
-        assert config["runOptions"]["deadLetterQueue"]["Arn"].endswith(":/queues/journeyman-dead-letters")
+@pytest.mark.parametrize("step", STEPS)
+def test_every_step_has_a_stream_from_its_own_queue(step):
+    """Messages are decoded, invocations synchronous, and what never succeeds goes to the dead-letter queue.
 
+    A message that became visible during its run would start a second one; its retention starts when it is sent.
+    """
+    (config,) = [t["triggerConfig"] for t in FUNCTIONS[step]["triggers"] if t["triggerName"] == "queue"]
+    source = config["eventSourceConfig"]["eventSourceParameters"]["sourceMNSParameters"]
+    queue = STACK.ros.queues[f"{step.title()}Queue"]
 
-def test_visibility_outlasts_the_function_and_retention_the_longest_delay():
-    """A message that became visible during its run would start a second one; its retention starts when it is sent."""
-    for step in STEPS:
-        queue = STACK.ros.queues[f"{step.title()}Queue"]
-        assert FUNCTIONS[step]["timeout"] < queue["VisibilityTimeout"] <= FUNCTIONS[step]["timeout"] + 5
-        assert queue["MessageRetentionPeriod"] > LONGEST_DELAY_SECONDS
+    assert source == {"RegionId": "cn-hangzhou", "QueueName": f"journeyman-{step}", "IsBase64Decode": True}
+    assert (config["triggerEnable"], config["asyncInvocationType"]) == (True, False)
+    assert config["runOptions"]["mode"] == "event-streaming"
+    assert config["runOptions"]["deadLetterQueue"]["Arn"].endswith(":/queues/journeyman-dead-letters")
+    assert FUNCTIONS[step]["timeout"] < queue["VisibilityTimeout"] <= FUNCTIONS[step]["timeout"] + 5
+    assert queue["MessageRetentionPeriod"] > LONGEST_DELAY_SECONDS
 
 
 def test_triggers_are_within_the_quotas():
@@ -327,12 +320,14 @@ def test_event_has_a_rule_exactly_if_the_parser_finds_an_effect(created, path):
 
 
 def test_timer_has_a_payload_that_the_parser_understands(created):
-    """The sweep of each minute, which also starts the steps at the edges of windows."""
+    """The sweep of each minute, which also starts the steps at the edges of windows. The simulation polls each queue."""
     (timer,) = created.timers.timers
     sweep = parse_trigger({"triggerTime": "2026-11-21T09:00:00Z", "triggerName": timer.name, "payload": timer.payload})
 
     assert timer.function.name == "journeyman-sweep"
     assert (sweep.step, sweep.cluster) == (Step.SWEEP, EVERY_CLUSTER)
+    assert {mapping.function.name for mapping in created.mappings} == {f"journeyman-{step}" for step in STEPS}
+    assert all(isinstance(mapping, EventStreamMapping) for mapping in created.mappings)
 
 
 def test_only_the_events_function_can_be_called_without_a_signature():
@@ -343,12 +338,6 @@ def test_only_the_events_function_can_be_called_without_a_signature():
     assert http["events"] == {"authType": "anonymous", "methods": ["POST"], "disableURLInternet": True}
     assert FUNCTIONS["events"]["concurrencyConfig"] == {"reservedConcurrency": 2}
     assert "FORWARDER_SERVICE_ACCOUNT" not in FUNCTIONS["api"]["environmentVariables"]
-
-
-def test_streams_invoke_their_functions_with_batches(created):
-    """One mapping for each queue, which the simulation polls."""
-    assert {mapping.function.name for mapping in created.mappings} == {f"journeyman-{step}" for step in STEPS}
-    assert all(isinstance(mapping, EventStreamMapping) for mapping in created.mappings)
 
 
 def test_interruption_reaches_the_function_and_is_repeated_until_it_is_a_dead_letter():
@@ -375,20 +364,17 @@ def failing(_event, _context):
 # --- deploying
 
 
-def test_deploying_without_serverless_devs_says_how_to_install_it():
+@table(
+    "program", "variables", "said",
+    without_serverless_devs=("no-such-program", {}, "npm install -g @serverless-devs/s"),
+    without_a_cluster=("true", {"JOURNEYMAN_CLUSTER_NAME": "", "JOURNEYMAN_CLUSTER_ID": ""}, "JOURNEYMAN_CLUSTER_ID"),
+)  # fmt: skip
+def test_deploying_names_what_is_missing(program, variables, said):
     """Before anything is built."""
-    done = make("deploy-alibaba", "S=no-such-program")
+    done = make("deploy-alibaba", f"S={program}", **variables)
 
     assert done.returncode != 0
-    assert "npm install -g @serverless-devs/s" in done.stdout
-
-
-def test_deploying_without_a_cluster_names_the_missing_settings():
-    """Before anything is built."""
-    done = make("deploy-alibaba", "S=true", JOURNEYMAN_CLUSTER_NAME="", JOURNEYMAN_CLUSTER_ID="")
-
-    assert done.returncode != 0
-    assert "JOURNEYMAN_CLUSTER_ID" in done.stdout
+    assert said in done.stdout
 
 
 def test_readme_lists_every_setting_of_the_description():
