@@ -24,12 +24,7 @@ from journeyman.cloud.aws.provider import AwsCloudProvider
 from journeyman.cloud.free_addresses import FreeAddresses
 from journeyman.core.api import labels
 from journeyman.core.api.objects import OfferingKey
-from journeyman.errors import (
-    CreateError,
-    InsufficientCapacityError,
-    NodeClaimNotFoundError,
-    RateLimitedError,
-)
+from journeyman.errors import CreateError, InsufficientCapacityError, NodeClaimNotFoundError, RateLimitedError
 from journeyman.ports import Launched, LaunchFailed
 from journeyman_simulator.clock import VirtualClock
 from journeyman_simulator.in_process_account.account import InProcessAccount

@@ -139,9 +139,7 @@ def test_sell_policies_are_filtered_and_listed_in_pages(policies):
     assert [*first, *second] == every["sell_policies"]
     assert code_of(policies, sell_mode="postPaid") == "Ecs.0005"
     sold_out = policies(sell_status="sellout", availability_zone_id=ZONES[1])["sell_policies"]
-    assert {each["flavor_id"] for each in sold_out} == {
-        *("c6.4xlarge.4", "m6.4xlarge.8", "s6.2xlarge.4"),
-    }
+    assert {each["flavor_id"] for each in sold_out} == {*("c6.4xlarge.4", "m6.4xlarge.8", "s6.2xlarge.4")}
 
 
 def test_zones_and_subnets_are_listed(rest_api, cce, huawei):

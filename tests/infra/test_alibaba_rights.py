@@ -40,10 +40,7 @@ UNOBSERVED = {
 }
 UNOBSERVED_OF = {
     "events": {"mns:SendMessage": "a forwarder's token: tests/unit/runtime/test_receiver.py"},
-    "consolidate": {
-        "ram:PassRole": "a replacement is launched like a node of provision",
-        "ecs:RunInstances": "same",
-    },
+    "consolidate": {"ram:PassRole": "a replacement is launched like a node of provision", "ecs:RunInstances": "same"},
 }
 
 
@@ -139,10 +136,7 @@ def rights():
     """Run both scenarios; return the rights that were used and those that were denied, by function, and the roles."""
     used, denied, roles = {}, [], {}
     for api, run in ((ECS_API, run_first_group), (ACS_API, run_second_group)):
-        settings = {
-            "JOURNEYMAN_NODE_CLASS_GROUP": api.resource.group,
-            "JOURNEYMAN_NODE_ROLE_NAMES": NODE_ROLE,
-        }
+        settings = {"JOURNEYMAN_NODE_CLASS_GROUP": api.resource.group, "JOURNEYMAN_NODE_ROLE_NAMES": NODE_ROLE}
         with ExitStack() as stack:
             deployment = stack.enter_context(LocalAlibabaDeployment(start=START, settings=settings))
             run(Scenario(deployment))

@@ -51,10 +51,7 @@ def test_only_the_function_itself_may_assume_its_role(step):
 
     assert (arns[index], given) == ({"Fn::GetAtt": f"{step}FunctionRole.Arn"}, {"Ref": "FunctionRoleArns"})
     assert CLUSTER["Conditions"][condition] == {"Fn::Not": [{"Fn::Equals": [{"Ref": "ExternalId"}, ""]}]}
-    assert (with_id, without) == (
-        {"StringEquals": {"sts:ExternalId": {"Ref": "ExternalId"}}},
-        {"Ref": "AWS::NoValue"},
-    )
+    assert (with_id, without) == ({"StringEquals": {"sts:ExternalId": {"Ref": "ExternalId"}}}, {"Ref": "AWS::NoValue"})
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -796,12 +796,7 @@ class _Huawei(_SimulatedAccount):
         settings = self._seeded
         path = f"/api/v3/projects/{settings.project_id}/clusters/{first.cluster_id}/nodes"
         for copy in range(number):
-            body = {
-                "kind": "Node",
-                "apiVersion": "v3",
-                "metadata": {"name": f"copy-{copy:032x}"},
-                "spec": first.spec,
-            }
+            body = {"kind": "Node", "apiVersion": "v3", "metadata": {"name": f"copy-{copy:032x}"}, "spec": first.spec}
             call = RestCall(service=CCE, operation="CreateNode", method="POST", path=path, body=body)
             self.account.rest_api()(call)
         self.wait(60)

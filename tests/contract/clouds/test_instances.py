@@ -289,10 +289,7 @@ def test_passing_failures_are_retryable(cloud, running, provider, failure, kind)
 def test_refusals_name_the_operation_and_the_remedy(cloud, running, provider, failure):
     """A retry does not help; a user must change the role's permissions or the key."""
     instance = running("locked")
-    calls = {
-        "delete": lambda: delete(provider, instance.provider_id),
-        "statuses": provider.statuses,
-    }
+    calls = {"delete": lambda: delete(provider, instance.provider_id), "statuses": provider.statuses}
     for operation, method in calls.items():
         cloud.fail(operation, failure)
         with pytest.raises(CloudProviderError) as caught:

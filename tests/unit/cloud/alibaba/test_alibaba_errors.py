@@ -2,10 +2,7 @@
 
 import pytest
 
-from journeyman.cloud.alibaba.alibaba_errors import (
-    launch_rule,
-    translated,
-)
+from journeyman.cloud.alibaba.alibaba_errors import launch_rule, translated
 from journeyman.cloud.alibaba.open_api import OpenApiError
 from journeyman.core.api.launch_faults import FaultScope
 from journeyman.errors import CloudProviderError, CloudUnavailableError, NodeClaimNotFoundError, RateLimitedError
@@ -107,8 +104,7 @@ def test_each_refusal_of_a_launch_has_a_reason_an_object_at_fault_and_a_remedy(c
 
 
 @pytest.mark.parametrize(
-    "code",
-    ["CategoryNotSupported", "InvalidDiskCategory.NotSupported", "InvalidSpotPriceLimit.LowerThanPublicPrice"],
+    "code", ["CategoryNotSupported", "InvalidDiskCategory.NotSupported", "InvalidSpotPriceLimit.LowerThanPublicPrice"]
 )
 def test_disks_and_price_limits_make_an_offering_unavailable_for_their_node_class_alone(code):
     rule = launch_rule(code)

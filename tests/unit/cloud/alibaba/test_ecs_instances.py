@@ -29,10 +29,7 @@ class LargeAccount:
         wanted = call.parameters.get("InstanceIds")
         found = json.loads(wanted) if wanted else self.ids[:1000]
         token = str(start + 100) if start + 100 < len(found) else ""
-        return {
-            "Instances": {"Instance": [self.entry(id_) for id_ in found[start : start + 100]]},
-            "NextToken": token,
-        }
+        return {"Instances": {"Instance": [self.entry(id_) for id_ in found[start : start + 100]]}, "NextToken": token}
 
     def entry(self, id_):
         return {

@@ -112,10 +112,7 @@ ACS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "capacityReservationPreference": (RESERVED, {**RESERVED, "capacityReservationPreference": "none"}),
     "metadataOptions.httpTokens": ({}, {"metadataOptions": {"httpTokens": "required"}}),
-    "metadataOptions.httpEndpoint": (
-        {"metadataOptions": {}},
-        {"metadataOptions": {"httpEndpoint": "disabled"}},
-    ),
+    "metadataOptions.httpEndpoint": ({"metadataOptions": {}}, {"metadataOptions": {"httpEndpoint": "disabled"}}),
     "launchTemplateID": ({}, TEMPLATE),
     "instanceStorePolicy": ({}, {"instanceStorePolicy": "RAID0"}),
     "launchTemplateVersion": (TEMPLATE, {**TEMPLATE, "launchTemplateVersion": 2}),

@@ -9,12 +9,7 @@ from botocore.parsers import ResponseParserError
 
 from journeyman.cloud.aws.aws_errors import error_code, launch_rule, translated
 from journeyman.core.api.launch_faults import FaultScope
-from journeyman.errors import (
-    CloudProviderError,
-    CloudUnavailableError,
-    NodeClaimNotFoundError,
-    RateLimitedError,
-)
+from journeyman.errors import CloudProviderError, CloudUnavailableError, NodeClaimNotFoundError, RateLimitedError
 
 
 def answer(code, status=400, message="text"):

@@ -31,10 +31,7 @@ FIELDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "kubelet.kubeReserved": ({}, {"kubelet": {"kubeReserved": {"memory": "1Gi"}}}),
     "ecsGroupId": ({}, {"ecsGroupId": IMAGE}),
     "imsSelector.imsFamily": ({}, {"imsSelector": {"imsFamily": "Ubuntu 22.04"}}),
-    "imsSelector.imageID": (
-        {},
-        {"imsSelector": {"imsFamily": "Huawei Cloud EulerOS 2.0", "imageID": IMAGE}},
-    ),
+    "imsSelector.imageID": ({}, {"imsSelector": {"imsFamily": "Huawei Cloud EulerOS 2.0", "imageID": IMAGE}}),
     "blockDeviceMappings.root.volumeSize": (disks(), disks(root={**ROOT, "volumeSize": 50})),
     "blockDeviceMappings.root.volumeType": (disks(), disks(root={**ROOT, "volumeType": "SAS"})),
     "blockDeviceMappings.root.iops": (disks(root=FAST), disks(root={**FAST, "iops": 4000})),

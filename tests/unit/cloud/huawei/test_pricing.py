@@ -148,11 +148,7 @@ def test_estimates_order_flavors_by_their_size():
     """Until prices were read, a larger flavor is the more expensive one, and a GPU costs more than CPUs."""
     small, large, gpu = (
         next(f for f in Priced(known=64).flavors if wanted(f))
-        for wanted in (
-            lambda f: f.name == "c7.large.2",
-            lambda f: f.name == "c7.xlarge.2",
-            lambda f: f.gpus == 1,
-        )
+        for wanted in (lambda f: f.name == "c7.large.2", lambda f: f.name == "c7.xlarge.2", lambda f: f.gpus == 1)
     )
 
     assert 0 < estimated_price(small) < estimated_price(large) < estimated_price(gpu)
